@@ -37,7 +37,8 @@ const (
 // ListStates returns all states of a list.
 func ListStates() []ListState {
 	return []ListState{
-		ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled, ListExpired,
+		ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled,
+		ListExpired,
 	}
 }
 
@@ -279,7 +280,9 @@ func (q *Queue) entries(
 }
 
 // ofState keeps the entries of one source whose job is in the state and flow.
-func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, entries []entry) ([]entry, error) {
+func (q *Queue) ofState(
+	ctx context.Context, shard ShardKeys, state ListState, entries []entry,
+) ([]entry, error) {
 	if len(entries) == 0 {
 		return entries, nil
 	}
@@ -296,7 +299,8 @@ func (q *Queue) ofState(ctx context.Context, shard ShardKeys, state ListState, e
 	kept := entries[:0]
 	for i, e := range entries {
 		has, flow, ok := lua.PeekRecord([]byte(heads[i]))
-		if ok && flow == e.source.flow && (has.String() == string(state) || state == ListAll && has == shaper.Leased) {
+		if ok && flow == e.source.flow &&
+			(has.String() == string(state) || state == ListAll && has == shaper.Leased) {
 			kept = append(kept, e)
 		}
 	}

@@ -17,7 +17,9 @@ func (b *Broker) Completions(
 	ctx context.Context, shard int, name string, most int, lease time.Duration,
 ) (list []Completion, more bool, err error) {
 	s := b.store.Shard(shard)
-	call := lua.ClaimCall{Clock: s.Clock(), Outbox: s.Outbox(), Claim: s.Claim(), Name: name, Max: most, Lease: lease}
+	call := lua.ClaimCall{
+		Clock: s.Clock(), Outbox: s.Outbox(), Claim: s.Claim(), Name: name, Max: most, Lease: lease,
+	}
 	claim, err := store.Invoke(ctx, b.store.RunPatient, call)
 	if err != nil {
 		return nil, false, err

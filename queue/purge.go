@@ -59,7 +59,9 @@ func (q *Queue) Purge(ctx context.Context, tenant string, f Filter) (Swept, erro
 
 // ReplayAll brings the dead jobs of the filter back through their bucket, the oldest last, until
 // one is refused. attempts returns the maximum of a job's deliveries. Errors: ErrUnavailable.
-func (q *Queue) ReplayAll(ctx context.Context, tenant string, f Filter, attempts func(Job) int) (Swept, error) {
+func (q *Queue) ReplayAll(
+	ctx context.Context, tenant string, f Filter, attempts func(Job) int,
+) (Swept, error) {
 	replay := func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
 		done, err := q.replay(ctx, tenant, jobs, attempts)
 		for _, r := range done {

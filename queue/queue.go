@@ -29,8 +29,10 @@ import (
 
 // Options are the settings of a Queue. The zero value of a field means its default.
 type Options struct {
-	Shards    int                         // 1 to 1,024, default 64; fixed at the first start
-	Defaults  shaper.Policy               // of tenants without settings of their own; default shaper.DefaultPolicy()
+	Shards int // 1 to 1,024, default 64; fixed at the first start
+	// Defaults is the policy of tenants without settings of their own; default
+	// shaper.DefaultPolicy().
+	Defaults  shaper.Policy
 	Routes    map[string]shaper.Overrides // laid over the defaults for the flows of a route
 	Tiers     map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
 	Tenants   map[string]shaper.Overrides // of the tenants named in the configuration file
@@ -199,7 +201,9 @@ func (q *Queue) SetPolicies(
 
 // Check compares the whole store and passes what each step finds to found. With fix it repairs the
 // findings. Workers may run meanwhile. Errors: ErrUnavailable, ErrScript, or that of found.
-func (q *Queue) Check(ctx context.Context, fix bool, found func([]repair.Finding) error) (repair.Checked, error) {
+func (q *Queue) Check(
+	ctx context.Context, fix bool, found func([]repair.Finding) error,
+) (repair.Checked, error) {
 	return q.mender.Check(ctx, fix, found)
 }
 
@@ -243,10 +247,12 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 	}
 	switch {
 	case found.Schema < oldestKnown:
-		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: drain it with the version that wrote it, or use another Redis",
+		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: drain it with the version that "+
+			"wrote it, or use another Redis",
 			ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Schema > schema:
-		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another Redis", ErrSchema, found.Schema, oldestKnown, schema)
+		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another "+
+			"Redis", ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Shards != shards:
 		return "", fmt.Errorf("%w: it has %d shards, this process is set to %d", ErrSchema, found.Shards, shards)
 	}
@@ -256,7 +262,8 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 // Ping reports whether Redis answers and the scripts are loaded.
 func (q *Queue) Ping(ctx context.Context) error {
 	return store.Unavailable(store.EachMaster(ctx, q.store.Fast, func(ctx context.Context, c lua.Client) error {
-		known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(), lua.Commands.Settle.SHA()).Result()
+		known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(),
+			lua.Commands.Settle.SHA()).Result()
 		if err != nil {
 			return err
 		}

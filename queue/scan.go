@@ -30,7 +30,9 @@ func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief
 	if err != nil {
 		return nil, "", err
 	}
-	scan, err := q.scan(ctx, q.store.Shard(n), lua.ScanCall{Cursor: strconv.FormatInt(from, 10), Most: max(1, most)})
+	scan, err := q.scan(ctx, q.store.Shard(n), lua.ScanCall{
+		Cursor: strconv.FormatInt(from, 10), Most: max(1, most),
+	})
 	if err != nil {
 		return nil, "", err
 	}
@@ -38,7 +40,9 @@ func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief
 }
 
 // scanTenant reads one tenant, also one never seen.
-func (q *Queue) scanTenant(ctx context.Context, tenant string) (t lua.ScannedTenant, now shaper.Instant, err error) {
+func (q *Queue) scanTenant(
+	ctx context.Context, tenant string,
+) (t lua.ScannedTenant, now shaper.Instant, err error) {
 	shard := q.store.ShardOf(tenant)
 	scan, err := q.scan(ctx, shard, lua.ScanCall{Policy: shard.Policy(EncodeName(tenant))})
 	if err != nil {
@@ -79,7 +83,8 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 		s := statement{api: t.API, file: t.File, claimed: claimedTier(t)}
 		general := r.policy(s)
 		briefs[i] = Brief{
-			Name: store.TenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity, Paused: general.Paused,
+			Name: store.TenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates,
+			Capacity: general.Capacity, Paused: general.Paused,
 			Figures: sumOf(general, t.Flows, scan.Now, func(route string, f lua.ScannedFlow) Figures {
 				s.route = route
 				return figuresOf(r.policy(s), f, scan.Now)
@@ -111,7 +116,10 @@ func claimedTier(t lua.ScannedTenant) (tier string) {
 
 // sumOf adds up the figures of a tenant's flows, which of computes. The effective rate is that of
 // the slowest flow.
-func sumOf(general shaper.Policy, flows []lua.ScannedFlow, now shaper.Instant, of func(route string, f lua.ScannedFlow) Figures) Figures {
+func sumOf(
+	general shaper.Policy, flows []lua.ScannedFlow, now shaper.Instant,
+	of func(route string, f lua.ScannedFlow) Figures,
+) Figures {
 	sum, slowest, full := figuresOf(general, lua.ScannedFlow{}, now), 1.0, false
 	for _, f := range flows {
 		_, route, _ := strings.Cut(f.Flow, "/")

@@ -38,11 +38,14 @@ func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Ove
 }
 
 // tenantOf resolves a tenant's policies and computes its figures.
-func (q *Queue) tenantOf(tenant string, s shaper.Statements, scanned lua.ScannedTenant, now shaper.Instant) Tenant {
+func (q *Queue) tenantOf(
+	tenant string, s shaper.Statements, scanned lua.ScannedTenant, now shaper.Instant,
+) Tenant {
 	baseline := q.policies.Current().Baseline
 	t := Tenant{
-		Name: tenant, Known: scanned.Revision > 0 || len(scanned.Flows) > 0, Reason: scanned.Reason, Revision: scanned.Revision,
-		API: s.API, Routes: map[string]Flow{},
+		Name: tenant, Known: scanned.Revision > 0 || len(scanned.Flows) > 0, Reason: scanned.Reason,
+		Revision: scanned.Revision,
+		API:      s.API, Routes: map[string]Flow{},
 	}
 	t.Policy, t.Sources = baseline.Resolve(s, "")
 	t.Tier, t.Sources["tier"] = s.Tier()
@@ -68,9 +71,11 @@ func (q *Queue) tenantOf(tenant string, s shaper.Statements, scanned lua.Scanned
 		switch {
 		case f.FullUntil <= now:
 		case f.Stored.Dead >= q.retention.DeadBytes:
-			full = fmt.Sprintf("its dead letters had as many bytes as are kept (now %d): replay or purge some", q.retention.DeadBytes)
+			full = fmt.Sprintf("its dead letters had as many bytes as are kept (now %d): "+
+				"replay or purge some", q.retention.DeadBytes)
 		case full == "":
-			full = fmt.Sprintf("it had as many dead letters as are kept (now %d): replay or purge some", q.retention.DeadCapacity)
+			full = fmt.Sprintf("it had as many dead letters as are kept (now %d): replay or purge some",
+				q.retention.DeadCapacity)
 		}
 	}
 	if full != "" && !t.Policy.Paused {
@@ -103,7 +108,10 @@ const (
 //	idle         nothing waits
 //
 // upstream and late are reported by workers, in the flow's field hindered; see lib/flow.lua.
-var LimitCauses = []string{limitedRate, limitedConcurrency, limitedUpstream, limitedLate, limitedWorkers, limitedHeld, limitedPaused, limitedIdle}
+var LimitCauses = []string{
+	limitedRate, limitedConcurrency, limitedUpstream, limitedLate, limitedWorkers, limitedHeld, limitedPaused,
+	limitedIdle,
+}
 
 // encode is the cause as it is kept with a flow.
 func (c HoldCause) encode() string {
@@ -206,7 +214,9 @@ func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, err
 // Tenants lists the names of tenants, up to limit, shard by shard; pass next as cursor for the
 // following page, "" starts and ends. A name whose activity changes between two pages may be listed
 // twice or not at all.
-func (q *Queue) Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error) {
+func (q *Queue) Tenants(
+	ctx context.Context, cursor string, limit int,
+) (names []string, next string, err error) {
 	shard, from, err := readCursor(cursor, q.store.Len())
 	if err != nil {
 		return nil, "", err

@@ -162,13 +162,17 @@ type Settlement struct {
 	LeaseRef
 	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no
 	// attempt left makes it dead.
-	Event       shaper.Event
-	Delay       time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
-	Overload    bool          // Retry: the upstream refused the job as too much; the flow slows down (shaper.Bucket.Refuse)
-	Missed      bool          // Release: the job came too late to leave at its stamp, which the flow's figures show
-	Cause       HoldCause     // Hold: why
-	MaxAttempts int           // of the route now; 0 keeps those of the job
-	Error       *JobError     // kept until the next settlement of the job
+	Event shaper.Event
+	Delay time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
+	// Overload, of a retry: the upstream refused the job because of its load; the flow slows down
+	// (shaper.Bucket.Refuse).
+	Overload bool
+	// Missed, of a release: the job came too late to leave at its stamp. The figures of the flow
+	// count it.
+	Missed      bool
+	Cause       HoldCause // Hold: why
+	MaxAttempts int       // of the route now; 0 keeps those of the job
+	Error       *JobError // kept until the next settlement of the job
 	Response    *Response
 	Attempt     int       // of the lease
 	Log         []Attempt // of the lease; this delivery is added to it
@@ -212,14 +216,16 @@ type Beat struct {
 
 // Tick is the answer to one poll of a shard.
 type Tick struct {
-	Reading                // during the poll
-	Next    shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
-	More    bool           // a bounded step ended with work left: poll again at once
-	Help    bool           // the shard's owner requests help: others lease too
-	Outbox  bool           // completions wait to be handed over now
-	PutOff  int64          // flows that were put off because of the bounds
-	Damaged []string       // stored items that are damaged and were set aside, each with its error
-	Leases  []Lease        // in the order of their stamps per flow
+	Reading // during the poll
+	// Next is the earliest instant at which something is due in the shard; 0 when nothing is
+	// planned.
+	Next    shaper.Instant
+	More    bool     // a bounded step ended with work left: poll again at once
+	Help    bool     // the shard's owner requests help: others lease too
+	Outbox  bool     // completions wait to be handed over now
+	PutOff  int64    // flows that were put off because of the bounds
+	Damaged []string // stored items that are damaged and were set aside, each with its error
+	Leases  []Lease  // in the order of their stamps per flow
 }
 
 // HelpSignal is a report of the owner of a shard about its free capacity.
@@ -266,14 +272,16 @@ const AllShards = -1
 // Tenant is a tenant's policy in general with the source of each setting, and the figures of its
 // flows, summed.
 type Tenant struct {
-	Name     string
-	Known    bool // it has settings of its own, or has sent jobs lately; else the defaults hold
-	Policy   shaper.Policy
-	Sources  map[string]string // setting → "api", "file", "tier:NAME" or "default"; "tier" → "api", "file", "credential" or "default"
-	Tier     string            // that the tenant is in; empty for none
-	Reason   string            // given with the last change through the API, or why the tenant has paused itself
-	Revision int64             // 0 if it never had settings of its own
-	API      shaper.Overrides  // overrides that were set through the API
+	Name   string
+	Known  bool // it has settings of its own, or has sent jobs lately; else the defaults hold
+	Policy shaper.Policy
+	// Sources maps a setting to "api", "file", "tier:NAME" or "default", and "tier" to "api",
+	// "file", "credential" or "default".
+	Sources  map[string]string
+	Tier     string           // that the tenant is in; empty for none
+	Reason   string           // given with the last change through the API, or why the tenant has paused itself
+	Revision int64            // 0 if it never had settings of its own
+	API      shaper.Overrides // overrides that were set through the API
 	Figures
 	// Stored is how many bytes the store keeps of the tenant: jobs, dead letters, answers and
 	// idempotency keys. DeadBytes are those of its dead letters.

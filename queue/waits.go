@@ -20,15 +20,17 @@ func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Dura
 	if err != nil || len(flows) == 0 {
 		return nil, store.Unavailable(err)
 	}
-	lists, err := store.Pipeline(ctx, q.store.Fast, flows, func(p redis.Pipeliner, flow string) *redis.StringSliceCmd {
-		return p.LRange(ctx, shard.Done(flow), 0, int64(most)-1)
-	})
+	lists, err := store.Pipeline(ctx, q.store.Fast, flows,
+		func(p redis.Pipeliner, flow string) *redis.StringSliceCmd {
+			return p.LRange(ctx, shard.Done(flow), 0, int64(most)-1)
+		})
 	if err != nil {
 		return nil, err
 	}
-	heads, err := store.Pipeline(ctx, q.store.Fast, slices.Concat(lists...), func(p redis.Pipeliner, id string) *redis.StringCmd {
-		return p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1)
-	})
+	heads, err := store.Pipeline(ctx, q.store.Fast, slices.Concat(lists...),
+		func(p redis.Pipeliner, id string) *redis.StringCmd {
+			return p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1)
+		})
 	if err != nil {
 		return nil, err
 	}

@@ -27,8 +27,10 @@ type Route struct {
 	Handler bool        // run by Config.Handler
 	Asynq   *AsynqRoute // handed off through Config.AsynqClient
 
-	Timeout     time.Duration // of one attempt with its answer; default 10s. asynq gets whole seconds, rounded up
-	Connections int           // to one host; default 256. Only for a URL
+	// Timeout bounds one attempt with its answer; default 10s. asynq gets whole seconds, rounded
+	// up.
+	Timeout     time.Duration
+	Connections int // to one host; default 256. Only for a URL
 	Retry       Retry
 	Breaker     Breaker  // only for a URL
 	Secrets     []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
@@ -96,8 +98,10 @@ type Config struct {
 	Concurrency int                   // jobs held at once until they are settled or handed off; default 256
 	Grace       time.Duration         // how long running deliveries may take to end after the stop; default 20s
 	Registerer  prometheus.Registerer // nil: metrics are not registered
-	Traces      *spans.Tracer         // one span per delivery; nil: none, deliveries carry the submitted traceparent
-	Logger      *slog.Logger          // default slog.Default()
+	// Traces makes one span per delivery. Nil: none, and deliveries carry the submitted
+	// traceparent.
+	Traces *spans.Tracer
+	Logger *slog.Logger // default slog.Default()
 }
 
 func (r Route) withDefaults() Route {

@@ -28,5 +28,6 @@ var Points = []Point{
 	{"after-enqueue", "worker", "a job is an asynq task, and its lease as it was"},
 	{"before-hand-over", "worker", "completions are claimed and not handed over"},
 	{"after-hand-over", "worker", "a completion is an asynq task and still in the outbox"},
-	{"after-handed-over", "worker", "completions are handed over and out of the outbox, which the process has not noted"},
+	{"after-handed-over", "worker", "completions are handed over and out of the outbox, which the process " +
+		"has not noted"},
 }

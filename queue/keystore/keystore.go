@@ -57,14 +57,18 @@ func New(s *store.Store) *Store { return &Store{s} }
 // CreateKey stores a key of the tenant, given the SHA-256 of its secret. A zero expires means
 // never. Errors: ErrTooManyKeys, queue.ErrUnavailable; after the latter an unused key may be
 // stored.
-func (s *Store) CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (Key, error) {
+func (s *Store) CreateKey(
+	ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
+) (Key, error) {
 	shard, now := s.store.ShardOf(tenant), time.Now()
 	id, err := s.store.NewID(tenant)
 	if err != nil {
 		return Key{}, err
 	}
 	k := Key{ID: id, Tenant: tenant, Name: name, Hash: hash, Created: now.UTC().Truncate(time.Millisecond)}
-	fields := []any{"tenant", tenant, "name", name, "hash", hex.EncodeToString(hash[:]), "created", k.Created.UnixMilli()}
+	fields := []any{
+		"tenant", tenant, "name", name, "hash", hex.EncodeToString(hash[:]), "created", k.Created.UnixMilli(),
+	}
 	ends := math.Inf(1) // its score in the index
 	if !expires.IsZero() {
 		k.Expires = expires.UTC().Truncate(time.Millisecond)
@@ -72,7 +76,9 @@ func (s *Store) CreateKey(ctx context.Context, tenant, name string, hash [sha256
 	}
 	index := shard.Keys(store.EncodeName(tenant))
 	// An expired key stays expired, so it may be read in one step and removed in the next.
-	old, err := s.store.Fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{Min: "-inf", Max: millis(now.Add(-expiredKept))}).Result()
+	old, err := s.store.Fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{
+		Min: "-inf", Max: millis(now.Add(-expiredKept)),
+	}).Result()
 	if err != nil {
 		return Key{}, store.Unavailable(err)
 	}
@@ -108,9 +114,10 @@ func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 		return nil, store.Unavailable(err)
 	}
 	slices.Sort(ids) // they begin with the time
-	found, err := store.Pipeline(ctx, s.store.Fast, ids, func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
-		return p.HGetAll(ctx, shard.Key(id))
-	})
+	found, err := store.Pipeline(ctx, s.store.Fast, ids,
+		func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
+			return p.HGetAll(ctx, shard.Key(id))
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +184,8 @@ func keyOf(id string, fields map[string]string) (Key, error) {
 		k.Expires, noTime = time.UnixMilli(ends).UTC(), errors.Join(noTime, noEnd)
 	}
 	if err = errors.Join(err, noTime); err != nil || len(sum) != len(k.Hash) || k.Tenant == "" {
-		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v", store.ErrSchema, slices.Sorted(maps.Keys(fields)))
+		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v",
+			store.ErrSchema, slices.Sorted(maps.Keys(fields)))
 	}
 	copy(k.Hash[:], sum)
 	k.Created = time.UnixMilli(created).UTC()

@@ -110,7 +110,9 @@ func estimateBecomesStamp(s *suite) {
 	s.backlog(2, work())
 	s.lease(1)
 	last := s.admit(work())
-	for _, want := range []time.Time{s.job(last.ID).EstimatedStart.Add(-time.Minute), s.job(last.ID).EstimatedStart} {
+	for _, want := range []time.Time{
+		s.job(last.ID).EstimatedStart.Add(-time.Minute), s.job(last.ID).EstimatedStart,
+	} {
 		if l := s.lease(1)[0]; !l.Stamp.Time().Equal(want) {
 			s.Errorf("stamped %v, the estimate was %v", l.Stamp.Time(), want)
 		}

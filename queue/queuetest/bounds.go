@@ -62,7 +62,9 @@ func boundBytesOfABatch(s *suite) {
 		if atomic {
 			want = [3]shaper.Outcome{shaper.FullOfBytes, shaper.FullOfBytes, shaper.FullOfBytes}
 		}
-		equal(s, "the outcomes", [3]shaper.Outcome{decisions[0].Outcome, decisions[1].Outcome, decisions[2].Outcome}, want)
+		equal(s, "the outcomes", [3]shaper.Outcome{
+			decisions[0].Outcome, decisions[1].Outcome, decisions[2].Outcome,
+		}, want)
 	}
 }
 

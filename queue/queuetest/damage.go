@@ -129,7 +129,8 @@ func damagedCountsNothing(s *suite) {
 			s.Errorf("Submit: %v, want ErrScript", err)
 		}
 	}
-	if err := s.engine.Client().HSet(s.ctx, s.shard().Flow(tenant+"/default"), "depth", before.Depth).Err(); err != nil {
+	if err := s.engine.Client().HSet(s.ctx, s.shard().Flow(tenant+"/default"), "depth", before.Depth).
+		Err(); err != nil {
 		s.Fatal(err)
 	}
 	if after := s.tenant(tenant).Figures; after.Depth != before.Depth || after.Admitted != before.Admitted {
@@ -150,7 +151,8 @@ func damagedFlowTicks(s *suite) {
 		if len(t.Damaged) == 0 { // the answer that reported it was lost: the next such poll reports it too
 			t = s.poll("w", pollOptions(10, far))
 		}
-		if len(t.Damaged) != 1 || !strings.HasPrefix(t.Damaged[0], "flow bad/default: ") || t.Damaged[0] == "flow bad/default: " {
+		if len(t.Damaged) != 1 || !strings.HasPrefix(t.Damaged[0], "flow bad/default: ") ||
+			t.Damaged[0] == "flow bad/default: " {
 			s.Errorf("%s: damaged %q, want the flow and its error", key, t.Damaged)
 		}
 		// It is not looked at each time.
@@ -179,7 +181,8 @@ func damagedFlowMended(s *suite) {
 	if t := s.poll("w", pollOptions(10, far)); len(t.Leases) != 0 || len(t.Damaged) != 1 {
 		s.Errorf("leases %+v, damaged %q", t.Leases, t.Damaged)
 	}
-	if after, err := s.q.Totals(s.ctx); err != nil || after.Depth != before.Depth || after.Bytes != before.Bytes {
+	if after, err := s.q.Totals(s.ctx); err != nil || after.Depth != before.Depth ||
+		after.Bytes != before.Bytes {
 		s.Errorf("the shard has %+v, had %+v before the poll (%v)", after, before, err)
 	}
 	if err := s.engine.Client().Del(s.ctx, key).Err(); err != nil {
@@ -263,7 +266,8 @@ func damagedSettle(s *suite) {
 		s.Errorf("Settle: %v", err)
 	}
 	for i, r := range results {
-		if want := (map[bool]queue.SettleResult{true: queue.Stale, false: queue.Settled})[i == 2]; r != want && r != queue.Repeated {
+		want := (map[bool]queue.SettleResult{true: queue.Stale, false: queue.Settled})[i == 2]
+		if r != want && r != queue.Repeated {
 			s.Errorf("settlement %d: %q, want %q", i, r, want)
 		}
 	}

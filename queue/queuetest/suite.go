@@ -27,10 +27,13 @@ import (
 // that test.
 func Run(t *testing.T, fresh func(t *testing.T) *queue.Engine) {
 	topics := map[string]map[string]func(*suite){
-		"admission": admissionTests, "idempotency": idempotencyTests, "batch": batchTests, "delay": delayTests, "job": jobTests,
-		"names": nameTests, "replay": replayTests, "lease": leaseTests, "settle": settleTests, "fence": fenceTests, "tune": tuneTests,
+		"admission": admissionTests, "idempotency": idempotencyTests, "batch": batchTests,
+		"delay": delayTests, "job": jobTests,
+		"names": nameTests, "replay": replayTests, "lease": leaseTests, "settle": settleTests,
+		"fence": fenceTests, "tune": tuneTests,
 		"figures": figureTests, "file": fileTests, "list": listTests, "workers": workerTests, "watch": watchTests,
-		"outbox": outboxTests, "purge": purgeTests, "bounds": boundsTests, "keys": keyTests, "tiers": tierTests, "payload": payloadTests,
+		"outbox": outboxTests, "purge": purgeTests, "bounds": boundsTests, "keys": keyTests,
+		"tiers": tierTests, "payload": payloadTests,
 		"motion": motionTests, "damage": damageTests,
 	}
 	for _, topic := range slices.Sorted(maps.Keys(topics)) {
@@ -104,7 +107,9 @@ func (s *suite) policy(edit func(*shaper.Policy)) {
 
 // work is a submission that asks for nothing special.
 func work() queue.Submission {
-	return queue.Submission{Tenant: tenant, Route: "default", Type: "order.create", Payload: []byte(`{"n":1}`), MaxAttempts: 3}
+	return queue.Submission{
+		Tenant: tenant, Route: "default", Type: "order.create", Payload: []byte(`{"n":1}`), MaxAttempts: 3,
+	}
 }
 
 func (s *suite) submit(w queue.Submission) queue.Decision {
@@ -213,7 +218,9 @@ func (s *suite) none() {
 }
 
 // settle ends one lease.
-func (s *suite) settle(l queue.Lease, event shaper.Event, edit ...func(*queue.Settlement)) queue.SettleResult {
+func (s *suite) settle(
+	l queue.Lease, event shaper.Event, edit ...func(*queue.Settlement),
+) queue.SettleResult {
 	s.Helper()
 	t := queue.Settlement{LeaseRef: l.LeaseRef, Event: event, MaxAttempts: l.MaxAttempts}
 	for _, e := range edit {

@@ -69,7 +69,9 @@ func leave(s *suite) {
 
 func beatTTL(s *suite) {
 	s.beat("silent", time.Hour)
-	s.await("the silent worker to be gone", func() bool { return slices.Equal(s.beat("b", 50*time.Millisecond), []string{"b"}) })
+	s.await("the silent worker to be gone", func() bool {
+		return slices.Equal(s.beat("b", 50*time.Millisecond), []string{"b"})
+	})
 }
 
 // wakes listens and waits for the first wake.
@@ -137,7 +139,10 @@ func wakeHelp(s *suite) {
 	for _, step := range []struct {
 		signal queue.HelpSignal
 		want   bool
-	}{{queue.HelpKeep, false}, {queue.HelpRaise, true}, {queue.HelpKeep, true}, {queue.HelpClear, false}, {queue.HelpKeep, false}} {
+	}{
+		{queue.HelpKeep, false}, {queue.HelpRaise, true}, {queue.HelpKeep, true}, {queue.HelpClear, false},
+		{queue.HelpKeep, false},
+	} {
 		o.Help = step.signal
 		equal(s, "help", s.poll("w", o).Help, step.want)
 		if step.signal == queue.HelpRaise {
@@ -193,7 +198,10 @@ func watchEveryEnd(s *suite) {
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
 	overdue := s.admit(w).ID
 	ended, _ := s.watch(overdue)
-	s.await("the job to expire", func() bool { s.poll("w", pollOptions(1, near)); return s.job(overdue).State.Done() })
+	s.await("the job to expire", func() bool {
+		s.poll("w", pollOptions(1, near))
+		return s.job(overdue).State.Done()
+	})
 	receive(s, "the expiry", ended)
 	s.tune(func(o *shaper.Overrides) { o.Paused = nil })
 	cancelled := s.admit(work()).ID

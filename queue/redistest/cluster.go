@@ -40,10 +40,12 @@ func StartCluster(t testing.TB) *Cluster {
 	c := &Cluster{t: t}
 	for i := range c.nodes {
 		n := &node{port: freePort(t), bus: freePort(t)}
-		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(n.bus),
+		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes",
+			"--cluster-port", strconv.Itoa(n.bus),
 			"--cluster-node-timeout", "5000", "--appendfsync", "no")
 		n.client = redis.NewClient(&redis.Options{
-			Network: "unix", Addr: n.socket, DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+			Network: "unix", Addr: n.socket, DisableIdentity: true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
 		t.Cleanup(func() { _ = n.client.Close() })
 		c.nodes[i] = n
@@ -52,7 +54,8 @@ func StartCluster(t testing.TB) *Cluster {
 	defer cancel()
 	for i, n := range c.nodes {
 		c.do(n.client.ClusterAddSlotsRange(ctx, i*slots/2, (i+1)*slots/2-1).Err())
-		c.do(n.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err()) // only while it knows no other: before any of them meet
+		// Only while it knows no other: before any of them meet.
+		c.do(n.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
 	}
 	for i, n := range c.nodes {
 		other := c.nodes[1-i]
@@ -204,7 +207,8 @@ func (c *Cluster) Move(ctx context.Context, slot int, step func()) {
 			break
 		}
 		err = from.client.Do(ctx, "migrate", "127.0.0.1", to.port, keys[0], 0, 5000).Err()
-		if errors.Is(err, redis.Nil) || err != nil && strings.HasPrefix(err.Error(), "NOKEY") { // it has expired meanwhile
+		// It has expired meanwhile.
+		if errors.Is(err, redis.Nil) || err != nil && strings.HasPrefix(err.Error(), "NOKEY") {
 			err = nil
 		}
 		c.do(err)

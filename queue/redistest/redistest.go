@@ -74,7 +74,8 @@ func (s *Server) signal(which syscall.Signal) {
 func (s *Server) Restart() {
 	s.t.Helper()
 	args := append([]string{
-		"--port", "0", "--unixsocket", s.socket, "--dir", s.dir, "--save", "", "--appendonly", "yes", "--appendfsync", "always",
+		"--port", "0", "--unixsocket", s.socket, "--dir", s.dir, "--save", "", "--appendonly", "yes",
+		"--appendfsync", "always",
 		"--maxmemory-policy", "noeviction", "--logfile", filepath.Join(s.dir, "log"),
 	}, s.extra...)
 	cmd := exec.Command("redis-server", args...)
@@ -115,7 +116,8 @@ func (s *Server) answers() bool {
 	}
 	answer := make([]byte, 7)
 	n, _ := c.Read(answer)
-	return string(answer[:n]) == "+PONG\r\n" || string(answer[:n]) == "-NOAUTH" // one that wants a password is up, too
+	// A server that requires a password is up, too.
+	return string(answer[:n]) == "+PONG\r\n" || string(answer[:n]) == "-NOAUTH"
 }
 
 func (s *Server) log() string {

@@ -66,7 +66,8 @@ func New(
 ) (*Mender, error) {
 	m := &Mender{store: s, horizon: horizon, log: log, reinstate: reinstate, tried: map[int]time.Time{}}
 	m.repaired = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_store_repairs_total", Help: "Damage of stored data that this process has repaired, by kind: see the page on repair.",
+		Name: "sluice_store_repairs_total",
+		Help: "Damage of stored data that this process has repaired, by kind: see the page on repair.",
 	}, []string{"kind"})
 	for kind := range Kinds {
 		m.repaired.WithLabelValues(kind)
@@ -161,7 +162,8 @@ func (m *Mender) report(found []Finding) {
 	for i, f := range found {
 		m.repaired.WithLabelValues(f.Kind).Inc()
 		if i < most {
-			m.log.Warn("stored data was damaged and is repaired", "kind", f.Kind, "shard", f.Shard, "name", f.Name, "found", f.Detail)
+			m.log.Warn("stored data was damaged and is repaired", "kind", f.Kind, "shard", f.Shard, "name",
+				f.Name, "found", f.Detail)
 		}
 	}
 	if len(found) > most {
@@ -193,8 +195,9 @@ func (c *comparison) add(kind, name string) {
 func (m *Mender) compare(ctx context.Context, c comparison) ([]Finding, error) {
 	s := c.shard
 	call := lua.MendCall{
-		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Tenants: s.Tenants(), Outbox: s.Outbox(),
-		Jobs: c.jobs, Flows: c.flows, Horizon: m.horizon, Repair: c.repair, Totals: c.totals, JobFlows: c.ofJobs,
+		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Tenants: s.Tenants(),
+		Outbox: s.Outbox(),
+		Jobs:   c.jobs, Flows: c.flows, Horizon: m.horizon, Repair: c.repair, Totals: c.totals, JobFlows: c.ofJobs,
 	}
 	mended, err := store.Invoke(ctx, m.store.RunPatient, call)
 	if err != nil {

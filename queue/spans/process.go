@@ -22,8 +22,10 @@ func (t *Tracer) Process(ctx context.Context, l *queue.Lease) Delivery {
 	if t == nil {
 		return Delivery{Context: ctx, TraceParent: l.TraceParent}
 	}
-	ctx, span, own := t.start(ctx, l.TraceParent, trace.SpanKindConsumer, semconv.MessagingOperationTypeProcess, l.Route, l.Tenant,
-		semconv.MessagingMessageID(l.ID), attemptKey.Int(l.Attempt), waitKey.Int64(max(0, l.Stamp.Sub(l.Eligible).Milliseconds())))
+	ctx, span, own := t.start(ctx, l.TraceParent, trace.SpanKindConsumer,
+		semconv.MessagingOperationTypeProcess, l.Route, l.Tenant,
+		semconv.MessagingMessageID(l.ID), attemptKey.Int(l.Attempt),
+		waitKey.Int64(max(0, l.Stamp.Sub(l.Eligible).Milliseconds())))
 	return Delivery{ctx, own, span}
 }
 

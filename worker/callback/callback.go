@@ -105,10 +105,11 @@ func New(cfg Config) (*Service, error) {
 		},
 		listed: client(),
 		public: client(),
-		given:  burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them", nil),
-		log:    cfg.Logger,
-		wake:   make(chan struct{}, 1),
-		slots:  limits,
+		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
+			nil),
+		log:   cfg.Logger,
+		wake:  make(chan struct{}, 1),
+		slots: limits,
 	}
 	s.public.Dialer.Control = cfg.Guard.control
 	var err error
@@ -184,9 +185,10 @@ type Config struct {
 	Timeout     time.Duration                   // of one attempt; default 10s
 	MaxAttempts int                             // at least 2; default 15, which take about a day
 	Concurrency int                             // attempts at once; default 64
-	Grace       time.Duration                   // how long running attempts may take to end after the stop; default 10s
-	Registerer  prometheus.Registerer           // nil: metrics are not registered
-	Logger      *slog.Logger                    // default slog.Default()
+	// Grace is how long running attempts may take to end after the stop; default 10s.
+	Grace      time.Duration
+	Registerer prometheus.Registerer // nil: metrics are not registered
+	Logger     *slog.Logger          // default slog.Default()
 }
 
 func (c Config) withDefaults() Config {
@@ -207,7 +209,8 @@ func (c Config) validate() error {
 	ps.Check(c.Guard != nil, "guard", nil, "must be set")
 	ps.Check(c.Job != nil, "job", nil, "must be set")
 	for i, secret := range c.Secrets {
-		ps.Check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
+		ps.Check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)",
+			"must be whsec_ and base64")
 	}
 	ps.Check(c.Timeout > 0, "timeout", c.Timeout, "must be positive")
 	// asynq archives a task without retries when its server crashes.

@@ -118,7 +118,8 @@ func Parse(redisURL string) (func(patience) redis.UniversalClient, error) {
 			return redis.NewFailoverClient(&o)
 		}, nil
 	}
-	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://")
+	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or " +
+		"redis+sentinel://")
 }
 
 // oneRedis returns a client of one Redis, whose address and credentials are in the options.

@@ -125,7 +125,8 @@ func (s *Server) await(ctx context.Context, c redis.UniversalClient, dir string)
 // startServer starts the command and supervises it. Its error is that of the first start.
 func startServer(log *slog.Logger, command func() *exec.Cmd) (*Server, error) {
 	s := &Server{
-		command: command, log: log, Failed: make(chan error, 1), stop: make(chan struct{}), ended: make(chan error, 1),
+		command: command, log: log, Failed: make(chan error, 1), stop: make(chan struct{}),
+		ended: make(chan error, 1),
 	}
 	started := make(chan error, 1)
 	go func() {

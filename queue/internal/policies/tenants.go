@@ -103,10 +103,11 @@ func (k *Keeper) resolve(ctx context.Context, p *Set, tenants []string) (left []
 				calls, called = append(calls, call), append(called, s.Tenant)
 			}
 		}
-		tuned, err := store.InvokeAll(ctx, k.store, k.store.Patient, calls, func(c lua.TuneCall, values []any) (lua.Tuned, error) {
-			tuned, _, err := c.Decode(values)
-			return tuned, err
-		})
+		tuned, err := store.InvokeAll(ctx, k.store, k.store.Patient, calls,
+			func(c lua.TuneCall, values []any) (lua.Tuned, error) {
+				tuned, _, err := c.Decode(values)
+				return tuned, err
+			})
 		if err != nil {
 			return nil, err
 		}
@@ -140,9 +141,12 @@ func (k *Keeper) resolveCall(p *Set, s Stated) (call lua.TuneCall, needed bool) 
 func (k *Keeper) TuneCall(p *Set, s Stated, source, declared string) lua.TuneCall {
 	shard, name := k.store.ShardOf(s.Tenant), store.EncodeName(s.Tenant)
 	call := lua.TuneCall{
-		Clock: shard.Clock(), Due: shard.Due(), Policy: shard.Policy(name), History: shard.History(name), Names: shard.Names(name),
-		Tenants: shard.Tenants(), Tuned: shard.Tuned(), Lines: shard.LinesOf(name), Horizon: k.horizon, Policies: p.Revision,
-		Name: store.ShortHash(uuid.NewString()), Expected: &s.Revision, Source: source, Says: declared, Entry: store.TenantEntry(s.Tenant),
+		Clock: shard.Clock(), Due: shard.Due(), Policy: shard.Policy(name), History: shard.History(name),
+		Names:   shard.Names(name),
+		Tenants: shard.Tenants(), Tuned: shard.Tuned(), Lines: shard.LinesOf(name), Horizon: k.horizon,
+		Policies: p.Revision,
+		Name:     store.ShortHash(uuid.NewString()), Expected: &s.Revision, Source: source, Says: declared,
+		Entry: store.TenantEntry(s.Tenant),
 	}
 	if !s.File.Empty() || !s.API.Empty() {
 		call.Settings = p.Lines(s.Statements)

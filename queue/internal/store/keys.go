@@ -100,7 +100,8 @@ func EncodeName(name string) string {
 	plain := name != "" && len(name) <= maxPlainLength
 	for i := 0; plain && i < len(name); i++ {
 		c := name[i]
-		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
+		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' ||
+			c == '_' || c == '-'
 	}
 	if plain {
 		return name

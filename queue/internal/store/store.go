@@ -111,7 +111,9 @@ func Pipeline[K, V any, C interface{ Val() V }](
 
 // EachMaster calls ask for every master of a cluster, or for the one Redis there is. A dead replica
 // therefore has no effect.
-func EachMaster(ctx context.Context, c redis.UniversalClient, ask func(context.Context, lua.Client) error) error {
+func EachMaster(
+	ctx context.Context, c redis.UniversalClient, ask func(context.Context, lua.Client) error,
+) error {
 	if cluster, many := c.(*redis.ClusterClient); many {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return ask(ctx, c) })
 	}

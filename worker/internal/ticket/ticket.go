@@ -46,10 +46,12 @@ func Parse(taskID string, headers map[string]string) (Ticket, bool) {
 	e, err1 := strconv.ParseInt(epoch, 10, 64)
 	within, err2 := strconv.ParseInt(headers[withinHeader], 10, 64)
 	most, err3 := strconv.Atoi(headers[maxAttemptsHeader])
-	if cmp.Or(err1, err2, err3) != nil || id == "" || e < 1 || within < 1 || within > maxWithin.Milliseconds() || most < 1 {
+	if cmp.Or(err1, err2, err3) != nil || id == "" || e < 1 || within < 1 ||
+		within > maxWithin.Milliseconds() || most < 1 {
 		return Ticket{}, false
 	}
-	return Ticket{Ref: queue.LeaseRef{ID: id, Epoch: e}, Within: time.Duration(within) * time.Millisecond, MaxAttempts: most}, true
+	return Ticket{Ref: queue.LeaseRef{ID: id, Epoch: e}, Within: time.Duration(within) * time.Millisecond,
+		MaxAttempts: most}, true
 }
 
 // maxWithin keeps a header that is not ours from overflowing: ten years.
