@@ -234,7 +234,8 @@ if refusal and atomic then
     clock_save()
   end
   last[1] = 1
-  return { now, replies, { f.depth_before, f.bytes_before, decisions[written - 1], decisions[written] }, { last }, f.number }
+  return { now, replies, { f.depth_before, f.bytes_before, decisions[written - 1], decisions[written] },
+    { last }, f.number }
 end
 for i = 1, flow_count do
   local f = flows[i]

@@ -41,14 +41,15 @@ type ScannedFlow struct {
 	Bucket                                        shaper.Bucket
 	Depth, Queued, Running                        int64
 	Admitted, Rejected, Departed, Succeeded, Dead int64
-	Oldest                                        shaper.Instant // since when its oldest job could have left; 0 for none
-	FullUntil                                     shaper.Instant // stopped until then by its dead letters
-	Bytes                                         int64          // of the payloads of its waiting jobs
-	Tier                                          string         // that the tenant's credential claimed last
-	Hindered                                      Hindrance
-	Letters                                       int64  // dead letters that can be replayed
-	Cause                                         string // of its last hold; empty if unknown
-	Stored                                        Stored // zero in a page
+	// Oldest is the instant since which its oldest job could have left; 0 for none.
+	Oldest    shaper.Instant
+	FullUntil shaper.Instant // stopped until then by its dead letters
+	Bytes     int64          // of the payloads of its waiting jobs
+	Tier      string         // that the tenant's credential claimed last
+	Hindered  Hindrance
+	Letters   int64  // dead letters that can be replayed
+	Cause     string // of its last hold; empty if unknown
+	Stored    Stored // zero in a page
 }
 
 // Stored is the bytes that a flow has stored.
@@ -112,7 +113,9 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 	}
 	instant := func() shaper.Instant { return shaper.Instant(number()) }
 	f.Flow = next()
-	f.Bucket = shaper.Bucket{Last: instant(), Ready: instant(), HeldUntil: instant(), Share: number(), Spaced: instant()}
+	f.Bucket = shaper.Bucket{
+		Last: instant(), Ready: instant(), HeldUntil: instant(), Share: number(), Spaced: instant(),
+	}
 	f.FullUntil = instant()
 	f.Depth, f.Queued, f.Running, f.Bytes = number(), number(), number(), number()
 	f.Admitted, f.Rejected, f.Departed, f.Succeeded, f.Dead = number(), number(), number(), number(), number()
@@ -126,7 +129,8 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 	if rest != "" {
 		f.Stored = Stored{
 			Live: number(), Dead: number(),
-			Answers: shaper.Aged{Sum: number(), Before: number(), Since: instant()}, Keys: shaper.Aged{Sum: number(), Before: number(), Since: instant()},
+			Answers: shaper.Aged{Sum: number(), Before: number(), Since: instant()},
+			Keys:    shaper.Aged{Sum: number(), Before: number(), Since: instant()},
 		}
 	}
 	if err == nil && (f.Flow == "" || rest != "") {

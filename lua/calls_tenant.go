@@ -12,15 +12,20 @@ type TuneCall struct {
 	At                                                        At
 	Clock, Due, Policy, History, Names, Tenants, Tuned, Lines string // keys
 	Horizon                                                   time.Duration
-	Policies                                                  int64  // revision of the shard's policies that Settings were resolved with
-	Name                                                      string // of this call; the same when it is sent again
-	Expected                                                  *int64 // revision of the tenant; nil for any
-	Source                                                    string // "api" or "file"; empty where only the lines change
-	Says                                                      string // settings of the source, empty for none
-	Reason, HistoryEntry                                      string // of the API
-	Entry                                                     string // of the tenant, in the tenants and tuned keys
-	EndHolds                                                  bool
-	Settings                                                  Lines // of the tenant's flows; none without settings of its own
+	// Policies is the revision of the shard's policies that Settings were resolved with.
+	Policies int64
+	// Name is the name of this call; it is the same when the call is sent again.
+	Name     string
+	Expected *int64 // revision of the tenant; nil for any
+	// Source is "api" or "file"; empty where only the lines change.
+	Source               string
+	Says                 string // settings of the source, empty for none
+	Reason, HistoryEntry string // of the API
+	// Entry is the member of the tenant in the keys tenants and tuned.
+	Entry    string
+	EndHolds bool
+	// Settings are the lines of the tenant's flows; none without settings of its own.
+	Settings Lines
 }
 
 // Tuned is the result of a TuneCall.
@@ -39,8 +44,11 @@ func (c TuneCall) Call() Call {
 	if c.Expected != nil {
 		expected = strconv.FormatInt(*c.Expected, 10)
 	}
-	return Call{Commands.Tune, []string{c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Tuned, c.Lines}, append([]any{
-		string(c.At), c.Horizon.Microseconds(), c.Policies, c.Name, expected, c.Source, c.Says, c.Reason, c.HistoryEntry, c.Entry, flag(c.EndHolds),
+	return Call{Commands.Tune, []string{
+		c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Tuned, c.Lines,
+	}, append([]any{
+		string(c.At), c.Horizon.Microseconds(), c.Policies, c.Name, expected, c.Source, c.Says, c.Reason,
+		c.HistoryEntry, c.Entry, flag(c.EndHolds),
 	}, c.Settings.args()...)}
 }
 
@@ -63,7 +71,10 @@ type DeclareCall struct {
 
 // Call is the call in the form that is sent.
 func (c DeclareCall) Call() Call {
-	return Call{Commands.Declare, []string{c.Clock, c.Lines}, append([]any{string(c.At), c.Revision}, c.Settings.args()...)}
+	return Call{
+		Commands.Declare, []string{c.Clock, c.Lines},
+		append([]any{string(c.At), c.Revision}, c.Settings.args()...),
+	}
 }
 
 // Decode reads the answer: whether these policies are in force, not those of a later revision.
@@ -83,7 +94,10 @@ type BeatCall struct {
 
 // Call is the call in the form that is sent.
 func (c BeatCall) Call() Call {
-	return Call{Commands.Beat, []string{c.Clock, c.Workers}, []any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)}}
+	return Call{
+		Commands.Beat, []string{c.Clock, c.Workers},
+		[]any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)},
+	}
 }
 
 // Decode reads the answer: the instant, and the live workers.

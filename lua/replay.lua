@@ -33,7 +33,8 @@ local f = flow_load(j.flow)
 local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
 local function reply(outcome, position, start, after)
-  return { now, DONE, outcome, position, start, f.depth, p.capacity, after, p.paces[1].limit, p.paces[1].period, f.bytes, p.capacity_bytes }
+  return { now, DONE, outcome, position, start, f.depth, p.capacity, after, p.paces[1].limit,
+    p.paces[1].period, f.bytes, p.capacity_bytes }
 end
 if j.tag == tag then
   local rank = redis.call('ZRANK', queue, id)

@@ -27,11 +27,13 @@
 -- keeping Redis busy.
 
 local FIELDS = {
-  'last', 'ready', 'held', 'share', 'spaced', 'full', 'depth', 'queued', 'running', 'bytes', 'admitted', 'rejected', 'departed', 'succeeded',
+  'last', 'ready', 'held', 'share', 'spaced', 'full', 'depth', 'queued', 'running', 'bytes', 'admitted',
+  'rejected', 'departed', 'succeeded',
   'dead', 'cause', 'cells', 'hindered', 'policy',
 }
 local DEPTH, QUEUED, RUNNING, DEAD = 7, 8, 9, 15 -- in FIELDS
-local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before', 'keys_at' }
+local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before',
+  'keys_at' }
 
 clock_load(ARGV[1])
 local retention = tonumber(ARGV[4]) * 1000000

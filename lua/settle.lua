@@ -74,7 +74,8 @@ for k = 6, #KEYS do
   end
 end
 
-local COUNTS, COUNTED = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth' }, 6
+local COUNTED = 6
+local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth' }
 
 -- flow_counts reads the counts of a flow that change when its jobs succeed. It returns nil if the
 -- flow's place in the index of due flows may change, too. due is that place, if it has one.
@@ -87,7 +88,8 @@ local function flow_counts(name, due)
   reach[#reach + 1] = PREFIX .. 'done:' .. name
   numbers(v, COUNTED)
   return {
-    name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4], answers_before = v[5], answers_at = v[6], was = v,
+    name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4],
+    answers_before = v[5], answers_at = v[6], was = v,
     due = due and tonumber(due), counts = true,
   }
 end
@@ -187,7 +189,8 @@ local function succeed(key, id, j, f, most, result)
     redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
   end
   f.running, f.succeeded, clock.running = f.running - 1, f.succeeded + 1, clock.running - 1
-  local kept, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT) -- bytes of the result, and before it
+  -- Bytes of the result, and before it.
+  local kept, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT)
   if kept > 0 and result == '' then
     result = redis.call('GETRANGE', key, text, text + kept - 1)
   end
@@ -210,7 +213,8 @@ for k = 6, #KEYS do
     epoch, outcome, delay, most, result = first == 'S1' and 1 or sub(first, 2) + 0, 'S', 0, 0, ''
   else
     local letter_cause = ARGV[a + 1]
-    epoch, outcome, cause, delay, most, result = first + 0, sub(letter_cause, 1, 1), sub(letter_cause, 2), ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
+    epoch, outcome, cause = first + 0, sub(letter_cause, 1, 1), sub(letter_cause, 2)
+    delay, most, result = ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
   end
   if not j then
     codes[k - 5] = STALE

@@ -19,7 +19,9 @@ type Flow struct {
 
 // Request is a job to admit.
 type Request struct {
-	Size    int64         // capacity that must be free: 1, or for an atomic batch its jobs not yet admitted, this one included
+	// Size is the capacity that must be free: 1, or for an atomic batch the number of its jobs that
+	// are not admitted yet, this one included.
+	Size    int64
 	Bytes   int64         // of the payloads of these jobs
 	Payload int64         // bytes of the payload of this one
 	Cost    int64         // intervals of one job, 1 to MaxCost
@@ -35,34 +37,42 @@ type Outcome string
 
 // The outcomes of a submission.
 const (
-	Admitted            Outcome = "admitted"             // stored; it will be delivered
-	Replayed            Outcome = "replayed"             // the idempotency key exists: the earlier job is the answer
+	Admitted Outcome = "admitted" // stored; it will be delivered
+	// Replayed: the idempotency key exists; the earlier job is the answer.
+	Replayed            Outcome = "replayed"
 	Full                Outcome = "full"                 // depth + size > capacity
 	DeadlineUnreachable Outcome = "deadline_unreachable" // could not start within its max wait
 	FullOfBytes         Outcome = "full_of_bytes"        // bytes + those of the job or batch > capacity in bytes
-	OverShare           Outcome = "over_share"           // the bytes stored of the flow would exceed its share of the store
-	StoreFull           Outcome = "store_full"           // the store accepts no more bytes, or no new tenants
-	Draining            Outcome = "draining"             // the tenant takes no jobs until it is resumed
-	KeyReused           Outcome = "key_reused"           // the idempotency key exists with another fingerprint
+	// OverShare: the bytes stored of the flow would exceed its share of the store.
+	OverShare Outcome = "over_share"
+	StoreFull Outcome = "store_full" // the store accepts no more bytes, or no new tenants
+	Draining  Outcome = "draining"   // the tenant takes no jobs until it is resumed
+	KeyReused Outcome = "key_reused" // the idempotency key exists with another fingerprint
 )
 
 // Admission is the decision on one request, with every fact that the client gets.
 type Admission struct {
-	Outcome   Outcome
-	Now       Instant // the instant of the decision
-	Position  int64   // 1 is next; 0 unless the job is queued
-	Start     Instant // estimated departure; of Full and FullOfBytes: when all jobs queued now have left; 0 while paused or unknown
-	Depth     int64   // after the decision, e.g. 17
-	Capacity  int64   // e.g. 1000
-	Remaining int64   // capacity left after the decision, e.g. 983
+	Outcome  Outcome
+	Now      Instant // the instant of the decision
+	Position int64   // 1 is next; 0 unless the job is queued
+	// Start is the estimated departure. Of Full and FullOfBytes it is when all jobs queued now have
+	// left. It is 0 while paused or unknown.
+	Start     Instant
+	Depth     int64 // after the decision, e.g. 17
+	Capacity  int64 // e.g. 1000
+	Remaining int64 // capacity left after the decision, e.g. 983
 
 	Bytes, CapacityBytes int64 // of the payloads after the decision; their bound, 0 for none
 
 	Stored, Share int64 // of OverShare: bytes stored of the flow, and how many may be
 
-	RetryAfter time.Duration // until the job or batch fits, at least 1 ms; 0 when admitted, paused or it can never fit
-	NextSlot   time.Duration // until a departure frees capacity; 0 when the queue is empty, or when it is unknown
-	Rate       Rate          // the flow's drain rate, the first of its paces
+	// RetryAfter is the time until the job or batch fits, at least 1 ms. It is 0 when admitted,
+	// paused or if it can never fit.
+	RetryAfter time.Duration
+	// NextSlot is the time until a departure frees capacity; 0 when the queue is empty, or when it
+	// is unknown.
+	NextSlot time.Duration
+	Rate     Rate // the flow's drain rate, the first of its paces
 }
 
 // Admit decides whether the request enters the flow at now under the policy. The returned flow has

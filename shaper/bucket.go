@@ -46,9 +46,11 @@ type Cell struct {
 // Bucket is the pacing state of a flow: GCRA (ITU-T I.371) per pace, turned from judging arrivals
 // to scheduling departures. The methods return a new bucket and leave the old one alone.
 type Bucket struct {
-	Cells     []Cell
-	Last      Instant // the last stamp given
-	Ready     Instant // when an admission or give-back into an empty queue, a resume or a retune last made the flow ready
+	Cells []Cell
+	Last  Instant // the last stamp given
+	// Ready is when an admission or give-back into an empty queue, a resume or a retune last made
+	// the flow ready.
+	Ready     Instant
 	HeldUntil Instant // the upstream asked for a pause until then
 	// After a hold the flow climbs back to its rate: Share is the part of it in force at the hold's
 	// end, in millionths, 0 for all of it, and Spaced the instant before which that lets nothing
@@ -94,7 +96,8 @@ const (
 // in the script.
 func (p Pace) mostCharged() float64 {
 	period, limit := float64(p.Rate.Period.Microseconds()), float64(p.Rate.Limit)
-	span := min(float64(chargeSpan.Microseconds()), float64(maxHorizon.Microseconds())-float64(float64(p.Burst)*period)/limit)
+	span := min(float64(chargeSpan.Microseconds()),
+		float64(maxHorizon.Microseconds())-float64(float64(p.Burst)*period)/limit)
 	return max(leastCharge, math.Floor(float64(span/period)*limit))
 }
 
@@ -185,7 +188,8 @@ func (b Bucket) Depart(stamp Instant, cost int64) Bucket {
 	}
 	first := b.Cells[0]
 	// In doubles, in the same order as in the script.
-	space := math.Ceil(float64(cost) * float64(first.period()) / float64(first.Rate.Limit) * shareAll / float64(share))
+	intervals := float64(cost) * float64(first.period()) / float64(first.Rate.Limit)
+	space := math.Ceil(intervals * shareAll / float64(share))
 	b.Spaced = stamp + Instant(min(float64(MaxPeriod.Microseconds()), space))
 	return b
 }
@@ -262,7 +266,8 @@ func (c Cell) retune(p Pace, last Instant) Cell {
 	before := float64(c.TAT-last) + float64(c.Rem-(c.Burst-1)*c.period())/float64(c.Rate.Limit)
 	period := p.Rate.Period.Microseconds()
 	ratio := float64(float64(period)*float64(c.Rate.Limit)) / float64(float64(c.period())*float64(p.Rate.Limit))
-	after := math.Ceil(min(float64(before*ratio), float64(p.mostCharged()*float64(period))/float64(p.Rate.Limit)))
+	after := math.Ceil(min(float64(before*ratio),
+		float64(p.mostCharged()*float64(period))/float64(p.Rate.Limit)))
 	tolerance := Cell{Pace: p}.move(p.Burst - 1)
 	if after+float64(tolerance.TAT) < 0 {
 		return Cell{Pace: p, TAT: last}
@@ -349,7 +354,8 @@ func (b Bucket) Start(ahead int64, now Instant) Instant {
 		}
 		// In doubles, as in the script: cost × period may pass 2⁵³ for slow flows, where a
 		// microsecond does not matter.
-		wait := math.Floor((float64(rem) + float64(float64(ahead-c.Burst+1)*float64(c.period()))) / float64(c.Rate.Limit))
+		wait := math.Floor((float64(rem) +
+			float64(float64(ahead-c.Burst+1)*float64(c.period()))) / float64(c.Rate.Limit))
 		if float64(base)+wait > float64(farthest) {
 			return 0
 		}

@@ -101,13 +101,17 @@ func (p Policy) Validate() error {
 	var ps Problems
 	within := func(field string, v, low, high int64) {
 		if v < low || v > high {
-			ps = append(ps, Problem{field, fmt.Sprint(v), fmt.Sprintf("must be a whole number from %d to %d", low, high)})
+			ps = append(ps, Problem{
+				field, fmt.Sprint(v), fmt.Sprintf("must be a whole number from %d to %d", low, high),
+			})
 		}
 	}
 	pace := func(prefix string, pace Pace) {
 		rateErr := pace.Rate.Validate()
 		if rateErr != nil {
-			ps = append(ps, Problem{prefix + "rate", fmt.Sprintf("%d per %v", pace.Rate.Limit, pace.Rate.Period), rateErr.Error()})
+			ps = append(ps, Problem{
+				prefix + "rate", fmt.Sprintf("%d per %v", pace.Rate.Limit, pace.Rate.Period), rateErr.Error(),
+			})
 		}
 		if pace.Burst < 1 {
 			ps = append(ps, Problem{prefix + "burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1"})
@@ -119,12 +123,17 @@ func (p Policy) Validate() error {
 		tooLong := pace.Burst > int64(maxHorizon/pace.Rate.Period) ||
 			pace.Burst+leastCharge > int64(float64(maxHorizon)/float64(pace.Rate.Period)*float64(pace.Rate.Limit))
 		if tooLong {
-			ps = append(ps, Problem{prefix + "burst", fmt.Sprint(pace.Burst), "burst × period, and the time that burst + 100 departures take, must be at most 200 years"})
+			ps = append(ps, Problem{
+				prefix + "burst", fmt.Sprint(pace.Burst),
+				"burst × period, and the time that burst + 100 departures take, must be at most 200 years",
+			})
 		}
 	}
 	pace("", Pace{p.Rate, p.Burst})
 	if len(p.Rates) > MaxRates {
-		ps = append(ps, Problem{"rates", fmt.Sprintf("%d rates", len(p.Rates)), fmt.Sprintf("must be at most %d", MaxRates)})
+		ps = append(ps, Problem{
+			"rates", fmt.Sprintf("%d rates", len(p.Rates)), fmt.Sprintf("must be at most %d", MaxRates),
+		})
 	} else {
 		for i, r := range p.Rates {
 			pace(fmt.Sprintf("rates[%d].", i), r)

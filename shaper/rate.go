@@ -51,7 +51,8 @@ func ParseRate(text string) (Rate, error) {
 	count := int64(1)
 	if digits != "" {
 		if count, err = parseWhole(digits); err != nil {
-			return Rate{}, fmt.Errorf("%w: the period must be a unit (ms, s, m, h, d) with an optional whole number before it", ErrRate)
+			return Rate{}, fmt.Errorf("%w: the period must be a unit (ms, s, m, h, d) with an optional "+
+				"whole number before it", ErrRate)
 		}
 	}
 	for _, u := range periodUnits {

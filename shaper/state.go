@@ -74,8 +74,10 @@ var arrows = map[State]map[Event]State{
 	Scheduled: {Due: Queued, Cancel: Cancelled, Overdue: Expired},
 	Queued:    {Stamped: Leased, Cancel: Cancelled, Overdue: Expired},
 	Retrying:  {Due: Queued, Cancel: Cancelled, Overdue: Expired},
-	Leased:    {Succeed: Succeeded, Retry: Retrying, Die: Dead, Hold: Queued, Release: Queued, LeaseExpired: Queued},
-	Dead:      {Replay: Queued},
+	Leased: {
+		Succeed: Succeeded, Retry: Retrying, Die: Dead, Hold: Queued, Release: Queued, LeaseExpired: Queued,
+	},
+	Dead: {Replay: Queued},
 }
 
 // After is the state that event leads to, and whether the event can happen in state s at all.

@@ -30,8 +30,9 @@ end
 -- The fields of a flow: numbers that every call reads, cells, policy, and the tallies, which tick
 -- does without most of the time.
 local FLOW_FIELDS = {
-  'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes', 'cells', 'policy',
-  'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
+  'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full',
+  'bytes', 'cells', 'policy', 'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live',
+  'dead_bytes', 'answers', 'answers_before', 'answers_at',
   'keys', 'keys_before', 'keys_at',
 }
 local NUMBERS_END, CELLS, POLICY_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 28
@@ -42,7 +43,9 @@ local function cells_of(text, paces)
   for tat, rem in string.gmatch(text or '', '(-?%d+):(%d+)') do
     local p = paces[#cells + 1]
     if p then
-      cells[#cells + 1] = { limit = p.limit, period = p.period, burst = p.burst, tat = tat + 0, rem = rem + 0 }
+      cells[#cells + 1] = {
+        limit = p.limit, period = p.period, burst = p.burst, tat = tat + 0, rem = rem + 0,
+      }
     end
   end
   return cells
@@ -96,8 +99,9 @@ local function flow_of(name, last, claimed, unseen)
   end
   local f = {
     name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells have changed
-    last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7], departed = v[8], share = v[9],
-    spaced = v[10], full = v[11], bytes = v[12], was = v, cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
+    last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7],
+    departed = v[8], share = v[9], spaced = v[10], full = v[11], bytes = v[12], was = v,
+    cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
     retuned = false,
   }
   local tier = claimed or policy and policy.tier or ''

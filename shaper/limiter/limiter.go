@@ -27,7 +27,9 @@ type State struct {
 	Rem int64
 
 	Until shaper.Instant // SlidingLog: the key is blocked before then
-	Log   []Entry        // SlidingLog: what was allowed within the last period, the oldest first, one entry for each instant
+	// Log, of SlidingLog, is what was allowed within the last period, the oldest first, one entry
+	// for each instant.
+	Log []Entry
 }
 
 // Entry is what was allowed at an instant.

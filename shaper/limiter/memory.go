@@ -18,7 +18,9 @@ import (
 type Memory struct {
 	policy Policy
 	most   int
-	began  time.Time // its monotonic part makes the clock: a step of the wall clock neither frees nor freezes a key
+	// began has a monotonic part, which makes the clock: a step of the wall clock neither frees nor
+	// blocks a key.
+	began time.Time
 
 	mu        sync.Mutex
 	keys      map[string]*held
@@ -42,7 +44,9 @@ func NewMemory(p Policy, most int) (*Memory, error) {
 		ps = problems
 	}
 	if most < 1 {
-		ps = append(ps, shaper.Problem{Field: "most", Value: fmt.Sprint(most), Rule: "must be a whole number of at least 1"})
+		ps = append(ps, shaper.Problem{
+			Field: "most", Value: fmt.Sprint(most), Rule: "must be a whole number of at least 1",
+		})
 	}
 	if err := ps.Err(); err != nil {
 		return nil, err

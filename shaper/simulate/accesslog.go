@@ -63,7 +63,8 @@ func ReadAccessLog(r io.Reader) (Trace, Skipped, error) {
 		return nil, skipped, fmt.Errorf("read the access log: line %d: %w", number+1, err)
 	}
 	if len(t) == 0 && skipped.Lines > 0 {
-		return nil, skipped, fmt.Errorf("%w: line %d is not in the common log format, and no other line is", ErrTrace, skipped.First)
+		return nil, skipped, fmt.Errorf("%w: line %d is not in the common log format, and no other line is",
+			ErrTrace, skipped.First)
 	}
 	return t.sorted().spread(), skipped, nil
 }

@@ -81,7 +81,9 @@ func isHeader(field string) bool {
 // columns are the indices of the two columns in a header, -1 for none.
 func columns(header []string) (at, cost int) {
 	find := func(name string) int {
-		return slices.IndexFunc(header, func(field string) bool { return strings.EqualFold(strings.TrimSpace(field), name) })
+		return slices.IndexFunc(header, func(field string) bool {
+			return strings.EqualFold(strings.TrimSpace(field), name)
+		})
 	}
 	return find(ColumnAt), find(ColumnCost)
 }

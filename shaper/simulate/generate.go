@@ -15,9 +15,11 @@ type Shape string
 
 // The shapes of generated traces.
 const (
-	Steady    Shape = "steady"     // evenly spaced at the rate
-	Poisson   Shape = "poisson"    // independent of each other, at the rate on average
-	FlashSale Shape = "flash-sale" // Poisson; the peak begins after a fifth of the time, and halves with each further twelfth
+	Steady  Shape = "steady"  // evenly spaced at the rate
+	Poisson Shape = "poisson" // independent of each other, at the rate on average
+	// FlashSale is Poisson. The peak begins after a fifth of the time, and halves with each further
+	// twelfth.
+	FlashSale Shape = "flash-sale"
 	DailyWave Shape = "daily-wave" // Poisson; from the rate at midnight to the peak at noon and back
 )
 

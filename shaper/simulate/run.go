@@ -22,7 +22,9 @@ type Run struct {
 
 	Trace Trace
 	Fates []Fate
-	Gone  []shaper.Instant // when the arrival left: its stamp, or when it expired; its own instant at a limiter; 0 if refused or still there
+	// Gone is when each arrival left: its stamp, or when it expired; its own instant at a limiter.
+	// It is 0 if the arrival was refused or is still there.
+	Gone  []shaper.Instant
 	Freed []shaper.Instant // when it left the depth: up to the horizon before its departure
 }
 

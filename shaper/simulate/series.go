@@ -26,7 +26,8 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 	step := roundStep((end-begin)/shaper.Instant(steps) + 1)
 	n := int((end-begin)/step) + 1
 	s := Series{Begin: begin, Step: time.Duration(step) * time.Microsecond}
-	s.Arrived, s.Passed, s.Refused, s.Depth = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	s.Arrived, s.Passed, s.Refused, s.Depth = make([]int64, n), make([]int64, n), make([]int64, n),
+		make([]int64, n)
 	var depth int64
 	at := 0 // the step up to which the depth is known
 	reach := func(i shaper.Instant) int {
