@@ -130,7 +130,8 @@ func (s shelf) step(a ask, t reply) (bool, shelf) {
 	case stat:
 		gone := s.count(departed)
 		want := figures{
-			depth: s.depth(), running: t.figures.running, capacity: s.capacity, admitted: s.admitted, rejected: s.rejected,
+			depth: s.depth(), running: t.figures.running, capacity: s.capacity, admitted: s.admitted,
+			rejected: s.rejected,
 			departed: gone + s.count(succeeded),
 		}
 		return t.figures == want && t.figures.running <= gone, s
@@ -254,7 +255,9 @@ type journey struct {
 func (h boundHistory) operations() []porcupine.Operation {
 	var all []porcupine.Operation
 	add := func(client int, a ask, t reply, from, to instant) {
-		all = append(all, porcupine.Operation{ClientId: client, Input: a, Call: int64(from), Output: t, Return: int64(to)})
+		all = append(all, porcupine.Operation{
+			ClientId: client, Input: a, Call: int64(from), Output: t, Return: int64(to),
+		})
 	}
 	first := map[int]instant{}
 	for _, c := range h.calls {

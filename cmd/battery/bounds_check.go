@@ -38,7 +38,10 @@ func (b *boundResults) take(ctx context.Context, y *player) error {
 		if id == "" {
 			continue
 		}
-		r := request{Key: y.key(job), Tenant: y.plan.tenant, Body: y.body(job), Job: id, Outcome: acknowledged, Status: http.StatusAccepted}
+		r := request{
+			Key: y.key(job), Tenant: y.plan.tenant, Body: y.body(job), Job: id, Outcome: acknowledged,
+			Status: http.StatusAccepted,
+		}
 		if !y.cancelled[id] { // a cancelled one must not be delivered
 			y.w.ledger.request(r)
 		}
@@ -71,7 +74,8 @@ func (b *boundResults) take(ctx context.Context, y *player) error {
 				b.full++
 				filled = filled || v.depth == v.capacity
 				if v.depth+size <= v.capacity {
-					b.falsely = append(b.falsely, fmt.Sprintf("%s refused %d more than %d of %d", h.tenant, size, v.depth, v.capacity))
+					b.falsely = append(b.falsely, fmt.Sprintf("%s refused %d more than %d of %d", h.tenant,
+						size, v.depth, v.capacity))
 				}
 			}
 		}
@@ -126,7 +130,9 @@ func (b *boundResults) find(f *findings, w *world) {
 	f.info("histories put aside for those", float64(b.aside), "")
 	f.atLeast("histories", float64(len(b.histories)), float64(w.scale.rounds*w.scale.tenants)/2, "")
 	f.timed()
-	f.atLeast("queues filled to their capacity", float64(b.filled), float64(w.scale.rounds*w.scale.tenants)/4, "") // else nothing was put to the test
+	// Else nothing was put to the test.
+	f.atLeast("queues filled to their capacity", float64(b.filled), float64(w.scale.rounds*w.scale.tenants)/4,
+		"")
 	f.none("not linearizable", b.illegal)
 	f.none("not decided in time", b.unproven)
 	f.none("false 429s", b.falsely)

@@ -73,11 +73,13 @@ func (y *player) do(ctx context.Context, client int, a ask) {
 		var t wire.Tenant
 		t, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodGet, y.plan.tenant, "")
 		c.reply.figures = figures{
-			depth: int(t.Depth), running: int(t.Running), capacity: int(t.Capacity), admitted: int(t.Admitted), rejected: int(t.Rejected),
+			depth: int(t.Depth), running: int(t.Running), capacity: int(t.Capacity),
+			admitted: int(t.Admitted), rejected: int(t.Rejected),
 			departed: int(t.Departed),
 		}
 	case resize:
-		_, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodPatch, y.plan.tenant, fmt.Sprintf(`{"capacity":%d}`, a.capacity))
+		_, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodPatch, y.plan.tenant,
+			fmt.Sprintf(`{"capacity":%d}`, a.capacity))
 	}
 	c.answered = y.w.ledger.now()
 	y.mu.Lock()
@@ -100,7 +102,10 @@ func (y *player) body(job int) string { return payload(y.key(job), 0) }
 func (y *player) submit(ctx context.Context, a ask) ([]decision, error) {
 	var jobs []wire.BatchJob
 	for _, job := range a.jobs {
-		b := wire.BatchJob{IdempotencyKey: y.key(job), Submission: wire.Submission{Type: "battery", Payload: json.RawMessage(y.body(job))}}
+		b := wire.BatchJob{
+			IdempotencyKey: y.key(job),
+			Submission:     wire.Submission{Type: "battery", Payload: json.RawMessage(y.body(job))},
+		}
 		if a.delayed {
 			b.DelayMS = time.Hour.Milliseconds()
 		}
@@ -132,7 +137,8 @@ func (y *player) submit(ctx context.Context, a ask) ([]decision, error) {
 		return []decision{v}, err
 	}
 	var all struct{ Items []json.RawMessage }
-	if err := json.Unmarshal(answer.body, &all); err != nil || answer.status != http.StatusOK || len(all.Items) != len(jobs) {
+	if err := json.Unmarshal(answer.body, &all); err != nil || answer.status != http.StatusOK ||
+		len(all.Items) != len(jobs) {
 		return nil, fmt.Errorf("%d %s: %w", answer.status, answer.body, err)
 	}
 	decisions := make([]decision, len(jobs))
@@ -188,7 +194,8 @@ func (y *player) ofJob(ctx context.Context, a ask) (reply, error) {
 	if a.verb == cancel {
 		method = http.MethodDelete
 	}
-	code, raw, err := y.w.call(ctx, method, y.w.api, "/v1/jobs/"+y.id(a.jobs[0]), map[string]string{"Sluice-Tenant": y.plan.tenant}, nil)
+	code, raw, err := y.w.call(ctx, method, y.w.api, "/v1/jobs/"+y.id(a.jobs[0]),
+		map[string]string{"Sluice-Tenant": y.plan.tenant}, nil)
 	if err != nil || code == http.StatusConflict && a.verb == cancel {
 		return reply{}, err
 	}

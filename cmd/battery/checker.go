@@ -37,7 +37,9 @@ func reckon(requests []request, deliveries []delivery) balance {
 	var b balance
 	keys, bodies := map[string]*claim{}, map[string]*claim{}
 	jobs := map[string]string{} // id → key
-	unexpected := func(format string, args ...any) { b.Unexpected = append(b.Unexpected, fmt.Sprintf(format, args...)) }
+	unexpected := func(format string, args ...any) {
+		b.Unexpected = append(b.Unexpected, fmt.Sprintf(format, args...))
+	}
 	for _, r := range requests {
 		c := keys[r.Key]
 		if c == nil {

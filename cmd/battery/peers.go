@@ -45,7 +45,8 @@ func asynqWorker(socket, name string) error {
 		if err := json.Unmarshal(t.Payload(), &j); err != nil {
 			return err
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.URL+"/"+name+"/default", strings.NewReader(j.Body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.URL+"/"+name+"/default",
+			strings.NewReader(j.Body))
 		if err != nil {
 			return err
 		}
@@ -176,8 +177,12 @@ func (w *world) enqueue(ctx context.Context, client *asynq.Client) error {
 		if err != nil {
 			return err
 		}
-		r := request{Key: key, Tenant: j.Tenant, Body: j.Body, Job: key, Outcome: acknowledged, Status: http.StatusAccepted, Sent: w.ledger.now()}
-		if _, err := client.EnqueueContext(ctx, asynq.NewTask("battery", raw), asynq.TaskID(key), asynq.MaxRetry(20)); err != nil {
+		r := request{
+			Key: key, Tenant: j.Tenant, Body: j.Body, Job: key, Outcome: acknowledged,
+			Status: http.StatusAccepted, Sent: w.ledger.now(),
+		}
+		if _, err := client.EnqueueContext(ctx, asynq.NewTask("battery", raw), asynq.TaskID(key),
+			asynq.MaxRetry(20)); err != nil {
 			return err
 		}
 		r.Answered = w.ledger.now()

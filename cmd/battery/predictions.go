@@ -50,11 +50,15 @@ func foretell(ctx context.Context, w *world, f *findings) error {
 	second := func(limit int64) shaper.Rate { return shaper.Rate{Limit: limit, Period: time.Second} }
 	sales := []*sale{
 		{tenant: "shop", policy: shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 256}},
-		{tenant: "bank", policy: shaper.Policy{Rate: second(100), Burst: 1, Capacity: 60, Concurrency: 5}, slow: true},
+		{tenant: "bank", policy: shaper.Policy{Rate: second(100), Burst: 1, Capacity: 60, Concurrency: 5},
+			slow: true},
 	}
 	s := settings{tenants: map[string]tenant{}}
 	for _, of := range sales {
-		s.tenants[of.tenant] = tenant{rate: of.policy.Rate.String(), capacity: int(of.policy.Capacity), concurrency: int(of.policy.Concurrency)}
+		s.tenants[of.tenant] = tenant{
+			rate: of.policy.Rate.String(), capacity: int(of.policy.Capacity),
+			concurrency: int(of.policy.Concurrency),
+		}
 	}
 	if err := w.open(ctx, s, "api", "worker"); err != nil {
 		return err
@@ -216,7 +220,8 @@ func (s *sale) compare(ctx context.Context, w *world, f *findings, jobs []wire.J
 // predicted compares the program's own prediction, which is from runs of arrivals, with the
 // results.
 func (s *sale) predicted(ctx context.Context, w *world, f *findings, admitted int, p99 time.Duration) error {
-	code, raw, err := w.call(ctx, http.MethodPost, w.living("api")[0].admin, "/v1/tenants/"+s.tenant+"/predict", nil, []byte(`{}`))
+	code, raw, err := w.call(ctx, http.MethodPost, w.living("api")[0].admin,
+		"/v1/tenants/"+s.tenant+"/predict", nil, []byte(`{}`))
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("predict: %d %.200s", code, raw)
 	}
@@ -230,9 +235,11 @@ func (s *sale) predicted(ctx context.Context, w *world, f *findings, admitted in
 	if p.Now.WaitP99 == nil {
 		return fmt.Errorf("predict: %s", raw)
 	}
-	f.atMost(s.tenant+" predicted admitted, off by", 100*math.Abs(float64(p.Now.Admitted)/float64(admitted)-1), predictedMost, "%")
+	f.atMost(s.tenant+" predicted admitted, off by",
+		100*math.Abs(float64(p.Now.Admitted)/float64(admitted)-1), predictedMost, "%")
 	f.timed()
-	f.atMost("wait p99, off by", percentOff(p99, time.Duration(*p.Now.WaitP99)*time.Millisecond), predictedMost, "%")
+	f.atMost("wait p99, off by", percentOff(p99, time.Duration(*p.Now.WaitP99)*time.Millisecond),
+		predictedMost, "%")
 	f.timed()
 	return nil
 }

@@ -57,10 +57,14 @@ type settings struct {
 	concurrency int               // of a worker
 	defaults    tenant            // of tenants
 	tenants     map[string]tenant // by name
-	routes      map[string]string // further settings of routes, such as "timeout: 60s", or "asynq { queue: x }" to hand off, or "url: x, timeout: 5s" for an upstream of its own; there is always one named default
-	env         []string          // further variables of sluice processes, NAME=value; they outrank the configuration file
-	redisEnv    []string          // the same of redis-server
-	callbacks   string            // prefixes of the callback URLs that may be called, separated by spaces
+	// routes has further settings of routes, such as "timeout: 60s", "asynq { queue: x }" to hand
+	// off, or "url: x, timeout: 5s" for an upstream of its own. There is always one named default.
+	routes map[string]string
+	// env has further variables of sluice processes, NAME=value; they outrank the configuration
+	// file.
+	env       []string
+	redisEnv  []string // the same of redis-server
+	callbacks string   // prefixes of the callback URLs that may be called, separated by spaces
 }
 
 // tenant is the policy of a tenant in the configuration.
@@ -96,7 +100,10 @@ func (s settings) withDefaults() settings {
 }
 
 func (t tenant) over(below tenant) tenant {
-	return tenant{rate: or(t.rate, below.rate), capacity: or(t.capacity, below.capacity), concurrency: or(t.concurrency, below.concurrency)}
+	return tenant{
+		rate: or(t.rate, below.rate), capacity: or(t.capacity, below.capacity),
+		concurrency: or(t.concurrency, below.concurrency),
+	}
 }
 
 func or[T comparable](v, otherwise T) T {
@@ -128,7 +135,10 @@ func newWorld(w world) (*world, error) {
 	}
 	w.ledger = newLedger()
 	w.started = map[string]int{}
-	w.web = &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true}}
+	w.web = &http.Client{
+		Timeout:   15 * time.Second,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true},
+	}
 	if w.sink, err = newSink(w.ledger); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(w.dir))
 	}
@@ -170,7 +180,8 @@ func (w *world) socket() string { return filepath.Join(w.dir, "redis.sock") }
 // startRedis starts the world's Redis, again on the data it had after a kill, and returns when it
 // answers.
 func (w *world) startRedis(ctx context.Context) error {
-	args := append(slices.Clone(w.settings.redisEnv), "redis-server", "--port", "0", "--unixsocket", w.socket(), "--dir", w.dir,
+	args := append(slices.Clone(w.settings.redisEnv), "redis-server", "--port", "0", "--unixsocket",
+		w.socket(), "--dir", w.dir,
 		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction")
 	p, err := w.nursery.start(w.dir, "redis", nil, "env", args...)
 	if err != nil {
@@ -239,7 +250,8 @@ func (w *world) launch(roles string) (*sluice, error) {
 		return nil, err
 	}
 	addresses := make(chan [2]string, 4)
-	args := append(slices.Clone(w.settings.env), w.bin, "serve", "--config", config, "--roles", roles, "--admin", "127.0.0.1:0", "--api", or(w.api, "127.0.0.1:0"))
+	args := append(slices.Clone(w.settings.env), w.bin, "serve", "--config", config, "--roles", roles,
+		"--admin", "127.0.0.1:0", "--api", or(w.api, "127.0.0.1:0"))
 	p, err := w.nursery.start(w.dir, name, listening(addresses), "env", args...)
 	if err != nil {
 		return nil, err

@@ -147,8 +147,10 @@ var redisReady = regexp.MustCompile(`[Rr]eady to accept connections`)
 // its socket. Its data is in dir.
 func startRedis(ctx context.Context, dir string) (*child, string, error) {
 	socket := filepath.Join(dir, "redis.sock")
-	c, err := spawn(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
-		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0", "--maxmemory-policy", "noeviction"), dir, "redis")
+	c, err := spawn(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--unixsocketperm",
+		"700", "--dir", dir,
+		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage",
+		"0", "--maxmemory-policy", "noeviction"), dir, "redis")
 	if err != nil {
 		return nil, "", err
 	}

@@ -35,7 +35,9 @@ func prepareAsynq(ctx context.Context, r race) (contender, error) {
 	if err != nil {
 		return contender{}, err
 	}
-	orders, err := json.Marshal(asynqOrders{socket, r.url, float64(r.rate.Limit) / r.rate.Period.Seconds(), r.arrivals})
+	orders, err := json.Marshal(asynqOrders{
+		socket, r.url, float64(r.rate.Limit) / r.rate.Period.Seconds(), r.arrivals,
+	})
 	if err != nil {
 		store.end()
 		return contender{}, err

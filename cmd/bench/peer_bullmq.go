@@ -65,10 +65,11 @@ func prepareBullMQ(most, durationMS int) func(context.Context, race) (contender,
 			end()
 			return contender{}, err
 		}
-		return contender{about: fmt.Sprintf("BullMQ %s, node %s", versions[0], versions[1]), end: end, begin: func(context.Context) error {
-			_, err := fmt.Fprintln(c.stdin, "go")
-			return err
-		}}, nil
+		return contender{about: fmt.Sprintf("BullMQ %s, node %s", versions[0], versions[1]), end: end,
+			begin: func(context.Context) error {
+				_, err := fmt.Fprintln(c.stdin, "go")
+				return err
+			}}, nil
 	}
 }
 
