@@ -17,7 +17,8 @@ func TestRefusedClientsTakeTurns(t *testing.T) {
 	for range 10 {
 		b.submit(plainJob, h)
 	}
-	b.intake.do(t, "POST", "/v1/jobs/batch", h, fmt.Sprintf(`{"jobs":[%s,%[1]s,%[1]s]}`, plainJob)).want(t, http.StatusOK, "")
+	b.intake.do(t, "POST", "/v1/jobs/batch", h, fmt.Sprintf(`{"jobs":[%s,%[1]s,%[1]s]}`, plainJob)).want(t,
+		http.StatusOK, "")
 	var waits []int
 	for range 12 {
 		r := b.intake.do(t, "POST", "/v1/jobs", h, plainJob)

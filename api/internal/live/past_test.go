@@ -85,7 +85,8 @@ func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 		began := time.Now()
 		for i := range int64(20) {
 			s.set(queue.Totals{Depth: 20 - i, Admitted: 20, Departed: i}, queue.Brief{
-				Name: "acme", Capacity: 50, Rate: perSecond, Figures: queue.Figures{Depth: 20 - i, Admitted: 20, Departed: i},
+				Name: "acme", Capacity: 50, Rate: perSecond,
+				Figures: queue.Figures{Depth: 20 - i, Admitted: 20, Departed: i},
 			})
 			h.Stir()
 			pass(time.Second)
