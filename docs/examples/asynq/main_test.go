@@ -37,7 +37,8 @@ func TestRun(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+intake+"/v1/jobs", strings.NewReader(`{"type":"order.create","payload":{"sku":1}}`))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+intake+"/v1/jobs",
+			strings.NewReader(`{"type":"order.create","payload":{"sku":1}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +86,8 @@ func TestRunWithoutAListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := run(t.Context(), "", api.Addresses{Intake: free(t), Admin: l.Addr().String()}); err == nil || !strings.Contains(err.Error(), "in use") {
+	if err := run(t.Context(), "", api.Addresses{Intake: free(t), Admin: l.Addr().String()}); err == nil ||
+		!strings.Contains(err.Error(), "in use") {
 		t.Errorf("it ended with %v", err)
 	}
 }
