@@ -89,7 +89,8 @@ func (q *fakeQueue) put(shard int, id string, d time.Duration) {
 	defer q.mu.Unlock()
 	s := q.shards[shard]
 	s.jobs = append(s.jobs, queue.Lease{
-		LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Tenant: "acme", Route: "default", Type: "test", Payload: []byte(`{}`),
+		LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Tenant: "acme", Route: "default", Type: "test",
+		Payload: []byte(`{}`),
 		Attempt: 1, MaxAttempts: 10, Eligible: q.now(), Stamp: q.now().Add(d),
 	})
 	slices.SortStableFunc(s.jobs, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) })
@@ -185,7 +186,9 @@ func (q *fakeQueue) Wakes(ctx context.Context) <-chan queue.Wake {
 	return out
 }
 
-func (q *fakeQueue) Extend(ctx context.Context, refs []queue.LeaseRef, _ time.Duration) (lost []queue.LeaseRef, err error) {
+func (q *fakeQueue) Extend(
+	ctx context.Context, refs []queue.LeaseRef, _ time.Duration,
+) (lost []queue.LeaseRef, err error) {
 	if err := q.call(ctx); err != nil {
 		return nil, err
 	}

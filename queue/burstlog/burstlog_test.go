@@ -90,7 +90,8 @@ func TestManyBursts(t *testing.T) {
 	for i := range maxKeys {
 		sum += 1 + i%100
 	}
-	last := fmt.Sprintf(`t=1s level=WARN msg="jobs were refused (others, summed up)" bursts=%d count=%d`, maxKeys-maxLines, sum-maxLines*100)
+	last := fmt.Sprintf(`t=1s level=WARN msg="jobs were refused (others, summed up)" bursts=%d count=%d`,
+		maxKeys-maxLines, sum-maxLines*100)
 	if len(lines) != maxLines+1 || !strings.Contains(lines[0], "count=100") || lines[maxLines] != last {
 		t.Errorf("%d lines, the last is %s, want %s", len(lines), lines[len(lines)-1], last)
 	}
@@ -106,7 +107,8 @@ func TestFlush(t *testing.T) {
 			t.Error("something is left")
 		}
 	})
-	if want := []string{`t=0s level=WARN msg="jobs were refused" kind=queue-full count=7 within=0s`}; !cmp.Equal(want, lines) {
+	want := []string{`t=0s level=WARN msg="jobs were refused" kind=queue-full count=7 within=0s`}
+	if !cmp.Equal(want, lines) {
 		t.Error(lines)
 	}
 	var none *Log

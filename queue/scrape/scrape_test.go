@@ -24,7 +24,8 @@ func TestMetrics(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			}
-			return []prometheus.Metric{prometheus.MustNewConstMetric(depth, prometheus.GaugeValue, float64(reads), "x")}
+			return []prometheus.Metric{prometheus.MustNewConstMetric(depth, prometheus.GaugeValue,
+				float64(reads), "x")}
 		})
 		depth = m.Desc("depth", "Jobs.", "of")
 		registry := prometheus.NewPedanticRegistry()
