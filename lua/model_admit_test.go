@@ -36,9 +36,11 @@ type candidate struct {
 
 func (r admission) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers, r.noBytes, r.noTenants, r.share)
+	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers,
+		r.noBytes, r.noTenants, r.share)
 	for _, c := range r.jobs {
-		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem, c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
+		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem,
+			c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
 	}
 	return b.String()
 }
@@ -55,7 +57,8 @@ func flowsOf(jobs []candidate) (names []string) {
 
 func (m *model) admit(r admission) []lua.Decision {
 	m.begin(r.at)
-	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{}, map[string]bool{}
+	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{},
+		map[string]bool{}
 	before, stored := map[string]shaper.Admission{}, map[string]int64{}
 	for _, name := range flowsOf(r.jobs) {
 		was := m.flows[name]
@@ -112,7 +115,8 @@ func (m *model) admit(r admission) []lua.Decision {
 			}
 			f.Flow, v.Admission = shaper.Admit(f.Flow, m.paused(f), m.now,
 				shaper.Request{
-					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait, Closed: r.noBytes || unknown,
+					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait,
+					Closed: r.noBytes || unknown,
 					Stored: jobBytes(m.record(c, 0, 0)), Share: r.share,
 				}, instants(m.laters[c.flow]))
 			touched[c.flow] = !unknown
@@ -145,7 +149,8 @@ func (m *model) admit(r admission) []lua.Decision {
 	if r.atomic && refusal != nil {
 		m.reachIf(len(r.jobs) > 1, "refused whole")
 		was := before[refusedBy]
-		refusal.Depth, refusal.Bytes, refusal.Remaining, refusal.NextSlot = was.Depth, was.Bytes, was.Remaining, was.NextSlot
+		refusal.Depth, refusal.Bytes, refusal.Remaining, refusal.NextSlot = was.Depth, was.Bytes,
+			was.Remaining, was.NextSlot
 		for i := range decisions {
 			decisions[i] = *refusal
 		}
@@ -238,8 +243,10 @@ func (m *model) name(flow string) {
 
 func (m *model) record(c candidate, seq int64, wait time.Duration) *lua.Record {
 	j := &lua.Record{
-		State: shaper.Queued, Outcome: '-', At: m.now.Add(c.delay), Seq: seq, Created: m.now, MaxWaitMS: wait.Milliseconds(), Cost: c.cost,
-		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant, Route: c.route, Payload: c.payload,
+		State: shaper.Queued, Outcome: '-', At: m.now.Add(c.delay), Seq: seq, Created: m.now,
+		MaxWaitMS: wait.Milliseconds(), Cost: c.cost,
+		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant,
+		Route: c.route, Payload: c.payload,
 		CallbackURL: c.callback, TraceParent: c.trace,
 	}
 	if c.delay > 0 {

@@ -150,7 +150,10 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		f.later = min(f.later, j.At)
 		m.countIn(f, j)
 	default:
-		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release, lua.OutcomeMissed: shaper.Release}[s.Outcome])
+		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{
+			lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release,
+			lua.OutcomeMissed: shaper.Release,
+		}[s.Outcome])
 	}
 }
 
@@ -231,7 +234,9 @@ func (m *model) cancel(r cancellation) []lua.JobCode {
 }
 
 // claim answers the completions with their records.
-func (m *model) claim(at shaper.Instant, name string, most int) (more bool, ids []string, records []lua.Record) {
+func (m *model) claim(
+	at shaper.Instant, name string, most int,
+) (more bool, ids []string, records []lua.Record) {
 	m.begin(at)
 	again := m.claimed.name == name
 	if again {
@@ -308,7 +313,9 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	}
 	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.
 	ask := func() (shaper.Flow, shaper.Admission) {
-		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost}, instants(m.laters[f.name]))
+		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{
+			Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost,
+		}, instants(m.laters[f.name]))
 		a.NextSlot = 0
 		return after, a
 	}
@@ -480,14 +487,16 @@ func (m *model) scan(at shaper.Instant) map[string]lua.ScannedTenant {
 func (m *model) scanned(tenant string) lua.ScannedTenant {
 	p := m.policies[tenant]
 	t := lua.ScannedTenant{
-		Entry: tenant, Revision: p.revision, API: p.fields["api"], File: p.fields["file"], Reason: p.fields["reason"], Flows: []lua.ScannedFlow{},
+		Entry: tenant, Revision: p.revision, API: p.fields["api"], File: p.fields["file"],
+		Reason: p.fields["reason"], Flows: []lua.ScannedFlow{},
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.names[tenant])) {
 		f := m.load(name)
 		flow := lua.ScannedFlow{
 			Flow: name, Bucket: f.Bucket, Depth: f.Depth, Queued: f.Queued, Running: f.Running,
 			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,
-			Oldest: m.oldest(name), FullUntil: f.full, Bytes: f.Bytes, Tier: f.tier, Hindered: f.hindered, Letters: m.letters(name),
+			Oldest: m.oldest(name), FullUntil: f.full, Bytes: f.Bytes, Tier: f.tier, Hindered: f.hindered,
+			Letters: m.letters(name),
 		}
 		if f.cause != "0" {
 			flow.Cause = f.cause

@@ -42,7 +42,9 @@ func (z zset) list() []member {
 	for name, score := range z {
 		list = append(list, member{name, score})
 	}
-	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Score, b.Score), strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(list, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.Score, b.Score), strings.Compare(a.Name, b.Name))
+	})
 	return list
 }
 
@@ -129,16 +131,18 @@ type flow struct {
 	fresh, retuned                                bool
 	seen                                          shaper.Instant
 	admitted, rejected, departed, succeeded, dead int64
-	later                                         shaper.Instant // head of the scheduled and retrying jobs, never for none
-	full                                          shaper.Instant // stopped by its dead letters until then
-	tier                                          string         // that the credential claimed last
-	revision                                      int64          // of the policies in force when it took its own
-	hindered                                      lua.Hindrance
-	trial                                         shaper.Trial
-	cause                                         string // of the hold that ends last; empty before the first
-	live, deadBytes                               int64  // stored: of waiting and leased jobs, of dead letters
-	answers, keys                                 shaper.Aged
-	segment                                       int // counts the policies that the flow has had, see conformity
+	// Head of the scheduled and retrying jobs, never for none.
+	later           shaper.Instant
+	full            shaper.Instant // stopped by its dead letters until then
+	tier            string         // that the credential claimed last
+	revision        int64          // of the policies in force when it took its own
+	hindered        lua.Hindrance
+	trial           shaper.Trial
+	cause           string // of the hold that ends last; empty before the first
+	live, deadBytes int64  // stored: of waiting and leased jobs, of dead letters
+	answers, keys   shaper.Aged
+	// Counts the policies that the flow has had, see conformity.
+	segment int
 }
 
 // paused is the policy that estimates go by: as many dead letters as are kept pause a flow, too.
@@ -184,17 +188,18 @@ type model struct {
 	flows                         map[string]flow
 	names                         map[string]map[string]bool // tenant → its flows
 	queue, laters, deads          map[string]zset            // by flow
-	returned                      map[string]zset            // by flow: jobs that came back from a worker, by since when they could have left
-	done                          map[string][]string        // by flow, latest first
-	jobs                          map[string]*lua.Record
-	idem                          map[string]string // tenant:hash → what is kept
-	grants                        map[string]grant
-	policies                      map[string]policy
-	outbox                        zset
-	claimed                       claimed
-	deleted                       map[string]bool // jobs
-	deadCapacity                  int
-	deadBytes                     int64
+	// By flow: jobs that came back from a worker, by since when they could have left.
+	returned     map[string]zset
+	done         map[string][]string // by flow, latest first
+	jobs         map[string]*lua.Record
+	idem         map[string]string // tenant:hash → what is kept
+	grants       map[string]grant
+	policies     map[string]policy
+	outbox       zset
+	claimed      claimed
+	deleted      map[string]bool // jobs
+	deadCapacity int
+	deadBytes    int64
 
 	segments, stamps int
 	stamped          map[string]stamping // by job
@@ -204,21 +209,31 @@ type model struct {
 
 func newModel() *model {
 	return &model{
-		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{}, flows: map[string]flow{},
-		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{}, returned: map[string]zset{},
-		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
-		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, reached: map[string]bool{},
+		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{},
+		flows: map[string]flow{},
+		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{},
+		deads: map[string]zset{}, returned: map[string]zset{},
+		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{},
+		grants:   map[string]grant{},
+		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, deadCapacity: 1000,
+		deadBytes: 1 << 40, stamped: map[string]stamping{}, reached: map[string]bool{},
 	}
 }
 
 // situations is what all histories together must come to; else they prove less than they seem to.
 var situations = []string{
-	"admitted", "replayed", "full", "deadline_unreachable", "key_reused", "sent before", "refused whole", "old sending", "handed over as it was",
-	"handed over anew", "given back unseen", "grace", "taken back", "expired", "scanned all", "forgotten", "kept for an override",
-	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision", "other policies",
-	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
-	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
-	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes", "store_full", "in a tier",
+	"admitted", "replayed", "full", "deadline_unreachable", "key_reused", "sent before", "refused whole",
+	"old sending", "handed over as it was",
+	"handed over anew", "given back unseen", "grace", "taken back", "expired", "scanned all", "forgotten",
+	"kept for an override",
+	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision",
+	"other policies",
+	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts",
+	"replay full", "replay repeated", "clock back",
+	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed",
+	"claimed again", "claimed after a replay",
+	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes",
+	"store_full", "in a tier",
 	"hold ended", "declared too late", "scanned beside leasing", "bounded", "put off",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
 }
@@ -403,7 +418,9 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 		m.clock.dead++
 		m.dead(f, m.deadAlive(f)-f.deadBytes)
 		m.dead(f, jobBytes(j))
-		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool { return at <= int64(m.now.Add(-retention.Dead)) })
+		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool {
+			return at <= int64(m.now.Add(-retention.Dead))
+		})
 		set(m.deads, j.Flow, id, int64(m.now))
 		if len(m.deads[j.Flow]) >= m.deadCapacity || f.deadBytes >= m.deadBytes {
 			m.reachIf(len(m.deads[j.Flow]) >= m.deadCapacity, "full of dead letters")
@@ -422,7 +439,8 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 	}
 	key := tenantOf(j.Flow) + ":" + j.Idem
 	if known, ok := m.idem[key]; ok && j.Idem != "" {
-		m.idem[key] = fmt.Sprintf("%s %c %d %d %d %d", idAndPrint(known), j.State, j.Created, m.now, j.Attempts, j.MaxAttempts)
+		m.idem[key] = fmt.Sprintf("%s %c %d %d %d %d", idAndPrint(known), j.State, j.Created, m.now,
+			j.Attempts, j.MaxAttempts)
 	}
 }
 
@@ -499,7 +517,8 @@ func (m *model) deadAlive(f *flow) int64 {
 
 // storedOf is all that is stored of a flow.
 func (m *model) storedOf(f *flow) int64 {
-	return f.live + m.deadAlive(f) + f.answers.Left(m.now, retention.Finished) + f.keys.Left(m.now, retention.Idempotency)
+	return f.live + m.deadAlive(f) + f.answers.Left(m.now, retention.Finished) + f.keys.Left(m.now,
+		retention.Idempotency)
 }
 
 // What Redis keeps beside the texts of a record and of an idempotency key.
@@ -573,7 +592,9 @@ func (m *model) place(id string, f *flow) (position int64, start shaper.Instant)
 // facts is what every answer says of a flow.
 func (m *model) facts(f *flow, outcome shaper.Outcome) shaper.Admission {
 	a := shaper.Admission{
-		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Bytes: f.Bytes, CapacityBytes: f.policy.CapacityBytes, Remaining: max(0, f.policy.Capacity-f.Depth), Rate: f.policy.Rate,
+		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Bytes: f.Bytes,
+		CapacityBytes: f.policy.CapacityBytes, Remaining: max(0, f.policy.Capacity-f.Depth),
+		Rate: f.policy.Rate,
 	}
 	if next := f.Start(0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
 		a.NextSlot = next.Sub(m.now)

@@ -38,10 +38,12 @@ func (m *model) snapshot() snapshot {
 		if c.scan {
 			looked = "00"
 		}
-		numbers := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d %d %d %d", c.last, c.off, c.wake, c.depth, c.running, c.swept, c.grace, c.help,
+		numbers := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d %d %d %d", c.last, c.off, c.wake, c.depth,
+			c.running, c.swept, c.grace, c.help,
 			c.bytes, c.stored, c.admitted, c.rejected, c.departed)
 		s.Keys["clock"] = present(map[string]string{
-			"n": numbers, "looked": looked, "revision": text(c.revision), "lapsed": text(c.lapsed), "dead": text(c.dead),
+			"n": numbers, "looked": looked, "revision": text(c.revision), "lapsed": text(c.lapsed),
+			"dead": text(c.dead),
 		})
 	}
 	sorted("due", m.due)
@@ -77,13 +79,19 @@ func (m *model) snapshot() snapshot {
 			cells[i] = fmt.Sprintf("%d:%d", c.TAT, c.Rem)
 		}
 		fields := map[string]string{
-			"policy": fmt.Sprintf("%d =%s %s", f.revision, f.tier, lua.EncodePolicy(f.policy)), "cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
-			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
-			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
-			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),
-			"live": text(f.live), "dead_bytes": text(f.deadBytes),
-			"answers": text(f.answers.Sum), "answers_before": text(f.answers.Before), "answers_at": text(f.answers.Since),
-			"keys": text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
+			"policy": fmt.Sprintf("%d =%s %s", f.revision, f.tier, lua.EncodePolicy(f.policy)),
+			"cells":  strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready),
+			"held": text(f.HeldUntil), "depth": text(f.Depth),
+			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running),
+			"seen":     text(f.seen),
+			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed),
+			"succeeded": text(f.succeeded),
+			"dead":      text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full),
+			"bytes": text(f.Bytes),
+			"live":  text(f.live), "dead_bytes": text(f.deadBytes),
+			"answers": text(f.answers.Sum), "answers_before": text(f.answers.Before),
+			"answers_at": text(f.answers.Since),
+			"keys":       text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
 		}
 		if f.trial != (shaper.Trial{}) {
 			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)
@@ -167,7 +175,8 @@ func bare(r lua.Record) lua.Record {
 // kinds says how the keys of each kind are stored.
 var kinds = map[string]func(context.Context, redis.Pipeliner, string) redis.Cmder{
 	"clock": hash, "flow": hash, "policy": hash, "lines": hash,
-	"due": sortedSet, "expires": sortedSet, "leases": sortedSet, "tenants": sortedSet, "queue": sortedSet, "later": sortedSet, "dead": sortedSet,
+	"due": sortedSet, "expires": sortedSet, "leases": sortedSet, "tenants": sortedSet, "queue": sortedSet,
+	"later": sortedSet, "dead": sortedSet,
 	"outbox": sortedSet, "returned": sortedSet,
 	"tuned": plainSet, "flows": plainSet,
 	"history": list, "done": list,

@@ -19,7 +19,9 @@ type crowd struct {
 
 // retry simulates clients that find a queue full within one second. They retry at the instant that
 // turn returns, rounded up to whole seconds of waiting. The queue drains at 10/s.
-func retry(clients int, capacity int64, turn func(now shaper.Instant, a shaper.Admission) shaper.Instant) (c crowd) {
+func retry(
+	clients int, capacity int64, turn func(now shaper.Instant, a shaper.Admission) shaper.Instant,
+) (c crowd) {
 	const interval = 100 * time.Millisecond
 	policy := shaper.DefaultPolicy()
 	policy.Capacity = capacity
@@ -73,10 +75,14 @@ func TestTurns(t *testing.T) {
 		{1000, 2 * 1000, 25},  // each client gets a slot of its own
 		{100, 12 * 1000, 250}, // one in ten does
 	} {
-		same := retry(1000, tt.capacity, func(now shaper.Instant, a shaper.Admission) shaper.Instant { return now.Add(a.RetryAfter) })
+		same := retry(1000, tt.capacity, func(now shaper.Instant, a shaper.Admission) shaper.Instant {
+			return now.Add(a.RetryAfter)
+		})
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a simulation that repeats
 		var turns shaper.Turns
-		spread := retry(1000, tt.capacity, func(_ shaper.Instant, a shaper.Admission) shaper.Instant { return turns.Take(a, 1, random.Int64N) })
+		spread := retry(1000, tt.capacity, func(_ shaper.Instant, a shaper.Admission) shaper.Instant {
+			return turns.Take(a, 1, random.Int64N)
+		})
 		t.Logf("capacity %d: the same wait %+v, turns %+v", tt.capacity, same, spread)
 		if spread.attempts > tt.attempts || spread.fullest > tt.fullest || spread.idle > 0 {
 			t.Errorf("capacity %d: %+v", tt.capacity, spread)
@@ -95,10 +101,13 @@ func TestTurnsAreNeitherEarlyNorBeyondTheDrain(t *testing.T) {
 		for range rapid.IntRange(1, 50).Draw(t, "refusals") {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "later")))
 			a := shaper.Admission{
-				Now: now, Depth: rapid.Int64Range(0, 1000).Draw(t, "depth"), RetryAfter: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "retry after")),
-				Start: now.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "drain"))),
+				Now: now, Depth: rapid.Int64Range(0, 1000).Draw(t, "depth"),
+				RetryAfter: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "retry after")),
+				Start:      now.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "drain"))),
 			}
-			turn := turns.Take(a, rapid.Int64Range(1, 1000).Draw(t, "size"), func(n int64) int64 { return rapid.Int64Range(0, n-1).Draw(t, "random") })
+			turn := turns.Take(a, rapid.Int64Range(1, 1000).Draw(t, "size"), func(n int64) int64 {
+				return rapid.Int64Range(0, n-1).Draw(t, "random")
+			})
 			free := now.Add(a.RetryAfter)
 			switch {
 			case a.RetryAfter == 0 && turn != 0:
