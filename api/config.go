@@ -76,7 +76,7 @@ type Config struct {
 	// loopback names and Hosts only, so that web pages of other sites cannot reach it through a
 	// browser.
 	LocalOnly bool
-	Hosts     []string
+	Hosts     []string // further Host names of the intake, see LocalOnly
 	// MaxRequests bounds the requests of clients that the intake handles at once; default 10000.
 	MaxRequests int
 	// TenantShare and AddressShare bound the shares of one tenant and one address in requests,
@@ -88,7 +88,7 @@ type Config struct {
 // defaultRequests is the default of Config.MaxRequests.
 const defaultRequests = 10_000
 
-// RouteInfo is what the intake needs of a route.
+// RouteInfo is the part of a route that the intake needs.
 type RouteInfo struct {
 	MaxAttempts int // deliveries until a job is dead; at least 1
 }
@@ -166,9 +166,9 @@ type HeaderMode = ratelimit.Mode
 const (
 	HeadersIETF   = ratelimit.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
 	HeadersLegacy = ratelimit.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
-	HeadersBoth   = ratelimit.Both
+	HeadersBoth   = ratelimit.Both   // the default
 	HeadersNone   = ratelimit.None
 )
 
-// Percent is the share of a resource that one client may use at once.
+// Percent is the share of a resource that one client may use at once, 1 to 100.
 type Percent = budget.Percent

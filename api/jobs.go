@@ -229,7 +229,7 @@ func (s *Server) submitPassed(
 	return decisions, err
 }
 
-// JobJSON is the job as the API shows it, for callbacks.
+// JobJSON returns the job in the JSON form of the API, as callbacks send it.
 func JobJSON(j queue.Job) ([]byte, error) {
 	var buf bytes.Buffer
 	if err := towire.Encode(&buf, towire.Job(j)); err != nil {

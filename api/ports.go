@@ -78,7 +78,7 @@ type KeyRing interface {
 	RevokeKey(ctx context.Context, tenant, id string) error
 }
 
-// Health is what probes and gauges read.
+// Health reads what probes and gauges show.
 type Health interface {
 	// Ping reports whether the store answers and is ready to work.
 	Ping(ctx context.Context) error
@@ -88,7 +88,7 @@ type Health interface {
 	Totals(ctx context.Context) (queue.Totals, error)
 }
 
-// Figures is what the streams of figures sample.
+// Figures reads what the streams of figures show.
 type Figures interface {
 	// Workers reads the live workers and the load of their routes.
 	Workers(ctx context.Context) (reports.Workers, error)

@@ -27,7 +27,8 @@ const (
 // errClosed is the answer to calls on a closed queue.
 var errClosed = fmt.Errorf("%w: the queue is closed", ErrUnavailable)
 
-// NewID makes the id of a job of the tenant: 28 characters of [0-9a-v].
+// NewID returns a new id for a job of the tenant: 28 characters of [0-9a-v]. It fails only if the
+// system has no randomness.
 func (q *Queue) NewID(tenant string) (string, error) { return q.store.NewID(tenant) }
 
 // Submit requests admission of one job. Concurrent calls are gathered into few script calls,

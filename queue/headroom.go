@@ -105,7 +105,7 @@ func (h *headroom) measure(ctx context.Context) (free, tenants int64, err error)
 // admitted notes bytes that came in since the last reading.
 func (h *headroom) admitted(bytes int64) { h.free.Add(-bytes) }
 
-// Totals sums over all shards.
+// Totals sums the figures of all tenants. Errors: ErrUnavailable.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 	s, err := readShards(ctx, q.store, ShardKeys.Tenants)
 	s.Tenants = s.size

@@ -36,7 +36,7 @@ type Broker struct {
 	log       *slog.Logger
 }
 
-// Shards is the number of shards.
+// Shards returns the number of shards.
 func (b *Broker) Shards() int { return b.store.Len() }
 
 // OneNode reports whether all shards are on one node of Redis and so have its clock. A shard that
@@ -60,8 +60,8 @@ func (b *Broker) Consumer(worker string, shard int) *Consumer {
 	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1}
 }
 
-// Tick polls the shard: promotes what is due, expires, sweeps, leases. After an error
-// (ErrUnavailable) call it again.
+// Tick polls the shard: it queues jobs that are due, ends expired ones, takes back expired leases,
+// and leases jobs. After an error (ErrUnavailable) call it again.
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	needed := c.needed
 	c.needed = nil

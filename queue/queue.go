@@ -49,7 +49,7 @@ type Options struct {
 	Logger       *slog.Logger          // default slog.Default()
 }
 
-// Retention is how long finished jobs and idempotency keys are kept.
+// Retention is how long the store keeps finished jobs and idempotency keys.
 type Retention struct {
 	Succeeded   time.Duration // also cancelled and expired jobs; default 1h
 	Dead        time.Duration // default 168h
@@ -159,7 +159,8 @@ func Connect(ctx context.Context, e EngineOptions, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// Close stops the background work of the queue. Calls under way may fail.
+// Close stops the background work of the queue, and closes an engine that Connect opened. Calls
+// under way may fail.
 func (q *Queue) Close() error {
 	q.policies.Close()
 	q.flusher.close()
@@ -170,7 +171,7 @@ func (q *Queue) Close() error {
 	return err
 }
 
-// Broker is the workers' side of the queue.
+// Broker returns the workers' side of the queue.
 func (q *Queue) Broker() *Broker { return q.broker }
 
 // Store returns what the packages below queue share: the connections and the keys.
@@ -259,7 +260,8 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 	return found.Born, nil
 }
 
-// Ping reports whether Redis answers and the scripts are loaded.
+// Ping returns nil if Redis answers. It loads the scripts again if Redis has lost them. Errors:
+// ErrUnavailable.
 func (q *Queue) Ping(ctx context.Context) error {
 	return store.Unavailable(store.EachMaster(ctx, q.store.Fast, func(ctx context.Context, c lua.Client) error {
 		known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(),

@@ -15,7 +15,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Tenant reads the policy and figures of a tenant, also of one never seen.
+// Tenant reads the policy and the figures of a tenant. One that was never seen has the defaults.
+// Errors: ErrUnavailable.
 func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
 	return q.describe(ctx, tenant, nil)
 }
@@ -211,9 +212,9 @@ func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, err
 	return entries, nil
 }
 
-// Tenants lists the names of tenants, up to limit, shard by shard; pass next as cursor for the
-// following page, "" starts and ends. A name whose activity changes between two pages may be listed
-// twice or not at all.
+// Tenants lists at most limit names of tenants, shard by shard. next is the cursor of the following
+// page; "" starts and ends. A tenant whose activity changes between two pages may be listed twice
+// or not at all. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Tenants(
 	ctx context.Context, cursor string, limit int,
 ) (names []string, next string, err error) {

@@ -9,9 +9,9 @@ import (
 type Flow struct {
 	Bucket
 	Depth   int64 // jobs that are scheduled, queued or retrying
-	Bytes   int64 // of their payloads
-	Stored  int64 // bytes of all that the store keeps of the flow, dead letters and answers too
 	Queued  int64 // of these, the jobs that wait for a stamp
+	Bytes   int64 // payload bytes of the jobs that Depth counts
+	Stored  int64 // bytes that the store keeps of the flow, dead letters and answers too
 	Cost    int64 // sum of the costs of the queued jobs
 	Running int64 // jobs leased
 	Seq     int64 // the last sequence given
@@ -32,7 +32,7 @@ type Request struct {
 	MaxWait time.Duration // from admission to departure; 0 is no limit
 }
 
-// Outcome is what became of a submission.
+// Outcome is the result of a submission.
 type Outcome string
 
 // The outcomes of a submission.
@@ -64,7 +64,7 @@ type Admission struct {
 
 	Bytes, CapacityBytes int64 // of the payloads after the decision; their bound, 0 for none
 
-	Stored, Share int64 // of OverShare: bytes stored of the flow, and how many may be
+	Stored, Share int64 // of OverShare: bytes stored of the flow, and their bound
 
 	// RetryAfter is the time until the job or batch fits, at least 1 ms. It is 0 when admitted,
 	// paused or if it can never fit.

@@ -25,10 +25,10 @@ const (
 
 // Callbacks sends the callbacks of ended jobs; *callback.Service is one.
 type Callbacks interface {
-	// HandOver takes a completion over for good. It may get the same one again and must send it
+	// HandOver stores a completion for good. It may get the same completion again and must send it
 	// once.
 	HandOver(ctx context.Context, c queue.Completion) error
-	// Run sends them until ctx ends, and then returns nil soon.
+	// Run sends callbacks until ctx ends, and then returns nil soon.
 	Run(ctx context.Context) error
 }
 

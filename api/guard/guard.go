@@ -1,6 +1,6 @@
 // Package guard refuses requests that exceed a limit, before a handler sees them. A Guard counts
 // requests by a key in a limiter.Store, which processes may share. Put it in front of any
-// http.Handler with Handler, or ask it yourself with Take.
+// http.Handler with Handler, or call Take yourself.
 //
 // Package api puts guards in front of its intake, see Intake. Anybody may import this package.
 package guard
@@ -21,7 +21,7 @@ import (
 
 // Guard lets a limiter decide on requests before a handler sees them. It refuses what exceeds the
 // limit, where a queue would delay it. Use it for requests that need an answer at once, such as a
-// login. Make one with NewGuard; it is safe for concurrent use.
+// login. Make one with New; it is safe for concurrent use.
 type Guard struct {
 	store limiter.Store
 	cfg   Config
@@ -32,11 +32,11 @@ type Config struct {
 	// Rule is the limiter. Its name is shown in headers, problems and metrics: 1 to 64 of the
 	// characters A-Z a-z 0-9 . _ -
 	Rule limiter.Rule
-	Key  KeyFunc // the key under which a request is counted; see the functions KeyBy…
+	Key  KeyFunc // returns the key of a request; required, see the functions KeyBy…
 
 	FailClosed bool       // refuse with 503 while the store fails; by default requests pass
-	Shadow     bool       // refuse nothing; Observe gets GuardWouldRefuse instead
-	Headers    HeaderMode // rate limit headers; default both
+	Shadow     bool       // refuse nothing; Observe gets WouldRefuse instead
+	Headers    HeaderMode // rate limit headers; default HeadersBoth
 
 	Observe func(Decision) // called with every decision; must be fast and safe for concurrent use
 	Logger  *slog.Logger   // logs failures of the store at debug; default slog.Default()

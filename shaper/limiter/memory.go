@@ -102,14 +102,14 @@ func (m *Memory) remove(h *held) {
 	delete(m.keys, h.key)
 }
 
-// Keys is how many keys are held.
+// Keys returns the number of keys in memory.
 func (m *Memory) Keys() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.keys)
 }
 
-// Displaced is the number of keys that new ones have replaced because of the bound.
+// Displaced returns the number of keys that new ones have replaced because of the bound.
 func (m *Memory) Displaced() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

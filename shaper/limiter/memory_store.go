@@ -73,7 +73,7 @@ func (s *MemoryStore) memory(r Rule) (*Memory, error) {
 	return m, nil
 }
 
-// Clear forgets the key, and its block with it. It reports whether anything was known of it.
+// Clear deletes the state of the key, and with it a block. It reports whether there was any.
 func (m *Memory) Clear(key string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -64,7 +64,7 @@ const (
 	LeakyMeter Algorithm = "leaky-meter"
 )
 
-// Algorithms are all limiters, in the order of their documentation.
+// Algorithms returns all limiters, in the order of their documentation.
 func Algorithms() []Algorithm {
 	return []Algorithm{FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter}
 }
@@ -92,7 +92,8 @@ type Policy struct {
 // bucketed reports whether the limiter has a bucket, whose size is the burst.
 func (a Algorithm) bucketed() bool { return a == TokenBucket || a == LeakyMeter }
 
-// Limit is the greatest cost that a request may have: the rate's limit, or the size of the bucket.
+// Limit returns the greatest cost that a request may have: the limit of the rate, or the size of
+// the bucket.
 func (p Policy) Limit() int64 {
 	if p.Algorithm.bucketed() && p.Burst != 0 {
 		return p.Burst

@@ -19,8 +19,8 @@ const latest = shaper.Instant(1<<53 - 1)
 
 // Names of the columns of a CSV trace.
 const (
-	ColumnAt   = "at"
-	ColumnCost = "cost"
+	ColumnAt   = "at"   // the instant, required
+	ColumnCost = "cost" // the cost in intervals, 1 if absent
 )
 
 // ReadCSV reads a trace of one arrival a line. Lines may be out of order. The first column is the

@@ -23,7 +23,7 @@ const (
 	DailyWave Shape = "daily-wave" // Poisson; from the rate at midnight to the peak at noon and back
 )
 
-// Shapes are all shapes.
+// Shapes returns all shapes.
 func Shapes() []Shape { return []Shape{Steady, Poisson, FlashSale, DailyWave} }
 
 // peaked reports whether the shape has a peak.
@@ -32,10 +32,10 @@ func (s Shape) peaked() bool { return s == FlashSale || s == DailyWave }
 // Generator makes traces. The same generator makes the same trace.
 type Generator struct {
 	Shape Shape
-	Rate  shaper.Rate // of arrivals, outside the peak
-	Peak  shaper.Rate // of arrivals at the peak, not below Rate; of FlashSale and DailyWave alone
-	For   time.Duration
-	Seed  uint64
+	Rate  shaper.Rate   // of arrivals, outside the peak
+	Peak  shaper.Rate   // of arrivals at the peak, not below Rate; of FlashSale and DailyWave alone
+	For   time.Duration // length of the trace
+	Seed  uint64        // of the random numbers
 }
 
 // begin is the first instant of generated traces, a midnight.

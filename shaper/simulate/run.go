@@ -10,8 +10,8 @@ const (
 	Refused     Fate = iota // the queue was full, or the limiter refused
 	Unreachable             // refused by the shaper: it could not have left within the max wait
 	Expired                 // admitted, but its max wait was over before it could leave
-	Departed
-	Waiting // admitted, but still there at the end: the flow is paused
+	Departed                // left
+	Waiting                 // admitted, but still there at the end: the flow is paused
 )
 
 // Run is a trace with the fate of each arrival. All lists have the length of the trace.

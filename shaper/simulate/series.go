@@ -91,7 +91,7 @@ func roundStep(least shaper.Instant) shaper.Instant {
 	}
 }
 
-// End is the instant of the last arrival or departure.
+// End returns the instant of the last arrival or departure.
 func (r *Run) End() shaper.Instant {
 	end := r.Trace[len(r.Trace)-1].At
 	for i := len(r.Gone) - 1; i >= 0; i-- {

@@ -52,7 +52,7 @@ func (t Trace) fault(i int, last shaper.Instant) error {
 		shaper.MaxCost)
 }
 
-// Span is the time from the first arrival to the last.
+// Span returns the time from the first arrival to the last.
 func (t Trace) Span() time.Duration {
 	if len(t) == 0 {
 		return 0

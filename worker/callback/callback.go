@@ -119,9 +119,9 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run blocks. It delivers callbacks until the context ends. Then it takes no more of them, gives
-// those that are running Config.Grace to end, puts the rest back for another process and returns
-// nil. It fails when asynq's server cannot start, or when it is called a second time.
+// Run delivers callbacks until ctx ends. Then it starts no more of them, gives the running ones
+// Config.Grace to end, puts the rest back for another process and returns nil. It fails if asynq's
+// server cannot start, or if it is called a second time.
 func (s *Service) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return errors.New("callback: Run was called twice")

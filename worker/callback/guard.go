@@ -50,9 +50,9 @@ func NewGuard(allow []string) (*Guard, error) {
 	return g, nil
 }
 
-// Check checks a callback URL without resolving its host's name; nil means that it is permitted.
-// The error names the broken rule, such as "must lead to a public address", and never quotes
-// the URL, which may hold secrets.
+// Check checks a callback URL without resolving the name of its host. It returns nil if the URL is
+// permitted. The error names the broken rule, such as "must lead to a public address", and never
+// quotes the URL, which may hold secrets.
 func (g *Guard) Check(rawURL string) error {
 	_, _, err := g.inspect(rawURL)
 	return err
