@@ -70,7 +70,7 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 
 // policyOn is the policy of the tenant's flow with the route.
 func policyOn(t queue.Tenant, route string) shaper.Policy {
-	if f, said := t.Routes[route]; said {
+	if f, has := t.Routes[route]; has {
 		return f.Policy
 	}
 	return t.Policy

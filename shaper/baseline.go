@@ -53,21 +53,21 @@ func (s Statements) Tier() (name, source string) {
 func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string) {
 	tier, _ := s.Tier()
 	layers := []struct {
-		source string
-		says   Overrides
+		source    string
+		overrides Overrides
 	}{{SourceTier + tier, b.Tiers[tier]}, {SourceFile, s.File}, {SourceAPI, s.API}}
 	p, sources := b.Defaults, map[string]string{}
 	for _, name := range Settings() {
 		sources[name] = SourceDefault
 	}
-	lay := func(source string, says Overrides) {
-		p = says.Over(p)
-		for _, name := range says.Set() {
+	lay := func(source string, overrides Overrides) {
+		p = overrides.Over(p)
+		for _, name := range overrides.Set() {
 			sources[name] = source
 		}
 	}
 	for _, l := range layers {
-		lay(l.source, l.says)
+		lay(l.source, l.overrides)
 	}
 	if route == "" {
 		return p, sources
@@ -75,7 +75,7 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 	paused, by := p.Paused, sources["paused"]
 	lay(SourceDefault, b.Routes[route])
 	for _, l := range layers {
-		lay(l.source, l.says.Routes[route])
+		lay(l.source, l.overrides.Routes[route])
 	}
 	if paused {
 		p.Paused, sources["paused"] = true, by
@@ -109,8 +109,8 @@ func (b Baseline) Policies(s Statements) map[Class]Policy {
 func (b Baseline) Mentioned(s Statements) []string {
 	tier, _ := s.Tier()
 	routes := map[string]bool{}
-	for _, says := range []map[string]Overrides{b.Routes, b.Tiers[tier].Routes, s.File.Routes, s.API.Routes} {
-		for name := range says {
+	for _, routesOf := range []map[string]Overrides{b.Routes, b.Tiers[tier].Routes, s.File.Routes, s.API.Routes} {
+		for name := range routesOf {
 			routes[name] = true
 		}
 	}

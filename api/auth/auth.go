@@ -131,7 +131,7 @@ func (a *Authenticator) Good(r *http.Request) bool {
 	return !errors.As(err, &refusal)
 }
 
-// byKey compares the secret before the expiry, so that its duration tells the expiry only to
+// byKey compares the secret before the expiry, so that its duration shows the expiry only to
 // clients that have the secret.
 func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	if a.guesses != nil {

@@ -102,17 +102,17 @@ func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, 
 func keysOf(set []jwkset.JWK) []TokenKey {
 	var keys []TokenKey
 	for _, k := range set {
-		said := k.Marshal()
+		jwk := k.Marshal()
 		key := k.Key()
 		if private, ok := key.(crypto.Signer); ok {
 			key = private.Public()
 		}
 		algorithm, rule := algorithmOf(key)
-		if rule != "" || said.USE != "" && said.USE != jwkset.UseSig ||
-			said.ALG != "" && said.ALG.String() != algorithm {
+		if rule != "" || jwk.USE != "" && jwk.USE != jwkset.UseSig ||
+			jwk.ALG != "" && jwk.ALG.String() != algorithm {
 			continue
 		}
-		keys = append(keys, TokenKey{said.KID, algorithm, key})
+		keys = append(keys, TokenKey{jwk.KID, algorithm, key})
 	}
 	return keys
 }

@@ -8,11 +8,11 @@ func OverridesOf(o shaper.Overrides) Overrides {
 	if o.Tier != nil {
 		out.Tier = *o.Tier
 	}
-	for route, says := range o.Routes {
+	for route, ofRoute := range o.Routes {
 		if out.Routes == nil {
 			out.Routes = map[string]RouteOverrides{}
 		}
-		out.Routes[route] = routeOverridesOf(says)
+		out.Routes[route] = routeOverridesOf(ofRoute)
 	}
 	return out
 }

@@ -177,7 +177,7 @@ func (s shelf) submit(a ask, decisions []decision) (bool, shelf) {
 			}
 		}
 		if size > 0 && s.depth()+size > s.capacity {
-			ok := len(decisions) == 1 && decisions[0].outcome == refused && s.says(decisions[0])
+			ok := len(decisions) == 1 && decisions[0].outcome == refused && s.agrees(decisions[0])
 			if s.admitted+s.rejected > 0 { // an unknown flow has no counters
 				s.rejected += len(a.jobs)
 			}
@@ -211,15 +211,15 @@ func (s shelf) submit(a ask, decisions []decision) (bool, shelf) {
 				return false, s
 			}
 		}
-		if !s.says(v) {
+		if !s.agrees(v) {
 			return false, s
 		}
 	}
 	return true, s
 }
 
-// says reports whether the answer about the bound is right.
-func (s shelf) says(v decision) bool {
+// agrees reports whether the answer has the right figures of the bound.
+func (s shelf) agrees(v decision) bool {
 	return (v.remaining < 0 || v.remaining == max(0, s.capacity-s.depth())) &&
 		(v.depth < 0 || v.depth == s.depth()) && (v.capacity < 0 || v.capacity == s.capacity)
 }

@@ -98,7 +98,7 @@ func (y *player) key(job int) string { return y.plan.tenant + "-" + strconv.Itoa
 
 func (y *player) body(job int) string { return payload(y.key(job), 0) }
 
-// submit submits the jobs and returns what the answer says of them.
+// submit submits the jobs and returns their decisions.
 func (y *player) submit(ctx context.Context, a ask) ([]decision, error) {
 	var jobs []wire.BatchJob
 	for _, job := range a.jobs {

@@ -110,7 +110,7 @@ type crash struct {
 	leased  map[string]bool
 }
 
-// cuts says of each process which of its jobs a crash cut off.
+// cuts has the jobs of each process that a crash cut off.
 func cuts(crashes []crash) map[string]map[string]bool {
 	all := map[string]map[string]bool{}
 	for _, c := range crashes {

@@ -120,15 +120,15 @@ func (w *world) tooNew(ctx context.Context, f *findings) error {
 	}
 	var bad []string
 	for _, role := range []string{"api", "worker"} {
-		said, err := w.refusal(ctx, w.bin, role)
+		message, err := w.refusal(ctx, w.bin, role)
 		if err != nil {
 			return err
 		}
 		for _, words := range []string{
 			fmt.Sprintf("schema %d", known+1), fmt.Sprintf("to %d", known), "another version",
 		} {
-			if !strings.Contains(said, words) {
-				bad = append(bad, fmt.Sprintf("%s: not %q, but: %s", role, words, said))
+			if !strings.Contains(message, words) {
+				bad = append(bad, fmt.Sprintf("%s: not %q, but: %s", role, words, message))
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func (w *world) tooNew(ctx context.Context, f *findings) error {
 }
 
 // refusal starts the program and returns its output if it fails at once; empty if it became ready.
-func (w *world) refusal(ctx context.Context, bin, role string) (said string, err error) {
+func (w *world) refusal(ctx context.Context, bin, role string) (message string, err error) {
 	before := w.bin
 	w.bin = bin
 	defer func() { w.bin = before }()
@@ -183,11 +183,11 @@ func joined(formerJoins bool) func(context.Context, *world, *findings) error {
 		if err := pause(ctx, w.scale.window/3); err != nil {
 			return err
 		}
-		said, err := w.refusal(ctx, second, "worker")
+		message, err := w.refusal(ctx, second, "worker")
 		if err != nil {
 			return err
 		}
-		both := said == ""
+		both := message == ""
 		if both {
 			f.info("both serve", 1, "")
 			w.say("both serve")
@@ -200,8 +200,8 @@ func joined(formerJoins bool) func(context.Context, *world, *findings) error {
 			}
 		} else {
 			f.info("refused", 1, "")
-			if !strings.Contains(said, "schema") {
-				f.none("refusals that do not say why", []string{said})
+			if !strings.Contains(message, "schema") {
+				f.none("refusals without the reason", []string{message})
 			}
 		}
 		if err := wait(); err != nil {

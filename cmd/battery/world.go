@@ -78,7 +78,7 @@ func (t tenant) yaml() string {
 	return fmt.Sprintf("{ rate: %s, capacity: %d, concurrency: %d }", t.rate, t.capacity, t.concurrency)
 }
 
-// retries is what routes have unless a check says otherwise.
+// retries are the retries of routes, unless a check sets others.
 const retries = "timeout: 10s, retry: { max_attempts: 20, min_backoff: 100ms, max_backoff: 400ms }"
 
 func (s settings) withDefaults() settings {
@@ -275,7 +275,7 @@ func (w *world) launch(roles string) (*sluice, error) {
 	return s, nil
 }
 
-// ready waits until the process says that it is.
+// ready waits until the process reports that it is ready.
 func (w *world) ready(ctx context.Context, s *sluice) error {
 	return until(ctx, s.name+" is ready", 5*time.Millisecond, func() (bool, error) {
 		if !s.alive() {

@@ -56,9 +56,9 @@ func spawn(cmd *exec.Cmd, dir, name string) (*child, error) {
 	return c, nil
 }
 
-// says waits until a line of the child's output matches, and returns the matches of the groups of
-// the expression.
-func (c *child) says(ctx context.Context, line *regexp.Regexp) ([]string, error) {
+// awaitLine waits until a line of the child's output matches, and returns the matches of the groups
+// of the expression.
+func (c *child) awaitLine(ctx context.Context, line *regexp.Regexp) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
@@ -154,7 +154,7 @@ func startRedis(ctx context.Context, dir string) (*child, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if _, err := c.says(ctx, redisReady); err != nil {
+	if _, err := c.awaitLine(ctx, redisReady); err != nil {
 		c.end()
 		return nil, "", err
 	}

@@ -197,7 +197,7 @@ func (p *intake) start(ctx context.Context) error {
 		"intake"); err != nil {
 		return err
 	}
-	found, err := p.says(ctx, readyLine)
+	found, err := p.awaitLine(ctx, readyLine)
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func prepareAsynq(ctx context.Context, r race) (contender, error) {
 	c, err := self(r.dir, "asynq", asynqChild, orders)
 	end := func() { c.end(); store.end() }
 	if err == nil {
-		_, err = c.says(ctx, asynqReady)
+		_, err = c.awaitLine(ctx, asynqReady)
 	}
 	if err != nil {
 		end()

@@ -31,7 +31,7 @@ type bullmqOrders struct {
 	Arrivals []arrival `json:"arrivals"`
 }
 
-// bullmqReady is what the worker says, with its versions.
+// bullmqReady matches the line of a ready worker, with its versions.
 var bullmqReady = regexp.MustCompile(`(?m)^ready bullmq (\S+) node (\S+)$`)
 
 // prepareBullMQ starts a worker of BullMQ in node with the limiter.
@@ -60,7 +60,7 @@ func prepareBullMQ(most, durationMS int) func(context.Context, race) (contender,
 			end()
 			return contender{}, err
 		}
-		versions, err := c.says(ctx, bullmqReady)
+		versions, err := c.awaitLine(ctx, bullmqReady)
 		if err != nil {
 			end()
 			return contender{}, err

@@ -39,7 +39,7 @@ type peerOrders struct {
 	Socket string `json:"socket"`
 }
 
-// runPeer is the child: it says where it listens and serves until it is ended.
+// runPeer is the child: it prints where it listens, and serves until it is ended.
 func runPeer(orders string) error {
 	var o peerOrders
 	if err := json.Unmarshal([]byte(orders), &o); err != nil {
@@ -73,7 +73,7 @@ func startPeer(ctx context.Context, name, socket string) (*server, error) {
 	p := &server{dir: dir}
 	if p.child, err = self(dir, name, peerChild, orders); err == nil {
 		var found []string
-		if found, err = p.says(ctx, listens); err == nil {
+		if found, err = p.awaitLine(ctx, listens); err == nil {
 			p.addr = found[0]
 			return p, nil
 		}

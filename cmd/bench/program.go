@@ -19,7 +19,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// layout says which processes a program consists of.
+// layout lists the processes of a program.
 type layout struct {
 	// split is the number of processes that only work, beside one that only admits jobs, over one
 	// redis-server. 0: one process does all on a private one.
@@ -148,7 +148,7 @@ func (p *program) serve(ctx context.Context, name, roles string, env ...string) 
 	if err != nil {
 		return nil, addresses{}, err
 	}
-	found, err := c.says(ctx, readyLine)
+	found, err := c.awaitLine(ctx, readyLine)
 	if err != nil {
 		c.end()
 		return nil, addresses{}, err

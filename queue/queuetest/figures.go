@@ -362,14 +362,14 @@ func (s *suite) file(tenants map[string]shaper.Overrides) {
 func filePublished(s *suite) {
 	s.file(map[string]shaper.Overrides{
 		tenant: {Rate: &slow, Capacity: pointer(int64(2))}, "odd name": {Paused: pointer(true)},
-		"said nothing": {},
+		"no settings": {},
 	})
 	t := s.tenant(tenant)
 	equal(s, "the rate", t.Policy.Rate, slow)
 	equal(s, "the source of the rate", t.Sources["rate"], shaper.SourceFile)
 	equal(s, "the source of the burst", t.Sources["burst"], shaper.SourceDefault)
 	equal(s, "paused", s.tenant("odd name").Policy.Paused, true)
-	equal(s, "the revision of a tenant that is not in the file", s.tenant("not in the file").Revision, 0)
+	equal(s, "the revision of a tenant without settings in the file", s.tenant("no settings").Revision, 0)
 	s.backlog(2, work())
 	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Full)
 	s.spaced(s.lease(2), time.Minute)

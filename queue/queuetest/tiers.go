@@ -35,7 +35,7 @@ var (
 
 func rated(r shaper.Rate) shaper.Overrides { return shaper.Overrides{Rate: &r} }
 
-// tiers restarts with the tiers pro and free, and what the file says of tenants.
+// tiers restarts with the tiers pro and free, and the tenants of the file.
 func (s *suite) tiers(named map[string]shaper.Overrides) {
 	s.Helper()
 	s.restart(func(o *queue.Options) {
@@ -231,8 +231,8 @@ func policiesReset(s *suite) {
 	t := s.tenant(tenant)
 	equal(s, "the rate", t.Policy.Rate, quick)
 	equal(s, "its source", t.Sources["rate"], shaper.SourceDefault)
-	if _, said := t.Routes["login"]; said {
-		s.Errorf("something is said of a route: %+v", t.Routes["login"])
+	if _, has := t.Routes["login"]; has {
+		s.Errorf("a route has settings: %+v", t.Routes["login"])
 	}
 	s.spaced(s.lease(2), time.Millisecond)
 	equal(s, "the rate of a tenant still named", s.tenant("kept").Policy.Rate, slow)

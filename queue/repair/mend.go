@@ -191,7 +191,7 @@ func (c *comparison) add(kind, name string) {
 	}
 }
 
-// compare compares what is counted with what is stored, and repairs it if c says so.
+// compare compares what is counted with what is stored, and repairs it if c.repair is set.
 func (m *Mender) compare(ctx context.Context, c comparison) ([]Finding, error) {
 	s := c.shard
 	call := lua.MendCall{

@@ -106,10 +106,10 @@ func describe(o *runtime.RemoteObject) string {
 	return o.Description
 }
 
-func (p *Page) complain(said string) {
+func (p *Page) complain(complaint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.complaints = append(p.complaints, said)
+	p.complaints = append(p.complaints, complaint)
 }
 
 // Complaints are the errors that the browser has logged since the last call: of scripts, of the
@@ -117,9 +117,9 @@ func (p *Page) complain(said string) {
 func (p *Page) Complaints() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	said := p.complaints
+	all := p.complaints
 	p.complaints = nil
-	return said
+	return all
 }
 
 // Close closes the tab.

@@ -231,15 +231,15 @@ func (p *Program) sendAs(ctx context.Context, tenant, method, url string, body, 
 		return err
 	}
 	defer answer.Body.Close()
-	said, err := io.ReadAll(answer.Body)
+	received, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return err
 	}
 	if answer.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %d %s", method, r.URL.Path, answer.StatusCode, strings.TrimSpace(string(said)))
+		return fmt.Errorf("%s %s: %d %s", method, r.URL.Path, answer.StatusCode, strings.TrimSpace(string(received)))
 	}
 	if out == nil {
 		return nil
 	}
-	return json.Unmarshal(said, out)
+	return json.Unmarshal(received, out)
 }

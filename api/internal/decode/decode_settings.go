@@ -103,13 +103,13 @@ func (p SettingsPatch) Apply(o shaper.Overrides, inForce rateOf) (shaper.Overrid
 		routes = map[string]shaper.Overrides{}
 	}
 	for route, patch := range p.routes {
-		said := routes[route]
+		changed := routes[route]
 		if patch == nil {
-			said = shaper.Overrides{}
-		} else if err := patch.apply(&said, inForce(route)); err != nil {
+			changed = shaper.Overrides{}
+		} else if err := patch.apply(&changed, inForce(route)); err != nil {
 			return o, err
 		}
-		if routes[route] = said; said.Empty() {
+		if routes[route] = changed; changed.Empty() {
 			delete(routes, route)
 		}
 	}
