@@ -116,19 +116,27 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	if cfg.Registerer == nil {
 		return m, nil
 	}
+	if err := m.register(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("api: metrics: %w", err)
+	}
+	return m, nil
+}
+
+// register registers all metrics, or none if one of them is refused.
+func (m *metrics) register(r prometheus.Registerer) error {
 	collectors := []prometheus.Collector{
 		m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies,
 		m.figures,
 	}
 	for i, c := range collectors {
-		if err := cfg.Registerer.Register(c); err != nil {
+		if err := r.Register(c); err != nil {
 			for _, done := range collectors[:i] {
-				cfg.Registerer.Unregister(done)
+				r.Unregister(done)
 			}
-			return nil, fmt.Errorf("api: metrics: %w", err)
+			return err
 		}
 	}
-	return m, nil
+	return nil
 }
 
 func (m *metrics) admission(outcome string) { m.admitted(outcome, 1) }

@@ -109,8 +109,9 @@ func (b Baseline) Policies(s Statements) map[Class]Policy {
 func (b Baseline) Mentioned(s Statements) []string {
 	tier, _ := s.Tier()
 	routes := map[string]bool{}
-	for _, routesOf := range []map[string]Overrides{b.Routes, b.Tiers[tier].Routes, s.File.Routes, s.API.Routes} {
-		for name := range routesOf {
+	sources := []map[string]Overrides{b.Routes, b.Tiers[tier].Routes, s.File.Routes, s.API.Routes}
+	for _, source := range sources {
+		for name := range source {
 			routes[name] = true
 		}
 	}

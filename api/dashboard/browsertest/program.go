@@ -236,7 +236,8 @@ func (p *Program) sendAs(ctx context.Context, tenant, method, url string, body, 
 		return err
 	}
 	if answer.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %d %s", method, r.URL.Path, answer.StatusCode, strings.TrimSpace(string(received)))
+		text := strings.TrimSpace(string(received))
+		return fmt.Errorf("%s %s: %d %s", method, r.URL.Path, answer.StatusCode, text)
 	}
 	if out == nil {
 		return nil

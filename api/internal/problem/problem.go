@@ -34,22 +34,26 @@ type Kind struct {
 // Every kind of problem. The OpenAPI document lists for each operation the kinds that it can
 // answer, by status.
 var (
-	MalformedJSON    = Kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
-	UnreadableBody   = Kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
-	Unauthorized     = Kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
-	TenantMismatch   = Kind{"tenant-mismatch", http.StatusForbidden, "The credential belongs to another tenant"}
-	Forbidden        = Kind{"forbidden", http.StatusForbidden, "The request's origin or host is not allowed"}
-	NotFound         = Kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
-	UnknownJob       = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
-	UnknownTenant    = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
-	UnknownKey       = Kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
-	UnknownGuard     = Kind{"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key"}
+	MalformedJSON  = Kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
+	UnreadableBody = Kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
+	Unauthorized   = Kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
+	TenantMismatch = Kind{"tenant-mismatch", http.StatusForbidden, "The credential belongs to another tenant"}
+	Forbidden      = Kind{"forbidden", http.StatusForbidden, "The request's origin or host is not allowed"}
+	NotFound       = Kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
+	UnknownJob     = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
+	UnknownTenant  = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
+	UnknownKey     = Kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
+	UnknownGuard   = Kind{
+		"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key",
+	}
 	UnknownRoute     = Kind{"unknown-route", http.StatusNotFound, "There is no such route"}
 	MethodNotAllowed = Kind{
 		"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here",
 	}
-	StateConflict    = Kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
-	TooManyKeys      = Kind{"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys"}
+	StateConflict = Kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
+	TooManyKeys   = Kind{
+		"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys",
+	}
 	RevisionMismatch = Kind{
 		"revision-mismatch", http.StatusPreconditionFailed, "The tenant's settings have changed",
 	}
