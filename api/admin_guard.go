@@ -18,7 +18,9 @@ import (
 )
 
 // openPaths need no credential: probes must work from anywhere, and the documents are public.
-var openPaths = []string{"/livez", "/readyz", "/version", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"}
+var openPaths = []string{
+	"/livez", "/readyz", "/version", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css",
+}
 
 // guardAdmin checks access to the control plane. If there is a token, a request needs the token or
 // a session of the dashboard. Without a token, a request must name a loopback host and must not
@@ -72,7 +74,8 @@ func isProbe(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path
 
 // tooManyConnections is the problem of a client on a reserved connection.
 func tooManyConnections() *problem.Problem {
-	return problem.Overloaded.With("all connections, or those of the client's address, are in use").RetryIn(time.Second)
+	return problem.Overloaded.With("all connections, or those of the client's address, are in use").
+		RetryIn(time.Second)
 }
 
 // credential accepts the token or a session. A browser sends the cookie of a session by itself, so
@@ -125,7 +128,8 @@ func bearer(r *http.Request, want [sha256.Size]byte) *problem.Problem {
 	if strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1 {
 		return nil
 	}
-	return problem.Unauthorized.With("send the admin token as Authorization: Bearer").SetHeader("WWW-Authenticate", `Bearer realm="sluice admin"`)
+	return problem.Unauthorized.With("send the admin token as Authorization: Bearer").
+		SetHeader("WWW-Authenticate", `Bearer realm="sluice admin"`)
 }
 
 // sameSite refuses names that a foreign DNS server could have pointed here (DNS rebinding), and
@@ -138,7 +142,8 @@ func sameSite(r *http.Request, hosts []string) *problem.Problem {
 		})
 	}
 	if !loopback(hostname(r.Host)) && !listed(r.Host) {
-		return problem.Forbidden.With("without authentication only loopback names and the configured hosts are answered")
+		return problem.Forbidden.With("without authentication only loopback names and the configured hosts " +
+			"are answered")
 	}
 	origin := r.Header.Get("Origin")
 	if origin != "" {

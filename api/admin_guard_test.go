@@ -18,13 +18,18 @@ func TestAdminWithToken(t *testing.T) {
 		path, authorization string
 		status              int
 	}{
-		{"/v1/tenants", "", 401}, {"/v1/tenants", "Bearer s3cre", 401}, {"/v1/tenants", "Bearer s3cret ", 200}, {"/v1/tenants", "bearer s3cret", 200},
+		{"/v1/tenants", "", 401}, {"/v1/tenants", "Bearer s3cre", 401},
+		{"/v1/tenants", "Bearer s3cret ", 200}, {"/v1/tenants", "bearer s3cret", 200},
 		{"/v1/tenants", "Basic s3cret", 401}, {"/v1/tenants", "s3cret", 401}, {"/v1/tenants", "Bearer ", 401},
-		{"/metrics", "", 401}, {"/metrics", "Bearer s3cret", 200}, {"/nothing", "", 401}, {"/nothing", "Bearer s3cret", 404},
-		{"/livez", "", 200}, {"/readyz", "", 200}, {"/version", "", 200}, {"/docs", "", 200}, {"/openapi.json", "", 200},
+		{"/metrics", "", 401}, {"/metrics", "Bearer s3cret", 200}, {"/nothing", "", 401},
+		{"/nothing", "Bearer s3cret", 404},
+		{"/livez", "", 200}, {"/readyz", "", 200}, {"/version", "", 200}, {"/docs", "", 200},
+		{"/openapi.json", "", 200},
 	} {
 		// With a token neither the Host nor the origin matters.
-		r := b.admin.do(t, "GET", tt.path, headers{"Authorization": tt.authorization, "Host": "sluice.example", "Sec-Fetch-Site": "cross-site"}, "")
+		r := b.admin.do(t, "GET", tt.path, headers{
+			"Authorization": tt.authorization, "Host": "sluice.example", "Sec-Fetch-Site": "cross-site",
+		}, "")
 		if r.Code != tt.status {
 			t.Errorf("%s with %q: %d %s", tt.path, tt.authorization, r.Code, r.Body)
 		}
@@ -52,17 +57,28 @@ func TestAdminWithSession(t *testing.T) {
 		method, path, cookie, site, origin, authorization string
 		status                                            int
 	}{
-		{"GET", "/v1/tenants", c.Value, "same-origin", "", "", 200}, {"GET", "/v1/tenants", c.Value, "", "", "", 200},
-		{"GET", "/metrics", c.Value, "none", "", "", 200}, {"GET", "/v1/tenants", c.Value + "A", "same-origin", "", "", 401},
-		{"POST", "/v1/tenants/a/pause", c.Value, "same-origin", "http://localhost", "", 200}, {"POST", "/v1/tenants/a/pause", c.Value, "", "http://localhost", "", 200},
-		{"POST", "/v1/tenants/a/pause", c.Value, "cross-site", "https://evil.example", "", 403}, {"POST", "/v1/tenants/a/pause", c.Value, "same-site", "http://localhost:3000", "", 403},
-		{"POST", "/v1/tenants/a/pause", c.Value, "", "https://evil.example", "", 403}, {"POST", "/v1/tenants/a/pause", c.Value, "", "null", "", 403},
-		{"GET", "/v1/tenants", c.Value, "cross-site", "", "", 403}, {"DELETE", "/v1/tenants/a", c.Value, "cross-site", "", "", 403},
-		{"GET", "/v1/tenants", c.Value, "same-origin", "", "Bearer wrong", 401}, {"GET", "/v1/tenants", c.Value, "cross-site", "", "Bearer s3cret", 200},
-		{"GET", "/", "", "cross-site", "", "", 303}, {"GET", "/login", "", "cross-site", "", "", 200}, {"GET", "/assets/app.js", "", "", "", "", 200}, {"GET", "/assets/nothing", "", "", "", "", 404},
+		{"GET", "/v1/tenants", c.Value, "same-origin", "", "", 200},
+		{"GET", "/v1/tenants", c.Value, "", "", "", 200},
+		{"GET", "/metrics", c.Value, "none", "", "", 200},
+		{"GET", "/v1/tenants", c.Value + "A", "same-origin", "", "", 401},
+		{"POST", "/v1/tenants/a/pause", c.Value, "same-origin", "http://localhost", "", 200},
+		{"POST", "/v1/tenants/a/pause", c.Value, "", "http://localhost", "", 200},
+		{"POST", "/v1/tenants/a/pause", c.Value, "cross-site", "https://evil.example", "", 403},
+		{"POST", "/v1/tenants/a/pause", c.Value, "same-site", "http://localhost:3000", "", 403},
+		{"POST", "/v1/tenants/a/pause", c.Value, "", "https://evil.example", "", 403},
+		{"POST", "/v1/tenants/a/pause", c.Value, "", "null", "", 403},
+		{"GET", "/v1/tenants", c.Value, "cross-site", "", "", 403},
+		{"DELETE", "/v1/tenants/a", c.Value, "cross-site", "", "", 403},
+		{"GET", "/v1/tenants", c.Value, "same-origin", "", "Bearer wrong", 401},
+		{"GET", "/v1/tenants", c.Value, "cross-site", "", "Bearer s3cret", 200},
+		{"GET", "/", "", "cross-site", "", "", 303}, {"GET", "/login", "", "cross-site", "", "", 200},
+		{"GET", "/assets/app.js", "", "", "", "", 200}, {"GET", "/assets/nothing", "", "", "", "", 404},
 	} {
 		r := httptest.NewRequest(tt.method, "http://localhost"+tt.path, nil)
-		for name, value := range map[string]string{"Cookie": c.Name + "=" + tt.cookie, "Sec-Fetch-Site": tt.site, "Origin": tt.origin, "Authorization": tt.authorization} {
+		for name, value := range map[string]string{
+			"Cookie": c.Name + "=" + tt.cookie, "Sec-Fetch-Site": tt.site, "Origin": tt.origin,
+			"Authorization": tt.authorization,
+		} {
 			if value != "" {
 				r.Header.Set(name, value)
 			}
@@ -88,9 +104,17 @@ func TestNoSuchAsset(t *testing.T) {
 
 // A page of another maker is behind the guard with all below it.
 func TestAdminPages(t *testing.T) {
-	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.Method + " " + r.URL.Path)) })
-	b := newBench(t, func(c *Config) { c.AdminToken = "s3cret"; c.AdminPages = map[string]http.Handler{"/other": page} })
-	for path, want := range map[string]string{"/other": "POST /other", "/other/": "POST /other/", "/other/a/b%2Fc": "POST /other/a/b/c", "/others": ""} {
+	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(r.Method + " " + r.URL.Path))
+	})
+	b := newBench(t, func(c *Config) {
+		c.AdminToken = "s3cret"
+		c.AdminPages = map[string]http.Handler{"/other": page}
+	})
+	for path, want := range map[string]string{
+		"/other": "POST /other", "/other/": "POST /other/", "/other/a/b%2Fc": "POST /other/a/b/c",
+		"/others": "",
+	} {
 		b.admin.do(t, "POST", path, nil, "").want(t, 401, "unauthorized")
 		r := b.admin.do(t, "POST", path, headers{"Authorization": "Bearer s3cret"}, "")
 		if want == "" {
@@ -112,14 +136,17 @@ func TestAdminWithoutToken(t *testing.T) {
 		host, origin, site string
 		status             int
 	}{
-		{"localhost:8081", "", "", 200}, {"LOCALHOST", "", "", 200}, {"127.0.0.1:8081", "", "", 200}, {"127.8.9.1", "", "", 200},
+		{"localhost:8081", "", "", 200}, {"LOCALHOST", "", "", 200}, {"127.0.0.1:8081", "", "", 200},
+		{"127.8.9.1", "", "", 200},
 		{"[::1]:8081", "", "", 200}, {"[::1]", "", "", 200}, {"[::ffff:127.0.0.1]:80", "", "", 200},
 		{"sluice.internal:8081", "", "", 200}, {"Sluice.Internal", "", "", 200}, {"ops:9000", "", "", 200},
-		{"ops:9001", "", "", 403}, {"evil.example", "", "", 403}, {"localhost.evil.example", "", "", 403}, {"127.0.0.1.evil.example", "", "", 403},
+		{"ops:9001", "", "", 403}, {"evil.example", "", "", 403}, {"localhost.evil.example", "", "", 403},
+		{"127.0.0.1.evil.example", "", "", 403},
 		{"10.0.0.1:8081", "", "", 403}, {"0.0.0.0", "", "", 403}, {"", "", "", 403},
 		{"localhost:8081", "http://localhost:8081", "same-origin", 200},
 		{"localhost:8081", "http://localhost:3000", "same-site", 403},
-		{"localhost:8081", "https://evil.example", "", 403}, {"localhost:8081", "null", "", 403}, {"localhost:8081", "::", "", 403},
+		{"localhost:8081", "https://evil.example", "", 403}, {"localhost:8081", "null", "", 403},
+		{"localhost:8081", "::", "", 403},
 		{"localhost:8081", "", "cross-site", 403}, {"localhost:8081", "", "none", 200},
 	} {
 		h := headers{"Host": tt.host, "Origin": tt.origin, "Sec-Fetch-Site": tt.site}
@@ -149,7 +176,8 @@ func TestVersion(t *testing.T) {
 func TestGuessedAdminTokens(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.AdminToken = "s3cret" })
 	for n := range auth.GuessLimit {
-		b.admin.do(t, "GET", "/v1/tenants", bearing(fmt.Sprint("guess", n)), "").want(t, http.StatusUnauthorized, "unauthorized")
+		b.admin.do(t, "GET", "/v1/tenants", bearing(fmt.Sprint("guess", n)), "").want(t,
+			http.StatusUnauthorized, "unauthorized")
 	}
 	r := b.admin.do(t, "GET", "/v1/tenants", bearing("guess"), "")
 	r.want(t, http.StatusTooManyRequests, "rate-limited")
@@ -214,9 +242,12 @@ func TestLocalIntake(t *testing.T) {
 	}{
 		{"localhost:8080", "", "", 202}, {"127.0.0.1:8080", "", "", 202}, {"[::1]:8080", "", "", 202},
 		{"localhost:8080", "http://localhost:8080", "same-origin", 202},
-		{"jobs.example", "", "", 202}, {"ops:9000", "", "", 202}, {"127.0.0.1:8080", "https://jobs.example", "cross-site", 202},
-		{"evil.example:8080", "", "", 403}, {"evil.example", "http://evil.example", "same-origin", 403}, {"ops:9001", "", "", 403},
-		{"127.0.0.1:8080", "https://evil.example", "cross-site", 403}, {"localhost:8080", "null", "", 403}, {"localhost:8080", "", "cross-site", 403},
+		{"jobs.example", "", "", 202}, {"ops:9000", "", "", 202}, {"127.0.0.1:8080", "https://jobs.example",
+			"cross-site", 202},
+		{"evil.example:8080", "", "", 403}, {"evil.example", "http://evil.example", "same-origin", 403},
+		{"ops:9001", "", "", 403},
+		{"127.0.0.1:8080", "https://evil.example", "cross-site", 403}, {"localhost:8080", "null", "", 403},
+		{"localhost:8080", "", "cross-site", 403},
 	} {
 		h := headers{"Host": tt.host, "Origin": tt.origin, "Sec-Fetch-Site": tt.site}
 		if r := b.intake.do(t, "POST", "/v1/jobs", h, plainJob); r.Code != tt.status {
@@ -231,7 +262,8 @@ func TestLocalIntake(t *testing.T) {
 		if change == nil {
 			b = newGuarded(t, []auth.Mode{auth.Guest}, func(c *Config) { c.LocalOnly = true })
 		}
-		if r := b.intake.do(t, "POST", "/v1/jobs", headers{"Host": "jobs.example"}, plainJob); r.Code != http.StatusAccepted {
+		if r := b.intake.do(t, "POST", "/v1/jobs", headers{"Host": "jobs.example"},
+			plainJob); r.Code != http.StatusAccepted {
 			t.Errorf("%s: %d %s", name, r.Code, r.Body)
 		}
 	}

@@ -49,21 +49,60 @@ func TestDrippersAreCut(t *testing.T) {
 		first, text string
 		answer      string // part of it
 	}{
-		"request line":                {text: "GET /aaaaaaaaaaaaaaaaaa"},
-		"header":                      {first: "POST /v1/jobs" + post, text: "X-A: b\r\n"},
-		"body":                        {first: "POST /v1/jobs" + post + "Content-Length: 100000\r\n\r\n", text: " ", answer: "unreadable-body"},
-		"chunks":                      {first: "POST /v1/jobs/batch" + post + "Transfer-Encoding: chunked\r\n\r\n", text: "1\r\n \r\n", answer: "unreadable-body"},
-		"size of a chunk":             {first: "POST /v1/jobs" + post + "Transfer-Encoding: chunked\r\n\r\n", text: "0", answer: "unreadable-body"},
-		"extension of a chunk":        {first: "POST /v1/jobs" + post + "Transfer-Encoding: chunked\r\n\r\n1;", text: "a", answer: "unreadable-body"},
-		"trailer":                     {first: "POST /v1/jobs" + post + "Transfer-Encoding: chunked\r\n\r\n0\r\n", text: "X-A: b\r\n", answer: "unreadable-body"},
-		"after Expect":                {first: "POST /v1/jobs" + post + "Expect: 100-continue\r\nContent-Length: 100\r\n\r\n", text: " ", answer: "unreadable-body"},
-		"body of a wrong type":        {first: "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", text: " ", answer: "unsupported-media-type"},
-		"body of nothing":             {first: "POST /nowhere" + post + "Content-Length: 100\r\n\r\n", text: " ", answer: "not-found"},
-		"body of a GET":               {first: "GET /v1/jobs/ID HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", text: " ", answer: "unreadable-body"},
-		"body of a wait":              {first: "GET /v1/jobs/ID HTTP/1.1\r\nHost: localhost\r\nPrefer: wait=30\r\nContent-Length: 100\r\n\r\n", text: " ", answer: "unreadable-body"},
-		"body of an event stream":     {first: "GET /v1/jobs/ID/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", text: " ", answer: "unreadable-body"},
-		"body of a tenant's settings": {admin: true, first: "PATCH /v1/tenants/a" + post + "Content-Length: 100\r\n\r\n", text: " ", answer: "unreadable-body"},
-		"body of a scrape":            {admin: true, first: "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", text: " "},
+		"request line": {text: "GET /aaaaaaaaaaaaaaaaaa"},
+		"header":       {first: "POST /v1/jobs" + post, text: "X-A: b\r\n"},
+		"body": {
+			first: "POST /v1/jobs" + post + "Content-Length: 100000\r\n\r\n", text: " ",
+			answer: "unreadable-body",
+		},
+		"chunks": {
+			first: "POST /v1/jobs/batch" + post + "Transfer-Encoding: chunked\r\n\r\n", text: "1\r\n \r\n",
+			answer: "unreadable-body",
+		},
+		"size of a chunk": {
+			first: "POST /v1/jobs" + post + "Transfer-Encoding: chunked\r\n\r\n", text: "0",
+			answer: "unreadable-body",
+		},
+		"extension of a chunk": {
+			first: "POST /v1/jobs" + post + "Transfer-Encoding: chunked\r\n\r\n1;", text: "a",
+			answer: "unreadable-body",
+		},
+		"trailer": {
+			first: "POST /v1/jobs" + post + "Transfer-Encoding: chunked\r\n\r\n0\r\n", text: "X-A: b\r\n",
+			answer: "unreadable-body",
+		},
+		"after Expect": {
+			first: "POST /v1/jobs" + post + "Expect: 100-continue\r\nContent-Length: 100\r\n\r\n", text: " ",
+			answer: "unreadable-body",
+		},
+		"body of a wrong type": {
+			first: "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", text: " ",
+			answer: "unsupported-media-type",
+		},
+		"body of nothing": {
+			first: "POST /nowhere" + post + "Content-Length: 100\r\n\r\n", text: " ", answer: "not-found",
+		},
+		"body of a GET": {
+			first: "GET /v1/jobs/ID HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n", text: " ",
+			answer: "unreadable-body",
+		},
+		"body of a wait": {
+			first: "GET /v1/jobs/ID HTTP/1.1\r\nHost: localhost\r\nPrefer: wait=30\r\n" +
+				"Content-Length: 100\r\n\r\n",
+			text: " ", answer: "unreadable-body",
+		},
+		"body of an event stream": {
+			first: "GET /v1/jobs/ID/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n",
+			text:  " ", answer: "unreadable-body",
+		},
+		"body of a tenant's settings": {
+			admin: true, first: "PATCH /v1/tenants/a" + post + "Content-Length: 100\r\n\r\n", text: " ",
+			answer: "unreadable-body",
+		},
+		"body of a scrape": {
+			admin: true, first: "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n",
+			text: " ",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -123,7 +162,8 @@ func TestSlowBodyWithinTheBounds(t *testing.T) {
 		body := `{"jobs":[{"type":"t","payload":"` + strings.Repeat("x", contract.MaxBatchBody-100) + `"}]}`
 		start := time.Now()
 		go func() {
-			_, err := fmt.Fprintf(conn, "POST /v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
+			_, err := fmt.Fprintf(conn, "POST /v1/jobs/batch HTTP/1.1\r\nHost: x\r\n"+
+				"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
 			for rest := body; err == nil && rest != ""; {
 				n := min(len(rest), deadline.BodyStep+deadline.BodyStep/8)
 				<-time.After(time.Second)
@@ -156,14 +196,15 @@ func TestSlowReadersAreCut(t *testing.T) {
 		id := b.submit(plainJob, nil).job.ID
 		conn := l.dial()
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "GET /v1/jobs/"+id+" HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(conn,
+			"GET /v1/jobs/"+id+" HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(20 * time.Second)
 		b.queue.Finish(id, shaper.Succeeded, nil, nil)
 		<-time.After(longest)
 		synctest.Wait()
-		if _, err := io.WriteString(conn, "GET /livez"); err == nil { // nobody reads any more
+		if _, err := io.WriteString(conn, "GET /livez"); err == nil { // it is no longer read
 			t.Error("the connection is open")
 		}
 	})
@@ -197,7 +238,8 @@ func silent(t *testing.T, conn net.Conn, tenant string, size int) (answer chan s
 		got, _ := io.ReadAll(conn)
 		answer <- string(got)
 	}()
-	fmt.Fprintf(conn, "POST /v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nSluice-Tenant: %s\r\nContent-Length: %d\r\n\r\n", tenant, size)
+	fmt.Fprintf(conn, "POST /v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+
+		"Sluice-Tenant: %s\r\nContent-Length: %d\r\n\r\n", tenant, size)
 	if _, err := io.WriteString(conn, strings.Repeat(" ", size-10)); err != nil {
 		t.Error(err)
 	}
@@ -248,7 +290,8 @@ func TestSilentBodies(t *testing.T) {
 func TestWaitHoldsNoBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		go b.intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=20"}, `{"type":"t","payload":"`+strings.Repeat("x", 100<<10)+`"}`)
+		go b.intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=20"},
+			`{"type":"t","payload":"`+strings.Repeat("x", 100<<10)+`"}`)
 		synctest.Wait()
 		if n := b.s.bodies.Count(); n != 0 || b.queue.Watching() != 1 {
 			t.Errorf("%d bytes held, %d wait", n, b.queue.Watching())
@@ -266,13 +309,16 @@ func TestRequestsAreShared(t *testing.T) {
 			go b.intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=20", "Sluice-Tenant": "loud"}, plainJob)
 		}
 		synctest.Wait()
-		b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "loud"}, plainJob).want(t, http.StatusTooManyRequests, "rate-limited")
-		b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "quiet"}, plainJob).want(t, http.StatusAccepted, "")
+		b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "loud"}, plainJob).want(t,
+			http.StatusTooManyRequests, "rate-limited")
+		b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "quiet"}, plainJob).want(t,
+			http.StatusAccepted, "")
 		for _, id := range b.queue.IDs() {
 			b.queue.Finish(id, shaper.Succeeded, nil, nil)
 		}
 		synctest.Wait()
-		b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "loud"}, plainJob).want(t, http.StatusAccepted, "")
+		b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "loud"}, plainJob).want(t,
+			http.StatusAccepted, "")
 		if n := b.s.requests.Count(); n != 0 {
 			t.Errorf("%d requests are under way", n)
 		}

@@ -38,7 +38,9 @@ func TestCallbackURL(t *testing.T) {
 	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || len(got.Items) != 2 {
 		t.Fatalf("%v %s", err, r.Body)
 	}
-	if one, two := b.queue.Submission(got.Items[0].Job.ID).CallbackURL, b.queue.Submission(got.Items[1].Job.ID).CallbackURL; one == "" || two != "" {
+	one, two := b.queue.Submission(got.Items[0].Job.ID).CallbackURL,
+		b.queue.Submission(got.Items[1].Job.ID).CallbackURL
+	if one == "" || two != "" {
 		t.Errorf("callback URLs %q and %q", one, two)
 	}
 }
@@ -53,7 +55,8 @@ func TestRefusedCallbackURL(t *testing.T) {
 		fields     []string
 	}{
 		{"/v1/jobs", bad, []string{"callback_url"}},
-		{"/v1/jobs/batch", `{"jobs":[` + good + `,` + bad + `,` + bad + `],"atomic":true}`, []string{"jobs[1].callback_url", "jobs[2].callback_url"}},
+		{"/v1/jobs/batch", `{"jobs":[` + good + `,` + bad + `,` + bad + `],"atomic":true}`,
+			[]string{"jobs[1].callback_url", "jobs[2].callback_url"}},
 		{"/v1/jobs/batch", `{"jobs":[` + bad + strings.Repeat(`,`+bad, 99) + `],"atomic":true}`, nil},
 	} {
 		r := b.intake.do(t, "POST", c.path, nil, c.body)
@@ -62,7 +65,8 @@ func TestRefusedCallbackURL(t *testing.T) {
 			t.Errorf("%s", r.Body)
 		}
 		for i, field := range c.fields {
-			if i >= len(r.problem.Errors) || r.problem.Errors[i] != (wire.FieldError{Field: field, Kind: "string", Rule: "must lead to a public address"}) {
+			if i >= len(r.problem.Errors) || r.problem.Errors[i] != (wire.FieldError{Field: field,
+				Kind: "string", Rule: "must lead to a public address"}) {
 				t.Errorf("want %s: %s", field, r.Body)
 			}
 		}

@@ -29,22 +29,30 @@ import (
 // Config is the settings of a Server, all that an embedder can set. The zero value of a field means
 // its default.
 type Config struct {
-	Routes        map[string]RouteInfo  // by name; jobs for other routes are refused
-	MaxBody       int64                 // bytes of a submission; default 262144
-	Auth          *auth.Authenticator   // finds the tenant of a request; nil: the header Sluice-Tenant, unchecked
-	Headers       HeaderMode            // rate limit headers; default HeadersBoth
-	AdminToken    string                // empty: the admin listener answers to loopback names only
-	AdminSubmit   bool                  // accept test jobs on the admin listener
-	AdminHosts    []string              // further Host names that it answers to without a token
-	Version       VersionInfo           // the answer of GET /version
-	Registerer    prometheus.Registerer // nil: metrics are not registered
-	Gatherer      prometheus.Gatherer   // nil: no /metrics
-	Logger        *slog.Logger          // default slog.Default()
-	Traces        *spans.Tracer         // one span per submission; nil: none, and jobs carry the client's traceparent
-	StatusTenants []string              // tenants with gauges of their own, the others share one; nil: no gauges by tenant
-	TopTenants    int                   // instead: how many tenants with the deepest queues have gauges, 0 to 100
-	MaxStreams    int                   // event streams at once; default 1000
-	StatusRate    shaper.Rate           // reads of jobs by one tenant, with a burst of one second; zero: unlimited
+	Routes  map[string]RouteInfo // by name; jobs for other routes are refused
+	MaxBody int64                // bytes of a submission; default 262144
+	// Auth finds the tenant of a request; nil: the header Sluice-Tenant names it, unchecked.
+	Auth        *auth.Authenticator
+	Headers     HeaderMode            // rate limit headers; default HeadersBoth
+	AdminToken  string                // empty: the admin listener answers to loopback names only
+	AdminSubmit bool                  // accept test jobs on the admin listener
+	AdminHosts  []string              // further Host names that it answers to without a token
+	Version     VersionInfo           // the answer of GET /version
+	Registerer  prometheus.Registerer // nil: metrics are not registered
+	Gatherer    prometheus.Gatherer   // nil: no /metrics
+	Logger      *slog.Logger          // default slog.Default()
+	// Traces makes one span per submission; nil: none, and jobs carry the client's traceparent.
+	Traces *spans.Tracer
+	// StatusTenants lists the tenants with gauges of their own; the others share one. Nil: no
+	// gauges by tenant.
+	StatusTenants []string
+	// TopTenants is used instead of StatusTenants: the number of tenants with the deepest queues
+	// that have gauges, 0 to 100.
+	TopTenants int
+	MaxStreams int // event streams at once; default 1000
+	// StatusRate bounds the reads of jobs by one tenant, with a burst of one second; zero:
+	// unlimited.
+	StatusRate shaper.Rate
 	// CheckCallback checks a callback URL. Its error is the rule that the URL breaks, such as "must
 	// be an http or https URL with a host", and must not quote the URL. nil: jobs have no
 	// callbacks.
@@ -68,7 +76,7 @@ type Config struct {
 	// loopback names and Hosts only, so that web pages of other sites cannot reach it through a
 	// browser.
 	LocalOnly bool
-	Hosts     []string
+	Hosts     []string // further Host names of the intake, see LocalOnly
 	// MaxRequests bounds the requests of clients that the intake handles at once; default 10000.
 	MaxRequests int
 	// TenantShare and AddressShare bound the shares of one tenant and one address in requests,
@@ -80,7 +88,7 @@ type Config struct {
 // defaultRequests is the default of Config.MaxRequests.
 const defaultRequests = 10_000
 
-// RouteInfo is what the intake needs of a route.
+// RouteInfo is the part of a route that the intake needs.
 type RouteInfo struct {
 	MaxAttempts int // deliveries until a job is dead; at least 1
 }
@@ -109,7 +117,8 @@ func (c *Config) setDefaults() {
 func (c Config) validate() error {
 	var errs []error
 	if c.MaxBody < 1 || c.MaxBody > contract.MaxBatchBody {
-		errs = append(errs, fmt.Errorf("api: max body: %d: must be from 1 to %d bytes", c.MaxBody, contract.MaxBatchBody))
+		errs = append(errs, fmt.Errorf("api: max body: %d: must be from 1 to %d bytes", c.MaxBody,
+			contract.MaxBatchBody))
 	}
 	if !slices.Contains([]HeaderMode{HeadersIETF, HeadersLegacy, HeadersBoth, HeadersNone}, c.Headers) {
 		errs = append(errs, fmt.Errorf("api: headers: %q: must be ietf, legacy, both or none", c.Headers))
@@ -138,7 +147,8 @@ func (c Config) validate() error {
 	}
 	for path := range c.AdminPages {
 		if !strings.HasPrefix(path, "/") || strings.HasSuffix(path, "/") || strings.ContainsAny(path, "{}*") {
-			errs = append(errs, fmt.Errorf("api: admin page %q: must be a path that begins with a slash and does not end with one", path))
+			errs = append(errs, fmt.Errorf("api: admin page %q: must be a path that begins with a slash "+
+				"and does not end with one", path))
 		}
 	}
 	for _, name := range c.StatusTenants {
@@ -156,9 +166,9 @@ type HeaderMode = ratelimit.Mode
 const (
 	HeadersIETF   = ratelimit.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
 	HeadersLegacy = ratelimit.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
-	HeadersBoth   = ratelimit.Both
+	HeadersBoth   = ratelimit.Both   // the default
 	HeadersNone   = ratelimit.None
 )
 
-// Percent is the share of a resource that one client may use at once.
+// Percent is the share of a resource that one client may use at once, 1 to 100.
 type Percent = budget.Percent

@@ -21,10 +21,12 @@ const (
 	streamLife     = 10 * time.Minute       // then the client opens another one
 	streamPoll     = 250 * time.Millisecond // how often the job is read for changes without a signal
 	streamGuard    = time.Second            // how often a stream checks its credential
-	streamBeat     = 15 * time.Second       // between two heartbeats; proxies close streams that are silent for a minute
-	streamPatience = 10 * time.Second       // how long one write may take before the client counts as gone
-	streamSetup    = 5 * time.Second        // how long the store may take to begin the watch
-	streamRetry    = time.Second            // how soon a client should open the stream again after its end
+	// streamBeat is the time between two heartbeats; proxies close streams that are silent for a
+	// minute.
+	streamBeat     = 15 * time.Second
+	streamPatience = 10 * time.Second // how long one write may take before the client counts as gone
+	streamSetup    = 5 * time.Second  // how long the store may take to begin the watch
+	streamRetry    = time.Second      // how soon a client should open the stream again after its end
 )
 
 // streamJob is GET /v1/jobs/{id}/events. It refuses what can be refused, before the stream begins.
@@ -38,7 +40,8 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	}
 	holder := budget.Owner{Tenant: tenant, Address: s.addressOf(c.r)}
 	if full := s.streams.Take(holder, 1); full != budget.Unbound {
-		return nil, problem.TooManyStreams.With(full.Text("event streams") + "; poll the job instead").RetryIn(5 * time.Second)
+		return nil, problem.TooManyStreams.With(full.Text("event streams") + "; poll the job instead").
+			RetryIn(5 * time.Second)
 	}
 	release := func() { s.streams.Give(holder, 1) }
 	taken := false
@@ -64,7 +67,10 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	if towire.Job(job).Done && c.r.Header.Get("Last-Event-ID") == eventID(job) {
 		return &answer{status: http.StatusNoContent}, nil // after which an EventSource does not reconnect
 	}
-	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}}}
+	a := &answer{
+		status: http.StatusOK,
+		header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}},
+	}
 	if c.r.Method == http.MethodHead {
 		return a, nil
 	}
@@ -82,7 +88,9 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 // sendStates sends the job, and again after each change of its state. It returns when the job is
 // done, the stream reaches its age limit, the client disconnects or loses its permission, or the
 // server drains. The watch reports the end at once; other changes are found by polling.
-func (s *Server) sendStates(ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}, allowed func() bool) {
+func (s *Server) sendStates(
+	ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}, allowed func() bool,
+) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
 	poll := time.NewTicker(streamPoll)

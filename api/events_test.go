@@ -40,7 +40,9 @@ func (p *tape) Flush() {
 }
 
 // follow reads the stream of the job to its end.
-func (b *bench) follow(ctx context.Context, id string, h headers) (notes []string, took time.Duration, got *httptest.ResponseRecorder) {
+func (b *bench) follow(
+	ctx context.Context, id string, h headers,
+) (notes []string, took time.Duration, got *httptest.ResponseRecorder) {
 	b.t.Helper()
 	r := httptest.NewRequest(http.MethodGet, "/v1/jobs/"+id+"/events", nil).WithContext(ctx)
 	for k, v := range h {
@@ -73,28 +75,38 @@ func TestEventStreams(t *testing.T) {
 		want  []string
 		took  time.Duration
 	}{
-		{"the end is sent at once", []step{{310 * ms, finish(shaper.Succeeded)}}, []string{"0s queued", "310ms succeeded"}, 310 * ms},
+		{"the end is sent at once", []step{{310 * ms, finish(shaper.Succeeded)}},
+			[]string{"0s queued", "310ms succeeded"}, 310 * ms},
 		{"done already", []step{{-1, finish(shaper.Dead)}}, []string{"0s dead"}, 0},
-		{"an end that nobody signals is found", []step{{310 * ms, become(shaper.Dead)}}, []string{"0s queued", "500ms dead"}, 500 * ms},
+		{"an end that nobody signals is found", []step{{310 * ms, become(shaper.Dead)}},
+			[]string{"0s queued", "500ms dead"}, 500 * ms},
 		{"leased, retrying, leased, succeeded", []step{
-			{310 * ms, become(shaper.Leased)}, {910 * ms, become(shaper.Retrying)}, {1910 * ms, become(shaper.Leased)}, {1950 * ms, finish(shaper.Succeeded)},
+			{310 * ms, become(shaper.Leased)}, {910 * ms, become(shaper.Retrying)},
+			{1910 * ms, become(shaper.Leased)}, {1950 * ms, finish(shaper.Succeeded)},
 		}, []string{"0s queued", "500ms leased", "1s retrying", "1.95s succeeded"}, 1950 * ms},
 		{"a short state is not seen", []step{
-			{310 * ms, become(shaper.Leased)}, {320 * ms, become(shaper.Retrying)}, {time.Second + ms, finish(shaper.Cancelled)},
+			{310 * ms, become(shaper.Leased)}, {320 * ms, become(shaper.Retrying)},
+			{time.Second + ms, finish(shaper.Cancelled)},
 		}, []string{"0s queued", "500ms retrying", "1.001s cancelled"}, 1001 * ms},
 		{"another departure is news though the state is not", []step{
 			{310 * ms, become(shaper.Leased)}, {610 * ms, become(shaper.Leased)}, {910 * ms, finish(shaper.Expired)},
 		}, []string{"0s queued", "500ms leased", "750ms leased", "910ms expired"}, 910 * ms},
-		{"a signal without news", []step{{310 * ms, func(b *bench, id string) { b.queue.Signal(id) }}, {400 * ms, finish(shaper.Succeeded)}},
+		{"a signal without news", []step{{310 * ms, func(b *bench, id string) {
+			b.queue.Signal(id)
+		}}, {400 * ms, finish(shaper.Succeeded)}},
 			[]string{"0s queued", "400ms succeeded"}, 400 * ms},
 		{"a heartbeat, then the end", []step{{20 * time.Second, finish(shaper.Succeeded)}},
 			[]string{"0s queued", "15s beat", "20s succeeded"}, 20 * time.Second},
-		{"the server drains", []step{{310 * ms, func(b *bench, _ string) { b.s.Drain() }}}, []string{"0s queued"}, 310 * ms},
+		{"the server drains", []step{{310 * ms, func(b *bench, _ string) {
+			b.s.Drain()
+		}}}, []string{"0s queued"}, 310 * ms},
 		{"the server drains, and there is news", []step{{310 * ms, func(b *bench, id string) {
 			b.queue.Change(id, shaper.Leased, nil, nil)
 			b.s.Drain()
 		}}}, []string{"0s queued", "310ms leased"}, 310 * ms},
-		{"the server drains before", []step{{-1, func(b *bench, _ string) { b.s.Drain() }}}, []string{"0s queued"}, 0},
+		{"the server drains before", []step{{-1, func(b *bench, _ string) {
+			b.s.Drain()
+		}}}, []string{"0s queued"}, 0},
 		{"the store is away for a while", []step{
 			{310 * ms, fail(queue.ErrUnavailable)}, {320 * ms, become(shaper.Succeeded)}, {2310 * ms, fail(nil)},
 		}, []string{"0s queued", "2.5s succeeded"}, 2500 * ms},
@@ -137,10 +149,12 @@ func TestEventStreamLivesTenMinutes(t *testing.T) {
 		b := newBench(t)
 		id := b.submit(plainJob, nil).job.ID
 		notes, took, got := b.follow(t.Context(), id, nil)
-		if took != 10*time.Minute || notes[0] != "0s queued" || notes[1] != "15s beat" || notes[2] != "30s beat" || len(notes) < 40 || len(notes) > 41 {
+		if took != 10*time.Minute || notes[0] != "0s queued" || notes[1] != "15s beat" ||
+			notes[2] != "30s beat" || len(notes) < 40 || len(notes) > 41 {
 			t.Errorf("after %v: %q", took, notes)
 		}
-		if !strings.HasPrefix(got.Body.String(), "retry: 1000\n\nid: ") || got.Header().Get("Content-Type") != "text/event-stream" ||
+		if !strings.HasPrefix(got.Body.String(), "retry: 1000\n\nid: ") ||
+			got.Header().Get("Content-Type") != "text/event-stream" ||
 			got.Header().Get("X-Accel-Buffering") != "no" {
 			t.Errorf("%v %.100q", got.Header(), got.Body)
 		}
@@ -170,10 +184,12 @@ func TestEventStreamAfterTheEnd(t *testing.T) {
 	if r.Code != http.StatusOK || len(events) != 1 || !events[0].job(t).Done {
 		t.Fatalf("%d %s", r.Code, r.Body)
 	}
-	if r := b.intake.do(t, "GET", path, headers{"Last-Event-ID": events[0].ID}, ""); r.Code != http.StatusNoContent || r.Body.Len() != 0 {
+	if r := b.intake.do(t, "GET", path, headers{"Last-Event-ID": events[0].ID},
+		""); r.Code != http.StatusNoContent || r.Body.Len() != 0 {
 		t.Errorf("%d %s", r.Code, r.Body)
 	}
-	if r := b.intake.do(t, "HEAD", path, nil, ""); r.Code != http.StatusOK || r.Body.Len() != 0 || r.Header().Get("Content-Type") != "text/event-stream" {
+	if r := b.intake.do(t, "HEAD", path, nil, ""); r.Code != http.StatusOK || r.Body.Len() != 0 ||
+		r.Header().Get("Content-Type") != "text/event-stream" {
 		t.Errorf("HEAD: %d %v %s", r.Code, r.Header(), r.Body)
 	}
 	if n := b.queue.Watching(); n != 0 || b.s.streams.Count() != 0 {
@@ -194,7 +210,8 @@ func TestEventStreamsAreBounded(t *testing.T) {
 		if after := r.Header().Get("Retry-After"); after != "5" && after != "6" {
 			t.Errorf("Retry-After %q", r.Header().Get("Retry-After"))
 		}
-		if text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String(); !strings.Contains(text, "sluice_event_streams 2\n") {
+		text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
+		if !strings.Contains(text, "sluice_event_streams 2\n") {
 			t.Errorf("metrics: %s", text)
 		}
 		b.queue.Finish(id, shaper.Succeeded, nil, nil)
@@ -233,7 +250,8 @@ func TestEventStreamOverAConnection(t *testing.T) {
 		}()
 		text, err := io.ReadAll(r.Body)
 		r.Body.Close()
-		if err != nil || !strings.Contains(string(text), `"succeeded"`) || strings.Count(string(text), ": alive") != 20 ||
+		if err != nil || !strings.Contains(string(text), `"succeeded"`) ||
+			strings.Count(string(text), ": alive") != 20 ||
 			time.Since(start) != 5*time.Minute+time.Second {
 			t.Errorf("after %v: %v %s", time.Since(start), err, text)
 		}

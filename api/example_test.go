@@ -21,17 +21,20 @@ func ExampleNew() {
 	ctx := context.Background()
 	q, _ := queue.Connect(ctx, queue.EngineOptions{Embedded: true}, queue.Options{})
 	defer q.Close()
-	server, err := api.New(api.BackendOf(q), api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
+	server, err := api.New(api.BackendOf(q),
+		api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
 	if err != nil {
 		panic(err)
 	}
 	defer server.End()
 
-	r := httptest.NewRequest(http.MethodPost, "/v1/jobs", strings.NewReader(`{"type":"order.create","payload":{"sku":1}}`))
+	r := httptest.NewRequest(http.MethodPost, "/v1/jobs",
+		strings.NewReader(`{"type":"order.create","payload":{"sku":1}}`))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
 	server.Intake().ServeHTTP(w, r)
-	fmt.Println(w.Code, strings.HasPrefix(w.Header().Get("Location"), "/v1/jobs/"), w.Header().Get("X-RateLimit-Remaining"))
+	fmt.Println(w.Code, strings.HasPrefix(w.Header().Get("Location"), "/v1/jobs/"),
+		w.Header().Get("X-RateLimit-Remaining"))
 	// Output: 202 true 999
 }
 
@@ -47,7 +50,8 @@ func ExampleServer_Run() {
 		if err != nil {
 			return err
 		}
-		w, err := worker.New(q, worker.Config{Routes: map[string]worker.Route{"default": {URL: "http://127.0.0.1:9000/"}}})
+		w, err := worker.New(q,
+			worker.Config{Routes: map[string]worker.Route{"default": {URL: "http://127.0.0.1:9000/"}}})
 		if err != nil {
 			return err
 		}

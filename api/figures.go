@@ -54,13 +54,15 @@ func tableOf(query url.Values) (table, error) {
 		return t, problem.Invalid("query.sort", "string", "must be depth, oldest_wait, refused or name")
 	}
 	if len(query.Get("q")) > contract.MaxSearch {
-		return t, problem.Invalid("query.q", "string", "must have at most "+strconv.Itoa(contract.MaxSearch)+" bytes")
+		return t, problem.Invalid("query.q", "string",
+			"must have at most "+strconv.Itoa(contract.MaxSearch)+" bytes")
 	}
 	var err error
 	if query.Get("limit") == "0" {
 		t.limit = 0
 	} else if t.limit, err = request.PageLimit(query, contract.DefaultPage, contract.MaxLines); err != nil {
-		return t, problem.Invalid("query.limit", "string", "must be a whole number from 0 to "+strconv.Itoa(contract.MaxLines))
+		return t, problem.Invalid("query.limit", "string",
+			"must be a whole number from 0 to "+strconv.Itoa(contract.MaxLines))
 	}
 	return t, nil
 }
@@ -78,16 +80,21 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 			return nil, err
 		}
 	}
-	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}}}
+	a := &answer{
+		status: http.StatusOK,
+		header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}},
+	}
 	if c.r.Method == http.MethodHead {
 		return a, nil
 	}
 	watch, err := s.live.Watch(view)
 	switch {
 	case errors.Is(err, live.ErrTooMany):
-		return nil, problem.TooManyStreams.With("the process has reached its limit of streams of figures").RetryIn(5 * time.Second)
+		return nil, problem.TooManyStreams.With("the process has reached its limit of streams of figures").
+			RetryIn(5 * time.Second)
 	case err != nil:
-		return nil, problem.ShuttingDown.With("open the stream again; another instance will serve it").RetryIn(time.Second)
+		return nil, problem.ShuttingDown.With("open the stream again; another instance will serve it").
+			RetryIn(time.Second)
 	}
 	a.stream = func(w http.ResponseWriter) {
 		defer watch.Close()
@@ -95,7 +102,8 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 		defer s.metrics.streams.Dec()
 		allowed := s.operator()
 		f := figureStream{
-			server: s, out: newEventWriter(w), watch: watch, table: t, allowed: func() bool { return allowed(c.r) == nil },
+			server: s, out: newEventWriter(w), watch: watch, table: t,
+			allowed: func() bool { return allowed(c.r) == nil },
 		}
 		f.send(c.r.Context())
 	}
@@ -152,7 +160,8 @@ func (f *figureStream) add(n live.News) error {
 	if n.Overview != nil {
 		if !f.past {
 			f.past = true
-			errs = append(errs, f.out.add(contract.HistoryEvent, towire.History(n.Overview, f.server.live, f.server.arrivals)))
+			errs = append(errs, f.out.add(contract.HistoryEvent, towire.History(n.Overview, f.server.live,
+				f.server.arrivals)))
 		}
 		errs = append(errs, f.out.add(contract.OverviewEvent, towire.Overview(*n.Overview)))
 	}
@@ -162,7 +171,8 @@ func (f *figureStream) add(n live.News) error {
 	if n.Tenant != nil {
 		if !f.tenantPast {
 			f.tenantPast = true
-			errs = append(errs, f.out.add(contract.TenantHistoryEvent, towire.TenantHistory(n.Tenant, f.server.live, f.server.arrivals)))
+			errs = append(errs, f.out.add(contract.TenantHistoryEvent,
+				towire.TenantHistory(n.Tenant, f.server.live, f.server.arrivals)))
 		}
 		errs = append(errs, f.out.add(contract.TenantEvent, towire.TenantNow(n.Tenant)))
 	}
@@ -178,7 +188,9 @@ func (t table) lines(c *live.Scan) wire.TenantLines {
 		}
 	}
 	out := wire.TenantLines{At: c.At.UTC(), Matching: len(matching), Items: []wire.TenantLine{}}
-	for _, b := range towire.Firsts(matching, t.limit, func(a, b *queue.Brief) int { return cmp.Or(t.order(a, b), cmp.Compare(a.Name, b.Name)) }) {
+	for _, b := range towire.Firsts(matching, t.limit, func(a, b *queue.Brief) int {
+		return cmp.Or(t.order(a, b), cmp.Compare(a.Name, b.Name))
+	}) {
 		out.Items = append(out.Items, towire.Line(b))
 	}
 	return out

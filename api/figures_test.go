@@ -108,29 +108,35 @@ func TestStreamOfFigures(t *testing.T) {
 		b.queue.Finish(done, shaper.Succeeded, nil, nil)
 		r := b.rollFor(1100*time.Millisecond, "?tenant=other&q=ACME&sort=name&limit=1", 0)
 		want := []string{
-			"0s history", "0s overview", "0s tenant_history", "0s tenant", "0s tenants", "250ms overview", "250ms tenant", "500ms overview", "500ms tenant", "750ms overview", "750ms tenant",
+			"0s history", "0s overview", "0s tenant_history", "0s tenant", "0s tenants", "250ms overview",
+			"250ms tenant", "500ms overview", "500ms tenant", "750ms overview", "750ms tenant",
 			"1s overview", "1s tenant", "1s tenants",
 		}
 		// What comes at one instant comes in any order.
-		inOrder := func(a, b string) int { return cmp.Or(cmp.Compare(offset(t, a), offset(t, b)), cmp.Compare(a, b)) }
+		inOrder := func(a, b string) int {
+			return cmp.Or(cmp.Compare(offset(t, a), offset(t, b)), cmp.Compare(a, b))
+		}
 		got := slices.SortedFunc(slices.Values(r.notes), inOrder)
 		slices.SortFunc(want, inOrder)
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		h := r.Header()
-		if h.Get("Content-Type") != "text/event-stream" || h.Get("X-Accel-Buffering") != "no" || h.Get("Cache-Control") != "no-store" ||
+		if h.Get("Content-Type") != "text/event-stream" || h.Get("X-Accel-Buffering") != "no" ||
+			h.Get("Cache-Control") != "no-store" ||
 			!strings.HasPrefix(r.Body.String(), "retry: 1000\n\n") {
 			t.Errorf("%v %.40q", h, r.Body)
 		}
 		var o wire.Overview
 		r.last("overview", &o)
-		if o.Depth != 6 || !o.Store.OK || o.Store.Engine != "embedded" || o.Lateness != nil || time.Since(o.At) > time.Second {
+		if o.Depth != 6 || !o.Store.OK || o.Store.Engine != "embedded" || o.Lateness != nil ||
+			time.Since(o.At) > time.Second {
 			t.Errorf("the overview is %+v", o)
 		}
 		var lines wire.TenantLines
 		r.last("tenants", &lines)
-		if lines.Matching != 2 || len(lines.Items) != 1 || lines.Items[0].Tenant != "Acme two" || lines.Items[0].Depth != 2 || lines.Items[0].Capacity != 1000 {
+		if lines.Matching != 2 || len(lines.Items) != 1 || lines.Items[0].Tenant != "Acme two" ||
+			lines.Items[0].Depth != 2 || lines.Items[0].Capacity != 1000 {
 			t.Errorf("the tenants are %+v", lines)
 		}
 		var now wire.TenantNow
@@ -211,7 +217,9 @@ func TestStreamOfFiguresAtTheEnd(t *testing.T) {
 func TestStreamOfFiguresWhileTheStoreIsAway(t *testing.T) {
 	filmed(t, func(t *testing.T, b *bench) {
 		b.submit(plainJob, nil)
-		time.AfterFunc(1100*time.Millisecond, func() { b.queue.Fail(fmt.Errorf("%w: LOADING Redis", queue.ErrUnavailable)) })
+		time.AfterFunc(1100*time.Millisecond, func() {
+			b.queue.Fail(fmt.Errorf("%w: LOADING Redis", queue.ErrUnavailable))
+		})
 		r := b.rollFor(2*time.Second, "?tenant=default", 0)
 		var o wire.Overview
 		r.last("overview", &o)
@@ -243,7 +251,8 @@ func TestStreamsOfFiguresAreBounded(t *testing.T) {
 			}
 			all = append(all, w)
 		}
-		b.admin.do(t, http.MethodGet, "/v1/stream", nil, "").want(t, http.StatusServiceUnavailable, "too-many-streams")
+		b.admin.do(t, http.MethodGet, "/v1/stream", nil, "").want(t, http.StatusServiceUnavailable,
+			"too-many-streams")
 		all[0].Close()
 		if r := b.rollFor(time.Second, "", 0); len(r.events) == 0 {
 			t.Error("no events once there is room")
@@ -258,9 +267,11 @@ func TestStreamOfFiguresRefuses(t *testing.T) {
 	b := newBench(t)
 	defer b.s.End()
 	for query, field := range map[string]string{
-		"?limit=501": "query.limit", "?limit=-1": "query.limit", "?limit=": "query.limit", "?limit=x": "query.limit", "?sort=rate": "query.sort", "?sort=": "query.sort",
-		"?tenant=": "query.tenant", "?tenant=a%00b": "query.tenant", "?tenant=" + strings.Repeat("t", 256): "query.tenant",
-		"?q=" + strings.Repeat("q", 256): "query.q", "?page=2": "query.page", "?q=a&q=b": "query.q",
+		"?limit=501": "query.limit", "?limit=-1": "query.limit", "?limit=": "query.limit",
+		"?limit=x": "query.limit", "?sort=rate": "query.sort", "?sort=": "query.sort",
+		"?tenant=": "query.tenant", "?tenant=a%00b": "query.tenant",
+		"?tenant=" + strings.Repeat("t", 256): "query.tenant",
+		"?q=" + strings.Repeat("q", 256):      "query.q", "?page=2": "query.page", "?q=a&q=b": "query.q",
 	} {
 		r := b.admin.do(t, http.MethodGet, "/v1/stream"+query, nil, "")
 		r.want(t, http.StatusUnprocessableEntity, "invalid-request")
@@ -284,13 +295,16 @@ func TestFiguresAreGuarded(t *testing.T) {
 	defer b.s.End()
 	for _, path := range []string{"/v1/stats", "/v1/stream"} {
 		b.admin.do(t, http.MethodGet, path, nil, "").want(t, http.StatusUnauthorized, "unauthorized")
-		if r := b.admin.do(t, http.MethodHead, path, headers{"Authorization": "Bearer open sesame, please"}, ""); r.Code != http.StatusOK {
+		r := b.admin.do(t, http.MethodHead, path, headers{"Authorization": "Bearer open sesame, please"}, "")
+		if r.Code != http.StatusOK {
 			t.Errorf("%s with the token: %d", path, r.Code)
 		}
 	}
 	b = newBench(t)
 	defer b.s.End()
-	for _, h := range []headers{{"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}} {
+	for _, h := range []headers{
+		{"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"},
+	} {
 		b.admin.do(t, http.MethodGet, "/v1/stream", h, "").want(t, http.StatusForbidden, "forbidden")
 	}
 }
@@ -306,7 +320,8 @@ func TestOrdersOfTenants(t *testing.T) {
 		query string
 		want  string
 	}{
-		{"", "a b É d c"}, {"sort=depth", "a b É d c"}, {"sort=refused", "b d a c É"}, {"sort=oldest_wait", "a d b c É"}, {"sort=name", "a b c d É"},
+		{"", "a b É d c"}, {"sort=depth", "a b É d c"}, {"sort=refused", "b d a c É"},
+		{"sort=oldest_wait", "a d b c É"}, {"sort=name", "a b c d É"},
 		{"sort=name&limit=2", "a b"}, {"q=A", "a"}, {"q=%C3%A9", "É"}, {"q=zz", ""},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/?"+tt.query, nil)
@@ -327,7 +342,9 @@ func TestOrdersOfTenants(t *testing.T) {
 // A line shows all rates: the effective one is the strictest of them.
 func TestLinesShowFurtherRates(t *testing.T) {
 	day := shaper.Pace{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}
-	line := towire.Line(&queue.Brief{Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day}})
+	line := towire.Line(&queue.Brief{
+		Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day},
+	})
 	want := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
 	if len(line.Rates) != 1 || line.Rates[0] != want {
 		t.Errorf("%+v", line)
@@ -377,7 +394,10 @@ func TestStreamOfFiguresOverAConnection(t *testing.T) {
 func TestHeldDeadAndRoutes(t *testing.T) {
 	b := newBench(t)
 	until := time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("", 3600))
-	b.queue.Hold("acme", queue.Figures{HeldUntil: until, HeldBy: queue.HoldCause{By: queue.HeldByBreaker, Status: 502}, Dead: 317, DeadTotal: 564})
+	b.queue.Hold("acme", queue.Figures{
+		HeldUntil: until, HeldBy: queue.HoldCause{By: queue.HeldByBreaker, Status: 502}, Dead: 317,
+		DeadTotal: 564,
+	})
 	held := `"held_until":"2026-03-01T11:00:00Z","held_by":"breaker","held_status":502`
 	for _, part := range []string{held, `"dead":317,"dead_total":564`} {
 		for _, path := range []string{"/v1/tenants/acme", "/v1/tenants"} {
@@ -390,21 +410,28 @@ func TestHeldDeadAndRoutes(t *testing.T) {
 		return reports.RouteLoad{Breaker: state, InFlight: flying, Ended: ended, Failed: failed}
 	}
 	b.queue.Work(reports.Workers{Live: 2, Routes: map[string]reports.RouteLoad{
-		"default": load(reports.BreakerClosed, 3, 10, 0), "gone": load(reports.BreakerHalfOpen, 0, 1, 0), "away": load(reports.BreakerOpen, 0, 0, 0),
+		"default": load(reports.BreakerClosed, 3, 10, 0), "gone": load(reports.BreakerHalfOpen, 0, 1, 0),
+		"away": load(reports.BreakerOpen, 0, 0, 0),
 	}})
-	routes := `[{"route":"away","breaker":"open","in_flight":0,"ended":0,"failed":0},{"route":"gone","breaker":"half-open","in_flight":0,"ended":1,"failed":0},` +
-		`{"route":"default","breaker":"closed","in_flight":3,"ended":10,"failed":0},{"route":"other","breaker":"closed","in_flight":0,"ended":0,"failed":0}]`
-	if r := b.admin.do(t, "GET", "/v1/routes", nil, ""); strings.TrimSpace(r.Body.String()) != `{"items":`+routes+`}` {
+	routes := `[{"route":"away","breaker":"open","in_flight":0,"ended":0,"failed":0},{"route":"gone",` +
+		`"breaker":"half-open","in_flight":0,"ended":1,"failed":0},` +
+		`{"route":"default","breaker":"closed","in_flight":3,"ended":10,"failed":0},{"route":"other",` +
+		`"breaker":"closed","in_flight":0,"ended":0,"failed":0}]`
+	if r := b.admin.do(t, "GET", "/v1/routes", nil,
+		""); strings.TrimSpace(r.Body.String()) != `{"items":`+routes+`}` {
 		t.Errorf("the routes are %s", r.Body)
 	}
-	if r := b.admin.do(t, "GET", "/v1/stats", nil, ""); !strings.Contains(r.Body.String(), `"routes":`+routes) || !strings.Contains(r.Body.String(), `"dead":317`) {
+	if r := b.admin.do(t, "GET", "/v1/stats", nil, ""); !strings.Contains(r.Body.String(),
+		`"routes":`+routes) || !strings.Contains(r.Body.String(), `"dead":317`) {
 		t.Errorf("the overview is %s", r.Body)
 	}
 	b.admin.do(t, "POST", "/v1/tenants/acme/unhold", nil, `{"reason":"mended"}`)
-	if r := b.admin.do(t, "GET", "/v1/tenants/acme", nil, ""); strings.Contains(r.Body.String(), "held_until") || strings.Contains(r.Body.String(), "mended") {
+	if r := b.admin.do(t, "GET", "/v1/tenants/acme", nil, ""); strings.Contains(r.Body.String(),
+		"held_until") || strings.Contains(r.Body.String(), "mended") {
 		t.Errorf("after the end of the hold: %s", r.Body)
 	}
-	if r := b.admin.do(t, "GET", "/v1/tenants/acme/history", nil, ""); !strings.Contains(r.Body.String(), `"action":"unhold","reason":"mended"`) {
+	if r := b.admin.do(t, "GET", "/v1/tenants/acme/history", nil, ""); !strings.Contains(r.Body.String(),
+		`"action":"unhold","reason":"mended"`) {
 		t.Errorf("the history is %s", r.Body)
 	}
 }

@@ -33,13 +33,17 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 	if rule := decode.TextRule(route, 1, wire.MaxTenantBytes); query.Has("route") && rule != "" {
 		return nil, problem.Invalid("query.route", "string", rule)
 	}
-	a := &answer{status: http.StatusOK, header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}}}
+	a := &answer{
+		status: http.StatusOK,
+		header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}},
+	}
 	if c.r.Method == http.MethodHead {
 		return a, nil
 	}
 	f, err := s.arrivals.Follow(name, route)
 	if errors.Is(err, arrivals.ErrTooMany) {
-		return nil, problem.TooManyStreams.With("the process has reached its limit of streams of arrivals").RetryIn(5 * time.Second)
+		return nil, problem.TooManyStreams.With("the process has reached its limit of streams of arrivals").
+			RetryIn(5 * time.Second)
 	}
 	if err != nil {
 		return nil, err
@@ -56,7 +60,9 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 
 // sendArrivals sends arrivals until the client disconnects or loses its permission, or the server
 // drains. Then it sends the rest.
-func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals.Follower, allowed func() bool) {
+func (s *Server) sendArrivals(
+	ctx context.Context, out *eventWriter, f *arrivals.Follower, allowed func() bool,
+) {
 	defer out.extend() // for the end of the answer
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
@@ -82,7 +88,8 @@ func (s *Server) sendArrivals(ctx context.Context, out *eventWriter, f *arrivals
 			continue
 		}
 		buf.Reset()
-		if err := towire.Encode(&buf, towire.Arrivals(came, lost)); err != nil || out.event(contract.ArrivalsEvent, buf.Bytes()) != nil {
+		err := towire.Encode(&buf, towire.Arrivals(came, lost))
+		if err != nil || out.event(contract.ArrivalsEvent, buf.Bytes()) != nil {
 			return
 		}
 		s.rest(ctx, followPause)

@@ -36,7 +36,8 @@ func (e *ear) Flush() {
 			e.t.Errorf("%s %s: %v", event.Event, event.Data, err)
 		}
 		for _, a := range came.Items {
-			e.notes = append(e.notes, fmt.Sprintf("%v: %s %s %d at %v", time.Since(e.began), a.Outcome, a.Route, a.Cost, a.At.Sub(e.began)))
+			e.notes = append(e.notes, fmt.Sprintf("%v: %s %s %d at %v", time.Since(e.began), a.Outcome,
+				a.Route, a.Cost, a.At.Sub(e.began)))
 		}
 	}
 	if strings.Contains(fresh, ": alive\n\n") {
@@ -47,7 +48,8 @@ func (e *ear) Flush() {
 // listen follows the arrivals of acme until ctx ends or the server drains.
 func (b *bench) listen(ctx context.Context, query string) *ear {
 	b.t.Helper()
-	r := httptest.NewRequest(http.MethodGet, "http://localhost/v1/tenants/acme/arrivals"+query, nil).WithContext(ctx)
+	r := httptest.NewRequest(http.MethodGet, "http://localhost/v1/tenants/acme/arrivals"+query, nil).
+		WithContext(ctx)
 	e := &ear{ResponseRecorder: httptest.NewRecorder(), began: time.Now(), t: b.t}
 	b.s.Admin().ServeHTTP(e, r)
 	b.admin.check(b.t, r, reply{ResponseRecorder: e.ResponseRecorder})
@@ -133,7 +135,8 @@ func TestFollowingThatIsRefused(t *testing.T) {
 	} {
 		b.admin.do(t, http.MethodGet, target, nil, "").want(t, want, "invalid-request")
 	}
-	if r := b.admin.do(t, http.MethodHead, "/v1/tenants/acme/arrivals", nil, ""); r.Code != http.StatusOK || r.Header().Get("Content-Type") != contract.StreamFormat {
+	r := b.admin.do(t, http.MethodHead, "/v1/tenants/acme/arrivals", nil, "")
+	if r.Code != http.StatusOK || r.Header().Get("Content-Type") != contract.StreamFormat {
 		t.Errorf("%d %v", r.Code, r.Header())
 	}
 	for range 32 {
@@ -143,5 +146,6 @@ func TestFollowingThatIsRefused(t *testing.T) {
 		}
 		defer f.Stop()
 	}
-	b.admin.do(t, http.MethodGet, "/v1/tenants/acme/arrivals", nil, "").want(t, http.StatusServiceUnavailable, "too-many-streams")
+	b.admin.do(t, http.MethodGet, "/v1/tenants/acme/arrivals", nil, "").want(t, http.StatusServiceUnavailable,
+		"too-many-streams")
 }

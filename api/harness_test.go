@@ -110,7 +110,8 @@ func (d document) do(t testing.TB, method, target string, h headers, body string
 		}
 	}
 	out := d.send(t, r)
-	if out.Code < 300 && body != "" && !strings.Contains(out.Body.String(), problem.URN) { // a batch is answered although jobs of it are malformed
+	// A batch is answered although jobs of it are malformed.
+	if out.Code < 300 && body != "" && !strings.Contains(out.Body.String(), problem.URN) {
 		d.checkTaken(t, r, body)
 	}
 	return out
@@ -136,7 +137,8 @@ var compiling sync.Mutex
 func (d document) schema(t testing.TB, method, path, where, format string) *jsonschema.Schema {
 	t.Helper()
 	escape := strings.NewReplacer("~", "~0", "/", "~1").Replace
-	at := "openapi.json#/paths/" + url.PathEscape(escape(path)) + "/" + strings.ToLower(method) + "/" + where + "/content/" + escape(format) + "/schema"
+	at := "openapi.json#/paths/" + url.PathEscape(escape(path)) + "/" + strings.ToLower(method) + "/" +
+		where + "/content/" + escape(format) + "/schema"
 	compiling.Lock() // a compiler is not for use by several at once, and streams check their events side by side
 	defer compiling.Unlock()
 	schema, err := d.compiler.Compile(at)
@@ -186,7 +188,8 @@ func (d document) check(t testing.TB, r *http.Request, got reply) {
 	if got.Code >= 400 {
 		var p wire.Problem
 		if err := json.Unmarshal(body, &p); err != nil || !names(response, p.Type) {
-			t.Errorf("%s %s: problem %q is not documented under %d: %v", r.Method, path, p.Type, got.Code, response["description"])
+			t.Errorf("%s %s: problem %q is not documented under %d: %v", r.Method, path, p.Type, got.Code,
+				response["description"])
 		}
 	}
 	content, _ := response["content"].(map[string]any)

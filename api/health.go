@@ -28,7 +28,8 @@ func (s *Server) readyz(c *call) (*answer, error) {
 	}
 	h := wire.Health{Status: "ok"}
 	if !s.backend.Agreement().InForce {
-		h.Detail = "the policies of this process's configuration file are not in force: another process has since applied others"
+		h.Detail = "the policies of this process's configuration file are not in force: another process " +
+			"has since applied others"
 	}
 	return ok(h), nil
 }

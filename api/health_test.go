@@ -15,10 +15,12 @@ func TestAnotherFileIsShown(t *testing.T) {
 		if differs {
 			b.queue.SetAgreement(queue.Agreement{Differing: 2})
 		}
-		if r := b.intake.do(t, "GET", "/readyz", nil, ""); r.Code != 200 || strings.Contains(r.Body.String(), "not in force") != differs {
+		if r := b.intake.do(t, "GET", "/readyz", nil, ""); r.Code != 200 ||
+			strings.Contains(r.Body.String(), "not in force") != differs {
 			t.Errorf("differs %v: /readyz is %d %s", differs, r.Code, r.Body)
 		}
-		if r := b.admin.do(t, "GET", "/v1/stats", nil, ""); r.Code != 200 || strings.Contains(r.Body.String(), `"differing_processes":2`) != differs {
+		if r := b.admin.do(t, "GET", "/v1/stats", nil, ""); r.Code != 200 ||
+			strings.Contains(r.Body.String(), `"differing_processes":2`) != differs {
 			t.Errorf("differs %v: /v1/stats is %d %s", differs, r.Code, r.Body)
 		}
 	}

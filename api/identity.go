@@ -46,7 +46,8 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 		return auth.Principal{}, problem.Invalid(request.TenantHeader, "array", "must not be repeated")
 	case len(values) == 1 && values[0] != who.Tenant:
 		s.metrics.refused(tenantRefusal)
-		return auth.Principal{}, problem.TenantMismatch.With(request.TenantHeader + " names another tenant than the credential's; leave it out")
+		return auth.Principal{}, problem.TenantMismatch.With(request.TenantHeader + " names another tenant " +
+			"than the credential's; leave it out")
 	}
 	return who, nil
 }
@@ -71,7 +72,8 @@ func (s *Server) secure(api huma.API) {
 	if s.cfg.Auth == nil {
 		return
 	}
-	const kinds = "An API key (sluice_…) or a JSON Web Token of the configured issuer, whichever the server accepts."
+	const kinds = "An API key (sluice_…) or a JSON Web Token of the configured issuer, whichever the " +
+		"server accepts."
 	api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		bearerScheme: {Type: "http", Scheme: "bearer", Description: kinds},
 		keyScheme:    {Type: "apiKey", In: "header", Name: "X-API-Key", Description: kinds},
@@ -96,7 +98,8 @@ func (s *Server) guarded(operations []contract.Operation) []contract.Operation {
 	for i := range operations {
 		operations[i].Identifies = true
 		// A copy, because several operations share theirs.
-		refusals := slices.Concat(operations[i].Refusals, []problem.Kind{problem.RateLimited}, s.guardRefusals(operations[i].ID))
+		refusals := slices.Concat(operations[i].Refusals, []problem.Kind{problem.RateLimited},
+			s.guardRefusals(operations[i].ID))
 		if s.cfg.Auth != nil {
 			operations[i].Security = s.security()
 			refusals = append(refusals, problem.Unauthorized, problem.TenantMismatch)

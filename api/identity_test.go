@@ -40,8 +40,9 @@ func newGuarded(t testing.TB, modes []auth.Mode, change ...func(*Config)) *bench
 	store := &lateStore{}
 	guesses := auth.NewGuesses()
 	a, err := auth.New(t.Context(), auth.Config{
-		Guesses: guesses, Modes: modes, Keys: store, Logger: slog.New(slog.DiscardHandler), Guest: auth.GuestConfig{Tier: "free"},
-		JWT: auth.JWTConfig{Issuer: "i", Audience: "a", TierClaim: "plan", Keys: []auth.TokenKey{key}},
+		Guesses: guesses, Modes: modes, Keys: store, Logger: slog.New(slog.DiscardHandler),
+		Guest: auth.GuestConfig{Tier: "free"},
+		JWT:   auth.JWTConfig{Issuer: "i", Audience: "a", TierClaim: "plan", Keys: []auth.TokenKey{key}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -83,10 +84,11 @@ func TestDataPlaneIsOfThePrincipal(t *testing.T) {
 	acme, other := b.key("acme", ""), b.key("other", "")
 	id := b.submit(plainJob, bearing(acme.Secret)).job.ID
 	for path := range b.intake.paths {
-		if strings.HasPrefix(path, "/v1/") && !slices.ContainsFunc(dataPlane("{id}"), func(op struct{ method, target, body string }) bool {
-			target, _, _ := strings.Cut(op.target, "?")
-			return target == path
-		}) {
+		if strings.HasPrefix(path, "/v1/") &&
+			!slices.ContainsFunc(dataPlane("{id}"), func(op struct{ method, target, body string }) bool {
+				target, _, _ := strings.Cut(op.target, "?")
+				return target == path
+			}) {
 			t.Errorf("%s is not in this test", path)
 		}
 	}
@@ -96,8 +98,11 @@ func TestDataPlaneIsOfThePrincipal(t *testing.T) {
 		if r.Code != http.StatusUnauthorized || r.Header().Get("WWW-Authenticate") != `Bearer realm="sluice"` {
 			t.Errorf("%s without a credential: %d %q", name, r.Code, r.Header().Get("WWW-Authenticate"))
 		}
-		r = b.intake.do(t, op.method, op.target, headers{"Authorization": "Bearer " + acme.Secret + "x", "Sluice-Tenant": "acme"}, op.body)
-		if r.Code != http.StatusUnauthorized || !strings.Contains(r.Header().Get("WWW-Authenticate"), `error="invalid_token"`) {
+		r = b.intake.do(t, op.method, op.target, headers{
+			"Authorization": "Bearer " + acme.Secret + "x", "Sluice-Tenant": "acme",
+		}, op.body)
+		if r.Code != http.StatusUnauthorized ||
+			!strings.Contains(r.Header().Get("WWW-Authenticate"), `error="invalid_token"`) {
 			t.Errorf("%s with a bad key: %d", name, r.Code)
 		}
 		if op.method != http.MethodHead {
@@ -121,11 +126,15 @@ func TestDataPlaneIsOfThePrincipal(t *testing.T) {
 		t.Errorf("%d jobs, want the first alone", n)
 	}
 	// The batch's jobs, the list and a job read with the header that says the same.
-	b.intake.do(t, "POST", "/v1/jobs/batch", bearing(other.Secret), `{"jobs":[`+plainJob+`]}`).want(t, http.StatusOK, "")
+	b.intake.do(t, "POST", "/v1/jobs/batch", bearing(other.Secret), `{"jobs":[`+plainJob+`]}`).want(t,
+		http.StatusOK, "")
 	for key, want := range map[string]string{acme.Secret: "acme", other.Secret: "other"} {
 		var page wire.JobList
-		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{"Authorization": "Bearer " + key, "Sluice-Tenant": want}, "")
-		if err := json.Unmarshal(r.Body.Bytes(), &page); err != nil || len(page.Items) != 1 || page.Items[0].Tenant != want {
+		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{
+			"Authorization": "Bearer " + key, "Sluice-Tenant": want,
+		}, "")
+		err := json.Unmarshal(r.Body.Bytes(), &page)
+		if err != nil || len(page.Items) != 1 || page.Items[0].Tenant != want {
 			t.Errorf("the list of %s: %d %s", want, r.Code, r.Body)
 		}
 	}
@@ -157,7 +166,9 @@ func TestTenantHeaderBesideACredential(t *testing.T) {
 // The open paths contain no secrets: probes, and the contract.
 func TestOpenPathsOfTheIntake(t *testing.T) {
 	b := newGuarded(t, []auth.Mode{auth.Keys})
-	for _, path := range []string{"/livez", "/readyz", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"} {
+	for _, path := range []string{
+		"/livez", "/readyz", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css",
+	} {
 		if r := b.intake.do(t, "GET", path, bearing("not even a key"), ""); r.Code != http.StatusOK {
 			t.Errorf("%s: %d", path, r.Code)
 		}
@@ -208,7 +219,8 @@ func TestStoreAwayIsNoRefusal(t *testing.T) {
 // A token whose issuer's keys were never there is not refused either.
 func TestIssuerAwayIsNoRefusal(t *testing.T) {
 	a, err := auth.New(t.Context(), auth.Config{
-		Modes: []auth.Mode{auth.JWT}, Logger: slog.New(slog.DiscardHandler), JWT: auth.JWTConfig{Issuer: "i", Audience: "a", JWKS: "http://127.0.0.1:1/"},
+		Modes: []auth.Mode{auth.JWT}, Logger: slog.New(slog.DiscardHandler),
+		JWT: auth.JWTConfig{Issuer: "i", Audience: "a", JWKS: "http://127.0.0.1:1/"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -245,14 +257,18 @@ func (p *page) String() string {
 func TestCredentialsAreNeverShown(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 		var said page
-		b := newGuarded(t, []auth.Mode{auth.Keys}, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: level})) })
+		b := newGuarded(t, []auth.Mode{auth.Keys}, func(c *Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: level}))
+		})
 		key := b.key("acme", `{"name":"ci"}`)
 		secret := key.Secret[len(key.Secret)-43:]
 		b.submit(plainJob, bearing(key.Secret))
 		answers := ""
 		for _, h := range []headers{
-			bearing(key.Secret + "x"), bearing(key.Secret[:len(key.Secret)-1]), {"Authorization": "Basic " + key.Secret}, bearing("a." + secret + ".c"),
-			{"Authorization": "Bearer " + key.Secret, "X-API-Key": key.Secret}, {"Authorization": "Bearer " + key.Secret, "Sluice-Tenant": "other"}, nil,
+			bearing(key.Secret + "x"), bearing(key.Secret[:len(key.Secret)-1]),
+			{"Authorization": "Basic " + key.Secret}, bearing("a." + secret + ".c"),
+			{"Authorization": "Bearer " + key.Secret, "X-API-Key": key.Secret},
+			{"Authorization": "Bearer " + key.Secret, "Sluice-Tenant": "other"}, nil,
 		} {
 			r := b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
 			if r.Code != http.StatusUnauthorized && r.Code != http.StatusForbidden {
@@ -270,7 +286,10 @@ func TestCredentialsAreNeverShown(t *testing.T) {
 			t.Errorf("at %v the id of the key is logged: %v", level, !debug)
 		}
 		text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
-		for _, line := range []string{`{class="key"} 2`, `{class="malformed"} 2`, `{class="not-taken"} 1`, `{class="tenant"} 1`, `{class="missing"} 1`, `{class="token-expired"} 0`} {
+		for _, line := range []string{
+			`{class="key"} 2`, `{class="malformed"} 2`, `{class="not-taken"} 1`, `{class="tenant"} 1`,
+			`{class="missing"} 1`, `{class="token-expired"} 0`,
+		} {
 			if !strings.Contains(text, "sluice_auth_refusals_total"+line+"\n") {
 				t.Errorf("no line %s", line)
 			}
@@ -341,7 +360,8 @@ func TestKeysOfATenant(t *testing.T) {
 		t.Helper()
 		var out wire.KeyList
 		r := b.admin.do(t, "GET", path, nil, "")
-		if err := json.Unmarshal(r.Body.Bytes(), &out); err != nil || r.Code != http.StatusOK || strings.Contains(r.Body.String(), "sluice_") {
+		if err := json.Unmarshal(r.Body.Bytes(), &out); err != nil || r.Code != http.StatusOK ||
+			strings.Contains(r.Body.String(), "sluice_") {
 			t.Fatalf("%d %s", r.Code, r.Body)
 		}
 		return out.Items
@@ -350,24 +370,32 @@ func TestKeysOfATenant(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	ends := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
-	first, second := b.key("a%20b", ""), b.key("a%20b", `{"name":"ci","expires_at":"`+ends.Format(time.RFC3339)+`"}`)
-	if first.Name != "" || !first.Expires.IsZero() || second.Name != "ci" || !second.Expires.Equal(ends) || first.ID == second.ID ||
+	first, second := b.key("a%20b", ""), b.key("a%20b",
+		`{"name":"ci","expires_at":"`+ends.Format(time.RFC3339)+`"}`)
+	if first.Name != "" || !first.Expires.IsZero() || second.Name != "ci" || !second.Expires.Equal(ends) ||
+		first.ID == second.ID ||
 		!strings.HasPrefix(first.Secret, "sluice_"+first.ID+"_") || first.Created.IsZero() {
 		t.Error("the keys are not as they were wanted")
 	}
 	if got := list(); len(got) != 2 || got[0] != first.Key || got[1] != second.Key {
 		t.Errorf("%v", got)
 	}
-	b.admin.do(t, "DELETE", "/v1/tenants/other/keys/"+first.ID, nil, "").want(t, http.StatusNotFound, "unknown-key")
+	b.admin.do(t, "DELETE", "/v1/tenants/other/keys/"+first.ID, nil, "").want(t, http.StatusNotFound,
+		"unknown-key")
 	b.admin.do(t, "DELETE", path+"/"+first.ID, nil, "").want(t, http.StatusNoContent, "")
 	b.admin.do(t, "DELETE", path+"/"+first.ID, nil, "").want(t, http.StatusNotFound, "unknown-key")
-	b.admin.do(t, "DELETE", path+"/"+strings.Repeat("x", 100), nil, "").want(t, http.StatusNotFound, "unknown-key")
+	b.admin.do(t, "DELETE", path+"/"+strings.Repeat("x", 100), nil, "").want(t, http.StatusNotFound,
+		"unknown-key")
 	if got := list(); len(got) != 1 || got[0] != second.Key {
 		t.Errorf("%v", got)
 	}
 	for body, field := range map[string]string{
-		`{"secret":"x"}`: "secret", `{"name":7}`: "name", `{"name":"a\nb"}`: "name", `{"name":"` + strings.Repeat("x", 256) + `"}`: "name",
-		`{"expires_at":"9999-12-31T23:59:59.999-00:01"}`: "expires_at", `{"expires_at":"tomorrow"}`: "expires_at", `{"expires_at":"2020-01-01T00:00:00Z"}`: "expires_at", `{"expires_at":null}`: "expires_at", `{"tenant":"x"}`: "tenant",
+		`{"secret":"x"}`: "secret", `{"name":7}`: "name", `{"name":"a\nb"}`: "name",
+		`{"name":"` + strings.Repeat("x", 256) + `"}`:    "name",
+		`{"expires_at":"9999-12-31T23:59:59.999-00:01"}`: "expires_at",
+		`{"expires_at":"tomorrow"}`:                      "expires_at",
+		`{"expires_at":"2020-01-01T00:00:00Z"}`:          "expires_at",
+		`{"expires_at":null}`:                            "expires_at", `{"tenant":"x"}`: "tenant",
 	} {
 		r := b.admin.do(t, "POST", path, nil, body)
 		r.want(t, http.StatusUnprocessableEntity, "invalid-request")
@@ -376,10 +404,12 @@ func TestKeysOfATenant(t *testing.T) {
 		}
 	}
 	b.admin.do(t, "POST", path, nil, `{}{}`).want(t, http.StatusBadRequest, "malformed-json")
-	b.admin.do(t, "GET", "/v1/tenants/"+strings.Repeat("x", 256)+"/keys", nil, "").want(t, http.StatusUnprocessableEntity, "invalid-request")
-	// RFC 3339 has no five digits for a year. Whoever made a key that ends then, another program or
-	// an earlier version, the list is there.
-	if _, err := b.queue.CreateKey(t.Context(), "a b", "late", [32]byte{}, time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)); err != nil {
+	b.admin.do(t, "GET", "/v1/tenants/"+strings.Repeat("x", 256)+"/keys", nil, "").want(t,
+		http.StatusUnprocessableEntity, "invalid-request")
+	// RFC 3339 has no years of five digits. Another program or an earlier version may have made a
+	// key that expires then; the list still works.
+	if _, err := b.queue.CreateKey(t.Context(), "a b", "late", [32]byte{},
+		time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)); err != nil {
 		t.Fatal(err)
 	}
 	if got := list(); len(got) != 2 || got[1].Expires.Year() != 9999 {
@@ -424,11 +454,15 @@ func TestKeysOfARealQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: keystore.New(q.Store()), Logger: log})
+	a, err := auth.New(t.Context(), auth.Config{
+		Modes: []auth.Mode{auth.Keys}, Keys: keystore.New(q.Store()), Logger: log,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(BackendOf(q), Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 1}}, Auth: a, Logger: log})
+	s, err := New(BackendOf(q), Config{
+		Routes: map[string]RouteInfo{"default": {MaxAttempts: 1}}, Auth: a, Logger: log,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -472,7 +506,8 @@ func TestGuessedKeys(t *testing.T) {
 		var all sync.WaitGroup
 		for n := range 500 {
 			all.Go(func() {
-				b.intake.do(t, "POST", "/v1/jobs", guess(1000+n), plainJob).want(t, http.StatusTooManyRequests, "rate-limited")
+				b.intake.do(t, "POST", "/v1/jobs", guess(1000+n), plainJob).want(t,
+					http.StatusTooManyRequests, "rate-limited")
 			})
 		}
 		all.Wait()
@@ -482,7 +517,8 @@ func TestGuessedKeys(t *testing.T) {
 		for _, key := range []wire.NewKey{good, fresh} {
 			b.intake.do(t, "POST", "/v1/jobs", bearing(key.Secret), plainJob).want(t, http.StatusAccepted, "")
 		}
-		b.intake.do(t, "POST", "/v1/jobs", nil, plainJob).want(t, http.StatusUnauthorized, "unauthorized") // no guess
+		// No guess.
+		b.intake.do(t, "POST", "/v1/jobs", nil, plainJob).want(t, http.StatusUnauthorized, "unauthorized")
 		time.Sleep(time.Minute)
 		b.intake.do(t, "POST", "/v1/jobs", guess(2), plainJob).want(t, http.StatusUnauthorized, "unauthorized")
 	})

@@ -41,7 +41,8 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 	}
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_guard_decisions_total",
-		Help: "Decisions of guards on requests and jobs, by guard and decision; would_refuse is a refusal in shadow mode.",
+		Help: "Decisions of guards on requests and jobs, by guard and decision; would_refuse is a refusal " +
+			"in shadow mode.",
 	}, []string{"guard", "decision"})
 	var guards []*intakeGuard
 	var errs []error
@@ -58,10 +59,14 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 		}
 		// The guard's own key is unused: intakeGuard.key knows the tenant and the job.
 		g, err := guard.New(cfg.Limits, guard.Config{
-			Rule: of.Rule, Key: guard.KeyByPath, FailClosed: of.FailClosed, Shadow: of.Shadow, Headers: cfg.Headers, Logger: cfg.Logger,
+			Rule: of.Rule, Key: guard.KeyByPath, FailClosed: of.FailClosed, Shadow: of.Shadow,
+			Headers: cfg.Headers, Logger: cfg.Logger,
 			Observe: func(d guard.Decision) { counters[d].Inc() },
 		})
-		errs = append(errs, err, of.Validate(func(route string) bool { _, known := cfg.Routes[route]; return known }))
+		errs = append(errs, err, of.Validate(func(route string) bool {
+			_, known := cfg.Routes[route]
+			return known
+		}))
 		if slices.Contains(of.By, guard.ByGuest) && cfg.Auth != nil && !cfg.Auth.Takes(auth.Guest) {
 			errs = append(errs, fmt.Errorf("guard %q: counts guests, but authentication accepts none", name))
 		}
@@ -84,7 +89,9 @@ func (g *intakeGuard) covers(operation string) bool {
 }
 
 // key is the key under which the request, or the job in it, is counted.
-func (g *intakeGuard) key(r *http.Request, operation string, who *auth.Principal, job queue.Submission) (key string, counted bool) {
+func (g *intakeGuard) key(
+	r *http.Request, operation string, who *auth.Principal, job queue.Submission,
+) (key string, counted bool) {
 	parts := make([]string, len(g.of.By))
 	for i, by := range g.of.By {
 		switch by {
@@ -154,7 +161,8 @@ func (s *Server) listGuards(*call) (*answer, error) {
 	for i, g := range s.guards {
 		p := g.of.Rule.Policy
 		item := wire.Guard{
-			Guard: g.of.Rule.Name, Algorithm: string(p.Algorithm), Rate: wire.RateOf(p.Rate), Limit: p.Limit(), BlockMS: p.Block.Milliseconds(),
+			Guard: g.of.Rule.Name, Algorithm: string(p.Algorithm), Rate: wire.RateOf(p.Rate),
+			Limit: p.Limit(), BlockMS: p.Block.Milliseconds(),
 			Endpoints: g.of.Endpoints, Routes: g.of.Routes, Types: g.of.Types, OnError: "open", Shadow: g.of.Shadow,
 		}
 		for _, by := range g.of.By {
@@ -195,7 +203,9 @@ func (s *Server) listBlocked(c *call) (*answer, error) {
 	}
 	out := wire.BlockedList{Items: make([]wire.BlockedKey, len(keys))}
 	for i, k := range keys {
-		out.Items[i] = wire.BlockedKey{Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, ratelimit.Millis(k.Left))}
+		out.Items[i] = wire.BlockedKey{
+			Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, ratelimit.Millis(k.Left)),
+		}
 	}
 	return ok(out), nil
 }

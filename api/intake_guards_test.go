@@ -21,7 +21,10 @@ import (
 func withGuards(t testing.TB, store limiter.Store, guards ...guard.Intake) func(*Config) {
 	for i := range guards {
 		if guards[i].Rule.Policy == (limiter.Policy{}) {
-			guards[i].Rule.Policy = limiter.Policy{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Hour}, Block: 2 * time.Hour}
+			guards[i].Rule.Policy = limiter.Policy{
+				Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Hour},
+				Block: 2 * time.Hour,
+			}
 		}
 	}
 	return func(c *Config) { c.Guards, c.Limits = guards, store }
@@ -57,8 +60,12 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		b.wantCodes("acme", headers{request.TenantHeader: "acme"}, yes, yes, no)
 		b.wantCodes("other", headers{request.TenantHeader: "other"}, yes)
 		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{request.TenantHeader: "acme"}, "")
-		if r.Code != no || r.problem.Guard != "tenants" || !strings.HasSuffix(r.problem.Type, ":rate-limited") || r.problem.RetryAfterMS <= time.Hour.Milliseconds() ||
-			r.Header().Get("Retry-After") == "" || !strings.HasPrefix(r.Header().Get("RateLimit"), `"tenants";r=0;t=`) || r.Header().Get("X-RateLimit-Remaining") != "0" {
+		if r.Code != no || r.problem.Guard != "tenants" ||
+			!strings.HasSuffix(r.problem.Type, ":rate-limited") ||
+			r.problem.RetryAfterMS <= time.Hour.Milliseconds() ||
+			r.Header().Get("Retry-After") == "" ||
+			!strings.HasPrefix(r.Header().Get("RateLimit"), `"tenants";r=0;t=`) ||
+			r.Header().Get("X-RateLimit-Remaining") != "0" {
 			t.Errorf("%d %v %s", r.Code, r.Header(), r.Body)
 		}
 		if strings.Contains(r.Body.String(), "acme") {
@@ -67,7 +74,9 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 	})
 	t.Run("every operation answers as documented", func(t *testing.T) {
 		g := guardBy("all", guard.ByTenant)
-		g.Rule.Policy = limiter.Policy{Algorithm: limiter.FixedWindow, Rate: shaper.Rate{Limit: 1, Period: 366 * 24 * time.Hour}}
+		g.Rule.Policy = limiter.Policy{
+			Algorithm: limiter.FixedWindow, Rate: shaper.Rate{Limit: 1, Period: 366 * 24 * time.Hour},
+		}
 		b := newBench(t, withGuards(t, limitStore(t), g))
 		id := b.submit(plainJob, nil).job.ID
 		for _, op := range dataPlane(id) {
@@ -88,7 +97,8 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		}
 	})
 	t.Run("by guest", func(t *testing.T) {
-		b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest}, withGuards(t, limitStore(t), guardBy("guests", guard.ByGuest)))
+		b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest},
+			withGuards(t, limitStore(t), guardBy("guests", guard.ByGuest)))
 		b.wantCodes("with a key", bearing(b.key("acme", "").Secret), yes, yes, yes)
 		b.wantCodes("guests", nil, yes, yes, no)
 		b.wantCodes("with a key, after guests", bearing(b.key("acme", "").Secret), yes)
@@ -114,7 +124,10 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		b := newBench(t, withGuards(t, limitStore(t), g))
 		b.wantCodes("all", nil, yes, yes, yes, yes)
 		text := b.admin.send(t, mustRequest(t, "GET", "/metrics")).Body.String()
-		for _, line := range []string{`sluice_guard_decisions_total{decision="would_refuse",guard="trial"} 2`, `sluice_guard_decisions_total{decision="refused",guard="trial"} 0`} {
+		for _, line := range []string{
+			`sluice_guard_decisions_total{decision="would_refuse",guard="trial"} 2`,
+			`sluice_guard_decisions_total{decision="refused",guard="trial"} 0`,
+		} {
 			if !strings.Contains(text, line) {
 				t.Errorf("no %s", line)
 			}
@@ -131,7 +144,8 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 }
 
 func TestGuardsThroughTheAdminAPI(t *testing.T) {
-	b := newBench(t, withGuards(t, limitStore(t), guardBy("one", guard.ByTenant), guardBy("two", guard.ByAddress)))
+	b := newBench(t, withGuards(t, limitStore(t), guardBy("one", guard.ByTenant),
+		guardBy("two", guard.ByAddress)))
 	const tenant = "guest:2001:db8:1:2::/64"
 	of := headers{request.TenantHeader: tenant}
 	for _, code := range codes(b, 2, of) {
@@ -149,13 +163,15 @@ func TestGuardsThroughTheAdminAPI(t *testing.T) {
 	}
 	var guards wire.GuardList
 	read("/v1/guards", &guards)
-	if len(guards.Items) != 2 || guards.Items[0].Guard != "one" || guards.Items[0].Limit != 2 || guards.Items[0].BlockMS != 7_200_000 || guards.Items[0].OnError != "open" ||
+	if len(guards.Items) != 2 || guards.Items[0].Guard != "one" || guards.Items[0].Limit != 2 ||
+		guards.Items[0].BlockMS != 7_200_000 || guards.Items[0].OnError != "open" ||
 		guards.Items[0].By[0] != "tenant" {
 		t.Errorf("%+v", guards)
 	}
 	var blocked wire.BlockedList
 	read("/v1/guards/two/blocked", &blocked) // which was asked first, and refused
-	if len(blocked.Items) != 1 || blocked.Items[0].Key != "192.0.2.1" || blocked.Items[0].LeftMS <= 0 || blocked.Items[0].LeftMS > 7_200_000 {
+	if len(blocked.Items) != 1 || blocked.Items[0].Key != "192.0.2.1" || blocked.Items[0].LeftMS <= 0 ||
+		blocked.Items[0].LeftMS > 7_200_000 {
 		t.Errorf("%+v", blocked)
 	}
 	free := func(path string, want int) {
@@ -175,20 +191,26 @@ func TestGuardsThroughTheAdminAPI(t *testing.T) {
 	free("/v1/guards/one/blocked/guest:2001:db8:1:2::%2F64", http.StatusNoContent)
 	b.wantCodes("after it was cleared", of, http.StatusAccepted)
 	for _, path := range []string{"/v1/guards/three/blocked", "/v1/guards/one/blocked?limit=0"} {
-		if r := b.admin.do(t, "GET", path, nil, ""); r.Code != http.StatusNotFound && r.Code != http.StatusUnprocessableEntity {
+		if r := b.admin.do(t, "GET", path, nil, ""); r.Code != http.StatusNotFound &&
+			r.Code != http.StatusUnprocessableEntity {
 			t.Errorf("%s: %d", path, r.Code)
 		}
 	}
 }
 
 func TestGuardsRefuseBadSettings(t *testing.T) {
-	bad := guard.Intake{Rule: limiter.Rule{Name: "x", Policy: twoPerMinute.Policy}, By: []guard.By{"colour", guard.ByGuest}, Endpoints: []string{"login"}}
+	bad := guard.Intake{
+		Rule: limiter.Rule{Name: "x", Policy: twoPerMinute.Policy}, By: []guard.By{"colour", guard.ByGuest},
+		Endpoints: []string{"login"},
+	}
 	a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: &lateStore{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = newIntakeGuards(Config{Auth: a, Guards: []guard.Intake{bad, bad, {}}, Limits: limitStore(t)})
-	for _, part := range []string{"duplicate guard", "colour", `no operation "login"`, "counts guests", "no parts"} {
+	for _, part := range []string{
+		"duplicate guard", "colour", `no operation "login"`, "counts guests", "no parts",
+	} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("no word of %q: %v", part, err)
 		}
@@ -220,4 +242,9 @@ func (awayStore) Take(context.Context, limiter.Rule, string, int64) (limiter.Dec
 	return limiter.Decision{}, errors.New("refused to connect")
 }
 
-var twoPerMinute = limiter.Rule{Name: "login", Policy: limiter.Policy{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Minute}, Block: time.Hour}}
+var twoPerMinute = limiter.Rule{
+	Name: "login",
+	Policy: limiter.Policy{
+		Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Minute}, Block: time.Hour,
+	},
+}

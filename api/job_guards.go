@@ -11,7 +11,8 @@ import (
 
 // counts reports whether the guard counts the job.
 func (g *intakeGuard) counts(job queue.Submission) bool {
-	return (len(g.of.Routes) == 0 || slices.Contains(g.of.Routes, job.Route)) && (len(g.of.Types) == 0 || slices.Contains(g.of.Types, job.Type))
+	return (len(g.of.Routes) == 0 || slices.Contains(g.of.Routes, job.Route)) &&
+		(len(g.of.Types) == 0 || slices.Contains(g.of.Types, job.Type))
 }
 
 // guardJob is guardJobs for one job.
@@ -31,7 +32,9 @@ func (s *Server) guardJob(c *call, job queue.Submission) error {
 // request.
 //
 // Jobs from the admin listener are not counted, because its operations are not JobEndpoints.
-func (s *Server) guardJobs(c *call, jobs []queue.Submission, refused []*problem.Problem, together bool) error {
+func (s *Server) guardJobs(
+	c *call, jobs []queue.Submission, refused []*problem.Problem, together bool,
+) error {
 	for _, g := range s.guards {
 		if !g.ofJobs || !slices.Contains(guard.JobEndpoints(), c.op) || !g.covers(c.op) {
 			continue
@@ -56,7 +59,9 @@ func (s *Server) guardJobs(c *call, jobs []queue.Submission, refused []*problem.
 
 // group returns the indices of the jobs that the guard counts and that are not refused, by key.
 // keys are in the order of their first jobs.
-func (g *intakeGuard) group(c *call, jobs []queue.Submission, refused []*problem.Problem) (keys []string, groups map[string][]int) {
+func (g *intakeGuard) group(
+	c *call, jobs []queue.Submission, refused []*problem.Problem,
+) (keys []string, groups map[string][]int) {
 	groups = map[string][]int{}
 	for i, job := range jobs {
 		if refused[i] != nil || !g.counts(job) {
@@ -76,7 +81,9 @@ func (g *intakeGuard) group(c *call, jobs []queue.Submission, refused []*problem
 
 // admit counts n jobs of a key, together or each for itself. refusal is that of the jobs after the
 // passed ones.
-func (g *intakeGuard) admit(c *call, key string, n int, together bool) (passed int, refusal *problem.Problem) {
+func (g *intakeGuard) admit(
+	c *call, key string, n int, together bool,
+) (passed int, refusal *problem.Problem) {
 	if !together {
 		passed, result := g.TakeEach(c.r.Context(), key, n)
 		return passed, refusedBy(result)

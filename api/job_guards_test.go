@@ -39,7 +39,8 @@ func withLogins(t testing.TB, store limiter.Store, guards ...guard.Intake) func(
 // batch submits jobs together and returns the status of each, or that of the whole.
 func (b *bench) batch(atomic bool, jobs ...string) []int {
 	b.t.Helper()
-	r := b.intake.do(b.t, "POST", "/v1/jobs/batch", nil, fmt.Sprintf(`{"jobs":[%s],"atomic":%v}`, strings.Join(jobs, ","), atomic))
+	r := b.intake.do(b.t, "POST", "/v1/jobs/batch", nil, fmt.Sprintf(`{"jobs":[%s],"atomic":%v}`,
+		strings.Join(jobs, ","), atomic))
 	if r.Code != http.StatusOK {
 		return []int{r.Code}
 	}
@@ -50,7 +51,8 @@ func (b *bench) batch(atomic bool, jobs ...string) []int {
 	codes := make([]int, len(got.Items))
 	for i, item := range got.Items {
 		codes[i] = item.Status
-		if refused := item.Status == http.StatusTooManyRequests; refused != (item.Guard != "" && item.RetryAfterMS > 0 && item.Job == nil) {
+		refused := item.Status == http.StatusTooManyRequests
+		if refused != (item.Guard != "" && item.RetryAfterMS > 0 && item.Job == nil) {
 			b.t.Errorf("item %d is %+v", i, item)
 		}
 	}
@@ -68,7 +70,8 @@ func (b *bench) wantBatch(what string, got []int, want ...int) {
 func (b *bench) counted(guard string) map[string]string {
 	b.t.Helper()
 	out := map[string]string{}
-	for line := range strings.SplitSeq(b.admin.send(b.t, mustRequest(b.t, "GET", "/metrics")).Body.String(), "\n") {
+	for line := range strings.SplitSeq(b.admin.send(b.t, mustRequest(b.t, "GET", "/metrics")).Body.String(),
+		"\n") {
 		rest, is := strings.CutPrefix(line, `sluice_guard_decisions_total{decision="`)
 		decision, rest, _ := strings.Cut(rest, `",guard="`)
 		if name, n, _ := strings.Cut(rest, `"} `); is && name == guard && n != "0" {
@@ -100,7 +103,8 @@ func TestGuardsOfJobs(t *testing.T) {
 		post(t, b, "logins of both types", loginJob, yes)
 		post(t, b, "logins of both types", logoutJob, yes)
 		r := b.intake.do(t, "POST", "/v1/jobs", nil, loginJob)
-		if r.want(t, no, "rate-limited"); r.problem.Guard != "logins" || r.problem.RetryAfterMS <= 0 || r.Header().Get("Retry-After") == "" ||
+		if r.want(t, no, "rate-limited"); r.problem.Guard != "logins" || r.problem.RetryAfterMS <= 0 ||
+			r.Header().Get("Retry-After") == "" ||
 			!strings.HasPrefix(r.Header().Get("RateLimit"), `"logins";r=0;t=`) {
 			t.Errorf("%v %s", r.Header(), r.Body)
 		}
@@ -124,7 +128,8 @@ func TestGuardsOfJobs(t *testing.T) {
 	})
 	t.Run("jobs of a batch count one by one", func(t *testing.T) {
 		b := newBench(t, withLogins(t, limitStore(t), logins(guard.ByTenant)))
-		b.wantBatch("a batch", b.batch(false, plainJob, loginJob, loginJob, plainJob, loginJob, logoutJob, plainJob), yes, yes, yes, yes, no, no, yes)
+		b.wantBatch("a batch", b.batch(false, plainJob, loginJob, loginJob, plainJob, loginJob, logoutJob,
+			plainJob), yes, yes, yes, yes, no, no, yes)
 		b.wantBatch("another", b.batch(false, loginJob, plainJob), no, yes)
 		b.wantBatch("of refused ones alone", b.batch(false, loginJob), no)
 		if diff := cmp.Diff(map[string]string{"allowed": "2", "refused": "4"}, b.counted("logins")); diff != "" {
@@ -136,8 +141,12 @@ func TestGuardsOfJobs(t *testing.T) {
 	})
 	t.Run("an atomic batch counts as a whole", func(t *testing.T) {
 		b := newBench(t, withLogins(t, limitStore(t), logins(guard.ByTenant)))
-		r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+strings.Join([]string{loginJob, plainJob, loginJob, loginJob}, ",")+`],"atomic":true}`)
-		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") != "" || r.problem.RetryAfterMS != 0 || !strings.Contains(r.problem.Detail, "3 at once exceed the limit at any time") {
+		r := b.intake.do(t, "POST", "/v1/jobs/batch", nil,
+			`{"jobs":[`+strings.Join([]string{loginJob, plainJob, loginJob, loginJob},
+				",")+`],"atomic":true}`)
+		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") != "" ||
+			r.problem.RetryAfterMS != 0 ||
+			!strings.Contains(r.problem.Detail, "3 at once exceed the limit at any time") {
 			t.Errorf("%v %s", r.Header(), r.Body)
 		}
 		b.wantBatch("what fits", b.batch(true, loginJob, plainJob, loginJob), yes, yes, yes)
@@ -147,8 +156,11 @@ func TestGuardsOfJobs(t *testing.T) {
 		}
 		// The answer to a request above the limit names the instant of a full limit: the key is
 		// blocked now, for two hours less what a slow machine took since.
-		r = b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+strings.Join([]string{loginJob, loginJob, loginJob}, ",")+`],"atomic":true}`)
-		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") != "" || r.Header().Get("X-RateLimit-Retry-After") != "0" || !strings.HasPrefix(r.Header().Get("RateLimit"), `"logins";r=0;t=7`) {
+		r = b.intake.do(t, "POST", "/v1/jobs/batch", nil,
+			`{"jobs":[`+strings.Join([]string{loginJob, loginJob, loginJob}, ",")+`],"atomic":true}`)
+		if r.want(t, no, "rate-limited"); r.Header().Get("Retry-After") != "" ||
+			r.Header().Get("X-RateLimit-Retry-After") != "0" ||
+			!strings.HasPrefix(r.Header().Get("RateLimit"), `"logins";r=0;t=7`) {
 			t.Errorf("%v %s", r.Header(), r.Body)
 		}
 	})
@@ -174,9 +186,12 @@ func TestGuardsOfJobs(t *testing.T) {
 	})
 	t.Run("the second guard is not asked for what the first refused", func(t *testing.T) {
 		first, second := logins(guard.ByTenant), guardBy("types", guard.ByType)
-		second.Rule.Policy = limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 3, Period: time.Hour}}
+		second.Rule.Policy = limiter.Policy{
+			Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 3, Period: time.Hour},
+		}
 		b := newBench(t, withLogins(t, limitStore(t), first, second))
-		b.wantBatch("a batch", b.batch(false, loginJob, loginJob, loginJob, plainJob, plainJob, plainJob, plainJob), yes, yes, no, yes, yes, yes, no)
+		b.wantBatch("a batch", b.batch(false, loginJob, loginJob, loginJob, plainJob, plainJob, plainJob,
+			plainJob), yes, yes, no, yes, yes, yes, no)
 		if diff := cmp.Diff(map[string]string{"allowed": "5", "refused": "1"}, b.counted("types")); diff != "" {
 			t.Error(diff)
 		}
@@ -194,8 +209,10 @@ func TestGuardsOfJobs(t *testing.T) {
 		g := logins(guard.ByTenant)
 		g.Shadow = true
 		b := newBench(t, withLogins(t, limitStore(t), g))
-		b.wantBatch("a batch", b.batch(false, loginJob, loginJob, loginJob, loginJob, loginJob), yes, yes, yes, yes, yes)
-		if diff := cmp.Diff(map[string]string{"allowed": "2", "would_refuse": "3"}, b.counted("logins")); diff != "" {
+		b.wantBatch("a batch", b.batch(false, loginJob, loginJob, loginJob, loginJob, loginJob), yes, yes,
+			yes, yes, yes)
+		if diff := cmp.Diff(map[string]string{"allowed": "2", "would_refuse": "3"},
+			b.counted("logins")); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -231,8 +248,10 @@ func TestGuardsOfJobsAreListed(t *testing.T) {
 	g.Routes, g.Types = []string{"login"}, []string{"user.login"}
 	b := newBench(t, withLogins(t, limitStore(t), g))
 	var got wire.GuardList
-	if r := b.admin.do(t, "GET", "/v1/guards", nil, ""); json.Unmarshal(r.Body.Bytes(), &got) != nil || len(got.Items) != 1 ||
-		!slices.Equal(got.Items[0].Routes, g.Routes) || !slices.Equal(got.Items[0].Types, g.Types) || !slices.Equal(got.Items[0].By, []string{"address", "type"}) {
+	if r := b.admin.do(t, "GET", "/v1/guards", nil, ""); json.Unmarshal(r.Body.Bytes(), &got) != nil ||
+		len(got.Items) != 1 ||
+		!slices.Equal(got.Items[0].Routes, g.Routes) || !slices.Equal(got.Items[0].Types, g.Types) ||
+		!slices.Equal(got.Items[0].By, []string{"address", "type"}) {
 		t.Errorf("%s", r.Body)
 	}
 	g.Routes, g.Endpoints = []string{"nowhere"}, []string{"get-job"}
@@ -253,7 +272,10 @@ func TestBatchIsAsGoodAsSingleJobs(t *testing.T) {
 		Later time.Duration
 	}
 	steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
-		return step{rapid.IntRange(1, 30).Draw(rt, "jobs"), time.Duration(rapid.IntRange(0, 2000).Draw(rt, "later")) * time.Millisecond}
+		return step{
+			rapid.IntRange(1, 30).Draw(rt, "jobs"),
+			time.Duration(rapid.IntRange(0, 2000).Draw(rt, "later")) * time.Millisecond,
+		}
 	}), 1, 6)
 	rapid.Check(t, func(rt *rapid.T) {
 		p := limiter.Policy{
@@ -266,7 +288,9 @@ func TestBatchIsAsGoodAsSingleJobs(t *testing.T) {
 		story := steps.Draw(rt, "steps")
 		var differs error
 		synctest.Test(t, func(t *testing.T) { // rapid's own T is not for the goroutine of a bubble
-			guard, err := guard.New(limitStore(t), guard.Config{Rule: limiter.Rule{Name: "r", Policy: p}, Key: guard.KeyByPath})
+			guard, err := guard.New(limitStore(t), guard.Config{
+				Rule: limiter.Rule{Name: "r", Policy: p}, Key: guard.KeyByPath,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -284,7 +308,9 @@ func TestBatchIsAsGoodAsSingleJobs(t *testing.T) {
 					t.Fatal(err)
 				}
 				if together != singly || a != b {
-					differs = errors.Join(differs, fmt.Errorf("step %d: %d pass together and leave %+v, %d singly and leave %+v", i, together, a, singly, b))
+					differs = errors.Join(differs,
+						fmt.Errorf("step %d: %d pass together and leave %+v, %d singly and leave %+v", i,
+							together, a, singly, b))
 				}
 				time.Sleep(s.Later)
 			}

@@ -157,7 +157,10 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		refused := s.refusal(v.Admission, flow, size, bytes)
 		switch {
 		case refused == nil:
-			out.Items[i] = wire.JobResult{Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job), Replayed: v.Outcome == shaper.Replayed}
+			out.Items[i] = wire.JobResult{
+				Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job),
+				Replayed: v.Outcome == shaper.Replayed,
+			}
 		case body.Atomic:
 			return nil, refused // none was admitted, and all decisions are equal
 		default:
@@ -193,7 +196,9 @@ func (s *Server) submissions(
 
 // submitPassed submits the jobs of a batch that no guard has refused, and returns their decisions
 // in order.
-func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem.Problem, atomic bool) ([]queue.Decision, error) {
+func (s *Server) submitPassed(
+	c *call, batch []queue.Submission, held []*problem.Problem, atomic bool,
+) ([]queue.Decision, error) {
 	passed := make([]queue.Submission, 0, len(batch))
 	for i, job := range batch {
 		if held[i] == nil {
@@ -224,7 +229,7 @@ func (s *Server) submitPassed(c *call, batch []queue.Submission, held []*problem
 	return decisions, err
 }
 
-// JobJSON is the job as the API shows it, for callbacks.
+// JobJSON returns the job in the JSON form of the API, as callbacks send it.
 func JobJSON(j queue.Job) ([]byte, error) {
 	var buf bytes.Buffer
 	if err := towire.Encode(&buf, towire.Job(j)); err != nil {
@@ -243,7 +248,8 @@ func (s *Server) reading(tenant string) error {
 		return nil
 	}
 	s.metrics.tooOften.Inc()
-	p := problem.RateLimited.With("this process lets the tenant read jobs " + s.reads.Shown.String() + "; wait with Prefer: wait=N, or have a callback, instead of polling")
+	p := problem.RateLimited.With("this process lets the tenant read jobs " + s.reads.Shown.String() +
+		"; wait with Prefer: wait=N, or have a callback, instead of polling")
 	p.RetryAfterMS = max(1, ratelimit.Millis(wait))
 	seconds := ratelimit.RetryAfter(wait)
 	p.Retry(seconds)
@@ -270,7 +276,9 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 }
 
 // page answers with the page of a list, whose jobs show makes.
-func (s *Server) page(ctx context.Context, asked queue.List, show func(queue.Job) *wire.Job) (*answer, error) {
+func (s *Server) page(
+	ctx context.Context, asked queue.List, show func(queue.Job) *wire.Job,
+) (*answer, error) {
 	page, err := s.backend.List(ctx, asked)
 	if errors.Is(err, queue.ErrCursor) {
 		return nil, request.BadCursor()

@@ -56,11 +56,13 @@ func TestSubmitAnswersWithTheJob(t *testing.T) {
 
 func TestSubmitHandsEveryFieldOn(t *testing.T) {
 	b := newBench(t)
-	r := b.submit(`{"type":"t","payload":1,"route":"other","delay_ms":1500,"max_wait_ms":60000,"cost":3}`, headers{"Idempotency-Key": "k"})
+	r := b.submit(`{"type":"t","payload":1,"route":"other","delay_ms":1500,"max_wait_ms":60000,"cost":3}`,
+		headers{"Idempotency-Key": "k"})
 	s := b.queue.Submission(r.job.ID)
 	s.Payload = nil
 	want := queue.Submission{
-		ID: r.job.ID, Tenant: "default", Route: "other", Type: "t", IdempotencyKey: "k", Cost: 3, Delay: 1500 * time.Millisecond,
+		ID: r.job.ID, Tenant: "default", Route: "other", Type: "t", IdempotencyKey: "k", Cost: 3,
+		Delay:   1500 * time.Millisecond,
 		MaxWait: time.Minute, MaxAttempts: 1,
 	}
 	queuetest.Compare(t, "the submission", s, want)
@@ -79,8 +81,10 @@ func must(b []byte, err error) []byte {
 func TestPayloadIsKeptByteForByte(t *testing.T) {
 	b := newBench(t)
 	for _, p := range []string{
-		`{"sku":"abc","qty":1}`, `"plain"`, `[1,2,3]`, `null`, `12345678901234567890`, `0.10`, `1e400`, `{"a":1,"a":2}`, `"\ud800"`,
-		`{"a":{"b":[{"c":"é 漢字 \u0000 \"q\""}]}}`, `{ "spaced" :  true }`, `"<&>"`, strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
+		`{"sku":"abc","qty":1}`, `"plain"`, `[1,2,3]`, `null`, `12345678901234567890`, `0.10`, `1e400`,
+		`{"a":1,"a":2}`, `"\ud800"`,
+		`{"a":{"b":[{"c":"é 漢字 \u0000 \"q\""}]}}`, `{ "spaced" :  true }`, `"<&>"`,
+		strings.Repeat("[", 5000) + strings.Repeat("]", 5000),
 	} {
 		id := b.submit(`{"type":"t", "payload" : `+p+` }`, nil).job.ID
 		if got := string(b.queue.Submission(id).Payload); got != p {
@@ -92,20 +96,25 @@ func TestPayloadIsKeptByteForByte(t *testing.T) {
 func TestOddTenantsAreKeptApart(t *testing.T) {
 	b := newBench(t)
 	seen := map[string]string{}
-	for _, name := range []string{"}x", "a}b", "{", "a:b", "a b", strings.Repeat("n", 255), "é", "..", "%2e", ".", "*", "[a]", "a/b", "a%2Fb"} {
+	for _, name := range []string{
+		"}x", "a}b", "{", "a:b", "a b", strings.Repeat("n", 255), "é", "..", "%2e", ".", "*", "[a]", "a/b",
+		"a%2Fb",
+	} {
 		r := b.submit(plainJob, headers{"Sluice-Tenant": name})
 		if r.job.Tenant != name {
 			t.Errorf("tenant %q became %q", name, r.job.Tenant)
 		}
 		seen[r.job.ID] = name
-		if got := b.intake.do(t, "GET", "/v1/jobs/"+r.job.ID, headers{"Sluice-Tenant": "other"}, ""); got.Code != http.StatusNotFound {
+		got := b.intake.do(t, "GET", "/v1/jobs/"+r.job.ID, headers{"Sluice-Tenant": "other"}, "")
+		if got.Code != http.StatusNotFound {
 			t.Errorf("another tenant reads %q's job: %d", name, got.Code)
 		}
 	}
 }
 
 func TestRepeatedTenantHeaderIsRefused(t *testing.T) {
-	if _, err := request.Tenant(http.Header{"Sluice-Tenant": {"a", "b"}}); problem.Of(err).Status != http.StatusUnprocessableEntity {
+	_, err := request.Tenant(http.Header{"Sluice-Tenant": {"a", "b"}})
+	if problem.Of(err).Status != http.StatusUnprocessableEntity {
 		t.Errorf("%v", err)
 	}
 }
@@ -122,11 +131,13 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 	r := b.intake.do(t, "POST", "/v1/jobs", headers{"Idempotency-Key": "k-1"}, `{"type":"t","payload":{"n":2}}`)
 	r.want(t, http.StatusUnprocessableEntity, "idempotency-key-reused")
-	if other := b.submit(plainJob, headers{"Idempotency-Key": "k-1", "Sluice-Tenant": "other"}); other.job.ID == first.job.ID {
+	other := b.submit(plainJob, headers{"Idempotency-Key": "k-1", "Sluice-Tenant": "other"})
+	if other.job.ID == first.job.ID {
 		t.Error("tenants share keys")
 	}
 	b.queue.Finish(first.job.ID, shaper.Succeeded, nil, nil)
-	if done := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": "k-1"}); done.Code != 202 || !done.job.Done {
+	done := b.submit(`{"type":"t","payload":{"n":1}}`, headers{"Idempotency-Key": "k-1"})
+	if done.Code != 202 || !done.job.Done {
 		t.Errorf("a finished job's key: %d %s", done.Code, done.Body)
 	}
 	b.queue.Forget(first.job.ID)
@@ -154,10 +165,12 @@ func TestFullQueue(t *testing.T) {
 	if err != nil || after < 1 || after > 3 {
 		t.Errorf("Retry-After %q", r.Header().Get("Retry-After"))
 	}
-	if r.Header().Get("RateLimit-Policy") != `"queue";q=3, "drain";q=2;w=1` || !strings.HasPrefix(r.Header().Get("RateLimit"), `"queue";r=0`) {
+	if r.Header().Get("RateLimit-Policy") != `"queue";q=3, "drain";q=2;w=1` ||
+		!strings.HasPrefix(r.Header().Get("RateLimit"), `"queue";r=0`) {
 		t.Errorf("%v", r.Header())
 	}
-	if r.Header().Get("X-RateLimit-Retry-After") != strconv.Itoa(after) || r.Header().Get("Cache-Control") != "no-store" {
+	if r.Header().Get("X-RateLimit-Retry-After") != strconv.Itoa(after) ||
+		r.Header().Get("Cache-Control") != "no-store" {
 		t.Errorf("%v", r.Header())
 	}
 
@@ -178,7 +191,8 @@ func TestFullQueue(t *testing.T) {
 	r = b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
 	r.want(t, http.StatusTooManyRequests, "queue-full")
 	queuetest.Compare(t, "Retry-After with capacity 0", r.Header().Get("Retry-After"), "")
-	if body := r.Body.String(); strings.Contains(body, "retry_after_ms") || !strings.Contains(body, `"capacity":0`) {
+	body := r.Body.String()
+	if strings.Contains(body, "retry_after_ms") || !strings.Contains(body, `"capacity":0`) {
 		t.Errorf("capacity 0: %s, want the capacity and no retry_after_ms", body)
 	}
 }
@@ -191,10 +205,13 @@ func TestRetryAfterIsNotEarlierThanT(t *testing.T) {
 		size        int64
 		least       int64 // of Retry-After; 0: there is none
 	}{
-		{time.Second, time.Second, 1, 1}, {0, 366 * 24 * time.Hour, 1, 31622400}, {1500 * time.Millisecond, 2500 * time.Millisecond, 2, 3},
+		{time.Second, time.Second, 1, 1}, {0, 366 * 24 * time.Hour, 1, 31622400},
+		{1500 * time.Millisecond, 2500 * time.Millisecond, 2, 3},
 		{0, 0, 1, 30}, {0, time.Second, 11, 0},
 	} {
-		a := shaper.Admission{Outcome: shaper.Full, Depth: 10, Capacity: 10, RetryAfter: tt.retry, NextSlot: tt.next}
+		a := shaper.Admission{
+			Outcome: shaper.Full, Depth: 10, Capacity: 10, RetryAfter: tt.retry, NextSlot: tt.next,
+		}
 		h := problem.Of(b.s.refusal(a, "flow", tt.size, 0)).Header
 		got, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
 		if got < tt.least || (tt.least == 0 && got != 0) {
@@ -244,7 +261,9 @@ func TestReplay(t *testing.T) {
 	id := b.submit(plainJob, nil).job.ID
 	r := b.intake.do(t, "POST", "/v1/jobs/"+id+"/replay", nil, "{}")
 	r.want(t, http.StatusConflict, "job-state-conflict")
-	b.queue.Finish(id, shaper.Dead, &queue.Response{Status: 400}, &queue.JobError{Message: "refused", Status: 400, At: time.Now()})
+	b.queue.Finish(id, shaper.Dead, &queue.Response{Status: 400}, &queue.JobError{
+		Message: "refused", Status: 400, At: time.Now(),
+	})
 	got := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, "").job
 	queuetest.Compare(t, "the job is done", got.Done, true)
 	if got.LastError == nil || got.LastError.Status != 400 {
@@ -276,16 +295,31 @@ func TestAttemptLog(t *testing.T) {
 		want string
 	}{
 		{"never failed", queue.Job{State: shaper.Succeeded, Attempts: 1}, ""},
-		{"to be tried again", queue.Job{State: shaper.Retrying, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Retry)}, "1 retry, 2 retry"},
-		{"held at no cost", queue.Job{State: shaper.Leased, Attempts: 1, Log: log(1, shaper.Retry, 2, shaper.Hold, 2, shaper.Hold)}, "1 retry, 2 held, 2 held"},
-		{"in the end", queue.Job{State: shaper.Succeeded, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Succeed)}, "1 retry, 2 succeeded"},
+		{"to be tried again", queue.Job{
+			State: shaper.Retrying, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Retry),
+		}, "1 retry, 2 retry"},
+		{"held at no cost", queue.Job{
+			State: shaper.Leased, Attempts: 1, Log: log(1, shaper.Retry, 2, shaper.Hold, 2, shaper.Hold),
+		}, "1 retry, 2 held, 2 held"},
+		{"in the end", queue.Job{
+			State: shaper.Succeeded, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Succeed),
+		}, "1 retry, 2 succeeded"},
 		{"refused for good", queue.Job{State: shaper.Dead, Attempts: 1, Log: log(1, shaper.Die)}, "1 dead"},
-		{"out of attempts", queue.Job{State: shaper.Dead, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Die)}, "1 retry, 2 dead"},
-		{"held too often", queue.Job{State: shaper.Dead, Attempts: 2, Log: log(2, shaper.Hold, 2, shaper.Hold)}, "2 held, 2 dead"},
-		{"its lease ran out too often", queue.Job{State: shaper.Dead, Attempts: 2, Log: log(1, shaper.Retry)}, "1 retry"},
-		{"replayed, waiting", queue.Job{State: shaper.Queued, Log: log(1, shaper.Retry, 2, shaper.Die)}, "1 retry, 2 dead"},
-		{"replayed, failed", queue.Job{State: shaper.Retrying, Attempts: 1, Log: log(2, shaper.Die, 1, shaper.Retry)}, "2 dead, 1 retry"},
-		{"cancelled meanwhile", queue.Job{State: shaper.Cancelled, Attempts: 1, Log: log(1, shaper.Retry)}, "1 retry"},
+		{"out of attempts", queue.Job{
+			State: shaper.Dead, Attempts: 2, Log: log(1, shaper.Retry, 2, shaper.Die),
+		}, "1 retry, 2 dead"},
+		{"held too often", queue.Job{
+			State: shaper.Dead, Attempts: 2, Log: log(2, shaper.Hold, 2, shaper.Hold),
+		}, "2 held, 2 dead"},
+		{"its lease ran out too often", queue.Job{State: shaper.Dead, Attempts: 2, Log: log(1, shaper.Retry)},
+			"1 retry"},
+		{"replayed, waiting", queue.Job{State: shaper.Queued, Log: log(1, shaper.Retry, 2, shaper.Die)},
+			"1 retry, 2 dead"},
+		{"replayed, failed", queue.Job{
+			State: shaper.Retrying, Attempts: 1, Log: log(2, shaper.Die, 1, shaper.Retry),
+		}, "2 dead, 1 retry"},
+		{"cancelled meanwhile", queue.Job{State: shaper.Cancelled, Attempts: 1, Log: log(1, shaper.Retry)},
+			"1 retry"},
 	} {
 		var got []string
 		for _, a := range towire.Job(c.job).AttemptLog {
@@ -304,7 +338,9 @@ func TestAttemptLogIsShown(t *testing.T) {
 	if r := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, ""); strings.Contains(r.Body.String(), "attempt_log") {
 		t.Errorf("nothing has failed: %s", r.Body)
 	}
-	b.queue.Finish(id, shaper.Retrying, nil, &queue.JobError{Message: "the upstream answered 502 Bad Gateway", Status: 502})
+	b.queue.Finish(id, shaper.Retrying, nil, &queue.JobError{
+		Message: "the upstream answered 502 Bad Gateway", Status: 502,
+	})
 	b.queue.Finish(id, shaper.Succeeded, &queue.Response{Status: 201}, nil)
 	r := b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Prefer": "wait=1"}, "")
 	log := r.job.AttemptLog
@@ -312,7 +348,8 @@ func TestAttemptLogIsShown(t *testing.T) {
 		t.Fatalf("%s", r.Body)
 	}
 	want := []wire.Attempt{
-		{Attempt: 1, Outcome: "retry", At: log[0].At, Status: 502, Message: "the upstream answered 502 Bad Gateway"},
+		{Attempt: 1, Outcome: "retry", At: log[0].At, Status: 502,
+			Message: "the upstream answered 502 Bad Gateway"},
 		{Attempt: 2, Outcome: "succeeded", At: log[1].At, Status: 201},
 	}
 	if !slices.Equal(log, want) {
@@ -344,7 +381,8 @@ func TestBatch(t *testing.T) {
 	h := headers{"Sluice-Tenant": "b"}
 	send := func(n int, atomic bool) reply {
 		jobs := slices.Repeat([]string{`{"type":"t","payload":1}`}, n)
-		return b.intake.do(t, "POST", "/v1/jobs/batch", h, `{"jobs":[`+strings.Join(jobs, ",")+`],"atomic":`+strconv.FormatBool(atomic)+`}`)
+		return b.intake.do(t, "POST", "/v1/jobs/batch", h,
+			`{"jobs":[`+strings.Join(jobs, ",")+`],"atomic":`+strconv.FormatBool(atomic)+`}`)
 	}
 	r := send(8, true)
 	r.want(t, http.StatusTooManyRequests, "never-fits")
@@ -360,7 +398,9 @@ func TestBatch(t *testing.T) {
 		switch {
 		case i < 5 && (item.Status != 202 || item.Job == nil || item.Type != ""):
 			t.Errorf("item %d: %+v", i, item)
-		case i >= 5 && (item.Status != 429 || item.Job != nil || item.Type != "urn:sluice:problem:queue-full" || *item.Depth != 5):
+		case i >= 5 &&
+			(item.Status != 429 || item.Job != nil || item.Type != "urn:sluice:problem:queue-full" ||
+				*item.Depth != 5):
 			t.Errorf("item %d: %+v", i, item)
 		}
 	}
@@ -374,21 +414,25 @@ func TestBatch(t *testing.T) {
 func TestBatchWithMalformedJobs(t *testing.T) {
 	b := newBench(t)
 	good, large := `{"type":"t","payload":1}`, `{"type":"t","payload":"`+strings.Repeat("x", 300<<10)+`"}`
-	jobs := []string{good, `{"payload":1}`, `7`, `{"type":"t","payload":1,"cost":0,"typo":1}`, `{"type":"t","payload":1,"route":"nowhere"}`, large, good,
+	jobs := []string{good, `{"payload":1}`, `7`, `{"type":"t","payload":1,"cost":0,"typo":1}`,
+		`{"type":"t","payload":1,"route":"nowhere"}`, large, good,
 		`{"type":"t","payload":1,"callback_url":"http://x/"}`}
 	send := func(atomic bool) reply {
-		return b.intake.do(t, "POST", "/v1/jobs/batch", nil, fmt.Sprintf(`{"jobs":[%s],"atomic":%v}`, strings.Join(jobs, ","), atomic))
+		return b.intake.do(t, "POST", "/v1/jobs/batch", nil, fmt.Sprintf(`{"jobs":[%s],"atomic":%v}`,
+			strings.Join(jobs, ","), atomic))
 	}
 	r := send(false)
 	var got wire.BatchResult
-	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || r.Code != http.StatusOK || len(got.Items) != len(jobs) {
+	err := json.Unmarshal(r.Body.Bytes(), &got)
+	if err != nil || r.Code != http.StatusOK || len(got.Items) != len(jobs) {
 		t.Fatalf("%d %s", r.Code, r.Body)
 	}
 	for i, want := range []struct {
 		status       int
 		kind, fields string
 	}{
-		{202, "", ""}, {422, "invalid-request", "type"}, {422, "invalid-request", "body"}, {422, "invalid-request", "cost typo"}, {404, "unknown-route", "route"},
+		{202, "", ""}, {422, "invalid-request", "type"}, {422, "invalid-request", "body"},
+		{422, "invalid-request", "cost typo"}, {404, "unknown-route", "route"},
 		{413, "too-large", "body"}, {202, "", ""}, {422, "invalid-request", "callback_url"},
 	} {
 		v := got.Items[i]
@@ -422,7 +466,8 @@ func TestNeverFits(t *testing.T) {
 	large := `{"type":"t","payload":"` + strings.Repeat("x", 1200) + `"}`
 	six := strings.TrimSuffix(strings.Repeat(`{"type":"t","payload":1},`, 6), ",")
 	for _, c := range []struct{ what, path, body, detail string }{
-		{"a batch", "/v1/jobs/batch", `{"jobs":[` + six + `],"atomic":true}`, "a batch of 6 jobs can never fit into a queue of 5: send fewer at once, or raise the capacity"},
+		{"a batch", "/v1/jobs/batch", `{"jobs":[` + six + `],"atomic":true}`,
+			"a batch of 6 jobs can never fit into a queue of 5: send fewer at once, or raise the capacity"},
 		{"a payload", "/v1/jobs", large, "payloads of 1202 bytes at once can never fit into a queue of 1000"},
 	} {
 		r := b.intake.do(t, "POST", c.path, h, c.body)
@@ -434,13 +479,16 @@ func TestNeverFits(t *testing.T) {
 		queuetest.Compare(t, c.what+": retry_after_ms", r.problem.RetryAfterMS, 0)
 	}
 	b.admin.do(t, "PATCH", "/v1/tenants/b", nil, `{"capacity":0}`)
-	b.intake.do(t, "POST", "/v1/jobs", h, `{"type":"t","payload":1}`).want(t, http.StatusTooManyRequests, "queue-full")
+	b.intake.do(t, "POST", "/v1/jobs", h, `{"type":"t","payload":1}`).want(t, http.StatusTooManyRequests,
+		"queue-full")
 }
 
 func TestBatchKeys(t *testing.T) {
 	b := newBench(t)
 	first := b.submit(`{"type":"t","payload":1}`, headers{"Idempotency-Key": "k"})
-	r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"k"},{"type":"t","payload":2,"idempotency_key":"k"}]}`)
+	r := b.intake.do(t, "POST", "/v1/jobs/batch", nil,
+		`{"jobs":[{"type":"t","payload":1,"idempotency_key":"k"},{"type":"t","payload":2,`+
+			`"idempotency_key":"k"}]}`)
 	var got wire.BatchResult
 	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || len(got.Items) != 2 {
 		t.Fatalf("%s", r.Body)

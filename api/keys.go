@@ -28,7 +28,8 @@ func (s *Server) createKey(c *call) (*answer, error) {
 	}
 	s.cfg.Guesses.Right(k.ID)
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key created", slog.String("key", k.ID))
-	return &answer{status: http.StatusCreated, body: wire.NewKey{Key: towire.Key(k), Secret: secret.Key(k.ID)}}, nil
+	return &answer{status: http.StatusCreated,
+		body: wire.NewKey{Key: towire.Key(k), Secret: secret.Key(k.ID)}}, nil
 }
 
 // listKeys is GET /v1/tenants/{tenant}/keys.

@@ -61,14 +61,18 @@ func TestListByState(t *testing.T) {
 	}
 	b.submit(`{"type":"rare","payload":1}`, headers{"Idempotency-Key": "k&1"})
 	for query, n := range map[string]int{
-		"&route=other": 1, "&route=default": 2, "": 3, "&type=rare": 1, "&type=rar": 0, "&idempotency_key=k%261": 1, "&idempotency_key=k": 0,
-		"&created_after=2000-01-02T15:04:05Z&created_before=2000-01-03T15:04:05Z": 0, "&created_before=2000-01-03T15:04:05%2B01:00": 0, "&created_after=1990-01-02T15:04:05.5Z": 3,
+		"&route=other": 1, "&route=default": 2, "": 3, "&type=rare": 1, "&type=rar": 0,
+		"&idempotency_key=k%261": 1, "&idempotency_key=k": 0,
+		"&created_after=2000-01-02T15:04:05Z&created_before=2000-01-03T15:04:05Z": 0,
+		"&created_before=2000-01-03T15:04:05%2B01:00":                             0,
+		"&created_after=1990-01-02T15:04:05.5Z":                                   3,
 	} {
 		if _, ids := b.intake.do(t, "GET", "/v1/jobs?state=queued"+query, nil, "").list(t); len(ids) != n {
 			t.Errorf("%q: %v, want %d", query, ids, n)
 		}
 	}
-	if _, ids := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{"Sluice-Tenant": "other"}, "").list(t); len(ids) != 0 {
+	if _, ids := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{"Sluice-Tenant": "other"}, "").
+		list(t); len(ids) != 0 {
 		t.Errorf("another tenant's jobs are listed: %v", ids)
 	}
 }

@@ -22,13 +22,16 @@ const unavailableOutcome = "unavailable"
 // outcomes label submissions. Every series exists from the start, so that rate() sees its first
 // event.
 var outcomes = []string{
-	string(shaper.Admitted), string(shaper.Replayed), string(shaper.Full), string(shaper.FullOfBytes), string(shaper.OverShare), string(shaper.StoreFull), string(shaper.Draining),
+	string(shaper.Admitted), string(shaper.Replayed), string(shaper.Full), string(shaper.FullOfBytes),
+	string(shaper.OverShare), string(shaper.StoreFull), string(shaper.Draining),
 	string(shaper.DeadlineUnreachable), string(shaper.KeyReused), unavailableOutcome,
 }
 
 // alarming are the refusals whose series exist from the start.
 var alarming = []problem.Kind{
-	problem.Unauthorized, problem.RateLimited, problem.QueueFull, problem.QueueBytesFull, problem.DeadlineFarAway, problem.TenantDraining, problem.StoreFull, problem.StorageUnavailable, problem.Overloaded, problem.ShuttingDown, problem.InternalFault,
+	problem.Unauthorized, problem.RateLimited, problem.QueueFull, problem.QueueBytesFull,
+	problem.DeadlineFarAway, problem.TenantDraining, problem.StoreFull, problem.StorageUnavailable,
+	problem.Overloaded, problem.ShuttingDown, problem.InternalFault,
 	problem.StoredDamaged,
 }
 
@@ -73,24 +76,30 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 			Name: "sluice_http_requests_total", Help: "Requests by method, route pattern and class of status.",
 		}, []string{"method", "route", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sluice_http_request_duration_seconds", Help: "Time to answer, including waits that the client requested.",
+			Name:    "sluice_http_request_duration_seconds",
+			Help:    "Time to answer, including waits that the client requested.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"method", "route"}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_event_streams", Help: "Open event streams.",
 		}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_refusals_total", Help: "Requests to the intake, and jobs of batches, that were answered with a problem, by the name in its type.",
+			Name: "sluice_refusals_total",
+			Help: "Requests to the intake, and jobs of batches, that were answered with a problem, by the " +
+				"name in its type.",
 		}, []string{"reason"}),
 		auth: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_auth_refusals_total", Help: "Requests whose credential was refused (401) or belongs to another tenant (403, class tenant), by class.",
+			Name: "sluice_auth_refusals_total",
+			Help: "Requests whose credential was refused (401) or belongs to another tenant (403, class " +
+				"tenant), by class.",
 		}, []string{"class"}),
 		tooOften: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_reads_refused_total", Help: "Reads of jobs refused because the tenant reads too often.",
 		}),
 	}
 	m.evictedBodies = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "sluice_bodies_evicted_total", Help: "Large bodies that arrived too slowly and were cut off in favour of others.",
+		Name: "sluice_bodies_evicted_total",
+		Help: "Large bodies that arrived too slowly and were cut off in favour of others.",
 	})
 	for _, o := range outcomes {
 		m.admissions.WithLabelValues(o)
@@ -107,16 +116,27 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 	if cfg.Registerer == nil {
 		return m, nil
 	}
-	collectors := []prometheus.Collector{m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies, m.figures}
-	for i, c := range collectors {
-		if err := cfg.Registerer.Register(c); err != nil {
-			for _, done := range collectors[:i] {
-				cfg.Registerer.Unregister(done)
-			}
-			return nil, fmt.Errorf("api: metrics: %w", err)
-		}
+	if err := m.register(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("api: metrics: %w", err)
 	}
 	return m, nil
+}
+
+// register registers all metrics, or none if one of them is refused.
+func (m *metrics) register(r prometheus.Registerer) error {
+	collectors := []prometheus.Collector{
+		m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies,
+		m.figures,
+	}
+	for i, c := range collectors {
+		if err := r.Register(c); err != nil {
+			for _, done := range collectors[:i] {
+				r.Unregister(done)
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *metrics) admission(outcome string) { m.admitted(outcome, 1) }
@@ -136,7 +156,8 @@ func (m *metrics) refusal(p *problem.Problem) {
 
 func (m *metrics) request(method, route string, status int, took time.Duration) {
 	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete, http.MethodOptions:
 	default:
 		method = "other"
 	}
@@ -144,7 +165,8 @@ func (m *metrics) request(method, route string, status int, took time.Duration) 
 	found, known := m.series.Load(of)
 	if !known {
 		found, _ = m.series.LoadOrStore(of, requestSeries{
-			m.requests.WithLabelValues(method, route, strconv.Itoa(of.class)+"xx"), m.duration.WithLabelValues(method, route),
+			m.requests.WithLabelValues(method, route, strconv.Itoa(of.class)+"xx"),
+			m.duration.WithLabelValues(method, route),
 		})
 	}
 	series := found.(requestSeries)

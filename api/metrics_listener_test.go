@@ -14,7 +14,8 @@ func TestMetricsListener(t *testing.T) {
 		b.s.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://collected.example"+path, nil))
 		return w.Code, w.Body.String()
 	}
-	if status, text := ask("/metrics"); status != http.StatusOK || !strings.Contains(text, "sluice_queue_depth 0\n") {
+	if status, text := ask("/metrics"); status != http.StatusOK ||
+		!strings.Contains(text, "sluice_queue_depth 0\n") {
 		t.Errorf("%d %.200s", status, text)
 	}
 	for _, path := range []string{"/", "/v1/tenants", "/v1/jobs", "/livez"} {

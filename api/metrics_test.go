@@ -96,9 +96,13 @@ func TestAccessLogHasIDsOnly(t *testing.T) {
 	b := newBench(t, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	id := b.submit(`{"type":"secret-type","payload":"secret-payload"}`, headers{"Sluice-Tenant": "secret-tenant", "Idempotency-Key": "secret-key"}).job.ID
+	id := b.submit(`{"type":"secret-type","payload":"secret-payload"}`, headers{
+		"Sluice-Tenant": "secret-tenant", "Idempotency-Key": "secret-key",
+	}).job.ID
 	b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Sluice-Tenant": "secret-tenant"}, "")
-	if log := text.String(); strings.Contains(log, "secret") || !strings.Contains(log, "job="+id) || !strings.Contains(log, "route=/v1/jobs/{id}") {
+	log := text.String()
+	if strings.Contains(log, "secret") || !strings.Contains(log, "job="+id) ||
+		!strings.Contains(log, "route=/v1/jobs/{id}") {
 		t.Errorf("log: %s", log)
 	}
 }

@@ -42,8 +42,10 @@ func nothingAt(where string) http.HandlerFunc {
 
 // Details of a 404 by listener: the request may have been meant for the other one.
 const (
-	onIntake  = "this is the listener of the API, for jobs (api.listen); tenants, keys, metrics and the dashboard are on the admin listener (admin.listen); /docs lists the paths here"
-	onAdmin   = "this is the admin listener, for tenants, keys, metrics and the dashboard (admin.listen); jobs are submitted and read on the listener of the API (api.listen); /docs lists the paths here"
+	onIntake = "this is the listener of the API, for jobs (api.listen); tenants, keys, metrics and the " +
+		"dashboard are on the admin listener (admin.listen); /docs lists the paths here"
+	onAdmin = "this is the admin listener, for tenants, keys, metrics and the dashboard (admin.listen); " +
+		"jobs are submitted and read on the listener of the API (api.listen); /docs lists the paths here"
 	onMetrics = "this is the listener of metrics (metrics.listen), which serves /metrics only"
 )
 
@@ -92,7 +94,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 			s.metrics.request(r.Method, route, status, took)
 			if s.log.Enabled(r.Context(), slog.LevelDebug) {
 				s.log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("method", r.Method),
-					slog.String("route", route), slog.Int("status", status), slog.Duration("took", took), slog.String("job", id))
+					slog.String("route", route), slog.Int("status", status), slog.Duration("took", took),
+					slog.String("job", id))
 			}
 		}()
 		next.ServeHTTP(ww, r)

@@ -26,15 +26,24 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 	b := newBench(t)
 	for doc, want := range map[*document][]string{
 		&b.intake: {
-			"DELETE /v1/jobs/{id}", "GET /livez", "GET /readyz", "GET /v1/jobs", "GET /v1/jobs/{id}", "GET /v1/jobs/{id}/events", "POST /v1/jobs", "POST /v1/jobs/batch",
+			"DELETE /v1/jobs/{id}", "GET /livez", "GET /readyz", "GET /v1/jobs", "GET /v1/jobs/{id}",
+			"GET /v1/jobs/{id}/events", "POST /v1/jobs", "POST /v1/jobs/batch",
 			"POST /v1/jobs/{id}/replay",
 		},
 		&b.admin: {
-			"DELETE /v1/guards/{guard}/blocked/{blocked}", "DELETE /v1/tenants/{tenant}", "DELETE /v1/tenants/{tenant}/jobs/{id}", "DELETE /v1/tenants/{tenant}/keys/{key}", "GET /livez", "GET /readyz",
-			"GET /v1/guards", "GET /v1/guards/{guard}/blocked", "GET /v1/jobs/{id}", "GET /v1/routes", "GET /v1/stats", "GET /v1/stream", "GET /v1/tenants", "GET /v1/tenants/{tenant}",
-			"GET /v1/tenants/{tenant}/arrivals", "GET /v1/tenants/{tenant}/history", "GET /v1/tenants/{tenant}/jobs", "GET /v1/tenants/{tenant}/jobs/{id}", "GET /v1/tenants/{tenant}/keys", "GET /version",
-			"PATCH /v1/tenants/{tenant}", "POST /v1/tenants/{tenant}/drain", "POST /v1/tenants/{tenant}/jobs/{id}/replay", "POST /v1/tenants/{tenant}/keys",
-			"POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/predict", "POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay", "POST /v1/tenants/{tenant}/resume",
+			"DELETE /v1/guards/{guard}/blocked/{blocked}", "DELETE /v1/tenants/{tenant}",
+			"DELETE /v1/tenants/{tenant}/jobs/{id}", "DELETE /v1/tenants/{tenant}/keys/{key}", "GET /livez",
+			"GET /readyz",
+			"GET /v1/guards", "GET /v1/guards/{guard}/blocked", "GET /v1/jobs/{id}", "GET /v1/routes",
+			"GET /v1/stats", "GET /v1/stream", "GET /v1/tenants", "GET /v1/tenants/{tenant}",
+			"GET /v1/tenants/{tenant}/arrivals", "GET /v1/tenants/{tenant}/history",
+			"GET /v1/tenants/{tenant}/jobs", "GET /v1/tenants/{tenant}/jobs/{id}",
+			"GET /v1/tenants/{tenant}/keys", "GET /version",
+			"PATCH /v1/tenants/{tenant}", "POST /v1/tenants/{tenant}/drain",
+			"POST /v1/tenants/{tenant}/jobs/{id}/replay", "POST /v1/tenants/{tenant}/keys",
+			"POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/predict",
+			"POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay",
+			"POST /v1/tenants/{tenant}/resume",
 			"POST /v1/tenants/{tenant}/unhold", "PUT /v1/tenants/{tenant}",
 		},
 	} {
@@ -84,9 +93,11 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 		}
 	}
 	for _, v := range []any{
-		wire.Job{}, wire.JobDetail{}, wire.Attempt{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{}, wire.JobResult{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
+		wire.Job{}, wire.JobDetail{}, wire.Attempt{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{},
+		wire.JobResult{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
 		wire.Filter{}, wire.Swept{}, wire.History{}, wire.HistoryEntry{}, wire.Overrides{},
-		wire.KeyRequest{}, wire.Key{}, wire.NewKey{}, wire.KeyList{}, wire.Guard{}, wire.GuardList{}, wire.BlockedKey{}, wire.BlockedList{},
+		wire.KeyRequest{}, wire.Key{}, wire.NewKey{}, wire.KeyList{}, wire.Guard{}, wire.GuardList{},
+		wire.BlockedKey{}, wire.BlockedList{},
 		wire.Arrival{}, wire.Arrivals{}, wire.Prediction{}, wire.Outlook{},
 		wire.Overview{}, wire.StoreState{}, wire.TenantLines{}, wire.TenantLine{}, wire.TenantNow{},
 	} {
@@ -130,7 +141,9 @@ func TestSchemaBoundsAreTheDecoders(t *testing.T) {
 		}
 		low, _ := p.Minimum.Int64()
 		high, _ := p.Maximum.Float64()
-		for value, legal := range map[int64]bool{low: true, low - 1: false, int64(high): true, int64(high) + 1: false} {
+		for value, legal := range map[int64]bool{
+			low: true, low - 1: false, int64(high): true, int64(high) + 1: false,
+		} {
 			body, _ := json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})
 			if _, err := decode.Submission(body); (err == nil) != legal {
 				t.Errorf("%s = %d: %v, the schema says legal=%v", field, value, err, legal)
@@ -170,7 +183,8 @@ func TestSchemaLengthsAreTheDecoders(t *testing.T) {
 		schema, field string
 		decode        func(field string, value any) error
 	}{
-		{"Submission", "type", submission}, {"Submission", "route", submission}, {"Submission", "callback_url", submission},
+		{"Submission", "type", submission}, {"Submission", "route", submission},
+		{"Submission", "callback_url", submission},
 		{"Filter", "ids", filter}, {"Filter", "route", filter}, {"Filter", "error", filter},
 	} {
 		p := doc.Components.Schemas[c.schema].Properties[c.field]
@@ -195,23 +209,36 @@ func TestSchemasRefuseWhatIsRefused(t *testing.T) {
 		method, path, body string
 		legal              bool
 	}{
-		{"POST", tenant + "/purge", `{"state":"queued"}`, true}, {"POST", tenant + "/purge", `{"state":"leased"}`, false},
-		{"POST", tenant + "/replay", `{"state":"dead","route":"r"}`, true}, {"POST", tenant + "/replay", `{"state":"queued"}`, false}, {"POST", tenant + "/replay", `{"states":"dead"}`, false},
-		{"POST", tenant + "/purge", `{"ids":["0a9z"]}`, true}, {"POST", tenant + "/purge", `{"ids":["` + strings.Repeat("z", 64) + `"]}`, true},
-		{"POST", tenant + "/purge", `{"ids":["A"]}`, false}, {"POST", tenant + "/purge", `{"ids":[""]}`, false}, {"POST", tenant + "/replay", `{"ids":["` + strings.Repeat("z", 65) + `"]}`, false},
-		{"PUT", tenant, `{"rate":{"limit":1,"period_ms":1000},"routes":{"other":{"rate":{"limit":1,"period_ms":1000}}}}`, true}, {"PUT", tenant, `{"rate":null,"routes":{"other":null},"burst":1}`, true},
-		{"PUT", tenant, `{"rate":"10/s","rates":[{"rate":"1000/24h","burst":100},{"rate":"5/s"}],"routes":{"other":{"rate":"5/m"}}}`, true}, {"PATCH", tenant, `{"rate":"10/s"}`, true},
-		{"PATCH", tenant, `{"rate":"10/w"}`, false}, {"PATCH", tenant, `{"rates":[{"burst":1}]}`, false}, {"PATCH", tenant, `{"rates":[{"rate":"1/s","limit":1}]}`, false},
+		{"POST", tenant + "/purge", `{"state":"queued"}`, true},
+		{"POST", tenant + "/purge", `{"state":"leased"}`, false},
+		{"POST", tenant + "/replay", `{"state":"dead","route":"r"}`, true},
+		{"POST", tenant + "/replay", `{"state":"queued"}`, false},
+		{"POST", tenant + "/replay", `{"states":"dead"}`, false},
+		{"POST", tenant + "/purge", `{"ids":["0a9z"]}`, true},
+		{"POST", tenant + "/purge", `{"ids":["` + strings.Repeat("z", 64) + `"]}`, true},
+		{"POST", tenant + "/purge", `{"ids":["A"]}`, false}, {"POST", tenant + "/purge", `{"ids":[""]}`,
+			false}, {"POST", tenant + "/replay", `{"ids":["` + strings.Repeat("z", 65) + `"]}`, false},
+		{"PUT", tenant, `{"rate":{"limit":1,"period_ms":1000},"routes":{"other":{"rate":{"limit":1,` +
+			`"period_ms":1000}}}}`, true},
+		{"PUT", tenant, `{"rate":null,"routes":{"other":null},"burst":1}`, true},
+		{"PUT", tenant, `{"rate":"10/s","rates":[{"rate":"1000/24h","burst":100},{"rate":"5/s"}],` +
+			`"routes":{"other":{"rate":"5/m"}}}`, true}, {"PATCH", tenant, `{"rate":"10/s"}`, true},
+		{"PATCH", tenant, `{"rate":"10/w"}`, false}, {"PATCH", tenant, `{"rates":[{"burst":1}]}`, false},
+		{"PATCH", tenant, `{"rates":[{"rate":"1/s","limit":1}]}`, false},
 		{"PUT", tenant, `{"routes":null}`, true}, {"PUT", tenant, `{"routes":{"other":{"rate":null}}}`, true},
-		{"PUT", tenant, `{"rate":{"limit":1}}`, false}, {"PUT", tenant, `{"rate":{"period_ms":1}}`, false}, {"PUT", tenant, `{"routes":{"other":{"rate":{"limit":1}}}}`, false}, {"PUT", tenant, `{"rat":1}`, false},
-		{"PATCH", tenant, `{"rate":{"limit":1}}`, true}, {"PATCH", tenant, `{"routes":{"other":{"rate":{"period_ms":1}}}}`, true},
+		{"PUT", tenant, `{"rate":{"limit":1}}`, false}, {"PUT", tenant, `{"rate":{"period_ms":1}}`, false},
+		{"PUT", tenant, `{"routes":{"other":{"rate":{"limit":1}}}}`, false},
+		{"PUT", tenant, `{"rat":1}`, false},
+		{"PATCH", tenant, `{"rate":{"limit":1}}`, true},
+		{"PATCH", tenant, `{"routes":{"other":{"rate":{"period_ms":1}}}}`, true},
 	} {
 		b.admin.do(t, "PATCH", "/v1/tenants/a", nil, `{}`) // or there would be no such tenant
 		value, err := jsonschema.UnmarshalJSON(strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.admin.schema(t, c.method, c.path, "requestBody", contract.JSONFormat).Validate(value); (err == nil) != c.legal {
+		if err := b.admin.schema(t, c.method, c.path, "requestBody", contract.JSONFormat).
+			Validate(value); (err == nil) != c.legal {
 			t.Errorf("%s %s %s: legal=%v, the schema says %v", c.method, c.path, c.body, c.legal, err)
 		}
 		status := http.StatusOK
@@ -251,7 +278,9 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 				name := strings.ToUpper(method) + " " + path
 				for status, response := range op.(map[string]any)["responses"].(map[string]any) {
 					for _, k := range problem.Kinds {
-						if !names(response.(map[string]any), problem.URN+k.Name) || slices.Contains(by[k.Name], name) { // probes are on both
+						// Probes are on both.
+						if !names(response.(map[string]any), problem.URN+k.Name) ||
+							slices.Contains(by[k.Name], name) {
 							continue
 						}
 						by[k.Name], said[name] = append(by[k.Name], name), append(said[name], k.Name)
@@ -275,8 +304,10 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		}
 	}
 	for kind, want := range map[string][]string{
-		"deadline-unreachable": {submit, batch, test}, "idempotency-key-reused": {submit, batch, test}, "store-full": {submit, batch, test},
-		"too-many-keys": {"POST /v1/tenants/{tenant}/keys"}, "unknown-key": {"DELETE /v1/tenants/{tenant}/keys/{key}"},
+		"deadline-unreachable": {submit, batch, test}, "idempotency-key-reused": {submit, batch, test},
+		"store-full":       {submit, batch, test},
+		"too-many-keys":    {"POST /v1/tenants/{tenant}/keys"},
+		"unknown-key":      {"DELETE /v1/tenants/{tenant}/keys/{key}"},
 		"too-many-streams": {"GET /v1/jobs/{id}/events", "GET /v1/stream", "GET /v1/tenants/{tenant}/arrivals"},
 	} {
 		slices.Sort(by[kind])
@@ -289,7 +320,9 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		"GET /livez":   {"internal", "invalid-request", "too-large", "unreadable-body"},
 		"GET /version": {"internal", "invalid-request", "overloaded", "starting", "too-large", "unreadable-body"},
 		"POST /v1/tenants/{tenant}/pause": {
-			"forbidden", "internal", "invalid-request", "malformed-json", "overloaded", "rate-limited", "revision-mismatch", "starting", "stored-data-damaged", "too-large", "unauthorized", "unavailable",
+			"forbidden", "internal", "invalid-request", "malformed-json", "overloaded", "rate-limited",
+			"revision-mismatch", "starting", "stored-data-damaged", "too-large", "unauthorized",
+			"unavailable",
 			"unknown-tenant", "unreadable-body", "unsupported-media-type",
 		},
 	} {
@@ -306,7 +339,8 @@ func TestProbesAnswerWhatTheyDocument(t *testing.T) {
 	for _, d := range []document{b.intake, b.admin} {
 		for _, path := range []string{"/livez", "/readyz"} {
 			d.do(t, http.MethodGet, path+"?x=1", nil, "").want(t, http.StatusUnprocessableEntity, "invalid-request")
-			d.do(t, http.MethodGet, path, nil, strings.Repeat("x", contract.MaxSmallBody+1)).want(t, http.StatusRequestEntityTooLarge, "too-large")
+			d.do(t, http.MethodGet, path, nil, strings.Repeat("x", contract.MaxSmallBody+1)).want(t,
+				http.StatusRequestEntityTooLarge, "too-large")
 			r := httptest.NewRequest(http.MethodGet, "http://localhost"+path, iotest.ErrReader(io.ErrUnexpectedEOF))
 			d.send(t, r).want(t, http.StatusBadRequest, "unreadable-body")
 		}
@@ -316,12 +350,15 @@ func TestProbesAnswerWhatTheyDocument(t *testing.T) {
 func TestDocsPageNeedsNothingFromElsewhere(t *testing.T) {
 	b := newBench(t)
 	for _, d := range []document{b.intake, b.admin} {
-		for path, format := range map[string]string{"/docs": "text/html", "/docs/docs.js": "text/javascript", "/docs/docs.css": "text/css"} {
+		for path, format := range map[string]string{
+			"/docs": "text/html", "/docs/docs.js": "text/javascript", "/docs/docs.css": "text/css",
+		} {
 			r := d.do(t, http.MethodGet, path, nil, "")
 			if r.Code != http.StatusOK || !strings.HasPrefix(r.Header().Get("Content-Type"), format) {
 				t.Errorf("%s: %d %s", path, r.Code, r.Header().Get("Content-Type"))
 			}
-			if csp := r.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+			csp := r.Header().Get("Content-Security-Policy")
+			if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
 				t.Errorf("%s: policy %q", path, csp)
 			}
 		}

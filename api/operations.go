@@ -89,7 +89,10 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 }
 
 // run checks what every operation checks, reads the body and calls the handler.
-func (s *Server) run(op contract.Operation, handle handler, w http.ResponseWriter, c *call, known map[string]bool, refuseWhenDraining bool) (*answer, error) {
+func (s *Server) run(
+	op contract.Operation, handle handler, w http.ResponseWriter, c *call, known map[string]bool,
+	refuseWhenDraining bool,
+) (*answer, error) {
 	if refuseWhenDraining && s.isDraining() {
 		return nil, drainingProblem()
 	}
@@ -118,7 +121,9 @@ func (s *Server) run(op contract.Operation, handle handler, w http.ResponseWrite
 		}
 		return handle(c)
 	}
-	content, done, err := s.bodies.Read(w, c.r, op.Body.Spec, func() budget.Owner { return budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)} })
+	content, done, err := s.bodies.Read(w, c.r, op.Body.Spec, func() budget.Owner {
+		return budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
+	})
 	defer done()
 	if err != nil {
 		return nil, err
@@ -129,7 +134,8 @@ func (s *Server) run(op contract.Operation, handle handler, w http.ResponseWrite
 
 // drainingProblem is the answer to new work while the process stops.
 func drainingProblem() *problem.Problem {
-	return problem.ShuttingDown.With("send the same request again; another instance will serve it").RetryIn(time.Second)
+	return problem.ShuttingDown.With("send the same request again; another instance will serve it").
+		RetryIn(time.Second)
 }
 
 // fail answers with the error's problem, which it returns, and logs the cause, which the client

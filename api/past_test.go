@@ -27,7 +27,8 @@ func TestStreamBeginsWithTheHistory(t *testing.T) {
 		r.last("history", &h)
 		r.last("overview", &o)
 		n := len(h.Overviews)
-		if n < 10 || h.Overviews[0].Admitted != 0 || h.Overviews[3].Depth != 4 || !h.Overviews[n-1].At.Equal(o.At) || h.Overviews[n-1].Depth != 5 {
+		if n < 10 || h.Overviews[0].Admitted != 0 || h.Overviews[3].Depth != 4 ||
+			!h.Overviews[n-1].At.Equal(o.At) || h.Overviews[n-1].Depth != 5 {
 			t.Errorf("%d overviews of the past are %.900s, then %+v", n, fmt.Sprintf("%+v", h.Overviews), o)
 		}
 		checkPast(t, "of all", r.began, h.Arrivals, 31*time.Second, 5)
@@ -36,14 +37,16 @@ func TestStreamBeginsWithTheHistory(t *testing.T) {
 		r.last("tenant_history", &past)
 		r.last("tenant", &now)
 		n = len(past.Samples)
-		if n < 5 || past.Samples[0].Admitted != 0 || past.Samples[1].Admitted != 3 || past.Samples[1].Capacity != 1000 ||
+		if n < 5 || past.Samples[0].Admitted != 0 || past.Samples[1].Admitted != 3 ||
+			past.Samples[1].Capacity != 1000 ||
 			!past.Samples[n-1].At.Equal(now.At) || past.Samples[n-1].Admitted != 4 {
 			t.Errorf("%d samples are %.900s, then %+v", n, fmt.Sprintf("%+v", past.Samples), now)
 		}
 		checkPast(t, "of a tenant", r.began, past.Arrivals, 31*time.Second, 4)
 		for _, one := range [][2]string{{"history", "overview"}, {"tenant_history", "tenant"}} {
 			before := slices.IndexFunc(r.events, func(e event) bool { return e.Event == one[0] })
-			if then := slices.IndexFunc(r.events, func(e event) bool { return e.Event == one[1] }); before < 0 || then < before {
+			then := slices.IndexFunc(r.events, func(e event) bool { return e.Event == one[1] })
+			if before < 0 || then < before {
 				t.Errorf("%s is not before %s: %q", one[0], one[1], r.notes)
 			}
 		}
@@ -56,11 +59,14 @@ func TestStreamBeginsWithTheHistory(t *testing.T) {
 
 // checkPast checks that the spans are in order and have want arrivals in total. If first is not 0,
 // the first arrival must be that long before the stream began.
-func checkPast(t *testing.T, whose string, began time.Time, spans []wire.PastArrivals, first time.Duration, want int64) {
+func checkPast(
+	t *testing.T, whose string, began time.Time, spans []wire.PastArrivals, first time.Duration, want int64,
+) {
 	t.Helper()
 	var sum int64
 	for i, s := range spans {
-		if i > 0 && s.From.Before(spans[i-1].Until) || !s.From.Before(s.Until) || s.Until.Sub(s.From) > time.Second {
+		if i > 0 && s.From.Before(spans[i-1].Until) || !s.From.Before(s.Until) ||
+			s.Until.Sub(s.From) > time.Second {
 			t.Errorf("%s: span %d is %+v", whose, i, s)
 		}
 		if sum += s.Admitted; sum > 0 && first > 0 {

@@ -22,7 +22,10 @@ func tiered(t *testing.T) *bench {
 	b.queue.Baseline.Routes = map[string]shaper.Overrides{"other": {Capacity: new(int64(7))}}
 	b.queue.Baseline.Tiers = map[string]shaper.Overrides{
 		"free": {Rate: per(2)},
-		"pro":  {Rate: per(50), Capacity: new(int64(5000)), Routes: map[string]shaper.Overrides{"other": {Rate: per(3)}}},
+		"pro": {
+			Rate: per(50), Capacity: new(int64(5000)),
+			Routes: map[string]shaper.Overrides{"other": {Rate: per(3)}},
+		},
 	}
 	return b
 }
@@ -38,7 +41,8 @@ func TestTierOfATenant(t *testing.T) {
 	for _, step := range []struct{ method, body, tier, source, general, other string }{
 		{"PATCH", `{}`, "", "default", "10 default, default", "10 default, default"},
 		{"PATCH", `{"tier":"pro"}`, "pro", "api", "50 tier:pro, tier:pro", "3 tier:pro, default"},
-		{"PATCH", `{"rate":{"limit":200,"period_ms":1000}}`, "pro", "api", "200 api, tier:pro", "3 tier:pro, default"},
+		{"PATCH", `{"rate":{"limit":200,"period_ms":1000}}`, "pro", "api", "200 api, tier:pro",
+			"3 tier:pro, default"},
 		{"PATCH", `{"tier":"free"}`, "free", "api", "200 api, default", "200 api, default"},
 		{"PATCH", `{"rate":null}`, "free", "api", "2 tier:free, default", "2 tier:free, default"},
 		{"PATCH", `{"tier":null}`, "", "default", "10 default, default", "10 default, default"},
@@ -46,8 +50,10 @@ func TestTierOfATenant(t *testing.T) {
 		{"PUT", `{"capacity":9}`, "", "default", "10 default, api", "10 default, default"},
 	} {
 		got := b.admin.do(t, step.method, "/v1/tenants/a", nil, step.body).tenant(t)
-		if got.Tier != step.tier || got.Sources["tier"] != step.source || sourced(got.Policy) != step.general || sourced(got.Routes["other"].Policy) != step.other {
-			t.Errorf("%s %s: tier %q from %s, %s, other %s", step.method, step.body, got.Tier, got.Sources["tier"], sourced(got.Policy),
+		if got.Tier != step.tier || got.Sources["tier"] != step.source ||
+			sourced(got.Policy) != step.general || sourced(got.Routes["other"].Policy) != step.other {
+			t.Errorf("%s %s: tier %q from %s, %s, other %s", step.method, step.body, got.Tier,
+				got.Sources["tier"], sourced(got.Policy),
 				sourced(got.Routes["other"].Policy))
 		}
 	}
@@ -56,19 +62,22 @@ func TestTierOfATenant(t *testing.T) {
 func TestSettingsOfARoute(t *testing.T) {
 	b := tiered(t)
 	for _, step := range []struct{ method, body, general, other string }{
-		{"PATCH", `{"routes":{"other":{"rate":{"limit":5,"period_ms":60000}}}}`, "10 default, default", "5 api, default"},
+		{"PATCH", `{"routes":{"other":{"rate":{"limit":5,"period_ms":60000}}}}`, "10 default, default",
+			"5 api, default"},
 		{"PATCH", `{"rate":{"limit":20,"period_ms":1000}}`, "20 api, default", "5 api, default"},
 		{"PATCH", `{"routes":{"other":{"capacity":1}}}`, "20 api, default", "5 api, api"},
 		{"PATCH", `{"routes":{"other":{"rate":null}}}`, "20 api, default", "20 api, api"},
 		{"PATCH", `{"routes":{"other":null}}`, "20 api, default", "20 api, default"},
 		{"PATCH", `{"routes":{"other":{"rate":{"limit":6}}}}`, "20 api, default", "6 api, default"},
 		{"PATCH", `{"routes":null,"rate":null}`, "10 default, default", "10 default, default"},
-		{"PUT", `{"routes":{"other":{"rate":{"limit":5,"period_ms":1000}}}}`, "10 default, default", "5 api, default"},
+		{"PUT", `{"routes":{"other":{"rate":{"limit":5,"period_ms":1000}}}}`, "10 default, default",
+			"5 api, default"},
 		{"PUT", `{}`, "10 default, default", "10 default, default"},
 	} {
 		got := b.admin.do(t, step.method, "/v1/tenants/a", nil, step.body).tenant(t)
 		if sourced(got.Policy) != step.general || sourced(got.Routes["other"].Policy) != step.other {
-			t.Errorf("%s %s: %s, other %s", step.method, step.body, sourced(got.Policy), sourced(got.Routes["other"].Policy))
+			t.Errorf("%s %s: %s, other %s", step.method, step.body, sourced(got.Policy),
+				sourced(got.Routes["other"].Policy))
 		}
 	}
 }
@@ -84,13 +93,17 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 		{`{"routes":{"other":{"routes":{}}}}`, "routes.other.routes", "is not a known field"},
 		{`{"routes":{"other":{"draining":true}}}`, "routes.other.draining", "is not a known field"},
 		{`{"routes":{"other":{"capacity":-1}}}`, "routes.other.capacity", "must be"},
-		{`{"routes":{"other":{"rate":{"limit":1,"period_ms":31622400000},"burst":9007199254740991}}}`, "routes.other.burst", "200 years"},
+		{`{"routes":{"other":{"rate":{"limit":1,"period_ms":31622400000},"burst":9007199254740991}}}`,
+			"routes.other.burst", "200 years"},
 		{`{"routes":["other"]}`, "routes", ""},
-		{`{"routes":{"other":{"rate":{"limit":1,"period_ms":31622400000},"rates":[{"limit":1,"period_ms":31622400000,"burst":9007199254740991}]}}}`, "routes.other.rates[0].burst", "200 years"},
+		{`{"routes":{"other":{"rate":{"limit":1,"period_ms":31622400000},"rates":[{"limit":1,` +
+			`"period_ms":31622400000,"burst":9007199254740991}]}}}`, "routes.other.rates[0].burst",
+			"200 years"},
 	} {
 		for _, method := range []string{"PATCH", "PUT"} {
 			r := b.admin.do(t, method, "/v1/tenants/a", nil, c.body)
-			if r.want(t, http.StatusUnprocessableEntity, "invalid-request"); len(r.problem.Errors) == 0 || r.problem.Errors[0].Field != c.field ||
+			if r.want(t, http.StatusUnprocessableEntity, "invalid-request"); len(r.problem.Errors) == 0 ||
+				r.problem.Errors[0].Field != c.field ||
 				!strings.Contains(r.problem.Errors[0].Rule, c.rule) {
 				t.Errorf("%s %s: %+v", method, c.body, r.problem.Errors)
 			}
@@ -104,12 +117,15 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 // What the policy as a whole refuses is named as in the API, of a route too.
 func TestProblemsAreNamedAsInTheAPI(t *testing.T) {
 	got := problem.Of(shaper.Problems{
-		{Field: "max_wait", Rule: "r"}, {Field: "routes.login.max_wait", Rule: "r"}, {Field: "tier", Rule: "r"}, {Field: "routes.login.rate", Rule: "r"}, {Field: "rates", Rule: "r"},
+		{Field: "max_wait", Rule: "r"}, {Field: "routes.login.max_wait", Rule: "r"},
+		{Field: "tier", Rule: "r"}, {Field: "routes.login.rate", Rule: "r"}, {Field: "rates", Rule: "r"},
 		{Field: "routes.login.capacity", Rule: "r"},
 	})
 	want := []wire.FieldError{
-		{Field: "max_wait_ms", Kind: "number", Rule: "r"}, {Field: "routes.login.max_wait_ms", Kind: "number", Rule: "r"}, {Field: "tier", Kind: "string", Rule: "r"},
-		{Field: "routes.login.rate", Kind: "object", Rule: "r"}, {Field: "rates", Kind: "array", Rule: "r"}, {Field: "routes.login.capacity", Kind: "number", Rule: "r"},
+		{Field: "max_wait_ms", Kind: "number", Rule: "r"}, {Field: "routes.login.max_wait_ms", Kind: "number",
+			Rule: "r"}, {Field: "tier", Kind: "string", Rule: "r"},
+		{Field: "routes.login.rate", Kind: "object", Rule: "r"}, {Field: "rates", Kind: "array", Rule: "r"},
+		{Field: "routes.login.capacity", Kind: "number", Rule: "r"},
 	}
 	if !slices.Equal(got.Errors, want) {
 		t.Errorf("%+v", got.Errors)
@@ -122,7 +138,8 @@ func TestOverridesAreShown(t *testing.T) {
 	if got := b.admin.do(t, "GET", "/v1/tenants/a", nil, "").tenant(t); got.Overrides != nil {
 		t.Errorf("of a tenant never seen: %+v", got.Overrides)
 	}
-	b.admin.do(t, "PATCH", "/v1/tenants/a", nil, `{"tier":"pro","rates":[],"routes":{"other":{"paused":true}}}`).tenant(t)
+	b.admin.do(t, "PATCH", "/v1/tenants/a", nil,
+		`{"tier":"pro","rates":[],"routes":{"other":{"paused":true}}}`).tenant(t)
 	const want = `{"rates":[],"tier":"pro","routes":{"other":{"paused":true}}}`
 	got := b.admin.do(t, "GET", "/v1/tenants/a", nil, "").tenant(t)
 	if text, err := json.Marshal(got.Overrides); err != nil || string(text) != want {
@@ -130,7 +147,8 @@ func TestOverridesAreShown(t *testing.T) {
 	}
 	b.admin.do(t, "DELETE", "/v1/tenants/a", nil, "")
 	var history wire.History
-	if err := json.Unmarshal(b.admin.do(t, "GET", "/v1/tenants/a/history", nil, "").Body.Bytes(), &history); err != nil || len(history.Items) != 2 {
+	if err := json.Unmarshal(b.admin.do(t, "GET", "/v1/tenants/a/history", nil, "").Body.Bytes(),
+		&history); err != nil || len(history.Items) != 2 {
 		t.Fatalf("%v %+v", err, history)
 	}
 	for i, c := range []struct{ before, after string }{{want, "{}"}, {"{}", want}} {
@@ -166,17 +184,20 @@ func TestDryRun(t *testing.T) {
 		}
 		if c.status == 200 {
 			got := r.tenant(t)
-			if rate, _, _ := strings.Cut(sourced(got.Policy), " "); rate != c.rate || got.Sources["rate"]+" "+got.Sources["capacity"] != c.sources || got.Revision != 1 {
+			if rate, _, _ := strings.Cut(sourced(got.Policy), " "); rate != c.rate ||
+				got.Sources["rate"]+" "+got.Sources["capacity"] != c.sources || got.Revision != 1 {
 				t.Errorf("%s %s: %+v", c.method, c.body, got)
 			}
 		}
 	}
-	b.admin.do(t, "PUT", "/v1/tenants/a?dry_run=true", headers{"If-Match": `"0"`}, `{}`).want(t, http.StatusPreconditionFailed, "")
+	b.admin.do(t, "PUT", "/v1/tenants/a?dry_run=true", headers{"If-Match": `"0"`}, `{}`).want(t,
+		http.StatusPreconditionFailed, "")
 	got := b.admin.do(t, "GET", "/v1/tenants/a", nil, "").tenant(t)
 	if got.Revision != 1 || got.Capacity != 50 || got.Tier != "" {
 		t.Errorf("changed: %+v", got)
 	}
-	if got := b.admin.do(t, "PUT", "/v1/tenants/a?dry_run=false", nil, `{}`).tenant(t); got.Revision != 2 || !slices.Equal([]string{got.Sources["capacity"]}, []string{"default"}) {
+	if got := b.admin.do(t, "PUT", "/v1/tenants/a?dry_run=false", nil, `{}`).tenant(t); got.Revision != 2 ||
+		!slices.Equal([]string{got.Sources["capacity"]}, []string{"default"}) {
 		t.Errorf("not changed: %+v", got)
 	}
 }
@@ -187,7 +208,8 @@ func TestRateAsText(t *testing.T) {
 	for _, step := range []struct{ method, body, general, other string }{
 		{"PATCH", `{"rate":"30/s","routes":{"other":{"rate":"5/m"}}}`, "30/s", "5/m"},
 		{"PATCH", `{"rate":{"limit":40}}`, "40/s", "5/m"},
-		{"PUT", `{"rate":"5/24h","rates":[{"rate":"1000/24h","burst":100},{"rate":"1/s"},{"limit":7,"period_ms":1000}]}`, "5/d 1000/d burst 100 1/s burst 1 7/s burst 1", "5/d"},
+		{"PUT", `{"rate":"5/24h","rates":[{"rate":"1000/24h","burst":100},{"rate":"1/s"},{"limit":7,` +
+			`"period_ms":1000}]}`, "5/d 1000/d burst 100 1/s burst 1 7/s burst 1", "5/d"},
 	} {
 		got := b.admin.do(t, step.method, "/v1/tenants/a", nil, step.body).tenant(t)
 		text := func(r wire.Rate) string {
@@ -198,7 +220,8 @@ func TestRateAsText(t *testing.T) {
 			general += fmt.Sprintf(" %s burst %d", text(p.Rate), p.Burst)
 		}
 		if other := text(got.Routes["other"].Rate); general != step.general || other != step.other {
-			t.Errorf("%s %s: %s, other %s, want %s, other %s", step.method, step.body, general, other, step.general, step.other)
+			t.Errorf("%s %s: %s, other %s, want %s, other %s", step.method, step.body, general, other,
+				step.general, step.other)
 		}
 	}
 }

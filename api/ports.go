@@ -48,7 +48,8 @@ type Sweeper interface {
 	Purge(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error)
 	// ReplayAll queues dead jobs again, until one does not fit. attempts returns how many
 	// deliveries a job may have.
-	ReplayAll(ctx context.Context, tenant string, f queue.Filter, attempts func(queue.Job) int) (queue.Swept, error)
+	ReplayAll(ctx context.Context, tenant string, f queue.Filter, attempts func(queue.Job) int) (queue.Swept,
+		error)
 }
 
 // Tenants reads and changes policies.
@@ -69,14 +70,15 @@ type Tenants interface {
 type KeyRing interface {
 	// CreateKey stores a key by the digest of its secret; a zero expires means never. Above the
 	// limit it returns keystore.ErrTooManyKeys.
-	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (keystore.Key, error)
+	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte,
+		expires time.Time) (keystore.Key, error)
 	// Keys lists the tenant's keys, the oldest first, without their digests.
 	Keys(ctx context.Context, tenant string) ([]keystore.Key, error)
 	// RevokeKey removes a key for good.
 	RevokeKey(ctx context.Context, tenant, id string) error
 }
 
-// Health is what probes and gauges read.
+// Health reads what probes and gauges show.
 type Health interface {
 	// Ping reports whether the store answers and is ready to work.
 	Ping(ctx context.Context) error
@@ -86,7 +88,7 @@ type Health interface {
 	Totals(ctx context.Context) (queue.Totals, error)
 }
 
-// Figures is what the streams of figures sample.
+// Figures reads what the streams of figures show.
 type Figures interface {
 	// Workers reads the live workers and the load of their routes.
 	Workers(ctx context.Context) (reports.Workers, error)

@@ -70,7 +70,7 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 
 // policyOn is the policy of the tenant's flow with the route.
 func policyOn(t queue.Tenant, route string) shaper.Policy {
-	if f, said := t.Routes[route]; said {
+	if f, has := t.Routes[route]; has {
 		return f.Policy
 	}
 	return t.Policy
@@ -82,7 +82,9 @@ const serviceSample = 100
 // serviceTime is the mean duration of the last successful deliveries of a flow; 0 if there are
 // none.
 func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Duration, error) {
-	page, err := s.backend.List(ctx, queue.List{Tenant: tenant, State: queue.ListSucceeded, Route: route, Limit: serviceSample})
+	page, err := s.backend.List(ctx, queue.List{
+		Tenant: tenant, State: queue.ListSucceeded, Route: route, Limit: serviceSample,
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -101,13 +103,17 @@ func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Du
 }
 
 // outlook replays the traces, by route, through the flows of the tenant, with these service times.
-func (s *Server) outlook(ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace, service map[string]time.Duration) (wire.Outlook, error) {
+func (s *Server) outlook(
+	ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace, service map[string]time.Duration,
+) (wire.Outlook, error) {
 	var runs []*simulate.Run
 	for route, trace := range traces {
 		if err := ctx.Err(); err != nil {
 			return wire.Outlook{}, err
 		}
-		r, err := simulate.Shaper(trace, policyOn(t, route), simulate.Workers{Horizon: s.cfg.Horizon, Service: service[route]})
+		r, err := simulate.Shaper(trace, policyOn(t, route), simulate.Workers{
+			Horizon: s.cfg.Horizon, Service: service[route],
+		})
 		if err != nil {
 			return wire.Outlook{}, err
 		}
@@ -117,7 +123,8 @@ func (s *Server) outlook(ctx context.Context, t queue.Tenant, traces map[string]
 	out := wire.Outlook{Admitted: r.Admitted, Refused: r.Refused, DepthMax: r.PeakDepth}
 	if r.Departed > 0 {
 		ms := func(d time.Duration) *int64 { return new(d.Round(time.Millisecond).Milliseconds()) }
-		out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = ms(r.WaitP50), ms(r.WaitP95), ms(r.WaitP99), ms(r.WaitMax)
+		out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = ms(r.WaitP50), ms(r.WaitP95), ms(r.WaitP99),
+			ms(r.WaitMax)
 	}
 	return out, nil
 }

@@ -48,10 +48,12 @@ func TestPredictions(t *testing.T) {
 		{"room for all", `{"capacity":100}`, outlook(30, 0, 30, 1400, 2800, 2900, 2900)},
 		{"a burst", `{"burst":5,"reason":"a try"}`, outlook(20, 10, 20, 500, 1400, 1500, 1500)},
 		{"a longest wait", `{"max_wait_ms":1000}`, outlook(11, 19, 11, 500, 1000, 1000, 1000)},
-		{"further rates", `{"rates":[{"limit":60,"period_ms":60000}]}`, outlook(20, 10, 20, 9000, 18_000, 19_000, 19_000)},
+		{"further rates", `{"rates":[{"limit":60,"period_ms":60000}]}`,
+			outlook(20, 10, 20, 9000, 18_000, 19_000, 19_000)},
 		{"paused", `{"paused":true}`, outlook(20, 10, 20)},
 		{"back to the defaults", `{"rate":null,"capacity":null}`, outlook(30, 0, 30, 1400, 2800, 2900, 2900)},
-		{"for this route", `{"routes":{"default":{"rate":{"limit":20,"period_ms":1000}}}}`, outlook(20, 10, 20, 450, 900, 950, 950)},
+		{"for this route", `{"routes":{"default":{"rate":{"limit":20,"period_ms":1000}}}}`,
+			outlook(20, 10, 20, 450, 900, 950, 950)},
 		{"for another route", `{"routes":{"other":{"rate":{"limit":20,"period_ms":1000}}}}`, now},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -82,7 +84,8 @@ func TestPredictions(t *testing.T) {
 
 func (b *bench) tenant(name string) (t wire.Tenant) {
 	b.t.Helper()
-	if err := json.Unmarshal(b.admin.do(b.t, http.MethodGet, "/v1/tenants/"+name, nil, "").Body.Bytes(), &t); err != nil {
+	err := json.Unmarshal(b.admin.do(b.t, http.MethodGet, "/v1/tenants/"+name, nil, "").Body.Bytes(), &t)
+	if err != nil {
 		b.t.Fatal(err)
 	}
 	return t
@@ -103,10 +106,16 @@ func TestWhatCountsAsAnArrival(t *testing.T) {
 		b.admin.do(t, http.MethodPatch, "/v1/tenants/acme", nil, `{"capacity":3}`)
 		b.submit(plainJob, acme("k")) // 1
 		b.submit(plainJob, acme("k"))
-		b.intake.do(t, http.MethodPost, "/v1/jobs", acme("k"), `{"type":"t","payload":2}`).want(t, http.StatusUnprocessableEntity, "idempotency-key-reused")
-		b.intake.do(t, http.MethodPost, "/v1/jobs", acme(""), `{"type":"t","payload":2,"route":"nowhere"}`).want(t, http.StatusNotFound, "")
-		b.intake.do(t, http.MethodPost, "/v1/jobs/batch", acme(""), `{"jobs":[`+plainJob+`,`+plainJob+`,`+plainJob+`]}`)                // 4, one of them refused
-		b.intake.do(t, http.MethodPost, "/v1/jobs/batch", acme(""), `{"atomic":true,"jobs":[`+plainJob+`]}`).want(t, 429, "queue-full") // 5
+		b.intake.do(t, http.MethodPost, "/v1/jobs", acme("k"), `{"type":"t","payload":2}`).want(t,
+			http.StatusUnprocessableEntity, "idempotency-key-reused")
+		b.intake.do(t, http.MethodPost, "/v1/jobs", acme(""), `{"type":"t","payload":2,"route":"nowhere"}`).
+			want(t, http.StatusNotFound, "")
+		// 4, one of them refused.
+		b.intake.do(t, http.MethodPost, "/v1/jobs/batch", acme(""),
+			`{"jobs":[`+plainJob+`,`+plainJob+`,`+plainJob+`]}`)
+		// 5.
+		b.intake.do(t, http.MethodPost, "/v1/jobs/batch", acme(""), `{"atomic":true,"jobs":[`+plainJob+`]}`).
+			want(t, 429, "queue-full")
 		b.intake.do(t, http.MethodPost, "/v1/jobs", headers{"Sluice-Tenant": "other"}, plainJob)
 		b.queue.Fail(queue.ErrUnavailable)
 		b.intake.do(t, http.MethodPost, "/v1/jobs", acme(""), plainJob).want(t, http.StatusServiceUnavailable, "")
@@ -120,17 +129,23 @@ func TestWhatCountsAsAnArrival(t *testing.T) {
 func TestPredictionsThatAreRefused(t *testing.T) {
 	b := newBench(t)
 	predict := func(path, body string) reply { return b.admin.do(t, http.MethodPost, path, nil, body) }
-	for _, body := range []string{`{"speed":1}`, `{"capacity":-1}`, `{"rate":{"limit":0}}`, `{"burst":1000000000000}`, `{"tier":"gold"}`, `[]`} {
+	for _, body := range []string{
+		`{"speed":1}`, `{"capacity":-1}`, `{"rate":{"limit":0}}`, `{"burst":1000000000000}`,
+		`{"tier":"gold"}`, `[]`,
+	} {
 		predict("/v1/tenants/acme/predict", body).want(t, http.StatusUnprocessableEntity, "invalid-request")
 	}
 	predict("/v1/tenants/acme/predict", `{`).want(t, http.StatusBadRequest, "malformed-json")
-	predict("/v1/tenants/"+strings.Repeat("x", 256)+"/predict", `{}`).want(t, http.StatusUnprocessableEntity, "invalid-request")
+	predict("/v1/tenants/"+strings.Repeat("x", 256)+"/predict", `{}`).want(t, http.StatusUnprocessableEntity,
+		"invalid-request")
 	b.queue.Fail(queue.ErrUnavailable)
 	predict("/v1/tenants/acme/predict", `{}`).want(t, http.StatusServiceUnavailable, "unavailable")
 	b.queue.Fail(nil)
 	locked := newBench(t, func(c *Config) { c.AdminToken = "secret" })
-	locked.admin.do(t, http.MethodPost, "/v1/tenants/acme/predict", nil, `{}`).want(t, http.StatusUnauthorized, "unauthorized")
-	locked.admin.do(t, http.MethodGet, "/v1/tenants/acme/arrivals", nil, "").want(t, http.StatusUnauthorized, "unauthorized")
+	locked.admin.do(t, http.MethodPost, "/v1/tenants/acme/predict", nil, `{}`).want(t,
+		http.StatusUnauthorized, "unauthorized")
+	locked.admin.do(t, http.MethodGet, "/v1/tenants/acme/arrivals", nil, "").want(t, http.StatusUnauthorized,
+		"unauthorized")
 	if got := b.predict(`{}`); got.Arrivals != 0 || got.Now != (wire.Outlook{}) {
 		t.Errorf("of nothing: %+v", got)
 	}

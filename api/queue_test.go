@@ -57,7 +57,8 @@ func TestAttemptLogOfARealQueue(t *testing.T) {
 	}))
 	defer upstream.Close()
 	w, err := worker.New(q, worker.Config{Logger: log, Routes: map[string]worker.Route{"default": {
-		URL: upstream.URL, Retry: worker.Retry{MaxAttempts: 2, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		URL:   upstream.URL,
+		Retry: worker.Retry{MaxAttempts: 2, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +86,8 @@ func TestAttemptLogOfARealQueue(t *testing.T) {
 		}
 		return text
 	}
-	const failed = "1 retry 502 \"the upstream answered 502 Bad Gateway\"\n2 dead 502 \"the upstream answered 502 Bad Gateway\"\n"
+	const failed = "1 retry 502 \"the upstream answered 502 Bad Gateway\"\n" +
+		"2 dead 502 \"the upstream answered 502 Bad Gateway\"\n"
 	r := intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=30"}, plainJob)
 	if got := tell(r); r.job.State != "dead" || got != failed {
 		t.Errorf("%s: %s", got, r.Body)
@@ -101,7 +103,9 @@ func TestAttemptLogOfARealQueue(t *testing.T) {
 }
 
 func story(t *testing.T, backend Backend) {
-	s, err := New(backend, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler)})
+	s, err := New(backend, Config{
+		Routes: map[string]RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,20 +120,26 @@ func story(t *testing.T, backend Backend) {
 		says         string
 	}{
 		{"POST", "/v1/jobs", headers{"Idempotency-Key": `"k"`}, plainJob, 202, `"position":1`},
-		{"POST", "/v1/jobs", headers{"Idempotency-Key": "k", "Prefer": "wait=1"}, plainJob, 202, `"state":"queued"`},
-		{"POST", "/v1/jobs", headers{"Idempotency-Key": "k"}, `{"type":"t","payload":2}`, 422, "idempotency-key-reused"},
-		{"POST", "/v1/jobs", headers{"Prefer": "wait=1"}, `{"type":"t","payload":1,"delay_ms":60000}`, 202, `"scheduled_at"`},
+		{"POST", "/v1/jobs", headers{"Idempotency-Key": "k", "Prefer": "wait=1"}, plainJob, 202,
+			`"state":"queued"`},
+		{"POST", "/v1/jobs", headers{"Idempotency-Key": "k"}, `{"type":"t","payload":2}`, 422,
+			"idempotency-key-reused"},
+		{"POST", "/v1/jobs", headers{"Prefer": "wait=1"}, `{"type":"t","payload":1,"delay_ms":60000}`, 202,
+			`"scheduled_at"`},
 		{"GET", "/v1/jobs/{first}", headers{"Prefer": "wait=1"}, "", 200, `"attempts":0`},
 		{"GET", "/v1/jobs/{first}", headers{"Sluice-Tenant": "other"}, "", 404, "unknown-job"},
 		{"GET", "/v1/jobs/{first}x", nil, "", 404, "unknown-job"},
-		{"PATCH", path, headers{"If-Match": `"0"`}, `{"rate":{"limit":1,"period_ms":60000},"capacity":3,"reason":"x"}`, 200, `"revision":1`},
+		{"PATCH", path, headers{"If-Match": `"0"`},
+			`{"rate":{"limit":1,"period_ms":60000},"capacity":3,"reason":"x"}`, 200, `"revision":1`},
 		{"PATCH", path, nil, `{"rate":{"limit":2}}`, 200, `"rate":{"limit":2,"period_ms":60000}`},
 		{"PATCH", path, nil, `{"burst":4000000000}`, 422, "200 years"},
 		{"PUT", path, headers{"If-Match": `"1"`}, `{}`, 412, "revision-mismatch"},
 		{"POST", "/v1/jobs", nil, plainJob, 202, `"position":2`},
 		{"POST", "/v1/jobs", nil, plainJob, 429, `"depth":3`},
 		{"POST", "/v1/jobs/batch", nil, `{"jobs":[` + plainJob + `],"atomic":true}`, 429, "queue-full"},
-		{"POST", "/v1/jobs/batch", nil, `{"jobs":[{"type":"order.create","payload":{"n":1},"idempotency_key":"k"},` + plainJob + `]}`, 200, `"status":429`},
+		{"POST", "/v1/jobs/batch", nil,
+			`{"jobs":[{"type":"order.create","payload":{"n":1},"idempotency_key":"k"},` + plainJob + `]}`,
+			200, `"status":429`},
 		{"POST", path + "/pause", nil, "", 200, `"limited_by":"paused"`},
 		{"GET", "/v1/jobs?state=queued", nil, "", 200, `"items":[{`},
 		{"GET", "/v1/jobs?state=scheduled&route=default&limit=1000", nil, "", 200, `"state":"scheduled"`},
@@ -157,12 +167,16 @@ func story(t *testing.T, backend Backend) {
 		{"PUT", path, nil, `{"capacity":3}`, 200, `"draining":true`},
 		{"POST", path + "/purge", nil, `{"ids":["{first}"]}`, 200, `"count":0`},
 		{"POST", path + "/purge", nil, `{"state":"scheduled","route":"default"}`, 200, `"count":1`},
-		{"POST", path + "/purge", nil, `{"created_before":"2020-01-01T00:00:00Z"}`, 200, `{"count":0,"created_before":"2020-01-01T00:00:00Z"}`},
+		{"POST", path + "/purge", nil, `{"created_before":"2020-01-01T00:00:00Z"}`, 200,
+			`{"count":0,"created_before":"2020-01-01T00:00:00Z"}`},
 		{"POST", path + "/purge", nil, "", 200, `"count":2`},
 		{"POST", path + "/replay", nil, `{"error":"x"}`, 200, `"count":0`},
 		{"POST", path + "/resume", nil, "", 200, `"paused":false`},
 		{"POST", "/v1/jobs", nil, plainJob, 202, `"tenant":"a/é"`},
-		{"GET", path + "/history", nil, "", 200, `"reason":"moving","before":{"rate":{"limit":2,"period_ms":60000},"capacity":3,"paused":false},"after":{"rate":{"limit":2,"period_ms":60000},"capacity":3,"paused":false,"draining":true}`},
+		{"GET", path + "/history", nil, "", 200,
+			`"reason":"moving","before":{"rate":{"limit":2,"period_ms":60000},"capacity":3,` +
+				`"paused":false},"after":{"rate":{"limit":2,"period_ms":60000},"capacity":3,"paused":false,` +
+				`"draining":true}`},
 		{"GET", "/v1/tenants", nil, "", 200, `"tenant":"a/é"`},
 		{"GET", "/v1/tenants?cursor=AAAA", nil, "", 422, "query.cursor"},
 		{"DELETE", path, nil, "", 204, ""},
@@ -177,9 +191,11 @@ func story(t *testing.T, backend Backend) {
 		for name, value := range step.h {
 			h[name] = value
 		}
-		r := d.do(t, step.method, strings.Replace(step.path, "{first}", first, 1), h, strings.Replace(step.body, "{first}", first, 1))
+		r := d.do(t, step.method, strings.Replace(step.path, "{first}", first, 1), h,
+			strings.Replace(step.body, "{first}", first, 1))
 		if r.Code != step.status || !strings.Contains(r.Body.String(), step.says) {
-			t.Errorf("%s %s %s: %d, want %d with %s: %s", step.method, step.path, step.body, r.Code, step.status, step.says, r.Body)
+			t.Errorf("%s %s %s: %d, want %d with %s: %s", step.method, step.path, step.body, r.Code,
+				step.status, step.says, r.Body)
 		}
 		if first == "" {
 			first = r.job.ID

@@ -48,7 +48,8 @@ func field(t *rapid.T, h http.Header, name, required string) map[string]map[stri
 }
 
 func anyRate(t *rapid.T) shaper.Rate {
-	period := time.Duration(rapid.Int64Range(1, shaper.MaxPeriod.Milliseconds()).Draw(t, "period")) * time.Millisecond
+	period := time.Duration(rapid.Int64Range(1, shaper.MaxPeriod.Milliseconds()).Draw(t,
+		"period")) * time.Millisecond
 	return shaper.Rate{Limit: rapid.Int64Range(1, period.Microseconds()).Draw(t, "limit"), Period: period}
 }
 
@@ -57,7 +58,10 @@ func anyRate(t *rapid.T) shaper.Rate {
 func TestRefusalHeadersAgree(t *testing.T) {
 	s := newBench(t).s
 	rapid.Check(t, func(t *rapid.T) {
-		duration := rapid.OneOf(rapid.Just(time.Duration(0)), rapid.Map(rapid.Int64Range(1, int64(24*time.Hour)), func(n int64) time.Duration { return time.Duration(n) }))
+		duration := rapid.OneOf(rapid.Just(time.Duration(0)),
+			rapid.Map(rapid.Int64Range(1, int64(24*time.Hour)), func(n int64) time.Duration {
+				return time.Duration(n)
+			}))
 		var p *problem.Problem
 		var rate shaper.Rate
 		var exact time.Duration
@@ -101,7 +105,8 @@ func TestRefusalHeadersAgree(t *testing.T) {
 		}
 		for _, name := range []string{"drain", "status"} {
 			quota, has := policy[name]
-			if said := float64(quota["q"]) / float64(quota["w"]); has && (quota["w"] < 1 || said > rate.PerSecond()*1.000001) {
+			said := float64(quota["q"]) / float64(quota["w"])
+			if has && (quota["w"] < 1 || said > rate.PerSecond()*1.000001) {
 				t.Errorf("%q promises more than %v", h.Get("RateLimit-Policy"), rate)
 			}
 		}
@@ -138,7 +143,8 @@ func TestHeadersCanBeTurnedOff(t *testing.T) {
 		often := b.intake.do(t, "GET", "/v1/jobs/"+taken.job.ID, nil, "")
 		often.want(t, http.StatusTooManyRequests, "rate-limited")
 		for name, r := range map[string]reply{"202": taken, "full": full, "batch": batch, "too often": often} {
-			if r.Code == http.StatusTooManyRequests && (r.Header().Get("Retry-After") == "" || r.Header().Get("Cache-Control") != "no-store") {
+			if r.Code == http.StatusTooManyRequests &&
+				(r.Header().Get("Retry-After") == "" || r.Header().Get("Cache-Control") != "no-store") {
 				t.Errorf("%s, %s: %v", mode, name, r.Header())
 			}
 			for family, fields := range families {

@@ -29,18 +29,22 @@ func TestReadsBeyondTheBudget(t *testing.T) {
 			r.want(t, http.StatusTooManyRequests, "rate-limited")
 			h := r.Header()
 			after, _ := strconv.Atoi(h.Get("Retry-After"))
-			if after < 1 || after > 3 || h.Get("RateLimit-Policy") != `"status";q=2;w=1` || h.Get("RateLimit") != `"status";r=0;t=1` ||
-				h.Get("X-RateLimit-Limit") != "2" || h.Get("X-RateLimit-Remaining") != "0" || h.Get("X-RateLimit-Retry-After") != h.Get("Retry-After") ||
+			if after < 1 || after > 3 || h.Get("RateLimit-Policy") != `"status";q=2;w=1` ||
+				h.Get("RateLimit") != `"status";r=0;t=1` ||
+				h.Get("X-RateLimit-Limit") != "2" || h.Get("X-RateLimit-Remaining") != "0" ||
+				h.Get("X-RateLimit-Retry-After") != h.Get("Retry-After") ||
 				!strings.Contains(r.Body.String(), `"retry_after_ms":500`) {
 				t.Errorf("%s: %v %s", path, h, r.Body)
 			}
 		}
 		b.queue.Fail(nil)
-		if r := b.intake.do(t, "GET", paths[0], headers{"Sluice-Tenant": "another"}, ""); r.Code != http.StatusNotFound {
+		if r := b.intake.do(t, "GET", paths[0], headers{"Sluice-Tenant": "another"},
+			""); r.Code != http.StatusNotFound {
 			t.Errorf("another tenant: %d", r.Code)
 		}
 		b.submit(plainJob, nil) // not a read
-		if text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String(); !strings.Contains(text, "sluice_reads_refused_total 4\n") {
+		text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
+		if !strings.Contains(text, "sluice_reads_refused_total 4\n") {
 			t.Errorf("metrics: %s", text)
 		}
 		<-time.After(500 * time.Millisecond)

@@ -34,11 +34,13 @@ func TestReservedSlotsServeProbesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
-	_, err = io.WriteString(busy, "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+	_, err = io.WriteString(busy, "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"+
+		"Content-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(busy, make([]byte, len("HTTP/1.1 100 Continue"))); err != nil { // the handler reads the body
+	// The handler reads the body.
+	if _, err := io.ReadFull(busy, make([]byte, len("HTTP/1.1 100 Continue"))); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]int{"/livez": 200, "/readyz": 200, "/v1/jobs?state=queued": 503} {
@@ -48,7 +50,8 @@ func TestReservedSlotsServeProbesAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(r.Body)
-		if err != nil || r.StatusCode != want || !r.Close || want == 503 && !strings.Contains(string(body), "overloaded") {
+		if err != nil || r.StatusCode != want || !r.Close ||
+			want == 503 && !strings.Contains(string(body), "overloaded") {
 			t.Errorf("%s: %d %s %v, closed %v", path, r.StatusCode, body, err, r.Close)
 		}
 		_ = r.Body.Close()

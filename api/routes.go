@@ -39,9 +39,12 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	r.Use(s.guardAdmin)
 	api := contract.New(r, "Sluice admin", s.cfg.Version.Version)
 	if s.cfg.AdminToken != "" {
-		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {Type: "http", Scheme: "bearer"}}
+		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {
+			Type: "http", Scheme: "bearer",
+		}}
 	}
-	operations := slices.Concat(contract.Tenants(), contract.TenantJobs(s.cfg.AdminSubmit, s.cfg.MaxBody), contract.Arrivals(), contract.Figures(),
+	operations := slices.Concat(contract.Tenants(), contract.TenantJobs(s.cfg.AdminSubmit, s.cfg.MaxBody),
+		contract.Arrivals(), contract.Figures(),
 		contract.Guards(), contract.Probes())
 	handlers := s.handlers()
 	for _, op := range append(operations, contract.Version()) {

@@ -16,7 +16,7 @@ import (
 // shutdownGrace bounds how long Run waits for answers in progress at the end.
 const shutdownGrace = 5 * time.Second
 
-// Addresses are those on which Run listens, as host:port. An empty one is not served.
+// Addresses are the addresses on which Run listens, as host:port. An empty one is not served.
 type Addresses struct {
 	Intake string
 	Admin  string // has the dashboard at /

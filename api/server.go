@@ -110,19 +110,19 @@ func New(b Backend, cfg Config) (*Server, error) {
 // effect if the gauges are off or those of the deepest queues.
 func (s *Server) SetStatusTenants(names []string) { s.metrics.figures.Show(names) }
 
-// Intake is the data plane.
+// Intake returns the handler of the data plane, with probes.
 func (s *Server) Intake() http.Handler { return s.intake }
 
-// Admin is the control plane, with metrics and probes.
+// Admin returns the handler of the control plane, with the dashboard, metrics and probes.
 func (s *Server) Admin() http.Handler { return s.admin }
 
-// Metrics serves only /metrics, without access control, for a collector that must not be an
-// operator.
+// Metrics returns a handler that serves only /metrics, without access control, for a collector that
+// must not be an operator.
 func (s *Server) Metrics() http.Handler { return s.scrape }
 
-// Drain announces the end: from now on /readyz is 503, POSTs on the intake are refused with
-// Retry-After, and clients that wait for a job are answered at once with its present state, event
-// streams end. It returns immediately and may be called again.
+// Drain announces the end. From now on /readyz returns 503, and POSTs on the intake are refused
+// with Retry-After. Clients that wait for a job get its present state at once, and event streams
+// end. Drain returns immediately and may be called again.
 func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
 
 // End ends the streams of figures, which continue while the server drains, and returns when their

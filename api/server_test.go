@@ -22,7 +22,10 @@ import (
 )
 
 func TestConfigIsCheckedAsAWhole(t *testing.T) {
-	_, err := New(apitest.New(), Config{MaxBody: -1, Headers: "all", Routes: map[string]RouteInfo{"r": {}}, StatusTenants: []string{"\xff"}, MaxStreams: -1})
+	_, err := New(apitest.New(), Config{
+		MaxBody: -1, Headers: "all", Routes: map[string]RouteInfo{"r": {}}, StatusTenants: []string{"\xff"},
+		MaxStreams: -1,
+	})
 	for _, part := range []string{"max body", "headers", "route r", "status tenant", "max streams"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not named: %v", part, err)
@@ -109,10 +112,12 @@ func TestLongestWaitOverAConnection(t *testing.T) {
 				defer stop()
 				conn := l.dial()
 				defer conn.Close()
-				request := fmt.Sprintf("POST /v1/jobs HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(plainJob))
+				request := fmt.Sprintf("POST /v1/jobs HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n"+
+					"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(plainJob))
 				body := plainJob
 				if method == http.MethodGet {
-					request = "GET /v1/jobs/" + b.submit(plainJob, nil).job.ID + " HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n\r\n"
+					request = "GET /v1/jobs/" + b.submit(plainJob, nil).
+						job.ID + " HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n\r\n"
 					body = ""
 				}
 				if _, err := io.WriteString(conn, request); err != nil {
@@ -135,7 +140,8 @@ func TestLongestWaitOverAConnection(t *testing.T) {
 				}
 				text, err := io.ReadAll(r.Body)
 				r.Body.Close()
-				if err != nil || r.StatusCode != 200 || !strings.Contains(string(text), `"succeeded"`) || time.Since(start) != 29*time.Second {
+				if err != nil || r.StatusCode != 200 || !strings.Contains(string(text), `"succeeded"`) ||
+					time.Since(start) != 29*time.Second {
 					t.Errorf("%d after %v: %s %v", r.StatusCode, time.Since(start), text, err)
 				}
 			})
@@ -148,8 +154,12 @@ func TestSlowClientsAreCut(t *testing.T) {
 		sent  string
 		bound time.Duration
 	}{
-		"header":  {"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n", deadline.HeaderTimeout},
-		"body":    {"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", deadline.ReadTimeout},
+		"header": {"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n", deadline.HeaderTimeout},
+		"body": {
+			"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n" +
+				"\r\n{",
+			deadline.ReadTimeout,
+		},
 		"nothing": {"", deadline.IdleTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +195,8 @@ func TestClosedConnectionEndsTheWait(t *testing.T) {
 		defer stop()
 		conn := l.dial()
 		id := b.submit(plainJob, nil).job.ID
-		if _, err := io.WriteString(conn, "GET /v1/jobs/"+id+" HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n\r\n"); err != nil {
+		_, err := io.WriteString(conn, "GET /v1/jobs/"+id+" HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n\r\n")
+		if err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -210,7 +221,8 @@ func TestDrainThenShutdown(t *testing.T) {
 		conn := l.dial()
 		defer conn.Close()
 		id := b.submit(plainJob, nil).job.ID
-		if _, err := io.WriteString(conn, "GET /v1/jobs/"+id+" HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(conn,
+			"GET /v1/jobs/"+id+" HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

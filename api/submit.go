@@ -45,7 +45,9 @@ func (s *Server) postJob(c *call) (*answer, error) {
 }
 
 // submission builds the submission for the queue, if the route is known.
-func (s *Server) submission(who auth.Principal, key string, body wire.Submission) (submission queue.Submission, known bool) {
+func (s *Server) submission(
+	who auth.Principal, key string, body wire.Submission,
+) (submission queue.Submission, known bool) {
 	route := cmp.Or(body.Route, defaultRoute)
 	info, known := s.cfg.Routes[route]
 	return queue.Submission{
@@ -169,7 +171,8 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 	case shaper.Admitted, shaper.Replayed:
 		return nil
 	case shaper.Full:
-		p := problem.QueueFull.With("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " + strconv.FormatInt(a.Capacity, 10) + " jobs")
+		p := problem.QueueFull.With("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " +
+			strconv.FormatInt(a.Capacity, 10) + " jobs")
 		p.Depth, p.Capacity = new(a.Depth), new(a.Capacity)
 		switch {
 		case size <= a.Capacity:
@@ -178,18 +181,22 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 			p.Detail += "; the tenant accepts none until its capacity is raised"
 			return s.full(p, a, never)
 		}
-		return s.full(neverFits(p, "a batch of "+strconv.FormatInt(size, 10)+" jobs can never fit into a queue of "+strconv.FormatInt(a.Capacity, 10)+
+		return s.full(neverFits(p, "a batch of "+strconv.FormatInt(size, 10)+" jobs can never fit into a "+
+			"queue of "+strconv.FormatInt(a.Capacity, 10)+
 			": send fewer at once, or raise the capacity"), a, never)
 	case shaper.FullOfBytes:
-		p := problem.QueueBytesFull.With("the payloads in the queue have " + strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
+		p := problem.QueueBytesFull.With("the payloads in the queue have " + strconv.FormatInt(a.Bytes, 10) +
+			" of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
 		p.Bytes, p.CapacityBytes = new(a.Bytes), new(a.CapacityBytes)
 		if bytes > a.CapacityBytes {
-			return s.full(neverFits(p, "payloads of "+strconv.FormatInt(bytes, 10)+" bytes at once can never fit into a queue of "+
+			return s.full(neverFits(p, "payloads of "+strconv.FormatInt(bytes, 10)+" bytes at once can "+
+				"never fit into a queue of "+
 				strconv.FormatInt(a.CapacityBytes, 10)+": send less at once, or raise capacity_bytes"), a, never)
 		}
 		return s.full(p, a, s.turns.Take(flow, a, size))
 	case shaper.OverShare:
-		p := problem.QueueBytesFull.With("the route's stored jobs, dead letters and answers have " + strconv.FormatInt(a.Stored, 10) +
+		p := problem.QueueBytesFull.With("the route's stored jobs, dead letters and answers have " +
+			strconv.FormatInt(a.Stored, 10) +
 			" of the " + strconv.FormatInt(a.Share, 10) + " bytes that they may have now")
 		p.StoredBytes, p.ShareBytes = new(a.Stored), new(a.Share)
 		p.Header = http.Header{}
@@ -198,7 +205,8 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 		s.cfg.Headers.Queue(p.Header, a, seconds)
 		return p
 	case shaper.StoreFull:
-		return problem.StoreFull.With("memory becomes free when jobs have left, or tenants have been idle for ten minutes").RetryIn(storeRetryAfter)
+		return problem.StoreFull.With("memory becomes free when jobs have left, or tenants have been idle " +
+			"for ten minutes").RetryIn(storeRetryAfter)
 	case shaper.DeadlineUnreachable:
 		p := problem.DeadlineFarAway.With("no estimate: it would leave too far in the future")
 		if a.Start != 0 {
@@ -210,7 +218,8 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 	case shaper.Draining:
 		return problem.TenantDraining.With("it accepts jobs again when it is resumed").RetryIn(pausedRetryAfter)
 	case shaper.KeyReused:
-		return problem.KeyReused.With("the first submission with this Idempotency-Key had another payload, type, route, delay or cost")
+		return problem.KeyReused.With("the first submission with this Idempotency-Key had another payload, " +
+			"type, route, delay or cost")
 	default:
 		p := problem.InternalFault.With("the server's log has the cause")
 		p.Cause = errUnknownOutcome(a.Outcome)
@@ -230,7 +239,8 @@ const (
 // neverFits makes the refusal by a full queue a permanent one.
 func neverFits(p *problem.Problem, detail string) *problem.Problem {
 	permanent := problem.NeverFits.With(detail)
-	permanent.Depth, permanent.Capacity, permanent.Bytes, permanent.CapacityBytes = p.Depth, p.Capacity, p.Bytes, p.CapacityBytes
+	permanent.Depth, permanent.Capacity, permanent.Bytes, permanent.CapacityBytes = p.Depth, p.Capacity,
+		p.Bytes, p.CapacityBytes
 	return permanent
 }
 

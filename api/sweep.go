@@ -22,9 +22,10 @@ func (s *Server) purgeTenant(c *call) (*answer, error) {
 // replayTenant is POST /v1/tenants/{tenant}/replay. A full queue is no error here: some jobs were
 // queued before.
 func (s *Server) replayTenant(c *call) (*answer, error) {
-	swept, err := s.sweep(c, decode.Replayable, func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
-		return s.backend.ReplayAll(ctx, tenant, f, s.attempts)
-	})
+	swept, err := s.sweep(c, decode.Replayable,
+		func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
+			return s.backend.ReplayAll(ctx, tenant, f, s.attempts)
+		})
 	s.metrics.admitted(string(shaper.Admitted), swept.Count) // also those before an error
 	if err != nil {
 		return nil, err
@@ -36,7 +37,9 @@ func (s *Server) replayTenant(c *call) (*answer, error) {
 }
 
 // sweep reads tenant and filter and calls do with them.
-func (s *Server) sweep(c *call, states []queue.ListState, do func(context.Context, string, queue.Filter) (queue.Swept, error)) (queue.Swept, error) {
+func (s *Server) sweep(
+	c *call, states []queue.ListState, do func(context.Context, string, queue.Filter) (queue.Swept, error),
+) (queue.Swept, error) {
 	tenant, err := pathTenant(c)
 	if err != nil {
 		return queue.Swept{}, err
@@ -64,7 +67,8 @@ func (s *Server) tenantHistory(c *call) (*answer, error) {
 	out := wire.History{Items: make([]wire.HistoryEntry, len(entries))}
 	for i, e := range entries {
 		out.Items[i] = wire.HistoryEntry{
-			At: towire.UTC(e.At), Revision: e.Revision, Actor: e.Actor, Action: e.Action, Reason: e.Reason, Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After),
+			At: towire.UTC(e.At), Revision: e.Revision, Actor: e.Actor, Action: e.Action, Reason: e.Reason,
+			Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After),
 		}
 	}
 	return ok(out), nil

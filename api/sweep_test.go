@@ -56,7 +56,8 @@ func TestDrainingTenant(t *testing.T) {
 			}
 		}
 		r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+plainJob+`]}`)
-		if !strings.Contains(r.Body.String(), `{"type":"urn:sluice:problem:draining"`) || !strings.Contains(r.Body.String(), `"status":503`) {
+		if !strings.Contains(r.Body.String(), `{"type":"urn:sluice:problem:draining"`) ||
+			!strings.Contains(r.Body.String(), `"status":503`) {
 			t.Errorf("batch: %d %s", r.Code, r.Body)
 		}
 		got := b.admin.do(t, "POST", path+"/replay", nil, "").swept(t)
@@ -65,7 +66,8 @@ func TestDrainingTenant(t *testing.T) {
 	refused()
 	// Neither a patch nor a replacement of the settings ends it.
 	for _, method := range []string{"PATCH", "PUT"} {
-		if r := b.admin.do(t, method, path, nil, `{"capacity":7}`); !r.tenant(t).Draining || r.tenant(t).Capacity != 7 {
+		if r := b.admin.do(t, method, path, nil, `{"capacity":7}`); !r.tenant(t).Draining ||
+			r.tenant(t).Capacity != 7 {
 			t.Errorf("%s: %s", method, r.Body)
 		}
 		refused()
@@ -83,7 +85,8 @@ func TestDrainingTenant(t *testing.T) {
 	b.admin.do(t, "POST", path+"/drain", nil, "")
 	b.admin.do(t, "DELETE", path, nil, "")
 	b.submit(plainJob, nil)
-	if text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String(); !strings.Contains(text, `sluice_admissions_total{outcome="draining"} 18`) {
+	text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
+	if !strings.Contains(text, `sluice_admissions_total{outcome="draining"} 18`) {
 		t.Errorf("metrics: %s", text)
 	}
 }
@@ -91,7 +94,10 @@ func TestDrainingTenant(t *testing.T) {
 func TestPurge(t *testing.T) {
 	b := newBench(t)
 	other := b.dead(`{"type":"t","payload":1,"route":"other"}`, "502 from upstream")
-	ids := []string{b.submit(plainJob, nil).job.ID, b.submit(`{"type":"t","payload":1,"delay_ms":60000}`, nil).job.ID, b.dead(plainJob, "404"), b.dead(plainJob, "502 from upstream")}
+	ids := []string{
+		b.submit(plainJob, nil).job.ID, b.submit(`{"type":"t","payload":1,"delay_ms":60000}`, nil).job.ID,
+		b.dead(plainJob, "404"), b.dead(plainJob, "502 from upstream"),
+	}
 	leased := b.submit(plainJob, nil).job.ID
 	b.queue.Finish(leased, shaper.Leased, nil, nil)
 	b.submit(plainJob, headers{"Sluice-Tenant": "neighbour"})
@@ -119,8 +125,11 @@ func TestPurge(t *testing.T) {
 			t.Errorf("%s: created_before is %v, want %v or later", step.body, got.CreatedBefore, earliest)
 		}
 	}
-	for id, want := range map[string]int{other: 404, ids[0]: 200, ids[1]: 200, ids[2]: 404, ids[3]: 404, leased: 200} {
-		if r := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, ""); r.Code != want || want == 200 && id != leased && r.job.State != "cancelled" {
+	for id, want := range map[string]int{
+		other: 404, ids[0]: 200, ids[1]: 200, ids[2]: 404, ids[3]: 404, leased: 200,
+	} {
+		r := b.intake.do(t, "GET", "/v1/jobs/"+id, nil, "")
+		if r.Code != want || want == 200 && id != leased && r.job.State != "cancelled" {
 			t.Errorf("%s: %d %s", id, r.Code, r.Body)
 		}
 	}
@@ -159,11 +168,13 @@ func TestReplayMany(t *testing.T) {
 		b.dead(plainJob, "x")
 	}
 	alive := b.submit(plainJob, nil).job.ID
-	got := b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, `{"state":"dead","ids":["`+gone+`"]}`).swept(t)
+	got := b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, `{"state":"dead","ids":["`+gone+`"]}`).
+		swept(t)
 	if got.Count != 1 || got.Stopped != "" {
 		t.Errorf("%+v", got)
 	}
-	if job := b.intake.do(t, "GET", "/v1/jobs/"+gone, nil, "").job; job.MaxAttempts != 1 || job.State != "queued" {
+	if job := b.intake.do(t, "GET", "/v1/jobs/"+gone, nil, "").job; job.MaxAttempts != 1 ||
+		job.State != "queued" {
 		t.Errorf("of a route that is gone: %+v", job)
 	}
 	got = b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t)
@@ -177,7 +188,8 @@ func TestReplayMany(t *testing.T) {
 	queuetest.Compare(t, "the replay while paused", got,
 		wire.Swept{Stopped: "queue-full", CreatedBefore: got.CreatedBefore})
 	b.admin.do(t, "DELETE", "/v1/tenants/default", nil, "")
-	if got := b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t); got.Count != 3 || got.Stopped != "" {
+	if got := b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t); got.Count != 3 ||
+		got.Stopped != "" {
 		t.Errorf("%+v", got)
 	}
 	if job := b.intake.do(t, "GET", "/v1/jobs/"+alive, nil, "").job; job.State != "queued" {
@@ -194,11 +206,14 @@ func TestReplayMany(t *testing.T) {
 func TestHistory(t *testing.T) {
 	b := newBench(t)
 	const path = "/v1/tenants/a"
-	if r := b.admin.do(t, "GET", path+"/history", nil, ""); strings.TrimSpace(r.Body.String()) != `{"items":[]}` {
+	if r := b.admin.do(t, "GET", path+"/history", nil,
+		""); strings.TrimSpace(r.Body.String()) != `{"items":[]}` {
 		t.Errorf("none: %s", r.Body)
 	}
-	b.admin.do(t, "PUT", path, nil, `{"rate":{"limit":5,"period_ms":1000},"rates":[{"limit":9,"period_ms":60000}],"capacity":0,"reason":"first"}`)
-	b.admin.do(t, "PATCH", path, nil, `{"rate":null,"rates":[],"paused":true,"burst":2,"concurrency":0,"max_wait_ms":5}`)
+	b.admin.do(t, "PUT", path, nil, `{"rate":{"limit":5,"period_ms":1000},"rates":[{"limit":9,`+
+		`"period_ms":60000}],"capacity":0,"reason":"first"}`)
+	b.admin.do(t, "PATCH", path, nil,
+		`{"rate":null,"rates":[],"paused":true,"burst":2,"concurrency":0,"max_wait_ms":5}`)
 	b.admin.do(t, "POST", path+"/drain", nil, "")
 	b.admin.do(t, "DELETE", path, nil, "")
 	r := b.admin.do(t, "GET", path+"/history", nil, "")

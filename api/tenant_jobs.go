@@ -93,13 +93,16 @@ func (s *Server) jobDetail(ctx context.Context, name, id string) (*answer, error
 	if err != nil {
 		return nil, err
 	}
-	out := wire.JobDetail{Job: *towire.OperatorJob(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload}
+	out := wire.JobDetail{
+		Job: *towire.OperatorJob(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload,
+	}
 	switch {
 	case len(payload) == 0:
 	case json.Valid(payload):
 		out.Payload = payload
 	default: // base64 has nothing that JSON would escape
-		out.Payload, out.PayloadEncoding = json.RawMessage(`"`+base64.StdEncoding.EncodeToString(payload)+`"`), "base64"
+		out.Payload = json.RawMessage(`"` + base64.StdEncoding.EncodeToString(payload) + `"`)
+		out.PayloadEncoding = "base64"
 	}
 	return ok(out), nil
 }

@@ -31,17 +31,21 @@ func TestOperatorListsJobs(t *testing.T) {
 		path := "/v1/tenants/" + url.PathEscape(tenant) + "/jobs"
 		first := b.submit(plainJob, headers{"Sluice-Tenant": tenant}).job.ID
 		second := b.submit(`{"type":"t","payload":1,"route":"other"}`, headers{"Sluice-Tenant": tenant}).job.ID
-		if _, ids := b.admin.do(t, "GET", path+"?state=queued", nil, "").list(t); !slices.Equal(ids, []string{second, first}) {
+		if _, ids := b.admin.do(t, "GET", path+"?state=queued", nil, "").list(t); !slices.Equal(ids,
+			[]string{second, first}) {
 			t.Errorf("%s: %v", tenant, ids)
 		}
-		if _, ids := b.admin.do(t, "GET", path+"?state=queued&route=other", nil, "").list(t); !slices.Equal(ids, []string{second}) {
+		if _, ids := b.admin.do(t, "GET", path+"?state=queued&route=other", nil, "").
+			list(t); !slices.Equal(ids, []string{second}) {
 			t.Errorf("%s, by route: %v", tenant, ids)
 		}
 		page, ids := b.admin.do(t, "GET", path+"?state=queued&limit=1", nil, "").list(t)
 		if !slices.Equal(ids, []string{second}) || page.NextCursor == "" {
 			t.Errorf("%s, the first page: %v %q", tenant, ids, page.NextCursor)
 		}
-		if _, ids := b.admin.do(t, "GET", path+"?state=queued&limit=1&cursor="+url.QueryEscape(page.NextCursor), nil, "").list(t); !slices.Equal(ids, []string{first}) {
+		if _, ids := b.admin.do(t, "GET",
+			path+"?state=queued&limit=1&cursor="+url.QueryEscape(page.NextCursor), nil,
+			"").list(t); !slices.Equal(ids, []string{first}) {
 			t.Errorf("%s, the second page: %v", tenant, ids)
 		}
 		if _, ids := b.admin.do(t, "GET", path+"?state=dead&route=gone", nil, "").list(t); len(ids) != 0 {
@@ -49,8 +53,10 @@ func TestOperatorListsJobs(t *testing.T) {
 		}
 	}
 	for query, field := range map[string]string{
-		"": "query.state", "?state=done": "query.state", "?state=dead&limit=0": "query.limit", "?state=dead&cursor=": "query.cursor",
-		"?state=dead&cursor=nowhere": "query.cursor", "?state=dead&route=": "query.route", "?state=dead&tenant=x": "query.tenant",
+		"": "query.state", "?state=done": "query.state", "?state=dead&limit=0": "query.limit",
+		"?state=dead&cursor=":        "query.cursor",
+		"?state=dead&cursor=nowhere": "query.cursor", "?state=dead&route=": "query.route",
+		"?state=dead&tenant=x": "query.tenant",
 	} {
 		r := b.admin.do(t, "GET", "/v1/tenants/acme/jobs"+query, nil, "")
 		r.want(t, http.StatusUnprocessableEntity, "invalid-request")
@@ -58,9 +64,11 @@ func TestOperatorListsJobs(t *testing.T) {
 			t.Errorf("%q: %s", query, r.Body)
 		}
 	}
-	b.admin.do(t, "GET", "/v1/tenants/"+strings.Repeat("x", 256)+"/jobs?state=dead", nil, "").want(t, http.StatusUnprocessableEntity, "")
+	b.admin.do(t, "GET", "/v1/tenants/"+strings.Repeat("x", 256)+"/jobs?state=dead", nil, "").want(t,
+		http.StatusUnprocessableEntity, "")
 	b.queue.Fail(queue.ErrUnavailable)
-	b.admin.do(t, "GET", "/v1/tenants/acme/jobs?state=dead", nil, "").want(t, http.StatusServiceUnavailable, "unavailable")
+	b.admin.do(t, "GET", "/v1/tenants/acme/jobs?state=dead", nil, "").want(t, http.StatusServiceUnavailable,
+		"unavailable")
 }
 
 func TestOperatorReadsPayloads(t *testing.T) {
@@ -78,37 +86,46 @@ func TestOperatorReadsPayloads(t *testing.T) {
 		id := b.submit(`{"type":"t","payload":`+payload+`}`, nil).job.ID
 		payload = strings.TrimSpace(payload)
 		got := read(id)
-		if want := (wire.JobDetail{Job: got.Job, PayloadBytes: len(payload), PayloadTruncated: !shown}); got.PayloadBytes != want.PayloadBytes ||
-			got.PayloadTruncated != want.PayloadTruncated || got.PayloadEncoding != "" || got.ID != id || got.State != "queued" {
-			t.Errorf("%.40s: %d bytes, truncated %v, encoding %q, job %+v", payload, got.PayloadBytes, got.PayloadTruncated, got.PayloadEncoding, got.Job)
+		if want := (wire.JobDetail{Job: got.Job, PayloadBytes: len(payload),
+			PayloadTruncated: !shown}); got.PayloadBytes != want.PayloadBytes ||
+			got.PayloadTruncated != want.PayloadTruncated || got.PayloadEncoding != "" || got.ID != id ||
+			got.State != "queued" {
+			t.Errorf("%.40s: %d bytes, truncated %v, encoding %q, job %+v", payload, got.PayloadBytes,
+				got.PayloadTruncated, got.PayloadEncoding, got.Job)
 		}
 		if string(got.Payload) != payload && shown || got.Payload != nil && !shown {
 			t.Errorf("%.40s came back as %.40s", payload, got.Payload)
 		}
 	}
 	dead := b.dead(plainJob, "refused")
-	if got := read(dead); got.Payload == nil || len(got.AttemptLog) != 1 || got.AttemptLog[0].Outcome != "dead" || got.LastError == nil {
+	if got := read(dead); got.Payload == nil || len(got.AttemptLog) != 1 ||
+		got.AttemptLog[0].Outcome != "dead" || got.LastError == nil {
 		t.Errorf("a dead job is %+v", got)
 	}
 	done := b.submit(plainJob, nil).job.ID
 	b.queue.Finish(done, shaper.Succeeded, &queue.Response{Status: 200}, nil)
-	if got := read(done); got.Payload != nil || got.PayloadBytes != 0 || got.PayloadTruncated || got.Response == nil {
+	if got := read(done); got.Payload != nil || got.PayloadBytes != 0 || got.PayloadTruncated ||
+		got.Response == nil {
 		t.Errorf("a job that has ended is %+v", got)
 	}
 	// A Go program may submit what is not JSON.
-	v, err := b.queue.Submit(t.Context(), queue.Submission{ID: "bytes", Tenant: "default", Route: "default", Type: "t", Payload: []byte("\xff<not json>")})
+	v, err := b.queue.Submit(t.Context(), queue.Submission{
+		ID: "bytes", Tenant: "default", Route: "default", Type: "t", Payload: []byte("\xff<not json>"),
+	})
 	if err != nil || v.Job.ID != "bytes" {
 		t.Fatal(v, err)
 	}
 	got := read("bytes")
-	if want := `"` + base64.StdEncoding.EncodeToString([]byte("\xff<not json>")) + `"`; string(got.Payload) != want || got.PayloadEncoding != "base64" {
+	if want := `"` + base64.StdEncoding.EncodeToString([]byte("\xff<not json>")) +
+		`"`; string(got.Payload) != want || got.PayloadEncoding != "base64" {
 		t.Errorf("what is not JSON is %s (%s)", got.Payload, got.PayloadEncoding)
 	}
 	for _, path := range []string{"other/jobs/" + done, "default/jobs/nowhere", "default/jobs/UPPER"} {
 		b.admin.do(t, "GET", "/v1/tenants/"+path, nil, "").want(t, http.StatusNotFound, "unknown-job")
 	}
 	b.queue.Fail(queue.ErrUnavailable)
-	b.admin.do(t, "GET", "/v1/tenants/default/jobs/"+done, nil, "").want(t, http.StatusServiceUnavailable, "unavailable")
+	b.admin.do(t, "GET", "/v1/tenants/default/jobs/"+done, nil, "").want(t, http.StatusServiceUnavailable,
+		"unavailable")
 }
 
 func TestOperatorCancelsAndReplays(t *testing.T) {
@@ -118,7 +135,8 @@ func TestOperatorCancelsAndReplays(t *testing.T) {
 	waiting := b.submit(plainJob, of).job.ID
 	b.admin.do(t, "DELETE", "/v1/tenants/a/jobs/"+waiting, nil, "").want(t, http.StatusNotFound, "unknown-job")
 	for range 2 {
-		if r := b.admin.do(t, "DELETE", path+waiting, nil, ""); r.Code != http.StatusOK || r.job.State != "cancelled" {
+		if r := b.admin.do(t, "DELETE", path+waiting, nil, ""); r.Code != http.StatusOK ||
+			r.job.State != "cancelled" {
 			t.Errorf("cancel: %d %s", r.Code, r.Body)
 		}
 	}
@@ -126,8 +144,10 @@ func TestOperatorCancelsAndReplays(t *testing.T) {
 	dead := b.submit(plainJob, of).job.ID
 	b.queue.Finish(dead, shaper.Dead, nil, &queue.JobError{Message: "refused", At: time.Now()})
 	b.admin.do(t, "DELETE", path+dead, nil, "").want(t, http.StatusConflict, "job-state-conflict")
-	b.admin.do(t, "POST", "/v1/tenants/a/jobs/"+dead+"/replay", nil, "").want(t, http.StatusNotFound, "unknown-job")
-	b.admin.do(t, "POST", path+dead+"/replay", nil, `{"all":true}`).want(t, http.StatusUnprocessableEntity, "invalid-request")
+	b.admin.do(t, "POST", "/v1/tenants/a/jobs/"+dead+"/replay", nil, "").want(t, http.StatusNotFound,
+		"unknown-job")
+	b.admin.do(t, "POST", path+dead+"/replay", nil, `{"all":true}`).want(t, http.StatusUnprocessableEntity,
+		"invalid-request")
 	r := b.admin.do(t, "POST", path+dead+"/replay", nil, "")
 	if r.want(t, http.StatusAccepted, ""); r.job.State != "queued" || r.Header().Get("Location") != path+dead {
 		t.Errorf("%q %s", r.Header().Get("Location"), r.Body)
@@ -151,17 +171,23 @@ func TestOperatorSubmitsWhereItMay(t *testing.T) {
 	token := headers{"Authorization": "Bearer s3cret", "Idempotency-Key": "k"}
 	b.admin.do(t, "POST", path, nil, plainJob).want(t, http.StatusUnauthorized, "unauthorized")
 	first := b.admin.do(t, "POST", path, token, plainJob)
-	if first.want(t, http.StatusAccepted, ""); first.job.Tenant != "a/b" || first.Header().Get("Location") != path+"/"+first.job.ID {
+	if first.want(t, http.StatusAccepted, ""); first.job.Tenant != "a/b" ||
+		first.Header().Get("Location") != path+"/"+first.job.ID {
 		t.Errorf("%q %s", first.Header().Get("Location"), first.Body)
 	}
 	again := b.admin.do(t, "POST", path, token, plainJob)
-	if again.want(t, http.StatusAccepted, ""); again.job.ID != first.job.ID || again.Header().Get("Idempotent-Replayed") != "true" {
+	if again.want(t, http.StatusAccepted, ""); again.job.ID != first.job.ID ||
+		again.Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("the same key: %s", again.Body)
 	}
-	if r := b.intake.do(t, "GET", "/v1/jobs/"+first.job.ID, headers{"Sluice-Tenant": "a/b"}, ""); r.Code != http.StatusOK {
+	if r := b.intake.do(t, "GET", "/v1/jobs/"+first.job.ID, headers{"Sluice-Tenant": "a/b"},
+		""); r.Code != http.StatusOK {
 		t.Errorf("on the intake it is %d", r.Code)
 	}
-	for body, status := range map[string]int{`{"type":"t"}`: 422, `{`: 400, `{"type":"t","payload":1,"route":"nowhere"}`: 404, `{"type":"t","payload":1,"callback_url":"http://x"}`: 422} {
+	for body, status := range map[string]int{
+		`{"type":"t"}`: 422, `{`: 400, `{"type":"t","payload":1,"route":"nowhere"}`: 404,
+		`{"type":"t","payload":1,"callback_url":"http://x"}`: 422,
+	} {
 		b.admin.do(t, "POST", path, headers{"Authorization": "Bearer s3cret"}, body).want(t, status, "")
 	}
 	b.s.Drain()
@@ -175,15 +201,19 @@ func TestDetailOfAnErrorIsForOperators(t *testing.T) {
 	id := b.submit(plainJob, headers{"Sluice-Tenant": "acme"}).job.ID
 	const detail = "dial tcp 10.0.0.7:80: connect: connection refused"
 	b.queue.Finish(id, shaper.Dead, nil, &queue.JobError{Message: "connection failed", Detail: detail})
-	told, err := JobJSON(queue.Job{ID: id, State: shaper.Dead, LastError: &queue.JobError{Message: "connection failed", Detail: detail}})
+	callback, err := JobJSON(queue.Job{
+		ID: id, State: shaper.Dead, LastError: &queue.JobError{Message: "connection failed", Detail: detail},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for what, text := range map[string]string{
-		"a callback": string(told),
+		"a callback": string(callback),
 		"the job":    b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Sluice-Tenant": "acme"}, "").Body.String(),
-		"the list":   b.intake.do(t, "GET", "/v1/jobs?state=dead", headers{"Sluice-Tenant": "acme"}, "").Body.String(),
-		"the events": b.intake.do(t, "GET", "/v1/jobs/"+id+"/events", headers{"Sluice-Tenant": "acme"}, "").Body.String(),
+		"the list": b.intake.do(t, "GET", "/v1/jobs?state=dead", headers{"Sluice-Tenant": "acme"}, "").
+			Body.String(),
+		"the events": b.intake.do(t, "GET", "/v1/jobs/"+id+"/events", headers{"Sluice-Tenant": "acme"}, "").
+			Body.String(),
 	} {
 		if strings.Contains(text, "10.0.0.7") || !strings.Contains(text, `"connection failed"`) {
 			t.Errorf("%s: %s", what, text)

@@ -47,7 +47,10 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 		return nil, problem.Invalid("rate", "object", "must have limit and period_ms, or be a text such as 10/s")
 	}
 	return s.tune(c, patch.Reason, func(o shaper.Overrides) (shaper.Overrides, error) {
-		return patch.Apply(shaper.Overrides{Draining: o.Draining}, func(string) shaper.Rate { return shaper.Rate{} }) // a drain is no setting: only resume ends it
+		// A drain is no setting: only resume ends it.
+		return patch.Apply(shaper.Overrides{Draining: o.Draining}, func(string) shaper.Rate {
+			return shaper.Rate{}
+		})
 	})
 }
 
@@ -72,7 +75,10 @@ func (s *Server) patchTenant(c *call) (*answer, error) {
 
 // deleteTenant is DELETE /v1/tenants/{tenant}: the overrides go, the tenant's jobs stay.
 func (s *Server) deleteTenant(c *call) (*answer, error) {
-	if _, err := s.tune(c, "", func(shaper.Overrides) (shaper.Overrides, error) { return shaper.Overrides{}, nil }); err != nil {
+	_, err := s.tune(c, "", func(shaper.Overrides) (shaper.Overrides, error) {
+		return shaper.Overrides{}, nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	return &answer{status: http.StatusNoContent}, nil
@@ -99,7 +105,9 @@ func (s *Server) unholdTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.change(c, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }, Reason: reason, EndHolds: true})
+	return s.change(c, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		return o, nil
+	}, Reason: reason, EndHolds: true})
 }
 
 // switchTenant changes the tenant for the reason in the body.
@@ -115,7 +123,9 @@ func (s *Server) switchTenant(c *call, edit func(*shaper.Overrides)) (*answer, e
 }
 
 // tune changes the settings of the tenant in the path.
-func (s *Server) tune(c *call, reason string, edit func(shaper.Overrides) (shaper.Overrides, error)) (*answer, error) {
+func (s *Server) tune(
+	c *call, reason string, edit func(shaper.Overrides) (shaper.Overrides, error),
+) (*answer, error) {
 	return s.change(c, queue.Change{Edit: edit, Reason: reason})
 }
 

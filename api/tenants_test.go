@@ -25,7 +25,8 @@ func TestTenantNeverSeenHasTheDefaults(t *testing.T) {
 	b := newBench(t)
 	r := b.admin.do(t, "GET", "/v1/tenants/new", nil, "")
 	got := r.tenant(t)
-	if got.Tenant != "new" || got.Rate != (wire.Rate{Limit: 10, PeriodMS: 1000}) || got.Capacity != 1000 || got.Revision != 0 ||
+	if got.Tenant != "new" || got.Rate != (wire.Rate{Limit: 10, PeriodMS: 1000}) || got.Capacity != 1000 ||
+		got.Revision != 0 ||
 		got.Sources["rate"] != "default" || got.LimitedBy != "idle" || r.Header().Get("ETag") != `"0"` {
 		t.Errorf("%s %s", r.Header().Get("ETag"), r.Body)
 	}
@@ -40,19 +41,23 @@ func TestPatchIsAMergePatch(t *testing.T) {
 		sources string // of rate and capacity
 		reason  string
 	}{
-		{`{"rate":{"limit":200,"period_ms":1000},"reason":"accept"}`, wire.Rate{Limit: 200, PeriodMS: 1000}, 1000, "api default", "accept"},
+		{`{"rate":{"limit":200,"period_ms":1000},"reason":"accept"}`, wire.Rate{Limit: 200, PeriodMS: 1000},
+			1000, "api default", "accept"},
 		{`{"capacity":50}`, wire.Rate{Limit: 200, PeriodMS: 1000}, 50, "api api", ""},
 		{`{"rate":{"period_ms":500}}`, wire.Rate{Limit: 200, PeriodMS: 500}, 50, "api api", ""},
 		{`{"rate":null,"capacity":7,"reason":null}`, wire.Rate{Limit: 10, PeriodMS: 1000}, 7, "default api", ""},
 		{`{"rate":{"limit":20}}`, wire.Rate{Limit: 20, PeriodMS: 1000}, 7, "api api", ""},
 		{`{}`, wire.Rate{Limit: 20, PeriodMS: 1000}, 7, "api api", ""},
-		{`{"capacity":null,"rate":null,"burst":null,"rates":null,"concurrency":null,"max_wait_ms":null,"paused":null}`,
+		{`{"capacity":null,"rate":null,"burst":null,"rates":null,"concurrency":null,"max_wait_ms":null,` +
+			`"paused":null}`,
 			wire.Rate{Limit: 10, PeriodMS: 1000}, 1000, "default default", ""},
 	} {
 		got := b.admin.do(t, "PATCH", "/v1/tenants/a", nil, step.patch).tenant(t)
-		if sources := got.Sources["rate"] + " " + got.Sources["capacity"]; got.Rate != step.rate || got.Capacity != step.cap ||
+		if sources := got.Sources["rate"] + " " + got.Sources["capacity"]; got.Rate != step.rate ||
+			got.Capacity != step.cap ||
 			sources != step.sources || got.Reason != step.reason {
-			t.Errorf("%s: rate %v capacity %d sources %s reason %q", step.patch, got.Rate, got.Capacity, sources, got.Reason)
+			t.Errorf("%s: rate %v capacity %d sources %s reason %q", step.patch, got.Rate, got.Capacity,
+				sources, got.Reason)
 		}
 	}
 }
@@ -62,8 +67,12 @@ func TestPatchTakesEverySetting(t *testing.T) {
 	h := headers{"Content-Type": "application/merge-patch+json; charset=utf-8"}
 	got := b.admin.do(t, "PATCH", "/v1/tenants/a", h, `{"rate":{"limit":7,"period_ms":3000},"burst":2,"capacity":0,"concurrency":0,
 		"max_wait_ms":5000,"paused":true,"rates":[{"limit":1000,"period_ms":86400000},{"limit":5,"period_ms":1000,"burst":9}]}`).tenant(t)
-	want := []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86400000}, Burst: 1}, {Rate: wire.Rate{Limit: 5, PeriodMS: 1000}, Burst: 9}}
-	if got.Rate != (wire.Rate{Limit: 7, PeriodMS: 3000}) || got.Burst != 2 || got.Capacity != 0 || got.Concurrency != 0 ||
+	want := []wire.Pace{
+		{Rate: wire.Rate{Limit: 1000, PeriodMS: 86400000}, Burst: 1},
+		{Rate: wire.Rate{Limit: 5, PeriodMS: 1000}, Burst: 9},
+	}
+	if got.Rate != (wire.Rate{Limit: 7, PeriodMS: 3000}) || got.Burst != 2 || got.Capacity != 0 ||
+		got.Concurrency != 0 ||
 		got.MaxWaitMS != 5000 || !got.Paused || got.LimitedBy != "paused" || !slices.Equal(got.Rates, want) {
 		t.Errorf("%+v", got)
 	}
@@ -72,11 +81,13 @@ func TestPatchTakesEverySetting(t *testing.T) {
 func TestPutReplacesAndDeleteDrops(t *testing.T) {
 	b := newBench(t)
 	b.admin.do(t, "PATCH", "/v1/tenants/a", nil, `{"capacity":50,"paused":true}`)
-	got := b.admin.do(t, "PUT", "/v1/tenants/a", nil, `{"rate":{"limit":1,"period_ms":60000},"reason":"slow"}`).tenant(t)
+	got := b.admin.do(t, "PUT", "/v1/tenants/a", nil,
+		`{"rate":{"limit":1,"period_ms":60000},"reason":"slow"}`).tenant(t)
 	if got.Capacity != 1000 || got.Paused || got.Rate.Limit != 1 || got.Reason != "slow" {
 		t.Errorf("%+v", got)
 	}
-	if r := b.admin.do(t, "DELETE", "/v1/tenants/a", nil, ""); r.Code != http.StatusNoContent || r.Body.Len() != 0 {
+	r := b.admin.do(t, "DELETE", "/v1/tenants/a", nil, "")
+	if r.Code != http.StatusNoContent || r.Body.Len() != 0 {
 		t.Errorf("%d %s", r.Code, r.Body)
 	}
 	if got := b.admin.do(t, "GET", "/v1/tenants/a", nil, "").tenant(t); got.Rate.Limit != 10 {
@@ -94,7 +105,8 @@ func TestPauseAndResume(t *testing.T) {
 		if actor := b.queue.Actor("p"); !strings.HasPrefix(actor, "api from 192.0.2.1") {
 			t.Errorf("actor %q", actor)
 		}
-		if got := b.admin.do(t, "POST", "/v1/tenants/p/resume", nil, body).tenant(t); got.Paused || got.Sources["paused"] != "api" {
+		if got := b.admin.do(t, "POST", "/v1/tenants/p/resume", nil, body).tenant(t); got.Paused ||
+			got.Sources["paused"] != "api" {
 			t.Errorf("%q: %+v", body, got)
 		}
 	}
@@ -106,7 +118,8 @@ func TestConditionalChanges(t *testing.T) {
 		match  string
 		status int
 	}{
-		{`"0"`, 200}, {`"0"`, 412}, {`W/"1"`, 200}, {`*`, 200}, {`"9", "3"`, 200}, {`"3", "4", "x"`, 200}, {`"x"`, 412}, {`4`, 422}, {``, 200},
+		{`"0"`, 200}, {`"0"`, 412}, {`W/"1"`, 200}, {`*`, 200}, {`"9", "3"`, 200}, {`"3", "4", "x"`, 200},
+		{`"x"`, 412}, {`4`, 422}, {``, 200},
 	} {
 		r := b.admin.do(t, "PATCH", "/v1/tenants/a", headers{"If-Match": step.match}, `{"capacity":5}`)
 		if r.Code != step.status {
@@ -122,8 +135,10 @@ func TestConditionalChanges(t *testing.T) {
 func TestTenantNamesInPaths(t *testing.T) {
 	b := newBench(t)
 	for path, name := range map[string]string{
-		"a%2Fb": "a/b", "a%2fb": "a/b", "%C3%A9": "é", "%c3%a9": "é", "é": "é", "a%20b": "a b", "%2e": ".", "%2e%2e": "..", "..": "..",
-		"%252e": "%2e", "a%252Fb": "a%2Fb", "100%25": "100%", "*": "*", "%7Bx%7D": "{x}", "a:b": "a:b", "a+b": "a+b", "%2F": "/",
+		"a%2Fb": "a/b", "a%2fb": "a/b", "%C3%A9": "é", "%c3%a9": "é", "é": "é", "a%20b": "a b", "%2e": ".",
+		"%2e%2e": "..", "..": "..",
+		"%252e": "%2e", "a%252Fb": "a%2Fb", "100%25": "100%", "*": "*", "%7Bx%7D": "{x}", "a:b": "a:b",
+		"a+b": "a+b", "%2F": "/",
 		"pause": "pause", url.PathEscape(strings.Repeat("/", 255)): strings.Repeat("/", 255),
 	} {
 		for _, suffix := range []string{"", "/pause"} {
@@ -167,7 +182,8 @@ func TestTenantsPageByPage(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
-	if r := newBench(t).admin.do(t, "GET", "/v1/tenants", nil, ""); strings.TrimSpace(r.Body.String()) != `{"items":[]}` {
+	if r := newBench(t).admin.do(t, "GET", "/v1/tenants", nil,
+		""); strings.TrimSpace(r.Body.String()) != `{"items":[]}` {
 		t.Errorf("none: %s", r.Body)
 	}
 }
@@ -177,16 +193,20 @@ func TestTenantsPageByPage(t *testing.T) {
 func TestUnknownTenants(t *testing.T) {
 	b := newBench(t)
 	change := []struct{ method, path, body string }{
-		{"PATCH", "?create=false", `{"capacity":5}`}, {"PUT", "?create=false", `{"capacity":5}`}, {"PATCH", "?create=false&dry_run=true", `{"capacity":5}`},
-		{"POST", "/pause?create=false", ""}, {"POST", "/drain?create=false", ""}, {"POST", "/resume?create=false", ""}, {"POST", "/purge", ""}, {"POST", "/replay", ""},
+		{"PATCH", "?create=false", `{"capacity":5}`}, {"PUT", "?create=false", `{"capacity":5}`},
+		{"PATCH", "?create=false&dry_run=true", `{"capacity":5}`},
+		{"POST", "/pause?create=false", ""}, {"POST", "/drain?create=false", ""},
+		{"POST", "/resume?create=false", ""}, {"POST", "/purge", ""}, {"POST", "/replay", ""},
 	}
 	for _, c := range change {
-		b.admin.do(t, c.method, "/v1/tenants/acmee"+c.path, nil, c.body).want(t, http.StatusNotFound, "unknown-tenant")
+		b.admin.do(t, c.method, "/v1/tenants/acmee"+c.path, nil, c.body).want(t, http.StatusNotFound,
+			"unknown-tenant")
 	}
 	if got := b.admin.do(t, "GET", "/v1/tenants/acmee", nil, "").tenant(t); got.Revision != 0 {
 		t.Errorf("a tenant was made: %+v", got)
 	}
-	b.admin.do(t, "PATCH", "/v1/tenants/acmee?create=maybe", nil, `{"capacity":5}`).want(t, http.StatusUnprocessableEntity, "invalid-request")
+	b.admin.do(t, "PATCH", "/v1/tenants/acmee?create=maybe", nil, `{"capacity":5}`).want(t,
+		http.StatusUnprocessableEntity, "invalid-request")
 	b.submit(plainJob, headers{"Sluice-Tenant": "submits"})
 	b.admin.do(t, "PATCH", "/v1/tenants/stated?create=true", nil, `{"capacity":5}`)
 	for _, name := range []string{"submits", "stated"} {
@@ -206,11 +226,13 @@ func TestNotFoundNamesTheListeners(t *testing.T) {
 		path         string
 		here, theres string
 	}{
-		{b.intake, "/v1/tenants", "this is the listener of the API", "admin.listen"}, {b.intake, "/", "this is the listener of the API", "admin.listen"},
+		{b.intake, "/v1/tenants", "this is the listener of the API", "admin.listen"},
+		{b.intake, "/", "this is the listener of the API", "admin.listen"},
 		{b.admin, "/v1/jobs", "this is the admin listener", "api.listen"},
 	} {
 		r := c.d.do(t, http.MethodGet, c.path, nil, "")
-		if r.want(t, http.StatusNotFound, "not-found"); !strings.Contains(r.problem.Detail, c.here) || !strings.Contains(r.problem.Detail, c.theres) {
+		if r.want(t, http.StatusNotFound, "not-found"); !strings.Contains(r.problem.Detail, c.here) ||
+			!strings.Contains(r.problem.Detail, c.theres) {
 			t.Errorf("%s: %s", c.path, r.Body)
 		}
 	}

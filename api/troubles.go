@@ -39,7 +39,9 @@ func newTroubles(log *slog.Logger) *troubles {
 // refusalKinds are the kinds of problems of refused jobs. A reused key is missing: it is the
 // client's mistake, which an operator cannot mend.
 var refusalKinds = map[shaper.Outcome]problem.Kind{
-	shaper.Full: problem.QueueFull, shaper.FullOfBytes: problem.QueueBytesFull, shaper.OverShare: problem.QueueBytesFull, shaper.StoreFull: problem.StoreFull, shaper.DeadlineUnreachable: problem.DeadlineFarAway, shaper.Draining: problem.TenantDraining,
+	shaper.Full: problem.QueueFull, shaper.FullOfBytes: problem.QueueBytesFull,
+	shaper.OverShare: problem.QueueBytesFull, shaper.StoreFull: problem.StoreFull,
+	shaper.DeadlineUnreachable: problem.DeadlineFarAway, shaper.Draining: problem.TenantDraining,
 }
 
 // decided notes the outcome of a submission.

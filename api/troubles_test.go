@@ -23,12 +23,13 @@ func TestTroubles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		began := time.Now()
-		tr := newTroubles(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
-				return slog.Duration("t", a.Value.Time().Sub(began))
-			}
-			return a
-		}})))
+		tr := newTroubles(slog.New(slog.NewTextHandler(&out,
+			&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Duration("t", a.Value.Time().Sub(began))
+				}
+				return a
+			}})))
 		acme := queue.Submission{Tenant: "acme", Route: "default"}
 		for range 500 {
 			tr.decided(acme, shaper.Full)
@@ -38,7 +39,8 @@ func TestTroubles(t *testing.T) {
 		tr.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Draining)
 		time.Sleep(10 * time.Second)
 		tr.worked() // nothing was away
-		away := problem.Of(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused", queue.ErrUnavailable))
+		away := problem.Of(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused",
+			queue.ErrUnavailable))
 		for range 40 {
 			tr.fault(away)
 			time.Sleep(99 * time.Millisecond)
@@ -47,10 +49,12 @@ func TestTroubles(t *testing.T) {
 		time.Sleep(time.Second)
 		tr.worked()
 		tr.worked()
-		if p := problem.Of(fmt.Errorf("%w: WRONGTYPE", queue.ErrScript)); p.Status != 500 || p.Type != problem.URN+"stored-data-damaged" || p.Header != nil {
+		p := problem.Of(fmt.Errorf("%w: WRONGTYPE", queue.ErrScript))
+		if p.Status != 500 || p.Type != problem.URN+"stored-data-damaged" || p.Header != nil {
 			t.Errorf("damaged data is answered with %+v", p)
 		}
-		tr.fault(problem.Of(fmt.Errorf("%w: OOM command not allowed when used memory > 'maxmemory'", queue.ErrUnavailable)))
+		tr.fault(problem.Of(fmt.Errorf("%w: OOM command not allowed when used memory > 'maxmemory'",
+			queue.ErrUnavailable)))
 		tr.fault(problem.Of(errors.New("a fault")))
 		tr.end()
 		want := `t=1s level=WARN msg="jobs were refused" tenant=acme route=default kind=queue-full count=500 within=1s

@@ -17,8 +17,9 @@ func TestRefusedClientsTakeTurns(t *testing.T) {
 	for range 10 {
 		b.submit(plainJob, h)
 	}
-	b.intake.do(t, "POST", "/v1/jobs/batch", h, fmt.Sprintf(`{"jobs":[%s,%[1]s,%[1]s]}`, plainJob)).want(t, http.StatusOK, "")
-	var told []int
+	b.intake.do(t, "POST", "/v1/jobs/batch", h, fmt.Sprintf(`{"jobs":[%s,%[1]s,%[1]s]}`, plainJob)).want(t,
+		http.StatusOK, "")
+	var waits []int
 	for range 12 {
 		r := b.intake.do(t, "POST", "/v1/jobs", h, plainJob)
 		r.want(t, http.StatusTooManyRequests, "queue-full")
@@ -26,14 +27,14 @@ func TestRefusedClientsTakeTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told = append(told, after)
+		waits = append(waits, after)
 	}
-	for i, after := range told[:10] {
+	for i, after := range waits[:10] {
 		if after < max(1, i) || after > i+1 {
-			t.Errorf("Retry-After %v", told)
+			t.Errorf("Retry-After %v", waits)
 		}
 	}
-	for _, after := range told[10:] {
+	for _, after := range waits[10:] {
 		if after < 1 || after > 11 {
 			t.Errorf("Retry-After %d of a drain of 10 s", after)
 		}

@@ -33,7 +33,9 @@ func (s *Server) watch(ctx context.Context, id string, end time.Time) (<-chan st
 
 // await returns the job when it is done, at end, or when the server drains; the error is the
 // context's or the queue's. The watch must have begun before the job was read; await stops it.
-func (s *Server) await(ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time) (queue.Job, error) {
+func (s *Server) await(
+	ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time,
+) (queue.Job, error) {
 	defer stop()
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()

@@ -16,7 +16,9 @@ import (
 // Time stories: what happens at an instant after the request, and when and how the request is then
 // answered.
 func TestWaits(t *testing.T) {
-	succeed := func(b *bench, id string) { b.queue.Finish(id, shaper.Succeeded, &queue.Response{Status: 200}, nil) }
+	succeed := func(b *bench, id string) {
+		b.queue.Finish(id, shaper.Succeeded, &queue.Response{Status: 200}, nil)
+	}
 	signal := func(b *bench, id string) { b.queue.Signal(id) }
 	for _, tt := range []struct {
 		name   string
@@ -31,11 +33,13 @@ func TestWaits(t *testing.T) {
 		{"ends in time", "wait=5", 300 * time.Millisecond, succeed, 300 * time.Millisecond, 200, true, "wait=5"},
 		{"ends at once", "wait=5", 0, succeed, 0, 200, true, "wait=5"},
 		{"ends too late", "wait=1", 2 * time.Second, succeed, time.Second, 202, false, "wait=1"},
-		{"longer than the longest", "wait=3600", 31 * time.Second, succeed, 30 * time.Second, 202, false, "wait=30"},
+		{"longer than the longest", "wait=3600", 31 * time.Second, succeed, 30 * time.Second, 202, false,
+			"wait=30"},
 		{"not at all", "wait=0", time.Second, succeed, 0, 202, false, "wait=0"},
 		{"malformed", "wait=soon", time.Second, succeed, 0, 202, false, ""},
 		{"a spurious signal", "wait=2", time.Second, signal, 2 * time.Second, 202, false, "wait=2"},
-		{"a spurious signal close to the end", "wait=2", 1990 * time.Millisecond, signal, 2 * time.Second, 202, false, "wait=2"},
+		{"a spurious signal close to the end", "wait=2", 1990 * time.Millisecond, signal, 2 * time.Second,
+			202, false, "wait=2"},
 		{"two signals, the second true", "wait=5", time.Second, func(b *bench, id string) {
 			signal(b, id)
 			synctest.Wait()
@@ -44,7 +48,9 @@ func TestWaits(t *testing.T) {
 		{"leased and given back", "wait=2", time.Second, func(b *bench, id string) {
 			b.queue.Finish(id, shaper.Retrying, nil, nil)
 		}, 2 * time.Second, 202, false, "wait=2"},
-		{"the server drains", "wait=5", time.Second, func(b *bench, _ string) { b.s.Drain() }, time.Second, 202, false, "wait=5"},
+		{"the server drains", "wait=5", time.Second, func(b *bench, _ string) {
+			b.s.Drain()
+		}, time.Second, 202, false, "wait=5"},
 		{"the store goes away", "wait=5", time.Second, func(b *bench, id string) {
 			b.queue.Fail(queue.ErrUnavailable)
 			signal(b, id)
@@ -105,7 +111,8 @@ func TestWaitForReplayedKey(t *testing.T) {
 		}()
 		start := time.Now()
 		r := b.submit(plainJob, h)
-		if r.Code != 200 || r.job.ID != first.job.ID || time.Since(start) != time.Second || r.Header().Get("Idempotent-Replayed") != "true" {
+		if r.Code != 200 || r.job.ID != first.job.ID || time.Since(start) != time.Second ||
+			r.Header().Get("Idempotent-Replayed") != "true" {
 			t.Errorf("%d after %v: %s", r.Code, time.Since(start), r.Body)
 		}
 		start = time.Now()

@@ -64,7 +64,8 @@ func TestProcesses(t *testing.T) {
 			t.Errorf("%s does not wait for Redis", name)
 		}
 		if s.StopGracePeriod == nil || types.Duration(*s.StopGracePeriod).String() != "30s" {
-			t.Errorf("%s: stop_grace_period %v does not cover the 20 s that deliveries may take", name, s.StopGracePeriod)
+			t.Errorf("%s: stop_grace_period %v does not cover the 20 s that deliveries may take", name,
+				s.StopGracePeriod)
 		}
 		mounted := slices.ContainsFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool {
 			return filepath.Base(v.Source) == "sluice.yaml" && slices.Contains(s.Command, v.Target) && v.ReadOnly
@@ -94,7 +95,8 @@ func TestProcesses(t *testing.T) {
 // was when there is none.
 func TestAdminListenerOfTheComposeFile(t *testing.T) {
 	for token, listen := range map[string]string{"": "127.0.0.1:8081", "0123456789abcdef": "0.0.0.0:8081"} {
-		options, err := cli.NewProjectOptions([]string{"../docker-compose.yml"}, cli.WithEnv([]string{"SLUICE_ADMIN_TOKEN=" + token}))
+		options, err := cli.NewProjectOptions([]string{"../docker-compose.yml"},
+			cli.WithEnv([]string{"SLUICE_ADMIN_TOKEN=" + token}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +121,9 @@ func TestAdminListenerOfTheComposeFile(t *testing.T) {
 		if c.Admin.Listen != listen || c.Admin.Token != token {
 			t.Errorf("with the token %q it listens on %s", token, c.Admin.Listen)
 		}
-		published := slices.ContainsFunc(api.Ports, func(port types.ServicePortConfig) bool { return port.Target == 8081 && port.Published == "8081" })
+		published := slices.ContainsFunc(api.Ports, func(port types.ServicePortConfig) bool {
+			return port.Target == 8081 && port.Published == "8081"
+		})
 		if !published {
 			t.Error("the admin listener is not published")
 		}

@@ -26,7 +26,7 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// k6 is a script of k6/, of which the test performs the requests.
+// k6 is a script of k6/ whose requests the test sends.
 type k6 struct {
 	t    *testing.T
 	text string
@@ -83,11 +83,15 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+		Embedded: true, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	q, err := queue.Open(t.Context(), engine, queue.Options{Shards: 1, Defaults: c.Tenants.Defaults, Tenants: c.Tenants.Named})
+	q, err := queue.Open(t.Context(), engine, queue.Options{
+		Shards: 1, Defaults: c.Tenants.Defaults, Tenants: c.Tenants.Named,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,13 +100,17 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	settings := api.Config{Routes: map[string]api.RouteInfo{}, Limits: limits.New(q.Store()), Logger: slog.New(slog.DiscardHandler)}
+	settings := api.Config{
+		Routes: map[string]api.RouteInfo{}, Limits: limits.New(q.Store()),
+		Logger: slog.New(slog.DiscardHandler),
+	}
 	for name, r := range c.Routes {
 		settings.Routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
 	}
 	for name, g := range c.Guards {
 		settings.Guards = append(settings.Guards, guard.Intake{
-			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints, Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
+			Rule: limiter.Rule{Name: name, Policy: g.Policy}, By: g.By, Endpoints: g.Endpoints,
+			Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
 		})
 	}
 	s, err := api.New(api.BackendOf(q), settings)
@@ -146,13 +154,17 @@ func (w *world) work(until time.Time) {
 func (w *world) poll() {
 	w.t.Helper()
 	for more := true; more; {
-		tick, err := w.worker.Tick(w.t.Context(), queue.TickOptions{Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: simulate.Horizon})
+		tick, err := w.worker.Tick(w.t.Context(), queue.TickOptions{
+			Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: simulate.Horizon,
+		})
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		var ends []queue.Settlement
 		for _, l := range tick.Leases {
-			ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts})
+			ends = append(ends, queue.Settlement{
+				LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts,
+			})
 		}
 		if len(ends) > 0 {
 			if _, err := w.queue.Broker().Settle(context.WithoutCancel(w.t.Context()), ends); err != nil {
@@ -175,7 +187,7 @@ func TestGuardScript(t *testing.T) {
 	requests, pass, body := script.number("REQUESTS"), script.number("PASS"), script.job()
 	guard := script.find(`a\.json\('guard'\) === '([^']+)'`)
 	if requests != 30 || pass != 20 {
-		t.Errorf("%d requests a minute, of which %d pass", requests, pass)
+		t.Errorf("%d requests a minute, %d pass", requests, pass)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -189,10 +201,14 @@ func TestGuardScript(t *testing.T) {
 				want = http.StatusTooManyRequests
 			}
 			if answer.Code != want {
-				t.Errorf("request %d, after %v: %d, want %d: %s", i, time.Duration(i)*every, answer.Code, want, answer.Body)
+				t.Errorf("request %d, after %v: %d, want %d: %s", i, time.Duration(i)*every, answer.Code,
+					want, answer.Body)
 			}
-			if left := time.Duration(free-i) * every; want == http.StatusTooManyRequests && (p.Guard != guard || p.RetryAfterMS != left.Milliseconds()) {
-				t.Errorf("request %d: guard %q, retry after %d ms, want %q and %v", i, p.Guard, p.RetryAfterMS, guard, left)
+			left := time.Duration(free-i) * every
+			if want == http.StatusTooManyRequests &&
+				(p.Guard != guard || p.RetryAfterMS != left.Milliseconds()) {
+				t.Errorf("request %d: guard %q, retry after %d ms, want %q and %v", i, p.Guard,
+					p.RetryAfterMS, guard, left)
 			}
 			time.Sleep(every)
 		}
@@ -200,8 +216,8 @@ func TestGuardScript(t *testing.T) {
 }
 
 // TestIntakeScript performs the requests of intake.js, arrivals at a constant rate at a tenant
-// whose rate and queue are smaller: what is admitted is exactly what the simulator says, everything
-// else is told that the queue is full.
+// whose rate and queue are smaller. The admitted ones are exactly those of the simulator; all
+// others are refused, because the queue is full.
 func TestIntakeScript(t *testing.T) {
 	script := k6Script(t, "intake.js")
 	rate, body := script.number("RATE"), script.job()
@@ -216,7 +232,10 @@ func TestIntakeScript(t *testing.T) {
 		begin := time.Now().Add(time.Second)
 		var trace simulate.Trace
 		for i := range 4 * rate {
-			trace = append(trace, simulate.Arrival{At: shaper.InstantOf(begin.Add(time.Duration(i) * time.Second / time.Duration(rate))), Cost: 1})
+			trace = append(trace, simulate.Arrival{
+				At:   shaper.InstantOf(begin.Add(time.Duration(i) * time.Second / time.Duration(rate))),
+				Cost: 1,
+			})
 		}
 		want, err := simulate.Shaper(trace, policy, simulate.Workers{Horizon: simulate.Horizon})
 		if err != nil {
@@ -233,7 +252,8 @@ func TestIntakeScript(t *testing.T) {
 				if admitted++; w.next == 0 {
 					w.poll()
 				}
-			} else if !strings.HasSuffix(p.Type, ":queue-full") || *p.Depth < *p.Capacity || *p.Capacity != policy.Capacity {
+			} else if !strings.HasSuffix(p.Type, ":queue-full") || *p.Depth < *p.Capacity ||
+				*p.Capacity != policy.Capacity {
 				t.Errorf("arrival %d: %s", i, answer.Body)
 			}
 		}

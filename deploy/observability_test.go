@@ -22,7 +22,8 @@ import (
 // watched is the compose file with the profile.
 func watched(t *testing.T) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{"../docker-compose.yml"}, cli.WithProfiles([]string{"observability"}))
+	options, err := cli.NewProjectOptions([]string{"../docker-compose.yml"},
+		cli.WithProfiles([]string{"observability"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,8 @@ func TestObservabilityProfile(t *testing.T) {
 		if len(s.Ports) != 1 || s.Ports[0].HostIP != "127.0.0.1" || s.Ports[0].Published != published {
 			t.Errorf("%s: ports %+v", name, s.Ports)
 		}
-		if s.HealthCheck == nil || !strings.Contains(strings.Join(s.HealthCheck.Test, " "), "127.0.0.1:"+published) {
+		if s.HealthCheck == nil ||
+			!strings.Contains(strings.Join(s.HealthCheck.Test, " "), "127.0.0.1:"+published) {
 			t.Errorf("%s: health check %+v", name, s.HealthCheck)
 		}
 		for _, v := range s.Volumes {
@@ -81,7 +83,8 @@ func TestObservabilityProfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if home := grafana.Environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]; home == nil || !mounted(grafana, *home) {
+	home := grafana.Environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+	if home == nil || !mounted(grafana, *home) {
 		t.Errorf("the home dashboard is not mounted: %+v", grafana.Environment)
 	}
 }
@@ -98,7 +101,7 @@ func mounted(s types.ServiceConfig, path string) bool {
 	})
 }
 
-// TestPrometheusScrapesEveryProcess: what Prometheus is told of is where the processes listen.
+// TestPrometheusScrapesEveryProcess: the targets of Prometheus are where the processes listen.
 func TestPrometheusScrapesEveryProcess(t *testing.T) {
 	var c struct {
 		Global struct {
@@ -131,7 +134,8 @@ func TestPrometheusScrapesEveryProcess(t *testing.T) {
 			t.Errorf("%s is not mounted", file)
 		}
 	}
-	if len(c.RuleFiles) == 0 || len(c.ScrapeConfigs) != 1 || c.ScrapeConfigs[0].JobName != "sluice" || len(c.ScrapeConfigs[0].DNS) != 1 {
+	if len(c.RuleFiles) == 0 || len(c.ScrapeConfigs) != 1 || c.ScrapeConfigs[0].JobName != "sluice" ||
+		len(c.ScrapeConfigs[0].DNS) != 1 {
 		t.Fatalf("%+v", c)
 	}
 	dns := c.ScrapeConfigs[0].DNS[0]
@@ -270,10 +274,12 @@ func TestDashboard(t *testing.T) {
 		}
 	}
 	readYAML(t, "grafana/provisioning/dashboards/sluice.yml", &dashboards)
-	if grafana, err := watched(t).GetService("grafana"); err != nil || !mounted(grafana, dashboards.Providers[0].Options.Path+"/sluice.json") {
+	if grafana, err := watched(t).GetService("grafana"); err != nil ||
+		!mounted(grafana, dashboards.Providers[0].Options.Path+"/sluice.json") {
 		t.Errorf("the dashboard is not where Grafana looks: %v", err)
 	}
-	if len(sources.Datasources) != 1 || sources.Datasources[0].URL != "http://prometheus:9090" || d.UID == "" || d.Title == "" {
+	if len(sources.Datasources) != 1 || sources.Datasources[0].URL != "http://prometheus:9090" ||
+		d.UID == "" || d.Title == "" {
 		t.Fatalf("%+v, dashboard %q %q", sources, d.UID, d.Title)
 	}
 	cells, ids := map[[2]int]string{}, map[int]bool{}

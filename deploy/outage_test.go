@@ -46,7 +46,10 @@ type outage struct {
 
 // end is how the delivery of a lease ends.
 func (o *outage) end(l queue.Lease) queue.Settlement {
-	s := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts, Attempt: l.Attempt, Log: l.Log}
+	s := queue.Settlement{
+		LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts, Attempt: l.Attempt,
+		Log: l.Log,
+	}
 	if at := time.Since(o.begin); at < outageBegins || at >= outageEnds {
 		return s
 	}
@@ -62,13 +65,16 @@ func (o *outage) end(l queue.Lease) queue.Settlement {
 // step admits a job for each tenant and delivers what leaves within the step.
 func (o *outage) step(ctx context.Context) {
 	for _, tenant := range []string{refusing, away, fine} {
-		if _, err := o.q.Submit(ctx, queue.Submission{Tenant: tenant, Route: "default", Type: "n", Payload: []byte("1"), MaxAttempts: 1000}); err != nil {
+		if _, err := o.q.Submit(ctx, queue.Submission{Tenant: tenant, Route: "default", Type: "n",
+			Payload: []byte("1"), MaxAttempts: 1000}); err != nil {
 			o.t.Fatal(err)
 		}
 	}
 	for range 2 {
 		for {
-			tick, err := o.worker.Tick(ctx, queue.TickOptions{Max: 100, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second})
+			tick, err := o.worker.Tick(ctx, queue.TickOptions{
+				Max: 100, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second,
+			})
 			if err != nil {
 				o.t.Fatal(err)
 			}
@@ -130,7 +136,10 @@ func TestAlertsFireInAnOutage(t *testing.T) {
 		}
 		defer q.Close()
 		registry := prometheus.NewRegistry()
-		server, err := api.New(api.BackendOf(q), api.Config{Registerer: registry, StatusTenants: []string{refusing, away, fine}, Logger: slog.New(slog.DiscardHandler)})
+		server, err := api.New(api.BackendOf(q), api.Config{
+			Registerer: registry, StatusTenants: []string{refusing, away, fine},
+			Logger: slog.New(slog.DiscardHandler),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +178,10 @@ func TestAlertsFireInAnOutage(t *testing.T) {
 		Values string `yaml:"values"`
 	}
 	stalled := func(at time.Duration, tenants ...string) expectation {
-		e := expectation{Expr: `sum by (tenant) (ALERTS{alertname="SluiceTenantStalled",alertstate="firing"})`, Eval: at.String(), Samples: []sample{}}
+		e := expectation{
+			Expr: `sum by (tenant) (ALERTS{alertname="SluiceTenantStalled",alertstate="firing"})`,
+			Eval: at.String(), Samples: []sample{},
+		}
 		for _, tenant := range tenants {
 			e.Samples = append(e.Samples, sample{fmt.Sprintf("{tenant=%q}", tenant), 1})
 		}
@@ -188,7 +200,8 @@ func TestAlertsFireInAnOutage(t *testing.T) {
 		"tests": []map[string]any{{
 			"interval": "1m", "input_series": inputs,
 			"promql_expr_test": []expectation{
-				stalled(outageBegins), stalled(outageBegins + 8*time.Minute), stalled(outageBegins+18*time.Minute, away, refusing),
+				stalled(outageBegins), stalled(outageBegins + 8*time.Minute),
+				stalled(outageBegins+18*time.Minute, away, refusing),
 				stalled(outageEnds, away, refusing), stalled(simulated - time.Minute),
 			},
 		}},

@@ -136,7 +136,9 @@ func TestKubernetes(t *testing.T) {
 			c = loadText(t, m.Data["sluice.yaml"])
 		}
 	}
-	for name, address := range map[string]string{"api": c.API.Listen, "admin": c.Admin.Listen, "metrics": c.Metrics.Listen} {
+	for name, address := range map[string]string{
+		"api": c.API.Listen, "admin": c.Admin.Listen, "metrics": c.Metrics.Listen,
+	} {
 		host, port, err := net.SplitHostPort(address)
 		if err != nil || host != "0.0.0.0" {
 			t.Errorf("the listener %s at %q cannot be reached from outside its pod: %v", name, address, err)
@@ -167,10 +169,12 @@ func TestKubernetes(t *testing.T) {
 func checkPod(t *testing.T, role string, p pod, ports map[string]int, paths map[string]any) {
 	t.Helper()
 	s := p.Containers[0]
-	if want := []string{"serve", "--config", "/etc/sluice/sluice.yaml", "--roles", role}; !slices.Equal(s.Args, want) {
+	want := []string{"serve", "--config", "/etc/sluice/sluice.yaml", "--roles", role}
+	if !slices.Equal(s.Args, want) {
 		t.Errorf("%s: arguments %v, want %v", role, s.Args, want)
 	}
-	if len(s.VolumeMounts) != 1 || s.VolumeMounts[0].MountPath != filepath.Dir(s.Args[2]) || p.Volumes[0].Name != s.VolumeMounts[0].Name {
+	if len(s.VolumeMounts) != 1 || s.VolumeMounts[0].MountPath != filepath.Dir(s.Args[2]) ||
+		p.Volumes[0].Name != s.VolumeMounts[0].Name {
 		t.Errorf("%s: %+v of %+v does not hold the configuration", role, s.VolumeMounts, p.Volumes)
 	}
 	if grace := p.GracePeriod - s.Lifecycle.PreStop.Sleep.Seconds; grace < 30 {
@@ -187,7 +191,9 @@ func checkPod(t *testing.T, role string, p pod, ports map[string]int, paths map[
 		}
 	}
 	for _, e := range s.Env {
-		if !knownVariable(e.Name) || !slices.ContainsFunc(environment, func(pair string) bool { return strings.HasPrefix(pair, e.Name+"=") }) {
+		if !knownVariable(e.Name) || !slices.ContainsFunc(environment, func(pair string) bool {
+			return strings.HasPrefix(pair, e.Name+"=")
+		}) {
 			t.Errorf("%s: the program does not read %s", role, e.Name)
 		}
 	}

@@ -57,7 +57,7 @@ for a = first_arg, atomic and #ARGV or 0, 2 do
 end
 
 -- Decide, in memory only.
-local decisions, told, details = {}, 0, {}
+local decisions, written, details = {}, 0, {}
 local placed = {} -- by id, where the answer to a job that this call has admitted begins
 local made = {} -- by idempotency key, what this call stores under it
 local refusal -- the flow of the first job that is refused
@@ -75,11 +75,11 @@ end
 
 -- answer appends the numbers of a job to the answer, and details if an outcome is given.
 local function answer(f, position, start, outcome, state, after, created, known)
-  local v, n = decisions, told
+  local v, n = decisions, written
   v[n + 1], v[n + 2], v[n + 3], v[n + 4] = f.depth, f.bytes, position, start
-  told = n + 4
+  written = n + 4
   if outcome then
-    details[#details + 1] = { told / 4, outcome, state or '', after or 0, created or 0, known or '' }
+    details[#details + 1] = { written / 4, outcome, state or '', after or 0, created or 0, known or '' }
   end
 end
 
@@ -174,12 +174,12 @@ end
 -- again answers a job whose id is in the call a second time; the first answer begins there.
 local function again(first)
   for i = 1, 4 do
-    decisions[told + i] = decisions[first + i]
+    decisions[written + i] = decisions[first + i]
   end
-  told = told + 4
+  written = written + 4
   for i = 1, #details do
     if details[i][1] == first / 4 + 1 then
-      details[#details + 1] = { told / 4, unpack(details[i], 2) }
+      details[#details + 1] = { written / 4, unpack(details[i], 2) }
     end
   end
 end
@@ -227,7 +227,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
   end
   local record = job_new(state, at, deadline, f.seq, now, wait, rest)
   write(f, key, record, RECORD_BYTES + #record)
-  placed[id] = told
+  placed[id] = written
   answer(f, position, start, delay > 0 and ADMITTED, state)
   if idem_key then
     made[idem_key] = id .. ' ' .. print
@@ -261,7 +261,8 @@ if refusal and atomic then
     clock_save()
   end
   last[1] = 1
-  return { now, replies, { f.depth_before, f.bytes_before, decisions[told - 1], decisions[told] }, { last }, f.number }
+  return { now, replies, { f.depth_before, f.bytes_before, decisions[written - 1], decisions[written] },
+    { last }, f.number }
 end
 for i = 1, flow_count do
   local f = flows[i]

@@ -35,7 +35,8 @@ func TestBeat(t *testing.T) {
 				{4 * time.Second, "a", true, nil},
 			} {
 				call := lua.BeatCall{
-					At: lua.AtInstant(start.Add(s.at)), Clock: "sluice:{workers}:clock", Workers: "sluice:{workers}:live", Worker: s.worker, TTL: ttl, Leave: s.leave,
+					At: lua.AtInstant(start.Add(s.at)), Clock: "sluice:{workers}:clock",
+					Workers: "sluice:{workers}:live", Worker: s.worker, TTL: ttl, Leave: s.leave,
 				}
 				values, err := lua.Run(t.Context(), e, nil, call.Call())
 				if err != nil {

@@ -25,7 +25,10 @@ type Retention struct {
 }
 
 func (r Retention) args() []any {
-	return []any{seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency), max(1, r.DeadCapacity), max(1, r.DeadBytes)}
+	return []any{
+		seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency), max(1, r.DeadCapacity),
+		max(1, r.DeadBytes),
+	}
 }
 
 func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
@@ -104,7 +107,8 @@ func (c AdmitCall) Call() Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
 	args := make([]any, 0, 6+2*len(c.Flows)+2*len(c.Jobs))
 	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
-	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.closed(), c.share())
+	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.closed(),
+		c.share())
 	for _, f := range c.Flows {
 		keys = append(keys, f.Flow, f.Queue, f.Later, f.Lines, f.Names)
 		args = append(args, f.Tier, f.Entry)
@@ -289,7 +293,8 @@ type Bound struct {
 // Call is the call in the form that is sent.
 func (c TickCall) Call() Call {
 	args := append([]any{
-		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(), c.Sweep.Microseconds(), c.Help,
+		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(),
+		c.Sweep.Microseconds(), c.Help,
 	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver), c.Lead.Microseconds())...)
 	for _, b := range c.Bounds {
 		args = append(args, b.Name, b.Slots)
@@ -304,7 +309,10 @@ func (c TickCall) Call() Call {
 // Decode reads the answer.
 func (c TickCall) Decode(values []any) (Grant, error) {
 	r := reader{values: values}
-	g := Grant{Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1, Counter: r.int(), Outbox: r.int() == 1}
+	g := Grant{
+		Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1,
+		Counter: r.int(), Outbox: r.int() == 1,
+	}
 	if name := r.text(); name != "" {
 		if g.Needed = neededBy(name); g.Needed == nil {
 			r.fail("no such script is needed")
@@ -400,7 +408,8 @@ func (c SettleCall) Call() Call {
 			args = append(args, "S"+strconv.FormatInt(s.Epoch, 10))
 			continue
 		}
-		args = append(args, s.Epoch, string(rune(s.Outcome))+s.Cause, s.Delay.Microseconds(), s.MaxAttempts, s.Result)
+		args = append(args, s.Epoch, string(rune(s.Outcome))+s.Cause, s.Delay.Microseconds(), s.MaxAttempts,
+			s.Result)
 	}
 	return Call{Commands.Settle, keys, args}
 }

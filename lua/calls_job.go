@@ -45,15 +45,19 @@ type ReplayCall struct {
 	Clock, Due, Expires, Job, Outbox string // keys
 	Tenant                           string // as in keys
 	Horizon                          time.Duration
-	Tag                              uint32 // not 0; the same when the call is sent again, another for another call
-	MaxAttempts                      int
-	DeadCapacity, DeadBytes          int64
+	// Tag is not 0. It is the same when the call is sent again, and differs between calls.
+	Tag                     uint32
+	MaxAttempts             int
+	DeadCapacity, DeadBytes int64
 }
 
 // Call is the call in the form that is sent.
 func (c ReplayCall) Call() Call {
 	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox},
-		[]any{string(c.At), c.Tenant, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity), max(1, c.DeadBytes)}}
+		[]any{
+			string(c.At), c.Tenant, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity),
+			max(1, c.DeadBytes),
+		}}
 }
 
 // Decode reads the answer. The admission is set for JobDone: its outcome may be a refusal.
@@ -96,6 +100,9 @@ func (c StatusCall) Call() Call {
 // Decode reads the answer.
 func (c StatusCall) Decode(values []any) (Status, error) {
 	r := reader{values: values}
-	s := Status{Now: shaper.Instant(r.int()), Found: r.int() == 1, Position: r.int(), Start: shaper.Instant(r.int()), Record: []byte(r.text())}
+	s := Status{
+		Now: shaper.Instant(r.int()), Found: r.int() == 1, Position: r.int(), Start: shaper.Instant(r.int()),
+		Record: []byte(r.text()),
+	}
 	return s, r.err
 }

@@ -26,8 +26,9 @@ type LimitCall struct {
 
 // limits are the scripts by limiter.
 var limits = map[limiter.Algorithm]*Script{
-	limiter.FixedWindow: Commands.FixedWindow, limiter.SlidingLog: Commands.SlidingLog, limiter.SlidingCounter: Commands.SlidingCounter,
-	limiter.TokenBucket: Commands.TokenBucket, limiter.LeakyMeter: Commands.LeakyMeter,
+	limiter.FixedWindow: Commands.FixedWindow, limiter.SlidingLog: Commands.SlidingLog,
+	limiter.SlidingCounter: Commands.SlidingCounter,
+	limiter.TokenBucket:    Commands.TokenBucket, limiter.LeakyMeter: Commands.LeakyMeter,
 }
 
 // Call is the call in the form that is sent. The policy must be legal.
@@ -52,6 +53,9 @@ func (c LimitCall) Call() Call {
 func (c LimitCall) Decode(values []any) (limiter.Decision, shaper.Instant, error) {
 	r := reader{values: values}
 	now := shaper.Instant(r.int())
-	d := limiter.Decision{Allowed: r.int() == 1, Limit: c.Policy.Limit(), Remaining: r.int(), RetryAfter: micros(r.int()), Reset: micros(r.int())}
+	d := limiter.Decision{
+		Allowed: r.int() == 1, Limit: c.Policy.Limit(), Remaining: r.int(), RetryAfter: micros(r.int()),
+		Reset: micros(r.int()),
+	}
 	return d, now, r.err
 }

@@ -11,11 +11,12 @@ type MendCall struct {
 	At                                           At
 	Clock, Due, Expires, Leases, Tenants, Outbox string   // keys
 	Jobs                                         []string // keys of records whose index entries are checked
-	Flows                                        []string // names of flows to check, beside those of misplaced Jobs
-	Horizon                                      time.Duration
-	Repair                                       bool // else nothing is written
-	Totals                                       bool // check the totals of the shard
-	JobFlows                                     bool // check the flows of Jobs, too
+	// Flows names flows to check, besides those of misplaced Jobs.
+	Flows    []string
+	Horizon  time.Duration
+	Repair   bool // else nothing is written
+	Totals   bool // check the totals of the shard
+	JobFlows bool // check the flows of Jobs, too
 }
 
 // Mended is one inconsistency that was found, and repaired if that was requested.
@@ -31,7 +32,10 @@ func (c MendCall) Call() Call {
 	for _, name := range c.Flows {
 		args = append(args, name)
 	}
-	return Call{Commands.Mend, append([]string{c.Clock, c.Due, c.Expires, c.Leases, c.Tenants, c.Outbox}, c.Jobs...), args}
+	return Call{
+		Commands.Mend, append([]string{c.Clock, c.Due, c.Expires, c.Leases, c.Tenants, c.Outbox}, c.Jobs...),
+		args,
+	}
 }
 
 // Decode reads the answer.

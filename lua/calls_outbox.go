@@ -29,7 +29,10 @@ type ClaimedJob struct {
 
 // Call is the call in the form that is sent.
 func (c ClaimCall) Call() Call {
-	return Call{Commands.Claim, []string{c.Clock, c.Outbox, c.Claim}, []any{string(c.At), c.Name, c.Max, c.Lease.Microseconds()}}
+	return Call{
+		Commands.Claim, []string{c.Clock, c.Outbox, c.Claim},
+		[]any{string(c.At), c.Name, c.Max, c.Lease.Microseconds()},
+	}
 }
 
 // Decode reads the answer.
@@ -61,7 +64,8 @@ type HandedJob struct {
 // Call is the call in the form that is sent.
 func (c HandedCall) Call() Call {
 	keys := append(make([]string, 0, 2+len(c.Jobs)), c.Clock, c.Outbox)
-	args := append(make([]any, 0, 3+2*len(c.Jobs)), string(c.At), seconds(c.Retention.Finished), seconds(c.Retention.Dead))
+	args := append(make([]any, 0, 3+2*len(c.Jobs)), string(c.At), seconds(c.Retention.Finished),
+		seconds(c.Retention.Dead))
 	for _, j := range c.Jobs {
 		keys = append(keys, j.Key)
 		args = append(args, j.Epoch, string(rune(j.State)))

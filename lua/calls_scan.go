@@ -118,7 +118,9 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 	}
 	instant := func() shaper.Instant { return shaper.Instant(number()) }
 	f.Flow = next()
-	f.Bucket = shaper.Bucket{Last: instant(), Ready: instant(), HeldUntil: instant(), Share: number(), Spaced: instant()}
+	f.Bucket = shaper.Bucket{
+		Last: instant(), Ready: instant(), HeldUntil: instant(), Share: number(), Spaced: instant(),
+	}
 	f.FullUntil = instant()
 	f.Depth, f.Queued, f.Running, f.Bytes = number(), number(), number(), number()
 	f.Admitted, f.Rejected, f.Departed, f.Succeeded, f.Dead = number(), number(), number(), number(), number()
@@ -136,7 +138,8 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 	if rest != "" {
 		f.Stored = Stored{
 			Live: number(), Dead: number(),
-			Answers: shaper.Aged{Sum: number(), Before: number(), Since: instant()}, Keys: shaper.Aged{Sum: number(), Before: number(), Since: instant()},
+			Answers: shaper.Aged{Sum: number(), Before: number(), Since: instant()},
+			Keys:    shaper.Aged{Sum: number(), Before: number(), Since: instant()},
 		}
 	}
 	if err == nil && (f.Flow == "" || rest != "") {

@@ -43,8 +43,11 @@ func (c TuneCall) Call() Call {
 	if c.Expected != nil {
 		expected = strconv.FormatInt(*c.Expected, 10)
 	}
-	return Call{Commands.Tune, []string{c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Tuned, c.Lines}, append([]any{
-		string(c.At), c.Horizon.Microseconds(), c.Policies, c.Name, expected, c.Source, c.Says, c.Reason, c.HistoryEntry, c.Entry, flag(c.EndHolds),
+	return Call{Commands.Tune, []string{
+		c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Tuned, c.Lines,
+	}, append([]any{
+		string(c.At), c.Horizon.Microseconds(), c.Policies, c.Name, expected, c.Source, c.Says, c.Reason,
+		c.HistoryEntry, c.Entry, flag(c.EndHolds),
 	}, c.Settings.args()...)}
 }
 
@@ -67,7 +70,10 @@ type DeclareCall struct {
 
 // Call is the call in the form that is sent.
 func (c DeclareCall) Call() Call {
-	return Call{Commands.Declare, []string{c.Clock, c.Lines}, append([]any{string(c.At), c.Revision}, c.Settings.args()...)}
+	return Call{
+		Commands.Declare, []string{c.Clock, c.Lines},
+		append([]any{string(c.At), c.Revision}, c.Settings.args()...),
+	}
 }
 
 // Decode reads the answer: whether these policies are in force, not those of a later revision.
@@ -87,7 +93,10 @@ type BeatCall struct {
 
 // Call is the call in the form that is sent.
 func (c BeatCall) Call() Call {
-	return Call{Commands.Beat, []string{c.Clock, c.Workers}, []any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)}}
+	return Call{
+		Commands.Beat, []string{c.Clock, c.Workers},
+		[]any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)},
+	}
 }
 
 // Decode reads the answer: the instant, and the live workers.

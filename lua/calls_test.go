@@ -14,7 +14,8 @@ import (
 func (w *world) admit(r admission) {
 	w.note("%v", r)
 	call := lua.AdmitCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(),
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		Tenants: w.shard.Tenants(),
 		Horizon: horizon, Atomic: r.atomic, NoBytes: r.noBytes, NoTenants: r.noTenants,
 		Share: r.share, Retention: w.retention(),
 	}
@@ -23,20 +24,23 @@ func (w *world) admit(r admission) {
 		first := r.jobs[slices.IndexFunc(r.jobs, func(c candidate) bool { return c.flow == name })]
 		tenant := tenantOf(name)
 		call.Flows = append(call.Flows, lua.AdmitFlow{
-			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name), Lines: w.shard.LinesOf(tenant),
+			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name),
+			Lines: w.shard.LinesOf(tenant),
 			Names: w.shard.Names(tenant), Tier: r.tiers[tenant], Entry: first.entry,
 		})
 	}
 	for _, c := range r.jobs {
 		rest, err := lua.Record{
-			Cost: c.cost, MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant, Route: c.route, Payload: c.payload,
+			Cost: c.cost, MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test",
+			Tenant: c.tenant, Route: c.route, Payload: c.payload,
 			CallbackURL: c.callback, TraceParent: c.trace,
 		}.Rest()
 		if err != nil {
 			w.fail("encode: %v", err)
 		}
 		job := lua.AdmitJob{
-			Flow: slices.Index(names, c.flow), Key: w.shard.Job(c.id), IdemHash: c.idem, Fingerprint: c.print, Delay: c.delay,
+			Flow: slices.Index(names, c.flow), Key: w.shard.Job(c.id), IdemHash: c.idem, Fingerprint: c.print,
+			Delay:     c.delay,
 			MaxWaitMS: c.maxWait.Milliseconds(), Rest: rest,
 		}
 		if c.idem != "" {
@@ -71,9 +75,12 @@ func (w *world) admit(r admission) {
 func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
 	w.note("%v learnt %v", r, learnt)
 	call := lua.TickCall{
-		Script: r.script, At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
-		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon, Lead: r.lead,
-		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Retention: w.retention(), Bounds: r.bounds,
+		Script: r.script, At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(),
+		Expires: w.shard.Expires(), Leases: w.shard.Leases(),
+		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(),
+		Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon, Lead: r.lead,
+		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Retention: w.retention(),
+		Bounds: r.bounds,
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	want, wantRecords := w.m.tick(r)
@@ -141,7 +148,8 @@ func (w *world) inOrder(g lua.Grant, found []lua.Record) {
 func (w *world) settle(r settlement) {
 	w.note("settle %d %s", r.at, describe(r.items))
 	call := lua.SettleCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(), Outbox: w.shard.Outbox(),
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		Leases: w.shard.Leases(), Outbox: w.shard.Outbox(),
 		Horizon: horizon, Retention: w.retention(),
 	}
 	for _, s := range r.items {
@@ -160,14 +168,17 @@ func (w *world) settle(r settlement) {
 func describe(items []lua.SettleItem) string {
 	var b strings.Builder
 	for _, s := range items {
-		b.WriteString(s.Key + ":" + text(s.Epoch) + " " + string(rune(s.Outcome)) + " " + s.Delay.String() + " max " + text(int64(s.MaxAttempts)) + "; ")
+		b.WriteString(s.Key + ":" + text(s.Epoch) + " " + string(rune(s.Outcome)) + " " + s.Delay.String() +
+			" max " + text(int64(s.MaxAttempts)) + "; ")
 	}
 	return b.String()
 }
 
 func (w *world) heartbeat(at shaper.Instant, refs []leaseRef) {
 	w.note("heartbeat %d %v", at, refs)
-	call := lua.HeartbeatCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease}
+	call := lua.HeartbeatCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease,
+	}
 	for _, ref := range refs {
 		call.Jobs, call.Epochs = append(call.Jobs, w.shard.Job(ref.id)), append(call.Epochs, ref.epoch)
 	}
@@ -185,7 +196,8 @@ func (w *world) retention() lua.Retention {
 func (w *world) cancel(r cancellation) {
 	w.note("cancel %d %s %v dead %v", r.at, r.tenant, r.ids, r.dead)
 	call := lua.CancelCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Outbox: w.shard.Outbox(), Tenant: r.tenant,
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		Outbox: w.shard.Outbox(), Tenant: r.tenant,
 		Horizon: horizon, Dead: r.dead, Retention: w.retention(),
 	}
 	for _, id := range r.ids {
@@ -198,7 +210,8 @@ func (w *world) cancel(r cancellation) {
 func (w *world) claim(at shaper.Instant, name string, most int) {
 	w.note("claim %d %s most %d", at, name, most)
 	call := lua.ClaimCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Claim: w.shard.Claim(), Name: name, Max: most, Lease: lease,
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Claim: w.shard.Claim(),
+		Name: name, Max: most, Lease: lease,
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	var ids []string
@@ -217,7 +230,9 @@ func (w *world) claim(at shaper.Instant, name string, most int) {
 
 func (w *world) handed(at shaper.Instant, list []lua.HandedJob) {
 	w.note("handed %d %v", at, list)
-	call := lua.HandedCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Retention: w.retention()}
+	call := lua.HandedCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Retention: w.retention(),
+	}
 	for _, h := range list {
 		h.Key = w.shard.Job(h.Key)
 		call.Jobs = append(call.Jobs, h)
@@ -229,8 +244,10 @@ func (w *world) handed(at shaper.Instant, list []lua.HandedJob) {
 func (w *world) replay(r revival) {
 	w.note("replay %d %s tag %d max %d", r.at, r.id, r.tag, r.maxAttempts)
 	call := lua.ReplayCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
-		Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity), DeadBytes: w.m.deadBytes,
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
+		Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity),
+		DeadBytes: w.m.deadBytes,
 	}
 	code, got, err := call.Decode(w.run(call.Call()))
 	wantCode, want := w.m.replay(r)
@@ -239,7 +256,8 @@ func (w *world) replay(r revival) {
 }
 
 func (w *world) tune(r tuning) {
-	w.note("tune %d %s %s %s says %q lines %q of %d", r.at, r.tenant, r.name, r.source, r.says, r.lines(), r.resolved.revision)
+	w.note("tune %d %s %s %s says %q lines %q of %d", r.at, r.tenant, r.name, r.source, r.says, r.lines(),
+		r.resolved.revision)
 	call := w.tuneCall(r)
 	tuned, revision, err := call.Decode(w.run(call.Call()))
 	wantTuned, wantRevision := w.m.tune(r)
@@ -248,9 +266,12 @@ func (w *world) tune(r tuning) {
 
 func (w *world) tuneCall(r tuning) lua.TuneCall {
 	return lua.TuneCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy(r.tenant), History: w.shard.History(r.tenant),
-		Names: w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Tuned: w.shard.Tuned(), Lines: w.shard.LinesOf(r.tenant), Horizon: horizon,
-		Policies: r.resolved.revision, Name: r.name, Expected: r.expected, Source: r.source, Says: r.says, Settings: r.lines(), Reason: r.reason,
+		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy(r.tenant),
+		History: w.shard.History(r.tenant),
+		Names:   w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Tuned: w.shard.Tuned(),
+		Lines: w.shard.LinesOf(r.tenant), Horizon: horizon,
+		Policies: r.resolved.revision, Name: r.name, Expected: r.expected, Source: r.source, Says: r.says,
+		Settings: r.lines(), Reason: r.reason,
 		HistoryEntry: r.historyEntry, Entry: r.entry, EndHolds: r.endHolds,
 	}
 }
@@ -272,7 +293,8 @@ func (w *world) status(at shaper.Instant, tenant, id string) {
 func (w *world) scanTenant(at shaper.Instant, tenant string) {
 	w.note("scan %d %s", at, tenant)
 	call := lua.ScanCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Policy: w.shard.Policy(tenant), Dead: retention.Dead,
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(),
+		Policy: w.shard.Policy(tenant), Dead: retention.Dead,
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	w.same("scan of a tenant", w.retuned(got), w.m.scanTenant(at, tenant), err)
@@ -281,7 +303,10 @@ func (w *world) scanTenant(at shaper.Instant, tenant string) {
 // scan reads all pages.
 func (w *world) scan(at shaper.Instant) {
 	w.note("scan %d", at)
-	call := lua.ScanCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: "0", Most: 2, Dead: retention.Dead}
+	call := lua.ScanCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: "0", Most: 2,
+		Dead: retention.Dead,
+	}
 	got := map[string]lua.ScannedTenant{}
 	for page := 0; page == 0 || call.Cursor != "0"; page++ {
 		s, err := call.Decode(w.run(call.Call()))

@@ -23,7 +23,8 @@ func ParseClock(text string) (c Clock, err error) {
 	if text == "" {
 		return c, nil
 	}
-	if _, err = fmt.Sscan(text, &c.Last, &c.Off, &c.Wake, &c.Depth, &c.Running, &c.Swept, &c.Grace, &c.Help, &c.Bytes, &c.Stored,
+	if _, err = fmt.Sscan(text, &c.Last, &c.Off, &c.Wake, &c.Depth, &c.Running, &c.Swept, &c.Grace, &c.Help,
+		&c.Bytes, &c.Stored,
 		&c.Admitted, &c.Rejected, &c.Departed); err != nil {
 		return Clock{}, fmt.Errorf("%w: the numbers of a clock: %w", ErrReply, err)
 	}

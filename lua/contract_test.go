@@ -97,7 +97,8 @@ func constants(source string) map[string]int64 {
 	for _, found := range constantsOf.FindAllStringSubmatch(source, -1) {
 		names, values := strings.Split(found[1], ", "), strings.Split(found[2], ", ")
 		for i := range names {
-			if n, err := strconv.ParseInt(strings.Trim(values[i], "'"), 10, 64); err == nil && len(names) == len(values) {
+			n, err := strconv.ParseInt(strings.Trim(values[i], "'"), 10, 64)
+			if err == nil && len(names) == len(values) {
 				out[names[i]] = n
 			}
 		}
@@ -171,7 +172,8 @@ func TestHeaders(t *testing.T) {
 				t.Errorf("derived keys (-code +header):\n%s", diff)
 			}
 			channels, _, _ := strings.Cut(h.part["Channels"], "(")
-			if diff := cmp.Diff(unique(channel, s.Source()), slices.Sorted(slices.Values(strings.Fields(channels)))); diff != "" {
+			if diff := cmp.Diff(unique(channel, s.Source()),
+				slices.Sorted(slices.Values(strings.Fields(channels)))); diff != "" {
 				t.Errorf("channels (-code +header):\n%s", diff)
 			}
 		})
@@ -213,24 +215,31 @@ func TestConstants(t *testing.T) {
 		want   map[string]int64
 	}{
 		{lua.Commands.Settle, map[string]int64{
-			"SETTLED": int64(lua.CodeSettled), "REPEATED": int64(lua.CodeRepeated), "STALE": int64(lua.CodeStale), "DIED": int64(lua.CodeDied),
+			"SETTLED": int64(lua.CodeSettled), "REPEATED": int64(lua.CodeRepeated),
+			"STALE": int64(lua.CodeStale), "DIED": int64(lua.CodeDied),
 			"SLACK": shaper.Slack.Microseconds(), "FREE_LEASES": shaper.FreeLeases, "FARTHEST": int64(never),
 		}},
 		{lua.Commands.Admit, map[string]int64{"LATER_MOST": shaper.LaterMost}},
 		{lua.Commands.Cancel, map[string]int64{
-			"ABSENT": int64(lua.JobAbsent), "CANCELLED": int64(lua.JobDone), "DELETED": int64(lua.JobDeleted), "CONFLICT": int64(lua.JobConflict),
+			"ABSENT": int64(lua.JobAbsent), "CANCELLED": int64(lua.JobDone), "DELETED": int64(lua.JobDeleted),
+			"CONFLICT": int64(lua.JobConflict),
 		}},
 		{lua.Commands.Replay, map[string]int64{
 			"ABSENT": int64(lua.JobAbsent), "DONE": int64(lua.JobDone), "CONFLICT": int64(lua.JobConflict),
 		}},
 		{lua.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
 		{lua.Commands.Tick, map[string]int64{
-			"EXPIRE_MOST": expireMost, "FLOWS_MOST": flowsMost, "FLOW_JOBS_MOST": flowJobsMost, "PROMOTE_MOST": promoteMost,
-			"IDLE": idleAfter.Microseconds(), "HINDERED": hindered.Microseconds(), "PUT_OFF_MOST": shaper.PutOffMost.Microseconds(),
+			"EXPIRE_MOST": expireMost, "FLOWS_MOST": flowsMost, "FLOW_JOBS_MOST": flowJobsMost,
+			"PROMOTE_MOST": promoteMost,
+			"IDLE":         idleAfter.Microseconds(), "HINDERED": hindered.Microseconds(),
+			"PUT_OFF_MOST": shaper.PutOffMost.Microseconds(),
 		}},
 		{lua.Commands.Reclaim, map[string]int64{"SWEEP_MOST": sweepMost}},
 		{lua.Commands.Expire, map[string]int64{"EXPIRE_MOST": expireMost}},
-		{lua.Commands.Forget, map[string]int64{"IDLE_MOST": idleMost, "IDLE": idleAfter.Microseconds(), "OVERRIDDEN": overriddenAgain.Microseconds()}},
+		{lua.Commands.Forget, map[string]int64{
+			"IDLE_MOST": idleMost, "IDLE": idleAfter.Microseconds(),
+			"OVERRIDDEN": overriddenAgain.Microseconds(),
+		}},
 	} {
 		found := constants(written(t, tt.script.Name))
 		for name, want := range tt.want {
@@ -244,7 +253,8 @@ func TestConstants(t *testing.T) {
 // TestOutcomeCodes: the numbers in admit's header are what AdmitCall reads, and the letters in
 // settle's are the outcomes of a lease.
 func TestOutcomeCodes(t *testing.T) {
-	list := regexp.MustCompile(`outcome \(([^)]*)\)`).FindStringSubmatch(strings.Join(strings.Fields(headerOf("admit").part["Reply"]), " "))
+	list := regexp.MustCompile(`outcome \(([^)]*)\)`).
+		FindStringSubmatch(strings.Join(strings.Fields(headerOf("admit").part["Reply"]), " "))
 	if list == nil {
 		t.Fatal("admit's header lists no outcomes")
 	}
@@ -280,7 +290,9 @@ func TestOutcomeCodes(t *testing.T) {
 		t.Fatal("settle's header lists no outcomes")
 	}
 	want := map[string]lua.Outcome{
-		"succeeded": lua.OutcomeSucceeded, "retry": lua.OutcomeRetry, "overloaded": lua.OutcomeOverload, "dead": lua.OutcomeDead, "held": lua.OutcomeHeld, "released": lua.OutcomeReleased, "missed": lua.OutcomeMissed,
+		"succeeded": lua.OutcomeSucceeded, "retry": lua.OutcomeRetry, "overloaded": lua.OutcomeOverload,
+		"dead": lua.OutcomeDead, "held": lua.OutcomeHeld, "released": lua.OutcomeReleased,
+		"missed": lua.OutcomeMissed,
 	}
 	entries := strings.Split(letters[1], ", ")
 	if len(entries) != len(want) {
@@ -296,7 +308,11 @@ func TestOutcomeCodes(t *testing.T) {
 
 // TestHeaderReader: the checks of this file find what they look for.
 func TestHeaderReader(t *testing.T) {
-	h := header{part: map[string]string{"ARGV": "1 instant in µs, or '' for 7   2 horizon\n4, 5, 6 no   3 yes, 1 to 9\n4, 5 both\nthen per job: 6 x\n", "Derived keys": "a b (c)"}}
+	h := header{part: map[string]string{
+		"ARGV": "1 instant in µs, or '' for 7   2 horizon\n4, 5, 6 no   3 yes, 1 to 9\n4, 5 both\n" +
+			"then per job: 6 x\n",
+		"Derived keys": "a b (c)",
+	}}
 	if got := h.fixed("ARGV"); got != 5 {
 		t.Errorf("%d numbered entries, want 5", got)
 	}
@@ -304,7 +320,8 @@ func TestHeaderReader(t *testing.T) {
 		t.Error(diff)
 	}
 	for line, bad := range map[string]bool{
-		"x = now .. ' '": true, "'a' .. j.stamp": true, "PREFIX .. 'due', now": false, "u56(j.at) .. u56(j.deadline)": false,
+		"x = now .. ' '": true, "'a' .. j.stamp": true, "PREFIX .. 'due', now": false,
+		"u56(j.at) .. u56(j.deadline)": false,
 	} {
 		if joined.MatchString(line) != bad {
 			t.Errorf("%q is judged wrong", line)

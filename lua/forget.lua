@@ -26,7 +26,8 @@ local function idle_keys(tenant)
   for n = 1, #names do
     local f = flow_load(names[n])
     idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
-    idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0 -- a replay needs the flow and its name in the index
+    -- A replay needs the flow and its name in the index.
+    idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0
     for c = 1, #f.cells do
       idle = idle and f.cells[c].tat < now
     end

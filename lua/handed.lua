@@ -26,7 +26,8 @@ for k = 3, #KEYS do
   local id = string.sub(KEYS[k], #PREFIX + 5)
   local j = job_read(redis.call('GETRANGE', KEYS[k], '0', UP_TO_PAYLOAD))
   reply[#reply + 1] = 0
-  if j and j.epoch == tonumber(ARGV[a + 1]) and j.state == ARGV[a + 2] and redis.call('ZSCORE', KEYS[2], id) then
+  if j and j.epoch == tonumber(ARGV[a + 1]) and j.state == ARGV[a + 2]
+    and redis.call('ZSCORE', KEYS[2], id) then
     reply[#reply] = 1
     taken[#taken + 1] = { key = KEYS[k], id = id, keep = keep[j.state] or tonumber(ARGV[2]) }
   end

@@ -83,7 +83,7 @@ type eager struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	waiting []byte
-	err     error // set once nothing can be written any more
+	err     error // set once writes fail
 }
 
 func newEager(c net.Conn) *eager {

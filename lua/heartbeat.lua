@@ -21,7 +21,8 @@ redis.call('EXISTS', KEYS[2])
 local reply, ends = { now }, {}
 for k = 3, #KEYS do
   local head = redis.call('GETRANGE', KEYS[k], 0, HEAD - 1)
-  local current = #head == HEAD and sub(head, STATE_AT, STATE_END) == 'l' and n32(head, EPOCH_AT) == tonumber(ARGV[k])
+  local current = #head == HEAD and sub(head, STATE_AT, STATE_END) == 'l'
+    and n32(head, EPOCH_AT) == tonumber(ARGV[k])
   reply[k - 1] = current and 1 or 0
   if current then
     ends[#ends + 1] = now + lease

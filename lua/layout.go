@@ -31,22 +31,26 @@ var (
 	fieldOutcome  = field{name: "outcome", size: 1, kind: letter}  // of the last lease
 	fieldTag      = field{name: "tag", size: 4, kind: number}      // of the last replay
 	fieldStamp    = field{name: "stamp", size: 7, kind: number}    // of the last lease
-	fieldAt       = field{name: "at", size: 7, kind: number}       // when a waiting or leased job is eligible, or a done one ended
+	// fieldAt is when a waiting or leased job is eligible, or a done one ended.
+	fieldAt       = field{name: "at", size: 7, kind: number}
 	fieldDeadline = field{name: "deadline", size: 7, kind: number} // 0 for none
 	fieldSeq      = field{name: "seq", size: 6, kind: number}      // place in the queue
 	fieldResult   = field{name: "result", size: 3, kind: number}   // bytes of the result
 	fieldCreated  = field{name: "created", size: 7, kind: number}
-	fieldWait     = field{name: "wait", size: 5, kind: number}    // max wait in ms
-	fieldCost     = field{name: "cost", size: 4, kind: number}    // intervals; from here on Go writes what a new record holds
-	fieldMax      = field{name: "max", size: 2, kind: number}     // attempts at most
-	fieldPrefix   = field{name: "prefix", size: 2, kind: number}  // bytes of head and prefix
-	fieldPayload  = field{name: "payload", size: 4, kind: number} // bytes of the payload
+	fieldWait     = field{name: "wait", size: 5, kind: number} // max wait in ms
+	// fieldCost is in intervals. From here on Go writes what a new record holds.
+	fieldCost    = field{name: "cost", size: 4, kind: number}
+	fieldMax     = field{name: "max", size: 2, kind: number}     // attempts at most
+	fieldPrefix  = field{name: "prefix", size: 2, kind: number}  // bytes of head and prefix
+	fieldPayload = field{name: "payload", size: 4, kind: number} // bytes of the payload
 )
 
 // head is the one table of the fields. Offsets in Go and in the scripts, and the functions of the
 // scripts that decode, follow from it.
-var head = layOut(&fieldVersion, &fieldState, &fieldEpoch, &fieldAttempts, &fieldFree, &fieldOutcome, &fieldTag, &fieldStamp, &fieldAt,
-	&fieldDeadline, &fieldSeq, &fieldResult, &fieldCreated, &fieldWait, &fieldCost, &fieldMax, &fieldPrefix, &fieldPayload)
+var head = layOut(&fieldVersion, &fieldState, &fieldEpoch, &fieldAttempts, &fieldFree, &fieldOutcome,
+	&fieldTag, &fieldStamp, &fieldAt,
+	&fieldDeadline, &fieldSeq, &fieldResult, &fieldCreated, &fieldWait, &fieldCost, &fieldMax, &fieldPrefix,
+	&fieldPayload)
 
 // HeadLength is the length of a record's head.
 const HeadLength = 68
@@ -78,7 +82,8 @@ func (f field) put(b []byte, n int64) []byte {
 // byte from 1 on, such as EPOCH_AT and EPOCH_END; and the functions that encode and decode.
 func layout() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor\nlocal HEAD = %d\n", HeadLength)
+	fmt.Fprintf(&out, "local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor\n"+
+		"local HEAD = %d\n", HeadLength)
 	for _, f := range head {
 		upper := strings.ToUpper(f.name)
 		fmt.Fprintf(&out, "local %s_AT, %s_END = %d, %d\n", upper, upper, f.at+1, f.at+f.size)
@@ -102,7 +107,8 @@ func codec(size int) string {
 	for i := size; i > 1; i-- {
 		encode += fmt.Sprintf("  local b%d = n %% 256\n  n = (n - b%d) / 256\n", i, i)
 	}
-	return fmt.Sprintf("local function u%d(n)\n  if n == 0 then\n    return '%s'\n  end\n%s  return char(n, %s)\nend\n",
+	return fmt.Sprintf("local function u%d(n)\n  if n == 0 then\n    return '%s'\n  end\n"+
+		"%s  return char(n, %s)\nend\n",
 		8*size, strings.Repeat(`\0`, size), encode, strings.Join(bytes[1:], ", ")) +
 		fmt.Sprintf("local function n%d(s, i)\n  local %s = byte(s, i, i + %d)\n  return %s\nend\n",
 			8*size, strings.Join(bytes, ", "), size-1, bigEndian(bytes))
@@ -124,12 +130,14 @@ func decoder(signature, more string, fields ...*field) string {
 			}
 			fmt.Fprintf(&table, "    %s = %s,\n", f.name, value)
 		}
-		fmt.Fprintf(&reads, "  local %s = byte(raw, %d, %d)\n", strings.Join(bytesOf(first+1, end-first), ", "), first+1, end)
+		fmt.Fprintf(&reads, "  local %s = byte(raw, %d, %d)\n", strings.Join(bytesOf(first+1, end-first),
+			", "), first+1, end)
 	}
-	return "local function " + signature + "\n" + reads.String() + "  return {\n" + table.String() + "    " + more + ",\n  }\nend\n"
+	return "local function " + signature + "\n" + reads.String() + "  return {\n" + table.String() + "    " +
+		more + ",\n  }\nend\n"
 }
 
-// bytesOf names bytes of a record, the first of which is counted from 1.
+// bytesOf names size bytes of a record from the byte first on, counted from 1.
 func bytesOf(first, size int) []string {
 	names := make([]string, size)
 	for i := range names {
@@ -140,5 +148,6 @@ func bytesOf(first, size int) []string {
 
 // bigEndian is the number that the bytes are.
 func bigEndian(bytes []string) string {
-	return strings.Repeat("(", max(0, len(bytes)-2)) + strings.Replace(strings.Join(bytes, ") * 256 + "), ")", "", 1)
+	return strings.Repeat("(", max(0, len(bytes)-2)) + strings.Replace(strings.Join(bytes, ") * 256 + "), ")",
+		"", 1)
 }

@@ -42,7 +42,8 @@ type limited struct {
 func newLimited(t rapid.TB, e engine, p limiter.Policy, number int) *limited {
 	prefix := fmt.Sprintf("sluice:{%d}:", number)
 	return &limited{t: t, e: e, call: lua.LimitCall{
-		State: prefix + "limit:k", Log: prefix + "log:k", Blocks: prefix + "blocks:r", Policy: p, Name: "the key's name",
+		State: prefix + "limit:k", Log: prefix + "log:k", Blocks: prefix + "blocks:r", Policy: p,
+		Name: "the key's name",
 	}}
 }
 
@@ -94,7 +95,8 @@ func (l *limited) take(at shaper.Instant, tag string, cost int64) limiter.Decisi
 		l.t.Fatalf("decode %v: %v", values, err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" || now != max(at, before.Seen) {
-		l.t.Fatalf("cost %d, tag %q at %v of %+v, state %+v (-model +script):\n%s", cost, tag, at.Sub(limitStart), call.Policy, before, diff)
+		l.t.Fatalf("cost %d, tag %q at %v of %+v, state %+v (-model +script):\n%s", cost, tag,
+			at.Sub(limitStart), call.Policy, before, diff)
 	}
 	if kept {
 		l.living(now.Sub(at) + want.Reset)
@@ -122,7 +124,9 @@ func (l *limited) living(reset time.Duration) {
 // limitPolicies draws legal policies of one limiter.
 func limitPolicies(a limiter.Algorithm) *rapid.Generator[limiter.Policy] {
 	return rapid.Custom(func(t *rapid.T) limiter.Policy {
-		text := rapid.SampledFrom([]string{"1/ms", "3/s", "7/3s", "10/s", "50/s", "999/7s", "5/m", "5/24h", "13/m", "1/366d", "1000/s"}).Draw(t, "rate")
+		text := rapid.SampledFrom([]string{
+			"1/ms", "3/s", "7/3s", "10/s", "50/s", "999/7s", "5/m", "5/24h", "13/m", "1/366d", "1000/s",
+		}).Draw(t, "rate")
 		rate, err := shaper.ParseRate(text)
 		if err != nil {
 			t.Fatalf("%v", err)
@@ -135,7 +139,8 @@ func limitPolicies(a limiter.Algorithm) *rapid.Generator[limiter.Policy] {
 				p.Burst = 0
 			}
 		case limiter.SlidingLog:
-			p.Block = time.Duration(rapid.SampledFrom([]int64{0, 0, 1, 700, 100_000}).Draw(t, "block")) * time.Millisecond
+			p.Block = time.Duration(rapid.SampledFrom([]int64{0, 0, 1, 700, 100_000}).Draw(t,
+				"block")) * time.Millisecond
 		}
 		return p
 	})
@@ -175,7 +180,8 @@ func TestLimitParity(t *testing.T) {
 						for range rapid.IntRange(1, length).Draw(rt, "requests") {
 							now = max(limitStart, now.Add(limitGap(p).Draw(rt, "gap")))
 							cost := rapid.OneOf(
-								rapid.Just(int64(1)), rapid.Int64Range(0, p.Limit()+2), rapid.SampledFrom([]int64{-1, p.Limit(), math.MaxInt64}),
+								rapid.Just(int64(1)), rapid.Int64Range(0, p.Limit()+2),
+								rapid.SampledFrom([]int64{-1, p.Limit(), math.MaxInt64}),
 							).Draw(rt, "cost")
 							tag := fmt.Sprintf("%08d", len(tags))
 							if rapid.IntRange(0, 9).Draw(rt, "again") == 0 {
@@ -200,7 +206,9 @@ func TestLimitNumbers(t *testing.T) {
 			e := kind.start(t)
 			for i, p := range []limiter.Policy{
 				{Algorithm: limiter.FixedWindow, Rate: shaper.Rate{Limit: 1_000_000, Period: shaper.MaxPeriod}},
-				{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: limiter.MaxLog, Period: shaper.MaxPeriod}, Block: shaper.MaxPeriod},
+				{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{
+					Limit: limiter.MaxLog, Period: shaper.MaxPeriod,
+				}, Block: shaper.MaxPeriod},
 				{Algorithm: limiter.SlidingCounter, Rate: shaper.Rate{Limit: 99, Period: shaper.MaxPeriod}},
 				{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 97, Period: shaper.MaxPeriod}, Burst: 199},
 				{Algorithm: limiter.LeakyMeter, Rate: shaper.Rate{Limit: 97, Period: shaper.MaxPeriod}, Burst: 199},
@@ -214,8 +222,10 @@ func TestLimitNumbers(t *testing.T) {
 					at   time.Duration
 					cost int64
 				}{
-					{0, most - 1}, {1, 1}, {time.Microsecond, 1}, {time.Hour, most}, {p.Rate.Period/2 + 7*time.Microsecond, 2}, {p.Rate.Period - 1, most},
-					{p.Rate.Period + 3*time.Microsecond, 1}, {p.Rate.Period + time.Hour, most / 2}, {3*p.Rate.Period + 1, most},
+					{0, most - 1}, {1, 1}, {time.Microsecond, 1}, {time.Hour, most},
+					{p.Rate.Period/2 + 7*time.Microsecond, 2}, {p.Rate.Period - 1, most},
+					{p.Rate.Period + 3*time.Microsecond, 1}, {p.Rate.Period + time.Hour, most / 2},
+					{3*p.Rate.Period + 1, most},
 				} {
 					l.take(limitStart.Add(step.at), "", step.cost)
 				}
@@ -224,8 +234,8 @@ func TestLimitNumbers(t *testing.T) {
 	}
 }
 
-// TestLimitLogInParts: a log is read in parts, of which the first ones may be too old, and a
-// refusal looks far ahead.
+// TestLimitLogInParts: a log is read in parts. The first ones may be too old, and a refusal reads
+// far ahead.
 func TestLimitLogInParts(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -238,7 +248,8 @@ func TestLimitLogInParts(t *testing.T) {
 			l.take(limitStart.Add(time.Second), "", 2)
 			l.take(limitStart.Add(1600*time.Millisecond), "", 2999)
 			l.take(limitStart.Add(1600*time.Millisecond), "", 2000)
-			if n, err := l.e.LLen(context.Background(), l.call.Log).Result(); err != nil || n != int64(2*len(l.state.Log)) {
+			if n, err := l.e.LLen(context.Background(), l.call.Log).Result(); err != nil ||
+				n != int64(2*len(l.state.Log)) {
 				t.Errorf("%d numbers in the log (%v), the model has %d requests", n, err, len(l.state.Log))
 			}
 			l.take(limitStart.Add(time.Hour), "", 1)
@@ -308,7 +319,10 @@ func TestLimitBlocks(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
 			e := kind.start(t)
-			p := limiter.Policy{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 1, Period: time.Second}, Block: time.Minute}
+			p := limiter.Policy{
+				Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 1, Period: time.Second},
+				Block: time.Minute,
+			}
 			l := newLimited(t, e, p, 1)
 			l.take(limitStart, "", 1)
 			l.take(limitStart.Add(time.Millisecond), "", 1)
@@ -325,7 +339,8 @@ func TestLimitBlocks(t *testing.T) {
 			other.call.State, other.call.Log, other.call.Name = other.call.State+"2", other.call.Log+"2", "another"
 			other.take(limitStart.Add(time.Hour), "", 1)
 			other.take(limitStart.Add(time.Hour), "", 1)
-			if listed, err := e.ZRange(ctx, l.call.Blocks, 0, -1).Result(); err != nil || !slices.Equal(listed, []string{"another"}) {
+			if listed, err := e.ZRange(ctx, l.call.Blocks, 0, -1).Result(); err != nil ||
+				!slices.Equal(listed, []string{"another"}) {
 				t.Errorf("an hour later: %v, %v", listed, err)
 			}
 		})
@@ -387,7 +402,9 @@ func TestLimitByTheServersClock(t *testing.T) {
 
 // TestLimitDecodeRefuses: a malformed reply of a limiter is ErrReply.
 func TestLimitDecodeRefuses(t *testing.T) {
-	for _, values := range [][]any{nil, {"text"}, {int64(1), int64(1), int64(1)}, {int64(1), int64(1), int64(1), int64(1), "x"}} {
+	for _, values := range [][]any{
+		nil, {"text"}, {int64(1), int64(1), int64(1)}, {int64(1), int64(1), int64(1), int64(1), "x"},
+	} {
 		if _, _, err := (lua.LimitCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {
 			t.Errorf("%v is taken for an answer (%v)", values, err)
 		}

@@ -24,7 +24,9 @@ func TestMaxMemory(t *testing.T) {
 		t.Fatalf("%d leases, want 5", len(w.held))
 	}
 	dead := w.held[0]
-	w.settle(settlement{w.wall, []lua.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: lua.OutcomeDead, MaxAttempts: 1}}})
+	w.settle(settlement{
+		w.wall, []lua.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: lua.OutcomeDead, MaxAttempts: 1}},
+	})
 	w.held = w.held[1:]
 
 	limit := func(bytes string) {
@@ -42,20 +44,27 @@ func TestMaxMemory(t *testing.T) {
 			t.Errorf("%s at maxmemory changed (-before +after):\n%s", name, diff)
 		}
 	}
-	rest, err := lua.Record{Cost: 1, MaxAttempts: 1, Flow: "acme/echo", Type: "test", Payload: []byte("x")}.Rest()
+	rest, err := lua.Record{Cost: 1, MaxAttempts: 1, Flow: "acme/echo", Type: "test",
+		Payload: []byte("x")}.Rest()
 	if err != nil {
 		t.Fatal(err)
 	}
 	refused("admit", lua.AdmitCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(), Horizon: horizon,
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		Tenants: w.shard.Tenants(), Horizon: horizon,
 		Flows: []lua.AdmitFlow{{
-			Flow: w.shard.Flow("acme/echo"), Queue: w.shard.Queue("acme/echo"), Later: w.shard.Later("acme/echo"), Lines: w.shard.LinesOf("acme"),
+			Flow: w.shard.Flow("acme/echo"), Queue: w.shard.Queue("acme/echo"),
+			Later: w.shard.Later("acme/echo"), Lines: w.shard.LinesOf("acme"),
 			Names: w.shard.Names("acme"), Entry: "acme",
 		}},
-		Jobs: []lua.AdmitJob{{Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f", Rest: rest}},
+		Jobs: []lua.AdmitJob{{
+			Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f",
+			Rest: rest,
+		}},
 	}.Call())
 	refused("replay", lua.ReplayCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.id), Outbox: w.shard.Outbox(), Tenant: "acme",
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		Job: w.shard.Job(dead.id), Outbox: w.shard.Outbox(), Tenant: "acme",
 		Horizon: horizon, Tag: 7, MaxAttempts: 1, DeadCapacity: 10,
 	}.Call())
 
@@ -70,7 +79,8 @@ func TestMaxMemory(t *testing.T) {
 	capacity := int64(5)
 	w.tune(w.tuningOf("acme", "api", shaper.Overrides{Capacity: &capacity}))
 	w.tune(w.tuningOf("acme", "file", shaper.Overrides{Capacity: &capacity}))
-	if _, err := lua.Run(w.ctx, w.e, nil, lua.BeatCall{Clock: w.prefix + "beats:clock", Workers: w.prefix + "beats", Worker: "w1", TTL: time.Minute}.Call()); err != nil {
+	if _, err := lua.Run(w.ctx, w.e, nil, lua.BeatCall{Clock: w.prefix + "beats:clock",
+		Workers: w.prefix + "beats", Worker: "w1", TTL: time.Minute}.Call()); err != nil {
 		t.Errorf("beat at maxmemory: %v", err)
 	}
 	if err := w.e.Del(w.ctx, w.prefix+"beats:clock", w.prefix+"beats").Err(); err != nil {

@@ -34,7 +34,8 @@ end
 clock_load(ARGV[1], true)
 reply[1] = now
 local due_sound = redis.call('TYPE', KEYS[2]).ok
-if not all_sound(KEYS[2], 'zset', KEYS[3], 'zset', KEYS[4], 'zset', KEYS[5], 'zset', KEYS[6], 'zset', PREFIX .. 'lines', 'hash') then
+if not all_sound(KEYS[2], 'zset', KEYS[3], 'zset', KEYS[4], 'zset', KEYS[5], 'zset', KEYS[6], 'zset',
+  PREFIX .. 'lines', 'hash') then
   return reply
 end
 if due_sound ~= 'zset' and due_sound ~= 'none' then
@@ -89,10 +90,12 @@ for k = 7, #KEYS do
     local index, score = index_of(j)
     if index and sound(index, 'zset') and not redis.call('ZSCORE', index, id) then
       add_flow(j.flow)
-      find('unindexed', 'job:' .. id, 'in state ' .. j.state .. ' and in no index', 'ZADD', index, format('%d', score), id)
+      find('unindexed', 'job:' .. id, 'in state ' .. j.state .. ' and in no index', 'ZADD', index,
+        format('%d', score), id)
     end
     if index and index ~= KEYS[4] and j.deadline > 0 and not redis.call('ZSCORE', KEYS[3], id) then
-      find('no_deadline', 'job:' .. id, 'missing among those that expire', 'ZADD', KEYS[3], format('%d', j.deadline), id)
+      find('no_deadline', 'job:' .. id, 'missing among those that expire', 'ZADD', KEYS[3],
+        format('%d', j.deadline), id)
     end
   end
 end
@@ -121,7 +124,8 @@ local function records_of(index)
   for i = 1, #ids do
     local j = job_of(ids[i])
     if j and index_of(j) == index then
-      sum.cost, sum.bytes, sum.seq, sum.read = sum.cost + j.cost, sum.bytes + j.payload, max(sum.seq, j.seq), sum.read + 1
+      sum.cost, sum.bytes, sum.seq, sum.read = sum.cost + j.cost, sum.bytes + j.payload,
+        max(sum.seq, j.seq), sum.read + 1
       sum.stored = sum.stored + job_bytes(j)
     else
       find('no_record', sub(index, #PREFIX + 1), ids[i], 'ZREM', index, ids[i])
@@ -180,7 +184,8 @@ local function flow_sound(name)
   end
   return all_sound(PREFIX .. 'flow:' .. name, 'hash', PREFIX .. 'policy:' .. tenant, 'hash',
     PREFIX .. 'lines:' .. tenant, 'hash',
-    PREFIX .. 'history:' .. tenant, 'list', PREFIX .. 'done:' .. name, 'list', PREFIX .. 'flows:' .. tenant, 'set',
+    PREFIX .. 'history:' .. tenant, 'list', PREFIX .. 'done:' .. name, 'list',
+    PREFIX .. 'flows:' .. tenant, 'set',
     PREFIX .. 'queue:' .. name, 'zset', PREFIX .. 'later:' .. name, 'zset', PREFIX .. 'dead:' .. name, 'zset',
     PREFIX .. 'returned:' .. name, 'zset')
 end
@@ -198,7 +203,8 @@ local function mend_flow(name)
   if f.fresh then
     if depth + runs == 0 and redis.call('EXISTS', PREFIX .. 'dead:' .. name) == 0 then
       if redis.call('SISMEMBER', PREFIX .. 'flows:' .. tenant_of(name), name) == 1 then
-        find('flow_lost', 'flow:' .. name, 'missing, and nothing is left of it', 'SREM', PREFIX .. 'flows:' .. tenant_of(name), name)
+        find('flow_lost', 'flow:' .. name, 'missing, and nothing is left of it', 'SREM',
+          PREFIX .. 'flows:' .. tenant_of(name), name)
         if repair then
           redis.call('ZREM', KEYS[2], name)
           unfile(name)
@@ -212,7 +218,8 @@ local function mend_flow(name)
       redis.call('ZREVRANGE', PREFIX .. 'queue:' .. name, '0', '0', 'WITHSCORES')[2]) or 0))
     retune(f)
   end
-  local depth_before, bytes_before, running_before, stored_before = f.depth, f.bytes, f.running, f.live + f.dead_bytes
+  local depth_before, bytes_before, running_before, stored_before = f.depth, f.bytes, f.running,
+    f.live + f.dead_bytes
   local exact = queue.whole and later.whole
   local cost, bytes = queue.cost, queue.bytes + later.bytes
   if not exact then
@@ -220,7 +227,8 @@ local function mend_flow(name)
     bytes = depth == f.depth and f.bytes or bytes
   end
   local live = exact and all_leases and queue.stored + later.stored + (leased_bytes[name] or 0) or f.live
-  set(f, 'counts', 'flow:' .. name, 'depth', depth, 'queued', queue.count, 'running', runs, 'cost', cost, 'bytes', bytes, 'live', live,
+  set(f, 'counts', 'flow:' .. name, 'depth', depth, 'queued', queue.count, 'running', runs, 'cost', cost,
+    'bytes', bytes, 'live', live,
     'dead_bytes', dead_bytes_of(name, f.dead_bytes))
   local head = later.count > 0 and tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, '0', '0', 'WITHSCORES')[2]) or nil
   local is_filed = f.pool and filed_in(f.pool, name) or not f.pool and redis.call('ZSCORE', KEYS[2], name)
@@ -230,9 +238,12 @@ local function mend_flow(name)
   if flow_due(f, head) and not is_filed then
     find('not_due', 'flow:' .. name, 'it has jobs that may leave, and no poll would find them')
   end
-  local plain = sub(name, 1, 1) ~= '~' -- the entry of any other tenant has its name, which the next admission writes
-  if redis.call('SISMEMBER', PREFIX .. 'flows:' .. tenant_of(name), name) == 0 or plain and not redis.call('ZSCORE', KEYS[5], tenant_of(name)) then
-    find('unlisted', 'flow:' .. name, 'missing among the flows of its tenant, or the tenant among those of the shard')
+  -- The entry of any other tenant has its name, which the next admission writes.
+  local plain = sub(name, 1, 1) ~= '~'
+  if redis.call('SISMEMBER', PREFIX .. 'flows:' .. tenant_of(name), name) == 0
+    or plain and not redis.call('ZSCORE', KEYS[5], tenant_of(name)) then
+    find('unlisted', 'flow:' .. name,
+      'missing among the flows of its tenant, or the tenant among those of the shard')
   end
   if repair then
     if not recount then

@@ -28,10 +28,13 @@ func conformity(departures []departure) error {
 		groups[key] = append(groups[key], d)
 	}
 	for key, list := range groups {
-		slices.SortFunc(list, func(a, b departure) int { return cmp.Or(cmp.Compare(a.stamp, b.stamp), a.order-b.order) })
+		slices.SortFunc(list, func(a, b departure) int {
+			return cmp.Or(cmp.Compare(a.stamp, b.stamp), a.order-b.order)
+		})
 		for _, p := range list[0].paces {
 			if early := earliness(p, list); early.Cmp(big.NewRat(1, 1)) > 0 {
-				return fmt.Errorf("%s: a stamp is %s µs before what %v burst %d allows: %s", key, early.FloatString(3), p.Rate, p.Burst, stampsOf(list))
+				return fmt.Errorf("%s: a stamp is %s µs before what %v burst %d allows: %s", key,
+					early.FloatString(3), p.Rate, p.Burst, stampsOf(list))
 			}
 		}
 	}

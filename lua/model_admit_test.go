@@ -36,9 +36,11 @@ type candidate struct {
 
 func (r admission) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers, r.noBytes, r.noTenants, r.share)
+	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers,
+		r.noBytes, r.noTenants, r.share)
 	for _, c := range r.jobs {
-		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem, c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
+		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem,
+			c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
 	}
 	return b.String()
 }
@@ -255,8 +257,10 @@ func (m *model) name(flow string) {
 
 func (m *model) record(c candidate, seq int64, wait time.Duration) *lua.Record {
 	j := &lua.Record{
-		State: shaper.Queued, Outcome: '-', At: m.now.Add(c.delay), Seq: seq, Created: m.now, MaxWaitMS: wait.Milliseconds(), Cost: c.cost,
-		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant, Route: c.route, Payload: c.payload,
+		State: shaper.Queued, Outcome: '-', At: m.now.Add(c.delay), Seq: seq, Created: m.now,
+		MaxWaitMS: wait.Milliseconds(), Cost: c.cost,
+		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant,
+		Route: c.route, Payload: c.payload,
 		CallbackURL: c.callback, TraceParent: c.trace,
 	}
 	if c.delay > 0 {

@@ -19,7 +19,7 @@ type settlement struct {
 
 func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	m.begin(r.at)
-	whole := map[string]bool{} // flows of which something else happens than that plain jobs succeed
+	whole := map[string]bool{} // flows with other results than successes of plain jobs
 	for _, s := range r.items {
 		if j := m.jobs[s.Key]; j != nil && j.State == shaper.Leased {
 			whole[j.Flow] = whole[j.Flow] || s.Outcome != lua.OutcomeSucceeded || j.Idem != "" || j.CallbackURL != ""
@@ -87,7 +87,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	return codes
 }
 
-// diedOr is what a settlement is told: of a hold that took the last attempt, that it did.
+// diedOr returns the code of a settlement: CodeDied for a hold that took the last attempt.
 func diedOr(code lua.SettleCode, s lua.SettleItem, j *lua.Record) lua.SettleCode {
 	if s.Outcome == lua.OutcomeHeld && j.State == shaper.Dead {
 		return lua.CodeDied
@@ -160,7 +160,10 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		f.later = min(f.later, j.At)
 		m.countIn(f, j)
 	default:
-		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release, lua.OutcomeMissed: shaper.Release}[s.Outcome])
+		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{
+			lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release,
+			lua.OutcomeMissed: shaper.Release,
+		}[s.Outcome])
 	}
 }
 
@@ -241,7 +244,9 @@ func (m *model) cancel(r cancellation) []lua.JobCode {
 }
 
 // claim answers the completions with their records.
-func (m *model) claim(at shaper.Instant, name string, most int) (more bool, ids []string, records []lua.Record) {
+func (m *model) claim(
+	at shaper.Instant, name string, most int,
+) (more bool, ids []string, records []lua.Record) {
 	m.begin(at)
 	again := m.claimed.name == name
 	if again {
@@ -499,14 +504,16 @@ func (m *model) scan(at shaper.Instant) map[string]lua.ScannedTenant {
 func (m *model) scanned(tenant string) lua.ScannedTenant {
 	p := m.policies[tenant]
 	t := lua.ScannedTenant{
-		Entry: tenant, Revision: p.revision, API: p.fields["api"], File: p.fields["file"], Reason: p.fields["reason"], Flows: []lua.ScannedFlow{},
+		Entry: tenant, Revision: p.revision, API: p.fields["api"], File: p.fields["file"],
+		Reason: p.fields["reason"], Flows: []lua.ScannedFlow{},
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.names[tenant])) {
 		f := m.load(name)
 		flow := lua.ScannedFlow{
 			Flow: name, Bucket: f.Bucket, Depth: f.Depth, Queued: f.Queued, Running: f.Running,
 			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,
-			Oldest: m.oldest(name), FullUntil: f.full, Bytes: f.Bytes, Tier: f.tier, Hindered: f.hindered, Letters: m.letters(name),
+			Oldest: m.oldest(name), FullUntil: f.full, Bytes: f.Bytes, Tier: f.tier, Hindered: f.hindered,
+			Letters: m.letters(name),
 		}
 		if f.cause != "0" {
 			flow.Cause = f.cause

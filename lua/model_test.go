@@ -42,7 +42,9 @@ func (z zset) list() []member {
 	for name, score := range z {
 		list = append(list, member{name, score})
 	}
-	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Score, b.Score), strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(list, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.Score, b.Score), strings.Compare(a.Name, b.Name))
+	})
 	return list
 }
 
@@ -186,7 +188,7 @@ type claimed struct {
 	ids  []string
 }
 
-// stamping is what the judge of conformity is told of a stamp: the segment of the flow, the paces
+// stamping is what the check of conformity knows of a stamp: the segment of the flow, the paces
 // then, and the order of stamps.
 type stamping struct {
 	segment, order int
@@ -238,12 +240,18 @@ func newModel() *model {
 
 // situations is what all histories together must come to; else they prove less than they seem to.
 var situations = []string{
-	"admitted", "replayed", "full", "deadline_unreachable", "key_reused", "sent before", "refused whole", "old sending", "handed over as it was",
-	"handed over anew", "given back unseen", "grace", "taken back", "expired", "scanned all", "forgotten", "kept for an override",
-	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision", "other policies",
-	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts", "replay full", "replay repeated", "clock back",
-	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed", "claimed again", "claimed after a replay",
-	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes", "store_full", "in a tier",
+	"admitted", "replayed", "full", "deadline_unreachable", "key_reused", "sent before", "refused whole",
+	"old sending", "handed over as it was",
+	"handed over anew", "given back unseen", "grace", "taken back", "expired", "scanned all", "forgotten",
+	"kept for an override",
+	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision",
+	"other policies",
+	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts",
+	"replay full", "replay repeated", "clock back",
+	"draining", "full of dead letters", "went on after a dead letter left", "to be called back", "claimed",
+	"claimed again", "claimed after a replay",
+	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes",
+	"store_full", "in a tier",
 	"hold ended", "declared too late", "scanned beside leasing", "bounded", "put off",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "pool full", "pool retuned", "pools needed",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
@@ -441,7 +449,9 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 		m.clock.dead++
 		m.dead(f, m.deadAlive(f)-f.deadBytes)
 		m.dead(f, jobBytes(j))
-		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool { return at <= int64(m.now.Add(-retention.Dead)) })
+		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool {
+			return at <= int64(m.now.Add(-retention.Dead))
+		})
 		set(m.deads, j.Flow, id, int64(m.now))
 		if len(m.deads[j.Flow]) >= m.deadCapacity || f.deadBytes >= m.deadBytes {
 			m.reachIf(len(m.deads[j.Flow]) >= m.deadCapacity, "full of dead letters")
@@ -460,7 +470,8 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 	}
 	key := tenantOf(j.Flow) + ":" + j.Idem
 	if known, ok := m.idem[key]; ok && j.Idem != "" {
-		m.idem[key] = fmt.Sprintf("%s %c %d %d %d %d", idAndPrint(known), j.State, j.Created, m.now, j.Attempts, j.MaxAttempts)
+		m.idem[key] = fmt.Sprintf("%s %c %d %d %d %d", idAndPrint(known), j.State, j.Created, m.now,
+			j.Attempts, j.MaxAttempts)
 	}
 }
 
@@ -536,7 +547,8 @@ func (m *model) deadAlive(f *flow) int64 {
 
 // storedOf is all that is stored of a flow.
 func (m *model) storedOf(f *flow) int64 {
-	return f.live + m.deadAlive(f) + f.answers.Left(m.now, retention.Finished) + f.keys.Left(m.now, retention.Idempotency)
+	return f.live + m.deadAlive(f) + f.answers.Left(m.now, retention.Finished) + f.keys.Left(m.now,
+		retention.Idempotency)
 }
 
 // What Redis keeps beside the texts of a record and of an idempotency key.
@@ -608,7 +620,9 @@ func (m *model) place(id string, f *flow) (position int64, start shaper.Instant)
 // facts is what every answer says of a flow.
 func (m *model) facts(f *flow, outcome shaper.Outcome) shaper.Admission {
 	a := shaper.Admission{
-		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Bytes: f.Bytes, CapacityBytes: f.policy.CapacityBytes, Remaining: max(0, f.policy.Capacity-f.Depth), Rate: f.policy.Rate,
+		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Bytes: f.Bytes,
+		CapacityBytes: f.policy.CapacityBytes, Remaining: max(0, f.policy.Capacity-f.Depth),
+		Rate: f.policy.Rate,
 	}
 	if next := f.StartIn(m.shared(f, 0, 0), 0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
 		a.NextSlot = next.Sub(m.now)

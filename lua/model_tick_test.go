@@ -35,7 +35,9 @@ type poll struct {
 }
 
 func (r poll) String() string {
-	return fmt.Sprintf("%v %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v bounds %v", r.name(), r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver, r.lead, r.bounds)
+	return fmt.Sprintf("%v %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v "+
+		"bounds %v", r.name(), r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver,
+		r.lead, r.bounds)
 }
 
 // polling is a poll under way.
@@ -59,7 +61,10 @@ func (l *polling) earliest() shaper.Instant { return l.now.Add(l.lead) }
 // tick answers the grant and, beside it, the records of its leases.
 func (m *model) tick(r poll) (lua.Grant, []lua.Record) {
 	m.begin(r.at)
-	l := &polling{model: m, poll: r, flows: map[string]*flow{}, promotable: promoteMost, droppable: expireMost, bounds: map[string]int{}}
+	l := &polling{
+		model: m, poll: r, flows: map[string]*flow{}, promotable: promoteMost, droppable: expireMost,
+		bounds: map[string]int{},
+	}
 	for _, b := range r.bounds {
 		l.bounds[b.Name] = b.Slots
 	}
@@ -338,8 +343,8 @@ func tenantOfEntry(entry string) string {
 	return name
 }
 
-// forgetIdle forgets tenants of which nothing waits, runs, is dead and may be replayed, is said by
-// the API or is charged to the future.
+// forgetIdle forgets tenants without waiting, leased and dead jobs, without settings from the API,
+// and without a charge to the future.
 func (l *polling) forgetIdle(entries []string) {
 	l.changed = true
 	for _, entry := range entries {

@@ -39,17 +39,23 @@ var operations = []struct {
 	{"again", (*world).sendAgain},
 	{"old tick", (*world).oldTick},
 	{"jump", func(w *world) {
-		w.wall = w.wall.Add(rapid.SampledFrom([]time.Duration{2 * time.Second, 5 * time.Second, time.Minute, 11 * time.Minute, time.Hour, 25 * time.Hour}).Draw(w.T, "jump"))
+		w.wall = w.wall.Add(rapid.SampledFrom([]time.Duration{
+			2 * time.Second, 5 * time.Second, time.Minute, 11 * time.Minute, time.Hour, 25 * time.Hour,
+		}).Draw(w.T, "jump"))
 	}},
 	{"back", func(w *world) {
-		w.wall = w.wall.Add(-rapid.SampledFrom([]time.Duration{1, 15, 700, 5000, 3_600_000}).Draw(w.T, "back") * time.Millisecond)
+		w.wall = w.wall.Add(-rapid.SampledFrom([]time.Duration{1, 15, 700, 5000, 3_600_000}).Draw(w.T,
+			"back") * time.Millisecond)
 	}},
 }
 
 // later lets time pass: until something is due, or a little.
 func (w *world) later() {
 	if due := w.next - w.m.stored.off; w.next > 0 && rapid.Bool().Draw(w.T, "to the next due instant") {
-		early := rapid.SampledFrom([]time.Duration{horizon / 2, 0, -5 * time.Millisecond, -shaper.Slack, -shaper.Slack - time.Microsecond, -40 * time.Millisecond})
+		early := rapid.SampledFrom([]time.Duration{
+			horizon / 2, 0, -5 * time.Millisecond, -shaper.Slack, -shaper.Slack - time.Microsecond,
+			-40 * time.Millisecond,
+		})
 		w.wall = max(w.wall, due.Add(-early.Draw(w.T, "early")))
 		return
 	}
@@ -57,7 +63,8 @@ func (w *world) later() {
 }
 
 func (w *world) pass() {
-	w.wall = w.wall.Add(rapid.SampledFrom([]time.Duration{0, 1, 333, 2_500, 9_999, 10_001, 35_000, 140_000, 600_000}).Draw(w.T, "pass") * time.Microsecond)
+	w.wall = w.wall.Add(rapid.SampledFrom([]time.Duration{0, 1, 333, 2_500, 9_999, 10_001, 35_000, 140_000,
+		600_000}).Draw(w.T, "pass") * time.Microsecond)
 }
 
 func drawPaces(t *rapid.T, th theme) (p shaper.Pace) {
@@ -73,9 +80,10 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 	p := shaper.Policy{
 		Rate: first.Rate, Burst: first.Burst, Capacity: drawCapacity(t, th),
 		Concurrency: rapid.SampledFrom([]int64{0, 64, 1, 2, 3}).Draw(t, "concurrency"),
-		MaxWait:     rapid.SampledFrom([]time.Duration{0, 0, 0, 50 * time.Millisecond, time.Second}).Draw(t, "max wait"),
-		Paused:      rapid.IntRange(0, 7).Draw(t, "paused") == 7,
-		Draining:    rapid.IntRange(0, 15).Draw(t, "draining") == 15,
+		MaxWait: rapid.SampledFrom([]time.Duration{0, 0, 0, 50 * time.Millisecond, time.Second}).Draw(t,
+			"max wait"),
+		Paused:   rapid.IntRange(0, 7).Draw(t, "paused") == 7,
+		Draining: rapid.IntRange(0, 15).Draw(t, "draining") == 15,
 
 		CapacityBytes: rapid.SampledFrom([]int64{0, 0, 0, 0, 3000, 1150, 30}).Draw(t, "capacity in bytes"),
 	}
@@ -136,7 +144,8 @@ func (w *world) drawAdmit() {
 	case 11:
 		r.noTenants = true
 	}
-	r.share = rapid.SampledFrom([]int64{0, 0, 0, 0, 0, 0, 0, 1 << 40, 1 << 40, 20_000, 3_000, 400}).Draw(w.T, "share")
+	r.share = rapid.SampledFrom([]int64{0, 0, 0, 0, 0, 0, 0, 1 << 40, 1 << 40, 20_000, 3_000, 400}).Draw(w.T,
+		"share")
 	w.admit(r)
 	if rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
 		r.at = w.wall.Add(3 * time.Millisecond)
@@ -146,20 +155,28 @@ func (w *world) drawAdmit() {
 }
 
 func (w *world) drawCandidate() candidate {
-	tenant, route := rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant"), rapid.SampledFrom(w.th.routes).Draw(w.T, "route")
+	tenant, route := rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant"),
+		rapid.SampledFrom(w.th.routes).Draw(w.T, "route")
 	c := candidate{
-		tenant: tenant, route: route, flow: queue.EncodeName(tenant) + "/" + queue.EncodeName(route), entry: entryOf(tenant),
-		delay:       rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 3, 25, 150, 2000, 600_000}).Draw(w.T, "delay") * time.Millisecond,
-		maxWait:     rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 1, 40, 700, 5000}).Draw(w.T, "max wait") * time.Millisecond,
-		cost:        rapid.SampledFrom([]int64{1, 1, 1, 2, 3, 1, 1, 1, 2, 3, 1, 1, 1, 1, 99_999, 1_000_000}).Draw(w.T, "cost"),
+		tenant: tenant, route: route, flow: queue.EncodeName(tenant) + "/" + queue.EncodeName(route),
+		entry: entryOf(tenant),
+		delay: rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 3, 25, 150, 2000, 600_000}).
+			Draw(w.T, "delay") * time.Millisecond,
+		maxWait: rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 1, 40, 700, 5000}).
+			Draw(w.T, "max wait") * time.Millisecond,
+		cost: rapid.SampledFrom([]int64{1, 1, 1, 2, 3, 1, 1, 1, 2, 3, 1, 1, 1, 1, 99_999, 1_000_000}).
+			Draw(w.T, "cost"),
 		maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts"),
 		payload:     []byte(strings.Repeat("p", rapid.SampledFrom([]int{0, 1, 20, 1100}).Draw(w.T, "payload"))),
 	}
 	if rapid.IntRange(0, 3).Draw(w.T, "called back") == 3 {
-		c.callback, c.trace = "https://partner.example/done", rapid.SampledFrom([]string{"", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}).Draw(w.T, "trace")
+		c.callback, c.trace = "https://partner.example/done", rapid.SampledFrom([]string{
+			"", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		}).Draw(w.T, "trace")
 	}
 	if !w.th.flood && rapid.IntRange(0, 4).Draw(w.T, "with a key") == 4 {
-		c.idem, c.print = rapid.SampledFrom([]string{"k1", "k2", "k3"}).Draw(w.T, "key"), rapid.SampledFrom([]string{"f1", "f1", "f2"}).Draw(w.T, "print")
+		c.idem, c.print = rapid.SampledFrom([]string{"k1", "k2", "k3"}).Draw(w.T, "key"),
+			rapid.SampledFrom([]string{"f1", "f1", "f2"}).Draw(w.T, "print")
 	}
 	return c
 }
@@ -256,7 +273,8 @@ func (w *world) drawSettle() {
 		s := lua.SettleItem{
 			Key: ref.id, Epoch: ref.epoch, MaxAttempts: rapid.IntRange(0, 3).Draw(w.T, "max attempts"),
 			Outcome: rapid.SampledFrom([]lua.Outcome{
-				lua.OutcomeSucceeded, lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeOverload, lua.OutcomeReleased, lua.OutcomeMissed, lua.OutcomeDead, lua.OutcomeDead, lua.OutcomeHeld,
+				lua.OutcomeSucceeded, lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeOverload,
+				lua.OutcomeReleased, lua.OutcomeMissed, lua.OutcomeDead, lua.OutcomeDead, lua.OutcomeHeld,
 			}).Draw(w.T, "outcome"),
 			Delay:  rapid.SampledFrom([]time.Duration{0, 5, 60, 1000}).Draw(w.T, "delay") * time.Millisecond,
 			Result: []byte(strings.Repeat("r", rapid.SampledFrom([]int{0, 0, 3, 30}).Draw(w.T, "result"))),
@@ -328,7 +346,10 @@ func (w *world) drawCancel() {
 	w.pass()
 	r := cancellation{at: w.wall, dead: rapid.IntRange(0, 2).Draw(w.T, "dead, too") == 2}
 	for range rapid.SampledFrom([]int{1, 1, 3}).Draw(w.T, "jobs") {
-		if id, ok := w.drawJob(func(j *lua.Record) bool { return j.State.Waiting() || r.dead && j.State == shaper.Dead }); ok {
+		id, ok := w.drawJob(func(j *lua.Record) bool {
+			return j.State.Waiting() || r.dead && j.State == shaper.Dead
+		})
+		if ok {
 			r.ids, r.tenant = append(r.ids, id), w.drawTenant(id)
 		}
 	}
@@ -351,7 +372,8 @@ func (w *world) drawClaim() {
 		w.claim(w.wall, name, most)
 	}
 	w.remember(func(at shaper.Instant) {
-		if w.m.claimed.name == name { // one that is forgotten is not sent again: the worker repeats a claim until it is answered
+		// One that is forgotten is not sent again: the worker repeats a claim until it is answered.
+		if w.m.claimed.name == name {
 			w.claim(at, name, most)
 		}
 	})
@@ -384,7 +406,10 @@ func (w *world) drawReplay() {
 		}
 	}
 	w.tags++
-	r := revival{at: w.wall, tenant: w.drawTenant(id), id: id, tag: w.tags, maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts")}
+	r := revival{
+		at: w.wall, tenant: w.drawTenant(id), id: id, tag: w.tags,
+		maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts"),
+	}
 	w.replay(r)
 	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
 		w.replay(r)
@@ -500,7 +525,9 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 	if which&64 != 0 {
 		list := []shaper.PaceJSON{}
 		for _, pace := range p.Rates {
-			list = append(list, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
+			list = append(list, shaper.PaceJSON{
+				Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst,
+			})
 		}
 		o.Rates = &list
 	}

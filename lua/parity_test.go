@@ -39,24 +39,29 @@ var oddRates = []string{"7/3s", "5/24h", "1000000/s", "3/7ms", "10/s", "200/s", 
 
 var themes = []theme{
 	{name: "one flow", tenants: []string{"acme"}, routes: []string{"echo"}, rates: oddRates},
-	{name: "flows and tenants", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates},
+	{name: "flows and tenants", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"},
+		rates: oddRates},
 	{
 		name: "policies change", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: oddRates,
 		weights: map[string]int{"tune": 8, "declare": 3},
 	},
 	{
-		name: "answers get lost", tenants: []string{"acme"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s", "3/7ms", "7/3s"},
+		name: "answers get lost", tenants: []string{"acme"}, routes: []string{"echo"},
+		rates:   []string{"50/s", "200/s", "3/7ms", "7/3s"},
 		weights: map[string]int{"lost tick": 12, "again": 12, "settle": 12},
 	},
 	{
-		name: "floods", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"1000000/s", "200/s", "3/7ms"}, flood: true,
+		name: "floods", tenants: []string{"acme"}, routes: []string{"echo", "mail"},
+		rates: []string{"1000000/s", "200/s", "3/7ms"}, flood: true,
 	},
 	{
-		name: "dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s"}, deads: 2,
+		name: "dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"},
+		rates: []string{"50/s", "200/s", "7/3s"}, deads: 2,
 		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6, "claim": 6},
 	},
 	{
-		name: "bytes of dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s"}, letters: 900,
+		name: "bytes of dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"},
+		rates: []string{"50/s", "200/s", "7/3s"}, letters: 900,
 		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6},
 	},
 	{
@@ -109,7 +114,8 @@ func TestParity(t *testing.T) {
 		mu.Lock()
 		ran++
 		mu.Unlock()
-		t.Logf("%d steps in %d histories, %.0f a second", done.Load(), histories.Load(), float64(done.Load())/took.Seconds())
+		t.Logf("%d steps in %d histories, %.0f a second", done.Load(), histories.Load(),
+			float64(done.Load())/took.Seconds())
 	}
 	t.Run("redis", func(t *testing.T) {
 		for _, th := range themes {
@@ -140,7 +146,7 @@ type consumer struct {
 // world is one history: the shard, its model, the clients and the workers.
 type world struct {
 	rapid.TB
-	T       *rapid.T // draws; nil for a told story
+	T       *rapid.T // draws; nil for a fixed story
 	ctx     context.Context
 	e       engine
 	th      theme
@@ -164,8 +170,10 @@ type world struct {
 func newWorld(t rapid.TB, e engine, th theme, history int) *world {
 	keys := e.keys.Shard(history % shards)
 	w := &world{
-		TB: t, ctx: context.Background(), e: e, th: th, shard: keys, prefix: strings.TrimSuffix(keys.Clock(), "clock"), m: newModel(),
-		wall: shaper.InstantOf(time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)), left: map[leaseRef]*departure{},
+		TB: t, ctx: context.Background(), e: e, th: th, shard: keys,
+		prefix: strings.TrimSuffix(keys.Clock(), "clock"), m: newModel(),
+		wall: shaper.InstantOf(time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)),
+		left: map[leaseRef]*departure{},
 	}
 	if th.deads > 0 {
 		w.m.deadCapacity = th.deads
@@ -207,7 +215,8 @@ func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Spr
 func (w *world) fail(format string, args ...any) {
 	w.Helper()
 	const most = 60 // of a long history, the end
-	w.Fatalf("%s\nhistory:\n%s", fmt.Sprintf(format, args...), strings.Join(w.log[max(0, len(w.log)-most):], "\n"))
+	w.Fatalf("%s\nhistory:\n%s", fmt.Sprintf(format, args...), strings.Join(w.log[max(0, len(w.log)-most):],
+		"\n"))
 }
 
 // same compares what the script and the model answered.
@@ -247,7 +256,8 @@ func (w *world) compare() snapshot {
 // live makes the history.
 func (w *world) live(length int) {
 	weights := map[string]int{
-		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3, "replay": 3, "claim": 2, "handed": 2, "tune": 2, "status": 2,
+		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3,
+		"replay": 3, "claim": 2, "handed": 2, "tune": 2, "status": 2,
 		"tenant": 1, "scan": 1, "again": 3, "later": 6, "declare": 1, "old tick": 1, "back": 1, "jump": 1,
 	}
 	for name, n := range w.th.weights {
@@ -296,7 +306,9 @@ func (w *world) drain() {
 		g := w.tick(worker, w.pollOf(worker, 1000), true)
 		var items []lua.SettleItem
 		for _, ref := range w.held {
-			items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded, MaxAttempts: 3})
+			items = append(items, lua.SettleItem{
+				Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded, MaxAttempts: 3,
+			})
 		}
 		if len(items) > 0 {
 			w.settle(settlement{w.wall, items})

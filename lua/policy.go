@@ -30,7 +30,8 @@ func EncodePolicy(p shaper.Policy) string {
 	for _, pace := range p.Paces() {
 		paces = append(paces, fmt.Sprintf("%d:%d:%d", pace.Rate.Limit, pace.Rate.Period.Microseconds(), pace.Burst))
 	}
-	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ","), p.Capacity, p.CapacityBytes, p.Concurrency, p.MaxWait.Milliseconds(),
+	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ","), p.Capacity, p.CapacityBytes,
+		p.Concurrency, p.MaxWait.Milliseconds(),
 		flag(p.Paused), flag(p.Draining))
 }
 

@@ -14,7 +14,9 @@ import (
 // drawAnyPolicy draws any legal policy, the edges of what is legal included.
 func drawAnyPolicy(t *rapid.T) shaper.Policy {
 	pace := rapid.Custom(func(t *rapid.T) shaper.Pace {
-		text := rapid.SampledFrom([]string{"10/s", "7/3s", "5/24h", "1000000/s", "3/7ms", "1/366d", "31622400000000/366d", "999/ms"}).Draw(t, "rate")
+		text := rapid.SampledFrom([]string{
+			"10/s", "7/3s", "5/24h", "1000000/s", "3/7ms", "1/366d", "31622400000000/366d", "999/ms",
+		}).Draw(t, "rate")
 		r, err := shaper.ParseRate(text)
 		if err != nil {
 			t.Fatal(err)
@@ -25,9 +27,11 @@ func drawAnyPolicy(t *rapid.T) shaper.Policy {
 	p := shaper.Policy{
 		Rate: first.Rate, Burst: first.Burst, Rates: rapid.SliceOfN(pace, 0, shaper.MaxRates).Draw(t, "rates"),
 		CapacityBytes: rapid.SampledFrom([]int64{0, 100, shaper.MaxBytes}).Draw(t, "capacity in bytes"),
-		Capacity:      rapid.Int64Range(1, shaper.MaxCapacity).Draw(t, "capacity"), Concurrency: rapid.Int64Range(0, shaper.MaxConcurrency).Draw(t, "concurrency"),
-		MaxWait: time.Duration(rapid.Int64Range(0, shaper.MaxPeriod.Milliseconds()).Draw(t, "max wait")) * time.Millisecond,
-		Paused:  rapid.Bool().Draw(t, "paused"),
+		Capacity:      rapid.Int64Range(1, shaper.MaxCapacity).Draw(t, "capacity"),
+		Concurrency:   rapid.Int64Range(0, shaper.MaxConcurrency).Draw(t, "concurrency"),
+		MaxWait: time.Duration(rapid.Int64Range(0, shaper.MaxPeriod.Milliseconds()).Draw(t,
+			"max wait")) * time.Millisecond,
+		Paused: rapid.Bool().Draw(t, "paused"),
 	}
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
@@ -48,7 +52,9 @@ func overridesOf(t *rapid.T, p shaper.Policy) (o shaper.Overrides) {
 	if say("rates") {
 		list := []shaper.PaceJSON{}
 		for _, pace := range p.Rates {
-			list = append(list, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
+			list = append(list, shaper.PaceJSON{
+				Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst,
+			})
 		}
 		o.Rates = &list
 	}
@@ -83,7 +89,9 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		w.tune(w.tuningOf("acme", "api", overridesOf(t, drawAnyPolicy(t))))
 		want := w.m.load("acme/echo").policy
 
-		call, err := admitOne(w.shard, at, "id", lua.Record{Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1})
+		call, err := admitOne(w.shard, at, "id", lua.Record{
+			Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,13 +103,18 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		if v.Outcome != shaper.Admitted {
 			t.Errorf("the outcome is %s, want %s", v.Outcome, shaper.Admitted)
 		}
-		obeyed := shaper.Policy{Rate: v.Rate, Capacity: v.Capacity, CapacityBytes: v.CapacityBytes, Paused: v.Start == 0}
-		declared := shaper.Policy{Rate: want.Rate, Capacity: want.Capacity, CapacityBytes: want.CapacityBytes, Paused: want.Paused}
+		obeyed := shaper.Policy{
+			Rate: v.Rate, Capacity: v.Capacity, CapacityBytes: v.CapacityBytes, Paused: v.Start == 0,
+		}
+		declared := shaper.Policy{
+			Rate: want.Rate, Capacity: want.Capacity, CapacityBytes: want.CapacityBytes, Paused: want.Paused,
+		}
 		if diff := cmp.Diff(declared, obeyed); diff != "" {
 			t.Errorf("the policy that the decision obeys (-want +got):\n%s", diff)
 		}
 		scan := lua.ScanCall{
-			At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Policy: w.shard.Policy("acme"), Dead: retention.Dead,
+			At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(),
+			Policy: w.shard.Policy("acme"), Dead: retention.Dead,
 		}
 		scanned, err := scan.Decode(w.run(scan.Call()))
 		if err != nil {
@@ -123,7 +136,9 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		}
 		// With as many running as may run at once, the flow has no due instant; with one less it
 		// has.
-		for running, due := range map[int64]bool{want.Concurrency - 1: true, want.Concurrency: want.Concurrency == 0} {
+		for running, due := range map[int64]bool{
+			want.Concurrency - 1: true, want.Concurrency: want.Concurrency == 0,
+		} {
 			if running < 0 {
 				continue
 			}

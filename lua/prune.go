@@ -23,7 +23,8 @@ func statements(source string) []statement {
 	var out []statement
 	begin, at := 0, 0
 	for line := range strings.Lines(source) {
-		closes := line[0] == ' ' || line[0] == '}' || strings.HasPrefix(line, "end") || strings.HasPrefix(line, "else")
+		closes := line[0] == ' ' || line[0] == '}' || strings.HasPrefix(line, "end") ||
+			strings.HasPrefix(line, "else")
 		if !closes && at > begin {
 			out = append(out, parse(source[begin:at]))
 			begin = at
@@ -56,7 +57,8 @@ func parse(text string) statement {
 func prune(lib, script []statement) (out []statement) {
 	all, needed := slices.Concat(lib, script), map[string]bool{}
 	for i, s := range slices.Backward(all) {
-		if i >= len(lib) || s.defines == nil || slices.ContainsFunc(s.defines, func(n string) bool { return needed[n] }) {
+		if i >= len(lib) || s.defines == nil ||
+			slices.ContainsFunc(s.defines, func(n string) bool { return needed[n] }) {
 			out = append(out, s)
 			for _, n := range s.names {
 				needed[n] = true

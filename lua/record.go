@@ -55,7 +55,10 @@ var ErrRecord = errors.New("not a job record")
 // as in keys. Empty fields at the end take no bytes.
 func (r Record) Rest() ([]byte, error) {
 	tenant, route, _ := strings.Cut(r.Flow, "/")
-	fields := []string{r.Flow, r.Idem, r.Type, unless(r.Tenant, tenant), unless(r.Route, route), r.TraceParent, r.CallbackURL}
+	fields := []string{
+		r.Flow, r.Idem, r.Type, unless(r.Tenant, tenant), unless(r.Route, route), r.TraceParent,
+		r.CallbackURL,
+	}
 	for len(fields) > 3 && fields[len(fields)-1] == "" {
 		fields = fields[:len(fields)-1]
 	}
@@ -111,7 +114,9 @@ func DecodeRecord(raw []byte) (Record, error) {
 		return Record{}, fmt.Errorf("%w: prefix of %d in %d bytes", ErrRecord, prefix, len(raw))
 	}
 	at := HeadLength
-	for i, field := range []*string{&r.Flow, &r.Idem, &r.Type, &r.Tenant, &r.Route, &r.TraceParent, &r.CallbackURL} {
+	for i, field := range []*string{
+		&r.Flow, &r.Idem, &r.Type, &r.Tenant, &r.Route, &r.TraceParent, &r.CallbackURL,
+	} {
 		if at == prefix && i >= 3 {
 			break // the rest is empty
 		}
@@ -135,7 +140,8 @@ func DecodeRecord(raw []byte) (Record, error) {
 		rest = rest[payload:]
 	}
 	if len(rest) < result {
-		return Record{}, fmt.Errorf("%w: %d bytes after the prefix for a payload of %d and a result of %d", ErrRecord, len(raw)-prefix, payload, result)
+		return Record{}, fmt.Errorf("%w: %d bytes after the prefix for a payload of %d and a result of %d",
+			ErrRecord, len(raw)-prefix, payload, result)
 	}
 	r.Result = rest[:result:result]
 	return r, nil
@@ -144,7 +150,8 @@ func DecodeRecord(raw []byte) (Record, error) {
 // leaseOf reads from the head of a record its state, the epoch and the attempts so far, and when
 // the job became eligible.
 func leaseOf(head []byte) (state shaper.State, epoch int64, attempts int, eligible shaper.Instant) {
-	return shaper.State(fieldState.of(head)), fieldEpoch.of(head), int(fieldAttempts.of(head)), shaper.Instant(fieldAt.of(head))
+	return shaper.State(fieldState.of(head)), fieldEpoch.of(head), int(fieldAttempts.of(head)),
+		shaper.Instant(fieldAt.of(head))
 }
 
 // PeekRecord reads state and flow from the first bytes of a record; ok is false if they are
@@ -153,13 +160,15 @@ func PeekRecord(start []byte) (state shaper.State, flow string, ok bool) {
 	if len(start) <= HeadLength || start[0] != '1' || len(start) < HeadLength+1+int(start[HeadLength]) {
 		return 0, "", false
 	}
-	return shaper.State(fieldState.of(start)), string(start[HeadLength+1 : HeadLength+1+int(start[HeadLength])]), true
+	return shaper.State(fieldState.of(start)),
+		string(start[HeadLength+1 : HeadLength+1+int(start[HeadLength])]), true
 }
 
 // WaitOf reads from the head of a record how long its job waited from its admission to its
 // departure, false unless it succeeded at the first.
 func WaitOf(head []byte) (wait time.Duration, ok bool) {
-	if len(head) < HeadLength || head[0] != '1' || shaper.State(fieldState.of(head)) != shaper.Succeeded || fieldEpoch.of(head) != 1 {
+	if len(head) < HeadLength || head[0] != '1' || shaper.State(fieldState.of(head)) != shaper.Succeeded ||
+		fieldEpoch.of(head) != 1 {
 		return 0, false
 	}
 	return max(0, micros(fieldStamp.of(head)-fieldCreated.of(head))), true

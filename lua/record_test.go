@@ -18,15 +18,18 @@ func admitOne(shard queue.ShardKeys, at shaper.Instant, id string, r lua.Record)
 	rest, err := r.Rest()
 	tenant := tenantOf(r.Flow)
 	call := lua.AdmitCall{
-		At: lua.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(), Horizon: horizon,
+		At: lua.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(),
+		Tenants: shard.Tenants(), Horizon: horizon,
 		Flows: []lua.AdmitFlow{{
-			Flow: shard.Flow(r.Flow), Queue: shard.Queue(r.Flow), Later: shard.Later(r.Flow), Lines: shard.LinesOf(tenant), Names: shard.Names(tenant),
+			Flow: shard.Flow(r.Flow), Queue: shard.Queue(r.Flow), Later: shard.Later(r.Flow),
+			Lines: shard.LinesOf(tenant), Names: shard.Names(tenant),
 			Entry: entryOf(r.Tenant),
 		}},
 		Jobs: []lua.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Rest: rest}},
 	}
 	if r.Idem != "" {
-		call.Jobs[0].IdemKey, call.Jobs[0].IdemHash, call.Jobs[0].Fingerprint = shard.Idem(tenant, r.Idem), r.Idem, "print"
+		call.Jobs[0].IdemKey, call.Jobs[0].IdemHash, call.Jobs[0].Fingerprint = shard.Idem(tenant, r.Idem),
+			r.Idem, "print"
 	}
 	return call, err
 }
@@ -40,7 +43,8 @@ func TestRecordRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringN(1, 60, 255)
 		r := lua.Record{
-			Cost: rapid.Int64Range(1, shaper.MaxCost).Draw(t, "cost"), MaxAttempts: rapid.IntRange(1, 65535).Draw(t, "max attempts"),
+			Cost:        rapid.Int64Range(1, shaper.MaxCost).Draw(t, "cost"),
+			MaxAttempts: rapid.IntRange(1, 65535).Draw(t, "max attempts"),
 			Idem:        rapid.SampledFrom([]string{"", "0123456789abcdefghijkl"}).Draw(t, "idem"),
 			Type:        rapid.StringN(0, 60, 255).Draw(t, "type"),
 			Tenant:      text.Draw(t, "tenant"),
@@ -52,7 +56,10 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		r.Flow = queue.EncodeName(r.Tenant) + "/" + queue.EncodeName(r.Route)
 		shard := e.keys.Shard(7)
-		declared := lua.DeclareCall{At: lua.AtInstant(at), Clock: shard.Clock(), Lines: shard.Lines(), Revision: 1, Settings: lua.Lines{"/": lua.EncodePolicy(p)}}
+		declared := lua.DeclareCall{
+			At: lua.AtInstant(at), Clock: shard.Clock(), Lines: shard.Lines(), Revision: 1,
+			Settings: lua.Lines{"/": lua.EncodePolicy(p)},
+		}
 		if _, err := lua.Run(t.Context(), e, nil, declared.Call()); err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +133,10 @@ func TestLayout(t *testing.T) {
 // FuzzDecodeRecord: stored bytes may be anything. Reading them never panics, and a record that is
 // read can be encoded again.
 func FuzzDecodeRecord(f *testing.F) {
-	rest, err := lua.Record{Cost: 1, MaxAttempts: 5, Flow: "acme/echo", Idem: "hash", Type: "mail", Tenant: "acme", Route: "echo", Payload: []byte("payload")}.Rest()
+	rest, err := lua.Record{
+		Cost: 1, MaxAttempts: 5, Flow: "acme/echo", Idem: "hash", Type: "mail", Tenant: "acme", Route: "echo",
+		Payload: []byte("payload"),
+	}.Rest()
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -194,7 +204,10 @@ func FuzzParseKnown(f *testing.F) {
 // TestParseKnown: the value of an idempotency key has the end of its job, or the id alone while the
 // job lives.
 func TestParseKnown(t *testing.T) {
-	want := lua.KnownJob{ID: "id", State: shaper.Succeeded, Created: 1_772_366_400_000_000, Finished: 1_772_366_400_000_001, Attempts: 2, MaxAttempts: 3}
+	want := lua.KnownJob{
+		ID: "id", State: shaper.Succeeded, Created: 1_772_366_400_000_000, Finished: 1_772_366_400_000_001,
+		Attempts: 2, MaxAttempts: 3,
+	}
 	if got := lua.ParseKnown("id print S 1772366400000000 1772366400000001 2 3"); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -30,7 +30,8 @@ for id, epoch in string.gmatch(grant, '\n(%S+) (%d+)') do
   end
   local j = job_read(raw)
   -- The lease of a job of a damaged flow expires.
-  if j and j.state == 'l' and j.epoch == tonumber(epoch) and attempt('flow ' .. j.flow, flow_reached, j.flow) then
+  if j and j.state == 'l' and j.epoch == tonumber(epoch)
+    and attempt('flow ' .. j.flow, flow_reached, j.flow) then
     j.id, j.full = id, raw
     if not by_flow[j.flow] then
       by_flow[j.flow] = {}

@@ -22,7 +22,8 @@ func TestRunFallsBack(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
 			e := kind.start(t)
-			echo, fails, odd := scriptOf("return {ARGV[1]}"), scriptOf("return redis.call('GET')"), scriptOf("return 'no array'")
+			echo, fails, odd := scriptOf("return {ARGV[1]}"), scriptOf("return redis.call('GET')"),
+				scriptOf("return 'no array'")
 			call := func(s *lua.Script, arg string) lua.Call {
 				return lua.Call{Script: s, Keys: []string{"{x}"}, Args: []any{arg}}
 			}
@@ -39,12 +40,13 @@ func TestRunFallsBack(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if values, err := lua.Run(ctx, e, observe, call(echo, "one")); err != nil || !slices.Equal(values, []any{"one"}) {
+				if values, err := lua.Run(ctx, e, observe, call(echo, "one")); err != nil ||
+					!slices.Equal(values, []any{"one"}) {
 					t.Errorf("flushed %v: %v, %v", flushed, values, err)
 				}
 			}
 			if len(seen) != 3 {
-				t.Errorf("the observer was told %d times of 3 calls", len(seen))
+				t.Errorf("the observer was called %d times for 3 calls", len(seen))
 			}
 
 			for _, flushed := range []bool{true, false} {
@@ -62,7 +64,7 @@ func TestRunFallsBack(t *testing.T) {
 				seen = nil
 				replies := lua.RunAll(ctx, e, observe, calls)
 				if len(seen) != len(calls) {
-					t.Errorf("the observer was told %d times of %d calls", len(seen), len(calls))
+					t.Errorf("the observer was called %d times for %d calls", len(seen), len(calls))
 				}
 				for i, r := range replies {
 					switch i {
@@ -81,7 +83,8 @@ func TestRunFallsBack(t *testing.T) {
 					}
 				}
 			}
-			if replies := lua.RunAll(ctx, e, nil, []lua.Call{call(echo, "alone")}); len(replies) != 1 || !slices.Equal(replies[0].Values, []any{"alone"}) {
+			if replies := lua.RunAll(ctx, e, nil, []lua.Call{call(echo, "alone")}); len(replies) != 1 ||
+				!slices.Equal(replies[0].Values, []any{"alone"}) {
 				t.Errorf("a pipeline of one: %+v", replies)
 			}
 			if replies := lua.RunAll(ctx, e, nil, nil); len(replies) != 0 {
@@ -113,24 +116,31 @@ func TestRunReportsTheEnd(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	one := int64(1)
 	for name, decode := range map[string]func([]any) error{
-		"admit": func(v []any) error { _, err := lua.AdmitCall{Jobs: make([]lua.AdmitJob, 1)}.Decode(v); return err },
-		"tick":  func(v []any) error { _, err := lua.TickCall{}.Decode(v); return err },
+		"admit": func(v []any) error {
+			_, err := lua.AdmitCall{Jobs: make([]lua.AdmitJob, 1)}.Decode(v)
+			return err
+		},
+		"tick": func(v []any) error { _, err := lua.TickCall{}.Decode(v); return err },
 		"settle": func(v []any) error {
 			_, err := lua.SettleCall{Items: make([]lua.SettleItem, 2)}.Decode(v)
 			return err
 		},
-		"heartbeat": func(v []any) error { _, err := lua.HeartbeatCall{Jobs: []string{"a", "b"}}.Decode(v); return err },
-		"cancel":    func(v []any) error { _, err := lua.CancelCall{}.Decode(v); return err },
-		"replay":    func(v []any) error { _, _, err := lua.ReplayCall{}.Decode(v); return err },
-		"tune":      func(v []any) error { _, _, err := lua.TuneCall{}.Decode(v); return err },
-		"declare":   func(v []any) error { _, err := lua.DeclareCall{}.Decode(v); return err },
-		"mend":      func(v []any) error { _, err := lua.MendCall{}.Decode(v); return err },
-		"status":    func(v []any) error { _, err := lua.StatusCall{}.Decode(v); return err },
-		"scan":      func(v []any) error { _, err := lua.ScanCall{}.Decode(v); return err },
-		"beat":      func(v []any) error { _, _, err := lua.BeatCall{}.Decode(v); return err },
+		"heartbeat": func(v []any) error {
+			_, err := lua.HeartbeatCall{Jobs: []string{"a", "b"}}.Decode(v)
+			return err
+		},
+		"cancel":  func(v []any) error { _, err := lua.CancelCall{}.Decode(v); return err },
+		"replay":  func(v []any) error { _, _, err := lua.ReplayCall{}.Decode(v); return err },
+		"tune":    func(v []any) error { _, _, err := lua.TuneCall{}.Decode(v); return err },
+		"declare": func(v []any) error { _, err := lua.DeclareCall{}.Decode(v); return err },
+		"mend":    func(v []any) error { _, err := lua.MendCall{}.Decode(v); return err },
+		"status":  func(v []any) error { _, err := lua.StatusCall{}.Decode(v); return err },
+		"scan":    func(v []any) error { _, err := lua.ScanCall{}.Decode(v); return err },
+		"beat":    func(v []any) error { _, _, err := lua.BeatCall{}.Decode(v); return err },
 	} {
 		for _, values := range [][]any{
-			nil, {"text"}, {one, []any{[]any{one}}}, {one, []any{[]any{int64(9), one, one, one, one, one, one, one, one, "", ""}}}, {one, nil, "x"},
+			nil, {"text"}, {one, []any{[]any{one}}},
+			{one, []any{[]any{int64(9), one, one, one, one, one, one, one, one, "", ""}}}, {one, nil, "x"},
 			{one, one, one, one, one, "id"},
 		} {
 			if err := decode(values); !errors.Is(err, lua.ErrReply) && !(name == "beat" && len(values) == 0) {
@@ -139,7 +149,8 @@ func TestDecodeRefuses(t *testing.T) {
 		}
 	}
 	for _, codes := range []string{"", "1", "111", "15", "0a"} {
-		if _, err := (lua.SettleCall{Items: make([]lua.SettleItem, 2)}).Decode([]any{one, codes}); !errors.Is(err, lua.ErrReply) {
+		if _, err := (lua.SettleCall{Items: make([]lua.SettleItem, 2)}).
+			Decode([]any{one, codes}); !errors.Is(err, lua.ErrReply) {
 			t.Errorf("settle takes the codes %q for two jobs (%v)", codes, err)
 		}
 	}

@@ -32,7 +32,8 @@ local FIELDS = {
   'dead', 'cause', 'cells', 'hindered', 'policy', 'turn', 'weights', 'reserves',
 }
 local DEPTH, QUEUED, RUNNING, DEAD = 7, 8, 9, 15 -- in FIELDS
-local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before', 'keys_at' }
+local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before',
+  'keys_at' }
 
 clock_load(ARGV[1])
 local retention = tonumber(ARGV[4]) * 1000000

@@ -29,7 +29,9 @@ func scanned(flow string) (lua.Scan, error) {
 		}
 		return r
 	}, flow)
-	return lua.ScanCall{}.Decode([]any{int64(99), "7", "acme", int64(1), int64(3), `{"capacity":5}`, "", "why", flow})
+	return lua.ScanCall{}.Decode([]any{
+		int64(99), "7", "acme", int64(1), int64(3), `{"capacity":5}`, "", "why", flow,
+	})
 }
 
 // TestScanReadsAFlow: every field of a flow is read from its position in the page.
@@ -48,7 +50,10 @@ func TestScanReadsAFlow(t *testing.T) {
 			Pool: "+erp", InTurn: true, Weights: 7, Reserves: 20,
 			Bucket: shaper.Bucket{
 				Last: 1, Ready: 2, HeldUntil: 3, Share: 4, Spaced: 5,
-				Cells: []shaper.Cell{{Pace: pace(200, time.Second, 1), TAT: 16, Rem: 17}, {Pace: pace(5, time.Minute, 3), TAT: 18, Rem: -19}},
+				Cells: []shaper.Cell{
+					{Pace: pace(200, time.Second, 1), TAT: 16, Rem: 17},
+					{Pace: pace(5, time.Minute, 3), TAT: 18, Rem: -19},
+				},
 			},
 		}},
 	}}}
@@ -56,7 +61,10 @@ func TestScanReadsAFlow(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	stored, err := scanned(whole + " 30 31 32 33 34 35 36 37")
-	wantStored := lua.Stored{Live: 30, Dead: 31, Answers: shaper.Aged{Sum: 32, Before: 33, Since: 34}, Keys: shaper.Aged{Sum: 35, Before: 36, Since: 37}}
+	wantStored := lua.Stored{
+		Live: 30, Dead: 31, Answers: shaper.Aged{Sum: 32, Before: 33, Since: 34},
+		Keys: shaper.Aged{Sum: 35, Before: 36, Since: 37},
+	}
 	if f := stored.Tenants[0].Flows[0]; err != nil || f.Stored != wantStored {
 		t.Errorf("stored is %+v, %v", f.Stored, err)
 	}
@@ -72,9 +80,13 @@ func TestScanReadsAFlow(t *testing.T) {
 // TestScanRefuses: a page with too many, too few or malformed fields is ErrReply.
 func TestScanRefuses(t *testing.T) {
 	for _, bad := range []string{
-		"", " ", whole + " 1", whole + " 1 2 3 4 5 6 7", whole + " 1 2 3 4 5 6 7 8 9", strings.TrimSuffix(whole, " 22"), strings.Replace(whole, "=", "", 1), strings.Replace(whole, " 7 ", " x ", 1),
-		strings.Replace(whole, "16:17", "16", 1), strings.Replace(whole, ":17", ":17:1", 1), strings.Replace(whole, "200:", "0:", 1),
-		strings.Replace(whole, "200:1000000:1,", "", 1), strings.Replace(whole, ":1,", ",", 1), strings.Replace(whole, "\n64", "", 1),
+		"", " ", whole + " 1", whole + " 1 2 3 4 5 6 7", whole + " 1 2 3 4 5 6 7 8 9",
+		strings.TrimSuffix(whole, " 22"), strings.Replace(whole, "=", "", 1),
+		strings.Replace(whole, " 7 ", " x ", 1),
+		strings.Replace(whole, "16:17", "16", 1), strings.Replace(whole, ":17", ":17:1", 1),
+		strings.Replace(whole, "200:", "0:", 1),
+		strings.Replace(whole, "200:1000000:1,", "", 1), strings.Replace(whole, ":1,", ",", 1),
+		strings.Replace(whole, "\n64", "", 1),
 		strings.Replace(whole, "acme/echo", "", 1),
 	} {
 		if _, err := scanned(bad); !errors.Is(err, lua.ErrReply) {
@@ -82,7 +94,8 @@ func TestScanRefuses(t *testing.T) {
 		}
 	}
 	for _, values := range [][]any{
-		{int64(1), "0", "acme", int64(2), int64(1), "", "", "", whole}, {int64(1), "0", "acme", int64(-1), int64(1), "", "", ""},
+		{int64(1), "0", "acme", int64(2), int64(1), "", "", "", whole},
+		{int64(1), "0", "acme", int64(-1), int64(1), "", "", ""},
 	} {
 		if _, err := (lua.ScanCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {
 			t.Errorf("%v: %v, want ErrReply", values, err)

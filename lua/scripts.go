@@ -56,11 +56,13 @@ var Commands = Scripts{
 	Forget: command("forget"),
 
 	Admit: command("admit"), Settle: command("settle"), Heartbeat: command("heartbeat"),
-	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"), Tune: command("tune"), Status: command("status"),
+	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"),
+	Tune: command("tune"), Status: command("status"),
 	Scan: command("scan"), Beat: command("beat"), Declare: command("declare"), Mend: command("mend"),
 
-	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"), SlidingCounter: command("sliding_counter"),
-	TokenBucket: command("token_bucket"), LeakyMeter: command("leaky_meter"),
+	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"),
+	SlidingCounter: command("sliding_counter"),
+	TokenBucket:    command("token_bucket"), LeakyMeter: command("leaky_meter"),
 }
 
 var all []*Script

@@ -217,7 +217,8 @@ for k = 6, #KEYS do
     epoch, outcome, delay, most, result = first == 'S1' and 1 or sub(first, 2) + 0, 'S', 0, 0, ''
   else
     local letter_cause = ARGV[a + 1]
-    epoch, outcome, cause, delay, most, result = first + 0, sub(letter_cause, 1, 1), sub(letter_cause, 2), ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
+    epoch, outcome, cause = first + 0, sub(letter_cause, 1, 1), sub(letter_cause, 2)
+    delay, most, result = ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
   end
   if not j then
     codes[k - 5] = STALE

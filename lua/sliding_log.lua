@@ -100,4 +100,5 @@ elseif not allowed and cost <= limit and not again then
   end
   retry = max(blocked, fits_at()) - now
 end
-return limit_answer(allowed, limit, blocked == 0 and limit - count or 0, retry, max(blocked, last + period, now) - now)
+return limit_answer(allowed, limit, blocked == 0 and limit - count or 0, retry,
+  max(blocked, last + period, now) - now)

@@ -38,10 +38,12 @@ func (m *model) snapshot() snapshot {
 		if c.scan {
 			looked = "00"
 		}
-		numbers := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d %d %d %d", c.last, c.off, c.wake, c.depth, c.running, c.swept, c.grace, c.help,
+		numbers := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d %d %d %d", c.last, c.off, c.wake, c.depth,
+			c.running, c.swept, c.grace, c.help,
 			c.bytes, c.stored, c.admitted, c.rejected, c.departed)
 		s.Keys["clock"] = present(map[string]string{
-			"n": numbers, "looked": looked, "revision": text(c.revision), "lapsed": text(c.lapsed), "dead": text(c.dead),
+			"n": numbers, "looked": looked, "revision": text(c.revision), "lapsed": text(c.lapsed),
+			"dead": text(c.dead),
 		})
 	}
 	sorted("due", m.due)

@@ -34,7 +34,8 @@ func (w *world) submit(n int, delay time.Duration) {
 	for range n {
 		w.names++
 		r.jobs = append(r.jobs, candidate{
-			id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", delay: delay, cost: 1, maxAttempts: 3,
+			id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo",
+			entry: "acme", delay: delay, cost: 1, maxAttempts: 3,
 			payload: []byte("payload"),
 		})
 	}
@@ -51,7 +52,9 @@ func (w *world) pollUntilIdle() {
 func (w *world) settleAll(outcome lua.Outcome, delay time.Duration) {
 	var items []lua.SettleItem
 	for _, ref := range w.held {
-		items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: outcome, Delay: delay, MaxAttempts: 3})
+		items = append(items, lua.SettleItem{
+			Key: ref.id, Epoch: ref.epoch, Outcome: outcome, Delay: delay, MaxAttempts: 3,
+		})
 	}
 	w.held = nil
 	w.settle(settlement{w.wall, items})
@@ -143,7 +146,8 @@ func TestOverdueAtItsStamp(t *testing.T) {
 		one := func() lua.Grant { return w.tick(w.workers[0], w.pollOf(w.workers[0], 1), true) }
 		w.submit(1, 0)
 		w.admit(admission{at: w.wall, jobs: []candidate{{
-			id: "overdue", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 15 * time.Millisecond, cost: 1, maxAttempts: 1,
+			id: "overdue", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme",
+			maxWait: 15 * time.Millisecond, cost: 1, maxAttempts: 1,
 		}}})
 		w.submit(2, 0)
 		one()
@@ -172,7 +176,8 @@ func TestPollOfNothing(t *testing.T) {
 		off := true
 		w.tune(w.tuningOf("acme", "api", shaper.Overrides{Paused: &off}))
 		w.admit(admission{at: w.wall, jobs: []candidate{{
-			id: "j", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", maxWait: 100 * time.Millisecond, cost: 1, maxAttempts: 1,
+			id: "j", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme",
+			maxWait: 100 * time.Millisecond, cost: 1, maxAttempts: 1,
 		}}})
 		w.pollUntilIdle()
 		before := w.compare()
@@ -214,7 +219,8 @@ func TestExpiredAtItsPromotion(t *testing.T) {
 		w.names++
 		w.admit(admission{at: w.wall, jobs: []candidate{{
 			id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme",
-			delay: 3 * time.Millisecond, maxWait: 40 * time.Millisecond, cost: 1, maxAttempts: 3, payload: []byte("payload"),
+			delay: 3 * time.Millisecond, maxWait: 40 * time.Millisecond, cost: 1, maxAttempts: 3,
+			payload: []byte("payload"),
 		}}})
 		w.wall = w.wall.Add(10 * time.Millisecond)
 		w.submit(1, 0)

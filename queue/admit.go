@@ -99,7 +99,8 @@ func (q *Queue) submitParts(ctx context.Context, batch []Submission, atomic bool
 // key must do: an error now would make the client send the job again.
 func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]Decision, error) {
 	p := &pending{
-		ctx: ctx, batch: batch, atomic: atomic, decisions: make([]Decision, len(batch)), answer: make(chan error, 1),
+		ctx: ctx, batch: batch, atomic: atomic, decisions: make([]Decision, len(batch)),
+		answer: make(chan error, 1),
 	}
 	if err := q.flusher.await(p); err != nil {
 		return nil, err
@@ -134,7 +135,9 @@ type flusher struct {
 }
 
 func newFlusher(q *Queue) *flusher {
-	f := &flusher{q: q, turns: turn.New(), queue: make(chan *pending, flushers*flushMost), closed: make(chan struct{})}
+	f := &flusher{
+		q: q, turns: turn.New(), queue: make(chan *pending, flushers*flushMost), closed: make(chan struct{}),
+	}
 	for range flushers {
 		f.done.Go(f.run)
 	}
@@ -316,7 +319,10 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 		return job, fmt.Errorf("queue: job id %q is not one that NewID makes for the tenant and the route", s.ID)
 	}
 	cost, flow := max(s.Cost, 1), store.FlowName(s.Tenant, s.Route)
-	job = lua.AdmitJob{Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay), MaxWaitMS: s.MaxWait.Milliseconds()}
+	job = lua.AdmitJob{
+		Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay),
+		MaxWaitMS: s.MaxWait.Milliseconds(),
+	}
 	if s.IdempotencyKey != "" {
 		job.IdemHash = store.ShortHash(s.IdempotencyKey)
 		job.IdemKey = a.shard.Idem(EncodeName(s.Tenant), job.IdemHash)
@@ -324,7 +330,8 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 			strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
 	}
 	job.Rest, err = lua.Record{
-		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flow, Idem: job.IdemHash, Type: s.Type, Tenant: s.Tenant, Route: s.Route,
+		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flow, Idem: job.IdemHash, Type: s.Type,
+		Tenant: s.Tenant, Route: s.Route,
 		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.compress(s.Payload),
 	}.Rest()
 	if err != nil {
@@ -338,7 +345,10 @@ func (s Submission) validate() error {
 	var ps shaper.Problems
 	within := func(field string, n, low, high int64) {
 		if n < low || n > high {
-			ps = append(ps, shaper.Problem{Field: field, Value: strconv.FormatInt(n, 10), Rule: fmt.Sprintf("must be from %d to %d", low, high)})
+			ps = append(ps, shaper.Problem{
+				Field: field, Value: strconv.FormatInt(n, 10),
+				Rule: fmt.Sprintf("must be from %d to %d", low, high),
+			})
 		}
 	}
 	within("cost", s.Cost, 0, shaper.MaxCost)

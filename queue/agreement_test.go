@@ -175,7 +175,10 @@ func TestOldFileStaysOut(t *testing.T) {
 		e := embeddedEngine(t)
 		start := func(rate int64) *queue.Queue {
 			t.Helper()
-			q, err := queue.Open(t.Context(), e, queue.Options{Shards: 2, Defaults: perSecond(rate), Tenants: map[string]shaper.Overrides{"acme": {Burst: &rate}}})
+			q, err := queue.Open(t.Context(), e, queue.Options{
+				Shards: 2, Defaults: perSecond(rate),
+				Tenants: map[string]shaper.Overrides{"acme": {Burst: &rate}},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +198,8 @@ func TestOldFileStaysOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tenant.Policy.Rate.Limit != rate || tenant.Policy.Burst != rate {
-				t.Errorf("%s: rate %v and burst %d in force, want %d", when, tenant.Policy.Rate, tenant.Policy.Burst, rate)
+				t.Errorf("%s: rate %v and burst %d in force, want %d", when, tenant.Policy.Rate,
+					tenant.Policy.Burst, rate)
 			}
 		}
 		old, current := start(50), start(80)
@@ -206,7 +210,8 @@ func TestOldFileStaysOut(t *testing.T) {
 		if a := old.Agreement(); a.InForce || a.Differing != 1 {
 			t.Errorf("it says %+v", a)
 		}
-		if err := old.SetPolicies(t.Context(), shaper.Baseline{Defaults: perSecond(50)}, map[string]shaper.Overrides{"acme": {Burst: new(int64(50))}}); err != nil {
+		if err := old.SetPolicies(t.Context(), shaper.Baseline{Defaults: perSecond(50)},
+			map[string]shaper.Overrides{"acme": {Burst: new(int64(50))}}); err != nil {
 			t.Fatal(err)
 		}
 		inForce("the old process asked to", old, 50)
@@ -227,10 +232,11 @@ func TestPoliciesSurviveACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := embeddedEngine(t)
 		first := beside(t, e, queue.Options{Shards: 2, Defaults: perSecond(50)})
-		if _, err := first.Tune(t.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-			o.Capacity = new(int64(7))
-			return o, nil
-		}}); err != nil {
+		if _, err := first.Tune(t.Context(), "acme",
+			queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+				o.Capacity = new(int64(7))
+				return o, nil
+			}}); err != nil {
 			t.Fatal(err)
 		}
 		// The process ends when it has declared the policies in each shard, and before it tells a
@@ -238,7 +244,8 @@ func TestPoliciesSurviveACrash(t *testing.T) {
 		dying, cancel := context.WithCancel(t.Context())
 		e.AddHook(&cancelling{script: lua.Commands.Tune.SHA(), cancel: cancel})
 		second := beside(t, e, queue.Options{Shards: 2, Defaults: perSecond(50)})
-		err := second.SetPolicies(dying, shaper.Baseline{Defaults: perSecond(80)}, map[string]shaper.Overrides{"globex": {Capacity: new(int64(9))}})
+		err := second.SetPolicies(dying, shaper.Baseline{Defaults: perSecond(80)},
+			map[string]shaper.Overrides{"globex": {Capacity: new(int64(9))}})
 		if err == nil {
 			t.Fatal("the process did not end")
 		}
@@ -253,7 +260,7 @@ func TestPoliciesSurviveACrash(t *testing.T) {
 			return v.Rate.Limit
 		}
 		if got := rate("acme"); got != 50 {
-			t.Errorf("%d/s is in force for a tenant with settings of its own, which nobody has told yet", got)
+			t.Errorf("%d/s is in force for a tenant with settings of its own that are not applied yet", got)
 		}
 		time.Sleep(awhile)
 		for _, tenant := range []string{"acme", "globex", "another"} {
@@ -325,10 +332,11 @@ func TestEmptiedStore(t *testing.T) {
 		q := beside(t, e, options)
 		options.Registerer, options.Logger = nil, slog.New(slog.DiscardHandler)
 		other := beside(t, e, options)
-		if _, err := q.Tune(t.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-			o.Rate = &shaper.Rate{Limit: 7, Period: time.Second}
-			return o, nil
-		}}); err != nil {
+		if _, err := q.Tune(t.Context(), "acme",
+			queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+				o.Rate = &shaper.Rate{Limit: 7, Period: time.Second}
+				return o, nil
+			}}); err != nil {
 			t.Fatal(err)
 		}
 		losses := func(want int) {

@@ -17,7 +17,8 @@ import (
 
 const (
 	patience = 20 * time.Second // of a test
-	failFast = 3 * time.Second  // within which intake must say that Redis is away: two seconds, and one for a busy machine
+	// Within which intake must say that Redis is away: two seconds, and one for a busy machine.
+	failFast = 3 * time.Second
 )
 
 var looking = queue.TickOptions{Max: 100, Lease: time.Minute, Horizon: time.Hour, Sweep: time.Second}
@@ -207,7 +208,9 @@ func TestWorkerOutlivesRedis(t *testing.T) {
 	}
 	queuetest.Compare(t, "the job leased", leases[0].ID, id)
 	queuetest.Compare(t, "the jobs leased after the restart", len(again), 0)
-	results, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
+	results, err := q.Broker().Settle(t.Context(), []queue.Settlement{{
+		LeaseRef: leases[0].LeaseRef, Event: shaper.Succeed, MaxAttempts: 3,
+	}})
 	if err != nil || results[0] != queue.Settled {
 		t.Errorf("Settle: %v, %v", results, err)
 	}
@@ -269,7 +272,9 @@ func TestWatchOutlivesRedis(t *testing.T) {
 	}
 	s.Restart()
 	queuetest.Await(t, "the settlement", func() bool {
-		r, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
+		r, err := q.Broker().Settle(t.Context(), []queue.Settlement{{
+			LeaseRef: leases[0].LeaseRef, Event: shaper.Succeed, MaxAttempts: 3,
+		}})
 		return err == nil && r[0] != queue.Stale
 	})
 	for {
@@ -308,20 +313,25 @@ func TestFullMemory(t *testing.T) {
 	if len(leases) != 3 {
 		t.Fatalf("leased %+v, want three jobs", leases)
 	}
-	if lost, err := q.Broker().Extend(t.Context(), []queue.LeaseRef{leases[0].LeaseRef}, time.Hour); err != nil || len(lost) > 0 {
+	if lost, err := q.Broker().Extend(t.Context(), []queue.LeaseRef{leases[0].LeaseRef},
+		time.Hour); err != nil || len(lost) > 0 {
 		t.Errorf("Extend: %v, %v", lost, err)
 	}
 	var ends []queue.Settlement
 	for i, event := range []shaper.Event{shaper.Succeed, shaper.Retry, shaper.Die} {
 		ends = append(ends, queue.Settlement{LeaseRef: leases[i].LeaseRef, Event: event, MaxAttempts: 3})
 	}
-	if results, err := q.Broker().Settle(t.Context(), ends); err != nil || fmt.Sprint(results) != "[settled settled settled]" {
+	if results, err := q.Broker().Settle(t.Context(), ends); err != nil ||
+		fmt.Sprint(results) != "[settled settled settled]" {
 		t.Errorf("Settle: %v, %v", results, err)
 	}
 	if _, err := q.Replay(t.Context(), "acme", leases[2].ID, 3); !errors.Is(err, queue.ErrUnavailable) {
 		t.Errorf("Replay: %v, want ErrUnavailable, for it is an intake", err)
 	}
-	if _, err := q.Tune(t.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }}); err != nil {
+	if _, err := q.Tune(t.Context(), "acme",
+		queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+			return o, nil
+		}}); err != nil {
 		t.Errorf("Tune: %v", err)
 	}
 	if _, err := q.Broker().Beat(t.Context(), "w", time.Second); err != nil {
@@ -358,14 +368,18 @@ func TestIntakeReserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	reserving := func() *queue.Queue { // it reads anew how much is free
-		return open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Store.FlowShare = 1, 50 })
+		return open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) {
+			o.Shards, o.Store.FlowShare = 1, 50
+		})
 	}
 	reserved := reserving()
 	if v, err := reserved.Submit(t.Context(), work()); err != nil || v.Outcome != shaper.StoreFull {
 		t.Errorf("Submit within the reserve: %+v, %v", v, err)
 	}
 	for _, l := range leaseAll(t, reserved.Broker().Consumer("w", 0)) {
-		if results, err := reserved.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: l.LeaseRef, Event: shaper.Die}}); err != nil || results[0] != queue.Settled {
+		if results, err := reserved.Broker().Settle(t.Context(),
+			[]queue.Settlement{{LeaseRef: l.LeaseRef, Event: shaper.Die}}); err != nil ||
+			results[0] != queue.Settled {
 			t.Errorf("Settle within the reserve: %v, %v", results, err)
 		}
 	}

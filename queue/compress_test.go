@@ -17,7 +17,8 @@ func order(items int) []byte {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"sku":"SKU-%08x","quantity":%d,"unit_price":%d.%02d,"name":"shirt, colour %d"}`, r.Uint32(), 1+r.IntN(5), r.IntN(200), r.IntN(100), r.IntN(9))
+		fmt.Fprintf(&b, `{"sku":"SKU-%08x","quantity":%d,"unit_price":%d.%02d,"name":"shirt, colour %d"}`,
+			r.Uint32(), 1+r.IntN(5), r.IntN(200), r.IntN(100), r.IntN(9))
 	}
 	b.WriteString("]}")
 	return []byte(b.String())
@@ -61,7 +62,8 @@ func FuzzDecompress(f *testing.F) {
 	f.Add(append(bytes.Clone(compressed), 0xff, 0xff, 0xff, 0xff, 0x0f), 0)
 	f.Fuzz(func(t *testing.T, payload []byte, over int) {
 		_, _ = decompress(payload) // must not panic, nor take more memory than a payload may have
-		if back, err := decompress((&Queue{compressOver: over}).compress(payload)); err != nil || !bytes.Equal(back, payload) {
+		back, err := decompress((&Queue{compressOver: over}).compress(payload))
+		if err != nil || !bytes.Equal(back, payload) {
 			t.Errorf("%d bytes came back as %d, %v", len(payload), len(back), err)
 		}
 	})

@@ -39,11 +39,14 @@ func TestCostDoesNotGrowWithDepth(t *testing.T) {
 func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 	t.Helper()
 	s := redistest.Start(t, "--appendfsync", "no")
-	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 1, slow })
+	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) {
+		o.Shards, o.Defaults.Rate = 1, slow
+	})
 	q.StopKeeping()
 	var ids []string
 	for loaded := 0; loaded < depth; {
-		decisions, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()}, min(1000, depth-loaded)), false)
+		decisions, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()},
+			min(1000, depth-loaded)), false)
 		if err != nil {
 			t.Fatalf("SubmitBatch: %v", err)
 		}
@@ -86,11 +89,14 @@ func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 			return err
 		}},
 		{"retry", func() error {
-			_, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: lease.LeaseRef, Event: shaper.Retry, Delay: time.Hour, MaxAttempts: 3}})
+			_, err := q.Broker().Settle(t.Context(), []queue.Settlement{{
+				LeaseRef: lease.LeaseRef, Event: shaper.Retry, Delay: time.Hour, MaxAttempts: 3,
+			}})
 			return err
 		}},
 		{"tune", func() error {
-			_, err := q.Tune(t.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }})
+			_, err := q.Tune(t.Context(), "acme",
+				queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }})
 			return err
 		}},
 		{"tenant", func() error { _, err := q.Tenant(t.Context(), "acme"); return err }},

@@ -15,12 +15,12 @@ import (
 // EngineOptions say where Redis is. Without a URL and Embedded, OpenEngine starts a private
 // redis-server, for which that program must be installed.
 type EngineOptions struct {
-	URL         string // as ParseURL reads it
-	DataDir     string // of the private redis-server
-	Embedded    bool   // in-process miniredis: jobs are lost on exit
-	NoChild     bool   // refuse a private redis-server: the roles are split over processes
-	AllowUnsafe bool   // accept a Redis that evicts or has no append-only file
-	Logger      *slog.Logger
+	URL         string       // as ParseURL reads it
+	DataDir     string       // of the private redis-server; empty: the current directory
+	Embedded    bool         // in-process miniredis: jobs are lost on exit
+	NoChild     bool         // refuse a private redis-server: the roles are split over processes
+	AllowUnsafe bool         // accept a Redis that evicts or has no append-only file
+	Logger      *slog.Logger // default slog.Default()
 }
 
 // EngineKind is where the data lives.
@@ -82,13 +82,13 @@ func OpenEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	return e, nil
 }
 
-// Kind is where the data lives.
+// Kind returns where the data lives.
 func (e *Engine) Kind() EngineKind { return e.kind }
 
 // String describes the engine without secrets, for example "redis 7.0.15 at 127.0.0.1:6379/0".
 func (e *Engine) String() string { return e.conn.Describe }
 
-// Client is the patient client, for tools that read Redis directly.
+// Client returns the patient client, for tools that read Redis directly.
 func (e *Engine) Client() redis.UniversalClient { return e.conn.Patient }
 
 // Failed receives an error when the private redis-server has ended and cannot be restarted.

@@ -33,8 +33,14 @@ func TestUnsafeRedisIsRefused(t *testing.T) {
 		want []string
 	}{
 		"no append-only file": {[]string{"--appendonly", "no"}, []string{"append-only", "set appendonly yes"}},
-		"eviction":            {[]string{"--maxmemory-policy", "allkeys-lru"}, []string{"evicts", "allkeys-lru", "set maxmemory-policy noeviction"}},
-		"both":                {[]string{"--appendonly", "no", "--maxmemory-policy", "volatile-ttl"}, []string{"appendonly yes", "maxmemory-policy noeviction", "volatile-ttl"}},
+		"eviction": {
+			[]string{"--maxmemory-policy", "allkeys-lru"},
+			[]string{"evicts", "allkeys-lru", "set maxmemory-policy noeviction"},
+		},
+		"both": {
+			[]string{"--appendonly", "no", "--maxmemory-policy", "volatile-ttl"},
+			[]string{"appendonly yes", "maxmemory-policy noeviction", "volatile-ttl"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,14 +64,17 @@ func TestUnsafeRedisIsRefused(t *testing.T) {
 
 const secret = "s3cr3tpw"
 
-// TestSecretsStayOutOfMessages: whatever is wrong with a URL or behind it, its password is not
-// told.
+// TestSecretsStayOutOfMessages: no message about a URL or the server behind it has the password.
 func TestSecretsStayOutOfMessages(t *testing.T) {
 	urls := []string{
-		"x", "redis", "http://u:" + secret + "@h/", "redis://u:" + secret + "@", "redis://:" + secret + "@h:port/0", "redis://:" + secret,
-		"redis://u:" + secret + "@[::1/0", "redis://u:" + secret + "@h/notanumber", "redis://u:" + secret + "@h/0/1", "redis://u:%zz" + secret + "@h",
-		"redis://:%zz" + secret, "redis://u:" + secret + "%40h:65536x", "redis://u:" + secret + "@h/0?nope=" + secret, "redis://h:6379:" + secret,
-		"redis+cluster://u:" + secret + "@h:x", "redis+sentinel://u:" + secret + "@h", "redis+sentinel://:" + secret,
+		"x", "redis", "http://u:" + secret + "@h/", "redis://u:" + secret + "@",
+		"redis://:" + secret + "@h:port/0", "redis://:" + secret,
+		"redis://u:" + secret + "@[::1/0", "redis://u:" + secret + "@h/notanumber",
+		"redis://u:" + secret + "@h/0/1", "redis://u:%zz" + secret + "@h",
+		"redis://:%zz" + secret, "redis://u:" + secret + "%40h:65536x",
+		"redis://u:" + secret + "@h/0?nope=" + secret, "redis://h:6379:" + secret,
+		"redis+cluster://u:" + secret + "@h:x", "redis+sentinel://u:" + secret + "@h",
+		"redis+sentinel://:" + secret,
 		"unix://u:" + secret + "@", "redis://u:" + secret + "\x7f@h", secret, "://" + secret,
 		"redis://" + secret + "@h:x",
 	}
@@ -77,12 +86,14 @@ func TestSecretsStayOutOfMessages(t *testing.T) {
 		if strings.Contains(err.Error(), secret) {
 			t.Errorf("ParseURL(%q) tells the password: %v", url, err)
 		}
-		if _, opened := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: url}); opened == nil || strings.Contains(opened.Error(), secret) {
+		_, opened := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: url})
+		if opened == nil || strings.Contains(opened.Error(), secret) {
 			t.Errorf("OpenEngine(%q): %v", url, opened)
 		}
 	}
 	for _, good := range []string{
-		"redis://h", "redis://h:1/3", "rediss://u:p@h:1", "unix:///tmp/s", "unix://u:p@/tmp/s?db=2", "redis+cluster://h:1?addr=h2:1", "rediss+cluster://h:1",
+		"redis://h", "redis://h:1/3", "rediss://u:p@h:1", "unix:///tmp/s", "unix://u:p@/tmp/s?db=2",
+		"redis+cluster://h:1?addr=h2:1", "rediss+cluster://h:1",
 		"redis+sentinel://h:1?master_name=m",
 	} {
 		if err := queue.ParseURL(good); err != nil {
@@ -95,12 +106,14 @@ func TestSecretsStayOutOfMessages(t *testing.T) {
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	socket := strings.TrimPrefix(redistest.Start(t, "--requirepass", secret).URL(), "unix://")
-	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: "unix://:" + secret + "@" + socket + "?db=1"})
+	e, err := queue.OpenEngine(t.Context(),
+		queue.EngineOptions{URL: "unix://:" + secret + "@" + socket + "?db=1"})
 	if err != nil {
 		t.Fatalf("OpenEngine: %v", err)
 	}
 	defer e.Close()
-	if text := e.String(); strings.Contains(text, secret) || !strings.Contains(text, socket) || e.Kind() != queue.EngineRedis {
+	text := e.String()
+	if strings.Contains(text, secret) || !strings.Contains(text, socket) || e.Kind() != queue.EngineRedis {
 		t.Errorf("the engine describes itself as %q", text)
 	}
 	for _, user := range []string{"", ":wrong" + secret + "@", "nobody:" + secret + "@"} {
@@ -122,7 +135,8 @@ func TestNobodyAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = queue.OpenEngine(t.Context(), queue.EngineOptions{URL: "redis://u:" + secret + "@" + address})
-	if !errors.Is(err, queue.ErrUnavailable) || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), address) {
+	if !errors.Is(err, queue.ErrUnavailable) || strings.Contains(err.Error(), secret) ||
+		!strings.Contains(err.Error(), address) {
 		t.Errorf("OpenEngine: %v, want ErrUnavailable with the address and without the password", err)
 	}
 }
@@ -134,7 +148,8 @@ func TestNoEngineSaysWhatToDo(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	_, err = queue.OpenEngine(t.Context(), queue.EngineOptions{DataDir: t.TempDir()})
-	if !errors.Is(err, queue.ErrNoEngine) || !strings.Contains(err.Error(), "install redis-server") || !strings.Contains(err.Error(), "sluice dev") {
+	if !errors.Is(err, queue.ErrNoEngine) || !strings.Contains(err.Error(), "install redis-server") ||
+		!strings.Contains(err.Error(), "sluice dev") {
 		t.Errorf("without redis-server: %v", err)
 	}
 }
@@ -177,7 +192,8 @@ func TestDataThatDoesNotFitIsRefused(t *testing.T) {
 	if err := attempt(8); err != nil {
 		t.Errorf("the same settings again: %v", err)
 	}
-	if err := attempt(9); !errors.Is(err, queue.ErrSchema) || !strings.Contains(err.Error(), "8") || !strings.Contains(err.Error(), "9") {
+	if err := attempt(9); !errors.Is(err, queue.ErrSchema) || !strings.Contains(err.Error(), "8") ||
+		!strings.Contains(err.Error(), "9") {
 		t.Errorf("another number of shards: %v, want ErrSchema with both", err)
 	}
 	for _, n := range []int{-1, 1025} {
@@ -190,7 +206,8 @@ func TestDataThatDoesNotFitIsRefused(t *testing.T) {
 		if err := c.HSet(context.Background(), "sluice:meta", "schema", schema).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if err := attempt(8); !errors.Is(err, queue.ErrSchema) || !strings.Contains(err.Error(), fmt.Sprint("schema ", schema)) {
+		if err := attempt(8); !errors.Is(err, queue.ErrSchema) ||
+			!strings.Contains(err.Error(), fmt.Sprint("schema ", schema)) {
 			t.Errorf("schema %d: %v, want ErrSchema", schema, err)
 		}
 	}

@@ -35,7 +35,9 @@ func evicting(t *testing.T, policy shaper.Policy) (q *queue.Queue, evict func())
 
 // TestEvictedRecordCountsNoBytes: the bytes of an evicted record leave the sum.
 func TestEvictedRecordCountsNoBytes(t *testing.T) {
-	q, evict := evicting(t, shaper.Policy{Rate: shaper.Rate{Limit: 1000, Period: time.Second}, Burst: 1, Capacity: 10, CapacityBytes: 1000})
+	q, evict := evicting(t, shaper.Policy{
+		Rate: shaper.Rate{Limit: 1000, Period: time.Second}, Burst: 1, Capacity: 10, CapacityBytes: 1000,
+	})
 	large := work()
 	large.Payload, large.Cost = slices.Repeat([]byte("1"), 900), 100
 	submit := func() {
@@ -54,17 +56,21 @@ func TestEvictedRecordCountsNoBytes(t *testing.T) {
 // those behind them leave all the same, and whatever is leased is handed out.
 func TestManyEvictedRecords(t *testing.T) {
 	const lost, kept = 150, 150
-	q, evict := evicting(t, shaper.Policy{Rate: shaper.Rate{Limit: 100, Period: time.Second}, Burst: 1, Capacity: 10_000})
+	q, evict := evicting(t, shaper.Policy{
+		Rate: shaper.Rate{Limit: 100, Period: time.Second}, Burst: 1, Capacity: 10_000,
+	})
 	c := q.Broker().Consumer("w", 0)
 	later := work()
 	later.Delay = time.Second / 2
 	for _, s := range []queue.Submission{later, work()} {
-		if v, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{s}, lost), true); err != nil || v[0].Outcome != shaper.Admitted {
+		if v, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{s}, lost),
+			true); err != nil || v[0].Outcome != shaper.Admitted {
 			t.Fatalf("SubmitBatch: %v, %v", v[0].Outcome, err)
 		}
 	}
 	evict()
-	if v, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()}, kept), true); err != nil || v[0].Outcome != shaper.Admitted {
+	if v, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()}, kept),
+		true); err != nil || v[0].Outcome != shaper.Admitted {
 		t.Fatalf("SubmitBatch: %v, %v", v[0].Outcome, err)
 	}
 	o := looking

@@ -20,7 +20,9 @@ func Example() {
 		panic(err)
 	}
 	defer q.Close()
-	v, err := q.Submit(ctx, queue.Submission{Tenant: "acme", Route: "default", Type: "mail", Payload: []byte(`{}`), MaxAttempts: 3})
+	v, err := q.Submit(ctx, queue.Submission{
+		Tenant: "acme", Route: "default", Type: "mail", Payload: []byte(`{}`), MaxAttempts: 3,
+	})
 	if err != nil {
 		panic(err)
 	}

@@ -26,29 +26,46 @@ func TestFaultOf(t *testing.T) {
 	t.Parallel()
 	const inScript = " script: 2b5c, on @user_script:7."
 	for want, errs := range map[queue.Fault][]error{
-		"":                   {nil, context.Canceled, fmt.Errorf("gone: %w", context.Canceled)},
-		queue.FaultTransport: {io.EOF, context.DeadlineExceeded, redis.ErrClosed, redis.ErrPoolTimeout, errors.New("dial tcp: refused"), queue.ErrUnavailable},
+		"": {nil, context.Canceled, fmt.Errorf("gone: %w", context.Canceled)},
+		queue.FaultTransport: {
+			io.EOF, context.DeadlineExceeded, redis.ErrClosed, redis.ErrPoolTimeout,
+			errors.New("dial tcp: refused"), queue.ErrUnavailable,
+		},
 		queue.FaultState: {
-			reply("LOADING Redis is loading the dataset in memory"), reply("OOM command not allowed when used memory > 'maxmemory'."),
-			reply("OOM command not allowed when used memory > 'maxmemory'." + inScript), reply("READONLY You can't write against a read only replica."),
-			reply("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."), reply("CLUSTERDOWN The cluster is down"),
-			reply("BUSY Redis is busy running a script."), reply("MASTERDOWN Link with MASTER is down"), reply("TRYAGAIN Multiple keys request during rehashing of slot"),
+			reply("LOADING Redis is loading the dataset in memory"),
+			reply("OOM command not allowed when used memory > 'maxmemory'."),
+			reply("OOM command not allowed when used memory > 'maxmemory'." + inScript),
+			reply("READONLY You can't write against a read only replica."),
+			reply("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist " +
+				"to disk."), reply("CLUSTERDOWN The cluster is down"),
+			reply("BUSY Redis is busy running a script."), reply("MASTERDOWN Link with MASTER is down"),
+			reply("TRYAGAIN Multiple keys request during rehashing of slot"),
 			reply("ERR Script attempted to access a non local key in a cluster node script: f1, on @user_script:1."),
-			reply("NOREPLICAS Not enough good replicas to write."), reply("MOVED 3999 127.0.0.1:6381"), reply("ASK 3999 127.0.0.1:6381"),
-			reply("NOSCRIPT No matching script."), reply("NOAUTH Authentication required."), reply("WRONGPASS invalid username-password pair"),
-			reply("NOPERM this user has no permissions to run the 'info' command"), reply("ERR max number of clients reached"),
-			reply("ERR Error running script (call to f_2b5c): @user_script:7: @user_script: 7: -OOM command not allowed when used memory > 'maxmemory'."),
-			reply("ERR Error running script (call to f_2b5c): @user_script:7: @user_script: 7: -READONLY You can't write against a read only replica."),
-			reply("ERR Error running script (call to f_2b5c): @user_script:1: Script killed by user with SCRIPT KILL..."),
+			reply("NOREPLICAS Not enough good replicas to write."), reply("MOVED 3999 127.0.0.1:6381"),
+			reply("ASK 3999 127.0.0.1:6381"),
+			reply("NOSCRIPT No matching script."), reply("NOAUTH Authentication required."),
+			reply("WRONGPASS invalid username-password pair"),
+			reply("NOPERM this user has no permissions to run the 'info' command"),
+			reply("ERR max number of clients reached"),
+			reply("ERR Error running script (call to f_2b5c): @user_script:7: @user_script: 7: -OOM " +
+				"command not allowed when used memory > 'maxmemory'."),
+			reply("ERR Error running script (call to f_2b5c): @user_script:7: @user_script: 7: -READONLY " +
+				"You can't write against a read only replica."),
+			reply("ERR Error running script (call to f_2b5c): @user_script:1: Script killed by user with " +
+				"SCRIPT KILL..."),
 			reply("ERR unknown command 'EVALSHA', with args beginning with: "),
 			reply("ERR The user executing the script can't run this command or subcommand" + inScript),
 			fmt.Errorf("script admit: %w", reply("LOADING Redis is loading the dataset in memory")),
 		},
 		queue.FaultScript: {
-			reply("WRONGTYPE Operation against a key holding the wrong kind of value"), reply("WRONGTYPE Operation against a key holding the wrong kind of value" + inScript),
-			reply("ERR user_script:7: attempt to perform arithmetic on a nil value" + inScript), reply("ERR hash value is not an integer" + inScript),
-			reply("ERR Error running script (call to f_2b5c): @user_script:7: WRONGTYPE Operation against a key holding the wrong kind of value"),
-			fmt.Errorf("script tick: %w", reply("ERR value is not a valid float")), fmt.Errorf("script tick: %w: too short", lua.ErrReply), lua.ErrRecord,
+			reply("WRONGTYPE Operation against a key holding the wrong kind of value"),
+			reply("WRONGTYPE Operation against a key holding the wrong kind of value" + inScript),
+			reply("ERR user_script:7: attempt to perform arithmetic on a nil value" + inScript),
+			reply("ERR hash value is not an integer" + inScript),
+			reply("ERR Error running script (call to f_2b5c): @user_script:7: WRONGTYPE Operation against " +
+				"a key holding the wrong kind of value"),
+			fmt.Errorf("script tick: %w", reply("ERR value is not a valid float")),
+			fmt.Errorf("script tick: %w: too short", lua.ErrReply), lua.ErrRecord,
 		},
 	} {
 		for _, err := range errs {
@@ -71,7 +88,8 @@ func TestFaultsOfAnEngine(t *testing.T) {
 		if away := errors.Is(err, queue.ErrUnavailable); away == (fault == queue.FaultScript) {
 			t.Errorf("%s: unavailable: %v: %v", what, away, err)
 		}
-		if errors.Is(err, queue.ErrState) != (fault == queue.FaultState) || errors.Is(err, queue.ErrScript) != (fault == queue.FaultScript) {
+		if errors.Is(err, queue.ErrState) != (fault == queue.FaultState) ||
+			errors.Is(err, queue.ErrScript) != (fault == queue.FaultScript) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -82,10 +100,12 @@ func TestFaultsOfAnEngine(t *testing.T) {
 			clock := queue.NewKeyspace(1).Shard(0).Clock()
 			for what, damage := range map[string]func() error{
 				"too few numbers": func() error {
-					return errors.Join(c.Del(t.Context(), clock).Err(), c.HSet(t.Context(), clock, lua.ClockNumbers, "1 2 3").Err())
+					return errors.Join(c.Del(t.Context(), clock).Err(),
+						c.HSet(t.Context(), clock, lua.ClockNumbers, "1 2 3").Err())
 				},
 				"no number": func() error {
-					return errors.Join(c.Del(t.Context(), clock).Err(), c.HSet(t.Context(), clock, lua.ClockNumbers, "many").Err())
+					return errors.Join(c.Del(t.Context(), clock).Err(),
+						c.HSet(t.Context(), clock, lua.ClockNumbers, "many").Err())
 				},
 			} {
 				if err := damage(); err != nil {

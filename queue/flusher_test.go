@@ -64,13 +64,20 @@ func embedded(t *testing.T, edit func(*queue.Options), hooks ...redis.Hook) *que
 	return open(t, queue.EngineOptions{Embedded: true}, edit, hooks...)
 }
 
-func open(t *testing.T, engine queue.EngineOptions, edit func(*queue.Options), hooks ...redis.Hook) *queue.Queue {
+func open(
+	t *testing.T, engine queue.EngineOptions, edit func(*queue.Options), hooks ...redis.Hook,
+) *queue.Queue {
 	t.Helper()
 	e, err := queue.OpenEngine(t.Context(), engine)
 	if err != nil {
 		t.Fatalf("OpenEngine: %v", err)
 	}
-	o := queue.Options{Shards: 4, Defaults: shaper.Policy{Rate: shaper.Rate{Limit: 1000, Period: time.Second}, Burst: 1, Capacity: 1_000_000}}
+	o := queue.Options{
+		Shards: 4,
+		Defaults: shaper.Policy{
+			Rate: shaper.Rate{Limit: 1000, Period: time.Second}, Burst: 1, Capacity: 1_000_000,
+		},
+	}
 	edit(&o)
 	q, err := queue.Open(t.Context(), e, o)
 	if err != nil {

@@ -26,9 +26,11 @@ import (
 // An admission reads the sums over all shards if the last reading is older than a second, and adds
 // what this process admits. Several processes may pass a bound by what they admit in that time.
 type StoreLimits struct {
-	Bytes     int64 // of jobs that are waiting, leased or dead, with what Redis keeps beside them
-	Tenants   int64 // live ones: with jobs, or active in the last ten minutes
-	FlowShare int64 // percent of the store that a flow may have stored while the others have nothing; 100: all of it
+	Bytes   int64 // of jobs that are waiting, leased or dead, with what Redis keeps beside them
+	Tenants int64 // live ones: with jobs, or active in the last ten minutes
+	// FlowShare is the percentage of the store that one flow may use while the others have nothing;
+	// 100: all of it.
+	FlowShare int64
 }
 
 // headroomAge is how long the sums over all shards are cached.
@@ -103,7 +105,7 @@ func (h *headroom) measure(ctx context.Context) (free, tenants int64, err error)
 // admitted notes bytes that came in since the last reading.
 func (h *headroom) admitted(bytes int64) { h.free.Add(-bytes) }
 
-// Totals sums over all shards.
+// Totals sums the figures of all tenants. Errors: ErrUnavailable.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 	s, err := readShards(ctx, q.store, ShardKeys.Tenants)
 	s.Tenants = s.size
@@ -121,10 +123,11 @@ type shardSums struct {
 // readShards reads the clocks of the shards, and the sizes of one of their sorted sets.
 func readShards(ctx context.Context, st *store.Store, set func(ShardKeys) string) (s shardSums, err error) {
 	sizes := make([]*redis.IntCmd, 0, st.Len())
-	clocks, err := store.Pipeline(ctx, st.Fast, st.Shards(), func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
-		sizes = append(sizes, p.ZCard(ctx, set(shard)))
-		return p.HMGet(ctx, shard.Clock(), lua.ClockNumbers, "lapsed", "dead")
-	})
+	clocks, err := store.Pipeline(ctx, st.Fast, st.Shards(),
+		func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
+			sizes = append(sizes, p.ZCard(ctx, set(shard)))
+			return p.HMGet(ctx, shard.Clock(), lua.ClockNumbers, "lapsed", "dead")
+		})
 	if err != nil {
 		return s, err
 	}

@@ -15,10 +15,14 @@ import (
 // pairs are tenants that a careless key would confuse: by braces, by separators, by what a name is
 // encoded as, by case and by normal form.
 var pairs = [][2]string{
-	{"acme", "acme}1"}, {"acme", "{acme}"}, {"acme", "acme/default"}, {"acme", "ACME"}, {"acme", "acme "}, {"acme", "acme\x00"},
-	{"a b", queue.EncodeName("a b")}, {"~", "~~"}, {"a", "a:b"}, {"a:b", "a/b"}, {"}{", "{}"}, {"{1}", "{2}"}, {"*", "?"}, {"[a]", "a"},
-	{"é", "e\u0301"}, {"ß", "ss"}, {"\xff", "\xfe"}, {"default", "defaults"}, {"1", "01"}, {"sluice:{0}:job:x", "x"},
-	{strings.Repeat("x", 64), strings.Repeat("x", 65)}, {strings.Repeat("é", 127), strings.Repeat("é", 126)}, {"a\r\nb", "a\nb"}, {"nil", "null"},
+	{"acme", "acme}1"}, {"acme", "{acme}"}, {"acme", "acme/default"}, {"acme", "ACME"}, {"acme", "acme "},
+	{"acme", "acme\x00"},
+	{"a b", queue.EncodeName("a b")}, {"~", "~~"}, {"a", "a:b"}, {"a:b", "a/b"}, {"}{", "{}"}, {"{1}", "{2}"},
+	{"*", "?"}, {"[a]", "a"},
+	{"é", "e\u0301"}, {"ß", "ss"}, {"\xff", "\xfe"}, {"default", "defaults"}, {"1", "01"},
+	{"sluice:{0}:job:x", "x"},
+	{strings.Repeat("x", 64), strings.Repeat("x", 65)}, {strings.Repeat("é", 127), strings.Repeat("é", 126)},
+	{"a\r\nb", "a\nb"}, {"nil", "null"},
 }
 
 // FuzzTenantsAreApart is target S2 on the scripts: whatever two tenants are called, neither reads,
@@ -33,7 +37,9 @@ func FuzzTenantsAreApart(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = engine.Close() })
-	q, err := queue.Open(f.Context(), engine, queue.Options{Logger: log, Shards: 1, Defaults: shaper.DefaultPolicy()})
+	q, err := queue.Open(f.Context(), engine, queue.Options{
+		Logger: log, Shards: 1, Defaults: shaper.DefaultPolicy(),
+	})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -50,7 +56,10 @@ func FuzzTenantsAreApart(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			v, err := q.Submit(ctx, queue.Submission{ID: id, Tenant: tenant, Route: "default", Type: "t", Payload: []byte("1"), IdempotencyKey: key, Cost: 1, MaxAttempts: 1})
+			v, err := q.Submit(ctx, queue.Submission{
+				ID: id, Tenant: tenant, Route: "default", Type: "t", Payload: []byte("1"),
+				IdempotencyKey: key, Cost: 1, MaxAttempts: 1,
+			})
 			if err != nil || v.Outcome != shaper.Admitted && v.Outcome != shaper.Replayed || v.Job.Tenant != tenant {
 				t.Fatalf("%q: %s, %+v, %v", tenant, v.Outcome, v.Job, err)
 			}

@@ -18,7 +18,7 @@ type result struct {
 	Log      []Attempt `json:"l,omitempty"`
 }
 
-// Job reads one job of the tenant. ErrNotFound, ErrUnavailable.
+// Job reads one job of the tenant. Errors: ErrNotFound, ErrUnavailable.
 func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return Job{}, err
@@ -71,8 +71,8 @@ func jobOf(id string, r lua.Record) Job {
 	return j
 }
 
-// Cancel ends a waiting job; a repeated call is no error. ErrNotFound; ErrConflict with the job
-// when it is leased or done.
+// Cancel ends a waiting job; a repeated call is no error. Errors: ErrNotFound, ErrUnavailable;
+// ErrConflict, with the job, if it is leased or done.
 func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return Job{}, err
@@ -96,9 +96,9 @@ func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) 
 	return j, err
 }
 
-// Replay brings a dead job back through its bucket, with maxAttempts fresh attempts. The decision's
-// outcome is Admitted, Full, FullOfBytes or Draining. ErrNotFound; ErrConflict with the job in the
-// decision when it is not dead.
+// Replay queues a dead job again, with maxAttempts new attempts. The outcome of the decision is
+// Admitted, Full, FullOfBytes or Draining. Errors: ErrNotFound, ErrUnavailable; ErrConflict, with
+// the job in the decision, if it is not dead.
 func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (v Decision, err error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return v, err
@@ -141,8 +141,9 @@ func (q *Queue) replay(
 			DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
 		}
 	}
-	return store.InvokeAll(ctx, q.store, q.store.Fast, calls, func(c lua.ReplayCall, values []any) (r replayed, err error) {
-		r.code, r.admission, err = c.Decode(values)
-		return r, err
-	})
+	return store.InvokeAll(ctx, q.store, q.store.Fast, calls,
+		func(c lua.ReplayCall, values []any) (r replayed, err error) {
+			r.code, r.admission, err = c.Decode(values)
+			return r, err
+		})
 }

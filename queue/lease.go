@@ -37,7 +37,7 @@ type Broker struct {
 	log       *slog.Logger
 }
 
-// Shards is the number of shards.
+// Shards returns the number of shards.
 func (b *Broker) Shards() int { return b.store.Len() }
 
 // OneNode reports whether all shards are on one node of Redis and so have its clock. A shard that
@@ -62,8 +62,8 @@ func (b *Broker) Consumer(worker string, shard int) *Consumer {
 	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1, leases: lua.Commands.Tick}
 }
 
-// Tick polls the shard: promotes what is due, expires, sweeps, leases. After an error
-// (ErrUnavailable) call it again.
+// Tick polls the shard: it queues jobs that are due, ends expired ones, takes back expired leases,
+// and leases jobs. After an error (ErrUnavailable) call it again.
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	needed := c.needed
 	c.needed = nil
@@ -182,17 +182,22 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	_ = json.Unmarshal(r.Result, &before) // an empty or unreadable result is left out
 	return Lease{
 		Log:      before.Log,
-		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload,
-		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
+		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type,
+		TraceParent: r.TraceParent, Payload: payload,
+		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible,
+		Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
 }
 
 var outcomeOf = map[shaper.Event]lua.Outcome{
-	shaper.Succeed: lua.OutcomeSucceeded, shaper.Retry: lua.OutcomeRetry, shaper.Die: lua.OutcomeDead, shaper.Hold: lua.OutcomeHeld,
+	shaper.Succeed: lua.OutcomeSucceeded, shaper.Retry: lua.OutcomeRetry, shaper.Die: lua.OutcomeDead,
+	shaper.Hold:    lua.OutcomeHeld,
 	shaper.Release: lua.OutcomeReleased,
 }
 
-var settleResults = map[lua.SettleCode]SettleResult{lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died}
+var settleResults = map[lua.SettleCode]SettleResult{
+	lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died,
+}
 
 // Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error, results[i] is
 // empty where the outcome is unknown. After ErrUnavailable send these settlements again. ErrScript
@@ -380,7 +385,9 @@ func (e *Unanswered) Unwrap() error { return e.Err }
 // Extend makes leases last for another lease duration from now. lost lists the leases that are no
 // longer current. The error is of type *Unanswered. If a shard does not answer, the call waits for
 // it until ctx ends.
-func (b *Broker) Extend(ctx context.Context, leases []LeaseRef, lease time.Duration) (lost []LeaseRef, err error) {
+func (b *Broker) Extend(
+	ctx context.Context, leases []LeaseRef, lease time.Duration,
+) (lost []LeaseRef, err error) {
 	for _, l := range leases {
 		if _, ok := b.store.ShardOfID(l.ID); !ok {
 			lost = append(lost, l)
@@ -436,13 +443,17 @@ func (c keepsAnswers) Pipelined(ctx context.Context, fn func(redis.Pipeliner) er
 // Beat records a heartbeat of the worker and returns the workers with one within ttl, itself
 // included.
 func (b *Broker) Beat(ctx context.Context, worker string, ttl time.Duration) (Beat, error) {
-	return b.beat(ctx, lua.BeatCall{Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl})
+	return b.beat(ctx, lua.BeatCall{
+		Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl,
+	})
 }
 
 // Leave removes the worker and wakes the others.
 func (b *Broker) Leave(ctx context.Context, worker string) error {
 	const ttl = time.Hour // long enough to remove nobody else
-	_, err := b.beat(ctx, lua.BeatCall{Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl, Leave: true})
+	_, err := b.beat(ctx, lua.BeatCall{
+		Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl, Leave: true,
+	})
 	return err
 }
 

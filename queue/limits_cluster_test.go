@@ -17,7 +17,7 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
-// apart is a store of which a test has rules for itself, though others use it, too.
+// apart is a shared store in which the rules of one test have a name of their own.
 type apart struct {
 	limiter.Store
 	name string
@@ -70,7 +70,13 @@ func TestLimitsWhileASlotMoves(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(a, block), func(t *testing.T) {
 				// Nothing comes back while the test runs, and the moves leave some of it.
-				r := limiter.Rule{Name: "test", Policy: limiter.Policy{Algorithm: a, Rate: shaper.Rate{Limit: 1000, Period: 30 * 24 * time.Hour}, Block: block}}
+				r := limiter.Rule{
+					Name: "test",
+					Policy: limiter.Policy{
+						Algorithm: a, Rate: shaper.Rate{Limit: 1000, Period: 30 * 24 * time.Hour},
+						Block: block,
+					},
+				}
 				before := cluster.Slots(t.Context())
 				if _, err := l.Take(t.Context(), r, key, 1); err != nil {
 					t.Fatal(err)
@@ -112,7 +118,8 @@ func TestLimitsWhileASlotMoves(t *testing.T) {
 				if used < allowed.Load() || used > allowed.Load()+failed.Load() {
 					t.Errorf("%d were allowed and %d not decided, %d are counted", allowed.Load(), failed.Load(), used)
 				}
-				t.Logf("slot %d moved %d times: %d allowed, %d not decided, %d counted", slot, moves, allowed.Load(), failed.Load(), used)
+				t.Logf("slot %d moved %d times: %d allowed, %d not decided, %d counted", slot, moves,
+					allowed.Load(), failed.Load(), used)
 				if last, err := l.Take(t.Context(), r, key, left.Remaining); err != nil || !last.Allowed {
 					t.Fatalf("what is left: %+v, %v", last, err)
 				}

@@ -46,7 +46,9 @@ func unlogged(t *testing.T) queue.EngineOptions {
 func TestLimitsConformance(t *testing.T) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
-			limitertest.Run(t, func(t *testing.T) limiter.Store { return limits.New(open(t, options(t), defaults).Store()) })
+			limitertest.Run(t, func(t *testing.T) limiter.Store {
+				return limits.New(open(t, options(t), defaults).Store())
+			})
 		})
 	}
 }
@@ -70,7 +72,10 @@ func TestLimitsForget(t *testing.T) {
 	}
 	defer func() { _ = e.Close() }()
 	for _, a := range limiter.Algorithms() {
-		r := limiter.Rule{Name: "a rule}", Policy: limiter.Policy{Algorithm: a, Rate: shaper.Rate{Limit: 2, Period: time.Minute}}}
+		r := limiter.Rule{
+			Name:   "a rule}",
+			Policy: limiter.Policy{Algorithm: a, Rate: shaper.Rate{Limit: 2, Period: time.Minute}},
+		}
 		if a == limiter.SlidingLog {
 			r.Policy.Block = time.Minute
 		}
@@ -107,7 +112,12 @@ func TestLimitsWithoutRedis(t *testing.T) {
 	server := redistest.Start(t)
 	l := limits.New(open(t, queue.EngineOptions{URL: server.URL()}, defaults).Store())
 	server.Kill()
-	r := limiter.Rule{Name: "r", Policy: limiter.Policy{Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 2, Period: time.Minute}}}
+	r := limiter.Rule{
+		Name: "r",
+		Policy: limiter.Policy{
+			Algorithm: limiter.TokenBucket, Rate: shaper.Rate{Limit: 2, Period: time.Minute},
+		},
+	}
 	_, taken := l.Take(t.Context(), r, "k", 1)
 	_, cleared := l.Clear(t.Context(), r, "k")
 	_, listed := l.Blocked(t.Context(), r, 1)

@@ -37,7 +37,8 @@ const (
 // ListStates returns all states of a list.
 func ListStates() []ListState {
 	return []ListState{
-		ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled, ListExpired,
+		ListAll, ListQueued, ListScheduled, ListRetrying, ListLeased, ListSucceeded, ListDead, ListCancelled,
+		ListExpired,
 	}
 }
 
@@ -54,9 +55,10 @@ type List struct {
 	Cursor         string // Next of the page before; empty starts
 }
 
-// Page is jobs, newest first per route and state; Next is empty on the last page. A job that moves
-// between two pages may be on both. One call reads a bounded number of jobs: a page of a list by
-// type or time may have fewer jobs than the limit, even none, and be followed by others.
+// Page is a page of jobs, the newest first within each route and state. Next is the cursor of the
+// following page, empty on the last one. A job that moves between two pages may be on both. One
+// call reads a bounded number of jobs: a page of a list by type or time may have fewer jobs than
+// the limit, even none, and be followed by others.
 type Page struct {
 	Jobs []Job
 	Next string
@@ -316,7 +318,8 @@ func (q *Queue) ofState(ctx context.Context, state ListState, entries []entry) (
 	kept := entries[:0]
 	for i, e := range entries {
 		has, flow, ok := lua.PeekRecord([]byte(heads[i]))
-		if ok && flow == e.source.flow && (has.String() == string(state) || state == ListAll && has == shaper.Leased) {
+		if ok && flow == e.source.flow &&
+			(has.String() == string(state) || state == ListAll && has == shaper.Leased) {
 			kept = append(kept, e)
 		}
 	}
@@ -353,7 +356,7 @@ func (q *Queue) doneEntries(
 	return out, nil
 }
 
-// Find reads a job of any tenant by its id alone. ErrNotFound, ErrUnavailable.
+// Find reads a job of any tenant by its id alone. Errors: ErrNotFound, ErrUnavailable.
 func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
 	shard, ok := q.store.ShardOfID(id)
 	if !ok {

@@ -66,7 +66,8 @@ func (l *lossy) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (l *lossy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := next(ctx, cmd); err != nil || cmd.Name() != "evalsha" || cmd.Args()[1] != l.sha || l.lose.Add(-1) < 0 {
+		err := next(ctx, cmd)
+		if err != nil || cmd.Name() != "evalsha" || cmd.Args()[1] != l.sha || l.lose.Add(-1) < 0 {
 			return err
 		}
 		cmd.SetErr(io.ErrUnexpectedEOF)
@@ -103,7 +104,9 @@ var engines = map[string]func(t *testing.T) queue.EngineOptions{
 
 // onEngines runs a test with a queue of one shard on each engine, whose answers to the script can
 // be lost.
-func onEngines(t *testing.T, script *lua.Script, rate shaper.Rate, test func(t *testing.T, q *queue.Queue, l *lossy)) {
+func onEngines(
+	t *testing.T, script *lua.Script, rate shaper.Rate, test func(t *testing.T, q *queue.Queue, l *lossy),
+) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +163,9 @@ func TestLostTickAnswer(t *testing.T) {
 			if i > 0 && lease.Stamp.Sub(all[i-1].Stamp) < time.Minute {
 				t.Errorf("stamps %d and %d are %v apart", i-1, i, lease.Stamp.Sub(all[i-1].Stamp))
 			}
-			r, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: lease.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}})
+			r, err := q.Broker().Settle(t.Context(), []queue.Settlement{{
+				LeaseRef: lease.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3,
+			}})
 			if err != nil || r[0] != queue.Settled {
 				t.Errorf("Settle: %v, %v", r, err)
 			}
@@ -179,7 +184,8 @@ func TestLostTickAnswer(t *testing.T) {
 // past: the jobs go back to the queue, in their order, and the rate holds.
 func TestLostTickAnswerOvertaken(t *testing.T) {
 	const interval = 50 * time.Millisecond
-	onEngines(t, lua.Commands.Tick, shaper.Rate{Limit: 20, Period: time.Second}, func(t *testing.T, q *queue.Queue, l *lossy) {
+	rate := shaper.Rate{Limit: 20, Period: time.Second}
+	onEngines(t, lua.Commands.Tick, rate, func(t *testing.T, q *queue.Queue, l *lossy) {
 		ids := []string{admit(t, q), admit(t, q), admit(t, q)}
 		o := looking
 		o.Max, o.Horizon = 1, time.Millisecond
@@ -208,7 +214,8 @@ func TestLostTickAnswerOvertaken(t *testing.T) {
 				t.Errorf("job %d to leave is %s, want %s", i, got[i].ID, want)
 			}
 			if i > 0 && got[i].Stamp.Sub(got[i-1].Stamp) < interval {
-				t.Errorf("stamps %d and %d are %v apart, want at least %v", i-1, i, got[i].Stamp.Sub(got[i-1].Stamp), interval)
+				t.Errorf("stamps %d and %d are %v apart, want at least %v", i-1, i,
+					got[i].Stamp.Sub(got[i-1].Stamp), interval)
 			}
 		}
 	})
@@ -263,7 +270,10 @@ func TestLostAdmitAnswer(t *testing.T) {
 func TestLostTuneAnswer(t *testing.T) {
 	onEngines(t, lua.Commands.Tune, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		l.lose.Store(1)
-		change := queue.Change{IfRevision: new(int64), Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }}
+		change := queue.Change{
+			IfRevision: new(int64),
+			Edit:       func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil },
+		}
 		if _, err := q.Tune(t.Context(), "acme", change); !errors.Is(err, queue.ErrUnavailable) {
 			t.Fatalf("Tune with a lost answer: %v", err)
 		}

@@ -38,7 +38,8 @@ func newDamaged(t *testing.T, o queue.EngineOptions) *damaged {
 	}
 	d := &damaged{T: t, redis: e.Client(), keys: queue.NewKeyspace(1).Shard(0), log: &bytes.Buffer{}}
 	d.Queue, err = queue.Open(t.Context(), e, queue.Options{
-		Shards: 1, Defaults: perSecond(1000), Horizon: time.Minute, Logger: slog.New(slog.NewTextHandler(d.log, nil)),
+		Shards: 1, Defaults: perSecond(1000), Horizon: time.Minute,
+		Logger: slog.New(slog.NewTextHandler(d.log, nil)),
 	})
 	if err != nil {
 		t.Fatalf("Open: %v", err)
@@ -88,7 +89,8 @@ func (d *damaged) drain() (left []string) {
 			ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3})
 		}
 		if len(ends) > 0 {
-			if results, err := d.Broker().Settle(d.Context(), ends); err != nil || slices.Contains(results, queue.Stale) {
+			if results, err := d.Broker().Settle(d.Context(), ends); err != nil ||
+				slices.Contains(results, queue.Stale) {
 				d.Fatalf("Settle: %v, %v\n%s", results, err, d.log)
 			}
 		}
@@ -134,17 +136,39 @@ var damages = []struct {
 	depth, running int64
 	kind           string // of the first repair, as it is logged; none where only a check finds it
 }{
-	{"a deleted flow", func(d *damaged) error { return d.redis.Del(d.Context(), d.keys.Flow(flowOfWork)).Err() }, 7, 1, "flow_lost"},
-	{"a deleted index of scheduled jobs", func(d *damaged) error { return d.redis.Del(d.Context(), d.keys.Later(flowOfWork)).Err() }, 6, 1, "counts"},
-	{"a deleted queue", func(d *damaged) error { return d.redis.Del(d.Context(), d.keys.Queue(flowOfWork)).Err() }, 1, 1, "counts"},
-	{"a deleted clock", func(d *damaged) error { return d.redis.Del(d.Context(), d.keys.Clock()).Err() }, 7, 1, "clock_lost"},
-	{"a flow of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Flow(flowOfWork), "x", 0).Err() }, 7, 1, "wrong_type"},
-	{"a queue of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Queue(flowOfWork), "x", 0).Err() }, 1, 1, "wrong_type"},
-	{"an index of scheduled jobs of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Later(flowOfWork), "x", 0).Err() }, 6, 1, "wrong_type"},
-	{"a clock of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Clock(), "x", 0).Err() }, 7, 1, "wrong_type"},
-	{"what is due of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Due(), "x", 0).Err() }, 7, 1, "wrong_type"},
-	{"a policy of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Policy("acme"), "x", 0).Err() }, 7, 1, "wrong_type"},
-	{"the flows of a tenant of another type", func(d *damaged) error { return d.redis.Set(d.Context(), d.keys.Names("acme"), "x", 0).Err() }, 7, 1, ""},
+	{"a deleted flow", func(d *damaged) error {
+		return d.redis.Del(d.Context(), d.keys.Flow(flowOfWork)).Err()
+	}, 7, 1, "flow_lost"},
+	{"a deleted index of scheduled jobs", func(d *damaged) error {
+		return d.redis.Del(d.Context(), d.keys.Later(flowOfWork)).Err()
+	}, 6, 1, "counts"},
+	{"a deleted queue", func(d *damaged) error {
+		return d.redis.Del(d.Context(), d.keys.Queue(flowOfWork)).Err()
+	}, 1, 1, "counts"},
+	{"a deleted clock", func(d *damaged) error {
+		return d.redis.Del(d.Context(), d.keys.Clock()).Err()
+	}, 7, 1, "clock_lost"},
+	{"a flow of another type", func(d *damaged) error {
+		return d.redis.Set(d.Context(), d.keys.Flow(flowOfWork), "x", 0).Err()
+	}, 7, 1, "wrong_type"},
+	{"a queue of another type", func(d *damaged) error {
+		return d.redis.Set(d.Context(), d.keys.Queue(flowOfWork), "x", 0).Err()
+	}, 1, 1, "wrong_type"},
+	{"an index of scheduled jobs of another type", func(d *damaged) error {
+		return d.redis.Set(d.Context(), d.keys.Later(flowOfWork), "x", 0).Err()
+	}, 6, 1, "wrong_type"},
+	{"a clock of another type", func(d *damaged) error {
+		return d.redis.Set(d.Context(), d.keys.Clock(), "x", 0).Err()
+	}, 7, 1, "wrong_type"},
+	{"what is due of another type", func(d *damaged) error {
+		return d.redis.Set(d.Context(), d.keys.Due(), "x", 0).Err()
+	}, 7, 1, "wrong_type"},
+	{"a policy of another type", func(d *damaged) error {
+		return d.redis.Set(d.Context(), d.keys.Policy("acme"), "x", 0).Err()
+	}, 7, 1, "wrong_type"},
+	{"the flows of a tenant of another type", func(d *damaged) error {
+		return d.redis.Set(d.Context(), d.keys.Names("acme"), "x", 0).Err()
+	}, 7, 1, ""},
 }
 
 // TestDamageHeals: after damage by hand or eviction the next admission or poll of the flow repairs
@@ -237,7 +261,8 @@ func TestCheckFindsLostEntries(t *testing.T) {
 			); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := d.findings(false), []string{"counts", "no_record", "not_due", "totals", "unindexed"}; !slices.Equal(got, want) {
+			if got, want := d.findings(false), []string{"counts", "no_record", "not_due", "totals",
+				"unindexed"}; !slices.Equal(got, want) {
 				t.Errorf("found %v, want %v", got, want)
 			}
 			d.findings(true)

@@ -31,11 +31,13 @@ func registerMetrics(
 	}, []string{"script"})
 	failed := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_script_errors_total",
-		Help: "Script calls that failed, by fault: transport (no answer), state (Redis cannot serve now), script (stored data is damaged; items that a call set aside count, too).",
+		Help: "Script calls that failed, by fault: transport (no answer), state (Redis cannot serve now), " +
+			"script (stored data is damaged; items that a call set aside count, too).",
 	}, []string{"script", "fault"})
 	restarts := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "sluice_redis_restarts_total",
-		Help: "Restarts of the private redis-server of this process after it ended by itself; 0 with a Redis of yours.",
+		Help: "Restarts of the private redis-server of this process after it ended by itself; " +
+			"0 with a Redis of yours.",
 	}, func() float64 {
 		if e.Server == nil {
 			return 0
@@ -107,16 +109,27 @@ var storeFigures = []struct {
 }{
 	{prometheus.GaugeValue, "redis_up", "1 if Redis answered a PING within half a second, 0 if not."},
 	{prometheus.GaugeValue, "redis_ping_seconds", "Time until Redis answered a PING."},
-	{prometheus.GaugeValue, "redis_memory_used_bytes", "Memory that Redis uses, of a cluster that of its fullest master."},
-	{prometheus.GaugeValue, "redis_memory_max_bytes", "Memory that Redis may use, of a cluster that of its fullest master; 0 is no bound."},
-	{prometheus.GaugeValue, "redis_memory_intake_bytes", "Memory that Redis may use for jobs to be taken in, of a cluster that of its fullest master; 0 is no bound."},
-	{prometheus.GaugeValue, "stored_bytes", "Bytes of the jobs that are waiting, delivered or dead, with what Redis keeps beside them."},
-	{prometheus.GaugeValue, "redis_aof_ok", "1 if the last write to Redis's append-only file succeeded, 0 if not or if there is no such file."},
+	{prometheus.GaugeValue, "redis_memory_used_bytes",
+		"Memory that Redis uses, of a cluster that of its fullest master."},
+	{prometheus.GaugeValue, "redis_memory_max_bytes",
+		"Memory that Redis may use, of a cluster that of its fullest master; 0 is no bound."},
+	{prometheus.GaugeValue, "redis_memory_intake_bytes",
+		"Memory that Redis may use for jobs to be taken in, of a cluster that of its fullest master; " +
+			"0 is no bound."},
+	{prometheus.GaugeValue, "stored_bytes",
+		"Bytes of the jobs that are waiting, delivered or dead, with what Redis keeps beside them."},
+	{prometheus.GaugeValue, "redis_aof_ok",
+		"1 if the last write to Redis's append-only file succeeded, 0 if not or if there is no such file."},
 	{prometheus.GaugeValue, "workers", "Workers that beat within the last three seconds, in all processes."},
-	{prometheus.CounterValue, "leases_expired_total", "Leases that ran out and were taken back, in all processes since the store is there."},
-	{prometheus.CounterValue, "jobs_dead_total", "Jobs that became dead letters, in all processes since the store is there."},
-	{prometheus.GaugeValue, "redis_clock_set_back_seconds", "By how much Redis's clock has been set back, all steps together, as the shard knows it that saw most."},
-	{prometheus.GaugeValue, "callbacks_outbox", "Completions that wait to be handed over to the queue of callbacks."},
+	{prometheus.CounterValue, "leases_expired_total",
+		"Leases that ran out and were taken back, in all processes since the store is there."},
+	{prometheus.CounterValue, "jobs_dead_total",
+		"Jobs that became dead letters, in all processes since the store is there."},
+	{prometheus.GaugeValue, "redis_clock_set_back_seconds",
+		"By how much Redis's clock has been set back, all steps together, as the shard knows it that saw " +
+			"most."},
+	{prometheus.GaugeValue, "callbacks_outbox",
+		"Completions that wait to be handed over to the queue of callbacks."},
 }
 
 func storeMetrics(e *engine.Engine, s *store.Store) *scrape.Metrics {
@@ -154,7 +167,9 @@ func readFigures(ctx context.Context, e *engine.Engine, s *store.Store) map[stri
 		values["stored_bytes"] = float64(shards.Stored)
 	}
 	if nodes, err := e.Memory(ctx); err == nil && len(nodes) > 0 {
-		fullest := slices.MaxFunc(nodes, func(a, b engine.Memory) int { return cmp.Compare(a.Fullness(), b.Fullness()) })
+		fullest := slices.MaxFunc(nodes, func(a, b engine.Memory) int {
+			return cmp.Compare(a.Fullness(), b.Fullness())
+		})
 		values["redis_memory_used_bytes"] = float64(fullest.Used)
 		values["redis_memory_max_bytes"] = float64(fullest.Max)
 		values["redis_memory_intake_bytes"] = float64(fullest.IntakeMax())

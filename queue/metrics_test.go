@@ -63,11 +63,16 @@ func TestStoreMetrics(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--maxmemory", "64mb")
 	registry := prometheus.NewRegistry()
-	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Registerer = 2, registry })
+	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) {
+		o.Shards, o.Registerer = 2, registry
+	})
 	got := scrape(t, registry)
 	for name, want := range map[string]float64{
-		"sluice_redis_up": 1, "sluice_redis_memory_max_bytes": 64 << 20, "sluice_redis_aof_ok": 1, "sluice_workers": 0, "sluice_leases_expired_total": 0,
-		"sluice_jobs_dead_total": 0, "sluice_redis_clock_set_back_seconds": 0, "sluice_callbacks_outbox": 0, "sluice_redis_memory_intake_bytes": 64 << 20 / 100 * 85, "sluice_stored_bytes": 0, "sluice_redis_pool_timeouts_total intake": 0,
+		"sluice_redis_up": 1, "sluice_redis_memory_max_bytes": 64 << 20, "sluice_redis_aof_ok": 1,
+		"sluice_workers": 0, "sluice_leases_expired_total": 0,
+		"sluice_jobs_dead_total": 0, "sluice_redis_clock_set_back_seconds": 0, "sluice_callbacks_outbox": 0,
+		"sluice_redis_memory_intake_bytes": 64 << 20 / 100 * 85, "sluice_stored_bytes": 0,
+		"sluice_redis_pool_timeouts_total intake": 0,
 	} {
 		if v, there := got[name]; !there || v != want {
 			t.Errorf("%s is %v (there: %v), want %v", name, v, there, want)
@@ -106,7 +111,8 @@ func TestStoreMetrics(t *testing.T) {
 		}
 	}
 	queuetest.Await(t, "the jobs to be leased", func() bool { poll(); return len(leases) >= 3 })
-	if _, err := q.Broker().Settle(t.Context(), []queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Die, MaxAttempts: 1}}); err != nil {
+	if _, err := q.Broker().Settle(t.Context(),
+		[]queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Die, MaxAttempts: 1}}); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
 	if _, err := q.Broker().Beat(t.Context(), "w", time.Minute); err != nil {
@@ -178,7 +184,8 @@ func TestScrapesAreNoLoad(t *testing.T) {
 		}
 	}
 	// A PING, the sums, what Redis says of itself, and what a new connection begins with.
-	if most := 8 * (1 + int(time.Since(begin)/time.Second)); hook.asked.Load() == before || hook.asked.Load()-before > int64(most) {
+	most := 8 * (1 + int(time.Since(begin)/time.Second))
+	if hook.asked.Load() == before || hook.asked.Load()-before > int64(most) {
 		t.Errorf("asked %d times, want at most %d", hook.asked.Load()-before, most)
 	}
 }
@@ -187,7 +194,9 @@ func TestScrapesAreNoLoad(t *testing.T) {
 func TestScanPages(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--appendfsync", "no")
-	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 2, slow })
+	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) {
+		o.Shards, o.Defaults.Rate = 2, slow
+	})
 	const tenants = 2500
 	failed := make(chan error, 50)
 	for w := range cap(failed) {

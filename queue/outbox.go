@@ -9,15 +9,17 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// Completions claims up to most ended jobs of the shard that have a callback URL. Those
-// that HandedOver does not report within the lease are given out again. more reports that others
-// wait. After an error (ErrUnavailable), a call with the same name returns the same completions;
-// another call needs another name.
+// Completions claims at most most ended jobs of the shard that have a callback URL. Those that
+// HandedOver does not acknowledge within the lease are claimed again later. more reports that
+// others wait. After an error (ErrUnavailable), a call with the same name returns the same
+// completions; every other call needs a new name.
 func (b *Broker) Completions(
 	ctx context.Context, shard int, name string, most int, lease time.Duration,
 ) (list []Completion, more bool, err error) {
 	s := b.store.Shard(shard)
-	call := lua.ClaimCall{Clock: s.Clock(), Outbox: s.Outbox(), Claim: s.Claim(), Name: name, Max: most, Lease: lease}
+	call := lua.ClaimCall{
+		Clock: s.Clock(), Outbox: s.Outbox(), Claim: s.Claim(), Name: name, Max: most, Lease: lease,
+	}
 	claim, err := store.Invoke(ctx, b.store.RunPatient, call)
 	if err != nil {
 		return nil, false, err

@@ -13,9 +13,12 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// Payload reads the payload of a job. size is its length in bytes, 0 if the job has ended and kept
-// none. A payload of more than most bytes is not read. ErrNotFound, ErrUnavailable.
-func (q *Queue) Payload(ctx context.Context, tenant, id string, most int) (payload []byte, size int, err error) {
+// Payload reads the payload of a job. size is its length in bytes, 0 if the job has ended and its
+// payload was deleted. A payload of more than most bytes is not read. Errors: ErrNotFound,
+// ErrUnavailable.
+func (q *Queue) Payload(
+	ctx context.Context, tenant, id string, most int,
+) (payload []byte, size int, err error) {
 	shard, err := q.shardOf(tenant, id)
 	if err != nil {
 		return nil, 0, err

@@ -85,7 +85,8 @@ func TestPrivateEngine(t *testing.T) {
 		}
 	}
 	e, q := start()
-	if e.Kind() != queue.EnginePrivate || !strings.Contains(e.String(), "private") || !strings.Contains(e.String(), o.DataDir) {
+	if e.Kind() != queue.EnginePrivate || !strings.Contains(e.String(), "private") ||
+		!strings.Contains(e.String(), o.DataDir) {
 		t.Errorf("%s: %s", e.Kind(), e)
 	}
 	if mode, err := os.Stat(o.DataDir); err != nil || mode.Mode().Perm() != 0o700 {
@@ -95,7 +96,8 @@ func TestPrivateEngine(t *testing.T) {
 	if err != nil || v.Outcome != shaper.Admitted {
 		t.Fatalf("Submit: %+v, %v", v, err)
 	}
-	if _, err := queue.OpenEngine(t.Context(), o); !errors.Is(err, queue.ErrNoEngine) || !strings.Contains(err.Error(), "in use") {
+	if _, err := queue.OpenEngine(t.Context(), o); !errors.Is(err, queue.ErrNoEngine) ||
+		!strings.Contains(err.Error(), "in use") {
 		t.Errorf("a second engine on the same directory: %v, want ErrNoEngine", err)
 	}
 	end(e, q)
@@ -115,7 +117,8 @@ func TestPrivateEngineSaysWhyNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Setenv("TMPDIR", long)
-		if _, err := queue.OpenEngine(t.Context(), queue.EngineOptions{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "TMPDIR") {
+		if _, err := queue.OpenEngine(t.Context(), queue.EngineOptions{DataDir: dir}); err == nil ||
+			!strings.Contains(err.Error(), "TMPDIR") {
 			t.Errorf("OpenEngine: %v, want it to name TMPDIR", err)
 		}
 		if left := entries(t, long); len(left) > 0 {
@@ -135,7 +138,8 @@ func TestPrivateEngineSaysWhyNot(t *testing.T) {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := queue.OpenEngine(t.Context(), queue.EngineOptions{DataDir: path}); err == nil || !strings.Contains(err.Error(), "data directory") {
+		if _, err := queue.OpenEngine(t.Context(), queue.EngineOptions{DataDir: path}); err == nil ||
+			!strings.Contains(err.Error(), "data directory") {
 			t.Errorf("OpenEngine: %v", err)
 		}
 	})
@@ -146,11 +150,13 @@ func TestPrivateEngineSaysWhyNot(t *testing.T) {
 		if err := os.Mkdir(files, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(files, "appendonly.aof.manifest"), []byte("nonsense\n"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(files, "appendonly.aof.manifest"), []byte("nonsense\n"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, err := queue.OpenEngine(t.Context(), queue.EngineOptions{DataDir: dir})
-		if !errors.Is(err, queue.ErrNoEngine) || errors.Is(err, queue.ErrUnavailable) || !strings.Contains(err.Error(), "redis.log") {
+		if !errors.Is(err, queue.ErrNoEngine) || errors.Is(err, queue.ErrUnavailable) ||
+			!strings.Contains(err.Error(), "redis.log") {
 			t.Errorf("OpenEngine: %v, want ErrNoEngine with the log to read", err)
 		}
 		if left := entries(t, temp); len(left) > 0 {

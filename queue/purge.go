@@ -24,21 +24,21 @@ const (
 	replayMost = 100             // jobs of one exchange
 )
 
-// Filter chooses jobs of one tenant. What is empty does not restrict the choice.
+// Filter selects jobs of one tenant. An empty or zero field does not restrict the selection.
 type Filter struct {
 	IDs           []string  // at most 1,000
 	State         ListState // of Purge: ListQueued, ListScheduled, ListRetrying or ListDead
 	Route         string
-	Error         string    // the message of the last error contains it, or its detail
+	Error         string    // text that the message or the detail of the last error contains
 	CreatedBefore time.Time // zero: jobs that exist when the call begins
 }
 
-// Swept is what Purge or ReplayAll did. One call changes a bounded number of jobs. With More,
+// Swept is the result of Purge or ReplayAll. One call changes a bounded number of jobs. With More,
 // others may be left: call again with the same filter and this CreatedBefore.
 type Swept struct {
-	Count         int64
-	More          bool
-	CreatedBefore time.Time
+	Count         int64             // changed jobs
+	More          bool              // the call has reached its bound
+	CreatedBefore time.Time         // jobs created later were left unchanged
 	Refusal       *shaper.Admission // of ReplayAll: why a job was refused; none was tried after it
 }
 
@@ -58,9 +58,11 @@ func (q *Queue) Purge(ctx context.Context, tenant string, f Filter) (Swept, erro
 	return q.sweep(ctx, tenant, f, states, purgeMost, purge)
 }
 
-// ReplayAll brings the dead jobs of the filter back through their bucket, the oldest last, until
-// one is refused. attempts returns the maximum of a job's deliveries. Errors: ErrUnavailable.
-func (q *Queue) ReplayAll(ctx context.Context, tenant string, f Filter, attempts func(Job) int) (Swept, error) {
+// ReplayAll queues the dead jobs of the filter again, the oldest last, until one is refused.
+// attempts returns the maximum number of deliveries of a job. Errors: ErrUnavailable.
+func (q *Queue) ReplayAll(
+	ctx context.Context, tenant string, f Filter, attempts func(Job) int,
+) (Swept, error) {
 	replay := func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
 		done, err := q.replay(ctx, tenant, jobs, attempts)
 		for _, r := range done {

@@ -48,7 +48,7 @@ type Options struct {
 	Logger       *slog.Logger          // default slog.Default()
 }
 
-// Retention is how long finished jobs and idempotency keys are kept.
+// Retention is how long the store keeps finished jobs and idempotency keys.
 type Retention struct {
 	Succeeded   time.Duration // also cancelled and expired jobs; default 1h
 	Dead        time.Duration // default 168h
@@ -158,7 +158,8 @@ func Connect(ctx context.Context, e EngineOptions, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// Close stops the background work of the queue. Calls under way may fail.
+// Close stops the background work of the queue, and closes an engine that Connect opened. Calls
+// under way may fail.
 func (q *Queue) Close() error {
 	q.policies.Close()
 	q.flusher.close()
@@ -169,7 +170,7 @@ func (q *Queue) Close() error {
 	return err
 }
 
-// Broker is the workers' side of the queue.
+// Broker returns the workers' side of the queue.
 func (q *Queue) Broker() *Broker { return q.broker }
 
 // Store returns what the packages below queue share: the connections and the keys.
@@ -203,7 +204,9 @@ func (q *Queue) SetPolicies(
 
 // Check compares the whole store and passes what each step finds to found. With fix it repairs the
 // findings. Workers may run meanwhile. Errors: ErrUnavailable, ErrScript, or that of found.
-func (q *Queue) Check(ctx context.Context, fix bool, found func([]repair.Finding) error) (repair.Checked, error) {
+func (q *Queue) Check(
+	ctx context.Context, fix bool, found func([]repair.Finding) error,
+) (repair.Checked, error) {
 	return q.mender.Check(ctx, fix, found)
 }
 
@@ -247,20 +250,24 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 	}
 	switch {
 	case found.Schema < oldestKnown:
-		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: drain it with the version that wrote it, or use another Redis",
+		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: drain it with the version that "+
+			"wrote it, or use another Redis",
 			ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Schema > schema:
-		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another Redis", ErrSchema, found.Schema, oldestKnown, schema)
+		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another "+
+			"Redis", ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Shards != shards:
 		return "", fmt.Errorf("%w: it has %d shards, this process is set to %d", ErrSchema, found.Shards, shards)
 	}
 	return found.Born, nil
 }
 
-// Ping reports whether Redis answers and the scripts are loaded.
+// Ping returns nil if Redis answers. It loads the scripts again if Redis has lost them. Errors:
+// ErrUnavailable.
 func (q *Queue) Ping(ctx context.Context) error {
 	return store.Unavailable(store.EachMaster(ctx, q.store.Fast, func(ctx context.Context, c lua.Client) error {
-		known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(), lua.Commands.Settle.SHA()).Result()
+		known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(),
+			lua.Commands.Settle.SHA()).Result()
 		if err != nil {
 			return err
 		}

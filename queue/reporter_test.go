@@ -23,7 +23,9 @@ func TestReporterLeavesThePoliciesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = engine.Close() }()
-	q, err := queue.Open(ctx, engine, queue.Options{Defaults: policy, Tenants: map[string]shaper.Overrides{"acme": {Capacity: &capacity}}})
+	q, err := queue.Open(ctx, engine, queue.Options{
+		Defaults: policy, Tenants: map[string]shaper.Overrides{"acme": {Capacity: &capacity}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +44,9 @@ func TestReporterLeavesThePoliciesAlone(t *testing.T) {
 	queuetest.Compare(t, "the capacity after the report", tenant.Policy.Capacity, capacity)
 	queuetest.Compare(t, "the figures after the report",
 		queuetest.Only(tenant.Figures, "Succeeded", "Departed"), queue.Figures{Succeeded: 1, Departed: 1})
-	v, err := q.Submit(ctx, queue.Submission{Tenant: "acme", Route: "fleet", Type: "t", Payload: []byte("1"), MaxAttempts: 1})
+	v, err := q.Submit(ctx, queue.Submission{
+		Tenant: "acme", Route: "fleet", Type: "t", Payload: []byte("1"), MaxAttempts: 1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,22 +58,29 @@ func TestReporterLeavesThePoliciesAlone(t *testing.T) {
 // report has the worker's queue lease a job and the reporter settle it.
 func report(t *testing.T, ctx context.Context, q, reporter *queue.Queue) {
 	t.Helper()
-	v, err := q.Submit(ctx, queue.Submission{Tenant: "acme", Route: "fleet", Type: "t", Payload: []byte("1"), MaxAttempts: 1})
+	v, err := q.Submit(ctx, queue.Submission{
+		Tenant: "acme", Route: "fleet", Type: "t", Payload: []byte("1"), MaxAttempts: 1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for shard := range q.Broker().Shards() {
 		c := q.Broker().Consumer("w", shard)
 		for range 2 { // the first poll at a shard takes up the defaults
-			tick, err := c.Tick(ctx, queue.TickOptions{Max: 1, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second})
+			tick, err := c.Tick(ctx, queue.TickOptions{
+				Max: 1, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, l := range tick.Leases {
-				if lost, err := reporter.Broker().Extend(ctx, []queue.LeaseRef{l.LeaseRef}, time.Hour); err != nil || len(lost) > 0 {
+				if lost, err := reporter.Broker().
+					Extend(ctx, []queue.LeaseRef{l.LeaseRef}, time.Hour); err != nil || len(lost) > 0 {
 					t.Fatalf("extend: lost %v, %v", lost, err)
 				}
-				results, err := reporter.Broker().Settle(ctx, []queue.Settlement{{LeaseRef: l.LeaseRef, Event: shaper.Succeed}})
+				results, err := reporter.Broker().Settle(ctx, []queue.Settlement{{
+					LeaseRef: l.LeaseRef, Event: shaper.Succeed,
+				}})
 				if err != nil || results[0] != queue.Settled {
 					t.Fatalf("settle: %v, %v", results, err)
 				}

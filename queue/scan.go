@@ -192,7 +192,8 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 		s := statement{api: t.API, file: t.File, claimed: claimedTier(t)}
 		general := r.policy(s)
 		briefs[i] = Brief{
-			Name: store.TenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity, Paused: general.Paused,
+			Name: store.TenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates,
+			Capacity: general.Capacity, Paused: general.Paused,
 			Figures: sumOf(general, t.Flows, scan.Now, func(route string, f lua.ScannedFlow) Figures {
 				s.route = route
 				return figuresOf(r.policy(s), f, scan.Now)
@@ -224,7 +225,10 @@ func claimedTier(t lua.ScannedTenant) (tier string) {
 
 // sumOf adds up the figures of a tenant's flows, which of computes. The effective rate is that of
 // the slowest flow.
-func sumOf(general shaper.Policy, flows []lua.ScannedFlow, now shaper.Instant, of func(route string, f lua.ScannedFlow) Figures) Figures {
+func sumOf(
+	general shaper.Policy, flows []lua.ScannedFlow, now shaper.Instant,
+	of func(route string, f lua.ScannedFlow) Figures,
+) Figures {
 	sum, slowest, full := figuresOf(general, lua.ScannedFlow{}, now), 1.0, false
 	for _, f := range flows {
 		_, route, _ := strings.Cut(f.Flow, "/")

@@ -37,15 +37,33 @@ func TestMistakesEndTheStart(t *testing.T) {
 		url   string // with the port for PORT
 		want  string
 	}{
-		"cluster URL":       {nil, nil, "redis+cluster://127.0.0.1:PORT", "use redis:// instead"},
-		"sentinel URL":      {nil, nil, "redis+sentinel://127.0.0.1:PORT?master_name=m", "use redis:// instead"},
-		"no password":       {[]string{"--requirepass", "secret"}, nil, "redis://127.0.0.1:PORT", "set it in redis.url"},
-		"wrong password":    {[]string{"--requirepass", "secret"}, nil, "redis://:hunter2@127.0.0.1:PORT", "user or the password"},
-		"node of a cluster": {[]string{"--cluster-enabled", "yes"}, nil, "redis://127.0.0.1:PORT", "redis+cluster://"},
-		"replica":           {nil, [][]any{{"replicaof", "127.0.0.1", "1"}}, "redis://127.0.0.1:PORT", "address of the master"},
-		"no INFO":           {nil, [][]any{{"acl", "setuser", "u", "on", ">p", "~*", "&*", "+@all", "-info"}}, "redis://u:p@127.0.0.1:PORT", "lacks a right"},
-		"no scripts":        {nil, [][]any{{"acl", "setuser", "u", "on", ">p", "~*", "&*", "+@all", "-script"}}, "redis://u:p@127.0.0.1:PORT", "lacks a right"},
-		"no keys":           {nil, [][]any{{"acl", "setuser", "u", "on", ">p", "~other:*", "&*", "+@all"}}, "redis://u:p@127.0.0.1:PORT", "lacks a right"},
+		"cluster URL":  {nil, nil, "redis+cluster://127.0.0.1:PORT", "use redis:// instead"},
+		"sentinel URL": {nil, nil, "redis+sentinel://127.0.0.1:PORT?master_name=m", "use redis:// instead"},
+		"no password": {
+			[]string{"--requirepass", "secret"}, nil, "redis://127.0.0.1:PORT", "set it in redis.url",
+		},
+		"wrong password": {
+			[]string{"--requirepass", "secret"}, nil, "redis://:hunter2@127.0.0.1:PORT",
+			"user or the password",
+		},
+		"node of a cluster": {
+			[]string{"--cluster-enabled", "yes"}, nil, "redis://127.0.0.1:PORT", "redis+cluster://",
+		},
+		"replica": {
+			nil, [][]any{{"replicaof", "127.0.0.1", "1"}}, "redis://127.0.0.1:PORT", "address of the master",
+		},
+		"no INFO": {
+			nil, [][]any{{"acl", "setuser", "u", "on", ">p", "~*", "&*", "+@all", "-info"}},
+			"redis://u:p@127.0.0.1:PORT", "lacks a right",
+		},
+		"no scripts": {
+			nil, [][]any{{"acl", "setuser", "u", "on", ">p", "~*", "&*", "+@all", "-script"}},
+			"redis://u:p@127.0.0.1:PORT", "lacks a right",
+		},
+		"no keys": {
+			nil, [][]any{{"acl", "setuser", "u", "on", ">p", "~other:*", "&*", "+@all"}},
+			"redis://u:p@127.0.0.1:PORT", "lacks a right",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +104,9 @@ func TestUnknownCAEndsTheStart(t *testing.T) {
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
 	defer s.Close()
-	_, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: "rediss://" + s.Listener.Addr().String(), Logger: slog.New(slog.DiscardHandler)})
+	_, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+		URL: "rediss://" + s.Listener.Addr().String(), Logger: slog.New(slog.DiscardHandler),
+	})
 	if err == nil || errors.Is(err, queue.ErrUnavailable) || !strings.Contains(err.Error(), "SSL_CERT_FILE") {
 		t.Errorf("%v, want it to end the start and name SSL_CERT_FILE", err)
 	}
@@ -169,7 +189,9 @@ func TestWakesLeaveAHangingConnection(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	h := newHanging(t, strings.TrimPrefix(s.URL(), "unix://"))
-	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: "redis://" + h.Addr().String(), AllowUnsafe: true, Logger: slog.New(slog.DiscardHandler)})
+	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+		URL: "redis://" + h.Addr().String(), AllowUnsafe: true, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,26 +25,42 @@ func TestSimulatedAsServed(t *testing.T) {
 	}{
 		{"spaced", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, simulate.Horizon, 0, 0},
 		{"spaced, without looking ahead", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 50}, 0, 0, 0},
-		{"thirds and a burst", shaper.Policy{Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20}, simulate.Horizon, 0, 0},
+		{"thirds and a burst", shaper.Policy{
+			Rate: shaper.Rate{Limit: 37, Period: 3 * time.Second}, Burst: 4, Capacity: 20,
+		}, simulate.Horizon, 0, 0},
 		{"two rates and a longest wait", shaper.Policy{
-			Rate: second(30), Burst: 2, Capacity: 200, MaxWait: 2 * time.Second, Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 600, Period: time.Minute}, Burst: 40}},
+			Rate: second(30), Burst: 2, Capacity: 200, MaxWait: 2 * time.Second,
+			Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 600, Period: time.Minute}, Burst: 40}},
 		}, simulate.Horizon, 0, 0},
 		{"batches", shaper.Policy{Rate: second(20), Burst: 4, Capacity: 50}, simulate.Horizon, 0, 30},
-		{"batches and a cap", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 50, Concurrency: 3}, 0, 90 * time.Millisecond, 17},
+		{"batches and a cap", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 50, Concurrency: 3}, 0,
+			90 * time.Millisecond, 17},
 		{"a single place", shaper.Policy{Rate: second(50), Burst: 1, Capacity: 1}, simulate.Horizon, 0, 0},
-		{"a cap below the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 4}, simulate.Horizon, 317 * time.Millisecond, 0},
-		{"a cap about at the rate", shaper.Policy{Rate: second(50), Burst: 3, Capacity: 40, Concurrency: 10}, simulate.Horizon, 200 * time.Millisecond, 0},
-		{"a cap above the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 9}, simulate.Horizon, 317 * time.Millisecond, 0},
-		{"one at a time, faster than looking ahead", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5, Concurrency: 1}, simulate.Horizon, 4 * time.Millisecond, 0},
-		{"one at a time, late by less than the slack", shaper.Policy{Rate: second(100), Burst: 1, Capacity: 30, Concurrency: 1}, simulate.Horizon, 17 * time.Millisecond, 0},
-		{"a cap without looking ahead", shaper.Policy{Rate: second(100), Burst: 2, Capacity: 30, Concurrency: 3}, 0, 43 * time.Millisecond, 0},
-		{"a cap and a longest wait", shaper.Policy{Rate: second(30), Burst: 1, Capacity: 60, Concurrency: 3, MaxWait: time.Second}, 0, 150 * time.Millisecond, 0},
+		{"a cap below the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 4},
+			simulate.Horizon, 317 * time.Millisecond, 0},
+		{"a cap about at the rate", shaper.Policy{Rate: second(50), Burst: 3, Capacity: 40, Concurrency: 10},
+			simulate.Horizon, 200 * time.Millisecond, 0},
+		{"a cap above the rate", shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 9},
+			simulate.Horizon, 317 * time.Millisecond, 0},
+		{"one at a time, faster than looking ahead", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5,
+			Concurrency: 1}, simulate.Horizon, 4 * time.Millisecond, 0},
+		{"one at a time, late by less than the slack", shaper.Policy{Rate: second(100), Burst: 1,
+			Capacity: 30, Concurrency: 1}, simulate.Horizon, 17 * time.Millisecond, 0},
+		{"a cap without looking ahead", shaper.Policy{
+			Rate: second(100), Burst: 2, Capacity: 30, Concurrency: 3,
+		}, 0, 43 * time.Millisecond, 0},
+		{"a cap and a longest wait", shaper.Policy{
+			Rate: second(30), Burst: 1, Capacity: 60, Concurrency: 3, MaxWait: time.Second,
+		}, 0, 150 * time.Millisecond, 0},
 		{"several in a poll", shaper.Policy{Rate: second(150), Burst: 1, Capacity: 5}, simulate.Horizon, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				trace, err := simulate.Generator{Shape: simulate.FlashSale, Rate: second(5), Peak: second(200), For: 20 * time.Second, Seed: 7}.Trace()
+				trace, err := simulate.Generator{
+					Shape: simulate.FlashSale, Rate: second(5), Peak: second(200), For: 20 * time.Second,
+					Seed: 7,
+				}.Trace()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -84,7 +100,9 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 	}
 	poll := func() {
 		for more := true; more; {
-			tick, err := c.Tick(t.Context(), queue.TickOptions{Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: horizon})
+			tick, err := c.Tick(t.Context(), queue.TickOptions{
+				Max: 64, Lease: time.Hour, Sweep: time.Hour, Horizon: horizon,
+			})
 			if err != nil {
 				t.Fatalf("Tick: %v", err)
 			}
@@ -92,7 +110,7 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 			for _, l := range tick.Leases {
 				i, gone := number[l.ID], max(l.Stamp, tick.Now)
 				if want.Fates[i] != simulate.Departed || gone != want.Gone[i] {
-					t.Fatalf("arrival %d left at %d, of which is said %d at %d", i, gone, want.Fates[i], want.Gone[i])
+					t.Fatalf("arrival %d left at %d, the simulator has %d at %d", i, gone, want.Fates[i], want.Gone[i])
 				}
 				end := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts}
 				if service > 0 {
@@ -130,7 +148,8 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 		}
 	}
 	fates := map[shaper.Outcome]simulate.Fate{
-		shaper.Admitted: simulate.Departed, shaper.Full: simulate.Refused, shaper.DeadlineUnreachable: simulate.Unreachable,
+		shaper.Admitted: simulate.Departed, shaper.Full: simulate.Refused,
+		shaper.DeadlineUnreachable: simulate.Unreachable,
 	}
 	counts := map[simulate.Fate]int{}
 	for i := 0; i < len(want.Trace); {
@@ -152,21 +171,22 @@ func serve(t *testing.T, q *queue.Queue, want *simulate.Run, most int64, horizon
 		first := false
 		for _, v := range decisions {
 			fate, known := fates[v.Outcome]
-			if foretold := want.Fates[i]; !known || fate != foretold && !(fate == simulate.Departed && foretold == simulate.Expired) {
-				t.Fatalf("arrival %d is %s, of which is said %d", i, v.Outcome, foretold)
+			predicted := want.Fates[i]
+			if !known || fate != predicted && !(fate == simulate.Departed && predicted == simulate.Expired) {
+				t.Fatalf("arrival %d is %s, the simulator has %d", i, v.Outcome, predicted)
 			}
 			counts[want.Fates[i]]++
 			number[v.Job.ID] = i
 			first = first || v.Position == 1
 			i++
 		}
-		if first { // whoever comes into an empty queue wakes the worker
+		if first { // a job in an empty queue wakes the worker
 			poll()
 		}
 	}
 	until(want.End().Add(service))
 	if left != counts[simulate.Departed] {
-		t.Errorf("%d left, of which is said %d", left, counts[simulate.Departed])
+		t.Errorf("%d left, the simulator has %d", left, counts[simulate.Departed])
 	}
 	if len(want.Trace) < 300 || counts[simulate.Departed] < 100 || counts[simulate.Departed] == len(want.Trace) {
 		t.Errorf("the trace shows nothing: %v", counts)

@@ -11,7 +11,9 @@ import (
 // TestStoreCountsWhatIsStored: until it is read again, what came in counts as it is stored, which
 // is less than it was sent as.
 func TestStoreCountsWhatIsStored(t *testing.T) {
-	q := embedded(t, func(o *queue.Options) { o.Shards, o.CompressOver, o.Store = 1, 100, queue.StoreLimits{Bytes: 10_000} })
+	q := embedded(t, func(o *queue.Options) {
+		o.Shards, o.CompressOver, o.Store = 1, 100, queue.StoreLimits{Bytes: 10_000}
+	})
 	large := work()
 	large.Payload = []byte(`"` + string(bytes.Repeat([]byte("a"), 20_000)) + `"`)
 	for range 5 {

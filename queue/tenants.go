@@ -15,7 +15,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Tenant reads the policy and figures of a tenant, also of one never seen.
+// Tenant reads the policy and the figures of a tenant. One that was never seen has the defaults.
+// Errors: ErrUnavailable.
 func (q *Queue) Tenant(ctx context.Context, tenant string) (Tenant, error) {
 	return q.describe(ctx, tenant, nil)
 }
@@ -38,11 +39,14 @@ func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Ove
 }
 
 // tenantOf resolves a tenant's policies and computes its figures.
-func (q *Queue) tenantOf(tenant string, s shaper.Statements, scanned lua.ScannedTenant, now shaper.Instant) Tenant {
+func (q *Queue) tenantOf(
+	tenant string, s shaper.Statements, scanned lua.ScannedTenant, now shaper.Instant,
+) Tenant {
 	baseline := q.policies.Current().Baseline
 	t := Tenant{
-		Name: tenant, Known: scanned.Revision > 0 || len(scanned.Flows) > 0, Reason: scanned.Reason, Revision: scanned.Revision,
-		API: s.API, Routes: map[string]Flow{},
+		Name: tenant, Known: scanned.Revision > 0 || len(scanned.Flows) > 0, Reason: scanned.Reason,
+		Revision: scanned.Revision,
+		API:      s.API, Routes: map[string]Flow{},
 	}
 	t.Policy, t.Sources = baseline.Resolve(s, "")
 	t.Tier, t.Sources["tier"] = s.Tier()
@@ -68,9 +72,11 @@ func (q *Queue) tenantOf(tenant string, s shaper.Statements, scanned lua.Scanned
 		switch {
 		case f.FullUntil <= now:
 		case f.Stored.Dead >= q.retention.DeadBytes:
-			full = fmt.Sprintf("its dead letters had as many bytes as are kept (now %d): replay or purge some", q.retention.DeadBytes)
+			full = fmt.Sprintf("its dead letters had as many bytes as are kept (now %d): "+
+				"replay or purge some", q.retention.DeadBytes)
 		case full == "":
-			full = fmt.Sprintf("it had as many dead letters as are kept (now %d): replay or purge some", q.retention.DeadCapacity)
+			full = fmt.Sprintf("it had as many dead letters as are kept (now %d): replay or purge some",
+				q.retention.DeadCapacity)
 		}
 	}
 	if full != "" && !t.Policy.Paused {
@@ -227,10 +233,12 @@ func (q *Queue) history(ctx context.Context, s policies.Subject) ([]HistoryEntry
 	return entries, nil
 }
 
-// Tenants lists the names of tenants, up to limit, shard by shard; pass next as cursor for the
-// following page, "" starts and ends. A name whose activity changes between two pages may be listed
-// twice or not at all.
-func (q *Queue) Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error) {
+// Tenants lists at most limit names of tenants, shard by shard. next is the cursor of the following
+// page; "" starts and ends. A tenant whose activity changes between two pages may be listed twice
+// or not at all. Errors: ErrCursor, ErrUnavailable.
+func (q *Queue) Tenants(
+	ctx context.Context, cursor string, limit int,
+) (names []string, next string, err error) {
 	shard, from, err := readCursor(cursor, q.store.Len())
 	if err != nil {
 		return nil, "", err

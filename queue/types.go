@@ -59,23 +59,24 @@ func NewKeyspace(n int) Keyspace { return store.NewKeyspace(n) }
 
 // Submission is one job that a client wants delivered.
 type Submission struct {
-	ID             string // from NewID; empty: made by Submit
-	Tenant         string // 1 to 255 bytes, no control characters
-	Route          string // name of a configured route
-	Type           string // 1 to 255 bytes
-	Payload        []byte // delivered byte for byte
-	IdempotencyKey string // empty: none
-	Cost           int64  // intervals it takes, 1 to shaper.MaxCost; 0 means 1
-	Delay          time.Duration
-	MaxWait        time.Duration // 0: the policy's
+	ID             string        // from NewID; empty: made by Submit
+	Tenant         string        // 1 to 255 bytes, no control characters
+	Route          string        // name of a configured route
+	Type           string        // 1 to 255 bytes
+	Payload        []byte        // delivered byte for byte
+	IdempotencyKey string        // empty: none
+	Cost           int64         // departure intervals that it takes, 1 to shaper.MaxCost; 0 means 1
+	Delay          time.Duration // before the job is queued; 0: none
+	MaxWait        time.Duration // from admission to departure; 0: that of the policy
 	MaxAttempts    int           // of its route; at least 1
 	CallbackURL    string        // called back when the job has ended; at most 1,024 bytes, empty for none
 	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
-	Tier           string        // that the tenant's credential claims; empty for none
+	Tier           string        // as claimed by the tenant's credential; empty for none
 }
 
-// Decision is the decision on a submission. Job is the stored job when the outcome is admitted or
-// replayed; for a replayed key whose job is past retention it has only what the key holds.
+// Decision is the decision on a submission. Job is the stored job if the outcome is admitted or
+// replayed. For a known idempotency key whose job is past its retention, Job has only what is
+// stored with the key.
 type Decision struct {
 	shaper.Admission
 	Job Job
@@ -101,7 +102,7 @@ type Job struct {
 	Log            []Attempt // of its deliveries, once one has failed; the oldest first, at most the last 20
 }
 
-// Attempt is how one delivery ended.
+// Attempt is the result of one delivery.
 type Attempt struct {
 	Number  int          `json:"n"` // from 1; a delivery that cost no attempt has the number of the next one
 	Event   shaper.Event `json:"e"` // Succeed, Retry, Die or Hold
@@ -162,13 +163,17 @@ type Settlement struct {
 	LeaseRef
 	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no
 	// attempt left makes it dead.
-	Event       shaper.Event
-	Delay       time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
-	Overload    bool          // Retry: the upstream refused the job as too much; the flow slows down (shaper.Bucket.Refuse)
-	Missed      bool          // Release: the job came too late to leave at its stamp, which the flow's figures show
-	Cause       HoldCause     // Hold: why
-	MaxAttempts int           // of the route now; 0 keeps those of the job
-	Error       *JobError     // kept until the next settlement of the job
+	Event shaper.Event
+	Delay time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
+	// Overload, of a retry: the upstream refused the job because of its load; the flow slows down
+	// (shaper.Bucket.Refuse).
+	Overload bool
+	// Missed, of a release: the job came too late to leave at its stamp. The figures of the flow
+	// count it.
+	Missed      bool
+	Cause       HoldCause // Hold: why
+	MaxAttempts int       // of the route now; 0 keeps those of the job
+	Error       *JobError // kept until the next settlement of the job
 	Response    *Response
 	Attempt     int       // of the lease
 	Log         []Attempt // of the lease; this delivery is added to it
@@ -212,14 +217,16 @@ type Beat struct {
 
 // Tick is the answer to one poll of a shard.
 type Tick struct {
-	Reading                // during the poll
-	Next    shaper.Instant // the earliest instant at which something is due in the shard; 0 when nothing is planned
-	More    bool           // a bounded step ended with work left: poll again at once
-	Help    bool           // the shard's owner requests help: others lease too
-	Outbox  bool           // completions wait to be handed over now
-	PutOff  int64          // flows that were put off because of the bounds
-	Damaged []string       // stored items that are damaged and were set aside, each with its error
-	Leases  []Lease        // in the order of their stamps per flow
+	Reading // during the poll
+	// Next is the earliest instant at which something is due in the shard; 0 when nothing is
+	// planned.
+	Next    shaper.Instant
+	More    bool     // a bounded step ended with work left: poll again at once
+	Help    bool     // the shard's owner requests help: others lease too
+	Outbox  bool     // completions wait to be handed over now
+	PutOff  int64    // flows that were put off because of the bounds
+	Damaged []string // stored items that are damaged and were set aside, each with its error
+	Leases  []Lease  // in the order of their stamps per flow
 }
 
 // HelpSignal is a report of the owner of a shard about its free capacity.
@@ -254,7 +261,7 @@ type Bound struct {
 	Slots  int // of a route: how many it may take; of a flow: how many it holds
 }
 
-// Wake requests a poll of a shard now.
+// Wake is a request to poll a shard now.
 type Wake struct {
 	Shard int  // AllShards after a (re)connection, when wake-ups may have been missed
 	Help  bool // the owner requests help: every worker with free capacity may poll
@@ -263,49 +270,51 @@ type Wake struct {
 // AllShards in a Wake means every shard.
 const AllShards = -1
 
-// Tenant is a tenant's policy in general with the source of each setting, and the figures of its
-// flows, summed.
+// Tenant is the general policy of a tenant with the source of each setting, and the sums of the
+// figures of its flows.
 type Tenant struct {
-	Name     string
-	Known    bool // it has settings of its own, or has sent jobs lately; else the defaults hold
-	Policy   shaper.Policy
-	Sources  map[string]string // setting → "api", "file", "tier:NAME" or "default"; "tier" → "api", "file", "credential" or "default"
-	Tier     string            // that the tenant is in; empty for none
-	Reason   string            // given with the last change through the API, or why the tenant has paused itself
-	Revision int64             // 0 if it never had settings of its own
-	API      shaper.Overrides  // overrides that were set through the API
+	Name   string
+	Known  bool // it has settings of its own or recent jobs; otherwise the defaults hold
+	Policy shaper.Policy
+	// Sources maps a setting to "api", "file", "tier:NAME" or "default", and "tier" to "api",
+	// "file", "credential" or "default".
+	Sources  map[string]string
+	Tier     string           // of the tenant; empty for none
+	Reason   string           // given with the last change through the API, or why the tenant has paused itself
+	Revision int64            // 0 if it never had settings of its own
+	API      shaper.Overrides // overrides that were set through the API
 	Figures
 	// Stored is how many bytes the store keeps of the tenant: jobs, dead letters, answers and
 	// idempotency keys. DeadBytes are those of its dead letters.
 	Stored, DeadBytes int64
-	// Routes are those that the tenant has sent jobs to lately, and those with settings of their
-	// own.
+	// Routes has the routes with recent jobs of the tenant, and those with settings of their own.
 	Routes map[string]Flow
 }
 
-// Flow is what holds for one route of a tenant.
+// Flow is the policy and the figures of one route of a tenant.
 type Flow struct {
 	Policy  shaper.Policy
 	Sources map[string]string // as in Tenant, without the tier
 	Figures
 }
 
-// Figures are those of one flow, or of all flows of a tenant.
+// Figures are the counts of one flow, or of all flows of a tenant. Totals only grow while the flow
+// exists.
 type Figures struct {
-	Depth         int64
-	Bytes         int64 // of the payloads of the jobs that count in Depth
-	Running       int64
-	HeldUntil     time.Time     // zero: it is not held. Of a tenant, the flow that is held the longest
+	Depth         int64         // jobs scheduled, queued and retrying
+	Bytes         int64         // payload bytes of the jobs that Depth counts
+	Running       int64         // leased jobs
+	HeldUntil     time.Time     // zero: not held. Of a tenant: of the flow that is held the longest
 	HeldBy        HoldCause     // while it is held
 	LimitedBy     string        // one of LimitCauses
-	EffectiveRate float64       // departures per second now: the rate, less what the holds of the upstream cost
-	OldestWait    time.Duration // since the oldest job that waits could have left at first
-	Admitted      int64
+	EffectiveRate float64       // departures per second now: the rate, less the reduction after holds
+	OldestWait    time.Duration // since the oldest waiting job could first have left
+	Admitted      int64         // totals, like the next three
 	Rejected      int64
 	Departed      int64
 	Succeeded     int64
-	Dead          int64 // dead letters that can be replayed
-	DeadTotal     int64
+	Dead          int64 // dead letters now
+	DeadTotal     int64 // all jobs that became dead letters
 }
 
 // Change is one change of a tenant's API overrides.
@@ -317,7 +326,7 @@ type Change struct {
 	Actor      string // who made the change, for the history
 	IfRevision *int64 // nil: any
 	DryRun     bool   // change nothing: check, and return the tenant as it would be
-	EndHolds   bool   // the tenant's flows are held no longer
+	EndHolds   bool   // end the holds of the tenant's flows
 }
 
 // HistoryEntry is one change of a tenant's API overrides.
@@ -325,7 +334,7 @@ type HistoryEntry struct {
 	At       time.Time        `json:"at"`
 	Revision int64            `json:"revision"` // after the change
 	Actor    string           `json:"actor,omitempty"`
-	Action   string           `json:"action,omitempty"` // ActionUnhold where holds were ended; else settings were changed
+	Action   string           `json:"action,omitempty"` // ActionUnhold, or empty for settings
 	Reason   string           `json:"reason,omitempty"`
 	Before   shaper.Overrides `json:"before"`
 	After    shaper.Overrides `json:"after"`
@@ -336,11 +345,11 @@ const ActionUnhold = "unhold"
 
 // Totals are the sums over all tenants.
 type Totals struct {
-	Depth   int64
-	Bytes   int64 // of the payloads of the jobs that count in Depth
+	Depth   int64 // jobs scheduled, queued and retrying
+	Bytes   int64 // payload bytes of the jobs that Depth counts
 	Stored  int64 // bytes of the jobs that are waiting, leased or dead, with what Redis keeps beside them
-	Running int64
+	Running int64 // leased jobs
 	Tenants int64 // with jobs, or active in the last ten minutes
-	// Since the store was made. A departure that is given back unused is taken off again.
+	// Since the store was made. A departure that is given back unused is subtracted.
 	Admitted, Rejected, Departed int64
 }

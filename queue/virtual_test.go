@@ -24,7 +24,9 @@ func drain(t *testing.T, q *queue.Queue, n int, visit func(queue.Lease)) {
 		var ends []queue.Settlement
 		for _, l := range tick.Leases {
 			visit(l)
-			ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts})
+			ends = append(ends, queue.Settlement{
+				LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: l.MaxAttempts,
+			})
 		}
 		left += len(ends)
 		if len(ends) > 0 {
@@ -49,7 +51,9 @@ func TestAnHourOfGrid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const jobs, apart = 360, 10 * time.Second
-		q := embedded(t, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 1, shaper.Rate{Limit: 1, Period: 10 * time.Second} })
+		q := embedded(t, func(o *queue.Options) {
+			o.Shards, o.Defaults.Rate = 1, shaper.Rate{Limit: 1, Period: 10 * time.Second}
+		})
 		begin := time.Now()
 		batch := slices.Repeat([]queue.Submission{work()}, jobs)
 		if _, err := q.SubmitBatch(t.Context(), batch, true); err != nil {
@@ -73,7 +77,9 @@ func TestAnHourOfGrid(t *testing.T) {
 func TestThirdsInVirtualTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := embedded(t, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 1, shaper.Rate{Limit: 3, Period: time.Second} })
+		q := embedded(t, func(o *queue.Options) {
+			o.Shards, o.Defaults.Rate = 1, shaper.Rate{Limit: 3, Period: time.Second}
+		})
 		begin := shaper.InstantOf(time.Now())
 		for range 30 {
 			if _, err := q.Submit(t.Context(), work()); err != nil {

@@ -107,9 +107,9 @@ func (w *watcher) signal(channel string) {
 	}
 }
 
-// Watch returns a channel that receives when the job may have ended: read the job then. stop ends
-// the watch and must be called. The subscription is in force when Watch returns, so no later end is
-// missed.
+// Watch returns a channel that receives when the job may have ended: read the job then. The caller
+// must call stop. The subscription is in force when Watch returns, so no later end is missed.
+// Errors: ErrUnavailable.
 func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error) {
 	w, channel, c := q.watcher, store.DoneChannel+id, make(chan struct{}, 1)
 	w.mu.Lock()

@@ -9,9 +9,9 @@ import (
 type Flow struct {
 	Bucket
 	Depth   int64 // jobs that are scheduled, queued or retrying
-	Bytes   int64 // of their payloads
-	Stored  int64 // bytes of all that the store keeps of the flow, dead letters and answers too
 	Queued  int64 // of these, the jobs that wait for a stamp
+	Bytes   int64 // payload bytes of the jobs that Depth counts
+	Stored  int64 // bytes that the store keeps of the flow, dead letters and answers too
 	Cost    int64 // sum of the costs of the queued jobs
 	Running int64 // jobs leased
 	Seq     int64 // the last sequence given
@@ -19,7 +19,9 @@ type Flow struct {
 
 // Request is a job to admit.
 type Request struct {
-	Size    int64         // capacity that must be free: 1, or for an atomic batch its jobs not yet admitted, this one included
+	// Size is the capacity that must be free: 1, or for an atomic batch the number of its jobs that
+	// are not admitted yet, this one included.
+	Size    int64
 	Bytes   int64         // of the payloads of these jobs
 	Payload int64         // bytes of the payload of this one
 	Cost    int64         // intervals of one job, 1 to MaxCost
@@ -31,20 +33,22 @@ type Request struct {
 	Pool    *Shared       // that the flow is in; nil for none
 }
 
-// Outcome is what became of a submission.
+// Outcome is the result of a submission.
 type Outcome string
 
 // The outcomes of a submission.
 const (
-	Admitted            Outcome = "admitted"             // stored; it will be delivered
-	Replayed            Outcome = "replayed"             // the idempotency key exists: the earlier job is the answer
+	Admitted Outcome = "admitted" // stored; it will be delivered
+	// Replayed: the idempotency key exists; the earlier job is the answer.
+	Replayed            Outcome = "replayed"
 	Full                Outcome = "full"                 // depth + size > capacity
 	DeadlineUnreachable Outcome = "deadline_unreachable" // could not start within its max wait
 	FullOfBytes         Outcome = "full_of_bytes"        // bytes + those of the job or batch > capacity in bytes
-	OverShare           Outcome = "over_share"           // the bytes stored of the flow would exceed its share of the store
-	StoreFull           Outcome = "store_full"           // the store accepts no more bytes, or no new tenants
-	Draining            Outcome = "draining"             // the tenant takes no jobs until it is resumed
-	KeyReused           Outcome = "key_reused"           // the idempotency key exists with another fingerprint
+	// OverShare: the bytes stored of the flow would exceed its share of the store.
+	OverShare Outcome = "over_share"
+	StoreFull Outcome = "store_full" // the store accepts no more bytes, or no new tenants
+	Draining  Outcome = "draining"   // the tenant takes no jobs until it is resumed
+	KeyReused Outcome = "key_reused" // the idempotency key exists with another fingerprint
 )
 
 // Admission is the decision on one request, with every fact that the client gets.
@@ -60,11 +64,15 @@ type Admission struct {
 
 	Bytes, CapacityBytes int64 // of the payloads after the decision; their bound, 0 for none
 
-	Stored, Share int64 // of OverShare: bytes stored of the flow, and how many may be
+	Stored, Share int64 // of OverShare: bytes stored of the flow, and their bound
 
-	RetryAfter time.Duration // until the job or batch fits, at least 1 ms; 0 when admitted, paused or it can never fit
-	NextSlot   time.Duration // until a departure frees capacity; 0 when the queue is empty, or when it is unknown
-	Rate       Rate          // the flow's drain rate, the first of its paces
+	// RetryAfter is the time until the job or batch fits, at least 1 ms. It is 0 when admitted,
+	// paused or if it can never fit.
+	RetryAfter time.Duration
+	// NextSlot is the time until a departure frees capacity; 0 when the queue is empty, or when it
+	// is unknown.
+	NextSlot time.Duration
+	Rate     Rate // the flow's drain rate, the first of its paces
 }
 
 // Admit decides whether the request enters the flow at now under the policy. The returned flow has

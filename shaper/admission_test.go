@@ -58,38 +58,82 @@ func TestAdmit(t *testing.T) {
 		{"into an idle flow", waiting(idle, 0, 1), ten(), job, nil,
 			shaper.Admission{Outcome: shaper.Admitted, Position: 1, Start: now, Depth: 1, Remaining: 9}},
 		{"behind a departure", waiting(sent(1, tenth), 0, 1), ten(), job, nil,
-			shaper.Admission{Outcome: shaper.Admitted, Position: 1, Start: in(100 * ms), Depth: 1, Remaining: 9, NextSlot: 60 * ms}},
+			shaper.Admission{
+				Outcome: shaper.Admitted, Position: 1, Start: in(100 * ms), Depth: 1, Remaining: 9,
+				NextSlot: 60 * ms,
+			}},
 		{"behind a queue", waiting(sent(1, tenth), 3, 1), ten(), job, nil,
-			shaper.Admission{Outcome: shaper.Admitted, Position: 4, Start: in(400 * ms), Depth: 4, Remaining: 6, NextSlot: 60 * ms}},
+			shaper.Admission{
+				Outcome: shaper.Admitted, Position: 4, Start: in(400 * ms), Depth: 4, Remaining: 6,
+				NextSlot: 60 * ms,
+			}},
 		{"behind a queue of cost 3", waiting(sent(1, tenth), 3, 3), ten(), job, nil,
-			shaper.Admission{Outcome: shaper.Admitted, Position: 4, Start: in(sec), Depth: 4, Remaining: 6, NextSlot: 60 * ms}},
-		{"its own cost does not delay it", waiting(sent(1, tenth), 1, 1), ten(), shaper.Request{Size: 1, Cost: 100}, nil,
-			shaper.Admission{Outcome: shaper.Admitted, Position: 2, Start: in(200 * ms), Depth: 2, Remaining: 8, NextSlot: 60 * ms}},
+			shaper.Admission{
+				Outcome: shaper.Admitted, Position: 4, Start: in(sec), Depth: 4, Remaining: 6,
+				NextSlot: 60 * ms,
+			}},
+		{"its own cost does not delay it", waiting(sent(1, tenth), 1, 1), ten(),
+			shaper.Request{Size: 1, Cost: 100}, nil,
+			shaper.Admission{
+				Outcome: shaper.Admitted, Position: 2, Start: in(200 * ms), Depth: 2, Remaining: 8,
+				NextSlot: 60 * ms,
+			}},
 		{"into the last place", waiting(sent(1, tenth), 9, 1), ten(), job, nil,
-			shaper.Admission{Outcome: shaper.Admitted, Position: 10, Start: in(sec), Depth: 10, Remaining: 0, NextSlot: 60 * ms}},
+			shaper.Admission{
+				Outcome: shaper.Admitted, Position: 10, Start: in(sec), Depth: 10, Remaining: 0,
+				NextSlot: 60 * ms,
+			}},
 		{"full", waiting(sent(1, tenth), 10, 1), ten(), job, nil,
-			shaper.Admission{Outcome: shaper.Full, Start: in(1100 * ms), Depth: 10, RetryAfter: 60 * ms, NextSlot: 60 * ms}},
-		{"full for a batch of two, with one place left", waiting(sent(1, tenth), 9, 1), ten(), shaper.Request{Size: 2, Cost: 1}, nil,
-			shaper.Admission{Outcome: shaper.Full, Start: in(1000 * ms), Depth: 9, Remaining: 1, RetryAfter: 60 * ms, NextSlot: 60 * ms}},
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(1100 * ms), Depth: 10, RetryAfter: 60 * ms, NextSlot: 60 * ms,
+			}},
+		{"full for a batch of two, with one place left", waiting(sent(1, tenth), 9, 1), ten(),
+			shaper.Request{Size: 2, Cost: 1}, nil,
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(1000 * ms), Depth: 9, Remaining: 1, RetryAfter: 60 * ms,
+				NextSlot: 60 * ms,
+			}},
 		{"a batch that fits exactly", waiting(sent(1, tenth), 7, 1), ten(), shaper.Request{Size: 3, Cost: 1}, nil,
-			shaper.Admission{Outcome: shaper.Admitted, Position: 8, Start: in(800 * ms), Depth: 8, Remaining: 2, NextSlot: 60 * ms}},
-		{"full for a batch of the whole capacity", waiting(sent(1, tenth), 10, 1), ten(), shaper.Request{Size: 10, Cost: 1}, nil,
-			shaper.Admission{Outcome: shaper.Full, Start: in(1100 * ms), Depth: 10, RetryAfter: 960 * ms, NextSlot: 60 * ms}},
-		{"a batch beyond the capacity never fits", waiting(idle, 0, 1), ten(), shaper.Request{Size: 11, Cost: 1}, nil,
+			shaper.Admission{
+				Outcome: shaper.Admitted, Position: 8, Start: in(800 * ms), Depth: 8, Remaining: 2,
+				NextSlot: 60 * ms,
+			}},
+		{"full for a batch of the whole capacity", waiting(sent(1, tenth), 10, 1), ten(),
+			shaper.Request{Size: 10, Cost: 1}, nil,
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(1100 * ms), Depth: 10, RetryAfter: 960 * ms,
+				NextSlot: 60 * ms,
+			}},
+		{"a batch beyond the capacity never fits", waiting(idle, 0, 1), ten(),
+			shaper.Request{Size: 11, Cost: 1}, nil,
 			shaper.Admission{Outcome: shaper.Full, Start: now, Remaining: 10}},
 		{"nothing fits into no capacity", waiting(idle, 0, 1), ten(capacity(0)), job, nil,
 			shaper.Admission{Outcome: shaper.Full, Start: now}},
 		{"far above a lowered capacity", waiting(sent(1, tenth), 25, 1), ten(), job, nil,
-			shaper.Admission{Outcome: shaper.Full, Start: in(2600 * ms), Depth: 25, RetryAfter: 1560 * ms, NextSlot: 60 * ms}},
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(2600 * ms), Depth: 25, RetryAfter: 1560 * ms,
+				NextSlot: 60 * ms,
+			}},
 		{"full of jobs of cost 3", waiting(sent(1, tenth), 10, 3), ten(), shaper.Request{Size: 2, Cost: 1}, nil,
-			shaper.Admission{Outcome: shaper.Full, Start: in(3100 * ms), Depth: 10, RetryAfter: 360 * ms, NextSlot: 60 * ms}},
-		{"the retry-after is rounded up to a millisecond", waiting(sent(1, pace("7/3s", 1)), 10, 1), ten(), job, nil,
-			shaper.Admission{Outcome: shaper.Full, Start: in(4714285 * time.Microsecond), Depth: 10, RetryAfter: 389 * ms, NextSlot: 388_571 * time.Microsecond}},
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(3100 * ms), Depth: 10, RetryAfter: 360 * ms,
+				NextSlot: 60 * ms,
+			}},
+		{"the retry-after is rounded up to a millisecond", waiting(sent(1, pace("7/3s", 1)), 10, 1), ten(),
+			job, nil,
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(4714285 * time.Microsecond), Depth: 10, RetryAfter: 389 * ms,
+				NextSlot: 388_571 * time.Microsecond,
+			}},
 		{"and is at least one", waiting(idle, 10, 1), ten(), job, nil,
 			shaper.Admission{Outcome: shaper.Full, Start: in(1040 * ms), Depth: 10, RetryAfter: ms}},
 		{"full while held", waiting(sent(1, tenth).Hold(in(sec), in(0)), 10, 1), ten(), job, nil,
-			shaper.Admission{Outcome: shaper.Full, Start: in(2000 * ms), Depth: 10, RetryAfter: 960 * ms, NextSlot: 960 * ms}},
-		{"no retry-after beyond every calendar", waiting(sent(1, pace("1/366d", 1)), 1000, 1), ten(capacity(1000)), shaper.Request{Size: 1000, Cost: 1}, nil,
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(2000 * ms), Depth: 10, RetryAfter: 960 * ms,
+				NextSlot: 960 * ms,
+			}},
+		{"no retry-after beyond every calendar", waiting(sent(1, pace("1/366d", 1)), 1000, 1),
+			ten(capacity(1000)), shaper.Request{Size: 1000, Cost: 1}, nil,
 			shaper.Admission{Outcome: shaper.Full, Depth: 1000, NextSlot: 366*24*time.Hour - at}},
 
 		{"paused", waiting(sent(1, tenth), 3, 1), ten(paused), job, nil,
@@ -99,35 +143,65 @@ func TestAdmit(t *testing.T) {
 
 		{"scheduled", waiting(sent(1, tenth), 0, 1), ten(), shaper.Request{Size: 1, Cost: 1, Delay: sec}, nil,
 			shaper.Admission{Outcome: shaper.Admitted, Start: now.Add(sec), Depth: 1, Remaining: 9}},
-		{"scheduled for sooner than the queue allows", waiting(sent(1, tenth), 5, 1), ten(), shaper.Request{Size: 1, Cost: 1, Delay: 10 * ms}, nil,
-			shaper.Admission{Outcome: shaper.Admitted, Start: in(600 * ms), Depth: 6, Remaining: 4, NextSlot: 60 * ms}},
-		{"full of scheduled jobs", shaper.Flow{Bucket: idle, Depth: 3}, ten(capacity(3)), job, late(sec, 2*sec, 3*sec),
+		{"scheduled for sooner than the queue allows", waiting(sent(1, tenth), 5, 1), ten(),
+			shaper.Request{Size: 1, Cost: 1, Delay: 10 * ms}, nil,
+			shaper.Admission{
+				Outcome: shaper.Admitted, Start: in(600 * ms), Depth: 6, Remaining: 4, NextSlot: 60 * ms,
+			}},
+		{"full of scheduled jobs", shaper.Flow{Bucket: idle, Depth: 3}, ten(capacity(3)), job,
+			late(sec, 2*sec, 3*sec),
 			shaper.Admission{Outcome: shaper.Full, Start: now, Depth: 3, RetryAfter: 960 * ms}},
-		{"full of scheduled jobs, for two", shaper.Flow{Bucket: idle, Depth: 3}, ten(capacity(3)), shaper.Request{Size: 2, Cost: 1}, late(sec, 2*sec, 3*sec),
+		{"full of scheduled jobs, for two", shaper.Flow{Bucket: idle, Depth: 3}, ten(capacity(3)),
+			shaper.Request{Size: 2, Cost: 1}, late(sec, 2*sec, 3*sec),
 			shaper.Admission{Outcome: shaper.Full, Start: now, Depth: 3, RetryAfter: 1960 * ms}},
-		{"full of a job scheduled for sooner than the pace allows", shaper.Flow{Bucket: sent(1, tenth), Depth: 1}, ten(capacity(1)), job, late(50 * ms),
+		{"full of a job scheduled for sooner than the pace allows",
+			shaper.Flow{Bucket: sent(1, tenth), Depth: 1}, ten(capacity(1)), job, late(50 * ms),
 			shaper.Admission{Outcome: shaper.Full, Start: in(100 * ms), Depth: 1, RetryAfter: 60 * ms}},
-		{"more than the queued jobs must leave", shaper.Flow{Bucket: sent(1, tenth), Depth: 3, Queued: 2, Cost: 2}, ten(capacity(3)),
+		{"more than the queued jobs must leave", shaper.Flow{
+			Bucket: sent(1, tenth), Depth: 3, Queued: 2, Cost: 2,
+		}, ten(capacity(3)),
 			shaper.Request{Size: 3, Cost: 1}, late(sec),
-			shaper.Admission{Outcome: shaper.Full, Start: in(300 * ms), Depth: 3, RetryAfter: 960 * ms, NextSlot: 60 * ms}},
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(300 * ms), Depth: 3, RetryAfter: 960 * ms, NextSlot: 60 * ms,
+			}},
 		{"jobs scheduled for one instant leave one by one", shaper.Flow{Bucket: idle, Depth: 5}, ten(capacity(5)),
 			shaper.Request{Size: 5, Cost: 1}, late(sec, sec, sec, sec, sec),
 			shaper.Admission{Outcome: shaper.Full, Start: now, Depth: 5, RetryAfter: 1360 * ms}},
 
-		{"a deadline met to the microsecond", waiting(sent(1, tenth), 3, 1), ten(), shaper.Request{Size: 1, Cost: 1, MaxWait: 360 * ms}, nil,
-			shaper.Admission{Outcome: shaper.Admitted, Position: 4, Start: in(400 * ms), Depth: 4, Remaining: 6, NextSlot: 60 * ms}},
-		{"and missed by one", waiting(sent(1, tenth), 3, 1), ten(), shaper.Request{Size: 1, Cost: 1, MaxWait: 360*ms - time.Microsecond}, nil,
-			shaper.Admission{Outcome: shaper.DeadlineUnreachable, Start: in(400 * ms), Depth: 3, Remaining: 7, NextSlot: 60 * ms}},
-		{"a deadline before the job is eligible", waiting(idle, 0, 1), ten(), shaper.Request{Size: 1, Cost: 1, Delay: sec, MaxWait: 999 * ms}, nil,
+		{"a deadline met to the microsecond", waiting(sent(1, tenth), 3, 1), ten(),
+			shaper.Request{Size: 1, Cost: 1, MaxWait: 360 * ms}, nil,
+			shaper.Admission{
+				Outcome: shaper.Admitted, Position: 4, Start: in(400 * ms), Depth: 4, Remaining: 6,
+				NextSlot: 60 * ms,
+			}},
+		{"and missed by one", waiting(sent(1, tenth), 3, 1), ten(), shaper.Request{
+			Size: 1, Cost: 1, MaxWait: 360*ms - time.Microsecond,
+		}, nil,
+			shaper.Admission{
+				Outcome: shaper.DeadlineUnreachable, Start: in(400 * ms), Depth: 3, Remaining: 7,
+				NextSlot: 60 * ms,
+			}},
+		{"a deadline before the job is eligible", waiting(idle, 0, 1), ten(), shaper.Request{
+			Size: 1, Cost: 1, Delay: sec, MaxWait: 999 * ms,
+		}, nil,
 			shaper.Admission{Outcome: shaper.DeadlineUnreachable, Start: now.Add(sec), Remaining: 10}},
-		{"a deadline before the end of a hold", waiting(sent(1, tenth).Hold(in(sec), in(0)), 0, 1), ten(), shaper.Request{Size: 1, Cost: 1, MaxWait: 900 * ms}, nil,
+		{"a deadline before the end of a hold", waiting(sent(1, tenth).Hold(in(sec), in(0)), 0, 1), ten(),
+			shaper.Request{Size: 1, Cost: 1, MaxWait: 900 * ms}, nil,
 			shaper.Admission{Outcome: shaper.DeadlineUnreachable, Start: in(sec), Remaining: 10}},
-		{"a deadline and no estimate", waiting(sent(1, pace("1/366d", 1)), 1000, 1), ten(capacity(2000)), shaper.Request{Size: 1, Cost: 1, MaxWait: shaper.MaxPeriod}, nil,
-			shaper.Admission{Outcome: shaper.DeadlineUnreachable, Depth: 1000, Remaining: 1000, NextSlot: 366*24*time.Hour - at}},
-		{"never said while paused", waiting(sent(1, tenth), 3, 1), ten(paused), shaper.Request{Size: 1, Cost: 1, MaxWait: ms}, nil,
+		{"a deadline and no estimate", waiting(sent(1, pace("1/366d", 1)), 1000, 1), ten(capacity(2000)),
+			shaper.Request{Size: 1, Cost: 1, MaxWait: shaper.MaxPeriod}, nil,
+			shaper.Admission{
+				Outcome: shaper.DeadlineUnreachable, Depth: 1000, Remaining: 1000,
+				NextSlot: 366*24*time.Hour - at,
+			}},
+		{"never said while paused", waiting(sent(1, tenth), 3, 1), ten(paused),
+			shaper.Request{Size: 1, Cost: 1, MaxWait: ms}, nil,
 			shaper.Admission{Outcome: shaper.Admitted, Position: 4, Depth: 4, Remaining: 6}},
-		{"full comes before the deadline", waiting(sent(1, tenth), 10, 1), ten(), shaper.Request{Size: 1, Cost: 1, MaxWait: ms}, nil,
-			shaper.Admission{Outcome: shaper.Full, Start: in(1100 * ms), Depth: 10, RetryAfter: 60 * ms, NextSlot: 60 * ms}},
+		{"full comes before the deadline", waiting(sent(1, tenth), 10, 1), ten(),
+			shaper.Request{Size: 1, Cost: 1, MaxWait: ms}, nil,
+			shaper.Admission{
+				Outcome: shaper.Full, Start: in(1100 * ms), Depth: 10, RetryAfter: 60 * ms, NextSlot: 60 * ms,
+			}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			flow, got := shaper.Admit(tt.flow, tt.policy, now, tt.request, tt.later)
@@ -192,7 +266,8 @@ func TestBound(t *testing.T) {
 				} else if diff := cmp.Diff(before, after); diff != "" {
 					t.Fatalf("a refusal changed the flow:\n%s", diff)
 				}
-				if a.Outcome != shaper.Full && a.RetryAfter != 0 || a.RetryAfter%ms != 0 || a.RetryAfter < 0 || a.NextSlot < 0 {
+				if a.Outcome != shaper.Full && a.RetryAfter != 0 || a.RetryAfter%ms != 0 ||
+					a.RetryAfter < 0 || a.NextSlot < 0 {
 					t.Fatalf("%+v", a)
 				}
 				if a.Depth != after.Depth || a.Remaining != max(0, p.Capacity-after.Depth) {
@@ -256,7 +331,8 @@ func TestRetryAfterIsExact(t *testing.T) {
 		var later []shaper.Instant
 		eligible := now
 		for range scheduled {
-			eligible = eligible.Add(micros(rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, 5_000_000)).Draw(t, "apart")))
+			eligible = eligible.Add(micros(rapid.OneOf(rapid.Just(int64(0)),
+				rapid.Int64Range(0, 5_000_000)).Draw(t, "apart")))
 			later = append(later, eligible)
 		}
 		f := waiting(b, queued, cost)
@@ -281,7 +357,8 @@ func TestRetryAfterIsExact(t *testing.T) {
 	t.Run("queued jobs", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			queued := rapid.Int64Range(1, 30).Draw(t, "queued")
-			exact(t, queued, rapid.Int64Range(0, 3).Draw(t, "scheduled"), rapid.Int64Range(1, queued).Draw(t, "needed"))
+			exact(t, queued, rapid.Int64Range(0, 3).Draw(t, "scheduled"),
+				rapid.Int64Range(1, queued).Draw(t, "needed"))
 		})
 	})
 	t.Run("the first of the scheduled jobs", func(t *testing.T) {
@@ -313,7 +390,8 @@ func TestArrivalsAtTheRate(t *testing.T) {
 					f.Depth, f.Queued, f.Cost = f.Depth-1, f.Queued-1, f.Cost-1
 				}
 				var a shaper.Admission
-				if f, a = shaper.Admit(f, p, now, shaper.Request{Size: 1, Cost: 1}, nil); a.Outcome != shaper.Admitted || a.Start != now {
+				if f, a = shaper.Admit(f, p, now, shaper.Request{Size: 1, Cost: 1},
+					nil); a.Outcome != shaper.Admitted || a.Start != now {
 					t.Fatalf("arrival %d at %v: %+v", i, now.Sub(start), a)
 				}
 			}

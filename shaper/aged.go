@@ -25,8 +25,8 @@ func (a Aged) Add(now Instant, length time.Duration, bytes int64) Aged {
 	return a
 }
 
-// Left is how many bytes are still there, where those of the window before came evenly. In doubles,
-// as in the script.
+// Left returns the bytes that are still there, if those of the window before came evenly. It
+// computes in doubles, as the script does.
 func (a Aged) Left(now Instant, length time.Duration) int64 {
 	part := func(bytes int64, left time.Duration) int64 {
 		return int64(math.Floor(float64(bytes) * (float64(left.Microseconds()) / float64(length.Microseconds()))))

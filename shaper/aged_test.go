@@ -36,7 +36,9 @@ func TestAgedBurst(t *testing.T) {
 	const length = time.Hour
 	start := shaper.Instant(1_000_000_000_000)
 	a := shaper.Aged{}.Add(start, length, 500)
-	for after, want := range map[time.Duration]int64{0: 500, length - time.Microsecond: 500, 3 * length / 2: 250, 2 * length: 0} {
+	for after, want := range map[time.Duration]int64{
+		0: 500, length - time.Microsecond: 500, 3 * length / 2: 250, 2 * length: 0,
+	} {
 		if left := a.Left(start.Add(after), length); left != want {
 			t.Errorf("%d left after %v, want %d", left, after, want)
 		}

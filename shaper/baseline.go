@@ -8,18 +8,17 @@ import (
 	"strings"
 )
 
-// Sources of a setting, the strongest first. Between file and default is a tier, whose source
-// is SourceTier and its name.
+// Sources of a setting, the strongest first.
 const (
-	SourceAPI     = "api"
-	SourceFile    = "file"
-	SourceTier    = "tier:"
-	SourceDefault = "default"
+	SourceAPI     = "api"        // a change at run time
+	SourceFile    = "file"       // the tenant in the configuration file
+	SourceTier    = "tier:"      // and the name of the tier
+	SourceDefault = "default"    // the defaults
 	SourceClaim   = "credential" // of the tier alone
 )
 
-// Baseline is the settings of tenants without settings of their own: defaults, and tiers
-// that a tenant may be in.
+// Baseline holds the settings of tenants without settings of their own: the defaults, and the tiers
+// that a tenant may have.
 type Baseline struct {
 	Defaults Policy
 	Routes   map[string]Overrides    // defaults of a route's flows
@@ -112,7 +111,7 @@ type Statements struct {
 	API     Overrides
 }
 
-// Tier is the tier that the tenant is in, and its source. Empty is none.
+// Tier returns the tier of the tenant and its source; both are empty for none.
 func (s Statements) Tier() (name, source string) {
 	switch {
 	case s.API.Tier != nil:
@@ -125,30 +124,30 @@ func (s Statements) Tier() (name, source string) {
 	return "", SourceDefault
 }
 
-// Resolve is the policy of a tenant's flow with the route, and the source of each of its settings.
-// The empty route is any route without settings of its own.
+// Resolve returns the policy of a tenant's flow with the route, and the source of each of its
+// settings. The empty route is any route without settings of its own.
 //
-// Settings of a route outrank those of all routes; within each, the API outranks the file's
-// tenant, that the tier, and that the defaults. Paused alone adds up: a flow is paused when its
-// tenant is or when its route is.
+// Settings of a route outrank those of all routes. Within each, the API outranks the tenant in the
+// file, which outranks its tier, which outranks the defaults. Paused alone adds up: a flow is
+// paused when its tenant is or when its route is.
 func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string) {
 	tier, _ := s.Tier()
 	layers := []struct {
-		source string
-		says   Overrides
+		source    string
+		overrides Overrides
 	}{{SourceTier + tier, b.Tiers[tier]}, {SourceFile, s.File}, {SourceAPI, s.API}}
 	p, sources := b.Defaults, map[string]string{}
 	for _, name := range Settings() {
 		sources[name] = SourceDefault
 	}
-	lay := func(source string, says Overrides) {
-		p = says.Over(p)
-		for _, name := range says.Set() {
+	lay := func(source string, overrides Overrides) {
+		p = overrides.Over(p)
+		for _, name := range overrides.Set() {
 			sources[name] = source
 		}
 	}
 	for _, l := range layers {
-		lay(l.source, l.says)
+		lay(l.source, l.overrides)
 	}
 	if route == "" {
 		return p, sources
@@ -156,7 +155,7 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 	paused, by := p.Paused, sources["paused"]
 	lay(SourceDefault, b.Routes[route])
 	for _, l := range layers {
-		lay(l.source, l.says.Routes[route])
+		lay(l.source, l.overrides.Routes[route])
 	}
 	if paused {
 		p.Paused, sources["paused"] = true, by
@@ -168,9 +167,9 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 // unknown one, the empty route any route without settings of its own.
 type Class struct{ Tier, Route string }
 
-// Policies resolves the policies of all flows that a tenant may have, whatever tier its credential
-// claims. The policy of a flow that claims the tier T and has the route R is that of the first of
-// these classes that is there: T and R, T alone, R alone, neither.
+// Policies returns the policies of all flows that a tenant may have, for every tier that its
+// credential may claim. A flow that claims the tier T and has the route R obeys the first of these
+// classes that is in the map: T and R, T alone, R alone, neither.
 func (b Baseline) Policies(s Statements) map[Class]Policy {
 	tiers := []string{""}
 	s.Claimed = ""
@@ -201,17 +200,17 @@ func (b Baseline) classRoutes(s Statements) []string {
 func (b Baseline) Mentioned(s Statements) []string {
 	tier, _ := s.Tier()
 	routes := map[string]bool{}
-	for _, says := range []map[string]Overrides{b.Routes, b.Tiers[tier].Routes, s.File.Routes, s.API.Routes} {
-		for name := range says {
+	sources := []map[string]Overrides{b.Routes, b.Tiers[tier].Routes, s.File.Routes, s.API.Routes}
+	for _, source := range sources {
+		for name := range source {
 			routes[name] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(routes))
 }
 
-// Validate returns every setting of the policies that result which is out of bounds, and a tier
-// that there is not. The result is of type Problems. A claimed tier may be unknown: it is none
-// then.
+// Validate returns every setting of the resulting policies that is out of bounds, and a tier that
+// does not exist. The result is of type Problems. A claimed tier may be unknown: it counts as none.
 func (b Baseline) Validate(s Statements) error {
 	var ps Problems
 	if tier, source := s.Tier(); tier != "" && source != SourceClaim {

@@ -36,25 +36,41 @@ func TestPrecedenceOfSources(t *testing.T) {
 		{"nothing is said", Statements{}, "", perSecond(10), 1000, nil},
 		{"a route of the defaults", Statements{}, "login", fiveAMinute, 1000, nil},
 		{"another route", Statements{}, "orders", perSecond(10), 1000, nil},
-		{"a claimed tier", Statements{Claimed: "free"}, "", perSecond(1), 10, map[string]string{"rate": "tier:free", "capacity": "tier:free"}},
-		{"a claimed tier that there is not", Statements{Claimed: "gold"}, "", perSecond(10), 1000, nil},
-		{"the file's tier outranks the claimed one", Statements{Claimed: "free", File: Overrides{Tier: new("pro")}}, "", perSecond(50), 1000,
-			map[string]string{"rate": "tier:pro"}},
-		{"the API's outranks both", Statements{Claimed: "pro", File: Overrides{Tier: new("pro")}, API: Overrides{Tier: new("free")}}, "", perSecond(1), 10,
+		{"a claimed tier", Statements{Claimed: "free"}, "", perSecond(1), 10,
 			map[string]string{"rate": "tier:free", "capacity": "tier:free"}},
-		{"out of the tier by the API", Statements{Claimed: "pro", API: Overrides{Tier: new("")}}, "", perSecond(10), 1000, nil},
-		{"the file's tenant outranks the tier", Statements{File: Overrides{Tier: new("free"), Rate: new(perSecond(7))}}, "", perSecond(7), 10,
+		{"a claimed tier that there is not", Statements{Claimed: "gold"}, "", perSecond(10), 1000, nil},
+		{"the file's tier outranks the claimed one", Statements{
+			Claimed: "free", File: Overrides{Tier: new("pro")},
+		}, "", perSecond(50), 1000,
+			map[string]string{"rate": "tier:pro"}},
+		{"the API's outranks both", Statements{
+			Claimed: "pro", File: Overrides{Tier: new("pro")}, API: Overrides{Tier: new("free")},
+		}, "", perSecond(1), 10,
+			map[string]string{"rate": "tier:free", "capacity": "tier:free"}},
+		{"out of the tier by the API", Statements{Claimed: "pro", API: Overrides{Tier: new("")}}, "",
+			perSecond(10), 1000, nil},
+		{"the file's tenant outranks the tier", Statements{File: Overrides{
+			Tier: new("free"), Rate: new(perSecond(7)),
+		}}, "", perSecond(7), 10,
 			map[string]string{"rate": "file", "capacity": "tier:free"}},
-		{"the API outranks the file", Statements{File: Overrides{Rate: new(perSecond(7)), Capacity: new(int64(8))}, API: Overrides{Rate: new(perSecond(9))}}, "",
+		{"the API outranks the file", Statements{
+			File: Overrides{Rate: new(perSecond(7)), Capacity: new(int64(8))},
+			API:  Overrides{Rate: new(perSecond(9))},
+		}, "",
 			perSecond(9), 8, map[string]string{"rate": "api", "capacity": "file"}},
-		{"a route outranks what the API says in general", Statements{API: Overrides{Rate: new(perSecond(9)), Capacity: new(int64(3))}}, "login",
+		{"a route outranks what the API says in general", Statements{API: Overrides{
+			Rate: new(perSecond(9)), Capacity: new(int64(3)),
+		}}, "login",
 			fiveAMinute, 3, map[string]string{"capacity": "api"}},
-		{"the tenant's route outranks that of the defaults", Statements{File: Overrides{Routes: login(Overrides{Rate: new(perSecond(2))})}}, "login",
+		{"the tenant's route outranks that of the defaults",
+			Statements{File: Overrides{Routes: login(Overrides{Rate: new(perSecond(2))})}}, "login",
 			perSecond(2), 1000, map[string]string{"rate": "file"}},
 		{"the API's route outranks the file's", Statements{
-			File: Overrides{Routes: login(Overrides{Rate: new(perSecond(2))})}, API: Overrides{Routes: login(Overrides{Rate: new(perSecond(3))})},
+			File: Overrides{Routes: login(Overrides{Rate: new(perSecond(2))})},
+			API:  Overrides{Routes: login(Overrides{Rate: new(perSecond(3))})},
 		}, "login", perSecond(3), 1000, map[string]string{"rate": "api"}},
-		{"a tier's route", Statements{Claimed: "pro"}, "login", fiveAMinute, 1000, map[string]string{"burst": "tier:pro"}},
+		{"a tier's route", Statements{Claimed: "pro"}, "login", fiveAMinute, 1000,
+			map[string]string{"burst": "tier:pro"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, sources := standing().Resolve(c.says, c.route)
@@ -91,12 +107,20 @@ func TestPausesAddUp(t *testing.T) {
 		{"neither", Statements{}, false, "default"},
 		{"the tenant", Statements{API: Overrides{Paused: on}}, true, "api"},
 		{"the route", Statements{File: Overrides{Routes: login(Overrides{Paused: on})}}, true, "file"},
-		{"the tenant, though the route is not", Statements{File: Overrides{Paused: on}, API: Overrides{Routes: login(Overrides{Paused: off})}}, true, "file"},
-		{"the route, though the tenant is resumed", Statements{API: Overrides{Paused: off, Routes: login(Overrides{Paused: on})}}, true, "api"},
-		{"the route is resumed", Statements{File: Overrides{Routes: login(Overrides{Paused: on})}, API: Overrides{Routes: login(Overrides{Paused: off})}}, false, "api"},
+		{"the tenant, though the route is not", Statements{
+			File: Overrides{Paused: on}, API: Overrides{Routes: login(Overrides{Paused: off})},
+		}, true, "file"},
+		{"the route, though the tenant is resumed", Statements{API: Overrides{
+			Paused: off, Routes: login(Overrides{Paused: on}),
+		}}, true, "api"},
+		{"the route is resumed", Statements{
+			File: Overrides{Routes: login(Overrides{Paused: on})},
+			API:  Overrides{Routes: login(Overrides{Paused: off})},
+		}, false, "api"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if p, sources := standing().Resolve(c.says, "login"); p.Paused != c.paused || sources["paused"] != c.source {
+			p, sources := standing().Resolve(c.says, "login")
+			if p.Paused != c.paused || sources["paused"] != c.source {
 				t.Errorf("paused %v by %s, want %v by %s", p.Paused, sources["paused"], c.paused, c.source)
 			}
 		})
@@ -114,12 +138,15 @@ func TestStatementsAreChecked(t *testing.T) {
 		{"all is well", standing(), Statements{Claimed: "pro", File: Overrides{Tier: new("free")}}, ""},
 		{"a claimed tier may be unknown", standing(), Statements{Claimed: "gold"}, ""},
 		{"no tier", standing(), Statements{API: Overrides{Tier: new("")}}, ""},
-		{"a tier that there is not", standing(), Statements{API: Overrides{Tier: new("gold")}}, `tier: "gold": must be one of free, pro`},
-		{"a tier where there is none", Baseline{Defaults: DefaultPolicy()}, Statements{File: Overrides{Tier: new("gold")}},
+		{"a tier that there is not", standing(), Statements{API: Overrides{Tier: new("gold")}},
+			`tier: "gold": must be one of free, pro`},
+		{"a tier where there is none", Baseline{Defaults: DefaultPolicy()},
+			Statements{File: Overrides{Tier: new("gold")}},
 			`tier: "gold": must be a tier of the configuration file, which has none`},
 		{"a route", standing(), Statements{API: Overrides{Routes: map[string]Overrides{"login": tooMuch}}},
 			"routes.login.capacity: -1: must be a whole number from 0 to 1000000000"},
-		{"said once, though each route has it", standing(), Statements{API: tooMuch}, "capacity: -1: must be a whole number from 0 to 1000000000"},
+		{"said once, though each route has it", standing(), Statements{API: tooMuch},
+			"capacity: -1: must be a whole number from 0 to 1000000000"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""

@@ -10,10 +10,10 @@ import (
 // "never" or "none".
 type Instant int64
 
-// InstantOf is t as an instant, rounded down.
+// InstantOf returns t as an instant, rounded down to microseconds.
 func InstantOf(t time.Time) Instant { return Instant(t.UnixMicro()) }
 
-// Time is the instant in UTC; the zero time for 0.
+// Time returns the instant in UTC; the zero time for 0.
 func (i Instant) Time() time.Time {
 	if i == 0 {
 		return time.Time{}
@@ -21,10 +21,10 @@ func (i Instant) Time() time.Time {
 	return time.UnixMicro(int64(i)).UTC()
 }
 
-// Add is the instant d later, d rounded down to whole microseconds.
+// Add returns the instant d later; d is rounded down to whole microseconds.
 func (i Instant) Add(d time.Duration) Instant { return i + Instant(d.Microseconds()) }
 
-// Sub is the time from j to i.
+// Sub returns the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i-j) * time.Microsecond }
 
 // Slack is how late a poll may be and still keep the grid of stamps; a later poll restarts the
@@ -43,16 +43,18 @@ type Cell struct {
 	Rem int64
 }
 
-// Bucket is the pacing state of a flow: GCRA (ITU-T I.371) per pace, turned from judging arrivals
-// to scheduling departures. The methods return a new bucket and leave the old one alone.
+// Bucket is the pacing state of a flow: GCRA (ITU-T I.371) for each pace, used to schedule
+// departures instead of policing arrivals. The methods return a new bucket and do not change the
+// old one.
 type Bucket struct {
-	Cells     []Cell
-	Last      Instant // the last stamp given
-	Ready     Instant // when an admission or give-back into an empty queue, a resume or a retune last made the flow ready
-	HeldUntil Instant // the upstream asked for a pause until then
-	// After a hold the flow climbs back to its rate: Share is the part of it in force at the hold's
-	// end, in millionths, 0 for all of it, and Spaced the instant before which that lets nothing
-	// leave.
+	Cells []Cell
+	Last  Instant // the last stamp given
+	// Ready is when an admission or give-back into an empty queue, a resume or a retune last made
+	// the flow ready.
+	Ready     Instant
+	HeldUntil Instant // the upstream requested a pause until then
+	// After a hold the flow returns to its rate step by step. Share is the part of the rate in
+	// force at the end of the hold, in millionths, 0 for all of it. Nothing leaves before Spaced.
 	Share  int64
 	Spaced Instant
 }
@@ -65,7 +67,7 @@ const (
 	shareRegain = 20 // µs for each millionth: a twentieth of the rate per second
 )
 
-// NewBucket is the bucket of a flow that has never sent anything.
+// NewBucket returns the bucket of a flow that has never sent anything.
 func NewBucket(paces []Pace) Bucket {
 	b := Bucket{Cells: make([]Cell, len(paces))}
 	for i, p := range paces {
@@ -94,11 +96,12 @@ const (
 // in the script.
 func (p Pace) mostCharged() float64 {
 	period, limit := float64(p.Rate.Period.Microseconds()), float64(p.Rate.Limit)
-	span := min(float64(chargeSpan.Microseconds()), float64(maxHorizon.Microseconds())-float64(float64(p.Burst)*period)/limit)
+	span := min(float64(chargeSpan.Microseconds()),
+		float64(maxHorizon.Microseconds())-float64(float64(p.Burst)*period)/limit)
 	return max(leastCharge, math.Floor(float64(span/period)*limit))
 }
 
-// Charged is the part of a cost that the pace charges, in intervals.
+// Charged returns the part of a cost that the pace charges, in intervals.
 func (p Pace) Charged(cost int64) int64 {
 	if cost <= leastCharge {
 		return cost
@@ -137,11 +140,11 @@ func (b Bucket) share(at Instant) int64 {
 	return min(shareAll, b.Share+max(0, floorDiv(int64(at-b.HeldUntil), shareRegain)))
 }
 
-// Pace is the part of its rate that the flow has at an instant, from 1/16 to 1.
+// Pace returns the part of its rate that the flow has at an instant, from 1/16 to 1.
 func (b Bucket) Pace(at Instant) float64 { return float64(b.share(at)) / shareAll }
 
-// Earliest is E = max(L, ready, every e): the instant at which the next job may leave, in the past
-// for a late poll.
+// Earliest returns the instant at which the next job may leave: the latest of the last stamp, Ready
+// and the earliest instant of every pace. It is in the past for a late poll.
 func (b Bucket) Earliest() Instant {
 	return max(b.grid(), b.Ready, b.HeldUntil)
 }
@@ -157,9 +160,9 @@ func (b Bucket) grid() Instant {
 
 // Stamp returns the stamp of a job that is eligible since the given instant. from is the earliest
 // stamp that can still be kept: now, or later where the worker is far away. A job that the paces
-// hold back keeps its place on their grid while that is at most Slack before from; otherwise the
-// missed slots are gone and never bunched. A job that only had to become ready has no grid to keep:
-// it starts one, at from if it was ready earlier.
+// hold back keeps its slot on their grid while that is at most Slack before from. Older slots are
+// lost, never bunched. A job that only had to become ready has no grid: it starts one, at from if
+// it was ready earlier.
 func (b Bucket) Stamp(eligible, from Instant) Instant {
 	grid, ready := b.grid(), max(b.Ready, b.HeldUntil, eligible)
 	switch {
@@ -185,13 +188,14 @@ func (b Bucket) Depart(stamp Instant, cost int64) Bucket {
 	}
 	first := b.Cells[0]
 	// In doubles, in the same order as in the script.
-	space := math.Ceil(float64(cost) * float64(first.period()) / float64(first.Rate.Limit) * shareAll / float64(share))
+	intervals := float64(cost) * float64(first.period()) / float64(first.Rate.Limit)
+	space := math.Ceil(intervals * shareAll / float64(share))
 	b.Spaced = stamp + Instant(min(float64(MaxPeriod.Microseconds()), space))
 	return b
 }
 
-// Refund gives back the slot of a job that was stamped but never departed, when it was the last one
-// stamped; otherwise its slot is gone.
+// Refund gives back the slot of a job that was stamped and never departed, if it was the last one
+// stamped; otherwise the slot is lost.
 func (b Bucket) Refund(stamp Instant, cost int64) Bucket {
 	if stamp != b.Last {
 		return b
@@ -210,11 +214,10 @@ func (b Bucket) Rewind(first Instant, cost int64) Bucket {
 	return b
 }
 
-// Retune lays new paces over the bucket at now and reports whether anything changed. A pace that
-// stays keeps its state at any place in the list. The wait that a changed pace had left since
-// the last stamp is scaled by T'/T, so a backlog obeys at once and never bursts; an added pace
-// starts one interval after the last stamp. What changed and what is left of the old paces is
-// paired in order.
+// Retune applies new paces to the bucket at now and reports whether anything changed. A pace that
+// stays keeps its state wherever it is in the list. The wait that a changed pace had left since the
+// last stamp is scaled by T'/T, so a backlog obeys at once and never bursts. An added pace starts
+// one interval after the last stamp. Changed and removed paces are paired in order.
 func (b Bucket) Retune(paces []Pace, now Instant) (Bucket, bool) {
 	same := len(paces) == len(b.Cells)
 	for i := 0; same && i < len(paces); i++ {
@@ -262,7 +265,8 @@ func (c Cell) retune(p Pace, last Instant) Cell {
 	before := float64(c.TAT-last) + float64(c.Rem-(c.Burst-1)*c.period())/float64(c.Rate.Limit)
 	period := p.Rate.Period.Microseconds()
 	ratio := float64(float64(period)*float64(c.Rate.Limit)) / float64(float64(c.period())*float64(p.Rate.Limit))
-	after := math.Ceil(min(float64(before*ratio), float64(p.mostCharged()*float64(period))/float64(p.Rate.Limit)))
+	after := math.Ceil(min(float64(before*ratio),
+		float64(p.mostCharged()*float64(period))/float64(p.Rate.Limit)))
 	tolerance := Cell{Pace: p}.move(p.Burst - 1)
 	if after+float64(tolerance.TAT) < 0 {
 		return Cell{Pace: p, TAT: last}
@@ -271,9 +275,9 @@ func (c Cell) retune(p Pace, last Instant) Cell {
 	return tolerance
 }
 
-// Hold keeps the flow from leaving anything before until; an earlier end than the one in force
-// changes nothing. It halves the share of the rate that is in force afterwards, down to a
-// sixteenth; of several holds at once only the first does.
+// Hold stops all departures of the flow until the given instant; an earlier end than the one in
+// force changes nothing. It halves the share of the rate that is in force afterwards, down to a
+// sixteenth. Of several holds at once only the first does.
 func (b Bucket) Hold(until, now Instant) Bucket {
 	if b.HeldUntil <= now {
 		b.Share = max(shareLeast, b.share(now)/2)
@@ -285,10 +289,10 @@ func (b Bucket) Hold(until, now Instant) Bucket {
 // PutOffMost bounds what PutOff delays a flow by.
 const PutOffMost = time.Second
 
-// PutOff delays a flow whose worker has no slot for it now: by an eighth of the time since its last
-// departure, at most PutOffMost, so that many flows of a hanging upstream cost few polls. The least
-// delay is half the horizon. Since a worker polls half a horizon before the next stamp, another
-// worker that has slots can still give that stamp.
+// PutOff delays a flow whose worker has no slot for it, so that many flows of a hanging upstream
+// cost few polls. The delay is an eighth of the time since its last departure, at least half the
+// horizon and at most PutOffMost. A worker polls half a horizon before the next stamp, so another
+// worker with slots can still give that stamp.
 func (b Bucket) PutOff(now Instant, horizon time.Duration) Bucket {
 	rest := max(Instant(horizon.Microseconds()/2), min(Instant(PutOffMost.Microseconds()), (now-b.Last)/8))
 	return b.MarkReady(now + rest)
@@ -309,10 +313,10 @@ const (
 	trialTolerated = 20                 // departures per refusal that are still no overload
 )
 
-// Refuse counts that the upstream refused a job of the flow as too much, without saying for how
-// long. departed counts the flow's departures so far. Once a trial has seen enough, the share of
-// the rate falls by the part that was refused, at most by half, and climbs again as after a hold.
-// So the flow stays close to what the upstream takes.
+// Refuse counts that the upstream refused a job of the flow because of its load, without a time to
+// wait. departed is the number of departures of the flow so far. Once a trial has enough of them,
+// the share of the rate falls by the refused part, at most by half, and grows again as after a
+// hold. So the flow stays close to what the upstream accepts.
 func (b Bucket) Refuse(t Trial, departed int64, now Instant) (Bucket, Trial) {
 	age, departures := now-t.Since, departed-t.Departed
 	if t.Since == 0 || departures < 0 || age > 3*trialSpan && departures > 3*trialLeast {
@@ -337,8 +341,8 @@ func (b Bucket) MarkReady(now Instant) Bucket {
 	return b
 }
 
-// Start estimates when a job leaves that has the given cost waiting before it, if nothing changes;
-// 0 when that is beyond every calendar.
+// Start estimates when a job leaves that has the given cost, in intervals, waiting before it, if
+// nothing changes; 0 when that is later than every date.
 func (b Bucket) Start(ahead int64, now Instant) Instant {
 	first := max(b.Earliest(), now)
 	start := first
@@ -349,7 +353,8 @@ func (b Bucket) Start(ahead int64, now Instant) Instant {
 		}
 		// In doubles, as in the script: cost × period may pass 2⁵³ for slow flows, where a
 		// microsecond does not matter.
-		wait := math.Floor((float64(rem) + float64(float64(ahead-c.Burst+1)*float64(c.period()))) / float64(c.Rate.Limit))
+		wait := math.Floor((float64(rem) +
+			float64(float64(ahead-c.Burst+1)*float64(c.period()))) / float64(c.Rate.Limit))
 		if float64(base)+wait > float64(farthest) {
 			return 0
 		}

@@ -72,7 +72,8 @@ func retuned(t *rapid.T, old []shaper.Pace, moves bool) []shaper.Pace {
 			next = append(next, p)
 		}
 	}
-	if added := paces().Draw(t, "added"); rapid.IntRange(0, 3).Draw(t, "add") == 0 && !slices.Contains(append(next, old...), added) {
+	added := paces().Draw(t, "added")
+	if rapid.IntRange(0, 3).Draw(t, "add") == 0 && !slices.Contains(append(next, old...), added) {
 		next = append(next, added)
 	}
 	if moves {
@@ -89,7 +90,8 @@ func history(t *rapid.T, moves bool) []segment {
 	now := start
 	for range rapid.IntRange(1, 60).Draw(t, "steps") {
 		s := &segments[len(segments)-1]
-		switch rapid.SampledFrom([]string{"leave", "leave", "leave", "leave", "leave", "leave", "release", "hold", "ready", "retune"}).Draw(t, "step") {
+		switch rapid.SampledFrom([]string{"leave", "leave", "leave", "leave", "leave", "leave", "release",
+			"hold", "ready", "retune"}).Draw(t, "step") {
 		case "leave":
 			next := pollAt(t, b, now)
 			if next > endOfHistory {
@@ -154,7 +156,8 @@ func TestStampsConform(t *testing.T) {
 					feed(m, kept.departures)
 				}
 				if !m.conforms() {
-					t.Fatalf("τ* = %s µs of %v burst %d over segments %d to %d of %+v", m.tau().FloatString(3), p.Rate, p.Burst, from, i, segments)
+					t.Fatalf("τ* = %s µs of %v burst %d over segments %d to %d of %+v",
+						m.tau().FloatString(3), p.Rate, p.Burst, from, i, segments)
 				}
 				if from < i || i == 0 || len(segments[i-1].departures) == 0 {
 					continue
@@ -170,7 +173,8 @@ func TestStampsConform(t *testing.T) {
 				m.see(last.stamp, 1)
 				feed(m, s.departures)
 				if !m.conforms() {
-					t.Fatalf("τ* = %s µs of %v burst %d after the retune to segment %d of %+v", m.tau().FloatString(3), p.Rate, p.Burst, i, segments)
+					t.Fatalf("τ* = %s µs of %v burst %d after the retune to segment %d of %+v",
+						m.tau().FloatString(3), p.Rate, p.Burst, i, segments)
 				}
 			}
 		}

@@ -98,30 +98,37 @@ func TestBucketStories(t *testing.T) {
 			{0, one, 0}, {110 * ms, one, 100 * ms}, {200 * ms, one, 200 * ms},
 		}},
 		{"later by a microsecond restarts the grid at now", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {110*ms + time.Microsecond, one, 110*ms + time.Microsecond}, {200 * ms, one, 210*ms + time.Microsecond},
+			{0, one, 0}, {110*ms + time.Microsecond, one, 110*ms + time.Microsecond},
+			{200 * ms, one, 210*ms + time.Microsecond},
 		}},
 		{"missed slots are gone, never bunched", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {950 * ms, one, 950 * ms}, {950 * ms, one, 1050 * ms}, {950 * ms, one, 1150 * ms},
 		}},
-		{"within the slack a fast flow catches up with its own grid, not beyond", []shaper.Pace{pace("200/s", 1)}, []step{
-			{0, one, 0}, {15 * ms, one, 5 * ms}, {15 * ms, one, 10 * ms}, {15 * ms, one, 15 * ms}, {15 * ms, one, 20 * ms},
-		}},
+		{"within the slack a fast flow catches up with its own grid, not beyond",
+			[]shaper.Pace{pace("200/s", 1)}, []step{
+				{0, one, 0}, {15 * ms, one, 5 * ms}, {15 * ms, one, 10 * ms}, {15 * ms, one, 15 * ms},
+				{15 * ms, one, 20 * ms},
+			}},
 		{"an idle flow sends at once and starts its grid then", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {10 * sec, ready, none}, {10*sec + 6*ms, one, 10*sec + 6*ms}, {10*sec + 6*ms, one, 10*sec + 106*ms},
+			{0, one, 0}, {10 * sec, ready, none}, {10*sec + 6*ms, one, 10*sec + 6*ms},
+			{10*sec + 6*ms, one, 10*sec + 106*ms},
 		}},
 		{"a job leaves no earlier than it is eligible", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {480 * ms, leaveSince(500 * ms), 500 * ms}, {605 * ms, leaveSince(603 * ms), 605 * ms},
 			{605 * ms, leaveSince(620 * ms), 705 * ms}, {820 * ms, leaveSince(809 * ms), 820 * ms},
 		}},
 		{"T that no microsecond divides keeps its remainder", []shaper.Pace{pace("7/3s", 1)}, []step{
-			{0, one, 0}, {0, one, 428_571 * time.Microsecond}, {0, one, 857_142 * time.Microsecond}, {0, one, 1_285_714 * time.Microsecond},
-			{0, one, 1_714_285 * time.Microsecond}, {0, one, 2_142_857 * time.Microsecond}, {0, one, 2_571_428 * time.Microsecond}, {0, one, 3 * sec},
+			{0, one, 0}, {0, one, 428_571 * time.Microsecond}, {0, one, 857_142 * time.Microsecond},
+			{0, one, 1_285_714 * time.Microsecond},
+			{0, one, 1_714_285 * time.Microsecond}, {0, one, 2_142_857 * time.Microsecond},
+			{0, one, 2_571_428 * time.Microsecond}, {0, one, 3 * sec},
 		}},
 		{"a burst, then spacing", []shaper.Pace{pace("10/s", 3)}, []step{
 			{0, one, 0}, {0, one, 0}, {0, one, 0}, {0, one, 100 * ms}, {0, one, 200 * ms},
 		}},
 		{"a burst comes back one by one", []shaper.Pace{pace("10/s", 3)}, []step{
-			{0, one, 0}, {0, one, 0}, {0, one, 0}, {250 * ms, one, 250 * ms}, {250 * ms, one, 250 * ms}, {250 * ms, one, 300 * ms},
+			{0, one, 0}, {0, one, 0}, {0, one, 0}, {250 * ms, one, 250 * ms}, {250 * ms, one, 250 * ms},
+			{250 * ms, one, 300 * ms},
 		}},
 		{"and to no more than it was", []shaper.Pace{pace("10/s", 3)}, []step{
 			{0, one, 0}, {hour, one, hour}, {hour, one, hour}, {hour, one, hour}, {hour, one, hour + 100*ms},
@@ -136,10 +143,12 @@ func TestBucketStories(t *testing.T) {
 			{0, one, 0}, {0, one, 100 * ms}, {0, one, 200 * ms}, {0, one, 20 * sec}, {0, one, 40 * sec},
 			{hour, one, hour}, {hour, one, hour + 100*ms}, {hour, one, hour + 200*ms}, {hour, one, hour + 20*sec},
 		}},
-		{"a hold keeps everything back; after it half the rate is in force, and a twentieth more each second", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {50 * ms, hold(sec), none}, {60 * ms, one, sec}, {60 * ms, one, 1200 * ms}, {60 * ms, one, 1396_079 * us},
-			{10900 * ms, one, 10900 * ms}, {10900 * ms, one, 11000_503 * us}, {10900 * ms, one, 11100_503 * us},
-		}},
+		{"a hold keeps everything back; after it half the rate is in force, and a twentieth more each second",
+			[]shaper.Pace{pace("10/s", 1)}, []step{
+				{0, one, 0}, {50 * ms, hold(sec), none}, {60 * ms, one, sec}, {60 * ms, one, 1200 * ms},
+				{60 * ms, one, 1396_079 * us},
+				{10900 * ms, one, 10900 * ms}, {10900 * ms, one, 11000_503 * us}, {10900 * ms, one, 11100_503 * us},
+			}},
 		{"an earlier end of a hold changes nothing", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {50 * ms, hold(sec), none}, {60 * ms, hold(500 * ms), none}, {60 * ms, one, sec},
 		}},
@@ -147,9 +156,12 @@ func TestBucketStories(t *testing.T) {
 			{0, one, 0}, {0, hold(sec), none}, {985 * ms, one, sec}, {985 * ms, one, 1200 * ms},
 			{20 * sec, one, 20 * sec}, {20 * sec, one, 20 * sec}, {20 * sec, one, 20*sec + 100*ms},
 		}},
-		{"of several holds at once the first alone slows down; each later one halves again, down to a sixteenth", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {0, hold(sec), none}, {0, hold(sec), none}, {sec, one, sec}, {sec, hold(sec), none}, {sec, one, 1200 * ms}, {sec, one, 1584_616 * us},
-			{1600 * ms, hold(1600 * ms), none}, {1600 * ms, hold(1600 * ms), none}, {1600 * ms, hold(1600 * ms), none}, {1600 * ms, hold(1600 * ms), none},
+		{"of several holds at once the first alone slows down; each later one halves again, down to a " +
+			"sixteenth", []shaper.Pace{pace("10/s", 1)}, []step{
+			{0, one, 0}, {0, hold(sec), none}, {0, hold(sec), none}, {sec, one, sec}, {sec, hold(sec), none},
+			{sec, one, 1200 * ms}, {sec, one, 1584_616 * us},
+			{1600 * ms, hold(1600 * ms), none}, {1600 * ms, hold(1600 * ms), none},
+			{1600 * ms, hold(1600 * ms), none}, {1600 * ms, hold(1600 * ms), none},
 			{1600 * ms, one, 1942_744 * us}, {1600 * ms, one, 3198_442 * us},
 		}},
 		{"a retune ends the long gap of a slow share", []shaper.Pace{pace("5/24h", 1)}, []step{
@@ -162,40 +174,50 @@ func TestBucketStories(t *testing.T) {
 			{0, one, 0}, {40 * ms, ready, none}, {40 * ms, one, 100 * ms},
 		}},
 		{"the slot of a job that never departed is used again", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {85 * ms, one, 100 * ms}, {90 * ms, release(100*ms, 1), none}, {90 * ms, one, 100 * ms}, {90 * ms, one, 200 * ms},
+			{0, one, 0}, {85 * ms, one, 100 * ms}, {90 * ms, release(100*ms, 1), none},
+			{90 * ms, one, 100 * ms}, {90 * ms, one, 200 * ms},
 		}},
 		{"but only of the last", []shaper.Pace{pace("100/s", 1)}, []step{
-			{0, one, 0}, {0, one, 10 * ms}, {0, one, 20 * ms}, {5 * ms, release(10*ms, 1), none}, {5 * ms, one, 30 * ms},
+			{0, one, 0}, {0, one, 10 * ms}, {0, one, 20 * ms}, {5 * ms, release(10*ms, 1), none},
+			{5 * ms, one, 30 * ms},
 		}},
 		{"all of a burst may be given back", []shaper.Pace{pace("10/s", 3)}, []step{
 			{0, one, 0}, {0, leave(2), 0}, {0, release(0, 2), none}, {0, release(0, 1), none},
 			{0, one, 0}, {0, one, 0}, {0, one, 0}, {0, one, 100 * ms},
 		}},
 		{"stamps nobody saw move later, with all that follows", []shaper.Pace{pace("10/s", 1)}, []step{
-			{80 * ms, one, 80 * ms}, {80 * ms, one, 180 * ms}, {250 * ms, rewind(80*ms, 2), none}, {250 * ms, one, 250 * ms}, {250 * ms, one, 350 * ms}, {350 * ms, one, 450 * ms},
+			{80 * ms, one, 80 * ms}, {80 * ms, one, 180 * ms}, {250 * ms, rewind(80*ms, 2), none},
+			{250 * ms, one, 250 * ms}, {250 * ms, one, 350 * ms}, {350 * ms, one, 450 * ms},
 		}},
 
 		// The stories of retuning.
 		{"50 → 400 → 20/s", []shaper.Pace{pace("50/s", 1)}, []step{
 			{0, one, 0}, {15 * ms, one, 20 * ms}, {25 * ms, retune(pace("400/s", 1)), none},
-			{25 * ms, one, 25 * ms}, {25 * ms, one, 27500 * time.Microsecond}, {28 * ms, retune(pace("20/s", 1)), none},
+			{25 * ms, one, 25 * ms}, {25 * ms, one, 27500 * time.Microsecond},
+			{28 * ms, retune(pace("20/s", 1)), none},
 			{28 * ms, one, 77500 * time.Microsecond}, {28 * ms, one, 127500 * time.Microsecond},
 		}},
 		{"5/24h → 10/s: the backlog obeys at once", []shaper.Pace{pace("5/24h", 1)}, []step{
-			{0, one, 0}, {hour, retune(pace("10/s", 1)), none}, {hour, one, hour}, {hour, one, hour + 100*ms}, {hour, one, hour + 200*ms},
+			{0, one, 0}, {hour, retune(pace("10/s", 1)), none}, {hour, one, hour}, {hour, one, hour + 100*ms},
+			{hour, one, hour + 200*ms},
 		}},
-		{"5/24h → 10/s soon after a departure: no shorter gap than the new T", []shaper.Pace{pace("5/24h", 1)}, []step{
-			{0, one, 0}, {10 * ms, retune(pace("10/s", 1)), none}, {10 * ms, one, 100 * ms}, {10 * ms, one, 200 * ms},
-		}},
+		{"5/24h → 10/s soon after a departure: no shorter gap than the new T",
+			[]shaper.Pace{pace("5/24h", 1)}, []step{
+				{0, one, 0}, {10 * ms, retune(pace("10/s", 1)), none}, {10 * ms, one, 100 * ms}, {10 * ms, one, 200 * ms},
+			}},
 		{"10/s → 5/24h", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {10 * ms, retune(pace("5/24h", 1)), none}, {10 * ms, one, 4*hour + 48*time.Minute}, {10 * ms, one, 9*hour + 36*time.Minute},
+			{0, one, 0}, {10 * ms, retune(pace("5/24h", 1)), none}, {10 * ms, one, 4*hour + 48*time.Minute},
+			{10 * ms, one, 9*hour + 36*time.Minute},
 		}},
 		{"there and back again", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {10 * ms, retune(pace("5/24h", 1)), none}, {20 * ms, retune(pace("10/s", 1)), none}, {20 * ms, one, 100 * ms}, {20 * ms, one, 200 * ms},
+			{0, one, 0}, {10 * ms, retune(pace("5/24h", 1)), none}, {20 * ms, retune(pace("10/s", 1)), none},
+			{20 * ms, one, 100 * ms}, {20 * ms, one, 200 * ms},
 		}},
 		{"burst 1 → 5 amid a backlog gives no burst", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {10 * ms, retune(pace("10/s", 5)), none}, {10 * ms, one, 100 * ms}, {10 * ms, one, 200 * ms}, {10 * ms, one, 300 * ms},
-			{10 * sec, one, 10 * sec}, {10 * sec, one, 10 * sec}, {10 * sec, one, 10 * sec}, {10 * sec, one, 10 * sec}, {10 * sec, one, 10 * sec},
+			{0, one, 0}, {10 * ms, retune(pace("10/s", 5)), none}, {10 * ms, one, 100 * ms},
+			{10 * ms, one, 200 * ms}, {10 * ms, one, 300 * ms},
+			{10 * sec, one, 10 * sec}, {10 * sec, one, 10 * sec}, {10 * sec, one, 10 * sec},
+			{10 * sec, one, 10 * sec}, {10 * sec, one, 10 * sec},
 			{10 * sec, one, 10*sec + 100*ms},
 		}},
 		{"burst 5 → 1 after the burst is used neither stalls nor bursts", []shaper.Pace{pace("10/s", 5)}, []step{
@@ -203,7 +225,8 @@ func TestBucketStories(t *testing.T) {
 			{10 * ms, one, 100 * ms}, {10 * ms, one, 200 * ms}, {10 * ms, one, 300 * ms},
 		}},
 		{"burst 5 → 1 with burst unused lets at most one of it leave", []shaper.Pace{pace("10/s", 5)}, []step{
-			{0, one, 0}, {10 * ms, retune(pace("10/s", 1)), none}, {10 * ms, one, 10 * ms}, {10 * ms, one, 110 * ms}, {10 * ms, one, 210 * ms},
+			{0, one, 0}, {10 * ms, retune(pace("10/s", 1)), none}, {10 * ms, one, 10 * ms},
+			{10 * ms, one, 110 * ms}, {10 * ms, one, 210 * ms},
 		}},
 		{"the wait after a job of cost 3 is scaled whole", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, leave(3), 0}, {10 * ms, retune(pace("20/s", 1)), none}, {10 * ms, leave(3), 150 * ms},
@@ -211,38 +234,49 @@ func TestBucketStories(t *testing.T) {
 		}},
 		{"7 per 3 s ↔ 10/s, rounded up", []shaper.Pace{pace("7/3s", 1)}, []step{
 			{0, one, 0}, {10 * ms, retune(pace("10/s", 1)), none}, {10 * ms, one, 100 * ms},
-			{110 * ms, retune(pace("7/3s", 1)), none}, {110 * ms, one, 528_572 * time.Microsecond}, {110 * ms, one, 957_143 * time.Microsecond},
+			{110 * ms, retune(pace("7/3s", 1)), none}, {110 * ms, one, 528_572 * time.Microsecond},
+			{110 * ms, one, 957_143 * time.Microsecond},
 		}},
-		{"1000/24h laid beside 10/s starts one interval after the last stamp", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {10 * ms, retune(pace("10/s", 1), pace("1000/24h", 1)), none}, {10 * ms, one, 86400 * ms}, {10 * ms, one, 2 * 86400 * ms},
-			{hour, retune(pace("10/s", 1)), none}, {hour, one, hour}, {hour, one, hour + 100*ms},
-		}},
+		{"1000/24h laid beside 10/s starts one interval after the last stamp", []shaper.Pace{pace("10/s", 1)},
+			[]step{
+				{0, one, 0}, {10 * ms, retune(pace("10/s", 1), pace("1000/24h", 1)), none},
+				{10 * ms, one, 86400 * ms}, {10 * ms, one, 2 * 86400 * ms},
+				{hour, retune(pace("10/s", 1)), none}, {hour, one, hour}, {hour, one, hour + 100*ms},
+			}},
 		{"1000/24h with a burst leaves 10/s alone until it is used", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {10 * ms, retune(pace("10/s", 1), pace("1000/24h", 3)), none},
 			{10 * ms, one, 100 * ms}, {10 * ms, one, 200 * ms}, {10 * ms, one, 86400 * ms},
 		}},
-		{"changing 10/s leaves the 1000/24h beside it as it was", []shaper.Pace{pace("10/s", 1), pace("1000/24h", 2)}, []step{
-			{0, one, 0}, {0, one, 100 * ms}, {110 * ms, retune(pace("20/s", 1), pace("1000/24h", 2)), none}, {110 * ms, one, 86400 * ms},
-		}},
+		{"changing 10/s leaves the 1000/24h beside it as it was",
+			[]shaper.Pace{pace("10/s", 1), pace("1000/24h", 2)}, []step{
+				{0, one, 0}, {0, one, 100 * ms}, {110 * ms, retune(pace("20/s", 1), pace("1000/24h", 2)), none},
+				{110 * ms, one, 86400 * ms},
+			}},
 		{"a retune of a flow that never sent", []shaper.Pace{pace("5/24h", 1)}, []step{
-			{0, retune(pace("10/s", 2), pace("1/m", 3)), none}, {0, one, 0}, {0, one, 0}, {0, one, 100 * ms}, {0, one, 60 * sec},
+			{0, retune(pace("10/s", 2), pace("1/m", 3)), none}, {0, one, 0}, {0, one, 0}, {0, one, 100 * ms},
+			{0, one, 60 * sec},
 		}},
 		{"a retune to the same is none: the poll may still be late", []shaper.Pace{pace("10/s", 1)}, []step{
 			{0, one, 0}, {105 * ms, retune(pace("10/s", 1)), none}, {107 * ms, one, 100 * ms},
 		}},
 		{"a slot given back after a retune is one of the new rate", []shaper.Pace{pace("10/s", 1)}, []step{
-			{0, one, 0}, {85 * ms, leave(2), 100 * ms}, {90 * ms, retune(pace("5/s", 1)), none}, {95 * ms, release(100*ms, 2), none},
+			{0, one, 0}, {85 * ms, leave(2), 100 * ms}, {90 * ms, retune(pace("5/s", 1)), none},
+			{95 * ms, release(100*ms, 2), none},
 			{95 * ms, one, 100 * ms}, {95 * ms, one, 300 * ms},
 		}},
 
 		// A rate that stays in force must hold across the retune, wherever in the list it stands
 		// then.
-		{"removing an earlier rate does not fill up a later one", []shaper.Pace{pace("10/s", 1), pace("600/m", 3), pace("1000/24h", 3)}, []step{
-			{0, one, 0}, {0, one, 100 * ms}, {0, one, 200 * ms}, {sec, retune(pace("10/s", 1), pace("1000/24h", 3)), none},
-			{sec, one, 86400 * ms}, {sec, one, 2 * 86400 * ms},
-		}},
-		{"nor does putting rates in another order", []shaper.Pace{pace("10/s", 1), pace("600/m", 3), pace("1000/24h", 3)}, []step{
-			{0, one, 0}, {0, one, 100 * ms}, {0, one, 200 * ms}, {sec, retune(pace("10/s", 1), pace("1000/24h", 3), pace("600/m", 3)), none},
+		{"removing an earlier rate does not fill up a later one",
+			[]shaper.Pace{pace("10/s", 1), pace("600/m", 3), pace("1000/24h", 3)}, []step{
+				{0, one, 0}, {0, one, 100 * ms}, {0, one, 200 * ms},
+				{sec, retune(pace("10/s", 1), pace("1000/24h", 3)), none},
+				{sec, one, 86400 * ms}, {sec, one, 2 * 86400 * ms},
+			}},
+		{"nor does putting rates in another order", []shaper.Pace{pace("10/s", 1), pace("600/m", 3),
+			pace("1000/24h", 3)}, []step{
+			{0, one, 0}, {0, one, 100 * ms}, {0, one, 200 * ms},
+			{sec, retune(pace("10/s", 1), pace("1000/24h", 3), pace("600/m", 3)), none},
 			{sec, one, 86400 * ms}, {sec, one, 2 * 86400 * ms},
 		}},
 	} {
@@ -316,7 +350,8 @@ func TestInstant(t *testing.T) {
 // with the burst for at most 200, as far as 100 intervals take less.
 func TestChargeIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p, cost := paces().Draw(t, "pace"), rapid.OneOf(rapid.Int64Range(1, shaper.MaxCost), rapid.Just(int64(shaper.MaxCost))).Draw(t, "cost")
+		p, cost := paces().Draw(t, "pace"), rapid.OneOf(rapid.Int64Range(1, shaper.MaxCost),
+			rapid.Just(int64(shaper.MaxCost))).Draw(t, "cost")
 		c := shaper.NewBucket([]shaper.Pace{p}).Depart(start, cost).Cells[0]
 		charged := tatOf(c)
 		charged.Sub(charged, new(big.Rat).SetInt64(int64(start)))
@@ -379,13 +414,15 @@ func TestRetuneArithmetic(t *testing.T) {
 		{pace("1000000/s", 1), pace("1/366d", 1), 1_000_000},
 		{pace("1/366d", 1), pace("1/365d", 1), 1_000_000},
 	} {
-		t.Run(fmt.Sprintf("%v burst %d to %v burst %d", tt.from.Rate, tt.from.Burst, tt.to.Rate, tt.to.Burst), func(t *testing.T) {
-			check(t, tt.from, tt.to, tt.cost)
-		})
+		t.Run(fmt.Sprintf("%v burst %d to %v burst %d", tt.from.Rate, tt.from.Burst, tt.to.Rate, tt.to.Burst),
+			func(t *testing.T) {
+				check(t, tt.from, tt.to, tt.cost)
+			})
 	}
 	t.Run("any two paces", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
-			check(t, paces().Draw(t, "from"), paces().Draw(t, "to"), rapid.OneOf(rapid.Int64Range(1, 100), rapid.Int64Range(1, shaper.MaxCost)).Draw(t, "cost"))
+			check(t, paces().Draw(t, "from"), paces().Draw(t, "to"),
+				rapid.OneOf(rapid.Int64Range(1, 100), rapid.Int64Range(1, shaper.MaxCost)).Draw(t, "cost"))
 		})
 	})
 }
@@ -447,7 +484,8 @@ func TestStart(t *testing.T) {
 		{"the strictest pace tells", busy(1, pace("10/s", 1), pace("1/m", 3)), 2, 0, time.Minute},
 		{"held", busy(1, pace("10/s", 1)).Hold(start.Add(sec), start), 2, 0, 1200 * ms},
 		{"a long queue at a whole rate", busy(1, pace("10/s", 1)), 999_999_999, 0, 100_000_000 * sec},
-		{"to the end of the calendar", shaper.NewBucket([]shaper.Pace{pace("1/ms", 1)}), farthest, 0, time.Duration(farthest) * ms},
+		{"to the end of the calendar", shaper.NewBucket([]shaper.Pace{pace("1/ms", 1)}), farthest, 0,
+			time.Duration(farthest) * ms},
 		{"and not beyond", shaper.NewBucket([]shaper.Pace{pace("1/ms", 1)}), farthest + 1, 0, none},
 		{"beyond every calendar", busy(1, pace("1/366d", 1)), 1000, 0, none},
 		{"far beyond", busy(1, pace("1/366d", 1)), shaper.MaxCapacity * shaper.MaxCost, 0, none},

@@ -8,12 +8,12 @@ import (
 
 // Bounds of a Policy's settings.
 const (
-	MaxCapacity    = 1_000_000_000
-	MaxBytes       = 1 << 50
-	MaxConcurrency = 1_000_000
-	MaxRates       = 7         // further rates beside the first
-	MaxCost        = 1_000_000 // intervals one job may take
-	MaxReason      = 255       // bytes of the reason given with a change
+	MaxCapacity    = 1_000_000_000 // jobs
+	MaxBytes       = 1 << 50       // of CapacityBytes
+	MaxConcurrency = 1_000_000     // jobs
+	MaxRates       = 7             // further rates beside the first
+	MaxCost        = 1_000_000     // intervals one job may take
+	MaxReason      = 255           // bytes of the reason given with a change
 	maxHorizon     = 200 * 365 * 24 * time.Hour
 )
 
@@ -28,11 +28,11 @@ type Pace struct {
 // see DefaultPolicy.
 type Policy struct {
 	Rate     Rate
-	Burst    int64
+	Burst    int64  // jobs that may leave at once after an idle period, at least 1
 	Rates    []Pace // further rates, each with its own burst; the strictest wins
 	Capacity int64  // the greatest depth that an admission may reach
 
-	CapacityBytes int64 // that their payloads may have; 0 is no bound
+	CapacityBytes int64 // bytes of the payloads that count in the depth; 0 is no bound
 
 	Concurrency int64         // jobs leased at once over all workers; 0 is no cap
 	MaxWait     time.Duration // whole milliseconds from admission to departure; 0 is no limit
@@ -44,12 +44,12 @@ type Policy struct {
 	Reserve Rate  `json:",omitzero"` // the part of the pool's rate that it has before all others, at most Rate; zero for none
 }
 
-// DefaultPolicy is the policy of a tenant without settings.
+// DefaultPolicy returns the policy of a tenant without settings.
 func DefaultPolicy() Policy {
 	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64}
 }
 
-// Paces are all the rates of the policy, the first one first.
+// Paces returns all rates of the policy with their bursts, the first one first.
 func (p Policy) Paces() []Pace {
 	return append([]Pace{{Rate: p.Rate, Burst: p.Burst}}, p.Rates...)
 }
@@ -91,7 +91,7 @@ func (ps Problems) Under(path string) Problems {
 	return out
 }
 
-// Err is the problems as an error, nil when there is none.
+// Err returns the problems as an error, nil if there are none.
 func (ps Problems) Err() error {
 	if len(ps) == 0 {
 		return nil
@@ -105,13 +105,17 @@ func (p Policy) Validate() error {
 	var ps Problems
 	within := func(field string, v, low, high int64) {
 		if v < low || v > high {
-			ps = append(ps, Problem{field, fmt.Sprint(v), fmt.Sprintf("must be a whole number from %d to %d", low, high)})
+			ps = append(ps, Problem{
+				field, fmt.Sprint(v), fmt.Sprintf("must be a whole number from %d to %d", low, high),
+			})
 		}
 	}
 	pace := func(prefix string, pace Pace) {
 		rateErr := pace.Rate.Validate()
 		if rateErr != nil {
-			ps = append(ps, Problem{prefix + "rate", fmt.Sprintf("%d per %v", pace.Rate.Limit, pace.Rate.Period), rateErr.Error()})
+			ps = append(ps, Problem{
+				prefix + "rate", fmt.Sprintf("%d per %v", pace.Rate.Limit, pace.Rate.Period), rateErr.Error(),
+			})
 		}
 		if pace.Burst < 1 {
 			ps = append(ps, Problem{prefix + "burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1"})
@@ -123,12 +127,17 @@ func (p Policy) Validate() error {
 		tooLong := pace.Burst > int64(maxHorizon/pace.Rate.Period) ||
 			pace.Burst+leastCharge > int64(float64(maxHorizon)/float64(pace.Rate.Period)*float64(pace.Rate.Limit))
 		if tooLong {
-			ps = append(ps, Problem{prefix + "burst", fmt.Sprint(pace.Burst), "burst × period, and the time that burst + 100 departures take, must be at most 200 years"})
+			ps = append(ps, Problem{
+				prefix + "burst", fmt.Sprint(pace.Burst),
+				"burst × period, and the time that burst + 100 departures take, must be at most 200 years",
+			})
 		}
 	}
 	pace("", Pace{p.Rate, p.Burst})
 	if len(p.Rates) > MaxRates {
-		ps = append(ps, Problem{"rates", fmt.Sprintf("%d rates", len(p.Rates)), fmt.Sprintf("must be at most %d", MaxRates)})
+		ps = append(ps, Problem{
+			"rates", fmt.Sprintf("%d rates", len(p.Rates)), fmt.Sprintf("must be at most %d", MaxRates),
+		})
 	} else {
 		for i, r := range p.Rates {
 			pace(fmt.Sprintf("rates[%d].", i), r)
@@ -169,9 +178,10 @@ type Overrides struct {
 	Weight        *int64      `json:"weight,omitempty"`
 	Reserve       *Rate       `json:"reserve,omitempty"`
 
-	// The tier that a tenant is in; empty for none. No setting of a route or of a tier.
+	// Tier is the tier of the tenant; empty for none. It cannot be set for a route or a tier.
 	Tier *string `json:"tier,omitempty"`
-	// Overrides of single routes: any of the settings but Draining, Tier and Routes.
+	// Routes are the overrides of single routes, by name: all settings but Draining, Tier and
+	// Routes.
 	Routes map[string]Overrides `json:"routes,omitempty"`
 }
 
@@ -183,7 +193,7 @@ type PaceJSON struct {
 	Burst    int64 `json:"burst,omitempty"`
 }
 
-// Pace is the pace that the form means, unchecked.
+// Pace converts the form to a pace, without checks.
 func (j PaceJSON) Pace() Pace {
 	period := time.Duration(min(max(j.PeriodMS, 0), MaxPeriod.Milliseconds()+1)) * time.Millisecond
 	burst := j.Burst
@@ -193,7 +203,8 @@ func (j PaceJSON) Pace() Pace {
 	return Pace{Rate: Rate{Limit: j.Limit, Period: period}, Burst: burst}
 }
 
-// Over is base with the overrides laid over it, except those of single routes.
+// Over returns base with the overrides in place of its settings, except the overrides of single
+// routes.
 func (o Overrides) Over(base Policy) Policy {
 	if o.Rate != nil {
 		base.Rate = *o.Rate
@@ -253,7 +264,7 @@ var settings = []struct {
 	{"reserve", func(o Overrides) bool { return o.Reserve != nil }},
 }
 
-// Settings names every setting, as the API does.
+// Settings returns the name of every setting, as in the API.
 func Settings() []string {
 	names := make([]string, len(settings))
 	for i, s := range settings {
@@ -265,7 +276,8 @@ func Settings() []string {
 // Empty reports whether no setting is set.
 func (o Overrides) Empty() bool { return len(o.Set()) == 0 && o.Tier == nil && len(o.Routes) == 0 }
 
-// Set names the settings that are set, except those of single routes, as the API does.
+// Set returns the names, as in the API, of the settings that are set, except those of single
+// routes.
 func (o Overrides) Set() []string {
 	var names []string
 	for _, s := range settings {

@@ -43,20 +43,28 @@ func TestPolicyValidate(t *testing.T) {
 	}{
 		{"default", func(*shaper.Policy) {}, nil},
 		{"zero value", func(p *shaper.Policy) { *p = shaper.Policy{} }, []string{"rate", "burst"}},
-		{"rate and burst both wrong", func(p *shaper.Policy) { p.Rate.Limit, p.Burst = 0, -1 }, []string{"rate", "burst"}},
+		{"rate and burst both wrong", func(p *shaper.Policy) {
+			p.Rate.Limit, p.Burst = 0, -1
+		}, []string{"rate", "burst"}},
 		{"no burst", func(p *shaper.Policy) { p.Burst = 0 }, []string{"burst"}},
 		{"burst beyond all sums", func(p *shaper.Policy) { p.Burst = math.MaxInt64 }, []string{"burst"}},
 		{"no capacity", func(p *shaper.Policy) { p.Capacity = 0 }, nil},
 		{"greatest capacity", func(p *shaper.Policy) { p.Capacity = shaper.MaxCapacity }, nil},
-		{"capacity too great", func(p *shaper.Policy) { p.Capacity = shaper.MaxCapacity + 1 }, []string{"capacity"}},
+		{"capacity too great", func(p *shaper.Policy) {
+			p.Capacity = shaper.MaxCapacity + 1
+		}, []string{"capacity"}},
 		{"negative capacity", func(p *shaper.Policy) { p.Capacity = -1 }, []string{"capacity"}},
 		{"no cap on concurrency", func(p *shaper.Policy) { p.Concurrency = 0 }, nil},
-		{"concurrency too great", func(p *shaper.Policy) { p.Concurrency = shaper.MaxConcurrency + 1 }, []string{"concurrency"}},
+		{"concurrency too great", func(p *shaper.Policy) {
+			p.Concurrency = shaper.MaxConcurrency + 1
+		}, []string{"concurrency"}},
 		{"negative concurrency", func(p *shaper.Policy) { p.Concurrency = -1 }, []string{"concurrency"}},
 		{"longest max wait", func(p *shaper.Policy) { p.MaxWait = 366 * 24 * time.Hour }, nil},
 		{"max wait too long", func(p *shaper.Policy) { p.MaxWait = 366*24*time.Hour + 1 }, []string{"max_wait"}},
 		{"negative max wait", func(p *shaper.Policy) { p.MaxWait = -time.Millisecond }, []string{"max_wait"}},
-		{"max wait in parts of a millisecond", func(p *shaper.Policy) { p.MaxWait = time.Microsecond }, []string{"max_wait"}},
+		{"max wait in parts of a millisecond", func(p *shaper.Policy) {
+			p.MaxWait = time.Microsecond
+		}, []string{"max_wait"}},
 		{"seven further rates", func(p *shaper.Policy) {
 			for range shaper.MaxRates {
 				p.Rates = append(p.Rates, pace("1000/d", 1000))
@@ -72,7 +80,11 @@ func TestPolicyValidate(t *testing.T) {
 				Rate: rate("1/s"), Burst: 0, Capacity: -1, Concurrency: -1, MaxWait: -1,
 				Rates: []shaper.Pace{pace("1/s", 1), {Burst: 1}, pace("1/d", 0), pace("1/366d", 100)},
 			}
-		}, []string{"burst", "rates[1].rate", "rates[2].burst", "rates[3].burst", "capacity", "concurrency", "max_wait"}},
+		},
+			[]string{
+				"burst", "rates[1].rate", "rates[2].burst", "rates[3].burst", "capacity", "concurrency",
+				"max_wait",
+			}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := shaper.DefaultPolicy()
@@ -113,7 +125,9 @@ func TestProblems(t *testing.T) {
 	if err := (shaper.Problems{}).Err(); err != nil {
 		t.Errorf("no problems are the error %v", err)
 	}
-	ps := shaper.Problems{{Field: "rate", Value: "0/s", Rule: "too slow"}, {Field: "burst", Value: "0", Rule: "too small"}}
+	ps := shaper.Problems{
+		{Field: "rate", Value: "0/s", Rule: "too slow"}, {Field: "burst", Value: "0", Rule: "too small"},
+	}
 	if want := "rate: 0/s: too slow; burst: 0: too small"; ps.Err().Error() != want {
 		t.Errorf("Error() = %q, want %q", ps.Err(), want)
 	}
@@ -151,16 +165,24 @@ func TestOverridesOver(t *testing.T) {
 	}{
 		{"nothing", `{}`, func(*shaper.Policy) {}, nil},
 		{"nulls", `{"rate":null,"burst":null,"rates":null,"capacity":null}`, func(*shaper.Policy) {}, nil},
-		{"rate", `{"rate":{"limit":7,"period_ms":3000}}`, func(p *shaper.Policy) { p.Rate = rate("7/3s") }, []string{"rate"}},
+		{"rate", `{"rate":{"limit":7,"period_ms":3000}}`, func(p *shaper.Policy) {
+			p.Rate = rate("7/3s")
+		}, []string{"rate"}},
 		{"further rates", `{"rates":[{"limit":5,"period_ms":60000},{"limit":9,"period_ms":1000,"burst":3}]}`,
 			func(p *shaper.Policy) { p.Rates = []shaper.Pace{pace("5/m", 1), pace("9/s", 3)} }, []string{"rates"}},
-		{"no further rates", `{"rates":[]}`, func(p *shaper.Policy) { p.Rates = []shaper.Pace{} }, []string{"rates"}},
+		{"no further rates", `{"rates":[]}`, func(p *shaper.Policy) {
+			p.Rates = []shaper.Pace{}
+		}, []string{"rates"}},
 		{"zeros are settings", `{"capacity":0,"concurrency":0,"max_wait_ms":0,"paused":false}`,
 			func(p *shaper.Policy) { p.Capacity, p.Concurrency, p.MaxWait = 0, 0, 0 },
 			[]string{"capacity", "concurrency", "max_wait_ms", "paused"}},
-		{"all", `{"rate":{"limit":1,"period_ms":1000},"burst":2,"rates":[],"capacity":3,"concurrency":4,"max_wait_ms":5,"paused":true}`,
+		{"all", `{"rate":{"limit":1,"period_ms":1000},"burst":2,"rates":[],"capacity":3,"concurrency":4,` +
+			`"max_wait_ms":5,"paused":true}`,
 			func(p *shaper.Policy) {
-				*p = shaper.Policy{Rate: rate("1/s"), Burst: 2, Rates: []shaper.Pace{}, Capacity: 3, Concurrency: 4, MaxWait: 5 * time.Millisecond, Paused: true}
+				*p = shaper.Policy{
+					Rate: rate("1/s"), Burst: 2, Rates: []shaper.Pace{}, Capacity: 3, Concurrency: 4,
+					MaxWait: 5 * time.Millisecond, Paused: true,
+				}
 			},
 			[]string{"rate", "burst", "rates", "capacity", "concurrency", "max_wait_ms", "paused"}},
 	} {
@@ -223,7 +245,8 @@ func TestOverridesOutOfRange(t *testing.T) {
 		})
 	}
 	var o shaper.Overrides
-	if err := json.Unmarshal([]byte(`{"rate":{"limit":0,"period_ms":1000}}`), &o); !errors.Is(err, shaper.ErrRate) {
+	if err := json.Unmarshal([]byte(`{"rate":{"limit":0,"period_ms":1000}}`), &o); !errors.Is(err,
+		shaper.ErrRate) {
 		t.Errorf("a rate out of bounds gives %v, want ErrRate", err)
 	}
 }
@@ -236,8 +259,9 @@ func TestValidPolicies(t *testing.T) {
 			Rates:       rapid.SliceOfN(paces(), 0, shaper.MaxRates).Draw(t, "rates"),
 			Capacity:    rapid.Int64Range(0, shaper.MaxCapacity).Draw(t, "capacity"),
 			Concurrency: rapid.Int64Range(0, shaper.MaxConcurrency).Draw(t, "concurrency"),
-			MaxWait:     time.Duration(rapid.Int64Range(0, shaper.MaxPeriod.Milliseconds()).Draw(t, "max wait")) * time.Millisecond,
-			Paused:      rapid.Bool().Draw(t, "paused"),
+			MaxWait: time.Duration(rapid.Int64Range(0, shaper.MaxPeriod.Milliseconds()).Draw(t,
+				"max wait")) * time.Millisecond,
+			Paused: rapid.Bool().Draw(t, "paused"),
 		}
 		if err := p.Validate(); err != nil {
 			t.Fatalf("%+v: %v", p, err)

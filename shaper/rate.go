@@ -51,7 +51,8 @@ func ParseRate(text string) (Rate, error) {
 	count := int64(1)
 	if digits != "" {
 		if count, err = parseWhole(digits); err != nil {
-			return Rate{}, fmt.Errorf("%w: the period must be a unit (ms, s, m, h, d) with an optional whole number before it", ErrRate)
+			return Rate{}, fmt.Errorf("%w: the period must be a unit (ms, s, m, h, d) with an optional "+
+				"whole number before it", ErrRate)
 		}
 	}
 	for _, u := range periodUnits {
@@ -92,11 +93,11 @@ func (r Rate) Validate() error {
 	return nil
 }
 
-// PerSecond is the rate as departures per second, for display.
+// PerSecond returns the departures per second, for display.
 func (r Rate) PerSecond() float64 { return float64(r.Limit) / r.Period.Seconds() }
 
-// Interval is the emission interval T = period / limit, rounded down to a nanosecond, for display
-// and waiting. Pacing itself never rounds it.
+// Interval returns the emission interval T = period / limit, rounded down to a nanosecond, for
+// display and waiting. Pacing itself never rounds it.
 func (r Rate) Interval() time.Duration { return r.Period / time.Duration(max(r.Limit, 1)) }
 
 // String writes the rate with the largest unit that divides its period, for example "10/s", "5/d",
@@ -151,7 +152,7 @@ func (r *Rate) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// RateOf is the rate of limit departures in periodMS milliseconds, checked as by Validate.
+// RateOf returns the rate of limit departures in periodMS milliseconds, checked as by Validate.
 func RateOf(limit, periodMS int64) (Rate, error) {
 	if periodMS > MaxPeriod.Milliseconds() || periodMS < 1 {
 		return Rate{}, fmt.Errorf("%w: the period must be from 1ms to 366d", ErrRate)

@@ -57,12 +57,16 @@ func TestParseRateRefuses(t *testing.T) {
 	)
 	for _, tt := range []struct{ text, rule string }{
 		{"", form}, {"10", form}, {"s", form}, {"10 per second", form},
-		{"/", limit}, {"/s", limit}, {"0/s", limit}, {"-1/s", limit}, {"+1/s", limit}, {"1.5/s", limit}, {"1e3/s", limit},
+		{"/", limit}, {"/s", limit}, {"0/s", limit}, {"-1/s", limit}, {"+1/s", limit}, {"1.5/s", limit},
+		{"1e3/s", limit},
 		{"01/s", limit}, {"0x10/s", limit}, {"1_000/s", limit}, {" 10/s", limit}, {"10 /s", limit}, {"١٠/s", limit},
 		{"１０/s", limit}, {"∞/s", limit}, {"9223372036854775808/s", limit}, {strings.Repeat("9", 400) + "/s", limit},
-		{"10/0s", period}, {"10/01s", period}, {"10/-1s", period}, {"10/1.5s", period}, {"10/ s", period}, {"10/s ", period},
-		{"10/5", unit}, {"10/3s5", period}, {"10/1h30m", period}, {"10/s/s", period}, {"10//s", period}, {"10/3µs", period},
-		{"10/", unit}, {"10/y", period}, {"10/us", period}, {"10/S", period}, {"10/sm", unit}, {"10/dd", unit}, {"10/3hm", unit},
+		{"10/0s", period}, {"10/01s", period}, {"10/-1s", period}, {"10/1.5s", period}, {"10/ s", period},
+		{"10/s ", period},
+		{"10/5", unit}, {"10/3s5", period}, {"10/1h30m", period}, {"10/s/s", period}, {"10//s", period},
+		{"10/3µs", period},
+		{"10/", unit}, {"10/y", period}, {"10/us", period}, {"10/S", period}, {"10/sm", unit},
+		{"10/dd", unit}, {"10/3hm", unit},
 		{"10/" + strings.Repeat("9", 400) + "s", period}, {"10/9223372036854775807s", period},
 		{"10/367d", tooFar}, {"1/8785h", tooFar}, {"1/31622400001ms", tooFar}, {"1/31622400000s", tooFar},
 		{"1000001/s", fast}, {"1001/ms", fast}, {"9223372036854775807/366d", fast}, {"31622400000001/366d", fast},
@@ -124,7 +128,8 @@ func TestRateJSON(t *testing.T) {
 	}
 	before := rate("7/3s")
 	for _, text := range []string{
-		`{}`, `null`, `200`, `"10/s"`, `[200,1000]`, `{"limit":200}`, `{"period_ms":1000}`, `{"limit":0,"period_ms":1000}`,
+		`{}`, `null`, `200`, `"10/s"`, `[200,1000]`, `{"limit":200}`, `{"period_ms":1000}`,
+		`{"limit":0,"period_ms":1000}`,
 		`{"limit":-1,"period_ms":1000}`, `{"limit":1.5,"period_ms":1000}`, `{"limit":"1","period_ms":1000}`,
 		`{"limit":1,"period_ms":0}`, `{"limit":1,"period_ms":-1}`, `{"limit":1,"period_ms":31622400001}`,
 		`{"limit":1,"period_ms":9223372036854775807}`, `{"limit":9223372036854775807,"period_ms":1}`,
@@ -165,7 +170,8 @@ func TestRateRoundTrips(t *testing.T) {
 // FuzzParseRate: nothing makes it panic, and what parses is legal and prints to something that
 // parses to the same.
 func FuzzParseRate(f *testing.F) {
-	for _, seed := range append(extremes, "", "/", "10", "10/", "0/s", "01/s", "1.5/s", "10/0s", "10/367d", "1001/ms", "１/s", "9e9/ms") {
+	for _, seed := range append(extremes, "", "/", "10", "10/", "0/s", "01/s", "1.5/s", "10/0s", "10/367d",
+		"1001/ms", "１/s", "9e9/ms") {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -108,7 +108,8 @@ func TestRefusalsTeachTheRate(t *testing.T) {
 				}
 				goodput := float64(taken) / (math.Min(rate, phase.takes) * phase.length.Seconds())
 				refused := 1 - float64(taken)/float64(sent)
-				t.Logf("%.0f/s: %.1f %% of what the upstream takes, %.1f %% of the departures refused", phase.takes, 100*goodput, 100*refused)
+				t.Logf("%.0f/s: %.1f %% of what the upstream takes, %.1f %% of the departures refused",
+					phase.takes, 100*goodput, 100*refused)
 				if goodput < 0.9 {
 					t.Errorf("%.0f/s: only %.1f %% of what the upstream takes arrives", phase.takes, 100*goodput)
 				}
@@ -137,14 +138,20 @@ func TestRefuse(t *testing.T) {
 		refused  int64 // of the trial afterwards
 	}{
 		{"the first refusal begins a trial", shaper.Trial{}, 100, 0, 0, 0, 0},
-		{"within a second nothing is decided", shaper.Trial{Since: at(0), Departed: 100}, 200, 999 * time.Millisecond, 0, 0, 1},
+		{"within a second nothing is decided", shaper.Trial{Since: at(0), Departed: 100}, 200,
+			999 * time.Millisecond, 0, 0, 1},
 		{"nor after nine departures", shaper.Trial{Since: at(0), Departed: 100}, 109, time.Hour, 0, 0, 1},
 		{"one of twenty is tolerated", shaper.Trial{Since: at(0), Departed: 100}, 120, time.Second, 0, 0, 0},
-		{"two of twenty are not", shaper.Trial{Since: at(0), Departed: 100, Refused: 1}, 120, time.Second, 0, 900_000, 0},
-		{"the share falls by half at most", shaper.Trial{Since: at(0), Departed: 100, Refused: 29}, 120, time.Second, 0, 500_000, 0},
-		{"a trial that is long over begins anew", shaper.Trial{Since: at(0), Departed: 100, Refused: 29}, 131, 3001 * time.Millisecond, 0, 0, 0},
-		{"counts that were set back begin anew", shaper.Trial{Since: at(0), Departed: 100, Refused: 29}, 99, time.Second, 0, 0, 0},
-		{"a hold slows down by itself", shaper.Trial{Since: at(0), Departed: 100, Refused: 29}, 120, time.Second, time.Minute, 0, 0},
+		{"two of twenty are not", shaper.Trial{Since: at(0), Departed: 100, Refused: 1}, 120, time.Second, 0,
+			900_000, 0},
+		{"the share falls by half at most", shaper.Trial{Since: at(0), Departed: 100, Refused: 29}, 120,
+			time.Second, 0, 500_000, 0},
+		{"a trial that is long over begins anew", shaper.Trial{Since: at(0), Departed: 100, Refused: 29}, 131,
+			3001 * time.Millisecond, 0, 0, 0},
+		{"counts that were set back begin anew", shaper.Trial{Since: at(0), Departed: 100, Refused: 29}, 99,
+			time.Second, 0, 0, 0},
+		{"a hold slows down by itself", shaper.Trial{Since: at(0), Departed: 100, Refused: 29}, 120,
+			time.Second, time.Minute, 0, 0},
 	} {
 		b := fresh
 		if c.held > 0 {

@@ -12,9 +12,9 @@ const (
 	Queued    State = 'q' // waiting for its stamp
 	Leased    State = 'l' // with a worker
 	Retrying  State = 'r' // failed, not eligible before its backoff is over
-	Succeeded State = 'S'
-	Dead      State = 'd'
-	Cancelled State = 'c'
+	Succeeded State = 'S' // delivered
+	Dead      State = 'd' // out of attempts, or refused for good; can be replayed
+	Cancelled State = 'c' // by its client, before it left
 	Expired   State = 'x' // its max wait was over before it could leave
 )
 
@@ -23,7 +23,7 @@ var stateNames = map[State]string{
 	Succeeded: "succeeded", Dead: "dead", Cancelled: "cancelled", Expired: "expired",
 }
 
-// String is the name used in the API.
+// String returns the name used in the API.
 func (s State) String() string {
 	if name, ok := stateNames[s]; ok {
 		return name
@@ -74,11 +74,13 @@ var arrows = map[State]map[Event]State{
 	Scheduled: {Due: Queued, Cancel: Cancelled, Overdue: Expired},
 	Queued:    {Stamped: Leased, Cancel: Cancelled, Overdue: Expired},
 	Retrying:  {Due: Queued, Cancel: Cancelled, Overdue: Expired},
-	Leased:    {Succeed: Succeeded, Retry: Retrying, Die: Dead, Hold: Queued, Release: Queued, LeaseExpired: Queued},
-	Dead:      {Replay: Queued},
+	Leased: {
+		Succeed: Succeeded, Retry: Retrying, Die: Dead, Hold: Queued, Release: Queued, LeaseExpired: Queued,
+	},
+	Dead: {Replay: Queued},
 }
 
-// After is the state that event leads to, and whether the event can happen in state s at all.
+// After returns the state that event leads to, and whether the event can happen in state s.
 func (s State) After(event Event) (State, bool) {
 	to, ok := arrows[s][event]
 	return to, ok

@@ -94,7 +94,8 @@ func pace(text string, burst int64) shaper.Pace { return shaper.Pace{Rate: rate(
 // divides.
 var extremes = []string{
 	"1/366d", "100/366d", "31622400000000/366d", "31622399999999/366d", "1/ms", "1000/ms", "999/ms", "7/ms",
-	"1000000/s", "999999/s", "1/s", "10/s", "7/3s", "5/24h", "1000/24h", "1/m", "3/m", "1000003/31622399999ms", "86399999/d",
+	"1000000/s", "999999/s", "1/s", "10/s", "7/3s", "5/24h", "1000/24h", "1/m", "3/m",
+	"1000003/31622399999ms", "86399999/d",
 }
 
 // rates draws legal rates: everyday ones, the extremes, and any.
@@ -112,7 +113,8 @@ func rates() *rapid.Generator[shaper.Rate] {
 		return shaper.Rate{Limit: limit, Period: time.Duration(ms) * time.Millisecond}
 	})
 	everyday := []string{"10/s", "200/s", "7/3s", "50/s", "400/s", "20/s", "5/24h", "1/m", "1000/24h", "5000/s"}
-	return rapid.OneOf(rapid.Map(rapid.SampledFrom(everyday), rate), rapid.Map(rapid.SampledFrom(extremes), rate), anyRate)
+	return rapid.OneOf(rapid.Map(rapid.SampledFrom(everyday), rate),
+		rapid.Map(rapid.SampledFrom(extremes), rate), anyRate)
 }
 
 // maxBurst is the greatest legal burst of a rate: burst × period, and the time of burst + 100
@@ -147,7 +149,8 @@ func costs(list ...shaper.Pace) *rapid.Generator[int64] {
 	for _, p := range list {
 		most = min(most, max(100, mostCharged(p)-1)) // which is computed in doubles
 	}
-	return rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(1, 5), rapid.Int64Range(1, 100), rapid.Int64Range(1, most), rapid.Just(most))
+	return rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(1, 5), rapid.Int64Range(1, 100),
+		rapid.Int64Range(1, most), rapid.Just(most))
 }
 
 // paces draws a legal pace: mostly pure spacing or a small burst, at times the greatest that is
@@ -156,7 +159,8 @@ func paces() *rapid.Generator[shaper.Pace] {
 	return rapid.Custom(func(t *rapid.T) shaper.Pace {
 		r := rates().Draw(t, "rate")
 		most := maxBurst(r)
-		burst := rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(1, 8), rapid.Just(int64(1000)), rapid.Just(most)).Draw(t, "burst")
+		burst := rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(1, 8), rapid.Just(int64(1000)),
+			rapid.Just(most)).Draw(t, "burst")
 		return shaper.Pace{Rate: r, Burst: min(burst, most)}
 	})
 }

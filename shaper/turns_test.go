@@ -18,8 +18,10 @@ type crowd struct {
 }
 
 // retry simulates clients that find a queue full within one second. They retry at the instant that
-// told returns, rounded up to whole seconds of waiting. The queue drains at 10/s.
-func retry(clients int, capacity int64, told func(now shaper.Instant, a shaper.Admission) shaper.Instant) (c crowd) {
+// turn returns, rounded up to whole seconds of waiting. The queue drains at 10/s.
+func retry(
+	clients int, capacity int64, turn func(now shaper.Instant, a shaper.Admission) shaper.Instant,
+) (c crowd) {
 	const interval = 100 * time.Millisecond
 	policy := shaper.DefaultPolicy()
 	policy.Capacity = capacity
@@ -50,7 +52,7 @@ func retry(clients int, capacity int64, told func(now shaper.Instant, a shaper.A
 				due[i], clients = 0, clients-1
 				continue
 			}
-			wait := told(now, a).Sub(now)
+			wait := turn(now, a).Sub(now)
 			due[i] = now.Add((wait + time.Second - 1).Truncate(time.Second))
 		}
 	}
@@ -73,10 +75,14 @@ func TestTurns(t *testing.T) {
 		{1000, 2 * 1000, 25},  // each client gets a slot of its own
 		{100, 12 * 1000, 250}, // one in ten does
 	} {
-		same := retry(1000, tt.capacity, func(now shaper.Instant, a shaper.Admission) shaper.Instant { return now.Add(a.RetryAfter) })
+		same := retry(1000, tt.capacity, func(now shaper.Instant, a shaper.Admission) shaper.Instant {
+			return now.Add(a.RetryAfter)
+		})
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a simulation that repeats
 		var turns shaper.Turns
-		spread := retry(1000, tt.capacity, func(_ shaper.Instant, a shaper.Admission) shaper.Instant { return turns.Take(a, 1, random.Int64N) })
+		spread := retry(1000, tt.capacity, func(_ shaper.Instant, a shaper.Admission) shaper.Instant {
+			return turns.Take(a, 1, random.Int64N)
+		})
 		t.Logf("capacity %d: the same wait %+v, turns %+v", tt.capacity, same, spread)
 		if spread.attempts > tt.attempts || spread.fullest > tt.fullest || spread.idle > 0 {
 			t.Errorf("capacity %d: %+v", tt.capacity, spread)
@@ -95,16 +101,19 @@ func TestTurnsAreNeitherEarlyNorBeyondTheDrain(t *testing.T) {
 		for range rapid.IntRange(1, 50).Draw(t, "refusals") {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "later")))
 			a := shaper.Admission{
-				Now: now, Depth: rapid.Int64Range(0, 1000).Draw(t, "depth"), RetryAfter: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "retry after")),
-				Start: now.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "drain"))),
+				Now: now, Depth: rapid.Int64Range(0, 1000).Draw(t, "depth"),
+				RetryAfter: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "retry after")),
+				Start:      now.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "drain"))),
 			}
-			told := turns.Take(a, rapid.Int64Range(1, 1000).Draw(t, "size"), func(n int64) int64 { return rapid.Int64Range(0, n-1).Draw(t, "random") })
+			turn := turns.Take(a, rapid.Int64Range(1, 1000).Draw(t, "size"), func(n int64) int64 {
+				return rapid.Int64Range(0, n-1).Draw(t, "random")
+			})
 			free := now.Add(a.RetryAfter)
 			switch {
-			case a.RetryAfter == 0 && told != 0:
-				t.Fatalf("nobody knows when a place frees, told %v", told)
-			case a.RetryAfter > 0 && (told < free || told > max(free, a.Start)):
-				t.Fatalf("told %v, free at %v, drained at %v", told, free, a.Start)
+			case a.RetryAfter == 0 && turn != 0:
+				t.Fatalf("the turn is %v although it is unknown when a slot frees", turn)
+			case a.RetryAfter > 0 && (turn < free || turn > max(free, a.Start)):
+				t.Fatalf("the turn is %v, free at %v, drained at %v", turn, free, a.Start)
 			}
 		}
 	})

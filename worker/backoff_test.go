@@ -32,7 +32,8 @@ func TestBackoff(t *testing.T) {
 			least, most = min(least, d), max(most, d)
 		}
 		if least < tt.low || most > tt.high {
-			t.Errorf("%+v, attempt %d: %v to %v, want within %v to %v", tt.retry, tt.attempt, least, most, tt.low, tt.high)
+			t.Errorf("%+v, attempt %d: %v to %v, want within %v to %v", tt.retry, tt.attempt, least, most,
+				tt.low, tt.high)
 		}
 		if span := tt.high - tt.low; most-least < span*3/4 {
 			t.Errorf("%+v, attempt %d: %v to %v is hardly spread", tt.retry, tt.attempt, least, most)

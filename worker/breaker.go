@@ -147,7 +147,8 @@ func (b *breaker) slow(turn *int) {
 	}
 	*turn = counted
 	after := b.route.Breaker.SlowAfter
-	b.fail(queue.JobError{Message: fmt.Sprintf("no answer within %v", after)}, b.watch.now().add(-after), minStreak)
+	b.fail(queue.JobError{Message: fmt.Sprintf("no answer within %v", after)}, b.watch.now().add(-after),
+		minStreak)
 }
 
 // fail counts a failure of an upstream that is unavailable since the given moment at least. That of

@@ -31,7 +31,7 @@ const (
 // noAnswer is the status of an upstream that does not answer.
 const noAnswer = 0
 
-// upstream is a deliverer whose answer is set: a status, noAnswer, or whatever Deliver is told.
+// upstream is a deliverer whose answer is set: a status, noAnswer, or what answer returns.
 type upstream struct {
 	status  int
 	answer  deliverFunc // in the place of status
@@ -58,7 +58,8 @@ func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
 // guarded is a breaker with these settings before the upstream.
 func guarded(t *testing.T, settings Breaker, u *upstream, log *slog.Logger) *breaker {
 	t.Helper()
-	return newBreaker(Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()}, new(routeLoad), log)
+	return newBreaker(Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()},
+		new(routeLoad), log)
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -90,15 +91,19 @@ func TestBreakerStories(t *testing.T) {
 	tests := map[string][]step{
 		"opens after three in a row, one probe closes it": {
 			{0, noAnswer, sent, closed}, {0, 502, sent, closed}, {time.Second, 504, sent, open}, {0, 200, held, open},
-			{7900 * time.Millisecond, 200, held, open}, {4200 * time.Millisecond, 200, sent, closed}, {0, 200, sent, closed},
+			{7900 * time.Millisecond, 200, held, open}, {4200 * time.Millisecond, 200, sent, closed},
+			{0, 200, sent, closed},
 		},
 		"a probe that fails opens it for twice as long": {
-			{0, 502, sent, closed}, {0, 502, sent, closed}, {time.Second, 502, sent, open}, {12 * time.Second, 502, sent, open},
+			{0, 502, sent, closed}, {0, 502, sent, closed}, {time.Second, 502, sent, open},
+			{12 * time.Second, 502, sent, open},
 			{15 * time.Second, 200, held, open}, {9 * time.Second, 200, sent, closed},
 		},
 		"closed, it counts anew and starts with the short delay": {
-			{0, 502, sent, closed}, {0, 502, sent, closed}, {time.Second, 502, sent, open}, {12 * time.Second, 502, sent, open},
-			{24 * time.Second, 200, sent, closed}, {0, 502, sent, closed}, {0, 502, sent, closed}, {time.Second, 502, sent, open},
+			{0, 502, sent, closed}, {0, 502, sent, closed}, {time.Second, 502, sent, open},
+			{12 * time.Second, 502, sent, open},
+			{24 * time.Second, 200, sent, closed}, {0, 502, sent, closed}, {0, 502, sent, closed},
+			{time.Second, 502, sent, open},
 			{12 * time.Second, 200, sent, closed},
 		},
 		"a success in between": {
@@ -108,18 +113,22 @@ func TestBreakerStories(t *testing.T) {
 		"any other answer is one, also to the probe": {
 			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {0, 500, sent, closed},
 			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {0, 400, sent, closed},
-			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {time.Second, noAnswer, sent, open}, {12 * time.Second, 500, sent, closed},
+			{0, noAnswer, sent, closed}, {0, noAnswer, sent, closed}, {time.Second, noAnswer, sent, open},
+			{12 * time.Second, 500, sent, closed},
 		},
 		"many in less than a second are not enough": {
-			{0, 502, sent, closed}, {0, 502, sent, closed}, {0, 502, sent, closed}, {999 * time.Millisecond, 502, sent, closed},
+			{0, 502, sent, closed}, {0, 502, sent, closed}, {0, 502, sent, closed},
+			{999 * time.Millisecond, 502, sent, closed},
 			{time.Millisecond, 502, sent, open},
 		},
 		"an upstream that refuses jobs is there: that alone opens it only after ten seconds": {
-			{0, 503, sent, closed}, {0, 503, sent, closed}, {0, 503, sent, closed}, {9999 * time.Millisecond, 503, sent, closed},
+			{0, 503, sent, closed}, {0, 503, sent, closed}, {0, 503, sent, closed},
+			{9999 * time.Millisecond, 503, sent, closed},
 			{time.Millisecond, 503, sent, open},
 		},
 		"hours without jobs": {
-			{0, 502, sent, closed}, {3 * time.Hour, 502, sent, closed}, {3 * time.Hour, 502, sent, open}, {3 * time.Hour, 200, sent, closed},
+			{0, 502, sent, closed}, {3 * time.Hour, 502, sent, closed}, {3 * time.Hour, 502, sent, open},
+			{3 * time.Hour, 200, sent, closed},
 		},
 	}
 	for name, steps := range tests {
@@ -135,7 +144,8 @@ func TestBreakerStories(t *testing.T) {
 					if arrived := u.arrived.Load() > before; arrived != step.sent {
 						t.Fatalf("step %d: sent %v", i, arrived)
 					}
-					if !step.sent && s.Event != shaper.Hold || step.sent && s.Event != answered(lease(), step.status, "").Event {
+					if !step.sent && s.Event != shaper.Hold ||
+						step.sent && s.Event != answered(lease(), step.status, "").Event {
 						t.Errorf("step %d: settled as %s", i, s.Event)
 					}
 					if state := float64(b.load.breaker.Load()); state != step.state {
@@ -154,8 +164,10 @@ func TestUnavailable(t *testing.T) {
 		want       bool
 	}{
 		{noAnswer, "", true}, {502, "", true}, {503, "", true}, {504, "", true}, {503, "soon", true},
-		{200, "", false}, {307, "", false}, {400, "", false}, {404, "", false}, {408, "", false}, {425, "", false}, {429, "", false},
-		{429, "5", false}, {500, "", false}, {501, "", false}, {503, "5", false}, {503, "0", false}, {507, "", false},
+		{200, "", false}, {307, "", false}, {400, "", false}, {404, "", false}, {408, "", false},
+		{425, "", false}, {429, "", false},
+		{429, "5", false}, {500, "", false}, {501, "", false}, {503, "5", false}, {503, "0", false},
+		{507, "", false},
 	} {
 		if got := unavailable(answered(lease(), tt.status, tt.retryAfter)); got != tt.want {
 			t.Errorf("%d, Retry-After %q: %v", tt.status, tt.retryAfter, got)
@@ -168,7 +180,7 @@ func TestHalfOfAllFailingAtRandomDoesNotOpenIt(t *testing.T) {
 		u := &upstream{}
 		b := guarded(t, Breaker{Failures: 10}, u, quiet())
 		coin := rand.New(rand.NewPCG(1, 1))
-		const jobs = 20_000 // of which a fair coin makes ten in a row about ten times
+		const jobs = 20_000 // ten in a row fail about ten times with a fair coin
 		for range jobs {
 			pass(10 * time.Millisecond)
 			u.status = []int{http.StatusOK, http.StatusBadGateway}[coin.IntN(2)]
@@ -207,7 +219,9 @@ func TestHoldWhileOpen(t *testing.T) {
 }
 
 func TestDelayGrowsToItsBound(t *testing.T) {
-	for delay, most := range map[time.Duration]time.Duration{10 * time.Second: time.Minute, 5 * time.Minute: 5 * time.Minute} {
+	for delay, most := range map[time.Duration]time.Duration{
+		10 * time.Second: time.Minute, 5 * time.Minute: 5 * time.Minute,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			u := &upstream{}
 			b := guarded(t, Breaker{Failures: 1, Delay: delay}, u, quiet())
@@ -270,7 +284,7 @@ func TestEndsOfAnEarlierTurnDoNotCount(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			u := &upstream{}
 			b := guarded(t, Breaker{Failures: 1}, u, quiet())
-			// Each of these is told its answer when its time has come.
+			// Each of these gets its answer over end, at the chosen instant.
 			leave := func() (end chan int) {
 				end = make(chan int)
 				u.answer = func(_ context.Context, l queue.Lease) queue.Settlement { return answered(l, <-end, "") }
@@ -337,7 +351,9 @@ func TestProbeThatPanicsIsAFailure(t *testing.T) {
 }
 
 func TestBreakerIsOffByDefault(t *testing.T) {
-	w, err := newWorker(nil, nil, nil, Config{Routes: map[string]Route{"off": {URL: "http://host/"}, "on": {URL: "http://host/", Breaker: Breaker{Failures: 1}}}})
+	w, err := newWorker(nil, nil, nil, Config{Routes: map[string]Route{
+		"off": {URL: "http://host/"}, "on": {URL: "http://host/", Breaker: Breaker{Failures: 1}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +363,8 @@ func TestBreakerIsOffByDefault(t *testing.T) {
 	if b, ok := w.deliverers["on"].(*breaker); !ok || b.route.Breaker.Delay != 10*time.Second {
 		t.Errorf("%T", b)
 	}
-	if n, err := testutil.GatherAndCount(w.metrics.registry, "sluice_route_breaker_state"); n != 1 || err != nil {
+	if n, err := testutil.GatherAndCount(w.metrics.registry, "sluice_route_breaker_state"); n != 1 ||
+		err != nil {
 		t.Errorf("%d routes have a state: %v", n, err)
 	}
 }
@@ -362,7 +379,9 @@ func TestOutageWithTheQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer engine.Close()
-		q, err := queue.Open(t.Context(), engine, queue.Options{Shards: 1, Defaults: shaper.DefaultPolicy(), Logger: quiet()})
+		q, err := queue.Open(t.Context(), engine, queue.Options{
+			Shards: 1, Defaults: shaper.DefaultPolicy(), Logger: quiet(),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +395,8 @@ func TestOutageWithTheQueue(t *testing.T) {
 		}
 		begin := time.Now()
 		var failed atomic.Int32
-		w.deliverers["default"].(*breaker).next = deliverFunc(func(_ context.Context, l queue.Lease) queue.Settlement {
+		w.deliverers["default"].(*breaker).
+			next = deliverFunc(func(_ context.Context, l queue.Lease) queue.Settlement {
 			if time.Since(begin) > outage {
 				return answered(l, 200, "")
 			}
@@ -385,7 +405,9 @@ func TestOutageWithTheQueue(t *testing.T) {
 		})
 		var ids []string
 		for range jobs {
-			v, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: "default", Type: "n", MaxAttempts: 5})
+			v, err := q.Submit(t.Context(), queue.Submission{
+				Tenant: "acme", Route: "default", Type: "n", MaxAttempts: 5,
+			})
 			if err != nil || v.Outcome != shaper.Admitted {
 				t.Fatalf("%+v, %v", v, err)
 			}
@@ -416,7 +438,10 @@ func TestWorkerWithABreaker(t *testing.T) {
 		var away atomic.Bool
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{
-			Routes: map[string]Route{"default": {URL: "http://me:hunter2@upstream.test/?key=hunter2", Breaker: Breaker{Failures: 3, Delay: 10 * time.Second}}},
+			Routes: map[string]Route{"default": {
+				URL:     "http://me:hunter2@upstream.test/?key=hunter2",
+				Breaker: Breaker{Failures: 3, Delay: 10 * time.Second},
+			}},
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		}, func(_ context.Context, l queue.Lease) queue.Settlement {
 			if away.Load() {
@@ -455,7 +480,9 @@ sluice_route_breaker_held_total{route="default"} 4
 # TYPE sluice_route_breaker_state gauge
 sluice_route_breaker_state{route="default"} 0
 `
-		if err := testutil.GatherAndCompare(r.registry, strings.NewReader(metrics), "sluice_route_breaker_held_total", "sluice_route_breaker_state"); err != nil {
+		err := testutil.GatherAndCompare(r.registry, strings.NewReader(metrics),
+			"sluice_route_breaker_held_total", "sluice_route_breaker_state")
+		if err != nil {
 			t.Error(err)
 		}
 		var lines []string
@@ -470,7 +497,8 @@ sluice_route_breaker_state{route="default"} 0
 		if got := strings.Join(lines, " "); got != "open half-open open half-open closed" {
 			t.Errorf("transitions in the log: %s", got)
 		}
-		if !strings.Contains(log.String(), `reason="the upstream answered 502 Bad Gateway"`) || strings.Contains(log.String(), "hunter2") {
+		if !strings.Contains(log.String(), `reason="the upstream answered 502 Bad Gateway"`) ||
+			strings.Contains(log.String(), "hunter2") {
 			t.Error(log.String())
 		}
 	})

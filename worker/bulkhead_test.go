@@ -33,10 +33,13 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 		sluggish      bool          // deliveries of the sick take that long and succeed
 	}{
 		{name: "24 tenants of a route that hangs", sick: 1, tenants: 24, takes: 10 * time.Second, workers: 2},
-		{name: "24 tenants of a slow route with a breaker", sick: 1, tenants: 24, takes: 8 * time.Second, workers: 2, sluggish: true, failures: 10},
+		{name: "24 tenants of a slow route with a breaker", sick: 1, tenants: 24, takes: 8 * time.Second,
+			workers: 2, sluggish: true, failures: 10},
 		{name: "49 of 50 routes hang", sick: 49, tenants: 1, takes: 10 * time.Second, workers: 2},
-		{name: "the flow wakes up beside 49 routes", sick: 49, tenants: 1, takes: time.Minute, workers: 1, wakes: 5 * time.Second},
-		{name: "24 tenants hang on the same route", sick: 1, tenants: 24, sameRoute: true, takes: time.Minute, workers: 1, wakes: 5 * time.Second},
+		{name: "the flow wakes up beside 49 routes", sick: 49, tenants: 1, takes: time.Minute, workers: 1,
+			wakes: 5 * time.Second},
+		{name: "24 tenants hang on the same route", sick: 1, tenants: 24, sameRoute: true, takes: time.Minute,
+			workers: 1, wakes: 5 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -83,7 +86,9 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 				submit := func(tenant, route string, n int) {
 					batch := make([]queue.Submission, n)
 					for i := range batch {
-						batch[i] = queue.Submission{Tenant: tenant, Route: route, Type: "test", MaxAttempts: 5, Payload: []byte(`{}`)}
+						batch[i] = queue.Submission{
+							Tenant: tenant, Route: route, Type: "test", MaxAttempts: 5, Payload: []byte(`{}`),
+						}
 					}
 					if _, err := q.SubmitBatch(ctx, batch, true); err != nil {
 						t.Fatal(err)
@@ -101,7 +106,9 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 				var running sync.WaitGroup
 				for range tt.workers {
 					b, consumers := brokerOf(q)
-					w, err := newWorker(b, consumers, newTimerWaiter, Config{Routes: routes, Concurrency: 256, Grace: time.Second, Logger: log})
+					w, err := newWorker(b, consumers, newTimerWaiter, Config{
+						Routes: routes, Concurrency: 256, Grace: time.Second, Logger: log,
+					})
 					if err != nil {
 						t.Fatal(err)
 					}

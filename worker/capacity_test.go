@@ -14,7 +14,9 @@ import (
 func jobsOf(tenant, route string, n int) []*job {
 	jobs := make([]*job, n)
 	for i := range jobs {
-		jobs[i] = &job{lease: queue.Lease{LeaseRef: queue.LeaseRef{ID: fmt.Sprint(tenant, route, i)}, Tenant: tenant, Route: route}}
+		jobs[i] = &job{lease: queue.Lease{
+			LeaseRef: queue.LeaseRef{ID: fmt.Sprint(tenant, route, i)}, Tenant: tenant, Route: route,
+		}}
 	}
 	return jobs
 }

@@ -71,7 +71,9 @@ const ofPoll, ofReading = 3, 2
 func (r *relation) observe(instant shaper.Instant, sent, received moment, part time.Duration) {
 	trip := received.since(sent)
 	// Instants are whole microseconds, hence the one more.
-	sample := relation{known: true, instant: instant, at: sent.add(trip / part), err: trip - trip/part + time.Microsecond}
+	sample := relation{
+		known: true, instant: instant, at: sent.add(trip / part), err: trip - trip/part + time.Microsecond,
+	}
 	grown := r.wrong(sample.at)
 	gap := time.Duration(r.moment(instant) - sample.at).Abs()
 	// If both samples cannot be true, the shard's clock has stepped, and the older one is void.

@@ -32,12 +32,24 @@ func TestRelation(t *testing.T) {
 	}{
 		{"one poll", []poll{{trip: 2 * ms, early: 1. / 3}}, time.Hour, 2 * time.Microsecond},
 		{"one lopsided poll", []poll{{trip: 2 * ms, early: 1}}, time.Hour, 4*ms/3 + time.Microsecond},
-		{"the shortest trip wins", []poll{{trip: 40 * ms, early: .95}, {sent: 100 * ms, trip: ms / 5, early: .9}, {sent: 200 * ms, trip: 30 * ms, early: .1}}, time.Hour, ms / 5},
-		{"a reading is taken to be from midway", []poll{{trip: 2 * ms, early: .5, alone: true}}, time.Hour, 2 * time.Microsecond},
-		{"it wins over a poll that takes as long", []poll{{trip: 2 * ms, early: .1}, {sent: 10 * ms, trip: 2 * ms, early: .5, alone: true}, {sent: 20 * ms, trip: 2 * ms, early: .1}}, time.Hour, 2 * time.Microsecond},
-		{"age brings in a longer trip", []poll{{trip: ms / 5, early: .5}, {sent: 11 * time.Second, trip: 2 * ms, early: .5}}, time.Hour, ms},
-		{"a step forward is followed at once", []poll{{trip: ms / 5, early: .5}, {sent: 100 * ms, trip: 20 * ms, early: .4, skew: 2 * time.Hour}}, 2 * time.Hour, 10 * ms},
-		{"a small step too", []poll{{trip: ms / 5, early: .5}, {sent: 100 * ms, trip: 2 * ms, early: .5, skew: time.Hour - 5*ms}}, time.Hour - 5*ms, ms},
+		{"the shortest trip wins", []poll{
+			{trip: 40 * ms, early: .95}, {sent: 100 * ms, trip: ms / 5, early: .9},
+			{sent: 200 * ms, trip: 30 * ms, early: .1},
+		}, time.Hour, ms / 5},
+		{"a reading is taken to be from midway", []poll{{trip: 2 * ms, early: .5, alone: true}}, time.Hour,
+			2 * time.Microsecond},
+		{"it wins over a poll that takes as long",
+			[]poll{{trip: 2 * ms, early: .1}, {sent: 10 * ms, trip: 2 * ms, early: .5, alone: true},
+				{sent: 20 * ms, trip: 2 * ms, early: .1}}, time.Hour, 2 * time.Microsecond},
+		{"age brings in a longer trip", []poll{
+			{trip: ms / 5, early: .5}, {sent: 11 * time.Second, trip: 2 * ms, early: .5},
+		}, time.Hour, ms},
+		{"a step forward is followed at once", []poll{
+			{trip: ms / 5, early: .5}, {sent: 100 * ms, trip: 20 * ms, early: .4, skew: 2 * time.Hour},
+		}, 2 * time.Hour, 10 * ms},
+		{"a small step too", []poll{
+			{trip: ms / 5, early: .5}, {sent: 100 * ms, trip: 2 * ms, early: .5, skew: time.Hour - 5*ms},
+		}, time.Hour - 5*ms, ms},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

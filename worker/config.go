@@ -20,15 +20,18 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-// Route is where jobs go: exactly one of an HTTP upstream (URL), a Go handler in this process
-// (Handler) or an asynq queue (Asynq). The zero value of every other field means its default.
+// Route is the destination of jobs: exactly one of an HTTP upstream (URL), a Go handler in this
+// process (Handler) or an asynq queue (Asynq). The zero value of every other field means its
+// default.
 type Route struct {
 	URL     string      // http or https, one POST per attempt; user information becomes basic authentication
 	Handler bool        // run by Config.Handler
 	Asynq   *AsynqRoute // handed off through Config.AsynqClient
 
-	Timeout     time.Duration // of one attempt with its answer; default 10s. asynq gets whole seconds, rounded up
-	Connections int           // to one host; default 256. Only for a URL
+	// Timeout bounds one attempt with its answer; default 10s. asynq gets whole seconds, rounded
+	// up.
+	Timeout     time.Duration
+	Connections int // to one host; default 256. Only for a URL
 	Retry       Retry
 	Breaker     Breaker  // only for a URL
 	Secrets     []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
@@ -50,8 +53,8 @@ type AsynqRoute struct {
 	ReportWithin time.Duration
 }
 
-// Retry sets how often and how fast a failed delivery is tried again. The zero value of a field
-// means its default.
+// Retry sets how often and how fast a failed delivery is repeated. The zero value of a field means
+// its default.
 type Retry struct {
 	MaxAttempts int           // at most 65,535; default 10, which with the other defaults take eight minutes
 	MinBackoff  time.Duration // after the first failure, doubled by each further one; default 1s
@@ -63,11 +66,12 @@ const maxAttempts = 1<<16 - 1
 
 // Breaker sets when an unavailable upstream gets no jobs. Unavailable means: no answer at all, 502,
 // 504, or 503 without Retry-After. Jobs that are due meanwhile hold their flow and spend no
-// attempt, up to 20 times each. Each worker has its own. The zero value is no breaker.
+// attempt, up to 20 times each. Each worker has a breaker of its own for each route. The zero value
+// is no breaker.
 type Breaker struct {
-	Failures int // deliveries in a row that found the upstream unavailable and open the breaker; 0: never
-	// Delay is how long nothing is sent, ±20 %. Then one job is, and the others wait for its end.
-	// If that fails, too, the delay doubles, up to a minute. At most 1h; default 10s.
+	Failures int // consecutive deliveries to an unavailable upstream that open the breaker; 0: never
+	// Delay is how long nothing is sent, ±20 %. Then one job is sent, and the others wait for its
+	// end. If it fails too, the delay doubles, up to a minute. At most 1h; default 10s.
 	Delay time.Duration
 	// SlowAfter is after how long a running delivery counts as one that found the upstream
 	// unavailable. At most the route's timeout; default half of it.
@@ -82,7 +86,7 @@ type Config struct {
 	Handler asynq.Handler
 	// RetryDelay is how long a job waits after a handler failed; its n is the number of earlier
 	// attempts, 0 after the first. The result is limited to 0 to 366 days. With nil, and always
-	// after a handler that exceeded its timeout and goes on, it is the route's backoff.
+	// after a handler that exceeded its timeout and still runs, it is the backoff of the route.
 	RetryDelay asynq.RetryDelayFunc
 	// AsynqClient is the Redis of the asynq fleet of the routes with Asynq. The caller closes it.
 	AsynqClient redis.UniversalClient
@@ -96,8 +100,10 @@ type Config struct {
 	Concurrency int                   // jobs held at once until they are settled or handed off; default 256
 	Grace       time.Duration         // how long running deliveries may take to end after the stop; default 20s
 	Registerer  prometheus.Registerer // nil: metrics are not registered
-	Traces      *spans.Tracer         // one span per delivery; nil: none, deliveries carry the submitted traceparent
-	Logger      *slog.Logger          // default slog.Default()
+	// Traces makes one span per delivery. Nil: none, and deliveries carry the submitted
+	// traceparent.
+	Traces *spans.Tracer
+	Logger *slog.Logger // default slog.Default()
 }
 
 func (r Route) withDefaults() Route {

@@ -19,18 +19,25 @@ func TestNewNamesEveryProblem(t *testing.T) {
 		Lease: time.Millisecond, Concurrency: -1,
 		Routes: map[string]Route{
 			"a": {URL: "ftp://user:secret@host/x?token=secret"},
-			"b": {URL: "http://host/", Secrets: []string{"whsec_!secret"}, Retry: Retry{MinBackoff: time.Minute, MaxBackoff: time.Second}},
+			"b": {
+				URL: "http://host/", Secrets: []string{"whsec_!secret"},
+				Retry: Retry{MinBackoff: time.Minute, MaxBackoff: time.Second},
+			},
 		},
 	})
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, field := range []string{"lease", "horizon", "concurrency", "routes.a.url", "routes.b.secrets[0]", "routes.b.retry.max_backoff"} {
+	for _, field := range []string{
+		"lease", "horizon", "concurrency", "routes.a.url", "routes.b.secrets[0]",
+		"routes.b.retry.max_backoff",
+	} {
 		if !strings.Contains(err.Error(), field+": ") {
 			t.Errorf("%s is missing in %v", field, err)
 		}
 	}
-	if strings.Contains(err.Error(), "secret@") || strings.Contains(err.Error(), "token") || strings.Contains(err.Error(), "!secret") {
+	if strings.Contains(err.Error(), "secret@") || strings.Contains(err.Error(), "token") ||
+		strings.Contains(err.Error(), "!secret") {
 		t.Errorf("a secret is quoted: %v", err)
 	}
 }
@@ -49,34 +56,50 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 		{"url", Route{URL: "http://host/"}, Config{}, nil},
 		{"handler", Route{Handler: true}, Config{Handler: handler}, nil},
 		{"asynq", Route{Asynq: orders}, Config{AsynqClient: client}, nil},
-		{"asynq with reports", Route{Asynq: &AsynqRoute{Queue: "orders", Reports: true, ReportWithin: time.Minute}}, Config{AsynqClient: client}, nil},
-		{"nothing", Route{}, Config{}, []string{"routes.r: nothing: must have exactly one of url, handler and asynq"}},
-		{"two", Route{URL: "http://host/", Handler: true}, Config{Handler: handler}, []string{"routes.r: url, handler: "}},
+		{"asynq with reports", Route{Asynq: &AsynqRoute{Queue: "orders", Reports: true,
+			ReportWithin: time.Minute}}, Config{AsynqClient: client}, nil},
+		{"nothing", Route{}, Config{}, []string{"routes.r: nothing: must have exactly one of url, handler " +
+			"and asynq"}},
+		{"two", Route{URL: "http://host/", Handler: true}, Config{Handler: handler},
+			[]string{"routes.r: url, handler: "}},
 		{"all, and nothing for them", Route{URL: "ftp://host/", Handler: true, Asynq: orders}, Config{}, []string{
-			"routes.r: url, handler, asynq: ", "routes.r.url: ", "routes.r.handler: true: needs Config.Handler", "routes.r.asynq: orders: needs Config.AsynqClient",
+			"routes.r: url, handler, asynq: ", "routes.r.url: ",
+			"routes.r.handler: true: needs Config.Handler",
+			"routes.r.asynq: orders: needs Config.AsynqClient",
 		}},
-		{"handler without one", Route{Handler: true}, Config{}, []string{"routes.r.handler: true: needs Config.Handler"}},
-		{"blank queue", Route{Asynq: &AsynqRoute{Queue: " "}}, Config{AsynqClient: client}, []string{`routes.r.asynq.queue: " ": `}},
-		{"reports sooner than the lease", Route{Asynq: &AsynqRoute{Queue: "q", ReportWithin: time.Second}}, Config{AsynqClient: client}, []string{"routes.r.asynq.report_within: 1s: "}},
+		{"handler without one", Route{Handler: true}, Config{},
+			[]string{"routes.r.handler: true: needs Config.Handler"}},
+		{"blank queue", Route{Asynq: &AsynqRoute{Queue: " "}}, Config{AsynqClient: client},
+			[]string{`routes.r.asynq.queue: " ": `}},
+		{"reports sooner than the lease", Route{Asynq: &AsynqRoute{Queue: "q", ReportWithin: time.Second}},
+			Config{AsynqClient: client}, []string{"routes.r.asynq.report_within: 1s: "}},
 		{"most attempts", Route{URL: "http://host/", Retry: Retry{MaxAttempts: 65_535}}, Config{}, nil},
-		{"more attempts than are counted", Route{URL: "http://host/", Retry: Retry{MaxAttempts: 65_536}}, Config{}, []string{"routes.r.retry.max_attempts: 65536: must be 1 to 65535"}},
+		{"more attempts than are counted", Route{URL: "http://host/", Retry: Retry{MaxAttempts: 65_536}},
+			Config{}, []string{"routes.r.retry.max_attempts: 65536: must be 1 to 65535"}},
 		{"breaker", Route{URL: "http://host/", Breaker: Breaker{Failures: 3, Delay: time.Hour}}, Config{}, nil},
-		{"breaker out of bounds", Route{URL: "http://host/", Breaker: Breaker{Failures: -1, Delay: time.Hour + 1}}, Config{}, []string{
+		{"breaker out of bounds", Route{
+			URL: "http://host/", Breaker: Breaker{Failures: -1, Delay: time.Hour + 1},
+		}, Config{}, []string{
 			"routes.r.breaker.failures: -1: ", "routes.r.breaker.delay: 1h0m0.000000001s: ",
 		}},
-		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}}, Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
-		{"secrets without requests", Route{Handler: true, Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler}, []string{"routes.r.secrets: (hidden): "}},
+		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}},
+			Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
+		{"secrets without requests", Route{Handler: true,
+			Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler},
+			[]string{"routes.r.secrets: (hidden): "}},
 	}
 	for _, tt := range tests {
 		tt.cfg.Routes = map[string]Route{"r": tt.route}
 		_, err := newWorker(nil, nil, nil, tt.cfg)
 		var problems shaper.Problems
-		if (err != nil) != (len(tt.want) > 0) || err != nil && (!errors.As(err, &problems) || len(problems) != len(tt.want)) {
+		if (err != nil) != (len(tt.want) > 0) ||
+			err != nil && (!errors.As(err, &problems) || len(problems) != len(tt.want)) {
 			t.Errorf("%s: %v, want %d problems", tt.name, err, len(tt.want))
 			continue
 		}
 		for i, p := range problems {
-			if got := p.Field + ": " + p.Value + ": " + p.Rule; !slices.ContainsFunc(tt.want, func(w string) bool { return strings.HasPrefix(got, w) }) {
+			got := p.Field + ": " + p.Value + ": " + p.Rule
+			if !slices.ContainsFunc(tt.want, func(w string) bool { return strings.HasPrefix(got, w) }) {
 				t.Errorf("%s: problem %d is %q", tt.name, i, got)
 			}
 		}

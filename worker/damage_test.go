@@ -62,7 +62,8 @@ func TestADamagedItemIsLogged(t *testing.T) {
 		r := startRig(t, q, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, succeed)
 		pass(50 * time.Second)
 		defer r.end(t)
-		if n := strings.Count(log.String(), `kind="flow acme/default"`); n != 1 || !strings.Contains(log.String(), `error="WRONGTYPE of a key"`) {
+		n := strings.Count(log.String(), `kind="flow acme/default"`)
+		if n != 1 || !strings.Contains(log.String(), `error="WRONGTYPE of a key"`) {
 			t.Errorf("the damage was logged %d times, want once with its error:\n%s", n, &log)
 		}
 	})

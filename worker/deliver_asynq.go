@@ -138,8 +138,9 @@ func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Set
 // another type. A pause may help, and the job is not the cause.
 func (d *asynqDeliverer) hold(l queue.Lease, err error) queue.Settlement {
 	return queue.Settlement{
-		LeaseRef: l.LeaseRef, Event: shaper.Hold, Delay: min(d.route.Retry.MinBackoff, maxHold), MaxAttempts: d.route.Retry.MaxAttempts,
-		Cause: queue.HoldCause{By: queue.HeldByHandOff},
-		Error: &queue.JobError{Message: "asynq does not take the task", Detail: err.Error()},
+		LeaseRef: l.LeaseRef, Event: shaper.Hold, Delay: min(d.route.Retry.MinBackoff, maxHold),
+		MaxAttempts: d.route.Retry.MaxAttempts,
+		Cause:       queue.HoldCause{By: queue.HeldByHandOff},
+		Error:       &queue.JobError{Message: "asynq does not take the task", Detail: err.Error()},
 	}
 }

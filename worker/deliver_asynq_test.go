@@ -18,17 +18,19 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// fakeFleet is an asynq client whose calls fail as told, and the queue's leases beside it.
+// fakeFleet is an asynq client whose calls fail as set, with the leases of the queue.
 type fakeFleet struct {
 	fail     []error // of the first calls
 	lose     bool    // the lease is another's
-	away     int     // so many extensions fail
+	away     int     // number of extensions that fail
 	tasks    []*asynq.Task
 	options  []map[asynq.OptionType]any
 	extended []time.Duration
 }
 
-func (f *fakeFleet) EnqueueContext(ctx context.Context, task *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
+func (f *fakeFleet) EnqueueContext(
+	ctx context.Context, task *asynq.Task, opts ...asynq.Option,
+) (*asynq.TaskInfo, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		return nil, errors.New("the call has no bound")
 	}
@@ -44,7 +46,9 @@ func (f *fakeFleet) EnqueueContext(ctx context.Context, task *asynq.Task, opts .
 	return &asynq.TaskInfo{}, nil
 }
 
-func (f *fakeFleet) Extend(_ context.Context, leases []queue.LeaseRef, d time.Duration) ([]queue.LeaseRef, error) {
+func (f *fakeFleet) Extend(
+	_ context.Context, leases []queue.LeaseRef, d time.Duration,
+) ([]queue.LeaseRef, error) {
 	if f.away > 0 {
 		f.away--
 		return nil, queue.ErrUnavailable
@@ -76,9 +80,12 @@ func TestHandOff(t *testing.T) {
 		{"taken before, the answer was lost", fakeFleet{fail: []error{conflict}}, false, shaper.Succeed, "", 1},
 		{"away, then taken", fakeFleet{fail: []error{down, down}}, false, shaper.Succeed, "", 3},
 		{"away, then taken before", fakeFleet{fail: []error{down, conflict}}, false, shaper.Succeed, "", 2},
-		{"redis away for long", fakeFleet{fail: slices.Repeat([]error{down}, 21), away: 20}, false, shaper.Succeed, "", 22},
-		{"refused", fakeFleet{fail: slices.Repeat([]error{errors.New("OOM")}, 9)}, false, shaper.Hold, "asynq does not take the task: OOM", refusals},
-		{"lease lost meanwhile", fakeFleet{fail: []error{down}, lose: true}, false, shaper.Retry, "the lease ended before asynq had taken the task", 1},
+		{"redis away for long", fakeFleet{fail: slices.Repeat([]error{down}, 21), away: 20}, false,
+			shaper.Succeed, "", 22},
+		{"refused", fakeFleet{fail: slices.Repeat([]error{errors.New("OOM")}, 9)}, false, shaper.Hold,
+			"asynq does not take the task: OOM", refusals},
+		{"lease lost meanwhile", fakeFleet{fail: []error{down}, lose: true}, false, shaper.Retry,
+			"the lease ended before asynq had taken the task", 1},
 		{"reports", fakeFleet{}, true, "", "", 1},
 		{"reports, settled already", fakeFleet{lose: true}, true, "", "", 1},
 		{"reports, redis away", fakeFleet{away: 5}, true, "", "", 1},
@@ -156,7 +163,8 @@ func TestHandOffEndsWithTheWorker(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		f := &fakeFleet{fail: slices.Repeat([]error{errors.New("down")}, 1000), away: 1000}
-		if s := handOff(ctx, f, Route{Asynq: &AsynqRoute{Queue: "orders"}}); s.Event != shaper.Retry || !strings.Contains(s.Error.Message, "the worker stopped") {
+		if s := handOff(ctx, f, Route{Asynq: &AsynqRoute{Queue: "orders"}}); s.Event != shaper.Retry ||
+			!strings.Contains(s.Error.Message, "the worker stopped") {
 			t.Errorf("%+v", s)
 		}
 		if n := len(f.tasks); n < 30 || n > 60 {
@@ -174,7 +182,9 @@ func TestHandOffEndsWithTheWorker(t *testing.T) {
 func TestHandedOffJobHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{Concurrency: 2}, func(context.Context, queue.Lease) queue.Settlement { return queue.Settlement{} })
+		r := startRig(t, q, Config{Concurrency: 2}, func(context.Context, queue.Lease) queue.Settlement {
+			return queue.Settlement{}
+		})
 		for i := range 10 {
 			q.put(0, fmt.Sprint(i), 0)
 		}

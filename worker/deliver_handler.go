@@ -64,7 +64,8 @@ type handlerDeliverer struct {
 
 func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger, panics *burstlog.Log) *handlerDeliverer {
 	return &handlerDeliverer{
-		route: r, handler: cfg.Handler, delay: cfg.RetryDelay, left: make(chan struct{}, cfg.Concurrency), log: log, panics: panics,
+		route: r, handler: cfg.Handler, delay: cfg.RetryDelay, left: make(chan struct{}, cfg.Concurrency),
+		log: log, panics: panics,
 	}
 }
 
@@ -76,7 +77,8 @@ func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Set
 	limited, cancel := context.WithTimeout(ctx, d.route.Timeout)
 	defer cancel()
 	limited = context.WithValue(limited, deliveryKey{}, DeliveryInfo{
-		ID: l.ID, Attempt: l.Attempt, MaxAttempts: d.route.Retry.MaxAttempts, Tenant: l.Tenant, Route: l.Route, Type: l.Type,
+		ID: l.ID, Attempt: l.Attempt, MaxAttempts: d.route.Retry.MaxAttempts, Tenant: l.Tenant,
+		Route: l.Route, Type: l.Type,
 		Stamp: l.Stamp.Time(), TraceParent: l.TraceParent,
 	})
 	ended := make(chan queue.Settlement, 1)

@@ -22,7 +22,8 @@ import (
 )
 
 var handlerLease = queue.Lease{
-	LeaseRef: queue.LeaseRef{ID: "job-1", Epoch: 7}, Tenant: "acme", Route: "default", Type: "order.create", Payload: []byte(`{"sku":"secret"}`),
+	LeaseRef: queue.LeaseRef{ID: "job-1", Epoch: 7}, Tenant: "acme", Route: "default", Type: "order.create",
+	Payload: []byte(`{"sku":"secret"}`),
 	Attempt: 2, MaxAttempts: 9, Stamp: shaper.InstantOf(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)),
 }
 
@@ -51,17 +52,42 @@ func TestHandlerResults(t *testing.T) {
 		message string
 	}{
 		{"nil", func(context.Context, *asynq.Task) error { return nil }, shaper.Succeed, ""},
-		{"error", func(context.Context, *asynq.Task) error { return errors.New("no stock") }, shaper.Retry, "no stock"},
-		{"skip", func(context.Context, *asynq.Task) error { return asynq.SkipRetry }, shaper.Die, "skip retry for the task"},
-		{"wrapped skip", func(context.Context, *asynq.Task) error { return fmt.Errorf("bad sku: %w", asynq.SkipRetry) }, shaper.Die, "bad sku: skip retry for the task"},
-		{"revoke", func(context.Context, *asynq.Task) error { return fmt.Errorf("sold out: %w", asynq.RevokeTask) }, shaper.Succeed, "sold out: revoke task"},
+		{"error", func(context.Context, *asynq.Task) error {
+			return errors.New("no stock")
+		}, shaper.Retry, "no stock"},
+		{"skip", func(context.Context, *asynq.Task) error {
+			return asynq.SkipRetry
+		}, shaper.Die, "skip retry for the task"},
+		{"wrapped skip", func(context.Context, *asynq.Task) error {
+			return fmt.Errorf("bad sku: %w", asynq.SkipRetry)
+		}, shaper.Die, "bad sku: skip retry for the task"},
+		{"revoke", func(context.Context, *asynq.Task) error {
+			return fmt.Errorf("sold out: %w", asynq.RevokeTask)
+		}, shaper.Succeed, "sold out: revoke task"},
 		{"no handler", mux.ProcessTask, shaper.Die, `handler not found for task "order.create"`},
-		{"panic", func(_ context.Context, task *asynq.Task) error { panic(string(task.Payload())) }, shaper.Retry, "panic"},
-		{"runtime error", func(_ context.Context, task *asynq.Task) error { _ = task.Payload()[99]; return nil }, shaper.Retry, "panic: runtime error: index out of range [99] with length 16"},
-		{"result", func(_ context.Context, task *asynq.Task) error { _, err := task.ResultWriter().Write(nil); return err }, shaper.Retry, "panic: the handler uses the task's ResultWriter, which only asynq's own server has"},
-		{"result's id", func(_ context.Context, task *asynq.Task) error { return errors.New(task.ResultWriter().TaskID()) }, shaper.Retry, "panic: the handler uses the task's ResultWriter, which only asynq's own server has"},
-		{"broken error", func(context.Context, *asynq.Task) error { return brokenError{} }, shaper.Retry, "panic: runtime error: invalid memory address or nil pointer dereference"},
-		{"goexit", func(context.Context, *asynq.Task) error { runtime.Goexit(); return nil }, shaper.Retry, "the handler ended its goroutine"},
+		{"panic", func(_ context.Context, task *asynq.Task) error {
+			panic(string(task.Payload()))
+		}, shaper.Retry, "panic"},
+		{"runtime error", func(_ context.Context, task *asynq.Task) error {
+			_ = task.Payload()[99]
+			return nil
+		}, shaper.Retry, "panic: runtime error: index out of range [99] with length 16"},
+		{"result", func(_ context.Context, task *asynq.Task) error {
+			_, err := task.ResultWriter().Write(nil)
+			return err
+		}, shaper.Retry,
+			"panic: the handler uses the task's ResultWriter, which only asynq's own server has"},
+		{"result's id", func(_ context.Context, task *asynq.Task) error {
+			return errors.New(task.ResultWriter().TaskID())
+		}, shaper.Retry,
+			"panic: the handler uses the task's ResultWriter, which only asynq's own server has"},
+		{"broken error", func(context.Context, *asynq.Task) error {
+			return brokenError{}
+		}, shaper.Retry, "panic: runtime error: invalid memory address or nil pointer dereference"},
+		{"goexit", func(context.Context, *asynq.Task) error {
+			runtime.Goexit()
+			return nil
+		}, shaper.Retry, "the handler ended its goroutine"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -74,7 +100,8 @@ func TestHandlerResults(t *testing.T) {
 				t.Errorf("tried again after %v, want the second backoff", s.Delay)
 			}
 			if strings.HasPrefix(tt.message, "panic") {
-				if !strings.Contains(log.String(), "job=job-1") || !strings.Contains(log.String(), "deliver_handler_test.go") {
+				if !strings.Contains(log.String(), "job=job-1") ||
+					!strings.Contains(log.String(), "deliver_handler_test.go") {
 					t.Errorf("the log has neither the id nor where it was: %s", &log)
 				}
 				// Quoting doubles the length at the most.
@@ -94,17 +121,21 @@ func TestHandlerGetsItsDelivery(t *testing.T) {
 	payload := []byte("pay|behind")
 	l := handlerLease
 	l.Payload = payload[:3]
-	d := newHandlerDeliverer(Route{Handler: true, Retry: Retry{MaxAttempts: 3}}.withDefaults(), Config{Handler: asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		got, known = Delivery(ctx)
-		_, deadline = ctx.Deadline()
-		if task.Type() != "order.create" || string(task.Payload()) != "pay" {
-			t.Errorf("task %q with %q", task.Type(), task.Payload())
-		}
-		_ = append(task.Payload(), "XXX"...)
-		return nil
-	}), Concurrency: 1}, slog.Default(), nil)
+	d := newHandlerDeliverer(Route{Handler: true, Retry: Retry{MaxAttempts: 3}}.withDefaults(),
+		Config{Handler: asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+			got, known = Delivery(ctx)
+			_, deadline = ctx.Deadline()
+			if task.Type() != "order.create" || string(task.Payload()) != "pay" {
+				t.Errorf("task %q with %q", task.Type(), task.Payload())
+			}
+			_ = append(task.Payload(), "XXX"...)
+			return nil
+		}), Concurrency: 1}, slog.Default(), nil)
 	d.Deliver(t.Context(), l)
-	want := DeliveryInfo{ID: "job-1", Attempt: 2, MaxAttempts: 3, Tenant: "acme", Route: "default", Type: "order.create", Stamp: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
+	want := DeliveryInfo{
+		ID: "job-1", Attempt: 2, MaxAttempts: 3, Tenant: "acme", Route: "default", Type: "order.create",
+		Stamp: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
+	}
 	queuetest.Compare(t, "the context has a delivery", known, true)
 	queuetest.Compare(t, "the context has a deadline", deadline, true)
 	queuetest.Compare(t, "the delivery", got, want)
@@ -132,13 +163,17 @@ func TestRetryDelay(t *testing.T) {
 		}
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	s := serve(t.Context(), Config{Logger: quiet, RetryDelay: func(int, error, *asynq.Task) time.Duration { panic("secret") }}, fail)
+	s := serve(t.Context(), Config{Logger: quiet, RetryDelay: func(int, error, *asynq.Task) time.Duration {
+		panic("secret")
+	}}, fail)
 	queuetest.Compare(t, "the event", s.Event, shaper.Retry)
 	queuetest.Compare(t, "the error of a RetryDelay that panics", messageOf(s), "panic")
 	if s.Delay < time.Second {
 		t.Errorf("the delay after a RetryDelay that panics is %v, want the route's backoff", s.Delay)
 	}
-	s = serve(t.Context(), Config{Logger: quiet, RetryDelay: func(int, error, *asynq.Task) time.Duration { return time.Hour }}, func(context.Context, *asynq.Task) error { panic("secret") })
+	s = serve(t.Context(), Config{Logger: quiet, RetryDelay: func(int, error, *asynq.Task) time.Duration {
+		return time.Hour
+	}}, func(context.Context, *asynq.Task) error { panic("secret") })
 	queuetest.Compare(t, "the event", s.Event, shaper.Retry)
 	queuetest.Compare(t, "the error of a handler that panics", messageOf(s), "panic")
 	queuetest.Compare(t, "the delay after it", s.Delay, time.Hour)
@@ -162,9 +197,12 @@ func TestHandlerIsCutOff(t *testing.T) {
 			t.Errorf("%+v, %v", s, s.Error)
 		}
 		// What was done was done, though late.
-		s = serve(t.Context(), Config{}, func(ctx context.Context, _ *asynq.Task) error { <-ctx.Done(); return nil })
+		s = serve(t.Context(), Config{}, func(ctx context.Context, _ *asynq.Task) error {
+			<-ctx.Done()
+			return nil
+		})
 		if s.Event != shaper.Succeed {
-			t.Errorf("a handler that ended when told: %+v", s)
+			t.Errorf("a handler that ended when its context did: %+v", s)
 		}
 	})
 }
@@ -173,7 +211,8 @@ func TestHandlerThatGoesOnIsLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		cfg := Config{
-			Concurrency: 2, Logger: slog.New(slog.NewTextHandler(&log, nil)), RetryDelay: func(int, error, *asynq.Task) time.Duration { return time.Hour },
+			Concurrency: 2, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			RetryDelay: func(int, error, *asynq.Task) time.Duration { return time.Hour },
 			Handler: asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 				d, _ := Delivery(ctx)
 				sleep(context.Background(), time.Duration(d.Attempt)*30*time.Second)

@@ -31,7 +31,8 @@ const payload = "{ \"amount\" : 1e400,\t\"note\":\"\\u00e9\" }"
 
 func lease() queue.Lease {
 	return queue.Lease{
-		LeaseRef: queue.LeaseRef{ID: "0198c5f0job", Epoch: 7}, Tenant: "Åcme/1 b", Route: "default", Type: "order.create\r\nX: y",
+		LeaseRef: queue.LeaseRef{ID: "0198c5f0job", Epoch: 7}, Tenant: "Åcme/1 b", Route: "default",
+		Type:    "order.create\r\nX: y",
 		Payload: []byte(payload), Attempt: 2, MaxAttempts: 5,
 	}
 }
@@ -86,7 +87,8 @@ func TestRequestIsAsTheContractSays(t *testing.T) {
 	queuetest.Compare(t, "the request", []string{got.Method, got.URL.Path, string(body)},
 		[]string{http.MethodPost, "/orders", payload})
 	stamp := got.Header.Get("webhook-timestamp")
-	if unix, err := strconv.ParseInt(stamp, 10, 64); err != nil || time.Since(time.Unix(unix, 0)).Abs() > time.Minute {
+	if unix, err := strconv.ParseInt(stamp, 10, 64); err != nil ||
+		time.Since(time.Unix(unix, 0)).Abs() > time.Minute {
 		t.Errorf("webhook-timestamp %q", stamp)
 	}
 	for _, secret := range secrets {
@@ -114,7 +116,10 @@ func TestRequestIsAsTheContractSays(t *testing.T) {
 	}
 	queuetest.Compare(t, "the headers", got.Header, want)
 	queuetest.Compare(t, "the event", s.Event, shaper.Succeed)
-	answer := &queue.Response{Status: 201, Headers: map[string]string{"content-type": "application/json"}, Body: []byte(`{"ok":true}`)}
+	answer := &queue.Response{
+		Status: 201, Headers: map[string]string{"content-type": "application/json"},
+		Body: []byte(`{"ok":true}`),
+	}
 	queuetest.Compare(t, "the response", s.Response, answer)
 }
 
@@ -142,7 +147,9 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 // TestRedirectsAreDeadWhereverTheyLead: the upstream has answered, so the attempt is over and the
 // breaker has nothing to count.
 func TestRedirectsAreDeadWhereverTheyLead(t *testing.T) {
-	for _, location := range []string{"", "/ok", "/%zz", "://%zz", "http://[::1", "http://a b/", "http://upstream.test:port/"} {
+	for _, location := range []string{
+		"", "/ok", "/%zz", "://%zz", "http://[::1", "http://a b/", "http://upstream.test:port/",
+	} {
 		for _, status := range []int{301, 302, 303, 307, 308} {
 			s := deliverTo(t, Route{}, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Location", location)
@@ -160,9 +167,13 @@ func TestRedirectsAreDeadWhereverTheyLead(t *testing.T) {
 // TestUserInformationIsBasicAuthentication: what stands in the route's URL, percent-encoded there.
 func TestUserInformationIsBasicAuthentication(t *testing.T) {
 	var user, password string
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { user, password, _ = r.BasicAuth() }))
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		user, password, _ = r.BasicAuth()
+	}))
 	defer server.Close()
-	for _, want := range []*url.Userinfo{url.UserPassword("me", "hunter2"), url.UserPassword("a@b", "p:/%"), url.User("token")} {
+	for _, want := range []*url.Userinfo{
+		url.UserPassword("me", "hunter2"), url.UserPassword("a@b", "p:/%"), url.User("token"),
+	} {
 		u, err := url.Parse(server.URL)
 		if err != nil {
 			t.Fatal(err)
@@ -251,7 +262,9 @@ func TestGzipIsLeftAlone(t *testing.T) {
 }
 
 func TestHangingUpstreamTimesOut(t *testing.T) {
-	for name, first := range map[string]string{"before the headers": "", "in the headers": "HTTP/1.1 200 OK\r\n"} {
+	for name, first := range map[string]string{
+		"before the headers": "", "in the headers": "HTTP/1.1 200 OK\r\n",
+	} {
 		t.Run(name, func(t *testing.T) {
 			addr := rawServer(t, func(conn net.Conn) {
 				_, _ = io.WriteString(conn, first)
@@ -357,14 +370,27 @@ func TestHostileUpstreams(t *testing.T) {
 		delivered bool
 		kept      int // bytes of the body at the least
 	}{
-		"body without end":                {again(head("Content-Length: 1099511627776\r\n"), mega, 0), true, outbound.MaxBody},
-		"body until closed":               {again(head(""), mega, 0), true, outbound.MaxBody},
-		"chunks without end":              {again(head("Transfer-Encoding: chunked\r\n"), "100000\r\n"+mega+"\r\n", 0), true, outbound.MaxBody},
-		"a chunk for each byte":           {again(head("Transfer-Encoding: chunked\r\n"), strings.Repeat("1\r\na\r\n", 1000), 0), true, 1},
-		"extension of a chunk":            {again(head("Transfer-Encoding: chunked\r\n")+"1;", mega, 0), true, 0},
-		"trailers without end":            {again(head("Transfer-Encoding: chunked\r\n")+"1\r\na\r\n0\r\n", "X-A: "+mega+"\r\n", 0), true, 1},
-		"gzip bomb":                       {again(head("Content-Encoding: gzip\r\n"), string(bomb(t, 16<<20)), 0), true, outbound.MaxBody},
-		"a byte of the body at a time":    {again(head("Content-Length: 100000\r\n"), "a", 5*time.Millisecond), true, 1},
+		"body without end": {
+			again(head("Content-Length: 1099511627776\r\n"), mega, 0), true, outbound.MaxBody,
+		},
+		"body until closed": {again(head(""), mega, 0), true, outbound.MaxBody},
+		"chunks without end": {
+			again(head("Transfer-Encoding: chunked\r\n"), "100000\r\n"+mega+"\r\n", 0), true,
+			outbound.MaxBody,
+		},
+		"a chunk for each byte": {
+			again(head("Transfer-Encoding: chunked\r\n"), strings.Repeat("1\r\na\r\n", 1000), 0), true, 1,
+		},
+		"extension of a chunk": {again(head("Transfer-Encoding: chunked\r\n")+"1;", mega, 0), true, 0},
+		"trailers without end": {
+			again(head("Transfer-Encoding: chunked\r\n")+"1\r\na\r\n0\r\n", "X-A: "+mega+"\r\n", 0), true, 1,
+		},
+		"gzip bomb": {
+			again(head("Content-Encoding: gzip\r\n"), string(bomb(t, 16<<20)), 0), true, outbound.MaxBody,
+		},
+		"a byte of the body at a time": {
+			again(head("Content-Length: 100000\r\n"), "a", 5*time.Millisecond), true, 1,
+		},
 		"a byte of the headers at a time": {again("HTTP/1.1 200 OK\r\nX: ", "a", 5*time.Millisecond), false, 0},
 		"interim answers, slowly":         {again("", "HTTP/1.1 100 Continue\r\n\r\n", 5*time.Millisecond), false, 0},
 		"redirect without end":            {again("HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", mega, 0), false, 0},
@@ -394,7 +420,7 @@ func TestHostileUpstreams(t *testing.T) {
 	}
 }
 
-// bomb is what so many zeros are as gzip.
+// bomb returns size zeros, compressed with gzip.
 func bomb(t *testing.T, size int) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -426,7 +452,9 @@ func TestRefusedConnection(t *testing.T) {
 	}
 	addr := ln.Addr().String()
 	_ = ln.Close()
-	s := deliver(t, t.Context(), Route{URL: (&url.URL{Scheme: "http", Host: addr, User: url.UserPassword("me", "hunter2")}).String()})
+	s := deliver(t, t.Context(), Route{URL: (&url.URL{
+		Scheme: "http", Host: addr, User: url.UserPassword("me", "hunter2"),
+	}).String()})
 	queuetest.Compare(t, "the event", s.Event, shaper.Retry)
 	detail := s.Error.Detail
 	if !strings.Contains(detail, "connection refused") || strings.Contains(detail, "me:") {

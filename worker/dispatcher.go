@@ -34,8 +34,10 @@ type dispatcher struct {
 
 func newDispatcher(w *Worker) *dispatcher {
 	d := &dispatcher{
-		Worker:  w,
-		options: queue.TickOptions{Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil},
+		Worker: w,
+		options: queue.TickOptions{
+			Lease: w.cfg.Lease, Horizon: w.cfg.Horizon, Sweep: w.cfg.Sweep, Outbox: w.outbox != nil,
+		},
 		shards:  make([]*shard, w.broker.Shards()),
 		beatNow: make(chan struct{}, 1),
 	}

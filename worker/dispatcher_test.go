@@ -44,7 +44,10 @@ func TestWeightNeverChanges(t *testing.T) {
 		worker string
 		shard  int
 		want   uint64
-	}{{"", 0, 0xaca6d6b54be3ed05}, {"a", 0, 0x3025e00c34f88fc7}, {"a", 1, 0xf51ad0923bcb8eb5}, {"worker", 63, 0xf0c9582b902c7dff}} {
+	}{
+		{"", 0, 0xaca6d6b54be3ed05}, {"a", 0, 0x3025e00c34f88fc7}, {"a", 1, 0xf51ad0923bcb8eb5},
+		{"worker", 63, 0xf0c9582b902c7dff},
+	} {
 		if got := weight(tt.worker, tt.shard); got != tt.want {
 			t.Errorf("weight(%q, %d) = %#x, want %#x", tt.worker, tt.shard, got, tt.want)
 		}

@@ -211,7 +211,8 @@ func TestHorizonGrowsWithTheRoundTrip(t *testing.T) {
 	} {
 		horizon, lead := roundTrip{0, ms(c.whole), ms(c.back)}.reach(ms(20), ms(7500))
 		if horizon != ms(c.horizon) || lead != ms(c.lead) {
-			t.Errorf("over %d ms, %d back, the horizon is %v and the lead %v, want %d and %d ms", c.whole, c.back, horizon, lead, c.horizon, c.lead)
+			t.Errorf("over %d ms, %d back, the horizon is %v and the lead %v, want %d and %d ms", c.whole,
+				c.back, horizon, lead, c.horizon, c.lead)
 		}
 	}
 }

@@ -23,7 +23,8 @@ func Example() {
 	mux := asynq.NewServeMux()
 	mux.HandleFunc("order.create", func(ctx context.Context, task *asynq.Task) error {
 		d, _ := worker.Delivery(ctx)
-		fmt.Printf("%s for %s, attempt %d of %d: %s\n", task.Type(), d.Tenant, d.Attempt, d.MaxAttempts, task.Payload())
+		fmt.Printf("%s for %s, attempt %d of %d: %s\n", task.Type(), d.Tenant, d.Attempt, d.MaxAttempts,
+			task.Payload())
 		return nil
 	})
 
@@ -31,14 +32,18 @@ func Example() {
 	quiet := slog.New(slog.DiscardHandler)
 	engine, _ := queue.OpenEngine(ctx, queue.EngineOptions{Embedded: true})
 	q, _ := queue.Open(ctx, engine, queue.Options{})
-	server, _ := api.New(api.BackendOf(q), api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
-	w, _ := worker.New(q, worker.Config{Handler: mux, Routes: map[string]worker.Route{"default": {Handler: true}}, Logger: quiet})
+	server, _ := api.New(api.BackendOf(q),
+		api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
+	w, _ := worker.New(q, worker.Config{
+		Handler: mux, Routes: map[string]worker.Route{"default": {Handler: true}}, Logger: quiet,
+	})
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
 	intake := httptest.NewServer(server.Intake()) // or http.ListenAndServe
 
 	// What a client does; it waits for the end of the job.
-	req, _ := http.NewRequest("POST", intake.URL+"/v1/jobs", strings.NewReader(`{"type":"order.create","payload":{"sku":1}}`))
+	req, _ := http.NewRequest("POST", intake.URL+"/v1/jobs",
+		strings.NewReader(`{"type":"order.create","payload":{"sku":1}}`))
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Prefer", "wait=10")
 	resp, _ := http.DefaultClient.Do(req)

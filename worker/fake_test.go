@@ -32,7 +32,7 @@ type fakeQueue struct {
 	mu       sync.Mutex
 	away     bool                          // every call fails
 	refuse   func([]queue.Settlement) bool // Settle fails for another reason
-	mute     map[string]int                // so many settlements of a job are not answered
+	mute     map[string]int                // by job: the number of settlements without an answer
 	deaf     map[string]bool               // leases of these jobs cannot be extended
 	damaged  map[string]bool               // jobs that cannot be settled
 	lose     map[queue.LeaseRef]bool       // leases that Extend reports as lost
@@ -45,7 +45,7 @@ type fakeQueue struct {
 	readings int // of a shard's clock alone
 	extended map[queue.LeaseRef]int
 	left     []time.Time
-	told     []reports.Lateness
+	lateness []reports.Lateness // as reported
 	reported []map[string]reports.RouteLoad
 }
 
@@ -89,7 +89,8 @@ func (q *fakeQueue) put(shard int, id string, d time.Duration) {
 	defer q.mu.Unlock()
 	s := q.shards[shard]
 	s.jobs = append(s.jobs, queue.Lease{
-		LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Tenant: "acme", Route: "default", Type: "test", Payload: []byte(`{}`),
+		LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Tenant: "acme", Route: "default", Type: "test",
+		Payload: []byte(`{}`),
 		Attempt: 1, MaxAttempts: 10, Eligible: q.now(), Stamp: q.now().Add(d),
 	})
 	slices.SortStableFunc(s.jobs, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) })
@@ -148,7 +149,7 @@ func (q *fakeQueue) ReportLateness(ctx context.Context, _ string, l reports.Late
 	err := q.call(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.told = append(q.told, l)
+	q.lateness = append(q.lateness, l)
 	return err
 }
 
@@ -185,7 +186,9 @@ func (q *fakeQueue) Wakes(ctx context.Context) <-chan queue.Wake {
 	return out
 }
 
-func (q *fakeQueue) Extend(ctx context.Context, refs []queue.LeaseRef, _ time.Duration) (lost []queue.LeaseRef, err error) {
+func (q *fakeQueue) Extend(
+	ctx context.Context, refs []queue.LeaseRef, _ time.Duration,
+) (lost []queue.LeaseRef, err error) {
 	if err := q.call(ctx); err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// deafToResigning is a consumer whose resignations take a while and fail as long as told.
+// deafToResigning is a consumer whose resignations take a while, and fail while fails is set.
 type deafToResigning struct {
 	consumer
 	fails *atomic.Bool
@@ -30,8 +30,13 @@ func (c deafToResigning) Resign(ctx context.Context) error {
 // startResigning is startRig with such consumers.
 func startResigning(t *testing.T, q *fakeQueue, log *bytes.Buffer, fails *atomic.Bool) (stop func()) {
 	t.Helper()
-	cfg := Config{Routes: map[string]Route{"default": {URL: "http://upstream.test/"}}, Logger: slog.New(slog.NewTextHandler(log, nil))}
-	w, err := newWorker(q, func(id string, n int) consumer { return deafToResigning{q.consumer(id, n), fails} }, newTimerWaiter, cfg)
+	cfg := Config{
+		Routes: map[string]Route{"default": {URL: "http://upstream.test/"}},
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+	}
+	w, err := newWorker(q, func(id string, n int) consumer {
+		return deafToResigning{q.consumer(id, n), fails}
+	}, newTimerWaiter, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +87,8 @@ func TestAShardIsGainedBackWhileItIsResigned(t *testing.T) {
 		fails.Store(true)
 		stop := startResigning(t, q, &log, &fails)
 		pass(2 * time.Second)
-		for _, others := range [][]string{{"a", "b", "c", "d"}, nil} { // the beats come sooner than the resignations are over
+		// The beats come sooner than the resignations are over.
+		for _, others := range [][]string{{"a", "b", "c", "d"}, nil} {
 			q.set(func() { q.others = others })
 			q.wakes <- queue.Wake{Shard: queue.AllShards}
 			pass(5 * time.Millisecond)

@@ -28,7 +28,8 @@ const (
 func (w *Worker) keepLeases(ctx context.Context) {
 	for sleep(ctx, w.cfg.beat()) {
 		limited, cancel := context.WithTimeout(ctx, min(extendWithin, w.cfg.Lease/10))
-		batches := slices.Collect(slices.Chunk(w.capacity.endingBefore(w.watch.now().add(w.cfg.Lease*2/3)), extendMost))
+		batches := slices.Collect(slices.Chunk(w.capacity.endingBefore(w.watch.now().add(w.cfg.Lease*2/3)),
+			extendMost))
 		errs := make([]error, len(batches))
 		var calls sync.WaitGroup
 		for i, jobs := range batches {

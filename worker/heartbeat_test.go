@@ -27,8 +27,10 @@ func TestLeasesOfAShardThatIsAwayKeepNoOthersFromBeingExtended(t *testing.T) {
 		if err := w.extend(t.Context(), all); !errors.Is(err, queue.ErrUnavailable) {
 			t.Errorf("a call that was answered in part: %v", err)
 		}
-		if jobs["here"].deadline.Load() == 0 || jobs["away"].deadline.Load() != 0 || jobs["lost"].deadline.Load() != 0 {
-			t.Errorf("deadlines: here %d, away %d, lost %d", jobs["here"].deadline.Load(), jobs["away"].deadline.Load(), jobs["lost"].deadline.Load())
+		if jobs["here"].deadline.Load() == 0 || jobs["away"].deadline.Load() != 0 ||
+			jobs["lost"].deadline.Load() != 0 {
+			t.Errorf("deadlines: here %d, away %d, lost %d", jobs["here"].deadline.Load(),
+				jobs["away"].deadline.Load(), jobs["lost"].deadline.Load())
 		}
 		if !jobs["lost"].lost.Load() || jobs["away"].lost.Load() {
 			t.Errorf("lost %v, away %v", jobs["lost"].lost.Load(), jobs["away"].lost.Load())

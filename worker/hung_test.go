@@ -20,7 +20,7 @@ import (
 // gives up, if nothing bounds it: 21 to 24 s were measured.
 const hungCall = 24 * time.Second
 
-// hungConsumer is of a shard whose node does not answer as long as told.
+// hungConsumer belongs to a shard whose node does not answer while hangs is set.
 type hungConsumer struct {
 	consumer
 	hangs *atomic.Bool
@@ -43,7 +43,10 @@ func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 				const shards, perShard = 64, 200 // twenty seconds' at 10/s
 				q := newFakeQueue(shards)
 				var hangs atomic.Bool
-				cfg := Config{Routes: map[string]Route{"default": {URL: "http://upstream.test/"}}, Logger: slog.New(slog.DiscardHandler)}
+				cfg := Config{
+					Routes: map[string]Route{"default": {URL: "http://upstream.test/"}},
+					Logger: slog.New(slog.DiscardHandler),
+				}
 				w, err := newWorker(q, func(id string, n int) consumer {
 					if n < hung {
 						return hungConsumer{q.consumer(id, n), &hangs}
@@ -86,7 +89,7 @@ func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 	}
 }
 
-// lateConsumer is of a shard that answers late as long as told.
+// lateConsumer belongs to a shard that answers late while late is set.
 type lateConsumer struct {
 	consumer
 	late *atomic.Bool
@@ -106,8 +109,11 @@ func TestSlotsOfALatePollAreCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		var late atomic.Bool
-		w, err := newWorker(q, func(id string, n int) consumer { return lateConsumer{q.consumer(id, n), &late} }, newTimerWaiter, Config{
-			Horizon: time.Second, Logger: slog.New(slog.DiscardHandler), Routes: map[string]Route{"default": {URL: "http://upstream.test/"}},
+		w, err := newWorker(q, func(id string, n int) consumer {
+			return lateConsumer{q.consumer(id, n), &late}
+		}, newTimerWaiter, Config{
+			Horizon: time.Second, Logger: slog.New(slog.DiscardHandler),
+			Routes: map[string]Route{"default": {URL: "http://upstream.test/"}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -150,8 +156,8 @@ func TestSlotsOfALatePollAreCharged(t *testing.T) {
 	})
 }
 
-// hungNode is a queue of which one node hangs. Calls that concern it take until their context ends,
-// or hungCall; the rest of them takes effect at once. Jobs whose ids begin with "hung" are on it.
+// hungNode is a queue with a node that hangs. Calls to that node take until their context ends, or
+// hungCall; calls to other nodes take effect at once. Jobs whose ids begin with "hung" are on it.
 type hungNode struct {
 	*fakeQueue
 	thawed  atomic.Bool
@@ -162,7 +168,9 @@ type hungNode struct {
 
 func (q *hungNode) hangs(id string) bool { return strings.HasPrefix(id, "hung") && !q.thawed.Load() }
 
-func (q *hungNode) Extend(ctx context.Context, refs []queue.LeaseRef, lease time.Duration) ([]queue.LeaseRef, error) {
+func (q *hungNode) Extend(
+	ctx context.Context, refs []queue.LeaseRef, lease time.Duration,
+) ([]queue.LeaseRef, error) {
 	unanswered := &queue.Unanswered{Err: queue.ErrUnavailable}
 	q.set(func() {
 		for _, r := range refs {
@@ -183,7 +191,9 @@ func (q *hungNode) Extend(ctx context.Context, refs []queue.LeaseRef, lease time
 	return nil, nil
 }
 
-func (q *hungNode) Settle(ctx context.Context, batch []queue.Settlement) (results []queue.SettleResult, err error) {
+func (q *hungNode) Settle(
+	ctx context.Context, batch []queue.Settlement,
+) (results []queue.SettleResult, err error) {
 	results = make([]queue.SettleResult, len(batch))
 	q.set(func() {
 		for i, s := range batch {
@@ -242,8 +252,10 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 					}
 				}
 				hung := (n + 63) / 64
-				if len(q.late) != hung || over > 0 { // those on the node that hung came too late for the fake: it forgives that
-					t.Errorf("%d of %d leases were extended too late, %d of them on the node that hung; %d are over", len(q.late), n, hung, over)
+				// Those on the node that hung came too late for the fake: it forgives that.
+				if len(q.late) != hung || over > 0 {
+					t.Errorf("%d of %d leases were extended too late, %d of them on the node that hung; "+
+						"%d are over", len(q.late), n, hung, over)
 				}
 				for _, line := range []string{"redis is away", "redis is back"} {
 					if n := strings.Count(log.String(), line); n != 1 {
@@ -274,7 +286,9 @@ func TestEndingsAreSettledWhileANodeHangs(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { s.run(ctx) })
 		put := func(id string) {
-			s.add(ending{settlement: queue.Settlement{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed}})
+			s.add(ending{settlement: queue.Settlement{
+				LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed,
+			}})
 		}
 		added := map[string]time.Time{}
 		for i := range 600 { // a minute

@@ -12,22 +12,22 @@ import (
 	"github.com/7509e464/sluice/queue/reports"
 )
 
-// teller is a broker that records the reported departures.
-type teller struct {
+// latenessBroker is a broker that records the reported departures.
+type latenessBroker struct {
 	broker
-	began time.Time
-	told  map[time.Duration]int64 // departures, by when
+	began    time.Time
+	reported map[time.Duration]int64 // departures, by when
 }
 
-func (b *teller) ReportLateness(_ context.Context, _ string, l reports.Lateness) error {
-	b.told[time.Since(b.began)] = l.Sum()
+func (b *latenessBroker) ReportLateness(_ context.Context, _ string, l reports.Lateness) error {
+	b.reported[time.Since(b.began)] = l.Sum()
 	return queue.ErrUnavailable // which changes nothing
 }
 
 // A departure is reported for ten seconds, and without one nothing is reported.
 func TestLatenessIsReportedForTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &teller{began: time.Now(), told: map[time.Duration]int64{}}
+		b := &latenessBroker{began: time.Now(), reported: map[time.Duration]int64{}}
 		w := &Worker{broker: b, log: slog.New(slog.DiscardHandler)}
 		l := &w.lateness
 		ctx, cancel := context.WithCancel(t.Context())
@@ -42,12 +42,12 @@ func TestLatenessIsReportedForTenSeconds(t *testing.T) {
 		time.Sleep(time.Minute)
 		cancel()
 		<-ended
-		if len(b.told) != 15 {
-			t.Errorf("reported %v", b.told)
+		if len(b.reported) != 15 {
+			t.Errorf("reported %v", b.reported)
 		}
 		for s, want := range map[time.Duration]int64{60: 0, 61: 3, 65: 3, 66: 4, 70: 4, 71: 1, 75: 1, 76: 0} {
-			if got := b.told[s*time.Second]; got != want {
-				t.Errorf("%d departures are reported at %d s, want %d: %v", got, s, want, b.told)
+			if got := b.reported[s*time.Second]; got != want {
+				t.Errorf("%d departures are reported at %d s, want %d: %v", got, s, want, b.reported)
 			}
 		}
 	})
@@ -59,8 +59,8 @@ func TestWorkerReportsItsLateness(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{}, succeed)
 		pass(time.Minute)
-		if len(q.told) != 0 {
-			t.Errorf("an idle worker has reported %d times", len(q.told))
+		if len(q.lateness) != 0 {
+			t.Errorf("an idle worker has reported %d times", len(q.lateness))
 		}
 		for i := range 5 {
 			q.put(0, string(rune('a'+i)), 10*time.Millisecond)
@@ -68,11 +68,11 @@ func TestWorkerReportsItsLateness(t *testing.T) {
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(time.Minute)
 		r.end(t)
-		if len(q.told) != 10 {
-			t.Fatalf("reported %d times, want 10", len(q.told))
+		if len(q.lateness) != 10 {
+			t.Fatalf("reported %d times, want 10", len(q.lateness))
 		}
-		queuetest.Compare(t, "the departures of the first report", q.told[0].Sum(), 5)
-		if latest := q.told[0].Quantile(1); latest > time.Millisecond {
+		queuetest.Compare(t, "the departures of the first report", q.lateness[0].Sum(), 5)
+		if latest := q.lateness[0].Quantile(1); latest > time.Millisecond {
 			t.Errorf("the latest departure was %v late, want at most 1ms", latest)
 		}
 	})

@@ -67,7 +67,8 @@ func newMetrics(w *Worker) *metrics {
 		.001, .005, .01, .05, .1, .5, 1, 5, 10, 60, 300, 1800, 3600, 21600, 86400)
 	m.lateness = histogram("departure_lateness_seconds", "From the stamp of a job to its departure.",
 		.00005, .0001, .00015, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1)
-	m.duration = histogram("delivery_duration_seconds", "From the departure of a job to the end of the delivery.",
+	m.duration = histogram("delivery_duration_seconds",
+		"From the departure of a job to the end of the delivery.",
 		.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60)
 	deliveries := f.NewCounterVec(
 		prometheus.CounterOpts{Name: "deliveries_total", Help: "Ended leases by outcome."}, []string{"outcome"})
@@ -86,11 +87,15 @@ func newMetrics(w *Worker) *metrics {
 		func() int { return w.settler.unanswered.len() })
 	gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.", nil,
 		func() int { return int(w.window.polls.Load()) })
-	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int { return w.cfg.Concurrency })
-	gauge("worker_places_taken", "Slots of this worker that are taken: by jobs that wait for their stamp, run or "+
+	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int {
+		return w.cfg.Concurrency
+	})
+	gauge("worker_places_taken", "Slots of this worker that are taken: by jobs that wait for their stamp, "+
+		"run or "+
 		"are not settled yet, and by polls under way.", nil, w.capacity.taken)
 	counter("stamps_missed_total",
-		"Jobs that this worker gave back because they came too late to leave at their stamps.", nil, w.lateness.missed.Load)
+		"Jobs that this worker gave back because they came too late to leave at their stamps.", nil,
+		w.lateness.missed.Load)
 	for name, route := range w.cfg.Routes {
 		labels, load := prometheus.Labels{"route": name}, w.loads[name]
 		gauge("route_places_taken", "Slots of this worker that jobs of the route take.", labels,

@@ -37,10 +37,11 @@ func (r *rig) gauges(t *testing.T, when, want string) {
 func TestLoadMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(2)
-		r := startRig(t, q, Config{Concurrency: 10, Lease: 3 * time.Second}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
-			sleep(ctx, 2*time.Second)
-			return queue.Settlement{Event: shaper.Succeed}
-		})
+		r := startRig(t, q, Config{Concurrency: 10, Lease: 3 * time.Second},
+			func(ctx context.Context, _ queue.Lease) queue.Settlement {
+				sleep(ctx, 2*time.Second)
+				return queue.Settlement{Event: shaper.Succeed}
+			})
 		pass(time.Second)
 		r.gauges(t, "idle", `
 			sluice_worker_places 10
@@ -58,7 +59,8 @@ func TestLoadMetrics(t *testing.T) {
 		r.gauges(t, "while Redis is away", "sluice_worker_places_taken 3\nsluice_settle_pending 3")
 		q.set(func() { q.away = false })
 		pass(4 * time.Second)
-		r.gauges(t, "at the end", "sluice_worker_places_taken 0\nsluice_settle_pending 0\nsluice_settle_unanswered 0")
+		r.gauges(t, "at the end", "sluice_worker_places_taken 0\nsluice_settle_pending 0\n"+
+			"sluice_settle_unanswered 0")
 		r.end(t)
 	})
 }

@@ -25,16 +25,17 @@ const (
 
 // Callbacks sends the callbacks of ended jobs; *callback.Service is one.
 type Callbacks interface {
-	// HandOver takes a completion over for good. It may get the same one again and must send it
+	// HandOver stores a completion for good. It may get the same completion again and must send it
 	// once.
 	HandOver(ctx context.Context, c queue.Completion) error
-	// Run sends them until ctx ends, and then returns nil soon.
+	// Run sends callbacks until ctx ends, and then returns nil soon.
 	Run(ctx context.Context) error
 }
 
 // claimer is what the outbox needs of the queue; see queue.Queue for the contracts.
 type claimer interface {
-	Completions(ctx context.Context, shard int, name string, most int, lease time.Duration) (list []queue.Completion, more bool, err error)
+	Completions(ctx context.Context, shard int, name string, most int,
+		lease time.Duration) (list []queue.Completion, more bool, err error)
 	HandedOver(ctx context.Context, shard int, list []queue.Completion) error
 }
 
@@ -120,7 +121,9 @@ func (o *outbox) insist(ctx context.Context, shard int, call func(context.Contex
 }
 
 // handAll hands completions over and returns those that were taken, with an error if any was not.
-func (o *outbox) handAll(ctx context.Context, list []queue.Completion) (done []queue.Completion, refused error) {
+func (o *outbox) handAll(
+	ctx context.Context, list []queue.Completion,
+) (done []queue.Completion, refused error) {
 	var (
 		g  errgroup.Group
 		mu sync.Mutex // of done

@@ -24,8 +24,8 @@ type fakeOutbox struct {
 	shards map[int][]string
 	leased map[string]time.Time
 	claims map[string][]string // by name
-	away   int                 // so many calls fail
-	lost   int                 // so many answers are lost
+	away   int                 // number of calls that fail
+	lost   int                 // number of answers that are lost
 }
 
 func (f *fakeOutbox) call() error {
@@ -36,7 +36,9 @@ func (f *fakeOutbox) call() error {
 	return nil
 }
 
-func (f *fakeOutbox) Completions(_ context.Context, shard int, name string, most int, lease time.Duration) (list []queue.Completion, more bool, err error) {
+func (f *fakeOutbox) Completions(
+	_ context.Context, shard int, name string, most int, lease time.Duration,
+) (list []queue.Completion, more bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.call(); err != nil {
@@ -168,7 +170,9 @@ func (f *hungOutbox) hang(ctx context.Context, shard int) error {
 	return queue.ErrUnavailable
 }
 
-func (f *hungOutbox) Completions(ctx context.Context, shard int, name string, most int, lease time.Duration) ([]queue.Completion, bool, error) {
+func (f *hungOutbox) Completions(
+	ctx context.Context, shard int, name string, most int, lease time.Duration,
+) ([]queue.Completion, bool, error) {
 	if err := f.hang(ctx, shard); err != nil {
 		return nil, false, err
 	}
@@ -188,7 +192,10 @@ func TestOutboxOfAShardThatHangsHoldsUpNoOthers(t *testing.T) {
 	for _, claimed := range []bool{false, true} {
 		t.Run(fmt.Sprint("claimed ", claimed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				q := &hungOutbox{fakeOutbox: &fakeOutbox{shards: map[int][]string{0: {"hung"}}, leased: map[string]time.Time{}, claims: map[string][]string{}}}
+				q := &hungOutbox{fakeOutbox: &fakeOutbox{
+					shards: map[int][]string{0: {"hung"}}, leased: map[string]time.Time{},
+					claims: map[string][]string{},
+				}}
 				to := &fakeCallbacks{}
 				q.hung.Store(-1)
 				if claimed {

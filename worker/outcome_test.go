@@ -128,7 +128,8 @@ func FuzzParseRetryAfter(f *testing.F) {
 			t.Errorf("%q: %v %v", value, wait, ok)
 		}
 		// What the standard library takes for a date in reach must be met exactly.
-		if date, err := http.ParseTime(strings.TrimSpace(value)); err == nil && ok && date.After(now) && date.Before(now.Add(maxHold)) && wait != date.Sub(now) {
+		date, err := http.ParseTime(strings.TrimSpace(value))
+		if err == nil && ok && date.After(now) && date.Before(now.Add(maxHold)) && wait != date.Sub(now) {
 			t.Errorf("%q: %v, want %v", value, wait, date.Sub(now))
 		}
 	})
@@ -139,7 +140,10 @@ func TestCut(t *testing.T) {
 		in   string
 		n    int
 		want string
-	}{{"short", 10, "short"}, {"exact", 5, "exact"}, {"longer", 4, "long"}, {"añb", 2, "a"}, {"añb", 3, "añ"}, {"a\xffb", 9, "ab"}, {"日本", 5, "日"}, {"", 3, ""}} {
+	}{
+		{"short", 10, "short"}, {"exact", 5, "exact"}, {"longer", 4, "long"}, {"añb", 2, "a"},
+		{"añb", 3, "añ"}, {"a\xffb", 9, "ab"}, {"日本", 5, "日"}, {"", 3, ""},
+	} {
 		if got := outbound.CutTo(tt.in, tt.n); got != tt.want || !utf8.ValidString(got) {
 			t.Errorf("cut(%q, %d) = %q, want %q", tt.in, tt.n, got, tt.want)
 		}

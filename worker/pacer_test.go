@@ -139,7 +139,8 @@ func TestQuietIsMidwayBetweenDepartures(t *testing.T) {
 		{"nothing is held", nil, 100 * ms, 100 * ms},
 		{"at a departure of a slow flow", []moment{100 * ms}, 100 * ms, 102 * ms},
 		{"just before a departure of a slow flow", []moment{100*ms + 1}, 100 * ms, 98 * ms},
-		{"at one of a flow that departs every 3 ms", []moment{97 * ms, 103 * ms, 100 * ms, 94 * ms}, 100 * ms, 101*ms + ms/2},
+		{"at one of a flow that departs every 3 ms", []moment{97 * ms, 103 * ms, 100 * ms, 94 * ms}, 100 * ms,
+			101*ms + ms/2},
 		{"just before one of them", []moment{97 * ms, 103 * ms, 100 * ms, 94 * ms}, 100*ms - 2, 98*ms + ms/2},
 		{"midway", []moment{99 * ms, 101 * ms}, 100 * ms, 100 * ms},
 		{"far from all", []moment{10 * ms, 200 * ms}, 100 * ms, 100 * ms},
@@ -203,12 +204,18 @@ func TestMargin(t *testing.T) {
 func TestPacerStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startPacer(newTimerWaiter(), 20*time.Millisecond, time.Second)
-		r.add([]*job{r.job("left", time.Millisecond, time.Minute), r.job("later", time.Hour, time.Minute), r.job("soon", 1030*time.Millisecond, time.Minute)})
+		r.add([]*job{
+			r.job("left", time.Millisecond, time.Minute), r.job("later", time.Hour, time.Minute),
+			r.job("soon", 1030*time.Millisecond, time.Minute),
+		})
 		pass(time.Second)
 		if left := r.stop(50 * time.Millisecond); len(left) != 1 || left[0].lease.ID != "later" {
 			t.Errorf("given back: %v", left)
 		}
-		refused := r.add([]*job{r.job("in time", 40*time.Millisecond, time.Minute), r.job("too late", 60*time.Millisecond, time.Minute)})
+		refused := r.add([]*job{
+			r.job("in time", 40*time.Millisecond, time.Minute),
+			r.job("too late", 60*time.Millisecond, time.Minute),
+		})
 		if len(refused) != 1 || refused[0].lease.ID != "too late" {
 			t.Errorf("refused: %v", refused)
 		}

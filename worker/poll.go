@@ -62,7 +62,9 @@ func (s *shard) poll(ctx context.Context) plan {
 // tick makes the call, and returns how many of the reserved slots it still holds at its end. After
 // pollPatience it neither counts in the window nor holds slots: a node that does not answer would
 // take all of both, because go-redis gives up after 20 s only.
-func (s *shard) tick(ctx context.Context, o queue.TickOptions, leave func()) (t queue.Tick, slots int, err error) {
+func (s *shard) tick(
+	ctx context.Context, o queue.TickOptions, leave func(),
+) (t queue.Tick, slots int, err error) {
 	slots = o.Max
 	yielded := make(chan struct{})
 	patience := time.AfterFunc(pollPatience, func() {

@@ -55,7 +55,10 @@ func TestWithTheQueue(t *testing.T) {
 	}))
 	defer server.Close()
 	w, err := New(q, Config{Lease: 3 * time.Second, Logger: log, Routes: map[string]Route{
-		"default": {URL: server.URL, Retry: Retry{MaxAttempts: 3, MinBackoff: 500 * time.Millisecond, MaxBackoff: time.Second}},
+		"default": {
+			URL:   server.URL,
+			Retry: Retry{MaxAttempts: 3, MinBackoff: 500 * time.Millisecond, MaxBackoff: time.Second},
+		},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +70,9 @@ func TestWithTheQueue(t *testing.T) {
 	var ids []string
 	var want []string
 	for i := range jobs {
-		v, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: "default", Type: "n", Payload: fmt.Append(nil, i), MaxAttempts: 3})
+		v, err := q.Submit(t.Context(), queue.Submission{
+			Tenant: "acme", Route: "default", Type: "n", Payload: fmt.Append(nil, i), MaxAttempts: 3,
+		})
 		if err != nil || v.Outcome != shaper.Admitted {
 			t.Fatalf("job %d: %+v, %v", i, v, err)
 		}
@@ -122,7 +127,9 @@ func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
 	mux.HandleFunc("never", func(context.Context, *asynq.Task) error { panic("secret") })
 	w, err := New(q, Config{
 		Lease: 3 * time.Second, Logger: log, Handler: mux, AsynqClient: engine.Client(),
-		RetryDelay: func(n int, _ error, _ *asynq.Task) time.Duration { return time.Duration(n) * time.Millisecond },
+		RetryDelay: func(n int, _ error, _ *asynq.Task) time.Duration {
+			return time.Duration(n) * time.Millisecond
+		},
 		Routes: map[string]Route{
 			"default": {Handler: true, Retry: Retry{MaxAttempts: 3}},
 			"fleet":   {Asynq: &AsynqRoute{Queue: "orders"}},
@@ -135,7 +142,9 @@ func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	submit := func(route, kind, payload string) string {
-		v, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: route, Type: kind, Payload: []byte(payload), MaxAttempts: 3})
+		v, err := q.Submit(t.Context(), queue.Submission{
+			Tenant: "acme", Route: route, Type: kind, Payload: []byte(payload), MaxAttempts: 3,
+		})
 		if err != nil || v.Outcome != shaper.Admitted {
 			t.Fatalf("%s to %s: %+v, %v", kind, route, v, err)
 		}
@@ -175,7 +184,8 @@ func TestHandlersAndHandOffWithTheQueue(t *testing.T) {
 	got := map[string]string{}
 	tasks, err := asynq.NewInspectorFromRedisClient(engine.Client()).ListPendingTasks("orders")
 	for _, task := range tasks {
-		id, _, _ := strings.Cut(task.ID, ":") // the epoch after it is higher where a slow machine gave a late job back
+		// The epoch after it is higher where a slow machine gave a late job back.
+		id, _, _ := strings.Cut(task.ID, ":")
 		got[id] = string(task.Payload)
 	}
 	if err != nil {

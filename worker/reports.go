@@ -61,7 +61,8 @@ func (l *lateness) recent(n int, log *slog.Logger) (recent reports.Lateness) {
 	switch {
 	case !l.missing && missed >= missedLeast && missed > left:
 		l.missing = true
-		log.Warn("most leased jobs miss their stamps and are given back: Redis or this machine is too slow for worker.lease",
+		log.Warn("most leased jobs miss their stamps and are given back: Redis or this machine is too slow "+
+			"for worker.lease",
 			"missed", missed, "left", left, "within", latenessWindow*reportEvery)
 	case l.missing && missed <= left:
 		l.missing = false

@@ -23,12 +23,15 @@ const maxHold = time.Hour
 //	429, 503 without                 tried again after a backoff; of many, the flow slows down
 //	408, 425, other 5xx              tried again after a backoff
 //	anything else, redirects too     dead at once: the same request would get the same answer
-func (r Retry) decide(l queue.Lease, answer *queue.Response, retryAfter string, now time.Time) queue.Settlement {
+func (r Retry) decide(
+	l queue.Lease, answer *queue.Response, retryAfter string, now time.Time,
+) queue.Settlement {
 	status := answer.Status
 	message := strings.TrimSpace(fmt.Sprintf("the upstream answered %d %s", status, http.StatusText(status)))
 	s := queue.Settlement{LeaseRef: l.LeaseRef, MaxAttempts: r.MaxAttempts}
 	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
-	again := status == http.StatusRequestTimeout || status == http.StatusTooEarly || status >= 500 && status < 600
+	again := status == http.StatusRequestTimeout || status == http.StatusTooEarly ||
+		status >= 500 && status < 600
 	hold, given := parseRetryAfter(retryAfter, now)
 	switch {
 	case status >= 200 && status < 300:

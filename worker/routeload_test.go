@@ -44,7 +44,10 @@ func TestRoutesAreReported(t *testing.T) {
 		b, loads := &reporter{}, routeLoads{"busy": new(routeLoad), "idle": new(routeLoad), "open": new(routeLoad)}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		w := &Worker{broker: b, loads: loads, troubles: newTroubles(slog.New(slog.DiscardHandler), nil), deliverers: map[string]deliverer{}}
+		w := &Worker{
+			broker: b, loads: loads, troubles: newTroubles(slog.New(slog.DiscardHandler), nil),
+			deliverers: map[string]deliverer{},
+		}
 		go func() { defer close(ended); w.report(ctx) }()
 		time.Sleep(time.Minute + 500*time.Millisecond)
 		if _, at := b.seen(); len(at) != 0 {
@@ -74,7 +77,9 @@ func TestRoutesAreReported(t *testing.T) {
 			}
 		}
 		pass(time.Second)
-		report(map[string]reports.RouteLoad{"busy": {InFlight: 1, Ended: 6, Failed: 4}, "open": {Breaker: reports.BreakerOpen}})
+		report(map[string]reports.RouteLoad{
+			"busy": {InFlight: 1, Ended: 6, Failed: 4}, "open": {Breaker: reports.BreakerOpen},
+		})
 		pass(30 * time.Second)
 		report(map[string]reports.RouteLoad{"busy": {Ended: 7, Failed: 4}, "open": {Breaker: reports.BreakerOpen}})
 		pass(30 * time.Second)

@@ -152,7 +152,8 @@ func (s *settler) send(ctx context.Context, from *backlog, batch []ending) (answ
 		}
 	default:
 		for _, e := range rest {
-			s.troubles.givenUp.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch, "error", err)
+			s.troubles.givenUp.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch,
+				"error", err)
 		}
 		s.settled(rest, nil)
 	}

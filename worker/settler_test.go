@@ -48,7 +48,9 @@ func (r *settlerRig) note(batch []ending, results []queue.SettleResult) {
 }
 
 func (r *settlerRig) put(id string) {
-	r.add(ending{settlement: queue.Settlement{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed}})
+	r.add(ending{settlement: queue.Settlement{
+		LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed,
+	}})
 }
 
 func TestSettlementGoesAtOnceAndBatchesGrowUnderLoad(t *testing.T) {
@@ -168,7 +170,9 @@ func TestAShardThatDoesNotAnswerKeepsNoOthers(t *testing.T) {
 		defer stop()
 		r.settler.ended.mu.Lock() // so that all are in one batch
 		for _, id := range []string{"a", "b", "c", "d", "e"} {
-			r.ended.endings = append(r.ended.endings, ending{settlement: queue.Settlement{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed}})
+			r.ended.endings = append(r.ended.endings, ending{settlement: queue.Settlement{
+				LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed,
+			}})
 		}
 		r.settler.ended.mu.Unlock()
 		signal(r.ended.kick)

@@ -29,7 +29,8 @@ func TestPlacingKeepsOrder(t *testing.T) {
 		micros := func(from, to int, label string) time.Duration {
 			return time.Duration(rapid.IntRange(from, to).Draw(t, label)) * time.Microsecond
 		}
-		instant := func() shaper.Instant { return epoch.Add(time.Duration(now)) } // of the shard, but for the error of what is known of it
+		// Of the shard, but for the error of what is known of it.
+		instant := func() shaper.Instant { return epoch.Add(time.Duration(now)) }
 		learn := func() {
 			off := micros(-3000, 3000, "off")
 			p.learn(now, func(r *relation) { *r = relation{known: true, instant: instant(), at: now.add(off)} })
@@ -49,7 +50,8 @@ func TestPlacingKeepsOrder(t *testing.T) {
 			}
 			var leases []queue.Lease
 			for range rapid.IntRange(1, 5).Draw(t, "jobs") {
-				leases = append(leases, queue.Lease{Stamp: instant().Add(micros(0, int(horizon.Microseconds()), "ahead"))})
+				leases = append(leases,
+					queue.Lease{Stamp: instant().Add(micros(0, int(horizon.Microseconds()), "ahead"))})
 			}
 			latest := now // of those that are still to leave
 			for _, one := range pending {
@@ -62,7 +64,8 @@ func TestPlacingKeepsOrder(t *testing.T) {
 					}
 				}
 				if plain := p.known.moment(leases[i].Stamp); j.at < plain || j.at > max(plain, latest) {
-					t.Fatalf("stamp %d is put at %v, by what is known at %v; all others have left at %v", leases[i].Stamp, j.at, plain, latest)
+					t.Fatalf("stamp %d is put at %v, by what is known at %v; all others have left at %v",
+						leases[i].Stamp, j.at, plain, latest)
 				}
 				pending = append(pending, leaving{leases[i].Stamp, j.at})
 			}

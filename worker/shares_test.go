@@ -70,7 +70,8 @@ func TestHangingFlowsLeaveAShare(t *testing.T) {
 				got += len(poll(c, 99, "waking", "well", pollLeast))
 			}
 			if got < tt.least {
-				t.Errorf("beside %d slots that hang, one that wakes up got %d, want at least %d", c.taken()-got, got, tt.least)
+				t.Errorf("beside %d slots that hang, one that wakes up got %d, want at least %d",
+					c.taken()-got, got, tt.least)
 			}
 		})
 	}

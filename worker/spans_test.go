@@ -37,20 +37,26 @@ func toldOf(s sdk.ReadOnlySpan, key attribute.Key) string {
 	return ""
 }
 
-// TestSpansOfDeliveries: each attempt has a span of its own, a child of what the job brought and
-// told how it ended, and its traceparent is what the deliverer gets.
+// TestSpansOfDeliveries: each attempt has a span of its own with its outcome, a child of the span
+// that submitted the job. The deliverer gets the traceparent of the attempt.
 func TestSpansOfDeliveries(t *testing.T) {
 	const of = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	ends := map[string]queue.Settlement{
-		"ok":      {Event: shaper.Succeed, Response: &queue.Response{Status: 200}},
-		"again":   {Event: shaper.Retry, MaxAttempts: 3, Error: &queue.JobError{Message: "no answer within 10s"}},
-		"last":    {Event: shaper.Retry, MaxAttempts: 1, Error: &queue.JobError{Message: "busy", Status: 503}},
-		"own":     {Event: shaper.Retry, Error: &queue.JobError{Message: "busy", Status: 503}},
-		"held":    {Event: shaper.Hold, Error: &queue.JobError{Message: "slow down", Status: 429}},
-		"handed":  {},
-		"refused": {Event: shaper.Die, Error: &queue.JobError{Message: "bad", Status: 400}, Response: &queue.Response{Status: 400}},
+		"ok":     {Event: shaper.Succeed, Response: &queue.Response{Status: 200}},
+		"again":  {Event: shaper.Retry, MaxAttempts: 3, Error: &queue.JobError{Message: "no answer within 10s"}},
+		"last":   {Event: shaper.Retry, MaxAttempts: 1, Error: &queue.JobError{Message: "busy", Status: 503}},
+		"own":    {Event: shaper.Retry, Error: &queue.JobError{Message: "busy", Status: 503}},
+		"held":   {Event: shaper.Hold, Error: &queue.JobError{Message: "slow down", Status: 429}},
+		"handed": {},
+		"refused": {
+			Event: shaper.Die, Error: &queue.JobError{Message: "bad", Status: 400},
+			Response: &queue.Response{Status: 400},
+		},
 	}
-	want := map[string]string{"ok": "succeeded", "again": "retry", "last": "dead", "own": "retry", "held": "held", "handed": "handed_off", "refused": "dead", "panics": "retry"}
+	want := map[string]string{
+		"ok": "succeeded", "again": "retry", "last": "dead", "own": "retry", "held": "held",
+		"handed": "handed_off", "refused": "dead", "panics": "retry",
+	}
 	synctest.Test(t, func(t *testing.T) {
 		tracer, recorder := recorded()
 		q := newFakeQueue(1)
@@ -93,10 +99,12 @@ func TestSpansOfDeliveries(t *testing.T) {
 			queuetest.Compare(t, id+": outcome", toldOf(s, "messaging.sluice.outcome"), want[id])
 			queuetest.Compare(t, id+": attempt", toldOf(s, "messaging.sluice.attempt"), "1")
 			queuetest.Compare(t, id+": wait", toldOf(s, "messaging.sluice.wait_ms"), "2000")
-			if failed := s.Status().Code == codes.Error; failed != (want[id] != "succeeded" && want[id] != "handed_off") {
+			failed := s.Status().Code == codes.Error
+			if failed != (want[id] != "succeeded" && want[id] != "handed_off") {
 				t.Errorf("%s: %v", id, s.Status())
 			}
-			if own := fmt.Sprintf("00-%s-%s-01", s.SpanContext().TraceID(), s.SpanContext().SpanID()); parents[id] != own || s.Parent().SpanID().String() != of[36:52] {
+			own := fmt.Sprintf("00-%s-%s-01", s.SpanContext().TraceID(), s.SpanContext().SpanID())
+			if parents[id] != own || s.Parent().SpanID().String() != of[36:52] {
 				t.Errorf("%s: delivered with %s, the span is %s below %v", id, parents[id], own, s.Parent())
 			}
 		}
@@ -112,12 +120,15 @@ func TestSpansOfHandlers(t *testing.T) {
 		handler := asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 			info, _ := Delivery(ctx)
 			of := trace.SpanContextFromContext(ctx)
-			if want := fmt.Sprintf("00-%s-%s-01", of.TraceID(), of.SpanID()); !of.IsValid() || info.TraceParent != want {
+			want := fmt.Sprintf("00-%s-%s-01", of.TraceID(), of.SpanID())
+			if !of.IsValid() || info.TraceParent != want {
 				t.Errorf("Delivery tells %s, the context %s", info.TraceParent, want)
 			}
 			return errors.New("hunter2")
 		})
-		w, err := newWorker(q, q.consumer, newTimerWaiter, Config{Traces: tracer, Handler: handler, Routes: map[string]Route{"default": {Handler: true}}})
+		w, err := newWorker(q, q.consumer, newTimerWaiter, Config{
+			Traces: tracer, Handler: handler, Routes: map[string]Route{"default": {Handler: true}},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

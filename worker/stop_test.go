@@ -17,13 +17,14 @@ import (
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{Lease: 3 * time.Second, Horizon: 200 * time.Millisecond}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
-			sleep(ctx, 8*time.Second)
-			if ctx.Err() != nil {
-				t.Error("the delivery was cut off within the grace")
-			}
-			return queue.Settlement{Event: shaper.Succeed}
-		})
+		r := startRig(t, q, Config{Lease: 3 * time.Second, Horizon: 200 * time.Millisecond},
+			func(ctx context.Context, _ queue.Lease) queue.Settlement {
+				sleep(ctx, 8*time.Second)
+				if ctx.Err() != nil {
+					t.Error("the delivery was cut off within the grace")
+				}
+				return queue.Settlement{Event: shaper.Succeed}
+			})
 		pass(time.Second)
 		q.put(0, "running", 0)
 		q.put(0, "next", 40*time.Millisecond)
@@ -99,10 +100,11 @@ func TestStopBesideAHungNode(t *testing.T) {
 func TestStopCutsOffAfterTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{Grace: 2 * time.Second}, func(ctx context.Context, l queue.Lease) queue.Settlement {
-			<-ctx.Done()
-			return Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}.again(l, "cut off", 0)
-		})
+		r := startRig(t, q, Config{Grace: 2 * time.Second},
+			func(ctx context.Context, l queue.Lease) queue.Settlement {
+				<-ctx.Done()
+				return Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}.again(l, "cut off", 0)
+			})
 		pass(time.Second)
 		q.put(0, "hangs", 0)
 		q.wakes <- queue.Wake{Shard: 0}
@@ -150,7 +152,8 @@ func TestStartStopStress(t *testing.T) {
 		q := newFakeQueue(8)
 		w, err := newWorker(q, q.consumer, newWaiter, Config{
 			Routes: map[string]Route{"default": {URL: "http://upstream.test/"}}, Logger: slog.New(slog.DiscardHandler),
-			Horizon: 5 * time.Second, // on a busy machine jobs leave late, and the fake does not bring back what is released
+			// On a busy machine jobs leave late, and the fake does not bring back what is released.
+			Horizon: 5 * time.Second,
 		})
 		if err != nil {
 			t.Fatal(err)

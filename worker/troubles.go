@@ -80,7 +80,8 @@ func (w *Worker) stopped(k burstlog.Key) {
 		return // the next line of the burst is another opportunity
 	}
 	if f, known := t.Routes[k.Route]; known && f.LimitedBy == "paused" && !f.Policy.Paused {
-		w.log.Error("a flow has stopped: it has as many dead letters, or bytes of them, as are kept; replay or purge them",
+		w.log.Error("a flow has stopped: it has as many dead letters, or bytes of them, as are kept; "+
+			"replay or purge them",
 			"tenant", queue.EncodeName(k.Tenant), "route", k.Route, "depth", f.Depth)
 	}
 }

@@ -45,7 +45,9 @@ func (l *watchedLog) String() string {
 // A flow that has stopped because of its dead letters is logged, with the tenant encoded; so is the
 // burst of deaths, in one line.
 func TestStoppedFlowIsLogged(t *testing.T) {
-	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+		Embedded: true, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,16 +56,22 @@ func TestStoppedFlowIsLogged(t *testing.T) {
 	policy.Rate.Limit = 200
 	const kept = 3
 	q, err := queue.Open(t.Context(), engine, queue.Options{
-		Shards: 4, Defaults: policy, Retention: queue.Retention{DeadCapacity: kept}, Logger: slog.New(slog.DiscardHandler),
+		Shards: 4, Defaults: policy, Retention: queue.Retention{DeadCapacity: kept},
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+	}))
 	defer server.Close()
 	log := &watchedLog{want: "a flow has stopped", came: make(chan struct{})}
-	w, err := New(q, Config{Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)), Routes: map[string]Route{"default": {URL: server.URL}}})
+	w, err := New(q, Config{
+		Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Routes: map[string]Route{"default": {URL: server.URL}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +80,8 @@ func TestStoppedFlowIsLogged(t *testing.T) {
 	go func() { done <- w.Run(ctx) }()
 	const tenant = "a tenant's name"
 	for range kept + 2 {
-		if _, err := q.Submit(t.Context(), queue.Submission{Tenant: tenant, Route: "default", Type: "n", Payload: []byte("1"), MaxAttempts: 3}); err != nil {
+		if _, err := q.Submit(t.Context(), queue.Submission{Tenant: tenant, Route: "default", Type: "n",
+			Payload: []byte("1"), MaxAttempts: 3}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,7 +96,8 @@ func TestStoppedFlowIsLogged(t *testing.T) {
 	}
 	text := log.String()
 	for _, want := range []string{
-		`level=WARN msg="jobs died and are kept as dead letters"`, ` tenant=` + queue.EncodeName(tenant) + ` route=default`, "level=ERROR msg=\"a flow has stopped",
+		`level=WARN msg="jobs died and are kept as dead letters"`,
+		` tenant=` + queue.EncodeName(tenant) + ` route=default`, "level=ERROR msg=\"a flow has stopped",
 	} {
 		if strings.Count(text, want) == 0 {
 			t.Errorf("%s is missing:\n%s", want, text)
@@ -101,14 +111,18 @@ func TestStoppedFlowIsLogged(t *testing.T) {
 // TestOutOfHoldsIsADeadLetter: metrics and log count a job whose holds are used up as a dead
 // letter.
 func TestOutOfHoldsIsADeadLetter(t *testing.T) {
-	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+		Embedded: true, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer engine.Close()
 	policy := shaper.DefaultPolicy()
 	policy.Rate.Limit = 1000
-	q, err := queue.Open(t.Context(), engine, queue.Options{Shards: 1, Defaults: policy, Logger: slog.New(slog.DiscardHandler)})
+	q, err := queue.Open(t.Context(), engine, queue.Options{
+		Shards: 1, Defaults: policy, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +135,9 @@ func TestOutOfHoldsIsADeadLetter(t *testing.T) {
 	log := &watchedLog{want: "jobs died", came: make(chan struct{})}
 	w, err := New(q, Config{
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
-		Routes: map[string]Route{"default": {URL: server.URL, Retry: Retry{MaxAttempts: 1, MinBackoff: time.Millisecond}}},
+		Routes: map[string]Route{"default": {
+			URL: server.URL, Retry: Retry{MaxAttempts: 1, MinBackoff: time.Millisecond},
+		}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +145,9 @@ func TestOutOfHoldsIsADeadLetter(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	v, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: "default", Type: "n", Payload: []byte("1"), MaxAttempts: 1})
+	v, err := q.Submit(t.Context(), queue.Submission{
+		Tenant: "acme", Route: "default", Type: "n", Payload: []byte("1"), MaxAttempts: 1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +156,8 @@ func TestOutOfHoldsIsADeadLetter(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	held, dead := testutil.ToFloat64(w.metrics.deliveries[outcomeHeld]), testutil.ToFloat64(w.metrics.deliveries[outcomeDead])
+	held, dead := testutil.ToFloat64(w.metrics.deliveries[outcomeHeld]),
+		testutil.ToFloat64(w.metrics.deliveries[outcomeDead])
 	queuetest.Compare(t, "the state", job.State, shaper.Dead)
 	queuetest.Compare(t, "the times it was held", held, shaper.FreeLeases)
 	queuetest.Compare(t, "the deaths", dead, 1)

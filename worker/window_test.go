@@ -59,7 +59,10 @@ func TestWindowOfAFarRedis(t *testing.T) {
 		for _, way := range []struct {
 			took time.Duration
 			far  bool
-		}{{0, false}, {time.Millisecond, false}, {160 * time.Millisecond, false}, {160 * time.Millisecond, true}, {time.Millisecond, false}} {
+		}{
+			{0, false}, {time.Millisecond, false}, {160 * time.Millisecond, false},
+			{160 * time.Millisecond, true}, {time.Millisecond, false},
+		} {
 			if way.took > 0 {
 				w.observe(way.took)
 			}

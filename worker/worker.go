@@ -162,7 +162,9 @@ func New(q *queue.Queue, cfg Config) (*Worker, error) {
 	return w, err
 }
 
-func newWorker(b broker, consumers func(string, int) consumer, newWaiter func() waiter, cfg Config) (*Worker, error) {
+func newWorker(
+	b broker, consumers func(string, int) consumer, newWaiter func() waiter, cfg Config,
+) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
@@ -262,8 +264,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	case <-dispatched:
 	case <-time.After(pollPatience): // a node hangs; the shards on others must not wait for it
 	}
-	if err := bounded(work, leaveWithin, func(ctx context.Context) error { return w.broker.Leave(ctx, w.id) }); err != nil {
-		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old", "error", err)
+	err := bounded(work, leaveWithin, func(ctx context.Context) error { return w.broker.Leave(ctx, w.id) })
+	if err != nil {
+		w.log.Warn("the worker could not sign off; others take its shards when its last heartbeat is too old",
+			"error", err)
 	}
 	<-dispatched
 	for w.capacity.taken() > 0 && w.watch.now() < end {

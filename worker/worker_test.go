@@ -109,8 +109,8 @@ func TestLongPollsDoNotShiftDepartures(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsReportTheClock: a shard that was just gained, and a job of it that is due, leave no
-// time to read its clock; a beat has told what it is.
+// TestHeartbeatsReportTheClock: a job of a shard that was just gained is due before its clock can
+// be read. The heartbeat has reported the clock.
 func TestHeartbeatsReportTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
@@ -456,7 +456,9 @@ func TestShardsMoveWithTheLiveWorkers(t *testing.T) {
 func TestPanicAndUnknownRouteAreFailedAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{}, func(context.Context, queue.Lease) queue.Settlement { panic("secret payload") })
+		r := startRig(t, q, Config{}, func(context.Context, queue.Lease) queue.Settlement {
+			panic("secret payload")
+		})
 		pass(time.Second)
 		q.put(0, "panics", 0)
 		q.put(0, "lost", 0)
@@ -464,7 +466,9 @@ func TestPanicAndUnknownRouteAreFailedAttempts(t *testing.T) {
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(time.Second)
 		r.end(t)
-		want := map[string]string{"panics": "the delivery panicked", "lost": `route "gone" is not configured in this worker`}
+		want := map[string]string{
+			"panics": "the delivery panicked", "lost": `route "gone" is not configured in this worker`,
+		}
 		for _, s := range q.settled {
 			if s.Error == nil {
 				t.Fatalf("%s is settled without an error: %+v", s.ID, s.Settlement)
@@ -489,10 +493,11 @@ func TestPanicAndUnknownRouteAreFailedAttempts(t *testing.T) {
 func TestLostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{Lease: 3 * time.Second}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
-			sleep(ctx, 5*time.Second)
-			return queue.Settlement{Event: shaper.Succeed}
-		})
+		r := startRig(t, q, Config{Lease: 3 * time.Second},
+			func(ctx context.Context, _ queue.Lease) queue.Settlement {
+				sleep(ctx, 5*time.Second)
+				return queue.Settlement{Event: shaper.Succeed}
+			})
 		pass(time.Second)
 		q.put(0, "lost", 0)
 		q.put(0, "kept", 0)

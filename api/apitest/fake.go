@@ -24,8 +24,10 @@ import (
 
 // Fake is a queue in memory. The zero value is not usable, see New.
 type Fake struct {
-	SweptMost int64           // jobs that one Purge or ReplayAll changes; set it before use
-	Baseline  shaper.Baseline // policies below the API overrides; set it before use. Admissions use only its defaults
+	SweptMost int64 // jobs that one Purge or ReplayAll changes; set it before use
+	// Baseline holds the policies below the API overrides; set it before use. Admissions use only
+	// its defaults.
+	Baseline shaper.Baseline
 
 	mu        sync.Mutex
 	failure   error
@@ -64,7 +66,8 @@ type tenant struct {
 func New() *Fake {
 	return &Fake{
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
-		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{}, sessions: map[[sha256.Size]byte]time.Time{}, watchers: map[string][]chan struct{}{},
+		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{},
+		sessions: map[[sha256.Size]byte]time.Time{}, watchers: map[string][]chan struct{}{},
 	}
 }
 
@@ -107,7 +110,9 @@ func (f *Fake) IDs() []string {
 }
 
 // endings are the events that end a delivery in these states.
-var endings = map[shaper.State]shaper.Event{shaper.Succeeded: shaper.Succeed, shaper.Dead: shaper.Die, shaper.Retrying: shaper.Retry}
+var endings = map[shaper.State]shaper.Event{
+	shaper.Succeeded: shaper.Succeed, shaper.Dead: shaper.Die, shaper.Retrying: shaper.Retry,
+}
 
 // Finish brings the job into the state and signals its watchers.
 func (f *Fake) Finish(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
@@ -213,7 +218,10 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 	key := s.Tenant + "\x00" + s.IdempotencyKey
 	if id, known := f.keys[key]; known && s.IdempotencyKey != "" {
 		j := f.jobs[id]
-		a := shaper.Admission{Outcome: shaper.Replayed, Depth: t.flow.Depth, Capacity: t.policy().Capacity, Rate: t.policy().Rate}
+		a := shaper.Admission{
+			Outcome: shaper.Replayed, Depth: t.flow.Depth, Capacity: t.policy().Capacity,
+			Rate: t.policy().Rate,
+		}
 		a.Remaining = a.Capacity - a.Depth
 		if !bytes.Equal(j.submission.Payload, s.Payload) {
 			return queue.Decision{Admission: shaper.Admission{Outcome: shaper.KeyReused}}
@@ -221,7 +229,10 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 		return queue.Decision{Admission: a, Job: j.Job}
 	}
 	now := shaper.InstantOf(time.Now())
-	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{Size: size, Bytes: int64(len(s.Payload)), Payload: int64(len(s.Payload)), Cost: s.Cost, Delay: s.Delay, MaxWait: s.MaxWait}, nil)
+	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{
+		Size: size, Bytes: int64(len(s.Payload)), Payload: int64(len(s.Payload)), Cost: s.Cost,
+		Delay: s.Delay, MaxWait: s.MaxWait,
+	}, nil)
 	t.flow = flow
 	if a.Outcome != shaper.Admitted {
 		t.rejected++
@@ -243,7 +254,9 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 }
 
 // SubmitBatch implements api.Admitter.
-func (f *Fake) SubmitBatch(_ context.Context, batch []queue.Submission, atomic bool) ([]queue.Decision, error) {
+func (f *Fake) SubmitBatch(
+	_ context.Context, batch []queue.Submission, atomic bool,
+) ([]queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
@@ -253,7 +266,9 @@ func (f *Fake) SubmitBatch(_ context.Context, batch []queue.Submission, atomic b
 	if atomic {
 		t := f.tenant(batch[0].Tenant)
 		size := int64(len(batch))
-		if _, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()), shaper.Request{Size: size, Cost: 1}, nil); a.Outcome != shaper.Admitted {
+		_, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()),
+			shaper.Request{Size: size, Cost: 1}, nil)
+		if a.Outcome != shaper.Admitted {
 			for i := range out {
 				out[i].Admission = a
 			}
@@ -328,10 +343,12 @@ func (f *Fake) List(_ context.Context, l queue.List) (queue.Page, error) {
 	}
 	var page queue.Page
 	for _, j := range f.jobs {
-		in := j.State != 0 && (l.State == queue.ListAll || j.State.String() == string(l.State)) && (l.Type == "" || j.Type == l.Type) &&
+		in := j.State != 0 && (l.State == queue.ListAll || j.State.String() == string(l.State)) &&
+			(l.Type == "" || j.Type == l.Type) &&
 			!j.Created.Before(l.CreatedAfter) && (l.CreatedBefore.IsZero() || j.Created.Before(l.CreatedBefore)) &&
 			(l.IdempotencyKey == "" || j.submission.IdempotencyKey == l.IdempotencyKey)
-		if in && j.Tenant == l.Tenant && (l.Route == "" || j.Route == l.Route) && (l.Cursor == "" || j.ID < l.Cursor) {
+		if in && j.Tenant == l.Tenant && (l.Route == "" || j.Route == l.Route) &&
+			(l.Cursor == "" || j.ID < l.Cursor) {
 			page.Jobs = append(page.Jobs, j.Job)
 		}
 	}

@@ -45,7 +45,8 @@ func (f *Fake) Replay(_ context.Context, name, id string, maxAttempts int) (queu
 
 func (f *Fake) replay(j *stored, maxAttempts int) queue.Decision {
 	t := f.tenant(j.Tenant)
-	flow, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()), shaper.Request{Size: 1, Cost: 1}, nil)
+	flow, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()),
+		shaper.Request{Size: 1, Cost: 1}, nil)
 	t.flow = flow
 	if a.Outcome == shaper.Admitted {
 		j.State, j.Attempts, j.Position, j.MaxAttempts = shaper.Queued, 0, a.Position, maxAttempts
@@ -67,7 +68,9 @@ func (f *Fake) Purge(_ context.Context, name string, filter queue.Filter) (queue
 }
 
 // ReplayAll implements api.Sweeper.
-func (f *Fake) ReplayAll(_ context.Context, name string, filter queue.Filter, attempts func(queue.Job) int) (queue.Swept, error) {
+func (f *Fake) ReplayAll(
+	_ context.Context, name string, filter queue.Filter, attempts func(queue.Job) int,
+) (queue.Swept, error) {
 	return f.sweep(name, filter, func(j *stored) *shaper.Admission {
 		if v := f.replay(j, attempts(j.Job)); v.Outcome != shaper.Admitted {
 			return &v.Admission
@@ -77,7 +80,9 @@ func (f *Fake) ReplayAll(_ context.Context, name string, filter queue.Filter, at
 }
 
 // sweep calls do with the filter's jobs in these states, the newest first, until one is refused.
-func (f *Fake) sweep(name string, filter queue.Filter, do func(*stored) *shaper.Admission, states ...shaper.State) (queue.Swept, error) {
+func (f *Fake) sweep(
+	name string, filter queue.Filter, do func(*stored) *shaper.Admission, states ...shaper.State,
+) (queue.Swept, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	swept := queue.Swept{CreatedBefore: filter.CreatedBefore}
@@ -89,9 +94,13 @@ func (f *Fake) sweep(name string, filter queue.Filter, do func(*stored) *shaper.
 	}
 	for _, id := range slices.Backward(slices.Sorted(maps.Keys(f.jobs))) {
 		j := f.jobs[id]
-		if j.Tenant != name || !slices.Contains(states, j.State) || len(filter.IDs) > 0 && !slices.Contains(filter.IDs, id) ||
-			filter.State != "" && j.State.String() != string(filter.State) || filter.Route != "" && j.Route != filter.Route ||
-			filter.Error != "" && (j.LastError == nil || !strings.Contains(j.LastError.Message, filter.Error)) || !j.Created.Before(swept.CreatedBefore) {
+		if j.Tenant != name || !slices.Contains(states, j.State) ||
+			len(filter.IDs) > 0 && !slices.Contains(filter.IDs, id) ||
+			filter.State != "" && j.State.String() != string(filter.State) ||
+			filter.Route != "" && j.Route != filter.Route ||
+			filter.Error != "" &&
+				(j.LastError == nil || !strings.Contains(j.LastError.Message, filter.Error)) ||
+			!j.Created.Before(swept.CreatedBefore) {
 			continue
 		}
 		if swept.Count == f.SweptMost {

@@ -27,7 +27,7 @@ func (f *Fake) describe(name string) queue.Tenant {
 
 // with returns the tenant with the overrides.
 func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
-	said := shaper.Statements{API: o}
+	settings := shaper.Statements{API: o}
 	figures := func(p shaper.Policy) queue.Figures {
 		if p.Paused {
 			return queue.Figures{LimitedBy: "paused"}
@@ -38,17 +38,20 @@ func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
 	for _, j := range f.jobs {
 		known = known || j.Tenant == name
 	}
-	out := queue.Tenant{Name: name, Known: known, Reason: t.reason, Revision: t.revision, API: o, Routes: map[string]queue.Flow{}}
-	out.Policy, out.Sources = f.Baseline.Resolve(said, "")
-	out.Tier, out.Sources["tier"] = said.Tier()
+	out := queue.Tenant{
+		Name: name, Known: known, Reason: t.reason, Revision: t.revision, API: o,
+		Routes: map[string]queue.Flow{},
+	}
+	out.Policy, out.Sources = f.Baseline.Resolve(settings, "")
+	out.Tier, out.Sources["tier"] = settings.Tier()
 	out.Figures = figures(out.Policy)
 	out.Depth, out.Admitted, out.Rejected = t.flow.Depth, t.admitted, t.rejected
 	if held, is := f.held[name]; is {
 		out.HeldUntil, out.HeldBy, out.Dead, out.DeadTotal = held.HeldUntil, held.HeldBy, held.Dead, held.DeadTotal
 	}
-	for _, route := range f.Baseline.Mentioned(said) {
+	for _, route := range f.Baseline.Mentioned(settings) {
 		var flow queue.Flow
-		flow.Policy, flow.Sources = f.Baseline.Resolve(said, route)
+		flow.Policy, flow.Sources = f.Baseline.Resolve(settings, route)
 		flow.Figures = figures(flow.Policy)
 		out.Routes[route] = flow
 	}
@@ -132,7 +135,10 @@ func (f *Fake) Scan(ctx context.Context, cursor string, most int) ([]queue.Brief
 		if err != nil {
 			return nil, "", err
 		}
-		part = append(part, queue.Brief{Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures})
+		part = append(part, queue.Brief{
+			Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity,
+			Paused: t.Policy.Paused, Figures: t.Figures,
+		})
 	}
 	return part, next, nil
 }

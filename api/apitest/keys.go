@@ -11,7 +11,9 @@ import (
 )
 
 // CreateKey implements api.KeyRing.
-func (f *Fake) CreateKey(_ context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (keystore.Key, error) {
+func (f *Fake) CreateKey(
+	_ context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
+) (keystore.Key, error) {
 	id, _ := f.NewID(tenant)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -27,7 +29,10 @@ func (f *Fake) CreateKey(_ context.Context, tenant, name string, hash [sha256.Si
 	if active >= keystore.MaxKeys {
 		return keystore.Key{}, keystore.ErrTooManyKeys
 	}
-	k := keystore.Key{ID: id, Tenant: tenant, Name: name, Hash: hash, Created: time.Now().Truncate(time.Millisecond), Expires: expires}
+	k := keystore.Key{
+		ID: id, Tenant: tenant, Name: name, Hash: hash, Created: time.Now().Truncate(time.Millisecond),
+		Expires: expires,
+	}
 	f.ring = append(f.ring, k)
 	return k, nil
 }

@@ -26,22 +26,23 @@ const (
 // Principal is the authenticated client of a request.
 type Principal struct {
 	Tenant string // for example "acme", "member:u-17", "guest:192.0.2.7"
-	Tier   string // that the credential claims; empty for none
-	KeyID  string // names the credential in logs and is no secret; empty for guests
+	Tier   string // the tier that the credential claims; empty for none
+	KeyID  string // the credential in logs, not a secret; empty for guests
 }
 
-// KeyStore looks up API keys. keystore.ErrUnknownKey means that there is no key with this id. Any
-// other error means that the lookup failed. Several goroutines use it at once.
+// KeyStore looks up API keys; *keystore.Store is one. It must be safe for concurrent use.
 type KeyStore interface {
+	// FindKey returns the key with this id, also one that has expired. keystore.ErrUnknownKey means
+	// that there is none. Any other error means that the lookup failed.
 	FindKey(ctx context.Context, id string) (keystore.Key, error)
 }
 
 // Config is the settings of an Authenticator.
 type Config struct {
-	Modes  []Mode // at least one of Keys, JWT, Guest
-	Keys   KeyStore
-	JWT    JWTConfig
-	Guest  GuestConfig
+	Modes  []Mode       // at least one of Keys, JWT, Guest
+	Keys   KeyStore     // required with the mode Keys
+	JWT    JWTConfig    // for the mode JWT
+	Guest  GuestConfig  // for the mode Guest
 	Logger *slog.Logger // default slog.Default()
 	// Guesses limits lookups of API keys in the store; nil: no limit.
 	Guesses *Guesses
@@ -94,7 +95,7 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 	return a, nil
 }
 
-// Takes reports whether the mode is on.
+// Takes reports whether the mode is one of Config.Modes.
 func (a *Authenticator) Takes(mode Mode) bool { return a.modes[mode] }
 
 // Authenticate returns the principal of a request, or a *Refusal. Any other error, such as
@@ -130,7 +131,7 @@ func (a *Authenticator) Good(r *http.Request) bool {
 	return !errors.As(err, &refusal)
 }
 
-// byKey compares the secret before the expiry, so that its duration tells the expiry only to
+// byKey compares the secret before the expiry, so that its duration shows the expiry only to
 // clients that have the secret.
 func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	if a.guesses != nil {
@@ -159,10 +160,11 @@ type Class string
 
 // The classes of refusals.
 const (
-	Missing   Class = "missing"        // no credential, and guests are not accepted
-	Malformed Class = "malformed"      // several credentials, or one of no known kind
-	NotTaken  Class = "not-taken"      // of a kind whose mode is off
-	BadKey    Class = "key"            // an API key that is unknown, revoked or expired, or whose secret is wrong
+	Missing   Class = "missing"   // no credential, and guests are not accepted
+	Malformed Class = "malformed" // several credentials, or one of no known kind
+	NotTaken  Class = "not-taken" // of a kind whose mode is off
+	// BadKey: an API key that is unknown, revoked or expired, or whose secret is wrong.
+	BadKey    Class = "key"
 	BadToken  Class = "token"          // a JWT that no key of the issuer has signed, or that cannot be read
 	Expired   Class = "token-expired"  // a JWT past its time
 	NotYet    Class = "token-early"    // a JWT before its time
@@ -175,7 +177,8 @@ const (
 var details = map[Class]string{
 	Missing:   "send an API key or a token as Authorization: Bearer",
 	Malformed: "send one API key or token, once, as Authorization: Bearer or X-API-Key",
-	NotTaken:  "credentials of this kind are not accepted here; an API key begins with sluice_, and a token is a JSON Web Token",
+	NotTaken: "credentials of this kind are not accepted here; an API key begins with sluice_, and a token " +
+		"is a JSON Web Token",
 	BadKey:    "the API key is unknown, revoked or expired",
 	BadToken:  "the token cannot be verified",
 	Expired:   "the token is expired, or has no expiry",
@@ -185,7 +188,7 @@ var details = map[Class]string{
 	NoAddress: "the client's address is unknown: a proxy sent none, or an invalid one",
 }
 
-// Classes are all classes of refusals.
+// Classes returns all classes of refusals.
 func Classes() []Class {
 	classes := make([]Class, 0, len(details))
 	for c := range details {
@@ -205,8 +208,8 @@ func refuse(c Class) *Refusal { return &Refusal{c} }
 
 func (r *Refusal) Error() string { return details[r.Class] }
 
-// Challenge is the value of WWW-Authenticate (RFC 6750): with an error only where a credential was
-// sent.
+// Challenge returns the value of WWW-Authenticate (RFC 6750). It has an error only if the request
+// had a credential.
 func (r *Refusal) Challenge() string {
 	const scheme = `Bearer realm="sluice"`
 	if r.Class == Missing || r.Class == NoAddress {

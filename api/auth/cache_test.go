@@ -196,7 +196,8 @@ func TestCacheRaces(t *testing.T) {
 		wg.Go(func() {
 			for n := range 500 {
 				k := (i + n) % len(keys)
-				if got, want := outcome(t, a, bearer(keys[k])), fmt.Sprintf("t%d", k); got != want && got != "refused: key" {
+				got, want := outcome(t, a, bearer(keys[k])), fmt.Sprintf("t%d", k)
+				if got != want && got != "refused: key" {
 					t.Errorf("%s, want %s", got, want)
 				}
 				if i == 0 && n == 250 {

@@ -97,7 +97,7 @@ func consistsOf(text, digits string) bool { return strings.Trim(text, digits) ==
 // Secret is the half of a new API key that is never stored.
 type Secret struct{ text string }
 
-// NewSecret draws 256 random bits.
+// NewSecret returns a secret of 256 random bits.
 func NewSecret() Secret {
 	var bits [sha256.Size]byte
 	_, _ = rand.Read(bits[:]) // never fails
@@ -105,11 +105,11 @@ func NewSecret() Secret {
 	return Secret{strings.Repeat("0", secretLength-len(digits)) + digits}
 }
 
-// Hash is the stored form of the secret.
+// Hash returns the SHA-256 of the secret, which is stored.
 func (s Secret) Hash() [sha256.Size]byte { return sha256.Sum256([]byte(s.text)) }
 
-// Key is the whole API key, for the client alone.
+// Key returns the whole API key with this id, for the client alone.
 func (s Secret) Key(id string) string { return keyPrefix + id + "_" + s.text }
 
-// String hides the secret in output by accident.
+// String returns a fixed text, so that a log cannot show the secret by accident.
 func (Secret) String() string { return "(hidden)" }

@@ -35,9 +35,12 @@ func TestCredentialsDecideByTheirKind(t *testing.T) {
 		{"a token, in the other header", all, []string{"X-API-Key: " + good}, "member:u-17"},
 		{"nothing", all, nil, "guest:192.0.2.7"},
 		{"nothing, without guests", keys, nil, "refused: missing"},
-		{"a key where there are guests alone", guests, []string{"Authorization: Bearer " + key}, "refused: not-taken"},
-		{"a key where there are tokens alone", tokens, []string{"Authorization: Bearer " + key}, "refused: not-taken"},
-		{"a token where there are keys alone", keys, []string{"Authorization: Bearer " + good}, "refused: not-taken"},
+		{"a key where there are guests alone", guests, []string{"Authorization: Bearer " + key},
+			"refused: not-taken"},
+		{"a key where there are tokens alone", tokens, []string{"Authorization: Bearer " + key},
+			"refused: not-taken"},
+		{"a token where there are keys alone", keys, []string{"Authorization: Bearer " + good},
+			"refused: not-taken"},
 
 		{"an empty header", all, []string{"Authorization: "}, "refused: malformed"},
 		{"an empty header of the other kind", all, []string{"X-API-Key: "}, "refused: malformed"},
@@ -48,25 +51,32 @@ func TestCredentialsDecideByTheirKind(t *testing.T) {
 		{"the scheme in the other header", all, []string{"X-API-Key: Bearer " + key}, "refused: malformed"},
 		{"neither key nor token", all, []string{"Authorization: Bearer opaque"}, "refused: malformed"},
 		{"four parts", all, []string{"Authorization: Bearer a.b.c.d"}, "refused: malformed"},
-		{"a token without end", all, []string{"Authorization: Bearer a.b." + strings.Repeat("c", maxToken)}, "refused: malformed"},
+		{"a token without end", all, []string{"Authorization: Bearer a.b." + strings.Repeat("c", maxToken)},
+			"refused: malformed"},
 		{"both headers", all, []string{"Authorization: Bearer " + key, "X-API-Key: " + key}, "refused: malformed"},
-		{"both headers, one empty", all, []string{"Authorization: Bearer " + key, "X-API-Key: "}, "refused: malformed"},
-		{"one header twice", all, []string{"Authorization: Bearer " + key, "Authorization: Bearer " + key}, "refused: malformed"},
-		{"the other header twice", all, []string{"X-API-Key: " + key, "X-API-Key: " + second}, "refused: malformed"},
+		{"both headers, one empty", all, []string{"Authorization: Bearer " + key, "X-API-Key: "},
+			"refused: malformed"},
+		{"one header twice", all, []string{"Authorization: Bearer " + key, "Authorization: Bearer " + key},
+			"refused: malformed"},
+		{"the other header twice", all, []string{"X-API-Key: " + key, "X-API-Key: " + second},
+			"refused: malformed"},
 		{"two keys in one", all, []string{"Authorization: Bearer " + key + ", Bearer " + second}, "refused: key"},
 
 		{"a wrong secret", all, []string{"Authorization: Bearer " + wrongSecret}, "refused: key"},
-		{"the secret of another key", all, []string{"Authorization: Bearer " + keyPrefix + id + second[len(keyPrefix)+idLength:]}, "refused: key"},
+		{"the secret of another key", all, []string{"Authorization: Bearer " + keyPrefix + id +
+			second[len(keyPrefix)+idLength:]}, "refused: key"},
 		{"no secret", all, []string{"Authorization: Bearer " + keyPrefix + id}, "refused: key"},
 		{"an empty secret", all, []string{"Authorization: Bearer " + keyPrefix + id + "_"}, "refused: key"},
 		{"a short secret", all, []string{"Authorization: Bearer " + key[:len(key)-1]}, "refused: key"},
 		{"a long secret", all, []string{"Authorization: Bearer " + key + "0"}, "refused: key"},
 		{"the prefix alone", all, []string{"Authorization: Bearer " + keyPrefix}, "refused: key"},
 		{"an id that no key has", all, []string{"Authorization: Bearer " + unknownID}, "refused: key"},
-		{"an id that no key can have", all, []string{"Authorization: Bearer " + strings.Replace(key, id, strings.Repeat("*", idLength), 1)}, "refused: key"},
+		{"an id that no key can have", all, []string{"Authorization: Bearer " + strings.Replace(key, id,
+			strings.Repeat("*", idLength), 1)}, "refused: key"},
 		{"a revoked key", all, []string{"Authorization: Bearer " + gone}, "refused: key"},
 		{"an expired key", all, []string{"Authorization: Bearer " + expired}, "refused: key"},
-		{"a key of another case", all, []string{"Authorization: Bearer " + strings.ToUpper(key)}, "refused: malformed"},
+		{"a key of another case", all, []string{"Authorization: Bearer " + strings.ToUpper(key)},
+			"refused: malformed"},
 		{"a key with dots", all, []string{"Authorization: Bearer sluice_a.b.c"}, "refused: key"},
 	} {
 		if got := outcome(t, c.a, request(somewhere, c.lines...)); got != c.want {
@@ -90,7 +100,8 @@ func TestRefusalsRevealNothing(t *testing.T) {
 		if r.Error() == "" || !strings.HasPrefix(r.Challenge(), "Bearer ") {
 			t.Errorf("%s: %q, %q", class, r.Error(), r.Challenge())
 		}
-		if sent := class != Missing && class != NoAddress; strings.Contains(r.Challenge(), `error="invalid_token"`) != sent {
+		sent := class != Missing && class != NoAddress
+		if strings.Contains(r.Challenge(), `error="invalid_token"`) != sent {
 			t.Errorf("%s: %s", class, r.Challenge())
 		}
 	}
@@ -113,9 +124,11 @@ func TestSecrets(t *testing.T) {
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	for name, c := range map[string]Config{
-		"no mode": {}, "none": {Modes: []Mode{None}}, "another": {Modes: []Mode{"password"}}, "no store": {Modes: []Mode{Keys}},
-		"no issuer": {Modes: []Mode{JWT}}, "no keys": {Modes: []Mode{JWT}, JWT: JWTConfig{Issuer: "i", Audience: "a"}},
-		"no file": {Modes: []Mode{JWT}, JWT: JWTConfig{Issuer: "i", Audience: "a", JWKS: "absent.json"}},
+		"no mode": {}, "none": {Modes: []Mode{None}}, "another": {Modes: []Mode{"password"}},
+		"no store":  {Modes: []Mode{Keys}},
+		"no issuer": {Modes: []Mode{JWT}},
+		"no keys":   {Modes: []Mode{JWT}, JWT: JWTConfig{Issuer: "i", Audience: "a"}},
+		"no file":   {Modes: []Mode{JWT}, JWT: JWTConfig{Issuer: "i", Audience: "a", JWKS: "absent.json"}},
 	} {
 		if _, err := New(t.Context(), c); err == nil {
 			t.Errorf("%s: taken", name)
@@ -125,7 +138,10 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 
 func FuzzCredential(f *testing.F) {
 	key := NewSecret().Key(strings.Repeat("0", idLength))
-	for _, seed := range []string{"", "Bearer", "Bearer " + key, "Basic x", "Bearer a.b.c", "bearer  sluice_", key, "Bearer sluice__", "Bearer " + key + "\x00"} {
+	for _, seed := range []string{
+		"", "Bearer", "Bearer " + key, "Basic x", "Bearer a.b.c", "bearer  sluice_", key, "Bearer sluice__",
+		"Bearer " + key + "\x00",
+	} {
 		f.Add(seed, true, "", false)
 		f.Add("", false, seed, true)
 		f.Add(seed, true, seed, true)
@@ -152,7 +168,9 @@ func FuzzCredential(f *testing.F) {
 			t.Errorf("%q %q: a guest=%v", authorization, key, c.mode() == Guest)
 		case hasAuthorization && hasKey:
 			t.Error("two credentials were taken")
-		case c.mode() == Keys && (len(c.key.id) != idLength || len(c.key.secret) != secretLength || !consistsOf(c.key.id, idDigits) || c.token != ""):
+		case c.mode() == Keys &&
+			(len(c.key.id) != idLength || len(c.key.secret) != secretLength || !consistsOf(c.key.id,
+				idDigits) || c.token != ""):
 			t.Errorf("no key: %+v", c.key)
 		case c.mode() == JWT && (strings.Count(c.token, ".") != 2 || strings.HasPrefix(c.token, keyPrefix)):
 			t.Errorf("no token: %q", c.token)

@@ -43,7 +43,7 @@ type tally struct {
 	n     int
 }
 
-// NewGuesses returns a counter that holds nothing.
+// NewGuesses returns a counter of no addresses.
 func NewGuesses() *Guesses {
 	wrong, _ := simplelru.NewLRU[string, tally](guessesHeld, nil) // fails only for sizes below 1
 	good, _ := simplelru.NewLRU[string, struct{}](guessesHeld, nil)

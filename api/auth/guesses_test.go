@@ -16,7 +16,9 @@ func TestGuesses(t *testing.T) {
 		here := func() string { return "192.0.2.1" }
 		var many *TooManyGuesses
 		for n := range GuessLimit {
-			if err := errors.Join(g.Wrong(here()), g.Allow(t.Context(), "elsewhere", func() string { return "192.0.2.2" })); err != nil {
+			if err := errors.Join(g.Wrong(here()), g.Allow(t.Context(), "elsewhere", func() string {
+				return "192.0.2.2"
+			})); err != nil {
 				t.Fatalf("guess %d: %v", n, err)
 			}
 		}

@@ -10,8 +10,10 @@ import (
 
 // GuestConfig holds the settings for clients without a credential.
 type GuestConfig struct {
-	TrustedProxies []netip.Prefix // whose X-Forwarded-For is trusted; empty: only the address of the connection counts
-	Tier           string         // of every guest; empty for none
+	// TrustedProxies lists proxies whose X-Forwarded-For is trusted. Empty: only the address of the
+	// connection counts.
+	TrustedProxies []netip.Prefix
+	Tier           string // of every guest; empty for none
 }
 
 // guests identifies clients by their addresses.
@@ -36,7 +38,7 @@ func newGuests(c GuestConfig) (*guests, error) {
 	return g, nil
 }
 
-// ProxyRule is the rule that a prefix of trusted proxies breaks, empty if none.
+// ProxyRule returns the rule that a prefix of trusted proxies breaks, empty if none.
 func ProxyRule(p netip.Prefix) string {
 	switch {
 	case !p.IsValid():

@@ -23,10 +23,12 @@ import (
 
 const (
 	defaultRefresh = 5 * time.Minute
-	fetchTimeout   = 5 * time.Second  // of one fetch; a request with an unknown key id may wait for it
-	fetchAgain     = 10 * time.Second // between two fetches because of unknown key ids, which a flood may contain
-	fileAge        = 5 * time.Second  // between two checks of a file for changes
-	maxSet         = 1 << 20          // bytes of a JWKS
+	fetchTimeout   = 5 * time.Second // of one fetch; a request with an unknown key id may wait for it
+	// fetchAgain is the least time between two fetches because of unknown key ids, which a flood
+	// may contain.
+	fetchAgain = 10 * time.Second
+	fileAge    = 5 * time.Second // between two checks of a file for changes
+	maxSet     = 1 << 20         // bytes of a JWKS
 )
 
 // keySet holds the keys of a JWKS, a file or a URL. It accepts only asymmetric keys: a JWKS is made
@@ -52,7 +54,8 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 		RefreshUnknownKID: rate.NewLimiter(rate.Every(fetchAgain), 1),
 		RefreshErrorHandlerFunc: func(string) func(context.Context, error) {
 			return func(_ context.Context, err error) {
-				log.Warn("the JWKS of the token issuer cannot be fetched; keys fetched before stay in use", "error", withoutURL(err))
+				log.Warn("the JWKS of the token issuer cannot be fetched; keys fetched before stay in use",
+					"error", withoutURL(err))
 			}
 		},
 	})
@@ -99,16 +102,17 @@ func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, 
 func keysOf(set []jwkset.JWK) []TokenKey {
 	var keys []TokenKey
 	for _, k := range set {
-		said := k.Marshal()
+		jwk := k.Marshal()
 		key := k.Key()
 		if private, ok := key.(crypto.Signer); ok {
 			key = private.Public()
 		}
 		algorithm, rule := algorithmOf(key)
-		if rule != "" || said.USE != "" && said.USE != jwkset.UseSig || said.ALG != "" && said.ALG.String() != algorithm {
+		if rule != "" || jwk.USE != "" && jwk.USE != jwkset.UseSig ||
+			jwk.ALG != "" && jwk.ALG.String() != algorithm {
 			continue
 		}
-		keys = append(keys, TokenKey{said.KID, algorithm, key})
+		keys = append(keys, TokenKey{jwk.KID, algorithm, key})
 	}
 	return keys
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// JWTConfig is how tokens are verified.
+// JWTConfig holds the settings for verifying tokens.
 type JWTConfig struct {
 	Issuer      string        // that every token must name; required
 	Audience    string        // that every token must be for; required
-	Leeway      time.Duration // how far the issuer's clock may be off
+	Leeway      time.Duration // how far the issuer's clock may be off; default none
 	TenantClaim string        // the claim whose value is the tenant, after "member:"; default "sub"
 	TierClaim   string        // the claim whose value is the tier; empty: none
-	Keys        []TokenKey    // of the issuer
+	Keys        []TokenKey    // of the issuer; Keys or JWKS is required
 	JWKS        string        // a file or an http or https URL with further keys of the issuer; empty: none
 	Refresh     time.Duration // how often the JWKS is read again; default 5m
 }
@@ -52,7 +52,8 @@ func newTokens(ctx context.Context, c JWTConfig, log *slog.Logger) (*tokens, err
 	}
 	t := &tokens{
 		keys: c.Keys, tenantClaim: c.TenantClaim, tierClaim: c.TierClaim,
-		parser: jwt.NewParser(jwt.WithValidMethods(Algorithms()), jwt.WithIssuer(c.Issuer), jwt.WithAudience(c.Audience),
+		parser: jwt.NewParser(jwt.WithValidMethods(Algorithms()), jwt.WithIssuer(c.Issuer),
+			jwt.WithAudience(c.Audience),
 			jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway), jwt.WithStrictDecoding()),
 	}
 	if t.tenantClaim == "" {
@@ -71,7 +72,9 @@ func newTokens(ctx context.Context, c JWTConfig, log *slog.Logger) (*tokens, err
 // principal verifies the token and reads its claims.
 func (t *tokens) principal(ctx context.Context, text string) (Principal, error) {
 	claims := jwt.MapClaims{}
-	token, err := t.parser.ParseWithClaims(text, claims, func(token *jwt.Token) (any, error) { return t.candidates(ctx, token) })
+	token, err := t.parser.ParseWithClaims(text, claims, func(token *jwt.Token) (any, error) {
+		return t.candidates(ctx, token)
+	})
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrNoKeys):

@@ -106,10 +106,12 @@ func token(text string) *http.Request { return request(somewhere, "Authorization
 
 func TestTokens(t *testing.T) {
 	p, key := keyPairs(), must[TokenKey](t)
-	all := gate(t, Config{Modes: []Mode{JWT, Guest}, JWT: JWTConfig{Issuer: issuer, Audience: audience, Keys: []TokenKey{
-		key(NewSecretKey("h", string(hmacSecret))), key(NewPublicKey("r", RS256, publicPEM(t, p.rsa.Public()))),
-		key(NewPublicKey("e", ES256, publicPEM(t, p.ec.Public()))), key(NewPublicKey("", EdDSA, publicPEM(t, p.ed.Public()))),
-	}}})
+	all := gate(t, Config{Modes: []Mode{JWT, Guest}, JWT: JWTConfig{Issuer: issuer, Audience: audience,
+		Keys: []TokenKey{
+			key(NewSecretKey("h", string(hmacSecret))), key(NewPublicKey("r", RS256, publicPEM(t, p.rsa.Public()))),
+			key(NewPublicKey("e", ES256, publicPEM(t, p.ec.Public()))),
+			key(NewPublicKey("", EdDSA, publicPEM(t, p.ed.Public()))),
+		}}})
 	kid := func(id any) map[string]any { return map[string]any{"kid": id} }
 	encode := func(v any) string {
 		return base64.RawURLEncoding.EncodeToString(must[[]byte](t)(json.Marshal(v)))
@@ -128,7 +130,8 @@ func TestTokens(t *testing.T) {
 		{"ES256", sign(t, ES256, p.ec, kid("e"), claims()), "member:u-17"},
 		{"EdDSA, by a key without an id", sign(t, EdDSA, p.ed, kid("whatever"), claims()), "member:u-17"},
 		{"without a key id", sign(t, RS256, p.rsa, nil, claims()), "member:u-17"},
-		{"one audience of several", sign(t, RS256, p.rsa, nil, claims(map[string]any{"aud": []string{"x", audience}})), "member:u-17"},
+		{"one audience of several", sign(t, RS256, p.rsa, nil,
+			claims(map[string]any{"aud": []string{"x", audience}})), "member:u-17"},
 
 		{"alg none", none("none"), "refused: token"},
 		{"alg None", none("None"), "refused: token"},
@@ -138,7 +141,8 @@ func TestTokens(t *testing.T) {
 		{"RS512", sign(t, "RS512", p.rsa, kid("r"), claims()), "refused: token"},
 		{"PS256", sign(t, "PS256", p.rsa, kid("r"), claims()), "refused: token"},
 		{"the public key as a secret", sign(t, HS256, publicAsSecret, kid("r"), claims()), "refused: token"},
-		{"the public key as a secret, without an id", sign(t, HS256, publicAsSecret, nil, claims()), "refused: token"},
+		{"the public key as a secret, without an id", sign(t, HS256, publicAsSecret, nil, claims()),
+			"refused: token"},
 		{"the modulus as a secret", sign(t, HS256, p.rsa.N.Bytes(), kid("r"), claims()), "refused: token"},
 		{"the id of a key for another algorithm", sign(t, ES256, p.ec, kid("r"), claims()), "refused: token"},
 		{"an unknown key id", sign(t, RS256, p.rsa, kid("x"), claims()), "refused: token"},
@@ -146,34 +150,52 @@ func TestTokens(t *testing.T) {
 		{"a key id that is none", sign(t, RS256, p.rsa, kid(7), claims()), "refused: token"},
 		{"a key id that is a path", sign(t, HS256, []byte{}, kid("../../dev/null"), claims()), "refused: token"},
 		{"the key of somebody else", sign(t, RS256, p.other, kid("r"), claims()), "refused: token"},
-		{"a key in the header", sign(t, RS256, p.other, map[string]any{"jwk": map[string]any{"kty": "RSA"}, "kid": "r"}, claims()), "refused: token"},
-		{"a critical extension", sign(t, RS256, p.rsa, map[string]any{"crit": []string{"b64"}, "b64": false}, claims()), "refused: token"},
+		{"a key in the header", sign(t, RS256, p.other, map[string]any{
+			"jwk": map[string]any{"kty": "RSA"}, "kid": "r",
+		}, claims()), "refused: token"},
+		{"a critical extension", sign(t, RS256, p.rsa, map[string]any{"crit": []string{"b64"}, "b64": false},
+			claims()), "refused: token"},
 		{"another body", parts[0] + "." + swapped[1] + "." + parts[2], "refused: token"},
-		{"a changed signature", parts[0] + "." + parts[1] + "." + string(flipped(parts[2][0])) + parts[2][1:], "refused: token"},
+		{"a changed signature", parts[0] + "." + parts[1] + "." + string(flipped(parts[2][0])) + parts[2][1:],
+			"refused: token"},
 		{"no signature", parts[0] + "." + parts[1] + ".", "refused: token"},
 		{"padding", good + "=", "refused: token"},
 		{"no base64", "a.b.c", "refused: token"},
 		{"nothing but dots", "..", "refused: token"},
-		{"claims that are no object", encode(map[string]any{"alg": "RS256"}) + "." + encode(7) + "." + parts[2], "refused: token"},
+		{"claims that are no object", encode(map[string]any{"alg": "RS256"}) + "." + encode(7) + "." +
+			parts[2], "refused: token"},
 
-		{"expired", sign(t, RS256, p.rsa, nil, claims(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()})), "refused: token-expired"},
-		{"without expiry", sign(t, RS256, p.rsa, nil, claims(map[string]any{"exp": nil})), "refused: token-expired"},
-		{"an expiry that is no time", sign(t, RS256, p.rsa, nil, claims(map[string]any{"exp": "tomorrow"})), "refused: token"},
-		{"not yet valid", sign(t, RS256, p.rsa, nil, claims(map[string]any{"nbf": time.Now().Add(time.Minute).Unix()})), "refused: token-early"},
-		{"another issuer", sign(t, RS256, p.rsa, nil, claims(map[string]any{"iss": "https://evil.example/"})), "refused: token-audience"},
+		{"expired", sign(t, RS256, p.rsa, nil,
+			claims(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()})), "refused: token-expired"},
+		{"without expiry", sign(t, RS256, p.rsa, nil, claims(map[string]any{"exp": nil})),
+			"refused: token-expired"},
+		{"an expiry that is no time", sign(t, RS256, p.rsa, nil, claims(map[string]any{"exp": "tomorrow"})),
+			"refused: token"},
+		{"not yet valid", sign(t, RS256, p.rsa, nil,
+			claims(map[string]any{"nbf": time.Now().Add(time.Minute).Unix()})), "refused: token-early"},
+		{"another issuer", sign(t, RS256, p.rsa, nil, claims(map[string]any{"iss": "https://evil.example/"})),
+			"refused: token-audience"},
 		{"no issuer", sign(t, RS256, p.rsa, nil, claims(map[string]any{"iss": nil})), "refused: token-audience"},
-		{"another audience", sign(t, RS256, p.rsa, nil, claims(map[string]any{"aud": "other"})), "refused: token-audience"},
+		{"another audience", sign(t, RS256, p.rsa, nil, claims(map[string]any{"aud": "other"})),
+			"refused: token-audience"},
 		{"no audience", sign(t, RS256, p.rsa, nil, claims(map[string]any{"aud": nil})), "refused: token-audience"},
-		{"no audience in a list", sign(t, RS256, p.rsa, nil, claims(map[string]any{"aud": []string{}})), "refused: token-audience"},
-		{"another issuer, and forged", sign(t, RS256, p.other, nil, claims(map[string]any{"iss": "https://evil.example/"})), "refused: token"},
+		{"no audience in a list", sign(t, RS256, p.rsa, nil, claims(map[string]any{"aud": []string{}})),
+			"refused: token-audience"},
+		{"another issuer, and forged", sign(t, RS256, p.other, nil,
+			claims(map[string]any{"iss": "https://evil.example/"})), "refused: token"},
 
 		{"no tenant", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": nil})), "refused: token-tenant"},
 		{"an empty tenant", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": ""})), "refused: token-tenant"},
-		{"a tenant that is a number", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": 7})), "refused: token-tenant"},
-		{"a tenant with a line end", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": "a\nb"})), "refused: token-tenant"},
-		{"a tenant that is too long", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": strings.Repeat("x", 249)})), "refused: token-tenant"},
-		{"the longest tenant", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": strings.Repeat("x", 248)})), "member:" + strings.Repeat("x", 248)},
-		{"a tenant with a colon", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": "guest:1.2.3.4"})), "member:guest:1.2.3.4"},
+		{"a tenant that is a number", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": 7})),
+			"refused: token-tenant"},
+		{"a tenant with a line end", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": "a\nb"})),
+			"refused: token-tenant"},
+		{"a tenant that is too long", sign(t, RS256, p.rsa, nil,
+			claims(map[string]any{"sub": strings.Repeat("x", 249)})), "refused: token-tenant"},
+		{"the longest tenant", sign(t, RS256, p.rsa, nil,
+			claims(map[string]any{"sub": strings.Repeat("x", 248)})), "member:" + strings.Repeat("x", 248)},
+		{"a tenant with a colon", sign(t, RS256, p.rsa, nil, claims(map[string]any{"sub": "guest:1.2.3.4"})),
+			"member:guest:1.2.3.4"},
 	} {
 		if got := outcome(t, all, token(c.token)); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
@@ -197,13 +219,15 @@ func TestClaimsOfTenantAndTier(t *testing.T) {
 		{map[string]any{"plan": strings.Repeat("x", 64)}, Principal{"member:shop", strings.Repeat("x", 64), "jwt"}},
 		{map[string]any{"plan": strings.Repeat("x", 65)}, Principal{"member:shop", "", "jwt"}},
 	} {
-		text := sign(t, HS256, hmacSecret, nil, claims(map[string]any{"https://sluice.example/org": "shop"}, c.claims))
+		text := sign(t, HS256, hmacSecret, nil, claims(map[string]any{"https://sluice.example/org": "shop"},
+			c.claims))
 		if got, err := a.Authenticate(token(text)); err != nil || got != c.want {
 			t.Errorf("%v: %+v, %v, want %+v", c.claims, got, err, c.want)
 		}
 	}
 	for id, want := range map[any]string{"k1": "jwt:k1", "a b\n": "jwt", strings.Repeat("x", 65): "jwt"} {
-		text := sign(t, HS256, hmacSecret, map[string]any{"kid": id}, claims(map[string]any{"https://sluice.example/org": "shop"}))
+		text := sign(t, HS256, hmacSecret, map[string]any{"kid": id},
+			claims(map[string]any{"https://sluice.example/org": "shop"}))
 		if got, err := a.Authenticate(token(text)); err != nil || got.KeyID != want {
 			t.Errorf("key id %q: %+v, %v, want %s", id, got, err, want)
 		}
@@ -220,7 +244,9 @@ func TestTokenTimes(t *testing.T) {
 		a := gate(t, Config{Modes: []Mode{JWT}, JWT: hmacOnly(t)})
 		start := time.Now()
 		at := func(d time.Duration) int64 { return start.Add(d).Unix() }
-		text := sign(t, HS256, hmacSecret, nil, claims(map[string]any{"nbf": at(time.Minute), "exp": at(2 * time.Minute)}))
+		text := sign(t, HS256, hmacSecret, nil, claims(map[string]any{
+			"nbf": at(time.Minute), "exp": at(2 * time.Minute),
+		}))
 		for _, step := range []struct {
 			at   time.Duration
 			want string
@@ -241,12 +267,17 @@ func TestTokenTimes(t *testing.T) {
 func TestKeysAreForOneAlgorithm(t *testing.T) {
 	p := keyPairs()
 	small := must[*rsa.PrivateKey](t)(rsa.GenerateKey(rand.Reader, 1024))
-	private := string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(p.rsa)}))
+	private := string(pem.EncodeToMemory(&pem.Block{
+		Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(p.rsa),
+	}))
 	for _, c := range []struct{ name, algorithm, text string }{
-		{"RSA for ES256", ES256, publicPEM(t, p.rsa.Public())}, {"P-256 for RS256", RS256, publicPEM(t, p.ec.Public())},
+		{"RSA for ES256", ES256, publicPEM(t, p.rsa.Public())},
+		{"P-256 for RS256", RS256, publicPEM(t, p.ec.Public())},
 		{"Ed25519 for ES256", ES256, publicPEM(t, p.ed.Public())}, {"P-384", ES256, publicPEM(t, p.p384.Public())},
-		{"a public key for HS256", HS256, publicPEM(t, p.rsa.Public())}, {"none", "none", publicPEM(t, p.rsa.Public())},
-		{"1024 bits", RS256, publicPEM(t, small.Public())}, {"a private key", RS256, private}, {"no PEM", RS256, "x"},
+		{"a public key for HS256", HS256, publicPEM(t, p.rsa.Public())},
+		{"none", "none", publicPEM(t, p.rsa.Public())},
+		{"1024 bits", RS256, publicPEM(t, small.Public())}, {"a private key", RS256, private},
+		{"no PEM", RS256, "x"},
 		{"two keys", RS256, publicPEM(t, p.rsa.Public()) + publicPEM(t, p.rsa.Public())},
 		{"a torn key", RS256, "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"},
 	} {
@@ -266,7 +297,9 @@ func jwks(t testing.TB, keys map[string]any) []byte {
 	t.Helper()
 	set := jwkset.NewMemoryStorage()
 	for kid, key := range keys {
-		k := must[jwkset.JWK](t)(jwkset.NewJWKFromKey(key, jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: kid}, Marshal: jwkset.JWKMarshalOptions{Private: true}}))
+		k := must[jwkset.JWK](t)(jwkset.NewJWKFromKey(key, jwkset.JWKOptions{
+			Metadata: jwkset.JWKMetadataOptions{KID: kid}, Marshal: jwkset.JWKMarshalOptions{Private: true},
+		}))
 		if err := set.KeyWrite(t.Context(), k); err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +332,8 @@ func TestKeySetFile(t *testing.T) {
 	check("one that is published with its private half", sign(t, ES256, p.ec, id("e"), claims()), "member:u-17")
 	check("without a key id", sign(t, ES256, p.ec, nil, claims()), "member:u-17")
 	check("a secret of the set", sign(t, HS256, hmacSecret, id("h"), claims()), "refused: token")
-	check("the public key as a secret", sign(t, HS256, []byte(publicPEM(t, p.rsa.Public())), id("r"), claims()), "refused: token")
+	check("the public key as a secret", sign(t, HS256, []byte(publicPEM(t, p.rsa.Public())), id("r"),
+		claims()), "refused: token")
 	check("another key under the id", sign(t, RS256, p.other, id("r"), claims()), "refused: token")
 	check("a key to come", next, "refused: token")
 
@@ -321,8 +355,9 @@ func TestKeySetFile(t *testing.T) {
 
 func TestKeySetFilesThatAreNone(t *testing.T) {
 	for name, content := range map[string]string{
-		"nothing": "", "no JSON": "x", "no keys": `{"keys":[]}`, "secrets alone": string(jwks(t, map[string]any{"h": hmacSecret})),
-		"too large": `{"keys":[]}` + strings.Repeat(" ", maxSet),
+		"nothing": "", "no JSON": "x", "no keys": `{"keys":[]}`,
+		"secrets alone": string(jwks(t, map[string]any{"h": hmacSecret})),
+		"too large":     `{"keys":[]}` + strings.Repeat(" ", maxSet),
 	} {
 		path := filepath.Join(t.TempDir(), "jwks.json")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -395,13 +430,19 @@ func TestUnknownKeyIDsAreFetched(t *testing.T) {
 		_, _ = w.Write(*content.Load())
 	}))
 	defer server.Close()
-	a := gate(t, Config{Modes: []Mode{JWT}, JWT: JWTConfig{Issuer: issuer, Audience: audience, JWKS: server.URL}})
+	a := gate(t, Config{
+		Modes: []Mode{JWT}, JWT: JWTConfig{Issuer: issuer, Audience: audience, JWKS: server.URL},
+	})
 	publish(map[string]any{"r": p.rsa.Public(), "d": p.ed.Public()})
-	if got := outcome(t, a, token(sign(t, EdDSA, p.ed, map[string]any{"kid": "d"}, claims()))); got != "member:u-17" || fetches.Load() != 2 {
+	if got := outcome(t, a,
+		token(sign(t, EdDSA, p.ed, map[string]any{"kid": "d"}, claims()))); got != "member:u-17" ||
+		fetches.Load() != 2 {
 		t.Errorf("a new key: %s after %d fetches", got, fetches.Load())
 	}
 	for range 100 {
-		if got := outcome(t, a, token(sign(t, EdDSA, p.ed, map[string]any{"kid": "nobody's"}, claims()))); got != "refused: token" {
+		if got := outcome(t, a,
+			token(sign(t, EdDSA, p.ed, map[string]any{"kid": "nobody's"},
+				claims()))); got != "refused: token" {
 			t.Fatal(got)
 		}
 	}

@@ -21,7 +21,7 @@ const (
 	EdDSA = "EdDSA"
 )
 
-// Algorithms are all algorithms that a token may be signed with.
+// Algorithms returns all algorithms that a token may be signed with.
 func Algorithms() []string { return []string{HS256, RS256, ES256, EdDSA} }
 
 const (

@@ -33,17 +33,18 @@ type Client struct {
 	known string // query of changes of tenants
 }
 
-// Known returns a client whose changes of unknown tenants are refused, as an *Error of the kind
-// unknown-tenant. So a misspelt name makes no tenant.
+// Known returns a client that refuses changes of unknown tenants with an *Error of the kind
+// unknown-tenant. So a misspelt name creates no tenant.
 func (c *Client) Known() *Client {
 	known := *c
 	known.known = "?create=false"
 	return &known
 }
 
-// New returns a client of the server at base, such as "http://127.0.0.1:8080". token, the admin
-// token or an API key or JWT, is sent as bearer token unless it is empty; hc is the transport, nil
-// for http.DefaultClient. Bound calls by their contexts.
+// New returns a client of the server at base, such as "http://127.0.0.1:8080". token is the admin
+// token, an API key or a JWT; it is sent as bearer token unless it is empty. hc is the transport,
+// nil for http.DefaultClient. The calls have no time limit of their own: bound them by their
+// contexts.
 func New(base, token string, hc *http.Client) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -75,8 +76,8 @@ func (e *Error) Error() string {
 	}
 }
 
-// Kind is the last part of the problem's type, for example "queue-full"; empty if the answer was no
-// problem.
+// Kind returns the last part of the problem's type, for example "queue-full"; empty if the answer
+// was no problem.
 func (e *Error) Kind() string { return e.Type[strings.LastIndexByte(e.Type, ':')+1:] }
 
 // Submission is a job with the options of its submission.
@@ -117,7 +118,8 @@ func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 	return out, nil
 }
 
-// SubmitBatch submits up to 1,000 jobs of one tenant in one step.
+// SubmitBatch submits up to 1,000 jobs of one tenant in one step. The results are in the order of
+// the jobs; a refused job has a problem, and is no error.
 func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) ([]wire.JobResult, error) {
 	jobs := make([]json.RawMessage, len(b.Jobs))
 	for i, job := range b.Jobs {
@@ -135,8 +137,10 @@ const BatchFrame = len(batchHead) + len(batchTail) + len(batchAtomic)
 
 const batchHead, batchTail, batchAtomic = `{"jobs":[`, `]`, `,"atomic":true}`
 
-// SubmitRaw is SubmitBatch with jobs in JSON, which are sent byte for byte.
-func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool) ([]wire.JobResult, error) {
+// SubmitRaw is like SubmitBatch for jobs that are JSON already. They are sent byte for byte.
+func (c *Client) SubmitRaw(
+	ctx context.Context, tenant string, jobs []json.RawMessage, atomic bool,
+) ([]wire.JobResult, error) {
 	var body bytes.Buffer
 	body.WriteString(batchHead)
 	for i, job := range jobs {
@@ -152,7 +156,9 @@ func (c *Client) SubmitRaw(ctx context.Context, tenant string, jobs []json.RawMe
 		body.WriteByte('}')
 	}
 	var out wire.BatchResult
-	if _, err := c.call(ctx, http.MethodPost, "/v1/jobs/batch", tenantHeader(tenant), rawBody(body.Bytes()), &out); err != nil {
+	_, err := c.call(ctx, http.MethodPost, "/v1/jobs/batch", tenantHeader(tenant), rawBody(body.Bytes()),
+		&out)
+	if err != nil {
 		return nil, err
 	}
 	if len(out.Items) != len(jobs) {
@@ -179,7 +185,7 @@ func encodeJob(s wire.Submission, key string) (rawBody, error) {
 	return append(append(rest[:len(rest)-1], `,"payload":`...), append(bytes.Clone(payload), '}')...), nil
 }
 
-// List asks for one page of a tenant's jobs.
+// List selects one page of a tenant's jobs.
 type List struct {
 	Tenant string // empty: that of the token, or the server's "default"
 	State  string // one of the states of a job, or all
@@ -200,12 +206,15 @@ func (c *Client) Jobs(ctx context.Context, l List) (page wire.JobList, err error
 			query.Set(name, text)
 		}
 	}
-	for name, t := range map[string]time.Time{"created_after": l.CreatedAfter, "created_before": l.CreatedBefore} {
+	for name, t := range map[string]time.Time{
+		"created_after": l.CreatedAfter, "created_before": l.CreatedBefore,
+	} {
 		if !t.IsZero() {
 			query.Set(name, t.Format(time.RFC3339Nano))
 		}
 	}
-	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/jobs", query, l.Cursor, l.Limit), tenantHeader(l.Tenant), nil, &page)
+	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/jobs", query, l.Cursor, l.Limit),
+		tenantHeader(l.Tenant), nil, &page)
 	return page, err
 }
 
@@ -223,7 +232,8 @@ func pagePath(path string, query url.Values, cursor string, limit int) string {
 	return path
 }
 
-// Job reads a job; with a wait it returns when the job is done or the wait is over.
+// Job reads a job. With a wait it returns when the job is done or the wait is over: whole seconds,
+// at most 30.
 func (c *Client) Job(ctx context.Context, tenant, id string, wait time.Duration) (job wire.Job, err error) {
 	h := tenantHeader(tenant)
 	prefer(h, wait)
@@ -237,13 +247,15 @@ func (c *Client) Find(ctx context.Context, id string) (job wire.JobDetail, err e
 	return job, err
 }
 
-// Cancel cancels a waiting job.
+// Cancel cancels a waiting job. If the job is leased or done, the error is an *Error of the kind
+// job-state-conflict.
 func (c *Client) Cancel(ctx context.Context, tenant, id string) (job wire.Job, err error) {
 	_, err = c.call(ctx, http.MethodDelete, "/v1/jobs/"+segment(id), tenantHeader(tenant), nil, &job)
 	return job, err
 }
 
-// Replay queues a dead job again.
+// Replay queues a dead job again. If the job is not dead, the error is an *Error of the kind
+// job-state-conflict.
 func (c *Client) Replay(ctx context.Context, tenant, id string) (job wire.Job, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/jobs/"+segment(id)+"/replay", tenantHeader(tenant), nil, &job)
 	return job, err
@@ -269,39 +281,43 @@ func (c *Client) Patch(ctx context.Context, name string, patch any) (t wire.Tena
 	return t, err
 }
 
-// Put replaces all of a tenant's overrides.
+// Put replaces all overrides of a tenant. Settings that s leaves out come from the configuration.
 func (c *Client) Put(ctx context.Context, name string, s wire.Settings) (t wire.Tenant, err error) {
 	_, err = c.call(ctx, http.MethodPut, "/v1/tenants/"+segment(name)+c.known, nil, s, &t)
 	return t, err
 }
 
-// Reset drops all of a tenant's overrides.
+// Reset deletes all overrides of a tenant; its settings then come from the configuration.
 func (c *Client) Reset(ctx context.Context, name string) error {
 	_, err := c.call(ctx, http.MethodDelete, "/v1/tenants/"+segment(name), nil, nil, nil)
 	return err
 }
 
-// Pause keeps the tenant's jobs from leaving.
+// Pause stops the departures of the tenant; its jobs are still admitted. The reason may be empty.
 func (c *Client) Pause(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/pause"+c.known, nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/pause"+c.known, nil,
+		wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
-// Drain refuses new jobs of the tenant; waiting ones still leave.
+// Drain refuses new jobs of the tenant; waiting ones still leave. The reason may be empty.
 func (c *Client) Drain(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain"+c.known, nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain"+c.known, nil,
+		wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
 // Resume ends a pause and a drain.
 func (c *Client) Resume(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume"+c.known, nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume"+c.known, nil,
+		wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
 // Unhold ends the holds of the tenant's flows.
 func (c *Client) Unhold(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/unhold", nil, wire.Reason{Reason: reason}, &t)
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/unhold", nil,
+		wire.Reason{Reason: reason}, &t)
 	return t, err
 }
 
@@ -326,8 +342,10 @@ func (c *Client) ReplayAll(ctx context.Context, name string, f wire.Filter) (s w
 	return s, err
 }
 
-// CreateKey makes an API key of the tenant. Its secret is in this answer alone.
-func (c *Client) CreateKey(ctx context.Context, tenant string, wanted wire.KeyRequest) (k wire.NewKey, err error) {
+// CreateKey makes an API key of the tenant. Only this answer has its secret.
+func (c *Client) CreateKey(
+	ctx context.Context, tenant string, wanted wire.KeyRequest,
+) (k wire.NewKey, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(tenant)+"/keys", nil, wanted, &k)
 	return k, err
 }
@@ -363,7 +381,9 @@ func (c *Client) Ready(ctx context.Context) error {
 }
 
 // call sends one request and decodes a success into out, unless that is nil.
-func (c *Client) call(ctx context.Context, method, path string, h http.Header, in, out any) (http.Header, error) {
+func (c *Client) call(
+	ctx context.Context, method, path string, h http.Header, in, out any,
+) (http.Header, error) {
 	var body io.Reader
 	switch in := in.(type) {
 	case nil:

@@ -32,7 +32,8 @@ func serve(t *testing.T) (q *apitest.Fake, intake, admin *client.Client) {
 	t.Helper()
 	q = apitest.New()
 	s, err := api.New(q, api.Config{
-		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, AdminToken: token, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, AdminToken: token,
+		Logger:  slog.New(slog.DiscardHandler),
 		Version: api.VersionInfo{Version: "1.2.3"}, CheckCallback: func(string) error { return nil },
 	})
 	if err != nil {
@@ -53,7 +54,9 @@ func to(t *testing.T, h http.Handler, token string) *client.Client {
 }
 
 func job(tenant string) client.Submission {
-	return client.Submission{Tenant: tenant, Submission: wire.Submission{Type: "t", Payload: json.RawMessage(`{"n":1}`)}}
+	return client.Submission{
+		Tenant: tenant, Submission: wire.Submission{Type: "t", Payload: json.RawMessage(`{"n":1}`)},
+	}
 }
 
 func TestJobs(t *testing.T) {
@@ -63,7 +66,8 @@ func TestJobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queuetest.Compare(t, "the job", queuetest.Only(got.Job, "Tenant", "State"), wire.Job{Tenant: "acme", State: "queued"})
+	queuetest.Compare(t, "the job", queuetest.Only(got.Job, "Tenant", "State"),
+		wire.Job{Tenant: "acme", State: "queued"})
 	queuetest.Compare(t, "replayed", got.Replayed, false)
 	if read, err := c.Job(ctx, "acme", got.Job.ID, 0); err != nil || read.ID != got.Job.ID {
 		t.Errorf("%+v %v", read, err)
@@ -85,7 +89,9 @@ func TestJobs(t *testing.T) {
 	if back, err := c.Replay(ctx, "acme", next.Job.ID); err != nil || back.State != "queued" {
 		t.Errorf("%+v %v", back, err)
 	}
-	batch := wire.Batch{Jobs: []wire.BatchJob{{Submission: job("").Submission}, {Submission: job("").Submission, IdempotencyKey: "k"}}}
+	batch := wire.Batch{Jobs: []wire.BatchJob{
+		{Submission: job("").Submission}, {Submission: job("").Submission, IdempotencyKey: "k"},
+	}}
 	items, err := c.SubmitBatch(ctx, "acme", batch)
 	if err != nil || len(items) != 2 {
 		t.Fatalf("%v, the items %+v, want two", err, items)
@@ -106,7 +112,9 @@ func TestPayloadsGoByteForByte(t *testing.T) {
 			t.Errorf("%s: %v", payload, err)
 			continue
 		}
-		items, err := c.SubmitBatch(t.Context(), "", wire.Batch{Jobs: []wire.BatchJob{{Submission: s.Submission, IdempotencyKey: "k" + payload}}, Atomic: true})
+		items, err := c.SubmitBatch(t.Context(), "", wire.Batch{
+			Jobs: []wire.BatchJob{{Submission: s.Submission, IdempotencyKey: "k" + payload}}, Atomic: true,
+		})
 		if err != nil || len(items) != 1 || items[0].Job == nil {
 			t.Errorf("%s: %+v %v", payload, items, err)
 			continue
@@ -180,7 +188,8 @@ func TestKeysOfEveryForm(t *testing.T) {
 func TestErrorsHaveTheServersProblem(t *testing.T) {
 	q, c, admin := serve(t)
 	ctx := t.Context()
-	if _, err := admin.Patch(ctx, "default", map[string]any{"capacity": 1, "rate": map[string]int{"limit": 1, "period_ms": 60000}}); err != nil {
+	if _, err := admin.Patch(ctx, "default",
+		map[string]any{"capacity": 1, "rate": map[string]int{"limit": 1, "period_ms": 60000}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Submit(ctx, job("")); err != nil {
@@ -212,7 +221,8 @@ func TestForeignAnswers(t *testing.T) {
 		}), "")
 	}
 	for _, c := range []*client.Client{
-		answer(502, "text/html", "<h1>proxy</h1>"), answer(502, "application/problem+json", "{"), answer(502, "application/problem+json", "{}"),
+		answer(502, "text/html", "<h1>proxy</h1>"), answer(502, "application/problem+json", "{"),
+		answer(502, "application/problem+json", "{}"),
 	} {
 		var e *client.Error
 		if _, err := c.Job(t.Context(), "", "x", 0); !errors.As(err, &e) {
@@ -246,14 +256,16 @@ func TestManyJobsOfATenant(t *testing.T) {
 		}
 		q.Finish(got.Job.ID, shaper.Dead, nil, nil)
 	}
-	if got, err := admin.ReplayAll(ctx, "a/b", wire.Filter{IDs: []string{first}, State: "dead"}); err != nil || got.Count != 1 || got.More {
+	if got, err := admin.ReplayAll(ctx, "a/b",
+		wire.Filter{IDs: []string{first}, State: "dead"}); err != nil || got.Count != 1 || got.More {
 		t.Errorf("%+v %v", got, err)
 	}
 	got, err := admin.Purge(ctx, "a/b", wire.Filter{})
 	if err != nil || got.Count != 2 || !got.More {
 		t.Errorf("%+v %v", got, err)
 	}
-	if got, err := admin.Purge(ctx, "a/b", wire.Filter{CreatedBefore: got.CreatedBefore}); err != nil || got.Count != 1 || got.More {
+	if got, err := admin.Purge(ctx, "a/b", wire.Filter{CreatedBefore: got.CreatedBefore}); err != nil ||
+		got.Count != 1 || got.More {
 		t.Errorf("%+v %v", got, err)
 	}
 	// A list of no ids must not come to mean every job.
@@ -264,7 +276,8 @@ func TestManyJobsOfATenant(t *testing.T) {
 		t.Errorf("%+v %v", got, err)
 	}
 	var refused *client.Error
-	if _, err := c.Submit(ctx, job("a/b")); !errors.As(err, &refused) || refused.Kind() != "draining" || refused.RetryAfter < 30*time.Second {
+	if _, err := c.Submit(ctx, job("a/b")); !errors.As(err, &refused) || refused.Kind() != "draining" ||
+		refused.RetryAfter < 30*time.Second {
 		t.Errorf("%v", err)
 	}
 	if got, err := admin.Resume(ctx, "a/b", ""); err != nil || got.Draining {
@@ -284,7 +297,8 @@ func TestManyJobsOfATenant(t *testing.T) {
 	if err := admin.RevokeKey(ctx, "a/b", k.ID); !errors.As(err, &gone) || gone.Kind() != "unknown-key" {
 		t.Errorf("%v", err)
 	}
-	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 2 || got.Items[1].Reason != "moving" || got.Items[1].After.Draining == nil {
+	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 2 ||
+		got.Items[1].Reason != "moving" || got.Items[1].After.Draining == nil {
 		t.Errorf("%+v %v", got, err)
 	}
 }
@@ -313,7 +327,9 @@ func TestTenants(t *testing.T) {
 		if got, err := c.Patch(ctx, name, map[string]any{"capacity": nil}); err != nil || got.Capacity != 1000 {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
-		if got, err := c.Put(ctx, name, wire.Settings{RouteSettings: wire.RouteSettings{Rate: &wire.RateChange{Limit: 3, PeriodMS: 1000}}}); err != nil || got.Rate.Limit != 3 {
+		if got, err := c.Put(ctx, name,
+			wire.Settings{RouteSettings: wire.RouteSettings{Rate: &wire.RateChange{Limit: 3,
+				PeriodMS: 1000}}}); err != nil || got.Rate.Limit != 3 {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
 		if err := c.Reset(ctx, name); err != nil {
@@ -346,7 +362,9 @@ func TestTenants(t *testing.T) {
 }
 
 func TestAddressesAreChecked(t *testing.T) {
-	for _, base := range []string{"", "localhost:8080", "127.0.0.1:8080", "ftp://x", "http://", "http://[::1", "\x00"} {
+	for _, base := range []string{
+		"", "localhost:8080", "127.0.0.1:8080", "ftp://x", "http://", "http://[::1", "\x00",
+	} {
 		if _, err := client.New(base, "", nil); err == nil {
 			t.Errorf("%q was taken", base)
 		}

@@ -17,7 +17,8 @@ func ExampleClient_Submit() {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.Header().Set("Retry-After", "2")
 		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = fmt.Fprint(w, `{"type":"urn:sluice:problem:queue-full","title":"The tenant's queue is full","status":429}`)
+		_, _ = fmt.Fprint(w, `{"type":"urn:sluice:problem:queue-full",`+
+			`"title":"The tenant's queue is full","status":429}`)
 	}))
 	defer server.Close()
 	c, err := client.New(server.URL, "", server.Client())

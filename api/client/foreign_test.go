@@ -14,7 +14,9 @@ import (
 // with nothing in it.
 func TestAnswersOfOthers(t *testing.T) {
 	for _, said := range []string{`{}`, `{"status":"ok"}`, `hello`, `[]`} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, said) }))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, said)
+		}))
 		c, err := New(server.URL, "", server.Client())
 		if err != nil {
 			t.Fatal(err)

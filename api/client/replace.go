@@ -15,8 +15,8 @@ type Replacement struct {
 	DryRun   bool  // only check, and return the tenant as it would be
 }
 
-// Replace is Put for callers that have read the tenant before. If its revision has changed, the
-// error is an *Error with the status 412.
+// Replace is like Put for callers that have read the tenant before. If its revision has changed,
+// the error is an *Error with the status 412.
 func (c *Client) Replace(ctx context.Context, name string, r Replacement) (t wire.Tenant, err error) {
 	path := "/v1/tenants/" + segment(name)
 	if r.DryRun {

@@ -54,7 +54,9 @@ func TestStreamReadsEvents(t *testing.T) {
 
 func TestStreamIsBounded(t *testing.T) {
 	line := "data: " + strings.Repeat("x", maxEvent+100)
-	for name, text := range map[string]string{"one line": line + "\n\n", "many lines": strings.Repeat(line[:1<<20]+"\n", 10) + "\n"} {
+	for name, text := range map[string]string{
+		"one line": line + "\n\n", "many lines": strings.Repeat(line[:1<<20]+"\n", 10) + "\n",
+	} {
 		if _, err := eventsOf(strings.NewReader(text)); err == nil || errors.Is(err, io.EOF) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -119,7 +121,8 @@ func TestLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refused *Error
-	if _, err := c.Live(t.Context(), View{}, time.Minute); !errors.As(err, &refused) || refused.Kind() != "unauthorized" {
+	if _, err := c.Live(t.Context(), View{}, time.Minute); !errors.As(err, &refused) ||
+		refused.Kind() != "unauthorized" {
 		t.Error(err)
 	}
 }

@@ -40,7 +40,8 @@ func newAsset(name string, content []byte) (*asset, error) {
 	}
 	sum := sha256.Sum256(content)
 	return &asset{
-		format: format, plain: content, tag: hex.EncodeToString(sum[:12]), packed: sync.OnceValue(func() []byte { return pack(content) }),
+		format: format, plain: content, tag: hex.EncodeToString(sum[:12]),
+		packed: sync.OnceValue(func() []byte { return pack(content) }),
 	}, nil
 }
 

@@ -38,8 +38,8 @@ const (
 )
 
 const (
-	policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; form-action 'self'; " +
-		"frame-ancestors 'none'; base-uri 'none'"
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' " +
+		"data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 	maxLogin = 4 << 10 // bytes of the login form
 )
 
@@ -87,11 +87,11 @@ func New(token string, store Store, guesses *auth.Guesses, unserved http.Handler
 			if d.login, err = newAsset(name, content); err != nil {
 				return err
 			}
-			if d.wrong, err = newAsset(name, telling(content, "That is not the admin token.")); err != nil {
+			if d.wrong, err = newAsset(name, loginWith(content, "That is not the admin token.")); err != nil {
 				return err
 			}
-			d.tooOften, err = newAsset(name, telling(content, fmt.Sprintf(
-				"That is not the admin token. More than %d wrong ones came from your address within a minute.", auth.GuessLimit)))
+			d.tooOften, err = newAsset(name, loginWith(content, fmt.Sprintf("That is not the admin token. "+
+				"More than %d wrong ones came from your address within a minute.", auth.GuessLimit)))
 		default:
 			d.assets[AssetsPath+name], err = newAsset(name, content)
 		}
@@ -103,8 +103,8 @@ func New(token string, store Store, guesses *auth.Guesses, unserved http.Handler
 	return d, nil
 }
 
-// telling is the login page with an error.
-func telling(page []byte, what string) []byte {
+// loginWith returns the login page with an error.
+func loginWith(page []byte, what string) []byte {
 	return bytes.Replace(page, []byte(wrongMark), []byte(`<p class="notice bad" role="alert">`+what+`</p>`), 1)
 }
 

@@ -56,7 +56,8 @@ func TestFilesAreNamed(t *testing.T) {
 	d := newDashboard(t, "")
 	named := map[string]bool{}
 	for _, page := range []*asset{d.page, d.login} {
-		for _, m := range regexp.MustCompile(`(?:href|src)="(/assets/[^"]+)"`).FindAllStringSubmatch(string(page.plain), -1) {
+		for _, m := range regexp.MustCompile(`(?:href|src)="(/assets/[^"]+)"`).
+			FindAllStringSubmatch(string(page.plain), -1) {
 			named[m[1]] = true
 			if d.assets[m[1]] == nil {
 				t.Errorf("%s is named and not there", m[1])
@@ -133,7 +134,8 @@ func TestAssets(t *testing.T) {
 			continue
 		}
 		queuetest.Compare(t, what+"Content-Type", r.Header.Get("Content-Type"), c.format)
-		if r.Header.Get("Content-Security-Policy") != policy || r.Header.Get("Cache-Control") != "private, no-cache" {
+		if r.Header.Get("Content-Security-Policy") != policy ||
+			r.Header.Get("Cache-Control") != "private, no-cache" {
 			t.Errorf("%s: %v", c.path, r.Header)
 		}
 		if c.packed {
@@ -145,7 +147,9 @@ func TestAssets(t *testing.T) {
 				t.Errorf("%s: compressed, it is another file: %v", c.path, err)
 			}
 		}
-		again := send(d, "GET", c.path, http.Header{"Accept-Encoding": {c.accept}, "If-None-Match": {`"other", W/` + r.Header.Get("Etag")}}, nil)
+		again := send(d, "GET", c.path, http.Header{
+			"Accept-Encoding": {c.accept}, "If-None-Match": {`"other", W/` + r.Header.Get("Etag")},
+		}, nil)
 		if again.StatusCode != http.StatusNotModified || content(t, again) != "" {
 			t.Errorf("%s again: %d", c.path, again.StatusCode)
 		}
@@ -159,7 +163,8 @@ func TestSigningIn(t *testing.T) {
 	if r := send(d, "GET", "/", nil, nil); r.StatusCode != 303 || r.Header.Get("Location") != "/login" {
 		t.Fatalf("the page without a session: %d %v", r.StatusCode, r.Header)
 	}
-	if r := send(d, "GET", "/login", nil, nil); r.StatusCode != 200 || strings.Contains(content(t, r), "not the admin token") {
+	if r := send(d, "GET", "/login", nil, nil); r.StatusCode != 200 ||
+		strings.Contains(content(t, r), "not the admin token") {
 		t.Errorf("login: %d", r.StatusCode)
 	}
 	for _, wrong := range []string{"", "0123456789abcde", token + " "} {
@@ -202,7 +207,8 @@ func TestSigningIn(t *testing.T) {
 	}
 	for _, path := range []string{"/login", "/logout"} {
 		h := http.Header{"Origin": {"https://evil.example"}, "Cookie": cookie["Cookie"]}
-		if r := send(d, "POST", path, h, url.Values{"token": {token}}); r.StatusCode != 403 || len(r.Cookies()) > 0 {
+		if r := send(d, "POST", path, h, url.Values{"token": {token}}); r.StatusCode != 403 ||
+			len(r.Cookies()) > 0 {
 			t.Errorf("%s from another site: %d", path, r.StatusCode)
 		}
 	}
@@ -232,9 +238,12 @@ func TestCrossOrigin(t *testing.T) {
 		site, origin string
 		cross        bool
 	}{
-		{"", "", false}, {"same-origin", "", false}, {"none", "", false}, {"same-origin", "https://behind.a.proxy", false},
-		{"same-site", "", true}, {"cross-site", "", true}, {"cross-site", "http://localhost:8081", true}, {"anything", "", true},
-		{"", "http://localhost:8081", false}, {"", "http://LOCALHOST:8081", false}, {"", "http://localhost:3000", true}, {"", "null", true}, {"", "https://evil.example", true},
+		{"", "", false}, {"same-origin", "", false}, {"none", "", false},
+		{"same-origin", "https://behind.a.proxy", false},
+		{"same-site", "", true}, {"cross-site", "", true}, {"cross-site", "http://localhost:8081", true},
+		{"anything", "", true},
+		{"", "http://localhost:8081", false}, {"", "http://LOCALHOST:8081", false},
+		{"", "http://localhost:3000", true}, {"", "null", true}, {"", "https://evil.example", true},
 	} {
 		r := httptest.NewRequest("POST", "http://localhost:8081/v1/tenants/a/pause", nil)
 		if c.site != "" {

@@ -29,8 +29,7 @@ const (
 	keyBytes = 32
 )
 
-// Store keeps sessions for all processes that share it, and over restarts. *queue.Queue implements
-// it.
+// Store keeps sessions for all processes that share it, and over restarts. *keystore.Store is one.
 type Store interface {
 	// SaveSession stores a session for the time of life.
 	SaveSession(ctx context.Context, id [sha256.Size]byte, life time.Duration) error
@@ -196,6 +195,7 @@ func (s *sessions) end(r *http.Request) *http.Cookie {
 
 func bake(r *http.Request, value string, maxAge int) *http.Cookie {
 	return &http.Cookie{
-		Name: name(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+		Name: name(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
 	}
 }

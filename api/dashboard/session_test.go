@@ -55,7 +55,8 @@ func (m *memory) EndSession(_ context.Context, id [sha256.Size]byte) error {
 
 // signInFrom posts a token from an address.
 func signInFrom(d *Dashboard, peer, shown string) *http.Response {
-	r := httptest.NewRequest("POST", "http://localhost:8081/login", strings.NewReader(url.Values{"token": {shown}}.Encode()))
+	r := httptest.NewRequest("POST", "http://localhost:8081/login",
+		strings.NewReader(url.Values{"token": {shown}}.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.RemoteAddr = peer
 	w := httptest.NewRecorder()
@@ -69,7 +70,9 @@ func TestWrongTokensLockNobodyOut(t *testing.T) {
 		d := newDashboard(t, token)
 		const guesser, another = "192.0.2.1:4000", "192.0.2.2:4000"
 		for n := range auth.GuessLimit {
-			if r := signInFrom(d, guesser, fmt.Sprint("guess ", n)); r.StatusCode != http.StatusUnauthorized || r.Header.Get("Retry-After") != "" {
+			if r := signInFrom(d, guesser,
+				fmt.Sprint("guess ", n)); r.StatusCode != http.StatusUnauthorized ||
+				r.Header.Get("Retry-After") != "" {
 				t.Fatalf("wrong token %d: %d", n, r.StatusCode)
 			}
 		}
@@ -119,7 +122,9 @@ func TestSessions(t *testing.T) {
 		queuetest.Compare(t, "it holds here", s.of(with(c)), true)
 		queuetest.Compare(t, "it holds at another process", elsewhere.of(with(c)), true)
 		queuetest.Compare(t, "it holds with another token", process("another token 0000").of(with(c)), false)
-		for _, value := range []string{"", c.Value + "A", c.Value[:len(c.Value)-2], "!" + c.Value[1:], strings.Repeat("A", len(c.Value))} {
+		for _, value := range []string{
+			"", c.Value + "A", c.Value[:len(c.Value)-2], "!" + c.Value[1:], strings.Repeat("A", len(c.Value)),
+		} {
 			if s.of(with(&http.Cookie{Name: c.Name, Value: value})) {
 				t.Errorf("%q opens", value)
 			}
@@ -197,7 +202,9 @@ func TestGuessedSessions(t *testing.T) {
 		good := s.begin(with(&http.Cookie{Name: "x"}))
 		var all sync.WaitGroup
 		for n := range 1000 {
-			all.Go(func() { s.of(with(&http.Cookie{Name: good.Name, Value: fmt.Sprintf("%04d", n) + good.Value[4:]})) })
+			all.Go(func() {
+				s.of(with(&http.Cookie{Name: good.Name, Value: fmt.Sprintf("%04d", n) + good.Value[4:]}))
+			})
 		}
 		all.Wait()
 		if store.asked > 500 || !s.of(with(good)) {

@@ -31,7 +31,9 @@ func ExampleGuard_Handler() {
 	if err != nil {
 		panic(err)
 	}
-	login := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	login := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	}))
 	for range 3 {
 		w := httptest.NewRecorder()
 		login.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/login", nil))

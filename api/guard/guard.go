@@ -1,6 +1,6 @@
 // Package guard refuses requests that exceed a limit, before a handler sees them. A Guard counts
 // requests by a key in a limiter.Store, which processes may share. Put it in front of any
-// http.Handler with Handler, or ask it yourself with Take.
+// http.Handler with Handler, or call Take yourself.
 //
 // Package api puts guards in front of its intake, see Intake. Anybody may import this package.
 package guard
@@ -21,7 +21,7 @@ import (
 
 // Guard lets a limiter decide on requests before a handler sees them. It refuses what exceeds the
 // limit, where a queue would delay it. Use it for requests that need an answer at once, such as a
-// login. Make one with NewGuard; it is safe for concurrent use.
+// login. Make one with New; it is safe for concurrent use.
 type Guard struct {
 	store limiter.Store
 	cfg   Config
@@ -32,11 +32,11 @@ type Config struct {
 	// Rule is the limiter. Its name is shown in headers, problems and metrics: 1 to 64 of the
 	// characters A-Z a-z 0-9 . _ -
 	Rule limiter.Rule
-	Key  KeyFunc // the key under which a request is counted; see the functions KeyBy…
+	Key  KeyFunc // returns the key of a request; required, see the functions KeyBy…
 
 	FailClosed bool       // refuse with 503 while the store fails; by default requests pass
-	Shadow     bool       // refuse nothing; Observe gets GuardWouldRefuse instead
-	Headers    HeaderMode // rate limit headers; default both
+	Shadow     bool       // refuse nothing; Observe gets WouldRefuse instead
+	Headers    HeaderMode // rate limit headers; default HeadersBoth
 
 	Observe func(Decision) // called with every decision; must be fast and safe for concurrent use
 	Logger  *slog.Logger   // logs failures of the store at debug; default slog.Default()
@@ -49,7 +49,7 @@ type HeaderMode = ratelimit.Mode
 const (
 	HeadersIETF   = ratelimit.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
 	HeadersLegacy = ratelimit.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
-	HeadersBoth   = ratelimit.Both
+	HeadersBoth   = ratelimit.Both   // the default
 	HeadersNone   = ratelimit.None
 )
 
@@ -58,8 +58,8 @@ type Decision string
 
 // The decisions.
 const (
-	Allowed      Decision = "allowed"
-	Refused      Decision = "refused"
+	Allowed      Decision = "allowed"       // passed, within the limit
+	Refused      Decision = "refused"       // answered with 429
 	WouldRefuse  Decision = "would_refuse"  // passed, in shadow mode
 	FailedOpen   Decision = "failed_open"   // passed, the store failed
 	FailedClosed Decision = "failed_closed" // answered with 503, the store failed
@@ -186,7 +186,8 @@ func (g *Guard) decide(ctx context.Context, key string, cost int64) Result {
 		if g.cfg.Shadow || !g.cfg.FailClosed {
 			return Result{Decision: FailedOpen}
 		}
-		p := problem.StorageUnavailable.With("the limit cannot be checked; send the same request again").RetryIn(time.Second)
+		p := problem.StorageUnavailable.With("the limit cannot be checked; send the same request again").
+			RetryIn(time.Second)
 		return Result{Decision: FailedClosed, Refusal: p}
 	case d.Allowed:
 		return Result{Decision: Allowed, Header: g.headers(d, 0)}
@@ -206,7 +207,8 @@ func (g *Guard) decide(ctx context.Context, key string, cost int64) Result {
 	return Result{Decision: Refused, Header: g.headers(d, seconds), Refusal: p}
 }
 
-// Ask asks the store; cost 0 counts nothing.
+// Ask counts cost requests of the key and returns the decision of the limiter as it is, without an
+// observation. Cost 0 counts nothing. The error is that of the store.
 func (g *Guard) Ask(ctx context.Context, key string, cost int64) (limiter.Decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, guardPatience)
 	defer cancel()
@@ -235,7 +237,8 @@ func (g *Guard) headers(d limiter.Decision, retryAfter int64) http.Header {
 		next = d.RetryAfter
 	}
 	g.cfg.Headers.Limiter(h, ratelimit.Limit{
-		Name: g.cfg.Rule.Name, Rate: g.cfg.Rule.Policy.Rate, Limit: d.Limit, Remaining: d.Remaining, Next: next, RetryAfter: retryAfter,
+		Name: g.cfg.Rule.Name, Rate: g.cfg.Rule.Policy.Rate, Limit: d.Limit, Remaining: d.Remaining,
+		Next: next, RetryAfter: retryAfter,
 	})
 	return h
 }

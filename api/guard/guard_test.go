@@ -36,7 +36,12 @@ func memoryStore(t testing.TB) limiter.Store {
 }
 
 // twoAMinute is a rule that no test outlasts.
-var twoAMinute = limiter.Rule{Name: "login", Policy: limiter.Policy{Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Minute}, Block: time.Hour}}
+var twoAMinute = limiter.Rule{
+	Name: "login",
+	Policy: limiter.Policy{
+		Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Minute}, Block: time.Hour,
+	},
+}
 
 // tally counts what a guard decides.
 type tally struct {
@@ -56,7 +61,9 @@ func (c *tally) observe(d Decision) {
 func guardOf(t testing.TB, store limiter.Store, change func(*Config)) (http.Handler, *Guard, *tally) {
 	t.Helper()
 	counted := &tally{}
-	cfg := Config{Rule: twoAMinute, Key: KeyByPath, Observe: counted.observe, Logger: slog.New(slog.DiscardHandler)}
+	cfg := Config{
+		Rule: twoAMinute, Key: KeyByPath, Observe: counted.observe, Logger: slog.New(slog.DiscardHandler),
+	}
 	change(&cfg)
 	g, err := New(store, cfg)
 	if err != nil {
@@ -95,7 +102,10 @@ func TestGuardRefuses(t *testing.T) {
 		}
 		queuetest.Compare(t, "the status of the refusal", refused.Code, http.StatusTooManyRequests)
 		queuetest.Compare(t, "its problem", queuetest.Only(p, "Type", "Guard", "RetryAfterMS"),
-			wire.Problem{Type: "urn:sluice:problem:rate-limited", Guard: "login", RetryAfterMS: time.Hour.Milliseconds()})
+			wire.Problem{
+				Type: "urn:sluice:problem:rate-limited", Guard: "login",
+				RetryAfterMS: time.Hour.Milliseconds(),
+			})
 		queuetest.Compare(t, "its Content-Type", refused.Header().Get("Content-Type"),
 			"application/problem+json")
 		queuetest.Compare(t, "its RateLimit", refused.Header().Get("RateLimit"), `"login";r=0;t=3600`)
@@ -178,7 +188,9 @@ func TestGuardWithoutItsStore(t *testing.T) {
 
 // Each mode sends its own headers, and the mode none sends none.
 func TestGuardHeaderModes(t *testing.T) {
-	for mode, want := range map[ratelimit.Mode]int{ratelimit.IETF: 2, ratelimit.Legacy: 3, ratelimit.Both: 5, ratelimit.None: 0} {
+	for mode, want := range map[ratelimit.Mode]int{
+		ratelimit.IETF: 2, ratelimit.Legacy: 3, ratelimit.Both: 5, ratelimit.None: 0,
+	} {
 		h, _, _ := guardOf(t, memoryStore(t), func(c *Config) { c.Headers = mode })
 		if got := ask(h, "/x").Header(); len(got) != want {
 			t.Errorf("%s: %v", mode, got)
@@ -213,14 +225,20 @@ func TestGuardKeys(t *testing.T) {
 		want    string
 		counted bool
 	}{
-		"address":                   {byAddress, request("192.0.2.7:1234", "", ""), "192.0.2.7", true},
-		"address, forged":           {byAddress, request("192.0.2.7:1234", "198.51.100.1", ""), "192.0.2.7", true},
-		"address, of a proxy":       {byAddress, request("10.1.1.1:1234", "198.51.100.1", ""), "198.51.100.1", true},
-		"address, IPv6":             {byAddress, request("[2001:db8:1:2:3::4]:1", "", ""), "2001:db8:1:2::/64", true},
-		"path":                      {KeyByPath, request("192.0.2.7:1", "", ""), "POST /login", true},
-		"header, absent":            {KeyByHeader("X-API-Key"), request("192.0.2.7:1", "", ""), "", false},
-		"combination":               {KeyOf(byAddress, KeyByPath), request("192.0.2.7:1", "", ""), "192.0.2.7&POST+%2Flogin", true},
-		"combination, not complete": {KeyOf(byAddress, KeyByHeader("X-API-Key")), request("192.0.2.7:1", "", ""), "", false},
+		"address":         {byAddress, request("192.0.2.7:1234", "", ""), "192.0.2.7", true},
+		"address, forged": {byAddress, request("192.0.2.7:1234", "198.51.100.1", ""), "192.0.2.7", true},
+		"address, of a proxy": {
+			byAddress, request("10.1.1.1:1234", "198.51.100.1", ""), "198.51.100.1", true,
+		},
+		"address, IPv6":  {byAddress, request("[2001:db8:1:2:3::4]:1", "", ""), "2001:db8:1:2::/64", true},
+		"path":           {KeyByPath, request("192.0.2.7:1", "", ""), "POST /login", true},
+		"header, absent": {KeyByHeader("X-API-Key"), request("192.0.2.7:1", "", ""), "", false},
+		"combination": {
+			KeyOf(byAddress, KeyByPath), request("192.0.2.7:1", "", ""), "192.0.2.7&POST+%2Flogin", true,
+		},
+		"combination, not complete": {
+			KeyOf(byAddress, KeyByHeader("X-API-Key")), request("192.0.2.7:1", "", ""), "", false,
+		},
 	} {
 		if got, counted := tt.key(tt.r); got != tt.want || counted != tt.counted {
 			t.Errorf("%s: %q, %v", name, got, counted)

@@ -14,13 +14,13 @@ import (
 //
 // A guard with Routes or Types, or one that counts by them, counts jobs instead of requests.
 type Intake struct {
-	Rule       limiter.Rule
-	By         []By     // the parts of the key; at least one
-	Endpoints  []string // ids of operations, see Endpoints and JobEndpoints; none: all
-	Routes     []string // counts only jobs for these routes; none: all
-	Types      []string // counts only jobs of these types; none: all
-	FailClosed bool     // refuse with 503 while the store fails
-	Shadow     bool     // refuse nothing, and count the requests that would have been refused
+	Rule       limiter.Rule // the limiter and its name
+	By         []By         // the parts of the key; at least one
+	Endpoints  []string     // ids of operations, see Endpoints and JobEndpoints; none: all
+	Routes     []string     // counts only jobs for these routes; none: all
+	Types      []string     // counts only jobs of these types; none: all
+	FailClosed bool         // refuse with 503 while the store fails
+	Shadow     bool         // refuse nothing, and count the requests that would have been refused
 }
 
 // By is a part of the key under which the intake counts a request.
@@ -56,7 +56,8 @@ func JobEndpoints() []string { return []string{"submit-job", "submit-batch", "re
 
 // CountsJobs reports whether the guard counts jobs instead of requests.
 func (of Intake) CountsJobs() bool {
-	return len(of.Routes) > 0 || len(of.Types) > 0 || slices.Contains(of.By, ByRoute) || slices.Contains(of.By, ByType)
+	return len(of.Routes) > 0 || len(of.Types) > 0 || slices.Contains(of.By, ByRoute) ||
+		slices.Contains(of.By, ByType)
 }
 
 // Validate returns an error for invalid settings; New checks the rule. isRoute reports whether a

@@ -105,7 +105,7 @@ func (l *Listener) Collect(ch chan<- prometheus.Metric) {
 	l.spare.Collect(ch)
 }
 
-// Open is the number of connections that are open.
+// Open returns the number of open connections.
 func (l *Listener) Open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -31,7 +31,9 @@ func newLimited(t *testing.T, limits Limits) *limited {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &limited{t: t, l: Limit(socket, "api", limits), release: make(chan struct{}), held: make(chan struct{}, 100)}
+	s := &limited{
+		t: t, l: Limit(socket, "api", limits), release: make(chan struct{}), held: make(chan struct{}, 100),
+	}
 	srv := Server("", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if Reserved(r.Context()) {
 			w.Header().Set("Connection", "close")
@@ -112,7 +114,8 @@ func closed(conn net.Conn) bool {
 func (s *limited) want(figures ...float64) {
 	s.t.Helper()
 	for i, c := range []prometheus.Collector{s.l.gauge, s.l.refused, s.l.evicted} {
-		for end := time.Now().Add(10 * time.Second); testutil.ToFloat64(c) != figures[i]; <-time.After(time.Millisecond) {
+		end := time.Now().Add(10 * time.Second)
+		for ; testutil.ToFloat64(c) != figures[i]; <-time.After(time.Millisecond) {
 			if time.Now().After(end) {
 				s.t.Errorf("figure %d is %v, want %v", i, testutil.ToFloat64(c), figures[i])
 				return
@@ -166,7 +169,9 @@ func TestBusyListenerReservesSlotsForProbes(t *testing.T) {
 // One address does not take the connections of all; what it has beyond its share makes room for
 // itself alone.
 func TestAddressesShareConnections(t *testing.T) {
-	s := newLimited(t, Limits{Connections: 4, PerAddress: 2, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")}})
+	s := newLimited(t, Limits{
+		Connections: 4, PerAddress: 2, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")},
+	})
 	quiet := s.dialFrom("127.0.0.2", "/")
 	if !s.answered(quiet) {
 		t.Fatal("not answered")

@@ -8,17 +8,20 @@ func OverridesOf(o shaper.Overrides) Overrides {
 	if o.Tier != nil {
 		out.Tier = *o.Tier
 	}
-	for route, says := range o.Routes {
+	for route, ofRoute := range o.Routes {
 		if out.Routes == nil {
 			out.Routes = map[string]RouteOverrides{}
 		}
-		out.Routes[route] = routeOverridesOf(says)
+		out.Routes[route] = routeOverridesOf(ofRoute)
 	}
 	return out
 }
 
 func routeOverridesOf(o shaper.Overrides) RouteOverrides {
-	out := RouteOverrides{Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused}
+	out := RouteOverrides{
+		Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency,
+		MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
+	}
 	if o.Rate != nil {
 		out.Rate = new(RateOf(*o.Rate))
 	}

@@ -17,7 +17,7 @@ type verb string
 const (
 	submit verb = "submit" // the jobs one by one, or all or none of them
 	cancel verb = "cancel" // one job
-	look   verb = "look"   // at one job
+	poll   verb = "poll"   // read one job
 	stat   verb = "stat"   // the tenant's figures
 	resize verb = "resize" // set the capacity
 	depart verb = "depart" // no call: a worker leases the job at the head of the queue
@@ -36,14 +36,14 @@ type ask struct {
 
 // reply is the answer to a call.
 type reply struct {
-	decisions []judged // submit: one per job; one alone for a refused atomic batch
-	state     string   // look, cancel: of the job; empty for a cancellation that came too late
-	position  int      // look
-	figures   figures  // stat
+	decisions []decision // submit: one per job; one alone for a refused atomic batch
+	state     string     // poll, cancel: of the job; empty for a cancellation that came too late
+	position  int        // poll
+	figures   figures    // stat
 }
 
-// judged is the answer to one submission. depth and capacity are -1 if the answer lacks them.
-type judged struct {
+// decision is the answer to one submission. depth and capacity are -1 if the answer lacks them.
+type decision struct {
 	outcome         outcome // acknowledged or refused as full
 	replayed        bool
 	state           string // of an admitted job
@@ -125,12 +125,13 @@ func (s shelf) step(a ask, t reply) (bool, shelf) {
 			return t.state == "cancelled", s.put(job, cancelled)
 		}
 		return s.at[job] != nowhere && t.state == "", s
-	case look:
-		return s.look(a.jobs[0], t)
+	case poll:
+		return s.poll(a.jobs[0], t)
 	case stat:
 		gone := s.count(departed)
 		want := figures{
-			depth: s.depth(), running: t.figures.running, capacity: s.capacity, admitted: s.admitted, rejected: s.rejected,
+			depth: s.depth(), running: t.figures.running, capacity: s.capacity, admitted: s.admitted,
+			rejected: s.rejected,
 			departed: gone + s.count(succeeded),
 		}
 		return t.figures == want && t.figures.running <= gone, s
@@ -145,7 +146,7 @@ func (s shelf) step(a ask, t reply) (bool, shelf) {
 	return false, s
 }
 
-func (s shelf) look(job int, t reply) (bool, shelf) {
+func (s shelf) poll(job int, t reply) (bool, shelf) {
 	if t.position != s.position(job) {
 		return false, s
 	}
@@ -167,7 +168,7 @@ func (s shelf) look(job int, t reply) (bool, shelf) {
 	return false, s
 }
 
-func (s shelf) submit(a ask, decisions []judged) (bool, shelf) {
+func (s shelf) submit(a ask, decisions []decision) (bool, shelf) {
 	if a.atomic {
 		size := 0 // a known job takes no capacity
 		for _, job := range a.jobs {
@@ -176,7 +177,7 @@ func (s shelf) submit(a ask, decisions []judged) (bool, shelf) {
 			}
 		}
 		if size > 0 && s.depth()+size > s.capacity {
-			ok := len(decisions) == 1 && decisions[0].outcome == refused && s.says(decisions[0])
+			ok := len(decisions) == 1 && decisions[0].outcome == refused && s.agrees(decisions[0])
 			if s.admitted+s.rejected > 0 { // an unknown flow has no counters
 				s.rejected += len(a.jobs)
 			}
@@ -210,15 +211,15 @@ func (s shelf) submit(a ask, decisions []judged) (bool, shelf) {
 				return false, s
 			}
 		}
-		if !s.says(v) {
+		if !s.agrees(v) {
 			return false, s
 		}
 	}
 	return true, s
 }
 
-// says reports whether the answer about the bound is right.
-func (s shelf) says(v judged) bool {
+// agrees reports whether the answer has the right figures of the bound.
+func (s shelf) agrees(v decision) bool {
 	return (v.remaining < 0 || v.remaining == max(0, s.capacity-s.depth())) &&
 		(v.depth < 0 || v.depth == s.depth()) && (v.capacity < 0 || v.capacity == s.capacity)
 }
@@ -254,7 +255,9 @@ type journey struct {
 func (h boundHistory) operations() []porcupine.Operation {
 	var all []porcupine.Operation
 	add := func(client int, a ask, t reply, from, to instant) {
-		all = append(all, porcupine.Operation{ClientId: client, Input: a, Call: int64(from), Output: t, Return: int64(to)})
+		all = append(all, porcupine.Operation{
+			ClientId: client, Input: a, Call: int64(from), Output: t, Return: int64(to),
+		})
 	}
 	first := map[int]instant{}
 	for _, c := range h.calls {

@@ -68,7 +68,7 @@ func (q *honest) submit(a ask) (t reply) {
 		if q.has("false-429", q.depth()+asked == bound && q.state[job] == "") {
 			bound--
 		}
-		v := judged{outcome: acknowledged, remaining: -1, depth: -1, capacity: -1}
+		v := decision{outcome: acknowledged, remaining: -1, depth: -1, capacity: -1}
 		switch {
 		case q.state[job] != "":
 			v.replayed = true
@@ -76,12 +76,15 @@ func (q *honest) submit(a ask) (t reply) {
 				v.replayed, v.state, v.position = false, "queued", len(q.waiting())+1
 			}
 		case q.depth()+asked > bound:
-			v = judged{outcome: refused, remaining: max(0, q.capacity-q.depth()), depth: q.depth(), capacity: q.capacity}
+			v = decision{
+				outcome: refused, remaining: max(0, q.capacity-q.depth()), depth: q.depth(),
+				capacity: q.capacity,
+			}
 			if a.atomic {
 				if q.figures.admitted+q.figures.rejected > 0 {
 					q.figures.rejected += len(a.jobs)
 				}
-				return reply{decisions: []judged{v}}
+				return reply{decisions: []decision{v}}
 			}
 			q.figures.rejected++
 		default:
@@ -123,13 +126,13 @@ func (q *honest) do(a ask) (t reply) {
 			q.state[job] = "cancelled"
 			return reply{state: "cancelled"}
 		}
-	case look:
+	case poll:
 		t.state = q.state[job]
 		if t.state == "queued" {
 			t.position = 1 + slices.Index(q.waiting(), job)
 		}
 		if t.state == "leased" {
-			q.state[job] = "succeeded" // between two looks
+			q.state[job] = "succeeded" // between two polls
 		} else if t.state == "succeeded" && q.has("ended-and-leased-again", q.ended[job]) && q.ended[job] {
 			t.state = "leased"
 		}
@@ -154,7 +157,9 @@ func (q *honest) do(a ask) (t reply) {
 
 // tell makes a history of a queue with the bug: the calls of a plan in some order, and departures
 // between them. With overlap the calls are as if many had been under way at once.
-func tell(seed uint64, bug string, overlap int64) (q *honest, capacity, jobs int, operations []porcupine.Operation) {
+func tell(
+	seed uint64, bug string, overlap int64,
+) (q *honest, capacity, jobs int, operations []porcupine.Operation) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	capacity = 1 + rng.IntN(6)
 	p := drawPlan(rng, "t", capacity, 20)
@@ -163,13 +168,14 @@ func tell(seed uint64, bug string, overlap int64) (q *honest, capacity, jobs int
 	do := func(client int, a ask) {
 		at += 100
 		operations = append(operations, porcupine.Operation{
-			ClientId: client, Input: a, Output: q.do(a), Call: at - rng.Int64N(overlap), Return: at + rng.Int64N(overlap),
+			ClientId: client, Input: a, Output: q.do(a), Call: at - rng.Int64N(overlap),
+			Return: at + rng.Int64N(overlap),
 		})
 	}
 	for i := range p.clients[0] {
 		for c := range p.clients {
 			a := p.clients[c][i]
-			if (a.verb == cancel || a.verb == look) && q.state[a.jobs[0]] == "" {
+			if (a.verb == cancel || a.verb == poll) && q.state[a.jobs[0]] == "" {
 				a = ask{verb: stat}
 			}
 			do(c, a)
@@ -194,7 +200,8 @@ func TestMachineAcceptsWhatIsRight(t *testing.T) {
 	for _, overlap := range []int64{1, 50, 300} {
 		for seed := range uint64(20) {
 			_, capacity, jobs, operations := tell(seed, "", overlap)
-			if got := porcupine.CheckOperationsTimeout(boundModel(capacity, jobs), operations, 10*time.Second); got != porcupine.Ok {
+			got := porcupine.CheckOperationsTimeout(boundModel(capacity, jobs), operations, 10*time.Second)
+			if got != porcupine.Ok {
 				t.Errorf("seed %d, overlap %d: %s", seed, overlap, got)
 			}
 		}
@@ -204,7 +211,8 @@ func TestMachineAcceptsWhatIsRight(t *testing.T) {
 // TestMachineRefusesWhatIsWrong: a history that a bug shows in is refused, each and every one.
 func TestMachineRefusesWhatIsWrong(t *testing.T) {
 	for _, bug := range []string{
-		"bound-off-by-one", "false-429", "batch-not-counted", "key-forgotten", "position-from-zero", "cancelled-in-word-only",
+		"bound-off-by-one", "false-429", "batch-not-counted", "key-forgotten", "position-from-zero",
+		"cancelled-in-word-only",
 		"ended-and-leased-again", "depth-of-the-queue-alone", "last-in-first-out",
 	} {
 		t.Run(bug, func(t *testing.T) {
@@ -215,7 +223,9 @@ func TestMachineRefusesWhatIsWrong(t *testing.T) {
 					continue
 				}
 				shown++
-				if got := porcupine.CheckOperationsTimeout(boundModel(capacity, jobs), operations, 10*time.Second); got != porcupine.Illegal {
+				got := porcupine.CheckOperationsTimeout(boundModel(capacity, jobs), operations,
+					10*time.Second)
+				if got != porcupine.Illegal {
 					t.Errorf("seed %d: %s", seed, got)
 				}
 			}

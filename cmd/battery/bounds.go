@@ -73,7 +73,7 @@ func drawPlan(rng *rand.Rand, tenant string, capacity, n int) plan {
 			case dice < 30 && len(known) > 0:
 				a.verb, a.jobs = cancel, []int{known[rng.IntN(len(known))]}
 			case dice < 42 && len(known) > 0:
-				a.verb, a.jobs = look, []int{known[rng.IntN(len(known))]}
+				a.verb, a.jobs = poll, []int{known[rng.IntN(len(known))]}
 			case dice < 49:
 				a.verb = stat
 			case dice < 53 && c == 0:
@@ -116,7 +116,7 @@ func bounded(ctx context.Context, w *world, f *findings) error {
 	if err := w.drain(ctx); err != nil {
 		return err
 	}
-	b := &judgement{arrived: map[string]instant{}}
+	b := &boundResults{arrived: map[string]instant{}}
 	for _, d := range w.ledger.delivered(0) {
 		if _, again := b.arrived[d.Job]; !again {
 			b.arrived[d.Job] = d.At
@@ -128,7 +128,7 @@ func bounded(ctx context.Context, w *world, f *findings) error {
 			return err
 		}
 	}
-	if err := b.judge(ctx, w); err != nil {
+	if err := b.check(ctx, w); err != nil {
 		return err
 	}
 	b.find(f, w)

@@ -59,7 +59,7 @@ func (y *player) id(job int) string {
 
 // do carries out a call and notes it.
 func (y *player) do(ctx context.Context, client int, a ask) {
-	if (a.verb == cancel || a.verb == look) && y.id(a.jobs[0]) == "" {
+	if (a.verb == cancel || a.verb == poll) && y.id(a.jobs[0]) == "" {
 		a = ask{verb: stat} // that job has not been submitted yet
 	}
 	c := called{client: client, ask: a, sent: y.w.ledger.now()}
@@ -67,17 +67,19 @@ func (y *player) do(ctx context.Context, client int, a ask) {
 	switch a.verb {
 	case submit:
 		c.reply.decisions, err = y.submit(ctx, a)
-	case cancel, look:
+	case cancel, poll:
 		c.reply, err = y.ofJob(ctx, a)
 	case stat:
 		var t wire.Tenant
 		t, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodGet, y.plan.tenant, "")
 		c.reply.figures = figures{
-			depth: int(t.Depth), running: int(t.Running), capacity: int(t.Capacity), admitted: int(t.Admitted), rejected: int(t.Rejected),
+			depth: int(t.Depth), running: int(t.Running), capacity: int(t.Capacity),
+			admitted: int(t.Admitted), rejected: int(t.Rejected),
 			departed: int(t.Departed),
 		}
 	case resize:
-		_, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodPatch, y.plan.tenant, fmt.Sprintf(`{"capacity":%d}`, a.capacity))
+		_, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodPatch, y.plan.tenant,
+			fmt.Sprintf(`{"capacity":%d}`, a.capacity))
 	}
 	c.answered = y.w.ledger.now()
 	y.mu.Lock()
@@ -96,11 +98,14 @@ func (y *player) key(job int) string { return y.plan.tenant + "-" + strconv.Itoa
 
 func (y *player) body(job int) string { return payload(y.key(job), 0) }
 
-// submit submits the jobs and returns what the answer says of them.
-func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
+// submit submits the jobs and returns their decisions.
+func (y *player) submit(ctx context.Context, a ask) ([]decision, error) {
 	var jobs []wire.BatchJob
 	for _, job := range a.jobs {
-		b := wire.BatchJob{IdempotencyKey: y.key(job), Submission: wire.Submission{Type: "battery", Payload: json.RawMessage(y.body(job))}}
+		b := wire.BatchJob{
+			IdempotencyKey: y.key(job),
+			Submission:     wire.Submission{Type: "battery", Payload: json.RawMessage(y.body(job))},
+		}
 		if a.delayed {
 			b.DelayMS = time.Hour.Milliseconds()
 		}
@@ -113,7 +118,7 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 		if err != nil {
 			return nil, err
 		}
-		v, err := y.judged(a.jobs[0], answer.status, answer.body)
+		v, err := y.decision(a.jobs[0], answer.status, answer.body)
 		if err != nil {
 			return nil, err
 		}
@@ -121,21 +126,22 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 		if v.remaining, err = strconv.Atoi(answer.header.Get("X-Ratelimit-Remaining")); err != nil {
 			return nil, fmt.Errorf("%d without the remaining capacity: %w", answer.status, err)
 		}
-		return []judged{v}, nil
+		return []decision{v}, nil
 	}
 	answer, err := y.post(ctx, "/v1/jobs/batch", header, wire.Batch{Jobs: jobs, Atomic: a.atomic})
 	if err != nil {
 		return nil, err
 	}
 	if answer.status == http.StatusTooManyRequests && a.atomic {
-		v, err := y.judged(a.jobs[0], answer.status, answer.body)
-		return []judged{v}, err
+		v, err := y.decision(a.jobs[0], answer.status, answer.body)
+		return []decision{v}, err
 	}
 	var all struct{ Items []json.RawMessage }
-	if err := json.Unmarshal(answer.body, &all); err != nil || answer.status != http.StatusOK || len(all.Items) != len(jobs) {
+	if err := json.Unmarshal(answer.body, &all); err != nil || answer.status != http.StatusOK ||
+		len(all.Items) != len(jobs) {
 		return nil, fmt.Errorf("%d %s: %w", answer.status, answer.body, err)
 	}
-	decisions := make([]judged, len(jobs))
+	decisions := make([]decision, len(jobs))
 	for i, raw := range all.Items {
 		var item wire.JobResult
 		if err := json.Unmarshal(raw, &item); err != nil {
@@ -146,7 +152,7 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 				return nil, err
 			}
 		}
-		if decisions[i], err = y.judged(a.jobs[i], item.Status, raw); err != nil {
+		if decisions[i], err = y.decision(a.jobs[i], item.Status, raw); err != nil {
 			return nil, err
 		}
 		decisions[i].replayed = item.Replayed
@@ -154,9 +160,9 @@ func (y *player) submit(ctx context.Context, a ask) ([]judged, error) {
 	return decisions, nil
 }
 
-// judged reads the answer for one job, a job or a problem, and records its id.
-func (y *player) judged(job, status int, body []byte) (judged, error) {
-	v := judged{remaining: -1, depth: -1, capacity: -1}
+// decision reads the answer for one job, a job or a problem, and records its id.
+func (y *player) decision(job, status int, body []byte) (decision, error) {
+	v := decision{remaining: -1, depth: -1, capacity: -1}
 	switch status {
 	case http.StatusAccepted:
 		var j wire.Job
@@ -188,7 +194,8 @@ func (y *player) ofJob(ctx context.Context, a ask) (reply, error) {
 	if a.verb == cancel {
 		method = http.MethodDelete
 	}
-	code, raw, err := y.w.call(ctx, method, y.w.api, "/v1/jobs/"+y.id(a.jobs[0]), map[string]string{"Sluice-Tenant": y.plan.tenant}, nil)
+	code, raw, err := y.w.call(ctx, method, y.w.api, "/v1/jobs/"+y.id(a.jobs[0]),
+		map[string]string{"Sluice-Tenant": y.plan.tenant}, nil)
 	if err != nil || code == http.StatusConflict && a.verb == cancel {
 		return reply{}, err
 	}

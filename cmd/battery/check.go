@@ -30,7 +30,9 @@ type scale struct {
 
 // all lists the checks in their order. rates comes last: it uses the stamps of the others.
 func all() []check {
-	return slices.Concat(crashes(), outages(), fences(), paces(), isolation(), limits(), hostile(), starvation(), bounds(), clusters(), upgrades(), losses(), points(), clocks(), guests(), foretold(), peers(), bugs(), rates())
+	return slices.Concat(crashes(), outages(), fences(), paces(), isolation(), limits(), hostile(),
+		starvation(), bounds(), clusters(), upgrades(), losses(), points(), clocks(), guests(), predictions(),
+		peers(), bugs(), rates())
 }
 
 // figure is one number that a check has found.
@@ -70,11 +72,15 @@ func (f *findings) info(name string, value float64, unit string) {
 }
 
 func (f *findings) atMost(name string, value, most float64, unit string) {
-	f.figures = append(f.figures, figure{Name: name, Value: value, Unit: unit, Bound: "≤", Target: most, OK: value <= most})
+	f.figures = append(f.figures, figure{
+		Name: name, Value: value, Unit: unit, Bound: "≤", Target: most, OK: value <= most,
+	})
 }
 
 func (f *findings) atLeast(name string, value, least float64, unit string) {
-	f.figures = append(f.figures, figure{Name: name, Value: value, Unit: unit, Bound: "≥", Target: least, OK: value >= least})
+	f.figures = append(f.figures, figure{
+		Name: name, Value: value, Unit: unit, Bound: "≥", Target: least, OK: value >= least,
+	})
 }
 
 // none is a count that must be 0; examples say what was counted.

@@ -5,7 +5,7 @@ import (
 	"maps"
 )
 
-// balance is the verdict of the total-queue checker over a ledger whose queue was drained. It is
+// balance is the result of the total-queue checker over a ledger whose queue was drained. It is
 // valid only if nothing was lost and nothing unexpected.
 type balance struct {
 	Keys         int         // distinct keys that were submitted
@@ -37,7 +37,9 @@ func reckon(requests []request, deliveries []delivery) balance {
 	var b balance
 	keys, bodies := map[string]*claim{}, map[string]*claim{}
 	jobs := map[string]string{} // id → key
-	unexpected := func(format string, args ...any) { b.Unexpected = append(b.Unexpected, fmt.Sprintf(format, args...)) }
+	unexpected := func(format string, args ...any) {
+		b.Unexpected = append(b.Unexpected, fmt.Sprintf(format, args...))
+	}
 	for _, r := range requests {
 		c := keys[r.Key]
 		if c == nil {
@@ -108,7 +110,7 @@ type crash struct {
 	leased  map[string]bool
 }
 
-// cuts says of each process which of its jobs a crash cut off.
+// cuts has the jobs of each process that a crash cut off.
 func cuts(crashes []crash) map[string]map[string]bool {
 	all := map[string]map[string]bool{}
 	for _, c := range crashes {

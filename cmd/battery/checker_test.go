@@ -26,7 +26,8 @@ func (h *history) ask(key string, o outcome) {
 
 func (h *history) deliver(key, process string, status int) {
 	h.deliveries = append(h.deliveries, delivery{
-		At: instant(len(h.deliveries)), Job: "job-" + key, Tenant: "t", Process: process, Body: payload(key, 0), Status: status,
+		At: instant(len(h.deliveries)), Job: "job-" + key, Tenant: "t", Process: process,
+		Body: payload(key, 0), Status: status,
 	})
 }
 
@@ -57,23 +58,35 @@ func TestCheckerFindsSeededFaults(t *testing.T) {
 		lost, unexpected, duplicates int
 	}{
 		"a job that was never delivered": {fault: func(h *history) { h.ask("x", acknowledged) }, lost: 1},
-		"a delivery that vanished":       {fault: func(h *history) { h.deliveries = slices.Delete(h.deliveries, 3, 4) }, lost: 1},
-		"a second delivery":              {fault: func(h *history) { h.deliver("k7", "b", 200) }, duplicates: 1},
-		"a second delivery that fails":   {fault: func(h *history) { h.deliver("k7", "b", 500) }, duplicates: 1},
+		"a delivery that vanished": {fault: func(h *history) {
+			h.deliveries = slices.Delete(h.deliveries, 3, 4)
+		}, lost: 1},
+		"a second delivery":            {fault: func(h *history) { h.deliver("k7", "b", 200) }, duplicates: 1},
+		"a second delivery that fails": {fault: func(h *history) { h.deliver("k7", "b", 500) }, duplicates: 1},
 		"two more deliveries": {fault: func(h *history) {
 			h.deliver("k7", "b", 200)
 			h.deliver("k7", "c", 200)
 		}, duplicates: 2},
-		"a delivery that nobody asked for": {fault: func(h *history) { h.deliver("ghost", "a", 200) }, unexpected: 1},
-		"a body that was changed":          {fault: func(h *history) { h.deliveries[4].Body += " " }, lost: 1, unexpected: 1},
+		"a delivery that nobody asked for": {fault: func(h *history) {
+			h.deliver("ghost", "a", 200)
+		}, unexpected: 1},
+		"a body that was changed": {fault: func(h *history) {
+			h.deliveries[4].Body += " "
+		}, lost: 1, unexpected: 1},
 		"a job that was refused": {fault: func(h *history) {
 			h.ask("x", refused)
 			h.deliver("x", "a", 200)
 		}, unexpected: 1},
-		"another's id":            {fault: func(h *history) { h.deliveries[4].Job = "job-k9" }, unexpected: 1},
-		"another tenant's":        {fault: func(h *history) { h.deliveries[4].Tenant = "u" }, unexpected: 1},
-		"two jobs of one key":     {fault: func(h *history) { h.ask("k5", acknowledged); h.requests[len(h.requests)-1].Job = "job-other" }, unexpected: 2},
-		"one job for two keys":    {fault: func(h *history) { h.ask("x", acknowledged); h.requests[len(h.requests)-1].Job = "job-k5" }, lost: 1, unexpected: 1},
+		"another's id":     {fault: func(h *history) { h.deliveries[4].Job = "job-k9" }, unexpected: 1},
+		"another tenant's": {fault: func(h *history) { h.deliveries[4].Tenant = "u" }, unexpected: 1},
+		"two jobs of one key": {fault: func(h *history) {
+			h.ask("k5", acknowledged)
+			h.requests[len(h.requests)-1].Job = "job-other"
+		}, unexpected: 2},
+		"one job for two keys": {fault: func(h *history) {
+			h.ask("x", acknowledged)
+			h.requests[len(h.requests)-1].Job = "job-k5"
+		}, lost: 1, unexpected: 1},
 		"a job acknowledged once": {fault: func(h *history) { h.ask("k5", acknowledged) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +144,8 @@ func TestCheckerCountsInAnyHistory(t *testing.T) {
 			h.requests[i], h.requests[k] = h.requests[k], h.requests[i]
 		})
 		b := reckon(h.requests, h.deliveries)
-		if len(b.Lost) != lost || len(b.Duplicates) != duplicates || b.Recovered != recovered || len(b.Unexpected) != 0 {
+		if len(b.Lost) != lost || len(b.Duplicates) != duplicates || b.Recovered != recovered ||
+			len(b.Unexpected) != 0 {
 			t.Fatalf("lost %d, duplicates %d, recovered %d expected: %+v", lost, duplicates, recovered, b)
 		}
 	})
@@ -145,7 +159,9 @@ func TestDuplicatesAreJustifiedByCrashesAlone(t *testing.T) {
 	h.deliver("flying", "a", 200)
 	h.deliver("settled", "a", 200)
 	h.deliver("other", "b", 200)
-	killed := []crash{{process: "a", leased: map[string]bool{"job-flying": true, "job-other": true, "job-undelivered": true}}}
+	killed := []crash{{
+		process: "a", leased: map[string]bool{"job-flying": true, "job-other": true, "job-undelivered": true},
+	}}
 	if n := inFlight(killed, h.deliveries); n != 1 {
 		t.Errorf("%d in flight, not 1: what the killed process had delivered and not settled", n)
 	}

@@ -17,7 +17,9 @@ import (
 )
 
 // call sends one request and returns status and body of the answer.
-func (w *world) call(ctx context.Context, method, address, path string, header map[string]string, body []byte) (int, []byte, error) {
+func (w *world) call(
+	ctx context.Context, method, address, path string, header map[string]string, body []byte,
+) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+address+path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
@@ -147,7 +149,8 @@ func (w *world) send(ctx context.Context, l load, i int) {
 	if l.callback != "" {
 		callback = `,"callback_url":"` + l.callback + `"`
 	}
-	text := []byte(`{"type":"battery","route":"` + or(l.route, "default") + `","payload":` + body + callback + `}`)
+	text := []byte(`{"type":"battery","route":"` + or(l.route, "default") + `","payload":` + body + callback +
+		`}`)
 	for {
 		r := request{Key: key, Tenant: tenant, Body: body, Outcome: unknown, Sent: w.ledger.now()}
 		code, raw, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs", header, text)
@@ -177,7 +180,8 @@ func payload(key string, pad int) string {
 // job reads a job as its tenant sees it.
 func (w *world) job(ctx context.Context, tenant, id string) (wire.Job, error) {
 	var j wire.Job
-	code, raw, err := w.call(ctx, http.MethodGet, w.api, "/v1/jobs/"+id, map[string]string{"Sluice-Tenant": tenant}, nil)
+	code, raw, err := w.call(ctx, http.MethodGet, w.api, "/v1/jobs/"+id,
+		map[string]string{"Sluice-Tenant": tenant}, nil)
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("job %s: %d %.200s", id, code, raw)
 	}

@@ -17,7 +17,9 @@ import (
 // clocks are the checks of a Redis whose clock is set.
 func clocks() []check {
 	return []check{{
-		id: "C1", what: "Redis' clock set back by an hour and forward by an hour, under load and with deliveries that outlast it",
+		id: "C1",
+		what: "Redis' clock set back by an hour and forward by an hour, under load and with deliveries " +
+			"that outlast it",
 		target: "stall ≤ 2T, stamps τ* ≤ 1 µs, no lease expires, no submission refused",
 		quick:  scale{jobs: 30, tenants: 10, kills: 2, window: 2500 * time.Millisecond},
 		full:   scale{jobs: 100, tenants: 50, kills: 8, window: 6 * time.Second, limit: 3 * time.Minute},
@@ -33,7 +35,8 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 		lease:    2 * time.Second,
 		defaults: tenant{rate: "5/s"},
 		tenants:  map[string]tenant{long: {rate: "500/s"}},
-		routes:   map[string]string{long: "timeout: 5m, retry: { max_attempts: 5, min_backoff: 100ms, max_backoff: 200ms }"},
+		routes: map[string]string{long: "timeout: 5m, retry: { max_attempts: 5, min_backoff: 100ms, " +
+			"max_backoff: 200ms }"},
 		// Ended jobs expire by Redis' own clock, and are read at the end.
 		env: []string{"SLUICE_RETENTION_SUCCEEDED=48h", "SLUICE_RETENTION_IDEMPOTENCY=48h"},
 	}
@@ -62,15 +65,21 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 	T := interval(w.settings.rate(""))
 	under := time.Duration(w.scale.kills+2) * w.scale.window
 	busy := names("busy", w.scale.tenants)
-	if err := w.stock(ctx, busy, load{name: "busy", jobs: int(under/T) * len(busy), tenants: spread("busy", len(busy))}); err != nil {
+	if err := w.stock(ctx, busy, load{name: "busy", jobs: int(under/T) * len(busy),
+		tenants: spread("busy", len(busy))}); err != nil {
 		return err
 	}
-	if err := until(ctx, "the deliveries hang", 5*time.Millisecond, func() (bool, error) { return w.sink.insideNow(long) == w.scale.jobs, nil }); err != nil {
+	if err := until(ctx, "the deliveries hang", 5*time.Millisecond, func() (bool, error) {
+		return w.sink.insideNow(long) == w.scale.jobs, nil
+	}); err != nil {
 		return err
 	}
 	submitting, stop := context.WithCancel(ctx)
 	defer stop()
-	wait := w.background(submitting, load{name: "fresh", jobs: int(under / (20 * time.Millisecond)), over: under, tenants: spread("fresh", len(busy))})
+	wait := w.background(submitting, load{
+		name: "fresh", jobs: int(under / (20 * time.Millisecond)), over: under,
+		tenants: spread("fresh", len(busy)),
+	})
 	type step struct {
 		by time.Duration
 		at instant
@@ -127,7 +136,8 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 			gap := longestGap(at, s.at, s.at.add(w.scale.window-T))
 			if gap > worst {
 				worst = gap
-				when = fmt.Sprintf("nothing of %s was delivered for %v when the clock was set by %v at %v", name, gap.Round(time.Millisecond), s.by, time.Duration(s.at).Round(time.Millisecond))
+				when = fmt.Sprintf("nothing of %s was delivered for %v when the clock was set by %v at %v",
+					name, gap.Round(time.Millisecond), s.by, time.Duration(s.at).Round(time.Millisecond))
 			}
 		}
 	}
@@ -158,9 +168,9 @@ func clockSet(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// longestGap is the longest time between two successive instants of which the later one, or the end
-// if there is none, comes after from, and the earlier one before to. Without an instant before
-// from, the gap begins there.
+// longestGap returns the longest time between two successive instants: the later one, or the end if
+// there is none, comes after from, and the earlier one before to. Without an instant before from,
+// the gap begins there.
 func longestGap(at []instant, from, to instant) (longest time.Duration) {
 	before := from
 	for _, i := range slices.Sorted(slices.Values(at)) {
@@ -191,14 +201,18 @@ func (w *world) newClock(ctx context.Context) (*wallClock, error) {
 		compiler, err = exec.LookPath("gcc")
 	}
 	if err != nil {
-		return nil, errors.New("no C compiler on PATH, with which Redis' clock could be set: install gcc (apt-get install gcc libc6-dev)")
+		return nil, errors.New("no C compiler on PATH, with which Redis' clock could be set: install gcc " +
+			"(apt-get install gcc libc6-dev)")
 	}
-	source, library, file := filepath.Join(w.dir, "clock.c"), filepath.Join(w.dir, "clock.so"), filepath.Join(w.dir, "clock")
+	source, library, file := filepath.Join(w.dir, "clock.c"), filepath.Join(w.dir, "clock.so"),
+		filepath.Join(w.dir, "clock")
 	if err := os.WriteFile(source, clockSource, 0o600); err != nil {
 		return nil, err
 	}
-	if out, err := exec.CommandContext(ctx, compiler, "-shared", "-fPIC", "-O2", "-o", library, source).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%s cannot build a shared library (apt-get install gcc libc6-dev): %w\n%s", compiler, err, out)
+	if out, err := exec.CommandContext(ctx, compiler, "-shared", "-fPIC", "-O2", "-o", library, source).
+		CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s cannot build a shared library (apt-get install gcc libc6-dev): %w\n%s",
+			compiler, err, out)
 	}
 	c := &wallClock{env: []string{"LD_PRELOAD=" + library, "SLUICE_BATTERY_CLOCK=" + file}}
 	if c.file, err = os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
@@ -221,7 +235,8 @@ func (c *wallClock) verify(ctx context.Context, w *world, offset time.Duration) 
 		return err
 	}
 	if off := time.Until(at) - offset; off.Abs() > 10*time.Second {
-		return fmt.Errorf("redis-server does not go by gettimeofday, or is linked statically: its TIME is %v off", off)
+		return fmt.Errorf("redis-server does not go by gettimeofday, or is linked statically: its TIME is "+
+			"%v off", off)
 	}
 	return nil
 }

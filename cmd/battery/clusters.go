@@ -24,7 +24,9 @@ import (
 func clusters() []check {
 	return []check{
 		{
-			id: "K1", what: "cluster slots migrating to and fro under load, those of busy shards and that of the workers",
+			id: "K1",
+			what: "cluster slots migrating to and fro under load, those of busy shards and that of the " +
+				"workers",
 			target: "no half-done change, lost 0, unexpected 0",
 			quick:  scale{jobs: 2000, tenants: 12, rounds: 8, window: 10 * time.Second},
 			full:   scale{jobs: 10_000, tenants: 24, rounds: 30, window: 45 * time.Second, limit: 5 * time.Minute},
@@ -86,7 +88,10 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	w.sink.set(slowly(5*time.Millisecond, 100*time.Millisecond))
-	wait := w.background(ctx, load{name: "k1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true, clients: 128})
+	wait := w.background(ctx, load{
+		name: "k1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
+		insist: true, clients: 128,
+	})
 	if err := w.waitForLater(ctx, tenants); err != nil {
 		return err
 	}
@@ -152,7 +157,9 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 		}
 	}
 	open := func(tenant string, first, last instant, after time.Duration) bool {
-		return slices.ContainsFunc(migrations, func(m migration) bool { return m.meets(slotOf[tenant], first, last, after) })
+		return slices.ContainsFunc(migrations, func(m migration) bool {
+			return m.meets(slotOf[tenant], first, last, after)
+		})
 	}
 	refusals := 0.0
 	var others, elsewhere, again []string
@@ -162,7 +169,8 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 		case r.Status == http.StatusServiceUnavailable && open(r.Tenant, r.Sent, r.Answered, 0):
 			refusals++
 		case r.Status == http.StatusServiceUnavailable:
-			elsewhere = append(elsewhere, fmt.Sprintf("key %s of slot %d from %v to %v", r.Key, slotOf[r.Tenant], time.Duration(r.Sent), time.Duration(r.Answered)))
+			elsewhere = append(elsewhere, fmt.Sprintf("key %s of slot %d from %v to %v", r.Key,
+				slotOf[r.Tenant], time.Duration(r.Sent), time.Duration(r.Answered)))
 		case r.Status != http.StatusAccepted:
 			others = append(others, fmt.Sprintf("key %s: %d", r.Key, r.Status))
 		}
@@ -171,10 +179,12 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 	// or one lease of grace later.
 	for _, d := range e.Duplicates {
 		if !open(d.again.Tenant, d.before.At, d.again.At, 2*w.settings.lease) {
-			text := fmt.Sprintf("job %s of slot %d at %v and %v", d.again.Job, slotOf[d.again.Tenant], time.Duration(d.before.At), time.Duration(d.again.At))
+			text := fmt.Sprintf("job %s of slot %d at %v and %v", d.again.Job, slotOf[d.again.Tenant],
+				time.Duration(d.before.At), time.Duration(d.again.At))
 			for _, m := range migrations {
 				if d.before.At <= m.end && d.again.At >= m.begun {
-					text += fmt.Sprintf("; slot %d was open from %v to %v", m.slot, time.Duration(m.begun), time.Duration(m.end))
+					text += fmt.Sprintf("; slot %d was open from %v to %v", m.slot, time.Duration(m.begun),
+						time.Duration(m.end))
 				}
 			}
 			again = append(again, text)
@@ -294,7 +304,8 @@ func (w *world) startNode(ctx context.Context, name string) (*node, error) {
 		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction",
 		"--repl-diskless-sync-delay", "0",
 	}, client: redis.NewClient(&redis.Options{
-		Addr: address(port), ReadTimeout: 5 * time.Second, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		Addr: address(port), ReadTimeout: 5 * time.Second, MaxRetries: -1, ContextTimeoutEnabled: true,
+		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})}
 	return n, w.runNode(ctx, n, name)
@@ -447,7 +458,9 @@ func (w *world) waitForLater(ctx context.Context, tenants []string) error {
 	later := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMicro()), Member: standIn}
 	for _, t := range tenants {
 		shard := keyspace.ShardOf(t)
-		if err := errors.Join(w.store.ZAdd(ctx, shard.Expires(), later).Err(), w.store.ZAdd(ctx, shard.Outbox(), later).Err()); err != nil {
+		err := errors.Join(w.store.ZAdd(ctx, shard.Expires(), later).Err(),
+			w.store.ZAdd(ctx, shard.Outbox(), later).Err())
+		if err != nil {
 			return err
 		}
 	}
@@ -462,7 +475,8 @@ const standIn = "battery"
 func (w *world) tuneAll(ctx context.Context, tenants []string) (changes int) {
 	for i := 0; pause(ctx, 5*time.Millisecond) == nil; i++ {
 		body := fmt.Sprintf(`{"concurrency":%d}`, 300+i%2+i%3)
-		if _, err := w.operate(ctx, w.living("api")[0], http.MethodPatch, tenants[i%len(tenants)], body); err == nil {
+		_, err := w.operate(ctx, w.living("api")[0], http.MethodPatch, tenants[i%len(tenants)], body)
+		if err == nil {
 			changes++
 		}
 	}
@@ -541,7 +555,8 @@ func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, er
 		}
 	}
 	if admitted != len(stored) || succeeded != len(stored) || counted != len(stored) {
-		half("the flows count %d jobs admitted and %d succeeded, the shards %d admitted, of %d", admitted, succeeded, counted, len(stored))
+		half("the flows count %d jobs admitted and %d succeeded, the shards %d admitted, of %d", admitted,
+			succeeded, counted, len(stored))
 	}
 	return found, nil
 }

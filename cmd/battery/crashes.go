@@ -63,7 +63,10 @@ func workersKilled(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	w.sink.set(slowly(20*time.Millisecond, 300*time.Millisecond))
-	wait := w.background(ctx, load{name: "r1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true})
+	wait := w.background(ctx, load{
+		name: "r1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
+		insist: true,
+	})
 	var killed []crash
 	for i := range w.scale.kills {
 		mean := w.scale.window / time.Duration(w.scale.kills+1)
@@ -98,7 +101,8 @@ func workersKilled(ctx context.Context, w *world, f *findings) error {
 	f.atMost("duplicates", float64(len(e.Duplicates)), float64(flying), "")
 	var bad []string
 	for _, d := range unjustified(killed, e.Duplicates) {
-		bad = append(bad, fmt.Sprintf("job %s by %s, again by %s %v later", d.again.Job, d.before.Process, d.again.Process, d.again.At.since(d.before.At)))
+		bad = append(bad, fmt.Sprintf("job %s by %s, again by %s %v later", d.again.Job, d.before.Process,
+			d.again.Process, d.again.At.since(d.before.At)))
 	}
 	f.none("duplicates not in flight", bad)
 	return nil
@@ -193,7 +197,10 @@ func redelivery(ctx context.Context, w *world, f *findings) error {
 // holder waits until n jobs of a flow are in flight and returns the worker that holds most of them,
 // which is all unless the flow has just changed hands, with the ids of those.
 func (w *world) holder(ctx context.Context, flow string, n int) (*sluice, map[string]bool, error) {
-	if err := until(ctx, "the jobs are in flight", 5*time.Millisecond, func() (bool, error) { return w.sink.insideNow(flow) == n, nil }); err != nil {
+	err := until(ctx, "the jobs are in flight", 5*time.Millisecond, func() (bool, error) {
+		return w.sink.insideNow(flow) == n, nil
+	})
+	if err != nil {
 		return nil, nil, err
 	}
 	held := map[string]map[string]bool{}
@@ -219,7 +226,10 @@ func intakeKilled(ctx context.Context, w *world, f *findings) error {
 	if err := w.open(ctx, settings{defaults: tenant{rate: "1000/s"}}, "worker", "api"); err != nil {
 		return err
 	}
-	wait := w.background(ctx, load{name: "r4", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true, clients: 64})
+	wait := w.background(ctx, load{
+		name: "r4", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
+		insist: true, clients: 64,
+	})
 	for i := range w.scale.kills {
 		mean := w.scale.window / time.Duration(w.scale.kills+1)
 		if err := pause(ctx, w.between(mean/2, mean)); err != nil {
@@ -255,7 +265,9 @@ func intakeKilled(ctx context.Context, w *world, f *findings) error {
 // tuned tenant's policy as what must be there again.
 func everythingKilled(ctx context.Context, w *world, f *findings) error {
 	const waiting = 20
-	s := settings{fsync: "always", defaults: tenant{rate: "50/s"}, tenants: map[string]tenant{"paused": {rate: "10/s"}}}
+	s := settings{
+		fsync: "always", defaults: tenant{rate: "50/s"}, tenants: map[string]tenant{"paused": {rate: "10/s"}},
+	}
 	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
 		return err
 	}
@@ -264,17 +276,21 @@ func everythingKilled(ctx context.Context, w *world, f *findings) error {
 	if _, err := w.operate(ctx, admin, "pause", "paused", `{"reason":"kept over the crash"}`); err != nil {
 		return err
 	}
-	if _, err := w.operate(ctx, admin, http.MethodPatch, "tuned", `{"rate":{"limit":7,"period_ms":3000},"capacity":777,"reason":"tuned"}`); err != nil {
+	if _, err := w.operate(ctx, admin, http.MethodPatch, "tuned",
+		`{"rate":{"limit":7,"period_ms":3000},"capacity":777,"reason":"tuned"}`); err != nil {
 		return err
 	}
-	if err := w.submit(ctx, load{name: "paused", jobs: waiting, tenants: one("paused"), clients: 1}); err != nil {
+	if err := w.submit(ctx, load{name: "paused", jobs: waiting, tenants: one("paused"),
+		clients: 1}); err != nil {
 		return err
 	}
 	before, err := w.standing(ctx)
 	if err != nil {
 		return err
 	}
-	wait := w.background(ctx, load{name: "r8", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants)})
+	wait := w.background(ctx, load{
+		name: "r8", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
+	})
 	var moved []string
 	for i := range w.scale.kills {
 		mean := w.scale.window / time.Duration(w.scale.kills+1)
@@ -361,8 +377,9 @@ func (w *world) standing(ctx context.Context) (standing, error) {
 		if err != nil {
 			return s, err
 		}
-		s.policies = append(s.policies, fmt.Sprintf("%s: rate %v, capacity %d, paused %v, reason %q, revision %d, sources %v",
-			name, t.Rate, t.Capacity, t.Paused, t.Reason, t.Revision, t.Sources))
+		s.policies = append(s.policies,
+			fmt.Sprintf("%s: rate %v, capacity %d, paused %v, reason %q, revision %d, sources %v",
+				name, t.Rate, t.Capacity, t.Paused, t.Reason, t.Revision, t.Sources))
 	}
 	return s, nil
 }

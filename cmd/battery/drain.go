@@ -121,7 +121,8 @@ func (w *world) read(ctx context.Context, owners map[string]string) ([]wire.Job,
 func (e ended) twice(f *findings) {
 	var again []string
 	for _, d := range e.Duplicates {
-		again = append(again, fmt.Sprintf("job %s by %s at %v (%d), again by %s at %v", d.before.Job, d.before.Process,
+		again = append(again, fmt.Sprintf("job %s by %s at %v (%d), again by %s at %v", d.before.Job,
+			d.before.Process,
 			time.Duration(d.before.At), d.before.Status, d.again.Process, time.Duration(d.again.At)))
 	}
 	f.none("delivered twice", again)

@@ -45,7 +45,8 @@ func stale(ctx context.Context, w *world, f *findings) error {
 	flying := 0
 	var changed []string
 	for round := range w.scale.kills {
-		if err := w.shared(ctx); err != nil { // also with the worker that was stopped: a shard must not change its owner on the way
+		// Also with the worker that was stopped: a shard must not change its owner on the way.
+		if err := w.shared(ctx); err != nil {
 			return err
 		}
 		flow := fmt.Sprintf("flow%d", round)
@@ -87,7 +88,8 @@ func stale(ctx context.Context, w *world, f *findings) error {
 		flying += len(held)
 		var staled, other float64
 		waited, cancel := context.WithTimeout(ctx, 10*time.Second)
-		_ = until(waited, "the settles are refused", 20*time.Millisecond, func() (bool, error) { // the metrics show it
+		// The metrics show it.
+		_ = until(waited, "the settles are refused", 20*time.Millisecond, func() (bool, error) {
 			m, err := w.metrics(waited, victim)
 			staled, other = settlesSince(before, m)
 			return staled+other >= float64(len(held)), err
@@ -100,8 +102,10 @@ func stale(ctx context.Context, w *world, f *findings) error {
 			return err
 		}
 		for id, was := range then {
-			if is := now[id]; is.State != was.State || !is.Finished.Equal(was.Finished) || is.Attempts != was.Attempts {
-				changed = append(changed, fmt.Sprintf("job %s was %s at %v and is %s at %v", id, was.State, was.Finished, is.State, is.Finished))
+			is := now[id]
+			if is.State != was.State || !is.Finished.Equal(was.Finished) || is.Attempts != was.Attempts {
+				changed = append(changed, fmt.Sprintf("job %s was %s at %v and is %s at %v", id, was.State,
+					was.Finished, is.State, is.Finished))
 			}
 		}
 	}
@@ -153,7 +157,8 @@ func terminated(ctx context.Context, w *world, f *findings) error {
 	s := settings{
 		defaults: tenant{rate: "100/s"},
 		lease:    5 * time.Second,
-		routes:   map[string]string{"hang": "timeout: 60s, retry: { max_attempts: 5, min_backoff: 100ms, max_backoff: 200ms }"},
+		routes: map[string]string{"hang": "timeout: 60s, retry: { max_attempts: 5, min_backoff: 100ms, " +
+			"max_backoff: 200ms }"},
 	}
 	if err := w.open(ctx, s, "worker", "worker", "api"); err != nil {
 		return err
@@ -168,11 +173,16 @@ func terminated(ctx context.Context, w *world, f *findings) error {
 		}
 		return busy(d, nth)
 	})
-	wait := w.background(ctx, load{name: "d1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true})
+	wait := w.background(ctx, load{
+		name: "d1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
+		insist: true,
+	})
 	if err := w.submit(ctx, load{name: "hang", jobs: 3, tenants: one("hang"), route: "hang"}); err != nil {
 		return err
 	}
-	if err := until(ctx, "a delivery hangs", 10*time.Millisecond, func() (bool, error) { return w.sink.insideNow("hang") == 3, nil }); err != nil {
+	if err := until(ctx, "a delivery hangs", 10*time.Millisecond, func() (bool, error) {
+		return w.sink.insideNow("hang") == 3, nil
+	}); err != nil {
 		return err
 	}
 	var hung, free *sluice

@@ -16,7 +16,8 @@ import (
 // guests are the checks of tenants that submit once.
 func guests() []check {
 	return []check{{
-		id: "G2", what: "guests at random addresses, one job each, beside tenants with a backlog; then they are idle",
+		id:     "G2",
+		what:   "guests at random addresses, one job each, beside tenants with a backlog; then they are idle",
 		target: "no guest is left behind, memory of Redis within 2 % of where it was",
 		quick:  scale{jobs: 5_000, tenants: 10_000, limit: time.Minute},
 		full:   scale{jobs: 100_000, tenants: 10_000, limit: 4 * time.Minute},
@@ -87,7 +88,9 @@ func guestsGoIdle(ctx context.Context, w *world, f *findings) error {
 		return guestJob(fmt.Sprintf("guest:%d.%d.%d.%d", byte(a>>24), byte(a>>16), byte(a>>8), byte(a)))
 	})
 	if err == nil {
-		err = until(ctx, "every guest's job is delivered", 50*time.Millisecond, func() (bool, error) { return worker.settled.Load() >= int64(w.scale.jobs), nil })
+		err = until(ctx, "every guest's job is delivered", 50*time.Millisecond, func() (bool, error) {
+			return worker.settled.Load() >= int64(w.scale.jobs), nil
+		})
 	}
 	stop()
 	if err = errors.Join(err, <-drained); err != nil {
@@ -126,7 +129,8 @@ func guestsGoIdle(ctx context.Context, w *world, f *findings) error {
 	var after footprint
 	large := w.scale.jobs >= 1_000_000 // else the tables, which may keep twice their places, are too much of it
 	within := func() bool {
-		return after.keys <= before.keys && growth(before.data, after.data) <= guestsGrowth && (!large || growth(before.used, after.used) <= guestsGrowth)
+		return after.keys <= before.keys && growth(before.data, after.data) <= guestsGrowth &&
+			(!large || growth(before.used, after.used) <= guestsGrowth)
 	}
 	patience, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -154,7 +158,9 @@ func guestsGoIdle(ctx context.Context, w *world, f *findings) error {
 }
 
 func guestJob(tenant string) queue.Submission {
-	return queue.Submission{Tenant: tenant, Route: "default", Type: "order.create", Payload: []byte(`{"sku":1}`), MaxAttempts: 3}
+	return queue.Submission{
+		Tenant: tenant, Route: "default", Type: "order.create", Payload: []byte(`{"sku":1}`), MaxAttempts: 3,
+	}
 }
 
 // footprint is what Redis holds.
@@ -251,7 +257,9 @@ func (d *drainer) run(ctx context.Context) error {
 func (d *drainer) pass(ctx context.Context) (n int, err error) {
 	var batch []queue.Settlement
 	for _, c := range d.consumers {
-		tick, err := c.Tick(ctx, queue.TickOptions{Max: guestsSettled, Lease: 30 * time.Second, Horizon: 20 * time.Millisecond, Sweep: time.Second})
+		tick, err := c.Tick(ctx, queue.TickOptions{
+			Max: guestsSettled, Lease: 30 * time.Second, Horizon: 20 * time.Millisecond, Sweep: time.Second,
+		})
 		if err != nil {
 			return n, err
 		}

@@ -30,9 +30,11 @@ func hostile() []check {
 
 // Bounds of S3 that the target leaves open.
 const (
-	memoryMost    = 150 // MB of resident memory above what it was before
-	takenMost     = 24  // MB that are taken of a body of 1 GB: the largest batch, and what the kernel buffers on both sides
-	hostileWithin = 3   // seconds: timeout of the routes to the hostile upstreams
+	memoryMost = 150 // MB of resident memory above what it was before
+	// takenMost is the most MB that are read of a body of 1 GB: the largest batch, and what the
+	// kernel buffers on both sides.
+	takenMost     = 24
+	hostileWithin = 3 // seconds: timeout of the routes to the hostile upstreams
 	hugeBody      = int64(1) << 30
 )
 
@@ -49,7 +51,8 @@ func besieged(ctx context.Context, w *world, f *findings) error {
 		env: []string{"SLUICE_ADMIN_MAX_CONNECTIONS=" + strconv.Itoa(w.scale.slow), "SLUICE_API_ADDRESS_SHARE=100"},
 	}
 	for name := range up.answers {
-		s.routes[name] = fmt.Sprintf("url: %q, timeout: %ds, breaker: { failures: 0 }, retry: { max_attempts: 2, min_backoff: 100ms, max_backoff: 200ms }",
+		s.routes[name] = fmt.Sprintf("url: %q, timeout: %ds, breaker: { failures: 0 }, retry: { "+
+			"max_attempts: 2, min_backoff: 100ms, max_backoff: 200ms }",
 			up.url+"/"+name, hostileWithin)
 	}
 	if err := w.open(ctx, s, "api,worker"); err != nil {
@@ -64,7 +67,8 @@ func besieged(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	for name := range up.answers {
-		if err := w.submit(ctx, load{name: "hostile-" + name, jobs: 10, tenants: one("hostile-" + name), route: name}); err != nil {
+		if err := w.submit(ctx, load{name: "hostile-" + name, jobs: 10, tenants: one("hostile-" + name),
+			route: name}); err != nil {
 			return err
 		}
 	}
@@ -89,7 +93,9 @@ func besieged(ctx context.Context, w *world, f *findings) error {
 	watching, stop := context.WithTimeout(ctx, w.scale.window)
 	defer stop()
 	honest.Go(func() { probes.run(watching, "http://"+process.admin+"/readyz") })
-	err = w.submit(ctx, load{name: "honest", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("honest", 20), clients: 8})
+	err = w.submit(ctx, load{
+		name: "honest", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("honest", 20), clients: 8,
+	})
 	honest.Wait()
 	huge.Wait()
 	siege.wait()
@@ -167,7 +173,9 @@ func (w *world) honestDelivered(ctx context.Context, f *findings) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	_ = until(limited, "they arrive", 50*time.Millisecond, func() (bool, error) { return len(missing()) == 0, nil })
+	_ = until(limited, "they arrive", 50*time.Millisecond, func() (bool, error) {
+		return len(missing()) == 0, nil
+	})
 	f.none("honest jobs that did not arrive", missing())
 	return ctx.Err()
 }
@@ -206,10 +214,14 @@ var tactics = []struct {
 }{
 	{name: "silent"},
 	{name: "header", first: "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n", drip: "X-A: b\r\n"},
-	{name: "body", first: "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{", drip: " "},
-	{name: "chunk", first: "PATCH /v1/tenants/acme HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n", drip: "1\r\n \r\n"},
-	{name: "stream", first: "GET /v1/jobs/x/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", drip: " "},
-	{name: "deaf", first: strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n", 500), drip: "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n", deaf: true},
+	{name: "body", first: "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+		"Content-Length: 100000\r\n\r\n{", drip: " "},
+	{name: "chunk", first: "PATCH /v1/tenants/acme HTTP/1.1\r\nHost: localhost\r\n" +
+		"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n", drip: "1\r\n \r\n"},
+	{name: "stream", first: "GET /v1/jobs/x/events HTTP/1.1\r\nHost: localhost\r\n" +
+		"Content-Length: 100000\r\n\r\n", drip: " "},
+	{name: "deaf", first: strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n", 500),
+		drip: "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n", deaf: true},
 }
 
 // pace is the time between two bytes of a drip.
@@ -300,8 +312,8 @@ type giant struct {
 	status int // 0 where the connection was cut before the answer could be read
 }
 
-// sendHuge sends 1 GB, of which nothing is kept in memory, until it is all sent or the other side
-// has had enough.
+// sendHuge sends 1 GB, without keeping it in memory, until all is sent or the other side ends the
+// connection.
 func sendHuge(ctx context.Context, address, method, path string, chunked bool) (g giant) {
 	start := time.Now()
 	var d net.Dialer
@@ -326,7 +338,8 @@ func sendHuge(ctx context.Context, address, method, path string, chunked bool) (
 		head = "Transfer-Encoding: chunked"
 		block = append([]byte("10000\r\n"), append(block, "\r\n"...)...)
 	}
-	_, err = fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s\r\n\r\n", method, path, head)
+	_, err = fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+		"%s\r\n\r\n", method, path, head)
 	for err == nil && g.taken < hugeBody {
 		var n int
 		n, err = conn.Write(block)

@@ -53,12 +53,27 @@ func newHostileUpstream() (*hostileUpstream, error) {
 	u := &hostileUpstream{
 		url: "http://" + socket.Addr().String(), socket: socket, stop: make(chan struct{}),
 		answers: map[string]hostileAnswer{
-			"bomb":    {first: "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", more: bomb.Bytes(), state: "succeeded"},
-			"body":    {first: "HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n", more: block, state: "succeeded"},
-			"drip":    {first: "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", more: []byte("a"), pause: 10 * time.Millisecond, state: "succeeded"},
-			"headers": {first: "HTTP/1.1 200 OK\r\n", more: append([]byte("X-A: "), append(block[:1000:1000], "\r\n"...)...), state: "dead"},
-			"header":  {first: "HTTP/1.1 200 OK\r\nX-A: ", more: block, state: "dead"},
-			"slow":    {first: "HTTP/1.1 200 OK\r\nX-A: ", more: []byte("a"), pause: 10 * time.Millisecond, state: "dead"},
+			"bomb": {
+				first: "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", more: bomb.Bytes(),
+				state: "succeeded",
+			},
+			"body": {
+				first: "HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n", more: block,
+				state: "succeeded",
+			},
+			"drip": {
+				first: "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", more: []byte("a"),
+				pause: 10 * time.Millisecond, state: "succeeded",
+			},
+			"headers": {
+				first: "HTTP/1.1 200 OK\r\n",
+				more:  append([]byte("X-A: "), append(block[:1000:1000], "\r\n"...)...), state: "dead",
+			},
+			"header": {first: "HTTP/1.1 200 OK\r\nX-A: ", more: block, state: "dead"},
+			"slow": {
+				first: "HTTP/1.1 200 OK\r\nX-A: ", more: []byte("a"), pause: 10 * time.Millisecond,
+				state: "dead",
+			},
 			"interim": {more: []byte("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"), state: "dead"},
 			"mute":    {pause: 10 * time.Millisecond, state: "dead"},
 		},

@@ -81,13 +81,16 @@ func (k sickness) run(ctx context.Context, w *world, f *findings) error {
 		}
 		return answer{status: http.StatusOK, until: end}
 	})
-	well := load{name: "well", jobs: perSecond * int((w.scale.window + 4*time.Second).Seconds()), tenants: one("well")}
+	well := load{
+		name: "well", jobs: perSecond * int((w.scale.window + 4*time.Second).Seconds()), tenants: one("well"),
+	}
 	if err := w.stock(ctx, []string{"well"}, well); err != nil {
 		return err
 	}
 	for i, route := range names("sick", k.routes) {
 		tenants := func(n int) string { return fmt.Sprintf("of-%d-%d", i, n%k.tenants) }
-		if err := w.submit(ctx, load{name: route, jobs: 30 * k.tenants, tenants: tenants, route: route}); err != nil {
+		if err := w.submit(ctx, load{name: route, jobs: 30 * k.tenants, tenants: tenants,
+			route: route}); err != nil {
 			return err
 		}
 	}
@@ -120,21 +123,28 @@ func (k sickness) run(ctx context.Context, w *world, f *findings) error {
 // their jobs reach the sink. A quiet tenant sends far below its rate, so its job is due when it is
 // admitted, or a T after the one before if that came close.
 func noisy(ctx context.Context, w *world, f *findings) error {
-	if err := w.open(ctx, settings{defaults: tenant{rate: "2/s", capacity: 20}}, "api", "worker", "worker"); err != nil {
+	if err := w.open(ctx, settings{defaults: tenant{rate: "2/s", capacity: 20}}, "api", "worker",
+		"worker"); err != nil {
 		return err
 	}
 	n := w.scale.tenants
 	perSecond := min(n, 400) // at most one a second of each
 	quiet := func(name string) error {
 		w.say("%s: %d jobs a second by %d tenants", name, perSecond, n)
-		return w.submit(ctx, load{name: name, jobs: int(w.scale.window.Seconds()) * perSecond, over: w.scale.window, tenants: spread("quiet", n), clients: 16})
+		return w.submit(ctx, load{
+			name: name, jobs: int(w.scale.window.Seconds()) * perSecond, over: w.scale.window,
+			tenants: spread("quiet", n), clients: 16,
+		})
 	}
 	for _, turn := range []string{"1", "2"} {
 		if err := quiet("alone-" + turn); err != nil {
 			return err
 		}
 		seconds := int(w.scale.window.Seconds())
-		wait := w.background(ctx, load{name: "noise-" + turn, jobs: 200 * seconds, over: w.scale.window, tenants: one("noisy"), clients: 16})
+		wait := w.background(ctx, load{
+			name: "noise-" + turn, jobs: 200 * seconds, over: w.scale.window, tenants: one("noisy"),
+			clients: 16,
+		})
 		if err := quiet("beside-" + turn); err != nil {
 			return err
 		}
@@ -184,9 +194,10 @@ func noisy(ctx context.Context, w *world, f *findings) error {
 func hanging(ctx context.Context, w *world, f *findings) error {
 	const limit = 8
 	s := settings{
-		defaults:    tenant{rate: "40/s"},
-		tenants:     map[string]tenant{"hung": {rate: "100/s", concurrency: limit}},
-		routes:      map[string]string{"hang": "timeout: 5m, retry: { max_attempts: 5, min_backoff: 100ms, max_backoff: 200ms }"},
+		defaults: tenant{rate: "40/s"},
+		tenants:  map[string]tenant{"hung": {rate: "100/s", concurrency: limit}},
+		routes: map[string]string{"hang": "timeout: 5m, retry: { max_attempts: 5, min_backoff: 100ms, " +
+			"max_backoff: 200ms }"},
 		concurrency: 64,
 	}
 	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
@@ -201,7 +212,8 @@ func hanging(ctx context.Context, w *world, f *findings) error {
 	})
 	const settling = time.Second // after each change, until the flows run evenly
 	jobs := int(40*(2*w.scale.window+3*settling).Seconds()) * w.scale.tenants
-	if err := w.stock(ctx, names("other", w.scale.tenants), load{name: "others", jobs: jobs, tenants: spread("other", w.scale.tenants)}); err != nil {
+	if err := w.stock(ctx, names("other", w.scale.tenants),
+		load{name: "others", jobs: jobs, tenants: spread("other", w.scale.tenants)}); err != nil {
 		return err
 	}
 	count := func(what string) (float64, error) {

@@ -36,7 +36,8 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 	s := settings{
 		defaults: tenant{rate: strconv.Itoa(perSecond) + "/s"},
 		tenants:  map[string]tenant{"flood": {rate: "1000/s"}},
-		routes:   map[string]string{long: "timeout: 5m, retry: { max_attempts: 5, min_backoff: 100ms, max_backoff: 200ms }"},
+		routes: map[string]string{long: "timeout: 5m, retry: { max_attempts: 5, min_backoff: 100ms, " +
+			"max_backoff: 200ms }"},
 	}
 	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
 		return err
@@ -54,7 +55,8 @@ func memoryFull(ctx context.Context, w *world, f *findings) error {
 	}
 	const settling = time.Second
 	jobs := int((2*w.scale.window + 4*settling).Seconds()) * perSecond * w.scale.tenants
-	if err := w.stock(ctx, names("tenant", w.scale.tenants), load{name: "drain", jobs: jobs, tenants: spread("tenant", w.scale.tenants), pad: 1000}); err != nil {
+	if err := w.stock(ctx, names("tenant", w.scale.tenants),
+		load{name: "drain", jobs: jobs, tenants: spread("tenant", w.scale.tenants), pad: 1000}); err != nil {
 		return err
 	}
 	if err := w.submit(ctx, load{name: long, jobs: 5, tenants: one(long), route: long}); err != nil {
@@ -236,8 +238,10 @@ func unfit(ctx context.Context, w *world, f *findings) error {
 		set   [2]string // of the real Redis
 		words []string
 	}{
-		{name: "evicting", set: [2]string{"maxmemory-policy", "allkeys-lru"}, words: []string{"evict", "maxmemory-policy", "noeviction", "allkeys-lru"}},
-		{name: "volatile", set: [2]string{"maxmemory-policy", "volatile-ttl"}, words: []string{"evict", "maxmemory-policy", "noeviction", "volatile-ttl"}},
+		{name: "evicting", set: [2]string{"maxmemory-policy", "allkeys-lru"},
+			words: []string{"evict", "maxmemory-policy", "noeviction", "allkeys-lru"}},
+		{name: "volatile", set: [2]string{"maxmemory-policy", "volatile-ttl"},
+			words: []string{"evict", "maxmemory-policy", "noeviction", "volatile-ttl"}},
 		{name: "no AOF", set: [2]string{"appendonly", "no"}, words: []string{"append-only", "appendonly yes"}},
 		{name: "too old", url: "unix://" + old.Addr().String(), words: []string{"6.0.16", "too old", "6.2"}},
 	} {
@@ -257,7 +261,8 @@ func unfit(ctx context.Context, w *world, f *findings) error {
 		if err != nil {
 			return err
 		}
-		p, err := w.nursery.start(w.dir, name, nil, w.bin, "serve", "--redis-url", url, "--config", config, "--api", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+		p, err := w.nursery.start(w.dir, name, nil, w.bin, "serve", "--redis-url", url, "--config", config,
+			"--api", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 		if err != nil {
 			return err
 		}

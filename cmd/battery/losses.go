@@ -16,7 +16,9 @@ import (
 // losses are the checks of answers that never come.
 func losses() []check {
 	return []check{{
-		id: "R5", what: "the replies of 5 % of all scripts lost, the connections closed, a tenth of the deliveries failing",
+		id: "R5",
+		what: "the replies of 5 % of all scripts lost, the connections closed, a tenth of the deliveries " +
+			"failing",
 		target: "counters exact, nothing delivered twice, no job waits for its lease to expire, stamps τ* ≤ 1 µs",
 		quick:  scale{jobs: 3000, tenants: 20, window: 6 * time.Second},
 		full:   scale{jobs: 20_000, tenants: 20, window: 40 * time.Second, limit: 3 * time.Minute},
@@ -50,8 +52,12 @@ func repliesLost(ctx context.Context, w *world, f *findings) error {
 	})
 	// A tenth has no idempotency key: there only Sluice can prevent that a job is admitted twice
 	// when it sends the script again.
-	bare := w.background(ctx, load{name: "bare", jobs: w.scale.jobs / 10, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), bare: true})
-	if err := w.submit(ctx, load{name: "r5", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true}); err != nil {
+	bare := w.background(ctx, load{
+		name: "bare", jobs: w.scale.jobs / 10, over: w.scale.window,
+		tenants: spread("tenant", w.scale.tenants), bare: true,
+	})
+	if err := w.submit(ctx, load{name: "r5", jobs: w.scale.jobs, over: w.scale.window,
+		tenants: spread("tenant", w.scale.tenants), insist: true}); err != nil {
 		return err
 	}
 	if err := bare(); err != nil {
@@ -145,7 +151,9 @@ func (w *world) counted(ctx context.Context, f *findings, e ended) error {
 		if err != nil {
 			return err
 		}
-		is, should := counts(t), counts(wire.Tenant{Figures: wire.Figures{Admitted: jobs[name], Departed: left[name], Succeeded: jobs[name]}})
+		is, should := counts(t), counts(wire.Tenant{Figures: wire.Figures{
+			Admitted: jobs[name], Departed: left[name], Succeeded: jobs[name],
+		}})
 		if is != should {
 			wrong = append(wrong, name+": "+is+", should be "+should)
 		}

@@ -87,12 +87,15 @@ func parse(args []string) (options, []check, error) {
 	quick := flags.Bool("quick", false, "small runs of everything (the default)")
 	flags.BoolVar(&o.full, "full", false, "large runs of everything, with peers")
 	flags.StringVar(&o.only, "only", "", "run these `IDS` alone, such as R1,R3")
-	flags.Uint64Var(&o.seed, "seed", 0, "`number` that everything random follows from; one of its own if not given")
+	flags.Uint64Var(&o.seed, "seed", 0,
+		"`number` that everything random follows from; one of its own if not given")
 	flags.StringVar(&o.bin, "bin", "", "the built sluice program; built from ./cmd/sluice if not given")
 	flags.StringVar(&o.json, "json", "", "write the figures to this `file`, too")
 	flags.BoolVar(&o.list, "list", false, "list the checks and end")
 	flags.BoolVar(&o.keep, "keep", false, "keep the directory, with logs and ledger, of a check that is not ok")
-	flags.BoolVar(&o.shared, "shared", false, "this machine has other work: what fails is tried once more, and a missed figure of time alone does not fail the run")
+	flags.BoolVar(&o.shared, "shared", false,
+		"this machine has other work: what fails is tried once more, and a missed figure of time alone "+
+			"does not fail the run")
 	flags.SetOutput(io.Discard) // main prints the error
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -131,7 +134,8 @@ func choose(checks []check, o options) ([]check, error) {
 	}
 	for name := range maps.Clone(wanted) { // S4 stands for S4-dead and its other cases
 		for _, c := range checks {
-			if strings.HasPrefix(c.id, name+"-") && !slices.ContainsFunc(checks, func(o check) bool { return o.id == name }) {
+			if strings.HasPrefix(c.id, name+"-") &&
+				!slices.ContainsFunc(checks, func(o check) bool { return o.id == name }) {
 				delete(wanted, name)
 				wanted[c.id] = true
 			}
@@ -179,13 +183,16 @@ func battery(ctx context.Context, o options, chosen []check) (ok bool, err error
 		if ctx.Err() != nil {
 			break
 		}
-		w := world{id: strings.ReplaceAll(c.id, "/", "-"), bin: bin.path, scale: c.quick, rates: rates, nursery: nursery}
+		w := world{
+			id: strings.ReplaceAll(c.id, "/", "-"), bin: bin.path, scale: c.quick, rates: rates,
+			nursery: nursery,
+		}
 		if o.full {
 			w.scale = c.full
 		}
 		for try := 1; ; try++ {
 			w.rng = rand.New(rand.NewPCG(o.seed, 0)) // the same whatever else is run
-			r := c.judge(ctx, w, o, show)
+			r := c.perform(ctx, w, o, show)
 			show.line("%-12s %-7s %3.0f s  %s", r.ID, r.Verdict, r.Seconds, r.Figure)
 			if try < tries && (r.inconclusive() || o.shared && r.bad()) {
 				show.line("%-12s again; the machine stalled %d times, once for %v", r.ID, r.stalls.n, r.stalls.longest)
@@ -213,8 +220,8 @@ type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
-// judge runs the check in a world of its own.
-func (c check) judge(ctx context.Context, wanted world, o options, show *screen) result {
+// perform runs the check in a world of its own.
+func (c check) perform(ctx context.Context, wanted world, o options, show *screen) result {
 	start := time.Now()
 	f := &findings{}
 	ctx, cancel := context.WithTimeout(ctx, or(wanted.scale.limit, 90*time.Second))
@@ -231,7 +238,8 @@ func (c check) judge(ctx context.Context, wanted world, o options, show *screen)
 	r := c.result(f, err, time.Since(start))
 	r.stalls = <-watched
 	if r.inconclusive() {
-		f.because("perhaps the machine: it stalled %d times for more than 10 ms, once for %v", r.stalls.n, r.stalls.longest)
+		f.because("perhaps the machine: it stalled %d times for more than 10 ms, once for %v", r.stalls.n,
+			r.stalls.longest)
 	}
 	if w != nil {
 		keep := o.keep && r.bad()
@@ -292,7 +300,8 @@ func program(ctx context.Context, given string, show *screen) (built, error) {
 
 // build builds the program; flags are those of go build.
 func build(ctx context.Context, path string, flags ...string) error {
-	args := slices.Concat([]string{"build"}, flags, []string{"-o", path, "github.com/7509e464/sluice/cmd/sluice"})
+	args := slices.Concat([]string{"build"}, flags,
+		[]string{"-o", path, "github.com/7509e464/sluice/cmd/sluice"})
 	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}

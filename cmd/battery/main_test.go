@@ -51,7 +51,7 @@ func TestEveryCheckIsWhole(t *testing.T) {
 	}
 	checks := all()
 	if checks[len(checks)-1].id != "T1" {
-		t.Error("T1 judges what the others have seen, so it comes last")
+		t.Error("T1 checks the stamps of the others, so it comes last")
 	}
 }
 
@@ -81,7 +81,8 @@ func TestVerdicts(t *testing.T) {
 		want  verdict
 	}{
 		{check{}, good, nil, met}, {check{}, bad, nil, missed}, {check{peer: true}, bad, nil, peer},
-		{check{}, good, errors.New("x"), failed}, {check{peer: true}, good, errors.New("x"), failed}, {check{}, &findings{}, nil, failed},
+		{check{}, good, errors.New("x"), failed}, {check{peer: true}, good, errors.New("x"), failed},
+		{check{}, &findings{}, nil, failed},
 	} {
 		if r := c.check.result(c.f, c.err, 0); r.Verdict != c.want {
 			t.Errorf("%v, want %v", r.Verdict, c.want)
@@ -96,7 +97,8 @@ func TestOnlyTimedFiguresDependOnTheMachine(t *testing.T) {
 		stalls int
 		want   bool
 	}{
-		{nil, 2, 5, true}, {nil, 2, 0, false}, {nil, 1, 5, false}, {[]string{"k"}, 2, 5, false}, {[]string{"k"}, 1, 5, false},
+		{nil, 2, 5, true}, {nil, 2, 0, false}, {nil, 1, 5, false}, {[]string{"k"}, 2, 5, false},
+		{[]string{"k"}, 1, 5, false},
 	} {
 		f := &findings{}
 		f.none("lost", c.lost)
@@ -133,7 +135,8 @@ func TestSinkWritesDown(t *testing.T) {
 		return answer{status: 200}
 	})
 	for _, want := range []int{503, 200} {
-		req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.at("worker-3", "default"), strings.NewReader(`{"key":"k"}`))
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodPost,
+			s.at("worker-3", "default"), strings.NewReader(`{"key":"k"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +156,10 @@ func TestSinkWritesDown(t *testing.T) {
 	if len(got) != 2 || got[0].At > got[1].At {
 		t.Fatalf("%+v", got)
 	}
-	want := delivery{At: got[0].At, Job: "j", Tenant: "a b", Process: "worker-3", Route: "default", Attempt: 2, Body: `{"key":"k"}`, Status: 503}
+	want := delivery{
+		At: got[0].At, Job: "j", Tenant: "a b", Process: "worker-3", Route: "default", Attempt: 2,
+		Body: `{"key":"k"}`, Status: 503,
+	}
 	if got[0] != want || got[1].Status != 200 || s.mostInside("a b") != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -214,7 +220,7 @@ func TestTableMarksWhatIsMissed(t *testing.T) {
 	}
 }
 
-func TestBookJudgesTheWorstFlow(t *testing.T) {
+func TestBookReportsTheWorstFlow(t *testing.T) {
 	book := newRateBook()
 	r, err := shaper.ParseRate("100/s")
 	if err != nil {
@@ -225,7 +231,7 @@ func TestBookJudgesTheWorstFlow(t *testing.T) {
 	}
 	book.releases["x"] = [2]float64{10, 0}
 	var f findings
-	book.judge(&f)
+	book.check(&f)
 	if !f.missed() || !strings.Contains(strings.Join(f.why, " "), "bad") {
 		t.Errorf("%s %v", &f, f.why)
 	}

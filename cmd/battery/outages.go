@@ -40,7 +40,10 @@ func redisKilled(fsync string) func(context.Context, *world, *findings) error {
 			return err
 		}
 		w.sink.set(slowly(5*time.Millisecond, 100*time.Millisecond))
-		wait := w.background(ctx, load{name: "r3", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), clients: 256})
+		wait := w.background(ctx, load{
+			name: "r3", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
+			clients: 256,
+		})
 		var outages []outage
 		for i := range w.scale.kills {
 			mean := w.scale.window / time.Duration(w.scale.kills+1)

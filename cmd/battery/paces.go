@@ -44,7 +44,9 @@ func underrun(ctx context.Context, w *world, f *findings) error {
 	flows := []string{"a", "b", "c"}
 	var loads []load
 	for _, name := range flows {
-		loads = append(loads, load{name: name, jobs: int(w.scale.window/interval(w.settings.rate(name))) + 10, tenants: one(name)})
+		loads = append(loads, load{
+			name: name, jobs: int(w.scale.window/interval(w.settings.rate(name))) + 10, tenants: one(name),
+		})
 	}
 	if err := w.stock(ctx, flows, loads...); err != nil {
 		return err
@@ -93,7 +95,8 @@ func failures(ctx context.Context, w *world, f *findings) error {
 	const name = "flaky"
 	s := settings{
 		tenants: map[string]tenant{name: {rate: "100/s"}},
-		routes:  map[string]string{"default": "timeout: 10s, retry: { max_attempts: 30, min_backoff: 500ms, max_backoff: 500ms }"},
+		routes: map[string]string{"default": "timeout: 10s, retry: { max_attempts: 30, min_backoff: 500ms, " +
+			"max_backoff: 500ms }"},
 	}
 	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
 		return err

@@ -36,7 +36,7 @@ type asynqJob struct {
 // worker does. Its arguments are the socket of Redis and the name it delivers under.
 func asynqWorker(socket, name string) error {
 	server := asynq.NewServerFromRedisClient(asynqRedis(socket), asynq.Config{
-		Concurrency:    16, // so that there is a backlog: without one it sleeps for a second between two looks
+		Concurrency:    16, // makes a backlog: without one it sleeps a second between two polls
 		LogLevel:       asynq.WarnLevel,
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 200 * time.Millisecond },
 	})
@@ -45,7 +45,8 @@ func asynqWorker(socket, name string) error {
 		if err := json.Unmarshal(t.Payload(), &j); err != nil {
 			return err
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.URL+"/"+name+"/default", strings.NewReader(j.Body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.URL+"/"+name+"/default",
+			strings.NewReader(j.Body))
 		if err != nil {
 			return err
 		}
@@ -176,8 +177,12 @@ func (w *world) enqueue(ctx context.Context, client *asynq.Client) error {
 		if err != nil {
 			return err
 		}
-		r := request{Key: key, Tenant: j.Tenant, Body: j.Body, Job: key, Outcome: acknowledged, Status: http.StatusAccepted, Sent: w.ledger.now()}
-		if _, err := client.EnqueueContext(ctx, asynq.NewTask("battery", raw), asynq.TaskID(key), asynq.MaxRetry(20)); err != nil {
+		r := request{
+			Key: key, Tenant: j.Tenant, Body: j.Body, Job: key, Outcome: acknowledged,
+			Status: http.StatusAccepted, Sent: w.ledger.now(),
+		}
+		if _, err := client.EnqueueContext(ctx, asynq.NewTask("battery", raw), asynq.TaskID(key),
+			asynq.MaxRetry(20)); err != nil {
 			return err
 		}
 		r.Answered = w.ledger.now()

@@ -63,7 +63,10 @@ func stages(round, jobs int, pick func(n int) int) []stage {
 			routes = []string{fireRoute, fleetRoute}
 		}
 		for _, route := range routes {
-			s := stage{Point: p, tenant: fmt.Sprintf("%s-%s-%d", p.Label, route, round), route: route, jobs: jobs, nth: 1 + pick(jobs)}
+			s := stage{
+				Point: p, tenant: fmt.Sprintf("%s-%s-%d", p.Label, route, round), route: route, jobs: jobs,
+				nth: 1 + pick(jobs),
+			}
 			switch p.Label {
 			case "at-heartbeat":
 				s.jobs, s.nth = 1, 1+pick(2) // one that takes long; see slowAtFirst
@@ -93,11 +96,16 @@ func slowAtFirst(lease time.Duration) behaviour {
 // one job at a time, so that a crash can cost one duplicate at the most. At the end of each round a
 // worker that does not crash drains what they leave.
 func pointsCrashed(ctx context.Context, w *world, f *findings) error {
-	told := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	defer told.Close()
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	defer receiver.Close()
 	s := settings{
-		lease: time.Second, callbacks: told.URL + "/", defaults: tenant{rate: "50/s"},
-		routes: map[string]string{fireRoute: "asynq { queue: fire }", fleetRoute: "asynq { queue: fleet, reports: true, report_within: 2s }"},
+		lease: time.Second, callbacks: receiver.URL + "/", defaults: tenant{rate: "50/s"},
+		routes: map[string]string{
+			fireRoute:  "asynq { queue: fire }",
+			fleetRoute: "asynq { queue: fleet, reports: true, report_within: 2s }",
+		},
 	}
 	w.say("building ./cmd/sluice with its crash points")
 	w.bin = filepath.Join(w.dir, "sluice")
@@ -126,7 +134,7 @@ func pointsCrashed(ctx context.Context, w *world, f *findings) error {
 					continue
 				}
 				w.say("round %d: %s:%d", round+1, st.Label, st.nth)
-				reached, err := w.crashAt(ctx, st, told.URL+"/callback")
+				reached, err := w.crashAt(ctx, st, receiver.URL+"/callback")
 				if err != nil {
 					return err
 				}
@@ -154,7 +162,9 @@ func pointsCrashed(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	inspector := asynq.NewInspectorFromRedisClient(w.store)
-	if err := until(ctx, "the fleet has run all tasks", 20*time.Millisecond, func() (bool, error) { return idle(inspector, fireRoute, fleetRoute) }); err != nil {
+	if err := until(ctx, "the fleet has run all tasks", 20*time.Millisecond, func() (bool, error) {
+		return idle(inspector, fireRoute, fleetRoute)
+	}); err != nil {
 		return err
 	}
 	e, err := w.settle(ctx, f)
@@ -197,7 +207,9 @@ func (w *world) crashAt(ctx context.Context, st stage, callbackURL string) (reac
 		wait := w.background(ctx, l)
 		defer func() { err = errors.Join(err, w.answer(ctx, wait)) }()
 	}
-	w.settings.env = []string{fmt.Sprintf("SLUICE_CRASH_AT=%s:%d", st.Label, st.nth), "SLUICE_WORKER_CONCURRENCY=1"}
+	w.settings.env = []string{
+		fmt.Sprintf("SLUICE_CRASH_AT=%s:%d", st.Label, st.nth), "SLUICE_WORKER_CONCURRENCY=1",
+	}
 	victim, err := w.launch(st.Role)
 	w.settings.env = nil
 	if victim == nil {
@@ -209,7 +221,8 @@ func (w *world) crashAt(ctx context.Context, st stage, callbackURL string) (reac
 		victim.kill()
 		return false, ctx.Err()
 	}
-	if status, ok := victim.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+	status, ok := victim.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !ok || status.Signal() != syscall.SIGKILL {
 		return false, fmt.Errorf("%s ended by itself: %s", victim.name, victim.tail())
 	}
 	return true, nil
@@ -239,14 +252,16 @@ func (w *world) fleet(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	server := asynq.NewServerFromRedisClient(engine.Client(), asynq.Config{
-		Queues: map[string]int{fireRoute: 1, fleetRoute: 1}, Concurrency: 8, TaskCheckInterval: 20 * time.Millisecond, LogLevel: asynq.FatalLevel,
+		Queues: map[string]int{fireRoute: 1, fleetRoute: 1}, Concurrency: 8,
+		TaskCheckInterval: 20 * time.Millisecond, LogLevel: asynq.FatalLevel,
 	})
 	run := asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		route, _ := asynq.GetQueueName(ctx)
 		job, _, _ := strings.Cut(id, ":")
 		w.ledger.delivery(delivery{
-			At: w.ledger.now(), Job: job, Tenant: tenantOf(t.Payload()), Process: "fleet", Route: route, Body: string(t.Payload()), Status: http.StatusOK,
+			At: w.ledger.now(), Job: job, Tenant: tenantOf(t.Payload()), Process: "fleet", Route: route,
+			Body: string(t.Payload()), Status: http.StatusOK,
 		})
 		return nil
 	})
@@ -324,7 +339,8 @@ func idle(inspector *asynq.Inspector, names ...string) (bool, error) {
 func callbackTasks(inspector *asynq.Inspector) (ids []string, err error) {
 	const all = 100_000
 	for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
-		inspector.ListPendingTasks, inspector.ListActiveTasks, inspector.ListScheduledTasks, inspector.ListRetryTasks, inspector.ListCompletedTasks,
+		inspector.ListPendingTasks, inspector.ListActiveTasks, inspector.ListScheduledTasks,
+		inspector.ListRetryTasks, inspector.ListCompletedTasks,
 		inspector.ListArchivedTasks,
 	} {
 		tasks, err := list(callback.Queue, asynq.PageSize(all))
@@ -352,7 +368,8 @@ func wrongCallbacks(tasks []string, e ended) (wrong []string) {
 			want = 1
 		}
 		if times[j.ID] != want {
-			wrong = append(wrong, fmt.Sprintf("job %s of %s has %d callbacks, not %d", j.ID, j.Tenant, times[j.ID], want))
+			wrong = append(wrong, fmt.Sprintf("job %s of %s has %d callbacks, not %d", j.ID, j.Tenant,
+				times[j.ID], want))
 		}
 	}
 	return wrong

@@ -34,7 +34,9 @@ func TestStagesReachEveryPoint(t *testing.T) {
 }
 
 func TestTenantOfATask(t *testing.T) {
-	for body, want := range map[string]string{payload("after-enqueue-fire-0-12", 3): "after-enqueue-fire-0", `{"key":"x"}`: "", `nonsense`: ""} {
+	for body, want := range map[string]string{
+		payload("after-enqueue-fire-0-12", 3): "after-enqueue-fire-0", `{"key":"x"}`: "", `nonsense`: "",
+	} {
 		if got := tenantOf([]byte(body)); got != want {
 			t.Errorf("%s: %q", body, got)
 		}
@@ -51,7 +53,9 @@ func TestDuplicatesArePutDownToACrash(t *testing.T) {
 		whose string
 	}{
 		{nil, 0, ""},
-		{[]duplicate{again("worker-1", "a"), again("worker-2", "a"), again("fleet", "a"), again("fleet", "b")}, 1, "worker-1"},
+		{[]duplicate{
+			again("worker-1", "a"), again("worker-2", "a"), again("fleet", "a"), again("fleet", "b"),
+		}, 1, "worker-1"},
 		{[]duplicate{again("worker-1", "a"), again("worker-2", "a"), again("worker-2", "b")}, 2, "worker-2"},
 		{[]duplicate{again("fleet", "a"), again("fleet", "b"), again("fleet", "b")}, 2, "b"},
 	} {
@@ -68,7 +72,9 @@ func TestEveryCompletionIsReportedOnce(t *testing.T) {
 		t.Error("who asks for callbacks?")
 	}
 	e := ended{jobs: []wire.Job{{ID: "a", Tenant: asked.tenant}, {ID: "b", Tenant: plain.tenant}}}
-	for tasks, want := range map[string]int{"a:1:succeeded": 0, "": 1, "a:1:succeeded a:2:succeeded": 1, "a:1:succeeded b:1:succeeded": 1} {
+	for tasks, want := range map[string]int{
+		"a:1:succeeded": 0, "": 1, "a:1:succeeded a:2:succeeded": 1, "a:1:succeeded b:1:succeeded": 1,
+	} {
 		if got := wrongCallbacks(strings.Fields(tasks), e); len(got) != want {
 			t.Errorf("%q: %q", tasks, slices.Clip(got))
 		}

@@ -48,7 +48,9 @@ type process struct {
 }
 
 // start runs the program with its output in dir/name.log; line, unless nil, sees every line of it.
-func (n *nursery) start(dir, name string, line func([]byte), program string, args ...string) (*process, error) {
+func (n *nursery) start(
+	dir, name string, line func([]byte), program string, args ...string,
+) (*process, error) {
 	log := filepath.Join(dir, name+".log")
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -127,7 +129,8 @@ func stopped(pid int) bool {
 	for _, stat := range stats {
 		text, err := os.ReadFile(stat)
 		// The state comes after the name, which is in parentheses and may hold some.
-		if _, state, found := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" ")); err == nil && found && state[0] != 'T' {
+		_, state, found := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" "))
+		if err == nil && found && state[0] != 'T' {
 			return false
 		}
 	}

@@ -30,7 +30,9 @@ type proxy struct {
 	open    map[net.Conn]bool
 	scripts int            // replies of scripts that came while a share was to be lost, errors left out
 	lost    map[string]int // those not passed on, by script
-	behind  int            // other replies that were outstanding on the connections closed: lost too, if there were any
+	// behind counts other replies that were outstanding on the closed connections; they are lost
+	// too.
+	behind int
 }
 
 func newProxy(socket, upstream string, rng *rand.Rand, share float64) (*proxy, error) {
@@ -38,7 +40,10 @@ func newProxy(socket, upstream string, rng *rand.Rand, share float64) (*proxy, e
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{upstream: upstream, listener: l, rng: rng, share: share, open: map[net.Conn]bool{}, lost: map[string]int{}}
+	p := &proxy{
+		upstream: upstream, listener: l, rng: rng, share: share, open: map[net.Conn]bool{},
+		lost: map[string]int{},
+	}
 	p.running.Go(func() {
 		for {
 			c, err := l.Accept()

@@ -86,8 +86,11 @@ func TestProxyLosesRepliesOfScriptsAlone(t *testing.T) {
 			}
 		}
 	}
-	simple := func(name string) string { return "*1\r\n$" + string(rune('0'+len(name))) + "\r\n" + name + "\r\n" }
-	if got := ask(simple("PING") + simple("PUSHING") + simple("LAST")); got != "+PING\r\n>1\r\n+p\r\n:2\r\n+LAST\r\n" {
+	simple := func(name string) string {
+		return "*1\r\n$" + string(rune('0'+len(name))) + "\r\n" + name + "\r\n"
+	}
+	if got := ask(simple("PING") + simple("PUSHING") +
+		simple("LAST")); got != "+PING\r\n>1\r\n+p\r\n:2\r\n+LAST\r\n" {
 		t.Errorf("without a script: %q", got)
 	}
 	for range 3 {

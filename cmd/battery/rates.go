@@ -16,10 +16,11 @@ const horizon = 20 * time.Millisecond
 func rates() []check {
 	return []check{{
 		id: "T1", what: "stamps and releases of all checks keep the rate",
-		target: "stamps τ* ≤ 1 µs; releases and arrivals have no bound, because they contain the noise of this machine",
-		quick:  scale{jobs: 1500, tenants: 6, window: 5 * time.Second},
-		full:   scale{jobs: 6000, tenants: 6, window: 20 * time.Second},
-		run:    rate,
+		target: "stamps τ* ≤ 1 µs; releases and arrivals have no bound, because they contain the noise of " +
+			"this machine",
+		quick: scale{jobs: 1500, tenants: 6, window: 5 * time.Second},
+		full:  scale{jobs: 6000, tenants: 6, window: 20 * time.Second},
+		run:   rate,
 	}}
 }
 
@@ -100,16 +101,20 @@ func (w *world) lateness(ctx context.Context, s *sluice) {
 	w.rates.mu.Unlock()
 }
 
-// rate loads a few flows of several rates over two workers, one of which is killed, and checks all
-// flows of the book.
+// rate loads a few flows of several rates over two workers, kills one worker, and checks all flows
+// of the book.
 func rate(ctx context.Context, w *world, f *findings) error {
 	s := settings{tenants: map[string]tenant{
-		"t0": {rate: "200/s"}, "t1": {rate: "7/300ms"}, "t2": {rate: "50/s"}, "t3": {rate: "999/10s"}, "t4": {rate: "1/20ms"}, "t5": {rate: "90/s"},
+		"t0": {rate: "200/s"}, "t1": {rate: "7/300ms"}, "t2": {rate: "50/s"}, "t3": {rate: "999/10s"},
+		"t4": {rate: "1/20ms"}, "t5": {rate: "90/s"},
 	}}
 	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
 		return err
 	}
-	wait := w.background(ctx, load{name: "t", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("t", w.scale.tenants), insist: true})
+	wait := w.background(ctx, load{
+		name: "t", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("t", w.scale.tenants),
+		insist: true,
+	})
 	if err := pause(ctx, w.scale.window/2); err != nil {
 		return err
 	}
@@ -121,11 +126,11 @@ func rate(ctx context.Context, w *world, f *findings) error {
 	if _, err := w.settle(ctx, f); err != nil {
 		return err
 	}
-	w.rates.judge(f)
+	w.rates.check(f)
 	return nil
 }
 
-func (b *rateBook) judge(f *findings) {
+func (b *rateBook) check(f *findings) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f.info("flows", float64(len(b.stamped)), "")

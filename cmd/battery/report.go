@@ -50,7 +50,8 @@ func (r result) bad() bool { return r.Verdict == missed || r.Verdict == failed }
 
 // untimely reports whether nothing but figures of time were missed.
 func (r result) untimely() bool {
-	return r.Verdict == missed && !slices.ContainsFunc(r.Figures, func(f figure) bool { return !f.OK && !f.Timed })
+	return r.Verdict == missed &&
+		!slices.ContainsFunc(r.Figures, func(f figure) bool { return !f.OK && !f.Timed })
 }
 
 // inconclusive reports whether nothing but figures of time were missed, on a machine that stalled
@@ -66,7 +67,10 @@ type report struct {
 }
 
 func (c check) result(f *findings, err error, took time.Duration) result {
-	r := result{ID: c.id, What: c.what, Target: c.target, Verdict: met, Figure: f.String(), Figures: f.figures, Seconds: took.Seconds()}
+	r := result{
+		ID: c.id, What: c.what, Target: c.target, Verdict: met, Figure: f.String(), Figures: f.figures,
+		Seconds: took.Seconds(),
+	}
 	switch {
 	case errors.Is(err, errSkipped):
 		r.Verdict = skipped

@@ -14,14 +14,18 @@ import (
 // replies are values of every kind, each whole.
 var replies = []string{
 	"+OK\r\n", "-ERR no\r\n", ":12\r\n", "_\r\n", ",1.5\r\n", "#t\r\n", "(123\r\n", "$-1\r\n", "*-1\r\n",
-	"$5\r\na\r\nbc\r\n", "$0\r\n\r\n", "=7\r\ntxt:abc\r\n", "!3\r\nERR\r\n", "*0\r\n", "*2\r\n:1\r\n*1\r\n$1\r\nx\r\n",
-	"%1\r\n+k\r\n:1\r\n", "~2\r\n:1\r\n:2\r\n", ">3\r\n+message\r\n+c\r\n$1\r\nm\r\n", "|1\r\n+ttl\r\n:1\r\n*1\r\n:2\r\n",
+	"$5\r\na\r\nbc\r\n", "$0\r\n\r\n", "=7\r\ntxt:abc\r\n", "!3\r\nERR\r\n", "*0\r\n",
+	"*2\r\n:1\r\n*1\r\n$1\r\nx\r\n",
+	"%1\r\n+k\r\n:1\r\n", "~2\r\n:1\r\n:2\r\n", ">3\r\n+message\r\n+c\r\n$1\r\nm\r\n",
+	"|1\r\n+ttl\r\n:1\r\n*1\r\n:2\r\n",
 	"*3\r\n$7\r\nEVALSHA\r\n$3\r\nabc\r\n$1\r\n0\r\n",
 }
 
 func TestValuesAreCutWhereTheyEnd(t *testing.T) {
 	stream := strings.Join(replies, "")
-	for name, in := range map[string]io.Reader{"at once": strings.NewReader(stream), "byte by byte": iotest.OneByteReader(strings.NewReader(stream))} {
+	for name, in := range map[string]io.Reader{
+		"at once": strings.NewReader(stream), "byte by byte": iotest.OneByteReader(strings.NewReader(stream)),
+	} {
 		var got []string
 		r := bufio.NewReader(in)
 		for {
@@ -49,7 +53,8 @@ func TestValuesAreCutWhereTheyEnd(t *testing.T) {
 
 func TestWhatIsNotRESPIsRefused(t *testing.T) {
 	for _, text := range []string{
-		"PING\r\n", "\r\n", "+OK\n", "$x\r\n", "$-2\r\n", "$3\r\nabcde\r\n", "$99999999999\r\n", "*9999999\r\n", "?\r\n", strings.Repeat("*1\r\n", 100) + ":1\r\n",
+		"PING\r\n", "\r\n", "+OK\n", "$x\r\n", "$-2\r\n", "$3\r\nabcde\r\n", "$99999999999\r\n",
+		"*9999999\r\n", "?\r\n", strings.Repeat("*1\r\n", 100) + ":1\r\n",
 	} {
 		if _, err := readValue(bufio.NewReader(strings.NewReader(text))); !errors.Is(err, errNotRESP) {
 			t.Errorf("%.20q: %v", text, err)

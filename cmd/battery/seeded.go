@@ -30,7 +30,8 @@ var seeded = []bug{
 	{
 		"time-twice", "a script reads TIME a second time", "./lua", oneFlow,
 		"lua/lib/clock.lua", "local function clock_save()\n",
-		"local function clock_save()\n  local again = redis.call('TIME')\n  now = tonumber(again[1]) * 1000000 + tonumber(again[2])\n",
+		"local function clock_save()\n  local again = redis.call('TIME')\n" +
+			"  now = tonumber(again[1]) * 1000000 + tonumber(again[2])\n",
 	},
 	{
 		"clock-goes-back", "the shard's clock is not kept monotone", "./lua", oneFlow,
@@ -53,8 +54,10 @@ var seeded = []bug{
 		"lua/admit.lua", "size, bytes = f.asked, f.asked_bytes\n", "size, bytes = 1, payload\n",
 	},
 	{
-		"timestamp-loses-digits", "a timestamp is joined to a text as a number", "./lua", "TestParity/redis/(one_flow|policies_change|dead_letters)",
-		"lua/lib/finish.lua", "string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max)",
+		"timestamp-loses-digits", "a timestamp is joined to a text as a number", "./lua",
+		"TestParity/redis/(one_flow|policies_change|dead_letters)",
+		"lua/lib/finish.lua", "string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, " +
+			"j.attempts, j.max)",
 		"known .. ' ' .. state .. ' ' .. j.created .. ' ' .. now .. ' ' .. j.attempts .. ' ' .. j.max",
 	},
 	{
@@ -64,21 +67,28 @@ var seeded = []bug{
 			"if KEYS[6] then\n  redis.call('ZREM', KEYS[4], string.sub(KEYS[6], #PREFIX + 5))\nend\n",
 	},
 	{
-		"limit-charged-again", "a limiter counts a request that is sent again", "./lua", "TestLimit(Parity|SentAgain)",
+		"limit-charged-again", "a limiter counts a request that is sent again", "./lua",
+		"TestLimit(Parity|SentAgain)",
 		"lua/lib/limit.lua", "  if again then\n    cost = 0\n", "  if again then\n",
 	},
 	{
-		"limit-off-by-one", "a sliding log lets one more pass than its limit", "./queue", "TestLimitsConformance/embedded/a_thousand_callers_get_the_limit",
-		"lua/sliding_log.lua", "cost <= limit - count and blocked == 0", "cost <= limit - count + 1 and blocked == 0",
+		"limit-off-by-one", "a sliding log lets one more pass than its limit", "./queue",
+		"TestLimitsConformance/embedded/a_thousand_callers_get_the_limit",
+		"lua/sliding_log.lua", "cost <= limit - count and blocked == 0",
+		"cost <= limit - count + 1 and blocked == 0",
 	},
 	{
 		"raw-tenant-key", "a tenant's name enters a key as it is", "./queue/internal/store", "FuzzEncodeName",
-		"queue/internal/store/keys.go", "	if plain {\n		return name\n	}\n", "	if plain || name != \"\" {\n		return name\n	}\n",
+		"queue/internal/store/keys.go", "	if plain {\n		return name\n	}\n",
+		"	if plain || name != \"\" {\n		return name\n	}\n",
 	},
 	{
-		"settled-before-2xx", "a delivery is settled before the upstream has answered", "./worker", "TestBadAnswersAreFailedAttempts",
+		"settled-before-2xx", "a delivery is settled before the upstream has answered", "./worker",
+		"TestBadAnswersAreFailedAttempts",
 		"worker/deliver_http.go", "	answer, err := d.client.Post(",
-		"	if l.ID != \"\" {\n		return d.route.Retry.decide(l, &queue.Response{Status: http.StatusOK}, \"\", time.Now())\n	}\n	answer, err := d.client.Post(",
+		"	if l.ID != \"\" {\n" +
+			"		return d.route.Retry.decide(l, &queue.Response{Status: http.StatusOK}, \"\", time.Now())\n" +
+			"	}\n	answer, err := d.client.Post(",
 	},
 	{
 		"workers-clock", "a worker goes by its own clock", "./worker", "TestJobsLeaveAtTheirStamps",

@@ -6,7 +6,7 @@ import (
 )
 
 // stalls watches this machine: how often a sleep of a millisecond took more than ten too long.
-// Where there are many, a figure of time says little about Sluice.
+// With many of them, a figure of time means little for Sluice.
 type stalls struct {
 	n       int
 	longest time.Duration

@@ -40,10 +40,12 @@ func starvingCases() []starving {
 		},
 		{
 			name: "streams", what: "one tenant opens all the event streams, and waits for as many jobs as it may",
-			settings: settings{env: []string{"SLUICE_API_MAX_STREAMS=100", "SLUICE_API_MAX_CONNECTIONS=400"}}, attack: manyStreams,
+			settings: settings{env: []string{"SLUICE_API_MAX_STREAMS=100", "SLUICE_API_MAX_CONNECTIONS=400"}},
+			attack:   manyStreams,
 		},
 		{
-			name: "connections", what: "one address opens three times the connections there may be, with requests that drip",
+			name:     "connections",
+			what:     "one address opens three times the connections there may be, with requests that drip",
 			settings: settings{env: []string{"SLUICE_API_MAX_CONNECTIONS=200"}}, attack: drippingConnections,
 		},
 		{
@@ -102,7 +104,9 @@ func (c starving) run(ctx context.Context, w *world, f *findings) error {
 	quiet := func(phase string, window time.Duration) error {
 		w.say("%s for %v", phase, window)
 		jobs := int(window.Seconds()) * quietPerSecond * w.scale.tenants
-		return w.submit(ctx, load{name: phase, jobs: jobs, over: window, tenants: spread("quiet", w.scale.tenants), clients: 16})
+		return w.submit(ctx, load{
+			name: phase, jobs: jobs, over: window, tenants: spread("quiet", w.scale.tenants), clients: 16,
+		})
 	}
 	if err := quiet("alone", w.scale.window/3); err != nil {
 		return err
@@ -188,7 +192,8 @@ func deadLetters(ctx context.Context, w *world, f *findings) error {
 	for range clients {
 		all.Go(func() {
 			for pause(ctx, every) == nil {
-				code, _, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs", map[string]string{"Sluice-Tenant": offender}, body)
+				code, _, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs",
+					map[string]string{"Sluice-Tenant": offender}, body)
 				switch {
 				case err != nil: // cut off at the end
 				case code == http.StatusAccepted:

@@ -29,7 +29,9 @@ func dialFrom(ctx context.Context, to string) (net.Conn, error) {
 }
 
 // beside repeats a request until ctx ends, and counts unexpected answers.
-func (w *world) beside(ctx context.Context, f *findings, what string, every time.Duration, want int, ask func() (int, error)) {
+func (w *world) beside(
+	ctx context.Context, f *findings, what string, every time.Duration, want int, ask func() (int, error),
+) {
 	var failed []string
 	asked := 0
 	for pause(ctx, every) == nil {
@@ -59,7 +61,9 @@ func silentBodies(ctx context.Context, w *world, f *findings) error {
 				if err != nil {
 					continue
 				}
-				fmt.Fprintf(conn, "POST /v1/jobs/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nSluice-Tenant: %s\r\nContent-Length: %d\r\n\r\n", offender, size)
+				fmt.Fprintf(conn, "POST /v1/jobs/batch HTTP/1.1\r\nHost: localhost\r\n"+
+					"Content-Type: application/json\r\nSluice-Tenant: %s\r\nContent-Length: %d\r\n\r\n",
+					offender, size)
 				_, _ = conn.Write(text)
 				silent := time.Now()
 				_, _ = io.Copy(io.Discard, conn) // until it is closed
@@ -71,10 +75,12 @@ func silentBodies(ctx context.Context, w *world, f *findings) error {
 		})
 	}
 	body := []byte(`{"type":"battery","payload":` + payload("large", 150_000) + `}`)
-	w.beside(ctx, f, "large bodies of a quiet tenant", 200*time.Millisecond, http.StatusAccepted, func() (int, error) {
-		status, _, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs", map[string]string{"Sluice-Tenant": "large"}, body)
-		return status, err
-	})
+	w.beside(ctx, f, "large bodies of a quiet tenant", 200*time.Millisecond, http.StatusAccepted,
+		func() (int, error) {
+			status, _, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs",
+				map[string]string{"Sluice-Tenant": "large"}, body)
+			return status, err
+		})
 	all.Wait()
 	f.atMost("longest silence", time.Duration(longest.Load()).Seconds(), 10, "s")
 	f.timed()
@@ -83,7 +89,9 @@ func silentBodies(ctx context.Context, w *world, f *findings) error {
 
 // later returns the id of a new job that does not leave for a minute.
 func (w *world) later(ctx context.Context, tenant string) (id string, err error) {
-	status, raw, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs", map[string]string{"Sluice-Tenant": tenant}, []byte(`{"type":"battery","payload":"later","delay_ms":60000}`))
+	status, raw, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs",
+		map[string]string{"Sluice-Tenant": tenant},
+		[]byte(`{"type":"battery","payload":"later","delay_ms":60000}`))
 	if err != nil || status != http.StatusAccepted {
 		return "", fmt.Errorf("submit: %d %w", status, err)
 	}
@@ -112,13 +120,15 @@ func manyStreams(ctx context.Context, w *world, f *findings) error {
 		if i%2 == 1 {
 			path, prefer = "/v1/jobs/"+id, "Prefer: wait=30\r\n"
 		}
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nSluice-Tenant: %s\r\n%s\r\n", path, offender, prefer)
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nSluice-Tenant: %s\r\n%s\r\n", path, offender,
+			prefer)
 		go func() { _, _ = io.Copy(io.Discard, conn) }()
 	}
 	w.beside(ctx, f, "streams of a quiet tenant", 200*time.Millisecond, http.StatusOK, func() (int, error) {
 		limited, cancel := context.WithCancel(ctx)
 		defer cancel()
-		req, err := http.NewRequestWithContext(limited, http.MethodGet, "http://"+w.api+"/v1/jobs/"+quiet+"/events", nil)
+		req, err := http.NewRequestWithContext(limited, http.MethodGet,
+			"http://"+w.api+"/v1/jobs/"+quiet+"/events", nil)
 		if err != nil {
 			return 0, err
 		}
@@ -142,7 +152,9 @@ func drippingConnections(ctx context.Context, w *world, f *findings) error {
 				if err != nil {
 					continue
 				}
-				_, err = fmt.Fprintf(conn, "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nSluice-Tenant: %s\r\nContent-Length: 1000\r\n\r\n", offender)
+				_, err = fmt.Fprintf(conn, "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"+
+					"Content-Type: application/json\r\nSluice-Tenant: %s\r\nContent-Length: 1000\r\n\r\n",
+					offender)
 				for err == nil && pause(ctx, time.Second) == nil {
 					_, err = io.WriteString(conn, " ")
 				}
@@ -151,13 +163,14 @@ func drippingConnections(ctx context.Context, w *world, f *findings) error {
 		})
 	}
 	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 3 * time.Second}
-	w.beside(ctx, f, "probes, each with a connection of its own", 100*time.Millisecond, http.StatusOK, func() (int, error) {
-		resp, err := fresh.Get("http://" + w.api + "/livez")
-		if err != nil {
-			return 0, err
-		}
-		return resp.StatusCode, resp.Body.Close()
-	})
+	w.beside(ctx, f, "probes, each with a connection of its own", 100*time.Millisecond, http.StatusOK,
+		func() (int, error) {
+			resp, err := fresh.Get("http://" + w.api + "/livez")
+			if err != nil {
+				return 0, err
+			}
+			return resp.StatusCode, resp.Body.Close()
+		})
 	all.Wait()
 	return nil
 }
@@ -168,56 +181,57 @@ type receivers struct {
 	came        chan struct{}
 }
 
-var tellers receivers
+var callbackServers receivers
 
 // tarpit starts the receivers.
 func tarpit(_ *world, s *settings) (end func()) {
 	closing := make(chan struct{})
-	tellers.came = make(chan struct{}, 1)
-	tellers.stuck = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	callbackServers.came = make(chan struct{}, 1)
+	callbackServers.stuck = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-closing:
 		case <-r.Context().Done():
 		}
 	}))
-	tellers.good = httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	callbackServers.good = httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		select {
-		case tellers.came <- struct{}{}:
+		case callbackServers.came <- struct{}{}:
 		default:
 		}
 	}))
-	s.callbacks = tellers.stuck.URL + "/ " + tellers.good.URL + "/"
+	s.callbacks = callbackServers.stuck.URL + "/ " + callbackServers.good.URL + "/"
 	s.tenants = map[string]tenant{offender: {rate: "200/s", capacity: 10_000}}
 	return func() {
 		close(closing)
-		tellers.stuck.Close()
-		tellers.good.Close()
+		callbackServers.stuck.Close()
+		callbackServers.good.Close()
 	}
 }
 
 // stalledCallbacks submits jobs whose callbacks go nowhere, while a quiet tenant waits for its own.
 func stalledCallbacks(ctx context.Context, w *world, f *findings) error {
 	send := func(tenant, to string) (int, error) {
-		body := []byte(`{"type":"battery","payload":` + payload("told", 0) + `,"callback_url":"` + to + `/"}`)
-		status, _, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs", map[string]string{"Sluice-Tenant": tenant}, body)
+		body := []byte(`{"type":"battery","payload":` + payload("quiet", 0) + `,"callback_url":"` + to + `/"}`)
+		status, _, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs",
+			map[string]string{"Sluice-Tenant": tenant}, body)
 		return status, err
 	}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for pause(ctx, 10*time.Millisecond) == nil {
-			_, _ = send(offender, tellers.stuck.URL)
+			_, _ = send(offender, callbackServers.stuck.URL)
 		}
 	})
 	var longest time.Duration
-	told := 0
+	called := 0
 	for pause(ctx, 500*time.Millisecond) == nil {
 		start := time.Now()
-		if status, err := send("told", tellers.good.URL); err != nil || status != http.StatusAccepted {
+		if status, err := send("quiet", callbackServers.good.URL); err != nil || status != http.StatusAccepted {
 			continue
 		}
 		select {
-		case <-tellers.came:
-			told++
+		case <-callbackServers.came:
+			called++
 		case <-time.After(10 * time.Second):
 		case <-ctx.Done():
 			continue
@@ -225,7 +239,7 @@ func stalledCallbacks(ctx context.Context, w *world, f *findings) error {
 		longest = max(longest, time.Since(start))
 	}
 	all.Wait()
-	f.atLeast("callbacks of a quiet tenant", float64(told), 3, "")
+	f.atLeast("callbacks of a quiet tenant", float64(called), 3, "")
 	f.atMost("longest of them", longest.Seconds(), 3, "s")
 	f.timed()
 	return nil
@@ -238,7 +252,10 @@ const operatorToken = "the-token-of-the-operator"
 func guessedTokens(ctx context.Context, w *world, f *findings) error {
 	admin := w.living("api")[0].admin
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(attackFrom)}}
-	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 16}, Timeout: 3 * time.Second}
+	client := &http.Client{
+		Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 16},
+		Timeout:   3 * time.Second,
+	}
 	defer client.CloseIdleConnections()
 	get := func(token string) (int, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/v1/tenants", nil)
@@ -270,7 +287,9 @@ func guessedTokens(ctx context.Context, w *world, f *findings) error {
 			}
 		})
 	}
-	w.beside(ctx, f, "requests of the operator", 200*time.Millisecond, http.StatusOK, func() (int, error) { return get(operatorToken) })
+	w.beside(ctx, f, "requests of the operator", 200*time.Millisecond, http.StatusOK, func() (int, error) {
+		return get(operatorToken)
+	})
 	all.Wait()
 	f.atMost("guesses answered 401", float64(wrong.Load()), 10, "")
 	f.atLeast("guesses answered 429", float64(limited.Load()), 1, "")

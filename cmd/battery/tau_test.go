@@ -54,7 +54,9 @@ func TestTau(t *testing.T) {
 // TestTauIsTheTextbook: the definition, in rationals, over any instants and rates.
 func TestTauIsTheTextbook(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := rateOf(t, rapid.SampledFrom([]string{"200/s", "7/3s", "999/10s", "1/m", "1000000/s", "5/24h"}).Draw(t, "rate"))
+		r := rateOf(t,
+			rapid.SampledFrom([]string{"200/s", "7/3s", "999/10s", "1/m", "1000000/s", "5/24h"}).Draw(t,
+				"rate"))
 		var instants []instant
 		for _, n := range rapid.SliceOfN(rapid.Int64Range(0, 20*60*1e9), 1, 40).Draw(t, "instants") {
 			instants = append(instants, instant(n))
@@ -102,7 +104,8 @@ func TestQuantile(t *testing.T) {
 	for i := range 100 {
 		values = append(values, time.Duration(100-i))
 	}
-	if p50, p99, top := quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1); p50 != 51 || p99 != 100 || top != 100 {
+	p50, p99, top := quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1)
+	if p50 != 51 || p99 != 100 || top != 100 {
 		t.Error(p50, p99, top)
 	}
 	if quantile(nil, 0.5) != 0 {

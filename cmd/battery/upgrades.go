@@ -21,7 +21,9 @@ func upgrades() []check {
 	const former = "both serve and nothing is lost, or the incompatible one refuses to start with a reason"
 	return []check{
 		{
-			id: "U1", what: "rolling: each process replaced by a new one, under load; then a store that is too new for it",
+			id: "U1",
+			what: "rolling: each process replaced by a new one, under load; then a store that is too new " +
+				"for it",
 			target: "lost 0, delivered twice 0, clean ends; refuses, naming the versions",
 			quick:  scale{jobs: 2000, tenants: 20, rounds: 4, window: 6 * time.Second},
 			full:   scale{jobs: 10_000, tenants: 20, rounds: 12, window: 30 * time.Second, limit: 3 * time.Minute},
@@ -49,7 +51,10 @@ func rolling(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	w.sink.set(slowly(5*time.Millisecond, 200*time.Millisecond))
-	wait := w.background(ctx, load{name: "u1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true})
+	wait := w.background(ctx, load{
+		name: "u1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
+		insist: true,
+	})
 	for i := range w.scale.rounds {
 		mean := w.scale.window / time.Duration(w.scale.rounds+1)
 		if err := pause(ctx, w.between(mean/4, mean/2)); err != nil {
@@ -115,13 +120,15 @@ func (w *world) tooNew(ctx context.Context, f *findings) error {
 	}
 	var bad []string
 	for _, role := range []string{"api", "worker"} {
-		said, err := w.refusal(ctx, w.bin, role)
+		message, err := w.refusal(ctx, w.bin, role)
 		if err != nil {
 			return err
 		}
-		for _, words := range []string{fmt.Sprintf("schema %d", known+1), fmt.Sprintf("to %d", known), "another version"} {
-			if !strings.Contains(said, words) {
-				bad = append(bad, fmt.Sprintf("%s: not %q, but: %s", role, words, said))
+		for _, words := range []string{
+			fmt.Sprintf("schema %d", known+1), fmt.Sprintf("to %d", known), "another version",
+		} {
+			if !strings.Contains(message, words) {
+				bad = append(bad, fmt.Sprintf("%s: not %q, but: %s", role, words, message))
 			}
 		}
 	}
@@ -130,7 +137,7 @@ func (w *world) tooNew(ctx context.Context, f *findings) error {
 }
 
 // refusal starts the program and returns its output if it fails at once; empty if it became ready.
-func (w *world) refusal(ctx context.Context, bin, role string) (said string, err error) {
+func (w *world) refusal(ctx context.Context, bin, role string) (message string, err error) {
 	before := w.bin
 	w.bin = bin
 	defer func() { w.bin = before }()
@@ -169,15 +176,18 @@ func joined(formerJoins bool) func(context.Context, *world, *findings) error {
 		if err := w.open(ctx, s, "api", "worker"); err != nil {
 			return err
 		}
-		wait := w.background(ctx, load{name: "u1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants), insist: true})
+		wait := w.background(ctx, load{
+			name: "u1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
+			insist: true,
+		})
 		if err := pause(ctx, w.scale.window/3); err != nil {
 			return err
 		}
-		said, err := w.refusal(ctx, second, "worker")
+		message, err := w.refusal(ctx, second, "worker")
 		if err != nil {
 			return err
 		}
-		both := said == ""
+		both := message == ""
 		if both {
 			f.info("both serve", 1, "")
 			w.say("both serve")
@@ -190,8 +200,8 @@ func joined(formerJoins bool) func(context.Context, *world, *findings) error {
 			}
 		} else {
 			f.info("refused", 1, "")
-			if !strings.Contains(said, "schema") {
-				f.none("refusals that do not say why", []string{said})
+			if !strings.Contains(message, "schema") {
+				f.none("refusals without the reason", []string{message})
 			}
 		}
 		if err := wait(); err != nil {
@@ -231,7 +241,8 @@ func (w *world) buildFormer(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%w: no history with %s: %w", errSkipped, commit, err)
 	}
 	w.say("building %s", commit)
-	source, packed, bin := filepath.Join(w.dir, "former"), filepath.Join(w.dir, "former.tar"), filepath.Join(w.dir, "sluice-"+commit)
+	source, packed, bin := filepath.Join(w.dir, "former"), filepath.Join(w.dir, "former.tar"),
+		filepath.Join(w.dir, "sluice-"+commit)
 	if err := os.Mkdir(source, 0o700); err != nil {
 		return "", err
 	}

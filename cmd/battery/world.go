@@ -57,10 +57,14 @@ type settings struct {
 	concurrency int               // of a worker
 	defaults    tenant            // of tenants
 	tenants     map[string]tenant // by name
-	routes      map[string]string // further settings of routes, such as "timeout: 60s", or "asynq { queue: x }" to hand off, or "url: x, timeout: 5s" for an upstream of its own; there is always one named default
-	env         []string          // further variables of sluice processes, NAME=value; they outrank the configuration file
-	redisEnv    []string          // the same of redis-server
-	callbacks   string            // prefixes of the callback URLs that may be called, separated by spaces
+	// routes has further settings of routes, such as "timeout: 60s", "asynq { queue: x }" to hand
+	// off, or "url: x, timeout: 5s" for an upstream of its own. There is always one named default.
+	routes map[string]string
+	// env has further variables of sluice processes, NAME=value; they outrank the configuration
+	// file.
+	env       []string
+	redisEnv  []string // the same of redis-server
+	callbacks string   // prefixes of the callback URLs that may be called, separated by spaces
 }
 
 // tenant is the policy of a tenant in the configuration.
@@ -74,7 +78,7 @@ func (t tenant) yaml() string {
 	return fmt.Sprintf("{ rate: %s, capacity: %d, concurrency: %d }", t.rate, t.capacity, t.concurrency)
 }
 
-// retries is what routes have unless a check says otherwise.
+// retries are the retries of routes, unless a check sets others.
 const retries = "timeout: 10s, retry: { max_attempts: 20, min_backoff: 100ms, max_backoff: 400ms }"
 
 func (s settings) withDefaults() settings {
@@ -96,7 +100,10 @@ func (s settings) withDefaults() settings {
 }
 
 func (t tenant) over(below tenant) tenant {
-	return tenant{rate: or(t.rate, below.rate), capacity: or(t.capacity, below.capacity), concurrency: or(t.concurrency, below.concurrency)}
+	return tenant{
+		rate: or(t.rate, below.rate), capacity: or(t.capacity, below.capacity),
+		concurrency: or(t.concurrency, below.concurrency),
+	}
 }
 
 func or[T comparable](v, otherwise T) T {
@@ -128,7 +135,10 @@ func newWorld(w world) (*world, error) {
 	}
 	w.ledger = newLedger()
 	w.started = map[string]int{}
-	w.web = &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true}}
+	w.web = &http.Client{
+		Timeout:   15 * time.Second,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true},
+	}
 	if w.sink, err = newSink(w.ledger); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(w.dir))
 	}
@@ -170,7 +180,8 @@ func (w *world) socket() string { return filepath.Join(w.dir, "redis.sock") }
 // startRedis starts the world's Redis, again on the data it had after a kill, and returns when it
 // answers.
 func (w *world) startRedis(ctx context.Context) error {
-	args := append(slices.Clone(w.settings.redisEnv), "redis-server", "--port", "0", "--unixsocket", w.socket(), "--dir", w.dir,
+	args := append(slices.Clone(w.settings.redisEnv), "redis-server", "--port", "0", "--unixsocket",
+		w.socket(), "--dir", w.dir,
 		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction")
 	p, err := w.nursery.start(w.dir, "redis", nil, "env", args...)
 	if err != nil {
@@ -239,7 +250,8 @@ func (w *world) launch(roles string) (*sluice, error) {
 		return nil, err
 	}
 	addresses := make(chan [2]string, 4)
-	args := append(slices.Clone(w.settings.env), w.bin, "serve", "--config", config, "--roles", roles, "--admin", "127.0.0.1:0", "--api", or(w.api, "127.0.0.1:0"))
+	args := append(slices.Clone(w.settings.env), w.bin, "serve", "--config", config, "--roles", roles,
+		"--admin", "127.0.0.1:0", "--api", or(w.api, "127.0.0.1:0"))
 	p, err := w.nursery.start(w.dir, name, listening(addresses), "env", args...)
 	if err != nil {
 		return nil, err
@@ -263,7 +275,7 @@ func (w *world) launch(roles string) (*sluice, error) {
 	return s, nil
 }
 
-// ready waits until the process says that it is.
+// ready waits until the process reports that it is ready.
 func (w *world) ready(ctx context.Context, s *sluice) error {
 	return until(ctx, s.name+" is ready", 5*time.Millisecond, func() (bool, error) {
 		if !s.alive() {
@@ -329,7 +341,7 @@ func (w *world) living(role string) []*sluice {
 }
 
 // crash kills a worker and notes what was leased at that instant. The process is stopped first, so
-// that it settles nothing between the look and the kill; what it had sent is given a moment to be
+// that it settles nothing between the reading and the kill. What it had sent gets a moment to be
 // executed.
 func (w *world) crash(ctx context.Context, s *sluice) (crash, error) {
 	w.lateness(ctx, s)

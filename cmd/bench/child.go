@@ -56,9 +56,9 @@ func spawn(cmd *exec.Cmd, dir, name string) (*child, error) {
 	return c, nil
 }
 
-// says waits until a line of the child's output matches, and returns the matches of the groups of
-// the expression.
-func (c *child) says(ctx context.Context, line *regexp.Regexp) ([]string, error) {
+// awaitLine waits until a line of the child's output matches, and returns the matches of the groups
+// of the expression.
+func (c *child) awaitLine(ctx context.Context, line *regexp.Regexp) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
@@ -147,12 +147,14 @@ var redisReady = regexp.MustCompile(`[Rr]eady to accept connections`)
 // its socket. Its data is in dir.
 func startRedis(ctx context.Context, dir string) (*child, string, error) {
 	socket := filepath.Join(dir, "redis.sock")
-	c, err := spawn(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
-		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0", "--maxmemory-policy", "noeviction"), dir, "redis")
+	c, err := spawn(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--unixsocketperm",
+		"700", "--dir", dir,
+		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage",
+		"0", "--maxmemory-policy", "noeviction"), dir, "redis")
 	if err != nil {
 		return nil, "", err
 	}
-	if _, err := c.says(ctx, redisReady); err != nil {
+	if _, err := c.awaitLine(ctx, redisReady); err != nil {
 		c.end()
 		return nil, "", err
 	}

@@ -12,18 +12,20 @@ import (
 
 func TestChildTalksAndEnds(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	c, err := spawn(exec.Command("sh", "-c", `echo "ready one"; read line; echo "got $line"; exec sleep 1000`), t.TempDir(), "talker")
+	c, err := spawn(exec.Command("sh", "-c",
+		`echo "ready one"; read line; echo "got $line"; exec sleep 1000`), t.TempDir(), "talker")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.end()
-	if said, err := c.says(t.Context(), regexp.MustCompile(`(?m)^ready (\w+)$`)); err != nil || said[0] != "one" {
+	if said, err := c.awaitLine(t.Context(), regexp.MustCompile(`(?m)^ready (\w+)$`)); err != nil ||
+		said[0] != "one" {
 		t.Fatalf("%q %v", said, err)
 	}
 	if _, err := c.stdin.Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.says(t.Context(), regexp.MustCompile(`(?m)^got go$`)); err != nil {
+	if _, err := c.awaitLine(t.Context(), regexp.MustCompile(`(?m)^got go$`)); err != nil {
 		t.Fatal(err)
 	}
 	c.end()
@@ -41,13 +43,14 @@ func TestChildThatFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.says(t.Context(), redisReady); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, err := c.awaitLine(t.Context(), redisReady); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Error(err)
 	}
-	if said, err := c.says(t.Context(), regexp.MustCompile(`no such (\w+)`)); err != nil || said[0] != "file" {
+	if said, err := c.awaitLine(t.Context(), regexp.MustCompile(`no such (\w+)`)); err != nil || said[0] != "file" {
 		t.Errorf("what it said before its end: %q %v", said, err)
 	}
-	if err := complete(t.Context(), exec.Command("sh", "-c", "echo broken; exit 1"), t.TempDir(), "failing"); err == nil || !strings.Contains(err.Error(), "broken") {
+	if err := complete(t.Context(), exec.Command("sh", "-c", "echo broken; exit 1"), t.TempDir(),
+		"failing"); err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Error(err)
 	}
 	if err := complete(t.Context(), exec.Command("true"), t.TempDir(), "true"); err != nil {

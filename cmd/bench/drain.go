@@ -54,13 +54,17 @@ func (c *counter) perSecond(ctx context.Context, start time.Time, n int) (float6
 }
 
 // measured is perSecond, and reports the cost of the jobs.
-func (c *counter) measured(ctx context.Context, b *bench, name string, server *redisServer, n int) (float64, error) {
+func (c *counter) measured(
+	ctx context.Context, b *bench, name string, server *redisServer, n int,
+) (float64, error) {
 	scripts, spent, used, start := server.scripts(ctx), server.cpu(), spentHere(), time.Now()
 	figure, err := c.perSecond(ctx, start, n)
 	took, jobs := time.Since(start), float64(n)
 	spent, used = server.cpu()-spent, spentHere()-used
-	b.progress("%s: %.0f jobs/s, %.1f jobs a script call, processor time a job %.1f µs in Redis and %.1f µs here, Redis busy %.0f %% of the time",
-		name, figure, jobs/(server.scripts(ctx)-scripts), micros(spent)/jobs, micros(used)/jobs, 100*spent.Seconds()/took.Seconds())
+	b.progress("%s: %.0f jobs/s, %.1f jobs a script call, processor time a job %.1f µs in Redis and %.1f "+
+		"µs here, Redis busy %.0f %% of the time",
+		name, figure, jobs/(server.scripts(ctx)-scripts), micros(spent)/jobs, micros(used)/jobs,
+		100*spent.Seconds()/took.Seconds())
 	return figure, err
 }
 
@@ -79,7 +83,8 @@ func drainSluice(ctx context.Context, b *bench, tenants, n int) (float64, error)
 	}
 	handled := newCounter(n)
 	cfg := worker.Config{
-		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled, Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handled,
+		Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
 	}
 	return s.whileWorking(ctx, cfg, func() (float64, error) {
 		stop, err := b.profile(fmt.Sprintf("drain-%d-tenants", tenants))
@@ -98,7 +103,9 @@ func spentHere() time.Duration {
 }
 
 // whileWorking runs a worker during the measurement.
-func (s *store) whileWorking(ctx context.Context, cfg worker.Config, measure func() (float64, error)) (float64, error) {
+func (s *store) whileWorking(
+	ctx context.Context, cfg worker.Config, measure func() (float64, error),
+) (float64, error) {
 	w, err := worker.New(s.Queue, cfg)
 	if err != nil {
 		return 0, err
@@ -135,7 +142,8 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 					filled <- nil
 					return
 				}
-				_, err := client.EnqueueContext(ctx, asynq.NewTask("order.create", payload), asynq.Queue("q"+strconv.FormatInt(i%int64(queues), 10)), asynq.MaxRetry(4))
+				_, err := client.EnqueueContext(ctx, asynq.NewTask("order.create", payload),
+					asynq.Queue("q"+strconv.FormatInt(i%int64(queues), 10)), asynq.MaxRetry(4))
 				if err != nil {
 					filled <- err
 					return
@@ -155,7 +163,9 @@ func drainAsynq(ctx context.Context, b *bench, queues, n int) (float64, error) {
 		weights["q"+strconv.Itoa(i)] = 1
 	}
 	handled := newCounter(n)
-	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: asynqConcurrency, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{}})
+	worker := asynq.NewServerFromRedisClient(rdb, asynq.Config{
+		Concurrency: asynqConcurrency, Queues: weights, LogLevel: asynq.FatalLevel, Logger: silence{},
+	})
 	if err := worker.Start(handled); err != nil {
 		return 0, err
 	}
@@ -199,7 +209,9 @@ func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
 		}{
 			{"sluice, 1 tenant", &r.One, func() (float64, error) { return drainSluice(ctx, b, 1, drainJobs) }, false},
 			{"asynq, 1 queue", &r.Asynq, func() (float64, error) { return drainAsynq(ctx, b, 1, 40_000) }, false},
-			{"sluice, 10,000 tenants", &r.Many, func() (float64, error) { return drainSluice(ctx, b, manyTenants, drainJobs/2) }, false},
+			{"sluice, 10,000 tenants", &r.Many, func() (float64, error) {
+				return drainSluice(ctx, b, manyTenants, drainJobs/2)
+			}, false},
 			{"asynq, 10 queues", &r.Ten, func() (float64, error) { return drainAsynq(ctx, b, 10, 40_000) }, true},
 			{"asynq, 100 queues", &r.Cent, func() (float64, error) { return drainAsynq(ctx, b, 100, 10_000) }, true},
 			{"asynq, 1,000 queues", &r.Kilo, func() (float64, error) { return drainAsynq(ctx, b, 1000, 2_000) }, true},
@@ -215,11 +227,13 @@ func measureDrain(ctx context.Context, b *bench) ([]drainRun, error) {
 		}
 		runs = append(runs, r)
 	}
-	lines := []string{fmt.Sprintf("%-8s %12s %14s %12s   no-op jobs/s", "drain", "sluice", "10,000 tenants", "asynq")}
+	lines := []string{fmt.Sprintf("%-8s %12s %14s %12s   no-op jobs/s", "drain", "sluice", "10,000 tenants",
+		"asynq")}
 	for i, r := range runs {
 		lines = append(lines, fmt.Sprintf("run %-4d %12.0f %14.0f %12.0f", i+1, r.One, r.Many, r.Asynq))
 	}
-	lines = append(lines, fmt.Sprintf("asynq with 10, 100, 1,000 queues: %.0f, %.0f, %.0f", runs[0].Ten, runs[0].Cent, runs[0].Kilo))
+	lines = append(lines, fmt.Sprintf("asynq with 10, 100, 1,000 queues: %.0f, %.0f, %.0f", runs[0].Ten,
+		runs[0].Cent, runs[0].Kilo))
 	b.detail("P3", lines, runs)
 	return runs, nil
 }

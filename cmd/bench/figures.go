@@ -17,23 +17,42 @@ import (
 // all lists the figures; docs/development/measurements.md says how to read them.
 func all() []figure {
 	figures := []figure{
-		{id: "P1", what: "intake: durable submits over HTTP ÷ chi + asynq.Enqueue with the same decoding, rules and headers", unit: "ratio", target: 1.2, measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice.PerSecond / r.Asynq.PerSecond })},
-		{id: "P2", what: "the same ÷ chi doing that work without Redis", unit: "ratio", target: 0.5, measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice.PerSecond / r.Chi.PerSecond })},
-		{id: "P3", what: "drain of no-op Go handlers, jobs/s ÷ asynq server", unit: "ratio", target: 5, measure: drainRatio(func(r drainRun) float64 { return r.One / r.Asynq })},
-		{id: "P4-one", what: "drain with 10,000 busy tenants ÷ with one", unit: "ratio", target: 0.5, measure: drainRatio(func(r drainRun) float64 { return r.Many / r.One })},
-		{id: "P4-asynq", what: "drain with 10,000 busy tenants ÷ asynq with one queue", unit: "ratio", target: 2.5, measure: drainRatio(func(r drainRun) float64 { return r.Many / r.Asynq })},
-		{id: "P5", what: "Redis commands a second with 100,000 idle tenants and one worker, those inside scripts too", unit: "commands/s", target: 50, atMost: true, measure: idleCommands},
-		{id: "P8", what: "memory in Redis per queued job beyond a 110-byte payload", unit: "bytes", target: 350, atMost: true, measure: memoryPerJob("")},
-		{id: "P8-key", what: "the same with an idempotency key", unit: "bytes", target: 580, atMost: true, measure: memoryPerJob("key-")},
-		{id: "P9-p50", what: "submit → handler start on an idle flow, the median", unit: "ms", target: 2, atMost: true, measure: startQuantile(0.5)},
-		{id: "P9-p99", what: "the same, the 99th percentile", unit: "ms", target: 10, atMost: true, measure: startQuantile(0.99)},
-		{id: "P10", what: "a rate change obeyed by the backlog without a burst, from the PATCH's answer; the worst of eleven changes counts", unit: "ms", target: 100, atMost: true, worst: true, measure: measureRetunes},
-		{id: "P11-admit", what: "admissions at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(admitOne)},
-		{id: "P11-tick", what: "tick and settle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(tickOne)},
-		{id: "P11-status", what: "status of a job in the middle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85, measure: depthRatio(statusOne)},
-		{id: "P12", what: "HTTP push from the queue to its settling, jobs/s ÷ a bare Go client posting to the same sink", unit: "ratio", target: 0.4, measure: measurePush},
+		{id: "P1", what: "intake: durable submits over HTTP ÷ chi + asynq.Enqueue with the same decoding, " +
+			"rules and headers", unit: "ratio", target: 1.2, measure: intakeRatio(func(r intakeRun) float64 {
+			return r.Sluice.PerSecond / r.Asynq.PerSecond
+		})},
+		{id: "P2", what: "the same ÷ chi doing that work without Redis", unit: "ratio", target: 0.5,
+			measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice.PerSecond / r.Chi.PerSecond })},
+		{id: "P3", what: "drain of no-op Go handlers, jobs/s ÷ asynq server", unit: "ratio", target: 5,
+			measure: drainRatio(func(r drainRun) float64 { return r.One / r.Asynq })},
+		{id: "P4-one", what: "drain with 10,000 busy tenants ÷ with one", unit: "ratio", target: 0.5,
+			measure: drainRatio(func(r drainRun) float64 { return r.Many / r.One })},
+		{id: "P4-asynq", what: "drain with 10,000 busy tenants ÷ asynq with one queue", unit: "ratio",
+			target: 2.5, measure: drainRatio(func(r drainRun) float64 { return r.Many / r.Asynq })},
+		{id: "P5", what: "Redis commands a second with 100,000 idle tenants and one worker, those inside " +
+			"scripts too", unit: "commands/s", target: 50, atMost: true, measure: idleCommands},
+		{id: "P8", what: "memory in Redis per queued job beyond a 110-byte payload", unit: "bytes",
+			target: 350, atMost: true, measure: memoryPerJob("")},
+		{id: "P8-key", what: "the same with an idempotency key", unit: "bytes", target: 580, atMost: true,
+			measure: memoryPerJob("key-")},
+		{id: "P9-p50", what: "submit → handler start on an idle flow, the median", unit: "ms", target: 2,
+			atMost: true, measure: startQuantile(0.5)},
+		{id: "P9-p99", what: "the same, the 99th percentile", unit: "ms", target: 10, atMost: true,
+			measure: startQuantile(0.99)},
+		{id: "P10", what: "a rate change obeyed by the backlog without a burst, from the PATCH's answer; " +
+			"the worst of eleven changes counts", unit: "ms", target: 100, atMost: true, worst: true,
+			measure: measureRetunes},
+		{id: "P11-admit", what: "admissions at depth 1,000,000 ÷ at depth 1,000", unit: "ratio", target: 0.85,
+			measure: depthRatio(admitOne)},
+		{id: "P11-tick", what: "tick and settle at depth 1,000,000 ÷ at depth 1,000", unit: "ratio",
+			target: 0.85, measure: depthRatio(tickOne)},
+		{id: "P11-status", what: "status of a job in the middle at depth 1,000,000 ÷ at depth 1,000",
+			unit: "ratio", target: 0.85, measure: depthRatio(statusOne)},
+		{id: "P12", what: "HTTP push from the queue to its settling, jobs/s ÷ a bare Go client posting to " +
+			"the same sink", unit: "ratio", target: 0.4, measure: measurePush},
 	}
-	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), scaleFigures(), simulatorFigures())
+	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), scaleFigures(),
+		simulatorFigures())
 }
 
 const (
@@ -90,7 +109,10 @@ func (s *store) close() {
 }
 
 func submission(tenant, key string) queue.Submission {
-	return queue.Submission{Tenant: tenant, Route: route, Type: "order.create", Payload: payload, MaxAttempts: attempts, IdempotencyKey: key}
+	return queue.Submission{
+		Tenant: tenant, Route: route, Type: "order.create", Payload: payload, MaxAttempts: attempts,
+		IdempotencyKey: key,
+	}
 }
 
 // fill admits n jobs of the tenant, each with an idempotency key when a prefix is given.
@@ -145,7 +167,8 @@ func (s *store) memory(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	total, err := strconv.ParseFloat(fields["used_memory"], 64)
-	for _, buffers := range []string{"mem_clients_normal", "mem_aof_buffer"} { // of connections and of the file: they come and go
+	// Of connections and of the file: they come and go.
+	for _, buffers := range []string{"mem_clients_normal", "mem_aof_buffer"} {
 		if n, err := strconv.ParseFloat(fields[buffers], 64); err == nil {
 			total -= n
 		}
@@ -214,7 +237,9 @@ func idleCommands(ctx context.Context, b *bench) ([]float64, error) {
 		return nil, err
 	}
 	defer sink.close()
-	w, err := worker.New(s.Queue, worker.Config{Routes: map[string]worker.Route{route: {URL: sink.url}}, Logger: slog.New(slog.DiscardHandler)})
+	w, err := worker.New(s.Queue, worker.Config{
+		Routes: map[string]worker.Route{route: {URL: sink.url}}, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +298,9 @@ func statusOne(ctx context.Context, s *store, _ *queue.Consumer, tenant, middle 
 
 // tickOne leases up to 20 jobs and settles them as released, so that the depth stays.
 func tickOne(ctx context.Context, s *store, c *queue.Consumer, _, _ string) error {
-	t, err := c.Tick(ctx, queue.TickOptions{Max: 20, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second})
+	t, err := c.Tick(ctx, queue.TickOptions{
+		Max: 20, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second,
+	})
 	if err != nil || len(t.Leases) == 0 {
 		return err
 	}

@@ -51,7 +51,7 @@ func (f floor) pace(ctx context.Context) (late lateRun, err error) {
 		return late, err
 	}
 	defer c.end()
-	if _, err := c.says(ctx, floorReady); err != nil {
+	if _, err := c.awaitLine(ctx, floorReady); err != nil {
 		return late, err
 	}
 	if _, err := fmt.Fprintln(c.stdin, "go"); err != nil {
@@ -60,7 +60,7 @@ func (f floor) pace(ctx context.Context) (late lateRun, err error) {
 	if err := pass(ctx, time.Duration(f.Jobs)*f.Interval); err != nil {
 		return late, err
 	}
-	done, err := c.says(ctx, floorDone)
+	done, err := c.awaitLine(ctx, floorDone)
 	if err != nil {
 		return late, err
 	}
@@ -101,8 +101,8 @@ func runFloor(orders string) error {
 	case err := <-failed:
 		return err
 	default:
-		said, err := json.Marshal(lateOf(late))
-		fmt.Printf("done %s\n", said)
+		text, err := json.Marshal(lateOf(late))
+		fmt.Printf("done %s\n", text)
 		return err
 	}
 }

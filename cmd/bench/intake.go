@@ -96,11 +96,15 @@ func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
 		}
 		runs = append(runs, r)
 	}
-	lines := []string{fmt.Sprintf("%-8s %-25s %-25s %-25s %-25s   %d connections; processor time a request in server + Redis + client", "intake", "sluice", "chi + asynq", "floor", "chi alone", intakeConnections)}
+	lines := []string{fmt.Sprintf("%-8s %-25s %-25s %-25s %-25s   %d connections; "+
+		"processor time a request in server + Redis + client", "intake", "sluice", "chi + asynq", "floor",
+		"chi alone", intakeConnections)}
 	for i, r := range runs {
-		lines = append(lines, fmt.Sprintf("run %-4d %-25v %-25v %-25v %-25v", i+1, r.Sluice, r.Asynq, r.Floor, r.Chi))
+		lines = append(lines, fmt.Sprintf("run %-4d %-25v %-25v %-25v %-25v", i+1, r.Sluice, r.Asynq, r.Floor,
+			r.Chi))
 	}
-	lines = append(lines, "floor: chi and a bare pipeline, of a string and a member of a sorted set for each job, without a bound, a rate or a script: no queue in Redis takes less")
+	lines = append(lines, "floor: chi and a bare pipeline, of a string and a member of a sorted set for "+
+		"each job, without a bound, a rate or a script: no queue in Redis takes less")
 	b.detail("P1", lines, runs)
 	return runs, nil
 }
@@ -182,15 +186,18 @@ func (p *intake) start(ctx context.Context) error {
 		return err
 	}
 	config := filepath.Join(p.dir, "sluice.yaml")
-	text := fmt.Sprintf("redis: { url: %q }\napi: { listen: \"127.0.0.1:0\" }\nadmin: { listen: \"127.0.0.1:0\", profiles: true }\n"+
-		"routes: { default: { url: \"http://127.0.0.1:9/\" } }\ntenants: { defaults: { rate: 1/s, capacity: 100000000 } }\n", p.store.url())
+	text := fmt.Sprintf("redis: { url: %q }\napi: { listen: \"127.0.0.1:0\" }\n"+
+		"admin: { listen: \"127.0.0.1:0\", profiles: true }\n"+
+		"routes: { default: { url: \"http://127.0.0.1:9/\" } }\n"+
+		"tenants: { defaults: { rate: 1/s, capacity: 100000000 } }\n", p.store.url())
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
-	if p.child, err = spawn(exec.Command(binary, "serve", "--config", config, "--roles", "api"), p.dir, "intake"); err != nil {
+	if p.child, err = spawn(exec.Command(binary, "serve", "--config", config, "--roles", "api"), p.dir,
+		"intake"); err != nil {
 		return err
 	}
-	found, err := p.says(ctx, readyLine)
+	found, err := p.awaitLine(ctx, readyLine)
 	if err != nil {
 		return err
 	}

@@ -33,9 +33,11 @@ const lateTarget = 0.5
 func latenessFigures() []figure {
 	const many = "20,000 flows at 1/s in one process: "
 	return []figure{
-		{id: "P7-one", what: "one flow at 5,000/s: lateness of handlers against the ideal grid, p99", unit: "ms", target: lateTarget, atMost: true,
+		{id: "P7-one", what: "one flow at 5,000/s: lateness of handlers against the ideal grid, p99",
+			unit: "ms", target: lateTarget, atMost: true,
 			measure: late(oneFlow, func(l lateRun) float64 { return l.P99 })},
-		{id: "P7-many", what: many + "lateness, p99", unit: "ms", target: 20, atMost: true, measure: late(manyFlows, func(l lateRun) float64 { return l.P99 })},
+		{id: "P7-many", what: many + "lateness, p99", unit: "ms", target: 20, atMost: true,
+			measure: late(manyFlows, func(l lateRun) float64 { return l.P99 })},
 		{id: "P7-many-rate", what: many + "the slowest flow's rate ÷ the one set", unit: "ratio", target: 0.995,
 			measure: late(manyFlows, func(l lateRun) float64 { return l.Slowest })},
 	}
@@ -56,7 +58,10 @@ type crowd struct {
 
 var (
 	oneFlow   = crowd{id: "P7-one", flows: 1, rate: "5000/s", jobs: 25_000, most: time.Minute}
-	manyFlows = crowd{id: "P7-many", flows: 20_000, rate: "1/s", jobs: 16, lead: 10 * time.Second, window: 8 * time.Second, most: 2 * time.Minute}
+	manyFlows = crowd{
+		id: "P7-many", flows: 20_000, rate: "1/s", jobs: 16, lead: 10 * time.Second, window: 8 * time.Second,
+		most: 2 * time.Minute,
+	}
 )
 
 // lateRun is the result of one run. Durations are milliseconds.
@@ -213,7 +218,8 @@ func (c crowd) run(ctx context.Context, progress func(format string, args ...any
 	worker.ReserveProcessor()
 	worker.ShortenTurns()
 	w, err := worker.New(s.Queue, worker.Config{
-		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handler, Concurrency: 8192, Logger: slog.New(slog.DiscardHandler),
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handler, Concurrency: 8192,
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return seen{}, err
@@ -267,7 +273,9 @@ func (c crowd) run(ctx context.Context, progress func(format string, args ...any
 		return seen{}, err
 	}
 	starts := book[:min(len(book), int(noted.Load()))]
-	return seen{slices.DeleteFunc(starts, func(s start) bool { return s.at < from || s.at > until }), from, until}, nil
+	return seen{slices.DeleteFunc(starts, func(s start) bool {
+		return s.at < from || s.at > until
+	}), from, until}, nil
 }
 
 func (c crowd) tenant(flow int) string { return c.id + strconv.Itoa(flow) }
@@ -324,8 +332,9 @@ func (s seen) judge(r shaper.Rate, flows int) lateRun {
 func lateOf(lateness []time.Duration) lateRun {
 	slices.Sort(lateness)
 	run := lateRun{
-		Count: len(lateness), P50: precise(quantile(lateness, 0.5)), P99: precise(quantile(lateness, 0.99)), P999: precise(quantile(lateness, 0.999)),
-		Max: precise(quantile(lateness, 1)),
+		Count: len(lateness), P50: precise(quantile(lateness, 0.5)), P99: precise(quantile(lateness, 0.99)),
+		P999: precise(quantile(lateness, 0.999)),
+		Max:  precise(quantile(lateness, 1)),
 	}
 	for _, l := range lateness {
 		run.Histogram.add(l)
@@ -350,7 +359,8 @@ func (c crowd) table(runs []lateRun) []string {
 			r.What, r.Run, r.Count, r.P50, r.P99, r.P999, r.Max, slowest, r.Stalls, r.Longest))
 	}
 	if floors > 0 {
-		lines = append(lines, fmt.Sprintf("the floor itself reached the target in %d of %d runs; a miss of the floor is caused by the machine", kept, floors))
+		lines = append(lines, fmt.Sprintf("the floor itself reached the target in %d of %d runs; "+
+			"a miss of the floor is caused by the machine", kept, floors))
 	}
 	return lines
 }

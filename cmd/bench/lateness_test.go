@@ -29,13 +29,14 @@ func TestJudgeStarts(t *testing.T) {
 	}
 }
 
-// A flow of which nothing is seen has not kept its rate, and what should have started by the end is
-// late.
+// A flow without starts has not kept its rate. What should have started by the end is late.
 func TestJudgeStartsOfAbsentFlows(t *testing.T) {
-	if r := (seen{starts: []start{{flow: 1}, {flow: 1, at: time.Second, stamp: time.Second}}, until: 4 * time.Second}).judge(parse("1/s"), 2); r.Slowest != 0 || r.Max != 4000 || r.Count != 2 {
+	if r := (seen{starts: []start{{flow: 1}, {flow: 1, at: time.Second, stamp: time.Second}},
+		until: 4 * time.Second}).judge(parse("1/s"), 2); r.Slowest != 0 || r.Max != 4000 || r.Count != 2 {
 		t.Errorf("%+v", r)
 	}
-	if r := (seen{from: time.Second, until: 2500 * time.Millisecond}).judge(parse("1/s"), 1); r.Slowest != 0 || r.Count != 0 || r.Max != 1500 || r.P50 != 1500 {
+	if r := (seen{from: time.Second, until: 2500 * time.Millisecond}).
+		judge(parse("1/s"), 1); r.Slowest != 0 || r.Count != 0 || r.Max != 1500 || r.P50 != 1500 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -43,7 +44,10 @@ func TestJudgeStartsOfAbsentFlows(t *testing.T) {
 // Handlers of one flow may start in another order than that of their stamps.
 func TestJudgeStartsInAnyOrder(t *testing.T) {
 	const ms = time.Millisecond
-	r := seen{starts: []start{{stamp: ms, at: 1100 * time.Microsecond}, {stamp: 0, at: 1200 * time.Microsecond}, {stamp: 2 * ms, at: 2 * ms}}}.judge(parse("1000/s"), 1)
+	r := seen{starts: []start{
+		{stamp: ms, at: 1100 * time.Microsecond}, {stamp: 0, at: 1200 * time.Microsecond},
+		{stamp: 2 * ms, at: 2 * ms},
+	}}.judge(parse("1000/s"), 1)
 	if r.Max != 1.1 || r.Count != 3 {
 		t.Errorf("%+v", r)
 	}
@@ -51,7 +55,9 @@ func TestJudgeStartsInAnyOrder(t *testing.T) {
 
 func TestHistogram(t *testing.T) {
 	var h histogram
-	for _, late := range []time.Duration{-time.Second, 0, 10 * time.Microsecond, 11 * time.Microsecond, time.Millisecond + 1, time.Hour} {
+	for _, late := range []time.Duration{
+		-time.Second, 0, 10 * time.Microsecond, 11 * time.Microsecond, time.Millisecond + 1, time.Hour,
+	} {
 		h.add(late)
 	}
 	if h[0] != 4 || h[20] != 1 || h[len(h)-1] != 1 {

@@ -30,10 +30,13 @@ type load struct {
 type answered struct{ all, measured int64 }
 
 // run sends requests for the duration after a warm-up.
-func (l load) run(ctx context.Context, warm, measured time.Duration) (n answered, took time.Duration, err error) {
+func (l load) run(
+	ctx context.Context, warm, measured time.Duration,
+) (n answered, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, warm+measured+10*time.Second)
 	defer cancel()
-	request := []byte(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s", l.path, l.addr, len(l.body), l.header, l.body))
+	request := []byte(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"+
+		"Content-Length: %d\r\n%s\r\n%s", l.path, l.addr, len(l.body), l.header, l.body))
 	var answered atomic.Int64
 	var stop atomic.Bool
 	var clients sync.WaitGroup

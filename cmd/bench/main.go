@@ -96,7 +96,8 @@ func main() {
 	}
 	list := flag.Bool("list", false, "list the figures and end")
 	runs := flag.Int("runs", 5, "interleaved runs of each figure; the median counts")
-	profiles := flag.String("profile", "", "write processor profiles of the intake (P1) and of the drain (P3, P4) to this directory")
+	profiles := flag.String("profile", "",
+		"write processor profiles of the intake (P1) and of the drain (P3, P4) to this directory")
 	file := flag.String("json", "", "write the results to this file as JSON")
 	plots := flag.String("plot", "", "draw pictures of the figures that have one into this directory, as SVG")
 	flag.Usage = func() {
@@ -202,7 +203,8 @@ func run(ctx context.Context, figures []figure, b *bench) (results map[string]re
 			fmt.Printf("%s\n\n", strings.Join(t.lines, "\n"))
 		}
 	}
-	fmt.Printf("%-14s %10s %10s %10s %12s  %-7s %s\n", "figure", "median", "min", "max", "target", "verdict", "what")
+	fmt.Printf("%-14s %10s %10s %10s %12s  %-7s %s\n", "figure", "median", "min", "max", "target", "verdict",
+		"what")
 	for _, f := range figures {
 		r, ok := results[f.id]
 		if !ok {
@@ -223,14 +225,18 @@ func run(ctx context.Context, figures []figure, b *bench) (results map[string]re
 		if f.info {
 			verdict, target = "info", "-"
 		}
-		fmt.Printf("%-14s %10.4g %10.4g %10.4g %12s  %-7s %s (%s)\n", f.id, r.Value, r.Min, r.Max, target, verdict, f.what, f.unit)
+		fmt.Printf("%-14s %10.4g %10.4g %10.4g %12s  %-7s %s (%s)\n", f.id, r.Value, r.Min, r.Max, target,
+			verdict, f.what, f.unit)
 	}
 	return results, failed
 }
 
 func (f figure) judge(samples []float64) result {
 	slices.Sort(samples)
-	r := result{Value: samples[len(samples)/2], Min: samples[0], Max: samples[len(samples)-1], Target: f.target, UpTo: f.upTo, Unit: f.unit}
+	r := result{
+		Value: samples[len(samples)/2], Min: samples[0], Max: samples[len(samples)-1], Target: f.target,
+		UpTo: f.upTo, Unit: f.unit,
+	}
 	switch {
 	case f.worst && f.atMost:
 		r.Value = r.Max

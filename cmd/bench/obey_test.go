@@ -49,7 +49,8 @@ func TestTauOfPaces(t *testing.T) {
 		{"two at once", plain("100/s"), at(0, 10, 10), 10 * time.Millisecond},
 		{"a burst that is allowed", burst, at(0, 0, 0, 10, 20), 0},
 		{"a burst of one more", burst, at(0, 0, 0, 0), 10 * time.Millisecond},
-		{"the stricter of two", paces{{Rate: parse("100/s"), Burst: 1}, {Rate: parse("1/s"), Burst: 2}}, at(0, 10, 20), 980 * time.Millisecond},
+		{"the stricter of two", paces{{Rate: parse("100/s"), Burst: 1}, {Rate: parse("1/s"), Burst: 2}},
+			at(0, 10, 20), 980 * time.Millisecond},
 		{"before and after zero", plain("100/s"), at(-10, -5, 5), 5 * time.Millisecond},
 	} {
 		if got := c.paces.tau(c.departures); got != c.want {

@@ -33,15 +33,24 @@ var (
 // pacingFigures measure how evenly jobs leave.
 func pacingFigures() []figure {
 	return []figure{
-		{id: "P6-gaps", what: "pacing at 200/s through HTTP by two workers: how far the gaps' p1 and p99 are from T", unit: "ms", target: 0.5, atMost: true,
+		{id: "P6-gaps", what: "pacing at 200/s through HTTP by two workers: how far the gaps' p1 and p99 " +
+			"are from T", unit: "ms", target: 0.5, atMost: true,
 			measure: paced(twoWorkers, func(s spacing) float64 { return s.Deviates })},
-		{id: "P6-tau-p999", what: "the same: τ*, p99.9", unit: "ms", target: 2, atMost: true, measure: paced(twoWorkers, func(s spacing) float64 { return s.Tau999 })},
-		{id: "P6-tau-max", what: "the same: τ*, the greatest", unit: "ms", target: 6, atMost: true, measure: paced(twoWorkers, tauMax)},
-		{id: "P6-rate", what: "the same: rate reached ÷ set", unit: "ratio", target: 0.999, upTo: 1.001, measure: paced(twoWorkers, rateReached)},
-		{id: "P6-fleet-tau", what: "the same while workers join and leave, 1 → 4 → 1: τ*, the greatest", unit: "ms", target: 6, atMost: true, measure: paced(coming, tauMax)},
-		{id: "P6-fleet-rate", what: "the same: rate reached ÷ set", unit: "ratio", target: 0.999, upTo: 1.001, measure: paced(coming, rateReached)},
-		{id: "P6-gc-tau", what: "the same with the workers' garbage collector at work all the time (GOGC=10): τ*, the greatest", unit: "ms", target: 6, atMost: true, measure: paced(collecting, tauMax)},
-		{id: "P6-gc-rate", what: "the same: rate reached ÷ set", unit: "ratio", target: 0.999, upTo: 1.001, measure: paced(collecting, rateReached)},
+		{id: "P6-tau-p999", what: "the same: τ*, p99.9", unit: "ms", target: 2, atMost: true,
+			measure: paced(twoWorkers, func(s spacing) float64 { return s.Tau999 })},
+		{id: "P6-tau-max", what: "the same: τ*, the greatest", unit: "ms", target: 6, atMost: true,
+			measure: paced(twoWorkers, tauMax)},
+		{id: "P6-rate", what: "the same: rate reached ÷ set", unit: "ratio", target: 0.999, upTo: 1.001,
+			measure: paced(twoWorkers, rateReached)},
+		{id: "P6-fleet-tau", what: "the same while workers join and leave, 1 → 4 → 1: τ*, the greatest",
+			unit: "ms", target: 6, atMost: true, measure: paced(coming, tauMax)},
+		{id: "P6-fleet-rate", what: "the same: rate reached ÷ set", unit: "ratio", target: 0.999, upTo: 1.001,
+			measure: paced(coming, rateReached)},
+		{id: "P6-gc-tau", what: "the same with the workers' garbage collector at work all the time " +
+			"(GOGC=10): τ*, the greatest", unit: "ms", target: 6, atMost: true,
+			measure: paced(collecting, tauMax)},
+		{id: "P6-gc-rate", what: "the same: rate reached ÷ set", unit: "ratio", target: 0.999, upTo: 1.001,
+			measure: paced(collecting, rateReached)},
 	}
 }
 
@@ -126,13 +135,17 @@ func (c circumstance) measure(ctx context.Context, b *bench) ([]pacedRun, error)
 			}
 			beside <- c.during(ctx, p)
 		}()
-		_, err = floor{URL: sink.url + "/floor", Jobs: c.floor, Interval: r.Period / time.Duration(r.Limit)}.pace(ctx)
+		_, err = floor{URL: sink.url + "/floor", Jobs: c.floor,
+			Interval: r.Period / time.Duration(r.Limit)}.pace(ctx)
 		err = errors.Join(err, <-beside)
 		seen, failed := watch()
 		if err := errors.Join(err, failed); err != nil {
 			return nil, err
 		}
-		runs = append(runs, mine, pacedRun{Run: i + 1, What: "floor", spacing: space(r, sink.take("/floor")), Stalls: seen.N, Longest: precise(seen.Longest)})
+		runs = append(runs, mine, pacedRun{
+			Run: i + 1, What: "floor", spacing: space(r, sink.take("/floor")), Stalls: seen.N,
+			Longest: precise(seen.Longest),
+		})
 	}
 	b.detail(c.figure(), c.table(runs), runs)
 	return runs, nil
@@ -163,7 +176,9 @@ func (p *program) warmUp(ctx context.Context, sink *notes) error {
 }
 
 // sluice drains a tenant's jobs, all submitted at once.
-func (c circumstance) sluice(ctx context.Context, p *program, sink *notes, r shaper.Rate, run int) (pacedRun, error) {
+func (c circumstance) sluice(
+	ctx context.Context, p *program, sink *notes, r shaper.Rate, run int,
+) (pacedRun, error) {
 	out := pacedRun{Run: run + 1, What: "sluice"}
 	tenant := fmt.Sprintf("%s-%d", c.id, run)
 	if _, err := p.change(ctx, http.MethodPut, tenant, rate(r.Limit, r.Period.Milliseconds())); err != nil {
@@ -199,10 +214,12 @@ func (c circumstance) sluice(ctx context.Context, p *program, sink *notes, r sha
 
 func (c circumstance) table(runs []pacedRun) []string {
 	lines := []string{fmt.Sprintf("%-9s %-7s %6s %9s %9s %9s %13s %11s %10s %13s %11s %5s",
-		c.id, "run", "n", "gap p1 ms", "p50 ms", "p99 ms", "τ* p99.9 ms", "τ* max ms", "rate", "stalls > 2 ms", "longest ms", "GCs")}
+		c.id, "run", "n", "gap p1 ms", "p50 ms", "p99 ms", "τ* p99.9 ms", "τ* max ms", "rate",
+		"stalls > 2 ms", "longest ms", "GCs")}
 	for _, r := range runs {
 		lines = append(lines, fmt.Sprintf("%-9s %-7d %6d %9.3f %9.3f %9.3f %13.3f %11.3f %10.5f %13d %11.2f %5d",
-			r.What, r.Run, r.Count, r.GapP1, r.GapP50, r.GapP99, r.Tau999, r.TauMax, r.Rate, r.Stalls, r.Longest, r.Collections))
+			r.What, r.Run, r.Count, r.GapP1, r.GapP50, r.GapP99, r.Tau999, r.TauMax, r.Rate, r.Stalls,
+			r.Longest, r.Collections))
 	}
 	return append(lines, floorLine(runs))
 }
@@ -222,7 +239,8 @@ func floorLine(runs []pacedRun) string {
 			tau++
 		}
 	}
-	return fmt.Sprintf("the floor itself reached the target of the gaps in %d of %d runs, those of τ* in %d; a miss of the floor is caused by the machine", gaps, all, tau)
+	return fmt.Sprintf("the floor itself reached the target of the gaps in %d of %d runs, those of τ* in "+
+		"%d; a miss of the floor is caused by the machine", gaps, all, tau)
 }
 
 var collectionsLine = regexp.MustCompile(`(?m)^go_gc_duration_seconds_count (\d+)`)

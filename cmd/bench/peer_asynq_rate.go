@@ -35,7 +35,9 @@ func prepareAsynq(ctx context.Context, r race) (contender, error) {
 	if err != nil {
 		return contender{}, err
 	}
-	orders, err := json.Marshal(asynqOrders{socket, r.url, float64(r.rate.Limit) / r.rate.Period.Seconds(), r.arrivals})
+	orders, err := json.Marshal(asynqOrders{
+		socket, r.url, float64(r.rate.Limit) / r.rate.Period.Seconds(), r.arrivals,
+	})
 	if err != nil {
 		store.end()
 		return contender{}, err
@@ -43,7 +45,7 @@ func prepareAsynq(ctx context.Context, r race) (contender, error) {
 	c, err := self(r.dir, "asynq", asynqChild, orders)
 	end := func() { c.end(); store.end() }
 	if err == nil {
-		_, err = c.says(ctx, asynqReady)
+		_, err = c.awaitLine(ctx, asynqReady)
 	}
 	if err != nil {
 		end()

@@ -31,7 +31,7 @@ type bullmqOrders struct {
 	Arrivals []arrival `json:"arrivals"`
 }
 
-// bullmqReady is what the worker says, with its versions.
+// bullmqReady matches the line of a ready worker, with its versions.
 var bullmqReady = regexp.MustCompile(`(?m)^ready bullmq (\S+) node (\S+)$`)
 
 // prepareBullMQ starts a worker of BullMQ in node with the limiter.
@@ -60,15 +60,16 @@ func prepareBullMQ(most, durationMS int) func(context.Context, race) (contender,
 			end()
 			return contender{}, err
 		}
-		versions, err := c.says(ctx, bullmqReady)
+		versions, err := c.awaitLine(ctx, bullmqReady)
 		if err != nil {
 			end()
 			return contender{}, err
 		}
-		return contender{about: fmt.Sprintf("BullMQ %s, node %s", versions[0], versions[1]), end: end, begin: func(context.Context) error {
-			_, err := fmt.Fprintln(c.stdin, "go")
-			return err
-		}}, nil
+		return contender{about: fmt.Sprintf("BullMQ %s, node %s", versions[0], versions[1]), end: end,
+			begin: func(context.Context) error {
+				_, err := fmt.Fprintln(c.stdin, "go")
+				return err
+			}}, nil
 	}
 }
 

@@ -39,7 +39,7 @@ type peerOrders struct {
 	Socket string `json:"socket"`
 }
 
-// runPeer is the child: it says where it listens and serves until it is ended.
+// runPeer is the child: it prints where it listens, and serves until it is ended.
 func runPeer(orders string) error {
 	var o peerOrders
 	if err := json.Unmarshal([]byte(orders), &o); err != nil {
@@ -73,7 +73,7 @@ func startPeer(ctx context.Context, name, socket string) (*server, error) {
 	p := &server{dir: dir}
 	if p.child, err = self(dir, name, peerChild, orders); err == nil {
 		var found []string
-		if found, err = p.says(ctx, listens); err == nil {
+		if found, err = p.awaitLine(ctx, listens); err == nil {
 			p.addr = found[0]
 			return p, nil
 		}
@@ -114,7 +114,8 @@ func shopIntake(enqueue func(ctx context.Context, id string, s submitted) error)
 		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 256<<10))
 		d.DisallowUnknownFields()
 		var s submitted
-		if err := d.Decode(&s); err != nil || s.Type == "" || len(s.Type) > 128 || len(s.Payload) == 0 || s.DelayMS < 0 || s.Cost < 0 {
+		if err := d.Decode(&s); err != nil || s.Type == "" || len(s.Type) > 128 || len(s.Payload) == 0 ||
+			s.DelayMS < 0 || s.Cost < 0 {
 			http.Error(w, `{"title":"bad request"}`, http.StatusUnprocessableEntity)
 			return
 		}
@@ -150,7 +151,10 @@ func shopIntake(enqueue func(ctx context.Context, id string, s submitted) error)
 		h.Set("Location", "/v1/jobs/"+id.String())
 		h.Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusAccepted)
-		_ = json.NewEncoder(w).Encode(accepted{ID: id.String(), State: "queued", Tenant: "default", Type: s.Type, Position: 1, Created: time.Now()})
+		_ = json.NewEncoder(w).Encode(accepted{
+			ID: id.String(), State: "queued", Tenant: "default", Type: s.Type, Position: 1,
+			Created: time.Now(),
+		})
 	})
 	return r
 }
@@ -163,7 +167,9 @@ func param(name, key string, value int64) httpsfv.Item {
 
 // enqueueWith makes each job an asynq task, one call of its client for one request.
 func enqueueWith(socket string) func(context.Context, string, submitted) error {
-	c := asynq.NewClientFromRedisClient(redis.NewClient(&redis.Options{Network: "unix", Addr: socket, PoolSize: 64}))
+	c := asynq.NewClientFromRedisClient(redis.NewClient(&redis.Options{
+		Network: "unix", Addr: socket, PoolSize: 64,
+	}))
 	return func(ctx context.Context, id string, s submitted) error {
 		_, err := c.EnqueueContext(ctx, asynq.NewTask(s.Type, s.Payload), asynq.TaskID(id), asynq.MaxRetry(4))
 		return err

@@ -42,7 +42,9 @@ func prepareNginx(ctx context.Context, r race) (contender, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}
-	hc := &http.Client{Transport: &http.Transport{DialContext: dial, DisableCompression: true}, Timeout: raceLimit}
+	hc := &http.Client{
+		Transport: &http.Transport{DialContext: dial, DisableCompression: true}, Timeout: raceLimit,
+	}
 	end := func() { c.end(); hc.CloseIdleConnections() }
 	if err := answers(ctx, c, dial); err != nil {
 		end()
@@ -71,7 +73,9 @@ func prepareNginx(ctx context.Context, r race) (contender, error) {
 }
 
 // answers waits until the child can be reached.
-func answers(ctx context.Context, c *child, dial func(ctx context.Context, network, address string) (net.Conn, error)) error {
+func answers(
+	ctx context.Context, c *child, dial func(ctx context.Context, network, address string) (net.Conn, error),
+) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {

@@ -18,7 +18,10 @@ import (
 // peerFigures measure other systems with the same arrivals.
 func peerFigures() []figure {
 	return []figure{{
-		id: "P6-peers", what: "the same arrivals through Sluice (the figure: its greatest τ*), nginx, BullMQ and asynq; see the table", unit: "ms", info: true,
+		id: "P6-peers",
+		what: "the same arrivals through Sluice (the figure: its greatest τ*), nginx, BullMQ and asynq; " +
+			"see the table",
+		unit: "ms", info: true,
 		measure: measurePeers,
 	}}
 }
@@ -212,7 +215,8 @@ func prepareSluice(ctx context.Context, r race) (contender, error) {
 // peerTable has a line for each system: the medians of its runs, and the ends of τ*.
 func peerTable(runs []peerRun) []string {
 	lines := []string{fmt.Sprintf("%-14s %5s %9s %9s %9s %12s %23s %8s %10s  %s",
-		"P6-peers", "left", "gap p1 ms", "p50 ms", "p99 ms", "τ* p99.9 ms", "τ* max ms (min–max)", "rate", "in 100 ms", "what")}
+		"P6-peers", "left", "gap p1 ms", "p50 ms", "p99 ms", "τ* p99.9 ms", "τ* max ms (min–max)", "rate",
+		"in 100 ms", "what")}
 	byName := map[string][]peerRun{}
 	var names []string
 	for _, r := range runs {
@@ -235,10 +239,13 @@ func peerTable(runs []peerRun) []string {
 			return median(values)
 		}
 		byTau := func(a, b peerRun) int { return cmp.Compare(a.TauMax, b.TauMax) }
-		ends := fmt.Sprintf("%.2f (%.2f–%.2f)", of(tauMax), slices.MinFunc(same, byTau).TauMax, slices.MaxFunc(same, byTau).TauMax)
+		ends := fmt.Sprintf("%.2f (%.2f–%.2f)", of(tauMax), slices.MinFunc(same, byTau).TauMax,
+			slices.MaxFunc(same, byTau).TauMax)
 		lines = append(lines, fmt.Sprintf("%-14s %5.0f %9.3f %9.3f %9.3f %12.2f %23s %8.4f %10.0f  %s", name,
-			of(func(s spacing) float64 { return float64(s.Count) }), of(func(s spacing) float64 { return s.GapP1 }), of(func(s spacing) float64 { return s.GapP50 }),
-			of(func(s spacing) float64 { return s.GapP99 }), of(func(s spacing) float64 { return s.Tau999 }), ends, of(rateReached),
+			of(func(s spacing) float64 { return float64(s.Count) }),
+			of(func(s spacing) float64 { return s.GapP1 }), of(func(s spacing) float64 { return s.GapP50 }),
+			of(func(s spacing) float64 { return s.GapP99 }), of(func(s spacing) float64 { return s.Tau999 }),
+			ends, of(rateReached),
 			of(func(s spacing) float64 { return float64(s.Fullest) }), same[0].About))
 	}
 	return lines

@@ -9,16 +9,20 @@ import (
 
 func TestChildOutput(t *testing.T) {
 	for _, c := range []struct{ text, api, admin string }{
-		{`{"time":"2026-01-02T03:04:05Z","level":"INFO","msg":"ready","admin":"127.0.0.1:1","store":"redis 7.0.15 at /tmp/s","worker":true,"api":"127.0.0.1:2"}`, "127.0.0.1:2", "127.0.0.1:1"},
+		{`{"time":"2026-01-02T03:04:05Z","level":"INFO","msg":"ready","admin":"127.0.0.1:1",` +
+			`"store":"redis 7.0.15 at /tmp/s","worker":true,"api":"127.0.0.1:2"}`, "127.0.0.1:2",
+			"127.0.0.1:1"},
 		{`{"level":"INFO","msg":"ready","admin":"127.0.0.1:3","store":"redis","worker":true}`, "", "127.0.0.1:3"},
-		{`{"level":"INFO","msg":"ready","admin":"127.0.0.1:4","store":"redis","worker":false,"api":"127.0.0.1:5"}`, "127.0.0.1:5", "127.0.0.1:4"},
+		{`{"level":"INFO","msg":"ready","admin":"127.0.0.1:4","store":"redis","worker":false,` +
+			`"api":"127.0.0.1:5"}`, "127.0.0.1:5", "127.0.0.1:4"},
 	} {
 		found := readyLine.FindStringSubmatch(c.text)
 		if found == nil || found[1] != c.admin || found[2] != c.api {
 			t.Errorf("%s: %q", c.text, found)
 		}
 	}
-	if found := bullmqReady.FindStringSubmatch("(node:1) warning\nready bullmq 5.1.2 node 20.20.2\n"); found == nil || found[1] != "5.1.2" || found[2] != "20.20.2" {
+	found := bullmqReady.FindStringSubmatch("(node:1) warning\nready bullmq 5.1.2 node 20.20.2\n")
+	if found == nil || found[1] != "5.1.2" || found[2] != "20.20.2" {
 		t.Errorf("%q", found)
 	}
 	if v := nginxVersion("nginx version: nginx/1.22.1 (Debian)\n"); v != "nginx 1.22.1 (Debian)" {
@@ -35,7 +39,10 @@ func TestNginxConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := nginxConfig(parse("200/s"), 1000, "/tmp/n.sock", upstream)
-	for _, want := range []string{"rate=200r/s;", "burst=1000;", "server 127.0.0.1:9;", "proxy_pass http://sink/nginx;", "listen unix:/tmp/n.sock "} {
+	for _, want := range []string{
+		"rate=200r/s;", "burst=1000;", "server 127.0.0.1:9;", "proxy_pass http://sink/nginx;",
+		"listen unix:/tmp/n.sock ",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}
@@ -65,7 +72,8 @@ func TestPeerTable(t *testing.T) {
 		{Run: 2, Name: "Sluice", spacing: spacing{Count: 1000, TauMax: 1}},
 		{Run: 3, Name: "Sluice", spacing: spacing{Count: 1000, TauMax: 2}},
 	})
-	if len(lines) != 3 || !strings.Contains(lines[1], "2.00 (1.00–3.00)") || !strings.Contains(lines[2], "absent: no nginx on PATH") {
+	if len(lines) != 3 || !strings.Contains(lines[1], "2.00 (1.00–3.00)") ||
+		!strings.Contains(lines[2], "absent: no nginx on PATH") {
 		t.Errorf("%s", strings.Join(lines, "\n"))
 	}
 }

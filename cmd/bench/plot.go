@@ -60,7 +60,10 @@ func (p picture) encode(format string) ([]byte, error) {
 	whole := draw.New(c)
 	whole.SetColor(color.White)
 	whole.Fill(whole.Rectangle.Path())
-	tiles := draw.Tiles{Rows: len(p.plots), Cols: len(p.plots[0]), PadX: 14, PadY: 12, PadTop: 8, PadBottom: 6, PadLeft: 6, PadRight: 14}
+	tiles := draw.Tiles{
+		Rows: len(p.plots), Cols: len(p.plots[0]), PadX: 14, PadY: 12, PadTop: 8, PadBottom: 6, PadLeft: 6,
+		PadRight: 14,
+	}
 	for i, row := range plot.Align(p.plots, tiles, whole) {
 		for j, tile := range row {
 			p.plots[i][j].Draw(tile)
@@ -71,7 +74,8 @@ func (p picture) encode(format string) ([]byte, error) {
 		return nil, err
 	}
 	// A browser that has not got the font takes one of the same widths.
-	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")), nil
+	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"),
+		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")), nil
 }
 
 // keep has the picture drawn by -plot.

@@ -46,7 +46,9 @@ func (b *bench) departures(arrivals []arrival, runs []peerRun) {
 
 // middle is the run of the system whose τ* is the median.
 func middle(runs []peerRun, name string) (peerRun, bool) {
-	same := slices.DeleteFunc(slices.Clone(runs), func(r peerRun) bool { return r.Name != name || r.Absent != "" })
+	same := slices.DeleteFunc(slices.Clone(runs), func(r peerRun) bool {
+		return r.Name != name || r.Absent != ""
+	})
 	if len(same) == 0 {
 		return peerRun{}, false
 	}
@@ -70,7 +72,11 @@ func departuresPicture(lanes []lane) picture {
 	near.Y.LineStyle.Width, near.Y.Tick.Length = 0, 0
 	var names []plot.Tick
 	for i, l := range lanes {
-		line := &plotter.Line{XYs: cumulative(l.at, until), LineStyle: draw.LineStyle{Color: l.color, Width: l.width, Dashes: l.dash}, StepStyle: plotter.PostStep}
+		line := &plotter.Line{
+			XYs:       cumulative(l.at, until),
+			LineStyle: draw.LineStyle{Color: l.color, Width: l.width, Dashes: l.dash},
+			StepStyle: plotter.PostStep,
+		}
 		sums.Add(line)
 		sums.Legend.Add(l.name, line)
 		row := float64(len(lanes) - 1 - i)
@@ -79,7 +85,8 @@ func departuresPicture(lanes []lane) picture {
 	}
 	sums.Legend.Top, sums.Legend.YOffs, sums.Legend.XOffs = false, 26, -8
 	near.Y.Tick.Marker = plot.ConstantTicks(names)
-	near.X.Tick.Marker, sums.X.Tick.Marker, sums.Y.Tick.Marker = every(0.1, "%.1f"), every(1, "%.0f"), every(250, "%.0f")
+	near.X.Tick.Marker, sums.X.Tick.Marker, sums.Y.Tick.Marker = every(0.1, "%.1f"), every(1, "%.0f"),
+		every(250, "%.0f")
 	return picture{plots: [][]*plot.Plot{{sums}, {near}}, width: 9 * vg.Inch, height: 7 * vg.Inch}
 }
 

@@ -41,7 +41,8 @@ func (b *bench) lateness(c crowd, runs []lateRun) {
 
 // latenessPicture shows which share of the handlers started how late.
 func latenessPicture(spreads []spread) picture {
-	p := newPlot("How late handlers start, against the ideal grid of their flow", "lateness in milliseconds (first bin: or less; last bin: or more)", "share of the starts, %")
+	p := newPlot("How late handlers start, against the ideal grid of their flow",
+		"lateness in milliseconds (first bin: or less; last bin: or more)", "share of the starts, %")
 	last := 4*10 - 1 // the bin that ends at 100 ms
 	for _, s := range spreads {
 		if s.counts.beyond(last) {
@@ -54,18 +55,23 @@ func latenessPicture(spreads []spread) picture {
 	for _, s := range spreads {
 		outline, high := s.outline(last)
 		highest = max(highest, high)
-		area := &plotter.Polygon{XYs: []plotter.XYs{outline}, Color: color.NRGBA{R: s.color.R, G: s.color.G, B: s.color.B, A: 90}}
+		area := &plotter.Polygon{
+			XYs: []plotter.XYs{outline}, Color: color.NRGBA{R: s.color.R, G: s.color.G, B: s.color.B, A: 90},
+		}
 		area.LineStyle = draw.LineStyle{Color: s.color, Width: 1.4}
 		p.Add(area)
 		p.Legend.Add(s.name, area)
 	}
 	for _, s := range spreads {
-		line := &plotter.Line{XYs: plotter.XYs{{X: math.Log10(s.target)}, {X: math.Log10(s.target), Y: 1.06 * highest}},
+		line := &plotter.Line{XYs: plotter.XYs{
+			{X: math.Log10(s.target)}, {X: math.Log10(s.target), Y: 1.06 * highest},
+		},
 			LineStyle: draw.LineStyle{Color: s.color, Width: 1.4, Dashes: []vg.Length{4, 3}}}
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("target of its p99: %g ms", s.target), line)
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -2, math.Log10(histogram{}.edge(last+1)), 0, 1.4*highest // the legend is above
+	// The legend is above.
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -2, math.Log10(histogram{}.edge(last+1)), 0, 1.4*highest
 	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = true, true, 10, -4
 	return picture{plots: [][]*plot.Plot{{p}}, width: 9 * vg.Inch, height: 4 * vg.Inch}
 }

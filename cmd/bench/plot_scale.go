@@ -27,7 +27,10 @@ func scalePlot(title string, cells []scaleCell, pick func(scaleCell) float64) *p
 	styles := []struct {
 		color color.Color
 		shape draw.GlyphDrawer
-	}{{black, draw.CircleGlyph{}}, {blue, draw.BoxGlyph{}}, {vermillion, draw.PyramidGlyph{}}, {green, draw.CrossGlyph{}}}
+	}{
+		{black, draw.CircleGlyph{}}, {blue, draw.BoxGlyph{}}, {vermillion, draw.PyramidGlyph{}},
+		{green, draw.CrossGlyph{}},
+	}
 	p := newPlot(title, "waiting jobs", "µs of Redis for each job")
 	p.X.Tick.Marker = decades(short)
 	faintGrid(p)
@@ -38,13 +41,16 @@ func scalePlot(title string, cells []scaleCell, pick func(scaleCell) float64) *p
 		if byTenants[c.Tenants] == nil {
 			order = append(order, c.Tenants)
 		}
-		byTenants[c.Tenants] = append(byTenants[c.Tenants], plotter.XY{X: math.Log10(float64(c.Waiting)), Y: pick(c)})
+		byTenants[c.Tenants] = append(byTenants[c.Tenants], plotter.XY{X: math.Log10(float64(c.Waiting)),
+			Y: pick(c)})
 		high = max(high, pick(c))
 	}
 	for i, n := range order {
 		s := styles[i%len(styles)]
 		line := &plotter.Line{XYs: byTenants[n], LineStyle: draw.LineStyle{Color: s.color, Width: 1.6}}
-		points := &plotter.Scatter{XYs: byTenants[n], GlyphStyle: draw.GlyphStyle{Color: s.color, Radius: 3, Shape: s.shape}}
+		points := &plotter.Scatter{
+			XYs: byTenants[n], GlyphStyle: draw.GlyphStyle{Color: s.color, Radius: 3, Shape: s.shape},
+		}
 		p.Add(line, points)
 		name := thousands(float64(n)) + " tenants"
 		if n == 1 {

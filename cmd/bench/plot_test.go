@@ -28,7 +28,10 @@ func pictures() *bench {
 		}
 		b.lateness(c, []lateRun{{Histogram: h}, {}})
 	}
-	b.scale([]scaleCell{{Tenants: 1, Waiting: 10, Admit: 30, Drain: 20}, {Tenants: 1, Waiting: 1000, Admit: 31, Drain: 22}, {Tenants: 100_000, Waiting: 1_000_000, Admit: 35, Drain: 60}})
+	b.scale([]scaleCell{
+		{Tenants: 1, Waiting: 10, Admit: 30, Drain: 20}, {Tenants: 1, Waiting: 1000, Admit: 31, Drain: 22},
+		{Tenants: 100_000, Waiting: 1_000_000, Admit: 35, Drain: 60},
+	})
 	return b
 }
 
@@ -64,7 +67,10 @@ func TestNothingToDraw(t *testing.T) {
 
 // With no runs at all the pictures are empty, not broken.
 func TestPicturesOfNothing(t *testing.T) {
-	for name, p := range map[string]picture{"departures": departuresPicture(nil), "lateness": latenessPicture([]spread{{name: "x", target: 1}}), "scale": scalePicture(nil)} {
+	for name, p := range map[string]picture{
+		"departures": departuresPicture(nil), "lateness": latenessPicture([]spread{{name: "x", target: 1}}),
+		"scale": scalePicture(nil),
+	} {
 		if _, err := p.encode("svg"); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -72,7 +78,9 @@ func TestPicturesOfNothing(t *testing.T) {
 }
 
 func TestThousands(t *testing.T) {
-	for x, want := range map[float64]string{0.01: "0.01", 1: "1", 100: "100", 1000: "1,000", 10_000: "10,000", 1_000_000: "1,000,000"} {
+	for x, want := range map[float64]string{
+		0.01: "0.01", 1: "1", 100: "100", 1000: "1,000", 10_000: "10,000", 1_000_000: "1,000,000",
+	} {
 		if got := thousands(x); got != want {
 			t.Errorf("%v: %s", x, got)
 		}
@@ -81,7 +89,8 @@ func TestThousands(t *testing.T) {
 
 func TestDecades(t *testing.T) {
 	ticks := decades(thousands).Ticks(-2, 4)
-	if len(ticks) != 6*9+1 || ticks[0].Label != "0.01" || ticks[1].Label != "" || ticks[len(ticks)-1].Label != "10,000" {
+	if len(ticks) != 6*9+1 || ticks[0].Label != "0.01" || ticks[1].Label != "" ||
+		ticks[len(ticks)-1].Label != "10,000" {
 		t.Errorf("%v", ticks)
 	}
 }
@@ -96,7 +105,8 @@ func TestShort(t *testing.T) {
 
 func TestCumulative(t *testing.T) {
 	points := cumulative([]time.Duration{0, 0, time.Second, 9 * time.Second}, 8)
-	if len(points) != 3 || points[0].Y != 2 || points[1].X != 1 || points[1].Y != 3 || points[2].X != 8 || points[2].Y != 3 {
+	if len(points) != 3 || points[0].Y != 2 || points[1].X != 1 || points[1].Y != 3 || points[2].X != 8 ||
+		points[2].Y != 3 {
 		t.Errorf("%v", points)
 	}
 }

@@ -34,7 +34,8 @@ func (b *bench) fetchProfile(ctx context.Context, admin, name string) error {
 	if b.profiles == "" || admin == "" {
 		return nil
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/debug/pprof/profile?seconds=3", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+admin+"/debug/pprof/profile?seconds=3", nil)
 	if err != nil {
 		return err
 	}

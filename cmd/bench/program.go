@@ -19,9 +19,11 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// layout says which processes a program consists of.
+// layout lists the processes of a program.
 type layout struct {
-	split    int      // processes that only work, beside one that only takes jobs, over one redis-server; 0: one process does all on a private one
+	// split is the number of processes that only work, beside one that only admits jobs, over one
+	// redis-server. 0: one process does all on a private one.
+	split    int
 	env      []string // further variables of the workers, NAME=value
 	upstream string   // where jobs are delivered; empty: the program's own sink, which notes arrivals by job
 	binary   string   // from build; empty: the program is built
@@ -33,7 +35,8 @@ func build(ctx context.Context, dir string) (string, error) {
 	if _, err := os.Stat(binary); err == nil {
 		return binary, nil
 	}
-	return binary, complete(ctx, exec.Command("go", "build", "-o", binary, "github.com/7509e464/sluice/cmd/sluice"), dir, "build")
+	return binary, complete(ctx, exec.Command("go", "build", "-o", binary,
+		"github.com/7509e464/sluice/cmd/sluice"), dir, "build")
 }
 
 // program is a running sluice with its own redis-server.
@@ -63,7 +66,10 @@ func startLayout(ctx context.Context, l layout) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &program{layout: l, dir: dir, arrivals: map[string]time.Time{}, transport: http.DefaultTransport.(*http.Transport).Clone()}
+	p := &program{
+		layout: l, dir: dir, arrivals: map[string]time.Time{},
+		transport: http.DefaultTransport.(*http.Transport).Clone(),
+	}
 	if err := p.start(ctx); err != nil {
 		p.close()
 		return nil, err
@@ -96,8 +102,10 @@ func (p *program) start(ctx context.Context) error {
 		}
 		store, roles = fmt.Sprintf("url: %q", "unix://"+socket), "api"
 	}
-	config := fmt.Sprintf("redis: { %s }\napi: { listen: \"127.0.0.1:0\" }\nadmin: { listen: \"127.0.0.1:0\" }\n"+
-		"routes: { default: { url: %q } }\ntenants: { defaults: { capacity: 100000, concurrency: 0 } }\n", store, p.upstream)
+	config := fmt.Sprintf("redis: { %s }\napi: { listen: \"127.0.0.1:0\" }\n"+
+		"admin: { listen: \"127.0.0.1:0\" }\n"+
+		"routes: { default: { url: %q } }\ntenants: { defaults: { capacity: 100000, concurrency: 0 } }\n",
+		store, p.upstream)
 	p.config = filepath.Join(p.dir, "sluice.yaml")
 	if err := os.WriteFile(p.config, []byte(config), 0o600); err != nil {
 		return err
@@ -129,7 +137,8 @@ type member struct {
 // addresses are where a process listens; api is empty for one that takes no jobs.
 type addresses struct{ admin, api string }
 
-var readyLine = regexp.MustCompile(`"msg":"ready","admin":"([0-9.:]+)".*"worker":(?:true|false)(?:,"api":"([0-9.:]+)")?`)
+var readyLine = regexp.MustCompile(
+	`"msg":"ready","admin":"([0-9.:]+)".*"worker":(?:true|false)(?:,"api":"([0-9.:]+)")?`)
 
 // serve starts a process with the roles and returns when it is ready.
 func (p *program) serve(ctx context.Context, name, roles string, env ...string) (*child, addresses, error) {
@@ -139,7 +148,7 @@ func (p *program) serve(ctx context.Context, name, roles string, env ...string) 
 	if err != nil {
 		return nil, addresses{}, err
 	}
-	found, err := c.says(ctx, readyLine)
+	found, err := c.awaitLine(ctx, readyLine)
 	if err != nil {
 		c.end()
 		return nil, addresses{}, err
@@ -184,16 +193,18 @@ func (p *program) arrive(_ http.ResponseWriter, r *http.Request) {
 	p.arrivals[r.Header.Get("webhook-id")] = now
 }
 
-// submit sends n jobs of the tenant, in batches of which each is admitted as a whole.
+// submit sends n jobs of the tenant in atomic batches.
 func (p *program) submit(ctx context.Context, tenant, kind string, n int) error {
 	for left := n; left > 0; left -= min(left, wire.MaxBatch) {
-		jobs := slices.Repeat([]wire.BatchJob{{Submission: wire.Submission{Type: kind, Payload: payload}}}, min(left, wire.MaxBatch))
+		jobs := slices.Repeat([]wire.BatchJob{{Submission: wire.Submission{Type: kind, Payload: payload}}},
+			min(left, wire.MaxBatch))
 		decisions, err := p.jobs.SubmitBatch(ctx, tenant, wire.Batch{Jobs: jobs, Atomic: true})
 		if err != nil {
 			return err
 		}
 		if decisions[0].Job == nil {
-			return fmt.Errorf("a batch was not admitted: %s", strings.TrimSpace(decisions[0].Title+" "+decisions[0].Detail))
+			return fmt.Errorf("a batch was not admitted: %s",
+				strings.TrimSpace(decisions[0].Title+" "+decisions[0].Detail))
 		}
 	}
 	return nil

@@ -43,7 +43,9 @@ type pushRun struct {
 }
 
 // measured runs the posts of one side; store is nil where there is none.
-func (s *pushSide) measured(upstream *server, store *redisServer, posts func() (perSecond float64, err error)) (err error) {
+func (s *pushSide) measured(
+	upstream *server, store *redisServer, posts func() (perSecond float64, err error),
+) (err error) {
 	times := func() (here, there, redis time.Duration) {
 		there, _ = cpuOf(upstream.pid()) // unknown is 0
 		if store != nil {
@@ -56,7 +58,8 @@ func (s *pushSide) measured(upstream *server, store *redisServer, posts func() (
 		return err
 	}
 	nowHere, nowThere, nowRedis := times()
-	s.Here, s.Upstream, s.Redis = micros(nowHere-here)/pushJobs, micros(nowThere-there)/pushJobs, micros(nowRedis-redis)/pushJobs
+	s.Here, s.Upstream, s.Redis = micros(nowHere-here)/pushJobs, micros(nowThere-there)/pushJobs,
+		micros(nowRedis-redis)/pushJobs
 	return nil
 }
 
@@ -71,7 +74,8 @@ func measurePush(ctx context.Context, b *bench) ([]float64, error) {
 	url := "http://" + sink.addr + "/"
 	var samples []float64
 	var runs []pushRun
-	lines := []string{fmt.Sprintf("%-8s %-26s %-26s   %d connections; processor time a post in this process + upstream + Redis", "push", "sluice", "bare client", pushConnections)}
+	lines := []string{fmt.Sprintf("%-8s %-26s %-26s   %d connections; processor time a post in this "+
+		"process + upstream + Redis", "push", "sluice", "bare client", pushConnections)}
 	for n := range b.runs {
 		var r pushRun
 		if err := r.Bare.measured(sink, nil, func() (float64, error) { return postAll(ctx, url) }); err != nil {
@@ -142,7 +146,9 @@ func pushSluice(ctx context.Context, b *bench, upstream *server, side *pushSide)
 		return err
 	}
 	cfg := worker.Config{
-		Routes:      map[string]worker.Route{route: {URL: "http://" + upstream.addr + "/", Connections: pushConnections}},
+		Routes: map[string]worker.Route{route: {
+			URL: "http://" + upstream.addr + "/", Connections: pushConnections,
+		}},
 		Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
 	}
 	return side.measured(upstream, s.server, func() (float64, error) {
@@ -213,12 +219,17 @@ func measureStarts(ctx context.Context, b *bench) (startDelays, error) {
 	rdb := redis.NewClient(&redis.Options{Network: "unix", Addr: s.server.socket})
 	defer rdb.Close()
 	client := asynq.NewClientFromRedisClient(rdb)
-	peer := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel, Logger: silence{}})
+	peer := asynq.NewServerFromRedisClient(rdb, asynq.Config{
+		Concurrency: 10, LogLevel: asynq.FatalLevel, Logger: silence{},
+	})
 	if err := peer.Start(handler); err != nil {
 		return out, err
 	}
 	defer peer.Shutdown()
-	cfg := worker.Config{Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handler, Logger: slog.New(slog.DiscardHandler)}
+	cfg := worker.Config{
+		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handler,
+		Logger: slog.New(slog.DiscardHandler),
+	}
 	_, err = s.whileWorking(ctx, cfg, func() (float64, error) {
 		for n := range b.runs {
 			b.progress("P9: run %d of %d", n+1, b.runs)
@@ -241,9 +252,14 @@ func measureStarts(ctx context.Context, b *bench) (startDelays, error) {
 		return out, err
 	}
 	b.detail("P9", []string{
-		fmt.Sprintf("%-8s %10s %10s %10s   ms from submit to handler start on an idle flow", "start", "p50", "p99", "max"),
-		fmt.Sprintf("%-8s %10.2f %10.2f %10.2f", "sluice", quantile(slices.Sorted(slices.Values(out.sluice)), 0.5), quantile(slices.Sorted(slices.Values(out.sluice)), 0.99), quantile(slices.Sorted(slices.Values(out.sluice)), 1)),
-		fmt.Sprintf("%-8s %10.2f %10.2f %10.2f", "asynq", quantile(slices.Sorted(slices.Values(out.asynq)), 0.5), quantile(slices.Sorted(slices.Values(out.asynq)), 0.99), quantile(slices.Sorted(slices.Values(out.asynq)), 1)),
+		fmt.Sprintf("%-8s %10s %10s %10s   ms from submit to handler start on an idle flow", "start", "p50",
+			"p99", "max"),
+		fmt.Sprintf("%-8s %10.2f %10.2f %10.2f", "sluice", quantile(slices.Sorted(slices.Values(out.sluice)),
+			0.5), quantile(slices.Sorted(slices.Values(out.sluice)), 0.99),
+			quantile(slices.Sorted(slices.Values(out.sluice)), 1)),
+		fmt.Sprintf("%-8s %10.2f %10.2f %10.2f", "asynq", quantile(slices.Sorted(slices.Values(out.asynq)),
+			0.5), quantile(slices.Sorted(slices.Values(out.asynq)), 0.99),
+			quantile(slices.Sorted(slices.Values(out.asynq)), 1)),
 	}, map[string][]float64{"sluice_ms": out.sluice, "asynq_ms": out.asynq})
 	return out, nil
 }

@@ -33,11 +33,15 @@ func retunes() []retune {
 		{"50/s → 400/s", rate(50, 1000), rate(400, 1000), plain("50/s"), plain("400/s"), time.Second},
 		{"10/s → 5/24h", rate(10, 1000), rate(5, 86_400_000), plain("10/s"), plain("5/24h"), time.Second},
 		{"5/24h → 10/s", rate(5, 86_400_000), rate(10, 1000), plain("5/24h"), plain("10/s"), time.Second},
-		{"paused → 50/s", `{"rate":{"limit":50,"period_ms":1000},"paused":true}`, `{"paused":false}`, nil, plain("50/s"), time.Second},
-		{"100/s burst 1 → 5", rate(100, 1000), `{"burst":5}`, plain("100/s"), paces{{Rate: parse("100/s"), Burst: 5}}, time.Second},
+		{"paused → 50/s", `{"rate":{"limit":50,"period_ms":1000},"paused":true}`, `{"paused":false}`, nil,
+			plain("50/s"), time.Second},
+		{"100/s burst 1 → 5", rate(100, 1000), `{"burst":5}`, plain("100/s"), paces{{
+			Rate: parse("100/s"), Burst: 5,
+		}}, time.Second},
 		{"1/s → 1000/s", rate(1, 1000), rate(1000, 1000), plain("1/s"), plain("1000/s"), 1300 * time.Millisecond},
 		{"7/3s → 30/s", rate(7, 3000), rate(30, 1000), plain("7/3s"), plain("30/s"), 1500 * time.Millisecond},
-		{"10/s → 10/s with 1000/24h burst 1000", rate(10, 1000), `{"rates":[{"limit":1000,"period_ms":86400000,"burst":1000}]}`, plain("10/s"),
+		{"10/s → 10/s with 1000/24h burst 1000", rate(10, 1000),
+			`{"rates":[{"limit":1000,"period_ms":86400000,"burst":1000}]}`, plain("10/s"),
 			paces{{Rate: parse("10/s"), Burst: 1}, {Rate: parse("1000/24h"), Burst: 1000}}, time.Second},
 		{"400/s → 20/s", rate(400, 1000), rate(20, 1000), plain("400/s"), plain("20/s"), time.Second},
 	}
@@ -122,13 +126,15 @@ func measureRetunes(ctx context.Context, b *bench) ([]float64, error) {
 const bursts = 1e6
 
 func retunedTable(rows []retuned) []string {
-	lines := []string{fmt.Sprintf("%-38s %9s %9s %11s %13s %6s %6s  %s", "change", "PATCH ms", "obeyed ms", "stamps τ* µs", "arrivals τ* ms", "early", "n", "verdict")}
+	lines := []string{fmt.Sprintf("%-38s %9s %9s %11s %13s %6s %6s  %s", "change", "PATCH ms", "obeyed ms",
+		"stamps τ* µs", "arrivals τ* ms", "early", "n", "verdict")}
 	for _, r := range rows {
 		verdict := "ok"
 		if r.Problem != "" {
 			verdict = "MISSED: " + r.Problem
 		}
-		lines = append(lines, fmt.Sprintf("%-38s %9.1f %9.1f %11.1f %13.2f %6d %6d  %s", r.Name, r.Answer, r.Obeyed, r.Stamps, r.Arrivals, r.Early, r.Count, verdict))
+		lines = append(lines, fmt.Sprintf("%-38s %9.1f %9.1f %11.1f %13.2f %6d %6d  %s", r.Name, r.Answer,
+			r.Obeyed, r.Stamps, r.Arrivals, r.Early, r.Count, verdict))
 	}
 	return lines
 }
@@ -177,7 +183,8 @@ func (p *program) retune(ctx context.Context, tenant string, r retune) (retuned,
 
 // change changes the tenant and returns when the answer was there.
 func (p *program) change(ctx context.Context, method, tenant, body string) (time.Time, error) {
-	req, err := http.NewRequestWithContext(ctx, method, p.admin+"/v1/tenants/"+url.PathEscape(tenant), strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, p.admin+"/v1/tenants/"+url.PathEscape(tenant),
+		strings.NewReader(body))
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -199,7 +206,9 @@ func (p *program) change(ctx context.Context, method, tenant, body string) (time
 func (p *program) departures(ctx context.Context, tenant string, zero time.Time) ([]departure, error) {
 	var all []departure
 	for cursor, more := "", true; more; more = cursor != "" {
-		page, err := p.jobs.Jobs(ctx, client.List{Tenant: tenant, State: "succeeded", Limit: wire.MaxPage, Cursor: cursor})
+		page, err := p.jobs.Jobs(ctx, client.List{
+			Tenant: tenant, State: "succeeded", Limit: wire.MaxPage, Cursor: cursor,
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -21,8 +21,10 @@ import (
 func scaleFigures() []figure {
 	const at = " a job with 100,000 tenants and 1,000,000 waiting jobs, in Redis"
 	return []figure{
-		{id: "SCALE-admit", what: "admit" + at, unit: "µs", info: true, measure: scaled(func(c scaleCell) float64 { return c.Admit })},
-		{id: "SCALE-drain", what: "tick and settle" + at, unit: "µs", info: true, measure: scaled(func(c scaleCell) float64 { return c.Drain })},
+		{id: "SCALE-admit", what: "admit" + at, unit: "µs", info: true,
+			measure: scaled(func(c scaleCell) float64 { return c.Admit })},
+		{id: "SCALE-drain", what: "tick and settle" + at, unit: "µs", info: true,
+			measure: scaled(func(c scaleCell) float64 { return c.Drain })},
 	}
 }
 
@@ -36,7 +38,7 @@ type scaleCell struct {
 	Drain     float64 `json:"tick_settle_redis_us"`
 	DrainWall float64 `json:"tick_settle_us"` // ten leases a poll
 
-	runs []scaleCell // of which this is the median
+	runs []scaleCell // this cell is their median
 }
 
 // depths of all tenants together at which the cost is measured.
@@ -125,14 +127,18 @@ func scaleOf(ctx context.Context, b *bench, tenants, deepest int) ([]scaleCell, 
 			}
 			return median(values)
 		}
-		c.Admit, c.AdmitWall = of(func(c scaleCell) float64 { return c.Admit }), of(func(c scaleCell) float64 { return c.AdmitWall })
-		c.Drain, c.DrainWall = of(func(c scaleCell) float64 { return c.Drain }), of(func(c scaleCell) float64 { return c.DrainWall })
+		c.Admit, c.AdmitWall = of(func(c scaleCell) float64 {
+			return c.Admit
+		}), of(func(c scaleCell) float64 { return c.AdmitWall })
+		c.Drain, c.DrainWall = of(func(c scaleCell) float64 {
+			return c.Drain
+		}), of(func(c scaleCell) float64 { return c.DrainWall })
 		cells = append(cells, c)
 	}
 	return cells, nil
 }
 
-// ground is a store with a number of tenants of which each has as many jobs as any other.
+// ground is a store with a number of tenants, all with the same number of jobs.
 type ground struct {
 	*store
 	tenants int
@@ -159,7 +165,9 @@ func (g *ground) fill(ctx context.Context, depth int) error {
 // fillMany admits a number of jobs of each of the tenants, some tenants at a time and in about
 // their order; with ahead, one more of that cost goes before them. It calls seen with the id of one
 // job of each tenant, one call at a time.
-func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) string, ahead int64, seen func(id string)) error {
+func (s *store) fillMany(
+	ctx context.Context, tenants, jobs int, name func(int) string, ahead int64, seen func(id string),
+) error {
 	var (
 		filling sync.WaitGroup
 		mu      sync.Mutex
@@ -176,8 +184,8 @@ func (s *store) fillMany(ctx context.Context, tenants, jobs int, name func(int) 
 		next++
 		return next - 1, failed == nil && next <= tenants
 	}
-	// So many jobs at once as Redis admits in some tens of milliseconds: more, and the intake's
-	// patience ends.
+	// Redis admits this number of jobs in some tens of milliseconds. With more at once the intake
+	// would time out.
 	const together = 3000
 	for range min(32, tenants, max(1, together/max(1, min(jobs, 1000)))) {
 		filling.Go(func() {
@@ -206,7 +214,10 @@ func (s *store) fillOne(ctx context.Context, tenant string, jobs int, ahead int6
 			}
 		}
 		var decisions []queue.Decision
-		if err := patiently(func() (err error) { decisions, err = s.SubmitBatch(ctx, batch, true); return err }); err != nil {
+		if err := patiently(func() (err error) {
+			decisions, err = s.SubmitBatch(ctx, batch, true)
+			return err
+		}); err != nil {
 			return "", err
 		}
 		if decisions[0].Outcome != shaper.Admitted {
@@ -232,7 +243,8 @@ func (g *ground) measure(ctx context.Context) (cell scaleCell, err error) {
 		cell.Waiting += turn // jobs so far
 	}
 	n := float64(cell.Waiting)
-	return scaleCell{Admit: admit.redis / n, AdmitWall: admit.wall / n, Drain: drain.redis / n, DrainWall: drain.wall / n}, nil
+	return scaleCell{Admit: admit.redis / n, AdmitWall: admit.wall / n, Drain: drain.redis / n,
+		DrainWall: drain.wall / n}, nil
 }
 
 func (g *ground) admit(ctx context.Context, n int) error {
@@ -337,9 +349,11 @@ func statOf(line, name string) (float64, error) {
 }
 
 func scaleTable(cells []scaleCell) []string {
-	lines := []string{fmt.Sprintf("%-9s %9s %15s %15s %21s %21s", "tenants", "waiting", "admit, Redis µs", "admit, whole µs", "tick+settle, Redis µs", "tick+settle, whole µs")}
+	lines := []string{fmt.Sprintf("%-9s %9s %15s %15s %21s %21s", "tenants", "waiting", "admit, Redis µs",
+		"admit, whole µs", "tick+settle, Redis µs", "tick+settle, whole µs")}
 	for _, c := range cells {
-		lines = append(lines, fmt.Sprintf("%-9d %9d %15.1f %15.1f %21.1f %21.1f", c.Tenants, c.Waiting, c.Admit, c.AdmitWall, c.Drain, c.DrainWall))
+		lines = append(lines, fmt.Sprintf("%-9d %9d %15.1f %15.1f %21.1f %21.1f", c.Tenants, c.Waiting,
+			c.Admit, c.AdmitWall, c.Drain, c.DrainWall))
 	}
 	return lines
 }

@@ -13,7 +13,10 @@ import (
 // simulatorFigures are about the simulator, which needs neither Redis nor a process.
 func simulatorFigures() []figure {
 	return []figure{{
-		id: "SIM", what: "arrivals a second that the simulator replays through the shaper on one core, the slower of two kinds of trace", unit: "arrivals/s",
+		id: "SIM",
+		what: "arrivals a second that the simulator replays through the shaper on one core, the slower of " +
+			"two kinds of trace",
+		unit:   "arrivals/s",
 		target: 5_000_000, measure: measureSimulator,
 	}}
 }
@@ -39,14 +42,16 @@ func measureSimulator(ctx context.Context, b *bench) ([]float64, error) {
 	for i := range traces {
 		var err error
 		if traces[i].trace, err = (simulate.Generator{
-			Shape: simulate.Poisson, Rate: second(3000), For: simulatorArrivals / 3000 * time.Second, Seed: uint64(i + 1),
+			Shape: simulate.Poisson, Rate: second(3000), For: simulatorArrivals / 3000 * time.Second,
+			Seed: uint64(i + 1),
 		}).Trace(); err != nil {
 			return nil, err
 		}
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that no other core collects the garbage
 	var samples []float64
-	lines := []string{fmt.Sprintf("%-18s %12s %12s %12s %14s", "SIM", "arrivals", "admitted", "refused", "arrivals/s")}
+	lines := []string{fmt.Sprintf("%-18s %12s %12s %12s %14s", "SIM", "arrivals", "admitted", "refused",
+		"arrivals/s")}
 	for n := range b.runs + 1 {
 		slowest := 0.0
 		for _, t := range traces {
@@ -65,7 +70,8 @@ func measureSimulator(ctx context.Context, b *bench) ([]float64, error) {
 			}
 			if n == b.runs {
 				report := r.Report()
-				lines = append(lines, fmt.Sprintf("%-18s %12d %12d %12d %14.0f", t.name, report.Arrived, report.Admitted, report.Refused, speed))
+				lines = append(lines, fmt.Sprintf("%-18s %12d %12d %12d %14.0f", t.name, report.Arrived,
+					report.Admitted, report.Refused, speed))
 			}
 		}
 		b.progress("SIM run %d: %.1f million a second", n, slowest/1e6)

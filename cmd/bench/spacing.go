@@ -33,7 +33,8 @@ func space(r shaper.Rate, instants []time.Duration) spacing {
 		gaps[i] = at[i+1] - at[i]
 	}
 	slices.Sort(gaps)
-	s.GapP1, s.GapP50, s.GapP99 = precise(quantile(gaps, 0.01)), precise(quantile(gaps, 0.5)), precise(quantile(gaps, 0.99))
+	s.GapP1, s.GapP50, s.GapP99 = precise(quantile(gaps, 0.01)), precise(quantile(gaps, 0.5)),
+		precise(quantile(gaps, 0.99))
 	interval := float64(r.Period) / float64(r.Limit)
 	s.Deviates = max(abs(s.GapP1-interval/1e6), abs(s.GapP99-interval/1e6))
 	early := tolerances(r, at)

@@ -15,7 +15,8 @@ func TestSpace(t *testing.T) {
 		t.Errorf("the grid: %+v, want %+v", even, want)
 	}
 	// 200 at once, then the same a second later: what a counter per second lets pass.
-	bursts := space(parse("200/s"), append(make([]time.Duration, 200), slices.Repeat([]time.Duration{time.Second}, 200)...))
+	bursts := space(parse("200/s"), append(make([]time.Duration, 200),
+		slices.Repeat([]time.Duration{time.Second}, 200)...))
 	if bursts.TauMax != 995 || bursts.Fullest != 200 || bursts.GapP50 != 0 || bursts.Deviates != 5 {
 		t.Errorf("bursts: %+v", bursts)
 	}
@@ -59,7 +60,8 @@ func TestTolerancesAreTheTextbook(t *testing.T) {
 
 func TestQuantileAndMedian(t *testing.T) {
 	values := grid(1, 1, 100)
-	if a, b, c := quantile(values, 0.01), quantile(values, 0.99), quantile(values, 1); a != 2*time.Millisecond || b != 100*time.Millisecond || c != b {
+	a, b, c := quantile(values, 0.01), quantile(values, 0.99), quantile(values, 1)
+	if a != 2*time.Millisecond || b != 100*time.Millisecond || c != b {
 		t.Error(a, b, c)
 	}
 	if quantile[time.Duration](nil, 0.5) != 0 {

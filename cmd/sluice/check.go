@@ -28,11 +28,15 @@ func (checkCmd) Help() string {
   sluice check --config sluice.yaml
   sluice check --config sluice.yaml --repair
 
-The command compares the counters of each flow with its queue, its scheduled jobs and its leases. It compares each job with its index entry, each entry with its job, and each key with its type. Without --repair it writes nothing. Processes may run meanwhile.
+The command compares the counters of each flow with its queue, its scheduled jobs and its leases. It
+compares each job with its index entry, each entry with its job, and each key with its type. Without
+--repair it writes nothing. Processes may run meanwhile.
 
-It opens the store itself, with the settings of sluice serve (redis.url). Without redis.url it starts the private redis-server on redis.data_dir, so stop the sluice serve that uses it first.
+It opens the store itself, with the settings of sluice serve (redis.url). Without redis.url it
+starts the private redis-server on redis.data_dir, so stop the sluice serve that uses it first.
 
-Repair rebuilds a deleted queue from the stored jobs. It cannot restore jobs, policies and API keys whose own keys are gone.
+Repair rebuilds a deleted queue from the stored jobs. It cannot restore jobs, policies and API keys
+whose own keys are gone.
 
 Exit codes: 0 no findings, 1 findings (also if they are repaired), 2 bad usage or bad configuration.
 

@@ -21,7 +21,8 @@ func TestCheckCommand(t *testing.T) {
 	check := func(want int, args ...string) string {
 		t.Helper()
 		var out, err bytes.Buffer
-		args = append([]string{"check", "--route", "default=http://127.0.0.1:9", "--redis-url", server.URL()}, args...)
+		args = append([]string{"check", "--route", "default=http://127.0.0.1:9", "--redis-url", server.URL()},
+			args...)
 		if code := Run(t.Context(), args, console.Stdio{Out: &out, Err: &err}, nil); code != want {
 			t.Fatalf("%v: exit code %d, want %d: %s%s", args, code, want, out.String(), err.String())
 		}
@@ -40,7 +41,8 @@ func TestCheckCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = q.Close() }()
-	if _, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: "default", Type: "t", MaxAttempts: 3}); err != nil {
+	if _, err := q.Submit(t.Context(), queue.Submission{Tenant: "acme", Route: "default", Type: "t",
+		MaxAttempts: 3}); err != nil {
 		t.Fatal(err)
 	}
 	if out := check(command.ExitOK); !strings.Contains(out, "2 shards, 1 tenants, 1 flows and 1 jobs") {

@@ -20,7 +20,8 @@ func (completionCmd) Help() string {
   sluice completion zsh > "${fpath[1]}/_sluice"
   sluice completion fish > ~/.config/fish/completions/sluice.fish
 
-The script completes commands, flags and their values. It calls sluice for the candidates, so it needs no update after an upgrade.`
+The script completes commands, flags and their values. It calls sluice for the candidates, so it
+needs no update after an upgrade.`
 }
 
 // completionScripts call sluice complete, which prints one candidate a line, a tab and its meaning.

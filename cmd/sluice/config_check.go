@@ -43,11 +43,14 @@ func (configCheckCmd) Help() string {
   sluice config check sluice.yaml
   sluice config check --route default=http://127.0.0.1:9000/orders
 
-The command reads the file, the environment and the flags like sluice serve with the same arguments, and starts nothing. It prints all problems, each with its path, value and rule. Without problems it prints every setting in force with its source; secrets are hidden.
+The command reads the file, the environment and the flags like sluice serve with the same arguments,
+and starts nothing. It prints all problems, each with its path, value and rule. Without problems it
+prints every setting in force with its source; secrets are hidden.
 
 Exit codes: 0 no problems, 2 problems.
 
-Next: sluice serve --config FILE. Settings of tenants that were changed through the API outrank the file: sluice tenant get NAME prints them.`
+Next: sluice serve --config FILE. Settings of tenants that were changed through the API outrank the
+file: sluice tenant get NAME prints them.`
 }
 
 func (c *configCheckCmd) Run(a *console.App) error {

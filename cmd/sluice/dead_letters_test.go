@@ -34,7 +34,8 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		"retention": map[string]any{"dead_capacity": 2},
 		"tenants":   map[string]any{"defaults": map[string]any{"rate": "200/s"}},
 		"routes": map[string]any{"default": map[string]any{
-			"url": upstream.URL, "retry": map[string]any{"max_attempts": 2, "min_backoff": "10ms", "max_backoff": "10ms"},
+			"url":   upstream.URL,
+			"retry": map[string]any{"max_attempts": 2, "min_backoff": "10ms", "max_backoff": "10ms"},
 		}},
 	})
 	// sluice runs a command against the process.
@@ -45,13 +46,16 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 			server = "--admin=http://" + now.Admin.String()
 		}
 		var out, errs bytes.Buffer
-		if code := Run(t.Context(), append(words, server), console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil); code != want {
+		code := Run(t.Context(), append(words, server), console.Stdio{
+			In: strings.NewReader(""), Out: &out, Err: &errs,
+		}, nil)
+		if code != want {
 			t.Fatalf("sluice %s: exit code %d, want %d\n%s%s", strings.Join(words, " "), code, want, &out, &errs)
 		}
 		return out.String()
 	}
-	// says holds what a command printed against patterns, each of which is a whole line but for
-	// space at its end.
+	// says compares what a command printed with patterns. Each one is a whole line, without spaces
+	// at its end.
 	says := func(text string, patterns ...string) {
 		t.Helper()
 		for _, p := range patterns {
@@ -76,7 +80,8 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 
 	// Two dead letters are the limit: no job leaves, and the tenant shows why.
 	waiting := submit(command.ExitOK, `"fine"`)
-	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +paused", `reason +it had as many dead letters as are kept \(now 2\): replay or purge some`,
+	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +paused",
+		`reason +it had as many dead letters as are kept \(now 2\): replay or purge some`,
 		"effective rate +0/s", "depth +1", "paused +false +default", "dead +2")
 	says(sluice(command.ExitOK, "job", "get", waiting, "--tenant", "acme"), "state +queued")
 
@@ -87,11 +92,14 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 	}
 	const instant = `\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`
 	attempts := []string{
-		"ATTEMPT +OUTCOME +AT +STATUS +MESSAGE", "1 +retry +" + instant + " +502 +the upstream answered 502 Bad Gateway",
+		"ATTEMPT +OUTCOME +AT +STATUS +MESSAGE",
+		"1 +retry +" + instant + " +502 +the upstream answered 502 Bad Gateway",
 		"2 +dead +" + instant + " +502 +the upstream answered 502 Bad Gateway",
 	}
-	says(sluice(command.ExitOK, "job", "get", failed, "--tenant", "acme"), append(attempts, "last error +the upstream answered 502 Bad Gateway")...)
-	says(sluice(command.ExitOK, "job", "show", refused, "--tenant", "acme"), "1 +dead +"+instant+" +422 +the upstream answered 422 Unprocessable Entity")
+	says(sluice(command.ExitOK, "job", "get", failed, "--tenant", "acme"),
+		append(attempts, "last error +the upstream answered 502 Bad Gateway")...)
+	says(sluice(command.ExitOK, "job", "show", refused, "--tenant", "acme"),
+		"1 +dead +"+instant+" +422 +the upstream answered 422 Unprocessable Entity")
 
 	// The replay of one makes room, so the flow goes on with all that waits.
 	mended.Store(true)
@@ -99,8 +107,10 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 	for _, id := range []string{failed, waiting} {
 		says(sluice(command.ExitOK, "job", "wait", id, "--tenant", "acme"), "state +succeeded")
 	}
-	says(sluice(command.ExitOK, "job", "get", failed, "--tenant", "acme"), append(attempts, "1 +succeeded +"+instant+" +200")...)
-	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +idle", "effective rate +200/s", "depth +0", "dead +1", "dead in all +2", "succeeded +2")
+	says(sluice(command.ExitOK, "job", "get", failed, "--tenant", "acme"),
+		append(attempts, "1 +succeeded +"+instant+" +200")...)
+	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +idle", "effective rate +200/s",
+		"depth +0", "dead +1", "dead in all +2", "succeeded +2")
 
 	says(sluice(command.ExitOK, "tenant", "purge", "acme", "--state", "dead", "--yes"), "purged +1")
 	if text := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead"); text != "" {

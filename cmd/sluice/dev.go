@@ -29,7 +29,9 @@ func (devCmd) Help() string {
   sluice dev --rate 10/s --api 127.0.0.1:9090
   sluice dev --upstream http://127.0.0.1:9000/orders
 
-One process runs the API, a worker and an upstream. The upstream answers each delivery with its content, and logs it; --upstream replaces it. There is no configuration, no authentication, and the environment is not read. Jobs are in memory and are lost on exit.
+One process runs the API, a worker and an upstream. The upstream answers each delivery with its
+content, and logs it; --upstream replaces it. There is no configuration, no authentication, and the
+environment is not read. Jobs are in memory and are lost on exit.
 
 Next: paste the commands that it prints. For production use sluice serve.`
 }

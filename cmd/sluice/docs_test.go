@@ -101,7 +101,8 @@ func TestLinks(t *testing.T) {
 func TestWidthsOfPages(t *testing.T) {
 	source(t, ".md", func(file string) {
 		for line := range strings.Lines(readMarkdown(t, filepath.Join(repository, file)).prose) {
-			if utf8.RuneCountInString(strings.TrimRight(line, "\n")) > 100 && !strings.HasPrefix(line, "|") && !strings.Contains(line, "](http") {
+			if utf8.RuneCountInString(strings.TrimRight(line, "\n")) > 100 && !strings.HasPrefix(line, "|") &&
+				!strings.Contains(line, "](http") {
 				t.Errorf("%s: more than 100 columns: %s", file, line)
 			}
 		}
@@ -111,7 +112,8 @@ func TestWidthsOfPages(t *testing.T) {
 // Anchors are the ids that GitHub gives headings.
 func TestAnchor(t *testing.T) {
 	for heading, want := range map[string]string{
-		" A partner's API for thousands": "a-partners-api-for-thousands", " `sluice job get`": "sluice-job-get", " A route: `routes.NAME`": "a-route-routesname",
+		" A partner's API for thousands": "a-partners-api-for-thousands",
+		" `sluice job get`":              "sluice-job-get", " A route: `routes.NAME`": "a-route-routesname",
 		" [x](y.md) & z": "x--z",
 	} {
 		if got := anchor(heading); got != want {
@@ -184,7 +186,9 @@ func arguments(command string) (words []string) {
 // Words are split as a shell splits them, up to a comment, a pipe or a redirection.
 func TestArguments(t *testing.T) {
 	for command, want := range map[string]string{
-		`tenant set a --rate 5/s   # why`: "tenant,set,a,--rate,5/s", `submit '{"a":1}' | tail`: `submit,{"a":1}`, `top --sort="x y" >f`: "top,--sort=x y", `echo &`: "echo",
+		`tenant set a --rate 5/s   # why`: "tenant,set,a,--rate,5/s",
+		`submit '{"a":1}' | tail`:         `submit,{"a":1}`, `top --sort="x y" >f`: "top,--sort=x y",
+		`echo &`:      "echo",
 		`key list a)`: "key,list,a",
 	} {
 		if got := strings.Join(arguments(command), ","); got != want {

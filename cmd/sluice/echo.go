@@ -26,7 +26,8 @@ func (echoCmd) Help() string {
 	return `Example:
   sluice echo --listen 127.0.0.1:9000
 
-The upstream answers every delivery with 200 and a small JSON object of its content, and logs one line. sluice dev contains the same upstream.
+The upstream answers every delivery with 200 and a small JSON object of its content, and logs one
+line. sluice dev contains the same upstream.
 
 Next, in another terminal: sluice serve --route default=http://127.0.0.1:9000/`
 }

@@ -22,7 +22,9 @@ func TestEcho(t *testing.T) {
 	} {
 		var log strings.Builder
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(c.body))
-		for name, value := range map[string]string{"webhook-id": "j1", "Sluice-Tenant": "a%20b", "Sluice-Job-Type": "t", "Sluice-Attempt": "2"} {
+		for name, value := range map[string]string{
+			"webhook-id": "j1", "Sluice-Tenant": "a%20b", "Sluice-Job-Type": "t", "Sluice-Attempt": "2",
+		} {
 			r.Header.Set(name, value)
 		}
 		w := httptest.NewRecorder()

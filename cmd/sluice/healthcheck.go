@@ -21,7 +21,8 @@ func (healthcheckCmd) Help() string {
   sluice healthcheck
   sluice healthcheck --admin 127.0.0.1:9091
 
-A process is ready if it reaches Redis and is not stopping. The command asks its admin listener and is made for health checks of containers. Exit codes: 0 ready, 1 not ready.`
+A process is ready if it reaches Redis and is not stopping. The command asks its admin listener and
+is made for health checks of containers. Exit codes: 0 ready, 1 not ready.`
 }
 
 func (c *healthcheckCmd) Run(a *console.App) error {

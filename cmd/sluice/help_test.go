@@ -29,7 +29,8 @@ func commandPaths(node *kong.Node, path []string, visit func(path []string, leaf
 func helpOf(t *testing.T, path ...string) string {
 	t.Helper()
 	var out, err bytes.Buffer
-	if code := Run(t.Context(), append(path, "--help"), console.Stdio{Out: &out, Err: &err}, nil); code != command.ExitOK || err.Len() > 0 {
+	code := Run(t.Context(), append(path, "--help"), console.Stdio{Out: &out, Err: &err}, nil)
+	if code != command.ExitOK || err.Len() > 0 {
 		t.Fatalf("%v --help: exit code %d, %s", path, code, err.String())
 	}
 	return out.String()
@@ -122,9 +123,13 @@ func TestFlagsReachTheSettings(t *testing.T) {
 		want map[string]string
 	}{
 		{nil, map[string]string{}},
-		{[]string{"--api", "127.0.0.1:1", "--admin=127.0.0.1:2"}, map[string]string{"api.listen": "127.0.0.1:1", "admin.listen": "127.0.0.1:2"}},
+		{[]string{"--api", "127.0.0.1:1", "--admin=127.0.0.1:2"}, map[string]string{
+			"api.listen": "127.0.0.1:1", "admin.listen": "127.0.0.1:2",
+		}},
 		{[]string{"--redis-allow-unsafe"}, map[string]string{"redis.allow_unsafe": "true"}},
-		{[]string{"--redis-allow-unsafe=false", "--worker-lease", "5s"}, map[string]string{"redis.allow_unsafe": "false", "worker.lease": "5s"}},
+		{[]string{"--redis-allow-unsafe=false", "--worker-lease", "5s"}, map[string]string{
+			"redis.allow_unsafe": "false", "worker.lease": "5s",
+		}},
 	} {
 		plugins := kong.Plugins{settingFlags()}
 		var cli struct {

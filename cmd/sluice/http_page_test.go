@@ -114,7 +114,9 @@ func TestOpenAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	var known []string
-	for file, address := range map[string]string{"openapi.json": p.API.String(), "openapi-admin.json": p.Admin.String()} {
+	for file, address := range map[string]string{
+		"openapi.json": p.API.String(), "openapi-admin.json": p.Admin.String(),
+	} {
 		resp, err := http.Get("http://" + address + "/openapi.json")
 		if err != nil {
 			t.Fatal(err)

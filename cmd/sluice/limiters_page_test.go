@@ -26,7 +26,9 @@ func TestLimitersPage(t *testing.T) {
 	setup := params.Setup
 	params.Setup = func(env *testscript.Env) error {
 		want := filepath.Join(env.WorkDir, "want")
-		errs := []error{setup(env), os.WriteFile(filepath.Join(env.WorkDir, name), content, 0o600), os.Mkdir(want, 0o700)}
+		errs := []error{
+			setup(env), os.WriteFile(filepath.Join(env.WorkDir, name), content, 0o600), os.Mkdir(want, 0o700),
+		}
 		for _, picture := range []string{"limiters.svg", "limiters-shaper.svg", "limiters-recommend.svg"} {
 			file, err := os.ReadFile(filepath.Join("../../docs", picture))
 			errs = append(errs, err, os.WriteFile(filepath.Join(want, picture), file, 0o600))

@@ -47,7 +47,8 @@ func scripts(dir string) testscript.Params {
 		Setup: func(env *testscript.Env) error {
 			// Nothing of the machine's own settings may reach the scripts.
 			for _, entry := range os.Environ() {
-				if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "SLUICE_") || strings.HasPrefix(name, "OTEL_") {
+				name, _, _ := strings.Cut(entry, "=")
+				if strings.HasPrefix(name, "SLUICE_") || strings.HasPrefix(name, "OTEL_") {
 					env.Setenv(name, "")
 				}
 			}

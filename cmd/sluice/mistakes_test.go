@@ -27,8 +27,11 @@ func TestMistakes(t *testing.T) {
 		"submit --typ t 1":                   `unknown flag --typ, did you mean "--type"?`,
 	} {
 		var out, err bytes.Buffer
-		code := Run(t.Context(), strings.Fields(args), console.Stdio{In: strings.NewReader(""), Out: &out, Err: &err}, nil)
-		if said, _, _ := strings.Cut(err.String(), "\n"); code != command.ExitUsage || !strings.HasPrefix(said, "sluice: "+want) {
+		code := Run(t.Context(), strings.Fields(args), console.Stdio{
+			In: strings.NewReader(""), Out: &out, Err: &err,
+		}, nil)
+		said, _, _ := strings.Cut(err.String(), "\n")
+		if code != command.ExitUsage || !strings.HasPrefix(said, "sluice: "+want) {
 			t.Errorf("%s: exit code %d, %q, want %q", args, code, said, want)
 		}
 	}

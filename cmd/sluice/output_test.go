@@ -16,7 +16,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// fullDisk takes so many bytes.
+// fullDisk accepts left bytes.
 type fullDisk struct{ left int }
 
 func (d *fullDisk) Write(p []byte) (int, error) {
@@ -29,7 +29,9 @@ func (d *fullDisk) Write(p []byte) (int, error) {
 
 // A command whose output could not be written whole has failed, wherever it broke.
 func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
-	server, err := api.New(apitest.New(), api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler)})
+	server, err := api.New(apitest.New(), api.Config{
+		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,8 +42,10 @@ func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"tenant", "diff", "--admin", admin.URL, "-f", tenants}, {"tenant", "diff", "--admin", admin.URL, "-f", tenants, "--json"}, {"tenant", "get", "acme", "--admin", admin.URL},
-		{"simulate", "--generate", "steady", "--for", "1s"}, {"recommend", "--generate", "steady", "--for", "1s", "--wait-p99", "10s"}, {"version"}, {"completion", "bash"},
+		{"tenant", "diff", "--admin", admin.URL, "-f", tenants}, {"tenant", "diff", "--admin", admin.URL,
+			"-f", tenants, "--json"}, {"tenant", "get", "acme", "--admin", admin.URL},
+		{"simulate", "--generate", "steady", "--for", "1s"}, {"recommend", "--generate", "steady", "--for",
+			"1s", "--wait-p99", "10s"}, {"version"}, {"completion", "bash"},
 	} {
 		var whole, errs bytes.Buffer
 		if code := Run(t.Context(), args, console.Stdio{Out: &whole, Err: &errs}, nil); code != command.ExitOK {
@@ -49,7 +53,8 @@ func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 		}
 		for _, n := range []int{0, whole.Len() / 2, whole.Len() - 1} {
 			errs.Reset()
-			if code := Run(t.Context(), args, console.Stdio{Out: &fullDisk{n}, Err: &errs}, nil); code != command.ExitFailed || !strings.Contains(errs.String(), "the disk is full") {
+			if code := Run(t.Context(), args, console.Stdio{Out: &fullDisk{n}, Err: &errs},
+				nil); code != command.ExitFailed || !strings.Contains(errs.String(), "the disk is full") {
 				t.Errorf("%v after %d of %d bytes: exit code %d, %s", args, n, whole.Len(), code, errs.String())
 			}
 		}

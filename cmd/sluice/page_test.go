@@ -124,8 +124,11 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 			if err == nil && s.fits(got) {
 				break
 			}
-			if reads := strings.HasPrefix(s.command, "sluice tenant get ") || strings.HasPrefix(s.command, "sluice top "); !reads || time.Now().After(deadline) {
-				ts.Fatalf("$ %s\n%v: it prints\n%swhere the page shows\n%s", s.command, err, got, strings.Join(s.output, "\n"))
+			reads := strings.HasPrefix(s.command, "sluice tenant get ") ||
+				strings.HasPrefix(s.command, "sluice top ")
+			if !reads || time.Now().After(deadline) {
+				ts.Fatalf("$ %s\n%v: it prints\n%swhere the page shows\n%s", s.command, err, got,
+					strings.Join(s.output, "\n"))
 			}
 		}
 	}
@@ -151,7 +154,8 @@ func TestTenantsPage(t *testing.T) {
 			t.Fatalf("the page has no file %s", name)
 		}
 	}
-	if ex.commands[0].command != "sluice echo &" || ex.commands[1].command != "sluice serve --config sluice.yaml &" {
+	if ex.commands[0].command != "sluice echo &" ||
+		ex.commands[1].command != "sluice serve --config sluice.yaml &" {
 		t.Error("the page does not start upstream and server as the script does")
 	}
 	params := scripts("testdata/page")
@@ -171,7 +175,8 @@ func TestTenantsPage(t *testing.T) {
 // readPage finds the commands with their output, and the files. A block that it cannot understand
 // is an error.
 func TestReadPage(t *testing.T) {
-	ex, err := readPage("# T\n```console\n$ a b\none\n$ c\n```\n```yaml\n# x.yaml\nk: v\n```\n```yaml\nno: file\n```\n```sh\nd\n```\n")
+	ex, err := readPage("# T\n```console\n$ a b\none\n$ c\n```\n```yaml\n# x.yaml\nk: v\n```\n```yaml\n" +
+		"no: file\n```\n```sh\nd\n```\n")
 	if err != nil || len(ex.commands) != 2 {
 		t.Fatalf("%v, the commands %+v, want two", err, ex.commands)
 	}
@@ -192,8 +197,10 @@ func TestShownOutput(t *testing.T) {
 		shown, output string
 		fits          bool
 	}{
-		{"", "", true}, {"", "x\n", false}, {"a  b", "a b\n", true}, {"a", "a\nb\n", false}, {"a\n…", "a\nb\nc\n", true}, {"a\n…", "a\n", true},
-		{"…\nc", "a\nb\nc\n", true}, {"a … c", "a b c\n", true}, {"a…", "ab\n", true}, {"a.b", "axb\n", false}, {"…", "", true}, {"a\n…\nc", "a\nb\nd\n", false},
+		{"", "", true}, {"", "x\n", false}, {"a  b", "a b\n", true}, {"a", "a\nb\n", false},
+		{"a\n…", "a\nb\nc\n", true}, {"a\n…", "a\n", true},
+		{"…\nc", "a\nb\nc\n", true}, {"a … c", "a b c\n", true}, {"a…", "ab\n", true},
+		{"a.b", "axb\n", false}, {"…", "", true}, {"a\n…\nc", "a\nb\nd\n", false},
 	} {
 		s := shown{}
 		if c.shown != "" {

@@ -23,15 +23,21 @@ func (serveCmd) Help() string {
   sluice serve --config sluice.yaml --roles worker --admin 127.0.0.1:9091
   sluice serve --route default=http://127.0.0.1:9000/orders
 
-Settings come from the defaults, the file, the environment and the flags; each overrides the ones before it. At least one route is required: in the file, by --route or by a variable.
+Settings come from the defaults, the file, the environment and the flags; each overrides the ones
+before it. At least one route is required: in the file, by --route or by a variable.
 
-Jobs are stored in the Redis of redis.url. Without redis.url, sluice starts a private redis-server with its data in redis.data_dir. Processes cannot share that one, so split roles need redis.url.
+Jobs are stored in the Redis of redis.url. Without redis.url, sluice starts a private redis-server
+with its data in redis.data_dir. Processes cannot share that one, so split roles need redis.url.
 
-A changed file is read within a second, at once on SIGHUP. Its tenants and tiers take effect; all other settings need a restart. A file with a mistake changes nothing. SIGHUP applies an unchanged file too, if the file of another process is in force.
+A changed file is read within a second, at once on SIGHUP. Its tenants and tiers take effect; all
+other settings need a restart. A file with a mistake changes nothing. SIGHUP applies an unchanged
+file too, if the file of another process is in force.
 
-SIGTERM or SIGINT stops the process in order: readiness returns 503, new jobs are refused, and running deliveries finish within 20 seconds. A second signal stops it at once.
+SIGTERM or SIGINT stops the process in order: readiness returns 503, new jobs are refused, and
+running deliveries finish within 20 seconds. A second signal stops it at once.
 
-Exit codes: 0 stopped in order, 1 failed, 2 bad usage or bad configuration, with all problems listed.
+Exit codes: 0 stopped in order, 1 failed, 2 bad usage or bad configuration, with all problems
+listed.
 
 Next: sluice top shows the running server.`
 }

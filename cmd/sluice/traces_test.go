@@ -57,7 +57,7 @@ func startCollector(t *testing.T) *collector {
 		c.mu.Lock()
 		c.headers = r.Header
 		for _, of := range request.ResourceSpans {
-			c.resource = told(of.Resource.Attributes)
+			c.resource = textsOf(of.Resource.Attributes)
 			for _, scope := range of.ScopeSpans {
 				c.spans = append(c.spans, scope.Spans...)
 			}
@@ -73,11 +73,13 @@ func startCollector(t *testing.T) *collector {
 func (c *collector) got() []*tracepb.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.SortedFunc(slices.Values(c.spans), func(a, b *tracepb.Span) int { return int(int64(a.StartTimeUnixNano) - int64(b.StartTimeUnixNano)) })
+	return slices.SortedFunc(slices.Values(c.spans), func(a, b *tracepb.Span) int {
+		return int(int64(a.StartTimeUnixNano) - int64(b.StartTimeUnixNano))
+	})
 }
 
-// told is attributes as text.
-func told(attributes []*commonpb.KeyValue) map[string]string {
+// textsOf returns attributes as text, by key.
+func textsOf(attributes []*commonpb.KeyValue) map[string]string {
 	m := map[string]string{}
 	for _, a := range attributes {
 		switch v := a.Value.Value.(type) {
@@ -120,12 +122,14 @@ const (
 // submitTraced submits a job as a client with a trace of its own, and waits for its end.
 func submitTraced(t *testing.T, address string) wire.Job {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/v1/jobs", strings.NewReader(`{"type":"order.create","payload":{"secret":"hunter2"}}`))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/v1/jobs",
+		strings.NewReader(`{"type":"order.create","payload":{"secret":"hunter2"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Prefer": "wait=20", "Sluice-Tenant": "Åcme & sons", "traceparent": "00-" + clientTrace + "-" + clientSpan + "-01",
+		"Content-Type": "application/json", "Prefer": "wait=20", "Sluice-Tenant": "Åcme & sons",
+		"traceparent": "00-" + clientTrace + "-" + clientSpan + "-01",
 	} {
 		r.Header.Set(name, value)
 	}
@@ -158,15 +162,19 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 		name   string
 		kind   tracepb.Span_SpanKind
 		parent []byte
-		told   map[string]string
+		has    map[string]string
 	}{
-		{"send default", tracepb.Span_SPAN_KIND_PRODUCER, nil, map[string]string{"messaging.operation.type": "send", "messaging.sluice.outcome": "admitted"}},
+		{"send default", tracepb.Span_SPAN_KIND_PRODUCER, nil, map[string]string{
+			"messaging.operation.type": "send", "messaging.sluice.outcome": "admitted",
+		}},
 		{"process default", tracepb.Span_SPAN_KIND_CONSUMER, spans[0].SpanId, map[string]string{
-			"messaging.operation.type": "process", "messaging.sluice.outcome": "retry", "messaging.sluice.attempt": "1", "http.response.status_code": "502", "error.type": "502"}},
+			"messaging.operation.type": "process", "messaging.sluice.outcome": "retry",
+			"messaging.sluice.attempt": "1", "http.response.status_code": "502", "error.type": "502"}},
 		{"process default", tracepb.Span_SPAN_KIND_CONSUMER, spans[0].SpanId, map[string]string{
-			"messaging.operation.type": "process", "messaging.sluice.outcome": "succeeded", "messaging.sluice.attempt": "2", "http.response.status_code": "200"}},
+			"messaging.operation.type": "process", "messaging.sluice.outcome": "succeeded",
+			"messaging.sluice.attempt": "2", "http.response.status_code": "200"}},
 	} {
-		s, about := spans[i], told(spans[i].Attributes)
+		s, about := spans[i], textsOf(spans[i].Attributes)
 		what := fmt.Sprintf("span %d: ", i)
 		queuetest.Compare(t, what+"name", s.Name, want.name)
 		queuetest.Compare(t, what+"kind", s.Kind, want.kind)
@@ -182,8 +190,8 @@ func checkWay(t *testing.T, job wire.Job, c *collector, u *flaky) {
 			queuetest.Compare(t, what+"parent", s.ParentSpanId, want.parent)
 			queuetest.Compare(t, what+"links", linked, [][]byte{want.parent})
 		}
-		want.told["messaging.system"], want.told["messaging.destination.name"], want.told["messaging.message.id"] = "sluice", "default", job.ID
-		for key, value := range want.told {
+		want.has["messaging.system"], want.has["messaging.destination.name"], want.has["messaging.message.id"] = "sluice", "default", job.ID
+		for key, value := range want.has {
 			if about[key] != value {
 				t.Errorf("span %d: %s is %q, want %q", i, key, about[key], value)
 			}
@@ -212,7 +220,9 @@ func TestTracesOfAProcess(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "20") // ms
 	c, u := startCollector(t), startFlaky(t)
 	now := processtest.Start(t, map[string]any{
-		"routes":  map[string]any{"default": map[string]any{"url": u.URL, "retry": map[string]any{"min_backoff": "10ms"}}},
+		"routes": map[string]any{"default": map[string]any{
+			"url": u.URL, "retry": map[string]any{"min_backoff": "10ms"},
+		}},
 		"tenants": map[string]any{"defaults": map[string]any{"rate": "100/s"}},
 		"traces":  map[string]any{"endpoint": c.URL},
 	})
@@ -253,7 +263,8 @@ routes: { default: { url: %q, retry: { min_backoff: 10ms } } }
 			log, writer := io.Pipe()
 			ended := make(chan int, 1)
 			go func() {
-				ended <- Run(ctx, []string{"serve", "--config", file}, console.Stdio{Out: io.Discard, Err: writer}, os.Environ())
+				ended <- Run(ctx, []string{"serve", "--config", file},
+					console.Stdio{Out: io.Discard, Err: writer}, os.Environ())
 				_ = writer.Close()
 			}()
 			address := ""

@@ -5,7 +5,7 @@
 //   k6 run deploy/k6/guard.js
 //
 // Variables (-e NAME=VALUE): API, where Sluice listens; TENANT, whose requests they are; KEY, an API key where clients authenticate;
-// REQUESTS a minute (30), of which PASS pass (20). A second run within a minute finds the address blocked.
+// REQUESTS a minute (30); PASS of them pass (20). A second run within a minute finds the address blocked.
 import http from 'k6/http';
 import { check } from 'k6';
 import { Counter } from 'k6/metrics';
@@ -40,7 +40,7 @@ export default function () {
   const answer = http.post(`${api}/v1/jobs`, JSON.stringify({ type: 'user.login', payload: { user: 1 } }), { headers });
   if (answer.status === 202) {
     passed.add(1);
-    check(answer, { 'is told where its job is': (a) => /^\/v1\/jobs\/.+/.test(a.headers['Location']) });
+    check(answer, { 'has the location of its job': (a) => /^\/v1\/jobs\/.+/.test(a.headers['Location']) });
     return;
   }
   refused.add(1);

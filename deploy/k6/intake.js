@@ -52,7 +52,7 @@ export default function () {
   if (answer.status === 202) {
     admitted.add(1);
     position.add(answer.json('position') || 0);
-    check(answer, { 'is told where its job is': (a) => /^\/v1\/jobs\/.+/.test(a.headers['Location']) });
+    check(answer, { 'has the location of its job': (a) => /^\/v1\/jobs\/.+/.test(a.headers['Location']) });
     return;
   }
   full.add(1);

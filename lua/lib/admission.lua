@@ -1,7 +1,8 @@
 -- admission: whether a flow has capacity left, and when it has again. The arithmetic is that of
 -- shaper.Admit, step for step.
 
-local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED, DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED = 1, 2, 3, 4, 5
+local DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE = 6, 7, 8, 9
 
 local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11 } -- the outcome where it is the pool that is full
 
@@ -16,7 +17,8 @@ local function full(f, size, bytes)
     return FULL, size <= p.capacity and f.depth + size - p.capacity or nil
   end
   if p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
-    return FULL_OF_BYTES, bytes <= p.capacity_bytes and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
+    return FULL_OF_BYTES, bytes <= p.capacity_bytes
+      and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
   end
 end
 

@@ -29,7 +29,8 @@ for i = 1, flow_count do
   replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }
   f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live
   if most_stored then
-    f.others = f.dead_bytes + aged_sum(f, ANSWERS, keep_answers * 1000000) + aged_sum(f, IDEMPOTENCY, max(keep_answers, keep_keys) * 1000000)
+    f.others = f.dead_bytes + aged_sum(f, ANSWERS, keep_answers * 1000000)
+      + aged_sum(f, IDEMPOTENCY, max(keep_answers, keep_keys) * 1000000)
   end
 end
 
@@ -47,7 +48,8 @@ local function over_share(f, bytes)
 end
 
 local first_key, first_arg = 5 + flow_count * FLOW_KEYS, 7 + flow_count * FLOW_ARGS
-local all_new = redis.call('EXISTS', unpack(KEYS, first_key)) == 0 -- neither a job nor an idempotency key exists
+-- Neither a job nor an idempotency key exists.
+local all_new = redis.call('EXISTS', unpack(KEYS, first_key)) == 0
 local id_at = #PREFIX + 5
 
 -- asks_for decodes the request of a job: its flow, delay, max wait, hash of its idempotency key,

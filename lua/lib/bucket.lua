@@ -1,7 +1,8 @@
 -- bucket: the pacing of a flow. The arithmetic is that of shaper.Bucket, step for step.
 
 local SLACK = 10000 -- µs; shaper.Slack
-local SHARE_ALL, SHARE_LEAST, SHARE_REGAIN = 1000000, 62500, 20 -- millionths of the rate; µs after a hold for each of them
+-- Millionths of the rate; the last one is µs after a hold for each of them.
+local SHARE_ALL, SHARE_LEAST, SHARE_REGAIN = 1000000, 62500, 20
 local SPACED_MOST = 31622400000000 -- µs; shaper.MaxPeriod
 local PUT_OFF_MOST = 1000000 -- µs; shaper.PutOffMost
 
@@ -19,7 +20,8 @@ local EXACT = 4503599627370496 -- 2^52, below which the operator of Lua divides 
 -- interval at once, and by the rest in steps.
 local function cell_move_far(c, n)
   local whole, part = floor_div(c.period, c.limit)
-  local step, sign, left = part > 0 and floor((EXACT - c.limit) / part) or FARTHEST, n < 0 and -1 or 1, math.abs(n)
+  local step = part > 0 and floor((EXACT - c.limit) / part) or FARTHEST
+  local sign, left = n < 0 and -1 or 1, math.abs(n)
   c.tat = c.tat + n * whole
   while left > 0 do
     local now_by = min(left, step)
@@ -38,7 +40,8 @@ local function cell_move(c, n)
   c.tat, c.rem = c.tat + (sum - r) / limit, r
 end
 
-local CHARGE_SPAN, MAX_HORIZON, LEAST_CHARGE = 630720000000000, 6307200000000000, 100 -- µs, µs, intervals; of shaper.Pace.mostCharged
+-- In µs, µs and intervals, as in shaper.Pace.mostCharged.
+local CHARGE_SPAN, MAX_HORIZON, LEAST_CHARGE = 630720000000000, 6307200000000000, 100
 
 -- most_charged is the greatest cost that a pace charges in full.
 local function most_charged(p)
@@ -82,7 +85,8 @@ local TRIAL_SPAN, TRIAL_LEAST, TRIAL_TOLERATED = 1000000, 10, 20 -- of shaper.Bu
 -- seen enough: shaper.Bucket.Refuse. The trial is kept apart from the flow's other numbers, which
 -- every call reads.
 local function refuse(f)
-  local since, departed, refused = string.match(redis.call('HGET', f.key, 'trial') or '0 0 0', '^(%d+) (%d+) (%d+)$')
+  local since, departed, refused = string.match(redis.call('HGET', f.key, 'trial') or '0 0 0',
+    '^(%d+) (%d+) (%d+)$')
   local age, departures = now - since, f.departed - departed
   refused = refused + 1
   if since == '0' or departures < 0 or (age > 3 * TRIAL_SPAN and departures > 3 * TRIAL_LEAST) then

@@ -42,7 +42,8 @@ local function missed(key, unseen)
 end
 
 local format = string.format
-local SMALL = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8' } -- what most counts of most flows are; to write them out takes five times as long
+-- The usual counts of flows. To format them takes five times as long.
+local SMALL = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8' }
 
 -- changed_numbers appends to args the fields from first to last, each with its value, whose numbers
 -- differ from the stored ones, and updates those. They are whole, and formatted as such: Redis
@@ -95,7 +96,8 @@ local function clock_load(injected, mending)
     error('DAMAGED clock')
   end
   clock = {
-    last = last + 0, off = off + 0, wake = wake + 0, depth = depth + 0, running = running + 0, swept = swept + 0, grace = grace + 0,
+    last = last + 0, off = off + 0, wake = wake + 0, depth = depth + 0, running = running + 0,
+    swept = swept + 0, grace = grace + 0,
     help = help + 0, bytes = bytes + 0, stored = stored + 0, admitted = admitted + 0, rejected = rejected + 0,
     departed = departed + 0, revision = v[2] or '', looked = v[3] or '0', stepped = false,
   }
@@ -117,7 +119,8 @@ end
 -- clock_save writes the clock at now. Some scripts rely on it as a write that Redis may refuse.
 local function clock_save()
   local c = clock
-  redis.call('HSET', KEYS[1], 'n', format(CLOCK_TEXT, now, c.off, c.wake, c.depth, c.running, c.swept, c.grace, c.help, c.bytes,
+  redis.call('HSET', KEYS[1], 'n', format(CLOCK_TEXT, now, c.off, c.wake, c.depth, c.running, c.swept,
+    c.grace, c.help, c.bytes,
     c.stored, c.admitted, c.rejected, c.departed))
 end
 

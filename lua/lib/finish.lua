@@ -39,7 +39,8 @@ local function dead_add(id, j, f)
   redis.call('EXPIRE', dead, keep)
   local count = redis.call('ZCARD', dead)
   local before = count - 1 + gone
-  stored_add(f, 'dead_bytes', (before > 0 and floor(f.dead_bytes * ((count - 1) / before)) or 0) - f.dead_bytes)
+  local left = before > 0 and floor(f.dead_bytes * ((count - 1) / before)) or 0
+  stored_add(f, 'dead_bytes', left - f.dead_bytes)
   stored_add(f, 'dead_bytes', job_bytes(j))
   if count >= retention.dead_capacity or f.dead_bytes >= retention.dead_bytes then
     f.full = tonumber(redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2]) + keep * 1000000
@@ -53,7 +54,8 @@ local ended_now -- now and no deadline, encoded
 -- first write.
 local function flow_reach(f)
   local name = f.name
-  redis.call('EXISTS', KEYS[1], f.key, PREFIX .. 'lines:' .. tenant_of(name), PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name,
+  redis.call('EXISTS', KEYS[1], f.key, PREFIX .. 'lines:' .. tenant_of(name), PREFIX .. 'queue:' .. name,
+    PREFIX .. 'later:' .. name,
     PREFIX .. 'done:' .. name, PREFIX .. 'dead:' .. name, PREFIX .. 'returned:' .. name)
 end
 
@@ -130,7 +132,8 @@ local function finish(id, j, f, state, result)
     -- The key answers for the job when the job's own record is gone.
     local known = string.match(j.key, '^%S+ %S+')
     redis.call('SET', PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem,
-      string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max), 'EX', max(keep, retention.idempotency))
+      string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max),
+      'EX', max(keep, retention.idempotency))
   end
   redis.call('PUBLISH', 'sluice:done:' .. id, state)
 end

@@ -65,7 +65,9 @@ local function cells_of(text, paces)
   for tat, rem in string.gmatch(text or '', '(-?%d+):(%d+)') do
     local p = paces[#cells + 1]
     if p then
-      cells[#cells + 1] = { limit = p.limit, period = p.period, burst = p.burst, tat = tat + 0, rem = rem + 0 }
+      cells[#cells + 1] = {
+        limit = p.limit, period = p.period, burst = p.burst, tat = tat + 0, rem = rem + 0,
+      }
     end
   end
   return cells
@@ -119,8 +121,9 @@ local function flow_read(name, last, claimed, unseen)
   end
   local f = {
     name = name, key = key, fresh = fresh, moved = fresh, -- moved: the cells have changed
-    last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7], departed = v[8], share = v[9],
-    spaced = v[10], full = v[11], bytes = v[12], was = v, cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
+    last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7],
+    departed = v[8], share = v[9], spaced = v[10], full = v[11], bytes = v[12], was = v,
+    cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
     retuned = false,
   }
   local tier = claimed or policy and policy.tier or ''

@@ -14,7 +14,8 @@ local function job_of_raw(raw, id, f)
   if not raw then
     absent(PREFIX .. 'job:' .. id)
   end
-  local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, payload = 0, deadline = 0, flow = f.name }
+  local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, payload = 0,
+    deadline = 0, flow = f.name }
   j.id, j.full = id, raw
   return j
 end

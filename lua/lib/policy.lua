@@ -24,7 +24,8 @@ local function policy_read(text)
     return nil
   end
   p = {
-    text = text, revision = revision, tier = tier, paces = {}, capacity = capacity + 0, capacity_bytes = bytes + 0,
+    text = text, revision = revision, tier = tier, paces = {}, capacity = capacity + 0,
+    capacity_bytes = bytes + 0,
     concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
   }
   for limit, period, burst in string.gmatch(paces, '(%d+):(%d+):(%d+)') do

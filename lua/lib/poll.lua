@@ -16,7 +16,8 @@ local from = now + tonumber(ARGV[16]) -- the earliest stamp that this call gives
 -- attempt calls a function that only reads, and returns whether it succeeded, and its result. An
 -- error about stored data is reported as damage of the item. An error about the state of Redis
 -- fails the poll.
-local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING', 'executing the script', 'ACL failure', 'non local key' }
+local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING',
+  'executing the script', 'ACL failure', 'non local key' }
 local damaged = {}
 local function attempt(item, read, ...)
   local ok, result = pcall(read, ...)
@@ -70,7 +71,8 @@ local function hand_out(j)
   r[n + 1], r[n + 2], r[n + 3] = j.id, j.stamp, j.full
   filled = n + 3
 end
-local due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
+local due_head, expires_head = head(KEYS[2]), head(KEYS[3])
+local outbox_head = hands_over and head(KEYS[7]) or FARTHEST
 
 -- start_writing is called between the last read and the first write.
 local function start_writing()
@@ -99,7 +101,8 @@ end
 -- answer ends the poll. more reports whether work was left; needed names the script that does it.
 local function answer(more, needed)
   if changed then
-    due_head, expires_head, outbox_head = head(KEYS[2]), head(KEYS[3]), hands_over and head(KEYS[7]) or FARTHEST
+    due_head, expires_head = head(KEYS[2]), head(KEYS[3])
+    outbox_head = hands_over and head(KEYS[7]) or FARTHEST
   end
   -- The worker polls half a horizon before the next instant. A sweep or an expiry must not come
   -- early.

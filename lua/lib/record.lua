@@ -85,18 +85,23 @@ local function job_new(state, at, deadline, seq, created, wait, rest)
   if state == 'q' and at == created and deadline == 0 and wait == 0 and seq < 16777216 then
     if queued_at ~= at then
       local instant = u56(at)
-      queued_at, before_seq, after_seq = at, '1q' .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. instant .. ZERO7 .. ZERO3, ZERO3 .. instant .. ZERO5
+      queued_at = at
+      before_seq = '1q' .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. instant .. ZERO7 .. ZERO3
+      after_seq = ZERO3 .. instant .. ZERO5
     end
     return before_seq .. u24(seq) .. after_seq .. rest
   end
-  return '1' .. state .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. u56(at) .. u56(deadline) .. u48(seq) .. ZERO3 .. u56(created)
+  return '1' .. state .. ZERO7 .. '-' .. ZERO4 .. ZERO7 .. u56(at) .. u56(deadline) .. u48(seq) .. ZERO3
+    .. u56(created)
     .. u40(wait) .. rest
 end
 
 -- job_head encodes the whole head of a job that was read. Created, max wait and cost never change.
 local function job_head(j)
-  return '1' .. j.state .. u32(j.epoch) .. u16(j.attempts) .. char(j.free) .. j.outcome .. u32(j.tag) .. u56(j.stamp) .. u56(j.at)
-    .. u56(j.deadline) .. u48(j.seq) .. u24(j.result) .. sub(j.raw, CREATED_AT, COST_END) .. u16(j.max) .. sub(j.raw, PREFIX_AT, PREFIX_END) .. u32(j.payload)
+  return '1' .. j.state .. u32(j.epoch) .. u16(j.attempts) .. char(j.free) .. j.outcome .. u32(j.tag)
+    .. u56(j.stamp) .. u56(j.at) .. u56(j.deadline) .. u48(j.seq) .. u24(j.result)
+    .. sub(j.raw, CREATED_AT, COST_END) .. u16(j.max) .. sub(j.raw, PREFIX_AT, PREFIX_END)
+    .. u32(j.payload)
 end
 
 -- job_leased encodes the part of the head that the lease of a queued job changes, from the state to
@@ -116,7 +121,8 @@ local function job_leased(epoch, raw, stamp)
   epoch = (epoch - e3) / 256
   local e2 = epoch % 256
   local a1, a2, free, outcome, t1, t2, t3, t4 = byte(raw, ATTEMPTS_AT, TAG_END)
-  return char(108, (epoch - e2) / 256, e2, e3, e4, a1, a2, free, outcome, t1, t2, t3, t4, h1, h2, h3, h4, (low - s2 * 256 - s3) / 65536, s2, s3)
+  return char(108, (epoch - e2) / 256, e2, e3, e4, a1, a2, free, outcome, t1, t2, t3, t4, h1, h2, h3, h4,
+    (low - s2 * 256 - s3) / 65536, s2, s3)
 end
 
 -- job_ended is the record of a job that ends without its payload. j is as of job_read or
@@ -125,8 +131,11 @@ end
 local function job_ended(j, ended, result, most)
   local raw, attempts = j.raw, j.attempts
   local low = attempts % 256
-  return '1' .. j.state .. sub(raw, EPOCH_AT, EPOCH_END) .. char((attempts - low) / 256, low, j.free or byte(raw, FREE_AT)) .. j.outcome
-    .. sub(raw, TAG_AT, STAMP_END) .. ended .. (j.seq and u48(j.seq) or sub(raw, SEQ_AT, SEQ_END)) .. u24(#result)
-    .. (most > 0 and sub(raw, CREATED_AT, COST_END) .. u16(most) .. sub(raw, PREFIX_AT, PREFIX_END) or sub(raw, CREATED_AT, PREFIX_END))
+  return '1' .. j.state .. sub(raw, EPOCH_AT, EPOCH_END)
+    .. char((attempts - low) / 256, low, j.free or byte(raw, FREE_AT)) .. j.outcome
+    .. sub(raw, TAG_AT, STAMP_END) .. ended .. (j.seq and u48(j.seq) or sub(raw, SEQ_AT, SEQ_END))
+    .. u24(#result)
+    .. (most > 0 and sub(raw, CREATED_AT, COST_END) .. u16(most) .. sub(raw, PREFIX_AT, PREFIX_END)
+      or sub(raw, CREATED_AT, PREFIX_END))
     .. ZERO4 .. sub(raw, HEAD + 1, j.prefix) .. result
 end

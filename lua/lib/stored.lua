@@ -4,7 +4,8 @@
 -- Redis expires are counted in windows of their time to live: answers, which are records of other
 -- jobs that have ended, and keys, which are idempotency keys of jobs that have ended.
 
-local ANSWERS, IDEMPOTENCY = { 'answers', 'answers_before', 'answers_at' }, { 'keys', 'keys_before', 'keys_at' }
+local ANSWERS, IDEMPOTENCY = { 'answers', 'answers_before', 'answers_at' },
+  { 'keys', 'keys_before', 'keys_at' }
 
 -- stored_add adds bytes to live or dead_bytes, and to the sum of the shard.
 local function stored_add(f, name, bytes)

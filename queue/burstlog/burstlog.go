@@ -25,7 +25,7 @@ const (
 // Key identifies equal events. Empty parts are left out of the line.
 type Key struct {
 	Tenant string // as the client names it
-	Route  string
+	Route  string // as the configuration names it
 	Kind   string // what exactly happens, such as queue-full
 }
 
@@ -58,7 +58,7 @@ func New(log *slog.Logger, level slog.Level, message string, logged func(Key)) *
 	return &Log{log: log, level: level, message: message, logged: logged, bursts: map[Key]*burst{}}
 }
 
-// Add notes n events. The example, attributes of the latest event, must be fit for a log.
+// Add records n events. The example, slog attributes of the latest event, must be fit for a log.
 func (l *Log) Add(k Key, n int64, example ...any) {
 	if l == nil {
 		return
@@ -86,7 +86,7 @@ func (l *Log) Add(k Key, n int64, example ...any) {
 	}
 }
 
-// Flush logs what was not logged yet and forgets all bursts. Then the log is idle.
+// Flush logs the events that are not logged yet and forgets all bursts.
 func (l *Log) Flush() {
 	if l != nil {
 		l.write(true)

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // in runs do in virtual time with a log, and returns its lines, each after the second in which it
 // was written.
-func in(t *testing.T, do func(l *Log)) (lines []string, told []Key) {
+func in(t *testing.T, do func(l *Log)) (lines []string, logged []Key) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var buf bytes.Buffer
@@ -28,16 +28,16 @@ func in(t *testing.T, do func(l *Log)) (lines []string, told []Key) {
 			}
 			return a
 		}})
-		l := New(slog.New(h), slog.LevelWarn, "jobs were refused", func(k Key) { told = append(told, k) })
+		l := New(slog.New(h), slog.LevelWarn, "jobs were refused", func(k Key) { logged = append(logged, k) })
 		do(l)
 		synctest.Wait()
 		lines = strings.Split(strings.TrimSuffix(buf.String(), "\n"), "\n")
 	})
-	return lines, told
+	return lines, logged
 }
 
 func TestBursts(t *testing.T) {
-	lines, told := in(t, func(l *Log) {
+	lines, logged := in(t, func(l *Log) {
 		full := Key{Tenant: "acme", Route: "default", Kind: "queue-full"}
 		for range 100 { // a burst of nearly ten seconds
 			l.Add(full, 3)
@@ -53,8 +53,8 @@ func TestBursts(t *testing.T) {
 		`t=1m1s level=WARN msg="jobs were refused" tenant=acme route=default kind=queue-full count=267 within=59.911s`,
 		`t=5m10.9s level=WARN msg="jobs were refused" tenant=acme route=default kind=queue-full count=2 within=1s job=J2`,
 	}
-	if diff := cmp.Diff(want, lines); diff != "" || len(told) != 3 {
-		t.Error(diff, told)
+	if diff := cmp.Diff(want, lines); diff != "" || len(logged) != 3 {
+		t.Error(diff, logged)
 	}
 }
 
@@ -68,7 +68,8 @@ func TestTenantsAreEncoded(t *testing.T) {
 	}
 }
 
-// The largest are told, the others summed up; whatever happens, memory and lines are bounded.
+// The largest bursts have lines of their own, the others are summed up. Memory and lines are
+// bounded.
 func TestManyBursts(t *testing.T) {
 	lines, _ := in(t, func(l *Log) {
 		for i := range maxKeys + 5 {
@@ -89,13 +90,14 @@ func TestManyBursts(t *testing.T) {
 	for i := range maxKeys {
 		sum += 1 + i%100
 	}
-	last := fmt.Sprintf(`t=1s level=WARN msg="jobs were refused (others, summed up)" bursts=%d count=%d`, maxKeys-maxLines, sum-maxLines*100)
+	last := fmt.Sprintf(`t=1s level=WARN msg="jobs were refused (others, summed up)" bursts=%d count=%d`,
+		maxKeys-maxLines, sum-maxLines*100)
 	if len(lines) != maxLines+1 || !strings.Contains(lines[0], "count=100") || lines[maxLines] != last {
 		t.Errorf("%d lines, the last is %s, want %s", len(lines), lines[len(lines)-1], last)
 	}
 }
 
-// What was not told yet is told at the end, and then nothing is left behind.
+// Flush logs what was not logged yet, and leaves nothing behind.
 func TestFlush(t *testing.T) {
 	lines, _ := in(t, func(l *Log) {
 		l.Add(Key{Kind: "queue-full"}, 7)
@@ -105,7 +107,8 @@ func TestFlush(t *testing.T) {
 			t.Error("something is left")
 		}
 	})
-	if want := []string{`t=0s level=WARN msg="jobs were refused" kind=queue-full count=7 within=0s`}; !cmp.Equal(want, lines) {
+	want := []string{`t=0s level=WARN msg="jobs were refused" kind=queue-full count=7 within=0s`}
+	if !cmp.Equal(want, lines) {
 		t.Error(lines)
 	}
 	var none *Log

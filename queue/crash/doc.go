@@ -9,12 +9,12 @@ package crash
 
 // Point is a point in the code at which a crash leaves something half done.
 type Point struct {
-	Label string // as At and SLUICE_CRASH_AT name it
-	Role  string // of the process that passes it: api or worker
-	What  string // has been done by then, and what not
+	Label string // its name in At and SLUICE_CRASH_AT
+	Role  string // the kind of process that passes it: api or worker
+	What  string // the state there: what is done and what is not
 }
 
-// Points are all of them, in the order of the way of a job.
+// Points lists all points in the order in which a job passes them.
 var Points = []Point{
 	{"before-admit", "api", "a submission is accepted and not sent to Redis"},
 	{"after-admit", "api", "Redis has the job, which the process has not counted"},
@@ -28,5 +28,6 @@ var Points = []Point{
 	{"after-enqueue", "worker", "a job is an asynq task, and its lease as it was"},
 	{"before-hand-over", "worker", "completions are claimed and not handed over"},
 	{"after-hand-over", "worker", "a completion is an asynq task and still in the outbox"},
-	{"after-handed-over", "worker", "completions are handed over and out of the outbox, which the process has not noted"},
+	{"after-handed-over", "worker", "completions are handed over and out of the outbox, which the process " +
+		"has not noted"},
 }

@@ -29,7 +29,8 @@ func init() {
 	left.Store(n)
 }
 
-// At marks a point. It does not return if its turn has come.
+// At marks a point, which SLUICE_CRASH_AT can name. Where it is the chosen one, At kills the
+// process and does not return.
 func At(label string) {
 	if label != point || left.Add(-1) != 0 {
 		return

@@ -22,8 +22,8 @@ import (
 // Key is an API key of a tenant, with a digest of its secret. Keys live in the shard of their
 // tenant until they are revoked, an expired one until its tenant creates another a day later.
 type Key struct {
-	ID      string // 28 characters of [0-9a-v]; names the shard, as the id of a job does
-	Tenant  string
+	ID      string            // 28 characters of [0-9a-v]; names the shard, as the id of a job does
+	Tenant  string            // as the client names it
 	Name    string            // for people; may be empty
 	Hash    [sha256.Size]byte // SHA-256 of the secret; zero in a list
 	Created time.Time         // by the clock of the process that made it, to the millisecond
@@ -48,23 +48,27 @@ const (
 	expiredKept = 24 * time.Hour
 )
 
-// Store stores API keys and sessions.
+// Store stores API keys and sessions of operators. It is safe for concurrent use.
 type Store struct{ store *store.Store }
 
-// New returns the keys and sessions in a queue's store; see queue.Queue.Store.
+// New returns the API keys and sessions of a queue; see queue.Queue.Store.
 func New(s *store.Store) *Store { return &Store{s} }
 
 // CreateKey stores a key of the tenant, given the SHA-256 of its secret. A zero expires means
 // never. Errors: ErrTooManyKeys, queue.ErrUnavailable; after the latter an unused key may be
 // stored.
-func (s *Store) CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (Key, error) {
+func (s *Store) CreateKey(
+	ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
+) (Key, error) {
 	shard, now := s.store.ShardOf(tenant), time.Now()
 	id, err := store.NewID(shard)
 	if err != nil {
 		return Key{}, err
 	}
 	k := Key{ID: id, Tenant: tenant, Name: name, Hash: hash, Created: now.UTC().Truncate(time.Millisecond)}
-	fields := []any{"tenant", tenant, "name", name, "hash", hex.EncodeToString(hash[:]), "created", k.Created.UnixMilli()}
+	fields := []any{
+		"tenant", tenant, "name", name, "hash", hex.EncodeToString(hash[:]), "created", k.Created.UnixMilli(),
+	}
 	ends := math.Inf(1) // its score in the index
 	if !expires.IsZero() {
 		k.Expires = expires.UTC().Truncate(time.Millisecond)
@@ -72,7 +76,9 @@ func (s *Store) CreateKey(ctx context.Context, tenant, name string, hash [sha256
 	}
 	index := shard.Keys(store.EncodeName(tenant))
 	// An expired key stays expired, so it may be read in one step and removed in the next.
-	old, err := s.store.Fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{Min: "-inf", Max: millis(now.Add(-expiredKept))}).Result()
+	old, err := s.store.Fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{
+		Min: "-inf", Max: millis(now.Add(-expiredKept)),
+	}).Result()
 	if err != nil {
 		return Key{}, store.Unavailable(err)
 	}
@@ -100,7 +106,7 @@ func (s *Store) CreateKey(ctx context.Context, tenant, name string, hash [sha256
 }
 
 // Keys lists the keys of a tenant, the oldest first, without their hashes. An expired key is listed
-// for at least a day.
+// for at least a day. Errors: queue.ErrUnavailable.
 func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 	shard := s.store.ShardOf(tenant)
 	ids, err := s.store.Fast.ZRange(ctx, shard.Keys(store.EncodeName(tenant)), 0, -1).Result()
@@ -108,9 +114,10 @@ func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 		return nil, store.Unavailable(err)
 	}
 	slices.Sort(ids) // they begin with the time
-	found, err := store.Pipeline(ctx, s.store.Fast, ids, func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
-		return p.HGetAll(ctx, shard.Key(id))
-	})
+	found, err := store.Pipeline(ctx, s.store.Fast, ids,
+		func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
+			return p.HGetAll(ctx, shard.Key(id))
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +136,7 @@ func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 	return keys, nil
 }
 
-// RevokeKey removes a key of the tenant for good. Errors: ErrUnknownKey.
+// RevokeKey deletes a key of the tenant. Errors: ErrUnknownKey, queue.ErrUnavailable.
 func (s *Store) RevokeKey(ctx context.Context, tenant, id string) error {
 	k, err := s.FindKey(ctx, id)
 	if err != nil {
@@ -151,7 +158,7 @@ func (s *Store) dropKey(ctx context.Context, shard store.ShardKeys, tenant, id s
 }
 
 // FindKey reads a key of any tenant, also one that has expired. An id of the wrong format costs no
-// round trip. Errors: ErrUnknownKey.
+// round trip. Errors: ErrUnknownKey, queue.ErrUnavailable.
 func (s *Store) FindKey(ctx context.Context, id string) (Key, error) {
 	shard, ok := s.store.ShardOfID(id)
 	if !ok {
@@ -177,7 +184,8 @@ func keyOf(id string, fields map[string]string) (Key, error) {
 		k.Expires, noTime = time.UnixMilli(ends).UTC(), errors.Join(noTime, noEnd)
 	}
 	if err = errors.Join(err, noTime); err != nil || len(sum) != len(k.Hash) || k.Tenant == "" {
-		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v", store.ErrSchema, slices.Sorted(maps.Keys(fields)))
+		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v",
+			store.ErrSchema, slices.Sorted(maps.Keys(fields)))
 	}
 	copy(k.Hash[:], sum)
 	k.Created = time.UnixMilli(created).UTC()

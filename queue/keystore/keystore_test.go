@@ -14,10 +14,13 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// A record that cannot be read opens nothing and is told apart from one that is not there; what it
-// holds is not told.
+// A record that cannot be read opens nothing. Its error differs from that of a missing record, and
+// has none of its contents.
 func TestStoredKeysThatCannotBeRead(t *testing.T) {
-	good := map[string]string{"tenant": "acme", "name": "ci", "hash": strings.Repeat("ab", 32), "created": "1700000000000", "expires": "1700000000001"}
+	good := map[string]string{
+		"tenant": "acme", "name": "ci", "hash": strings.Repeat("ab", 32), "created": "1700000000000",
+		"expires": "1700000000001",
+	}
 	k, err := keyOf("id", good)
 	created := time.UnixMilli(1700000000000)
 	want := Key{ID: "id", Tenant: "acme", Name: "ci", Created: created, Expires: created.Add(time.Millisecond)}
@@ -26,7 +29,8 @@ func TestStoredKeysThatCannotBeRead(t *testing.T) {
 		t.Fatalf("%v, key (-want +got):\n%s", err, diff)
 	}
 	for name, change := range map[string]map[string]string{
-		"no tenant": {"tenant": ""}, "no hash": {"hash": ""}, "a short hash": {"hash": "abab"}, "no hex": {"hash": strings.Repeat("xy", 32)},
+		"no tenant": {"tenant": ""}, "no hash": {"hash": ""}, "a short hash": {"hash": "abab"},
+		"no hex":  {"hash": strings.Repeat("xy", 32)},
 		"no time": {"created": "yesterday"}, "no end": {"expires": ""},
 	} {
 		fields := maps.Clone(good)

@@ -9,18 +9,20 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// SaveSession keeps an operator's session for the given time.
+// SaveSession stores the session of an operator for the time of its life. Errors:
+// queue.ErrUnavailable.
 func (s *Store) SaveSession(ctx context.Context, id [sha256.Size]byte, life time.Duration) error {
 	return store.Unavailable(s.store.Fast.Set(ctx, sessionKey(id), "1", life).Err())
 }
 
-// FindSession returns the remaining time of a session, 0 if there is none.
+// FindSession returns the remaining life of a session, 0 if there is none. Errors:
+// queue.ErrUnavailable.
 func (s *Store) FindSession(ctx context.Context, id [sha256.Size]byte) (time.Duration, error) {
 	left, err := s.store.Fast.PTTL(ctx, sessionKey(id)).Result()
 	return max(0, left), store.Unavailable(err) // -2: no such key
 }
 
-// EndSession forgets a session.
+// EndSession deletes a session, if it exists. Errors: queue.ErrUnavailable.
 func (s *Store) EndSession(ctx context.Context, id [sha256.Size]byte) error {
 	return store.Unavailable(s.store.Fast.Del(ctx, sessionKey(id)).Err())
 }

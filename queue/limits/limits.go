@@ -26,7 +26,7 @@ type Store struct{ store *store.Store }
 
 var _ limiter.Store = Store{}
 
-// New returns the limiters in a queue's store; see queue.Queue.Store.
+// New returns the limiters of a queue; see queue.Queue.Store.
 func New(s *store.Store) Store { return Store{s} }
 
 // Take implements limiter.Store.
@@ -35,7 +35,9 @@ func (s Store) Take(ctx context.Context, r limiter.Rule, key string, cost int64)
 		return limiter.Decision{}, err
 	}
 	k := s.keysOf(r, key)
-	call := lua.LimitCall{State: k.state, Log: k.log, Blocks: k.blocked, Tag: newTag(), Policy: r.Policy, Cost: cost, Name: key}
+	call := lua.LimitCall{
+		State: k.state, Log: k.log, Blocks: k.blocked, Tag: newTag(), Policy: r.Policy, Cost: cost, Name: key,
+	}
 	values, err := s.store.Run(ctx, call.Call())
 	if err != nil {
 		return limiter.Decision{}, store.Unavailable(err)
@@ -49,7 +51,9 @@ func (s Store) Clear(ctx context.Context, r limiter.Rule, key string) (bool, err
 	k := s.keysOf(r, key)
 	var gone *redis.IntCmd
 	if _, err := s.store.Fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		gone = p.Del(ctx, slices.DeleteFunc([]string{k.state, k.log}, func(key string) bool { return key == "" })...)
+		gone = p.Del(ctx, slices.DeleteFunc([]string{k.state, k.log}, func(key string) bool {
+			return key == ""
+		})...)
 		if k.blocked != "" {
 			p.ZRem(ctx, k.blocked, key)
 		}

@@ -96,8 +96,8 @@ func retryAfterIsWhenASlotFrees(s *suite) {
 	s.admit(work())
 	v := s.submit(work())
 	equal(s, "the outcome", v.Outcome, shaper.Full)
-	told, frees := v.Now.Add(v.RetryAfter), first.Stamp.Add(time.Minute)
-	if late := told.Sub(frees); late < 0 || late >= time.Millisecond {
+	retry, frees := v.Now.Add(v.RetryAfter), first.Stamp.Add(time.Minute)
+	if late := retry.Sub(frees); late < 0 || late >= time.Millisecond {
 		s.Errorf("retry-after ends %v after capacity frees, want it rounded up to a millisecond", late)
 	}
 	if next := v.Now.Add(v.NextSlot); next != frees {
@@ -110,7 +110,9 @@ func estimateBecomesStamp(s *suite) {
 	s.backlog(2, work())
 	s.lease(1)
 	last := s.admit(work())
-	for _, want := range []time.Time{s.job(last.ID).EstimatedStart.Add(-time.Minute), s.job(last.ID).EstimatedStart} {
+	for _, want := range []time.Time{
+		s.job(last.ID).EstimatedStart.Add(-time.Minute), s.job(last.ID).EstimatedStart,
+	} {
 		if l := s.lease(1)[0]; !l.Stamp.Time().Equal(want) {
 			s.Errorf("stamped %v, the estimate was %v", l.Stamp.Time(), want)
 		}
@@ -148,10 +150,10 @@ func decisionJobIsStored(s *suite) {
 	later := work()
 	later.Delay = time.Hour
 	for _, w := range []queue.Submission{work(), keyed(), keyed(), later} {
-		told := s.submit(w).Job
-		kept := s.job(told.ID)
-		told.EstimatedStart, kept.EstimatedStart = time.Time{}, time.Time{} // as of two instants
-		if diff := cmp.Diff(kept, told); diff != "" {
+		decided := s.submit(w).Job
+		kept := s.job(decided.ID)
+		decided.EstimatedStart, kept.EstimatedStart = time.Time{}, time.Time{} // as of two instants
+		if diff := cmp.Diff(kept, decided); diff != "" {
 			s.Errorf("the job of the decision differs from the stored one (-stored +decision):\n%s", diff)
 		}
 	}
@@ -193,7 +195,7 @@ func deadlineUnreachable(s *suite) {
 	first, second := s.submit(w), s.submit(w)
 	equal(s, "the first outcome", first.Outcome, shaper.Admitted)
 	equal(s, "the second outcome", second.Outcome, shaper.DeadlineUnreachable)
-	equal(s, "the estimate told", second.Start.Sub(second.Now), time.Minute)
+	equal(s, "the estimated wait", second.Start.Sub(second.Now), time.Minute)
 	w.MaxWait = time.Minute + time.Second
 	s.admit(w)
 	w.Delay, w.MaxWait = time.Hour, time.Minute

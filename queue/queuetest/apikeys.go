@@ -78,10 +78,12 @@ func keyFound(s *suite) {
 			if err != nil || got != made {
 				s.Errorf("FindKey: %+v, %v, want %+v", got, err, made)
 			}
-			if made.Tenant != owner || made.Name != "ci é" || made.Hash != sha256.Sum256([]byte("ci é")) || time.Since(made.Created) > limit {
+			if made.Tenant != owner || made.Name != "ci é" || made.Hash != sha256.Sum256([]byte("ci é")) ||
+				time.Since(made.Created) > limit {
 				s.Errorf("made %+v", made)
 			}
-			if !expires.IsZero() && !made.Expires.Equal(ends.Truncate(time.Millisecond)) || made.Expired(ends.Add(-time.Second)) ||
+			if !expires.IsZero() && !made.Expires.Equal(ends.Truncate(time.Millisecond)) ||
+				made.Expired(ends.Add(-time.Second)) ||
 				made.Expired(ends) == expires.IsZero() {
 				s.Errorf("expires %v, want %v", made.Expires, expires)
 			}
@@ -111,7 +113,8 @@ func keyRevoked(s *suite) {
 	if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, gone.ID); !errors.Is(err, keystore.ErrUnknownKey) {
 		s.Errorf("FindKey of a revoked key: %v", err)
 	}
-	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, gone.ID); !errors.Is(err, keystore.ErrUnknownKey) {
+	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, gone.ID); !errors.Is(err,
+		keystore.ErrUnknownKey) {
 		s.Errorf("RevokeKey again: %v", err)
 	}
 	if got := s.keys(tenant); len(got) != 1 || got[0].ID != left.ID {
@@ -121,7 +124,8 @@ func keyRevoked(s *suite) {
 
 func keyOfAnother(s *suite) {
 	k := s.key(tenant, "k", time.Time{})
-	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, "other", k.ID); !errors.Is(err, keystore.ErrUnknownKey) {
+	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, "other", k.ID); !errors.Is(err,
+		keystore.ErrUnknownKey) {
 		s.Errorf("RevokeKey by another tenant: %v", err)
 	}
 	if got, err := keystore.New(s.q.Store()).FindKey(s.ctx, k.ID); err != nil || got != k {
@@ -131,7 +135,10 @@ func keyOfAnother(s *suite) {
 
 func keyUnknown(s *suite) {
 	job := s.admit(work())
-	for _, id := range []string{"", "x", "{0}", "../key", strings.Repeat("0", 27), strings.Repeat("0", 28), strings.Repeat("v", 28), job.ID} {
+	for _, id := range []string{
+		"", "x", "{0}", "../key", strings.Repeat("0", 27), strings.Repeat("0", 28), strings.Repeat("v", 28),
+		job.ID,
+	} {
 		if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, id); !errors.Is(err, keystore.ErrUnknownKey) {
 			s.Errorf("FindKey(%q): %v", id, err)
 		}
@@ -172,7 +179,9 @@ func keyBound(s *suite) {
 		s.key(tenant, "again", time.Time{})
 		keys = s.keys(tenant)
 	}
-	if _, err := keystore.New(s.q.Store()).CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{}); !errors.Is(err, keystore.ErrTooManyKeys) {
+	if _, err := keystore.New(s.q.Store()).
+		CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{}); !errors.Is(err,
+		keystore.ErrTooManyKeys) {
 		s.Errorf("CreateKey at the bound: %v", err)
 	}
 	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, keys[0].ID); err != nil {
@@ -192,7 +201,8 @@ func keyExpired(s *suite) {
 		s.key(tenant, "k", time.Time{})
 	}
 	keys := s.keys(tenant)
-	if len(keys) != keystore.MaxKeys+1 || !slices.ContainsFunc(keys, func(k keystore.Key) bool { return k.ID == recent.ID }) {
+	if len(keys) != keystore.MaxKeys+1 ||
+		!slices.ContainsFunc(keys, func(k keystore.Key) bool { return k.ID == recent.ID }) {
 		s.Errorf("%d keys are listed, want %d and the one that has just expired", len(keys), keystore.MaxKeys)
 	}
 	if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, long.ID); !errors.Is(err, keystore.ErrUnknownKey) {

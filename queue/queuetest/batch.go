@@ -58,7 +58,7 @@ func atomicBatch(s *suite) {
 	s.admit(work())
 	for _, v := range s.batch(true, slices.Repeat([]queue.Submission{work()}, 4)...) {
 		equal(s, "the outcome", v.Outcome, shaper.Full)
-		equal(s, "the depth told", v.Depth, 1)
+		equal(s, "the depth in the decision", v.Depth, 1)
 		if v.RetryAfter < time.Millisecond {
 			s.Errorf("retry after is %v, though one departure makes room", v.RetryAfter)
 		}
@@ -162,7 +162,8 @@ func scheduled(s *suite) {
 	equal(s, "whether it starts before it is due", j.EstimatedStart.Before(j.Scheduled), false)
 	full := s.submit(work())
 	equal(s, "the outcome behind it", full.Outcome, shaper.Full)
-	if gap := full.Now.Add(full.RetryAfter).Sub(shaper.InstantOf(j.Scheduled)); gap < 0 || gap >= time.Millisecond {
+	gap := full.Now.Add(full.RetryAfter).Sub(shaper.InstantOf(j.Scheduled))
+	if gap < 0 || gap >= time.Millisecond {
 		s.Errorf("retry after ends %v after the delay, want it to be then", gap)
 	}
 }

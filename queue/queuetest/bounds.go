@@ -22,7 +22,7 @@ var boundsTests = map[string]func(*suite){
 	"stored bytes count until they are deleted":       storedFollowsJobs,
 }
 
-// sized is work with a payload of so many bytes.
+// sized returns work with a payload of n bytes.
 func sized(n int) queue.Submission {
 	w := work()
 	w.Payload = []byte(`"` + strings.Repeat("x", n-2) + `"`)
@@ -62,7 +62,9 @@ func boundBytesOfABatch(s *suite) {
 		if atomic {
 			want = [3]shaper.Outcome{shaper.FullOfBytes, shaper.FullOfBytes, shaper.FullOfBytes}
 		}
-		equal(s, "the outcomes", [3]shaper.Outcome{decisions[0].Outcome, decisions[1].Outcome, decisions[2].Outcome}, want)
+		equal(s, "the outcomes", [3]shaper.Outcome{
+			decisions[0].Outcome, decisions[1].Outcome, decisions[2].Outcome,
+		}, want)
 	}
 }
 

@@ -129,7 +129,8 @@ func damagedCountsNothing(s *suite) {
 			s.Errorf("Submit: %v, want ErrScript", err)
 		}
 	}
-	if err := s.engine.Client().HSet(s.ctx, s.shard().Flow(tenant+"/default"), "depth", before.Depth).Err(); err != nil {
+	if err := s.engine.Client().HSet(s.ctx, s.shard().Flow(tenant+"/default"), "depth", before.Depth).
+		Err(); err != nil {
 		s.Fatal(err)
 	}
 	if after := s.tenant(tenant).Figures; after.Depth != before.Depth || after.Admitted != before.Admitted {
@@ -147,10 +148,11 @@ func damagedFlowTicks(s *suite) {
 		if len(t.Leases) != 1 || t.Leases[0].Tenant != "good" {
 			s.Errorf("%s: leases %+v, want one of good", key, t.Leases)
 		}
-		if len(t.Damaged) == 0 { // the answer that told it was lost: so does the next poll that reaches as far
+		if len(t.Damaged) == 0 { // the answer that reported it was lost: the next such poll reports it too
 			t = s.poll("w", pollOptions(10, far))
 		}
-		if len(t.Damaged) != 1 || !strings.HasPrefix(t.Damaged[0], "flow bad/default: ") || t.Damaged[0] == "flow bad/default: " {
+		if len(t.Damaged) != 1 || !strings.HasPrefix(t.Damaged[0], "flow bad/default: ") ||
+			t.Damaged[0] == "flow bad/default: " {
 			s.Errorf("%s: damaged %q, want the flow and its error", key, t.Damaged)
 		}
 		// It is not looked at each time.
@@ -179,7 +181,8 @@ func damagedFlowMended(s *suite) {
 	if t := s.poll("w", pollOptions(10, far)); len(t.Leases) != 0 || len(t.Damaged) != 1 {
 		s.Errorf("leases %+v, damaged %q", t.Leases, t.Damaged)
 	}
-	if after, err := s.q.Totals(s.ctx); err != nil || after.Depth != before.Depth || after.Bytes != before.Bytes {
+	if after, err := s.q.Totals(s.ctx); err != nil || after.Depth != before.Depth ||
+		after.Bytes != before.Bytes {
 		s.Errorf("the shard has %+v, had %+v before the poll (%v)", after, before, err)
 	}
 	if err := s.engine.Client().Del(s.ctx, key).Err(); err != nil {
@@ -221,16 +224,16 @@ func damagedLease(s *suite) {
 		s.Fatalf("leases %+v", t.Leases)
 	}
 	s.broken(s.shard().Job(jobs[0].ID))
-	var told []string
+	var damaged []string
 	s.await("the other job", func() bool {
 		o := pollOptions(10, far)
 		o.Sweep = time.Millisecond
 		t := s.poll("w", o)
-		told = append(told, t.Damaged...)
+		damaged = append(damaged, t.Damaged...)
 		return len(t.Leases) == 1 && t.Leases[0].ID == jobs[1].ID
 	})
-	if len(told) > 1 || len(told) == 1 && !strings.HasPrefix(told[0], "job "+jobs[0].ID+": ") {
-		s.Errorf("damaged %q, want the job at most once, for an answer may be lost", told)
+	if len(damaged) > 1 || len(damaged) == 1 && !strings.HasPrefix(damaged[0], "job "+jobs[0].ID+": ") {
+		s.Errorf("damaged %q, want the job at most once, for an answer may be lost", damaged)
 	}
 }
 
@@ -263,7 +266,8 @@ func damagedSettle(s *suite) {
 		s.Errorf("Settle: %v", err)
 	}
 	for i, r := range results {
-		if want := (map[bool]queue.SettleResult{true: queue.Stale, false: queue.Settled})[i == 2]; r != want && r != queue.Repeated {
+		want := (map[bool]queue.SettleResult{true: queue.Stale, false: queue.Settled})[i == 2]
+		if r != want && r != queue.Repeated {
 			s.Errorf("settlement %d: %q, want %q", i, r, want)
 		}
 	}

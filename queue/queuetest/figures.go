@@ -51,8 +51,8 @@ func tenantNeverSeen(s *suite) {
 	}
 }
 
-// effectiveRate: a hold slows the rate, not the further ones; the strictest of what is then in
-// force is told.
+// effectiveRate: a hold slows the rate, not the further ones. The figure is the strictest of the
+// rates that are then in force.
 func effectiveRate(s *suite) {
 	s.policy(func(p *shaper.Policy) {
 		p.Rate = shaper.Rate{Limit: 10, Period: time.Second}
@@ -128,7 +128,8 @@ func oldestWaitGoesOn(s *suite) {
 			s.settle(leases[0], event, after(30*time.Millisecond))
 			return true
 		})
-		least := time.Since(admitted) - 5*time.Millisecond // what passed between the admission and the instant noted here
+		// What passed between the admission and the instant noted here.
+		least := time.Since(admitted) - 5*time.Millisecond
 		for what, wait := range map[string]time.Duration{
 			"tenant": s.tenant(tenant).OldestWait, "scan": s.scan(10)[tenant].OldestWait,
 		} {
@@ -166,7 +167,9 @@ func oldestWaitOfDue(s *suite) {
 func holdTold(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = quick })
 	refused := queue.HoldCause{By: queue.HeldByRetryAfter, Status: 503}
-	because := func(c queue.HoldCause) func(*queue.Settlement) { return func(t *queue.Settlement) { t.Cause = c } }
+	because := func(c queue.HoldCause) func(*queue.Settlement) {
+		return func(t *queue.Settlement) { t.Cause = c }
+	}
 	s.backlog(4, work())
 	leases := s.lease(4)
 	if t := s.tenant(tenant); !t.HeldUntil.IsZero() || t.HeldBy != (queue.HoldCause{}) {
@@ -176,14 +179,18 @@ func holdTold(s *suite) {
 	s.settle(leases[0], shaper.Hold, after(time.Minute), because(refused))
 	s.settle(leases[1], shaper.Hold, after(time.Second), because(queue.HoldCause{By: queue.HeldByBreaker}))
 	for what, f := range map[string]queue.Figures{
-		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures, "scan": s.scan(10)[tenant].Figures,
+		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures,
+		"scan": s.scan(10)[tenant].Figures,
 	} {
 		if in := f.HeldUntil.Sub(begin); f.HeldBy != refused || in < 59*time.Second || in > 80*time.Second {
 			s.Errorf("%s: held by %+v for %v, want %+v and a minute", what, f.HeldBy, in, refused)
 		}
 	}
-	s.settle(leases[2], shaper.Hold, after(time.Hour), because(queue.HoldCause{By: queue.HeldByBreaker, Status: 502}))
-	equal(s, "the cause of a longer hold", s.tenant(tenant).HeldBy, queue.HoldCause{By: queue.HeldByBreaker, Status: 502})
+	s.settle(leases[2], shaper.Hold, after(time.Hour), because(queue.HoldCause{
+		By: queue.HeldByBreaker, Status: 502,
+	}))
+	equal(s, "the cause of a longer hold", s.tenant(tenant).HeldBy, queue.HoldCause{By: queue.HeldByBreaker,
+		Status: 502})
 	s.settle(leases[3], shaper.Hold, after(2*time.Hour))
 	equal(s, "the cause of a hold that names none", s.tenant(tenant).HeldBy, queue.HoldCause{})
 }
@@ -228,11 +235,13 @@ func deadCounted(s *suite) {
 	for _, l := range leases {
 		s.settle(l, shaper.Die)
 	}
-	if _, err := s.q.Purge(s.ctx, tenant, queue.Filter{State: queue.ListDead, IDs: []string{leases[0].ID}}); err != nil {
+	_, err := s.q.Purge(s.ctx, tenant, queue.Filter{State: queue.ListDead, IDs: []string{leases[0].ID}})
+	if err != nil {
 		s.Fatalf("Purge: %v", err)
 	}
 	for what, f := range map[string]queue.Figures{
-		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures, "scan": s.scan(10)[tenant].Figures,
+		"tenant": s.tenant(tenant).Figures, "flow": s.tenant(tenant).Routes["default"].Figures,
+		"scan": s.scan(10)[tenant].Figures,
 	} {
 		if f.Dead != 2 || f.DeadTotal != 3 {
 			s.Errorf("%s: %d dead letters of %d deaths, want 2 of 3", what, f.Dead, f.DeadTotal)
@@ -319,7 +328,9 @@ func scan(s *suite) {
 	later := work()
 	later.Delay = time.Hour
 	s.admit(later)
-	s.await("the oldest job to have waited", func() bool { return s.scan(10)[tenant].OldestWait > 10*time.Millisecond })
+	s.await("the oldest job to have waited", func() bool {
+		return s.scan(10)[tenant].OldestWait > 10*time.Millisecond
+	})
 	got := s.scan(10)
 	waits := func(b queue.Brief) string { return fmt.Sprint(b.Depth, b.Running, b.Dead) }
 	equal(s, "what waits", waits(got[tenant]), "3 3 2")
@@ -332,7 +343,10 @@ func scan(s *suite) {
 }
 
 func foreignCursor(s *suite) {
-	for _, cursor := range []string{"x", "-", "1", "0", "0-", "-0", "0--1", "1-0", "99-0", "0-99999999999999999999", "0-x", "0-0-0", " 0-0"} {
+	for _, cursor := range []string{
+		"x", "-", "1", "0", "0-", "-0", "0--1", "1-0", "99-0", "0-99999999999999999999", "0-x", "0-0-0",
+		" 0-0",
+	} {
 		if names, _, err := s.q.Tenants(s.ctx, cursor, 10); !errors.Is(err, queue.ErrCursor) {
 			s.Errorf("cursor %q: %q, %v, want ErrCursor", cursor, names, err)
 		}
@@ -346,13 +360,16 @@ func (s *suite) file(tenants map[string]shaper.Overrides) {
 }
 
 func filePublished(s *suite) {
-	s.file(map[string]shaper.Overrides{tenant: {Rate: &slow, Capacity: pointer(int64(2))}, "odd name": {Paused: pointer(true)}, "said nothing": {}})
+	s.file(map[string]shaper.Overrides{
+		tenant: {Rate: &slow, Capacity: pointer(int64(2))}, "odd name": {Paused: pointer(true)},
+		"no settings": {},
+	})
 	t := s.tenant(tenant)
 	equal(s, "the rate", t.Policy.Rate, slow)
 	equal(s, "the source of the rate", t.Sources["rate"], shaper.SourceFile)
 	equal(s, "the source of the burst", t.Sources["burst"], shaper.SourceDefault)
 	equal(s, "paused", s.tenant("odd name").Policy.Paused, true)
-	equal(s, "the revision of a tenant of which the file says nothing", s.tenant("said nothing").Revision, 0)
+	equal(s, "the revision of a tenant without settings in the file", s.tenant("no settings").Revision, 0)
 	s.backlog(2, work())
 	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Full)
 	s.spaced(s.lease(2), time.Minute)
@@ -380,12 +397,14 @@ func fileWithdrawn(s *suite) {
 	equal(s, "the rate", t.Policy.Rate, quick)
 	equal(s, "its source", t.Sources["rate"], shaper.SourceDefault)
 	equal(s, "the burst", t.Policy.Burst, 2)
-	equal(s, "the rate of a tenant of which nothing is said any more", s.tenant("odd name").Policy.Rate, quick)
+	equal(s, "the rate of a tenant that is no longer in the file", s.tenant("odd name").Policy.Rate, quick)
 	equal(s, "the rate of a tenant still named", s.tenant("kept").Policy.Rate, slow)
 }
 
 func fileUnchanged(s *suite) {
-	tenants := map[string]shaper.Overrides{tenant: {Rate: &slow, Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60_000}}}}
+	tenants := map[string]shaper.Overrides{tenant: {
+		Rate: &slow, Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60_000}},
+	}}
 	s.file(tenants)
 	before := s.tenant(tenant).Revision
 	s.file(tenants)
@@ -422,7 +441,7 @@ func defaultCapacity(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Capacity = 5 })
 	v := s.submit(work())
 	equal(s, "the outcome", v.Outcome, shaper.Full)
-	equal(s, "the capacity told", v.Capacity, 5)
+	equal(s, "the capacity in the decision", v.Capacity, 5)
 }
 
 func defaultPause(s *suite) {

@@ -126,7 +126,9 @@ func keyAfterEnd(s *suite) {
 }
 
 func keyAfterRecord(s *suite) {
-	s.restart(func(o *queue.Options) { o.Retention = queue.Retention{Succeeded: time.Second, Idempotency: time.Hour} })
+	s.restart(func(o *queue.Options) {
+		o.Retention = queue.Retention{Succeeded: time.Second, Idempotency: time.Hour}
+	})
 	job := s.admit(keyed())
 	s.settle(s.lease(1)[0], shaper.Succeed)
 	done := s.job(job.ID)

@@ -30,7 +30,9 @@ var nameTests = map[string]func(*suite){
 }
 
 func jobReads(s *suite) {
-	w := queue.Submission{Tenant: "büro 7", Route: "weekly reports", Type: "é/x", Payload: []byte("[]"), MaxAttempts: 7}
+	w := queue.Submission{
+		Tenant: "büro 7", Route: "weekly reports", Type: "é/x", Payload: []byte("[]"), MaxAttempts: 7,
+	}
 	v := s.submit(w)
 	j, err := s.q.Job(s.ctx, w.Tenant, v.Job.ID)
 	if err != nil {
@@ -62,7 +64,8 @@ func (s *suite) strangers(id string) []string {
 		s.Fatalf("NewID: %v", err)
 	}
 	return []string{
-		"", "x", never, id + "x", id[:27], strings.ToUpper(id), id[:26] + "0v", "../" + id, id + "\x00", strings.Repeat("v", 28), "{0}:" + id[4:],
+		"", "x", never, id + "x", id[:27], strings.ToUpper(id), id[:26] + "0v", "../" + id, id + "\x00",
+		strings.Repeat("v", 28), "{0}:" + id[4:],
 		id[:27] + "é", strings.Repeat("0", 1<<16),
 	}
 }
@@ -71,11 +74,13 @@ func unknownIDs(s *suite) {
 	id := s.admit(work()).ID
 	for _, id := range s.strangers(id) {
 		s.notFound(tenant, id)
-		if r := s.settle(queue.Lease{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, MaxAttempts: 3}, shaper.Succeed); r != queue.Stale {
+		r := s.settle(queue.Lease{LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, MaxAttempts: 3}, shaper.Succeed)
+		if r != queue.Stale {
 			s.Errorf("settling %.40q is %s, want %s", id, r, queue.Stale)
 		}
 		ref := queue.LeaseRef{ID: id, Epoch: 1}
-		if lost, err := s.q.Broker().Extend(s.ctx, []queue.LeaseRef{ref}, time.Minute); err != nil || !slices.Contains(lost, ref) {
+		lost, err := s.q.Broker().Extend(s.ctx, []queue.LeaseRef{ref}, time.Minute)
+		if err != nil || !slices.Contains(lost, ref) {
 			s.Errorf("extending %.40q: lost %v, %v, want it lost", id, lost, err)
 		}
 	}
@@ -105,7 +110,9 @@ func foreignJob(s *suite) {
 			s.settle(l, shaper.Release)
 		}
 	}
-	for _, other := range []string{"other", "", "ACME", "acme ", "acme/default", "*", queue.EncodeName("acme ")} {
+	for _, other := range []string{
+		"other", "", "ACME", "acme ", "acme/default", "*", queue.EncodeName("acme "),
+	} {
 		s.notFound(other, id)
 		s.notFound(other, dead)
 	}
@@ -163,7 +170,9 @@ func cancelWaiting(s *suite) {
 }
 
 func cancelConflict(s *suite) {
-	endings := map[shaper.State]shaper.Event{shaper.Leased: "", shaper.Succeeded: shaper.Succeed, shaper.Dead: shaper.Die}
+	endings := map[shaper.State]shaper.Event{
+		shaper.Leased: "", shaper.Succeeded: shaper.Succeed, shaper.Dead: shaper.Die,
+	}
 	for state, event := range endings {
 		s.admit(work())
 		l := s.lease(1)[0]
@@ -200,9 +209,12 @@ func cancelStays(s *suite) {
 
 func oddNames() []string {
 	return []string{
-		"a b", "é", "}x", "{x}", "x", "a:b", "a/b", "a", "A", "a.b", "*", "~", "%", "..", "\"", "'", "\\", " ", "~" + strings.Repeat("0", 64),
-		queue.EncodeName("a b"), queue.EncodeName(queue.EncodeName("a b")), queue.EncodeName("é") + " é", queue.EncodeName("a b") + " a b",
-		strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("x", 255), strings.Repeat("é", 127), "e\u0301", "\xff\xfe", "10.0.0.1",
+		"a b", "é", "}x", "{x}", "x", "a:b", "a/b", "a", "A", "a.b", "*", "~", "%", "..", "\"", "'", "\\",
+		" ", "~" + strings.Repeat("0", 64),
+		queue.EncodeName("a b"), queue.EncodeName(queue.EncodeName("a b")), queue.EncodeName("é") + " é",
+		queue.EncodeName("a b") + " a b",
+		strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("x", 255), strings.Repeat("é", 127),
+		"e\u0301", "\xff\xfe", "10.0.0.1",
 		"2001:db8::1", "default", "live", "clock",
 	}
 }

@@ -268,7 +268,8 @@ func givenBackPassesBound(s *suite) {
 	Compare(s, "above the bound", Only(v.Admission, "Outcome", "Depth", "Remaining"),
 		shaper.Admission{Outcome: shaper.Full, Depth: 4})
 	// Three must leave before there is room for one.
-	if gap := v.Now.Add(v.RetryAfter).Sub(leases[1].Stamp.Add(2 * time.Minute)); gap < 0 || gap >= time.Millisecond {
+	gap := v.Now.Add(v.RetryAfter).Sub(leases[1].Stamp.Add(2 * time.Minute))
+	if gap < 0 || gap >= time.Millisecond {
 		s.Errorf("retry-after ends %v after capacity frees", gap)
 	}
 	s.lease(3)

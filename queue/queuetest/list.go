@@ -95,7 +95,8 @@ func listPages(s *suite) {
 		want = append(want, s.admit(work()).ID, s.admit(other).ID)
 	}
 	for _, page := range []int{1, 7, 40, 1000} {
-		if got := s.list(queue.List{Tenant: tenant, State: queue.ListQueued, Limit: page}); !slices.Equal(got, reversed(want)) {
+		got := s.list(queue.List{Tenant: tenant, State: queue.ListQueued, Limit: page})
+		if !slices.Equal(got, reversed(want)) {
 			s.Errorf("by %d: %q, want %q", page, got, reversed(want))
 		}
 	}
@@ -115,7 +116,8 @@ func listOneTenant(s *suite) {
 		}
 	}
 	s.lease(4)
-	if got := s.list(queue.List{Tenant: tenant, State: queue.ListLeased, Limit: 10}); !slices.Equal(got, []string{id}) {
+	if got := s.list(queue.List{Tenant: tenant, State: queue.ListLeased, Limit: 10}); !slices.Equal(got,
+		[]string{id}) {
 		s.Errorf("leased lists %q", got)
 	}
 }
@@ -125,10 +127,12 @@ func listRoute(s *suite) {
 	other.Route = "weekly reports"
 	s.admit(work())
 	id := s.admit(other).ID
-	if got := s.list(queue.List{Tenant: tenant, State: queue.ListQueued, Route: other.Route, Limit: 10}); !slices.Equal(got, []string{id}) {
+	if got := s.list(queue.List{Tenant: tenant, State: queue.ListQueued, Route: other.Route,
+		Limit: 10}); !slices.Equal(got, []string{id}) {
 		s.Errorf("the list of a route is %q", got)
 	}
-	if got := s.list(queue.List{Tenant: tenant, State: queue.ListQueued, Route: "never used", Limit: 10}); len(got) > 0 {
+	if got := s.list(queue.List{Tenant: tenant, State: queue.ListQueued, Route: "never used",
+		Limit: 10}); len(got) > 0 {
 		s.Errorf("the list of a route never used is %q", got)
 	}
 }
@@ -136,7 +140,10 @@ func listRoute(s *suite) {
 func listCursor(s *suite) {
 	s.backlog(3, work())
 	for _, cursor := range []string{"x", "e30=", "bnVsbA", "W10", "eyJhIjoxfQ", "%", "e30\n"} {
-		if page, err := s.q.List(s.ctx, queue.List{Tenant: tenant, State: queue.ListQueued, Limit: 1, Cursor: cursor}); !errors.Is(err, queue.ErrCursor) {
+		page, err := s.q.List(s.ctx, queue.List{
+			Tenant: tenant, State: queue.ListQueued, Limit: 1, Cursor: cursor,
+		})
+		if !errors.Is(err, queue.ErrCursor) {
 			s.Errorf("cursor %q: %+v, %v, want ErrCursor", cursor, page, err)
 		}
 	}
@@ -152,11 +159,13 @@ func listOneInstant(s *suite) {
 	later.Delay = 2 * far
 	want := reversed(ids(s.backlog(1000, later)))
 	for _, limit := range []int{1000, 300} {
-		if got := s.list(queue.List{Tenant: tenant, State: queue.ListScheduled, Limit: limit}); !slices.Equal(got, want) {
+		if got := s.list(queue.List{Tenant: tenant, State: queue.ListScheduled,
+			Limit: limit}); !slices.Equal(got, want) {
 			s.Errorf("in pages of %d: %d jobs, want the %d scheduled ones, newest first", limit, len(got), len(want))
 		}
 	}
-	if got := s.list(queue.List{Tenant: tenant, State: queue.ListRetrying, Limit: 10}); !slices.Equal(got, []string{retrying.ID}) {
+	if got := s.list(queue.List{Tenant: tenant, State: queue.ListRetrying, Limit: 10}); !slices.Equal(got,
+		[]string{retrying.ID}) {
 		s.Errorf("retrying: %v, want %s", got, retrying.ID)
 	}
 	var purged int64
@@ -262,7 +271,9 @@ func listByKey(s *suite) {
 	by := func(key string, state queue.ListState, route string) []string {
 		return s.list(queue.List{Tenant: tenant, State: state, Route: route, IdempotencyKey: key, Limit: 10})
 	}
-	for state, found := range map[queue.ListState]bool{queue.ListAll: true, queue.ListQueued: true, queue.ListDead: false} {
+	for state, found := range map[queue.ListState]bool{
+		queue.ListAll: true, queue.ListQueued: true, queue.ListDead: false,
+	} {
 		if got := by("order 17", state, ""); slices.Equal(got, []string{id}) != found {
 			s.Errorf("%s: %q", state, got)
 		}
@@ -273,7 +284,10 @@ func listByKey(s *suite) {
 	if got := by("order 18", queue.ListAll, ""); len(got) > 0 {
 		s.Errorf("another key: %q", got)
 	}
-	if page, err := s.q.List(s.ctx, queue.List{Tenant: "other", State: queue.ListAll, IdempotencyKey: "order 17", Limit: 1}); err != nil || len(page.Jobs) > 0 {
+	page, err := s.q.List(s.ctx, queue.List{
+		Tenant: "other", State: queue.ListAll, IdempotencyKey: "order 17", Limit: 1,
+	})
+	if err != nil || len(page.Jobs) > 0 {
 		s.Errorf("of another tenant: %+v, %v", page, err)
 	}
 }
@@ -283,7 +297,8 @@ func listFind(s *suite) {
 	other.Tenant = "a tenant whose name does not stand in keys as it is / €"
 	for _, sub := range []queue.Submission{work(), other} {
 		want := s.admit(sub)
-		if got, err := s.q.Find(s.ctx, want.ID); err != nil || got.ID != want.ID || got.Tenant != sub.Tenant || got.State != shaper.Queued || got.Position != 1 {
+		if got, err := s.q.Find(s.ctx, want.ID); err != nil || got.ID != want.ID ||
+			got.Tenant != sub.Tenant || got.State != shaper.Queued || got.Position != 1 {
 			s.Errorf("Find %s: %+v, %v", want.ID, got, err)
 		}
 	}

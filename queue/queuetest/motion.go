@@ -50,7 +50,10 @@ func (s *suite) agree(names ...string) {
 	all := s.scan(10)
 	for _, name := range names {
 		got, t := all[name], s.tenant(name)
-		want := queue.Brief{Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity, Paused: t.Policy.Paused, Figures: t.Figures}
+		want := queue.Brief{
+			Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity,
+			Paused: t.Policy.Paused, Figures: t.Figures,
+		}
 		if got.OldestWait > want.OldestWait || (got.OldestWait == 0) != (want.OldestWait == 0) {
 			s.Errorf("%s: the oldest wait is %v in the scan, %v after it", name, got.OldestWait, want.OldestWait)
 		}
@@ -107,7 +110,9 @@ func scanRetuned(s *suite) {
 	s.backlog(3, work())
 	s.lease(1)
 	s.agree(tenant)
-	s.tune(func(o *shaper.Overrides) { o.Rate, o.Rates = &quick, &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60_000}} })
+	s.tune(func(o *shaper.Overrides) {
+		o.Rate, o.Rates = &quick, &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60_000}}
+	})
 	s.agree(tenant)
 	s.policy(func(p *shaper.Policy) { p.Capacity = 12 }) // the shard has not looked at its flows by it
 	equal(s, "the capacity in the scan", s.scan(10)[tenant].Capacity, 12)
@@ -127,7 +132,9 @@ func scanPortions(s *suite) {
 			s.Errorf("in portions of %d: %d tenants, want %d", most, len(got), len(names))
 		}
 	}
-	for _, cursor := range []string{"x", "-", "1", "0", "0-", "-0", "0--1", "1-0", "0-x", "0-99999999999999999999", " 0-0", "0-1-0"} {
+	for _, cursor := range []string{
+		"x", "-", "1", "0", "0-", "-0", "0--1", "1-0", "0-x", "0-99999999999999999999", " 0-0", "0-1-0",
+	} {
 		if _, _, err := s.q.Scan(s.ctx, cursor, 10); !errors.Is(err, queue.ErrCursor) {
 			s.Errorf("cursor %q: %v, want ErrCursor", cursor, err)
 		}
@@ -207,7 +214,11 @@ func latenessTold(s *suite) {
 	for _, q := range []struct {
 		share  float64
 		lo, hi time.Duration
-	}{{0.5, 100 * time.Microsecond, 113 * time.Microsecond}, {0.99, 100 * time.Microsecond, 113 * time.Microsecond}, {1, 4 * time.Millisecond, 4500 * time.Microsecond}} {
+	}{
+		{0.5, 100 * time.Microsecond, 113 * time.Microsecond},
+		{0.99, 100 * time.Microsecond, 113 * time.Microsecond},
+		{1, 4 * time.Millisecond, 4500 * time.Microsecond},
+	} {
 		if got := w.Lateness.Quantile(q.share); got < q.lo || got > q.hi {
 			s.Errorf("the quantile %v is %v, want %v to %v", q.share, got, q.lo, q.hi)
 		}
@@ -216,7 +227,10 @@ func latenessTold(s *suite) {
 
 func workersGone(s *suite) {
 	s.beat("silent", time.Hour)
-	s.await("the silent worker to be counted no more", func() bool { s.beat("w", time.Hour); return s.workers().Live == 1 })
+	s.await("the silent worker to be counted no more", func() bool {
+		s.beat("w", time.Hour)
+		return s.workers().Live == 1
+	})
 	if err := s.q.Broker().Leave(s.ctx, "w"); err != nil {
 		s.Fatalf("Leave: %v", err)
 	}
@@ -242,7 +256,8 @@ func waitsOfDone(s *suite) {
 	s.settle(leases[2], shaper.Succeed)
 	s.settle(leases[3], shaper.Succeed)
 	got := waits()
-	if len(got) != 2 || got[0] != leases[2].Stamp.Sub(leases[2].Created) || got[1] != leases[3].Stamp.Sub(leases[3].Created) || got[1] < 3*time.Minute-time.Second {
+	if len(got) != 2 || got[0] != leases[2].Stamp.Sub(leases[2].Created) ||
+		got[1] != leases[3].Stamp.Sub(leases[3].Created) || got[1] < 3*time.Minute-time.Second {
 		s.Errorf("waits are %v", got)
 	}
 	s.settle(s.lease(1)[0], shaper.Succeed)
@@ -254,7 +269,8 @@ func storeHealth(s *suite) {
 	if err != nil || h.Ping <= 0 || h.Engine != s.engine.Kind() {
 		s.Errorf("the store is %+v, %v", h, err)
 	}
-	if embedded := h.Engine == queue.EngineEmbedded; embedded != (h.UsedMemory == 0) || embedded != (h.Version == "") {
+	embedded := h.Engine == queue.EngineEmbedded
+	if embedded != (h.UsedMemory == 0) || embedded != (h.Version == "") {
 		s.Errorf("the store is %+v", h)
 	}
 }

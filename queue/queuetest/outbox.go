@@ -44,9 +44,13 @@ func (s *suite) handedOver(list []queue.Completion) {
 
 func outboxEnds(s *suite) {
 	want := map[string]shaper.State{}
-	for event, state := range map[shaper.Event]shaper.State{shaper.Succeed: shaper.Succeeded, shaper.Die: shaper.Dead} {
+	for event, state := range map[shaper.Event]shaper.State{
+		shaper.Succeed: shaper.Succeeded, shaper.Die: shaper.Dead,
+	} {
 		j := s.admit(called())
-		s.settle(s.lease(1)[0], event, func(t *queue.Settlement) { t.Response = &queue.Response{Status: 200, Body: []byte("done")} })
+		s.settle(s.lease(1)[0], event, func(t *queue.Settlement) {
+			t.Response = &queue.Response{Status: 200, Body: []byte("done")}
+		})
 		want[j.ID] = state
 	}
 	late := called()

@@ -35,7 +35,8 @@ func payloadReads(s *suite) {
 		s.payload(tenant, s.admit(w).ID, w.Payload)
 		// All that may stand before a payload does.
 		w.Tenant, w.Route, w.Type = strings.Repeat("t ", 127), strings.Repeat("r ", 127), strings.Repeat("y ", 127)
-		w.CallbackURL, w.TraceParent, w.IdempotencyKey = "http://"+strings.Repeat("c", 1017), strings.Repeat("p", 55), "key"+payload[:1]
+		w.CallbackURL, w.TraceParent, w.IdempotencyKey = "http://"+strings.Repeat("c", 1017),
+			strings.Repeat("p", 55), "key"+payload[:1]
 		s.payload(w.Tenant, s.admit(w).ID, w.Payload)
 	}
 }
@@ -45,7 +46,8 @@ func payloadTooLarge(s *suite) {
 	w.Payload = []byte("1234567")
 	id := s.admit(w).ID
 	for most, want := range map[int]string{6: "", 7: "1234567", 8: "1234567", 0: ""} {
-		if got, size, err := s.q.Payload(s.ctx, tenant, id, most); err != nil || size != 7 || string(got) != want || (got == nil) != (want == "") {
+		got, size, err := s.q.Payload(s.ctx, tenant, id, most)
+		if err != nil || size != 7 || string(got) != want || (got == nil) != (want == "") {
 			s.Errorf("at most %d bytes: %q of %d, %v", most, got, size, err)
 		}
 	}

@@ -98,7 +98,8 @@ func purgeBefore(s *suite) {
 	first := s.purge(queue.Filter{})
 	equal(s, "the count", first.Count, 1)
 	later := s.admit(work())
-	equal(s, "the count with the bound of then", s.purge(queue.Filter{CreatedBefore: first.CreatedBefore}).Count, 0)
+	equal(s, "the count with the bound of then",
+		s.purge(queue.Filter{CreatedBefore: first.CreatedBefore}).Count, 0)
 	equal(s, "the later job", s.job(later.ID).State, shaper.Queued)
 }
 
@@ -183,7 +184,8 @@ func deadBytes(s *suite) {
 	first := s.dead(sized(6000))
 	kept := s.tenant(tenant)
 	if kept.DeadBytes < 6000 || kept.DeadBytes > 7000 || kept.Stored != kept.DeadBytes {
-		s.Errorf("%d bytes are stored, %d of them of a dead letter with a payload of 6000", kept.Stored, kept.DeadBytes)
+		s.Errorf("%d bytes are stored, %d of them of a dead letter with a payload of 6000", kept.Stored,
+			kept.DeadBytes)
 	}
 	equal(s, "what limits it below the bound", kept.LimitedBy, "idle")
 	s.dead(sized(6000))
@@ -191,7 +193,8 @@ func deadBytes(s *suite) {
 	s.none()
 	stopped := s.tenant(tenant)
 	equal(s, "what limits it", stopped.LimitedBy, "paused")
-	equal(s, "the reason", stopped.Reason, "its dead letters had as many bytes as are kept (now 10000): replay or purge some")
+	equal(s, "the reason", stopped.Reason,
+		"its dead letters had as many bytes as are kept (now 10000): replay or purge some")
 	others := work()
 	others.Tenant = "another"
 	free := s.admit(others)
@@ -203,10 +206,11 @@ func deadBytes(s *suite) {
 
 func history(s *suite) {
 	change := func(capacity int64, reason string) {
-		if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Actor: "ops", Reason: reason, Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-			o.Capacity = &capacity
-			return o, nil
-		}}); err != nil {
+		if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Actor: "ops", Reason: reason,
+			Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+				o.Capacity = &capacity
+				return o, nil
+			}}); err != nil {
 			s.Fatal(err)
 		}
 	}

@@ -153,7 +153,9 @@ func replayKey(s *suite) {
 }
 
 func replayPersists(s *suite) {
-	s.restart(func(o *queue.Options) { o.Retention = queue.Retention{Dead: 2 * time.Second, Succeeded: time.Second} })
+	s.restart(func(o *queue.Options) {
+		o.Retention = queue.Retention{Dead: 2 * time.Second, Succeeded: time.Second}
+	})
 	dead, gone := s.dead(work()), s.dead(work())
 	s.replay(dead.ID)
 	s.awaitForgotten(gone.ID)

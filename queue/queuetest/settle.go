@@ -204,7 +204,10 @@ func holdsAreFree(s *suite) {
 
 func responseKept(s *suite) {
 	s.admit(work())
-	want := &queue.Response{Status: 201, Headers: map[string]string{"content-type": "text/plain"}, Body: []byte("\x00\xffok"), Truncated: true}
+	want := &queue.Response{
+		Status: 201, Headers: map[string]string{"content-type": "text/plain"}, Body: []byte("\x00\xffok"),
+		Truncated: true,
+	}
 	s.settle(s.lease(1)[0], shaper.Succeed, func(t *queue.Settlement) { t.Response = want })
 	s.admit(keyed())
 	l := s.lease(1)[0]
@@ -216,12 +219,16 @@ func responseKept(s *suite) {
 
 func errorKept(s *suite) {
 	id := s.admit(work()).ID
-	s.settle(s.lease(1)[0], shaper.Retry, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "a rather long first error"} })
+	s.settle(s.lease(1)[0], shaper.Retry, func(t *queue.Settlement) {
+		t.Error = &queue.JobError{Message: "a rather long first error"}
+	})
 	s.settle(s.lease(1)[0], shaper.Release)
 	if e := s.job(id).LastError; e == nil || e.Message != "a rather long first error" {
 		s.Errorf("after a release the error is %+v", e)
 	}
-	s.settle(s.lease(1)[0], shaper.Retry, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "second"} })
+	s.settle(s.lease(1)[0], shaper.Retry, func(t *queue.Settlement) {
+		t.Error = &queue.JobError{Message: "second"}
+	})
 	if e := s.job(id).LastError; e == nil || e.Message != "second" {
 		s.Errorf("after a shorter error it is %+v", e)
 	}
@@ -273,7 +280,10 @@ func settleNoEnd(s *suite) {
 	s.admit(work())
 	l := s.lease(1)[0]
 	for _, event := range []shaper.Event{"", shaper.Due, shaper.Cancel, shaper.LeaseExpired} {
-		if _, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{{LeaseRef: l.LeaseRef, Event: event, MaxAttempts: 3}}); err == nil {
+		_, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{{
+			LeaseRef: l.LeaseRef, Event: event, MaxAttempts: 3,
+		}})
+		if err == nil {
 			s.Errorf("a lease ended by %q", event)
 		}
 	}
@@ -318,7 +328,8 @@ func settleRepeated(s *suite) {
 		equal(s, "the result of "+string(event), s.settle(l, event, after(time.Hour)), queue.Settled)
 		before := s.tenant(w.Tenant)
 		equal(s, "the result of "+string(event)+" again", s.settle(l, event, after(time.Hour)), queue.Repeated)
-		if diff := cmp.Diff(before, s.tenant(w.Tenant), cmpopts.IgnoreFields(queue.Figures{}, "OldestWait")); diff != "" {
+		diff := cmp.Diff(before, s.tenant(w.Tenant), cmpopts.IgnoreFields(queue.Figures{}, "OldestWait"))
+		if diff != "" {
 			s.Errorf("%s again changed the tenant:\n%s", event, diff)
 		}
 	}
@@ -429,6 +440,8 @@ func settleLog(s *suite) {
 	s.settle(l, shaper.Retry, failed(l, 502), func(t *queue.Settlement) { t.MaxAttempts = 1 })
 	equal(s, "the last attempt", s.job(dead).Log[0].Event, shaper.Die)
 	once := s.admit(work()).ID
-	s.settle(s.lease(1)[0], shaper.Succeed, func(t *queue.Settlement) { t.Response = &queue.Response{Status: 200} })
+	s.settle(s.lease(1)[0], shaper.Succeed, func(t *queue.Settlement) {
+		t.Response = &queue.Response{Status: 200}
+	})
 	equal(s, "the attempts on record of a job that succeeded at once", len(s.job(once).Log), 0)
 }

@@ -27,8 +27,10 @@ import (
 // that test.
 func Run(t *testing.T, fresh func(t *testing.T) *queue.Engine) {
 	topics := map[string]map[string]func(*suite){
-		"admission": admissionTests, "idempotency": idempotencyTests, "batch": batchTests, "delay": delayTests, "job": jobTests,
-		"names": nameTests, "replay": replayTests, "lease": leaseTests, "settle": settleTests, "fence": fenceTests, "tune": tuneTests,
+		"admission": admissionTests, "idempotency": idempotencyTests, "batch": batchTests,
+		"delay": delayTests, "job": jobTests,
+		"names": nameTests, "replay": replayTests, "lease": leaseTests, "settle": settleTests,
+		"fence": fenceTests, "tune": tuneTests,
 		"figures": figureTests, "file": fileTests, "list": listTests, "workers": workerTests, "watch": watchTests,
 		"outbox": outboxTests, "purge": purgeTests, "bounds": boundsTests, "keys": keyTests, "tiers": tierTests, "payload": payloadTests,
 		"motion": motionTests, "damage": damageTests, "pools": poolTests,
@@ -104,7 +106,9 @@ func (s *suite) policy(edit func(*shaper.Policy)) {
 
 // work is a submission that asks for nothing special.
 func work() queue.Submission {
-	return queue.Submission{Tenant: tenant, Route: "default", Type: "order.create", Payload: []byte(`{"n":1}`), MaxAttempts: 3}
+	return queue.Submission{
+		Tenant: tenant, Route: "default", Type: "order.create", Payload: []byte(`{"n":1}`), MaxAttempts: 3,
+	}
 }
 
 func (s *suite) submit(w queue.Submission) queue.Decision {
@@ -213,7 +217,9 @@ func (s *suite) none() {
 }
 
 // settle ends one lease.
-func (s *suite) settle(l queue.Lease, event shaper.Event, edit ...func(*queue.Settlement)) queue.SettleResult {
+func (s *suite) settle(
+	l queue.Lease, event shaper.Event, edit ...func(*queue.Settlement),
+) queue.SettleResult {
 	s.Helper()
 	t := queue.Settlement{LeaseRef: l.LeaseRef, Event: event, MaxAttempts: l.MaxAttempts}
 	for _, e := range edit {
@@ -266,8 +272,8 @@ func (s *suite) await(what string, holds func() bool) {
 	Await(s, what, holds)
 }
 
-// Await asks again and again until the condition holds, and fails the test when it does not in
-// time.
+// Await polls until the condition holds. It fails the test if that takes longer than the time
+// limit; what describes the condition.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(limit)
@@ -283,7 +289,7 @@ func Await(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Compare fails the test, which goes on, where the values differ, and prints the difference.
+// Compare reports an error with the difference if the values differ. The test goes on.
 func Compare[T any](t testing.TB, what string, got, want T) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -291,7 +297,7 @@ func Compare[T any](t testing.TB, what string, got, want T) {
 	}
 }
 
-// Contains fails the test, which goes on, for each of the parts that the text lacks.
+// Contains reports an error for each of the parts that the text lacks. The test goes on.
 func Contains(t testing.TB, what, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -301,7 +307,8 @@ func Contains(t testing.TB, what, text string, parts ...string) {
 	}
 }
 
-// Only returns the struct with these fields alone, to compare them together; the others are zero.
+// Only returns the struct with the named fields alone; the others are zero. It serves to compare a
+// few fields at once.
 func Only[T any](v T, fields ...string) (out T) {
 	from, to := reflect.ValueOf(v), reflect.ValueOf(&out).Elem()
 	for _, name := range fields {

@@ -35,7 +35,7 @@ var (
 
 func rated(r shaper.Rate) shaper.Overrides { return shaper.Overrides{Rate: &r} }
 
-// tiers restarts with the tiers pro and free, and what the file says of tenants.
+// tiers restarts with the tiers pro and free, and the tenants of the file.
 func (s *suite) tiers(named map[string]shaper.Overrides) {
 	s.Helper()
 	s.restart(func(o *queue.Options) {
@@ -117,7 +117,8 @@ func tierVanishes(s *suite) {
 	equal(s, "the rate's source", t.Sources["rate"], shaper.SourceDefault)
 	s.warm()
 	s.spaced(s.lease(2), 20*time.Second)
-	s.policies(func(b *shaper.Baseline) { b.Tiers = map[string]shaper.Overrides{"pro": rated(fourth)} }, nil) // it comes back
+	// It comes back.
+	s.policies(func(b *shaper.Baseline) { b.Tiers = map[string]shaper.Overrides{"pro": rated(fourth)} }, nil)
 	s.wantTier("pro", shaper.SourceAPI, fourth, "tier:pro")
 	s.warm()
 	s.spaced(s.lease(2), 15*time.Second)
@@ -139,7 +140,8 @@ func tierRefused(s *suite) {
 		return o, nil
 	}})
 	var problems shaper.Problems
-	if !errors.As(err, &problems) || len(problems) != 1 || problems[0].Field != "tier" || !strings.Contains(problems[0].Rule, "free, pro") {
+	if !errors.As(err, &problems) || len(problems) != 1 || problems[0].Field != "tier" ||
+		!strings.Contains(problems[0].Rule, "free, pro") {
 		s.Errorf("Tune: %v", err)
 	}
 	equal(s, "the revision", s.tenant(tenant).Revision, 0)
@@ -218,7 +220,10 @@ func policiesBacklog(s *suite) {
 }
 
 func policiesReset(s *suite) {
-	s.policies(same, map[string]shaper.Overrides{tenant: {Rate: &slow, Routes: map[string]shaper.Overrides{"login": rated(third)}}, "kept": rated(slow)})
+	s.policies(same, map[string]shaper.Overrides{
+		tenant: {Rate: &slow, Routes: map[string]shaper.Overrides{"login": rated(third)}},
+		"kept": rated(slow),
+	})
 	s.backlog(4, work())
 	s.spaced(s.lease(2), time.Minute)
 	before := s.tenant("kept").Revision
@@ -226,8 +231,8 @@ func policiesReset(s *suite) {
 	t := s.tenant(tenant)
 	equal(s, "the rate", t.Policy.Rate, quick)
 	equal(s, "its source", t.Sources["rate"], shaper.SourceDefault)
-	if _, said := t.Routes["login"]; said {
-		s.Errorf("something is said of a route: %+v", t.Routes["login"])
+	if _, has := t.Routes["login"]; has {
+		s.Errorf("a route has settings: %+v", t.Routes["login"])
 	}
 	s.spaced(s.lease(2), time.Millisecond)
 	equal(s, "the rate of a tenant still named", s.tenant("kept").Policy.Rate, slow)
@@ -240,7 +245,10 @@ func policiesOverridden(s *suite) {
 		o.Routes = map[string]shaper.Overrides{"login": rated(third)}
 	})
 	s.policies(func(b *shaper.Baseline) { b.Routes = map[string]shaper.Overrides{"login": rated(fourth)} },
-		map[string]shaper.Overrides{tenant: {Rate: &quick, Capacity: pointer(int64(7)), Routes: map[string]shaper.Overrides{"login": rated(quick)}}})
+		map[string]shaper.Overrides{tenant: {
+			Rate: &quick, Capacity: pointer(int64(7)),
+			Routes: map[string]shaper.Overrides{"login": rated(quick)},
+		}})
 	t := s.tenant(tenant)
 	equal(s, "the rate", t.Policy.Rate, slow)
 	equal(s, "its source", t.Sources["rate"], shaper.SourceAPI)
@@ -272,10 +280,11 @@ func dryRun(s *suite) {
 	s.backlog(3, work())
 	s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(9)) })
 	try := func(edit func(*shaper.Overrides)) (queue.Tenant, error) {
-		return s.q.Tune(s.ctx, tenant, queue.Change{DryRun: true, Reason: "only asking", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-			edit(&o)
-			return o, nil
-		}})
+		return s.q.Tune(s.ctx, tenant, queue.Change{DryRun: true, Reason: "only asking",
+			Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+				edit(&o)
+				return o, nil
+			}})
 	}
 	t, err := try(func(o *shaper.Overrides) { o.Tier, o.Capacity = pointer("pro"), nil })
 	if err != nil {
@@ -286,7 +295,9 @@ func dryRun(s *suite) {
 		return Only(t, "Tier", "Policy", "Revision", "Depth")
 	}
 	three := queue.Figures{Depth: 3}
-	would := queue.Tenant{Tier: "pro", Policy: shaper.Policy{Rate: fourth, Capacity: 1000}, Revision: 1, Figures: three}
+	would := queue.Tenant{
+		Tier: "pro", Policy: shaper.Policy{Rate: fourth, Capacity: 1000}, Revision: 1, Figures: three,
+	}
 	Compare(s, "the tenant as it would be", picked(t), would)
 	var problems shaper.Problems
 	if _, err := try(func(o *shaper.Overrides) { o.Capacity = pointer(int64(-1)) }); !errors.As(err, &problems) {
@@ -311,7 +322,8 @@ func toldOverrides(s *suite) {
 		o.Tier, o.Routes = pointer("pro"), map[string]shaper.Overrides{"login": {Capacity: pointer(int64(1))}}
 	})
 	t := s.tenant(tenant)
-	if t.API.Tier == nil || *t.API.Tier != "pro" || *t.API.Routes["login"].Capacity != 1 || !slices.Equal(t.API.Set(), nil) {
+	if t.API.Tier == nil || *t.API.Tier != "pro" || *t.API.Routes["login"].Capacity != 1 ||
+		!slices.Equal(t.API.Set(), nil) {
 		s.Errorf("the overrides: %+v", t.API)
 	}
 }

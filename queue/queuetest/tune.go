@@ -33,10 +33,11 @@ func tuneAndReset(s *suite) {
 	for _, setting := range shaper.Settings() {
 		equal(s, "the source of "+setting, before.Sources[setting], shaper.SourceDefault)
 	}
-	t, err := s.q.Tune(s.ctx, tenant, queue.Change{Reason: "too loud", Actor: "ops", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-		o.Rate = &slow
-		return o, nil
-	}})
+	t, err := s.q.Tune(s.ctx, tenant, queue.Change{Reason: "too loud", Actor: "ops",
+		Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+			o.Rate = &slow
+			return o, nil
+		}})
 	if err != nil {
 		s.Fatalf("Tune: %v", err)
 	}
@@ -64,7 +65,8 @@ func tuneEverySetting(s *suite) {
 		Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 20}, {Rate: shaper.Rate{Limit: 5, Period: time.Second}, Burst: 1}},
 	}
 	t := s.tune(func(o *shaper.Overrides) {
-		o.Rate, o.Burst, o.Capacity, o.CapacityBytes, o.Concurrency = &want.Rate, &want.Burst, &want.Capacity, &want.CapacityBytes, &want.Concurrency
+		o.Rate, o.Burst, o.Capacity, o.CapacityBytes, o.Concurrency = &want.Rate, &want.Burst, &want.Capacity,
+			&want.CapacityBytes, &want.Concurrency
 		o.MaxWaitMS, o.Paused, o.Draining = pointer(int64(1500)), pointer(true), pointer(true)
 		o.Rates = &[]shaper.PaceJSON{{Limit: 1000, PeriodMS: 86_400_000, Burst: 20}, {Limit: 5, PeriodMS: 1000}}
 		o.Weight, o.Reserve = &want.Weight, &want.Reserve
@@ -82,7 +84,9 @@ func tuneEverySetting(s *suite) {
 
 func tuneEditFails(s *suite) {
 	broken := errors.New("no such tier")
-	_, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) { return shaper.Overrides{Rate: &slow}, broken }})
+	_, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		return shaper.Overrides{Rate: &slow}, broken
+	}})
 	if !errors.Is(err, broken) || errors.Is(err, queue.ErrUnavailable) {
 		s.Errorf("Tune: %v, want the edit's own error", err)
 	}
@@ -93,7 +97,8 @@ func keep(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }
 
 func tuneRevision(s *suite) {
 	for _, wrong := range []int64{1, -1} {
-		if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: keep, IfRevision: &wrong}); !errors.Is(err, queue.ErrRevision) {
+		if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: keep, IfRevision: &wrong}); !errors.Is(err,
+			queue.ErrRevision) {
 			s.Errorf("revision %d of a new tenant: %v, want ErrRevision", wrong, err)
 		}
 	}
@@ -103,7 +108,8 @@ func tuneRevision(s *suite) {
 			s.Errorf("Tune against revision %d: %+v, %v", revision, t, err)
 		}
 	}
-	if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: keep, IfRevision: pointer(int64(2))}); !errors.Is(err, queue.ErrRevision) {
+	if _, err := s.q.Tune(s.ctx, tenant,
+		queue.Change{Edit: keep, IfRevision: pointer(int64(2))}); !errors.Is(err, queue.ErrRevision) {
 		s.Errorf("an old revision: %v, want ErrRevision", err)
 	}
 }

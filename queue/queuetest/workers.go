@@ -69,7 +69,9 @@ func leave(s *suite) {
 
 func beatTTL(s *suite) {
 	s.beat("silent", time.Hour)
-	s.await("the silent worker to be gone", func() bool { return slices.Equal(s.beat("b", 50*time.Millisecond), []string{"b"}) })
+	s.await("the silent worker to be gone", func() bool {
+		return slices.Equal(s.beat("b", 50*time.Millisecond), []string{"b"})
+	})
 }
 
 // wakes listens and waits for the first wake.
@@ -137,7 +139,10 @@ func wakeHelp(s *suite) {
 	for _, step := range []struct {
 		signal queue.HelpSignal
 		want   bool
-	}{{queue.HelpKeep, false}, {queue.HelpRaise, true}, {queue.HelpKeep, true}, {queue.HelpClear, false}, {queue.HelpKeep, false}} {
+	}{
+		{queue.HelpKeep, false}, {queue.HelpRaise, true}, {queue.HelpKeep, true}, {queue.HelpClear, false},
+		{queue.HelpKeep, false},
+	} {
 		o.Help = step.signal
 		equal(s, "help", s.poll("w", o).Help, step.want)
 		if step.signal == queue.HelpRaise {
@@ -171,7 +176,7 @@ func (s *suite) watch(id string) (<-chan struct{}, func()) {
 	return ended, stop
 }
 
-// awaitEnd follows signals, some of which may be spurious, until the job has ended.
+// awaitEnd follows signals, which may be spurious, until the job has ended.
 func (s *suite) awaitEnd(id string, ended <-chan struct{}) {
 	s.Helper()
 	for !s.job(id).State.Done() {
@@ -193,7 +198,10 @@ func watchEveryEnd(s *suite) {
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
 	overdue := s.admit(w).ID
 	ended, _ := s.watch(overdue)
-	s.await("the job to expire", func() bool { s.poll("w", pollOptions(1, near)); return s.job(overdue).State.Done() })
+	s.await("the job to expire", func() bool {
+		s.poll("w", pollOptions(1, near))
+		return s.job(overdue).State.Done()
+	})
 	receive(s, "the expiry", ended)
 	s.tune(func(o *shaper.Overrides) { o.Paused = nil })
 	cancelled := s.admit(work()).ID
@@ -220,8 +228,8 @@ func watchSeveral(s *suite) {
 	}
 }
 
-// watchNoLostEnd: the job ends at any instant around the watch and the read after it; whoever reads
-// it unfinished is signalled.
+// watchNoLostEnd: the job ends at any instant around the watch and the read after it. A watch whose
+// read found it unfinished is signalled.
 func watchNoLostEnd(s *suite) {
 	jobs := s.backlog(100, work())
 	leases := s.lease(100)
@@ -244,7 +252,7 @@ func watchStop(s *suite) {
 	for _, l := range s.lease(2) {
 		s.settle(l, shaper.Succeed)
 	}
-	receive(s, "the end of the other job", other) // it was told later than the first
+	receive(s, "the end of the other job", other) // it was signalled after the first
 	select {
 	case <-ended:
 		s.Error("a stopped watch was signalled")

@@ -40,10 +40,12 @@ func StartCluster(t testing.TB) *Cluster {
 	c := &Cluster{t: t}
 	for i := range c.nodes {
 		n := &node{port: freePort(t), bus: freePort(t)}
-		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(n.bus),
+		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes",
+			"--cluster-port", strconv.Itoa(n.bus),
 			"--cluster-node-timeout", "5000", "--appendfsync", "no")
 		n.client = redis.NewClient(&redis.Options{
-			Network: "unix", Addr: n.socket, DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+			Network: "unix", Addr: n.socket, DisableIdentity: true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
 		t.Cleanup(func() { _ = n.client.Close() })
 		c.nodes[i] = n
@@ -52,7 +54,8 @@ func StartCluster(t testing.TB) *Cluster {
 	defer cancel()
 	for i, n := range c.nodes {
 		c.do(n.client.ClusterAddSlotsRange(ctx, i*slots/2, (i+1)*slots/2-1).Err())
-		c.do(n.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err()) // only while it knows no other: before any of them meet
+		// Only while it knows no other: before any of them meet.
+		c.do(n.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
 	}
 	for i, n := range c.nodes {
 		other := c.nodes[1-i]
@@ -131,13 +134,13 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
-// URL is where the cluster listens.
+// URL returns the URL of the cluster.
 func (c *Cluster) URL() string {
 	return fmt.Sprintf("redis+cluster://127.0.0.1:%d?addr=127.0.0.1:%d", c.nodes[0].port, c.nodes[1].port)
 }
 
-// Hang stops a node in its tracks until thaw is called. The other one goes on with its own slots,
-// as if only the clients' way were cut.
+// Hang stops a node, 0 or 1, until thaw is called. The other one still serves its own slots, as if
+// only the network to the node had failed.
 func (c *Cluster) Hang(ctx context.Context, node int) (thaw func()) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -148,7 +151,8 @@ func (c *Cluster) Hang(ctx context.Context, node int) (thaw func()) {
 	return c.nodes[node].Thaw
 }
 
-// TakeOver gives all slots to the node, by its own map alone. It has none of the other's keys.
+// TakeOver gives all slots to the node, in its own map only. It has none of the keys of the other
+// node.
 func (c *Cluster) TakeOver(ctx context.Context, node int) {
 	c.t.Helper()
 	first, last := (1-node)*slots/2, (2-node)*slots/2-1
@@ -157,7 +161,7 @@ func (c *Cluster) TakeOver(ctx context.Context, node int) {
 	c.do(n.ClusterAddSlotsRange(ctx, first, last).Err())
 }
 
-// Slots are those of both nodes that have keys, with how many.
+// Slots returns the slots of both nodes that have keys, with the number of keys.
 func (c *Cluster) Slots(ctx context.Context) [2]map[int]int {
 	c.t.Helper()
 	var found [2]map[int]int
@@ -203,7 +207,8 @@ func (c *Cluster) Move(ctx context.Context, slot int, step func()) {
 			break
 		}
 		err = from.client.Do(ctx, "migrate", "127.0.0.1", to.port, keys[0], 0, 5000).Err()
-		if errors.Is(err, redis.Nil) || err != nil && strings.HasPrefix(err.Error(), "NOKEY") { // it has expired meanwhile
+		// It has expired meanwhile.
+		if errors.Is(err, redis.Nil) || err != nil && strings.HasPrefix(err.Error(), "NOKEY") {
 			err = nil
 		}
 		c.do(err)

@@ -44,10 +44,10 @@ func Start(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// URL is where the server listens.
+// URL returns the URL of the server.
 func (s *Server) URL() string { return "unix://" + s.socket }
 
-// Kill ends the server with SIGKILL and waits until it is gone.
+// Kill ends the server with SIGKILL and waits for its end.
 func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
@@ -57,10 +57,10 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
-// Freeze stops the server in its tracks: connections stay open and nothing is answered, until Thaw.
+// Freeze stops the server until Thaw: connections stay open and nothing is answered.
 func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
 
-// Thaw lets a frozen server go on where it was.
+// Thaw continues a frozen server.
 func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
 
 func (s *Server) signal(which syscall.Signal) {
@@ -70,11 +70,12 @@ func (s *Server) signal(which syscall.Signal) {
 	}
 }
 
-// Restart starts the server, again after a Kill, on the data it had, and waits until it answers.
+// Restart starts the server on its data again, after a Kill, and waits until it answers.
 func (s *Server) Restart() {
 	s.t.Helper()
 	args := append([]string{
-		"--port", "0", "--unixsocket", s.socket, "--dir", s.dir, "--save", "", "--appendonly", "yes", "--appendfsync", "always",
+		"--port", "0", "--unixsocket", s.socket, "--dir", s.dir, "--save", "", "--appendonly", "yes",
+		"--appendfsync", "always",
 		"--maxmemory-policy", "noeviction", "--logfile", filepath.Join(s.dir, "log"),
 	}, s.extra...)
 	cmd := exec.Command("redis-server", args...)
@@ -115,7 +116,8 @@ func (s *Server) answers() bool {
 	}
 	answer := make([]byte, 7)
 	n, _ := c.Read(answer)
-	return string(answer[:n]) == "+PONG\r\n" || string(answer[:n]) == "-NOAUTH" // one that wants a password is up, too
+	// A server that requires a password is up, too.
+	return string(answer[:n]) == "+PONG\r\n" || string(answer[:n]) == "-NOAUTH"
 }
 
 func (s *Server) log() string {

@@ -56,7 +56,8 @@ func TestArgumentsComeLast(t *testing.T) {
 	}
 	c := redis.NewClient(options)
 	defer c.Close()
-	if got, err := c.ConfigGet(context.Background(), "appendonly").Result(); err != nil || got["appendonly"] != "no" {
+	if got, err := c.ConfigGet(context.Background(), "appendonly").Result(); err != nil ||
+		got["appendonly"] != "no" {
 		t.Errorf("appendonly is %v, %v", got, err)
 	}
 }

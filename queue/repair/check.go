@@ -23,8 +23,8 @@ const (
 
 // Checked counts what a check has compared.
 type Checked struct {
-	Shards  int   `json:"shards"`
-	Tenants int64 `json:"tenants"`
+	Shards  int   `json:"shards"`  // all of the store
+	Tenants int64 `json:"tenants"` // in the index of tenants
 	Flows   int64 `json:"flows"`
 	Jobs    int64 `json:"jobs"` // records, including those of jobs that have ended
 }

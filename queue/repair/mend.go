@@ -57,16 +57,17 @@ type Mender struct {
 // for another reason.
 const mendPause = time.Second
 
-// New returns a mender of the store, which repairs what the store's calls find damaged. The horizon
-// is that of the workers. r may be nil. reinstate puts the policies in force into a shard that has
-// lost them.
+// New returns a mender of the store and sets its Mend and Rest, so that damage that a call finds is
+// repaired. horizon is that of the workers. r gets the metrics; it may be nil. reinstate puts the
+// policies in force into a shard that has lost them. The error is that of registering the metrics.
 func New(
 	s *store.Store, horizon time.Duration, log *slog.Logger, r prometheus.Registerer,
 	reinstate func(ctx context.Context, shard store.ShardKeys) error,
 ) (*Mender, error) {
 	m := &Mender{store: s, horizon: horizon, log: log, reinstate: reinstate, tried: map[int]time.Time{}}
 	m.repaired = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_store_repairs_total", Help: "Damage of stored data that this process has repaired, by kind: see the page on repair.",
+		Name: "sluice_store_repairs_total",
+		Help: "Damage of stored data that this process has repaired, by kind: see the page on repair.",
 	}, []string{"kind"})
 	for kind := range Kinds {
 		m.repaired.WithLabelValues(kind)
@@ -112,8 +113,8 @@ func (m *Mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 	return err == nil
 }
 
-// Aside repairs the items that a poll has set aside: each is a kind and a name, with its error
-// behind a colon. It reports whether it repaired something.
+// Aside repairs the items that a poll has set aside. Each item is a kind and a name, then a colon
+// and the error. It reports whether it repaired something.
 func (m *Mender) Aside(ctx context.Context, shard store.ShardKeys, items []string) bool {
 	if len(items) == 0 || m.resting(shard) {
 		return false
@@ -161,7 +162,8 @@ func (m *Mender) report(found []Finding) {
 	for i, f := range found {
 		m.repaired.WithLabelValues(f.Kind).Inc()
 		if i < most {
-			m.log.Warn("stored data was damaged and is repaired", "kind", f.Kind, "shard", f.Shard, "name", f.Name, "found", f.Detail)
+			m.log.Warn("stored data was damaged and is repaired", "kind", f.Kind, "shard", f.Shard, "name",
+				f.Name, "found", f.Detail)
 		}
 	}
 	if len(found) > most {
@@ -189,12 +191,13 @@ func (c *comparison) add(kind, name string) {
 	}
 }
 
-// compare compares what is counted with what is stored, and repairs it if c says so.
+// compare compares what is counted with what is stored, and repairs it if c.repair is set.
 func (m *Mender) compare(ctx context.Context, c comparison) ([]Finding, error) {
 	s := c.shard
 	call := lua.MendCall{
-		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Tenants: s.Tenants(), Outbox: s.Outbox(),
-		Jobs: c.jobs, Flows: c.flows, Horizon: m.horizon, Repair: c.repair, Totals: c.totals, JobFlows: c.ofJobs,
+		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Tenants: s.Tenants(),
+		Outbox: s.Outbox(),
+		Jobs:   c.jobs, Flows: c.flows, Horizon: m.horizon, Repair: c.repair, Totals: c.totals, JobFlows: c.ofJobs,
 	}
 	mended, err := store.Invoke(ctx, m.store.RunPatient, call)
 	if err != nil {

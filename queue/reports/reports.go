@@ -18,7 +18,8 @@ type Lateness [LatenessClasses]int64
 // LatenessClasses is the number of classes.
 const LatenessClasses = 176
 
-// LatenessClass is the class of a lateness; negative ones are in class 0.
+// LatenessClass returns the class of a lateness, 0 to LatenessClasses-1; negative ones are in class
+// 0.
 func LatenessClass(d time.Duration) int {
 	us := uint64(max(0, d.Microseconds()))
 	if us < 8 {
@@ -37,7 +38,7 @@ func latenessOf(class int) time.Duration {
 	return time.Duration(class%8+9) << doublings * time.Microsecond
 }
 
-// Sum is the number of departures counted.
+// Sum returns the number of departures counted.
 func (l *Lateness) Sum() (n int64) {
 	for _, c := range l {
 		n += c
@@ -45,7 +46,8 @@ func (l *Lateness) Sum() (n int64) {
 	return n
 }
 
-// Quantile is the lateness that the share q of the departures does not exceed; 0 without any.
+// Quantile returns the lateness that the share q, 0 to 1, of the departures does not exceed; 0 if
+// there are none.
 func (l *Lateness) Quantile(q float64) time.Duration {
 	sum := l.Sum()
 	rest := int64(q*float64(sum)+0.999999) - 1
@@ -85,25 +87,25 @@ func (l *Lateness) add(text string) {
 // kept is how long a report is kept.
 const kept = 3 * time.Second
 
-// Reports stores reports. Every error wraps queue.ErrUnavailable.
+// Reports stores the reports of workers. Every error wraps queue.ErrUnavailable.
 type Reports struct{ store *store.Store }
 
-// New returns the reports in a queue's store; see queue.Queue.Store.
+// New returns the reports of a queue; see queue.Queue.Store.
 func New(s *store.Store) *Reports { return &Reports{s} }
 
-// ReportLateness keeps the lateness of a worker's last departures.
+// ReportLateness stores the lateness of a worker's last departures for three seconds.
 func (r *Reports) ReportLateness(ctx context.Context, worker string, l Lateness) error {
 	return store.Unavailable(r.store.Patient.Set(ctx, store.LatenessKey+worker, l.encode(), kept).Err())
 }
 
 // Workers sums the reports of the live workers for the last seconds.
 type Workers struct {
-	Live     int
-	Lateness Lateness
+	Live     int                  // number of live workers
+	Lateness Lateness             // of the departures of their last reports
 	Routes   map[string]RouteLoad // by name; idle ones and those without a worker are absent
 }
 
-// Workers sums the reports of the live workers.
+// Workers sums the stored reports of the live workers.
 func (r *Reports) Workers(ctx context.Context) (w Workers, err error) {
 	names, err := r.store.LiveWorkers(ctx)
 	if w.Live = len(names); err != nil || w.Live == 0 {
@@ -144,7 +146,7 @@ type RouteLoad struct {
 	Failed   int64        `json:"f"` // of them, those that did not succeed
 }
 
-// ReportRoutes keeps the load of a worker's routes.
+// ReportRoutes stores the load of a worker's routes for three seconds.
 func (r *Reports) ReportRoutes(ctx context.Context, worker string, routes map[string]RouteLoad) error {
 	text, _ := json.Marshal(routes) // names and numbers cannot fail
 	return store.Unavailable(r.store.Patient.Set(ctx, store.RoutesKey+worker, text, kept).Err())

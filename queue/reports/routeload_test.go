@@ -19,7 +19,10 @@ func FuzzRoutes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, report string) {
 		got, again := map[string]RouteLoad{}, map[string]RouteLoad{}
 		addRoutes(got, report)
-		maps.DeleteFunc(got, func(_ string, l RouteLoad) bool { return max(l.InFlight, l.Ended, l.Failed) > 1<<40 }) // the sum of several
+		// The sum of several.
+		maps.DeleteFunc(got, func(_ string, l RouteLoad) bool {
+			return max(l.InFlight, l.Ended, l.Failed) > 1<<40
+		})
 		text, err := json.Marshal(got)
 		if err != nil {
 			t.Fatal(err)
@@ -42,7 +45,8 @@ func TestReportsOfRoutesAreJoined(t *testing.T) {
 		addRoutes(got, report)
 	}
 	for _, bad := range []string{
-		`{"default":{"b":9,"i":1}}`, `{"default":{"b":-1,"i":1}}`, `{"default":1}`, `{"default":{"i":"x"}}`, `{"":{"i":1}}`,
+		`{"default":{"b":9,"i":1}}`, `{"default":{"b":-1,"i":1}}`, `{"default":1}`, `{"default":{"i":"x"}}`,
+		`{"":{"i":1}}`,
 		`{"default":{"f":1152921504606846976}}`, `{"default":{"i":1}`, "default:0:1:1:1", "",
 	} {
 		addRoutes(got, bad)

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	Age      = time.Second            // how old the metrics may be
+	Age      = time.Second            // the maximum age of the metrics
 	patience = 500 * time.Millisecond // with the store
 )
 
-// Metrics implements prometheus.Collector. Make it with New.
+// Metrics is a prometheus.Collector that caches what it reads for the time Age. Make it with New.
 type Metrics struct {
 	read  func(ctx context.Context) []prometheus.Metric
 	descs []*prometheus.Desc
@@ -25,10 +25,11 @@ type Metrics struct {
 	cache []prometheus.Metric
 }
 
-// New returns metrics that read reads; it has no concurrent calls.
+// New returns metrics that are read by read, which is never called concurrently.
 func New(read func(ctx context.Context) []prometheus.Metric) *Metrics { return &Metrics{read: read} }
 
-// Desc describes one of the metrics, before the first scrape; its name begins with "sluice_".
+// Desc declares one of the metrics and returns its descriptor; the name gets the prefix "sluice_".
+// Call it before the first scrape.
 func (m *Metrics) Desc(name, help string, labels ...string) *prometheus.Desc {
 	d := prometheus.NewDesc("sluice_"+name, help, labels, nil)
 	m.descs = append(m.descs, d)

@@ -12,8 +12,8 @@ import (
 	"github.com/7509e464/sluice/queue/scrape"
 )
 
-// TestMetrics: scrapes within a second are told the same; a store that is away is waited for half a
-// second, and its metrics are absent.
+// TestMetrics: scrapes within a second get the same figures. A scrape waits half a second for a
+// store that does not answer; then its metrics are absent.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reads, away := 0, false
@@ -24,7 +24,8 @@ func TestMetrics(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			}
-			return []prometheus.Metric{prometheus.MustNewConstMetric(depth, prometheus.GaugeValue, float64(reads), "x")}
+			return []prometheus.Metric{prometheus.MustNewConstMetric(depth, prometheus.GaugeValue,
+				float64(reads), "x")}
 		})
 		depth = m.Desc("depth", "Jobs.", "of")
 		registry := prometheus.NewPedanticRegistry()
@@ -33,7 +34,7 @@ func TestMetrics(t *testing.T) {
 			wait  time.Duration
 			away  bool
 			reads int
-			told  int
+			found int
 			took  time.Duration
 		}{
 			{0, false, 1, 1, 0}, {scrape.Age - 1, false, 1, 1, 0}, {1, false, 2, 1, 0},
@@ -42,9 +43,9 @@ func TestMetrics(t *testing.T) {
 			<-time.After(step.wait)
 			away = step.away
 			start := time.Now()
-			told, err := testutil.GatherAndCount(registry)
-			if err != nil || told != step.told || reads != step.reads || time.Since(start) != step.took {
-				t.Errorf("%+v: %d metrics after %d reads in %v: %v", step, told, reads, time.Since(start), err)
+			found, err := testutil.GatherAndCount(registry)
+			if err != nil || found != step.found || reads != step.reads || time.Since(start) != step.took {
+				t.Errorf("%+v: %d metrics after %d reads in %v: %v", step, found, reads, time.Since(start), err)
 			}
 		}
 	})

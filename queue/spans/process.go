@@ -22,16 +22,19 @@ func (t *Tracer) Process(ctx context.Context, l *queue.Lease) Delivery {
 	if t == nil {
 		return Delivery{Context: ctx, TraceParent: l.TraceParent}
 	}
-	ctx, span, own := t.start(ctx, l.TraceParent, trace.SpanKindConsumer, semconv.MessagingOperationTypeProcess, l.Route, l.Tenant,
-		semconv.MessagingMessageID(l.ID), attemptKey.Int(l.Attempt), waitKey.Int64(max(0, l.Stamp.Sub(l.Eligible).Milliseconds())))
+	ctx, span, own := t.start(ctx, l.TraceParent, trace.SpanKindConsumer,
+		semconv.MessagingOperationTypeProcess, l.Route, l.Tenant,
+		semconv.MessagingMessageID(l.ID), attemptKey.Int(l.Attempt),
+		waitKey.Int64(max(0, l.Stamp.Sub(l.Eligible).Milliseconds())))
 	return Delivery{ctx, own, span}
 }
 
 // Recorded reports whether the span records its end.
 func (d Delivery) Recorded() bool { return d.span != nil && d.span.IsRecording() }
 
-// End ends the span. The outcome is one of the metrics' words; each but succeeded and handed_off is
-// an error. The settlement's error describes it unless it is private: it may quote the payload.
+// End ends the span. outcome is a value of the metrics' label; every outcome but succeeded and
+// handed_off is an error. The error of the settlement describes it, unless private is true: the
+// text may quote the payload.
 func (d Delivery) End(outcome string, s queue.Settlement, private bool) {
 	if d.span == nil {
 		return

@@ -47,7 +47,8 @@ func (s Sending) End(v queue.Decision, err error) {
 	s.end(err, func() {
 		s.span.SetAttributes(outcomeKey.String(string(v.Outcome)))
 		if taken(v) {
-			s.span.SetAttributes(semconv.MessagingMessageID(v.Job.ID)) // of the earlier job, if the idempotency key is known
+			// Of the earlier job, if the idempotency key is known.
+			s.span.SetAttributes(semconv.MessagingMessageID(v.Job.ID))
 		} else {
 			s.refused(v)
 		}

@@ -29,7 +29,8 @@ import (
 
 // Attributes that the conventions leave to each messaging system.
 const (
-	tenantKey   = attribute.Key("messaging.sluice.tenant")   // as in Redis keys: a hash where the name is not plain
+	// tenantKey is as in Redis keys: a hash where the name is not plain.
+	tenantKey   = attribute.Key("messaging.sluice.tenant")
 	outcomeKey  = attribute.Key("messaging.sluice.outcome")  // of an admission or a delivery
 	attemptKey  = attribute.Key("messaging.sluice.attempt")  // number of the delivery, from 1
 	waitKey     = attribute.Key("messaging.sluice.wait_ms")  // from when the job could have left to its stamp
@@ -64,7 +65,9 @@ func (t *Tracer) start(
 		name += " " + route
 		attributes = append(attributes, semconv.MessagingDestinationName(route))
 	}
-	options := []trace.SpanStartOption{trace.WithSpanKind(kind), trace.WithAttributes(append(attributes, more...)...)}
+	options := []trace.SpanStartOption{
+		trace.WithSpanKind(kind), trace.WithAttributes(append(attributes, more...)...),
+	}
 	if of := contextOf(parent); of.IsValid() {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, of)
 		if kind == trace.SpanKindConsumer {

@@ -67,19 +67,27 @@ func TestSend(t *testing.T) {
 		status   sdk.Status
 	}{
 		{"admitted", "acme", decision(shaper.Admitted, "job-1"), nil,
-			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.sluice.outcome=admitted messaging.message.id=job-1", sdk.Status{}},
+			"messaging.sluice.tenant=acme messaging.destination.name=orders " +
+				"messaging.sluice.outcome=admitted messaging.message.id=job-1", sdk.Status{}},
 		{"replayed", "acme", decision(shaper.Replayed, "job-0"), nil,
-			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.sluice.outcome=replayed messaging.message.id=job-0", sdk.Status{}},
+			"messaging.sluice.tenant=acme messaging.destination.name=orders " +
+				"messaging.sluice.outcome=replayed messaging.message.id=job-0", sdk.Status{}},
 		{"full", "acme", decision(shaper.Full, ""), nil,
-			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.sluice.outcome=full error.type=full", sdk.Status{Code: codes.Error, Description: "not admitted"}},
+			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.sluice.outcome=full " +
+				"error.type=full", sdk.Status{Code: codes.Error, Description: "not admitted"}},
 		{"client text", "Åcme & \r\n", decision(shaper.Admitted, "job-1"), nil,
-			"messaging.sluice.tenant=" + queue.EncodeName("Åcme & \r\n") + " messaging.destination.name=orders messaging.sluice.outcome=admitted messaging.message.id=job-1", sdk.Status{}},
+			"messaging.sluice.tenant=" + queue.EncodeName("Åcme & \r\n") +
+				" messaging.destination.name=orders messaging.sluice.outcome=admitted " +
+				"messaging.message.id=job-1", sdk.Status{}},
 		{"redis away", "acme", queue.Decision{}, fmt.Errorf("%w: hunter2", queue.ErrUnavailable),
-			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=unavailable", sdk.Status{Code: codes.Error, Description: "no decision"}},
+			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=unavailable",
+			sdk.Status{Code: codes.Error, Description: "no decision"}},
 		{"client gone", "acme", queue.Decision{}, ctx.Err(),
-			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=cancelled", sdk.Status{Code: codes.Error, Description: "no decision"}},
+			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=cancelled",
+			sdk.Status{Code: codes.Error, Description: "no decision"}},
 		{"other", "acme", queue.Decision{}, errors.New("hunter2"),
-			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=_OTHER", sdk.Status{Code: codes.Error, Description: "no decision"}},
+			"messaging.sluice.tenant=acme messaging.destination.name=orders error.type=_OTHER",
+			sdk.Status{Code: codes.Error, Description: "no decision"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tracer, r := record()
@@ -111,14 +119,22 @@ func TestSendBatch(t *testing.T) {
 		want     string
 		code     codes.Code
 	}{
-		{"all", []string{"orders", "orders"}, []shaper.Outcome{shaper.Admitted, shaper.Replayed}, nil, "send orders",
-			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.batch.message_count=2 messaging.sluice.admitted=2 messaging.sluice.refused=0", codes.Unset},
-		{"some, of two routes", []string{"orders", "mails", "mails"}, []shaper.Outcome{shaper.Admitted, shaper.Full, shaper.Full}, nil, "send",
-			"messaging.sluice.tenant=acme messaging.batch.message_count=3 messaging.sluice.admitted=1 messaging.sluice.refused=2", codes.Unset},
+		{"all", []string{"orders", "orders"}, []shaper.Outcome{shaper.Admitted, shaper.Replayed}, nil,
+			"send orders",
+			"messaging.sluice.tenant=acme messaging.destination.name=orders " +
+				"messaging.batch.message_count=2 messaging.sluice.admitted=2 messaging.sluice.refused=0",
+			codes.Unset},
+		{"some, of two routes", []string{"orders", "mails", "mails"},
+			[]shaper.Outcome{shaper.Admitted, shaper.Full, shaper.Full}, nil, "send",
+			"messaging.sluice.tenant=acme messaging.batch.message_count=3 messaging.sluice.admitted=1 " +
+				"messaging.sluice.refused=2", codes.Unset},
 		{"none", []string{"orders"}, []shaper.Outcome{shaper.StoreFull}, nil, "send orders",
-			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.batch.message_count=1 messaging.sluice.admitted=0 messaging.sluice.refused=1 error.type=store_full", codes.Error},
+			"messaging.sluice.tenant=acme messaging.destination.name=orders " +
+				"messaging.batch.message_count=1 messaging.sluice.admitted=0 messaging.sluice.refused=1 " +
+				"error.type=store_full", codes.Error},
 		{"redis away", []string{"orders"}, nil, queue.ErrUnavailable, "send orders",
-			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.batch.message_count=1 error.type=unavailable", codes.Error},
+			"messaging.sluice.tenant=acme messaging.destination.name=orders " +
+				"messaging.batch.message_count=1 error.type=unavailable", codes.Error},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tracer, r := record()
@@ -144,15 +160,17 @@ func TestSendBatch(t *testing.T) {
 // lease is one that has waited for 1.5 s.
 func lease(parent string) queue.Lease {
 	return queue.Lease{
-		LeaseRef: queue.LeaseRef{ID: "job-1", Epoch: 7}, Tenant: "acme", Route: "orders", Attempt: 2, MaxAttempts: 5, TraceParent: parent,
+		LeaseRef: queue.LeaseRef{ID: "job-1", Epoch: 7}, Tenant: "acme", Route: "orders", Attempt: 2,
+		MaxAttempts: 5, TraceParent: parent,
 		Eligible: 1_000_000, Stamp: 2_500_000,
 	}
 }
 
 func TestProcess(t *testing.T) {
 	failed := &queue.JobError{Message: "the upstream answered 503 Service Unavailable", Status: 503}
-	const common = "messaging.system=sluice messaging.operation.type=process messaging.operation.name=process messaging.sluice.tenant=acme " +
-		"messaging.destination.name=orders messaging.message.id=job-1 messaging.sluice.attempt=2 messaging.sluice.wait_ms=1500 "
+	const common = "messaging.system=sluice messaging.operation.type=process " +
+		"messaging.operation.name=process messaging.sluice.tenant=acme messaging.destination.name=orders " +
+		"messaging.message.id=job-1 messaging.sluice.attempt=2 messaging.sluice.wait_ms=1500 "
 	for _, tt := range []struct {
 		outcome    string
 		settlement queue.Settlement
@@ -160,14 +178,19 @@ func TestProcess(t *testing.T) {
 		want       string
 		status     sdk.Status
 	}{
-		{"succeeded", queue.Settlement{Response: &queue.Response{Status: 201}}, false, "messaging.sluice.outcome=succeeded http.response.status_code=201", sdk.Status{}},
+		{"succeeded", queue.Settlement{Response: &queue.Response{Status: 201}}, false,
+			"messaging.sluice.outcome=succeeded http.response.status_code=201", sdk.Status{}},
 		{"handed_off", queue.Settlement{}, false, "messaging.sluice.outcome=handed_off", sdk.Status{}},
-		{"retry", queue.Settlement{Error: failed}, false, "messaging.sluice.outcome=retry http.response.status_code=503 error.type=503",
+		{"retry", queue.Settlement{Error: failed}, false,
+			"messaging.sluice.outcome=retry http.response.status_code=503 error.type=503",
 			sdk.Status{Code: codes.Error, Description: failed.Message}},
-		{"dead", queue.Settlement{Error: &queue.JobError{Message: "no answer within 10s"}}, false, "messaging.sluice.outcome=dead error.type=dead",
+		{"dead", queue.Settlement{Error: &queue.JobError{Message: "no answer within 10s"}}, false,
+			"messaging.sluice.outcome=dead error.type=dead",
 			sdk.Status{Code: codes.Error, Description: "no answer within 10s"}},
-		{"dead", queue.Settlement{Error: &queue.JobError{Message: "hunter2"}}, true, "messaging.sluice.outcome=dead error.type=dead", sdk.Status{Code: codes.Error}},
-		{"succeeded", queue.Settlement{Error: &queue.JobError{Message: "hunter2"}}, true, "messaging.sluice.outcome=succeeded", sdk.Status{}},
+		{"dead", queue.Settlement{Error: &queue.JobError{Message: "hunter2"}}, true,
+			"messaging.sluice.outcome=dead error.type=dead", sdk.Status{Code: codes.Error}},
+		{"succeeded", queue.Settlement{Error: &queue.JobError{Message: "hunter2"}}, true,
+			"messaging.sluice.outcome=succeeded", sdk.Status{}},
 	} {
 		tracer, r := record()
 		l := lease(client)
@@ -205,7 +228,8 @@ func TestParents(t *testing.T) {
 		{client, never, true, "01", 1},
 		{"00-" + traceID + "-b7ad6b7169203331-00", always, true, "00", 0},
 		{"00-" + traceID + "-b7ad6b7169203331-ff", never, true, "03", 1},
-		{client, sdk.WithSampler(sdk.TraceIDRatioBased(0)), true, "00", 0}, // as the docs advise against clients that decide
+		// As the docs advise against clients that decide.
+		{client, sdk.WithSampler(sdk.TraceIDRatioBased(0)), true, "00", 0},
 		{"", always, false, "01", 1},
 		{"", never, false, "00", 0},
 		{"00-" + traceID + "-b7ad6b7169203331-0", always, false, "01", 1},
@@ -217,7 +241,9 @@ func TestParents(t *testing.T) {
 		tracer, r := record(tt.sampler)
 		l := lease(tt.parent)
 		// What the worker was started in is no parent of a delivery.
-		around := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: 1}))
+		around := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: 1,
+		}))
 		d := tracer.Process(around, &l)
 		d.End("succeeded", queue.Settlement{}, false)
 		id, flags := d.TraceParent[3:35], d.TraceParent[53:]
@@ -250,7 +276,8 @@ func TestWithoutATracer(t *testing.T) {
 		b.EndBatch(decisions, nil)
 		d := tracer.Process(ctx, &l)
 		d.End("succeeded", queue.Settlement{}, false)
-		if s.TraceParent != client || b.TraceParent != client || d.TraceParent != client || d.Context != ctx || d.Recorded() {
+		if s.TraceParent != client || b.TraceParent != client || d.TraceParent != client ||
+			d.Context != ctx || d.Recorded() {
 			t.Error("something is not as it came")
 		}
 	})
@@ -289,9 +316,12 @@ func BenchmarkNone(b *testing.B) {
 
 // BenchmarkSpans is what they pay where traces are on: all sampled, or none.
 func BenchmarkSpans(b *testing.B) {
-	for name, sampler := range map[string]sdk.Sampler{"sampled": sdk.AlwaysSample(), "unsampled": sdk.NeverSample()} {
+	for name, sampler := range map[string]sdk.Sampler{
+		"sampled": sdk.AlwaysSample(), "unsampled": sdk.NeverSample(),
+	} {
 		b.Run(name, func(b *testing.B) {
-			provider := sdk.NewTracerProvider(sdk.WithSampler(sampler), sdk.WithBatcher(nothing{}, sdk.WithBatchTimeout(time.Hour)))
+			provider := sdk.NewTracerProvider(sdk.WithSampler(sampler),
+				sdk.WithBatcher(nothing{}, sdk.WithBatchTimeout(time.Hour)))
 			defer func() { _ = provider.Shutdown(context.Background()) }()
 			tracer := spans.New(provider)
 			l, v, ctx := lease(client), decision(shaper.Admitted, "job-1"), b.Context()

@@ -4,6 +4,6 @@ package subprocess
 
 import "syscall"
 
-// Attributes keep a process out of the terminal's signals. On this system it outlives a killed
-// parent.
+// Attributes returns attributes that keep a process out of the signals of the terminal. On this
+// system the process outlives a killed parent, so the signal is not used.
 func Attributes(syscall.Signal) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

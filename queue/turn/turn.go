@@ -9,25 +9,26 @@ import (
 	"time"
 )
 
-// Patience is how long an exchange keeps the next sender waiting; a fast link never reaches it.
+// Patience is how long an exchange may delay the next sender; exchanges over a fast link are
+// shorter.
 const Patience = 2 * time.Millisecond
 
-// Turns passes the turn between senders. Make it with New.
+// Turns gives the turn to one sender at a time. Make it with New.
 type Turns struct {
 	token chan struct{}
 	out   atomic.Int32           // exchanges under way
 	pass  atomic.Pointer[func()] // what passes the turn on that was taken last
 }
 
-// New returns turns with the first one free.
+// New returns Turns whose first turn is free.
 func New() *Turns {
 	t := &Turns{token: make(chan struct{}, 1)}
 	t.token <- struct{}{}
 	return t
 }
 
-// Take waits for the turn, and returns false if done is closed first. The turn passes on by end,
-// which must be called, by Share, or after Patience.
+// Take waits for the turn, and returns false if done is closed first. The sender must call end
+// after its exchange. The next sender gets the turn at end, at Share, or after Patience.
 func (t *Turns) Take(done <-chan struct{}) (end func(), ok bool) {
 	select {
 	case <-t.token:
@@ -45,8 +46,8 @@ func (t *Turns) Take(done <-chan struct{}) (end func(), ok bool) {
 	}), true
 }
 
-// Share passes the turn on during its exchange, if no other one is under way: the next exchange
-// then reaches Redis before this one is over, and neither end waits.
+// Share gives the turn to the next sender during the exchange, if no other exchange is running. The
+// next exchange then reaches Redis before this one ends, so neither side idles.
 func (t *Turns) Share() {
 	if t.out.Load() != 1 {
 		return

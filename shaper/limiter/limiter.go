@@ -13,8 +13,8 @@ import (
 // state may be dropped, so Reset is its time to live. A state means something only with the policy
 // it was made under.
 type State struct {
-	// The last instant seen, by refusals too. An earlier one counts as this. A store whose clock
-	// never goes back need not keep it.
+	// Seen is the last instant of a request, refused or not. An earlier one counts as this. A store
+	// whose clock never goes back need not keep it.
 	Seen shaper.Instant
 
 	Start    shaper.Instant // of the window that Count is of: FixedWindow, SlidingCounter
@@ -27,7 +27,9 @@ type State struct {
 	Rem int64
 
 	Until shaper.Instant // SlidingLog: the key is blocked before then
-	Log   []Entry        // SlidingLog: what was allowed within the last period, the oldest first, one entry for each instant
+	// Log, of SlidingLog, is what was allowed within the last period, the oldest first, one entry
+	// for each instant.
+	Log []Entry
 }
 
 // Entry is what was allowed at an instant.
@@ -42,21 +44,21 @@ type Decision struct {
 	Limit     int64 // the greatest cost that is ever allowed, e.g. 100
 	Remaining int64 // the greatest cost that would be allowed at this instant, after the decision, e.g. 37
 
-	// Until the same request would be allowed if nothing else came, to the microsecond; 0 when it
-	// is allowed, and when it never can be because it costs more than Limit.
+	// RetryAfter is the time until the same request would be allowed if no other came, to the
+	// microsecond. It is 0 if it is allowed, or never can be because it costs more than Limit.
 	RetryAfter time.Duration
 	Reset      time.Duration // until the key is as if never used; 0 when it is
 }
 
-// Decide decides whether a request of the given cost passes at now. The policy must be legal; a
-// cost below 0 counts as 0. The state that is given is left alone.
+// Decide decides whether a request of the given cost passes at now. It does not change the given
+// state. The policy must be legal; a cost below 0 counts as 0.
 func Decide(s State, p Policy, now shaper.Instant, cost int64) (State, Decision) {
 	s.Log = slices.Clone(s.Log)
 	d := s.Take(p, now, cost)
 	return s, d
 }
 
-// Take is Decide in place, for the holder of the state: it copies no log.
+// Take is like Decide, but changes the state in place and copies no log.
 func (s *State) Take(p Policy, now shaper.Instant, cost int64) Decision {
 	now, cost = max(now, s.Seen), max(cost, 0)
 	limit := p.Limit()

@@ -18,7 +18,9 @@ import (
 type Memory struct {
 	policy Policy
 	most   int
-	began  time.Time // its monotonic part makes the clock: a step of the wall clock neither frees nor freezes a key
+	// began has a monotonic part, which makes the clock: a step of the wall clock neither frees nor
+	// blocks a key.
+	began time.Time
 
 	mu        sync.Mutex
 	keys      map[string]*held
@@ -42,7 +44,9 @@ func NewMemory(p Policy, most int) (*Memory, error) {
 		ps = problems
 	}
 	if most < 1 {
-		ps = append(ps, shaper.Problem{Field: "most", Value: fmt.Sprint(most), Rule: "must be a whole number of at least 1"})
+		ps = append(ps, shaper.Problem{
+			Field: "most", Value: fmt.Sprint(most), Rule: "must be a whole number of at least 1",
+		})
 	}
 	if err := ps.Err(); err != nil {
 		return nil, err
@@ -98,14 +102,14 @@ func (m *Memory) remove(h *held) {
 	delete(m.keys, h.key)
 }
 
-// Keys is how many keys are held.
+// Keys returns the number of keys in memory.
 func (m *Memory) Keys() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.keys)
 }
 
-// Displaced is the number of keys that new ones have replaced because of the bound.
+// Displaced returns the number of keys that new ones have replaced because of the bound.
 func (m *Memory) Displaced() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -23,7 +23,9 @@ type MemoryStore struct {
 // Memory for what happens at the bound. The error is of type shaper.Problems.
 func NewMemoryStore(most int) (*MemoryStore, error) {
 	if most < 1 {
-		return nil, shaper.Problems{{Field: "most", Value: fmt.Sprint(most), Rule: "must be a whole number of at least 1"}}
+		return nil, shaper.Problems{{
+			Field: "most", Value: fmt.Sprint(most), Rule: "must be a whole number of at least 1",
+		}}
 	}
 	return &MemoryStore{most: most, rules: map[string]*Memory{}}, nil
 }
@@ -71,7 +73,7 @@ func (s *MemoryStore) memory(r Rule) (*Memory, error) {
 	return m, nil
 }
 
-// Clear forgets the key, and its block with it. It reports whether anything was known of it.
+// Clear deletes the state of the key, and with it a block. It reports whether there was any.
 func (m *Memory) Clear(key string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,6 +96,8 @@ func (m *Memory) Blocked() []Blocked {
 			list = append(list, Blocked{Key: key, Left: left})
 		}
 	}
-	slices.SortFunc(list, func(a, b Blocked) int { return cmp.Or(cmp.Compare(a.Left, b.Left), cmp.Compare(a.Key, b.Key)) })
+	slices.SortFunc(list, func(a, b Blocked) int {
+		return cmp.Or(cmp.Compare(a.Left, b.Left), cmp.Compare(a.Key, b.Key))
+	})
 	return list
 }

@@ -64,7 +64,7 @@ const (
 	LeakyMeter Algorithm = "leaky-meter"
 )
 
-// Algorithms are all limiters, in the order of their documentation.
+// Algorithms returns all limiters, in the order of their documentation.
 func Algorithms() []Algorithm {
 	return []Algorithm{FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter}
 }
@@ -80,15 +80,20 @@ const (
 // Policy is a limiter and its settings. The zero value is not legal.
 type Policy struct {
 	Algorithm Algorithm
-	Rate      shaper.Rate   // limit per period
-	Burst     int64         // size of the bucket of TokenBucket and LeakyMeter; 0 is the rate's limit, and of the others must be 0
-	Block     time.Duration // how long SlidingLog refuses a key after an overflow, whole milliseconds; 0 is not at all
+	Rate      shaper.Rate // limit per period
+	// Burst is the size of the bucket of TokenBucket and LeakyMeter; 0 is the limit of the rate. Of
+	// the other algorithms it must be 0.
+	Burst int64
+	// Block is how long SlidingLog refuses a key after an overflow, in whole milliseconds; 0 is not
+	// at all.
+	Block time.Duration
 }
 
 // bucketed reports whether the limiter has a bucket, whose size is the burst.
 func (a Algorithm) bucketed() bool { return a == TokenBucket || a == LeakyMeter }
 
-// Limit is the greatest cost that a request may have: the rate's limit, or the size of the bucket.
+// Limit returns the greatest cost that a request may have: the limit of the rate, or the size of
+// the bucket.
 func (p Policy) Limit() int64 {
 	if p.Algorithm.bucketed() && p.Burst != 0 {
 		return p.Burst
@@ -132,7 +137,8 @@ func (p Policy) Validate() error {
 	switch {
 	case rate != nil:
 	case p.Algorithm == SlidingLog && p.Rate.Limit > MaxLog:
-		add("rate", p.Rate.String(), fmt.Sprintf("must have a limit of at most %d: sliding-log remembers every request", MaxLog))
+		add("rate", p.Rate.String(), fmt.Sprintf("must have a limit of at most %d: sliding-log remembers "+
+			"every request", MaxLog))
 	case p.Algorithm == SlidingCounter && p.Rate.Limit > int64(maxSpan/p.Rate.Period):
 		add("rate", p.Rate.String(), "limit × period must be at most 100 years: sliding-counter multiplies them")
 	}

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Rule is a policy with a name. Keys are counted under each rule apart, and a rule whose policy has
-// changed is another one, which begins anew: a state means nothing under another policy.
+// Rule is a policy with a name. Keys are counted under each rule separately. A rule with a changed
+// policy is another rule and starts with empty state, because a state means nothing under another
+// policy.
 type Rule struct {
 	Name   string
 	Policy Policy // must be legal
@@ -21,7 +22,7 @@ type Store interface {
 	// Take decides on one request of the key. After an error it is unknown whether the request was
 	// counted; Take does not repeat it.
 	Take(ctx context.Context, r Rule, key string, cost int64) (Decision, error)
-	// Clear forgets the key, and its block with it. It reports whether anything was known of it.
+	// Clear deletes the state of the key, and with it a block. It reports whether there was any.
 	Clear(ctx context.Context, r Rule, key string) (known bool, err error)
 	// Blocked lists keys that are blocked, those that are free soonest first, at most the given
 	// number.

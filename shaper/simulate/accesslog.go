@@ -18,8 +18,8 @@ const longestLine = 1 << 20
 
 // Skipped counts the lines of an access log that are not requests.
 type Skipped struct {
-	Lines int // how many
-	First int // the number of the first, from 1; 0 if there is none
+	Lines int // number of skipped lines
+	First int // number of the first one, from 1; 0 if there is none
 }
 
 // ReadAccessLog reads the requests of a log in the common or the combined format, each of cost 1.
@@ -63,7 +63,8 @@ func ReadAccessLog(r io.Reader) (Trace, Skipped, error) {
 		return nil, skipped, fmt.Errorf("read the access log: line %d: %w", number+1, err)
 	}
 	if len(t) == 0 && skipped.Lines > 0 {
-		return nil, skipped, fmt.Errorf("%w: line %d is not in the common log format, and no other line is", ErrTrace, skipped.First)
+		return nil, skipped, fmt.Errorf("%w: line %d is not in the common log format, and no other line is",
+			ErrTrace, skipped.First)
 	}
 	return t.sorted().spread(), skipped, nil
 }

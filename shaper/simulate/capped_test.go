@@ -21,22 +21,33 @@ func TestCappedStories(t *testing.T) {
 		gone    []time.Duration // -1 for a refusal
 		freed   []time.Duration // nil: as gone
 	}{
-		{"without a service time the cap means nothing", func(*shaper.Policy) {}, 0, at(0, 0, 0), []time.Duration{0, 100 * ms, 200 * ms}, []time.Duration{0, 90 * ms, 190 * ms}},
-		{"two at a time, faster than the rate", func(*shaper.Policy) {}, 150 * ms, at(0, 0, 0, 0), []time.Duration{0, 100 * ms, 200 * ms, 300 * ms},
+		{"without a service time the cap means nothing", func(*shaper.Policy) {}, 0, at(0, 0, 0),
+			[]time.Duration{0, 100 * ms, 200 * ms}, []time.Duration{0, 90 * ms, 190 * ms}},
+		{"two at a time, faster than the rate", func(*shaper.Policy) {}, 150 * ms, at(0, 0, 0, 0),
+			[]time.Duration{0, 100 * ms, 200 * ms, 300 * ms},
 			[]time.Duration{0, 90 * ms, 190 * ms, 290 * ms}},
-		{"two at a time, slower than the rate: by twos, as far apart as the rate wants", func(*shaper.Policy) {}, sec, at(0, 0, 0, 0, 0), []time.Duration{
-			0, 100 * ms, 1000 * ms, 1100 * ms, 2000 * ms,
-		}, []time.Duration{0, 90 * ms, 1000 * ms, 1100 * ms, 2000 * ms}},
-		{"a place that is late by less than the slack keeps the grid", func(p *shaper.Policy) { p.Concurrency = 1 }, 104 * ms, at(0, 0, 0, 0), []time.Duration{
+		{"two at a time, slower than the rate: by twos, as far apart as the rate wants",
+			func(*shaper.Policy) {}, sec, at(0, 0, 0, 0, 0), []time.Duration{
+				0, 100 * ms, 1000 * ms, 1100 * ms, 2000 * ms,
+			}, []time.Duration{0, 90 * ms, 1000 * ms, 1100 * ms, 2000 * ms}},
+		{"a place that is late by less than the slack keeps the grid", func(p *shaper.Policy) {
+			p.Concurrency = 1
+		}, 104 * ms, at(0, 0, 0, 0), []time.Duration{
 			0, 104 * ms, 208 * ms, 312 * ms,
 		}, nil},
-		{"who comes while all are busy waits for the first that ends", func(p *shaper.Policy) { p.Concurrency = 1 }, sec, at(0, 500*ms, 2500*ms), []time.Duration{
+		{"who comes while all are busy waits for the first that ends", func(p *shaper.Policy) {
+			p.Concurrency = 1
+		}, sec, at(0, 500*ms, 2500*ms), []time.Duration{
 			0, sec, 2500 * ms,
 		}, nil},
-		{"a full queue refuses while all are busy", func(p *shaper.Policy) { p.Concurrency, p.Capacity = 1, 1 }, sec, at(0, 100*ms, 200*ms, sec), []time.Duration{
+		{"a full queue refuses while all are busy", func(p *shaper.Policy) {
+			p.Concurrency, p.Capacity = 1, 1
+		}, sec, at(0, 100*ms, 200*ms, sec), []time.Duration{
 			0, sec, -1, 2 * sec,
 		}, nil},
-		{"with a longest wait who does not get a place expires", func(p *shaper.Policy) { p.Concurrency, p.MaxWait = 1, 1500*ms }, sec, at(0, 0, 0, 0), []time.Duration{
+		{"with a longest wait who does not get a place expires", func(p *shaper.Policy) {
+			p.Concurrency, p.MaxWait = 1, 1500*ms
+		}, sec, at(0, 0, 0, 0), []time.Duration{
 			0, sec, 1500 * ms, 1500 * ms,
 		}, nil},
 	} {
@@ -91,7 +102,9 @@ func TestForeseeCappedAgreesWithFlow(t *testing.T) {
 		p.MaxWait = 0
 		p.Concurrency = rapid.Int64Range(1, 6).Draw(t, "concurrency")
 		interval := time.Duration(max(1, p.Rate.Period.Microseconds()/p.Rate.Limit)) * us
-		w := Workers{Service: rapid.SampledFrom([]time.Duration{us, interval / 2, interval, 2 * interval, 7 * interval, ms, sec}).Draw(t, "service") + us}
+		w := Workers{Service: rapid.SampledFrom([]time.Duration{
+			us, interval / 2, interval, 2 * interval, 7 * interval, ms, sec,
+		}).Draw(t, "service") + us}
 		trace := traces(p.Rate).Draw(t, "trace")
 		got, err := Shaper(trace, p, w)
 		if err != nil {
@@ -119,7 +132,8 @@ func TestForeseeCappedAgreesWithFlow(t *testing.T) {
 				continue
 			}
 			if ahead.Freed[i] < trace[i].At || ahead.Freed[i] > ahead.Gone[i] {
-				t.Fatalf("arrival %d at %d had a worker at %d and left at %d", i, trace[i].At, ahead.Freed[i], ahead.Gone[i])
+				t.Fatalf("arrival %d at %d had a worker at %d and left at %d", i, trace[i].At, ahead.Freed[i],
+					ahead.Gone[i])
 			}
 			if k := len(with) - int(p.Concurrency); k >= 0 && ahead.Freed[i] < ahead.Gone[with[k]].Add(w.Service) {
 				t.Fatalf("arrival %d had a worker at %d, when %d had theirs", i, ahead.Freed[i], p.Concurrency)
@@ -136,7 +150,8 @@ func TestForeseeCappedAgreesWithFlow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]any{free.Fates, free.Gone, free.Freed}, []any{capped.Fates, capped.Gone, capped.Freed}); diff != "" {
+		if diff := cmp.Diff([]any{free.Fates, free.Gone, free.Freed},
+			[]any{capped.Fates, capped.Gone, capped.Freed}); diff != "" {
 			t.Fatalf("%+v (-without a cap +with one that is not reached):\n%s", p, diff)
 		}
 	})
@@ -144,7 +159,10 @@ func TestForeseeCappedAgreesWithFlow(t *testing.T) {
 
 func TestWorkersThatCannotBe(t *testing.T) {
 	p := shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 1000, Concurrency: 1}
-	for _, w := range []Workers{{Horizon: -1}, {Horizon: 2 * sec}, {Service: -1}, {Service: shaper.MaxPeriod + 1}, {Service: shaper.MaxPeriod}} {
+	for _, w := range []Workers{
+		{Horizon: -1}, {Horizon: 2 * sec}, {Service: -1}, {Service: shaper.MaxPeriod + 1},
+		{Service: shaper.MaxPeriod},
+	} {
 		if _, err := Shaper(at(repeat(1000, 0)...), p, w); !errors.As(err, new(shaper.Problems)) {
 			t.Errorf("%+v: %v", w, err)
 		}

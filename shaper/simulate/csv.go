@@ -19,8 +19,8 @@ const latest = shaper.Instant(1<<53 - 1)
 
 // Names of the columns of a CSV trace.
 const (
-	ColumnAt   = "at"
-	ColumnCost = "cost"
+	ColumnAt   = "at"   // the instant, required
+	ColumnCost = "cost" // the cost in intervals, 1 if absent
 )
 
 // ReadCSV reads a trace of one arrival a line. Lines may be out of order. The first column is the
@@ -81,7 +81,9 @@ func isHeader(field string) bool {
 // columns are the indices of the two columns in a header, -1 for none.
 func columns(header []string) (at, cost int) {
 	find := func(name string) int {
-		return slices.IndexFunc(header, func(field string) bool { return strings.EqualFold(strings.TrimSpace(field), name) })
+		return slices.IndexFunc(header, func(field string) bool {
+			return strings.EqualFold(strings.TrimSpace(field), name)
+		})
 	}
 	return find(ColumnAt), find(ColumnCost)
 }

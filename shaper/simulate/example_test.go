@@ -22,7 +22,8 @@ func ExampleShaper() {
 		return
 	}
 	r := run.Report()
-	fmt.Println("admitted", r.Admitted, "refused", r.Refused, "longest wait", r.WaitMax, "peak depth", r.PeakDepth)
+	fmt.Println("admitted", r.Admitted, "refused", r.Refused, "longest wait", r.WaitMax, "peak depth",
+		r.PeakDepth)
 	// Output:
 	// admitted 8 refused 2 longest wait 3.5s peak depth 8
 }
@@ -30,8 +31,9 @@ func ExampleShaper() {
 // The smallest rate at which every request of a flash sale is admitted and 99 % wait at most 30 s.
 func ExampleRecommend() {
 	trace, err := simulate.Generator{
-		Shape: simulate.FlashSale, Rate: shaper.Rate{Limit: 5, Period: time.Second}, Peak: shaper.Rate{Limit: 50, Period: time.Second},
-		For: 5 * time.Minute, Seed: 1,
+		Shape: simulate.FlashSale, Rate: shaper.Rate{Limit: 5, Period: time.Second},
+		Peak: shaper.Rate{Limit: 50, Period: time.Second},
+		For:  5 * time.Minute, Seed: 1,
 	}.Trace()
 	if err != nil {
 		fmt.Println(err)

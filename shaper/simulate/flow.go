@@ -60,9 +60,9 @@ func (r *Run) live(p shaper.Policy, service time.Duration) {
 		}
 		now := a.At + afterZero
 		leave(bunch, now)
-		var said shaper.Admission
-		f, said = shaper.Admit(f, p, now, shaper.Request{Size: 1, Cost: a.Cost, MaxWait: p.MaxWait}, nil)
-		switch said.Outcome {
+		var admission shaper.Admission
+		f, admission = shaper.Admit(f, p, now, shaper.Request{Size: 1, Cost: a.Cost, MaxWait: p.MaxWait}, nil)
+		switch admission.Outcome {
 		case shaper.Admitted:
 			r.Fates[i] = Waiting
 		case shaper.DeadlineUnreachable:

@@ -15,13 +15,15 @@ type Shape string
 
 // The shapes of generated traces.
 const (
-	Steady    Shape = "steady"     // evenly spaced at the rate
-	Poisson   Shape = "poisson"    // independent of each other, at the rate on average
-	FlashSale Shape = "flash-sale" // Poisson; the peak begins after a fifth of the time, and halves with each further twelfth
+	Steady  Shape = "steady"  // evenly spaced at the rate
+	Poisson Shape = "poisson" // independent of each other, at the rate on average
+	// FlashSale is Poisson. The peak begins after a fifth of the time, and halves with each further
+	// twelfth.
+	FlashSale Shape = "flash-sale"
 	DailyWave Shape = "daily-wave" // Poisson; from the rate at midnight to the peak at noon and back
 )
 
-// Shapes are all shapes.
+// Shapes returns all shapes.
 func Shapes() []Shape { return []Shape{Steady, Poisson, FlashSale, DailyWave} }
 
 // peaked reports whether the shape has a peak.
@@ -30,10 +32,10 @@ func (s Shape) peaked() bool { return s == FlashSale || s == DailyWave }
 // Generator makes traces. The same generator makes the same trace.
 type Generator struct {
 	Shape Shape
-	Rate  shaper.Rate // of arrivals, outside the peak
-	Peak  shaper.Rate // of arrivals at the peak, not below Rate; of FlashSale and DailyWave alone
-	For   time.Duration
-	Seed  uint64
+	Rate  shaper.Rate   // of arrivals, outside the peak
+	Peak  shaper.Rate   // of arrivals at the peak, not below Rate; of FlashSale and DailyWave alone
+	For   time.Duration // length of the trace
+	Seed  uint64        // of the random numbers
 }
 
 // begin is the first instant of generated traces, a midnight.

@@ -20,7 +20,8 @@ func TestGenerator(t *testing.T) {
 		{Generator{Poisson, rate("50/s"), none, 5 * time.Minute, 1}, 15_000},
 		{Generator{DailyWave, rate("10/m"), rate("30/m"), 48 * time.Hour, 1}, 57_600},
 		// The rush is 190/s · 60 s · ∫ 2^(−12 x) dx over four fifths.
-		{Generator{FlashSale, rate("10/s"), rate("200/s"), time.Minute, 1}, 600 + 190*60*(1-math.Exp2(-12*0.8))/(12*math.Ln2)},
+		{Generator{FlashSale, rate("10/s"), rate("200/s"), time.Minute, 1},
+			600 + 190*60*(1-math.Exp2(-12*0.8))/(12*math.Ln2)},
 	} {
 		t.Run(string(c.g.Shape), func(t *testing.T) {
 			trace, err := c.g.Trace()
@@ -73,7 +74,8 @@ func TestWherePeaksAre(t *testing.T) {
 		g        Generator
 		at, want float64
 	}{
-		{wave, 0, 10.0 / 60}, {wave, 43_200, 30.0 / 60}, {wave, 86_400, 10.0 / 60}, {sale, 11.9, 10}, {sale, 12, 200}, {sale, 17, 105},
+		{wave, 0, 10.0 / 60}, {wave, 43_200, 30.0 / 60}, {wave, 86_400, 10.0 / 60}, {sale, 11.9, 10},
+		{sale, 12, 200}, {sale, 17, 105},
 	} {
 		if got := c.g.intensity(c.at); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("%s at %v s: %v/s, want %v", c.g.Shape, c.at, got, c.want)

@@ -52,9 +52,11 @@ func traces(r shaper.Rate) *rapid.Generator[Trace] {
 	return rapid.Custom(func(t *rapid.T) Trace {
 		interval := max(1, r.Period.Microseconds()/r.Limit)
 		gap := rapid.OneOf(
-			rapid.Just(int64(0)), rapid.Just(interval), rapid.Int64Range(0, 2*interval), rapid.Int64Range(0, interval/4), rapid.Int64Range(0, 20*interval),
+			rapid.Just(int64(0)), rapid.Just(interval), rapid.Int64Range(0, 2*interval),
+			rapid.Int64Range(0, interval/4), rapid.Int64Range(0, 20*interval),
 		)
-		cost := rapid.OneOf(rapid.Just(int64(1)), rapid.Just(int64(1)), rapid.Int64Range(1, 100), rapid.Int64Range(1, mostCost))
+		cost := rapid.OneOf(rapid.Just(int64(1)), rapid.Just(int64(1)), rapid.Int64Range(1, 100),
+			rapid.Int64Range(1, mostCost))
 		if rapid.Bool().Draw(t, "all cost 1") {
 			cost = rapid.Just(int64(1))
 		}
@@ -76,7 +78,10 @@ func horizons() *rapid.Generator[time.Duration] {
 // flowPolicies draws policies of a flow, at the edges of what is legal, too.
 func flowPolicies() *rapid.Generator[shaper.Policy] {
 	return rapid.Custom(func(t *rapid.T) shaper.Policy {
-		texts := []string{"10/s", "7/3s", "999/s", "1000000/s", "5/m", "5/24h", "1/366d", "999999/s", "31622400000000/366d", "13/7s", "1/ms"}
+		texts := []string{
+			"10/s", "7/3s", "999/s", "1000000/s", "5/m", "5/24h", "1/366d", "999999/s", "31622400000000/366d",
+			"13/7s", "1/ms",
+		}
 		draw := func(name string) shaper.Rate { return rate(rapid.SampledFrom(texts).Draw(t, name)) }
 		p := shaper.Policy{
 			Rate:     draw("rate"),
@@ -84,10 +89,13 @@ func flowPolicies() *rapid.Generator[shaper.Policy] {
 			Capacity: rapid.OneOf(rapid.Int64Range(0, 10), rapid.Just(int64(1000))).Draw(t, "capacity"),
 		}
 		for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "further rates") {
-			p.Rates = append(p.Rates, shaper.Pace{Rate: draw("further rate"), Burst: rapid.Int64Range(1, 20).Draw(t, "its burst")})
+			p.Rates = append(p.Rates, shaper.Pace{
+				Rate: draw("further rate"), Burst: rapid.Int64Range(1, 20).Draw(t, "its burst"),
+			})
 		}
 		if rapid.Bool().Draw(t, "with max wait") {
-			p.MaxWait = time.Duration(rapid.SampledFrom([]int64{1, 100, 2500, 60_000, 86_400_000}).Draw(t, "max wait")) * ms
+			p.MaxWait = time.Duration(rapid.SampledFrom([]int64{1, 100, 2500, 60_000, 86_400_000}).Draw(t,
+				"max wait")) * ms
 		}
 		return p
 	})

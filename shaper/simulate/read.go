@@ -18,7 +18,8 @@ const (
 	AccessLog Format = "log" // common or combined log format
 )
 
-// Read reads a trace of the given format. Skipped is empty unless the file is an access log.
+// Read reads a trace of the given format. Skipped is zero unless the file is an access log. The
+// error wraps ErrTrace or is that of the reader.
 func Read(r io.Reader, f Format) (Trace, Skipped, error) {
 	buffered := bufio.NewReaderSize(r, 64<<10)
 	if f == Auto {

@@ -22,9 +22,12 @@ func TestReadCSV(t *testing.T) {
 		{"nothing", "", nil},
 		{"seconds", "0\n0.25\n17.0000019\n", Trace{{0, 1}, {250_000, 1}, {17_000_001, 1}}},
 		{"seconds since the epoch", "1772366400.5,3\n", Trace{{1772366400_500_000, 3}}},
-		{"RFC 3339 in any zone", "2026-03-01T12:00:00.25Z\n2026-03-01T13:00:01+01:00\n", Trace{{noon + 250_000, 1}, {noon + 1_000_000, 1}}},
-		{"out of order; equal ones stay as they were", "2\n1,5\n1,4\n", Trace{{1_000_000, 5}, {1_000_000, 4}, {2_000_000, 1}}},
-		{"a header in any order, other columns, comments, an empty cost", "tenant,Cost, AT \n# night\nacme,2,1\nacme,,2\n", Trace{{1_000_000, 2}, {2_000_000, 1}}},
+		{"RFC 3339 in any zone", "2026-03-01T12:00:00.25Z\n2026-03-01T13:00:01+01:00\n",
+			Trace{{noon + 250_000, 1}, {noon + 1_000_000, 1}}},
+		{"out of order; equal ones stay as they were", "2\n1,5\n1,4\n",
+			Trace{{1_000_000, 5}, {1_000_000, 4}, {2_000_000, 1}}},
+		{"a header in any order, other columns, comments, an empty cost",
+			"tenant,Cost, AT \n# night\nacme,2,1\nacme,,2\n", Trace{{1_000_000, 2}, {2_000_000, 1}}},
 		{"a header without a cost", "at,tenant\n1,9\n", Trace{{1_000_000, 1}}},
 		{"a byte order mark", "\ufeffat\n1\n", Trace{{1_000_000, 1}}},
 		{"quotes and carriage returns", "\"1\",\"2\"\r\n", Trace{{1_000_000, 2}}},
@@ -44,12 +47,17 @@ func TestReadCSV(t *testing.T) {
 
 func TestReadCSVRefuses(t *testing.T) {
 	for _, c := range []struct{ text, says string }{
-		{"tenant,cost\n", "no column \"at\""}, {"1\nx\n", "line 2: the instant"}, {"1,0\n", "line 1: the cost"}, {"1,1000001\n", "from 1 to 1000000"}, {"1,1.5\n", "the cost"},
-		{"-1\n", "the instant"}, {"1.\n", "the instant"}, {".5\n", "the instant"}, {"1e3\n", "the instant"}, {"1772366400000\n", "in seconds"},
-		{"99999999999999999999999999\n", "in seconds"}, {"9007199254.740992\n", "in seconds"}, {"1969-12-31T23:59:59Z\n", "from 1970"},
-		{"2300-01-01T00:00:00Z\n", "to 2255"}, {"at,cost\n\n1,1\n2,x\n", "line 4"}, {"\"1\n", "quote"}, {"cost,at\n5\n", "no instant"},
+		{"tenant,cost\n", "no column \"at\""}, {"1\nx\n", "line 2: the instant"},
+		{"1,0\n", "line 1: the cost"}, {"1,1000001\n", "from 1 to 1000000"}, {"1,1.5\n", "the cost"},
+		{"-1\n", "the instant"}, {"1.\n", "the instant"}, {".5\n", "the instant"}, {"1e3\n", "the instant"},
+		{"1772366400000\n", "in seconds"},
+		{"99999999999999999999999999\n", "in seconds"}, {"9007199254.740992\n", "in seconds"},
+		{"1969-12-31T23:59:59Z\n", "from 1970"},
+		{"2300-01-01T00:00:00Z\n", "to 2255"}, {"at,cost\n\n1,1\n2,x\n", "line 4"}, {"\"1\n", "quote"},
+		{"cost,at\n5\n", "no instant"},
 	} {
-		if got, err := ReadCSV(strings.NewReader(c.text)); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.says) {
+		got, err := ReadCSV(strings.NewReader(c.text))
+		if !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%q: %v, %v; want %q", c.text, got, err, c.says)
 		}
 	}
@@ -94,7 +102,8 @@ not a line of a log
 	if _, _, err := ReadAccessLog(strings.NewReader("a\nb\n")); !errors.Is(err, ErrTrace) {
 		t.Errorf("%v", err)
 	}
-	if _, _, err := ReadAccessLog(strings.NewReader("a\n" + strings.Repeat("x", longestLine+1))); err == nil || !strings.Contains(err.Error(), "line 2") {
+	if _, _, err := ReadAccessLog(strings.NewReader("a\n" +
+		strings.Repeat("x", longestLine+1))); err == nil || !strings.Contains(err.Error(), "line 2") {
 		t.Errorf("%v", err)
 	}
 }
@@ -102,8 +111,10 @@ not a line of a log
 // FuzzRead: nothing makes the readers panic, and what they read can be replayed.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
-		"", "0\n0.5,2\n", "at,cost\n2026-03-01T12:00:00Z,1\n", "cost,at\n1,2\n", "\ufeffat\n1\n", "# c\n1\n", "9007199254.740991\n", "\"1\n",
-		`192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1` + "\n", `a b [31/Dec/1969:23:59:59 +0000] "" 1`, "a b [] \"\"",
+		"", "0\n0.5,2\n", "at,cost\n2026-03-01T12:00:00Z,1\n", "cost,at\n1,2\n", "\ufeffat\n1\n", "# c\n1\n",
+		"9007199254.740991\n", "\"1\n",
+		`192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1` + "\n",
+		`a b [31/Dec/1969:23:59:59 +0000] "" 1`, "a b [] \"\"",
 	} {
 		f.Add([]byte(seed), byte(0))
 	}

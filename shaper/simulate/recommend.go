@@ -10,10 +10,12 @@ import (
 
 // Goals are the bounds that a rate and a capacity should keep on a trace.
 type Goals struct {
-	MaxRefused float64       // share of the arrivals that may be refused, 0 to 1
-	WaitP99    time.Duration // the longest wait of 99 % of the admitted jobs; 0 is no goal, and then Upstream must be set
-	Upstream   shaper.Rate   // the most that the upstream accepts; the zero value is no bound
-	Burst      int64         // of the policy, at least 1
+	MaxRefused float64 // share of the arrivals that may be refused, 0 to 1
+	// WaitP99 is the longest wait of 99 % of the admitted jobs; 0 is no goal, and then Upstream
+	// must be set.
+	WaitP99  time.Duration
+	Upstream shaper.Rate // the most that the upstream accepts; the zero value is no bound
+	Burst    int64       // of the policy, at least 1
 }
 
 // Validate returns every goal that is out of bounds. The result is of type shaper.Problems.
@@ -33,7 +35,8 @@ func (g Goals) Validate() error {
 	case g.WaitP99 < 0 || g.WaitP99 > shaper.MaxPeriod:
 		add("wait_p99", g.WaitP99.String(), "must be from 0 to 366d")
 	case g.WaitP99 == 0 && !bounded:
-		add("wait_p99", "0s", "must be given unless the upstream's rate is: any rate will do for those who wait long enough")
+		add("wait_p99", "0s", "must be given unless the upstream's rate is: any rate will do for those who "+
+			"wait long enough")
 	}
 	if g.Burst < 1 {
 		add("burst", fmt.Sprint(g.Burst), "must be a whole number of at least 1")
@@ -166,7 +169,8 @@ func (u *tuner) smallest() Point {
 // search finds the smallest limit for the period that reaches the goals within the bound. It
 // assumes that greater ones reach them, too.
 func (u *tuner) search(period time.Duration, bound shaper.Rate) (Point, bool) {
-	top := int64(bound.PerSecond() * period.Seconds() * (1 + 1e-12)) // 6/m is 0.1/s, of which sixty are not quite six
+	// 60 times 0.1 (6/m) is a little less than 6.
+	top := int64(bound.PerSecond() * period.Seconds() * (1 + 1e-12))
 	// Start at the mean, and double it until it reaches the goals.
 	sum, _ := u.run.Trace.cost()
 	guess := int64(float64(sum) / max(u.run.Trace.Span().Seconds(), period.Seconds()) * period.Seconds())

@@ -12,7 +12,9 @@ import (
 )
 
 // verify replays the trace with the point's policy and holds the goals against the report.
-func verify(t interface{ Fatalf(string, ...any) }, trace Trace, p Point, burst int64) (refused float64, wait time.Duration) {
+func verify(
+	t interface{ Fatalf(string, ...any) }, trace Trace, p Point, burst int64,
+) (refused float64, wait time.Duration) {
 	r, err := Shaper(trace, shaper.Policy{Rate: p.Rate, Burst: burst, Capacity: p.Capacity}, Workers{})
 	if err != nil {
 		t.Fatalf("%+v: %v", p, err)
@@ -28,7 +30,9 @@ func verify(t interface{ Fatalf(string, ...any) }, trace Trace, p Point, burst i
 // TestRecommendationIsTheSmallest: it reaches the goals; one place less refuses too many; a rate of
 // one less misses a goal.
 func TestRecommendationIsTheSmallest(t *testing.T) {
-	sale, err := Generator{Shape: FlashSale, Rate: rate("10/s"), Peak: rate("200/s"), For: time.Minute, Seed: 1}.Trace()
+	sale, err := Generator{
+		Shape: FlashSale, Rate: rate("10/s"), Peak: rate("200/s"), For: time.Minute, Seed: 1,
+	}.Trace()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +45,11 @@ func TestRecommendationIsTheSmallest(t *testing.T) {
 		{"nothing refused", sale, Goals{WaitP99: 10 * sec, Burst: 1}},
 		{"most refused", sale, Goals{MaxRefused: 0.8, WaitP99: 100 * ms, Burst: 5}},
 		{"slow, so per minute", at(0, 20*sec, 40*sec, 41*sec, 42*sec, 100*sec), Goals{WaitP99: 10 * sec, Burst: 1}},
-		{"slower, so per day", at(0, 20*time.Hour, 21*time.Hour, 100*time.Hour), Goals{WaitP99: 2 * time.Hour, Burst: 1}},
-		{"within the upstream's", sale, Goals{MaxRefused: 0.001, WaitP99: 10 * sec, Upstream: rate("100/s"), Burst: 1}},
+		{"slower, so per day", at(0, 20*time.Hour, 21*time.Hour, 100*time.Hour),
+			Goals{WaitP99: 2 * time.Hour, Burst: 1}},
+		{"within the upstream's", sale, Goals{
+			MaxRefused: 0.001, WaitP99: 10 * sec, Upstream: rate("100/s"), Burst: 1,
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := Recommend(c.trace, c.goals, nil)
@@ -58,7 +65,8 @@ func TestRecommendationIsTheSmallest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if report := r.Report(); float64(report.Refused)/float64(report.Arrived) <= c.goals.MaxRefused && got.Capacity > 1 {
+			report := r.Report()
+			if float64(report.Refused)/float64(report.Arrived) <= c.goals.MaxRefused && got.Capacity > 1 {
 				t.Errorf("%d places would do, too: %+v", got.Capacity-1, report)
 			}
 			slower := got.Rate

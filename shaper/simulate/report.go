@@ -42,8 +42,10 @@ func Together(runs ...*Run) Report {
 		var one Report
 		one, waits = r.sum(waits)
 		all.Name = one.Name
-		all.Arrived, all.Admitted, all.Refused = all.Arrived+one.Arrived, all.Admitted+one.Admitted, all.Refused+one.Refused
-		all.Delayed, all.Expired, all.Departed = all.Delayed+one.Delayed, all.Expired+one.Expired, all.Departed+one.Departed
+		all.Arrived, all.Admitted, all.Refused = all.Arrived+one.Arrived, all.Admitted+one.Admitted,
+			all.Refused+one.Refused
+		all.Delayed, all.Expired, all.Departed = all.Delayed+one.Delayed, all.Expired+one.Expired,
+			all.Departed+one.Departed
 		all.PeakDepth, all.Ends = max(all.PeakDepth, one.PeakDepth), max(all.Ends, one.Ends)
 	}
 	all.WaitP50, all.WaitP95, all.WaitP99, all.WaitMax = quantiles(waits)

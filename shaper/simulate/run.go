@@ -10,8 +10,8 @@ const (
 	Refused     Fate = iota // the queue was full, or the limiter refused
 	Unreachable             // refused by the shaper: it could not have left within the max wait
 	Expired                 // admitted, but its max wait was over before it could leave
-	Departed
-	Waiting // admitted, but still there at the end: the flow is paused
+	Departed                // left
+	Waiting                 // admitted, but still there at the end: the flow is paused
 )
 
 // Run is a trace with the fate of each arrival. All lists have the length of the trace.
@@ -22,7 +22,9 @@ type Run struct {
 
 	Trace Trace
 	Fates []Fate
-	Gone  []shaper.Instant // when the arrival left: its stamp, or when it expired; its own instant at a limiter; 0 if refused or still there
+	// Gone is when each arrival left: its stamp, or when it expired; its own instant at a limiter.
+	// It is 0 if the arrival was refused or is still there.
+	Gone  []shaper.Instant
 	Freed []shaper.Instant // when it left the depth: up to the horizon before its departure
 }
 

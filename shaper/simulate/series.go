@@ -26,7 +26,8 @@ func (r *Run) Series(steps int, end shaper.Instant) Series {
 	step := roundStep((end-begin)/shaper.Instant(steps) + 1)
 	n := int((end-begin)/step) + 1
 	s := Series{Begin: begin, Step: time.Duration(step) * time.Microsecond}
-	s.Arrived, s.Passed, s.Refused, s.Depth = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	s.Arrived, s.Passed, s.Refused, s.Depth = make([]int64, n), make([]int64, n), make([]int64, n),
+		make([]int64, n)
 	var depth int64
 	at := 0 // the step up to which the depth is known
 	reach := func(i shaper.Instant) int {
@@ -90,7 +91,7 @@ func roundStep(least shaper.Instant) shaper.Instant {
 	}
 }
 
-// End is the instant of the last arrival or departure.
+// End returns the instant of the last arrival or departure.
 func (r *Run) End() shaper.Instant {
 	end := r.Trace[len(r.Trace)-1].At
 	for i := len(r.Gone) - 1; i >= 0; i-- {

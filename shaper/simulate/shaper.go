@@ -14,8 +14,12 @@ const Horizon = 20 * time.Millisecond
 // Workers are the properties of the workers that the run needs. The zero value leases and delivers
 // in no time.
 type Workers struct {
-	Horizon time.Duration // how far ahead of their stamps they lease jobs; with 0 a job counts in the depth until it leaves
-	Service time.Duration // from a job's departure until it is settled; with 0 the concurrency of the policy does not count
+	// Horizon is how far ahead of their stamps workers lease jobs; with 0 a job counts in the depth
+	// until it leaves.
+	Horizon time.Duration
+	// Service is the time from the departure of a job until it is settled; with 0 the concurrency
+	// of the policy does not count.
+	Service time.Duration
 }
 
 func (w Workers) validate() error {
@@ -94,13 +98,21 @@ func endless(t Trace, p shaper.Policy, w Workers) error {
 	if p.Concurrency > 0 {
 		waves := min(float64(len(t)), float64(p.Capacity))/float64(p.Concurrency) + 1
 		if float64(t[len(t)-1].At)+waves*float64(w.Service.Microseconds()) > float64(latest) {
-			return shaper.Problems{{Field: "concurrency", Value: fmt.Sprint(p.Concurrency), Rule: fmt.Sprintf("with deliveries of %v the last job would leave after the year 2255", w.Service)}}
+			return shaper.Problems{{
+				Field: "concurrency", Value: fmt.Sprint(p.Concurrency),
+				Rule: fmt.Sprintf("with deliveries of %v the last job would leave after the year 2255",
+					w.Service),
+			}}
 		}
 	}
 	for _, c := range p.Paces() {
 		waiting := min(float64(sum), float64(p.Capacity)*float64(c.Charged(most)))
-		if end := float64(t[len(t)-1].At) + waiting*float64(c.Rate.Period.Microseconds())/float64(c.Rate.Limit); end > float64(latest) {
-			return shaper.Problems{{Field: "capacity", Value: fmt.Sprint(p.Capacity), Rule: fmt.Sprintf("at %v the last job would leave after the year 2255", c.Rate)}}
+		end := float64(t[len(t)-1].At) + waiting*float64(c.Rate.Period.Microseconds())/float64(c.Rate.Limit)
+		if end > float64(latest) {
+			return shaper.Problems{{
+				Field: "capacity", Value: fmt.Sprint(p.Capacity),
+				Rule: fmt.Sprintf("at %v the last job would leave after the year 2255", c.Rate),
+			}}
 		}
 	}
 	return nil
@@ -139,7 +151,8 @@ func newPaces(p shaper.Policy) []pace {
 		limit, period := c.Rate.Limit, c.Rate.Period.Microseconds()
 		credit := (c.Burst - 1) * period
 		out = append(out, pace{
-			Pace: c, limit: limit, whole: period / limit, part: period % limit, creditWhole: credit / limit, creditParts: credit % limit,
+			Pace: c, limit: limit, whole: period / limit, part: period % limit, creditWhole: credit / limit,
+			creditParts: credit % limit,
 		})
 	}
 	return out

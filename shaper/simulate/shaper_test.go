@@ -35,26 +35,45 @@ func TestShaperStories(t *testing.T) {
 		trace  Trace
 		want   []time.Duration
 	}{
-		{"at the rate nothing waits, with a single place", with(func(p *shaper.Policy) { p.Capacity = 1 }), at(0, 100*ms, 200*ms, 300*ms), []time.Duration{
+		{"at the rate nothing waits, with a single place", with(func(p *shaper.Policy) {
+			p.Capacity = 1
+		}), at(0, 100*ms, 200*ms, 300*ms), []time.Duration{
 			0, 100 * ms, 200 * ms, 300 * ms,
 		}},
 		// The first leaves at its own instant, before the next arrives.
-		{"a bunch is spaced, and refused beyond the places", ten, at(repeat(6, 0)...), []time.Duration{0, 100 * ms, 200 * ms, full, full, full}},
-		{"a place is free at the instant of a departure, not before", ten, at(0, 0, 0, 0, 100*ms-us, 100*ms, 100*ms), []time.Duration{
-			0, 100 * ms, 200 * ms, full, 300 * ms, 400 * ms, full,
-		}},
-		{"no capacity admits nothing", with(func(p *shaper.Policy) { p.Capacity = 0 }), at(0, sec), []time.Duration{full, full}},
-		{"a burst leaves at once", with(func(p *shaper.Policy) { p.Burst, p.Capacity = 3, 5 }), at(repeat(5, 0)...), []time.Duration{0, 0, 0, 100 * ms, 200 * ms}},
-		{"T that no microsecond divides keeps its remainder", shaper.Policy{Rate: rate("7/3s"), Burst: 1, Capacity: 10}, at(repeat(8, 0)...), []time.Duration{
+		{"a bunch is spaced, and refused beyond the places", ten, at(repeat(6, 0)...),
+			[]time.Duration{0, 100 * ms, 200 * ms, full, full, full}},
+		{"a place is free at the instant of a departure, not before", ten,
+			at(0, 0, 0, 0, 100*ms-us, 100*ms, 100*ms), []time.Duration{
+				0, 100 * ms, 200 * ms, full, 300 * ms, 400 * ms, full,
+			}},
+		{"no capacity admits nothing", with(func(p *shaper.Policy) {
+			p.Capacity = 0
+		}), at(0, sec), []time.Duration{full, full}},
+		{"a burst leaves at once", with(func(p *shaper.Policy) {
+			p.Burst, p.Capacity = 3, 5
+		}), at(repeat(5, 0)...), []time.Duration{0, 0, 0, 100 * ms, 200 * ms}},
+		{"T that no microsecond divides keeps its remainder", shaper.Policy{Rate: rate("7/3s"), Burst: 1,
+			Capacity: 10}, at(repeat(8, 0)...), []time.Duration{
 			0, 428_571 * us, 857_142 * us, 1_285_714 * us, 1_714_285 * us, 2_142_857 * us, 2_571_428 * us, 3 * sec,
 		}},
-		{"a job of cost 3 takes three intervals after it", with(func(p *shaper.Policy) { p.Capacity = 4 }), costly(3, 1, 2, 1), []time.Duration{0, 300 * ms, 400 * ms, 600 * ms}},
-		{"the strictest of several rates wins", with(func(p *shaper.Policy) { p.Capacity, p.Rates = 4, []shaper.Pace{{Rate: rate("3/m"), Burst: 2}} }), at(repeat(4, 0)...),
+		{"a job of cost 3 takes three intervals after it", with(func(p *shaper.Policy) {
+			p.Capacity = 4
+		}), costly(3, 1, 2, 1), []time.Duration{0, 300 * ms, 400 * ms, 600 * ms}},
+		{"the strictest of several rates wins", with(func(p *shaper.Policy) {
+			p.Capacity, p.Rates = 4, []shaper.Pace{{Rate: rate("3/m"), Burst: 2}}
+		}), at(repeat(4, 0)...),
 			[]time.Duration{0, 100 * ms, 20 * sec, 40 * sec}},
-		{"a wait that cannot be kept is refused at once", with(func(p *shaper.Policy) { p.MaxWait = 150 * ms }), at(repeat(3, 0)...), []time.Duration{0, 100 * ms, late}},
+		{"a wait that cannot be kept is refused at once", with(func(p *shaper.Policy) {
+			p.MaxWait = 150 * ms
+		}), at(repeat(3, 0)...), []time.Duration{0, 100 * ms, late}},
 		{"a wait is foreseen with several rates, too",
-			shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 9, MaxWait: sec, Rates: []shaper.Pace{{Rate: rate("10/s"), Burst: 3}, {Rate: rate("2/s"), Burst: 3}}},
-			at(append(repeat(7, 0), 1200*ms)...), []time.Duration{0, 100 * ms, 200 * ms, 500 * ms, sec, late, late, 1500 * ms}},
+			shaper.Policy{
+				Rate: rate("10/s"), Burst: 1, Capacity: 9, MaxWait: sec,
+				Rates: []shaper.Pace{{Rate: rate("10/s"), Burst: 3}, {Rate: rate("2/s"), Burst: 3}},
+			},
+			at(append(repeat(7, 0), 1200*ms)...), []time.Duration{0, 100 * ms, 200 * ms, 500 * ms, sec, late,
+				late, 1500 * ms}},
 	} {
 		t.Run(story.name, func(t *testing.T) {
 			r, err := Shaper(story.trace, story.policy, Workers{})
@@ -63,7 +82,9 @@ func TestShaperStories(t *testing.T) {
 			}
 			var got []time.Duration
 			for i, fate := range r.Fates {
-				got = append(got, map[Fate]time.Duration{Refused: full, Unreachable: late, Expired: expired, Departed: r.Gone[i].Sub(start)}[fate])
+				got = append(got, map[Fate]time.Duration{
+					Refused: full, Unreachable: late, Expired: expired, Departed: r.Gone[i].Sub(start),
+				}[fate])
 			}
 			if diff := cmp.Diff(story.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -83,9 +104,15 @@ func TestPausedAndDrainingFlows(t *testing.T) {
 		depth  int64
 	}{
 		{"paused", func(*shaper.Policy) {}, []Fate{Waiting, Waiting, Refused, Refused, Refused}, 2},
-		{"paused, with a longest wait", func(p *shaper.Policy) { p.MaxWait = sec }, []Fate{Expired, Expired, Refused, Expired, Refused}, 2},
-		{"paused and without a place", func(p *shaper.Policy) { p.Capacity = 0 }, []Fate{Refused, Refused, Refused, Refused, Refused}, 0},
-		{"draining", func(p *shaper.Policy) { p.Paused, p.Draining = false, true }, []Fate{Refused, Refused, Refused, Refused, Refused}, 0},
+		{"paused, with a longest wait", func(p *shaper.Policy) {
+			p.MaxWait = sec
+		}, []Fate{Expired, Expired, Refused, Expired, Refused}, 2},
+		{"paused and without a place", func(p *shaper.Policy) {
+			p.Capacity = 0
+		}, []Fate{Refused, Refused, Refused, Refused, Refused}, 0},
+		{"draining", func(p *shaper.Policy) {
+			p.Paused, p.Draining = false, true
+		}, []Fate{Refused, Refused, Refused, Refused, Refused}, 0},
 	} {
 		p := p
 		story.change(&p)
@@ -97,7 +124,8 @@ func TestPausedAndDrainingFlows(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", story.name, diff)
 		}
 		report := r.Report()
-		if report.PeakDepth != story.depth || report.Departed != 0 || report.WaitMax != 0 || report.Admitted+report.Refused != 5 {
+		if report.PeakDepth != story.depth || report.Departed != 0 || report.WaitMax != 0 ||
+			report.Admitted+report.Refused != 5 {
 			t.Errorf("%s: %+v", story.name, report)
 		}
 		if end := r.End(); end > start.Add(2*sec) {
@@ -120,7 +148,8 @@ func TestTogetherSumsUpRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Report{
-		Name: NameShaper, Arrived: 10, Admitted: 5, Refused: 5, Delayed: 2, Departed: 5, WaitP95: 200 * ms, WaitP99: 200 * ms, WaitMax: 200 * ms,
+		Name: NameShaper, Arrived: 10, Admitted: 5, Refused: 5, Delayed: 2, Departed: 5, WaitP95: 200 * ms,
+		WaitP99: 200 * ms, WaitMax: 200 * ms,
 		PeakDepth: 3, Ends: 5 * sec,
 	}
 	if diff := cmp.Diff(want, Together(one, other)); diff != "" {
@@ -146,18 +175,23 @@ func TestWorkersLookAhead(t *testing.T) {
 		trace Trace
 		freed []time.Duration // -1 for a refusal
 	}{
-		{"into an empty queue", "10/s", 2, at(0, 50*ms, 190*ms, 285*ms), []time.Duration{0, 90 * ms, 190 * ms, 285 * ms}},
+		{"into an empty queue", "10/s", 2, at(0, 50*ms, 190*ms, 285*ms),
+			[]time.Duration{0, 90 * ms, 190 * ms, 285 * ms}},
 		{"a poll leases what is stamped up to a horizon later", "200/s", 7, at(repeat(7, 0)...), []time.Duration{
 			// The first five at 0 to 20 ms; the poll after that is for 25 ms.
 			0, 0, 0, 0, 0, 15 * ms, 15 * ms,
 		}},
-		{"one that comes after the poll is left to the next", "200/s", 7, at(append(repeat(6, 0), 14*ms, 16*ms, 31*ms)...), []time.Duration{
-			0, 0, 0, 0, 0, 15 * ms, 15 * ms, 16 * ms, 31 * ms,
-		}},
-		{"a full queue takes the next half a horizon early", "10/s", 2, at(0, ms, 2*ms, 89*ms, 90*ms, 91*ms), []time.Duration{0, 90 * ms, 190 * ms, -1, 290 * ms, -1}},
+		{"one that comes after the poll is left to the next", "200/s", 7,
+			at(append(repeat(6, 0), 14*ms, 16*ms, 31*ms)...), []time.Duration{
+				0, 0, 0, 0, 0, 15 * ms, 15 * ms, 16 * ms, 31 * ms,
+			}},
+		{"a full queue takes the next half a horizon early", "10/s", 2, at(0, ms, 2*ms, 89*ms, 90*ms, 91*ms),
+			[]time.Duration{0, 90 * ms, 190 * ms, -1, 290 * ms, -1}},
 	} {
 		t.Run(story.name, func(t *testing.T) {
-			r, err := Shaper(story.trace, shaper.Policy{Rate: rate(story.rate), Burst: 1, Capacity: story.most}, Workers{Horizon: Horizon})
+			r, err := Shaper(story.trace, shaper.Policy{
+				Rate: rate(story.rate), Burst: 1, Capacity: story.most,
+			}, Workers{Horizon: Horizon})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -227,7 +261,8 @@ func TestRunsConform(t *testing.T) {
 			}
 			freed := r.Freed[i]
 			if freed < a.At || freed < lastFreed || freed > gone || gone.Sub(freed) > horizon {
-				t.Fatalf("arrival %d at %d, left at %d, its place was free at %d, after %d", i, a.At, gone, freed, lastFreed)
+				t.Fatalf("arrival %d at %d, left at %d, its place was free at %d, after %d", i, a.At, gone,
+					freed, lastFreed)
 			}
 			last, lastFreed = gone, freed
 		}
@@ -235,7 +270,8 @@ func TestRunsConform(t *testing.T) {
 			t.Fatalf("%d waited in %d places", peak, p.Capacity)
 		}
 		report := r.Report()
-		if report.Admitted+report.Refused != report.Arrived || report.WaitP50 > report.WaitP95 || report.WaitP95 > report.WaitP99 || report.WaitP99 > report.WaitMax {
+		if report.Admitted+report.Refused != report.Arrived || report.WaitP50 > report.WaitP95 ||
+			report.WaitP95 > report.WaitP99 || report.WaitP99 > report.WaitMax {
 			t.Fatalf("%+v", report)
 		}
 	})
@@ -255,7 +291,8 @@ func TestWhatCannotBeReplayed(t *testing.T) {
 		{"a cost of none", Trace{{At: 1}}, legal, false},
 		{"a cost above the greatest", Trace{{At: 1, Cost: shaper.MaxCost + 1}}, legal, false},
 		{"no rate", at(0), shaper.Policy{Burst: 1}, true},
-		{"a queue that outlasts the calendar", at(repeat(1000, 0)...), shaper.Policy{Rate: rate("1/366d"), Burst: 1, Capacity: 1000}, true},
+		{"a queue that outlasts the calendar", at(repeat(1000, 0)...),
+			shaper.Policy{Rate: rate("1/366d"), Burst: 1, Capacity: 1000}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Shaper(c.trace, c.policy, Workers{})
@@ -264,7 +301,8 @@ func TestWhatCannotBeReplayed(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Limiter(at(sec, 0), limiter.Policy{Algorithm: limiter.SlidingLog, Rate: rate("10/s")}); !errors.Is(err, ErrTrace) {
+	if _, err := Limiter(at(sec, 0), limiter.Policy{Algorithm: limiter.SlidingLog,
+		Rate: rate("10/s")}); !errors.Is(err, ErrTrace) {
 		t.Errorf("%v", err)
 	}
 	if _, err := Limiter(at(0), limiter.Policy{}); !errors.As(err, new(shaper.Problems)) {
@@ -288,7 +326,8 @@ func TestLimiterRunsDecide(t *testing.T) {
 				t.Errorf("%s, arrival %d: %v", a, i, d)
 			}
 		}
-		if report := r.Report(); report.Name != string(a) || report.WaitMax != 0 || report.PeakDepth != 0 || report.Delayed != 0 {
+		report := r.Report()
+		if report.Name != string(a) || report.WaitMax != 0 || report.PeakDepth != 0 || report.Delayed != 0 {
 			t.Errorf("%+v", report)
 		}
 	}
@@ -297,12 +336,14 @@ func TestLimiterRunsDecide(t *testing.T) {
 func TestReport(t *testing.T) {
 	// 10/s with five places: 0 leaves at once, four wait, the sixth is refused, one comes when all
 	// is over.
-	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1, Capacity: 5}, Workers{})
+	r, err := Shaper(at(append(repeat(6, 0), sec)...), shaper.Policy{Rate: rate("10/s"), Burst: 1,
+		Capacity: 5}, Workers{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Report{
-		Name: "shaper", Arrived: 7, Admitted: 6, Refused: 1, Delayed: 4, Departed: 6, WaitP50: 100 * ms, WaitP95: 400 * ms, WaitP99: 400 * ms, WaitMax: 400 * ms,
+		Name: "shaper", Arrived: 7, Admitted: 6, Refused: 1, Delayed: 4, Departed: 6, WaitP50: 100 * ms,
+		WaitP95: 400 * ms, WaitP99: 400 * ms, WaitMax: 400 * ms,
 		PeakDepth: 5, FullestWindow: 5, Window: sec, Ends: sec,
 	}
 	if diff := cmp.Diff(want, r.Report()); diff != "" {
@@ -348,7 +389,8 @@ func TestSeriesAddUp(t *testing.T) {
 			return n
 		}
 		report := r.Report()
-		if sum(s.Arrived) != report.Arrived || sum(s.Refused) != report.Refused || sum(s.Passed) != report.Admitted-report.Expired {
+		if sum(s.Arrived) != report.Arrived || sum(s.Refused) != report.Refused ||
+			sum(s.Passed) != report.Admitted-report.Expired {
 			t.Fatalf("%+v of %+v", s, report)
 		}
 		if slices.Max(s.Depth) != report.PeakDepth {
@@ -394,7 +436,9 @@ func (r *Run) depthWithin(from, to shaper.Instant) int64 {
 
 // BenchmarkShaper replays a flash sale of a million arrivals; an op is one arrival.
 func BenchmarkShaper(b *testing.B) {
-	trace, err := Generator{Shape: FlashSale, Rate: rate("2000/s"), Peak: rate("10000/s"), For: 4 * time.Minute, Seed: 1}.Trace()
+	trace, err := Generator{
+		Shape: FlashSale, Rate: rate("2000/s"), Peak: rate("10000/s"), For: 4 * time.Minute, Seed: 1,
+	}.Trace()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -404,7 +448,10 @@ func BenchmarkShaper(b *testing.B) {
 	}{
 		{"plain", shaper.Policy{Rate: rate("3000/s"), Burst: 1, Capacity: 100_000}},
 		{"burst", shaper.Policy{Rate: rate("7000/3s"), Burst: 50, Capacity: 1000}},
-		{"two rates", shaper.Policy{Rate: rate("3000/s"), Burst: 1, Capacity: 100_000, Rates: []shaper.Pace{{Rate: rate("200000/m"), Burst: 1000}}}},
+		{"two rates", shaper.Policy{
+			Rate: rate("3000/s"), Burst: 1, Capacity: 100_000,
+			Rates: []shaper.Pace{{Rate: rate("200000/m"), Burst: 1000}},
+		}},
 		{"max wait", shaper.Policy{Rate: rate("3000/s"), Burst: 1, Capacity: 100_000, MaxWait: 5 * sec}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -435,7 +482,9 @@ func BenchmarkShaper(b *testing.B) {
 }
 
 func BenchmarkLimiter(b *testing.B) {
-	trace, err := Generator{Shape: FlashSale, Rate: rate("2000/s"), Peak: rate("10000/s"), For: 4 * time.Minute, Seed: 1}.Trace()
+	trace, err := Generator{
+		Shape: FlashSale, Rate: rate("2000/s"), Peak: rate("10000/s"), For: 4 * time.Minute, Seed: 1,
+	}.Trace()
 	if err != nil {
 		b.Fatal(err)
 	}

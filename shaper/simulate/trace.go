@@ -48,10 +48,11 @@ func (t Trace) fault(i int, last shaper.Instant) error {
 	if t[i].At < last {
 		return fmt.Errorf("%w: arrival %d is before the previous one, or before 1970", ErrTrace, i+1)
 	}
-	return fmt.Errorf("%w: arrival %d has cost %d, which must be from 1 to %d", ErrTrace, i+1, t[i].Cost, shaper.MaxCost)
+	return fmt.Errorf("%w: arrival %d has cost %d, which must be from 1 to %d", ErrTrace, i+1, t[i].Cost,
+		shaper.MaxCost)
 }
 
-// Span is the time from the first arrival to the last.
+// Span returns the time from the first arrival to the last.
 func (t Trace) Span() time.Duration {
 	if len(t) == 0 {
 		return 0

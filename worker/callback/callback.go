@@ -105,10 +105,11 @@ func New(cfg Config) (*Service, error) {
 		},
 		listed: client(),
 		public: client(),
-		given:  burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them", nil),
-		log:    cfg.Logger,
-		wake:   make(chan struct{}, 1),
-		slots:  limits,
+		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
+			nil),
+		log:   cfg.Logger,
+		wake:  make(chan struct{}, 1),
+		slots: limits,
 	}
 	s.public.Dialer.Control = cfg.Guard.control
 	var err error
@@ -118,9 +119,9 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run blocks. It delivers callbacks until the context ends. Then it takes no more of them, gives
-// those that are running Config.Grace to end, puts the rest back for another process and returns
-// nil. It fails when asynq's server cannot start, or when it is called a second time.
+// Run delivers callbacks until ctx ends. Then it starts no more of them, gives the running ones
+// Config.Grace to end, puts the rest back for another process and returns nil. It fails if asynq's
+// server cannot start, or if it is called a second time.
 func (s *Service) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return errors.New("callback: Run was called twice")
@@ -175,7 +176,7 @@ func (s *Service) await(ctx context.Context) bool {
 // other field means its default.
 type Config struct {
 	Redis redis.UniversalClient // where asynq keeps the tasks; the caller closes it
-	Guard *Guard
+	Guard *Guard                // decides which URLs may be called
 	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is
 	// signed with each of them, so that receivers may move from one to the next; without any it is
 	// not signed.
@@ -184,9 +185,10 @@ type Config struct {
 	Timeout     time.Duration                   // of one attempt; default 10s
 	MaxAttempts int                             // at least 2; default 15, which take about a day
 	Concurrency int                             // attempts at once; default 64
-	Grace       time.Duration                   // how long running attempts may take to end after the stop; default 10s
-	Registerer  prometheus.Registerer           // nil: metrics are not registered
-	Logger      *slog.Logger                    // default slog.Default()
+	// Grace is how long running attempts may take to end after the stop; default 10s.
+	Grace      time.Duration
+	Registerer prometheus.Registerer // nil: metrics are not registered
+	Logger     *slog.Logger          // default slog.Default()
 }
 
 func (c Config) withDefaults() Config {
@@ -207,7 +209,8 @@ func (c Config) validate() error {
 	ps.Check(c.Guard != nil, "guard", nil, "must be set")
 	ps.Check(c.Job != nil, "job", nil, "must be set")
 	for i, secret := range c.Secrets {
-		ps.Check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
+		ps.Check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)",
+			"must be whsec_ and base64")
 	}
 	ps.Check(c.Timeout > 0, "timeout", c.Timeout, "must be positive")
 	// asynq archives a task without retries when its server crashes.

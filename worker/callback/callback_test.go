@@ -31,7 +31,10 @@ func TestRequestIsAsTheContractSays(t *testing.T) {
 		b.answers(204)
 		s := b.service(Config{Secrets: []string{newSecret, oldSecret}})
 		defer b.run(s)()
-		states := map[shaper.State]string{shaper.Succeeded: "succeeded", shaper.Dead: "dead", shaper.Expired: "expired", shaper.Cancelled: "cancelled"}
+		states := map[shaper.State]string{
+			shaper.Succeeded: "succeeded", shaper.Dead: "dead", shaper.Expired: "expired",
+			shaper.Cancelled: "cancelled",
+		}
 		for state, name := range states {
 			b.handOver(s, completion(state, 3))
 			b.pass(3 * time.Second)
@@ -40,7 +43,9 @@ func TestRequestIsAsTheContractSays(t *testing.T) {
 			if want := "POST partner.example/hooks?token=hunter2"; last.target != want {
 				t.Errorf("%s, want %s", last.target, want)
 			}
-			body := `{"type":"job.` + name + `","timestamp":"2026-07-01T10:00:00.25Z","data":{"id":"06ah2job","note":"\u003cconfidential\u003e"}}`
+			body := `{"type":"job.` + name +
+				`","timestamp":"2026-07-01T10:00:00.25Z","data":{"id":"06ah2job",` +
+				`"note":"\u003cconfidential\u003e"}}`
 			if string(last.body) != body {
 				t.Errorf("body %s, want %s", last.body, body)
 			}
@@ -52,8 +57,9 @@ func TestRequestIsAsTheContractSays(t *testing.T) {
 			}
 			last.header.Del("webhook-signature")
 			want := http.Header{
-				"Content-Type": {"application/json"}, "User-Agent": {"sluice"}, "Content-Length": {strconv.Itoa(len(body))},
-				"Webhook-Id": {"06ah2job:3:" + name}, "Webhook-Timestamp": {strconv.FormatInt(last.at.Unix(), 10)},
+				"Content-Type": {"application/json"}, "User-Agent": {"sluice"},
+				"Content-Length": {strconv.Itoa(len(body))},
+				"Webhook-Id":     {"06ah2job:3:" + name}, "Webhook-Timestamp": {strconv.FormatInt(last.at.Unix(), 10)},
 			}
 			if diff := cmp.Diff(want, last.header); diff != "" {
 				t.Errorf("headers (-want +got):\n%s", diff)
@@ -101,10 +107,13 @@ func TestRetries(t *testing.T) {
 			if gap := calls[i+1].at.Sub(calls[i].at); gap < low-time.Second || gap > high {
 				t.Errorf("pause %d is %v, want %v to %v", i, gap, low, high)
 			}
-			if !bytes.Equal(calls[i+1].body, calls[0].body) || calls[i+1].header.Get("webhook-id") != calls[0].header.Get("webhook-id") {
+			if !bytes.Equal(calls[i+1].body, calls[0].body) ||
+				calls[i+1].header.Get("webhook-id") != calls[0].header.Get("webhook-id") {
 				t.Errorf("attempt %d differs", i+2)
 			}
-			if err := b.verify(calls[i+1], oldSecret); err != nil || calls[i+1].header.Get("webhook-timestamp") == calls[i].header.Get("webhook-timestamp") {
+			err := b.verify(calls[i+1], oldSecret)
+			if err != nil ||
+				calls[i+1].header.Get("webhook-timestamp") == calls[i].header.Get("webhook-timestamp") {
 				t.Errorf("attempt %d is not signed anew: %v", i+2, err)
 			}
 		}
@@ -146,13 +155,23 @@ func TestArchive(t *testing.T) {
 		requests int
 		why      string
 	}{
-		"after the last attempt":  {500, "", 3, "the receiver answered 500 Internal Server Error"},
-		"redirects":               {307, "", 3, "the receiver answered 307 Temporary Redirect"},
-		"too slow":                {0, "", 3, "no answer within 10s"},
-		"gone":                    {410, "", 1, "the receiver answered 410 Gone: skip retry for the task"},
-		"not allowed any more":    {200, "http://user:hunter2@partner.example/", 0, "the callback URL must not have user information: skip retry for the task"},
-		"not a public address":    {200, "http://[64:ff9b::7f00:1]/hunter2", 0, "the callback URL must lead to a public address: skip retry for the task"},
-		"no URL, by a stranger":   {200, " ", 0, "the callback URL must be ASCII without spaces, backslashes and control characters: other characters are percent-encoded, names of hosts in their xn-- form: skip retry for the task"},
+		"after the last attempt": {500, "", 3, "the receiver answered 500 Internal Server Error"},
+		"redirects":              {307, "", 3, "the receiver answered 307 Temporary Redirect"},
+		"too slow":               {0, "", 3, "no answer within 10s"},
+		"gone":                   {410, "", 1, "the receiver answered 410 Gone: skip retry for the task"},
+		"no longer allowed": {
+			200, "http://user:hunter2@partner.example/", 0,
+			"the callback URL must not have user information: skip retry for the task",
+		},
+		"not a public address": {
+			200, "http://[64:ff9b::7f00:1]/hunter2", 0,
+			"the callback URL must lead to a public address: skip retry for the task",
+		},
+		"no URL, by a stranger": {
+			200, " ", 0,
+			"the callback URL must be ASCII without spaces, backslashes and control characters: other " +
+				"characters are percent-encoded, names of hosts in their xn-- form: skip retry for the task",
+		},
 		"a status without a name": {599, "", 3, "the receiver answered 599"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +192,8 @@ func TestArchive(t *testing.T) {
 				if a := archived[0]; a.ID != "06ah2job:0:expired" || a.LastErr != row.why {
 					t.Errorf("%s: %q, want %q", a.ID, a.LastErr, row.why)
 				}
-				if want := [4]float64{0, float64(max(0, row.requests-1)), 1, 1}; len(b.got()) != row.requests || counts(s) != want {
+				want := [4]float64{0, float64(max(0, row.requests-1)), 1, 1}
+				if len(b.got()) != row.requests || counts(s) != want {
 					t.Errorf("%d requests, counted %v, want %d and %v", len(b.got()), counts(s), row.requests, want)
 				}
 			})
@@ -345,7 +365,8 @@ func TestHostileAnswers(t *testing.T) {
 		}, false},
 		"/slow headers": {func(w http.ResponseWriter) {
 			conn, _, err := http.NewResponseController(w).Hijack()
-			for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); <-time.After(5 * time.Millisecond) {
+			for end := time.Now().Add(10 * time.Second); err == nil &&
+				time.Now().Before(end); <-time.After(5 * time.Millisecond) {
 				_, err = conn.Write([]byte("H"))
 			}
 			if conn != nil {
@@ -436,7 +457,10 @@ func TestPauses(t *testing.T) {
 
 // All problems of the settings are reported at once, without secrets.
 func TestNewListsEveryProblem(t *testing.T) {
-	_, err := New(Config{Secrets: []string{oldSecret, "whsec_", "whsec_hunter2?"}, MaxAttempts: 1, Timeout: -1, Concurrency: -1, Grace: -1})
+	_, err := New(Config{
+		Secrets: []string{oldSecret, "whsec_", "whsec_hunter2?"}, MaxAttempts: 1, Timeout: -1,
+		Concurrency: -1, Grace: -1,
+	})
 	var ps shaper.Problems
 	if !errors.As(err, &ps) {
 		t.Fatalf("error %v", err)
@@ -445,7 +469,10 @@ func TestNewListsEveryProblem(t *testing.T) {
 	for _, p := range ps {
 		fields = append(fields, p.Field)
 	}
-	want := []string{"redis", "guard", "job", "secrets[1]", "secrets[2]", "timeout", "max_attempts", "concurrency", "grace"}
+	want := []string{
+		"redis", "guard", "job", "secrets[1]", "secrets[2]", "timeout", "max_attempts", "concurrency",
+		"grace",
+	}
 	if diff := cmp.Diff(want, fields); diff != "" || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
 	}

@@ -171,7 +171,8 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	case status == http.StatusGone:
 		return fmt.Errorf("the receiver answered 410 Gone: %w", asynq.SkipRetry)
 	default:
-		return errors.New(strings.TrimSpace(fmt.Sprintf("the receiver answered %d %s", status, http.StatusText(status))))
+		return errors.New(strings.TrimSpace(fmt.Sprintf("the receiver answered %d %s", status,
+			http.StatusText(status))))
 	}
 }
 

@@ -50,9 +50,9 @@ func NewGuard(allow []string) (*Guard, error) {
 	return g, nil
 }
 
-// Check checks a callback URL without resolving its host's name; nil means that it is permitted.
-// The error names the broken rule, such as "must lead to a public address", and never quotes
-// the URL, which may hold secrets.
+// Check checks a callback URL without resolving the name of its host. It returns nil if the URL is
+// permitted. The error names the broken rule, such as "must lead to a public address", and never
+// quotes the URL, which may hold secrets.
 func (g *Guard) Check(rawURL string) error {
 	_, _, err := g.inspect(rawURL)
 	return err
@@ -124,11 +124,14 @@ func parse(raw string) (target, error) {
 	case strings.Contains(raw, "#"):
 		return target{}, errors.New("must not have a fragment")
 	}
-	port, err := strconv.ParseUint(cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]), 10, 16)
+	port, err := strconv.ParseUint(cmp.Or(u.Port(),
+		map[string]string{"http": "80", "https": "443"}[u.Scheme]), 10, 16)
 	if err != nil || port == 0 {
 		return target{}, errors.New("must have a port from 1 to 65535")
 	}
-	t := target{origin: origin{scheme: u.Scheme, host: strings.ToLower(u.Hostname()), port: uint16(port)}, url: u}
+	t := target{
+		origin: origin{scheme: u.Scheme, host: strings.ToLower(u.Hostname()), port: uint16(port)}, url: u,
+	}
 	if addr, err := netip.ParseAddr(t.host); err == nil {
 		t.addr, t.host = addr, addr.String()
 	}
@@ -185,7 +188,8 @@ func parsePrefix(raw string) (prefix, error) {
 	case t.url.RawQuery != "" || t.url.ForceQuery:
 		return prefix{}, errors.New("must not have a query")
 	case !plain(t.url):
-		return prefix{}, errors.New("must have a path of ASCII without . and .. and without semicolons and percent signs")
+		return prefix{}, errors.New("must have a path of ASCII without . and .. and without semicolons and " +
+			"percent signs")
 	}
 	return prefix{t.origin, cmp.Or(t.url.Path, "/")}, nil
 }
@@ -205,7 +209,9 @@ func (p prefix) covers(t target) bool {
 // plain reports whether all servers read the same path from the URL: none can decode it twice,
 // normalize its letters, or see a parent directory in it.
 func plain(u *url.URL) bool {
-	odd := strings.ContainsFunc(u.Path, func(c rune) bool { return c < ' ' || c > '~' || strings.ContainsRune(`\%;`, c) })
+	odd := strings.ContainsFunc(u.Path, func(c rune) bool {
+		return c < ' ' || c > '~' || strings.ContainsRune(`\%;`, c)
+	})
 	segments := strings.Split(u.Path, "/")
 	return !odd && !slices.Contains(segments, ".") && !slices.Contains(segments, "..") &&
 		!strings.Contains(strings.ToLower(u.EscapedPath()), "%2f")

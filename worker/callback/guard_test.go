@@ -141,7 +141,8 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%q: %v", raw, err)
 		case rule != "" && (err == nil || !strings.Contains(err.Error(), rule)):
 			t.Errorf("%q: %v, want one about %q", raw, err, rule)
-		case err != nil && (strings.Contains(err.Error(), "hunter2") || len(raw) > 8 && strings.Contains(err.Error(), raw)):
+		case err != nil &&
+			(strings.Contains(err.Error(), "hunter2") || len(raw) > 8 && strings.Contains(err.Error(), raw)):
 			t.Errorf("%q is quoted: %v", raw, err)
 		}
 	}
@@ -150,7 +151,8 @@ func TestCheck(t *testing.T) {
 // A listed prefix covers its own paths, however a URL writes them. A private URL outside of it is
 // refused.
 func TestListedPrefixes(t *testing.T) {
-	g := guard(t, "https://partner.example", "http://10.0.0.7:8080/hooks/", "https://API.example:443/v1/hook", "http://[::1]:9000/x", "http://localhost:25/")
+	g := guard(t, "https://partner.example", "http://10.0.0.7:8080/hooks/", "https://API.example:443/v1/hook",
+		"http://[::1]:9000/x", "http://localhost:25/")
 	for raw, want := range map[string]bool{
 		"https://partner.example":                      true,
 		"https://PARTNER.example:443/a/../b?c":         true,
@@ -180,13 +182,20 @@ func TestListedPrefixes(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{
-		"http://10.0.0.7:8080/", "http://10.0.0.7:8080/hooks", "http://10.0.0.7:8080/hooksx", "http://10.0.0.7:8080/HOOKS/", "http://10.0.0.7:8081/hooks/",
-		"https://10.0.0.7:8080/hooks/", "http://10.0.0.8:8080/hooks/", "http://10.0.0.7:8080//hooks/", "http://[::1]:9000/xy", "http://[::1]:9001/x",
-		"http://10.0.0.7:8080/hooks/..", "http://10.0.0.7:8080/hooks/../admin", "http://10.0.0.7:8080/hooks/./a", "http://10.0.0.7:8080/hooks/%2e%2e/admin",
-		"http://10.0.0.7:8080/hooks/.%2E/admin", "http://10.0.0.7:8080/hooks/%252e%252e/admin", "http://10.0.0.7:8080/hooks/..%2fadmin",
-		"http://10.0.0.7:8080/hooks/..%5Cadmin", "http://10.0.0.7:8080/hooks/..;/admin", "http://10.0.0.7:8080/hooks/..;x=y/admin",
-		"http://10.0.0.7:8080/hooks/%c0%ae%c0%ae/admin", "http://10.0.0.7:8080/hooks/%EF%BC%8E%EF%BC%8E/admin", "http://10.0.0.7:8080/hooks/.%09./admin",
-		"http://10.0.0.7:8080/hooks/..%00/admin", "http://10.0.0.7:8080/x/../hooks/a", "http://10.0.0.7:8080/hooks%2fa",
+		"http://10.0.0.7:8080/", "http://10.0.0.7:8080/hooks", "http://10.0.0.7:8080/hooksx",
+		"http://10.0.0.7:8080/HOOKS/", "http://10.0.0.7:8081/hooks/",
+		"https://10.0.0.7:8080/hooks/", "http://10.0.0.8:8080/hooks/", "http://10.0.0.7:8080//hooks/",
+		"http://[::1]:9000/xy", "http://[::1]:9001/x",
+		"http://10.0.0.7:8080/hooks/..", "http://10.0.0.7:8080/hooks/../admin",
+		"http://10.0.0.7:8080/hooks/./a", "http://10.0.0.7:8080/hooks/%2e%2e/admin",
+		"http://10.0.0.7:8080/hooks/.%2E/admin", "http://10.0.0.7:8080/hooks/%252e%252e/admin",
+		"http://10.0.0.7:8080/hooks/..%2fadmin",
+		"http://10.0.0.7:8080/hooks/..%5Cadmin", "http://10.0.0.7:8080/hooks/..;/admin",
+		"http://10.0.0.7:8080/hooks/..;x=y/admin",
+		"http://10.0.0.7:8080/hooks/%c0%ae%c0%ae/admin",
+		"http://10.0.0.7:8080/hooks/%EF%BC%8E%EF%BC%8E/admin", "http://10.0.0.7:8080/hooks/.%09./admin",
+		"http://10.0.0.7:8080/hooks/..%00/admin", "http://10.0.0.7:8080/x/../hooks/a",
+		"http://10.0.0.7:8080/hooks%2fa",
 	} {
 		if _, listed, err := g.inspect(raw); listed || err == nil {
 			t.Errorf("%q: listed %t, %v", raw, listed, err)
@@ -196,8 +205,10 @@ func TestListedPrefixes(t *testing.T) {
 
 func TestBadPrefixesAreAllNamed(t *testing.T) {
 	_, err := NewGuard([]string{
-		"https://good.example/", "", "partner.example/", "https://user:hunter2@partner.example/", "https://partner.example/?token=hunter2",
-		"https://partner.example/a/../b", "http://127.1/", "https://partner.example/%252e/", "https://*.example/", "http://127.0.0.1/",
+		"https://good.example/", "", "partner.example/", "https://user:hunter2@partner.example/",
+		"https://partner.example/?token=hunter2",
+		"https://partner.example/a/../b", "http://127.1/", "https://partner.example/%252e/",
+		"https://*.example/", "http://127.0.0.1/",
 	})
 	var ps shaper.Problems
 	if !errors.As(err, &ps) {
@@ -207,12 +218,14 @@ func TestBadPrefixesAreAllNamed(t *testing.T) {
 	for _, p := range ps {
 		fields = append(fields, p.Field)
 	}
-	want := []string{"allow[1]", "allow[2]", "allow[3]", "allow[4]", "allow[5]", "allow[6]", "allow[7]", "allow[8]"}
+	want := []string{
+		"allow[1]", "allow[2]", "allow[3]", "allow[4]", "allow[5]", "allow[6]", "allow[7]", "allow[8]",
+	}
 	if diff := cmp.Diff(want, fields); diff != "" {
 		t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
 	}
 	if strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("a secret is told: %v", err)
+		t.Errorf("the error has a secret: %v", err)
 	}
 }
 
@@ -220,9 +233,12 @@ func TestBadPrefixesAreAllNamed(t *testing.T) {
 // show that. No error quotes a URL.
 func FuzzCheck(f *testing.F) {
 	for _, seed := range []string{
-		"https://partner.example/hooks/x?y=z", "https://partner.example/hooks/../x", "https://partner.example/hooks/%2e%2e/x", "http://127.0.0.1:80/",
-		"http://2130706433/", "http://0x7f.1/", "http://[::ffff:127.0.0.1]/", "http://[fe80::1%25lo]/", "http://a@b/", "http://a.localhost./", "http://8.8.8.8:65536/",
-		"https://partner.example:443/hooks/%252e%252e/", "https://PARTNER.example/hooks/..;/", "http:///x", "http://\\x", "http://[::1]a/", "http://%6c/",
+		"https://partner.example/hooks/x?y=z", "https://partner.example/hooks/../x",
+		"https://partner.example/hooks/%2e%2e/x", "http://127.0.0.1:80/",
+		"http://2130706433/", "http://0x7f.1/", "http://[::ffff:127.0.0.1]/", "http://[fe80::1%25lo]/",
+		"http://a@b/", "http://a.localhost./", "http://8.8.8.8:65536/",
+		"https://partner.example:443/hooks/%252e%252e/", "https://PARTNER.example/hooks/..;/", "http:///x",
+		"http://\\x", "http://[::1]a/", "http://%6c/",
 	} {
 		f.Add(seed)
 	}
@@ -271,8 +287,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// loose reads addresses as inet_aton does: one to four numbers in decimal, octal or hexadecimal,
-// the last of which fills what is left.
+// loose reads addresses as inet_aton does: one to four numbers in decimal, octal or hexadecimal.
+// The last one fills the remaining bytes.
 func loose(host string) (netip.Addr, bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.Unmap().WithZone(""), true

@@ -33,7 +33,8 @@ func TestHandedOverTwice(t *testing.T) {
 			ids = append(ids, c.header.Get("webhook-id"))
 		}
 		slices.Sort(ids)
-		if want := []string{"06ah2job:1:dead", "06ah2job:2:cancelled", "06ah2job:2:dead"}; !slices.Equal(ids, want) || counts(s) != [4]float64{3, 0, 0, 3} {
+		want := []string{"06ah2job:1:dead", "06ah2job:2:cancelled", "06ah2job:2:dead"}
+		if !slices.Equal(ids, want) || counts(s) != [4]float64{3, 0, 0, 3} {
 			t.Errorf("requests %v, counted %v", ids, counts(s))
 		}
 		b.pass(70 * time.Minute)

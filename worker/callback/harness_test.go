@@ -60,7 +60,10 @@ func newService(t *testing.T, cfg Config) *Service {
 // completion is a job that has ended in this state.
 func completion(state shaper.State, epoch int64) queue.Completion {
 	return queue.Completion{
-		Job:   queue.Job{ID: "06ah2job", Tenant: "acme", State: state, Finished: time.Date(2026, 7, 1, 12, 0, 0, 250e6, time.FixedZone("", 7200))},
+		Job: queue.Job{
+			ID: "06ah2job", Tenant: "acme", State: state,
+			Finished: time.Date(2026, 7, 1, 12, 0, 0, 250e6, time.FixedZone("", 7200)),
+		},
 		Epoch: epoch, CallbackURL: "http://partner.example/hooks?token=hunter2",
 	}
 }
@@ -91,11 +94,16 @@ type bench struct {
 func inBubble(t *testing.T, test func(*bench)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
+		engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+			Embedded: true, Logger: slog.New(slog.DiscardHandler),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &bench{T: t, redis: engine.Client(), inspector: asynq.NewInspectorFromRedisClient(engine.Client()), dials: make(chan net.Conn)}
+		b := &bench{
+			T: t, redis: engine.Client(), inspector: asynq.NewInspectorFromRedisClient(engine.Client()),
+			dials: make(chan net.Conn),
+		}
 		server := &http.Server{Handler: b, ErrorLog: log.New(io.Discard, "", 0)}
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(b) }()
@@ -107,7 +115,9 @@ func inBubble(t *testing.T, test func(*bench)) {
 			if err := engine.Close(); err != nil {
 				t.Error(err)
 			}
-			for _, secret := range []string{"hunter2", "confidential", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "http://"} {
+			for _, secret := range []string{
+				"hunter2", "confidential", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "http://",
+			} {
 				if strings.Contains(b.log.String(), secret) {
 					t.Errorf("the log tells %q:\n%s", secret, b.log.String())
 				}

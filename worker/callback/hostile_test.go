@@ -174,12 +174,16 @@ const (
 // layer is asked, and none panics.
 func TestHostileTargets(t *testing.T) {
 	c := newCanary(t)
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"} {
+	for _, name := range []string{
+		"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
+	} {
 		t.Setenv(name, "http://127.0.0.1:"+c.port)
 	}
 	t.Setenv("NO_PROXY", "")
 	redirecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		status := map[string]int{"/301": 301, "/302": 302, "/303": 303, "/307": 307, "/308": 308, "/200": 200}[r.URL.Path]
+		status := map[string]int{
+			"/301": 301, "/302": 302, "/303": 303, "/307": 307, "/308": 308, "/200": 200,
+		}[r.URL.Path]
 		w.Header().Set("Location", "http://127.0.0.1:"+c.port+"/")
 		w.Header().Set("Refresh", "0; url=http://127.0.0.1:"+c.port+"/")
 		w.Header().Set("Alt-Svc", `h2="127.0.0.1:`+c.port+`"`)
@@ -226,48 +230,90 @@ func TestHostileTargets(t *testing.T) {
 
 	targets := []struct{ url, stopped string }{
 		// Names, which only the dial can tell.
-		{"http://rebind.test.:PORT/", atDial}, {"http://rebind6.test.:PORT/", atDial}, {"https://rebind2.test.:PORT/", atDial},
-		{"http://loop.test.:PORT/", atDial}, {"https://loop.test.:PORT/", atDial}, {"http://loop6.test.:PORT/", atDial}, {"http://loop8.test.:PORT/", atDial},
-		{"http://both.test.:PORT/", atDial}, {"http://mixed.test.:PORT/", either}, {"http://zero.test.:PORT/", atDial}, {"http://zero6.test.:PORT/", atDial},
-		{"http://private.test.:PORT/", atDial}, {"http://metadata.test.:PORT/", atDial}, {"http://azure.test.:PORT/", atDial}, {"http://cgnat.test.:PORT/", atDial},
-		{"http://multicast.test.:PORT/", atDial}, {"http://broadcast.test.:PORT/", atDial}, {"http://mapped.test.:PORT/", atDial}, {"http://compat.test.:PORT/", atDial},
-		{"http://nat64.test.:PORT/", atDial}, {"http://nat64own.test.:PORT/", atDial}, {"http://6to4.test.:PORT/", atDial}, {"http://teredo.test.:PORT/", atDial},
-		{"http://ula.test.:PORT/", atDial}, {"http://linklocal.test.:PORT/", atDial}, {"http://allnodes.test.:PORT/", atDial}, {"http://documents.test.:PORT/", atDial},
-		{"http://127.0.0.1.nip.test.:PORT/", atDial}, {"http://localhost.test.:PORT/", atDial}, {"http://HOST:PORT/", atDial},
+		{"http://rebind.test.:PORT/", atDial}, {"http://rebind6.test.:PORT/", atDial},
+		{"https://rebind2.test.:PORT/", atDial},
+		{"http://loop.test.:PORT/", atDial}, {"https://loop.test.:PORT/", atDial},
+		{"http://loop6.test.:PORT/", atDial}, {"http://loop8.test.:PORT/", atDial},
+		{"http://both.test.:PORT/", atDial}, {"http://mixed.test.:PORT/", either},
+		{"http://zero.test.:PORT/", atDial}, {"http://zero6.test.:PORT/", atDial},
+		{"http://private.test.:PORT/", atDial}, {"http://metadata.test.:PORT/", atDial},
+		{"http://azure.test.:PORT/", atDial}, {"http://cgnat.test.:PORT/", atDial},
+		{"http://multicast.test.:PORT/", atDial}, {"http://broadcast.test.:PORT/", atDial},
+		{"http://mapped.test.:PORT/", atDial}, {"http://compat.test.:PORT/", atDial},
+		{"http://nat64.test.:PORT/", atDial}, {"http://nat64own.test.:PORT/", atDial},
+		{"http://6to4.test.:PORT/", atDial}, {"http://teredo.test.:PORT/", atDial},
+		{"http://ula.test.:PORT/", atDial}, {"http://linklocal.test.:PORT/", atDial},
+		{"http://allnodes.test.:PORT/", atDial}, {"http://documents.test.:PORT/", atDial},
+		{"http://127.0.0.1.nip.test.:PORT/", atDial}, {"http://localhost.test.:PORT/", atDial},
+		{"http://HOST:PORT/", atDial},
 		// The proxy variables lead to the canary; what is dialled is the target.
-		{"http://public.test.:PORT/", elsewhere}, {"https://public.test.:PORT/", elsewhere}, {"http://public.test./", elsewhere},
+		{"http://public.test.:PORT/", elsewhere}, {"https://public.test.:PORT/", elsewhere},
+		{"http://public.test./", elsewhere},
 		// Addresses.
-		{"http://127.0.0.1:PORT/", atSubmission}, {"http://127.0.0.1:PORT", atSubmission}, {"https://127.0.0.1:PORT/", atSubmission}, {"http://[::1]:PORT/", atSubmission},
-		{"http://[0:0:0:0:0:0:0:1]:PORT/", atSubmission}, {"http://0.0.0.0:PORT/", atSubmission}, {"http://[::]:PORT/", atSubmission}, {"http://0:PORT/", atSubmission},
-		{"http://2130706433:PORT/", atSubmission}, {"http://017700000001:PORT/", atSubmission}, {"http://0177.0.0.1:PORT/", atSubmission}, {"http://0x7f000001:PORT/", atSubmission},
-		{"http://0x7f.0.0.1:PORT/", atSubmission}, {"http://0X7F.0X1:PORT/", atSubmission}, {"http://127.1:PORT/", atSubmission}, {"http://127.0.1:PORT/", atSubmission},
-		{"http://127.0.0.1.:PORT/", atSubmission}, {"http://00000127.0.0.1:PORT/", atSubmission}, {"http://127.0.0.257:PORT/", atSubmission},
-		{"http://[::ffff:127.0.0.1]:PORT/", atSubmission}, {"http://[::ffff:7f00:1]:PORT/", atSubmission}, {"http://[0:0:0:0:0:ffff:127.0.0.1]:PORT/", atSubmission},
-		{"http://[::127.0.0.1]:PORT/", atSubmission}, {"http://[64:ff9b::127.0.0.1]:PORT/", atSubmission}, {"http://[64:ff9b:1::7f00:1]:PORT/", atSubmission},
-		{"http://[2002:7f00:1::]:PORT/", atSubmission}, {"http://[fe80::1%25lo]:PORT/", atSubmission}, {"http://[::1%25lo]:PORT/", atSubmission},
-		{"http://[::1%25]:PORT/", atSubmission}, {"http://[127.0.0.1]:PORT/", atSubmission}, {"http://::1:PORT/", atSubmission},
-		{"http://localhost:PORT/", atSubmission}, {"http://LocalHost.:PORT/", atSubmission}, {"http://a.localhost:PORT/", atSubmission}, {"http://localhost..:PORT/", atSubmission},
+		{"http://127.0.0.1:PORT/", atSubmission}, {"http://127.0.0.1:PORT", atSubmission},
+		{"https://127.0.0.1:PORT/", atSubmission}, {"http://[::1]:PORT/", atSubmission},
+		{"http://[0:0:0:0:0:0:0:1]:PORT/", atSubmission}, {"http://0.0.0.0:PORT/", atSubmission},
+		{"http://[::]:PORT/", atSubmission}, {"http://0:PORT/", atSubmission},
+		{"http://2130706433:PORT/", atSubmission}, {"http://017700000001:PORT/", atSubmission},
+		{"http://0177.0.0.1:PORT/", atSubmission}, {"http://0x7f000001:PORT/", atSubmission},
+		{"http://0x7f.0.0.1:PORT/", atSubmission}, {"http://0X7F.0X1:PORT/", atSubmission},
+		{"http://127.1:PORT/", atSubmission}, {"http://127.0.1:PORT/", atSubmission},
+		{"http://127.0.0.1.:PORT/", atSubmission}, {"http://00000127.0.0.1:PORT/", atSubmission},
+		{"http://127.0.0.257:PORT/", atSubmission},
+		{"http://[::ffff:127.0.0.1]:PORT/", atSubmission}, {"http://[::ffff:7f00:1]:PORT/", atSubmission},
+		{"http://[0:0:0:0:0:ffff:127.0.0.1]:PORT/", atSubmission},
+		{"http://[::127.0.0.1]:PORT/", atSubmission}, {"http://[64:ff9b::127.0.0.1]:PORT/", atSubmission},
+		{"http://[64:ff9b:1::7f00:1]:PORT/", atSubmission},
+		{"http://[2002:7f00:1::]:PORT/", atSubmission}, {"http://[fe80::1%25lo]:PORT/", atSubmission},
+		{"http://[::1%25lo]:PORT/", atSubmission},
+		{"http://[::1%25]:PORT/", atSubmission}, {"http://[127.0.0.1]:PORT/", atSubmission},
+		{"http://::1:PORT/", atSubmission},
+		{"http://localhost:PORT/", atSubmission}, {"http://LocalHost.:PORT/", atSubmission},
+		{"http://a.localhost:PORT/", atSubmission}, {"http://localhost..:PORT/", atSubmission},
 		// What programs read in two ways.
-		{"http://public.test@127.0.0.1:PORT/", atSubmission}, {"http://127.0.0.1:PORT@public.test/", atSubmission}, {"http://public.test:80@127.0.0.1:PORT/", atSubmission},
-		{"http://@127.0.0.1:PORT/", atSubmission}, {"http://public.test#@127.0.0.1:PORT/", atSubmission}, {"http://public.test\\@127.0.0.1:PORT/", atSubmission},
-		{"http://127.0.0.1:PORT\\.public.test/", atSubmission}, {"http://public.test%40127.0.0.1:PORT/", atSubmission}, {"http://public.test%00.127.0.0.1:PORT/", atSubmission},
-		{"http://127.0.0.1%2f@public.test:PORT/", atSubmission}, {"http://public.test 127.0.0.1:PORT/", atSubmission}, {"http://１２７.0.0.1:PORT/", atSubmission},
-		{"http://①②⑦.0.0.1:PORT/", atSubmission}, {"http://127。0。0。1:PORT/", atSubmission}, {"http://ⓛocalhost:PORT/", atSubmission}, {"http://%31%32%37.0.0.1:PORT/", atSubmission},
-		{"http://public.test\r\nHost: 127.0.0.1:PORT/", atSubmission}, {"http:/127.0.0.1:PORT/", atSubmission}, {"http:127.0.0.1:PORT", atSubmission}, {"//127.0.0.1:PORT/", atSubmission},
-		{"ftp://127.0.0.1:PORT/", atSubmission}, {"gopher://127.0.0.1:PORT/_PING", atSubmission}, {"unix:///var/run/docker.sock", atSubmission}, {"", atSubmission},
-		{"http://loop.test.:22/", atSubmission}, {"http://loop.test.:6553700/", atSubmission}, {"http://loop.test.:-1/", atSubmission},
+		{"http://public.test@127.0.0.1:PORT/", atSubmission},
+		{"http://127.0.0.1:PORT@public.test/", atSubmission}, {"http://public.test:80@127.0.0.1:PORT/",
+			atSubmission},
+		{"http://@127.0.0.1:PORT/", atSubmission}, {"http://public.test#@127.0.0.1:PORT/", atSubmission},
+		{"http://public.test\\@127.0.0.1:PORT/", atSubmission},
+		{"http://127.0.0.1:PORT\\.public.test/", atSubmission}, {"http://public.test%40127.0.0.1:PORT/",
+			atSubmission}, {"http://public.test%00.127.0.0.1:PORT/", atSubmission},
+		{"http://127.0.0.1%2f@public.test:PORT/", atSubmission},
+		{"http://public.test 127.0.0.1:PORT/", atSubmission}, {"http://１２７.0.0.1:PORT/", atSubmission},
+		{"http://①②⑦.0.0.1:PORT/", atSubmission}, {"http://127。0。0。1:PORT/", atSubmission},
+		{"http://ⓛocalhost:PORT/", atSubmission}, {"http://%31%32%37.0.0.1:PORT/", atSubmission},
+		{"http://public.test\r\nHost: 127.0.0.1:PORT/", atSubmission},
+		{"http:/127.0.0.1:PORT/", atSubmission}, {"http:127.0.0.1:PORT", atSubmission},
+		{"//127.0.0.1:PORT/", atSubmission},
+		{"ftp://127.0.0.1:PORT/", atSubmission}, {"gopher://127.0.0.1:PORT/_PING", atSubmission},
+		{"unix:///var/run/docker.sock", atSubmission}, {"", atSubmission},
+		{"http://loop.test.:22/", atSubmission}, {"http://loop.test.:6553700/", atSubmission},
+		{"http://loop.test.:-1/", atSubmission},
 		// Prefixes that are nearly listed.
-		{"https://partner.example.evil.test.:PORT/", atDial}, {"https://partner.example@evil.test:PORT/", atSubmission}, {"http://partner.example:PORT/", atDial},
-		{"https://partner.example:PORT/", atDial}, {"https://partner.example.:PORT/", atDial}, {"https://partner.examples:PORT/", atDial},
-		{"http://127.0.0.1:PORT/hooks", atSubmission}, {"http://127.0.0.1:PORT/hooksx/", atSubmission}, {"https://127.0.0.1:PORT/hooks/", atSubmission},
-		{"http://127.0.0.1:PORT/hooks/../admin", atSubmission}, {"http://127.0.0.1:PORT/hooks/..", atSubmission}, {"http://127.0.0.1:PORT/hooks/%2e%2e/admin", atSubmission},
-		{"http://127.0.0.1:PORT/hooks/%252e%252e/admin", atSubmission}, {"http://127.0.0.1:PORT/hooks/..%2fadmin", atSubmission}, {"http://127.0.0.1:PORT/hooks/..%5cadmin", atSubmission},
-		{"http://127.0.0.1:PORT/hooks/..;/admin", atSubmission}, {"http://127.0.0.1:PORT/hooks/%c0%ae%c0%ae/admin", atSubmission}, {"http://127.0.0.1:PORT/./hooks/a", atSubmission},
-		{"http://127.0.0.1:PORT/admin?/hooks/", atSubmission}, {"http://127.0.0.1:PORT/admin#/hooks/", atSubmission}, {"http://127.0.0.2:PORT/hooks/", atSubmission},
-		{"http://[::ffff:127.0.0.1]:PORT/hooks/", atSubmission}, {"http://localhost:PORT/hooks/", atSubmission}, {"http://loop.test.:PORT/hooks/", atDial},
+		{"https://partner.example.evil.test.:PORT/", atDial}, {"https://partner.example@evil.test:PORT/",
+			atSubmission}, {"http://partner.example:PORT/", atDial},
+		{"https://partner.example:PORT/", atDial}, {"https://partner.example.:PORT/", atDial},
+		{"https://partner.examples:PORT/", atDial},
+		{"http://127.0.0.1:PORT/hooks", atSubmission}, {"http://127.0.0.1:PORT/hooksx/", atSubmission},
+		{"https://127.0.0.1:PORT/hooks/", atSubmission},
+		{"http://127.0.0.1:PORT/hooks/../admin", atSubmission},
+		{"http://127.0.0.1:PORT/hooks/..", atSubmission}, {"http://127.0.0.1:PORT/hooks/%2e%2e/admin",
+			atSubmission},
+		{"http://127.0.0.1:PORT/hooks/%252e%252e/admin", atSubmission},
+		{"http://127.0.0.1:PORT/hooks/..%2fadmin", atSubmission}, {"http://127.0.0.1:PORT/hooks/..%5cadmin",
+			atSubmission},
+		{"http://127.0.0.1:PORT/hooks/..;/admin", atSubmission},
+		{"http://127.0.0.1:PORT/hooks/%c0%ae%c0%ae/admin", atSubmission},
+		{"http://127.0.0.1:PORT/./hooks/a", atSubmission},
+		{"http://127.0.0.1:PORT/admin?/hooks/", atSubmission},
+		{"http://127.0.0.1:PORT/admin#/hooks/", atSubmission}, {"http://127.0.0.2:PORT/hooks/", atSubmission},
+		{"http://[::ffff:127.0.0.1]:PORT/hooks/", atSubmission},
+		{"http://localhost:PORT/hooks/", atSubmission}, {"http://loop.test.:PORT/hooks/", atDial},
 		// Redirects of a receiver that is listed.
-		{redirecting.URL + "/301", answered}, {redirecting.URL + "/302", answered}, {redirecting.URL + "/303", answered}, {redirecting.URL + "/307", answered},
-		{redirecting.URL + "/308", answered}, {redirecting.URL + "/broken", answered}, {redirecting.URL + "/200", answered},
+		{redirecting.URL + "/301", answered}, {redirecting.URL + "/302", answered},
+		{redirecting.URL + "/303", answered}, {redirecting.URL + "/307", answered},
+		{redirecting.URL + "/308", answered}, {redirecting.URL + "/broken", answered},
+		{redirecting.URL + "/200", answered},
 	}
 	if len(targets) < 40 {
 		t.Errorf("only %d targets", len(targets))
@@ -282,7 +328,8 @@ func TestHostileTargets(t *testing.T) {
 		for range 4 {
 			err = s.attempt(t.Context(), "06ah:1:succeeded", task(raw), true)
 		}
-		if final := errors.Is(err, asynq.SkipRetry); target.stopped != either && final != (target.stopped == atSubmission || target.stopped == atDial) {
+		final := errors.Is(err, asynq.SkipRetry)
+		if target.stopped != either && final != (target.stopped == atSubmission || target.stopped == atDial) {
 			t.Errorf("%q: archived at once %t: %v", raw, final, err)
 		}
 		if target.stopped == answered && (err == nil) != strings.HasSuffix(raw, "/200") {
@@ -292,7 +339,8 @@ func TestHostileTargets(t *testing.T) {
 			t.Errorf("%q is quoted: %v", raw, err)
 		}
 		// The dial alone must stop all of it, should the rules of the URL ever miss something.
-		if req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, raw, nil); err == nil && target.stopped != answered {
+		if req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, raw, nil); err == nil &&
+			target.stopped != answered {
 			if resp, err := s.public.Transport.RoundTrip(req); err == nil {
 				resp.Body.Close()
 				t.Errorf("%q: the dial alone lets it through", raw)

@@ -26,7 +26,9 @@ type metrics struct {
 }
 
 // newMetrics makes the metrics and registers them, unless registerer is nil.
-func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient, limits *slots) (*metrics, error) {
+func newMetrics(
+	registerer prometheus.Registerer, client redis.UniversalClient, limits *slots,
+) (*metrics, error) {
 	registry := prometheus.NewRegistry()
 	f := promauto.With(registry)
 	m := &metrics{
@@ -34,7 +36,8 @@ func newMetrics(registerer prometheus.Registerer, client redis.UniversalClient, 
 			Name: "sluice_callbacks_handed_over_total", Help: "Callbacks that were enqueued as asynq tasks.",
 		}),
 		attempts: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_callbacks_total", Help: "Attempts at callbacks by outcome: delivered, failed (tried again later), " +
+			Name: "sluice_callbacks_total",
+			Help: "Attempts at callbacks by outcome: delivered, failed (tried again later), " +
 				"skipped (failed without a request: the receiver's breaker is open), archived (given up) or postponed " +
 				"(no attempt: the receiver or the tenant has no slot left).",
 		}, []string{"outcome"}),
@@ -62,7 +65,9 @@ func newBacklog(client redis.UniversalClient) *scrape.Metrics {
 	m := scrape.New(func(ctx context.Context) []prometheus.Metric {
 		var counts [3]*redis.IntCmd
 		if _, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			counts = [3]*redis.IntCmd{p.LLen(ctx, prefix+"pending"), p.ZCard(ctx, prefix+"retry"), p.ZCard(ctx, prefix+"archived")}
+			counts = [3]*redis.IntCmd{
+				p.LLen(ctx, prefix+"pending"), p.ZCard(ctx, prefix+"retry"), p.ZCard(ctx, prefix+"archived"),
+			}
 			return nil
 		}); err != nil {
 			return nil
@@ -73,8 +78,10 @@ func newBacklog(client redis.UniversalClient) *scrape.Metrics {
 		}
 		return metrics
 	})
-	pending = m.Desc("callbacks_pending", "Callbacks that wait for their next attempt to begin at once, in all processes.")
-	retrying = m.Desc("callbacks_retrying", "Callbacks whose last attempt failed and which are tried again later, in all processes.")
+	pending = m.Desc("callbacks_pending",
+		"Callbacks that wait for their next attempt to begin at once, in all processes.")
+	retrying = m.Desc("callbacks_retrying",
+		"Callbacks whose last attempt failed and which are tried again later, in all processes.")
 	archived = m.Desc("callbacks_archived", "Callbacks that were given up and are kept in asynq's archive.")
 	return m
 }

@@ -28,7 +28,8 @@ func TestBacklogMetrics(t *testing.T) {
 			}
 			got := map[string]float64{}
 			for _, f := range families {
-				if name, is := strings.CutPrefix(f.GetName(), "sluice_callbacks_"); is && f.GetType() == dto.MetricType_GAUGE {
+				name, is := strings.CutPrefix(f.GetName(), "sluice_callbacks_")
+				if is && f.GetType() == dto.MetricType_GAUGE {
 					got[name] = f.GetMetric()[0].GetGauge().GetValue()
 				}
 			}
@@ -40,8 +41,11 @@ func TestBacklogMetrics(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			told := map[string]float64{"pending": float64(info.Pending), "retrying": float64(info.Retry), "archived": float64(info.Archived)}
-			if diff := cmp.Diff(want, told); diff != "" {
+			got := map[string]float64{
+				"pending": float64(info.Pending), "retrying": float64(info.Retry),
+				"archived": float64(info.Archived),
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("asynq (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(want, gather()); diff != "" {
@@ -66,7 +70,8 @@ func TestMetricsAreRegisteredOnce(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := Config{Guard: guard(t), Registerer: registry}
 	s := newService(t, cfg)
-	if n, err := testutil.GatherAndCount(registry, "sluice_callbacks_total", "sluice_callbacks_handed_over_total"); n != 6 || err != nil {
+	if n, err := testutil.GatherAndCount(registry, "sluice_callbacks_total",
+		"sluice_callbacks_handed_over_total"); n != 6 || err != nil {
 		t.Errorf("%d series, %v", n, err)
 	}
 	if _, err := New(s.cfg); err == nil {

@@ -250,7 +250,8 @@ func (s *slots) serve() {
 func (s *slots) postpone(to string) error {
 	r := s.receiver(to)
 	r.probing = false
-	delay := min(firstPostponement+time.Duration(r.postponed)*r.pace/time.Duration(s.perReceiver), longestPostponement)
+	delay := min(firstPostponement+time.Duration(r.postponed)*r.pace/time.Duration(s.perReceiver),
+		longestPostponement)
 	r.postponed++
 	return errPostponed{delay + rand.N(delay/4)}
 }

@@ -117,7 +117,10 @@ func TestSlotsAreShared(t *testing.T) {
 		if tenant := <-got; tenant != "quiet" {
 			t.Errorf("then to %s", tenant)
 		}
-		for to, tenants := range map[string][]string{"a": {"loud", "loud"}, "b": {"loud"}, "c": {"quiet", "quiet"}, "d": {"other"}, "e": {"new", "quiet"}} {
+		for to, tenants := range map[string][]string{
+			"a": {"loud", "loud"}, "b": {"loud"}, "c": {"quiet", "quiet"}, "d": {"other"},
+			"e": {"new", "quiet"},
+		} {
 			for _, tenant := range tenants {
 				m.give(to, tenant, start, new(true))
 			}

@@ -23,9 +23,10 @@ func ExampleMiddleware() {
 	q, _ := queue.Open(ctx, engine, queue.Options{})
 
 	// Sluice's side.
-	w, _ := worker.New(q, worker.Config{AsynqClient: engine.Client(), Logger: quiet, Routes: map[string]worker.Route{
-		"fleet": {Asynq: &worker.AsynqRoute{Queue: "orders", Reports: true}},
-	}})
+	w, _ := worker.New(q, worker.Config{AsynqClient: engine.Client(), Logger: quiet,
+		Routes: map[string]worker.Route{
+			"fleet": {Asynq: &worker.AsynqRoute{Queue: "orders", Reports: true}},
+		}})
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
 
@@ -41,7 +42,9 @@ func ExampleMiddleware() {
 	})
 	_ = server.Start(mux)
 
-	v, _ := q.Submit(ctx, queue.Submission{Tenant: "acme", Route: "fleet", Type: "order.create", Payload: []byte(`{"sku":1}`), MaxAttempts: 5})
+	v, _ := q.Submit(ctx, queue.Submission{
+		Tenant: "acme", Route: "fleet", Type: "order.create", Payload: []byte(`{"sku":1}`), MaxAttempts: 5,
+	})
 	ended, forget, _ := q.Watch(ctx, v.Job.ID)
 	if job, _ := q.Job(ctx, "acme", v.Job.ID); !job.State.Done() {
 		<-ended

@@ -54,14 +54,18 @@ func newFleet(t *testing.T) *fleet {
 			t.Error(err)
 		}
 	})
-	return &fleet{T: t, redis: redis, lease: time.Second, engine: engine, q: q, inspector: asynq.NewInspectorFromRedisClient(engine.Client())}
+	return &fleet{
+		T: t, redis: redis, lease: time.Second, engine: engine, q: q,
+		inspector: asynq.NewInspectorFromRedisClient(engine.Client()),
+	}
 }
 
 // work starts a worker; the returned function stops it.
 func (f *fleet) work(to worker.AsynqRoute) (stop func()) {
 	f.Helper()
 	w, err := worker.New(f.q, worker.Config{
-		AsynqClient: f.engine.Client(), Lease: f.lease, Sweep: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		AsynqClient: f.engine.Client(), Lease: f.lease, Sweep: 50 * time.Millisecond,
+		Logger: slog.New(slog.DiscardHandler),
 		Routes: map[string]worker.Route{"fleet": {Asynq: &to, Retry: worker.Retry{MaxAttempts: 2}}},
 	})
 	if err != nil {
@@ -104,7 +108,9 @@ func (f *fleet) serve(handler func(payload string, retried int) error) (stop fun
 
 func (f *fleet) submit(payload string) string {
 	f.Helper()
-	v, err := f.q.Submit(f.Context(), queue.Submission{Tenant: "acme", Route: "fleet", Type: "order.create", Payload: []byte(payload), MaxAttempts: 2})
+	v, err := f.q.Submit(f.Context(), queue.Submission{
+		Tenant: "acme", Route: "fleet", Type: "order.create", Payload: []byte(payload), MaxAttempts: 2,
+	})
 	if err != nil || v.Outcome != shaper.Admitted {
 		f.Fatalf("%+v, %v", v, err)
 	}
@@ -127,7 +133,7 @@ func (f *fleet) until(what string, holds func() bool) {
 	}
 }
 
-// pending waits until so many tasks wait in asynq's queue.
+// pending waits until n tasks wait in asynq's queue, and returns them.
 func (f *fleet) pending(n int) []*asynq.TaskInfo {
 	f.Helper()
 	var tasks []*asynq.TaskInfo
@@ -207,8 +213,10 @@ func TestReportsOfAFleet(t *testing.T) {
 		state   shaper.State
 		message string
 	}{
-		"fine": {shaper.Succeeded, ""}, "again": {shaper.Succeeded, ""}, "skip": {shaper.Dead, "bad sku: skip retry for the task"},
-		"revoke": {shaper.Succeeded, "revoke task"}, "never": {shaper.Dead, "no stock"}, "panic": {shaper.Dead, "panic"},
+		"fine": {shaper.Succeeded, ""}, "again": {shaper.Succeeded, ""},
+		"skip":   {shaper.Dead, "bad sku: skip retry for the task"},
+		"revoke": {shaper.Succeeded, "revoke task"}, "never": {shaper.Dead, "no stock"},
+		"panic": {shaper.Dead, "panic"},
 	} {
 		job := f.ended(ids[p])
 		var message string
@@ -219,7 +227,8 @@ func TestReportsOfAFleet(t *testing.T) {
 			queue.Job{State: want.state, Attempts: 1, MaxAttempts: 2})
 		queuetest.Compare(t, p+": last error", message, want.message)
 	}
-	if want := []string{"again", "again", "fine", "never", "never", "panic", "panic", "revoke", "skip"}; !slices.Equal(f.ran(), want) {
+	if want := []string{"again", "again", "fine", "never", "never", "panic", "panic", "revoke",
+		"skip"}; !slices.Equal(f.ran(), want) {
 		t.Errorf("ran %v, want %v", f.ran(), want)
 	}
 }

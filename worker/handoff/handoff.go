@@ -68,8 +68,8 @@ type Options struct {
 	Logger   *slog.Logger // default slog.Default()
 }
 
-// Middleware reports to r. It should be the outermost one, the first that is given to ServeMux.Use,
-// so that it sees what asynq sees.
+// Middleware returns middleware that reports the ends of tasks to r. It must be the outermost one,
+// the first that is given to ServeMux.Use, so that it sees what asynq sees.
 func Middleware(r Reporter, o Options) asynq.MiddlewareFunc {
 	if o.Patience == 0 {
 		o.Patience = 30 * time.Second

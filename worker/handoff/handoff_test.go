@@ -27,13 +27,15 @@ var job = ticket.Ticket{Ref: queue.LeaseRef{ID: "job-1", Epoch: 7}, Within: time
 
 // fakeReporter is a queue with one lease.
 type fakeReporter struct {
-	away     int  // so many calls fail
+	away     int  // number of calls that fail
 	lost     bool // the lease is not current
 	extended []time.Time
 	settled  []queue.Settlement
 }
 
-func (f *fakeReporter) Extend(_ context.Context, leases []queue.LeaseRef, d time.Duration) ([]queue.LeaseRef, error) {
+func (f *fakeReporter) Extend(
+	_ context.Context, leases []queue.LeaseRef, d time.Duration,
+) ([]queue.LeaseRef, error) {
 	if f.away > 0 {
 		f.away--
 		return nil, queue.ErrUnavailable
@@ -71,7 +73,10 @@ func (f *fakeReporter) events() (events []shaper.Event) {
 }
 
 func newDelivery(f *fakeReporter, last bool, log *bytes.Buffer) *delivery {
-	return &delivery{reporter: f, ticket: job, last: last, patience: 30 * time.Second, log: slog.New(slog.NewTextHandler(log, nil))}
+	return &delivery{
+		reporter: f, ticket: job, last: last, patience: 30 * time.Second,
+		log: slog.New(slog.NewTextHandler(log, nil)),
+	}
 }
 
 func TestReports(t *testing.T) {
@@ -97,9 +102,12 @@ func TestReports(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f, log := &fakeReporter{}, &bytes.Buffer{}
 			at := time.Now()
-			got := newDelivery(f, tt.last, log).run(t.Context(), func() error { time.Sleep(10 * time.Minute); return tt.result })
+			got := newDelivery(f, tt.last, log).run(t.Context(), func() error {
+				time.Sleep(10 * time.Minute)
+				return tt.result
+			})
 			if !errors.Is(got, tt.result) || (got == nil) != (tt.result == nil) {
-				t.Errorf("%s: asynq is told %v", tt.name, got)
+				t.Errorf("%s: asynq gets %v", tt.name, got)
 			}
 			if tt.event == "" {
 				// Leased for the retry: from its start and from its end.
@@ -138,14 +146,19 @@ func TestLeaseIsExtendedWhileTheHandlerRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, log := &fakeReporter{}, &bytes.Buffer{}
 		at := time.Now()
-		if err := newDelivery(f, false, log).run(t.Context(), func() error { time.Sleep(90 * time.Minute); return nil }); err != nil {
+		err := newDelivery(f, false, log).run(t.Context(), func() error {
+			time.Sleep(90 * time.Minute)
+			return nil
+		})
+		if err != nil {
 			t.Error(err)
 		}
 		var after []time.Duration
 		for _, e := range f.extended {
 			after = append(after, e.Sub(at))
 		}
-		if want := []time.Duration{0, 20 * time.Minute, 40 * time.Minute, time.Hour, 80 * time.Minute}; !slices.Equal(after, want) {
+		want := []time.Duration{0, 20 * time.Minute, 40 * time.Minute, time.Hour, 80 * time.Minute}
+		if !slices.Equal(after, want) {
 			t.Errorf("extended after %v, want %v", after, want)
 		}
 	})
@@ -194,7 +207,9 @@ func TestPanicIsReportedAndGoesOn(t *testing.T) {
 			_ = newDelivery(f, last, log).run(t.Context(), func() error { panic("secret") })
 		}()
 		switch {
-		case last && (len(f.settled) != 1 || f.settled[0].Event != shaper.Die || f.settled[0].Error.Message != "panic"):
+		case last &&
+			(len(f.settled) != 1 || f.settled[0].Event != shaper.Die ||
+				f.settled[0].Error.Message != "panic"):
 			t.Errorf("settled %+v", f.settled)
 		case !last && (len(f.settled) != 0 || len(f.extended) != 2):
 			t.Errorf("settled %+v, extended %v", f.settled, f.extended)
@@ -242,7 +257,8 @@ func TestEndOfTheContext(t *testing.T) {
 			if err != tt.result || !slices.Equal(f.events(), tt.want) {
 				t.Errorf("%s: %v, settled %v", tt.name, err, f.events())
 			}
-			if len(f.settled) > 0 && f.settled[0].Error != nil && f.settled[0].Error.At.Sub(at) != 10*time.Second+tt.reported {
+			if len(f.settled) > 0 && f.settled[0].Error != nil &&
+				f.settled[0].Error.At.Sub(at) != 10*time.Second+tt.reported {
 				t.Errorf("%s: reported after %v", tt.name, f.settled[0].Error.At.Sub(at))
 			}
 		})

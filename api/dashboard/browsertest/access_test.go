@@ -16,7 +16,10 @@ import (
 )
 
 // named are the roles that need a name for screen readers.
-var named = []string{"button", "link", "textbox", "searchbox", "spinbutton", "slider", "combobox", "radio", "checkbox", "image", "img", "dialog", "region", "navigation", "table"}
+var named = []string{
+	"button", "link", "textbox", "searchbox", "spinbutton", "slider", "combobox", "radio", "checkbox",
+	"image", "img", "dialog", "region", "navigation", "table",
+}
 
 // unnamed may have none: their headings precede them.
 var unnamed = []string{"table"}
@@ -29,7 +32,8 @@ func TestAccessibility(t *testing.T) {
 		name, hash, ready string
 	}{
 		{"overview", "#/", `document.querySelector("tbody th a")`},
-		{"tenant", "#/tenant/reader", `document.querySelector("#rate")?.value && document.querySelector("#submit-type")`},
+		{"tenant", "#/tenant/reader",
+			`document.querySelector("#rate")?.value && document.querySelector("#submit-type")`},
 	} {
 		for _, scheme := range []string{"light", "dark"} {
 			t.Run(view.name+"/"+scheme, func(t *testing.T) {
@@ -152,14 +156,17 @@ func checkFocus(t *testing.T, p *Page) {
 			break
 		}
 		last = f.At
-		if !f.Visible { // figures above have just changed their height; the browser keeps the focus in sight with its next picture
+		// Figures above have just changed their height; the browser keeps the focus in sight with
+		// its next picture.
+		if !f.Visible {
 			f.Visible = p.Wait(focused+`.visible`) == nil
 		}
 		if !f.Shown || !f.Visible {
 			t.Errorf("the focus on %s is not to be seen: %+v", f.What, f)
 		}
 	}
-	want := eval[int](t, p, `[...document.querySelectorAll("a[href], button, input, select, textarea, [tabindex='0']")].filter((e) => !e.disabled && e.checkVisibility({ visibilityProperty: true })).length`)
+	want := eval[int](t, p,
+		`[...document.querySelectorAll("a[href], button, input, select, textarea, [tabindex='0']")].filter((e) => !e.disabled && e.checkVisibility({ visibilityProperty: true })).length`)
 	if steps < want*8/10 { // rows come and go meanwhile
 		t.Errorf("the Tab key finds %d of %d controls", steps, want)
 	}

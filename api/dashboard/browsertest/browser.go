@@ -34,7 +34,8 @@ func Open(ctx context.Context) (*Browser, error) {
 		return nil, fmt.Errorf("%w: install Debian's package chromium, as make test-ui does", err)
 	}
 	b := &Browser{}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.DisableGPU,
 		chromedp.Flag("hide-scrollbars", true), chromedp.Flag("no-proxy-server", true))
 	allocator, cancel := chromedp.NewExecAllocator(ctx, options...)
 	b.stop = append(b.stop, cancel)
@@ -70,7 +71,8 @@ type Page struct {
 func (b *Browser) NewPage(width, height int64, scale float64, scheme string) (*Page, error) {
 	p := &Page{}
 	p.ctx, p.cancel = chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
-	if err := chromedp.Do(p.ctx, chromedp.EmulateViewport(width, height, chromedp.EmulateScale(scale))); err != nil {
+	if err := chromedp.Do(p.ctx,
+		chromedp.EmulateViewport(width, height, chromedp.EmulateScale(scale))); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -84,7 +86,9 @@ func (b *Browser) NewPage(width, height int64, scale float64, scheme string) (*P
 			}
 		}
 	})
-	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{
+		Name: "prefers-color-scheme", Value: scheme,
+	}}}
 	if err == nil {
 		_, err = chromedp.Call(p.ctx, emulation.SetEmulatedMedia, media)
 	}
@@ -102,10 +106,10 @@ func describe(o *runtime.RemoteObject) string {
 	return o.Description
 }
 
-func (p *Page) complain(said string) {
+func (p *Page) complain(complaint string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.complaints = append(p.complaints, said)
+	p.complaints = append(p.complaints, complaint)
 }
 
 // Complaints are the errors that the browser has logged since the last call: of scripts, of the
@@ -113,9 +117,9 @@ func (p *Page) complain(said string) {
 func (p *Page) Complaints() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	said := p.complaints
+	all := p.complaints
 	p.complaints = nil
-	return said
+	return all
 }
 
 // Close closes the tab.
@@ -172,7 +176,8 @@ func (p *Page) Wait(script string) error {
 		select {
 		case <-ctx.Done():
 			seen, _ := Eval[string](p, `document.body?.innerText.slice(0, 2000) || ""`)
-			return fmt.Errorf("condition not met: %s: %w\nthe page shows:\n%s", script, errors.Join(err, ctx.Err()), seen)
+			return fmt.Errorf("condition not met: %s: %w\nthe page shows:\n%s", script,
+				errors.Join(err, ctx.Err()), seen)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -180,7 +185,8 @@ func (p *Page) Wait(script string) error {
 
 // WaitText waits until the element shows the text.
 func (p *Page) WaitText(selector, text string) error {
-	return p.Wait(fmt.Sprintf(`[...document.querySelectorAll(%s)].some((n) => n.textContent.includes(%s))`, strconv.Quote(selector), strconv.Quote(text)))
+	return p.Wait(fmt.Sprintf(`[...document.querySelectorAll(%s)].some((n) => n.textContent.includes(%s))`,
+		strconv.Quote(selector), strconv.Quote(text)))
 }
 
 // Click clicks the first element that is visible, as a person does.

@@ -49,7 +49,8 @@ type Program struct {
 // Build compiles the program into dir and returns its path.
 func Build(ctx context.Context, dir string) (string, error) {
 	binary := filepath.Join(dir, "sluice")
-	out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/7509e464/sluice/cmd/sluice").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "build", "-o", binary,
+		"github.com/7509e464/sluice/cmd/sluice").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build sluice: %w\n%s", err, out)
 	}
@@ -138,8 +139,8 @@ func (p *Program) Run(ctx context.Context) error {
 		select {
 		case err := <-exited:
 			exited <- err
-			told, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("sluice ended: %w\n%s", err, told)
+			logged, _ := os.ReadFile(log.Name())
+			return fmt.Errorf("sluice ended: %w\n%s", err, logged)
 		case <-ctx.Done():
 			return fmt.Errorf("sluice is not ready: %w", ctx.Err())
 		case <-time.After(pause):
@@ -230,15 +231,16 @@ func (p *Program) sendAs(ctx context.Context, tenant, method, url string, body, 
 		return err
 	}
 	defer answer.Body.Close()
-	said, err := io.ReadAll(answer.Body)
+	received, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return err
 	}
 	if answer.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %d %s", method, r.URL.Path, answer.StatusCode, strings.TrimSpace(string(said)))
+		text := strings.TrimSpace(string(received))
+		return fmt.Errorf("%s %s: %d %s", method, r.URL.Path, answer.StatusCode, text)
 	}
 	if out == nil {
 		return nil
 	}
-	return json.Unmarshal(said, out)
+	return json.Unmarshal(received, out)
 }

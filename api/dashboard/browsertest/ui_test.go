@@ -125,7 +125,9 @@ func TestSignIn(t *testing.T) {
 	must(t, p.Fill("#token", Token))
 	must(t, p.Press(kb.Enter))
 	must(t, p.Wait(`document.querySelector("#pulse")?.dataset.phase === "live"`))
-	if kept := eval[string](t, p, `document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)`); strings.Contains(kept, Token) || strings.Contains(kept, "sluice_session") {
+	kept := eval[string](t, p,
+		`document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)`)
+	if strings.Contains(kept, Token) || strings.Contains(kept, "sluice_session") {
 		t.Errorf("scripts can read %s", kept)
 	}
 	for _, said := range p.Complaints() {
@@ -156,19 +158,24 @@ func TestOverview(t *testing.T) {
 	must(t, p.WaitText("tbody th a", "overview"))
 	must(t, p.WaitText("tbody th a", hostile))
 	must(t, p.Wait(`document.querySelectorAll("main canvas").length >= 6 && `+painted+` > 200`))
-	if n := eval[int](t, p, `document.querySelectorAll("main img").length`); n != 0 || eval[string](t, p, "document.title") != "Sluice" {
+	n := eval[int](t, p, `document.querySelectorAll("main img").length`)
+	if n != 0 || eval[string](t, p, "document.title") != "Sluice" {
 		t.Errorf("the name of a tenant became %d elements", n)
 	}
 	must(t, p.Fill("#tenant-search", "overv"))
-	must(t, p.Wait(`document.querySelectorAll(".table tbody tr").length === 1 && document.querySelector("tbody th a").textContent === "overview"`))
+	must(t,
+		p.Wait(`document.querySelectorAll(".table tbody tr").length === 1 && document.querySelector("tbody th a").textContent === "overview"`))
 	must(t, p.Fill("#tenant-search", "nobody is called that"))
 	must(t, p.WaitText("tbody", "No tenant name contains this text"))
-	if paint := eval[float64](t, p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`); paint < 0 {
+	if paint := eval[float64](t, p,
+		`performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`); paint < 0 {
 		t.Error("nothing was painted")
 	} else {
 		t.Logf("first contentful paint after %.0f ms", paint)
 	}
-	if from := eval[[]string](t, p, `performance.getEntriesByType("resource").map((e) => e.name).filter((n) => !n.startsWith(location.origin + "/"))`); len(from) > 0 {
+	from := eval[[]string](t, p,
+		`performance.getEntriesByType("resource").map((e) => e.name).filter((n) => !n.startsWith(location.origin + "/"))`)
+	if len(from) > 0 {
 		t.Errorf("asked elsewhere: %v", from)
 	}
 }
@@ -197,7 +204,8 @@ func TestRateChangeReachesTheFlow(t *testing.T) {
 		must(t, p.Press(kb.ArrowLeft))
 	}
 	must(t, p.Wait(`document.querySelector("#rate").value === "10"`))
-	if said := eval[string](t, p, `document.querySelector("#rate-slider").getAttribute("aria-valuetext")`); said != "10 per second" {
+	if said := eval[string](t, p,
+		`document.querySelector("#rate-slider").getAttribute("aria-valuetext")`); said != "10 per second" {
 		t.Errorf("the slider says %q", said)
 	}
 	must(t, p.WaitText(".forecast", "Wait, 99 %"))
@@ -214,7 +222,8 @@ func TestRateChangeReachesTheFlow(t *testing.T) {
 	queuetest.Compare(t, "the reason", now.Reason, "browser test")
 	queuetest.Compare(t, "the source of the rate", now.Sources["rate"], "api")
 	// What leaves, by the page's own figure: a measurement over some seconds.
-	must(t, p.Wait(`Math.abs(parseFloat([...document.querySelectorAll(".lane-head .value")][1].textContent) - 40) < 4`))
+	must(t,
+		p.Wait(`Math.abs(parseFloat([...document.querySelectorAll(".lane-head .value")][1].textContent) - 40) < 4`))
 	must(t, p.WaitText("section[aria-labelledby=history-title]", "browser test"))
 
 	// Somebody else changes it while a draft is open: nothing is overwritten unseen.
@@ -244,7 +253,8 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	must(t, p.WaitText(".headline .pill", "at the rate"))
 	press := func(button, title string) {
 		t.Helper()
-		must(t, p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith(%s) && !b.hidden && !b.disabled); b?.click(); return b; })()`, Quote(button))))
+		must(t,
+			p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith(%s) && !b.hidden && !b.disabled); b?.click(); return b; })()`, Quote(button))))
 		must(t, p.WaitText("dialog h2", title))
 	}
 	confirm := func() {
@@ -275,7 +285,8 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	confirm()
 	must(t, p.WaitText(".headline .pill", "draining"))
 	press("Purge", "Purge switch?")
-	if !eval[bool](t, p, `document.querySelector("dialog .primary").disabled && !document.querySelector("dialog input:checked")`) {
+	if !eval[bool](t, p,
+		`document.querySelector("dialog .primary").disabled && !document.querySelector("dialog input:checked")`) {
 		t.Error("something to purge is chosen beforehand")
 	}
 	must(t, p.Click(`dialog input[value=""]`))
@@ -298,7 +309,8 @@ func TestDeadLetters(t *testing.T) {
 	must(t, program.Submit(t.Context(), name, 3))
 	p := open(t, 1280, 900, "light", "#/tenant/"+name)
 	must(t, p.Click(`button[data-state="dead"]`))
-	must(t, p.Wait(`[...document.querySelectorAll("section[aria-labelledby=jobs-title] tbody .pill")].filter((n) => n.textContent === "dead").length === 3`))
+	must(t,
+		p.Wait(`[...document.querySelectorAll("section[aria-labelledby=jobs-title] tbody .pill")].filter((n) => n.textContent === "dead").length === 3`))
 	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "400"))
 	program.Fail(false)
 	checkDead(t, p, name, 3, 3)
@@ -317,7 +329,8 @@ func TestDeadLetters(t *testing.T) {
 	must(t, p.Click(`.crumb a`))
 	must(t, p.Click(`button[data-state="dead"]`))
 	must(t, p.Wait(`document.querySelectorAll("section[aria-labelledby=jobs-title] tbody button").length === 2`))
-	must(t, p.Wait(`(() => { const b = [...document.querySelectorAll("section[aria-labelledby=jobs-title] header button")].find((b) => b.textContent.startsWith("Replay all") && !b.hidden); b?.click(); return b; })()`))
+	must(t,
+		p.Wait(`(() => { const b = [...document.querySelectorAll("section[aria-labelledby=jobs-title] header button")].find((b) => b.textContent.startsWith("Replay all") && !b.hidden); b?.click(); return b; })()`))
 	must(t, p.WaitText("dialog h2", "Replay all dead letters of letters?"))
 	must(t, p.WaitText("dialog li", "2 dead letters will go back"))
 	must(t, p.Click("dialog .primary"))
@@ -355,7 +368,8 @@ func checkDead(t *testing.T, p *Page, name string, now, everyone int) {
 // asksOfJobs opens a dialog of the list of jobs, checks its text, and cancels.
 func asksOfJobs(t *testing.T, p *Page, button, want string) {
 	t.Helper()
-	must(t, p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("section[aria-labelledby=jobs-title] header button")].find((b) => b.textContent.startsWith(%s) && !b.hidden); b?.click(); return b; })()`, Quote(button))))
+	must(t,
+		p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("section[aria-labelledby=jobs-title] header button")].find((b) => b.textContent.startsWith(%s) && !b.hidden); b?.click(); return b; })()`, Quote(button))))
 	must(t, p.WaitText("dialog", want))
 	must(t, p.Press(kb.Escape))
 	must(t, p.Wait(`!document.querySelector("dialog")`))
@@ -380,14 +394,16 @@ func TestHolds(t *testing.T) {
 	must(t, q.Wait(`document.querySelector(".table tbody .pill").title.includes("503")`))
 	keep(t, q, "held-narrow")
 	program.Busy(0)
-	must(t, p.Wait(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith("End the hold") && !b.hidden && !b.disabled); b?.click(); return b; })()`))
+	must(t,
+		p.Wait(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith("End the hold") && !b.hidden && !b.disabled); b?.click(); return b; })()`))
 	must(t, p.WaitText("dialog li", "the upstream answered 503"))
 	must(t, p.Fill("#ask-reason", "they are back"))
 	keep(t, p, "unhold")
 	must(t, p.Click("dialog .primary"))
 	must(t, p.Wait(`!document.querySelector("dialog")`))
 	must(t, p.Wait(`[...document.querySelectorAll(".lane-head .value")][2].textContent === "0"`))
-	must(t, p.Wait(`[...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith("End the hold")).hidden`))
+	must(t,
+		p.Wait(`[...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith("End the hold")).hidden`))
 	must(t, p.WaitText("section[aria-labelledby=history-title] tbody", "holds ended"))
 	must(t, p.WaitText("section[aria-labelledby=history-title] tbody", "they are back"))
 }
@@ -397,15 +413,19 @@ func TestRoutes(t *testing.T) {
 	must(t, program.Submit(t.Context(), "routed", 40))
 	for _, width := range []int64{390, 1280} {
 		p := open(t, width, 860, "light", "#/")
-		must(t, p.Wait(`[...document.querySelectorAll(".routes tbody tr")].some((row) => row.cells[0].textContent === "default" && row.cells[1].textContent === "closed")`))
-		must(t, p.Wait(`[...document.querySelectorAll(".routes tbody tr")].some((row) => row.cells[0].textContent === "default" && parseInt(row.cells[3].textContent) > 0)`))
+		must(t,
+			p.Wait(`[...document.querySelectorAll(".routes tbody tr")].some((row) => row.cells[0].textContent === "default" && row.cells[1].textContent === "closed")`))
+		must(t,
+			p.Wait(`[...document.querySelectorAll(".routes tbody tr")].some((row) => row.cells[0].textContent === "default" && parseInt(row.cells[3].textContent) > 0)`))
 		const said = `(async (items) => {
   const { Routes } = await import("/assets/routes.js"), card = new Routes();
   card.show(items);
   document.querySelector(".routes").replaceWith(card.node);
   return card.node.innerText.replaceAll(/\s+/g, " ");
 })`
-		got := eval[string](t, p, said+`([{ route: "stock", breaker: "open", in_flight: 1, ended: 40, failed: 39 }, { route: "mail", breaker: "closed", in_flight: 0, ended: 0, failed: 0 }])`)
+		got := eval[string](t, p,
+			said+`([{ route: "stock", breaker: "open", in_flight: 1, ended: 40, failed: 39 },`+
+				` { route: "mail", breaker: "closed", in_flight: 0, ended: 0, failed: 0 }])`)
 		for _, want := range []string{"1 breaker not closed", "stock open 1", "39 (98 %)", "mail closed 0"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%d px wide: %q is not in %q", width, want, got)
@@ -440,9 +460,11 @@ func inView(selector string) string {
 // find has the table show one tenant alone.
 func find(t *testing.T, p *Page, name string) {
 	t.Helper()
-	must(t, p.Wait(`document.querySelector(".routes tbody tr") && document.querySelector(".table tbody a")`)) // nothing moves from here on
+	// Nothing moves from here on.
+	must(t, p.Wait(`document.querySelector(".routes tbody tr") && document.querySelector(".table tbody a")`))
 	must(t, p.Fill("#tenant-search", name))
-	must(t, p.Wait(`[...document.querySelectorAll(".table tbody tr")].map((row) => row.querySelector("a")?.textContent).join() === `+Quote(name)))
+	must(t,
+		p.Wait(`[...document.querySelectorAll(".table tbody tr")].map((row) => row.querySelector("a")?.textContent).join() === `+Quote(name)))
 }
 
 // A click leads to the top of a view, where the header shows the state of the connection.
@@ -480,7 +502,8 @@ func TestReconnects(t *testing.T) {
 	must(t, p.WaitText("#banner", "Connected again after"))
 	must(t, p.Wait(`document.querySelector("#pulse").dataset.phase === "live"`))
 	before := tenantOf(t, "restart").Departed
-	must(t, p.Wait(fmt.Sprintf(`Number(document.querySelectorAll(".figures dd")[5].textContent.replace(",", "")) > %d`, before)))
+	must(t,
+		p.Wait(fmt.Sprintf(`Number(document.querySelectorAll(".figures dd")[5].textContent.replace(",", "")) > %d`, before)))
 	p.Complaints() // of the time without a server
 }
 
@@ -489,7 +512,9 @@ func TestReconnects(t *testing.T) {
 func TestFurtherRates(t *testing.T) {
 	const name = "partner"
 	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{
-		"rate": wire.Rate{Limit: 10, PeriodMS: 1000}, "rates": []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}}, "reason": "their contract",
+		"rate":   wire.Rate{Limit: 10, PeriodMS: 1000},
+		"rates":  []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}},
+		"reason": "their contract",
 	}, nil)
 	must(t, program.Submit(t.Context(), name, 300))
 	p := open(t, 1280, 900, "light", "#/")
@@ -499,8 +524,11 @@ func TestFurtherRates(t *testing.T) {
 	must(t, p.WaitText(".lane-head .aside", "rate 10/s and 1,000/d burst 1,000"))
 	must(t, p.WaitText(".knob small", "and 1,000/d burst 1,000, set here"))
 	must(t, p.WaitText(".figures dt", "Effective, strictest"))
-	must(t, p.Wait(`[...document.querySelectorAll(".charted")].find((n) => n.textContent.startsWith("Effective")).textContent.split("0.0116/s").length === 3`)) // both of them
-	must(t, p.Wait(`Math.abs(parseFloat([...document.querySelectorAll(".lane-head .value")][1].textContent) - 10) < 1`))
+	// Both of them.
+	must(t,
+		p.Wait(`[...document.querySelectorAll(".charted")].find((n) => n.textContent.startsWith("Effective")).textContent.split("0.0116/s").length === 3`))
+	must(t,
+		p.Wait(`Math.abs(parseFloat([...document.querySelectorAll(".lane-head .value")][1].textContent) - 10) < 1`))
 	keep(t, p, "further-rates")
 	asks(t, p, "Drain", "will leave at 10/s and 1,000/d burst 1,000.")
 }
@@ -508,7 +536,8 @@ func TestFurtherRates(t *testing.T) {
 // asks opens a dialog of the tenant, checks its text, and cancels.
 func asks(t *testing.T, p *Page, button, want string) {
 	t.Helper()
-	must(t, p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith(%s) && !b.disabled); b?.click(); return b; })()`, Quote(button))))
+	must(t,
+		p.Wait(fmt.Sprintf(`(() => { const b = [...document.querySelectorAll(".headline button")].find((b) => b.textContent.startsWith(%s) && !b.disabled); b?.click(); return b; })()`, Quote(button))))
 	if said := eval[string](t, p, `document.querySelector("dialog").innerText`); !strings.Contains(said, want) {
 		t.Errorf("%q is not in %s", want, said)
 	}
@@ -519,9 +548,12 @@ func asks(t *testing.T, p *Page, button, want string) {
 // Dialogs predict with the rates of the routes in which jobs wait.
 func TestDialogsKnowTheRoutes(t *testing.T) {
 	const name = "routes"
-	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"routes": map[string]any{"login": map[string]any{"rate": wire.Rate{Limit: 5, PeriodMS: 60_000}}}}, nil)
+	call(t, "PATCH", "/v1/tenants/"+name,
+		map[string]any{"routes": map[string]any{"login": map[string]any{"rate": wire.Rate{Limit: 5,
+			PeriodMS: 60_000}}}}, nil)
 	submit := func(route string) {
-		call(t, "POST", "/v1/tenants/"+name+"/jobs", map[string]any{"type": "test", "payload": 1, "route": route}, nil)
+		call(t, "POST", "/v1/tenants/"+name+"/jobs", map[string]any{"type": "test", "payload": 1,
+			"route": route}, nil)
 	}
 	for range 4 {
 		submit("login")
@@ -531,22 +563,27 @@ func TestDialogsKnowTheRoutes(t *testing.T) {
 	asks(t, p, "Drain", "will leave at 5/m.")
 	call(t, "POST", "/v1/tenants/"+name+"/pause", nil, nil)
 	submit("default")
-	must(t, p.Wait(`[...document.querySelectorAll("section[aria-labelledby=routes-title] tbody tr")].filter((row) => !row.cells[2].textContent.startsWith("0")).length === 2`))
+	must(t,
+		p.Wait(`[...document.querySelectorAll("section[aria-labelledby=routes-title] tbody tr")].filter((row) => !row.cells[2].textContent.startsWith("0")).length === 2`))
 	asks(t, p, "Resume", "will leave at the rates of their routes, without a burst.")
 }
 
 // A narrow screen shows reason and actor of a change, too.
 func TestHistoryOnAPhone(t *testing.T) {
 	const name = "history"
-	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": wire.Rate{Limit: 3, PeriodMS: 1000}, "reason": "their warehouse is slow"}, nil)
+	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{
+		"rate": wire.Rate{Limit: 3, PeriodMS: 1000}, "reason": "their warehouse is slow",
+	}, nil)
 	for _, width := range []int64{360, 700, 1280} {
 		p := open(t, width, 780, "light", "#/tenant/"+name)
 		must(t, p.WaitText("section[aria-labelledby=history-title] tbody", "their warehouse is slow"))
-		said := eval[string](t, p, `document.querySelector("section[aria-labelledby=history-title] tbody").innerText`)
+		said := eval[string](t, p,
+			`document.querySelector("section[aria-labelledby=history-title] tbody").innerText`)
 		if strings.Count(said, "their warehouse is slow") != 1 || strings.Count(said, "api from") != 1 {
 			t.Errorf("%d px wide: %s", width, said)
 		}
-		eval[bool](t, p, `(document.querySelector("section[aria-labelledby=history-title]").scrollIntoView(), true)`)
+		eval[bool](t, p,
+			`(document.querySelector("section[aria-labelledby=history-title]").scrollIntoView(), true)`)
 		keep(t, p, fmt.Sprint("history-", width))
 	}
 }
@@ -574,7 +611,10 @@ func TestAxes(t *testing.T) {
 	for _, c := range []struct {
 		height int
 		most   float64 // ms
-	}{{170, 0.3}, {170, 59_000}, {170, 230_000}, {170, 90_000_000}, {84, 0.4}, {84, 0.5}, {84, 1.7}, {84, 7}, {84, 19}} {
+	}{
+		{170, 0.3}, {170, 59_000}, {170, 230_000}, {170, 90_000_000}, {84, 0.4}, {84, 0.5}, {84, 1.7},
+		{84, 7}, {84, 19},
+	} {
 		got := eval[seen](t, p, fmt.Sprintf(`%s(%d, %g)`, plot, c.height, c.most))
 		if got.Cut || len(got.Said) < 2 {
 			t.Errorf("%d px high, up to %v ms: %+v", c.height, c.most, got)
@@ -621,7 +661,9 @@ func TestPictures(t *testing.T) {
 	keep(t, p, "overview")
 	keep(t, q, "tenant-narrow")
 	for _, page := range []*Page{p, q} {
-		if wide := eval[int](t, page, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
+		wide := eval[int](t, page,
+			`document.documentElement.scrollWidth - document.documentElement.clientWidth`)
+		if wide > 0 {
 			t.Errorf("the page is %d px wider than its window", wide)
 		}
 	}
@@ -660,7 +702,8 @@ func TestHistoryOfALatePage(t *testing.T) {
 	q := open(t, 1280, 900, "light", "#/tenant/"+name)
 	check := func(when string) {
 		t.Helper()
-		must(t, q.Wait(`uPlot.sync("time").plots.some((u) => u.root.isConnected && u.root.closest(".picture") && u.edges?.[0].length > 20)`))
+		must(t,
+			q.Wait(`uPlot.sync("time").plots.some((u) => u.root.isConnected && u.root.closest(".picture") && u.edges?.[0].length > 20)`))
 		got := eval[drawing](t, q, drawn)
 		if got.Sum < 196 || got.Sum > 204 {
 			t.Errorf("%s it shows %d arrivals, want 196 to 204", when, got.Sum)
@@ -700,9 +743,12 @@ func TestWhyAJobIsDead(t *testing.T) {
 	for job, want := range map[string]string{
 		`{ attempts: 1, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not retried",
 		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 422 } }`: "Dead: the upstream answered 422, which is not retried",
-		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 503 } }`: "Dead: out of attempts, after 5 attempts",
-		`{ attempts: 1, max_attempts: 1, last_error: { message: "away" } }`:            "Dead: out of attempts, after 1 attempt",
-		`{ attempts: 2, max_attempts: 5, last_error: { message: "skip retry" } }`:      "Dead: failed with an error that is not retried",
+		`{ attempts: 5, max_attempts: 5, last_error: { message: "no", status: 503 } }`: "Dead: out of " +
+			"attempts, after 5 attempts",
+		`{ attempts: 1, max_attempts: 1, last_error: { message: "away" } }`: "Dead: out of " +
+			"attempts, after 1 attempt",
+		`{ attempts: 2, max_attempts: 5, last_error: { message: "skip retry" } }`: "Dead: failed with " +
+			"an error that is not retried",
 	} {
 		if got := eval[string](t, p, said+"("+job+")"); got != want {
 			t.Errorf("%s: %s, want %s", job, got, want)
@@ -722,7 +768,9 @@ func TestHealth(t *testing.T) {
   return pill;
 })`
 	for store, want := range map[string]string{
-		`{ ok: true, engine: "redis" }`: "healthy good", `{ ok: true, engine: "embedded" }`: "in memory only warn", `{ ok: false, engine: "redis" }`: "unavailable bad",
+		`{ ok: true, engine: "redis" }`:    "healthy good",
+		`{ ok: true, engine: "embedded" }`: "in memory only warn",
+		`{ ok: false, engine: "redis" }`:   "unavailable bad",
 	} {
 		if got := eval[string](t, p, said+"("+store+")"); got != want {
 			t.Errorf("%s: %s, want %s", store, got, want)

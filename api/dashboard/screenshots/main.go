@@ -70,7 +70,10 @@ func run(ctx context.Context, out string, warm time.Duration) (err error) {
 	for i, t := range []struct {
 		tenant string
 		mean   float64
-	}{{"acme", 21}, {"shop", 7.5}, {"partner", 0.48}, {"slow", 0.4}, {"depot", 4}, {"kiosk", 3}, {"mail", 4.6}, {"reports", 2}} {
+	}{
+		{"acme", 21}, {"shop", 7.5}, {"partner", 0.48}, {"slow", 0.4}, {"depot", 4}, {"kiosk", 3},
+		{"mail", 4.6}, {"reports", 2},
+	} {
 		traffic.Go(func() { p.Traffic(ctx, t.tenant, t.mean, uint64(i+1)) })
 	}
 	return pictures(ctx, p, b, out, warm)
@@ -101,7 +104,9 @@ func kill(ctx context.Context, p *browsertest.Program, tenant string, n int) err
 
 // pictures takes one after the other: browser pages compete with the program and its Redis for the
 // processor.
-func pictures(ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration) error {
+func pictures(
+	ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration,
+) error {
 	for _, one := range []picture{
 		{"dashboard-overview.png", "#/", "light", 1280, 1060, nil, false},
 		{"dashboard-tenant.png", "#/tenant/acme", "light", 1280, 870, draft, false},
@@ -125,7 +130,9 @@ type picture struct {
 }
 
 // take opens the page, and takes the picture once its charts have filled.
-func (one picture) take(ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration) error {
+func (one picture) take(
+	ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration,
+) error {
 	page, err := b.NewPage(one.width, one.height, 1.5, one.scheme)
 	if err != nil {
 		return err
@@ -155,7 +162,12 @@ func (one picture) take(ctx context.Context, p *browsertest.Program, b *browsert
 
 // draft moves the slider of the rate, and waits for the forecast.
 func draft(page *browsertest.Page) error {
-	const set = `(() => { const f = document.querySelector("#rate"); f.value = 30; f.dispatchEvent(new Event("input")); return true; })()`
+	const set = `(() => {
+		const f = document.querySelector("#rate");
+		f.value = 30;
+		f.dispatchEvent(new Event("input"));
+		return true;
+	})()`
 	if _, err := browsertest.Eval[bool](page, set); err != nil {
 		return err
 	}
@@ -163,7 +175,13 @@ func draft(page *browsertest.Page) error {
 }
 
 func deadLetters(page *browsertest.Page) error {
-	const show = `(() => { const tab = document.querySelector("button[data-state=dead]"); tab.click(); tab.closest("section").scrollIntoView(); scrollBy(0, -16); return true; })()`
+	const show = `(() => {
+		const tab = document.querySelector("button[data-state=dead]");
+		tab.click();
+		tab.closest("section").scrollIntoView();
+		scrollBy(0, -16);
+		return true;
+	})()`
 	if _, err := browsertest.Eval[bool](page, show); err != nil {
 		return err
 	}

@@ -102,14 +102,14 @@ export class JobView {
     const wait = job.started_at ? span(job.created_at, job.started_at) : none;
     const facts = [["Tenant", job.tenant], ["Type", job.type], ["Route", job.route], ["Attempts", `${job.attempts} of ${job.max_attempts}`], ["Admitted", moment(job.created_at)], ["From admission to last departure", wait],
       job.finished_at && ["Ended", moment(job.finished_at)], job.last_error && ["Last error", failure(job.last_error)]].filter(Boolean);
-    const said = JSON.stringify(facts);
-    if (said !== this.said) {
-      this.said = said;
+    const shownFacts = JSON.stringify(facts);
+    if (shownFacts !== this.shownFacts) {
+      this.shownFacts = shownFacts;
       this.facts.replaceChildren(...facts.map(([k, v]) => el("div", null, el("dt", null, k), el("dd", null, v))));
     }
-    const way = steps(job), told = JSON.stringify(way);
-    if (told !== this.told) {
-      this.told = told;
+    const way = steps(job), shown = JSON.stringify(way);
+    if (shown !== this.shownSteps) {
+      this.shownSteps = shown;
       this.steps.replaceChildren(...way.map((s, i) => el("li", { "data-tone": s.tone || null }, el("div", { class: "what" }, s.what), s.detail && el("div", null, s.detail),
         s.at ? el("time", { datetime: s.at }, `${s.next ? "about " : ""}${moment(s.at)}`) : el("span", { class: "gap" }, "time unknown"), i > 0 && !s.next && s.at && el("span", { class: "gap" }, `, ${span(way[i - 1].at, s.at)} later`))));
     }

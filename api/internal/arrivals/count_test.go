@@ -49,7 +49,10 @@ func TestCounts(t *testing.T) {
 // However a run lies, each of its arrivals inside is counted once, near where it was.
 func TestShare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := run{at: shaper.Instant(rapid.Int64Range(0, 3000).Draw(t, "at")), span: rapid.Uint32Range(0, 5000).Draw(t, "span"), n: rapid.Uint32Range(1, 10_000).Draw(t, "n")}
+		r := run{
+			at:   shaper.Instant(rapid.Int64Range(0, 3000).Draw(t, "at")),
+			span: rapid.Uint32Range(0, 5000).Draw(t, "span"), n: rapid.Uint32Range(1, 10_000).Draw(t, "n"),
+		}
 		r.no = rapid.Uint32Range(0, r.n).Draw(t, "no")
 		counts, edges := make([]Count, 10), []shaper.Instant{1000}
 		for len(edges) <= len(counts) {
@@ -68,7 +71,8 @@ func TestShare(t *testing.T) {
 			sum += c.Admitted + c.Refused
 			refused += c.Refused
 		}
-		if inside := r.at >= 1000 && r.at+shaper.Instant(r.span) < end; inside && (sum != int64(r.n) || refused != int64(r.no)) {
+		inside := r.at >= 1000 && r.at+shaper.Instant(r.span) < end
+		if inside && (sum != int64(r.n) || refused != int64(r.no)) {
 			t.Fatalf("%+v: %d, %d refused", r, sum, refused)
 		}
 	})

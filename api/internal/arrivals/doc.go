@@ -2,7 +2,7 @@
 //
 // # Words
 //
-//	arrival    a submission that the queue has decided on: the store's instant, its cost, its route, and whether it was admitted
+//	arrival    a submission that the queue has decided on: instant, cost, route, admitted or not
 //	history    the arrivals of one flow, a tenant's for one route, in the last hour
 //	run        arrivals of a history that came close together: exact at both ends, spread evenly between them
 //	width      the greatest length of a run: 1 ms at first, more when a history is full of runs

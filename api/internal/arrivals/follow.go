@@ -45,7 +45,7 @@ func (l *Log) Follow(name, route string) (*Follower, error) {
 	return f, nil
 }
 
-// Stop ends the following.
+// Stop ends the follower. It must be called once.
 func (f *Follower) Stop() {
 	s := f.log.stripe(f.tenant)
 	s.mu.Lock()
@@ -56,7 +56,7 @@ func (f *Follower) Stop() {
 	f.log.followed.Add(-1)
 }
 
-// News has an element when Take has arrivals to return.
+// News receives a signal when Take has arrivals to return.
 func (f *Follower) News() <-chan struct{} { return f.news }
 
 // Take returns the arrivals since the last call, nearly in order, and the number of those lost

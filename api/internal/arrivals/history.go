@@ -76,7 +76,9 @@ func (h *history) begin(at shaper.Instant, cost int64, refused uint32) {
 
 // since returns the runs that end at the instant or later.
 func (h *history) since(from shaper.Instant) []run {
-	return h.runs[sort.Search(len(h.runs), func(i int) bool { return h.runs[i].at+shaper.Instant(h.runs[i].span) >= from }):]
+	return h.runs[sort.Search(len(h.runs), func(i int) bool {
+		return h.runs[i].at+shaper.Instant(h.runs[i].span) >= from
+	}):]
 }
 
 // drop removes the runs before the instant.
@@ -84,7 +86,7 @@ func (h *history) drop(before shaper.Instant) {
 	h.runs = h.runs[:copy(h.runs, h.since(before))]
 }
 
-// resize gives the history the capacity of so many runs, at least the present number.
+// resize gives the history the capacity of runs runs, at least the present number.
 func (h *history) resize(runs int) {
 	h.runs = append(make([]run, 0, runs), h.runs...)
 }

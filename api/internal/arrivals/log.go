@@ -13,13 +13,13 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// Kept is how long arrivals are kept.
+// Kept is how long arrivals are kept in memory.
 const Kept = time.Hour
 
 // Arrival is a submission that the queue has decided on.
 type Arrival struct {
 	At       shaper.Instant // on the clock of the store
-	Cost     int64          // 1 to shaper.MaxCost
+	Cost     int64          // departure intervals, 1 to shaper.MaxCost
 	Route    string
 	Admitted bool // false: refused
 }
@@ -220,7 +220,7 @@ func (s *stripe) dropIfEmpty(name string, t *tenant) {
 	}
 }
 
-// Since is the instant from which this process has arrivals, at now: an hour before, or its start.
+// Since returns the instant from which this process has arrivals: an hour before now, or its start.
 func (l *Log) Since(now time.Time) time.Time {
 	if hour := now.Add(-Kept); hour.After(l.begun) {
 		return hour
@@ -231,7 +231,9 @@ func (l *Log) Since(now time.Time) time.Time {
 // Traces returns the tenant's arrivals by route, admitted or not, at most an hour old at now. If
 // they are more than most in total, it returns the last ones, and from is the instant of the first
 // of them. Else from is 0.
-func (l *Log) Traces(name string, now shaper.Instant, most int) (traces map[string]simulate.Trace, from shaper.Instant) {
+func (l *Log) Traces(
+	name string, now shaper.Instant, most int,
+) (traces map[string]simulate.Trace, from shaper.Instant) {
 	flows := l.runs(name, now.Add(-Kept))
 	n := 0
 	for _, runs := range flows {

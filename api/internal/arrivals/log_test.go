@@ -28,7 +28,9 @@ func came(at shaper.Instant) Arrival {
 func TestFewArrivalsAreExact(t *testing.T) {
 	l := New()
 	var want simulate.Trace
-	for i, after := range []time.Duration{0, 3 * time.Millisecond, 3*time.Millisecond + 417*time.Microsecond, time.Second, 59 * time.Minute} {
+	for i, after := range []time.Duration{
+		0, 3 * time.Millisecond, 3*time.Millisecond + 417*time.Microsecond, time.Second, 59 * time.Minute,
+	} {
 		a := came(noon.Add(after))
 		a.Cost, a.Admitted = int64(i+1), i%2 == 0
 		l.Note("acme", a)
@@ -39,10 +41,12 @@ func TestFewArrivalsAreExact(t *testing.T) {
 	l.Note("acme", Arrival{At: noon, Cost: 7, Route: "login"})
 	l.Note("other", came(noon))
 	got, from := l.Traces("acme", noon.Add(time.Hour), everything)
-	if diff := cmp.Diff(map[string]simulate.Trace{"default": want, "login": {{At: noon, Cost: 7}}}, got); diff != "" || from != 0 {
+	diff := cmp.Diff(map[string]simulate.Trace{"default": want, "login": {{At: noon, Cost: 7}}}, got)
+	if diff != "" || from != 0 {
 		t.Errorf("from %d (-want +got):\n%s", from, diff)
 	}
-	if got, _ := l.Traces("acme", noon.Add(time.Hour+2*time.Second), everything); len(got["default"]) != 1 || len(got["login"]) != 0 {
+	if got, _ := l.Traces("acme", noon.Add(time.Hour+2*time.Second), everything); len(got["default"]) != 1 ||
+		len(got["login"]) != 0 {
 		t.Errorf("later: %v", got)
 	}
 	if got, _ := l.Traces("nobody", noon, everything); len(got) != 0 {
@@ -54,7 +58,9 @@ func TestTooManyArrivalsKeepTheLast(t *testing.T) {
 	l := New()
 	for i := range 100 {
 		l.Note("acme", came(noon.Add(time.Duration(i)*time.Second)))
-		l.Note("acme", Arrival{At: noon.Add(time.Duration(i)*time.Second + time.Millisecond), Cost: 1, Route: "login"})
+		l.Note("acme", Arrival{
+			At: noon.Add(time.Duration(i)*time.Second + time.Millisecond), Cost: 1, Route: "login",
+		})
 	}
 	got, from := l.Traces("acme", noon.Add(100*time.Second), 50)
 	if from != noon.Add(75*time.Second) || len(got["default"]) != 25 || len(got["login"]) != 25 {
@@ -170,10 +176,13 @@ func TestAFloodOfNames(t *testing.T) {
 			}
 		}
 	}
-	if flows != known || flows != int(l.flows.Load()) || flows > stripes*flowsMost || int64(runs) != spareRuns-l.spare.Load() {
-		t.Errorf("%d histories, counted %d and %d; %d runs, %d spare", known, flows, l.flows.Load(), runs, l.spare.Load())
+	if flows != known || flows != int(l.flows.Load()) || flows > stripes*flowsMost ||
+		int64(runs) != spareRuns-l.spare.Load() {
+		t.Errorf("%d histories, counted %d and %d; %d runs, %d spare", known, flows, l.flows.Load(), runs,
+			l.spare.Load())
 	}
-	if got, _ := l.Traces("acme", noon.Add(names*10*time.Millisecond), everything); len(got["default"]) != names/100+1 {
+	got, _ := l.Traces("acme", noon.Add(names*10*time.Millisecond), everything)
+	if len(got["default"]) != names/100+1 {
 		t.Errorf("%d of acme, want %d", len(got["default"]), names/100+1)
 	}
 }
@@ -183,8 +192,8 @@ func TestAFloodOfNames(t *testing.T) {
 func TestMemoryIsShared(t *testing.T) {
 	l := New()
 	l.spare.Store(flowRuns - firstRuns)
-	// So many that a share is an eighth of what one may have, and none beside the two that are
-	// looked at: of a crowd only some are looked at.
+	// With this number of tenants a share is an eighth of the maximum. None of them is in the
+	// stripe of the two tenants under test: of a crowd only some are examined.
 	for i := 0; l.flows.Load() < 2*stripes; i++ {
 		if name := fmt.Sprint("other", i); l.stripe(name) != l.stripe("early") {
 			l.Note(name, came(noon))
@@ -245,7 +254,9 @@ func TestFollowers(t *testing.T) {
 		t.Error("news of nothing")
 	default:
 	}
-	notes := []Arrival{came(noon), {At: noon.Add(time.Microsecond), Cost: 3, Route: "login"}, came(noon.Add(time.Second))}
+	notes := []Arrival{
+		came(noon), {At: noon.Add(time.Microsecond), Cost: 3, Route: "login"}, came(noon.Add(time.Second)),
+	}
 	for _, a := range notes {
 		l.Note("acme", a)
 		l.Note("other", a)

@@ -20,7 +20,9 @@ func TestAnnouncedBodyCostsNothing(t *testing.T) {
 	r.ContentLength = 8 << 20
 	r.Header.Set("Content-Type", "application/json")
 	budget := testBudget()
-	content, _, err := budget.Read(httptest.NewRecorder(), r, Spec{Formats: []string{"application/json"}, Limit: 8 << 20}, unowned)
+	content, _, err := budget.Read(httptest.NewRecorder(), r, Spec{
+		Formats: []string{"application/json"}, Limit: 8 << 20,
+	}, unowned)
 	if err != nil || cap(content) > 2*FreeBody || budget.Count() != 0 {
 		t.Errorf("%d bytes in memory, %d of the budget, %v", cap(content), budget.Count(), err)
 	}
@@ -65,7 +67,10 @@ func TestSlowestBodyIsEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := testBudget()
 		body := func(tenant string, size int64) *incoming {
-			in := &incoming{budget: budget, owner: Owner{Tenant: tenant}, control: http.NewResponseController(httptest.NewRecorder())}
+			in := &incoming{
+				budget: budget, owner: Owner{Tenant: tenant},
+				control: http.NewResponseController(httptest.NewRecorder()),
+			}
 			for in.held < size {
 				if err := in.step(); err != nil {
 					t.Fatal(err)

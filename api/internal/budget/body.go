@@ -18,8 +18,10 @@ import (
 )
 
 const (
-	FreeBody  = 16 << 10  // bytes of a body outside the budget
-	MaxBodies = 128 << 20 // bytes of all bodies at once, without their free parts
+	// FreeBody is the number of bytes of each body that do not count in the budget.
+	FreeBody = 16 << 10
+	// MaxBodies is the budget: the bytes of all bodies at once, without their free parts.
+	MaxBodies = 128 << 20
 
 	// bodyStall bounds the time for the next deadline.BodyStep of a body, however fast the former
 	// ones came.
@@ -32,7 +34,7 @@ const (
 // maxIgnoredBody is the largest body that an operation without one reads and ignores, in bytes.
 const maxIgnoredBody = 64 << 10
 
-// errFull is the error of a body that exceeds the budget now.
+// errFull is the error of a body that exceeds the budget.
 type errFull struct{ full Bound }
 
 func (e errFull) Error() string { return "api: " + e.full.Text("bytes of large bodies") }
@@ -52,6 +54,8 @@ type Bodies struct {
 	evicted  prometheus.Counter
 }
 
+// NewBodies returns a budget of MaxBodies bytes in which one tenant and one address get these
+// shares. evicted counts the bodies that were evicted.
 func NewBodies(tenant, address Percent, evicted prometheus.Counter) *Bodies {
 	return &Bodies{Shares: NewShares(MaxBodies, tenant, address), Arriving: list.New(), evicted: evicted}
 }
@@ -201,7 +205,7 @@ func (b *incoming) done() {
 	b.budget.release(b)
 }
 
-// Spec is what an operation accepts as a body.
+// Spec is what an operation accepts as a body. The zero value accepts nothing.
 type Spec struct {
 	Formats  []string // media types
 	Optional bool     // an empty body is accepted
@@ -209,7 +213,8 @@ type Spec struct {
 }
 
 // Read reads the whole body of a request. The caller must call done, also after an error, once it
-// no longer needs the content. of returns the owner; it is only called for large bodies.
+// no longer needs the content. of returns the owner; it is only called for large bodies. The error
+// is a *problem.Problem or wraps *http.MaxBytesError; problem.Of maps both.
 func (budget *Bodies) Read(w http.ResponseWriter, r *http.Request, b Spec, of func() Owner) (
 	content []byte, done func(), err error,
 ) {
@@ -266,11 +271,13 @@ func bodyProblem(w http.ResponseWriter, err error) error {
 		return err
 	case errors.As(err, &over):
 		w.Header().Set("Connection", "close")
-		return problem.Overloaded.With(over.full.Text("bytes of large bodies") + "; send the same request again, or a smaller one").
+		return problem.Overloaded.With(over.full.Text("bytes of large bodies") +
+			"; send the same request again, or a smaller one").
 			Retry(ratelimit.RetryAfter(time.Second))
 	case errors.Is(err, errEvicted):
 		w.Header().Set("Connection", "close")
-		return problem.Overloaded.With("the body came too slowly while others needed its memory; send the same request again").
+		return problem.Overloaded.With("the body came too slowly while others needed its memory; " +
+			"send the same request again").
 			Retry(ratelimit.RetryAfter(time.Second))
 	}
 	p := problem.UnreadableBody.With("the body ended early or came too slowly")

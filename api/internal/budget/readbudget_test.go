@@ -17,14 +17,18 @@ func TestReadBudget(t *testing.T) {
 	}{
 		"2/s": {
 			{0, "a", 0}, {0, "a", 0}, {0, "a", 500 * time.Millisecond}, {0, "b", 0}, // each has its own
-			{499 * time.Millisecond, "a", time.Millisecond}, {500 * time.Millisecond, "a", 0}, // a refusal spends nothing
+			// A refusal spends nothing.
+			{499 * time.Millisecond, "a", time.Millisecond}, {500 * time.Millisecond, "a", 0},
 			{500 * time.Millisecond, "a", 500 * time.Millisecond},
-			{time.Hour, "a", 0}, {time.Hour, "a", 0}, {time.Hour, "a", 500 * time.Millisecond}, // no more than a second's worth gathers
+			// No more than a second's worth gathers.
+			{time.Hour, "a", 0}, {time.Hour, "a", 0}, {time.Hour, "a", 500 * time.Millisecond},
 		},
 		"5/m": { // less than one a second: one at once
 			{0, "a", 0}, {0, "a", 12 * time.Second}, {11 * time.Second, "a", time.Second}, {12 * time.Second, "a", 0},
-			{13 * time.Second, "b", 0}, {25 * time.Second, "a", 0}, // a generation is over, and forgets nothing that matters
-			{25 * time.Second, "b", 0}, {26 * time.Second, "a", 11 * time.Second}, {36 * time.Second, "b", time.Second},
+			// A generation is over, and forgets nothing that matters.
+			{13 * time.Second, "b", 0}, {25 * time.Second, "a", 0},
+			{25 * time.Second, "b", 0}, {26 * time.Second, "a", 11 * time.Second},
+			{36 * time.Second, "b", time.Second},
 		},
 	} {
 		r, err := shaper.ParseRate(rate)

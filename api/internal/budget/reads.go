@@ -18,18 +18,21 @@ const maxReaders = 10_000
 // does not slow Redis down for others. It is a token bucket per tenant, in memory: n processes
 // allow n times the rate.
 type Reads struct {
-	Shown shaper.Rate // as configured
+	Shown shaper.Rate // the rate as configured
+	Burst int         // reads that are possible at once after an idle period
 	limit rate.Limit
-	Burst int
 
 	mu      sync.Mutex
 	readers *simplelru.LRU[string, *rate.Limiter]
 }
 
-// NewReads allows each tenant the rate, with a burst of one second's worth, at least 1.
+// NewReads returns a bound that allows each tenant the rate. Its burst is the reads of one second,
+// at least 1.
 func NewReads(r shaper.Rate) *Reads {
 	readers, _ := simplelru.NewLRU[string, *rate.Limiter](maxReaders, nil) // fails only for sizes below 1
-	return &Reads{Shown: r, limit: rate.Limit(r.PerSecond()), Burst: max(1, int(r.PerSecond())), readers: readers}
+	return &Reads{
+		Shown: r, limit: rate.Limit(r.PerSecond()), Burst: max(1, int(r.PerSecond())), readers: readers,
+	}
 }
 
 // Take spends one read of the tenant. If none is left, it spends nothing and returns the time until

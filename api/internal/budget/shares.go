@@ -14,6 +14,7 @@ type Owner struct {
 // Bound is one of the limits of shares.
 type Bound int
 
+// The limits. Take returns Unbound if it exceeds none.
 const (
 	Unbound   Bound = iota
 	inAll           // the whole resource is in use
@@ -32,7 +33,7 @@ type Shares struct {
 	addresses map[string]int64
 }
 
-// Percent is the share of a resource that one client may use at once.
+// Percent is the share of a resource that one client may use at once, 1 to 100.
 type Percent int
 
 // The default shares of one client.
@@ -41,9 +42,11 @@ const (
 	DefaultAddressShare Percent = 50
 )
 
-// Of is the share of most, at least 1.
+// Of returns the share of most, rounded up and at least 1.
 func (p Percent) Of(most int64) int64 { return max(1, (most*int64(p)+99)/100) }
 
+// NewShares returns shares of a resource of most units, of which one tenant and one address may
+// hold the given percentages.
 func NewShares(most int64, tenant, address Percent) Shares {
 	return Shares{
 		most: most, perTenant: tenant.Of(most), perAddress: address.Of(most),
@@ -51,7 +54,8 @@ func NewShares(most int64, tenant, address Percent) Shares {
 	}
 }
 
-// Take reserves n, or returns the bound that n would exceed.
+// Take reserves n units for the owner and returns Unbound. If n exceeds a limit, it reserves
+// nothing and returns that limit.
 func (s *Shares) Take(o Owner, n int64) Bound {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,13 +66,14 @@ func (s *Shares) Take(o Owner, n int64) Bound {
 	return full
 }
 
+// Give returns n units that Take reserved for the same owner.
 func (s *Shares) Give(o Owner, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.add(o, -n)
 }
 
-// Count returns the use of all clients.
+// Count returns the number of units in use by all clients.
 func (s *Shares) Count() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +112,7 @@ func addTo(counts map[string]int64, name string, n int64) {
 	}
 }
 
-// Text names the limit that is reached; what is a plural.
+// Text names the limit for a message; what is the plural of the units.
 func (b Bound) Text(what string) string {
 	switch b {
 	case ofTenant:

@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// Tenants are the control plane.
+// Tenants returns the operations on the settings, the jobs in bulk, and the API keys of tenants.
 func Tenants() []Operation {
 	const tag, keyTag, path = "Tenants", "API keys", "/v1/tenants/{tenant}"
 	guards := append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...)
@@ -25,14 +25,20 @@ func Tenants() []Operation {
 	settings.narrower = &huma.Schema{Properties: map[string]*huma.Schema{
 		"rate": wholeRate["rate"], "routes": {AdditionalProperties: &huma.Schema{Properties: wholeRate}},
 	}}
-	patch := &Body{of: wire.Settings{}, Spec: budget.Spec{Formats: []string{JSONFormat, patchFormat}, Limit: MaxSmallBody}}
+	patch := &Body{
+		of:   wire.Settings{},
+		Spec: budget.Spec{Formats: []string{JSONFormat, patchFormat}, Limit: MaxSmallBody},
+	}
 	reason := jsonBody(wire.Reason{}, MaxSmallBody, true)
 	tenant := map[int]Answer{http.StatusOK: {"The tenant.", wire.Tenant{}, []string{"ETag"}}}
 	change := []*huma.Param{tenantPathParam, ifMatchParam}
 	making := append(slices.Clip(change), createParam)
 	trial := append(slices.Clip(making), dryRunParam)
-	filter, deadFilter := jsonBody(wire.Filter{}, maxFilterBody, true), jsonBody(wire.Filter{}, maxFilterBody, true)
-	deadFilter.narrower = &huma.Schema{Properties: map[string]*huma.Schema{"state": {Enum: []any{queue.ListDead}}}}
+	filter, deadFilter := jsonBody(wire.Filter{}, maxFilterBody, true),
+		jsonBody(wire.Filter{}, maxFilterBody, true)
+	deadFilter.narrower = &huma.Schema{
+		Properties: map[string]*huma.Schema{"state": {Enum: []any{queue.ListDead}}},
+	}
 	swept := map[int]Answer{http.StatusOK: {"How many jobs were changed.", wire.Swept{}, nil}}
 	return []Operation{{
 		ID: "list-tenants", Method: http.MethodGet, Path: "/v1/tenants", tag: tag, summary: "List tenants",
@@ -43,7 +49,8 @@ func Tenants() []Operation {
 		answers:  map[int]Answer{http.StatusOK: {"One page.", wire.TenantList{}, nil}},
 		Refusals: guards,
 	}, {
-		ID: "get-tenant", Method: http.MethodGet, Path: path, tag: tag, summary: "Read a tenant's policy and figures",
+		ID: "get-tenant", Method: http.MethodGet, Path: path, tag: tag,
+		summary:     "Read a tenant's policy and figures",
 		description: "A tenant that was never seen has the defaults.",
 		Params:      []*huma.Param{tenantPathParam}, answers: tenant, Refusals: guards,
 	}, {
@@ -51,14 +58,18 @@ func Tenants() []Operation {
 		description: "Settings that the body does not name come from the configuration file and the defaults.",
 		Params:      trial, Body: settings, answers: tenant, Refusals: makes,
 	}, {
-		ID: "patch-tenant", Method: http.MethodPatch, Path: path, tag: tag, summary: "Change some of a tenant's settings",
-		description: "A JSON merge patch (RFC 7396): null resets a setting. The change applies at once, also to waiting jobs.",
-		Params:      trial, Body: patch, answers: tenant, Refusals: makes,
+		ID: "patch-tenant", Method: http.MethodPatch, Path: path, tag: tag,
+		summary: "Change some of a tenant's settings",
+		description: "A JSON merge patch (RFC 7396): null resets a setting. The change applies at once, " +
+			"also to waiting jobs.",
+		Params: trial, Body: patch, answers: tenant, Refusals: makes,
 	}, {
-		ID: "delete-tenant", Method: http.MethodDelete, Path: path, tag: tag, summary: "Delete a tenant's overrides",
+		ID: "delete-tenant", Method: http.MethodDelete, Path: path, tag: tag,
+		summary:     "Delete a tenant's overrides",
 		description: "The jobs stay. The configuration file and the defaults apply again.",
-		Params:      change, answers: map[int]Answer{http.StatusNoContent: {"The overrides are deleted.", nil, nil}},
-		Refusals: changes,
+		Params:      change,
+		answers:     map[int]Answer{http.StatusNoContent: {"The overrides are deleted.", nil, nil}},
+		Refusals:    changes,
 	}, {
 		ID: "pause-tenant", Method: http.MethodPost, Path: path + "/pause", tag: tag, summary: "Pause a tenant",
 		description: "No job leaves the queue; new jobs are still admitted.",
@@ -68,27 +79,34 @@ func Tenants() []Operation {
 		description: "Ends a pause and a drain. Waiting jobs leave at the rate, without a burst.",
 		Params:      making, Body: reason, answers: tenant, Refusals: makes,
 	}, {
-		ID: "unhold-tenant", Method: http.MethodPost, Path: path + "/unhold", tag: tag, summary: "End the holds of a tenant",
-		description: "Ends the holds that upstreams requested. The flows continue at the reduced rate of the hold, which then grows by a twentieth of the full rate per second. A circuit breaker that is still open " +
-			"holds a flow again as soon as one of its jobs is due. The history records the change.",
+		ID: "unhold-tenant", Method: http.MethodPost, Path: path + "/unhold", tag: tag,
+		summary: "End the holds of a tenant",
+		description: "Ends the holds that upstreams requested. The flows continue at the reduced rate of " +
+			"the hold, which then grows by a twentieth of the full rate per second. A circuit breaker that " +
+			"is still open holds a flow again as soon as one of its jobs is due. The history records the " +
+			"change.",
 		Params: change, Body: reason, answers: tenant, Refusals: changes,
 	}, {
 		ID: "drain-tenant", Method: http.MethodPost, Path: path + "/drain", tag: tag, summary: "Drain a tenant",
 		description: "No job is admitted or replayed. Waiting jobs leave at the rate.",
 		Params:      making, Body: reason, answers: tenant, Refusals: makes,
 	}, {
-		ID: "purge-tenant", Method: http.MethodPost, Path: path + "/purge", tag: tag, summary: "Cancel waiting jobs and delete dead ones",
+		ID: "purge-tenant", Method: http.MethodPost, Path: path + "/purge", tag: tag,
+		summary:     "Cancel waiting jobs and delete dead ones",
 		description: "Jobs leased by a worker stay.",
 		Params:      []*huma.Param{tenantPathParam}, Body: filter, answers: swept, Refusals: known,
 	}, {
 		ID: "replay-tenant", Method: http.MethodPost, Path: path + "/replay", tag: tag, summary: "Replay dead jobs",
-		description: "The jobs go through their buckets again, with all their attempts. Replay stops at the first job that does not fit.",
-		Params:      []*huma.Param{tenantPathParam}, Body: deadFilter, answers: swept, Refusals: known,
+		description: "The jobs go through their buckets again, with all their attempts. Replay stops at " +
+			"the first job that does not fit.",
+		Params: []*huma.Param{tenantPathParam}, Body: deadFilter, answers: swept, Refusals: known,
 	}, {
-		ID: "tenant-history", Method: http.MethodGet, Path: path + "/history", tag: tag, summary: "List the last changes of a tenant's settings",
+		ID: "tenant-history", Method: http.MethodGet, Path: path + "/history", tag: tag,
+		summary:     "List the last changes of a tenant's settings",
 		description: "The last changes made through the API, at most 100.",
-		Params:      []*huma.Param{tenantPathParam}, answers: map[int]Answer{http.StatusOK: {"The changes, the newest first.", wire.History{}, nil}},
-		Refusals: guards,
+		Params:      []*huma.Param{tenantPathParam},
+		answers:     map[int]Answer{http.StatusOK: {"The changes, the newest first.", wire.History{}, nil}},
+		Refusals:    guards,
 	}, {
 		ID: "create-key", Method: http.MethodPost, Path: path + "/keys", tag: keyTag, summary: "Create an API key",
 		description: "The secret key is shown once. A tenant may have 100 keys that have not expired.",
@@ -96,24 +114,29 @@ func Tenants() []Operation {
 		answers:  map[int]Answer{http.StatusCreated: {"The key.", wire.NewKey{}, nil}},
 		Refusals: append([]problem.Kind{problem.TooManyKeys}, guards...),
 	}, {
-		ID: "list-keys", Method: http.MethodGet, Path: path + "/keys", tag: keyTag, summary: "List a tenant's API keys",
+		ID: "list-keys", Method: http.MethodGet, Path: path + "/keys", tag: keyTag,
+		summary:     "List a tenant's API keys",
 		description: "The list does not contain the secret keys.",
-		Params:      []*huma.Param{tenantPathParam}, answers: map[int]Answer{http.StatusOK: {"The keys, the oldest first.", wire.KeyList{}, nil}},
-		Refusals: guards,
+		Params:      []*huma.Param{tenantPathParam},
+		answers:     map[int]Answer{http.StatusOK: {"The keys, the oldest first.", wire.KeyList{}, nil}},
+		Refusals:    guards,
 	}, {
-		ID: "revoke-key", Method: http.MethodDelete, Path: path + "/keys/{key}", tag: keyTag, summary: "Revoke an API key",
+		ID: "revoke-key", Method: http.MethodDelete, Path: path + "/keys/{key}", tag: keyTag,
+		summary:     "Revoke an API key",
 		description: "Requests with the key are refused from one second later.",
-		Params:      []*huma.Param{tenantPathParam, keyPathParam}, answers: map[int]Answer{http.StatusNoContent: {"The key is revoked.", nil, nil}},
-		Refusals: append([]problem.Kind{problem.UnknownKey}, guards...),
+		Params:      []*huma.Param{tenantPathParam, keyPathParam},
+		answers:     map[int]Answer{http.StatusNoContent: {"The key is revoked.", nil, nil}},
+		Refusals:    append([]problem.Kind{problem.UnknownKey}, guards...),
 	}}
 }
 
 // tenantJobs is where the jobs of a tenant are on the admin listener.
 const tenantJobs = "/v1/tenants/{tenant}/jobs"
 
-// TenantJobs are the operations of the control plane on jobs. They do the same as those of the data
-// plane, for the tenant in the path. They need no credential of the tenant, do not count in its
-// reads (api.status_rate), and have no limiter guards.
+// TenantJobs returns the operations on single jobs of a tenant. They do the same as those of the
+// data plane, for the tenant in the path. They need no credential of the tenant, do not count in
+// its reads (api.status_rate), and have no limiter guards. adminSubmit adds the submission of jobs.
+// maxBody is the largest body of one, in bytes.
 func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	const tag = "Jobs of tenants"
 	guards := append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...)
@@ -124,28 +147,36 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	operations := []Operation{{
 		ID: "list-tenant-jobs", Method: http.MethodGet, Path: tenantJobs, tag: tag, summary: "List a tenant's jobs",
 		description: listDescription + " The route need not be configured.",
-		Params:      append([]*huma.Param{tenantPathParam}, list...), answers: map[int]Answer{http.StatusOK: {"One page.", wire.JobList{}, nil}},
-		Refusals: guards,
+		Params:      append([]*huma.Param{tenantPathParam}, list...),
+		answers:     map[int]Answer{http.StatusOK: {"One page.", wire.JobList{}, nil}},
+		Refusals:    guards,
 	}, {
-		ID: "find-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag, summary: "Find a job by its id alone",
+		ID: "find-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag,
+		summary:     "Find a job by its id alone",
 		description: "Finds a job of any tenant. The answer names the tenant.",
-		Params:      []*huma.Param{jobParam}, answers: map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
+		Params:      []*huma.Param{jobParam},
+		answers:     map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
+		Refusals:    unknown,
+	}, {
+		ID: "get-tenant-job", Method: http.MethodGet, Path: tenantJobs + "/{id}", tag: tag,
+		summary: "Read a job and its payload",
+		Params:  job, answers: map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
 		Refusals: unknown,
 	}, {
-		ID: "get-tenant-job", Method: http.MethodGet, Path: tenantJobs + "/{id}", tag: tag, summary: "Read a job and its payload",
-		Params: job, answers: map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
-		Refusals: unknown,
-	}, {
-		ID: "cancel-tenant-job", Method: http.MethodDelete, Path: tenantJobs + "/{id}", tag: tag, summary: "Cancel a waiting job of a tenant",
+		ID: "cancel-tenant-job", Method: http.MethodDelete, Path: tenantJobs + "/{id}", tag: tag,
+		summary:     "Cancel a waiting job of a tenant",
 		description: "Cancelling a cancelled job again gives the same answer.",
 		Params:      job, answers: map[int]Answer{http.StatusOK: {"The cancelled job.", wire.Job{}, nil}},
 		Refusals: conflicts,
 	}, {
-		ID: "replay-tenant-job", Method: http.MethodPost, Path: tenantJobs + "/{id}/replay", tag: tag, summary: "Replay a dead job of a tenant",
+		ID: "replay-tenant-job", Method: http.MethodPost, Path: tenantJobs + "/{id}/replay", tag: tag,
+		summary:     "Replay a dead job of a tenant",
 		description: "The job goes through its bucket again, with all its attempts.",
 		Params:      job, Body: jsonBody(wire.Empty{}, MaxSmallBody, true),
 		answers: map[int]Answer{
-			http.StatusAccepted: {"The job is queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...)},
+			http.StatusAccepted: {
+				"The job is queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...),
+			},
 		},
 		Refusals: slices.Concat(operatorKinds, replayKinds),
 	}}
@@ -154,40 +185,58 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	}
 	headers := []string{"Location", "Preference-Applied", "Idempotent-Replayed"}
 	return append(operations, Operation{
-		ID: "submit-tenant-job", Method: http.MethodPost, Path: tenantJobs, tag: tag, summary: "Submit a test job for a tenant",
+		ID: "submit-tenant-job", Method: http.MethodPost, Path: tenantJobs, tag: tag,
+		summary:     "Submit a test job for a tenant",
 		description: "Like POST /v1/jobs on the intake. Available only if admin.submit is on, as in sluice dev.",
 		Params:      []*huma.Param{tenantPathParam, keyParam, preferParam, traceParam},
 		Body:        jsonBody(wire.Submission{}, maxBody, false),
 		answers: map[int]Answer{
-			http.StatusAccepted: {"The job is stored and will be delivered.", wire.Job{}, append(headers, limitHeaderNames...)},
-			http.StatusOK:       {"The job was done within the preferred wait.", wire.Job{}, headers},
+			http.StatusAccepted: {
+				"The job is stored and will be delivered.", wire.Job{}, append(headers, limitHeaderNames...),
+			},
+			http.StatusOK: {"The job was done within the preferred wait.", wire.Job{}, headers},
 		},
 		Refusals: slices.Concat(operatorKinds, admissionKinds),
 	})
 }
 
-// Arrivals are the operations of the control plane on arrivals.
+// Arrivals returns the operations that follow the arrivals of a tenant and simulate settings with
+// them.
 func Arrivals() []Operation {
 	const tag, path = "Arrivals", "/v1/tenants/{tenant}"
 	return []Operation{{
-		ID: "follow-arrivals", Method: http.MethodGet, Path: path + "/arrivals", tag: tag, summary: "Follow a tenant's arrivals",
-		description: "Server-sent events: new submissions at this process, admitted or refused, in at most ten events a second. Repeated submissions with a known " +
-			"idempotency key are left out. The stream ends when the server stops. Other processes have streams of their own.",
+		ID: "follow-arrivals", Method: http.MethodGet, Path: path + "/arrivals", tag: tag,
+		summary: "Follow a tenant's arrivals",
+		description: "Server-sent events: new submissions at this process, admitted or refused, in at most " +
+			"ten events a second. Repeated submissions with a known idempotency key are left out. The " +
+			"stream ends when the server stops. Other processes have streams of their own.",
 		Params: []*huma.Param{
-			tenantPathParam, {Name: "route", In: "query", Description: "Only arrivals for this route.", Schema: textSchema(1, wire.MaxTenantBytes)},
+			tenantPathParam,
+			{Name: "route", In: "query", Description: "Only arrivals for this route.",
+				Schema: textSchema(1, wire.MaxTenantBytes)},
 		},
-		answers:  map[int]Answer{http.StatusOK: {"The events.", eventStream{data: wire.Arrivals{}, event: ArrivalsEvent}, []string{"X-Accel-Buffering"}}},
+		answers: map[int]Answer{http.StatusOK: {
+			"The events.", eventStream{data: wire.Arrivals{}, event: ArrivalsEvent},
+			[]string{"X-Accel-Buffering"},
+		}},
 		Refusals: append([]problem.Kind{problem.TooManyStreams}, operatorKinds...),
 	}, {
-		ID: "predict-tenant", Method: http.MethodPost, Path: path + "/predict", tag: tag, summary: "Simulate settings with the last hour's arrivals",
-		description: "Simulates the tenant's arrivals at this process in the last hour, at most a million. One run uses the settings in force, the other one applies the " +
-			"body to them: a JSON merge patch, as for PATCH. Changes nothing.",
-		Params: []*huma.Param{tenantPathParam}, Body: &Body{of: wire.Settings{}, Spec: budget.Spec{Formats: []string{JSONFormat, patchFormat}, Limit: MaxSmallBody}},
-		answers: map[int]Answer{http.StatusOK: {"The results of both simulations.", wire.Prediction{}, nil}}, Refusals: append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...),
+		ID: "predict-tenant", Method: http.MethodPost, Path: path + "/predict", tag: tag,
+		summary: "Simulate settings with the last hour's arrivals",
+		description: "Simulates the tenant's arrivals at this process in the last hour, at most a million. " +
+			"One run uses the settings in force, the other one applies the body to them: a JSON merge " +
+			"patch, as for PATCH. Changes nothing.",
+		Params: []*huma.Param{tenantPathParam},
+		Body: &Body{
+			of:   wire.Settings{},
+			Spec: budget.Spec{Formats: []string{JSONFormat, patchFormat}, Limit: MaxSmallBody},
+		},
+		answers:  map[int]Answer{http.StatusOK: {"The results of both simulations.", wire.Prediction{}, nil}},
+		Refusals: append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...),
 	}}
 }
 
-// Guards are the operations of the control plane on guards.
+// Guards returns the operations on the limiters in front of the intake.
 func Guards() []Operation {
 	const tag, path = "Guards", "/v1/guards"
 	unknown := append([]problem.Kind{problem.UnknownGuard, problem.StorageUnavailable}, operatorKinds...)
@@ -196,32 +245,40 @@ func Guards() []Operation {
 		description: "The limiters in front of the intake that are configured.",
 		answers:     map[int]Answer{http.StatusOK: {"The guards.", wire.GuardList{}, nil}}, Refusals: operatorKinds,
 	}, {
-		ID: "list-blocked", Method: http.MethodGet, Path: path + "/{guard}/blocked", tag: tag, summary: "List the blocked keys of a guard",
+		ID: "list-blocked", Method: http.MethodGet, Path: path + "/{guard}/blocked", tag: tag,
+		summary:     "List the blocked keys of a guard",
 		description: "Keys that exceeded the limit and are blocked for a while, those that are free soonest first.",
 		Params: []*huma.Param{
-			guardPathParam, {Name: "limit", In: "query", Description: "Maximum number of keys; 50 if absent.", Schema: pageSchema(MaxPage)},
+			guardPathParam,
+			{Name: "limit", In: "query", Description: "Maximum number of keys; 50 if absent.",
+				Schema: pageSchema(MaxPage)},
 		},
 		answers: map[int]Answer{http.StatusOK: {"The keys.", wire.BlockedList{}, nil}}, Refusals: unknown,
 	}, {
-		ID: "clear-blocked", Method: http.MethodDelete, Path: path + "/{guard}/blocked/{blocked}", tag: tag, summary: "Unblock a key of a guard",
+		ID: "clear-blocked", Method: http.MethodDelete, Path: path + "/{guard}/blocked/{blocked}", tag: tag,
+		summary:     "Unblock a key of a guard",
 		description: "Deletes what is counted under the key, including a block.",
 		Params:      []*huma.Param{guardPathParam, blockPathParam},
 		answers:     map[int]Answer{http.StatusNoContent: {"The key is deleted.", nil, nil}}, Refusals: unknown,
 	}}
 }
 
-// Figures are the operations that show live figures.
+// Figures returns the operations that show live figures.
 func Figures() []Operation {
 	const tag = "Figures"
 	low, most := 0.0, float64(MaxLines)
 	return []Operation{{
-		ID: "get-stats", Method: http.MethodGet, Path: "/v1/stats", tag: tag, summary: "Read the figures of all tenants together",
+		ID: "get-stats", Method: http.MethodGet, Path: "/v1/stats", tag: tag,
+		summary:     "Read the figures of all tenants together",
 		description: "The figures are at most 250 ms old. While the store is unavailable, store.ok is false.",
 		answers:     map[int]Answer{http.StatusOK: {"The figures.", wire.Overview{}, nil}}, Refusals: operatorKinds,
 	}, {
-		ID: "list-routes", Method: http.MethodGet, Path: "/v1/routes", tag: tag, summary: "List the routes with their circuit breakers",
-		description: "Sums over all workers that reported in the last 3 seconds: the state of the circuit breaker, running deliveries, and failures in the last minute. The routes of this " +
-			"process's configuration are always listed. While the store is unavailable, the last known state is returned.",
+		ID: "list-routes", Method: http.MethodGet, Path: "/v1/routes", tag: tag,
+		summary: "List the routes with their circuit breakers",
+		description: "Sums over all workers that reported in the last 3 seconds: the state of the circuit " +
+			"breaker, running deliveries, and failures in the last minute. The routes of this " +
+			"process's configuration are always listed. While the store is unavailable, the last known " +
+			"state is returned.",
 		answers: map[int]Answer{http.StatusOK: {"The routes.", wire.RouteList{}, nil}}, Refusals: operatorKinds,
 	}, {
 		ID: "stream-figures", Method: http.MethodGet, Path: "/v1/stream", tag: tag, summary: "Follow the figures",
@@ -234,9 +291,13 @@ func Figures() []Operation {
 			"second, and each tenant every five seconds while it has traffic. A process serves " +
 			strconv.Itoa(LiveStreams) + " such streams at once.",
 		Params: []*huma.Param{
-			{Name: "tenant", In: "query", Description: "The tenant of the `tenant` events.", Schema: textSchema(1, 255)},
-			{Name: "q", In: "query", Description: "Only tenants whose name contains this text, ignoring case.", Schema: textSchema(0, MaxSearch)},
-			{Name: "sort", In: "query", Description: "Order of the tenants: most waiting jobs, longest wait, most refusals, or by name; depth if absent.",
+			{Name: "tenant", In: "query", Description: "The tenant of the `tenant` events.",
+				Schema: textSchema(1, 255)},
+			{Name: "q", In: "query",
+				Description: "Only tenants whose name contains this text, ignoring case.",
+				Schema:      textSchema(0, MaxSearch)},
+			{Name: "sort", In: "query", Description: "Order of the tenants: most waiting jobs, longest " +
+				"wait, most refusals, or by name; depth if absent.",
 				Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"depth", "oldest_wait", "refused", "name"}}},
 			{Name: "limit", In: "query", Description: "Tenants per event; 50 if absent. 0 turns `tenants` events off.",
 				Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &most}},
@@ -246,27 +307,25 @@ func Figures() []Operation {
 	}}
 }
 
+// Bounds of the stream of figures.
 const (
-	LiveStreams = 100 // streams of figures of one process at once: each sorts its tenants itself
+	LiveStreams = 100 // streams of one process at once: each sorts its tenants itself
 	MaxLines    = 500 // tenants in one event
 	MaxSearch   = 255 // bytes of the parameter q
 )
 
-// Events of a stream of figures.
+// Names of the events of both streams; the comment is the type of the data.
 const (
-	OverviewEvent = "overview"
-	TenantsEvent  = "tenants"
-	TenantEvent   = "tenant"
+	OverviewEvent      = "overview"       // wire.Overview
+	TenantsEvent       = "tenants"        // wire.TenantLines
+	TenantEvent        = "tenant"         // wire.TenantNow
+	HistoryEvent       = "history"        // wire.FigureHistory
+	TenantHistoryEvent = "tenant_history" // wire.TenantHistory
+	ArrivalsEvent      = "arrivals"       // wire.Arrivals, in the stream of arrivals
 )
 
 // Bounds of a page of tenants.
 const (
-	DefaultPage = 50
-	MaxPage     = 200
-)
-
-const (
-	HistoryEvent       = "history"
-	ArrivalsEvent      = "arrivals"
-	TenantHistoryEvent = "tenant_history"
+	DefaultPage = 50  // items without the parameter limit
+	MaxPage     = 200 // items at most
 )

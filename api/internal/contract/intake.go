@@ -14,57 +14,71 @@ import (
 )
 
 const (
+	// StreamFormat is the media type of server-sent events.
 	StreamFormat = "text/event-stream"
-	StateEvent   = "state"
+	// StateEvent is the name of an event that has a job in a new state.
+	StateEvent = "state"
 )
 
-// Kinds that several operations answer with; see also operation.kinds.
+// Kinds that several operations answer with; see also Operation.Kinds.
 var (
 	// operatorKinds are those of the control plane.
 	operatorKinds = []problem.Kind{problem.Unauthorized, problem.Forbidden, problem.RateLimited}
 	// admissionKinds are those of operations that admit jobs.
 	admissionKinds = []problem.Kind{
-		problem.UnknownRoute, problem.DeadlineFarAway, problem.KeyReused, problem.QueueFull, problem.QueueBytesFull, problem.NeverFits, problem.StoreFull, problem.TenantDraining, problem.StorageUnavailable, problem.ShuttingDown,
+		problem.UnknownRoute, problem.DeadlineFarAway, problem.KeyReused, problem.QueueFull,
+		problem.QueueBytesFull, problem.NeverFits, problem.StoreFull, problem.TenantDraining,
+		problem.StorageUnavailable, problem.ShuttingDown,
 	}
 	// replayKinds are those of a replay. The job is stored already, and has no deadline.
-	replayKinds = []problem.Kind{problem.UnknownJob, problem.StateConflict, problem.QueueFull, problem.QueueBytesFull, problem.TenantDraining, problem.StorageUnavailable}
-	// RouterKinds are those of requests that reach no operation.
+	replayKinds = []problem.Kind{
+		problem.UnknownJob, problem.StateConflict, problem.QueueFull, problem.QueueBytesFull,
+		problem.TenantDraining, problem.StorageUnavailable,
+	}
+	// RouterKinds are the kinds of problem for requests that reach no operation.
 	RouterKinds = []problem.Kind{problem.NotFound, problem.MethodNotAllowed}
 )
 
 // Bounds of bodies, in bytes.
 const (
 	DefaultMaxBody = 256 << 10 // of a submission
-	MaxBatchBody   = 8 << 20
-	MaxSmallBody   = 64 << 10 // of settings, reasons and empty bodies
-	maxFilterBody  = 128 << 10
+	MaxBatchBody   = 8 << 20   // of a batch
+	MaxSmallBody   = 64 << 10  // of settings, reasons and empty bodies
+	maxFilterBody  = 128 << 10 // of a purge or a replay
 )
 
 func jsonBody(of any, limit int64, optional bool) *Body {
 	return &Body{of: of, Spec: budget.Spec{Formats: []string{JSONFormat}, Optional: optional, Limit: limit}}
 }
 
-// Jobs are the data plane.
+// Jobs returns the operations of the data plane. maxBody is the largest body of one submission, in
+// bytes.
 func Jobs(maxBody int64) []Operation {
 	const tag = "Jobs"
 	admitted := append([]string{"Location", "Preference-Applied", "Idempotent-Replayed"}, limitHeaderNames...)
 	return []Operation{{
 		ID: "submit-job", Method: http.MethodPost, Path: "/v1/jobs", tag: tag, summary: "Submit a job",
-		description: "Admits the job into its tenant's queue. With Prefer: wait=N the answer waits until the job is done, at most N seconds.",
-		Params:      []*huma.Param{tenantParam, keyParam, preferParam, traceParam},
-		Body:        jsonBody(wire.Submission{}, maxBody, false),
+		description: "Admits the job into its tenant's queue. With Prefer: wait=N the answer waits until " +
+			"the job is done, at most N seconds.",
+		Params: []*huma.Param{tenantParam, keyParam, preferParam, traceParam},
+		Body:   jsonBody(wire.Submission{}, maxBody, false),
 		answers: map[int]Answer{
 			http.StatusAccepted: {"The job is stored and will be delivered.", wire.Job{}, admitted},
-			http.StatusOK:       {"The job was done within the preferred wait.", wire.Job{}, []string{"Location", "Preference-Applied", "Idempotent-Replayed"}},
+			http.StatusOK: {
+				"The job was done within the preferred wait.", wire.Job{},
+				[]string{"Location", "Preference-Applied", "Idempotent-Replayed"},
+			},
 		},
 		Refusals: admissionKinds,
 	}, {
 		ID: "submit-batch", Method: http.MethodPost, Path: "/v1/jobs/batch", tag: tag, summary: "Submit many jobs",
-		description: "Submits up to 1,000 jobs of one tenant, in order. Each job has its own result. With atomic, all jobs are admitted or none, and a job that is refused refuses the batch. Each payload may be as large as in a single submission.",
-		Params:      []*huma.Param{tenantParam, traceParam},
-		Body:        jsonBody(wire.Batch{}, MaxBatchBody, false),
-		answers:     map[int]Answer{http.StatusOK: {"One result per job, in order.", wire.BatchResult{}, nil}},
-		Refusals:    admissionKinds,
+		description: "Submits up to 1,000 jobs of one tenant, in order. Each job has its own result. With " +
+			"atomic, all jobs are admitted or none, and a job that is refused refuses the batch. Each " +
+			"payload may be as large as in a single submission.",
+		Params:   []*huma.Param{tenantParam, traceParam},
+		Body:     jsonBody(wire.Batch{}, MaxBatchBody, false),
+		answers:  map[int]Answer{http.StatusOK: {"One result per job, in order.", wire.BatchResult{}, nil}},
+		Refusals: admissionKinds,
 	}, {
 		ID: "list-jobs", Method: http.MethodGet, Path: "/v1/jobs", tag: tag, summary: "List jobs",
 		description: listDescription,
@@ -75,39 +89,51 @@ func Jobs(maxBody int64) []Operation {
 		ID: "get-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag, summary: "Read a job",
 		description: "With Prefer: wait=N the answer waits until the job is done, at most N seconds.",
 		Params:      []*huma.Param{jobParam, tenantParam, preferParam},
-		answers:     map[int]Answer{http.StatusOK: {"The job, done or not.", wire.Job{}, []string{"Preference-Applied"}}},
-		Refusals:    []problem.Kind{problem.UnknownJob, problem.RateLimited, problem.StorageUnavailable},
+		answers: map[int]Answer{http.StatusOK: {
+			"The job, done or not.", wire.Job{}, []string{"Preference-Applied"},
+		}},
+		Refusals: []problem.Kind{problem.UnknownJob, problem.RateLimited, problem.StorageUnavailable},
 	}, {
-		ID: "stream-job", Method: http.MethodGet, Path: "/v1/jobs/{id}/events", tag: tag, summary: "Follow a job's state",
-		description: "Server-sent events: the job now, then again at each change of its state. The stream ends after the final state, " +
-			"after 10 minutes, and when the server stops. Open it again with Last-Event-ID. The final state is sent at once, other changes within about " +
-			"250 ms, so a shorter state may be missed.",
+		ID: "stream-job", Method: http.MethodGet, Path: "/v1/jobs/{id}/events", tag: tag,
+		summary: "Follow a job's state",
+		description: "Server-sent events: the job now, then again at each change of its state. The stream " +
+			"ends after the final state, after 10 minutes, and when the server stops. Open it again with " +
+			"Last-Event-ID. The final state is sent at once, other changes within about 250 ms, so a " +
+			"shorter state may be missed.",
 		Params: []*huma.Param{jobParam, tenantParam, lastEventParam},
 		answers: map[int]Answer{
 			http.StatusOK:        {"The events.", eventStream{data: wire.Job{}}, []string{"X-Accel-Buffering"}},
 			http.StatusNoContent: {"The client has already received the event of the final state.", nil, nil},
 		},
-		Refusals: []problem.Kind{problem.UnknownJob, problem.RateLimited, problem.TooManyStreams, problem.StorageUnavailable},
+		Refusals: []problem.Kind{
+			problem.UnknownJob, problem.RateLimited, problem.TooManyStreams, problem.StorageUnavailable,
+		},
 	}, {
-		ID: "cancel-job", Method: http.MethodDelete, Path: "/v1/jobs/{id}", tag: tag, summary: "Cancel a waiting job",
+		ID: "cancel-job", Method: http.MethodDelete, Path: "/v1/jobs/{id}", tag: tag,
+		summary:     "Cancel a waiting job",
 		description: "Cancelling a cancelled job again gives the same answer.",
 		Params:      []*huma.Param{jobParam, tenantParam},
 		answers:     map[int]Answer{http.StatusOK: {"The cancelled job.", wire.Job{}, nil}},
 		Refusals:    []problem.Kind{problem.UnknownJob, problem.StateConflict, problem.StorageUnavailable},
 	}, {
-		ID: "replay-job", Method: http.MethodPost, Path: "/v1/jobs/{id}/replay", tag: tag, summary: "Replay a dead job",
+		ID: "replay-job", Method: http.MethodPost, Path: "/v1/jobs/{id}/replay", tag: tag,
+		summary:     "Replay a dead job",
 		description: "The job goes through its bucket again, with all its attempts.",
 		Params:      []*huma.Param{jobParam, tenantParam},
 		Body:        jsonBody(wire.Empty{}, MaxSmallBody, true),
 		answers: map[int]Answer{
-			http.StatusAccepted: {"The job is queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...)},
+			http.StatusAccepted: {
+				"The job is queued again.", wire.Job{}, append([]string{"Location"}, limitHeaderNames...),
+			},
 		},
 		Refusals: append([]problem.Kind{problem.ShuttingDown}, replayKinds...),
 	}}
 }
 
-const listDescription = "Jobs in one state or in all, newest first within each state and route, page by page. A job whose state changes between two pages may be on neither or on both. " +
-	"With type, created_after or created_before a page may have fewer jobs than the limit, or none. The list ends with the page that has no next_cursor."
+const listDescription = "Jobs in one state or in all, newest first within each state and route, page by " +
+	"page. A job whose state changes between two pages may be on neither or on both. " +
+	"With type, created_after or created_before a page may have fewer jobs than the limit, or none. The " +
+	"list ends with the page that has no next_cursor."
 
 // listParams are the query parameters of GET /v1/jobs.
 func listParams() []*huma.Param {
@@ -121,11 +147,16 @@ func listParams() []*huma.Param {
 	return []*huma.Param{
 		tenantParam,
 		{Name: "state", In: "query", Required: true, Schema: state,
-			Description: "The state of the jobs, or all. Of succeeded, expired and cancelled jobs, only the last 1,000 of a flow are listed."},
-		{Name: "route", In: "query", Schema: textSchema(1, wire.MaxTypeBytes), Description: "Only jobs for this configured route; every route if absent."},
-		{Name: "type", In: "query", Schema: textSchema(1, wire.MaxTypeBytes), Description: "Only jobs of this type."},
-		{Name: "created_after", In: "query", Schema: instant, Description: "Only jobs created at this instant or later."},
-		{Name: "created_before", In: "query", Schema: instant, Description: "Only jobs created before this instant."},
+			Description: "The state of the jobs, or all. Of succeeded, expired and cancelled jobs, only " +
+				"the last 1,000 of a flow are listed."},
+		{Name: "route", In: "query", Schema: textSchema(1, wire.MaxTypeBytes),
+			Description: "Only jobs for this configured route; every route if absent."},
+		{Name: "type", In: "query", Schema: textSchema(1, wire.MaxTypeBytes),
+			Description: "Only jobs of this type."},
+		{Name: "created_after", In: "query", Schema: instant,
+			Description: "Only jobs created at this instant or later."},
+		{Name: "created_before", In: "query", Schema: instant,
+			Description: "Only jobs created before this instant."},
 		{Name: "idempotency_key", In: "query", Schema: textSchema(1, wire.MaxKeyBytes),
 			Description: "Only the job with this key. A job past its retention has no route and no type."},
 		{Name: "limit", In: "query", Schema: limit, Description: "Jobs per page; 100 if absent."},
@@ -139,22 +170,26 @@ func pageSchema(most int) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &high}
 }
 
-// Probes are served on both listeners.
+// Probes returns the health probes, which both listeners serve.
 func Probes() []Operation {
 	const tag = "Probes"
 	fine := map[int]Answer{http.StatusOK: {"Yes.", wire.Health{}, nil}}
 	return []Operation{
-		{ID: "livez", Method: http.MethodGet, Path: "/livez", tag: tag, summary: "Check that the process runs", answers: fine},
+		{ID: "livez", Method: http.MethodGet, Path: "/livez", tag: tag,
+			summary: "Check that the process runs", answers: fine},
 		{
-			ID: "readyz", Method: http.MethodGet, Path: "/readyz", tag: tag, summary: "Check that the process accepts work", answers: fine,
+			ID: "readyz", Method: http.MethodGet, Path: "/readyz", tag: tag,
+			summary: "Check that the process accepts work", answers: fine,
 			Refusals: []problem.Kind{problem.StorageUnavailable, problem.ShuttingDown},
 		},
 	}
 }
 
+// Version returns the operation that reports the version of the program. Both listeners serve it.
 func Version() Operation {
 	return Operation{
-		ID: "version", Method: http.MethodGet, Path: "/version", tag: "Probes", summary: "Read the version of the program",
+		ID: "version", Method: http.MethodGet, Path: "/version", tag: "Probes",
+		summary: "Read the version of the program",
 		answers: map[int]Answer{http.StatusOK: {"The version.", wire.Version{}, nil}},
 	}
 }

@@ -30,9 +30,11 @@ import (
 var PageFiles embed.FS
 
 const (
+	// JSONFormat is the media type of most bodies.
 	JSONFormat  = "application/json"
 	patchFormat = "application/merge-patch+json"
-	pageCSP     = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	pageCSP     = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
+		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 // New returns an empty OpenAPI document over the router. Only mounted operations are served.
@@ -40,7 +42,8 @@ func New(router chi.Router, title, version string) huma.API {
 	cfg := huma.DefaultConfig(title, cmp.Or(version, "unversioned"))
 	cfg.CreateHooks = nil // would add $schema members to the bodies
 	cfg.OpenAPIPath, cfg.DocsPath, cfg.SchemasPath = "", "", ""
-	cfg.Info.Description = "Requests to other paths or with other methods are also answered with a problem. " + describeKinds(http.StatusNotFound, RouterKinds) + ". " +
+	cfg.Info.Description = "Requests to other paths or with other methods are also answered with a problem. " +
+		describeKinds(http.StatusNotFound, RouterKinds) + ". " +
 		describeKinds(http.StatusMethodNotAllowed, RouterKinds) + "."
 	return humachi.New(router, cfg)
 }
@@ -96,11 +99,15 @@ func AllowPatches(api huma.API) {
 func allowRateText(schemas huma.Registry, of any) {
 	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
 	low := 1.0
-	text := &huma.Schema{Type: "string", Pattern: "^[1-9][0-9]*/([1-9][0-9]*)?(ms|s|m|h|d)$", Examples: []any{"10/s", "5/24h"}}
+	text := &huma.Schema{
+		Type: "string", Pattern: "^[1-9][0-9]*/([1-9][0-9]*)?(ms|s|m|h|d)$", Examples: []any{"10/s", "5/24h"},
+	}
 	s.Properties["rate"] = &huma.Schema{AnyOf: []*huma.Schema{s.Properties["rate"], text}}
 	rates := s.Properties["rates"]
 	rates.Items = &huma.Schema{AnyOf: []*huma.Schema{rates.Items, {
-		Type: "object", Properties: map[string]*huma.Schema{"rate": text, "burst": {Type: "integer", Minimum: &low}}, Required: []string{"rate"}, AdditionalProperties: false,
+		Type:       "object",
+		Properties: map[string]*huma.Schema{"rate": text, "burst": {Type: "integer", Minimum: &low}},
+		Required:   []string{"rate"}, AdditionalProperties: false,
 	}}}
 }
 
@@ -117,11 +124,15 @@ func allowNull(schemas huma.Registry, of any) {
 
 // headerDocs describes the headers of answers once for all operations.
 var headerDocs = map[string]*huma.Param{
-	"Location":              header("string", "Path of the job."),
-	"Idempotent-Replayed":   header("string", "\"true\" if the idempotency key was known; the job is that of the first submission."),
-	"Preference-Applied":    header("string", "The wait that was granted, such as wait=30."),
-	"RateLimit-Policy":      header("string", "The queue's capacity and its drain rate: \"queue\";q=1000, \"drain\";q=10;w=1. If a guard refused the request, its limit: \"guests\";q=20;w=60."),
-	"RateLimit":             header("string", "Free slots, and seconds until the next slot frees: \"queue\";r=983;t=1. If a guard refused the request: \"guests\";r=0;t=42."),
+	"Location": header("string", "Path of the job."),
+	"Idempotent-Replayed": header("string",
+		"\"true\" if the idempotency key was known; the job is that of the first submission."),
+	"Preference-Applied": header("string", "The wait that was granted, such as wait=30."),
+	"RateLimit-Policy": header("string",
+		"The queue's capacity and its drain rate: \"queue\";q=1000, \"drain\";q=10;w=1. If a guard refused "+
+			"the request, its limit: \"guests\";q=20;w=60."),
+	"RateLimit": header("string", "Free slots, and seconds until the next slot frees: \"queue\";r=983;t=1. "+
+		"If a guard refused the request: \"guests\";r=0;t=42."),
 	"X-RateLimit-Limit":     header("integer", "Capacity of the queue."),
 	"X-RateLimit-Remaining": header("integer", "Free slots of the queue."),
 	"X-RateLimit-Retry-After": header("integer",
@@ -159,7 +170,7 @@ func problemHeaders(status int) map[string]*huma.Param {
 	return out
 }
 
-// describeKinds lists those of the kinds of problem that have the status.
+// describeKinds lists the kinds of problem that have the status.
 func describeKinds(status int, of []problem.Kind) string {
 	var lines []string
 	for _, k := range problem.Kinds {
@@ -173,12 +184,16 @@ func describeKinds(status int, of []problem.Kind) string {
 // Parameters that several operations share.
 var (
 	tenantParam = &huma.Param{Name: request.TenantHeader, In: "header", Schema: textSchema(1, 255),
-		Description: "The tenant, 1 to 255 bytes without control characters; \"default\" if absent. With authentication it must be the credential's tenant or absent."}
+		Description: "The tenant, 1 to 255 bytes without control characters; \"default\" if absent. With " +
+			"authentication it must be the credential's tenant or absent."}
 	keyParam = &huma.Param{Name: request.KeyHeader, In: "header", Schema: textSchema(1, 257),
-		Description: "Identifies the submission, so that repeating it submits no second job: at most 255 bytes without control characters. A value that starts with a double quote is a structured string, any other value is taken as raw bytes."}
+		Description: "Identifies the submission, so that repeating it submits no second job: at most 255 " +
+			"bytes without control characters. A value that starts with a double quote is a structured " +
+			"string, any other value is taken as raw bytes."}
 	preferParam = &huma.Param{Name: "Prefer", In: "header", Schema: textSchema(0, 0), Example: "wait=10",
 		Description: "wait=N: answer when the job is done, after at most N seconds. N above 30 counts as 30."}
-	traceParam = &huma.Param{Name: "traceparent", In: "header", Schema: textSchema(0, 0), Example: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	traceParam = &huma.Param{Name: "traceparent", In: "header", Schema: textSchema(0, 0),
+		Example:     "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		Description: "Trace context (W3C) that the deliveries of the jobs continue; ignored if invalid."}
 	lastEventParam = &huma.Param{Name: "Last-Event-ID", In: "header", Schema: textSchema(0, 0),
 		Description: "ID of the last event received. If that was the job's end, the answer is 204."}
@@ -187,7 +202,8 @@ var (
 	dryRunParam = &huma.Param{Name: "dry_run", In: "query", Schema: &huma.Schema{Type: "boolean"},
 		Description: "Check the change without applying it. The answer is the tenant as it would be."}
 	createParam = &huma.Param{Name: "create", In: "query", Schema: &huma.Schema{Type: "boolean", Default: true},
-		Description: "false: answer 404 unknown-tenant if the tenant has no settings and no recent jobs, for example because the name is misspelt."}
+		Description: "false: answer 404 unknown-tenant if the tenant has no settings and no recent jobs, " +
+			"for example because the name is misspelt."}
 	jobParam        = pathParam("id", "ID of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
 	keyPathParam    = pathParam("key", "ID of the API key.")

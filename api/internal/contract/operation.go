@@ -20,12 +20,12 @@ type Operation struct {
 	tag              string
 	summary          string
 	description      string
-	Params           []*huma.Param // every accepted query parameter
-	Body             *Body
-	answers          map[int]Answer // on success
-	Refusals         []problem.Kind // further problems that it may answer with; see kinds
-	Identifies       bool           // the handler needs the principal: call.who
-	Security         []map[string][]string
+	Params           []*huma.Param         // every accepted query parameter
+	Body             *Body                 // nil: the operation has no body
+	answers          map[int]Answer        // on success
+	Refusals         []problem.Kind        // further problems that it may answer with; see Kinds
+	Identifies       bool                  // the handler needs the principal
+	Security         []map[string][]string // as in OpenAPI; nil: those of the listener
 }
 
 // Body is the request body that an operation reads.
@@ -87,10 +87,12 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 	return doc
 }
 
-// Kinds are those of all problems that the operation may answer with. A body and a query are
-// checked also if the operation accepts none.
+// Kinds returns the kinds of all problems that the operation may answer with. A body and a query
+// are checked also if the operation accepts none.
 func (op Operation) Kinds() []problem.Kind {
-	all := append([]problem.Kind{problem.UnreadableBody, problem.TooLarge, problem.InvalidRequest, problem.InternalFault}, op.Refusals...)
+	all := append([]problem.Kind{
+		problem.UnreadableBody, problem.TooLarge, problem.InvalidRequest, problem.InternalFault,
+	}, op.Refusals...)
 	if slices.Contains(op.Refusals, problem.StorageUnavailable) {
 		all = append(all, problem.StoredDamaged)
 	}
@@ -138,7 +140,10 @@ func (e eventStream) schema(schemas huma.Registry) *huma.Schema {
 		one.Required = append(one.Required, "id")
 		one.Properties["id"] = text("Names this state of the job; send the last one as Last-Event-ID.")
 	}
-	return &huma.Schema{Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.", Items: one}
+	return &huma.Schema{
+		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
+		Items: one,
+	}
 }
 
 // figureEvents documents the events of a stream of figures.
@@ -148,13 +153,16 @@ func (figureEvents) schema(schemas huma.Registry) *huma.Schema {
 	event := func(name string, data any) *huma.Schema {
 		return &huma.Schema{
 			Type: huma.TypeObject, Required: []string{"event", "data"}, AdditionalProperties: false,
-			Properties: map[string]*huma.Schema{"event": {Type: huma.TypeString, Enum: []any{name}}, "data": schemaOf(schemas, data)},
+			Properties: map[string]*huma.Schema{
+				"event": {Type: huma.TypeString, Enum: []any{name}}, "data": schemaOf(schemas, data),
+			},
 		}
 	}
 	return &huma.Schema{
 		Title: "Server-sent events", Type: huma.TypeArray, Description: "Each element is one event.",
 		Items: &huma.Schema{OneOf: []*huma.Schema{
-			event(HistoryEvent, wire.FigureHistory{}), event(OverviewEvent, wire.Overview{}), event(TenantsEvent, wire.TenantLines{}),
+			event(HistoryEvent, wire.FigureHistory{}), event(OverviewEvent, wire.Overview{}),
+			event(TenantsEvent, wire.TenantLines{}),
 			event(TenantHistoryEvent, wire.TenantHistory{}), event(TenantEvent, wire.TenantNow{}),
 		}},
 	}

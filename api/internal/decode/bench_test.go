@@ -3,7 +3,8 @@ package decode
 import "testing"
 
 func BenchmarkSubmission(b *testing.B) {
-	body := []byte(`{"type":"order.create","payload":{"sku":1,"customer":"c-1234567","items":[1,2,3],"note":"leave at the door, please ring twice"}}`)
+	body := []byte(`{"type":"order.create","payload":{"sku":1,"customer":"c-1234567","items":[1,2,3],` +
+		`"note":"leave at the door, please ring twice"}}`)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Submission(body); err != nil {

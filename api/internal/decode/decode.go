@@ -43,7 +43,8 @@ func oneValue(body []byte) (json.RawMessage, error) {
 	}
 	var syntax *json.SyntaxError
 	if err := json.Unmarshal(body, new(json.RawMessage)); errors.As(err, &syntax) {
-		return nil, problem.MalformedJSON.With(fmt.Sprintf("the body must be one JSON value; it stops being one at byte %d", syntax.Offset))
+		return nil, problem.MalformedJSON.With(fmt.Sprintf("the body must be one JSON value; "+
+			"it stops being one at byte %d", syntax.Offset))
 	}
 	return nil, problem.MalformedJSON.With("the body must be one JSON value")
 }
@@ -54,7 +55,9 @@ func (rd *reader) wrong(field string, value json.RawMessage, rule string) {
 }
 
 // object calls member for every member of the object; member reports whether it knows the name.
-func (rd *reader) object(path string, value json.RawMessage, member func(name, path string, value json.RawMessage) (known bool)) {
+func (rd *reader) object(
+	path string, value json.RawMessage, member func(name, path string, value json.RawMessage) (known bool),
+) {
 	if kindOf(value) != "object" {
 		rd.wrong(cmp.Or(path, "body"), value, "must be an object")
 		return
@@ -76,7 +79,9 @@ func (rd *reader) object(path string, value json.RawMessage, member func(name, p
 
 // array calls element for every element of the array. It returns the number of elements, -1 if the
 // value is no array.
-func (rd *reader) array(path string, value json.RawMessage, element func(i int, path string, value json.RawMessage)) int {
+func (rd *reader) array(
+	path string, value json.RawMessage, element func(i int, path string, value json.RawMessage),
+) int {
 	if kindOf(value) != "array" {
 		rd.wrong(path, value, "must be an array")
 		return -1
@@ -127,8 +132,8 @@ func (rd *reader) truth(path string, value json.RawMessage) bool {
 	return len(value) > 0 && value[0] == 't'
 }
 
-// TextRule returns the rule that the text breaks, empty if none: least to most bytes without
-// control characters.
+// TextRule returns the rule that the text breaks, empty if none. The text must have least to most
+// bytes and no control characters.
 func TextRule(s string, least, most int) string {
 	if len(s) < least || len(s) > most {
 		return fmt.Sprintf("must be %d to %d bytes", least, most)
@@ -139,6 +144,7 @@ func TextRule(s string, least, most int) string {
 	return ""
 }
 
+// HasControl reports whether the text has control characters of Unicode.
 func HasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
 // kindOf is the JSON kind of a value, by its first byte.
@@ -164,7 +170,8 @@ func kindOf(value json.RawMessage) string {
 
 func isNull(value json.RawMessage) bool { return kindOf(value) == "null" }
 
-// Join is the path of a member. It cuts names that are longer than every known one.
+// Join returns the path of a member of an object. It cuts names that are longer than every known
+// one.
 func Join(path, name string) string {
 	if len(name) > 64 {
 		name = strings.ToValidUTF8(name[:64], "") + "…"

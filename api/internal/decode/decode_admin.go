@@ -62,14 +62,17 @@ func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
 	return t
 }
 
-const InstantRule = "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as 2026-01-02T15:04:05Z"
+// InstantRule is the rule of a field error for a time that IsInstant does not accept.
+const InstantRule = "must be a time after 1970 in RFC 3339, in UTC before the year 10000, such as " +
+	"2026-01-02T15:04:05Z"
 
 // IsInstant reports whether a client may send the time, and RFC 3339 can express it in UTC.
 func IsInstant(t time.Time) bool { return t.Unix() > 0 && !t.After(LastTime) }
 
-// LastTime is the last that RFC 3339 can write.
+// LastTime is the last instant that RFC 3339 can express in UTC.
 var LastTime = time.Date(10000, 1, 1, 0, 0, 0, -1, time.UTC)
 
+// IsID reports whether the text has the form of a job id: 1 to 64 of the characters 0-9 and a-z.
 func IsID(id string) bool {
 	for _, b := range []byte(id) {
 		if (b < '0' || b > '9') && (b < 'a' || b > 'z') {
@@ -97,6 +100,7 @@ func Key(body []byte) (k wire.KeyRequest, err error) {
 	})
 }
 
+// StateNames returns the names of the states as a filter gives them.
 func StateNames(states []queue.ListState) []string {
 	names := make([]string, len(states))
 	for i, s := range states {
@@ -105,7 +109,7 @@ func StateNames(states []queue.ListState) []string {
 	return names
 }
 
-// States that a filter may name.
+// The states that a filter of a purge or of a replay may name.
 var (
 	Purgeable  = []queue.ListState{queue.ListQueued, queue.ListScheduled, queue.ListRetrying, queue.ListDead}
 	Replayable = []queue.ListState{queue.ListDead}
@@ -127,7 +131,9 @@ func Empty(body []byte) error {
 	return decodeOptional(body, func(*reader, string, string, json.RawMessage) bool { return false })
 }
 
-func decodeOptional(body []byte, member func(rd *reader, name, path string, value json.RawMessage) bool) error {
+func decodeOptional(
+	body []byte, member func(rd *reader, name, path string, value json.RawMessage) bool,
+) error {
 	if len(body) == 0 {
 		return nil
 	}
@@ -136,6 +142,8 @@ func decodeOptional(body []byte, member func(rd *reader, name, path string, valu
 		return err
 	}
 	var rd reader
-	rd.object("", value, func(name, path string, value json.RawMessage) bool { return member(&rd, name, path, value) })
+	rd.object("", value, func(name, path string, value json.RawMessage) bool {
+		return member(&rd, name, path, value)
+	})
 	return rd.Err()
 }

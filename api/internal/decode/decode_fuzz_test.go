@@ -22,10 +22,15 @@ const onePlainJob = `{"type":"order.create","payload":{"n":1}}`
 // A submission that is accepted obeys the rules, and encoding/json reads it the same.
 func FuzzSubmission(f *testing.F) {
 	for _, s := range []string{
-		onePlainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`, `{"type":"t","payload":1,"type":"u"}`,
-		`{"type":"\ud800","payload":[1,{"a":"}"}]}`, `{"type":"t","payload":1}{}`, `[]`, `{`, "", ` {"payload" : 1e400 , "type":"\u0000"} `,
-		`{"type":"t","payload":1,"cost":-0}`, `{"type":"t","Payload":1}`, `{"type":"t","payload":1,"callback_url":"https://x/\u0026"}`,
-		`{"type":"\ud83d\uDE00 \\ud800 \ufffd","payload":"\udfff"}`, `{"type":"t","payload":1,"route":"\\\udc00"}`, `{"type":"\ud800\ud83d\ude00","payload":1}`, `{"type":"\ud800\u0041","payload":1}`,
+		onePlainJob, `{"type":"t","payload":null,"route":"r","delay_ms":1,"max_wait_ms":2,"cost":3}`,
+		`{"type":"t","payload":1,"type":"u"}`,
+		`{"type":"\ud800","payload":[1,{"a":"}"}]}`, `{"type":"t","payload":1}{}`, `[]`, `{`, "",
+		` {"payload" : 1e400 , "type":"\u0000"} `,
+		`{"type":"t","payload":1,"cost":-0}`, `{"type":"t","Payload":1}`,
+		`{"type":"t","payload":1,"callback_url":"https://x/\u0026"}`,
+		`{"type":"\ud83d\uDE00 \\ud800 \ufffd","payload":"\udfff"}`,
+		`{"type":"t","payload":1,"route":"\\\udc00"}`, `{"type":"\ud800\ud83d\ude00","payload":1}`,
+		`{"type":"\ud800\u0041","payload":1}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -68,7 +73,10 @@ func FuzzSubmission(f *testing.F) {
 // A batch that is accepted has 1 to MaxBatch jobs. The problem of a refused job names a field, and
 // an atomic batch is refused as a whole.
 func FuzzBatch(f *testing.F) {
-	for _, s := range []string{`{"jobs":[` + onePlainJob + `],"atomic":true}`, `{"jobs":[]}`, `{"jobs":[{"idempotency_key":"k"}]}`, `{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}]}`, `{"jobs":[[`, `null`} {
+	for _, s := range []string{
+		`{"jobs":[` + onePlainJob + `],"atomic":true}`, `{"jobs":[]}`, `{"jobs":[{"idempotency_key":"k"}]}`,
+		`{"jobs":[{"type":"t","payload":1,"idempotency_key":"\ud800"}]}`, `{"jobs":[[`, `null`,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -98,7 +106,11 @@ func FuzzBatch(f *testing.F) {
 
 // The name and the expiry of an accepted key obey the rules.
 func FuzzKey(f *testing.F) {
-	for _, s := range []string{`{"name":"ci","expires_at":"2099-01-02T15:04:05Z"}`, `{}`, "", `{"name":"\u0000"}`, `{"expires_at":"2020-01-01T00:00:00Z"}`, `{"expires_at":"9999-12-31T23:59:59Z"}`, `{"expires_at":"9999-12-31T23:59:59-23:59"}`, `[]`} {
+	for _, s := range []string{
+		`{"name":"ci","expires_at":"2099-01-02T15:04:05Z"}`, `{}`, "", `{"name":"\u0000"}`,
+		`{"expires_at":"2020-01-01T00:00:00Z"}`, `{"expires_at":"9999-12-31T23:59:59Z"}`,
+		`{"expires_at":"9999-12-31T23:59:59-23:59"}`, `[]`,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -124,15 +136,19 @@ func FuzzKey(f *testing.F) {
 // Every field of an accepted filter restricts the choice: none is ignored.
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{
-		`{"ids":["06ah2"],"state":"dead","route":"r","error":"e","created_before":"2026-01-02T15:04:05.123456Z"}`, `{}`, `{"ids":[]}`, `{"ids":[[]]}`,
-		`{"state":"leased"}`, `{"created_before":"0001-01-01T00:00:00Z"}`, `{"created_before":"2026-01-02T15:04:05,5+01:00"}`, `{"created_before":"9999-12-31T23:59:59-00:01"}`, `null`, "",
+		`{"ids":["06ah2"],"state":"dead","route":"r","error":"e",` +
+			`"created_before":"2026-01-02T15:04:05.123456Z"}`, `{}`, `{"ids":[]}`, `{"ids":[[]]}`,
+		`{"state":"leased"}`, `{"created_before":"0001-01-01T00:00:00Z"}`,
+		`{"created_before":"2026-01-02T15:04:05,5+01:00"}`, `{"created_before":"9999-12-31T23:59:59-00:01"}`,
+		`null`, "",
 	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		got, err := Filter(body, Purgeable)
 		if err != nil {
-			if status := problem.Of(err).Status; status != http.StatusBadRequest && status != http.StatusUnprocessableEntity {
+			status := problem.Of(err).Status
+			if status != http.StatusBadRequest && status != http.StatusUnprocessableEntity {
 				t.Errorf("%q: %v", body, err)
 			}
 			return
@@ -145,7 +161,8 @@ func FuzzFilter(f *testing.F) {
 		}
 		// Whatever is said restricts the choice.
 		for name, restricts := range map[string]bool{
-			"ids": len(got.IDs) > 0, "state": got.State != "", "route": got.Route != "", "error": got.Error != "", "created_before": !got.CreatedBefore.IsZero(),
+			"ids": len(got.IDs) > 0, "state": got.State != "", "route": got.Route != "",
+			"error": got.Error != "", "created_before": !got.CreatedBefore.IsZero(),
 		} {
 			if _, given := said[name]; given != restricts {
 				t.Errorf("%q: %s given=%v restricts=%v", body, name, given, restricts)
@@ -170,9 +187,12 @@ func FuzzFilter(f *testing.F) {
 // Accepted settings make valid rates, and applying them twice is the same as once.
 func FuzzSettings(f *testing.F) {
 	for _, s := range []string{
-		`{"rate":{"limit":200,"period_ms":1000},"burst":1,"capacity":5,"concurrency":0,"max_wait_ms":0,"paused":true,"reason":"r"}`,
-		`{"rate":null,"rates":[{"limit":1,"period_ms":1,"burst":2}],"capacity":null}`, `{"rate":{"limit":5}}`, `{"rates":[{}]}`, `{"rat":1}`, `{"rate":"5/24h","rates":[{"rate":"1/s","burst":3}]}`,
-		`{"tier":"pro","routes":{"login":{"rate":{"limit":5}},"gone":null}}`, `{"routes":null,"tier":null}`, `{"routes":{"login":{"tier":"pro"}}}`,
+		`{"rate":{"limit":200,"period_ms":1000},"burst":1,"capacity":5,"concurrency":0,"max_wait_ms":0,` +
+			`"paused":true,"reason":"r"}`,
+		`{"rate":null,"rates":[{"limit":1,"period_ms":1,"burst":2}],"capacity":null}`, `{"rate":{"limit":5}}`,
+		`{"rates":[{}]}`, `{"rat":1}`, `{"rate":"5/24h","rates":[{"rate":"1/s","burst":3}]}`,
+		`{"tier":"pro","routes":{"login":{"rate":{"limit":5}},"gone":null}}`, `{"routes":null,"tier":null}`,
+		`{"routes":{"login":{"tier":"pro"}}}`,
 	} {
 		f.Add([]byte(s))
 	}

@@ -53,7 +53,10 @@ func Batch(body []byte, maxPayload int64) (b wire.Batch, wrong []*problem.Proble
 					refuse(i, problem.InvalidFields(one.Fields))
 				case int64(len(value)) > maxPayload:
 					p := problem.TooLargeBody("the job", maxPayload)
-					p.Errors = []wire.FieldError{{Field: "body", Kind: kindOf(value), Rule: fmt.Sprintf("must be at most %d bytes", maxPayload)}}
+					p.Errors = []wire.FieldError{{
+						Field: "body", Kind: kindOf(value),
+						Rule: fmt.Sprintf("must be at most %d bytes", maxPayload),
+					}}
 					refuse(i, p)
 				}
 				b.Jobs = append(b.Jobs, job)

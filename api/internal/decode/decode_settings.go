@@ -16,8 +16,8 @@ type SettingsPatch struct {
 	routes   map[string]*overridesPatch // nil: the settings of the route are reset
 	noRoutes bool                       // the settings of all routes are reset first
 	tier     *string                    // empty: it is reset
-	Reason   string
-	Partial  bool // a rate was given by halves: the other half comes from the rate in force
+	Reason   string                     // for the history; empty if none
+	Partial  bool                       // a rate has only one half: the other one comes from the rate in force
 }
 
 // overridesPatch changes the general settings, or those of one route; inForce is the rate there.
@@ -57,7 +57,9 @@ func Settings(body []byte, isRoute func(name string) bool) (SettingsPatch, error
 }
 
 // patchRoutes reads the settings of single routes.
-func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessage, isRoute func(name string) bool) {
+func patchRoutes(
+	p *SettingsPatch, rd *reader, path string, value json.RawMessage, isRoute func(name string) bool,
+) {
 	if isNull(value) {
 		p.noRoutes = true
 		return
@@ -85,7 +87,8 @@ func patchRoutes(p *SettingsPatch, rd *reader, path string, value json.RawMessag
 	})
 }
 
-// Apply applies the patch to the overrides.
+// Apply returns the overrides with the patch applied. inForce returns the rate in force of a route,
+// or of the tenant for "". The error is a *problem.Problem that names the setting.
 func (p SettingsPatch) Apply(o shaper.Overrides, inForce rateOf) (shaper.Overrides, error) {
 	if err := p.settings.apply(&o, inForce("")); err != nil {
 		return o, err
@@ -100,13 +103,13 @@ func (p SettingsPatch) Apply(o shaper.Overrides, inForce rateOf) (shaper.Overrid
 		routes = map[string]shaper.Overrides{}
 	}
 	for route, patch := range p.routes {
-		said := routes[route]
+		changed := routes[route]
 		if patch == nil {
-			said = shaper.Overrides{}
-		} else if err := patch.apply(&said, inForce(route)); err != nil {
+			changed = shaper.Overrides{}
+		} else if err := patch.apply(&changed, inForce(route)); err != nil {
 			return o, err
 		}
-		if routes[route] = said; said.Empty() {
+		if routes[route] = changed; changed.Empty() {
 			delete(routes, route)
 		}
 	}
@@ -126,7 +129,9 @@ func (p overridesPatch) apply(o *shaper.Overrides, inForce shaper.Rate) error {
 }
 
 // member reads one setting into the patch; it reports whether there is such a setting.
-func (p *SettingsPatch) member(rd *reader, to *overridesPatch, name, path string, value json.RawMessage) bool {
+func (p *SettingsPatch) member(
+	rd *reader, to *overridesPatch, name, path string, value json.RawMessage,
+) bool {
 	set := func(edit func(o *shaper.Overrides)) {
 		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })
 	}

@@ -75,13 +75,16 @@ func newGauges(store Store, s *shown) *Gauges {
 	f.tenant.oldest = one("oldest_wait_seconds", oldest+some)
 	f.tenant.dead = one("dead_letters", "Dead letters that can be replayed"+some)
 	f.tenant.capacity = one("capacity", "Jobs that may wait"+byShown+".")
-	f.tenant.rate = one("rate_per_second", "Departures per second that the tenant's settings allow: the strictest of its rates.")
+	f.tenant.rate = one("rate_per_second",
+		"Departures per second that the tenant's settings allow: the strictest of its rates.")
 	f.tenant.effective = one("effective_rate_per_second",
 		"Departures per second that the tenant has now: below its rate for a while after a hold, 0 while paused.")
 	f.tenant.ratio = one("rate_ratio", "Effective rate divided by the rate of the settings"+byShown+".")
-	f.tenant.limitedBy = one("limited_by", "1 for the cause that keeps the tenant's next job from leaving now, 0 for the other causes.", "by")
+	f.tenant.limitedBy = one("limited_by",
+		"1 for the cause that keeps the tenant's next job from leaving now, 0 for the other causes.", "by")
 	f.tenant.admittedTotal = one("admitted_total", "Admitted jobs"+byShown+resets)
-	f.tenant.rejected = one("rejected_total", "Jobs refused because of the tenant's queue or settings"+byShown+resets)
+	f.tenant.rejected = one("rejected_total",
+		"Jobs refused because of the tenant's queue or settings"+byShown+resets)
 	f.tenant.departedTotal = one("departed_total", "Departures"+byShown+resets)
 	f.tenant.succeededTotal = one("succeeded_total", "Succeeded jobs"+byShown+resets)
 	return f
@@ -122,7 +125,8 @@ func (f *Gauges) fetch(ctx context.Context) []prometheus.Metric {
 	}
 	t := f.totals
 	out := []prometheus.Metric{
-		gauge(t.depth, float64(totals.Depth)), gauge(t.bytes, float64(totals.Bytes)), gauge(t.tenants, float64(totals.Tenants)),
+		gauge(t.depth, float64(totals.Depth)), gauge(t.bytes, float64(totals.Bytes)),
+		gauge(t.tenants, float64(totals.Tenants)),
 		gauge(t.running, float64(totals.Running)),
 	}
 	found := f.scan.goOn(ctx, f.shown.tenants(), scrapeBudget)
@@ -135,7 +139,9 @@ func (f *Gauges) fetch(ctx context.Context) []prometheus.Metric {
 }
 
 // fetchTenants reads the tenants that are shown, and subtracts them from the totals for the others.
-func (f *Gauges) fetchTenants(ctx context.Context, totals queue.Totals, found *findings) (out []prometheus.Metric) {
+func (f *Gauges) fetchTenants(
+	ctx context.Context, totals queue.Totals, found *findings,
+) (out []prometheus.Metric) {
 	if f.shown.none() {
 		return nil
 	}
@@ -159,7 +165,8 @@ func (f *Gauges) fetchTenants(ctx context.Context, totals queue.Totals, found *f
 		}
 	}
 	// Several commands read the store, which changes between them: a difference may be negative.
-	out = append(out, gauge(f.tenant.depth, float64(max(0, others.Depth)), otherTenants), gauge(f.tenant.running, float64(max(0, others.Running)), otherTenants))
+	out = append(out, gauge(f.tenant.depth, float64(max(0, others.Depth)), otherTenants),
+		gauge(f.tenant.running, float64(max(0, others.Running)), otherTenants))
 	if found != nil {
 		out = append(out, gauge(f.tenant.oldest, others.OldestWait.Seconds(), otherTenants),
 			gauge(f.tenant.dead, float64(max(0, others.Dead)), otherTenants))
@@ -177,9 +184,12 @@ func (f *Gauges) describe(t queue.Tenant, label string) []prometheus.Metric {
 	}
 	out := []prometheus.Metric{
 		gauge(f.tenant.depth, float64(t.Depth), label), gauge(f.tenant.running, float64(t.Running), label),
-		gauge(f.tenant.oldest, t.OldestWait.Seconds(), label), gauge(f.tenant.capacity, float64(t.Policy.Capacity), label),
-		gauge(f.tenant.rate, rate, label), gauge(f.tenant.effective, t.EffectiveRate, label), gauge(f.tenant.ratio, t.EffectiveRate/rate, label),
-		count(f.tenant.admittedTotal, t.Admitted), count(f.tenant.rejected, t.Rejected), count(f.tenant.departedTotal, t.Departed),
+		gauge(f.tenant.oldest, t.OldestWait.Seconds(), label),
+		gauge(f.tenant.capacity, float64(t.Policy.Capacity), label),
+		gauge(f.tenant.rate, rate, label), gauge(f.tenant.effective, t.EffectiveRate, label),
+		gauge(f.tenant.ratio, t.EffectiveRate/rate, label),
+		count(f.tenant.admittedTotal, t.Admitted), count(f.tenant.rejected, t.Rejected),
+		count(f.tenant.departedTotal, t.Departed),
 		count(f.tenant.succeededTotal, t.Succeeded),
 	}
 	for _, by := range queue.LimitCauses {

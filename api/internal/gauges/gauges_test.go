@@ -66,7 +66,7 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 	})
 }
 
-// many is a store of so many tenants, a page of ten at a time; a step takes a while.
+// many is a store of many tenants, in pages of ten; each page takes a while.
 type many struct {
 	*apitest.Fake
 	briefs []queue.Brief
@@ -126,7 +126,10 @@ func series(t *testing.T, g prometheus.Gatherer, name string) map[string]float64
 		}
 		for _, m := range f.GetMetric() {
 			key := ""
-			if i := slices.IndexFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "tenant" }); i >= 0 {
+			i := slices.IndexFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
+				return l.GetName() == "tenant"
+			})
+			if i >= 0 {
 				key = m.GetLabel()[i].GetValue()
 			}
 			out[key] = m.GetGauge().GetValue()
@@ -147,8 +150,10 @@ func (m *many) registry(t *testing.T, s *shown) *prometheus.Registry {
 func TestNamedTenantsAndOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &many{Fake: apitest.New(), briefs: []queue.Brief{
-			{Name: "a", Figures: queue.Figures{Depth: 5, Running: 1, Dead: 2, OldestWait: 3 * time.Second}}, {Name: "b", Figures: queue.Figures{Depth: 7, Dead: 4, OldestWait: 9 * time.Second}},
-			{Name: "other", Figures: queue.Figures{Depth: 1, Dead: 8, OldestWait: time.Second}}, {Name: "\xff", Figures: queue.Figures{Depth: 2, Running: 2, Dead: 1}},
+			{Name: "a", Figures: queue.Figures{Depth: 5, Running: 1, Dead: 2, OldestWait: 3 * time.Second}},
+			{Name: "b", Figures: queue.Figures{Depth: 7, Dead: 4, OldestWait: 9 * time.Second}},
+			{Name: "other", Figures: queue.Figures{Depth: 1, Dead: 8, OldestWait: time.Second}},
+			{Name: "\xff", Figures: queue.Figures{Depth: 2, Running: 2, Dead: 1}},
 		}}
 		odd := queue.EncodeName("\xff")
 		r := m.registry(t, newShown([]string{"a", "a", "other", "\xff", "absent"}, 0))
@@ -169,7 +174,8 @@ func TestNamedTenantsAndOthers(t *testing.T) {
 			t.Errorf("one label for %q", twice)
 		}
 		r = m.registry(t, newShown(nil, 0))
-		if got := series(t, r, "sluice_tenant_depth"); len(got) > 0 || series(t, r, "sluice_dead_letters")[""] != 15 {
+		got := series(t, r, "sluice_tenant_depth")
+		if len(got) > 0 || series(t, r, "sluice_dead_letters")[""] != 15 {
 			t.Errorf("without tenants: %v", got)
 		}
 	})
@@ -183,7 +189,9 @@ func TestTopTenants(t *testing.T) {
 		fill := func(prefix string, depth int64) {
 			m.briefs = nil
 			for i := range 50 {
-				m.briefs = append(m.briefs, queue.Brief{Name: fmt.Sprintf("%s%02d", prefix, i), Figures: queue.Figures{Depth: depth + int64(i)}})
+				m.briefs = append(m.briefs, queue.Brief{
+					Name: fmt.Sprintf("%s%02d", prefix, i), Figures: queue.Figures{Depth: depth + int64(i)},
+				})
 			}
 		}
 		fill("a", 1)

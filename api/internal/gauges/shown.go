@@ -61,7 +61,8 @@ func (s *shown) name(tenants []string) {
 // fits reports whether the tenant is not shown yet and its label is free.
 func (s *shown) fits(tenant string) bool {
 	label := tenantLabel(tenant)
-	return label != otherTenants && !slices.ContainsFunc(s.slots, func(p slot) bool { return tenantLabel(p.tenant) == label })
+	return label != otherTenants &&
+		!slices.ContainsFunc(s.slots, func(p slot) bool { return tenantLabel(p.tenant) == label })
 }
 
 func (s *shown) tenants() []string {

@@ -26,17 +26,19 @@ import (
 
 const (
 	overviewEvery = 250 * time.Millisecond // also of a tenant in detail
-	healthEvery   = time.Second            // of what changes slowly: the workers, the store's memory, the waits of a tenant
-	scanEvery     = time.Second            // at the least
-	scanSeldom    = 5 * time.Second        // at the most, unless a scan takes longer
-	scanAge       = 10 * time.Second       // an older one is of no use to a new watcher
-	scanPart      = 64                     // tenants of one script: some 0.5 ms
-	scanShare     = 20                     // a scan may take 1/scanShare of the time
-	restShare     = 4                      // the pause after a script is that many times as long
-	leastRest     = 2 * time.Millisecond   // shorter ones are saved up
-	callCost      = 200 * time.Microsecond // that a script takes at the most, and
-	tenantCost    = 20 * time.Microsecond  // for each tenant in it: some 10 on a core of its own
-	waitsMost     = 200                    // recent jobs of a route whose waits are sampled
+	// healthEvery is for figures that change slowly: the workers, the store's memory, the waits of
+	// a tenant.
+	healthEvery = time.Second
+	scanEvery   = time.Second            // at the least
+	scanSeldom  = 5 * time.Second        // at the most, unless a scan takes longer
+	scanAge     = 10 * time.Second       // an older one is of no use to a new watcher
+	scanPart    = 64                     // tenants of one script: some 0.5 ms
+	scanShare   = 20                     // a scan may take 1/scanShare of the time
+	restShare   = 4                      // the pause after a script is that many times as long
+	leastRest   = 2 * time.Millisecond   // shorter ones are saved up
+	callCost    = 200 * time.Microsecond // that a script takes at the most, and
+	tenantCost  = 20 * time.Microsecond  // for each tenant in it: some 10 on a core of its own
+	waitsMost   = 200                    // recent jobs of a route whose waits are sampled
 )
 
 // Source is what is watched; *queue.Queue is one. Its errors wrap queue.ErrUnavailable.
@@ -45,51 +47,53 @@ type Source interface {
 	Totals(ctx context.Context) (queue.Totals, error)
 	// Workers reports the live workers and the lateness of departures.
 	Workers(ctx context.Context) (reports.Workers, error)
-	// DeadLetters counts those of all tenants, as of some seconds ago. It is not known before all
-	// tenants were gone through.
+	// DeadLetters counts the dead letters of all tenants, as of the last scan. known is false
+	// before the first scan has ended.
 	DeadLetters(ctx context.Context) (n int64, known bool)
 	// StoreHealth reports engine and version also with an error.
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
 	// Scan returns a page of about most tenants; next is the cursor of the following page, ""
 	// starts and ends. A tenant may be returned twice.
 	Scan(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
-	// Tenant reads one tenant, also one never seen.
+	// Tenant reads one tenant; one that was never seen has the policy in force and no jobs.
 	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
-	// Waits are those of the tenant's recent jobs, sorted, up to most of each route.
+	// Waits returns the waits of the tenant's recent jobs, sorted, at most most of each route.
 	Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error)
 }
 
 // Overview is the figures of all tenants together.
 type Overview struct {
-	At time.Time
+	At time.Time // by the clock of this process
 	queue.Totals
 	Workers reports.Workers
-	Dead    *int64 // dead letters of all tenants; nil while that is not known
+	Dead    *int64 // dead letters of all tenants; nil before the first scan has ended
 	Store   queue.StoreHealth
-	Err     error // why the store did not answer; the figures are those of before, then, or zero
+	// Err is why the store did not answer, nil if it did. With an error the figures are the last
+	// known ones, or zero.
+	Err error
 }
 
-// Scan is the figures of each tenant, in no order. It is shared: nobody changes it.
+// Scan is the figures of each tenant, in no order. Watches share it, so it must not be changed.
 type Scan struct {
-	At     time.Time
+	At     time.Time // when the scan ended
 	Briefs []queue.Brief
-	read   []time.Time // when each was
+	read   []time.Time // when each was read
 }
 
 // Detail is the figures of one tenant.
 type Detail struct {
-	At     time.Time
+	At     time.Time // when they were read
 	Tenant queue.Tenant
 	Waits  []time.Duration // of its recent jobs, sorted
 }
 
 // Errors of Watch.
 var (
-	ErrTooMany = errors.New("live: as many watch as may")
-	ErrClosed  = errors.New("live: closed")
+	ErrTooMany = errors.New("live: too many watches") // the hub has its maximum
+	ErrClosed  = errors.New("live: closed")           // Close was called
 )
 
-// Hub reads a source while somebody watches. Make it with New; Close it.
+// Hub reads a source while there are watches. Make it with New, and call Close at the end.
 type Hub struct {
 	source Source
 	most   int
@@ -118,7 +122,7 @@ type Hub struct {
 	stirred chan struct{} // it has happened
 }
 
-// New returns a hub for at most that many watches.
+// New returns a hub for at most the given number of watches.
 func New(source Source, most int) *Hub {
 	ctx, end := context.WithCancel(context.Background())
 	return &Hub{
@@ -150,7 +154,7 @@ type Watch struct {
 	sent  News // guarded by the hub's lock
 }
 
-// Watch begins a watch; Close it. Errors: ErrTooMany, ErrClosed.
+// Watch begins a watch, which the caller must close. Errors: ErrTooMany, ErrClosed.
 func (h *Hub) Watch(v View) (*Watch, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,7 +212,8 @@ func (h *Hub) freePhase() time.Duration {
 // notify signals news in the phase of the watch, or at once while it waits for its first figures.
 // It is called with the lock held.
 func (w *Watch) notify() {
-	waits := w.sent.Overview == nil || w.view.Scan && w.sent.Scan == nil || w.view.Tenant != "" && w.sent.Tenant == nil
+	waits := w.sent.Overview == nil || w.view.Scan && w.sent.Scan == nil ||
+		w.view.Tenant != "" && w.sent.Tenant == nil
 	if waits || w.phase == 0 {
 		signal(w.news)
 		return
@@ -242,20 +247,20 @@ func (w *Watch) Close() {
 	}
 }
 
-// News signals that there is something to take.
+// News receives a signal when Take has something to return.
 func (w *Watch) News() <-chan struct{} { return w.news }
 
-// Ended is closed when the hub is.
+// Ended is closed when Hub.Close is called.
 func (w *Watch) Ended() <-chan struct{} { return w.hub.ctx.Done() }
 
-// News holds the latest figures; those that were sent before are nil.
+// News holds the latest figures; those that Take has returned before are nil.
 type News struct {
 	Overview *Overview
 	Scan     *Scan
 	Tenant   *Detail
 }
 
-// Take is what has come since the last time, the latest of each kind.
+// Take returns the latest figures of each kind that came since the last call.
 func (w *Watch) Take() News {
 	h := w.hub
 	h.mu.Lock()

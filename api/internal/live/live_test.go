@@ -187,7 +187,9 @@ func TestOneReadingServesAll(t *testing.T) {
 				synctest.Wait()
 			}
 			pass(10*time.Second - time.Millisecond)
-			for call, want := range map[string]int{"totals": 40, "workers": 10, "health": 10, "scan": 10, "waits acme": 10} {
+			for call, want := range map[string]int{
+				"totals": 40, "workers": 10, "health": 10, "scan": 10, "waits acme": 10,
+			} {
 				if got := s.count(call); got != want {
 					t.Errorf("%d watch: %d times %s, want %d", n, got, call, want)
 				}
@@ -231,9 +233,9 @@ func TestWatchersAreNotifiedInTurn(t *testing.T) {
 		all = append(all, begin(t, h, View{}))
 		pass(time.Millisecond)
 		at := make([]time.Duration, len(all))
-		var told sync.WaitGroup
+		var reads sync.WaitGroup
 		for i, w := range all {
-			told.Go(func() {
+			reads.Go(func() {
 				w.Take()
 				var news News
 				for news.Overview == nil {
@@ -243,7 +245,7 @@ func TestWatchersAreNotifiedInTurn(t *testing.T) {
 				at[i] = time.Since(news.Overview.At)
 			})
 		}
-		told.Wait()
+		reads.Wait()
 		slices.Sort(at)
 		for i := range at {
 			next := overviewEvery + at[0]
@@ -302,8 +304,10 @@ func TestASlowWatcherSkips(t *testing.T) {
 		pass(7100 * time.Millisecond)
 		<-w.News()
 		news := w.Take()
-		if want := int64(s.count("totals") - 1); news.Overview.Depth != want || time.Since(news.Scan.At) > time.Second {
-			t.Errorf("the overview is reading %d, want %d; the scan is %v old", news.Overview.Depth, want, time.Since(news.Scan.At))
+		want := int64(s.count("totals") - 1)
+		if news.Overview.Depth != want || time.Since(news.Scan.At) > time.Second {
+			t.Errorf("the overview is reading %d, want %d; the scan is %v old", news.Overview.Depth, want,
+				time.Since(news.Scan.At))
 		}
 		select {
 		case <-w.News():
@@ -327,12 +331,14 @@ func TestScansBackOff(t *testing.T) {
 		every, span time.Duration
 	}{
 		{100, 0, time.Second, 0},
-		{100, 100 * time.Microsecond, time.Second, 3 * time.Millisecond},    // 10 parts, the rests are saved up to fewer
+		// 10 parts, the rests are saved up to fewer.
+		{100, 100 * time.Microsecond, time.Second, 3 * time.Millisecond},
 		{1250, 400 * time.Microsecond, time.Second, 250 * time.Millisecond}, // 125 parts and rests of 1.6 ms
 		{2500, 400 * time.Microsecond, 2 * time.Second, 500 * time.Millisecond},
 		{10_000, 400 * time.Microsecond, 5 * time.Second, 2 * time.Second},
 		{50_000, 400 * time.Microsecond, 10 * time.Second, 10 * time.Second},
-		{2500, 10 * time.Millisecond, 3150 * time.Millisecond, 2920 * time.Millisecond}, // most of it spent waiting for others
+		// Most of it spent waiting for others.
+		{2500, 10 * time.Millisecond, 3150 * time.Millisecond, 2920 * time.Millisecond},
 	} {
 		s := newSource()
 		s.tenants, s.part, s.takes = tt.tenants, 10, tt.part
@@ -455,7 +461,8 @@ func TestReturningWatcher(t *testing.T) {
 		pass(time.Minute)
 		w = begin(t, h, View{Scan: true})
 		<-w.News()
-		if news := w.Take(); news.Scan != nil || news.Overview != nil && time.Since(news.Overview.At) > time.Second {
+		if news := w.Take(); news.Scan != nil ||
+			news.Overview != nil && time.Since(news.Overview.At) > time.Second {
 			t.Errorf("after a minute: %+v", news)
 		}
 		pass(200 * time.Millisecond)

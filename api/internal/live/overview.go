@@ -36,8 +36,8 @@ func (h *Hub) read(ctx context.Context, woken <-chan struct{}) {
 	}
 }
 
-// Overview is the figures of now: at most as old as those of a watcher would be, so that who asks
-// often does not cost more than a watcher.
+// Overview returns the current figures. They are as old as those of a watch at most, so a client
+// that polls often costs no more than a watch.
 func (h *Hub) Overview(ctx context.Context) Overview {
 	h.sampling.Lock()
 	defer h.sampling.Unlock()

@@ -15,20 +15,20 @@ const (
 	sampleShare = 100              // unwatched scans take at most 1/sampleShare of the time
 )
 
-// Moment is what is remembered of an overview.
+// Moment holds the figures of an overview that are kept for the history.
 type Moment struct {
 	At                           time.Time
-	Gap                          bool // the store was away since the moment before
-	Depth, Running               int64
-	Admitted, Rejected, Departed int64
+	Gap                          bool          // the store was unavailable since the moment before
+	Depth, Running               int64         // jobs
+	Admitted, Rejected, Departed int64         // totals, which only grow
 	Lateness                     time.Duration // 99 of 100 departures left no later; 0 if there were none
 	Ping                         time.Duration // of the store
 }
 
-// Remember keeps the past while nobody watches, until Close, so that a page opened late begins with
-// the minutes before. It reads the overview every second while jobs come or leave, and every ten
-// seconds else. It takes a scan every five seconds, unless nothing waits, runs or has happened
-// since the last one; with many tenants scans are rarer. It is called at most once.
+// Remember records the history until Close, also without watches, so that a new page begins with
+// the minutes before. It reads the overview every second while jobs come or leave, else every ten
+// seconds. It scans every five seconds, unless nothing waits, runs or has happened since the last
+// scan; with many tenants scans are rarer. Call it at most once.
 func (h *Hub) Remember() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -37,8 +37,7 @@ func (h *Hub) Remember() {
 	}
 }
 
-// Stir reports new jobs, so that Remember samples at once. It costs next to nothing when they
-// came before.
+// Stir reports new jobs, so that Remember reads at once. Repeated calls cost almost nothing.
 func (h *Hub) Stir() {
 	if h.resting.Load() {
 		signal(h.stirred)
@@ -92,9 +91,9 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 	}
 }
 
-// Past is the moments of the last five minutes that are remembered, and that of now, the earliest
-// first: a second apart while somebody watched or jobs came or left, ten seconds else, none while
-// the store was away.
+// Past returns the moments of the last five minutes, the earliest first, and that of now at the
+// end. They are a second apart while there was a watch or jobs came or left, else ten seconds.
+// There are none while the store was unavailable.
 func (h *Hub) Past(now *Overview) []Moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,8 +112,8 @@ func (h *Hub) Past(now *Overview) []Moment {
 	return past
 }
 
-// PastOf returns the samples of a tenant in the last five minutes and that of now, the earliest
-// first. They are rarer where there are many tenants.
+// PastOf returns the samples of a tenant in the last five minutes, the earliest first, and that of
+// now at the end. With many tenants they are rarer.
 func (h *Hub) PastOf(now *Detail) []Sample {
 	t := now.Tenant
 	return h.tenants.of(t.Name, sampleAt(now.At, &queue.Brief{
@@ -125,8 +124,9 @@ func (h *Hub) PastOf(now *Detail) []Sample {
 // momentOf is what is remembered of an overview that has no error.
 func momentOf(o *Overview) Moment {
 	m := Moment{
-		At: o.At, Depth: o.Depth, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
-		Ping: o.Store.Ping,
+		At: o.At, Depth: o.Depth, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected,
+		Departed: o.Departed,
+		Ping:     o.Store.Ping,
 	}
 	if o.Workers.Lateness.Sum() > 0 {
 		m.Lateness = o.Workers.Lateness.Quantile(0.99)

@@ -85,7 +85,8 @@ func TestHistoryIsFinerFromTheFirstJob(t *testing.T) {
 		began := time.Now()
 		for i := range int64(20) {
 			s.set(queue.Totals{Depth: 20 - i, Admitted: 20, Departed: i}, queue.Brief{
-				Name: "acme", Capacity: 50, Rate: perSecond, Figures: queue.Figures{Depth: 20 - i, Admitted: 20, Departed: i},
+				Name: "acme", Capacity: 50, Rate: perSecond,
+				Figures: queue.Figures{Depth: 20 - i, Admitted: 20, Departed: i},
 			})
 			h.Stir()
 			pass(time.Second)
@@ -227,14 +228,14 @@ func TestSamplesAgreeWithScans(t *testing.T) {
 				t.Fatalf("%d instants with only %d samples, want %d, that of each scan",
 					len(l.instants), l.count, len(all))
 			}
-			told := all[len(all)-len(l.instants):]
+			kept := all[len(all)-len(l.instants):]
 			for _, name := range names {
 				present := Sample{At: now.Add(1), Gap: lost, Depth: 1, Capacity: 7}
 				got := l.of(name, present)
-				want := make([]Sample, len(told)+1)
-				want[len(told)] = present
+				want := make([]Sample, len(kept)+1)
+				want[len(kept)] = present
 				here := true // until the store forgot the tenant, looking back
-				for i, c := range slices.Backward(told) {
+				for i, c := range slices.Backward(kept) {
 					k := slices.IndexFunc(c.briefs, func(b queue.Brief) bool { return b.Name == name })
 					if here = here && k >= 0; here {
 						want[i] = sampleAt(c.at, &c.briefs[k])

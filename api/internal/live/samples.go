@@ -14,19 +14,22 @@ const maxSamples = 1 << 17
 
 // Sample is the state of a tenant at an instant.
 type Sample struct {
-	At                           time.Time
-	Gap                          bool // the store was unavailable since the previous sample
-	Depth, Running, Capacity     int64
-	OldestWait                   time.Duration
-	Rate, Strictest, Effective   float64 // per second: its rate, the strictest of its rates, and that rate after holds
-	Admitted, Rejected, Departed int64
+	At                       time.Time
+	Gap                      bool  // the store was unavailable since the previous sample
+	Depth, Running, Capacity int64 // jobs
+	OldestWait               time.Duration
+	// Rate is the tenant's rate per second, Strictest the strictest of its rates, and Effective
+	// that rate after holds.
+	Rate, Strictest, Effective   float64
+	Admitted, Rejected, Departed int64 // totals, which only grow
 }
 
 // sampleAt makes the sample of a tenant at the instant.
 func sampleAt(at time.Time, b *queue.Brief) Sample {
 	l := Sample{
 		At: at, Depth: b.Depth, Running: b.Running, Capacity: b.Capacity, OldestWait: b.OldestWait,
-		Rate: b.Rate.PerSecond(), Effective: b.EffectiveRate, Admitted: b.Admitted, Rejected: b.Rejected, Departed: b.Departed,
+		Rate: b.Rate.PerSecond(), Effective: b.EffectiveRate, Admitted: b.Admitted, Rejected: b.Rejected,
+		Departed: b.Departed,
 	}
 	l.Strictest = l.Rate
 	for _, p := range b.Rates {

@@ -16,7 +16,9 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 		c, busy, err := h.take(ctx)
 		next = began.Add(min(max(scanEvery, scanShare*busy), scanSeldom))
 		if soon := time.Now().Add(scanEvery / 4); next.Before(soon) || ctx.Err() != nil {
-			next = soon // it takes longer than it is to be repeated, or was broken off: who comes next shall not wait for long
+			// The scan takes longer than its interval, or was broken off: the next watcher must not
+			// wait long.
+			next = soon
 		}
 		h.mu.Lock()
 		h.nextScan = next
@@ -35,7 +37,7 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error) {
 	c = &Scan{}
 	var owed time.Duration // rest
-	told := map[string]bool{}
+	seen := map[string]bool{}
 	for cursor := ""; ; {
 		asked := time.Now()
 		part, next, err := h.source.Scan(ctx, cursor, scanPart)
@@ -48,8 +50,8 @@ func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error)
 			return nil, busy, err
 		}
 		for _, b := range part {
-			if !told[b.Name] {
-				told[b.Name] = true
+			if !seen[b.Name] {
+				seen[b.Name] = true
 				c.Briefs, c.read = append(c.Briefs, b), append(c.read, read)
 			}
 		}

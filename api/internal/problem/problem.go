@@ -26,54 +26,92 @@ const URN = "urn:sluice:problem:"
 
 // Kind is one kind of problem. Its name never changes, because clients compare the type.
 type Kind struct {
-	Name   string
-	Status int
-	Title  string
+	Name   string // the end of the type, such as queue-full
+	Status int    // of HTTP
+	Title  string // the same for every problem of the kind
 }
 
 // Every kind of problem. The OpenAPI document lists for each operation the kinds that it can
 // answer, by status.
 var (
-	MalformedJSON      = Kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
-	UnreadableBody     = Kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
-	Unauthorized       = Kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
-	TenantMismatch     = Kind{"tenant-mismatch", http.StatusForbidden, "The credential belongs to another tenant"}
-	Forbidden          = Kind{"forbidden", http.StatusForbidden, "The request's origin or host is not allowed"}
-	NotFound           = Kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
-	UnknownJob         = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
-	UnknownTenant      = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
-	UnknownKey         = Kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
-	UnknownGuard       = Kind{"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key"}
-	UnknownRoute       = Kind{"unknown-route", http.StatusNotFound, "There is no such route"}
-	MethodNotAllowed   = Kind{"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here"}
-	StateConflict      = Kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
-	TooManyKeys        = Kind{"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys"}
-	RevisionMismatch   = Kind{"revision-mismatch", http.StatusPreconditionFailed, "The tenant's settings have changed"}
-	TooLarge           = Kind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
-	UnsupportedMedia   = Kind{"unsupported-media-type", http.StatusUnsupportedMediaType, "The body has an unsupported format"}
-	InvalidRequest     = Kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
-	DeadlineFarAway    = Kind{"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms"}
-	KeyReused          = Kind{"idempotency-key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to another job"}
-	RateLimited        = Kind{"rate-limited", http.StatusTooManyRequests, "Too many requests, reads of jobs or wrong credentials"}
-	QueueFull          = Kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
-	NeverFits          = Kind{"never-fits", http.StatusTooManyRequests, "The request can never fit into the queue"}
-	QueueBytesFull     = Kind{"queue-bytes-full", http.StatusTooManyRequests, "The tenant's payloads have reached their limit in bytes"}
-	StoreFull          = Kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
-	TenantDraining     = Kind{"draining", http.StatusServiceUnavailable, "The tenant is draining and takes no jobs"}
-	InternalFault      = Kind{"internal", http.StatusInternalServerError, "The server failed"}
-	StoredDamaged      = Kind{"stored-data-damaged", http.StatusInternalServerError, "The stored data for this request is damaged"}
-	StorageUnavailable = Kind{"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory"}
-	IssuerUnavailable  = Kind{"issuer-unavailable", http.StatusServiceUnavailable, "The keys that verify tokens cannot be fetched yet"}
-	TooManyStreams     = Kind{"too-many-streams", http.StatusServiceUnavailable, "The process has reached its limit of event streams"}
-	Overloaded         = Kind{"overloaded", http.StatusServiceUnavailable, "The process has reached its limit of connections or of memory for large bodies"}
-	ShuttingDown       = Kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
-	Starting           = Kind{"starting", http.StatusServiceUnavailable, "Starting"} // answered by the program, before it has a Server
+	MalformedJSON  = Kind{"malformed-json", http.StatusBadRequest, "The body is not one JSON value"}
+	UnreadableBody = Kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
+	Unauthorized   = Kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
+	TenantMismatch = Kind{"tenant-mismatch", http.StatusForbidden, "The credential belongs to another tenant"}
+	Forbidden      = Kind{"forbidden", http.StatusForbidden, "The request's origin or host is not allowed"}
+	NotFound       = Kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
+	UnknownJob     = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
+	UnknownTenant  = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
+	UnknownKey     = Kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
+	UnknownGuard   = Kind{
+		"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key",
+	}
+	UnknownRoute     = Kind{"unknown-route", http.StatusNotFound, "There is no such route"}
+	MethodNotAllowed = Kind{
+		"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here",
+	}
+	StateConflict = Kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
+	TooManyKeys   = Kind{
+		"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys",
+	}
+	RevisionMismatch = Kind{
+		"revision-mismatch", http.StatusPreconditionFailed, "The tenant's settings have changed",
+	}
+	TooLarge         = Kind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
+	UnsupportedMedia = Kind{
+		"unsupported-media-type", http.StatusUnsupportedMediaType, "The body has an unsupported format",
+	}
+	InvalidRequest  = Kind{"invalid-request", http.StatusUnprocessableEntity, "A field is unknown or invalid"}
+	DeadlineFarAway = Kind{
+		"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms",
+	}
+	KeyReused = Kind{
+		"idempotency-key-reused", http.StatusUnprocessableEntity,
+		"The idempotency key belongs to another job",
+	}
+	RateLimited = Kind{
+		"rate-limited", http.StatusTooManyRequests, "Too many requests, reads of jobs or wrong credentials",
+	}
+	QueueFull      = Kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
+	NeverFits      = Kind{"never-fits", http.StatusTooManyRequests, "The request can never fit into the queue"}
+	QueueBytesFull = Kind{
+		"queue-bytes-full", http.StatusTooManyRequests,
+		"The tenant's payloads have reached their limit in bytes",
+	}
+	StoreFull      = Kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
+	TenantDraining = Kind{
+		"draining", http.StatusServiceUnavailable, "The tenant is draining and takes no jobs",
+	}
+	InternalFault = Kind{"internal", http.StatusInternalServerError, "The server failed"}
+	StoredDamaged = Kind{
+		"stored-data-damaged", http.StatusInternalServerError, "The stored data for this request is damaged",
+	}
+	StorageUnavailable = Kind{
+		"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory",
+	}
+	IssuerUnavailable = Kind{
+		"issuer-unavailable", http.StatusServiceUnavailable,
+		"The keys that verify tokens cannot be fetched yet",
+	}
+	TooManyStreams = Kind{
+		"too-many-streams", http.StatusServiceUnavailable,
+		"The process has reached its limit of event streams",
+	}
+	Overloaded = Kind{
+		"overloaded", http.StatusServiceUnavailable,
+		"The process has reached its limit of connections or of memory for large bodies",
+	}
+	ShuttingDown = Kind{"shutting-down", http.StatusServiceUnavailable, "The server is shutting down"}
+	// Starting is answered by the program before it has a Server.
+	Starting = Kind{"starting", http.StatusServiceUnavailable, "Starting"}
 )
 
 // Kinds are all kinds, in the order in which the OpenAPI document lists those of one status.
 var Kinds = []Kind{
-	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob, UnknownTenant, UnknownKey, UnknownGuard, UnknownRoute, MethodNotAllowed, StateConflict,
-	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused, RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
+	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
+	UnknownTenant, UnknownKey, UnknownGuard, UnknownRoute, MethodNotAllowed, StateConflict,
+	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused,
+	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
 }
 
@@ -81,8 +119,8 @@ var Kinds = []Kind{
 // client.
 type Problem struct {
 	wire.Problem
-	Header http.Header
-	Cause  error
+	Header http.Header // of the answer; nil: none of its own
+	Cause  error       // nil: there is none
 }
 
 func (p *Problem) Error() string {
@@ -99,7 +137,7 @@ func (k Kind) With(detail string) *Problem {
 	return &Problem{Problem: wire.Problem{Type: URN + k.Name, Title: k.Title, Status: k.Status, Detail: detail}}
 }
 
-// SetHeader adds a header to the problem's answer.
+// SetHeader adds a header to the answer and returns the problem.
 func (p *Problem) SetHeader(name, value string) *Problem {
 	if p.Header == nil {
 		p.Header = http.Header{}
@@ -108,10 +146,11 @@ func (p *Problem) SetHeader(name, value string) *Problem {
 	return p
 }
 
-// RetryIn asks the client to retry after the wait, scattered by ratelimit.RetryAfter.
+// RetryIn sets Retry-After to the wait, with the random part that ratelimit.RetryAfter adds, and
+// returns the problem.
 func (p *Problem) RetryIn(wait time.Duration) *Problem { return p.Retry(ratelimit.RetryAfter(wait)) }
 
-// Retry sets Retry-After in whole seconds.
+// Retry sets Retry-After in seconds and returns the problem.
 func (p *Problem) Retry(seconds int64) *Problem {
 	return p.SetHeader("Retry-After", strconv.FormatInt(seconds, 10))
 }
@@ -119,14 +158,15 @@ func (p *Problem) Retry(seconds int64) *Problem {
 // Fields collects the rules that a request breaks, at most MaxFieldErrors.
 type Fields []wire.FieldError
 
-// Add notes that the field, whose value has the kind, breaks the rule.
+// Add records that the field, whose value has the JSON kind, breaks the rule. It ignores fields
+// beyond MaxFieldErrors.
 func (f *Fields) Add(field, kind, rule string) {
 	if len(*f) < MaxFieldErrors {
 		*f = append(*f, wire.FieldError{Field: field, Kind: kind, Rule: rule})
 	}
 }
 
-// Err returns everything noted as one problem, nil if there is nothing.
+// Err returns all recorded fields as one *Problem, nil if there are none.
 func (f Fields) Err() error {
 	if len(f) == 0 {
 		return nil
@@ -134,7 +174,8 @@ func (f Fields) Err() error {
 	return InvalidFields(f)
 }
 
-// InvalidFields returns the 422 for these broken rules; its detail is the first of them.
+// InvalidFields returns the 422 for these broken rules, at least one; its detail is the first of
+// them.
 func InvalidFields(errs []wire.FieldError) *Problem {
 	first := errs[0]
 	p := InvalidRequest.With(fmt.Sprintf("%s (%s) %s", first.Field, first.Kind, first.Rule))
@@ -147,7 +188,7 @@ func Invalid(field, kind, rule string) *Problem {
 	return InvalidFields([]wire.FieldError{{Field: field, Kind: kind, Rule: rule}})
 }
 
-// UnknownRouteAt returns the 404 for fields that name no configured route.
+// UnknownRouteAt returns the 404 for fields that name no configured route; at least one.
 func UnknownRouteAt(fields ...string) *Problem {
 	p := UnknownRoute.With(fields[0] + " names no configured route")
 	for _, f := range fields[:min(len(fields), MaxFieldErrors)] {
@@ -156,6 +197,8 @@ func UnknownRouteAt(fields ...string) *Problem {
 	return p
 }
 
+// TooLargeBody returns the 413 for a body, or a part of it, above the limit in bytes. what names
+// it, such as "the body".
 func TooLargeBody(what string, limit int64) *Problem {
 	return TooLarge.With(fmt.Sprintf("%s must be at most %d bytes", what, limit))
 }
@@ -168,7 +211,8 @@ func Conflict(job queue.Job, wanted string) *Problem {
 	return p
 }
 
-// Of maps an error to its answer. It is the only such mapping.
+// Of returns the answer to an error; an unknown error is an internal one (500). It is the only
+// place that maps errors to statuses.
 func Of(err error) *Problem {
 	var known *Problem
 	var settings shaper.Problems
@@ -203,10 +247,13 @@ func Of(err error) *Problem {
 		return answer(StateConflict, "the job's state does not allow this operation")
 	case errors.Is(err, queue.ErrRevision):
 		return answer(RevisionMismatch, "the revision named in If-Match is not the current one")
-	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return answer(StorageUnavailable, "the outcome is unknown; send the same request again").RetryIn(time.Second)
+	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, context.Canceled):
+		return answer(StorageUnavailable, "the outcome is unknown; send the same request again").
+			RetryIn(time.Second)
 	case errors.Is(err, queue.ErrScript):
-		return answer(StoredDamaged, "retries fail until an operator has repaired the stored data; the server's log has the cause")
+		return answer(StoredDamaged, "retries fail until an operator has repaired the stored data; "+
+			"the server's log has the cause")
 	default:
 		return answer(InternalFault, "the server's log has the cause")
 	}

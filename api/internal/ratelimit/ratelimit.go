@@ -58,8 +58,8 @@ func (m Mode) Queue(h http.Header, a shaper.Admission, retryAfter int64) {
 
 // Limit is the state of a limiter for one key.
 type Limit struct {
-	Name             string
-	Rate             shaper.Rate
+	Name             string        // of the limiter
+	Rate             shaper.Rate   // as configured
 	Limit, Remaining int64         // requests at once; requests left now
 	Next             time.Duration // until more requests may pass
 	RetryAfter       int64         // the Retry-After of a refusal in seconds, 0 otherwise
@@ -169,14 +169,14 @@ func wholeWindow(r shaper.Rate) (quota, window int64) {
 	return min(maxStructuredInt, r.Limit), window
 }
 
-// RetryAfter rounds the wait up and adds a random part, so that clients that were refused
-// together do not retry together.
+// RetryAfter returns the seconds of Retry-After for a wait: rounded up, at least 1, plus a random
+// part, so that clients that were refused together do not retry together.
 func RetryAfter(wait time.Duration) int64 {
 	seconds := max(1, Seconds(wait))
 	return seconds + rand.Int64N(2+min(seconds/10, 60))
 }
 
-// Seconds is the duration in seconds, rounded up; 0 if negative.
+// Seconds returns the duration in seconds, rounded up; 0 if it is negative.
 func Seconds(d time.Duration) int64 {
 	return int64((max(d, 0) + time.Second - 1) / time.Second)
 }
@@ -203,5 +203,5 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// Millis is the duration in milliseconds, rounded up.
+// Millis returns the duration in milliseconds, rounded up.
 func Millis(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }

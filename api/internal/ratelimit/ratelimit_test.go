@@ -10,8 +10,9 @@ import (
 
 func TestDrainPolicyIsInWholeSeconds(t *testing.T) {
 	for rate, want := range map[string][2]int64{
-		"10/s": {10, 1}, "5/24h": {5, 86400}, "7/500ms": {14, 1}, "7/1500ms": {14, 3}, "1/1ms": {1000, 1}, "1000/1ms": {1_000_000, 1},
-		"7/3s": {7, 3}, "1/1001ms": {1000, 1001}, "1/366d": {1, 31622400}, "10/60s": {10, 60},
+		"10/s": {10, 1}, "5/24h": {5, 86400}, "7/500ms": {14, 1}, "7/1500ms": {14, 3}, "1/1ms": {1000, 1},
+		"1000/1ms": {1_000_000, 1},
+		"7/3s":     {7, 3}, "1/1001ms": {1000, 1001}, "1/366d": {1, 31622400}, "10/60s": {10, 60},
 	} {
 		r, err := shaper.ParseRate(rate)
 		if err != nil {
@@ -29,9 +30,16 @@ func TestDrainPolicyIsInWholeSeconds(t *testing.T) {
 }
 
 func TestLimitHeaders(t *testing.T) {
-	a := shaper.Admission{Capacity: 1000, Remaining: 983, NextSlot: 1500 * time.Millisecond, Rate: shaper.Rate{Limit: 5, Period: 24 * time.Hour}}
-	ietf := map[string]string{"Ratelimit-Policy": `"queue";q=1000, "drain";q=5;w=86400`, "Ratelimit": `"queue";r=983;t=2`}
-	legacy := map[string]string{"X-Ratelimit-Limit": "1000", "X-Ratelimit-Remaining": "983", "X-Ratelimit-Retry-After": "0"}
+	a := shaper.Admission{
+		Capacity: 1000, Remaining: 983, NextSlot: 1500 * time.Millisecond,
+		Rate: shaper.Rate{Limit: 5, Period: 24 * time.Hour},
+	}
+	ietf := map[string]string{
+		"Ratelimit-Policy": `"queue";q=1000, "drain";q=5;w=86400`, "Ratelimit": `"queue";r=983;t=2`,
+	}
+	legacy := map[string]string{
+		"X-Ratelimit-Limit": "1000", "X-Ratelimit-Remaining": "983", "X-Ratelimit-Retry-After": "0",
+	}
 	for mode, want := range map[Mode][]map[string]string{
 		IETF: {ietf}, Legacy: {legacy}, Both: {ietf, legacy}, None: nil,
 	} {
@@ -58,13 +66,16 @@ func TestLimitHeaders(t *testing.T) {
 	}
 	h = http.Header{}
 	Both.Queue(h, shaper.Admission{Capacity: 1}, 30)
-	if h.Get("RateLimit") != `"queue";r=0` || h.Get("RateLimit-Policy") != `"queue";q=1` || h.Get("X-RateLimit-Retry-After") != "30" {
+	if h.Get("RateLimit") != `"queue";r=0` || h.Get("RateLimit-Policy") != `"queue";q=1` ||
+		h.Get("X-RateLimit-Retry-After") != "30" {
 		t.Errorf("nothing known but the capacity: %v", h)
 	}
 }
 
 func TestRetryAfterIsNeverEarlyAndScattered(t *testing.T) {
-	for _, wait := range []time.Duration{time.Millisecond, time.Second, 1001 * time.Millisecond, time.Minute, 24 * time.Hour} {
+	for _, wait := range []time.Duration{
+		time.Millisecond, time.Second, 1001 * time.Millisecond, time.Minute, 24 * time.Hour,
+	} {
 		seen := map[int64]bool{}
 		for range 1000 {
 			s := RetryAfter(wait)

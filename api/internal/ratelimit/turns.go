@@ -20,13 +20,14 @@ type Turns struct {
 	flows *simplelru.LRU[string, *shaper.Turns]
 }
 
+// NewTurns returns turns of no flow.
 func NewTurns() *Turns {
 	flows, _ := simplelru.NewLRU[string, *shaper.Turns](maxTurns, nil) // fails only for sizes below 1
 	return &Turns{flows: flows}
 }
 
-// Take returns how long to wait before size slots of the flow are requested again, 0 if unknown. An
-// empty flow takes no turn.
+// Take returns how long a client should wait before it requests size slots of the flow again; 0 if
+// that is unknown. flow is its name, or "" for a flow whose turns are not remembered.
 func (t *Turns) Take(flow string, a shaper.Admission, size int64) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,9 @@ import (
 )
 
 func FuzzPrefer(f *testing.F) {
-	for _, s := range []string{"wait=10", `x="a, wait=9";y, wait = "5"`, `"`, `\`, "wait=99999999999999999999", ",;="} {
+	for _, s := range []string{
+		"wait=10", `x="a, wait=9";y, wait = "5"`, `"`, `\`, "wait=99999999999999999999", ",;=",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
@@ -42,7 +44,8 @@ func FuzzIdempotencyKey(f *testing.F) {
 			}
 			return
 		}
-		if key == "" || len(key) > wire.MaxKeyBytes || decode.HasControl(key) || (!strings.HasPrefix(value, `"`) && key != value) {
+		if key == "" || len(key) > wire.MaxKeyBytes || decode.HasControl(key) ||
+			(!strings.HasPrefix(value, `"`) && key != value) {
 			t.Errorf("%q: key %q", value, key)
 		}
 	})
@@ -57,7 +60,8 @@ func FuzzTenant(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if name != value || name == "" || len(name) > wire.MaxTenantBytes || decode.HasControl(name) || !utf8.ValidString(name) {
+		if name != value || name == "" || len(name) > wire.MaxTenantBytes || decode.HasControl(name) ||
+			!utf8.ValidString(name) {
 			t.Errorf("%q: tenant %q", value, name)
 		}
 	})
@@ -73,7 +77,8 @@ func FuzzIfMatch(f *testing.F) {
 			t.Errorf("%q lets everything through", value)
 		}
 		for _, r := range m.Revisions {
-			if again, err := IfMatch(http.Header{"If-Match": {ETag(r)}}); err != nil || len(again.Revisions) != 1 || again.Revisions[0] != r {
+			if again, err := IfMatch(http.Header{"If-Match": {ETag(r)}}); err != nil ||
+				len(again.Revisions) != 1 || again.Revisions[0] != r {
 				t.Errorf("%s is not read back", ETag(r))
 			}
 		}
@@ -92,7 +97,10 @@ func FuzzCursor(f *testing.F) {
 }
 
 func FuzzListQuery(f *testing.F) {
-	for _, s := range []string{"state=queued&route=default&limit=1000&cursor=x", "state=done", "limit=0", "state=dead&limit=%2B1", "state=queued&route=", ";"} {
+	for _, s := range []string{
+		"state=queued&route=default&limit=1000&cursor=x", "state=done", "limit=0", "state=dead&limit=%2B1",
+		"state=queued&route=", ";",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -107,7 +115,8 @@ func FuzzListQuery(f *testing.F) {
 			}
 			return
 		}
-		if l.Limit < 1 || l.Limit > wire.MaxPage || !slices.Contains(queue.ListStates(), l.State) || decode.HasControl(l.Route) {
+		if l.Limit < 1 || l.Limit > wire.MaxPage || !slices.Contains(queue.ListStates(), l.State) ||
+			decode.HasControl(l.Route) {
 			t.Errorf("%q: %+v", text, l)
 		}
 	})
@@ -122,7 +131,8 @@ func FuzzTraceParent(f *testing.F) {
 		if got == "" {
 			return
 		}
-		if len(got) != 55 || !strings.HasPrefix(got, "00-") || !strings.HasPrefix(value[2:], got[2:52]) || TraceParent(http.Header{"Traceparent": {got}}) != got {
+		if len(got) != 55 || !strings.HasPrefix(got, "00-") || !strings.HasPrefix(value[2:], got[2:52]) ||
+			TraceParent(http.Header{"Traceparent": {got}}) != got {
 			t.Errorf("%q: %q", value, got)
 		}
 	})

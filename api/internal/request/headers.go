@@ -23,8 +23,8 @@ const (
 
 const defaultTenant = "default"
 
-// Tenant is the tenant that the request names, or "default". The name is not decoded: percent signs
-// have no meaning.
+// Tenant returns the tenant that the request names, or "default". The name is not decoded: percent
+// signs have no meaning. The error is a *problem.Problem.
 func Tenant(h http.Header) (string, error) {
 	values := h[TenantHeader]
 	switch len(values) {
@@ -37,8 +37,8 @@ func Tenant(h http.Header) (string, error) {
 	}
 }
 
-// CheckTenant is the 422 for an invalid name of a tenant. JSON would change a name that is not
-// UTF-8 into another one.
+// CheckTenant returns the 422 for an invalid tenant name, nil for a valid one; field is where the
+// name was found. A name that is not UTF-8 is invalid, because JSON would change it.
 func CheckTenant(field, name string) error {
 	rule := decode.TextRule(name, 1, wire.MaxTenantBytes)
 	if rule == "" && !utf8.ValidString(name) {
@@ -50,9 +50,9 @@ func CheckTenant(field, name string) error {
 	return nil
 }
 
-// IdempotencyKey is the key of the request, empty if none. A value that starts with a double quote
-// is a structured string (draft-ietf-httpapi-idempotency-key-header). Any other value is taken as
-// raw bytes, because most clients do not quote it.
+// IdempotencyKey returns the key of the request, empty if none. A value that starts with a double
+// quote is a structured string (draft-ietf-httpapi-idempotency-key-header). Any other value is
+// taken as raw bytes, because most clients do not quote it.
 func IdempotencyKey(h http.Header) (string, error) {
 	values := h[KeyHeader]
 	if len(values) == 0 {
@@ -66,7 +66,8 @@ func IdempotencyKey(h http.Header) (string, error) {
 		item, err := httpsfv.UnmarshalItem(values)
 		quoted, isString := item.Value.(string)
 		if err != nil || !isString {
-			return "", problem.Invalid(KeyHeader, "string", "starts with a quote and so must be a structured string (RFC 9651)")
+			return "", problem.Invalid(KeyHeader, "string",
+				"starts with a quote and so must be a structured string (RFC 9651)")
 		}
 		key = quoted
 	}
@@ -76,9 +77,9 @@ func IdempotencyKey(h http.Header) (string, error) {
 	return key, nil
 }
 
-// TraceParent is the trace that the request belongs to (W3C Trace Context), empty if the header
-// is absent or invalid, as the recommendation requires. Of an unknown version, the parts that every
-// version has are kept, as version 00.
+// TraceParent returns the trace that the request belongs to (W3C Trace Context). It is empty if the
+// header is absent or invalid, as the recommendation requires. Of an unknown version it keeps the
+// parts that every version has, as version 00.
 func TraceParent(h http.Header) string {
 	values := h["Traceparent"]
 	if len(values) != 1 {
@@ -109,13 +110,14 @@ func TraceParent(h http.Header) string {
 	return "00-" + parts[1] + "-" + parts[2] + "-" + sampled
 }
 
-// Preference is how long the client prefers to wait for the job's end.
+// Preference is how long the client prefers to wait for the end of the job. The zero value is no
+// preference.
 type Preference struct {
-	Wait  time.Duration
-	Given bool
+	Wait  time.Duration // whole seconds, at most wire.MaxWaitSeconds
+	Given bool          // the request has a valid preference
 }
 
-// Applied is the value of Preference-Applied.
+// Applied returns the value of Preference-Applied, such as wait=5.
 func (p Preference) Applied() string {
 	return "wait=" + strconv.Itoa(int(p.Wait/time.Second))
 }
@@ -172,7 +174,7 @@ func splitQuoted(s string, sep byte) []string {
 	return append(parts, s[from:])
 }
 
-// Revisions is the condition of a change. The zero value is none.
+// Revisions is the condition If-Match of a change. The zero value is no condition.
 type Revisions struct {
 	Listed    bool    // one of revisions must be the current one
 	Revisions []int64 // the entity tags that are revisions
@@ -198,14 +200,16 @@ func IfMatch(h http.Header) (Revisions, error) {
 		tags++
 		tag = strings.TrimPrefix(tag, "W/")
 		if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' || strings.Contains(tag[1:len(tag)-1], `"`) {
-			return Revisions{}, problem.Invalid("If-Match", "string", `must be * or a list of quoted revisions, such as "7"`)
+			return Revisions{}, problem.Invalid("If-Match", "string",
+				`must be * or a list of quoted revisions, such as "7"`)
 		}
 		if n, err := strconv.ParseInt(tag[1:len(tag)-1], 10, 64); err == nil && ETag(n) == tag {
 			m.Revisions = append(m.Revisions, n)
 		}
 	}
 	if tags == 0 {
-		return Revisions{}, problem.Invalid("If-Match", "nothing", `must be * or a list of quoted revisions, such as "7"`)
+		return Revisions{}, problem.Invalid("If-Match", "nothing",
+			`must be * or a list of quoted revisions, such as "7"`)
 	}
 	return m, nil
 }

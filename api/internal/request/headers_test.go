@@ -29,7 +29,8 @@ func TestPrefer(t *testing.T) {
 		{[]string{`x="a, wait=9", wait=5`}, "wait=5"},
 		{[]string{`x="a\", wait=9", wait=5`}, "wait=5"},
 		{[]string{"wait=5, wait=6"}, "wait=5"},
-		{[]string{"wait"}, ""}, {[]string{"wait="}, ""}, {[]string{"wait=-1"}, ""}, {[]string{"wait=1.5"}, ""}, {[]string{"wait=x"}, ""},
+		{[]string{"wait"}, ""}, {[]string{"wait="}, ""}, {[]string{"wait=-1"}, ""},
+		{[]string{"wait=1.5"}, ""}, {[]string{"wait=x"}, ""},
 		{[]string{"waiting=5"}, ""}, {[]string{",,;=,"}, ""}, {[]string{`"wait=5`}, ""}, {[]string{""}, ""},
 	} {
 		got := Prefer(http.Header{"Prefer": tt.values})
@@ -46,14 +47,18 @@ func TestPrefer(t *testing.T) {
 func TestIdempotencyKeyForms(t *testing.T) {
 	long := strings.Repeat("k", 255)
 	for value, want := range map[string]string{
-		`"k-1"`: "k-1", "k-1": "k-1", "0-0": "0-0", `"a\"b"`: `a"b`, "a b": "a b", "é": "é", "\xff": "\xff", long: long, `"` + long + `"`: long,
+		`"k-1"`: "k-1", "k-1": "k-1", "0-0": "0-0", `"a\"b"`: `a"b`, "a b": "a b", "é": "é", "\xff": "\xff",
+		long: long, `"` + long + `"`: long,
 		`"k";v=1`: "k", `'k'`: "'k'", "?1": "?1", `k"`: `k"`,
 	} {
 		if got, err := IdempotencyKey(http.Header{KeyHeader: {value}}); err != nil || got != want {
 			t.Errorf("%q: %q %v, want %q", value, got, err, want)
 		}
 	}
-	for _, values := range [][]string{{""}, {`""`}, {`"`}, {`"k`}, {`"é"`}, {`"a" "b"`}, {"a\tb"}, {"a\x7f"}, {long + "k"}, {`"` + long + `k"`}, {"a", "b"}} {
+	for _, values := range [][]string{
+		{""}, {`""`}, {`"`}, {`"k`}, {`"é"`}, {`"a" "b"`}, {"a\tb"}, {"a\x7f"}, {long + "k"},
+		{`"` + long + `k"`}, {"a", "b"},
+	} {
 		if got, err := IdempotencyKey(http.Header{KeyHeader: values}); err == nil || problem.Of(err).Status != 422 {
 			t.Errorf("%q: %q %v, want a 422", values, got, err)
 		}
@@ -62,9 +67,11 @@ func TestIdempotencyKeyForms(t *testing.T) {
 
 func TestIfMatch(t *testing.T) {
 	for value, want := range map[string][]int64{
-		`"7"`: {7}, `W/"7"`: {7}, `"7", W/"8" ,"x"`: {7, 8}, `"x"`: nil, `"a,b"`: nil, `"-1"`: {-1}, `"99999999999999999999"`: nil,
+		`"7"`: {7}, `W/"7"`: {7}, `"7", W/"8" ,"x"`: {7, 8}, `"x"`: nil, `"a,b"`: nil, `"-1"`: {-1},
+		`"99999999999999999999"`: nil,
 	} {
-		if got, err := IfMatch(http.Header{"If-Match": {value}}); err != nil || !got.Listed || !slices.Equal(got.Revisions, want) {
+		if got, err := IfMatch(http.Header{"If-Match": {value}}); err != nil || !got.Listed ||
+			!slices.Equal(got.Revisions, want) {
 			t.Errorf("%s: %+v %v, want %v", value, got, err, want)
 		}
 	}

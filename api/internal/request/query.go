@@ -16,11 +16,13 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// List reads the query without the tenant. It checks neither that the route exists nor the cursor.
+// List reads the query of a list of jobs, without the tenant. It checks neither that the route
+// exists nor the cursor. The error is a *problem.Problem.
 func List(query url.Values) (queue.List, error) {
 	l := queue.List{
-		State: queue.ListState(query.Get("state")), Route: query.Get("route"), Type: query.Get("type"), IdempotencyKey: query.Get("idempotency_key"),
-		Cursor: query.Get("cursor"),
+		State: queue.ListState(query.Get("state")), Route: query.Get("route"), Type: query.Get("type"),
+		IdempotencyKey: query.Get("idempotency_key"),
+		Cursor:         query.Get("cursor"),
 	}
 	var wrongs problem.Fields
 	wrong := func(name, kind, rule string) {
@@ -66,7 +68,8 @@ func List(query url.Values) (queue.List, error) {
 	return l, wrongs.Err()
 }
 
-// PageLimit is the number of items that the client wants on a page.
+// PageLimit returns the number of items that the client wants on a page: the parameter limit, 1 to
+// most, or otherwise if it is absent. The error is a *problem.Problem.
 func PageLimit(query url.Values, otherwise, most int) (int, error) {
 	if !query.Has("limit") {
 		return otherwise, nil
@@ -82,13 +85,17 @@ func PageLimit(query url.Values, otherwise, most int) (int, error) {
 // DefaultJobs is the default number of jobs on a page.
 const DefaultJobs = 100
 
+// CursorRule is the rule of a field error for a cursor that no page had.
 const CursorRule = "must be a next_cursor of an earlier page"
 
+// BadCursor returns the 422 for an invalid cursor.
 func BadCursor() error { return problem.Invalid("query.cursor", "string", CursorRule) }
 
-// SealCursor makes the queue's cursor opaque and safe in a query; the empty one stays empty.
+// SealCursor makes a cursor of the queue opaque and safe in a query. The empty cursor stays empty.
 func SealCursor(cursor string) string { return base64.RawURLEncoding.EncodeToString([]byte(cursor)) }
 
+// OpenCursor is the inverse of SealCursor. It returns an error for a text that SealCursor does not
+// make.
 func OpenCursor(sealed string) (string, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
 	if err == nil && SealCursor(string(raw)) != sealed { // the decoder skips line ends
@@ -97,6 +104,8 @@ func OpenCursor(sealed string) (string, error) {
 	return string(raw), err
 }
 
+// Bool returns a parameter that must be true or false, or otherwise if it is absent. The error is a
+// *problem.Problem.
 func Bool(query url.Values, name string, otherwise bool) (bool, error) {
 	switch query.Get(name) {
 	case "true":
@@ -110,6 +119,8 @@ func Bool(query url.Values, name string, otherwise bool) (bool, error) {
 	return otherwise, nil
 }
 
+// CheckQuery returns the 422 for a query that cannot be parsed, repeats a parameter or has one for
+// which known is false.
 func CheckQuery(r *http.Request, known map[string]bool) error {
 	if r.URL.RawQuery == "" {
 		return nil

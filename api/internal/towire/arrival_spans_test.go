@@ -22,10 +22,15 @@ func TestHistoryIncludesOtherProcesses(t *testing.T) {
 		now := time.Now()
 		ago := func(s float64) time.Time { return now.Add(-time.Duration(s * float64(time.Second))) }
 		for i := range 10 { // in the last second before the sample 20 s ago
-			log.Note("acme", arrivals.Arrival{At: shaper.InstantOf(ago(20.9 - float64(i)/100)), Cost: 1, Admitted: true})
+			log.Note("acme", arrivals.Arrival{
+				At: shaper.InstantOf(ago(20.9 - float64(i)/100)), Cost: 1, Admitted: true,
+			})
 		}
 		log.Note("acme", arrivals.Arrival{At: shaper.InstantOf(ago(5)), Cost: 1})
-		samples := []sample{{at: ago(70), admitted: 100}, {at: ago(30), admitted: 100}, {at: ago(20), admitted: 400}, {at: ago(10), gap: true, admitted: 900}, {at: now, admitted: 900, refused: 1}}
+		samples := []sample{
+			{at: ago(70), admitted: 100}, {at: ago(30), admitted: 100}, {at: ago(20), admitted: 400},
+			{at: ago(10), gap: true, admitted: 900}, {at: now, admitted: 900, refused: 1},
+		}
 		spans := arrivalSpans(log.Since(now), now, samples, log.CountsOfAll)
 		var wide, fine []wire.PastArrivals
 		for _, s := range spans {
@@ -35,10 +40,12 @@ func TestHistoryIncludesOtherProcesses(t *testing.T) {
 				fine = append(fine, s)
 			}
 		}
-		if len(wide) != 1 || !wide[0].From.Equal(ago(30)) || !wide[0].Until.Equal(ago(20)) || wide[0].Admitted != 300 {
+		if len(wide) != 1 || !wide[0].From.Equal(ago(30)) || !wide[0].Until.Equal(ago(20)) ||
+			wide[0].Admitted != 300 {
 			t.Errorf("what came to all is %+v", wide)
 		}
-		if len(fine) != 60+20 || !fine[0].From.Equal(ago(60)) || slices.ContainsFunc(fine, func(s wire.PastArrivals) bool { return s.Admitted != 0 }) {
+		if len(fine) != 60+20 || !fine[0].From.Equal(ago(60)) ||
+			slices.ContainsFunc(fine, func(s wire.PastArrivals) bool { return s.Admitted != 0 }) {
 			t.Errorf("what came here is %+v", fine)
 		}
 	})
@@ -67,7 +74,8 @@ func TestSpans(t *testing.T) {
 			n := rapid.Int64Range(0, 40).Draw(t, "came")
 			if rapid.Bool().Draw(t, "here") && len(samples) > 0 {
 				for range n {
-					came = append(came, at+time.Duration(rapid.Int64Range(0, int64(now.Sub(samples[len(samples)-1].at)-at)).Draw(t, "at")))
+					came = append(came, at+time.Duration(rapid.Int64Range(0,
+						int64(now.Sub(samples[len(samples)-1].at)-at)).Draw(t, "at")))
 				}
 			}
 			if len(samples) == 0 {

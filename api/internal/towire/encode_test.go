@@ -22,11 +22,15 @@ func TestWaitingJobsAreEncodedAsAllAre(t *testing.T) {
 	byHand := 0
 	rapid.Check(t, func(t *rapid.T) {
 		j := &wire.Job{
-			ID: "0192f0a1", Tenant: names.Draw(t, "tenant"), Route: names.Draw(t, "route"), Type: names.Draw(t, "type"),
-			State: rapid.SampledFrom([]string{"", "queued", "dead"}).Draw(t, "state"), Done: rapid.Bool().Draw(t, "done"),
-			Position: rapid.Int64().Draw(t, "position"), EstimatedStart: instants.Draw(t, "start"), Attempts: rapid.Int().Draw(t, "attempts"),
-			MaxAttempts: rapid.Int().Draw(t, "most"), Created: instants.Draw(t, "created"), Scheduled: instants.Draw(t, "scheduled"),
-			Started: instants.Draw(t, "started"), Finished: instants.Draw(t, "finished"),
+			ID: "0192f0a1", Tenant: names.Draw(t, "tenant"), Route: names.Draw(t, "route"),
+			Type:     names.Draw(t, "type"),
+			State:    rapid.SampledFrom([]string{"", "queued", "dead"}).Draw(t, "state"),
+			Done:     rapid.Bool().Draw(t, "done"),
+			Position: rapid.Int64().Draw(t, "position"), EstimatedStart: instants.Draw(t, "start"),
+			Attempts:    rapid.Int().Draw(t, "attempts"),
+			MaxAttempts: rapid.Int().Draw(t, "most"), Created: instants.Draw(t, "created"),
+			Scheduled: instants.Draw(t, "scheduled"),
+			Started:   instants.Draw(t, "started"), Finished: instants.Draw(t, "finished"),
 		}
 		if rapid.IntRange(0, 9).Draw(t, "failed") == 0 {
 			j.LastError = &wire.JobError{Message: "x"}
@@ -53,7 +57,10 @@ func TestWaitingJobsAreEncodedAsAllAre(t *testing.T) {
 
 func BenchmarkEncodeJob(b *testing.B) {
 	now := time.Now().UTC()
-	j := &wire.Job{ID: "06b1c2d3e4f5g6h7i8j9k0l1m2a1", Tenant: "acme", Route: "default", Type: "order.create", State: "queued", Position: 17, EstimatedStart: now, MaxAttempts: 5, Created: now}
+	j := &wire.Job{
+		ID: "06b1c2d3e4f5g6h7i8j9k0l1m2a1", Tenant: "acme", Route: "default", Type: "order.create",
+		State: "queued", Position: 17, EstimatedStart: now, MaxAttempts: 5, Created: now,
+	}
 	var buf bytes.Buffer
 	b.Run("by hand", func(b *testing.B) {
 		b.ReportAllocs()

@@ -9,7 +9,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// History is the history of all tenants together until o, the first overview of a stream.
+// History returns the history of all tenants together, which ends with o, the first overview of a
+// stream.
 func History(o *live.Overview, hub *live.Hub, log *arrivals.Log) wire.FigureHistory {
 	out := wire.FigureHistory{Overviews: []wire.PastOverview{}}
 	var samples []sample
@@ -28,15 +29,16 @@ func History(o *live.Overview, hub *live.Hub, log *arrivals.Log) wire.FigureHist
 	return out
 }
 
-// TenantHistory is the history of a tenant until d, the first detail of a stream.
+// TenantHistory returns the history of a tenant, which ends with d, the first detail of a stream.
 func TenantHistory(d *live.Detail, hub *live.Hub, log *arrivals.Log) wire.TenantHistory {
 	out := wire.TenantHistory{Tenant: d.Tenant.Name}
 	var samples []sample
 	for _, l := range hub.PastOf(d) {
 		out.Samples = append(out.Samples, wire.PastTenant{
 			At: l.At.UTC(), Gap: l.Gap, Depth: l.Depth, Running: l.Running, Capacity: l.Capacity,
-			OldestWaitMS: l.OldestWait.Milliseconds(), Rate: l.Rate, Strictest: l.Strictest, EffectiveRate: l.Effective,
-			Admitted: l.Admitted, Rejected: l.Rejected, Departed: l.Departed,
+			OldestWaitMS: l.OldestWait.Milliseconds(), Rate: l.Rate, Strictest: l.Strictest,
+			EffectiveRate: l.Effective,
+			Admitted:      l.Admitted, Rejected: l.Rejected, Departed: l.Departed,
 		})
 		samples = append(samples, sample{l.At, l.Gap, l.Admitted, l.Rejected})
 	}
@@ -63,7 +65,9 @@ type sample struct {
 // count returns the arrivals at this process, which began at begun, between any instants. Where
 // both agree, this process saw all arrivals, and the time between two samples is divided finely.
 // Otherwise it is one span.
-func arrivalSpans(begun, now time.Time, samples []sample, count func(edges []shaper.Instant) []arrivals.Count) []wire.PastArrivals {
+func arrivalSpans(
+	begun, now time.Time, samples []sample, count func(edges []shaper.Instant) []arrivals.Count,
+) []wire.PastArrivals {
 	out, cut := []wire.PastArrivals{}, now.Add(-arrivalsKept)
 	if len(samples) > 0 && begun.After(cut) && begun.Before(samples[0].at) {
 		samples = append([]sample{{at: begun}}, samples...) // nothing may have arrived before this process
@@ -75,7 +79,8 @@ func arrivalSpans(begun, now time.Time, samples []sample, count func(edges []sha
 	if len(samples) < 2 {
 		return out
 	}
-	edge := func(at time.Time) shaper.Instant { return shaper.InstantOf(at) + 1 } // arrivals at the instant are included
+	// Arrivals at the instant are included.
+	edge := func(at time.Time) shaper.Instant { return shaper.InstantOf(at) + 1 }
 	edges := []shaper.Instant{edge(samples[0].at)}
 	ends := []int{0} // index in edges of each sample
 	for i, l := range samples[1:] {
@@ -95,7 +100,9 @@ func arrivalSpans(begun, now time.Time, samples []sample, count func(edges []sha
 		if from == until { // two samples at one instant
 			return
 		}
-		out = append(out, wire.PastArrivals{From: (from - 1).Time(), Until: (until - 1).Time(), Admitted: c.Admitted, Refused: c.Refused})
+		out = append(out, wire.PastArrivals{
+			From: (from - 1).Time(), Until: (until - 1).Time(), Admitted: c.Admitted, Refused: c.Refused,
+		})
 	}
 	for i, l := range samples[1:] {
 		came := arrivals.Count{Admitted: l.admitted - samples[i].admitted, Refused: l.refused - samples[i].refused}

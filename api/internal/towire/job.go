@@ -14,7 +14,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Job is the job in its JSON form. A job without a state has ended long ago: only its key is left.
+// Job converts a job to its JSON form. A job without a state ended long ago: only its key is
+// stored.
 func Job(j queue.Job) *wire.Job {
 	out := &wire.Job{
 		ID:             j.ID,
@@ -51,7 +52,8 @@ func Job(j queue.Job) *wire.Job {
 	return out
 }
 
-// OperatorJob is the job as operators see it, with details that clients must not get.
+// OperatorJob converts a job to the JSON form for operators, with details that clients must not
+// get.
 func OperatorJob(j queue.Job) *wire.Job {
 	out := Job(j)
 	if j.LastError != nil {
@@ -60,13 +62,16 @@ func OperatorJob(j queue.Job) *wire.Job {
 	return out
 }
 
-var outcomeNames = map[shaper.Event]string{shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held"}
+var outcomeNames = map[shaper.Event]string{
+	shaper.Succeed: "succeeded", shaper.Retry: "retry", shaper.Die: "dead", shaper.Hold: "held",
+}
 
 // outcomeOf names the outcome of the i-th delivery in the log. The log has the outcome that the
 // worker requested. A hold beyond the free ones may have made the job dead instead.
 func outcomeOf(j queue.Job, i int) string {
 	a := j.Log[i]
-	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number { // with more attempts it was a lease that ran out
+	// With more attempts it was a lease that ran out.
+	if i == len(j.Log)-1 && j.State == shaper.Dead && j.Attempts == a.Number {
 		return outcomeNames[shaper.Die]
 	}
 	return outcomeNames[a.Event]
@@ -84,8 +89,8 @@ func responseOf(r *queue.Response) *wire.Response {
 	return out
 }
 
-// UTC is the time in UTC; the zero time stays zero. A stored time later than decode.LastTime is
-// shown as decode.LastTime.
+// UTC returns the time in UTC; the zero time stays zero. A stored time later than decode.LastTime
+// becomes decode.LastTime.
 func UTC(t time.Time) time.Time {
 	switch {
 	case t.IsZero():
@@ -96,6 +101,7 @@ func UTC(t time.Time) time.Time {
 	return t.UTC()
 }
 
+// Key converts an API key, without its hash, to its JSON form.
 func Key(k keystore.Key) wire.Key {
 	return wire.Key{ID: k.ID, Name: k.Name, Created: UTC(k.Created), Expires: UTC(k.Expires)}
 }

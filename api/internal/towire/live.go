@@ -18,12 +18,16 @@ import (
 // overviewRoutes are the routes in an overview, which is sent four times a second.
 const overviewRoutes = 50
 
+// Overview converts an overview to its JSON form, with the first overviewRoutes routes in the order
+// of ByTrouble.
 func Overview(o live.Overview) wire.Overview {
 	out := wire.Overview{
-		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running, Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
+		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running,
+		Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
 		Workers: o.Workers.Live, Dead: o.Dead, Routes: Firsts(Routes(o.Workers.Routes), overviewRoutes, ByTrouble),
 		Store: wire.StoreState{
-			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping), UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,
+			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping),
+			UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,
 			Version: o.Store.Version, Differing: o.Store.Differing,
 		},
 	}
@@ -37,21 +41,29 @@ func Overview(o live.Overview) wire.Overview {
 }
 
 // breakerNames are the states of circuit breakers in the API.
-var breakerNames = map[reports.BreakerState]string{reports.BreakerClosed: "closed", reports.BreakerHalfOpen: "half-open", reports.BreakerOpen: "open"}
+var breakerNames = map[reports.BreakerState]string{
+	reports.BreakerClosed: "closed", reports.BreakerHalfOpen: "half-open", reports.BreakerOpen: "open",
+}
 
+// Routes converts the load of routes, by name, to lines in no order.
 func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	out := make([]wire.RouteLine, 0, len(routes))
 	for name, l := range routes {
-		out = append(out, wire.RouteLine{Route: name, Breaker: breakerNames[l.Breaker], InFlight: l.InFlight, Ended: l.Ended, Failed: l.Failed})
+		out = append(out, wire.RouteLine{
+			Route: name, Breaker: breakerNames[l.Breaker], InFlight: l.InFlight, Ended: l.Ended,
+			Failed: l.Failed,
+		})
 	}
 	return out
 }
 
-// ByTrouble orders routes, failing ones first.
+// ByTrouble compares routes for a sort: those with an open circuit breaker first, then those with
+// the most failures.
 func ByTrouble(a, b wire.RouteLine) int {
 	states := []string{"open", "half-open", "closed"}
 	return cmp.Or(
-		cmp.Compare(slices.Index(states, a.Breaker), slices.Index(states, b.Breaker)), cmp.Compare(b.Failed, a.Failed),
+		cmp.Compare(slices.Index(states, a.Breaker), slices.Index(states, b.Breaker)),
+		cmp.Compare(b.Failed, a.Failed),
 		cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Route, b.Route),
 	)
 }
@@ -68,7 +80,8 @@ func storeError(err error) string {
 		return "loading its data"
 	case strings.Contains(text, "BUSY "):
 		return "busy with a script"
-	case strings.Contains(text, "NOAUTH") || strings.Contains(text, "WRONGPASS") || strings.Contains(text, "NOPERM"):
+	case strings.Contains(text, "NOAUTH") || strings.Contains(text, "WRONGPASS") ||
+		strings.Contains(text, "NOPERM"):
 		return "refuses the credentials"
 	case strings.Contains(text, "CLUSTERDOWN") || strings.Contains(text, "MASTERDOWN"):
 		return "part of the cluster is down"
@@ -76,6 +89,7 @@ func storeError(err error) string {
 	return "cannot be reached"
 }
 
+// TenantNow converts the figures of one tenant, with percentiles of its waits, to their JSON form.
 func TenantNow(d *live.Detail) wire.TenantNow {
 	quantile := func(q float64) int64 {
 		if len(d.Waits) == 0 {
@@ -84,14 +98,17 @@ func TenantNow(d *live.Detail) wire.TenantNow {
 		at := max(0, int(math.Ceil(q*float64(len(d.Waits))))-1)
 		return d.Waits[at].Milliseconds()
 	}
-	return wire.TenantNow{At: d.At.UTC(), Tenant: Tenant(d.Tenant), WaitP50MS: quantile(0.5), WaitP95MS: quantile(0.95), WaitP99MS: quantile(0.99)}
+	return wire.TenantNow{
+		At: d.At.UTC(), Tenant: Tenant(d.Tenant), WaitP50MS: quantile(0.5), WaitP95MS: quantile(0.95),
+		WaitP99MS: quantile(0.99),
+	}
 }
 
 // fineMS is a time in milliseconds with three digits after the point: these are often below one.
 func fineMS(d time.Duration) float64 { return math.Round(float64(d.Microseconds())) / 1000 }
 
-// Firsts returns the first n in order. It sorts at most 2n at a time, because there may be
-// thousands.
+// Firsts returns the first n items in the order. It sorts at most 2n at a time, because the list
+// may have thousands.
 func Firsts[T any](list []T, n int, order func(a, b T) int) []T {
 	if n <= 0 {
 		return nil
@@ -107,6 +124,8 @@ func Firsts[T any](list []T, n int, order func(a, b T) int) []T {
 	return kept[:min(len(kept), n)]
 }
 
+// Arrivals converts arrivals to one event of the stream; lost counts the earlier ones that the
+// client missed.
 func Arrivals(came []arrivals.Arrival, lost int64) wire.Arrivals {
 	out := wire.Arrivals{Items: make([]wire.Arrival, len(came)), Lost: lost}
 	for i, a := range came {

@@ -28,8 +28,10 @@ func TestFirstsAgreeWithSort(t *testing.T) {
 
 func TestStoreErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"OOM command not allowed": "out of memory", "i/o timeout": "no answer in time", "BUSY Redis is busy": "busy with a script",
-		"WRONGPASS invalid username-password pair": "refuses the credentials", "CLUSTERDOWN": "part of the cluster is down",
+		"OOM command not allowed": "out of memory", "i/o timeout": "no answer in time",
+		"BUSY Redis is busy":                         "busy with a script",
+		"WRONGPASS invalid username-password pair":   "refuses the credentials",
+		"CLUSTERDOWN":                                "part of the cluster is down",
 		"dial tcp 10.1.2.3:6379: connection refused": "cannot be reached",
 	} {
 		if got := storeError(fmt.Errorf("%w: %s", queue.ErrUnavailable, text)); got != want {

@@ -10,10 +10,11 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Tenant is the tenant in its JSON form.
+// Tenant converts a tenant to its JSON form.
 func Tenant(t queue.Tenant) wire.Tenant {
 	out := wire.Tenant{
-		Tenant: t.Name, Tier: t.Tier, Policy: policy(t.Policy, t.Sources), Draining: t.Policy.Draining, Reason: t.Reason, Revision: t.Revision,
+		Tenant: t.Name, Tier: t.Tier, Policy: policy(t.Policy, t.Sources), Draining: t.Policy.Draining,
+		Reason: t.Reason, Revision: t.Revision,
 		Figures: figures(t.Figures), StoredBytes: t.Stored, DeadBytes: t.DeadBytes,
 	}
 	if !t.API.Empty() {
@@ -30,7 +31,8 @@ func Tenant(t queue.Tenant) wire.Tenant {
 
 func policy(p shaper.Policy, sources map[string]string) wire.Policy {
 	out := wire.Policy{
-		Rate: wire.RateOf(p.Rate), Rates: wire.PacesOf(p.Rates), Burst: p.Burst, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
+		Rate: wire.RateOf(p.Rate), Rates: wire.PacesOf(p.Rates), Burst: p.Burst, Capacity: p.Capacity,
+		CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
 		Paused: p.Paused, Sources: sources,
 	}
 	if out.Sources == nil {
@@ -49,12 +51,15 @@ func heldUntil(f queue.Figures) time.Time {
 
 func figures(f queue.Figures) wire.Figures {
 	return wire.Figures{
-		Depth: f.Depth, Bytes: f.Bytes, Running: f.Running, LimitedBy: f.LimitedBy, EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
-		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded, DeadLetters: f.Dead, Dead: f.DeadTotal,
+		Depth: f.Depth, Bytes: f.Bytes, Running: f.Running, LimitedBy: f.LimitedBy,
+		EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
+		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded,
+		DeadLetters: f.Dead, Dead: f.DeadTotal,
 		HeldUntil: heldUntil(f), HeldBy: f.HeldBy.By, HeldStatus: f.HeldBy.Status,
 	}
 }
 
+// Swept converts the result of a purge or a replay to its JSON form.
 func Swept(swept queue.Swept) wire.Swept {
 	out := wire.Swept{Count: swept.Count, More: swept.More, CreatedBefore: UTC(swept.CreatedBefore)}
 	if a := swept.Refusal; a != nil {
@@ -70,10 +75,14 @@ func Swept(swept queue.Swept) wire.Swept {
 	return out
 }
 
+// Line converts the figures of a tenant to a line of the table.
 func Line(b *queue.Brief) wire.TenantLine {
 	return wire.TenantLine{
-		Tenant: b.Name, Rate: wire.RateOf(b.Rate), Rates: wire.PacesOf(b.Rates), EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running, Paused: b.Paused,
-		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted, Rejected: b.Rejected, Departed: b.Departed,
+		Tenant: b.Name, Rate: wire.RateOf(b.Rate), Rates: wire.PacesOf(b.Rates),
+		EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running,
+		Paused:    b.Paused,
+		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted,
+		Rejected: b.Rejected, Departed: b.Departed,
 		Succeeded: b.Succeeded, DeadLetters: b.Dead, Dead: b.DeadTotal,
 		HeldUntil: heldUntil(b.Figures), HeldBy: b.HeldBy.By, HeldStatus: b.HeldBy.Status,
 	}

@@ -57,7 +57,9 @@ func authSettings() []Setting {
 	const name = "must be 1 to 255 bytes without control characters"
 	return []Setting{
 		text("auth.mode", "none", "must be none, or some of keys, jwt and guest, each once, such as keys,guest",
-			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the accepted kinds of credentials; guest accepts clients without credentials. In the file it may be a list.", isModes),
+			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the "+
+				"accepted kinds of credentials; guest accepts clients without credentials. In the file it "+
+				"may be a list.", isModes),
 		text("auth.jwt.issuer", "", name, "Required issuer of tokens (iss).", unsetOr(isName)),
 		text("auth.jwt.audience", "", name, "Required audience of tokens (aud).", unsetOr(isName)),
 		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute,
@@ -78,7 +80,8 @@ func authSettings() []Setting {
 func tokenKeySettings() []Setting {
 	return []Setting{
 		{Key: "kid", Kind: Text, check: isName, Rule: "must be 1 to 255 bytes without control characters",
-			Help: "Key id. The key verifies only tokens with this id or without an id. Not set: it verifies any token."},
+			Help: "Key id. The key verifies only tokens with this id or without an id. Not set: it " +
+				"verifies any token."},
 		choice("algorithm", "", "Algorithm of the key. Required.", auth.Algorithms()...),
 		{Key: "secret", Kind: Text, Secret: true, Rule: "must be at least 32 bytes",
 			Help: "Shared secret; for HS256 only."},

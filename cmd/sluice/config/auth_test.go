@@ -66,7 +66,8 @@ auth:
 	if want := []auth.Mode{auth.Keys, auth.JWT, auth.Guest}; !slices.Equal(c.Auth.Modes(), want) {
 		t.Errorf("modes %v, want %v", c.Auth.Modes(), want)
 	}
-	if want := []netip.Prefix{netip.MustParsePrefix("10.1.2.3/32"), netip.MustParsePrefix("2001:db8::/48")}; !slices.Equal(c.Auth.Guest.TrustedProxies, want) {
+	if want := []netip.Prefix{netip.MustParsePrefix("10.1.2.3/32"),
+		netip.MustParsePrefix("2001:db8::/48")}; !slices.Equal(c.Auth.Guest.TrustedProxies, want) {
 		t.Errorf("proxies %v", c.Auth.Guest.TrustedProxies)
 	}
 	if len(c.Auth.JWT.Keys) != 3 {
@@ -78,7 +79,8 @@ auth:
 func TestModes(t *testing.T) {
 	for value, want := range map[string]string{
 		"none": "", "keys": "keys", "keys, guest": "keys guest", "guest,keys": "guest keys",
-		"": "refused", "none,keys": "refused", "keys,keys": "refused", "keys,": "refused", "password": "refused", "Keys": "refused",
+		"": "refused", "none,keys": "refused", "keys,keys": "refused", "keys,": "refused",
+		"password": "refused", "Keys": "refused",
 	} {
 		c, err := config.Load(config.Sources{File: write(t, route), Flags: map[string]string{"auth.mode": value}})
 		got := "refused"
@@ -110,25 +112,41 @@ func TestAuthProblems(t *testing.T) {
 		{"no audience", "mode: jwt", "auth.jwt.audience: nothing: must be set"},
 		{"no keys", "mode: [jwt, guest]", "auth.jwt: no keys: must have keys or jwks"},
 		{"an empty list of keys", "mode: jwt, jwt: { " + jwt + "keys: [] }", "auth.jwt: no keys"},
-		{"a short secret", "jwt: { keys: [ { algorithm: HS256, secret: " + hush + " } ] }", "auth.jwt.keys[0].secret: (hidden): must be at least 32 bytes"},
-		{"no secret", "jwt: { keys: [ { algorithm: HS256 } ] }", "auth.jwt.keys[0].secret: (hidden): must be at least 32 bytes"},
-		{"a secret for RS256", "jwt: { keys: [ { algorithm: RS256, secret: " + hush + " } ] }", "auth.jwt.keys[0]: a key: must have either public_key or public_key_file and no secret"},
-		{"a public key for HS256", "jwt: { keys: [ { algorithm: HS256, public_key: x } ] }", "auth.jwt.keys[0]: a key: must have a secret and no public key"},
-		{"both public keys", "jwt: { keys: [ { algorithm: RS256, public_key: x, public_key_file: y } ] }", "auth.jwt.keys[0]: a key: must have either"},
-		{"no PEM", "jwt: { keys: [ { algorithm: RS256, public_key: " + hush + " } ] }", "auth.jwt.keys[0].public_key: (hidden): must be one public key or certificate in PEM"},
-		{"a file that is not there", "jwt: { keys: [ { algorithm: RS256, public_key_file: absent.pem } ] }", `auth.jwt.keys[0].public_key_file: "absent.pem": cannot be read: no such file`},
-		{"another algorithm", "jwt: { keys: [ { algorithm: none } ] }", `auth.jwt.keys[0].algorithm: "none": must be one of HS256, RS256, ES256, EdDSA`},
+		{"a short secret", "jwt: { keys: [ { algorithm: HS256, secret: " + hush + " } ] }",
+			"auth.jwt.keys[0].secret: (hidden): must be at least 32 bytes"},
+		{"no secret", "jwt: { keys: [ { algorithm: HS256 } ] }",
+			"auth.jwt.keys[0].secret: (hidden): must be at least 32 bytes"},
+		{"a secret for RS256", "jwt: { keys: [ { algorithm: RS256, secret: " + hush + " } ] }",
+			"auth.jwt.keys[0]: a key: must have either public_key or public_key_file and no secret"},
+		{"a public key for HS256", "jwt: { keys: [ { algorithm: HS256, public_key: x } ] }",
+			"auth.jwt.keys[0]: a key: must have a secret and no public key"},
+		{"both public keys", "jwt: { keys: [ { algorithm: RS256, public_key: x, public_key_file: y } ] }",
+			"auth.jwt.keys[0]: a key: must have either"},
+		{"no PEM", "jwt: { keys: [ { algorithm: RS256, public_key: " + hush + " } ] }",
+			"auth.jwt.keys[0].public_key: (hidden): must be one public key or certificate in PEM"},
+		{"a file that is not there", "jwt: { keys: [ { algorithm: RS256, public_key_file: absent.pem } ] }",
+			`auth.jwt.keys[0].public_key_file: "absent.pem": cannot be read: no such file`},
+		{"another algorithm", "jwt: { keys: [ { algorithm: none } ] }",
+			`auth.jwt.keys[0].algorithm: "none": must be one of HS256, RS256, ES256, EdDSA`},
 		{"no algorithm", "jwt: { keys: [ { kid: x } ] }", "auth.jwt.keys[0].algorithm: nothing: must be set"},
-		{"an unknown key", "jwt: { keys: [ { algorithm: HS256, password: " + hush + " } ] }", "auth.jwt.keys[0].password: unknown key: must be a setting of this section"},
+		{"an unknown key", "jwt: { keys: [ { algorithm: HS256, password: " + hush + " } ] }",
+			"auth.jwt.keys[0].password: unknown key: must be a setting of this section"},
 		{"keys that are none", "jwt: { keys: " + hush + " }", "auth.jwt.keys: a text: must be a list of sections"},
 		{"a key that is none", "jwt: { keys: [ " + hush + " ] }", "auth.jwt.keys[0]: a text: must be a section"},
-		{"a set that is not there", "mode: jwt, jwt: { " + jwt + "jwks: absent.json }", `auth.jwt.jwks: "absent.json": cannot be read: no such file`},
-		{"another scheme", "jwt: { jwks: \"ftp://issuer.example/\" }", `auth.jwt.jwks: "ftp://issuer.example/": must be the path of a file, or an http`},
-		{"a set with a password", "jwt: { jwks: \"ftp://u:" + hush + "@issuer.example/\" }", "auth.jwt.jwks: (hidden): must be"},
-		{"an address for a prefix", "guest: { trusted_proxies: [ 10.1.2.3 ] }", `auth.guest.trusted_proxies[0]: "10.1.2.3": must be a prefix`},
-		{"every address", "guest: { trusted_proxies: [ \"10.0.0.0/8\", \"0.0.0.0/0\" ] }", `auth.guest.trusted_proxies[1]: "0.0.0.0/0": must not be every address`},
-		{"a mapped prefix", "guest: { trusted_proxies: [ \"::ffff:10.0.0.0/104\" ] }", "auth.guest.trusted_proxies[0]"},
-		{"a prefix that is no list", "guest: { trusted_proxies: \"10.0.0.0/8\" }", "auth.guest.trusted_proxies: a text: must be a list of prefixes"},
+		{"a set that is not there", "mode: jwt, jwt: { " + jwt + "jwks: absent.json }",
+			`auth.jwt.jwks: "absent.json": cannot be read: no such file`},
+		{"another scheme", "jwt: { jwks: \"ftp://issuer.example/\" }",
+			`auth.jwt.jwks: "ftp://issuer.example/": must be the path of a file, or an http`},
+		{"a set with a password", "jwt: { jwks: \"ftp://u:" + hush + "@issuer.example/\" }",
+			"auth.jwt.jwks: (hidden): must be"},
+		{"an address for a prefix", "guest: { trusted_proxies: [ 10.1.2.3 ] }",
+			`auth.guest.trusted_proxies[0]: "10.1.2.3": must be a prefix`},
+		{"every address", "guest: { trusted_proxies: [ \"10.0.0.0/8\", \"0.0.0.0/0\" ] }",
+			`auth.guest.trusted_proxies[1]: "0.0.0.0/0": must not be every address`},
+		{"a mapped prefix", "guest: { trusted_proxies: [ \"::ffff:10.0.0.0/104\" ] }",
+			"auth.guest.trusted_proxies[0]"},
+		{"a prefix that is no list", "guest: { trusted_proxies: \"10.0.0.0/8\" }",
+			"auth.guest.trusted_proxies: a text: must be a list of prefixes"},
 		{"a tier that is none", "guest: { tier: \"a b\" }", `auth.guest.tier: "a b": must be 1 to 64`},
 		{"no section", "jwt: true", "auth.jwt: true or false: must be a section"},
 		{"leeway", "jwt: { leeway: 1h }", `auth.jwt.leeway: "1h": must be a duration from 0s to 5m`},
@@ -145,7 +163,9 @@ func TestAuthProblems(t *testing.T) {
 	}
 	for name, key := range map[string]string{
 		"a short RSA key": publicPEM(t, &weak.PublicKey),
-		"a private key":   string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(weak)})),
+		"a private key": string(pem.EncodeToMemory(&pem.Block{
+			Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(weak),
+		})),
 	} {
 		_, err := config.Load(config.Sources{File: write(t, route+`
 auth:
@@ -165,7 +185,10 @@ auth:
 // With authentication the API may listen anywhere; without it, that needs a setting.
 func TestPublicAPI(t *testing.T) {
 	const public = route + "api: { listen: \"0.0.0.0:8080\" }\n"
-	for section, wanted := range map[string]bool{"": false, "auth: { mode: none }": false, "auth: { mode: keys }": true, "auth: { mode: [guest] }": true} {
+	for section, wanted := range map[string]bool{
+		"": false, "auth: { mode: none }": false, "auth: { mode: keys }": true,
+		"auth: { mode: [guest] }": true,
+	} {
 		_, err := config.Load(config.Sources{File: write(t, public+section+"\n")})
 		if (err == nil) != wanted {
 			t.Errorf("%q: %v", section, err)

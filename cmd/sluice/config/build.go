@@ -70,7 +70,8 @@ func (r *reader) between(c Config) {
 func (r *reader) routes(c *Config, values map[string]any) {
 	if len(values) == 0 && !r.unread {
 		r.problem("routes", "nothing",
-			"must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or --route default=http://127.0.0.1:9000/")
+			"must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or "+
+				"--route default=http://127.0.0.1:9000/")
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		path := "routes." + quoteName(name)
@@ -366,7 +367,8 @@ func (r *reader) routeOverrides(path string, raw any, routes map[string]Route) m
 			r.problem(at, "the name", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 			continue
 		case !r.anyRoute && !known:
-			r.problem(at, "the name", "must be one of the routes: "+strings.Join(slices.Sorted(maps.Keys(routes)), ", "))
+			r.problem(at, "the name",
+				"must be one of the routes: "+strings.Join(slices.Sorted(maps.Keys(routes)), ", "))
 			continue
 		}
 		values, isSection := section[name].(map[string]any)

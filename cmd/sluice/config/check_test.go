@@ -42,7 +42,8 @@ tenants:
 guards: { logins: { algorithm: leaky-meter, rate: 5/s, by: [tenant, address] } }
 `)
 	got := inForce(t, config.Sources{
-		File: file, Environ: []string{"SLUICE_HEADERS=none", "SLUICE_ROUTE_EXTRA_URL=http://extra/"}, Flags: map[string]string{"log.level": "warn"}, Routes: []string{"more=http://more/"},
+		File: file, Environ: []string{"SLUICE_HEADERS=none", "SLUICE_ROUTE_EXTRA_URL=http://extra/"},
+		Flags: map[string]string{"log.level": "warn"}, Routes: []string{"more=http://more/"},
 	})
 	for _, s := range config.Settings() {
 		if _, listed := got[s.Key]; !listed {
@@ -83,17 +84,27 @@ guards: { logins: { algorithm: leaky-meter, rate: 5/s, by: [tenant, address] } }
 	if _, listed := got["routes.fleet.breaker.failures"]; listed {
 		t.Error("a route to a fleet has a breaker")
 	}
-	if s := inForce(t, config.Sources{File: file, Flags: map[string]string{"redis.url": "redis+cluster://:" + hush + "@127.0.0.1:1?addr=127.0.0.1:2"}})["redis.url"]; strings.Contains(s.Value, hush) {
+	if s := inForce(t, config.Sources{File: file,
+		Flags: map[string]string{"redis.url": "redis+cluster://:" + hush +
+			"@127.0.0.1:1?addr=127.0.0.1:2"}})["redis.url"]; strings.Contains(s.Value, hush) {
 		t.Errorf("redis.url shows a secret: %s", s.Value)
 	}
 }
 
 // The sources of a route's url outrank one another as those of the settings do.
 func TestRouteURLs(t *testing.T) {
-	file := write(t, "routes: { default: { url: \"http://file/\", timeout: 3s }, a-b: { url: \"http://file/\" } }\n")
-	environ := []string{"SLUICE_ROUTE_DEFAULT_URL=http://variable/", "SLUICE_ROUTE_A_B_URL=http://variable/", "SLUICE_ROUTE_NEW_ONE_URL=http://variable/", "SLUICE_ROUTE_NONE_URL="}
-	c := mustLoad(t, config.Sources{File: file, Environ: environ, Routes: []string{"default=http://flag/?a=b,c"}})
-	want := map[string]string{"default": "http://flag/?a=b,c", "a-b": "http://variable/", "new_one": "http://variable/"}
+	file := write(t, "routes: { default: { url: \"http://file/\", timeout: 3s }, a-b: { url: "+
+		"\"http://file/\" } }\n")
+	environ := []string{
+		"SLUICE_ROUTE_DEFAULT_URL=http://variable/", "SLUICE_ROUTE_A_B_URL=http://variable/",
+		"SLUICE_ROUTE_NEW_ONE_URL=http://variable/", "SLUICE_ROUTE_NONE_URL=",
+	}
+	c := mustLoad(t, config.Sources{
+		File: file, Environ: environ, Routes: []string{"default=http://flag/?a=b,c"},
+	})
+	want := map[string]string{
+		"default": "http://flag/?a=b,c", "a-b": "http://variable/", "new_one": "http://variable/",
+	}
 	if len(c.Routes) != len(want) {
 		t.Errorf("routes %v", c.Routes)
 	}
@@ -116,15 +127,24 @@ func TestRouteURLProblems(t *testing.T) {
 		from config.Sources
 		want string
 	}{
-		{"a url alone", config.Sources{Routes: []string{"http://127.0.0.1:9000/?a=b"}}, `--route: "http://127.0.0.1:9000/?a=b": must be NAME=URL, such as default=http`},
-		{"a password", config.Sources{Routes: []string{"http://u:hunter2@x/"}}, `--route: (hidden): must be NAME=URL`},
+		{"a url alone", config.Sources{Routes: []string{"http://127.0.0.1:9000/?a=b"}},
+			`--route: "http://127.0.0.1:9000/?a=b": must be NAME=URL, such as default=http`},
+		{"a password", config.Sources{Routes: []string{"http://u:hunter2@x/"}},
+			`--route: (hidden): must be NAME=URL`},
 		{"no url", config.Sources{Routes: []string{"default"}}, `--route: "default": must be NAME=URL`},
-		{"an empty url", config.Sources{Routes: []string{"default="}}, `routes.default.url (--route): "": must be an absolute http:// or https:// URL`},
-		{"twice", config.Sources{Routes: []string{"a=http://x/", "a=http://y/"}}, `--route: "a": must name each route once`},
-		{"no scheme", config.Sources{Environ: []string{"SLUICE_ROUTE_A_URL=localhost:9000"}}, `routes.a.url (SLUICE_ROUTE_A_URL): "localhost:9000": must be an absolute http:// or https:// URL without a fragment; is http://localhost:9000 meant?`},
-		{"a name", config.Sources{Environ: []string{"SLUICE_ROUTE_A B_URL=http://x/"}}, `routes."a b": the name: must be 1 to 64`},
-		{"two routes", config.Sources{File: twins, Environ: []string{"SLUICE_ROUTE_A_B_URL=http://y/"}}, `SLUICE_ROUTE_A_B_URL: set: must match one route, but matches a-b and a.b: use --route NAME=URL`},
-		{"beside asynq", config.Sources{File: fleet, Routes: []string{"fleet=http://x/"}}, `routes.fleet.url: set: must not be set together with asynq`},
+		{"an empty url", config.Sources{Routes: []string{"default="}},
+			`routes.default.url (--route): "": must be an absolute http:// or https:// URL`},
+		{"twice", config.Sources{Routes: []string{"a=http://x/", "a=http://y/"}},
+			`--route: "a": must name each route once`},
+		{"no scheme", config.Sources{Environ: []string{"SLUICE_ROUTE_A_URL=localhost:9000"}},
+			`routes.a.url (SLUICE_ROUTE_A_URL): "localhost:9000": must be an absolute http:// or https:// ` +
+				`URL without a fragment; is http://localhost:9000 meant?`},
+		{"a name", config.Sources{Environ: []string{"SLUICE_ROUTE_A B_URL=http://x/"}},
+			`routes."a b": the name: must be 1 to 64`},
+		{"two routes", config.Sources{File: twins, Environ: []string{"SLUICE_ROUTE_A_B_URL=http://y/"}},
+			`SLUICE_ROUTE_A_B_URL: set: must match one route, but matches a-b and a.b: use --route NAME=URL`},
+		{"beside asynq", config.Sources{File: fleet, Routes: []string{"fleet=http://x/"}},
+			`routes.fleet.url: set: must not be set together with asynq`},
 	} {
 		_, err := config.Load(c.from)
 		ps := problems(t, err)
@@ -181,7 +201,9 @@ func TestSuggestions(t *testing.T) {
 			continue
 		}
 		ps := problems(t, err)
-		if got := ps[0].String(); !strings.Contains(got, want) || (want == "") != !strings.HasSuffix(got, "meant?") && !strings.HasSuffix(want, "is missing") {
+		got := ps[0].String()
+		if !strings.Contains(got, want) ||
+			(want == "") != !strings.HasSuffix(got, "meant?") && !strings.HasSuffix(want, "is missing") {
 			t.Errorf("%s: %s, want %q", setting, got, want)
 		}
 	}
@@ -191,11 +213,15 @@ func TestSuggestions(t *testing.T) {
 // not reported.
 func TestStrays(t *testing.T) {
 	environ := []string{
-		"SLUICE_WORKER_LEESE=4s", "SLUICE_ROUTES_DEFAULT_URL=http://x/", "SLUICE_ROUTE_URL=http://x/", "SLUICE_REDIS_URI=redis://x", "SLUICE_WORKER_LEASE=4s",
-		"SLUICE_ROUTE_DEFAULT_URL=http://x/", "SLUICE_CONFIG=x", "SLUICE_ROLES=api", "SLUICE_API=http://x", "SLUICE_ADMIN=http://x", "SLUICE_KEY=x",
+		"SLUICE_WORKER_LEESE=4s", "SLUICE_ROUTES_DEFAULT_URL=http://x/", "SLUICE_ROUTE_URL=http://x/",
+		"SLUICE_REDIS_URI=redis://x", "SLUICE_WORKER_LEASE=4s",
+		"SLUICE_ROUTE_DEFAULT_URL=http://x/", "SLUICE_CONFIG=x", "SLUICE_ROLES=api", "SLUICE_API=http://x",
+		"SLUICE_ADMIN=http://x", "SLUICE_KEY=x",
 		// of an orchestrator, for services of these names
-		"SLUICE_SERVICE_HOST=10.0.0.1", "SLUICE_SERVICE_PORT=8080", "SLUICE_PORT=tcp://10.0.0.1:8080", "SLUICE_PORT_8080_TCP_ADDR=10.0.0.1",
-		"SLUICE_REDIS_PORT=tcp://10.0.0.1:6379", "SLUICE_REDIS_SERVICE_HOST=10.0.0.1", "SLUICE_API_PORT=tcp://x", "SLUICE_ADMIN_PORT=tcp://x", "OTHER_WORKER_LEESE=x",
+		"SLUICE_SERVICE_HOST=10.0.0.1", "SLUICE_SERVICE_PORT=8080", "SLUICE_PORT=tcp://10.0.0.1:8080",
+		"SLUICE_PORT_8080_TCP_ADDR=10.0.0.1",
+		"SLUICE_REDIS_PORT=tcp://10.0.0.1:6379", "SLUICE_REDIS_SERVICE_HOST=10.0.0.1",
+		"SLUICE_API_PORT=tcp://x", "SLUICE_ADMIN_PORT=tcp://x", "OTHER_WORKER_LEESE=x",
 		"SLUICE_WORKER_SWEEEP=", // empty: not set
 	}
 	got := strings.Join(config.Strays(environ), "\n")

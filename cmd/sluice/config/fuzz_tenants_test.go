@@ -11,9 +11,12 @@ import (
 // value and a rule.
 func FuzzLoadTenants(f *testing.F) {
 	for _, seed := range []string{
-		"tenants: { acme: { rate: 200/s, burst: 5, tier: pro, routes: { login: { rate: 5/m } } } }", "tenants: {}", "", "a: 1", "tenants: { defaults: {} }",
-		"tenants: { a: { rates: [ { rate: 1000/24h, burst: 1000 } ], max_wait: 5s, paused: true } }", "tenants: { a: { tier: \"\" } }", "tenants: [", "---\n---\n",
-		"tenants: { ? [a] : 1 }", "tenants: { a: { routes: { ? {} : {} } } }", "tenants: &x { a: *x }", "tenants: { a: { max_wait: 9223372036854775807ns } }",
+		"tenants: { acme: { rate: 200/s, burst: 5, tier: pro, routes: { login: { rate: 5/m } } } }",
+		"tenants: {}", "", "a: 1", "tenants: { defaults: {} }",
+		"tenants: { a: { rates: [ { rate: 1000/24h, burst: 1000 } ], max_wait: 5s, paused: true } }",
+		"tenants: { a: { tier: \"\" } }", "tenants: [", "---\n---\n",
+		"tenants: { ? [a] : 1 }", "tenants: { a: { routes: { ? {} : {} } } }", "tenants: &x { a: *x }",
+		"tenants: { a: { max_wait: 9223372036854775807ns } }",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -22,20 +22,34 @@ func Reference() string {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.Key, shownDefault(s), s.Rule, s.Help)
 		}
 	}
-	b.WriteString("\nFour lists can be set in the file only:\n\n| key | default | rule | what it does |\n|---|---|---|---|\n" +
-		"| `auth.jwt.keys` | not set | must be a list of sections as below | Keys of the issuer of tokens ([authentication](authentication.md)). |\n" +
-		"| `auth.guest.trusted_proxies` | not set | must be a list of prefixes such as `10.1.2.3/32` | Proxies whose `X-Forwarded-For` is accepted. Not set: the address of the connection identifies a guest. |\n" +
-		"| `callbacks.allow` | not set | must be a list of URL prefixes such as `https://partner.example/hooks/` | Callback URLs that may lead to private addresses. All others must lead to a public address. |\n" +
-		"| `callbacks.secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Secrets that sign callbacks (Standard Webhooks). All of them sign, so that they can be rotated. |\n")
+	b.WriteString("\nFour lists can be set in the file only:\n\n| key | default | rule | what it does |\n" +
+		"|---|---|---|---|\n" +
+		"| `auth.jwt.keys` | not set | must be a list of sections as below | Keys of the issuer of tokens " +
+		"([authentication](authentication.md)). |\n" +
+		"| `auth.guest.trusted_proxies` | not set | must be a list of prefixes such as `10.1.2.3/32` | " +
+		"Proxies whose `X-Forwarded-For` is accepted. Not set: the address of the connection " +
+		"identifies a guest. |\n" +
+		"| `callbacks.allow` | not set | must be a list of URL prefixes such as " +
+		"`https://partner.example/hooks/` | Callback URLs that may lead to private addresses. All " +
+		"others must lead to a public address. |\n" +
+		"| `callbacks.secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | " +
+		"Secrets that sign callbacks (Standard Webhooks). All of them sign, so that they can be " +
+		"rotated. |\n")
 	table("### A key: each of `auth.jwt.keys`", tokenKeySettings())
 	table("### A route: `routes.NAME`", RouteSettings())
-	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | Secrets that sign deliveries (Standard Webhooks). All of them sign, so that they can be rotated. |\n")
+	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | " +
+		"Secrets that sign deliveries (Standard Webhooks). All of them sign, so that they can be " +
+		"rotated. |\n")
 	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)",
 		GuardSettings())
-	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address, route, type | Parts of the key that requests are counted by, such as `[tenant, endpoint]`. Required. |\n"+
-		"| `endpoints` | not set | must be a list of %s; of a guard that counts jobs, of %s | Operations that it limits. Not set: all. |\n"+
-		"| `routes` | not set | must be a list of names of routes | Count only jobs for these routes, each job of a batch as one. |\n"+
-		"| `types` | not set | must be a list of types of jobs, such as `user.login` | Count only jobs of these types, each job of a batch as one. |\n",
+	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address, route, type | "+
+		"Parts of the key that requests are counted by, such as `[tenant, endpoint]`. Required. |\n"+
+		"| `endpoints` | not set | must be a list of %s; of a guard that counts jobs, of %s | Operations "+
+		"that it limits. Not set: all. |\n"+
+		"| `routes` | not set | must be a list of names of routes | Count only jobs for these routes, each "+
+		"job of a batch as one. |\n"+
+		"| `types` | not set | must be a list of types of jobs, such as `user.login` | Count only jobs of "+
+		"these types, each job of a batch as one. |\n",
 		strings.Join(guard.Endpoints(), ", "), strings.Join(guard.JobEndpoints(), ", "))
 	table("### A pool: `pools.NAME`, a rate that [the flows of its routes share](pools.md)", PoolSettings())
 	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally a `burst` (1) | Further rates, the strictest wins. |\n" +
@@ -45,9 +59,12 @@ func Reference() string {
 		tenant[i].Default = ""
 	}
 	table("### A tenant: `tenants.NAME`, `tenants.defaults`, and a tier: `tiers.NAME`", tenant)
-	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally a `burst` (1) | Further rates, the strictest wins: `[ { rate: 1000/24h, burst: 100 } ]`. |\n" +
-		"| `routes.ROUTE` | not set | must be a section with the settings above | Settings of the flows of this route. They outrank the settings of the tenant. |\n" +
-		"| `tier` | not set | must be the name of a tier | For a named tenant only: the settings of the tier override the defaults. |\n")
+	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally " +
+		"a `burst` (1) | Further rates, the strictest wins: `[ { rate: 1000/24h, burst: 100 } ]`. |\n" +
+		"| `routes.ROUTE` | not set | must be a section with the settings above | Settings of the flows of " +
+		"this route. They outrank the settings of the tenant. |\n" +
+		"| `tier` | not set | must be the name of a tier | For a named tenant only: the settings of the " +
+		"tier override the defaults. |\n")
 	return b.String()
 }
 

@@ -30,8 +30,9 @@ type Setting struct {
 	Help    string // what it does
 	Secret  bool   // its value is never shown
 
-	flag     string
-	min, max int64                   // of a whole number or, in nanoseconds, a duration; both 0: checked elsewhere
+	flag string
+	// min and max bound a whole number or, in nanoseconds, a duration; both 0: checked elsewhere.
+	min, max int64
 	check    func(value string) bool // of a text
 }
 
@@ -83,7 +84,8 @@ func Settings() []Setting {
 	settings := []Setting{
 		{Key: "redis.url", Kind: Text, check: isRedisURL,
 			Help: "Redis that stores the jobs. If not set, a private redis-server is started.",
-			Rule: "must be redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://, such as redis://127.0.0.1:6379/0", Secret: true},
+			Rule: "must be redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://, such as " +
+				"redis://127.0.0.1:6379/0", Secret: true},
 		{Key: "redis.data_dir", Kind: Text, Default: "./data", check: notEmpty,
 			Help: "Directory of the private redis-server.",
 			Rule: "must be the path of a directory"},
@@ -94,17 +96,25 @@ func Settings() []Setting {
 		whole("api.max_streams", "1000", 1, 100_000,
 			"Maximum concurrent event streams of this process; more get 503."),
 		whole("api.max_connections", "10000", 1, 1_000_000,
-			"Maximum concurrent connections to this listener. At the maximum, a new connection replaces an idle one; if none is idle, the new one is closed."),
+			"Maximum concurrent connections to this listener. At the maximum, a new connection replaces an "+
+				"idle one; if none is idle, the new one is closed."),
 		whole("api.tenant_share", "25", 1, 100,
-			"Percent of api.max_connections (running requests), of api.max_streams and of the memory for large bodies that one tenant may use at once."),
+			"Percent of api.max_connections (running requests), of api.max_streams and of the memory for "+
+				"large bodies that one tenant may use at once."),
 		whole("api.address_share", "50", 1, 100,
-			"The same for one address: connections, event streams, memory. Proxies of auth.guest.trusted_proxies may use all connections."),
+			"The same for one address: connections, event streams, memory. Proxies of "+
+				"auth.guest.trusted_proxies may use all connections."),
 		{Key: "api.status_rate", Kind: Rate,
-			Help: "Maximum rate at which one tenant may read jobs and lists and open event streams in this process, such as 100/s, with a burst of one second. More get 429. Not set: no bound.",
-			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
+			Help: "Maximum rate at which one tenant may read jobs and lists and open event streams in this " +
+				"process, such as 100/s, with a burst of one second. More get 429. Not set: no bound.",
+			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
+				"1000000 a second"},
 		{Key: "api.hosts", Kind: Text, check: isHosts,
-			Help: "Host names, besides those of loopback, that the API accepts while it listens on loopback without authentication, also as origins of web pages. For a proxy on this machine that forwards its own host name.",
-			Rule: "must be host names, optionally with a port, separated by commas, such as jobs.example,jobs.example:8443"},
+			Help: "Host names, besides those of loopback, that the API accepts while it listens on " +
+				"loopback without authentication, also as origins of web pages. For a proxy on this " +
+				"machine that forwards its own host name.",
+			Rule: "must be host names, optionally with a port, separated by commas, such as " +
+				"jobs.example,jobs.example:8443"},
 		toggle("api.allow_public", "Allow the API to listen beyond loopback without authentication."),
 		address("admin.listen", "admin", "127.0.0.1:8081",
 			"Address of the listener for operators: tenants, health, metrics."),
@@ -112,21 +122,27 @@ func Settings() []Setting {
 			Help: "Bearer token of the admin listener. Without a token the admin listener must listen on loopback.",
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
 		whole("admin.max_connections", "1000", 1, 1_000_000,
-			"Maximum concurrent connections to this listener, as api.max_connections; one address may use api.address_share of them."),
-		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at /asynqmon/: callbacks, and the tasks of asynq routes."),
-		toggle("admin.submit", "Admit jobs on the admin listener too (POST /v1/tenants/{tenant}/jobs), for experiments. It is on in sluice dev."),
-		toggle("admin.profiles", "Serve the runtime's profiles of this process on the admin listener at /debug/pprof/, for go tool pprof."),
+			"Maximum concurrent connections to this listener, as api.max_connections; "+
+				"one address may use api.address_share of them."),
+		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at "+
+			"/asynqmon/: callbacks, and the tasks of asynq routes."),
+		toggle("admin.submit", "Admit jobs on the admin listener too (POST /v1/tenants/{tenant}/jobs), for "+
+			"experiments. It is on in sluice dev."),
+		toggle("admin.profiles", "Serve the runtime's profiles of this process on the admin listener at "+
+			"/debug/pprof/, for go tool pprof."),
 	}
 	settings = append(settings, authSettings()...)
 	settings = append(settings, []Setting{
-		choice("headers", "both", "Rate limit headers of answers: of the IETF draft, the legacy X- headers, both or none.",
+		choice("headers", "both", "Rate limit headers of answers: of the IETF draft, the legacy X- "+
+			"headers, both or none.",
 			"ietf", "legacy", "both", "none"),
 		duration("worker.lease", "30s", time.Second, time.Hour,
 			"How long a worker may be silent before other workers get its jobs."),
 		duration("worker.sweep", "1s", 10*time.Millisecond, 15*time.Minute,
 			"Interval of the search for expired leases; at most a quarter of the lease."),
 		duration("worker.horizon", "20ms", time.Millisecond, time.Second,
-			"How far ahead of its departure a job is leased; at most a quarter of the lease. Workers lease earlier if Redis answers slowly."),
+			"How far ahead of its departure a job is leased; at most a quarter of the lease. Workers lease "+
+				"earlier if Redis answers slowly."),
 		whole("worker.concurrency", "256", 1, 100_000, "Maximum concurrent deliveries of this process."),
 		duration("retention.succeeded", "1h", time.Second, year,
 			"How long succeeded, cancelled and expired jobs can be read."),
@@ -134,17 +150,24 @@ func Settings() []Setting {
 		duration("retention.idempotency", "24h", time.Second, year,
 			"How long an idempotency key outlives its job."),
 		whole("retention.dead_capacity", "10000", 1, 1_000_000,
-			"Maximum dead letters of a flow. At the maximum no job leaves the flow until some are replayed or purged."),
+			"Maximum dead letters of a flow. At the maximum no job leaves the flow until some are replayed "+
+				"or purged."),
 		whole("retention.dead_bytes", "67108864", 1, 1<<50,
-			"Maximum bytes of the dead letters of a flow. At the maximum no job leaves the flow until some are replayed or purged."),
+			"Maximum bytes of the dead letters of a flow. At the maximum no job leaves the flow until some "+
+				"are replayed or purged."),
 		whole("store.flow_share", "50", 1, 100,
-			"Percent of the store that one flow may use while other flows store little; more is refused with 429. The share shrinks as the store fills. 100 is no bound."),
+			"Percent of the store that one flow may use while other flows store little; "+
+				"more is refused with 429. The share shrinks as the store fills. 100 is no bound."),
 		whole("store.max_bytes", "0", 0, 1<<50,
-			"Maximum bytes of all waiting, leased and dead jobs; more are refused with 503. 0: bounded by the memory of Redis."),
+			"Maximum bytes of all waiting, leased and dead jobs; more are refused with 503. 0: bounded by "+
+				"the memory of Redis."),
 		whole("store.compress_over", "0", 0, 8<<20,
-			"Minimum bytes of a payload that is stored compressed; bounds count the compressed bytes. 0: no compression. From 1024 bytes JSON shrinks by half. After an upgrade set it only when all workers are upgraded."),
+			"Minimum bytes of a payload that is stored compressed; bounds count the compressed bytes. 0: "+
+				"no compression. From 1024 bytes JSON shrinks by half. After an upgrade set it only when "+
+				"all workers are upgraded."),
 		whole("store.max_tenants", "1000000", 0, 1_000_000_000,
-			"Maximum tenants with jobs or activity in the last ten minutes; jobs of further tenants are refused with 503. 0 is no bound."),
+			"Maximum tenants with jobs or activity in the last ten minutes; jobs of further tenants are "+
+				"refused with 503. 0 is no bound."),
 		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute,
 			"Timeout of one attempt of a callback."),
 		whole("callbacks.max_attempts", "15", 2, 100, "Maximum attempts of a callback; 15 take about a day."),
@@ -153,10 +176,12 @@ func Settings() []Setting {
 		{Key: "metrics.listen", Kind: Text, check: func(text string) bool {
 			return text == "" ||
 				isAddress(text)
-		}, Help: "Address of a listener for /metrics alone, without a token, for a collector without operator rights. Not set: /metrics is on the admin listener only.",
+		}, Help: "Address of a listener for /metrics alone, without a token, for a collector without " +
+			"operator rights. Not set: /metrics is on the admin listener only.",
 			Rule: "must be HOST:PORT, such as 127.0.0.1:9464, HOST an IP address or localhost"},
 		{Key: "metrics.tenants", Kind: Text, Default: TenantsNamed, check: isTenantChoice,
-			Help: "Tenants with gauges of their own: named (the first 100 of the file), top:N (the N with the deepest queues) or none. The others share the label other.",
+			Help: "Tenants with gauges of their own: named (the first 100 of the file), top:N (the N with " +
+				"the deepest queues) or none. The others share the label other.",
 			Rule: "must be named, none or top:N, N from 1 to 100"},
 	}...)
 	for _, s := range TenantSettings() {
@@ -166,10 +191,13 @@ func Settings() []Setting {
 	}
 	settings = append(settings,
 		Setting{Key: "traces.endpoint", Kind: Text, check: isCollector,
-			Help: "OpenTelemetry collector that receives spans by OTLP over HTTP. Not set: OTEL_EXPORTER_OTLP_ENDPOINT decides; without it there are no traces.",
-			Rule: "must be an http:// or https:// URL without user, query and fragment, such as http://127.0.0.1:4318; without a path, /v1/traces is added"},
+			Help: "OpenTelemetry collector that receives spans by OTLP over HTTP. Not set: " +
+				"OTEL_EXPORTER_OTLP_ENDPOINT decides; without it there are no traces.",
+			Rule: "must be an http:// or https:// URL without user, query and fragment, such as " +
+				"http://127.0.0.1:4318; without a path, /v1/traces is added"},
 		Setting{Key: "traces.sample", Kind: Share,
-			Help: "Share of sampled traces, unless the client's traceparent decides. Not set: OTEL_TRACES_SAMPLER decides; without it all traces are sampled.",
+			Help: "Share of sampled traces, unless the client's traceparent decides. Not set: " +
+				"OTEL_TRACES_SAMPLER decides; without it all traces are sampled.",
 			Rule: "must be a number from 0 to 1, such as 0.1"})
 	return append(settings, choice("log.level", "info", "Lowest level that is logged.", "debug", "info",
 		"warn", "error"))
@@ -180,7 +208,8 @@ func Settings() []Setting {
 func TenantSettings() []Setting {
 	return []Setting{
 		{Key: "rate", Kind: Rate, Default: "10/s", Help: "Departures per period, such as 10/s or 5/24h.",
-			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
+			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
+				"1000000 a second"},
 		{Key: "burst", Kind: Whole, Default: "1", Help: "Jobs that may leave at once after an idle period.",
 			Rule: "must be a whole number of at least 1; burst × period at most 200 years"},
 		{Key: "capacity", Kind: Whole, Default: "1000",
@@ -230,27 +259,36 @@ func PoolSettings() []Setting {
 func RouteSettings() []Setting {
 	return []Setting{
 		{Key: "url", Kind: Text, check: isUpstream,
-			Help: "URL that receives jobs by POST. Required unless asynq.queue is set. A user and password in it become basic authentication.",
+			Help: "URL that receives jobs by POST. Required unless asynq.queue is set. A user and password " +
+				"in it become basic authentication.",
 			Rule: "must be an absolute http:// or https:// URL without a fragment"},
 		duration("timeout", "10s", time.Millisecond, time.Hour, "Timeout of one delivery."),
 		whole("connections", "256", 1, 100_000, "Maximum connections of this process to the upstream."),
 		whole("retry.max_attempts", "10", 1, 1000,
-			"Deliveries before a job is dead. With the default backoff, ten deliveries outlast an outage of eight minutes."),
+			"Deliveries before a job is dead. With the default backoff, ten deliveries outlast an outage "+
+				"of eight minutes."),
 		duration("retry.min_backoff", "1s", time.Millisecond, day,
 			"Wait after the first failure; it doubles with each further failure."),
 		duration("retry.max_backoff", "1h", time.Millisecond, year, "Longest wait between two deliveries."),
 		whole("breaker.failures", "10", 0, 1000,
-			"Consecutive deliveries without an available upstream (no answer, 502, 504, 503 without Retry-After) that open the circuit breaker; 0: never. An open breaker holds the jobs of the route."),
+			"Consecutive deliveries without an available upstream (no answer, 502, 504, 503 without "+
+				"Retry-After) that open the circuit breaker; 0: never. An open breaker holds the jobs of "+
+				"the route."),
 		duration("breaker.delay", "10s", 100*time.Millisecond, time.Hour,
-			"How long an open breaker holds jobs before one of them probes the upstream; it doubles up to a minute while probes fail."),
+			"How long an open breaker holds jobs before one of them probes the upstream; "+
+				"it doubles up to a minute while probes fail."),
 		duration("breaker.slow_after", "0s", 0, time.Hour,
-			"Duration after which a running delivery counts as a failure of the breaker; at most the timeout. 0: half of the timeout."),
+			"Duration after which a running delivery counts as a failure of the breaker; "+
+				"at most the timeout. 0: half of the timeout."),
 		{Key: "asynq.queue", Kind: Text, check: isQueue,
-			Help: "Queue of an asynq fleet on the same Redis. At its departure a job becomes a task there, instead of a delivery to url.",
+			Help: "Queue of an asynq fleet on the same Redis. At its departure a job becomes a task there, " +
+				"instead of a delivery to url.",
 			Rule: "must be 1 to 255 bytes, not blank"},
-		toggle("asynq.reports", "Keep the job until the fleet's middleware reports its end. Otherwise the job has succeeded when it becomes a task."),
+		toggle("asynq.reports", "Keep the job until the fleet's middleware reports its end. Otherwise the "+
+			"job has succeeded when it becomes a task."),
 		duration("asynq.report_within", "1h", time.Second, year,
-			"With asynq.reports: how long to wait for a report of the task before the job is handed off again. At least worker.lease."),
+			"With asynq.reports: how long to wait for a report of the task before the job is handed off "+
+				"again. At least worker.lease."),
 	}
 }
 

@@ -27,9 +27,10 @@ tenants:
 	want := map[string]shaper.Overrides{
 		"acme": {Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Capacity: n(5000), Tier: new("pro"),
 			Rates: &[]shaper.PaceJSON{{Limit: 1000, PeriodMS: 86400000, Burst: 1000}}},
-		"shop.example": {Paused: new(true), MaxWaitMS: n(250), Concurrency: n(0), Routes: map[string]shaper.Overrides{
-			"login": {Rate: &shaper.Rate{Limit: 5, Period: time.Minute}, Rates: &[]shaper.PaceJSON{}},
-		}},
+		"shop.example": {Paused: new(true), MaxWaitMS: n(250), Concurrency: n(0),
+			Routes: map[string]shaper.Overrides{
+				"login": {Rate: &shaper.Rate{Limit: 5, Period: time.Minute}, Rates: &[]shaper.PaceJSON{}},
+			}},
 		"12":      {Burst: n(6_000_000_000)}, // legal beside a rate that is quick enough
 		"nothing": {},
 	}
@@ -44,8 +45,11 @@ tenants:
 // Names are read as written, also where YAML has another reading: as a number, a time, null or an
 // alias.
 func TestNamesAreTakenAsWritten(t *testing.T) {
-	const names = "0042: {}\n  34: {}\n  1e3: {}\n  0x10: {}\n  1_000: {}\n  1.10: {}\n  2024-01-01: {}\n  ~: {}\n  True: {}\n  !!int 007: {}\n  \"0o7\": {}\n  acme: { routes: { 010: { rate: 5/m } } }\n"
-	want := []string{"0042", "007", "0o7", "0x10", "1.10", "1_000", "1e3", "2024-01-01", "34", "True", "acme", "~"}
+	const names = "0042: {}\n  34: {}\n  1e3: {}\n  0x10: {}\n  1_000: {}\n  1.10: {}\n  2024-01-01: {}\n" +
+		"  ~: {}\n  True: {}\n  !!int 007: {}\n  \"0o7\": {}\n  acme: { routes: { 010: { rate: 5/m } } }\n"
+	want := []string{
+		"0042", "007", "0o7", "0x10", "1.10", "1_000", "1e3", "2024-01-01", "34", "True", "acme", "~",
+	}
 	slices.Sort(want)
 	got, err := config.LoadTenants("--file", write(t, "tenants:\n  "+names))
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(got))); diff != "" || err != nil {
@@ -54,14 +58,19 @@ func TestNamesAreTakenAsWritten(t *testing.T) {
 	if len(got["acme"].Routes) != 1 || got["acme"].Routes["010"].Rate == nil {
 		t.Errorf("acme is %+v, want a rate of the route 010 alone", got["acme"])
 	}
-	c := mustLoad(t, config.Sources{File: write(t, strings.Replace(route, "routes: {", "routes: { 010: { url: \"http://127.0.0.1:9000/\" },", 1)+"\ntenants:\n  "+names)})
-	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(c.Tenants.Named))); diff != "" || c.Routes["010"].URL == "" {
+	c := mustLoad(t, config.Sources{File: write(t, strings.Replace(route, "routes: {", "routes: { 010: { "+
+		"url: \"http://127.0.0.1:9000/\" },", 1)+"\ntenants:\n  "+names)})
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(c.Tenants.Named))); diff != "" ||
+		c.Routes["010"].URL == "" {
 		t.Errorf("%v\n%s", c.Routes, diff)
 	}
 
-	got, err = config.LoadTenants("--file", write(t, "tenants:\n  a: { burst: &n 010 }\n  *n : { burst: 3 }\n  b: &b { burst: 4 }\n  &m 020: { <<: *b, burst: *m }\n  c: { <<: *b }\n"))
+	got, err = config.LoadTenants("--file",
+		write(t, "tenants:\n  a: { burst: &n 010 }\n  *n : { burst: 3 }\n  b: &b { burst: 4 }\n"+
+			"  &m 020: { <<: *b, burst: *m }\n  c: { <<: *b }\n"))
 	n := func(v int64) shaper.Overrides { return shaper.Overrides{Burst: &v} }
-	if diff := cmp.Diff(map[string]shaper.Overrides{"a": n(8), "010": n(3), "b": n(4), "020": n(16), "c": n(4)}, got); diff != "" || err != nil {
+	if diff := cmp.Diff(map[string]shaper.Overrides{"a": n(8), "010": n(3), "b": n(4), "020": n(16),
+		"c": n(4)}, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
 }
@@ -77,23 +86,38 @@ func TestProblemsOfTenantsAlone(t *testing.T) {
 		{"an empty section", "tenants:", []string{"tenants: nothing: must be a section; {} names none"}},
 		{"no mapping", "- a", []string{"--file: the file: must be YAML, a mapping of sections"}},
 		{"no YAML", "tenants: {", []string{"--file: the file: must be YAML: "}},
-		{"two documents", "tenants: {}\n---\ntenants: {}", []string{"--file: more than one YAML document: must be one document"}},
-		{"a name twice", "tenants:\n  0042: {}\n  34: {}\n  0042: {}", []string{"--file: the file: must be YAML: yaml: unmarshal errors:\n  line 4: mapping key \"0042\" already defined at line 2"}},
-		{"the configuration of a server", "redis: { url: \"redis://:pw@x\" }\ntenants: { defaults: { rate: 5/s }, acme: {} }\nroutes:\ntiers: {}", []string{
-			"redis: not read here: must not be in this file", "routes: not read here", "tiers: not read here", "tenants.defaults: not read here: must not be in this file",
-		}},
-		{"every problem at once", "tenants: { a: { rate: fast, capacity: -1, burst: 0 }, b: 7, c: { rat: 5/s }, d: { tier: \"\" }, e: { tier: 5 }, \"x\\ty\": {} }", []string{
-			`tenants.a.rate: "fast"`, "tenants.a.burst: 0", "tenants.a.capacity: -1", "tenants.b: a value: must be a section", "tenants.c.rat: unknown key",
+		{"two documents", "tenants: {}\n---\ntenants: {}",
+			[]string{"--file: more than one YAML document: must be one document"}},
+		{"a name twice", "tenants:\n  0042: {}\n  34: {}\n  0042: {}",
+			[]string{"--file: the file: must be YAML: yaml: unmarshal errors:\n" +
+				"  line 4: mapping key \"0042\" already defined at line 2"}},
+		{"the configuration of a server",
+			"redis: { url: \"redis://:pw@x\" }\ntenants: { defaults: { rate: 5/s }, acme: {} }\nroutes:\n" +
+				"tiers: {}", []string{
+				"redis: not read here: must not be in this file", "routes: not read here", "tiers: not read here",
+				"tenants.defaults: not read here: must not be in this file",
+			}},
+		{"every problem at once", "tenants: { a: { rate: fast, capacity: -1, burst: 0 }, b: 7, c: { rat: " +
+			"5/s }, d: { tier: \"\" }, e: { tier: 5 }, \"x\\ty\": {} }", []string{
+			`tenants.a.rate: "fast"`, "tenants.a.burst: 0", "tenants.a.capacity: -1",
+			"tenants.b: a value: must be a section", "tenants.c.rat: unknown key",
 			`tenants.d.tier: ""`, "tenants.e.tier: a value: must be the name of a tier", `tenants."x\ty": the name`,
 		}},
-		{"routes", "tenants: { a: { routes: { login: { rate: 5, tier: pro }, \"a/b\": {}, ok: { capacity: -1, max_wait: 1us } } }, b: { routes: 5 } }", []string{
-			`tenants.a.routes."a/b": the name`, "tenants.a.routes.login.tier: unknown key", "tenants.a.routes.login.rate: 5", "tenants.a.routes.ok.max_wait: 1µs: must be in whole milliseconds",
+		{"routes", "tenants: { a: { routes: { login: { rate: 5, tier: pro }, \"a/b\": {}, ok: { capacity: " +
+			"-1, max_wait: 1us } } }, b: { routes: 5 } }", []string{
+			`tenants.a.routes."a/b": the name`, "tenants.a.routes.login.tier: unknown key",
+			"tenants.a.routes.login.rate: 5",
+			"tenants.a.routes.ok.max_wait: 1µs: must be in whole milliseconds",
 			"tenants.a.routes.ok.capacity: -1", "tenants.b.routes: a value: must be a section",
 		}},
-		{"a drain is none of a file's", "tenants: { a: { draining: true } }", []string{"tenants.a.draining: unknown key"}},
-		{"a burst that takes too long", "tenants: { a: { rate: 1/366d, burst: 300 }, b: { rates: [ { rate: 1/d, burst: 0 } ] } }", []string{
-			"tenants.a.burst: 300: burst × period", "tenants.b.rates[0].burst: 0: must be a whole number of at least 1",
-		}},
+		{"a drain is none of a file's", "tenants: { a: { draining: true } }",
+			[]string{"tenants.a.draining: unknown key"}},
+		{"a burst that takes too long",
+			"tenants: { a: { rate: 1/366d, burst: 300 }, b: { rates: [ { rate: 1/d, burst: 0 } ] } }",
+			[]string{
+				"tenants.a.burst: 300: burst × period",
+				"tenants.b.rates[0].burst: 0: must be a whole number of at least 1",
+			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := config.LoadTenants("--file", write(t, c.yaml))

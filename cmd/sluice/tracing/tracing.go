@@ -37,7 +37,9 @@ const closeGrace = 3 * time.Second
 
 // Config holds the settings of traces.
 type Config struct {
-	Endpoint   string              // http or https URL; without a path, /v1/traces is added. Empty: the variables decide
+	// Endpoint is an http or https URL; without a path, /v1/traces is added. Empty: OpenTelemetry's
+	// variables decide.
+	Endpoint   string
 	Sample     *float64            // share of sampled traces that begin here, 0 to 1; nil: the variables decide
 	Version    string              // of the program
 	Getenv     func(string) string // nil: there are no variables
@@ -70,7 +72,8 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 			short(err))
 	}))
 	if p := cfg.protocol(); strings.HasPrefix(p, "grpc") {
-		cfg.Logger.Warn("OTLP over gRPC is not supported: traces are sent over HTTP, so the endpoint must accept HTTP, usually on port 4318")
+		cfg.Logger.Warn("OTLP over gRPC is not supported: traces are sent over HTTP, so the endpoint must " +
+			"accept HTTP, usually on port 4318")
 	}
 	var options []otlptracehttp.Option
 	if cfg.Endpoint != "" {

@@ -42,8 +42,10 @@ func TestEndpoint(t *testing.T) {
 		{"https://c.example/otlp/traces", nil, "https://c.example/otlp/traces", ""},
 		{"", map[string]string{base: "http://c.example:4318"}, "http://c.example:4318/v1/traces", ""},
 		{"", map[string]string{base: "http://c.example/otlp"}, "http://c.example/otlp/v1/traces", ""},
-		{"", map[string]string{base: "http://c.example", own: "https://me:hunter2@d.example/x?token=hunter2"}, "https://d.example/x", ""},
-		{"http://a.example/x", map[string]string{base: "http://c.example", own: "http://d.example"}, "http://a.example/x", ""},
+		{"", map[string]string{base: "http://c.example", own: "https://me:hunter2@d.example/x?token=hunter2"},
+			"https://d.example/x", ""},
+		{"http://a.example/x", map[string]string{base: "http://c.example", own: "http://d.example"},
+			"http://a.example/x", ""},
 		{"", map[string]string{base: " "}, "", ""},
 		{"", map[string]string{base: "127.0.0.1:4318"}, "", base},
 		{"", map[string]string{base: "grpc://c.example:4317"}, "", base},
@@ -51,9 +53,12 @@ func TestEndpoint(t *testing.T) {
 		{"http://a.example", map[string]string{"OTEL_SDK_DISABLED": "true"}, "", ""},
 		{"http://a.example", map[string]string{"OTEL_SDK_DISABLED": "no"}, "http://a.example/v1/traces", ""},
 		{"", map[string]string{base: "http://c.example", "OTEL_TRACES_EXPORTER": "none"}, "", ""},
-		{"", map[string]string{base: "http://c.example", "OTEL_TRACES_EXPORTER": "otlp"}, "http://c.example/v1/traces", ""},
+		{"", map[string]string{base: "http://c.example", "OTEL_TRACES_EXPORTER": "otlp"},
+			"http://c.example/v1/traces", ""},
 	} {
-		got, err := Config{Endpoint: tt.setting, Getenv: func(name string) string { return tt.variables[name] }}.endpoint()
+		got, err := Config{Endpoint: tt.setting, Getenv: func(name string) string {
+			return tt.variables[name]
+		}}.endpoint()
 		what := fmt.Sprintf("%q, %v: ", tt.setting, tt.variables)
 		queuetest.Compare(t, what+"the endpoint", got, tt.want)
 		queuetest.Compare(t, what+"is refused", err != nil, tt.bad != "")
@@ -87,7 +92,7 @@ func (j *journal) String() string {
 
 func (j *journal) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
 
-// failing is an exporter whose exports end as told.
+// failing is an exporter whose exports return err.
 type failing struct{ err error }
 
 func (f *failing) ExportSpans(context.Context, []sdk.ReadOnlySpan) error { return f.err }
@@ -103,10 +108,13 @@ func TestOneLinePerChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	batch := tracetest.SpanStubs{{Name: "a"}, {Name: "b"}}.Snapshots()
-	for _, err := range []error{nil, errors.New("down\nfor\tlong " + strings.Repeat("x", 1000)), errors.New("down"), nil, nil, errors.New("down")} {
+	for _, err := range []error{
+		nil, errors.New("down\nfor\tlong " + strings.Repeat("x", 1000)), errors.New("down"), nil, nil,
+		errors.New("down"),
+	} {
 		next.err = err
 		if got := w.ExportSpans(t.Context(), batch); got != nil {
-			t.Errorf("the SDK is told of %v", got)
+			t.Errorf("the SDK gets %v", got)
 		}
 	}
 	w.closed(nil)
@@ -159,7 +167,7 @@ func TestCollectorThatHangs(t *testing.T) {
 	span()
 	<-asked
 	begin := time.Now()
-	for range 1000 { // more than the queue holds; whoever waited for room would do so until the exporter's time is over, 10 s
+	for range 1000 { // more than the queue holds: waiting for capacity would take the exporter's 10 s
 		span()
 	}
 	if took := time.Since(begin); took > 5*time.Second {

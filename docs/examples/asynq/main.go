@@ -28,7 +28,8 @@ func handlers() *asynq.ServeMux {
 	mux := asynq.NewServeMux()
 	mux.HandleFunc("order.create", func(ctx context.Context, task *asynq.Task) error {
 		d, _ := worker.Delivery(ctx) // new, if you like: whose job it is, and which attempt
-		fmt.Printf("%s %s of %s, attempt %d: %s\n", time.Now().Format("15:04:05.000"), task.Type(), d.Tenant, d.Attempt, task.Payload())
+		fmt.Printf("%s %s of %s, attempt %d: %s\n", time.Now().Format("15:04:05.000"), task.Type(), d.Tenant,
+			d.Attempt, task.Payload())
 		return nil
 	})
 	return mux

@@ -37,7 +37,8 @@ func TestRun(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+intake+"/v1/jobs", strings.NewReader(`{"type":"order.create","payload":{"sku":1}}`))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+intake+"/v1/jobs",
+			strings.NewReader(`{"type":"order.create","payload":{"sku":1}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,10 +64,10 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, err := io.ReadAll(resp.Body)
+	metrics, err := io.ReadAll(resp.Body)
 	_ = resp.Body.Close()
 	for _, name := range []string{"sluice_http_requests_total", "sluice_deliveries_total", "sluice_script_"} {
-		if err != nil || !strings.Contains(string(told), name) {
+		if err != nil || !strings.Contains(string(metrics), name) {
 			t.Errorf("%d %v: the metrics lack %s", resp.StatusCode, err, name)
 		}
 	}
@@ -85,7 +86,8 @@ func TestRunWithoutAListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := run(t.Context(), "", api.Addresses{Intake: free(t), Admin: l.Addr().String()}); err == nil || !strings.Contains(err.Error(), "in use") {
+	if err := run(t.Context(), "", api.Addresses{Intake: free(t), Admin: l.Addr().String()}); err == nil ||
+		!strings.Contains(err.Error(), "in use") {
 		t.Errorf("it ended with %v", err)
 	}
 }

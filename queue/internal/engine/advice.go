@@ -14,12 +14,16 @@ import (
 // alternatives, and what to do. The scheme is the part of the URL's behind "+", empty for any.
 var mistakes = []struct{ scheme, text, advice string }{
 	{"cluster", "cluster support disabled", "it is no cluster: use redis:// instead of redis+cluster://"},
-	{"sentinel", "unknown command", "it is no Sentinel: use redis:// instead of redis+sentinel://, or the address of a Sentinel"},
+	{"sentinel", "unknown command", "it is no Sentinel: use redis:// instead of redis+sentinel://, or the " +
+		"address of a Sentinel"},
 	{"sentinel", "No such master", "Sentinel knows no master of that name: set ?master_name= in redis.url"},
 	{"plain", "READONLY|role:slave", "it is a replica: use the address of the master, or redis+sentinel://"},
-	{"plain", "MOVED |redis_mode:cluster", "it is a node of a cluster: use redis+cluster:// instead of redis://"},
-	{"plain", "redis_mode:sentinel", "it is a Sentinel: use redis+sentinel:// with ?master_name= instead of redis://"},
-	{"", "NOAUTH", "it wants a password: set it in redis.url (SLUICE_REDIS_URL), as in redis://user:password@host:6379"},
+	{"plain", "MOVED |redis_mode:cluster",
+		"it is a node of a cluster: use redis+cluster:// instead of redis://"},
+	{"plain", "redis_mode:sentinel",
+		"it is a Sentinel: use redis+sentinel:// with ?master_name= instead of redis://"},
+	{"", "NOAUTH", "it wants a password: set it in redis.url (SLUICE_REDIS_URL), as in " +
+		"redis://user:password@host:6379"},
 	{"", "WRONGPASS", "it refuses the user or the password in redis.url (SLUICE_REDIS_URL)"},
 	{"", "NOPERM|The user executing the script can't|ACL failure in script",
 		"its user lacks a right that Sluice needs: give it ~sluice:* ~asynq:* &sluice:* &asynq:* and the commands"},
@@ -31,7 +35,8 @@ var mistakes = []struct{ scheme, text, advice string }{
 	{"", "unknown command", "it lacks a command that Sluice needs, or has renamed it"},
 }
 
-// Advise wraps a mistake in ErrNoEngine with what to do, and returns any other error as it is.
+// Advise wraps a mistake of the operator in ErrNoEngine, with the text of what to do. It returns
+// any other error as it is.
 func (e *Engine) Advise(err error) error {
 	if err == nil || e.scheme == "" {
 		return err

@@ -23,19 +23,19 @@ var (
 
 // Engine is a running Redis with two clients.
 type Engine struct {
-	Fast, Patient redis.UniversalClient
-	Version       string // of Redis, as found at the start; empty of the embedded engine
-	Describe      string
-	Server        *Server // of the private engine; nil without one
+	Fast, Patient redis.UniversalClient // fails fast; waits and retries longer
+	Version       string                // of Redis at the start; empty: the embedded engine
+	Describe      string                // kind, version and address, for logs
+	Server        *Server               // of the private engine; nil without one
 
 	scheme string // of the URL; empty without one
 	stop   func() error
 }
 
-// Options are how a Redis is checked at the start.
+// Options holds the settings of an engine.
 type Options struct {
-	AllowUnsafe bool
-	Logger      *slog.Logger
+	AllowUnsafe bool         // log settings that are unsafe for a queue instead of ErrUnsafe
+	Logger      *slog.Logger // required
 }
 
 // Close closes the connections, also those in use, and stops what this process started.
@@ -47,7 +47,7 @@ func (e *Engine) Close() error {
 	return err
 }
 
-// OpenURL connects to the Redis of the URL.
+// OpenURL connects to the Redis of the URL and checks its settings. Errors: ErrNoEngine, ErrUnsafe.
 func OpenURL(ctx context.Context, redisURL string, o Options) (*Engine, error) {
 	client, err := Parse(redisURL)
 	if err != nil {
@@ -118,7 +118,8 @@ func Parse(redisURL string) (func(patience) redis.UniversalClient, error) {
 			return redis.NewFailoverClient(&o)
 		}, nil
 	}
-	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://")
+	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or " +
+		"redis+sentinel://")
 }
 
 // oneRedis returns a client of one Redis, whose address and credentials are in the options.

@@ -15,7 +15,7 @@ import (
 
 // Memory is what one Redis reports of its memory, in bytes.
 type Memory struct {
-	Used    int64
+	Used    int64 // used_memory
 	Counted int64 // the part of Used that maxmemory bounds
 	Max     int64 // maxmemory; 0 is no bound
 	Written bool  // the last write to the append-only file succeeded
@@ -26,7 +26,7 @@ type Memory struct {
 // reserve is the percentage of maxmemory that is left to retries, results and callbacks.
 const reserve = 15
 
-// IntakeMax is how much memory may be in use while jobs are admitted; 0 is no bound.
+// IntakeMax returns the bytes in use up to which jobs are admitted; 0 is no bound.
 func (m Memory) IntakeMax() int64 {
 	if m.Max > 0 {
 		return m.Max / 100 * (100 - reserve)
@@ -34,7 +34,8 @@ func (m Memory) IntakeMax() int64 {
 	return m.machine / 2
 }
 
-// Fullness orders nodes by the used part of their memory. Nodes without a bound come first.
+// Fullness returns the used part of the memory, to compare nodes. Nodes without a bound have the
+// lowest value.
 func (m Memory) Fullness() float64 {
 	if m.Max > 0 {
 		return float64(m.Used) / float64(m.Max)
@@ -42,7 +43,8 @@ func (m Memory) Fullness() float64 {
 	return float64(m.Used) / (1 << 62)
 }
 
-// Memory reads INFO of Redis, or of each master of a cluster. The embedded engine has none.
+// Memory reads INFO of Redis, or of each master of a cluster. It returns no node for the embedded
+// engine. Errors: store.ErrUnavailable.
 func (e *Engine) Memory(ctx context.Context) (nodes []Memory, err error) {
 	if e.Version == "" {
 		return nil, nil

@@ -66,7 +66,7 @@ func (b *bufferedConn) fail(err error) {
 	b.filled.Signal()
 }
 
-// Close drops what was not read yet.
+// Close closes the connection and drops what was not read yet.
 func (b *bufferedConn) Close() error {
 	b.fail(net.ErrClosed)
 	err := b.Conn.Close()
@@ -74,8 +74,8 @@ func (b *bufferedConn) Close() error {
 	return err
 }
 
-// SetDeadline is about reading alone, for writing never blocks.
+// SetDeadline sets the deadline of reads: writes never block.
 func (b *bufferedConn) SetDeadline(t time.Time) error { return b.SetReadDeadline(t) }
 
-// SetWriteDeadline has no effect, for writing never blocks.
+// SetWriteDeadline has no effect: writes never block.
 func (b *bufferedConn) SetWriteDeadline(time.Time) error { return nil }

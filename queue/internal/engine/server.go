@@ -30,13 +30,13 @@ const (
 	restartsMost     = 8 // restarts in a row that may fail, which takes about 20 s
 )
 
-// RestartPause is the first of the pauses; a test shortens it.
+// RestartPause is the first pause before a restart; tests shorten it.
 var RestartPause = 100 * time.Millisecond
 
-// Server is the private redis-server of this process. It is started again when it ends by itself.
+// Server is the private redis-server of this process. It is restarted when it ends by itself.
 type Server struct {
-	Failed   chan error   // receives why it cannot be started again, once
-	Restarts atomic.Int64 // after it ended by itself
+	Failed   chan error   // receives one error, when it cannot be restarted
+	Restarts atomic.Int64 // number of restarts
 
 	command  func() *exec.Cmd
 	log      *slog.Logger
@@ -46,7 +46,8 @@ type Server struct {
 }
 
 // OpenPrivate starts a redis-server on a unix socket, with its append-only file in the data
-// directory. It locks the directory, so that no two processes write there.
+// directory. It locks the directory, so that no two processes write there. Errors: ErrNoEngine,
+// ErrUnsafe, or that of the directory.
 func OpenPrivate(ctx context.Context, program, dataDir string, o Options) (*Engine, error) {
 	dir, err := filepath.Abs(dataDir)
 	if err == nil {
@@ -124,7 +125,8 @@ func (s *Server) await(ctx context.Context, c redis.UniversalClient, dir string)
 // startServer starts the command and supervises it. Its error is that of the first start.
 func startServer(log *slog.Logger, command func() *exec.Cmd) (*Server, error) {
 	s := &Server{
-		command: command, log: log, Failed: make(chan error, 1), stop: make(chan struct{}), ended: make(chan error, 1),
+		command: command, log: log, Failed: make(chan error, 1), stop: make(chan struct{}),
+		ended: make(chan error, 1),
 	}
 	started := make(chan error, 1)
 	go func() {

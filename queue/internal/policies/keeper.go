@@ -32,7 +32,7 @@ const (
 
 // Agreement is whether the policies of this process's configuration file are in force.
 type Agreement struct {
-	InForce   bool
+	InForce   bool      // false: the policies of another file are in force
 	Since     time.Time // of this state
 	Differing int       // processes, this one included, whose files are not in force
 }
@@ -84,10 +84,14 @@ func (k *Keeper) Start(
 	k.layout, k.born = layout, born
 	k.agree(true, 0)
 	k.lost = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "sluice_store_lost_total", Help: "Times that this process found the store emptied while it ran: all jobs, API keys and API overrides gone.",
+		Name: "sluice_store_lost_total",
+		Help: "Times that this process found the store emptied while it ran: all jobs, API keys and API " +
+			"overrides gone.",
 	})
 	inForce := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sluice_policies_in_force", Help: "1 if the policies of this process's configuration file are in force, 0 if those of another process's file are.",
+		Name: "sluice_policies_in_force",
+		Help: "1 if the policies of this process's configuration file are in force, 0 if those of another " +
+			"process's file are.",
 	}, func() float64 {
 		if k.Agreement().InForce {
 			return 1
@@ -95,7 +99,8 @@ func (k *Keeper) Start(
 		return 0
 	})
 	others := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "sluice_policies_differing_processes", Help: "Processes at this Redis whose configuration file states other policies than those in force.",
+		Name: "sluice_policies_differing_processes",
+		Help: "Processes at this Redis whose configuration file states other policies than those in force.",
 	}, func() float64 { return float64(k.Agreement().Differing) })
 	if r != nil {
 		for _, c := range []prometheus.Collector{k.lost, inForce, others} {
@@ -273,9 +278,10 @@ func (k *Keeper) agree(inForce bool, differing int) {
 // restore writes the layout and the policies again, after the store or its record was deleted. If
 // another process has written a new birth of the store meanwhile, that one holds.
 func (k *Keeper) restore(ctx context.Context) error {
-	declared, err := store.Pipeline(ctx, k.store.Patient, k.store.Shards(), func(p redis.Pipeliner, s store.ShardKeys) *redis.BoolCmd {
-		return p.HExists(ctx, s.Clock(), "revision")
-	})
+	declared, err := store.Pipeline(ctx, k.store.Patient, k.store.Shards(),
+		func(p redis.Pipeliner, s store.ShardKeys) *redis.BoolCmd {
+			return p.HExists(ctx, s.Clock(), "revision")
+		})
 	if err != nil {
 		return err
 	}
@@ -289,10 +295,12 @@ func (k *Keeper) restore(ctx context.Context) error {
 	}
 	if born != k.born {
 		k.lost.Inc()
-		k.log.Error("the store was emptied while this process ran: all jobs, API keys, API overrides and histories in it are gone; " +
-			"the layout and the policies of the configuration file are written again")
+		k.log.Error("the store was emptied while this process ran: all jobs, API keys, API overrides and " +
+			"histories in it are gone; the layout and the policies of the configuration file are written " +
+			"again")
 	} else {
-		k.log.Warn("the record of the store's layout was deleted and is written again; the jobs are there", "key", store.MetaKey)
+		k.log.Warn("the record of the store's layout was deleted and is written again; the jobs are there",
+			"key", store.MetaKey)
 	}
 	k.born = born
 	found, err := readRecord(ctx, k.store.Patient)

@@ -22,8 +22,8 @@ import (
 
 // File is the part of a configuration file that is about policies.
 type File struct {
-	Baseline shaper.Baseline
-	Tenants  map[string]shaper.Overrides
+	Baseline shaper.Baseline             // defaults, tiers and routes
+	Tenants  map[string]shaper.Overrides // by name
 
 	text   string // as it is stored
 	digest string // of text

@@ -364,7 +364,7 @@ func decode(text string, o *shaper.Overrides) error {
 	return nil
 }
 
-// EncodeOverrides encodes settings as they are stored.
+// EncodeOverrides returns settings in the form in which they are stored.
 func EncodeOverrides(o shaper.Overrides) string {
 	if o.Empty() {
 		return ""

@@ -52,7 +52,8 @@ func TestInvalidIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{
-		"", id + "x", id + "0", id[1:], id[:27], strings.ToUpper(id), "w" + id[1:], id[:10] + "-" + id[11:], id[:25] + "1" + id[26:],
+		"", id + "x", id + "0", id[1:], id[:27], strings.ToUpper(id), "w" + id[1:], id[:10] + "-" + id[11:],
+		id[:25] + "1" + id[26:],
 		id[:25] + "v" + id[26:], id[:26] + "\x00\x05", strings.Repeat("é", 14), " " + id[1:], id[:26] + "vv",
 	} {
 		if shard, ok := NewKeyspace(64).ShardOfID(bad); ok {
@@ -66,7 +67,9 @@ func FuzzShardOfID(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, seed := range []string{"", id, id + "x", id[:27], strings.ToUpper(id), strings.Repeat("v", 28), strings.Repeat("0", 28)} {
+	for _, seed := range []string{
+		"", id, id + "x", id[:27], strings.ToUpper(id), strings.Repeat("v", 28), strings.Repeat("0", 28),
+	} {
 		f.Add(seed, 64)
 	}
 	all := NewKeyspace(MaxShards)
@@ -81,7 +84,8 @@ func FuzzShardOfID(f *testing.F) {
 			t.Errorf("%q is of shard %d of %d", id, shard, n)
 		}
 		raw, err := idEncoding.DecodeString(id[:uuidLength])
-		if err != nil || idEncoding.EncodeToString(raw)+string(idAlphabet[shard>>5])+string(idAlphabet[shard&31]) != id {
+		if err != nil ||
+			idEncoding.EncodeToString(raw)+string(idAlphabet[shard>>5])+string(idAlphabet[shard&31]) != id {
 			t.Errorf("%q is taken, though its parts would be written otherwise (%v)", id, err)
 		}
 	})

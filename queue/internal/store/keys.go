@@ -56,7 +56,7 @@ func NewKeyspace(n int) Keyspace {
 	return k
 }
 
-// Len is the number of shards.
+// Len returns the number of shards.
 func (k Keyspace) Len() int { return len(k.shards) }
 
 // Shard returns the keys of shard i.
@@ -102,7 +102,8 @@ func EncodeName(name string) string {
 	plain := name != "" && len(name) <= maxPlainLength
 	for i := 0; plain && i < len(name); i++ {
 		c := name[i]
-		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
+		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' ||
+			c == '_' || c == '-'
 	}
 	if plain {
 		return name
@@ -111,7 +112,7 @@ func EncodeName(name string) string {
 	return "~" + hex.EncodeToString(sum[:])
 }
 
-// FlowName is a flow in keys and index members.
+// FlowName returns a flow as keys and index members name it.
 func FlowName(tenant, route string) string { return EncodeName(tenant) + "/" + EncodeName(route) }
 
 // PoolName is a pool in keys. No tenant is named so there.
@@ -130,8 +131,8 @@ func TierName(tier string) string {
 	return EncodeName(tier)
 }
 
-// TenantEntry is a tenant's member in the index of tenants: its name as in keys and, where that is
-// a hash, the name itself. A member is not a key, so it may hold client text.
+// TenantEntry returns the member of a tenant in the index of tenants: its name as in keys and,
+// where that is a hash, the name itself. A member is not a key, so it may hold client text.
 func TenantEntry(tenant string) string {
 	if encoded := EncodeName(tenant); encoded != tenant {
 		return encoded + " " + tenant
@@ -147,7 +148,8 @@ func TenantOfEntry(entry string) string {
 	return entry
 }
 
-// ShortHash is 128 bits of a SHA-256 in 22 characters. Each part is hashed behind its length.
+// ShortHash returns 128 bits of a SHA-256 in 22 characters. The length of each part is hashed
+// before it.
 func ShortHash(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -159,14 +161,15 @@ func ShortHash(parts ...string) string {
 // ShardKeys builds the keys of one shard. Flows, tenants and hashes are as EncodeName, FlowName and
 // ShortHash give them.
 type ShardKeys struct {
-	Index  int
+	Index  int // of the shard, from 0
 	prefix string
 }
 
 // Trim returns a key of the shard without the prefix that names the shard.
 func (s ShardKeys) Trim(key string) string { return strings.TrimPrefix(key, s.prefix) }
 
-// The keys of a shard, in the order of the architecture's table.
+// The methods below return the keys of the shard in the order of the table in docs/architecture.md,
+// which names what each key holds.
 func (s ShardKeys) Clock() string                { return s.prefix + "clock" }
 func (s ShardKeys) Due() string                  { return s.prefix + "due" }
 func (s ShardKeys) Expires() string              { return s.prefix + "expires" }
@@ -199,8 +202,8 @@ func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }
 
-// The keys of limiters, by ShortHash of the rule and the limiter's key; that of the blocked ones,
-// of the rule.
+// Limit, LimitLog and Blocked return the keys of limiters. hash is the ShortHash of the rule and
+// the key of the limiter; for Blocked, of the rule alone.
 func (s ShardKeys) Limit(hash string) string    { return s.prefix + "limit:" + hash }
 func (s ShardKeys) LimitLog(hash string) string { return s.prefix + "limitlog:" + hash }
 func (s ShardKeys) Blocked(hash string) string  { return s.prefix + "blocked:" + hash }

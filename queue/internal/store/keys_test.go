@@ -18,7 +18,9 @@ func anyName() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.StringMatching(`[a-cA-C{}:/ ~._é%-]{1,4}`),
 		rapid.StringN(1, 90, 255),
-		rapid.Custom(func(t *rapid.T) string { return EncodeName(rapid.StringMatching(`[a ]{1,2}`).Draw(t, "encoded")) }),
+		rapid.Custom(func(t *rapid.T) string {
+			return EncodeName(rapid.StringMatching(`[a ]{1,2}`).Draw(t, "encoded"))
+		}),
 	)
 }
 
@@ -28,8 +30,10 @@ type subject struct{ tenant, route, key string }
 func (s subject) keys(shard ShardKeys) map[string]string {
 	tenant, flow := EncodeName(s.tenant), FlowName(s.tenant, s.route)
 	return map[string]string{
-		"policy": shard.Policy(tenant), "history": shard.History(tenant), "names": shard.Names(tenant), "lines": shard.LinesOf(tenant), "flow": shard.Flow(flow),
-		"keys": shard.Keys(tenant), "queue": shard.Queue(flow), "later": shard.Later(flow), "dead": shard.Dead(flow), "done": shard.Done(flow),
+		"policy": shard.Policy(tenant), "history": shard.History(tenant), "names": shard.Names(tenant),
+		"lines": shard.LinesOf(tenant), "flow": shard.Flow(flow),
+		"keys": shard.Keys(tenant), "queue": shard.Queue(flow), "later": shard.Later(flow),
+		"dead": shard.Dead(flow), "done": shard.Done(flow),
 		"idem": shard.Idem(tenant, ShortHash(s.key)),
 	}
 }
@@ -40,7 +44,10 @@ func TestKeysAreUniquePerSubject(t *testing.T) {
 	ofTenant := map[string]bool{"policy": true, "history": true, "names": true, "keys": true, "lines": true}
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(who string) subject {
-			return subject{anyName().Draw(t, who+" tenant"), anyName().Draw(t, who+" route"), anyName().Draw(t, who+" key")}
+			return subject{
+				anyName().Draw(t, who+" tenant"), anyName().Draw(t, who+" route"),
+				anyName().Draw(t, who+" key"),
+			}
 		}
 		a, b := draw("a"), draw("b")
 		if rapid.Bool().Draw(t, "same tenant") {
@@ -65,7 +72,9 @@ func TestKeysAreUniquePerSubject(t *testing.T) {
 }
 
 func FuzzEncodeName(f *testing.F) {
-	for _, seed := range []string{"", "acme", "a b", "}x", "{0}:", "~", EncodeName("a b"), strings.Repeat("x", 65), "\x00", "é"} {
+	for _, seed := range []string{
+		"", "acme", "a b", "}x", "{0}:", "~", EncodeName("a b"), strings.Repeat("x", 65), "\x00", "é",
+	} {
 		f.Add(seed, seed+"x")
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
@@ -100,7 +109,8 @@ func tagOf(key string) string {
 // tenant lie in the one slot of its shard, and two subjects share a key only where they are the
 // same.
 func FuzzKeys(f *testing.F) {
-	names := []string{"acme", "acme}1", "{acme}", "{", "}", "{}", "}{", "a:b", "a/b", "a b", EncodeName("a b"), "~", "", "é", "\x00", "\xff", "*",
+	names := []string{"acme", "acme}1", "{acme}", "{", "}", "{}", "}{", "a:b", "a/b", "a b",
+		EncodeName("a b"), "~", "", "é", "\x00", "\xff", "*",
 		"sluice:{0}:job:x", strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("{", 255)}
 	for i, name := range names {
 		f.Add(name, names[(i+1)%len(names)], "default", name, "k", name)
@@ -109,14 +119,16 @@ func FuzzKeys(f *testing.F) {
 	f.Add("a", "a/b", "b/c", "c", "", "")
 	f.Add("a", "a:b", "b:c", "c", "b:", "")
 	space := NewKeyspace(64)
-	one := NewKeyspace(1).Shard(0) // where tenants cannot be told apart by their shards
+	one := NewKeyspace(1).Shard(0) // where all tenants have the same shard
 	f.Fuzz(func(t *testing.T, tenantA, tenantB, routeA, routeB, keyA, keyB string) {
 		a, b := subject{tenantA, routeA, keyA}, subject{tenantB, routeB, keyB}
 		for _, s := range []subject{a, b} {
 			shard := space.ShardOf(s.tenant)
 			low, high := shard.Index*clusterSlots/space.Len(), (shard.Index+1)*clusterSlots/space.Len()
 			for kind, key := range s.keys(shard) {
-				if tag := tagOf(key); tag != tagOf(shard.Clock()) || int(clusterSlot(tag)) < low || int(clusterSlot(tag)) > high {
+				tag := tagOf(key)
+				if tag != tagOf(shard.Clock()) || int(clusterSlot(tag)) < low ||
+					int(clusterSlot(tag)) > high {
 					t.Errorf("%s of %q is %q, which is not in the slot of its shard", kind, s, key)
 				}
 				if strings.ContainsAny(shard.Trim(key), "{}* ?[]\\\r\n\x00") {
@@ -182,8 +194,10 @@ func TestSlotsAgreeWithRedis(t *testing.T) {
 		slot := int64(clusterSlot(strings.TrimSuffix(strings.TrimPrefix(shard.prefix, "sluice:{"), "}:")))
 		name := names[i%len(names)]
 		keys := subject{name, names[(i+1)%len(names)], name}.keys(shard)
-		for kind, key := range map[string]string{"clock": shard.Clock(), "due": shard.Due(), "expires": shard.Expires(), "leases": shard.Leases(),
-			"tenants": shard.Tenants(), "tuned": shard.Tuned(), "lines": shard.Lines(), "grant": shard.Grant("w1"), "job": shard.Job("id")} {
+		for kind, key := range map[string]string{"clock": shard.Clock(), "due": shard.Due(),
+			"expires": shard.Expires(), "leases": shard.Leases(),
+			"tenants": shard.Tenants(), "tuned": shard.Tuned(), "lines": shard.Lines(),
+			"grant": shard.Grant("w1"), "job": shard.Job("id")} {
 			keys[kind] = key
 		}
 		for _, key := range keys {

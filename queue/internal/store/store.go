@@ -17,8 +17,9 @@ type Store struct {
 	Patient redis.UniversalClient // waits longer, because its callers can only try again
 	Observe lua.Observer          // may be nil
 	// Mend repairs what a call that failed with err found damaged. It reports whether the call may
-	// be sent again. Rest is called when that call failed too.
+	// be sent again.
 	Mend func(ctx context.Context, call lua.Call, err error) bool
+	// Rest is called when the call fails again after Mend.
 	Rest func(call lua.Call)
 }
 
@@ -28,7 +29,8 @@ func (s *Store) Cluster() bool {
 	return cluster
 }
 
-// Exec sends calls. A call that fails at damaged data is sent once more after a repair.
+// Exec sends calls with the client and returns their replies in order. A call that fails at damaged
+// data is sent once more after a repair.
 func (s *Store) Exec(ctx context.Context, c lua.Client, calls []lua.Call) []lua.Reply {
 	replies := lua.RunAll(ctx, c, s.Observe, calls)
 	for i, r := range replies {
@@ -109,7 +111,9 @@ func Pipeline[K, V any, C interface{ Val() V }](
 
 // EachMaster calls ask for every master of a cluster, or for the one Redis there is. A dead replica
 // therefore has no effect.
-func EachMaster(ctx context.Context, c redis.UniversalClient, ask func(context.Context, lua.Client) error) error {
+func EachMaster(
+	ctx context.Context, c redis.UniversalClient, ask func(context.Context, lua.Client) error,
+) error {
 	if cluster, many := c.(*redis.ClusterClient); many {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return ask(ctx, c) })
 	}

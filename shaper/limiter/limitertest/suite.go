@@ -56,7 +56,9 @@ var tests = map[string]func(*suite){
 }
 
 // ofBlocks are the tests that need a policy with a block.
-var ofBlocks = map[string]bool{"a block is listed, and cleared": true, "a list of blocked keys is bounded and sorted": true}
+var ofBlocks = map[string]bool{
+	"a block is listed, and cleared": true, "a list of blocked keys is bounded and sorted": true,
+}
 
 // suite is one test with its own store.
 type suite struct {
@@ -73,7 +75,10 @@ func (s *suite) slow(limit int64) limiter.Rule {
 
 func (s *suite) rule(limit int64, period time.Duration) limiter.Rule {
 	s.Helper()
-	r := limiter.Rule{Name: "test", Policy: limiter.Policy{Algorithm: s.algorithm, Rate: shaper.Rate{Limit: limit, Period: period}}}
+	r := limiter.Rule{
+		Name:   "test",
+		Policy: limiter.Policy{Algorithm: s.algorithm, Rate: shaper.Rate{Limit: limit, Period: period}},
+	}
 	if err := r.Policy.Validate(); err != nil {
 		s.Fatal(err)
 	}
@@ -99,12 +104,14 @@ func (s *suite) take(r limiter.Rule, key string, cost int64) limiter.Decision {
 func theLimit(s *suite) {
 	r := s.slow(5)
 	for i := range int64(5) {
-		if d := s.take(r, "k", 1); !d.Allowed || d.Limit != 5 || d.Remaining != 4-i || d.RetryAfter != 0 || d.Reset <= 0 {
+		if d := s.take(r, "k", 1); !d.Allowed || d.Limit != 5 || d.Remaining != 4-i || d.RetryAfter != 0 ||
+			d.Reset <= 0 {
 			s.Errorf("request %d: %+v", i, d)
 		}
 	}
 	for range 3 {
-		if d := s.take(r, "k", 1); d.Allowed || d.Remaining != 0 || d.RetryAfter <= 0 || d.RetryAfter > 2*shaper.MaxPeriod {
+		if d := s.take(r, "k", 1); d.Allowed || d.Remaining != 0 || d.RetryAfter <= 0 ||
+			d.RetryAfter > 2*shaper.MaxPeriod {
 			s.Errorf("after the limit: %+v", d)
 		}
 	}
@@ -146,7 +153,10 @@ func apart(s *suite) {
 
 func anyText(s *suite) {
 	r := s.slow(1)
-	for _, key := range []string{"", " ", "a", "a ", "{x}", "{y}", "a:b", "\x00", "\x00\x00", "\xff", "é", strings.Repeat("x", 10_000), "sluice:{0}:limit:x"} {
+	for _, key := range []string{
+		"", " ", "a", "a ", "{x}", "{y}", "a:b", "\x00", "\x00\x00", "\xff", "é", strings.Repeat("x", 10_000),
+		"sluice:{0}:limit:x",
+	} {
 		if d := s.take(r, key, 1); !d.Allowed {
 			s.Errorf("%.20q: %+v", key, d)
 		}
@@ -282,7 +292,8 @@ func windows(s *suite) {
 	for _, first := range all {
 		n := int64(0)
 		for _, p := range all {
-			if p.asked >= first.asked && p.answered < first.asked+r.Policy.Rate.Period-time.Millisecond { // instants are cut to µs, and clocks are slewed
+			// Instants are cut to µs, and clocks are slewed.
+			if p.asked >= first.asked && p.answered < first.asked+r.Policy.Rate.Period-time.Millisecond {
 				n++
 			}
 		}
@@ -347,7 +358,8 @@ func blockedList(s *suite) {
 		s.Errorf("%d of a limit of 0", n)
 	}
 	list := s.blocks(r, 12)
-	if len(list) != 12 || !slices.IsSortedFunc(list, func(a, b limiter.Blocked) int { return int(a.Left - b.Left) }) {
+	if len(list) != 12 ||
+		!slices.IsSortedFunc(list, func(a, b limiter.Blocked) int { return int(a.Left - b.Left) }) {
 		s.Errorf("12 of them: %v", list)
 	}
 	if n := len(s.blocks(r, 100)); n != 20 {
@@ -356,7 +368,8 @@ func blockedList(s *suite) {
 }
 
 func illegal(s *suite) {
-	_, err := s.store.Take(s.ctx, limiter.Rule{Name: "r", Policy: limiter.Policy{Algorithm: s.algorithm}}, "k", 1)
+	_, err := s.store.Take(s.ctx, limiter.Rule{Name: "r", Policy: limiter.Policy{Algorithm: s.algorithm}},
+		"k", 1)
 	var ps shaper.Problems
 	if !errors.As(err, &ps) {
 		s.Errorf("%v", err)

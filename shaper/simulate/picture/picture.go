@@ -64,7 +64,8 @@ func newPanel(title, y string) *plot.Plot {
 	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{13}, ticks{6}
 	p.Legend.Top = true
 	for _, s := range []*text.Style{
-		&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle,
+		&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label,
+		&p.Legend.TextStyle,
 	} {
 		s.Font.Variant = "Sans"
 		s.Font.Size = font.Points(9)
@@ -105,8 +106,10 @@ func area(values plotter.XYs, c color.Color) *plotter.Line {
 // bound is a dashed line across the panel.
 func bound(from, to, y float64) *plotter.Line {
 	return &plotter.Line{
-		XYs:       plotter.XYs{{X: from, Y: y}, {X: to, Y: y}},
-		LineStyle: draw.LineStyle{Color: boundColour, Width: vg.Points(1), Dashes: []vg.Length{vg.Points(5), vg.Points(3)}},
+		XYs: plotter.XYs{{X: from, Y: y}, {X: to, Y: y}},
+		LineStyle: draw.LineStyle{
+			Color: boundColour, Width: vg.Points(1), Dashes: []vg.Length{vg.Points(5), vg.Points(3)},
+		},
 	}
 }
 
@@ -129,7 +132,9 @@ func (r rug) Plot(c draw.Canvas, p *plot.Plot) {
 			continue
 		}
 		left, right := x(float64(from)*r.step), x(float64(i)*r.step)
-		c.FillPolygon(refusalColour, []vg.Point{{X: left, Y: bottom}, {X: right, Y: bottom}, {X: right, Y: top}, {X: left, Y: top}})
+		c.FillPolygon(refusalColour, []vg.Point{
+			{X: left, Y: bottom}, {X: right, Y: bottom}, {X: right, Y: top}, {X: left, Y: top},
+		})
 	}
 }
 
@@ -145,7 +150,9 @@ func (k key) Thumbnail(c *draw.Canvas) { swatch(c, k.colour) }
 func swatch(c *draw.Canvas, colour color.Color) {
 	middle := (c.Min.Y + c.Max.Y) / 2
 	top, bottom := middle+vg.Points(3), middle-vg.Points(3)
-	c.FillPolygon(colour, []vg.Point{{X: c.Min.X, Y: bottom}, {X: c.Max.X, Y: bottom}, {X: c.Max.X, Y: top}, {X: c.Min.X, Y: top}})
+	c.FillPolygon(colour, []vg.Point{
+		{X: c.Min.X, Y: bottom}, {X: c.Max.X, Y: bottom}, {X: c.Max.X, Y: top}, {X: c.Min.X, Y: top},
+	})
 }
 
 // timeUnit is the unit of a time axis for a span.
@@ -184,9 +191,14 @@ func stack(w io.Writer, f Format, panels []*plot.Plot, height vg.Length) error {
 		rows[i] = []*plot.Plot{p}
 	}
 	page := draw.New(canvas)
-	page.FillPolygon(color.White, []vg.Point{{X: 0, Y: 0}, {X: width, Y: 0}, {X: width, Y: total}, {X: 0, Y: total}})
+	page.FillPolygon(color.White, []vg.Point{
+		{X: 0, Y: 0}, {X: width, Y: 0}, {X: width, Y: total}, {X: 0, Y: total},
+	})
 	margin := vg.Points(8)
-	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadTop: margin, PadBottom: margin, PadLeft: margin, PadRight: 2 * margin, PadY: vg.Points(11)}
+	tiles := draw.Tiles{
+		Rows: len(panels), Cols: 1, PadTop: margin, PadBottom: margin, PadLeft: margin, PadRight: 2 * margin,
+		PadY: vg.Points(11),
+	}
 	for i, row := range plot.Align(rows, tiles, page) {
 		panels[i].Draw(row[0])
 	}
@@ -194,7 +206,8 @@ func stack(w io.Writer, f Format, panels []*plot.Plot, height vg.Length) error {
 	_, err := canvas.WriteTo(&file)
 	if err == nil {
 		// Fallbacks with the widths of Liberation Sans.
-		_, err = w.Write(bytes.ReplaceAll(file.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
+		_, err = w.Write(bytes.ReplaceAll(file.Bytes(), []byte("font-family:Liberation Sans;"),
+			[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
 	}
 	if err != nil {
 		return fmt.Errorf("draw: %w", err)

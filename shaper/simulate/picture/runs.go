@@ -25,8 +25,9 @@ func Run(w io.Writer, f Format, r *simulate.Run) error {
 	axis := newTimeAxis(s)
 	report := r.Report()
 
-	arrivals := newPanel(fmt.Sprintf("Arrivals: %d, of which %d refused", report.Arrived, report.Refused), "per second")
-	arrivals.Add(area(axis.rates(s.Arrived), refusalColour), area(axis.rates(less(s.Arrived, s.Refused)), arrivalColour))
+	arrivals := newPanel(fmt.Sprintf("Arrivals: %d, %d refused", report.Arrived, report.Refused), "per second")
+	arrivals.Add(area(axis.rates(s.Arrived), refusalColour), area(axis.rates(less(s.Arrived, s.Refused)),
+		arrivalColour))
 	arrivals.Legend.Add("admitted", key{arrivalColour})
 	if report.Refused > 0 {
 		arrivals.Legend.Add("refused", key{refusalColour})
@@ -72,12 +73,14 @@ func Comparison(w io.Writer, f Format, runs []*simulate.Run) error {
 	for _, r := range runs {
 		s := r.Series(steps, end)
 		report := r.Report()
-		title := fmt.Sprintf("%s at %v: %d admitted, %d refused; the fullest %v has %d", r.Name, r.Rate, report.Admitted, report.Refused, report.Window, report.FullestWindow)
+		title := fmt.Sprintf("%s at %v: %d admitted, %d refused; the fullest %v has %d", r.Name, r.Rate,
+			report.Admitted, report.Refused, report.Window, report.FullestWindow)
 		if report.Delayed > 0 {
 			title += fmt.Sprintf("; waits up to %v", short(report.WaitMax))
 		}
 		panel := newPanel(title, "per second")
-		panel.Add(area(axis.rates(s.Passed), departureColour), axis.bound(r.Rate.PerSecond()), rug{s.Refused, axis.step})
+		panel.Add(area(axis.rates(s.Passed), departureColour), axis.bound(r.Rate.PerSecond()),
+			rug{s.Refused, axis.step})
 		if len(panels) == 1 {
 			panel.Legend.Add("departures", key{departureColour})
 			panel.Legend.Add("rate", axis.bound(0))

@@ -56,5 +56,8 @@ func line(values plotter.XYs, c color.Color) *plotter.Line {
 
 // dot marks one point.
 func dot(x, y float64, c color.Color) *plotter.Scatter {
-	return &plotter.Scatter{XYs: plotter.XYs{{X: x, Y: y}}, GlyphStyle: draw.GlyphStyle{Color: c, Radius: vg.Points(4), Shape: draw.CircleGlyph{}}}
+	return &plotter.Scatter{
+		XYs:        plotter.XYs{{X: x, Y: y}},
+		GlyphStyle: draw.GlyphStyle{Color: c, Radius: vg.Points(4), Shape: draw.CircleGlyph{}},
+	}
 }

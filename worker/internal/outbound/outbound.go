@@ -24,11 +24,11 @@ import (
 const (
 	maxHeaderBytes = 32 << 10 // of all headers of an answer; more is a failed attempt
 	maxMessage     = 512      // bytes that are stored of an error
-	// MaxBody is how much of an answer's body is kept, MaxKeptHeader how much of a header, in
-	// bytes.
+	// MaxBody is the largest part of an answer's body that is kept, MaxKeptHeader that of a header
+	// value, in bytes.
 	MaxBody, MaxKeptHeader = 4 << 10, 1 << 10
-	// MaxDrain is how much of a body is read and discarded so that the connection can be used
-	// again.
+	// MaxDrain is how many bytes of a body are read and discarded, so that the connection can be
+	// used again.
 	MaxDrain = 64 << 10
 )
 
@@ -38,9 +38,9 @@ var keptHeaders = []string{"Content-Type", "Location", "Retry-After"}
 // Client calls receivers. It obeys no proxy variable and decompresses nothing. Its transport, used
 // by itself, follows no redirect and keeps no cookies.
 type Client struct {
-	Dialer            *net.Dialer
-	Transport         *http.Transport
-	process, receiver string // the two sides in errors
+	Dialer            *net.Dialer     // of Transport; its Control may refuse addresses
+	Transport         *http.Transport // sends the requests
+	process, receiver string          // the two sides in errors
 	signers           []*webhooks.Webhook
 	timeout           time.Duration
 }

@@ -21,7 +21,7 @@ const (
 // Ticket names the lease that a task belongs to, and how its end is reported.
 type Ticket struct {
 	Ref         queue.LeaseRef
-	Within      time.Duration // of the lease from each sign of life; whole milliseconds, at least one
+	Within      time.Duration // of the lease after each report; whole milliseconds, at least one
 	MaxAttempts int           // of the job's route, at least 1
 }
 
@@ -39,17 +39,19 @@ func (t Ticket) Headers() map[string]string {
 	}
 }
 
-// Parse reads a ticket from the id and the headers of a task. It is false for a task that Sluice
-// did not make, or of a route without reports.
+// Parse reads a ticket from the id and the headers of a task. It returns false for a task that
+// Sluice did not make, and for a task of a route without reports.
 func Parse(taskID string, headers map[string]string) (Ticket, bool) {
 	id, epoch, _ := strings.Cut(taskID, ":")
 	e, err1 := strconv.ParseInt(epoch, 10, 64)
 	within, err2 := strconv.ParseInt(headers[withinHeader], 10, 64)
 	most, err3 := strconv.Atoi(headers[maxAttemptsHeader])
-	if cmp.Or(err1, err2, err3) != nil || id == "" || e < 1 || within < 1 || within > maxWithin.Milliseconds() || most < 1 {
+	if cmp.Or(err1, err2, err3) != nil || id == "" || e < 1 || within < 1 ||
+		within > maxWithin.Milliseconds() || most < 1 {
 		return Ticket{}, false
 	}
-	return Ticket{Ref: queue.LeaseRef{ID: id, Epoch: e}, Within: time.Duration(within) * time.Millisecond, MaxAttempts: most}, true
+	return Ticket{Ref: queue.LeaseRef{ID: id, Epoch: e}, Within: time.Duration(within) * time.Millisecond,
+		MaxAttempts: most}, true
 }
 
 // maxWithin keeps a header that is not ours from overflowing: ten years.

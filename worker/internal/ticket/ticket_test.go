@@ -9,7 +9,10 @@ import (
 )
 
 func TestTicketRoundTrip(t *testing.T) {
-	want := Ticket{Ref: queue.LeaseRef{ID: "06ah2k0000000000000000000g0f", Epoch: 31}, Within: 90 * time.Minute, MaxAttempts: 5}
+	want := Ticket{
+		Ref: queue.LeaseRef{ID: "06ah2k0000000000000000000g0f", Epoch: 31}, Within: 90 * time.Minute,
+		MaxAttempts: 5,
+	}
 	id := TaskID(want.Ref)
 	if id != "06ah2k0000000000000000000g0f:31" {
 		t.Errorf("the task's id is %q", id)

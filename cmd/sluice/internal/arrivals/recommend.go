@@ -31,9 +31,12 @@ func (RecommendCmd) Help() string {
   sluice recommend --trace arrivals.csv --upstream 50/s --tenant acme
   sluice recommend --generate flash-sale --wait-p99 10s --svg tradeoff.svg
 
-The goals are the share of refused arrivals (--max-refused) and the wait of 99 of 100 admitted jobs (--wait-p99). With --upstream the rate is at most that of the upstream. With --upstream and without --wait-p99 it is exactly that rate, and the command finds the capacity alone.
+The goals are the share of refused arrivals (--max-refused) and the wait of 99 of 100 admitted jobs
+(--wait-p99). With --upstream the rate is at most that of the upstream. With --upstream and without
+--wait-p99 it is exactly that rate, and the command finds the capacity alone.
 
-The table has the rates around the result, each with its capacity and wait. The result fits these arrivals; add a reserve for busier days.
+The table has the rates around the result, each with its capacity and wait. The result fits these
+arrivals; add a reserve for busier days.
 
 The exit code is 1 if no allowed rate reaches the goals.
 
@@ -157,7 +160,8 @@ func (c *RecommendCmd) print(a *console.App, t simulate.Trace, r simulate.Recomm
 		return err
 	}
 	if !r.Reached {
-		fmt.Fprintf(a.Err, "sluice: no rate up to %v reaches the goals: raise --upstream, --max-refused or --wait-p99\n", r.Rate)
+		fmt.Fprintf(a.Err, "sluice: no rate up to %v reaches the goals: raise --upstream, --max-refused or "+
+			"--wait-p99\n", r.Rate)
 		return nil
 	}
 	if _, err := fmt.Fprintf(a.Out, "\n%s\n", c.command(r)); err != nil {

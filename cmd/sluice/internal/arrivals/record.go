@@ -38,11 +38,15 @@ func (RecordCmd) Help() string {
   sluice record shop --route login --out - --for 1h | gzip >login.csv.gz
   sluice record acme --out acme.csv --admin http://10.0.0.1:8081,http://10.0.0.2:8081
 
-The file has one line for each submission: its instant on the clock of the store in microseconds, its cost, whether it was admitted, and its route.
+The file has one line for each submission: its instant on the clock of the store in microseconds,
+its cost, whether it was admitted, and its route.
 
-Each process reports the jobs that were submitted to it. If several processes admit jobs, give the admin listener of each; otherwise the trace is incomplete. A queue belongs to a tenant and a route: if routes have rates of their own, record each with --route.
+Each process reports the jobs that were submitted to it. If several processes admit jobs, give the
+admin listener of each; otherwise the trace is incomplete. A queue belongs to a tenant and a route:
+if routes have rates of their own, record each with --route.
 
-An interrupt ends the recording in order. The exit code is 1 if arrivals are missing, because a process was unreachable for a while or the recording was too slow.
+An interrupt ends the recording in order. The exit code is 1 if arrivals are missing, because a
+process was unreachable for a while or the recording was too slow.
 
 Next: sluice simulate --trace acme.csv --rate 20/s --capacity 500`
 }
@@ -184,7 +188,8 @@ func (r *recording) connect(ctx context.Context, servers []server) ([]*client.St
 
 // run records the streams of the servers until the time is over or ctx ends, which is no error.
 func (r *recording) run(
-	ctx context.Context, servers []server, streams []*client.Stream, file *traceFile, length time.Duration, watch func(seconds int),
+	ctx context.Context, servers []server, streams []*client.Stream, file *traceFile, length time.Duration,
+	watch func(seconds int),
 ) (recorded, error) {
 	stop, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup

@@ -21,7 +21,7 @@ import (
 
 var began = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 
-// arrival came so long after the beginning.
+// arrival returns an arrival at the given time after the beginning.
 func arrival(after time.Duration, outcome string) wire.Arrival {
 	return wire.Arrival{At: began.Add(after), Cost: 1, Route: "default", Outcome: outcome}
 }
@@ -69,19 +69,25 @@ func item(at, outcome string) string {
 
 // The arrivals at two servers become one trace, in order.
 func TestRecording(t *testing.T) {
-	one := telling(t, eventText(0, item("12:00:00.000001", "admitted"), item("12:00:01", "refused"))+eventText(3, item("12:00:04", "admitted")))
+	one := telling(t,
+		eventText(0, item("12:00:00.000001", "admitted"), item("12:00:01", "refused"))+eventText(3,
+			item("12:00:04", "admitted")))
 	two := telling(t, eventText(0, item("12:00:02.5", "admitted"))+"event: other\ndata: {}\n\n")
 	var out, trouble strings.Builder
-	r := &recording{tenant: "acme", trouble: &trouble, came: make(chan wire.Arrivals, 64), retry: time.Millisecond}
+	r := &recording{
+		tenant: "acme", trouble: &trouble, came: make(chan wire.Arrivals, 64), retry: time.Millisecond,
+	}
 	streams, err := r.connect(t.Context(), []server{one, two})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := r.run(t.Context(), []server{one, two}, streams, newTraceFile(&out), 100*time.Millisecond, func(int) {})
+	s, err := r.run(t.Context(), []server{one, two}, streams, newTraceFile(&out), 100*time.Millisecond,
+		func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (recorded{Seconds: 0.1, Arrivals: 4, Admitted: 3, Refused: 1, Lost: 3}); s != want || trouble.Len() > 0 {
+	if want := (recorded{Seconds: 0.1, Arrivals: 4, Admitted: 3, Refused: 1, Lost: 3}); s != want ||
+		trouble.Len() > 0 {
 		t.Errorf("%+v, want %+v; %s", s, want, trouble.String())
 	}
 	want := `at,cost,outcome,route
@@ -103,7 +109,8 @@ func TestRecording(t *testing.T) {
 
 // A stream that breaks is opened again, and each break is reported.
 func TestRecordingOverABreak(t *testing.T) {
-	s := telling(t, eventText(0, item("12:00:00", "admitted")), "event: arrivals\ndata: nonsense\n\n", eventText(0, item("12:00:01", "admitted")))
+	s := telling(t, eventText(0, item("12:00:00", "admitted")), "event: arrivals\ndata: nonsense\n\n",
+		eventText(0, item("12:00:01", "admitted")))
 	var trouble strings.Builder
 	r := &recording{tenant: "acme", trouble: &trouble, came: make(chan wire.Arrivals), retry: time.Millisecond}
 	streams, err := r.connect(t.Context(), []server{s})
@@ -133,7 +140,8 @@ func TestRecordingOverABreak(t *testing.T) {
 func TestRecordingNeedsAllServers(t *testing.T) {
 	one, two := telling(t, ""), telling(t)
 	r := &recording{tenant: "acme"}
-	if _, err := r.connect(t.Context(), []server{one, two}); err == nil || !strings.Contains(err.Error(), two.address) {
+	_, err := r.connect(t.Context(), []server{one, two})
+	if err == nil || !strings.Contains(err.Error(), two.address) {
 		t.Errorf("%v, want an error that names %s", err, two.address)
 	}
 }

@@ -37,9 +37,13 @@ func (SimulateCmd) Help() string {
   sluice simulate --trace access.log --through all --rate 50/s --svg limiters.svg
   sluice simulate --trace arrivals.csv --through sliding-log,shaper --rate 100/m --json
 
-The output counts admitted, refused and delayed arrivals. Time is virtual. The figures are exact, because the arithmetic is that of the server. FULLEST is the maximum that passed within one period of the rate.
+The output counts admitted, refused and delayed arrivals. Time is virtual. The figures are exact,
+because the arithmetic is that of the server. FULLEST is the maximum that passed within one period
+of the rate.
 
-A CSV file has one arrival a line: its instant, as 2026-03-01T12:00:00.25Z or in seconds, and its cost if that is not 1. With a header, the columns "at" and "cost" may be in any order. Requests of an access log are spread evenly over their second.
+A CSV file has one arrival a line: its instant, as 2026-03-01T12:00:00.25Z or in seconds, and its
+cost if that is not 1. With a header, the columns "at" and "cost" may be in any order. Requests of
+an access log are spread evenly over their second.
 
 Next: sluice recommend finds a rate and a capacity for the same arrivals.`
 }
@@ -182,7 +186,8 @@ func (c *SimulateCmd) print(a *console.App, t simulate.Trace, figures []simulati
 			depth = count(f.PeakDepth)
 		}
 		rows = append(rows, []string{
-			f.Through, count(f.Admitted), count(f.Refused), count(f.Delayed), wait(f.WaitP50MS), wait(f.WaitP95MS), wait(f.WaitP99MS), wait(f.WaitMaxMS),
+			f.Through, count(f.Admitted), count(f.Refused), count(f.Delayed), wait(f.WaitP50MS),
+			wait(f.WaitP95MS), wait(f.WaitP99MS), wait(f.WaitMaxMS),
 			depth, count(f.FullestWindow),
 		})
 		if f.Expired > 0 {

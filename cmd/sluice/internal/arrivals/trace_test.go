@@ -51,7 +51,8 @@ func TestWriteFileNamesTheFailure(t *testing.T) {
 	if err := writeFile(filepath.Join(t.TempDir(), "a"), fails); !errors.Is(err, failure) {
 		t.Errorf("%v, want %v", err, failure)
 	}
-	if err := writeFile(filepath.Join(t.TempDir(), "absent", "a"), fails); err == nil || errors.Is(err, failure) {
+	if err := writeFile(filepath.Join(t.TempDir(), "absent", "a"), fails); err == nil ||
+		errors.Is(err, failure) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }

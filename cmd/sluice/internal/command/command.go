@@ -113,7 +113,8 @@ func report(w io.Writer, err error) int {
 func NewParser(grammar any, std console.Stdio) (*kong.Kong, error) {
 	parser, err := kong.New(grammar,
 		kong.Name("sluice"),
-		kong.Description("Sluice is a queue-backed leaky-bucket request shaper. Jobs arrive at any time and wait in a bounded "+
+		kong.Description("Sluice is a queue-backed leaky-bucket request shaper. Jobs arrive at any time "+
+			"and wait in a bounded "+
 			"queue; each tenant's jobs leave at that tenant's rate.\n\nStart with: sluice dev\n\n"+
 			"Exit codes: 0 done, 1 failed, 2 bad usage or bad configuration."),
 		kong.Vars{"api": access.DefaultAPI, "admin": access.DefaultAdmin},

@@ -15,10 +15,13 @@ import (
 // hint returns the next step after a failure of a client command, empty if the failure needs none.
 // has reports whether the command has a flag.
 func hint(err error, has func(flag string) bool) string {
-	at, token := "--api (SLUICE_API)", "Give the API key or token with --api-key (SLUICE_KEY). sluice key create TENANT creates a key."
+	at, token := "--api (SLUICE_API)",
+		"Give the API key or token with --api-key (SLUICE_KEY). sluice key create TENANT creates a key."
 	switch {
 	case has("admin-token"):
-		at, token = "--admin (SLUICE_ADMIN)", "Give the token with --admin-token (SLUICE_ADMIN_TOKEN). It is the setting admin.token of the server."
+		at, token = "--admin (SLUICE_ADMIN)",
+			"Give the token with --admin-token (SLUICE_ADMIN_TOKEN). It is the setting admin.token of the "+
+				"server."
 	case has("admin"):
 		at = "--admin"
 	}
@@ -27,9 +30,11 @@ func hint(err error, has func(flag string) bool) string {
 	var answer *client.Error
 	switch {
 	case errors.As(err, &call) && errors.Is(err, syscall.ECONNREFUSED):
-		return "No server listens at this address. Start one with sluice dev or sluice serve, or give its address with " + at + "."
+		return "No server listens at this address. Start one with sluice dev or sluice serve, or give its " +
+			"address with " + at + "."
 	case errors.As(err, &call) && errors.As(err, &name):
-		return "The host name is unknown. Give the address of the server with " + at + ", such as http://127.0.0.1:8080."
+		return "The host name is unknown. Give the address of the server with " + at +
+			", such as http://127.0.0.1:8080."
 	case errors.As(err, &call) && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return "The server speaks plain HTTP: write http:// in " + at + "."
 	case errors.Is(err, client.ErrNotSluice):
@@ -41,13 +46,16 @@ func hint(err error, has func(flag string) bool) string {
 	case answer.Status == http.StatusUnauthorized:
 		return token
 	case answer.Kind() == "unknown-tenant" && has("create"):
-		return "Check the name: sluice tenant list prints all tenants. --create creates a tenant before its first job."
+		return "Check the name: sluice tenant list prints all tenants. --create creates a tenant before " +
+			"its first job."
 	case answer.Kind() == "unknown-tenant":
 		return "Check the name: sluice tenant list prints all tenants."
 	case answer.Kind() == "unknown-job" && has("tenant"):
-		return "Only its own tenant can read a job: name the tenant with --tenant. sluice job find ID needs no tenant."
+		return "Only its own tenant can read a job: name the tenant with --tenant. sluice job find ID " +
+			"needs no tenant."
 	case answer.Status == http.StatusNotFound && (answer.Kind() == "not-found" || answer.Kind() == ""):
-		return "This may be the wrong listener. Jobs are at --api (SLUICE_API), by default http://" + access.DefaultAPI +
+		return "This may be the wrong listener. Jobs are at --api (SLUICE_API), by default http://" +
+			access.DefaultAPI +
 			". Tenants, keys and figures are at --admin (SLUICE_ADMIN), by default http://" + access.DefaultAdmin + "."
 	}
 	return ""

@@ -16,8 +16,8 @@ import (
 
 // Stdio holds the standard streams of a command.
 type Stdio struct {
-	In       io.Reader
-	Out, Err io.Writer
+	In       io.Reader // standard input
+	Out, Err io.Writer // standard output and standard error
 }
 
 // App is the environment of a command.
@@ -27,7 +27,7 @@ type App struct {
 	Environ []string        // KEY=VALUE
 }
 
-// Env returns a variable of the process, or the fallback if it is empty.
+// Env returns an environment variable of the process, or fallback if it is empty.
 func (a *App) Env(name, fallback string) string {
 	for _, entry := range a.Environ {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok && value != "" {
@@ -45,7 +45,7 @@ func (e UsageError) Error() string { return string(e) }
 // Usagef returns a formatted UsageError.
 func Usagef(format string, args ...any) error { return UsageError(fmt.Sprintf(format, args...)) }
 
-// ErrReported is a failure that was already printed. It decides the exit code only.
+// ErrReported is a failure that was already printed. It only sets the exit code.
 var ErrReported = errors.New("reported")
 
 // Terminal reports whether the stream w is a terminal.
@@ -54,7 +54,7 @@ func Terminal(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Confirm asks for confirmation on the terminal. Any answer but yes is ErrReported.
+// Confirm asks the question on the terminal. It returns ErrReported for any answer but yes.
 func (a *App) Confirm(question string) error {
 	fmt.Fprint(a.Err, question)
 	answers := make(chan string, 1)
@@ -86,7 +86,7 @@ func (a *App) Interruptible(work func(*App) error) error {
 	}
 }
 
-// Sleep waits for d or the end of ctx.
+// Sleep waits for d. If ctx ends first, it returns the error of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

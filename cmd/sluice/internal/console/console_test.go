@@ -25,7 +25,10 @@ func TestWorkCanBeInterrupted(t *testing.T) {
 
 // Only y or yes confirms. An interruption does not.
 func TestConfirm(t *testing.T) {
-	for answer, want := range map[string]error{"y\n": nil, "YES\n": nil, " y": nil, "n\n": ErrReported, "\n": ErrReported, "": ErrReported, "yessir\n": ErrReported} {
+	for answer, want := range map[string]error{
+		"y\n": nil, "YES\n": nil, " y": nil, "n\n": ErrReported, "\n": ErrReported, "": ErrReported,
+		"yessir\n": ErrReported,
+	} {
 		var errs bytes.Buffer
 		a := &App{Ctx: t.Context(), Stdio: Stdio{In: strings.NewReader(answer), Err: &errs}}
 		if err := a.Confirm("Sure? "); err != want || !strings.HasPrefix(errs.String(), "Sure? ") {
@@ -38,7 +41,8 @@ func TestConfirm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	a := &App{Ctx: ctx, Stdio: Stdio{In: in, Err: &errs}}
-	if err := a.Confirm("Sure? "); err != ErrReported || !strings.Contains(errs.String(), "Nothing was changed.") {
+	if err := a.Confirm("Sure? "); err != ErrReported ||
+		!strings.Contains(errs.String(), "Nothing was changed.") {
 		t.Errorf("interrupted: %v, want %v and a note: %s", err, ErrReported, errs.String())
 	}
 }

@@ -18,10 +18,12 @@ type ListFlags struct {
 
 // Listed is one kind of list: how a page is read and an item shown.
 type Listed[T any] struct {
-	Most  int // items of a page
+	Most int // items of a page
+	// Fetch reads a page of at most limit items; next is the cursor of the following page. An empty
+	// cursor starts and ends the list.
 	Fetch func(cursor string, limit int) (items []T, next string, err error)
-	Head  string
-	Row   func(T) string
+	Head  string         // the header line of the table
+	Row   func(T) string // the line of an item
 }
 
 // Print reads the list page by page and prints each page as it arrives, so that long lists need

@@ -57,7 +57,8 @@ func TestListing(t *testing.T) {
 				t.Errorf("%+v of %d: pages of %v, want %s", c.flags, c.n, asked, c.asked)
 			}
 			if !c.flags.JSON {
-				if lines := strings.Count(out.String(), "\n"); lines != c.shown+min(c.shown, 1) || (notes.Len() > 0) != (c.next != "") {
+				lines := strings.Count(out.String(), "\n")
+				if lines != c.shown+min(c.shown, 1) || (notes.Len() > 0) != (c.next != "") {
 					t.Errorf("%+v of %d: %q %q", c.flags, c.n, out.String(), notes.String())
 				}
 				continue
@@ -89,7 +90,8 @@ func toJSON(t *testing.T, v any) string {
 // A limit of 0 is wrong usage. If a page cannot be fetched, the pages before it are printed.
 func TestListingFailures(t *testing.T) {
 	var asked []int
-	if err := upToN(1, &asked).Print(&strings.Builder{}, &strings.Builder{}, ListFlags{}); !errors.As(err, new(UsageError)) {
+	if err := upToN(1, &asked).Print(&strings.Builder{}, &strings.Builder{}, ListFlags{}); !errors.As(err,
+		new(UsageError)) {
 		t.Errorf("a limit of 0: %v", err)
 	}
 	broken := errors.New("broken")
@@ -102,7 +104,8 @@ func TestListingFailures(t *testing.T) {
 		return fetch(cursor, limit)
 	}
 	var out strings.Builder
-	if err := list.Print(&out, &strings.Builder{}, ListFlags{Limit: 1, All: true}); !errors.Is(err, broken) || !strings.Contains(out.String(), "4\n") {
+	if err := list.Print(&out, &strings.Builder{}, ListFlags{Limit: 1, All: true}); !errors.Is(err, broken) ||
+		!strings.Contains(out.String(), "4\n") {
 		t.Errorf("%v, printed %q", err, out.String())
 	}
 }

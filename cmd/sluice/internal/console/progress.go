@@ -11,14 +11,16 @@ import (
 // Progress shows running work on many jobs: a bar on a terminal, a line a second elsewhere. A total
 // below 0 is unknown.
 type Progress interface {
+	// Show draws the state of a phase that began since ago.
 	Show(phase string, done, total int, c Counts, since time.Duration)
+	// Close ends the output; the last state stays visible.
 	Close()
 }
 
 // NewProgress returns the progress of jobs on w and the interval of its updates.
 func NewProgress(w io.Writer) (Progress, time.Duration) { return NewProgressOf(w, "jobs") }
 
-// NewProgressOf is NewProgress for work on other things than jobs.
+// NewProgressOf is like NewProgress for work on other items than jobs; things is their plural.
 func NewProgressOf(w io.Writer, things string) (Progress, time.Duration) {
 	if Terminal(w) {
 		return &bar{w: w, things: things}, 100 * time.Millisecond
@@ -26,7 +28,8 @@ func NewProgressOf(w io.Writer, things string) (Progress, time.Duration) {
 	return lines{w}, time.Second
 }
 
-// Watched runs do, shows its progress every so often, and once more at the end.
+// Watched runs do. Meanwhile it shows the progress at the interval every, and once more at the end.
+// figure returns the number of done items.
 func Watched(view Progress, every time.Duration, phase string, total int, t *Tally, figure func(Counts) int,
 	do func()) {
 	began := time.Now()
@@ -68,7 +71,8 @@ func (b *bar) Show(phase string, done, total int, c Counts, _ time.Duration) {
 		b.phase = phase
 		b.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(b.w), progressbar.OptionShowCount(),
 			progressbar.OptionShowIts(),
-			progressbar.OptionSetItsString(b.things), progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(),
+			progressbar.OptionSetItsString(b.things), progressbar.OptionSetPredictTime(true),
+			progressbar.OptionFullWidth(),
 			progressbar.OptionSetTheme(progressbar.ThemeASCII))
 	}
 	text := phase

@@ -13,7 +13,7 @@ import (
 // Tally counts the outcomes of many jobs. It is safe for concurrent use.
 type Tally struct {
 	mu      sync.Mutex
-	Began   time.Time
+	Began   time.Time // set by NewTally
 	counts  Counts
 	waits   []time.Duration
 	changed time.Time // when a job last ended
@@ -23,11 +23,11 @@ type Tally struct {
 
 // Counts are the figures of a tally at one instant.
 type Counts struct {
-	Accepted int
+	Accepted int            // jobs, like all counts here
 	Refused  map[string]int // by the kind of refusal
 	Failed   map[string]int // by reason: the outcome is unknown
 	Ended    map[string]int // by the state in which jobs ended
-	Waiting  bool           // for capacity of the queue
+	Waiting  bool           // the command waits for capacity of the queue
 }
 
 // NewTally returns an empty tally that starts at now.
@@ -45,7 +45,7 @@ func (t *Tally) Refuse(why string) { t.With(func(c *Counts) { c.Refused[why]++ }
 // Fail counts a job with an unknown outcome by the reason.
 func (t *Tally) Fail(why string) { t.With(func(c *Counts) { c.Failed[why]++ }) }
 
-// With changes the counts.
+// With calls change with the counts, under the lock of the tally.
 func (t *Tally) With(change func(*Counts)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +70,7 @@ func (t *Tally) End(job wire.Job, now time.Time) {
 	}
 }
 
-// Start lets Quiet count from now.
+// Start makes Quiet count from now.
 func (t *Tally) Start(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +111,7 @@ func (t *Tally) Pace() (perSecond float64, p50, p99 time.Duration) {
 	return perSecond, Percentile(t.waits, 0.50), Percentile(t.waits, 0.99)
 }
 
-// Percentile returns the value that the share q of the sorted values does not exceed.
+// Percentile returns the value that the share q, 0 to 1, of the sorted values does not exceed.
 func Percentile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -93,7 +93,7 @@ func RatesText(paces []wire.Pace) string {
 	return strings.Join(texts, ", ")
 }
 
-// ParsePace reads a further rate as ratesText writes it: "1000/24h" or "1000/24h burst 1000".
+// ParsePace reads a further rate as RatesText writes it: "1000/24h" or "1000/24h burst 1000".
 func ParsePace(text string) (wire.Pace, error) {
 	rate, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	r, err := shaper.ParseRate(rate)

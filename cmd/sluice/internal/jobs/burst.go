@@ -38,9 +38,11 @@ func (BurstCmd) Help() string {
   sluice burst --tenant acme -n 500 --concurrency 32
   sluice burst -n 10000 --no-follow --json
 
-The command submits jobs of one tenant as fast as it can, then waits until they have ended. The jobs arrive in a burst and leave at the tenant's rate. The payloads are {"n": 1}, {"n": 2} and so on.
+The command submits jobs of one tenant as fast as it can, then waits until they have ended. The jobs
+arrive in a burst and leave at the tenant's rate. The payloads are {"n": 1}, {"n": 2} and so on.
 
-A full queue refuses jobs; that is counted and is no failure. The exit code is 1 if a submission had an unknown outcome or another refusal, if a job did not succeed, or if the command stopped early.
+A full queue refuses jobs; that is counted and is no failure. The exit code is 1 if a submission had
+an unknown outcome or another refusal, if a job did not succeed, or if the command stopped early.
 
 Next, in another terminal: sluice top.`
 }
@@ -156,7 +158,8 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 	c := t.Now()
 	perSecond, p50, p99 := t.Pace()
 	return burstSummary{
-		Requested: b.n, Accepted: c.Accepted, Refused: c.Refused, Failed: c.Failed, Ended: c.Ended, follow: b.follow,
+		Requested: b.n, Accepted: c.Accepted, Refused: c.Refused, Failed: c.Failed, Ended: c.Ended,
+		follow:   b.follow,
 		Followed: b.follow && c.Answered() == b.n && c.Done() == c.Accepted,
 		SubmitS:  submitted.Seconds(), TotalS: time.Since(t.Began).Seconds(),
 		DepartureS: perSecond, WaitP50MS: p50.Milliseconds(), WaitP99MS: p99.Milliseconds(), failure: failure,

@@ -30,13 +30,17 @@ func endedAs(state string) func(context.Context, string) (wire.Job, error) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return func(_ context.Context, id string) (wire.Job, error) {
 		n, err := strconv.Atoi(id)
-		return wire.Job{ID: id, Done: true, State: state, Created: began, Started: began.Add(time.Duration(n+1) * 100 * time.Millisecond)}, err
+		return wire.Job{ID: id, Done: true, State: state, Created: began,
+			Started: began.Add(time.Duration(n+1) * 100 * time.Millisecond)}, err
 	}
 }
 
 // The summary of a burst has the ends of its jobs, their rate and their waits.
 func TestBurst(t *testing.T) {
-	b := &burst{n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(10), await: endedAs("succeeded")}
+	b := &burst{
+		n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(10),
+		await: endedAs("succeeded"),
+	}
 	s := b.run(t.Context(), io.Discard)
 	queuetest.Compare(t, "it went well", s.ok(), true)
 	queuetest.Compare(t, "accepted jobs", s.Accepted, 10)
@@ -52,7 +56,10 @@ func TestBurst(t *testing.T) {
 }
 
 func TestBurstFullQueueIsNoFailure(t *testing.T) {
-	b := &burst{n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(4), await: endedAs("succeeded")}
+	b := &burst{
+		n: 10, concurrency: 3, follow: true, patience: time.Minute, submit: upTo(4),
+		await: endedAs("succeeded"),
+	}
 	s := b.run(t.Context(), io.Discard)
 	queuetest.Compare(t, "it went well", s.ok(), true)
 	queuetest.Compare(t, "accepted jobs", s.Accepted, 4)
@@ -73,9 +80,13 @@ func TestBurstFailures(t *testing.T) {
 		b    burst
 	}{
 		{"no result", t.Context(), burst{submit: fail(errors.New("connection refused"))}},
-		{"another refusal", t.Context(), burst{submit: fail(&refusedError{kind: "draining", err: errors.New("x")})}},
+		{"another refusal", t.Context(), burst{submit: fail(&refusedError{
+			kind: "draining", err: errors.New("x"),
+		})}},
 		{"dead jobs", t.Context(), burst{submit: upTo(2), follow: true, await: endedAs("dead")}},
-		{"no job ends", t.Context(), burst{submit: upTo(2), follow: true, patience: time.Millisecond, await: never}},
+		{"no job ends", t.Context(), burst{
+			submit: upTo(2), follow: true, patience: time.Millisecond, await: never,
+		}},
 		{"interrupted", ended, burst{submit: upTo(2)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -61,7 +61,8 @@ func (jobGetCmd) Help() string {
   sluice job get --tenant acme ID
   sluice job get --tenant acme --wait 10s ID
 
-The output has the state, the position while the job is queued, the failed deliveries, and the response of the upstream.
+The output has the state, the position while the job is queued, the failed deliveries, and the
+response of the upstream.
 
 Next: sluice job show ID prints the same as a timeline.`
 }
@@ -107,7 +108,8 @@ func (jobCancelCmd) Help() string {
 	return `Example:
   sluice job cancel --tenant acme ID
 
-The job must be scheduled, queued or retrying. Its capacity is free at once. A leased job cannot be cancelled.`
+The job must be scheduled, queued or retrying. Its capacity is free at once. A leased job cannot be
+cancelled.`
 }
 
 func (c *jobCancelCmd) Run(a *console.App) error {

@@ -36,11 +36,17 @@ func TestLines(t *testing.T) {
 		{"\n\r\n  \n", 5, nil},
 		{"a\nb", 5, []line{{number: 1, text: []byte("a")}, {number: 2, text: []byte("b")}}},
 		{"\n a b \r\n\nc\n", 5, []line{{number: 2, text: []byte("a b")}, {number: 4, text: []byte("c")}}},
-		{"12345\n123456\n7\n", 5, []line{{number: 1, text: []byte("12345")}, {number: 2, long: true}, {number: 3, text: []byte("7")}}},
-		{big + "\n" + big + "y\nz", len(big), []line{{number: 1, text: []byte(big)}, {number: 2, long: true}, {number: 3, text: []byte("z")}}},
+		{"12345\n123456\n7\n", 5, []line{
+			{number: 1, text: []byte("12345")}, {number: 2, long: true}, {number: 3, text: []byte("7")},
+		}},
+		{big + "\n" + big + "y\nz", len(big), []line{
+			{number: 1, text: []byte(big)}, {number: 2, long: true}, {number: 3, text: []byte("z")},
+		}},
 	} {
 		got := readLines(t, strings.NewReader(c.text), c.most)
-		same := func(a, b line) bool { return a.number == b.number && a.long == b.long && bytes.Equal(a.text, b.text) }
+		same := func(a, b line) bool {
+			return a.number == b.number && a.long == b.long && bytes.Equal(a.text, b.text)
+		}
 		if !slices.EqualFunc(got, c.want, same) {
 			t.Errorf("%.40q: %d lines %.200v", c.text, len(got), got)
 		}
@@ -49,7 +55,8 @@ func TestLines(t *testing.T) {
 		}
 	}
 	broken := errors.New("broken")
-	if _, err := countLines(io.MultiReader(strings.NewReader("a\nb"), iotest.ErrReader(broken))); !errors.Is(err, broken) {
+	if _, err := countLines(io.MultiReader(strings.NewReader("a\nb"),
+		iotest.ErrReader(broken))); !errors.Is(err, broken) {
 		t.Errorf("a broken reader: %v", err)
 	}
 }

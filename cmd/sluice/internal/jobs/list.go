@@ -32,7 +32,8 @@ func (jobListCmd) Help() string {
   sluice job list --tenant acme --key order-17
   sluice job list --state queued --route default --all --json
 
-Jobs are listed newest first within each state and route. Of succeeded, expired and cancelled jobs, each route keeps the last 1,000. A job that changes its state while the list is read may be missing.
+Jobs are listed newest first within each state and route. Of succeeded, expired and cancelled jobs,
+each route keeps the last 1,000. A job that changes its state while the list is read may be missing.
 
 Next: sluice job show ID.`
 }

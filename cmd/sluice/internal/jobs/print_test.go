@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 )
 
-// brokenDisk takes so many bytes.
+// brokenDisk accepts left bytes.
 type brokenDisk struct{ left int }
 
 func (d *brokenDisk) Write(p []byte) (int, error) {
@@ -23,9 +23,13 @@ func (d *brokenDisk) Write(p []byte) (int, error) {
 
 // A job that could not be printed whole is an error, wherever the output broke.
 func TestJobThatCannotBeWritten(t *testing.T) {
-	job := wire.Job{State: "dead", Created: time.Now(), AttemptLog: []wire.Attempt{{}}, Response: &wire.Response{Status: 400, Headers: map[string]string{"A": "1"}}}
+	job := wire.Job{
+		State: "dead", Created: time.Now(), AttemptLog: []wire.Attempt{{}},
+		Response: &wire.Response{Status: 400, Headers: map[string]string{"A": "1"}},
+	}
 	for _, print := range []func(w io.Writer) error{
-		func(w io.Writer) error { return showJob(w, job) }, func(w io.Writer) error { return printJob(w, job, false) },
+		func(w io.Writer) error { return showJob(w, job) },
+		func(w io.Writer) error { return printJob(w, job, false) },
 		func(w io.Writer) error { return showJob(w, wire.Job{Done: true}) },
 	} {
 		var whole bytes.Buffer

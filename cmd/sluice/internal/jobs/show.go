@@ -20,7 +20,8 @@ func (jobShowCmd) Help() string {
 	return `Example:
   sluice job show --tenant acme ID
 
-The output has the events of the job in order, its failed deliveries (the last 20), and the response of the upstream.
+The output has the events of the job in order, its failed deliveries (the last 20), and the response
+of the upstream.
 
 Next: sluice job replay ID queues a dead job again.`
 }

@@ -40,9 +40,15 @@ func (SubmitCmd) Help() string {
   sluice submit --type order.create --tenant acme --key order-17 --wait < order.json
   sluice submit --tenant acme --file jobs.ndjson --key-prefix import-7-
 
-The payload is an argument or is read from standard input. It is delivered byte for byte. With --wait the command ends when the job has ended; the exit code is 0 only if the job succeeded.
+The payload is an argument or is read from standard input. It is delivered byte for byte. With
+--wait the command ends when the job has ended; the exit code is 0 only if the job succeeded.
 
-With --file the command submits one job for each line, in order, all of one tenant. A line is a JSON object as in the API: type, payload, and optionally route, delay_ms, max_wait_ms, cost, callback_url, idempotency_key. While the queue is full the command waits and submits those lines again. If every line has an idempotency key, its own or by --key-prefix, an interrupted run can be repeated without duplicates. The exit code is 1 if a line was refused for good or has an unknown outcome; the first ones are printed.
+With --file the command submits one job for each line, in order, all of one tenant. A line is a JSON
+object as in the API: type, payload, and optionally route, delay_ms, max_wait_ms, cost,
+callback_url, idempotency_key. While the queue is full the command waits and submits those lines
+again. If every line has an idempotency key, its own or by --key-prefix, an interrupted run can be
+repeated without duplicates. The exit code is 1 if a line was refused for good or has an unknown
+outcome; the first ones are printed.
 
 Next: sluice job wait ID, or sluice job list.`
 }

@@ -284,7 +284,8 @@ func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal
 		answer.Kind()) // nothing was admitted
 	if !safe && slices.ContainsFunc(batch, func(s submission) bool { return !s.keyed }) {
 		if again {
-			err = fmt.Errorf("%w; lines without an idempotency key may have been admitted (--key-prefix gives every line a key)", err)
+			err = fmt.Errorf("%w; lines without an idempotency key may have been admitted (--key-prefix "+
+				"gives every line a key)", err)
 		}
 		again = false
 	}

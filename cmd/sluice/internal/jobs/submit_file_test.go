@@ -83,7 +83,10 @@ func (in *intake) send(_ context.Context, jobs []json.RawMessage) ([]wire.JobRes
 		case in.taken == room:
 			capacity := int64(1)
 			next := in.frees - time.Since(in.began)%max(in.frees, 1)
-			out[i].Problem = wire.Problem{Type: "urn:sluice:problem:queue-full", Title: "full", Status: 429, Capacity: &capacity, RetryAfterMS: next.Milliseconds()}
+			out[i].Problem = wire.Problem{
+				Type: "urn:sluice:problem:queue-full", Title: "full", Status: 429, Capacity: &capacity,
+				RetryAfterMS: next.Milliseconds(),
+			}
 		default:
 			in.taken++
 			in.order = append(in.order, string(job.Payload))
@@ -101,8 +104,9 @@ func (in *intake) feed(text io.Reader) *feed {
 		in.room = 1 << 30
 	}
 	return &feed{
-		lines: feedLines(in.t.Context(), newLineReader(text, maxLine)), prefix: "p-", wait: true, patience: time.Minute,
-		tally: console.NewTally(time.Now()), send: in.send,
+		lines: feedLines(in.t.Context(), newLineReader(text, maxLine)), prefix: "p-", wait: true,
+		patience: time.Minute,
+		tally:    console.NewTally(time.Now()), send: in.send,
 	}
 }
 
@@ -130,7 +134,9 @@ func paused(payload string) func(wire.BatchJob) (wire.JobResult, bool) {
 }
 
 func problem(status int, kind string, errs ...wire.FieldError) *client.Error {
-	return &client.Error{Problem: wire.Problem{Type: "urn:sluice:problem:" + kind, Title: kind, Status: status, Errors: errs}}
+	return &client.Error{Problem: wire.Problem{
+		Type: "urn:sluice:problem:" + kind, Title: kind, Status: status, Errors: errs,
+	}}
 }
 
 func field(path string) wire.FieldError {
@@ -152,33 +158,48 @@ func TestSubmitFile(t *testing.T) {
 		least  time.Duration
 	}{
 		{name: "an empty file", text: "\n \n"},
-		{name: "batches", text: numbered(2500), want: feedSummary{Lines: 2500, Admitted: 2500}, sizes: []int{1000, 1000, 500}},
-		{name: "batches bounded by bytes", text: strings.Repeat(`{"type":"t","payload":"`+strings.Repeat("x", 3<<20)+`"}`+"\n", 5),
+		{name: "batches", text: numbered(2500), want: feedSummary{Lines: 2500, Admitted: 2500},
+			sizes: []int{1000, 1000, 500}},
+		{name: "batches bounded by bytes", text: strings.Repeat(`{"type":"t","payload":"`+strings.Repeat("x",
+			3<<20)+`"}`+"\n", 5),
 			want: feedSummary{Lines: 5, Admitted: 5}, sizes: []int{2, 2, 1}},
-		{name: "a line that is too long", text: numbered(1) + strings.Repeat("x", maxBatchBytes) + "\n", named: "line 2",
-			want: feedSummary{Lines: 2, Admitted: 1, Refused: map[string]int{"invalid-line": 1}}},
-		{name: "lines that are none", text: "[]\n{\n{} {}\n\"\xff\"\n" + `{"type":"t","payload":1}`, named: "line 1",
-			want: feedSummary{Lines: 5, Admitted: 1, Refused: map[string]int{"invalid-line": 4}}},
-		{name: "a queue that is full", text: numbered(3000), in: intake{room: 100, frees: 5 * time.Millisecond}, least: 14500 * time.Millisecond,
+		{name: "a line that is too long", text: numbered(1) + strings.Repeat("x", maxBatchBytes) + "\n",
+			named: "line 2",
+			want:  feedSummary{Lines: 2, Admitted: 1, Refused: map[string]int{"invalid-line": 1}}},
+		{name: "lines that are none", text: "[]\n{\n{} {}\n\"\xff\"\n" + `{"type":"t","payload":1}`,
+			named: "line 1",
+			want:  feedSummary{Lines: 5, Admitted: 1, Refused: map[string]int{"invalid-line": 4}}},
+		{name: "a queue that is full", text: numbered(3000),
+			in: intake{room: 100, frees: 5 * time.Millisecond}, least: 14500 * time.Millisecond,
 			want: feedSummary{Lines: 3000, Admitted: 3000}},
-		{name: "a queue that is full, not waited for", text: numbered(10), in: intake{room: 4}, change: func(f *feed) { f.wait = false }, named: "line 5",
+		{name: "a queue that is full, not waited for", text: numbered(10), in: intake{room: 4},
+			change: func(f *feed) { f.wait = false }, named: "line 5",
 			want: feedSummary{Lines: 10, Admitted: 4, Refused: map[string]int{"queue-full": 6}}},
-		{name: "a queue that is slow beyond all patience", text: numbered(10), in: intake{room: 4, frees: 100 * time.Hour},
+		{name: "a queue that is slow beyond all patience", text: numbered(10),
+			in:   intake{room: 4, frees: 100 * time.Hour},
 			want: feedSummary{Lines: 10, Admitted: 10}, least: 600 * time.Hour},
-		{name: "a queue that cannot say when", text: numbered(2), want: feedSummary{Lines: 2, Admitted: 2}, least: pausedPause, sizes: []int{2, 1},
+		{name: "a queue that cannot say when", text: numbered(2), want: feedSummary{Lines: 2, Admitted: 2},
+			least: pausedPause, sizes: []int{2, 1},
 			in: intake{result: paused(`{"n":2}`)}},
-		{name: "a queue that takes nothing", text: numbered(1), in: intake{result: func(wire.BatchJob) (wire.JobResult, bool) {
-			none := int64(0)
-			return wire.JobResult{Problem: wire.Problem{Type: "urn:sluice:problem:queue-full", Status: 429, Capacity: &none}}, true
-		}}, named: "line 1", want: feedSummary{Lines: 1, Refused: map[string]int{"queue-full": 1}}},
-		{name: "single refusals", text: numbered(3), named: "line 2", want: feedSummary{Lines: 3, Admitted: 2, Refused: map[string]int{"deadline-unreachable": 1}},
+		{name: "a queue that takes nothing", text: numbered(1),
+			in: intake{result: func(wire.BatchJob) (wire.JobResult, bool) {
+				none := int64(0)
+				return wire.JobResult{Problem: wire.Problem{Type: "urn:sluice:problem:queue-full", Status: 429,
+					Capacity: &none}}, true
+			}}, named: "line 1", want: feedSummary{Lines: 1, Refused: map[string]int{"queue-full": 1}}},
+		{name: "single refusals", text: numbered(3), named: "line 2", want: feedSummary{
+			Lines: 3, Admitted: 2, Refused: map[string]int{"deadline-unreachable": 1},
+		},
 			in: intake{result: func(job wire.BatchJob) (wire.JobResult, bool) {
-				return wire.JobResult{Problem: problem(422, "deadline-unreachable").Problem}, string(job.Payload) == `{"n":2}`
+				return wire.JobResult{Problem: problem(422, "deadline-unreachable").Problem},
+					string(job.Payload) == `{"n":2}`
 			}}},
-		{name: "malformed lines", text: numbered(5), named: "cost (string) breaks a rule; breaks a rule", sizes: []int{5},
-			want: feedSummary{Lines: 5, Admitted: 4, Refused: map[string]int{"invalid-request": 1}},
+		{name: "malformed lines", text: numbered(5), named: "cost (string) breaks a rule; breaks a rule",
+			sizes: []int{5},
+			want:  feedSummary{Lines: 5, Admitted: 4, Refused: map[string]int{"invalid-request": 1}},
 			in: intake{result: func(job wire.BatchJob) (wire.JobResult, bool) {
-				return wire.JobResult{Problem: problem(422, "invalid-request", field("cost"), field("body")).Problem}, string(job.Payload) == `{"n":3}`
+				return wire.JobResult{Problem: problem(422, "invalid-request", field("cost"),
+					field("body")).Problem}, string(job.Payload) == `{"n":3}`
 			}}},
 		{name: "a payload that never fits", text: numbered(3), named: "line 2", sizes: []int{3},
 			want: feedSummary{Lines: 3, Admitted: 2, Refused: map[string]int{"never-fits": 1}},
@@ -192,29 +213,37 @@ func TestSubmitFile(t *testing.T) {
 				}
 				return nil
 			}}},
-		{name: "a gateway that takes nothing", text: numbered(2), want: feedSummary{Lines: 2, Refused: map[string]int{"too-large": 2}}, named: "line 2",
+		{name: "a gateway that takes nothing", text: numbered(2), want: feedSummary{
+			Lines: 2, Refused: map[string]int{"too-large": 2},
+		}, named: "line 2",
 			in: intake{refuse: func(int, []wire.BatchJob) error {
 				return &client.Error{Problem: wire.Problem{Status: 413, Title: "Request Entity Too Large"}}
 			}}},
-		{name: "a server that is away for a while", text: numbered(5), want: feedSummary{Lines: 5, Admitted: 5}, least: 3 * time.Second,
+		{name: "a server that is away for a while", text: numbered(5),
+			want: feedSummary{Lines: 5, Admitted: 5}, least: 3 * time.Second,
 			in: intake{refuse: func(n int, _ []wire.BatchJob) error {
 				if n < 4 {
 					return away
 				}
 				return nil
 			}}},
-		{name: "a server that stays away", text: numbered(1500), want: feedSummary{Lines: 1000, Unsent: 1000}, named: "connection refused", least: time.Minute,
+		{name: "a server that stays away", text: numbered(1500), want: feedSummary{Lines: 1000, Unsent: 1000},
+			named: "connection refused", least: time.Minute,
 			in: intake{refuse: func(int, []wire.BatchJob) error { return away }}},
-		{name: "without keys nothing is sent twice", text: numbered(5), want: feedSummary{Lines: 5, Unsent: 5}, named: "--key-prefix", sizes: []int{5},
-			in: intake{refuse: func(int, []wire.BatchJob) error { return away }}, change: func(f *feed) { f.prefix = "" }},
-		{name: "but where nothing was admitted", text: numbered(5), want: feedSummary{Lines: 5, Admitted: 5}, change: func(f *feed) { f.prefix = "" },
+		{name: "without keys nothing is sent twice", text: numbered(5),
+			want: feedSummary{Lines: 5, Unsent: 5}, named: "--key-prefix", sizes: []int{5},
+			in:     intake{refuse: func(int, []wire.BatchJob) error { return away }},
+			change: func(f *feed) { f.prefix = "" }},
+		{name: "but where nothing was admitted", text: numbered(5), want: feedSummary{Lines: 5, Admitted: 5},
+			change: func(f *feed) { f.prefix = "" },
 			in: intake{refuse: func(n int, _ []wire.BatchJob) error {
 				if n == 1 {
 					return problem(503, "shutting-down")
 				}
 				return nil
 			}}},
-		{name: "another refusal of everything", text: numbered(5), want: feedSummary{Lines: 5, Unsent: 5}, named: "unauthorized", sizes: []int{5},
+		{name: "another refusal of everything", text: numbered(5), want: feedSummary{Lines: 5, Unsent: 5},
+			named: "unauthorized", sizes: []int{5},
 			in: intake{refuse: func(int, []wire.BatchJob) error { return problem(401, "unauthorized") }}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -247,7 +276,8 @@ func TestSubmitFile(t *testing.T) {
 				if len(in.sizes) > 500 {
 					t.Errorf("%d requests", len(in.sizes))
 				}
-				if strings.HasPrefix(c.text, `{"type":"t","payload":{"n":1}}`) && got.ok() && !in.inOrder(c.want.Admitted) {
+				if strings.HasPrefix(c.text, `{"type":"t","payload":{"n":1}}`) && got.ok() &&
+					!in.inOrder(c.want.Admitted) {
 					t.Errorf("not in order: %.200v", in.order)
 				}
 			})
@@ -315,7 +345,10 @@ func TestSubmitFileOfASlowWriter(t *testing.T) {
 
 // A line keeps its bytes, but for the key that it is given.
 func FuzzReadSubmission(f *testing.F) {
-	for _, s := range []string{`{"type":"t","payload": { "a" : "<" }}`, `{}`, `{ }`, `{"idempotency_key":"k"}`, `{"idempotency_key":null}`, `[]`, `{"a":1}{`} {
+	for _, s := range []string{
+		`{"type":"t","payload": { "a" : "<" }}`, `{}`, `{ }`, `{"idempotency_key":"k"}`,
+		`{"idempotency_key":null}`, `[]`, `{"a":1}{`,
+	} {
 		f.Add([]byte(s), "p-")
 	}
 	f.Fuzz(func(t *testing.T, text []byte, prefix string) {
@@ -353,7 +386,8 @@ func FuzzReadSubmission(f *testing.F) {
 func TestSubmitTooMuch(t *testing.T) {
 	var out, errs strings.Builder
 	in := strings.NewReader(`"` + strings.Repeat("x", maxPayload) + `"`)
-	code := run(t.Context(), []string{"submit", "--type", "t"}, console.Stdio{In: in, Out: &out, Err: &errs}, nil)
+	code := run(t.Context(), []string{"submit", "--type", "t"}, console.Stdio{In: in, Out: &out, Err: &errs},
+		nil)
 	if code != command.ExitUsage || !strings.Contains(errs.String(), "the payload must have at most 16 MiB") {
 		t.Errorf("exit code %d, %s", code, errs.String())
 	}

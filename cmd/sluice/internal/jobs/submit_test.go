@@ -19,7 +19,8 @@ func TestPayloadThatDoesNotComeCanBeInterrupted(t *testing.T) {
 	var errs bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, []string{"submit", "--type", "t"}, console.Stdio{In: in, Out: io.Discard, Err: &errs}, nil)
+		ended <- run(ctx, []string{"submit", "--type", "t"},
+			console.Stdio{In: in, Out: io.Discard, Err: &errs}, nil)
 	}()
 	if _, err := typing.Write([]byte("{")); err != nil { // it reads
 		t.Fatal(err)

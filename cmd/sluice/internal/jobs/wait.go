@@ -23,7 +23,8 @@ func (jobWaitCmd) Help() string {
 	return `Example:
   sluice job wait --tenant acme --timeout 30s ID
 
-The command retries while the server is unreachable. Exit codes: 0 the job succeeded; 1 it ended in another way, did not end in time, or could not be read.`
+The command retries while the server is unreachable. Exit codes: 0 the job succeeded; 1 it ended in
+another way, did not end in time, or could not be read.`
 }
 
 func (c *jobWaitCmd) Run(a *console.App) error {

@@ -32,8 +32,9 @@ func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
 	return auth.New(ctx, auth.Config{
 		Modes: modes, Keys: keys, Logger: p.Log, Guesses: guesses,
 		JWT: auth.JWTConfig{
-			Issuer: jwt.Issuer, Audience: jwt.Audience, Leeway: jwt.Leeway, TenantClaim: jwt.TenantClaim, TierClaim: jwt.TierClaim,
-			Keys: jwt.Keys, JWKS: jwt.JWKS,
+			Issuer: jwt.Issuer, Audience: jwt.Audience, Leeway: jwt.Leeway, TenantClaim: jwt.TenantClaim,
+			TierClaim: jwt.TierClaim,
+			Keys:      jwt.Keys, JWKS: jwt.JWKS,
 		},
 		Guest: auth.GuestConfig{TrustedProxies: guest.TrustedProxies, Tier: guest.Tier},
 	})
@@ -123,7 +124,8 @@ func (c client) MakeRedisClient() any { return c.redis }
 
 func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 	callbacks, err := callback.New(callback.Config{
-		Redis: shared.engine.Client(), Guard: shared.guard, Secrets: p.Config.Callbacks.Secrets, Job: api.JobJSON, Timeout: p.Config.Callbacks.Timeout,
+		Redis: shared.engine.Client(), Guard: shared.guard, Secrets: p.Config.Callbacks.Secrets,
+		Job: api.JobJSON, Timeout: p.Config.Callbacks.Timeout,
 		MaxAttempts: int(p.Config.Callbacks.MaxAttempts), Registerer: shared.registry, Logger: p.Log,
 	})
 	if err != nil {
@@ -145,7 +147,9 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 		}
 	}
 	return worker.Config{
-		Routes: routes, AsynqClient: shared.engine.Client(), Lease: p.Config.Worker.Lease, Sweep: p.Config.Worker.Sweep, Horizon: p.Config.Worker.Horizon,
-		Concurrency: int(p.Config.Worker.Concurrency), Grace: deliveryGrace, Callbacks: callbacks, Traces: shared.traces.Tracer(), Registerer: shared.registry, Logger: p.Log,
+		Routes: routes, AsynqClient: shared.engine.Client(), Lease: p.Config.Worker.Lease,
+		Sweep: p.Config.Worker.Sweep, Horizon: p.Config.Worker.Horizon,
+		Concurrency: int(p.Config.Worker.Concurrency), Grace: deliveryGrace, Callbacks: callbacks,
+		Traces: shared.traces.Tracer(), Registerer: shared.registry, Logger: p.Log,
 	}, nil
 }

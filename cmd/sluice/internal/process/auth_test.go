@@ -56,7 +56,9 @@ func TestAuthOfAProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := intake.Submit(t.Context(), client.Submission{Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")}})
+		got, err := intake.Submit(t.Context(), client.Submission{Submission: wire.Submission{
+			Type: "t", Payload: json.RawMessage("1"),
+		}})
 		var refusal *client.Error
 		status := 0
 		if errors.As(err, &refusal) {

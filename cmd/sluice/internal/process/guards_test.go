@@ -21,7 +21,8 @@ func TestGuardsOfAProcess(t *testing.T) {
 		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
 		"auth":   map[string]any{"mode": "guest"},
 		"guards": map[string]any{"guests": map[string]any{
-			"rate": "2/m", "algorithm": "sliding-log", "block": "60s", "by": []any{"guest"}, "endpoints": []any{"submit-job"},
+			"rate": "2/m", "algorithm": "sliding-log", "block": "60s", "by": []any{"guest"},
+			"endpoints": []any{"submit-job"},
 		}},
 	})
 	ask := newAsker(t).ask
@@ -52,12 +53,18 @@ func TestGuardsOfAProcess(t *testing.T) {
 // A guard of logins counts those alone and those in batches, and no orders.
 func TestLoginsOfAProcess(t *testing.T) {
 	now := processtest.Start(t, map[string]any{
-		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}, "login": map[string]any{"url": "http://127.0.0.1:9/login"}},
+		"routes": map[string]any{
+			"default": map[string]any{"url": "http://127.0.0.1:9/"},
+			"login":   map[string]any{"url": "http://127.0.0.1:9/login"},
+		},
 		"tenants": map[string]any{"defaults": map[string]any{"paused": true}},
-		"guards":  map[string]any{"logins": map[string]any{"rate": "5/m", "by": []any{"address"}, "routes": []any{"login"}}},
+		"guards": map[string]any{"logins": map[string]any{
+			"rate": "5/m", "by": []any{"address"}, "routes": []any{"login"},
+		}},
 	})
 	a := newAsker(t)
-	const login, order = `{"type":"user.login","route":"login","payload":1}`, `{"type":"order.create","payload":1}`
+	const login, order = `{"type":"user.login","route":"login","payload":1}`,
+		`{"type":"order.create","payload":1}`
 	single := func(body string, want int) {
 		t.Helper()
 		if got := a.ask("POST", now.API.String()+"/v1/jobs", body, nil); got != want {
@@ -69,7 +76,9 @@ func TestLoginsOfAProcess(t *testing.T) {
 		single(order, http.StatusAccepted)
 	}
 	var got wire.BatchResult
-	if code := a.ask("POST", now.API.String()+"/v1/jobs/batch", `{"jobs":[`+strings.Join([]string{login, order, login, login, order}, ",")+`]}`, &got); code != http.StatusOK {
+	code := a.ask("POST", now.API.String()+"/v1/jobs/batch",
+		`{"jobs":[`+strings.Join([]string{login, order, login, login, order}, ",")+`]}`, &got)
+	if code != http.StatusOK {
 		t.Fatal(code)
 	}
 	for i, want := range []int{202, 202, 202, 429, 202} {
@@ -99,8 +108,11 @@ func TestGuardsOnACluster(t *testing.T) {
 		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
 		"tenants": map[string]any{"defaults": map[string]any{"paused": true}},
 		"guards": map[string]any{
-			"orders": map[string]any{"rate": "3/h", "algorithm": "sliding-log", "block": "2h", "by": []any{"tenant"}, "types": []any{"order"}, "on_error": "closed"},
-			"all":    map[string]any{"rate": "5/h", "by": []any{"tenant", "endpoint"}, "on_error": "closed"},
+			"orders": map[string]any{
+				"rate": "3/h", "algorithm": "sliding-log", "block": "2h", "by": []any{"tenant"},
+				"types": []any{"order"}, "on_error": "closed",
+			},
+			"all": map[string]any{"rate": "5/h", "by": []any{"tenant", "endpoint"}, "on_error": "closed"},
 		},
 	})
 	a := newAsker(t)
@@ -111,7 +123,8 @@ func TestGuardsOnACluster(t *testing.T) {
 		for _, kind := range []string{"order", "order", "order", "order", "other", "other"} {
 			codes = append(codes, a.ask("POST", now.API.String()+"/v1/jobs", `{"type":"`+kind+`","payload":1}`, nil))
 		}
-		if want := []int{202, 202, 202, 429, 202, 429}; !slices.Equal(codes, want) { // the sixth is beyond the guard of all
+		// The sixth is beyond the guard of all.
+		if want := []int{202, 202, 202, 429, 202, 429}; !slices.Equal(codes, want) {
 			t.Errorf("%s: %v, want %v", a.tenant, codes, want)
 		}
 	}

@@ -113,7 +113,8 @@ func (p *Process) listen(
 	}
 	l := &listener{gate: newGate(), log: p.Log}
 	l.socket = listen.Limit(socket, section, listen.Limits{
-		Connections: int(most), PerAddress: int(api.Percent(p.Config.API.AddressShare).Of(most)), Proxies: p.Config.Auth.Guest.TrustedProxies,
+		Connections: int(most), PerAddress: int(api.Percent(p.Config.API.AddressShare).Of(most)),
+		Proxies: p.Config.Auth.Guest.TrustedProxies,
 	})
 	l.server = listen.Server(address, l.gate, p.Log)
 	l.socket.Attend(l.server)

@@ -26,7 +26,9 @@ func TestBoundsOfAProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	submitted, err := api.Submit(t.Context(), client.Submission{Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")}})
+	submitted, err := api.Submit(t.Context(), client.Submission{Submission: wire.Submission{
+		Type: "t", Payload: json.RawMessage("1"),
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,8 @@ func TestBoundsOfAProcess(t *testing.T) {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	for _, want := range []string{
-		`sluice_connections{listener="api"} 2`, `sluice_connections{listener="admin"} 1`, "sluice_reads_refused_total 1",
+		`sluice_connections{listener="api"} 2`, `sluice_connections{listener="admin"} 1`,
+		"sluice_reads_refused_total 1",
 		`sluice_connections_refused_total{listener="admin"} 0`, `sluice_connections_evicted_total{listener="api"} `,
 	} {
 		if err != nil || !strings.Contains(string(text), want) {

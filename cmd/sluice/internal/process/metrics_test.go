@@ -34,8 +34,9 @@ var update = flag.Bool("update", false, "write the table of docs/metrics.md anew
 
 const (
 	metricsPage  = "../../../../docs/metrics.md"
-	metricsBegin = "<!-- metrics: written by go test ./cmd/sluice/internal/process -run TestMetricsPage -update -->\n"
-	metricsEnd   = "<!-- end of metrics -->\n"
+	metricsBegin = "<!-- metrics: written by go test ./cmd/sluice/internal/process -run TestMetricsPage " +
+		"-update -->\n"
+	metricsEnd = "<!-- end of metrics -->\n"
 )
 
 // families is a scrape: what the two roles export, together, by name.
@@ -74,7 +75,9 @@ traces: { endpoint: %q }
 			t.Fatal(err)
 		}
 		log := slog.New(slog.DiscardHandler)
-		started = append(started, processtest.Launch(t, &process.Process{Config: cfg, Roles: r, Log: log, Reloader: process.NewReloader(file, cfg, load, log)}))
+		started = append(started, processtest.Launch(t, &process.Process{
+			Config: cfg, Roles: r, Log: log, Reloader: process.NewReloader(file, cfg, load, log),
+		}))
 	}
 	hc := &http.Client{}
 	t.Cleanup(hc.CloseIdleConnections)
@@ -90,8 +93,11 @@ traces: { endpoint: %q }
 			t.Fatalf("%s: %+v, %v", kind, got.Job, err)
 		}
 	}
-	later := client.Submission{Submission: wire.Submission{Type: "lives", Payload: json.RawMessage("1"), DelayMS: 3_600_000}}
-	if _, err := jobs.Submit(t.Context(), later); err != nil { // a queue that is not empty, so that its tenant is shown
+	later := client.Submission{Submission: wire.Submission{
+		Type: "lives", Payload: json.RawMessage("1"), DelayMS: 3_600_000,
+	}}
+	// A queue that is not empty, so that its tenant is shown.
+	if _, err := jobs.Submit(t.Context(), later); err != nil {
 		t.Fatal(err)
 	}
 	all := families{}
@@ -147,7 +153,8 @@ func (f families) table() string {
 		for _, label := range slices.Sorted(maps.Keys(f.labels(name))) {
 			labels = append(labels, "`"+label+"`")
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, strings.ToLower(f[name].GetType().String()), strings.Join(labels, ", "), f[name].GetHelp())
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, strings.ToLower(f[name].GetType().String()),
+			strings.Join(labels, ", "), f[name].GetHelp())
 	}
 	return b.String() + "\n"
 }
@@ -188,11 +195,13 @@ func TestMetricsPage(t *testing.T) {
 		t.Fatalf("%s does not hold the lines\n%s%s", metricsPage, metricsBegin, metricsEnd)
 	}
 	if *update {
-		if err := os.WriteFile(metricsPage, []byte(before+metricsBegin+all.table()+metricsEnd+after), 0o644); err != nil {
+		if err := os.WriteFile(metricsPage, []byte(before+metricsBegin+all.table()+metricsEnd+after),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	} else if diff := cmp.Diff(all.table(), got); diff != "" {
-		t.Errorf("%s is not what is exported (go test ./cmd/sluice/internal/process -run TestMetricsPage -update):\n%s", metricsPage, diff)
+		t.Errorf("%s is not what is exported (go test ./cmd/sluice/internal/process -run TestMetricsPage "+
+			"-update):\n%s", metricsPage, diff)
 	}
 	for name, f := range all {
 		help := f.GetHelp()
@@ -215,7 +224,8 @@ func TestMetricsPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, file := range append(docs, "../../../../README.md", "../../../../CHANGELOG.md", "../../../../deploy/prometheus/rules.yml", "../../../../deploy/prometheus/rules_test.yml",
+	for _, file := range append(docs, "../../../../README.md", "../../../../CHANGELOG.md",
+		"../../../../deploy/prometheus/rules.yml", "../../../../deploy/prometheus/rules_test.yml",
 		"../../../../deploy/grafana/dashboards/sluice.json") {
 		raw, err := os.ReadFile(file)
 		if err != nil {
@@ -230,15 +240,17 @@ func TestMetricsPage(t *testing.T) {
 		for _, found := range selector.FindAllStringSubmatch(string(raw), -1) {
 			f := all.family(found[1])
 			if f == nil {
-				continue // was told above
+				continue // reported above
 			}
 			for _, m := range matcher.FindAllStringSubmatch(found[2], -1) {
 				label, values := m[1], strings.Split(m[3], "|")
 				known := all.labels(f.GetName())[label]
 				for _, value := range values {
-					if len(known) == 0 && label != "instance" && label != "le" && f.GetName() != "sluice_route_breaker_held_total" ||
+					if len(known) == 0 && label != "instance" && label != "le" &&
+						f.GetName() != "sluice_route_breaker_held_total" ||
 						!slices.Contains(openLabels, label) && !slices.Contains(known, value) {
-						t.Errorf("%s asks %s for %s=%q; there are %q", filepath.Base(file), f.GetName(), label, value, slices.Compact(slices.Sorted(slices.Values(known))))
+						t.Errorf("%s asks %s for %s=%q; there are %q", filepath.Base(file), f.GetName(),
+							label, value, slices.Compact(slices.Sorted(slices.Values(known))))
 					}
 				}
 			}

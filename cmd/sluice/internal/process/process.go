@@ -53,11 +53,11 @@ const (
 //  4. Traces: the remaining spans are exported, for a bounded time.
 //  5. The queue, then its engine: everything above needs them.
 type Process struct {
-	Config   config.Config
-	Roles    Roles
-	Version  api.VersionInfo
-	Embedded bool // keep jobs in memory
-	Log      *slog.Logger
+	Config   config.Config       // checked
+	Roles    Roles               // at least one
+	Version  api.VersionInfo     // for GET /version and the metrics
+	Embedded bool                // keep jobs in memory
+	Log      *slog.Logger        // required
 	Ready    func(Running)       // called once, when the process admits jobs; nil: not called
 	Reloader *Reloader           // nil: there is no file
 	Getenv   func(string) string // reads OpenTelemetry's own variables; nil: there are none
@@ -65,7 +65,7 @@ type Process struct {
 
 // Running holds the addresses of a ready process.
 type Running struct {
-	Admin   net.Addr
+	Admin   net.Addr // always set
 	API     net.Addr // nil without the role
 	Metrics net.Addr // nil without metrics.listen
 }
@@ -127,7 +127,8 @@ func (p *Process) Run(ctx context.Context) error {
 
 // serve starts the handlers and the worker, waits for the end of ctx and stops them.
 func (p *Process) serve(
-	ctx context.Context, fail context.CancelCauseFunc, listeners listeners, shared parts, reread <-chan os.Signal,
+	ctx context.Context, fail context.CancelCauseFunc, listeners listeners, shared parts,
+	reread <-chan os.Signal,
 ) error {
 	server, err := p.server(ctx, shared)
 	if err != nil {
@@ -316,7 +317,8 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		Tenants:  p.Config.Tenants.Named,
 		Pools:    p.Config.Tenants.Pools,
 		Retention: queue.Retention{
-			Succeeded: p.Config.Retention.Succeeded, Dead: p.Config.Retention.Dead, Idempotency: p.Config.Retention.Idempotency,
+			Succeeded: p.Config.Retention.Succeeded, Dead: p.Config.Retention.Dead,
+			Idempotency:  p.Config.Retention.Idempotency,
 			DeadCapacity: p.Config.Retention.DeadCapacity, DeadBytes: p.Config.Retention.DeadBytes,
 		},
 		Store: queue.StoreLimits{Bytes: p.Config.Store.MaxBytes, Tenants: p.Config.Store.MaxTenants,

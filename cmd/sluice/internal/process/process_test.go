@@ -26,7 +26,8 @@ func TestStreamOfFiguresEndsWithTheProcess(t *testing.T) {
 	var stream *bufio.Reader
 	var body io.Closer
 	t.Run("process", func(t *testing.T) { // its end stops the process
-		now := processtest.Start(t, map[string]any{"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}})
+		now := processtest.Start(t,
+			map[string]any{"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}})
 		resp, err := hc.Get("http://" + now.Admin.String() + "/v1/stream?tenant=acme")
 		if err != nil {
 			t.Fatal(err)
@@ -77,7 +78,9 @@ func TestCallbacksOfAProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	submission := client.Submission{Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1"), CallbackURL: target.URL + "/other/hunter2"}}
+	submission := client.Submission{Submission: wire.Submission{
+		Type: "t", Payload: json.RawMessage("1"), CallbackURL: target.URL + "/other/hunter2",
+	}}
 	_, err = jobs.Submit(t.Context(), submission)
 	if err == nil {
 		t.Fatal("a target that is not listed is accepted")
@@ -125,7 +128,8 @@ func TestCallbacksOfAProcess(t *testing.T) {
 func TestAdminPages(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		now := processtest.Start(t, map[string]any{
-			"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}}, "admin": map[string]any{"asynqmon": on, "profiles": on, "token": "0123456789abcdef"},
+			"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
+			"admin":  map[string]any{"asynqmon": on, "profiles": on, "token": "0123456789abcdef"},
 		})
 		hc := &http.Client{}
 		defer hc.CloseIdleConnections()
@@ -145,10 +149,12 @@ func TestAdminPages(t *testing.T) {
 			return resp.StatusCode, resp.Header.Get("Content-Type"), buf.String()
 		}
 		for _, c := range []struct{ path, format, says string }{
-			{"/asynqmon", "text/html; charset=utf-8", "Asynq"}, {"/asynqmon/", "text/html; charset=utf-8", "/asynqmon/static/js/"},
+			{"/asynqmon", "text/html; charset=utf-8", "Asynq"},
+			{"/asynqmon/", "text/html; charset=utf-8", "/asynqmon/static/js/"},
 			{"/asynqmon/static/js/runtime-main.9fea6c1a.js", "application/javascript; charset=utf-8", "webpackJsonp"},
 			{"/asynqmon/api/queues", "", `"queues"`}, {"/asynqmon/api/redis_info", "", `"`},
-			{"/debug/pprof/", "text/html; charset=utf-8", "goroutine"}, {"/debug/pprof/heap?debug=1", "", "heap profile"},
+			{"/debug/pprof/", "text/html; charset=utf-8", "goroutine"},
+			{"/debug/pprof/heap?debug=1", "", "heap profile"},
 		} {
 			if status, _, _ := ask(c.path, "wrong"); status != http.StatusUnauthorized {
 				t.Errorf("%s without the token: %d", c.path, status)

@@ -21,7 +21,8 @@ func profiles() http.Handler {
 	mux.HandleFunc(profilesPath+"/symbol", pprof.Symbol)
 	mux.HandleFunc(profilesPath+"/trace", pprof.Trace)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestProfile)) // fails without a deadline to extend
+		// Fails without a deadline to extend.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestProfile))
 		mux.ServeHTTP(w, r)
 	})
 }

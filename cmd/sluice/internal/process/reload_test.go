@@ -58,7 +58,9 @@ func startReloading(t *testing.T, file string) *reloading {
 func (r *reloading) write(file string) {
 	r.t.Helper()
 	r.at = r.at.Add(time.Second)
-	if err := errors.Join(os.WriteFile(r.path, fmt.Appendf(nil, reloadedFile, file), 0o600), os.Chtimes(r.path, r.at, r.at)); err != nil {
+	err := errors.Join(os.WriteFile(r.path, fmt.Appendf(nil, reloadedFile, file), 0o600),
+		os.Chtimes(r.path, r.at, r.at))
+	if err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Roles are what a process does: admit jobs, deliver them, or both.
+// Roles are the tasks of a process: admit jobs, deliver them, or both.
 type Roles struct{ API, Worker bool }
 
-// Split reports whether another process has one of the roles.
+// Split reports whether other processes have to take one of the roles.
 func (r Roles) Split() bool { return !r.API || !r.Worker }
 
 // ParseRoles reads the value of the flag --roles: api, worker or api,worker.

@@ -53,7 +53,9 @@ func (a asker) ask(method, at, body string, into any) int {
 // job, reads it with its payload, cancels it, and brings a dead one back, all without a key.
 func TestOperatorAtAProcess(t *testing.T) {
 	now := processtest.Start(t, map[string]any{
-		"routes":  map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/", "retry": map[string]any{"max_attempts": 1}}},
+		"routes": map[string]any{"default": map[string]any{
+			"url": "http://127.0.0.1:9/", "retry": map[string]any{"max_attempts": 1},
+		}},
 		"auth":    map[string]any{"mode": "keys"},
 		"admin":   map[string]any{"submit": true},
 		"tenants": map[string]any{"slow": map[string]any{"paused": true}},
@@ -61,7 +63,8 @@ func TestOperatorAtAProcess(t *testing.T) {
 	a := newAsker(t)
 	jobs := now.Admin.String() + "/v1/tenants/slow/jobs"
 	var job wire.JobDetail
-	if got := a.ask("POST", jobs, `{"type":"t","payload":{"sku": 1}}`, &job); got != http.StatusAccepted || job.State != "queued" {
+	if got := a.ask("POST", jobs, `{"type":"t","payload":{"sku": 1}}`, &job); got != http.StatusAccepted ||
+		job.State != "queued" {
 		t.Fatalf("submit: %d %+v", got, job)
 	}
 	queuetest.Compare(t, "the status of a read", a.ask("GET", jobs+"/"+job.ID, "", &job), http.StatusOK)
@@ -80,7 +83,8 @@ func TestOperatorAtAProcess(t *testing.T) {
 	queuetest.Compare(t, "the status of a read when it has ended",
 		a.ask("GET", jobs+"/"+job.ID, "", &ended), http.StatusOK)
 	queuetest.Compare(t, "its payload", queuetest.Only(ended, "Payload", "PayloadBytes"), wire.JobDetail{})
-	if got := a.ask("POST", now.API.String()+"/v1/jobs", `{"type":"t","payload":1}`, nil); got != http.StatusUnauthorized {
+	if got := a.ask("POST", now.API.String()+"/v1/jobs", `{"type":"t","payload":1}`,
+		nil); got != http.StatusUnauthorized {
 		t.Errorf("a client without a key: %d", got)
 	}
 

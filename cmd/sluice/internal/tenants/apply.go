@@ -19,7 +19,9 @@ func (tenantDiffCmd) Help() string {
   sluice tenant diff -f tenants.yaml
   sluice tenant diff -f tenants.yaml --prune --exit-code
 
-The output has each setting that sluice tenant apply would change, with its source in parentheses. Equal settings are not printed. The exit code is 1 if the file names a tier or route that the server does not know.
+The output has each setting that sluice tenant apply would change, with its source in parentheses.
+Equal settings are not printed. The exit code is 1 if the file names a tier or route that the server
+does not know.
 
 Next: sluice tenant apply -f FILE.`
 }
@@ -50,9 +52,14 @@ func (tenantApplyCmd) Help() string {
   sluice tenant apply -f tenants.yaml --reason "contract 17"
   sluice tenant apply -f tenants.yaml --prune --yes
 
-The command replaces the API overrides of the tenants in the file. Settings that the file omits fall back to the configuration of the server. A pause ends unless the file sets it; a drain stays. Other tenants stay as they are unless --prune is given, which asks for confirmation on a terminal and requires --yes elsewhere.
+The command replaces the API overrides of the tenants in the file. Settings that the file omits fall
+back to the configuration of the server. A pause ends unless the file sets it; a drain stays. Other
+tenants stay as they are unless --prune is given, which asks for confirmation on a terminal and
+requires --yes elsewhere.
 
-The command can be repeated: equal tenants are not changed. If somebody else changes a tenant meanwhile, it is compared again. If the server refuses a tenant, the others are still applied, and the exit code is 1.
+The command can be repeated: equal tenants are not changed. If somebody else changes a tenant
+meanwhile, it is compared again. If the server refuses a tenant, the others are still applied, and
+the exit code is 1.
 
 Next: sluice tenant history NAME.`
 }

@@ -30,7 +30,10 @@ func tiered(t *testing.T) *control {
 	c := newControl(t, 0)
 	c.queue.Baseline.Tiers = map[string]shaper.Overrides{
 		"free": {Rate: &shaper.Rate{Limit: 2, Period: time.Second}},
-		"pro":  {Rate: &shaper.Rate{Limit: 50, Period: time.Second}, Routes: map[string]shaper.Overrides{"default": {Burst: new(int64(9))}}},
+		"pro": {
+			Rate:   &shaper.Rate{Limit: 50, Period: time.Second},
+			Routes: map[string]shaper.Overrides{"default": {Burst: new(int64(9))}},
+		},
 	}
 	return c
 }
@@ -76,25 +79,41 @@ func TestDiffAndApply(t *testing.T) {
 	}{
 		{"a tenant never seen", nil, "acme: { rate: 200/s }", nil, "acme: rate 10/s (default) → 200/s\n"},
 		{"nothing", nil, "acme:", nil, ""},
-		{"what is equal", [][]string{{"set", "--rate", "200/s", "--tier", "pro"}}, "acme: { tier: pro, rate: 200/s }", nil, ""},
-		{"a value that holds anyway", nil, "acme: { capacity: 1000 }", nil, "acme: capacity 1000 (default) → 1000\n"},
-		{"a reset of bytes", [][]string{{"set", "--capacity-bytes", "4096"}}, "acme: {}", nil, "acme: capacity_bytes 4096 (api) → 0 (default)\n"},
+		{"what is equal", [][]string{{"set", "--rate", "200/s", "--tier", "pro"}},
+			"acme: { tier: pro, rate: 200/s }", nil, ""},
+		{"a value that holds anyway", nil, "acme: { capacity: 1000 }", nil,
+			"acme: capacity 1000 (default) → 1000\n"},
+		{"a reset of bytes", [][]string{{"set", "--capacity-bytes", "4096"}}, "acme: {}", nil,
+			"acme: capacity_bytes 4096 (api) → 0 (default)\n"},
 		{"a reset", [][]string{{"set", "--rate", "200/s", "--capacity", "5"}}, "acme: { capacity: 6 }", nil,
 			"acme: rate 200/s (api) → 10/s (default)\nacme: capacity 5 (api) → 6\n"},
 		{"a tier", [][]string{{"set", "--tier", "free"}}, "acme: { tier: pro }", nil,
-			"acme: tier free (api) → pro\nacme: rate 2/s (tier:free) → 50/s (tier:pro)\nacme: routes.default.burst 1 (default) → 9 (tier:pro)\n"},
-		{"a tier under a rate", [][]string{{"set", "--tier", "free", "--rate", "7/s"}}, "acme: { tier: free }", nil, "acme: rate 7/s (api) → 2/s (tier:free)\n"},
-		{"no tier any more", [][]string{{"set", "--tier", "free"}}, "acme: {}", nil, "acme: tier free (api) → none (default)\nacme: rate 2/s (tier:free) → 10/s (default)\n"},
-		{"a route", [][]string{{"set", "--route", "default", "--rate", "5/m"}}, "acme: { routes: { default: { burst: 3, paused: true } } }", nil,
-			"acme: routes.default.rate 5/m (api) → 10/s (default)\nacme: routes.default.burst 1 (default) → 3\nacme: routes.default.paused false (default) → true\n"},
-		{"a route like the tenant", [][]string{{"set", "--rate", "5/m"}}, "acme: { rate: 5/m, routes: { default: { rate: 5/m } } }", nil,
+			"acme: tier free (api) → pro\nacme: rate 2/s (tier:free) → 50/s (tier:pro)\n" +
+				"acme: routes.default.burst 1 (default) → 9 (tier:pro)\n"},
+		{"a tier under a rate", [][]string{{"set", "--tier", "free", "--rate", "7/s"}},
+			"acme: { tier: free }", nil, "acme: rate 7/s (api) → 2/s (tier:free)\n"},
+		{"the tier is removed", [][]string{{"set", "--tier", "free"}}, "acme: {}", nil,
+			"acme: tier free (api) → none (default)\nacme: rate 2/s (tier:free) → 10/s (default)\n"},
+		{"a route", [][]string{{"set", "--route", "default", "--rate", "5/m"}},
+			"acme: { routes: { default: { burst: 3, paused: true } } }", nil,
+			"acme: routes.default.rate 5/m (api) → 10/s (default)\n" +
+				"acme: routes.default.burst 1 (default) → 3\n" +
+				"acme: routes.default.paused false (default) → true\n"},
+		{"a route like the tenant", [][]string{{"set", "--rate", "5/m"}},
+			"acme: { rate: 5/m, routes: { default: { rate: 5/m } } }", nil,
 			"acme: routes.default.rate 5/m (api) → 5/m\n"},
-		{"every setting", nil, "acme: { burst: 2, rates: [ { rate: 1000/24h, burst: 1000 } ], capacity_bytes: 4096, concurrency: 0, max_wait: 90s, paused: true }", nil,
-			"acme: burst 1 (default) → 2\nacme: rates none (default) → 1000/d burst 1000\nacme: capacity_bytes 0 (default) → 4096\nacme: concurrency 64 (default) → 0\nacme: max_wait 0s (default) → 1m30s\nacme: paused false (default) → true\n"},
-		{"a pause made by hand", [][]string{{"pause"}}, "acme: {}", nil, "acme: paused true (api) → false (default)\n"},
+		{"every setting", nil, "acme: { burst: 2, rates: [ { rate: 1000/24h, burst: 1000 } ], " +
+			"capacity_bytes: 4096, concurrency: 0, max_wait: 90s, paused: true }", nil,
+			"acme: burst 1 (default) → 2\nacme: rates none (default) → 1000/d burst 1000\n" +
+				"acme: capacity_bytes 0 (default) → 4096\nacme: concurrency 64 (default) → 0\n" +
+				"acme: max_wait 0s (default) → 1m30s\nacme: paused false (default) → true\n"},
+		{"a pause made by hand", [][]string{{"pause"}}, "acme: {}", nil,
+			"acme: paused true (api) → false (default)\n"},
 		{"a drain is left alone", [][]string{{"drain"}}, "acme: {}", []string{"--prune", "--yes"}, ""},
-		{"one that is not named", [][]string{{"set", "--rate", "200/s"}}, "shop: { capacity: 5 }", nil, "shop: capacity 1000 (default) → 5\n"},
-		{"one that is not named, pruned", [][]string{{"set", "--rate", "200/s"}, {"drain"}}, "shop: { capacity: 5 }", []string{"--prune", "--yes"},
+		{"one that is not named", [][]string{{"set", "--rate", "200/s"}}, "shop: { capacity: 5 }", nil,
+			"shop: capacity 1000 (default) → 5\n"},
+		{"one that is not named, pruned", [][]string{{"set", "--rate", "200/s"}, {"drain"}},
+			"shop: { capacity: 5 }", []string{"--prune", "--yes"},
 			"shop: capacity 1000 (default) → 5\nacme: rate 200/s (api) → 10/s (default)\n"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -112,16 +131,20 @@ func TestDiffAndApply(t *testing.T) {
 				want = command.ExitFailed
 			}
 			was := with.revision("acme")
-			if code, out, errs := with.file("diff", file, slices.Concat(flags, []string{"--exit-code"})...); code != want || out != c.diff {
+			if code, out, errs := with.file("diff", file,
+				slices.Concat(flags, []string{"--exit-code"})...); code != want || out != c.diff {
 				t.Errorf("diff: exit code %d, want %d\n%s%s", code, want, out, errs)
 			}
-			if code, out, _ := with.file("apply", file, slices.Concat(c.flags, []string{"--dry-run"})...); code != command.ExitOK || out != c.diff {
+			if code, out, _ := with.file("apply", file,
+				slices.Concat(c.flags, []string{"--dry-run"})...); code != command.ExitOK || out != c.diff {
 				t.Errorf("apply --dry-run: exit code %d\n%s", code, out)
 			}
 			if got := with.revision("acme"); got != was {
 				t.Errorf("looking changed revision %d to %d", was, got)
 			}
-			if code, out, errs := with.file("apply", file, slices.Concat(c.flags, []string{"--reason", "contract"})...); code != command.ExitOK || !strings.HasPrefix(out, c.diff) {
+			if code, out, errs := with.file("apply", file,
+				slices.Concat(c.flags, []string{"--reason", "contract"})...); code != command.ExitOK ||
+				!strings.HasPrefix(out, c.diff) {
 				t.Errorf("apply: exit code %d\n%s%s", code, out, errs)
 			}
 			acme, err := with.queue.Tenant(t.Context(), "acme")
@@ -131,7 +154,8 @@ func TestDiffAndApply(t *testing.T) {
 			if acme.Revision > was && acme.Reason != "contract" {
 				t.Errorf("the reason is %q", acme.Reason)
 			}
-			if code, out, errs := with.file("apply", file, c.flags...); code != command.ExitOK || !strings.HasPrefix(out, "changed  0\n") {
+			if code, out, errs := with.file("apply", file, c.flags...); code != command.ExitOK ||
+				!strings.HasPrefix(out, "changed  0\n") {
 				t.Errorf("again: exit code %d\n%s%s", code, out, errs)
 			}
 			queuetest.Compare(t, "the revision after it was applied again", with.revision("acme"),
@@ -142,7 +166,8 @@ func TestDiffAndApply(t *testing.T) {
 
 func TestApplyGoesOnAfterARefusal(t *testing.T) {
 	c := tiered(t)
-	const file = "tenants: { a: { tier: gold }, b: { rate: 5/s }, c: { routes: { nowhere: { burst: 2 } } }, d: { rate: 1/366d, burst: 4 } }"
+	const file = "tenants: { a: { tier: gold }, b: { rate: 5/s }, c: { routes: { nowhere: { burst: 2 } } " +
+		"}, d: { rate: 1/366d, burst: 4 } }"
 	for _, verb := range []string{"diff", "apply"} {
 		code, out, errs := c.file(verb, file)
 		queuetest.Compare(t, verb+": the exit code", code, command.ExitFailed)
@@ -182,11 +207,13 @@ func TestDiffAsJSON(t *testing.T) {
 		t.Fatalf("the tenants are %+v, want one with three changes", got.Tenants)
 	}
 	text, err := json.Marshal(got.Tenants[0].Changes[1])
-	want := `{"setting":"rate","from":{"value":{"limit":10,"period_ms":1000},"source":"default"},"to":{"value":{"limit":200,"period_ms":1000},"source":"api"}}`
+	want := `{"setting":"rate","from":{"value":{"limit":10,"period_ms":1000},"source":"default"},` +
+		`"to":{"value":{"limit":200,"period_ms":1000},"source":"api"}}`
 	if err != nil || string(text) != want {
 		t.Errorf("%v, the change is\n%s, want\n%s", err, text, want)
 	}
-	if _, out, _ := c.file("diff", "tenants: {}", "--json"); out != "{\n  \"tenants\": [],\n  \"equal\": 0\n}\n" {
+	if _, out, _ := c.file("diff", "tenants: {}", "--json"); out != "{\n  \"tenants\": [],\n"+
+		"  \"equal\": 0\n}\n" {
 		t.Errorf("nothing: %s", out)
 	}
 }
@@ -204,9 +231,11 @@ func TestUseOfDiffAndApply(t *testing.T) {
 		{"apply", "tenants: {}", []string{"--prune", "--dry-run"}, command.ExitOK, "0 tenants differ, 0 equal."},
 		{"apply", "tenants: { defaults: {}, a: { rat: 5 } }", nil, command.ExitUsage, "tenants.a.rat: unknown key"},
 		{"diff", "redis: {}", nil, command.ExitUsage, "redis: not read here"},
-		{"diff", "tenants: { a: {} }", []string{"--admin", "http://127.0.0.1:1"}, command.ExitFailed, "compare the tenants: "},
+		{"diff", "tenants: { a: {} }", []string{"--admin", "http://127.0.0.1:1"}, command.ExitFailed,
+			"compare the tenants: "},
 		{"apply", "tenants: { a: {} }", []string{"--admin", "ftp://x"}, command.ExitUsage, "--admin: "},
-		{"apply", "tenants: { a: { burst: 2 } }", []string{"--reason", strings.Repeat("x", 300)}, command.ExitFailed, "a: refused: reason must"},
+		{"apply", "tenants: { a: { burst: 2 } }", []string{"--reason", strings.Repeat("x", 300)},
+			command.ExitFailed, "a: refused: reason must"},
 	} {
 		if code, _, errs := c.file(s.verb, s.file, s.flags...); code != s.code || !strings.Contains(errs, s.says) {
 			t.Errorf("%s %v: exit code %d, want %d: %s", s.verb, s.flags, code, s.code, errs)
@@ -222,10 +251,11 @@ func TestApplyOverwritesNothingUnseen(t *testing.T) {
 	c.fail = func(r *http.Request) bool {
 		if r.Method == http.MethodPut && r.URL.RawQuery == "" {
 			once.Do(func() {
-				if _, err := c.queue.Tune(r.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-					o.Capacity = new(int64(7))
-					return o, nil
-				}}); err != nil {
+				if _, err := c.queue.Tune(r.Context(), "acme",
+					queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+						o.Capacity = new(int64(7))
+						return o, nil
+					}}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -271,7 +301,8 @@ func TestApplyStopsWhenTheServerIsAway(t *testing.T) {
 		t.Errorf("%d writes", writes)
 	}
 	c.fail = func(*http.Request) bool { return false }
-	if code, out, _ := c.file("apply", file.String()); code != command.ExitOK || !strings.Contains(out, "changed  197\nequal    3\n") {
+	if code, out, _ := c.file("apply", file.String()); code != command.ExitOK ||
+		!strings.Contains(out, "changed  197\nequal    3\n") {
 		t.Errorf("the rest: exit code %d\n%s", code, out[strings.Index(out, "changed"):])
 	}
 }
@@ -307,7 +338,9 @@ func TestSideBySide(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := side(gone, 5, func(ctx context.Context, _ int) error { return ctx.Err() }); !errors.Is(err, context.Canceled) {
+	if err := side(gone, 5, func(ctx context.Context, _ int) error {
+		return ctx.Err()
+	}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -322,15 +355,20 @@ func TestTenantPolicyFlags(t *testing.T) {
 	}{
 		{[]string{"set", "--tier", "pro"}, command.ExitOK, "tenant acme tier pro api rate 50/s tier:pro"},
 		{[]string{"set", "--tier", "gold"}, command.ExitFailed, "tier (string) must be one of free, pro"},
-		{[]string{"set", "--route", "default", "--rate", "5/m"}, command.ExitOK, "route default rate 5/m api burst 9 tier:pro"},
-		{[]string{"set", "--route", "nowhere", "--rate", "5/m"}, command.ExitFailed, "routes.nowhere (object) must be a route of the configuration"},
-		{[]string{"set", "--route", "default", "--tier", "pro"}, command.ExitUsage, "--tier and --route exclude each other: only a tenant has a tier"},
-		{[]string{"set", "--rates", "1000/24h burst 1000,5/m"}, command.ExitOK, "rates 1000/d burst 1000, 5/m burst 1 api"},
+		{[]string{"set", "--route", "default", "--rate", "5/m"}, command.ExitOK,
+			"route default rate 5/m api burst 9 tier:pro"},
+		{[]string{"set", "--route", "nowhere", "--rate", "5/m"}, command.ExitFailed,
+			"routes.nowhere (object) must be a route of the configuration"},
+		{[]string{"set", "--route", "default", "--tier", "pro"}, command.ExitUsage,
+			"--tier and --route exclude each other: only a tenant has a tier"},
+		{[]string{"set", "--rates", "1000/24h burst 1000,5/m"}, command.ExitOK,
+			"rates 1000/d burst 1000, 5/m burst 1 api"},
 		{[]string{"set", "--rates", "1000/24h bust 5"}, command.ExitUsage, "must be like 1000/24h"},
 		{[]string{"set", "--rates", "1000/24h burst"}, command.ExitUsage, "must be like 1000/24h"},
 		{[]string{"set", "--rates", "fast"}, command.ExitUsage, `--rates: "fast"`},
 		{[]string{"get"}, command.ExitOK, "rates 1000/d burst 1000, 5/m burst 1 api"},
-		{[]string{"set", "--route", "default", "--reset", "rate"}, command.ExitOK, "route default rate 50/s tier:pro burst 9 tier:pro"},
+		{[]string{"set", "--route", "default", "--reset", "rate"}, command.ExitOK,
+			"route default rate 50/s tier:pro burst 9 tier:pro"},
 		{[]string{"set", "--reset", "rates,tier"}, command.ExitOK, "tenant acme rate 10/s default"},
 		{[]string{"set", "--reset", "draining"}, command.ExitUsage, "must be a setting of a tenant"},
 		{[]string{"get", "--json"}, command.ExitOK, `"revision": 5`},
@@ -349,7 +387,8 @@ func TestReplaceOfTheClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := remote.Replace(t.Context(), "a/b", client.Replacement{Revision: 1}); statusOf(err) != http.StatusPreconditionFailed {
+	if _, err := remote.Replace(t.Context(), "a/b",
+		client.Replacement{Revision: 1}); statusOf(err) != http.StatusPreconditionFailed {
 		t.Errorf("another revision: %v", err)
 	}
 	got, err := remote.Replace(t.Context(), "a/b", client.Replacement{DryRun: true})

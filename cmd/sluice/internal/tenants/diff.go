@@ -156,7 +156,8 @@ func settingsOf(o *wire.Overrides) wire.Settings {
 
 func routeSettingsOf(o wire.RouteOverrides) wire.RouteSettings {
 	out := wire.RouteSettings{
-		Rates: o.Rates, Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
+		Rates: o.Rates, Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes,
+		Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
 	}
 	if o.Rate != nil {
 		out.Rate = &wire.RateChange{Limit: o.Rate.Limit, PeriodMS: o.Rate.PeriodMS}

@@ -24,7 +24,8 @@ func (tenantHistoryCmd) Help() string {
 	return `Example:
   sluice tenant history acme
 
-The output has the last 100 changes through the admin listener, newest first: when, by whom, why, and what changed. A dash means that the configuration decides.`
+The output has the last 100 changes through the admin listener, newest first: when, by whom, why,
+and what changed. A dash means that the configuration decides.`
 }
 
 func (c *tenantHistoryCmd) Run(a *console.App) error {

@@ -21,7 +21,9 @@ func (KeyCmd) Help() string {
   sluice key create acme --name ci
   sluice key list acme
 
-The commands ask the admin listener. Clients send a key as Authorization: Bearer or X-API-Key; the other commands of sluice read it from SLUICE_KEY. The server accepts keys if auth.mode contains keys.`
+The commands ask the admin listener. Clients send a key as Authorization: Bearer or X-API-Key; the
+other commands of sluice read it from SLUICE_KEY. The server accepts keys if auth.mode contains
+keys.`
 }
 
 type keyCreateCmd struct {
@@ -37,7 +39,8 @@ func (keyCreateCmd) Help() string {
   KEY=$(sluice key create acme --name ci)
   sluice key create acme --name contractor --expires-in 720h --json
 
-The key is the only line on standard output. It cannot be read again, because only a digest is stored. A tenant may have 100 keys, so that a new one can replace an old one without a gap.
+The key is the only line on standard output. It cannot be read again, because only a digest is
+stored. A tenant may have 100 keys, so that a new one can replace an old one without a gap.
 
 Next: SLUICE_KEY=KEY sluice submit --type t 1`
 }
@@ -64,7 +67,8 @@ func (c *keyCreateCmd) Run(a *console.App) error {
 	if _, err := fmt.Fprintln(a.Out, k.Secret); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
-	fmt.Fprintf(a.Err, "The id of the key is %s. Store the key in a safe place: it cannot be read again.\n", k.ID)
+	fmt.Fprintf(a.Err, "The id of the key is %s. Store the key in a safe place: it cannot be read again.\n",
+		k.ID)
 	return nil
 }
 
@@ -78,7 +82,8 @@ func (keyListCmd) Help() string {
 	return `Example:
   sluice key list acme
 
-The list has id, creation, expiry and name of each key, oldest first, but not the key itself. An expired key stays in the list for at least a day.`
+The list has id, creation, expiry and name of each key, oldest first, but not the key itself. An
+expired key stays in the list for at least a day.`
 }
 
 func (c *keyListCmd) Run(a *console.App) error {

@@ -47,7 +47,9 @@ func (tenantPurgeCmd) Help() string {
   sluice tenant purge acme --state dead --error "404" --yes
   sluice tenant purge acme --all --created-before 2026-01-02T15:04:05Z --yes --json
 
-One of --state, --id or --all (every state) is required; other flags narrow the selection. Leased jobs are skipped. On a terminal the command asks for confirmation; elsewhere it requires --yes. After a failure it can be repeated.`
+One of --state, --id or --all (every state) is required; other flags narrow the selection. Leased
+jobs are skipped. On a terminal the command asks for confirmation; elsewhere it requires --yes.
+After a failure it can be repeated.`
 }
 
 func (c *tenantPurgeCmd) Run(a *console.App) error {
@@ -59,7 +61,8 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 	case c.All && state != "":
 		return console.Usagef("--all and --state exclude each other")
 	case !c.All && state == "" && len(c.ID) == 0:
-		return console.Usagef("one of --state, --id or --all is required; --state is queued, scheduled, retrying or dead")
+		return console.Usagef("one of --state, --id or --all is required; --state is queued, scheduled, " +
+			"retrying or dead")
 	}
 	filter, err := c.filter(state)
 	if err != nil {
@@ -77,7 +80,8 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 		if err != nil {
 			return fmt.Errorf("read the tenant: %w", err)
 		}
-		question := fmt.Sprintf("Purge %s of the tenant %s, which has %d waiting and %d dead jobs? They cannot be restored. [y/N] ", filterText(filter), c.Name, t.Depth, t.DeadLetters)
+		question := fmt.Sprintf("Purge %s of the tenant %s, which has %d waiting and %d dead jobs? They "+
+			"cannot be restored. [y/N] ", filterText(filter), c.Name, t.Depth, t.DeadLetters)
 		if err := a.Confirm(question); err != nil {
 			return err
 		}
@@ -93,7 +97,8 @@ func (tenantReplayCmd) Help() string {
   sluice tenant replay acme --error "502"
   sluice tenant replay acme --route default --json
 
-The jobs get all their attempts again and leave at the tenant's rate. Without flags all dead jobs are replayed. The command stops when the queue is full, with exit code 1, and can be repeated.`
+The jobs get all their attempts again and leave at the tenant's rate. Without flags all dead jobs
+are replayed. The command stops when the queue is full, with exit code 1, and can be repeated.`
 }
 
 func (c *tenantReplayCmd) Run(a *console.App) error {

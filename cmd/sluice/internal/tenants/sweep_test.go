@@ -32,7 +32,9 @@ type control struct {
 func newControl(t *testing.T, n int) *control {
 	t.Helper()
 	c := &control{t: t, queue: apitest.New(), fail: func(*http.Request) bool { return false }}
-	s, err := api.New(c.queue, api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler)})
+	s, err := api.New(c.queue, api.Config{
+		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,9 @@ func newControl(t *testing.T, n int) *control {
 		t.Fatal(err)
 	}
 	for range n {
-		got, err := jobs.Submit(t.Context(), client.Submission{Tenant: "acme", Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")}})
+		got, err := jobs.Submit(t.Context(), client.Submission{
+			Tenant: "acme", Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,36 +93,57 @@ func TestSweepCommands(t *testing.T) {
 	}{
 		{"purge", []string{"purge", "--all", "--yes"}, 5, command.ExitOK, "purged  5", "purged 2, ", 0, 0},
 		{"purge of nothing", []string{"purge", "--all", "-y"}, 0, command.ExitOK, "purged  0", "", 0, 0},
-		{"purge by error", []string{"purge", "--error", "502", "--state", "dead", "--route", "default", all, "--yes"}, 3, command.ExitOK, "purged  3", "purged 2, ", 0, 0},
-		{"purge by another error", []string{"purge", "--all", "--error", "404", "--yes"}, 3, command.ExitOK, "purged  0", "", 3, 0},
-		{"purge of old jobs", []string{"purge", "--all", "--created-before=2020-01-01T00:00:00Z", "--yes"}, 3, command.ExitOK, "purged  0", "", 3, 0},
-		{"purge of some ids", []string{"purge", "--id=0000000000000000000000000001,abc", "--id=0000000000000000000000000002", "--yes", "--json"}, 3, command.ExitOK, `"count": 2`, "", 1, 0},
-		{"purge of all time", []string{"purge", "--all", "--created-before=0001-01-01T00:00:00Z", "--yes"}, 3, command.ExitUsage, "", "after 1970", 3, 0},
+		{"purge by error", []string{"purge", "--error", "502", "--state", "dead", "--route", "default", all,
+			"--yes"}, 3, command.ExitOK, "purged  3", "purged 2, ", 0, 0},
+		{"purge by another error", []string{"purge", "--all", "--error", "404", "--yes"}, 3, command.ExitOK,
+			"purged  0", "", 3, 0},
+		{"purge of old jobs", []string{"purge", "--all", "--created-before=2020-01-01T00:00:00Z", "--yes"}, 3,
+			command.ExitOK, "purged  0", "", 3, 0},
+		{"purge of some ids", []string{"purge", "--id=0000000000000000000000000001,abc",
+			"--id=0000000000000000000000000002", "--yes", "--json"}, 3, command.ExitOK, `"count": 2`, "", 1,
+			0},
+		{"purge of all time", []string{"purge", "--all", "--created-before=0001-01-01T00:00:00Z", "--yes"}, 3,
+			command.ExitUsage, "", "after 1970", 3, 0},
 		{"purge unasked", []string{"purge", "--state=dead"}, 3, command.ExitUsage, "", "--yes is required", 3, 0},
-		{"purge of no state", []string{"purge", "--state=leased", "--yes"}, 3, command.ExitUsage, "", "--state", 3, 0},
-		{"purge of no route", []string{"purge", "--route", "", "--yes"}, 3, command.ExitUsage, "", "--route must not be empty: give a value or omit the flag\nTry: sluice tenant purge --help", 3, 0},
-		{"purge of no error", []string{"purge", "--state=dead", "--error=", "--yes"}, 3, command.ExitUsage, "", "--error must not be empty", 3, 0},
-		{"purge of no id", []string{"purge", "--id=", "--yes"}, 3, command.ExitUsage, "", "--id must not be empty", 3, 0},
-		{"purge without a selection", []string{"purge", "--yes"}, 3, command.ExitUsage, "", "one of --state, --id or --all", 3, 0},
-		{"purge by error alone", []string{"purge", "--error=502", "--yes"}, 3, command.ExitUsage, "", "one of --state, --id or --all", 3, 0},
-		{"purge of all of a state", []string{"purge", "--all", "--state=dead", "--yes"}, 3, command.ExitUsage, "", "exclude each other", 3, 0},
-		{"replay of no route", []string{"replay", "--route="}, 3, command.ExitUsage, "", "--route must not be empty", 3, 0},
-		{"replay of no error", []string{"replay", "--error", ""}, 3, command.ExitUsage, "", "--error must not be empty", 3, 0},
-		{"change of no route", []string{"set", "--route", "", "--burst", "7"}, 3, command.ExitUsage, "", "--route must not be empty", 3, 0},
-		{"purge of a bad id", []string{"purge", "--id=a/b", "--yes"}, 3, command.ExitFailed, "", "ids[0] (string) must be the id of a job", 3, 0},
+		{"purge of no state", []string{"purge", "--state=leased", "--yes"}, 3, command.ExitUsage, "",
+			"--state", 3, 0},
+		{"purge of no route", []string{"purge", "--route", "", "--yes"}, 3, command.ExitUsage, "",
+			"--route must not be empty: give a value or omit the flag\nTry: sluice tenant purge --help", 3,
+			0},
+		{"purge of no error", []string{"purge", "--state=dead", "--error=", "--yes"}, 3, command.ExitUsage,
+			"", "--error must not be empty", 3, 0},
+		{"purge of no id", []string{"purge", "--id=", "--yes"}, 3, command.ExitUsage, "",
+			"--id must not be empty", 3, 0},
+		{"purge without a selection", []string{"purge", "--yes"}, 3, command.ExitUsage, "",
+			"one of --state, --id or --all", 3, 0},
+		{"purge by error alone", []string{"purge", "--error=502", "--yes"}, 3, command.ExitUsage, "",
+			"one of --state, --id or --all", 3, 0},
+		{"purge of all of a state", []string{"purge", "--all", "--state=dead", "--yes"}, 3, command.ExitUsage,
+			"", "exclude each other", 3, 0},
+		{"replay of no route", []string{"replay", "--route="}, 3, command.ExitUsage, "",
+			"--route must not be empty", 3, 0},
+		{"replay of no error", []string{"replay", "--error", ""}, 3, command.ExitUsage, "",
+			"--error must not be empty", 3, 0},
+		{"change of no route", []string{"set", "--route", "", "--burst", "7"}, 3, command.ExitUsage, "",
+			"--route must not be empty", 3, 0},
+		{"purge of a bad id", []string{"purge", "--id=a/b", "--yes"}, 3, command.ExitFailed, "",
+			"ids[0] (string) must be the id of a job", 3, 0},
 		{"replay", []string{"replay"}, 5, command.ExitOK, "replayed  5", "replayed 4, ", 0, 5},
 		{"replay as JSON", []string{"replay", "--json"}, 1, command.ExitOK, `"tenant": "acme"`, "", 0, 1},
-		{"replay into a full queue", []string{"replay"}, 9, command.ExitFailed, "stopped   queue-full; capacity is free again in ", "replayed 6, ", 2, 7},
-		{"replay into a full queue as JSON", []string{"replay", "--json"}, 9, command.ExitFailed, `"stopped": "queue-full"`, "", 2, 7},
+		{"replay into a full queue", []string{"replay"}, 9, command.ExitFailed,
+			"stopped   queue-full; capacity is free again in ", "replayed 6, ", 2, 7},
+		{"replay into a full queue as JSON", []string{"replay", "--json"}, 9, command.ExitFailed,
+			`"stopped": "queue-full"`, "", 2, 7},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			with := newControl(t, c.dead)
 			with.queue.SweptMost = 2
 			limit := int64(7)
-			if _, err := with.queue.Tune(t.Context(), "acme", queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-				o.Capacity = &limit
-				return o, nil
-			}}); err != nil {
+			if _, err := with.queue.Tune(t.Context(), "acme",
+				queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+					o.Capacity = &limit
+					return o, nil
+				}}); err != nil {
 				t.Fatal(err)
 			}
 			code, out, errs := with.run(c.args[0], c.args[1:]...)
@@ -148,11 +173,13 @@ func TestSweepThatBreaks(t *testing.T) {
 		t.Errorf("exit code %d, want %d\n%s%s", code, command.ExitFailed, out, errs)
 	}
 	queuetest.Contains(t, "the output", out, "purged       4", "ended early  Service Unavailable (503)")
-	if code, _, errs := c.run("purge", "--all", "--yes"); code != command.ExitFailed || !strings.Contains(errs, "purge the jobs: Service Unavailable (503)") {
+	if code, _, errs := c.run("purge", "--all", "--yes"); code != command.ExitFailed ||
+		!strings.Contains(errs, "purge the jobs: Service Unavailable (503)") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 	calls = 0
-	if code, out, errs := c.run("purge", "--all", "--yes", "--json"); code != command.ExitOK || !strings.Contains(out, `"count": 1`) {
+	if code, out, errs := c.run("purge", "--all", "--yes", "--json"); code != command.ExitOK ||
+		!strings.Contains(out, `"count": 1`) {
 		t.Errorf("exit code %d\n%s\n%s", code, out, errs)
 	}
 }
@@ -164,7 +191,10 @@ func TestFilterText(t *testing.T) {
 		want   string
 	}{
 		{wire.Filter{}, "all waiting and dead jobs"},
-		{wire.Filter{State: "dead", IDs: []string{"a", "b"}, Route: "r", Error: "50\n2", CreatedBefore: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		{wire.Filter{
+			State: "dead", IDs: []string{"a", "b"}, Route: "r", Error: "50\n2",
+			CreatedBefore: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		},
 			`the dead jobs among 2 ids for the route r with "50\n2" in their last error created before 2026-01-02T03:04:05Z`},
 	} {
 		if got := filterText(c.filter); got != c.want {
@@ -181,7 +211,8 @@ func TestHistoryCommand(t *testing.T) {
 	queuetest.Compare(t, "the output without changes", out, "")
 	queuetest.Contains(t, "the note without changes", errs, "No changes were made")
 	for _, change := range [][]string{
-		{"set", "--rate", "200/s", "--capacity", "5", "--reason", "black friday"}, {"set", "--reset", "rate", "--max-wait", "5s"}, {"pause"}, {"drain", "--reason", "moves"}, {"resume"},
+		{"set", "--rate", "200/s", "--capacity", "5", "--reason", "black friday"},
+		{"set", "--reset", "rate", "--max-wait", "5s"}, {"pause"}, {"drain", "--reason", "moves"}, {"resume"},
 	} {
 		if code, _, errs := c.run(change[0], change[1:]...); code != command.ExitOK {
 			t.Fatalf("%v: %s", change, errs)
@@ -193,8 +224,10 @@ func TestHistoryCommand(t *testing.T) {
 		t.Fatalf("exit code %d, want %d and 6 lines\n%s%s", code, command.ExitOK, out, errs)
 	}
 	for i, want := range [][]string{
-		{"AT", "REVISION", "BY", "REASON", "CHANGE"}, {" 5 ", "api from 127.0.0.1", " - ", "paused true → false, draining true → -"},
-		{" 4 ", "moves", "draining - → true"}, {" 3 ", "paused - → true"}, {" 2 ", "rate 200/s → -, max_wait_ms - → 5000"},
+		{"AT", "REVISION", "BY", "REASON", "CHANGE"},
+		{" 5 ", "api from 127.0.0.1", " - ", "paused true → false, draining true → -"},
+		{" 4 ", "moves", "draining - → true"}, {" 3 ", "paused - → true"},
+		{" 2 ", "rate 200/s → -, max_wait_ms - → 5000"},
 		{" 1 ", "black friday", "rate - → 200/s, capacity - → 5"},
 	} {
 		for _, text := range want {
@@ -203,7 +236,8 @@ func TestHistoryCommand(t *testing.T) {
 			}
 		}
 	}
-	if code, out, _ := c.run("history", "--json"); code != command.ExitOK || !strings.Contains(out, `"reason": "black friday"`) {
+	if code, out, _ := c.run("history", "--json"); code != command.ExitOK ||
+		!strings.Contains(out, `"reason": "black friday"`) {
 		t.Errorf("with --json: exit code %d, want %d and the reason\n%s", code, command.ExitOK, out)
 	}
 }
@@ -216,9 +250,14 @@ func TestChangeText(t *testing.T) {
 		want          string
 	}{
 		{wire.Overrides{}, wire.Overrides{}, "-"},
-		{wire.Overrides{}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}}, "rates - → 1000/d burst 100"},
-		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &[]wire.Pace{}}}, "rates 1000/d burst 100 → none"},
-		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Burst: new(int64(0))}}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Concurrency: new(int64(0))}}, "burst 0 → -, concurrency - → 0"},
+		{wire.Overrides{}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}},
+			"rates - → 1000/d burst 100"},
+		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}},
+			wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &[]wire.Pace{}}},
+			"rates 1000/d burst 100 → none"},
+		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Burst: new(int64(0))}},
+			wire.Overrides{RouteOverrides: wire.RouteOverrides{Concurrency: new(int64(0))}},
+			"burst 0 → -, concurrency - → 0"},
 	} {
 		if got := changeText(c.before, c.after); got != c.want {
 			t.Errorf("%s, want %s", got, c.want)

@@ -39,7 +39,8 @@ func (Cmd) Help() string {
   sluice tenant get acme
   sluice tenant set acme --rate 200/s --capacity 5000
 
-The commands ask the admin listener. Changes are stored in Redis, outrank the configuration file, and apply to waiting jobs at once.`
+The commands ask the admin listener. Changes are stored in Redis, outrank the configuration file,
+and apply to waiting jobs at once.`
 }
 
 // tenantFlags name one tenant.
@@ -90,7 +91,8 @@ func (tenantListCmd) Help() string {
   sluice tenant list
   sluice tenant list --all --json
 
-The list has the tenants with jobs, figures or settings of their own: rate, capacity, waiting and running jobs, dead letters, and what limits the next departure.
+The list has the tenants with jobs, figures or settings of their own: rate, capacity, waiting and
+running jobs, dead letters, and what limits the next departure.
 
 Next: sluice tenant get NAME.`
 }
@@ -141,7 +143,8 @@ func (tenantGetCmd) Help() string {
   sluice tenant get acme
   sluice tenant get acme --json
 
-The output has each setting with its source, the waiting and running jobs, what limits the next departure, and the totals. An unknown tenant has the defaults.
+The output has each setting with its source, the waiting and running jobs, what limits the next
+departure, and the totals. An unknown tenant has the defaults.
 
 Next: sluice tenant set NAME changes a setting; sluice tenant history NAME lists the changes.`
 }
@@ -181,7 +184,9 @@ func (tenantSetCmd) Help() string {
   sluice tenant set acme --rate 10/s --rates '1000/24h burst 1000'
   sluice tenant set acme --reset rate,capacity
 
-Settings without a flag stay as they are. A change applies to waiting jobs at once, without a burst. For an unknown tenant the command asks for confirmation on a terminal; elsewhere it requires --create.
+Settings without a flag stay as they are. A change applies to waiting jobs at once, without a burst.
+For an unknown tenant the command asks for confirmation on a terminal; elsewhere it requires
+--create.
 
 Next: sluice tenant get NAME.`
 }
@@ -298,7 +303,8 @@ func (tenantDrainCmd) Help() string {
 	return `Example:
   sluice tenant drain acme --reason "moves to another installation"
 
-Waiting jobs leave at the tenant's rate. New jobs and replays are refused; clients get a Retry-After. The drain lasts until sluice tenant resume.
+Waiting jobs leave at the tenant's rate. New jobs and replays are refused; clients get a
+Retry-After. The drain lasts until sluice tenant resume.
 
 Next: sluice top NAME shows the depth.`
 }
@@ -326,7 +332,9 @@ func (tenantUnholdCmd) Help() string {
 	return `Example:
   sluice tenant unhold acme --reason "upstream is back"
 
-An upstream can hold a flow for up to an hour with Retry-After. Use this command if it has recovered earlier. The jobs then leave at a reduced rate, which grows by a twentieth of the full rate each second. An open circuit breaker holds them again. The change is in the history.
+An upstream can hold a flow for up to an hour with Retry-After. Use this command if it has recovered
+earlier. The jobs then leave at a reduced rate, which grows by a twentieth of the full rate each
+second. An open circuit breaker holds them again. The change is in the history.
 
 Next: sluice tenant get NAME shows the effective rate.`
 }

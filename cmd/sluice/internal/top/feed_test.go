@@ -59,8 +59,11 @@ func streamOf(open bool, events ...string) eventStream {
 	return s
 }
 
-// runFeed follows streams, one a call of open, and tells what was opened and sent when.
-func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream, error), meanwhile func(f *liveFeed, stop func())) (told []string, err error) {
+// runFeed follows streams, one a call of open, and returns what was opened and sent, with the time.
+func runFeed(
+	t *testing.T, patience time.Duration, open func(n int) (eventStream, error),
+	meanwhile func(f *liveFeed, stop func()),
+) (events []string, err error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	began := time.Now()
@@ -68,7 +71,7 @@ func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream
 	note := func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, fmt.Sprintf("%v %s", time.Since(began), text))
+		events = append(events, fmt.Sprintf("%v %s", time.Since(began), text))
 	}
 	n := 0
 	f := &liveFeed{patience: patience, asked: make(chan client.View, 1)}
@@ -90,13 +93,13 @@ func runFeed(t *testing.T, patience time.Duration, open func(n int) (eventStream
 	}
 	err = f.run(ctx, client.View{Tenant: "a"})
 	synctest.Wait()
-	return told, err
+	return events, err
 }
 
 // A stream that breaks is opened again after growing pauses, one of another view at once.
 func TestFeedConnectsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told, err := runFeed(t, 0, func(n int) (eventStream, error) {
+		events, err := runFeed(t, 0, func(n int) (eventStream, error) {
 			switch n {
 			case 1:
 				return streamOf(false, `overview={}`, `of another version=[]`, `tenants={"items":[]}`, `tenant={}`), nil
@@ -111,11 +114,13 @@ func TestFeedConnectsAgain(t *testing.T) {
 			stop()
 		})
 		want := []string{
-			"0s open a", "0s link <nil>", "0s top.overviewNews", "0s top.tenantsNews", "0s top.tenantNews", "0s link the server has ended the stream: EOF",
-			"250ms open a", "250ms link connection refused", "750ms open a", "750ms link connection refused", "1.75s open a", "1.75s link <nil>", "1.75s top.overviewNews",
+			"0s open a", "0s link <nil>", "0s top.overviewNews", "0s top.tenantsNews", "0s top.tenantNews",
+			"0s link the server has ended the stream: EOF",
+			"250ms open a", "250ms link connection refused", "750ms open a", "750ms link connection refused",
+			"1.75s open a", "1.75s link <nil>", "1.75s top.overviewNews",
 			"10s open b", "10s link <nil>", "10s top.overviewNews",
 		}
-		if diff := cmp.Diff(want, told); diff != "" || err != nil {
+		if diff := cmp.Diff(want, events); diff != "" || err != nil {
 			t.Errorf("%v\n%s", err, diff)
 		}
 	})
@@ -124,7 +129,9 @@ func TestFeedConnectsAgain(t *testing.T) {
 // The feed ends if the first stream fails, if the server refuses it, or after an outage beyond its
 // patience.
 func TestFeedGivesUp(t *testing.T) {
-	refused := &client.Error{Problem: wire.Problem{Title: "Credentials are missing or wrong", Status: http.StatusUnauthorized}}
+	refused := &client.Error{Problem: wire.Problem{
+		Title: "Credentials are missing or wrong", Status: http.StatusUnauthorized,
+	}}
 	starting := &client.Error{Problem: wire.Problem{Status: http.StatusServiceUnavailable}}
 	away := errors.New("connection refused")
 	for name, c := range map[string]struct {
@@ -135,8 +142,10 @@ func TestFeedGivesUp(t *testing.T) {
 		"no server":         {func(int) (eventStream, error) { return nil, away }, 1, away},
 		"refused":           {func(int) (eventStream, error) { return nil, refused }, 1, refused},
 		"starting too long": {func(int) (eventStream, error) { return nil, starting }, 9, starting},
-		"not Sluice":        {func(int) (eventStream, error) { return streamOf(false, "overview=<html>"), nil }, 1, nil},
-		"ends at once":      {func(int) (eventStream, error) { return streamOf(false), nil }, 1, io.EOF},
+		"not Sluice": {func(int) (eventStream, error) {
+			return streamOf(false, "overview=<html>"), nil
+		}, 1, nil},
+		"ends at once": {func(int) (eventStream, error) { return streamOf(false), nil }, 1, io.EOF},
 		"refused later": {func(n int) (eventStream, error) {
 			if n == 1 {
 				return streamOf(false, "overview={}"), nil
@@ -178,8 +187,12 @@ func TestTopCommand(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i := range 3 {
-			_, _ = fmt.Fprintf(w, "event: overview\ndata: {\"at\":\"2026-03-01T12:00:0%dZ\",\"tenants\":1,\"store\":{\"ok\":true}}\n\n", i)
-			_, _ = fmt.Fprintf(w, "event: tenants\ndata: {\"at\":\"2026-03-01T12:00:0%dZ\",\"matching\":1,\"items\":[{\"tenant\":\"acme\",\"rate\":{\"limit\":5,\"period_ms\":1000}}]}\n\n", i)
+			_, _ = fmt.Fprintf(w,
+				"event: overview\n"+
+					"data: {\"at\":\"2026-03-01T12:00:0%dZ\",\"tenants\":1,\"store\":{\"ok\":true}}\n\n", i)
+			_, _ = fmt.Fprintf(w,
+				"event: tenants\n"+
+					"data: {\"at\":\"2026-03-01T12:00:0%dZ\",\"matching\":1,\"items\":[{\"tenant\":\"acme\",\"rate\":{\"limit\":5,\"period_ms\":1000}}]}\n\n", i)
 			w.(http.Flusher).Flush()
 		}
 		<-r.Context().Done()
@@ -187,7 +200,8 @@ func TestTopCommand(t *testing.T) {
 	defer srv.Close()
 	run := func(args ...string) (code int, out, problems string) {
 		var o, e strings.Builder
-		code = run(t.Context(), append([]string{"top", "--admin", srv.URL, "--search", "ac", "--limit", "7", "--sort", "name"}, args...), console.Stdio{Out: &o, Err: &e}, nil)
+		code = run(t.Context(), append([]string{"top", "--admin", srv.URL, "--search", "ac", "--limit", "7",
+			"--sort", "name"}, args...), console.Stdio{Out: &o, Err: &e}, nil)
 		return code, o.String(), e.String()
 	}
 	code, out, problems := run("--admin-token", "s3cret", "-n", "2")
@@ -209,7 +223,8 @@ func TestTopCommand(t *testing.T) {
 	queuetest.Compare(t, "the exit code with a wrong token", code, command.ExitFailed)
 	queuetest.Compare(t, "the output with a wrong token", out, "")
 	queuetest.Contains(t, "the errors with a wrong token", problems, "401")
-	if code, _, problems = run("--limit", "501"); code != command.ExitUsage || !strings.Contains(problems, "--limit: 501: must be") {
+	if code, _, problems = run("--limit", "501"); code != command.ExitUsage ||
+		!strings.Contains(problems, "--limit: 501: must be") {
 		t.Errorf("exit code %d, %s", code, problems)
 	}
 }

@@ -144,16 +144,20 @@ func printSampleLines(w io.Writer, l sample) {
 	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth,
 		o.Running, o.rateFigures.text(), o.Workers, late, store)
 	if t := l.Tenant; t != nil {
-		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s p99 %s\n", at, console.Plain(t.Tenant.Tenant), console.RateText(t.Rate), t.LimitedBy,
+		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s "+
+			"p99 %s\n", at, console.Plain(t.Tenant.Tenant), console.RateText(t.Rate), t.LimitedBy,
 			heldPart(t.HeldUntil, t.HeldBy,
-				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS), console.MillisText(t.WaitP50MS), console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))
+				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
+			oldestText(t.OldestWaitMS), console.MillisText(t.WaitP50MS),
+			console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))
 		return
 	}
 	for _, t := range l.Tenants {
 		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s\n", at,
 			console.Plain(t.Tenant), console.RateText(t.Rate), t.LimitedBy,
 			heldPart(t.HeldUntil, t.HeldBy,
-				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters), oldestText(t.OldestWaitMS))
+				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
+			oldestText(t.OldestWaitMS))
 	}
 }
 

@@ -76,7 +76,8 @@ type topModel struct {
 
 func newTopModel(ctx context.Context, server string, view client.View, ports topPorts) *topModel {
 	return &topModel{
-		ctx: ctx, server: server, ports: ports, view: view, width: 80, height: 24, tracks: map[string]*track{}, chosen: view.Tenant,
+		ctx: ctx, server: server, ports: ports, view: view, width: 80, height: 24,
+		tracks: map[string]*track{}, chosen: view.Tenant,
 	}
 }
 
@@ -374,7 +375,8 @@ func (c change) question() string {
 	name := console.Plain(c.tenant)
 	switch c.action {
 	case "pause":
-		return fmt.Sprintf("Pause %s? Its jobs stop leaving (%s wait). New jobs are admitted until the queue is full.", name, console.Count(c.depth))
+		return fmt.Sprintf("Pause %s? Its jobs stop leaving (%s wait). New jobs are admitted until the "+
+			"queue is full.", name, console.Count(c.depth))
 	case "resume":
 		if c.varied {
 			return fmt.Sprintf("Resume %s? Its jobs (%s wait) leave at their rates. A drain ends too.", name,
@@ -384,7 +386,8 @@ func (c change) question() string {
 			console.RateText(c.rate), drainText(c.depth, c.rate))
 	}
 	if c.varied {
-		return fmt.Sprintf("Change the rate of %s from %s to %s? Further rates, and rates of routes, stay as they are.", name, console.RateText(c.before), console.RateText(c.rate))
+		return fmt.Sprintf("Change the rate of %s from %s to %s? Further rates, and rates of routes, stay "+
+			"as they are.", name, console.RateText(c.before), console.RateText(c.rate))
 	}
 	return fmt.Sprintf("Change the rate of %s from %s to %s? Then %s.", name, console.RateText(c.before),
 		console.RateText(c.rate), drainText(c.depth, c.rate))

@@ -35,13 +35,21 @@ func (Cmd) Help() string {
   sluice top -n 1 --sort oldest_wait
   sluice top --json -n 5 --search acme
 
-The screen shows arrivals, departures and refusals, the lateness of departures, the state of Redis, and the tenants with their depths and rates. On a terminal you can show the chart of a tenant, pause and resume it, and change its rate. Each change asks for confirmation and has the reason "sluice top" in the history.
+The screen shows arrivals, departures and refusals, the lateness of departures, the state of Redis,
+and the tenants with their depths and rates. On a terminal you can show the chart of a tenant, pause
+and resume it, and change its rate. Each change asks for confirmation and has the reason "sluice
+top" in the history.
 
-Keys: up, down, page up and page down choose a tenant; enter shows its chart and esc goes back; / searches by a part of the name and s changes the order; p pauses, r resumes, + and - change the rate; ? explains the columns, q quits.
+Keys: up, down, page up and page down choose a tenant; enter shows its chart and esc goes back; /
+searches by a part of the name and s changes the order; p pauses, r resumes, + and - change the
+rate; ? explains the columns, q quits.
 
-Without a terminal, and with --lines, -n or --json, the command prints the figures every second: first those of all tenants, then those of each. Rates are of the last second. A broken connection is opened again.
+Without a terminal, and with --lines, -n or --json, the command prints the figures every second:
+first those of all tenants, then those of each. Rates are of the last second. A broken connection is
+opened again.
 
-Exit codes: 0 after q, -n samples or an interrupt; 1 if the server refuses, does not answer at the start, or is unreachable for longer than --patience.`
+Exit codes: 0 after q, -n samples or an interrupt; 1 if the server refuses, does not answer at the
+start, or is unreachable for longer than --patience.`
 }
 
 func (c *Cmd) Run(a *console.App) error {

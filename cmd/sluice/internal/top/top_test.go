@@ -64,7 +64,8 @@ func (w *topWorld) send(msg tea.Msg) (quit bool) {
 // keys presses keys by their names, text letter by letter.
 func (w *topWorld) keys(names ...string) (quit bool) {
 	special := map[string]rune{
-		"enter": tea.KeyEnter, "esc": tea.KeyEsc, "up": tea.KeyUp, "down": tea.KeyDown, "pgup": tea.KeyPgUp, "pgdown": tea.KeyPgDown, "home": tea.KeyHome,
+		"enter": tea.KeyEnter, "esc": tea.KeyEsc, "up": tea.KeyUp, "down": tea.KeyDown, "pgup": tea.KeyPgUp,
+		"pgdown": tea.KeyPgDown, "home": tea.KeyHome,
 		"end": tea.KeyEnd, "backspace": tea.KeyBackspace,
 	}
 	for _, name := range names {
@@ -79,22 +80,26 @@ func (w *topWorld) keys(names ...string) (quit bool) {
 	return quit
 }
 
-// tenantAt is the n-th tenant after so many seconds: the first is full and refuses, the second is
-// paused, others have less and less.
+// tenantAt returns the n-th tenant after the given seconds: the first is full and refuses, the
+// second is paused, others have less and less.
 func tenantAt(n int, seconds int) wire.TenantLine {
 	s := int64(seconds)
 	r := wire.TenantLine{
-		Tenant: fmt.Sprintf("tenant-%02d", n), Rate: wire.Rate{Limit: 10, PeriodMS: 1000}, EffectiveRate: 10, Capacity: 1000, Depth: max(0, int64(900-60*n)),
-		Running: 2, LimitedBy: "rate", OldestWaitMS: int64(90_000 - 6000*n), Admitted: 1000 + 10*s, Departed: 100 + 10*s, Succeeded: 99 + 10*s, Dead: 1,
+		Tenant: fmt.Sprintf("tenant-%02d", n), Rate: wire.Rate{Limit: 10, PeriodMS: 1000}, EffectiveRate: 10,
+		Capacity: 1000, Depth: max(0, int64(900-60*n)),
+		Running: 2, LimitedBy: "rate", OldestWaitMS: int64(90_000 - 6000*n), Admitted: 1000 + 10*s,
+		Departed: 100 + 10*s, Succeeded: 99 + 10*s, Dead: 1,
 	}
 	switch n {
 	case 0:
 		wave := int64(300 + 200*math.Sin(float64(seconds)/3))
 		r.Tenant, r.Rate, r.EffectiveRate = "acme", wire.Rate{Limit: 200, PeriodMS: 1000}, 200
-		r.Capacity, r.Depth, r.Admitted, r.Departed, r.Rejected = 5000, 5000-wave/4, 270*s+wave, 200*s, 70*s+max(0, wave-350)
+		r.Capacity, r.Depth, r.Admitted, r.Departed, r.Rejected = 5000, 5000-wave/4, 270*s+wave, 200*s,
+			70*s+max(0, wave-350)
 		r.OldestWaitMS = 24_870
 	case 1:
-		r.Tenant, r.Paused, r.LimitedBy, r.Departed, r.Depth = "日本商店 with a long name.example", true, "paused", 100, min(1000, 700+10*s)
+		r.Tenant, r.Paused, r.LimitedBy, r.Departed, r.Depth = "日本商店 with a long name.example", true,
+			"paused", 100, min(1000, 700+10*s)
 	case 2:
 		r.Rate, r.EffectiveRate, r.LimitedBy = wire.Rate{Limit: 5, PeriodMS: 86_400_000}, 2.5/86400, "held"
 	case 3:
@@ -111,25 +116,33 @@ func (w *topWorld) pass(seconds, tenants int) {
 		w.now = w.now.Add(time.Second)
 		s := int(w.now.Sub(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)) / time.Second)
 		var rows []wire.TenantLine
-		o := overviewNews{At: w.now, Tenants: int64(tenants), Running: 24, Bytes: 5 << 20, Workers: 2, Lateness: new(1.234), Store: wire.StoreState{
-			OK: true, Engine: "redis", Version: "7.0.15", PingMS: 0.21, UsedMemory: 12 << 20, MaxMemory: 1 << 30,
-		}}
+		o := overviewNews{At: w.now, Tenants: int64(tenants), Running: 24, Bytes: 5 << 20, Workers: 2,
+			Lateness: new(1.234), Store: wire.StoreState{
+				OK: true, Engine: "redis", Version: "7.0.15", PingMS: 0.21, UsedMemory: 12 << 20, MaxMemory: 1 << 30,
+			}}
 		for n := range tenants {
 			r := tenantAt(n, s)
 			rows = append(rows, r)
-			o.Depth, o.Admitted, o.Rejected, o.Departed = o.Depth+r.Depth, o.Admitted+r.Admitted, o.Rejected+r.Rejected, o.Departed+r.Departed
+			o.Depth, o.Admitted, o.Rejected, o.Departed = o.Depth+r.Depth, o.Admitted+r.Admitted,
+				o.Rejected+r.Rejected, o.Departed+r.Departed
 		}
 		w.send(linkNews{})
 		w.send(o)
 		w.send(tenantsNews{At: w.now, Matching: tenants, Items: rows})
-		if at := slices.IndexFunc(rows, func(r wire.TenantLine) bool { return r.Tenant == w.m.view.Tenant }); at >= 0 {
+		at := slices.IndexFunc(rows, func(r wire.TenantLine) bool { return r.Tenant == w.m.view.Tenant })
+		if at >= 0 {
 			r := rows[at]
 			n := tenantNews{At: w.now, WaitP50MS: 120, WaitP95MS: 2345, WaitP99MS: 24_870}
 			n.Tenant.Tenant, n.Tier, n.Revision, n.Reason = r.Tenant, "pro", 7, "black friday"
-			n.Policy = wire.Policy{Rate: r.Rate, Burst: 1, Capacity: r.Capacity, Concurrency: 64, Paused: r.Paused, Sources: map[string]string{"rate": "api"}}
+			n.Policy = wire.Policy{
+				Rate: r.Rate, Burst: 1, Capacity: r.Capacity, Concurrency: 64, Paused: r.Paused,
+				Sources: map[string]string{"rate": "api"},
+			}
 			n.Figures = wire.Figures{
-				Depth: r.Depth, Running: r.Running, LimitedBy: r.LimitedBy, EffectiveRate: r.EffectiveRate, OldestWaitMS: r.OldestWaitMS,
-				Admitted: r.Admitted, Rejected: r.Rejected, Departed: r.Departed, Succeeded: r.Succeeded, Dead: r.Dead,
+				Depth: r.Depth, Running: r.Running, LimitedBy: r.LimitedBy, EffectiveRate: r.EffectiveRate,
+				OldestWaitMS: r.OldestWaitMS,
+				Admitted:     r.Admitted, Rejected: r.Rejected, Departed: r.Departed, Succeeded: r.Succeeded,
+				Dead: r.Dead,
 			}
 			w.send(n)
 		}
@@ -191,7 +204,8 @@ func TestTopFrames(t *testing.T) {
 			file := filepath.Join("testdata", name+".txt")
 			got := w.frame() + "\n"
 			if *update {
-				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(got), 0o644)); err != nil {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+					os.WriteFile(file, []byte(got), 0o644)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -208,12 +222,16 @@ func TestTopFrames(t *testing.T) {
 
 // No size, state or text breaks the screen.
 func TestTopFitsEveryScreen(t *testing.T) {
-	for _, size := range [][2]int{{1, 1}, {5, 2}, {20, 5}, {40, 12}, {79, 13}, {80, 14}, {100, 20}, {119, 24}, {120, 24}, {400, 120}} {
+	for _, size := range [][2]int{
+		{1, 1}, {5, 2}, {20, 5}, {40, 12}, {79, 13}, {80, 14}, {100, 20}, {119, 24}, {120, 24}, {400, 120},
+	} {
 		w := newTopWorld(t, size[0], size[1])
 		w.frame()
 		w.pass(3, 50)
 		w.frame()
-		for _, keys := range [][]string{{"down", "+"}, {"y"}, {"/", "x"}, {"esc"}, {"?"}, {"esc"}, {"p"}, {"n"}, {"enter"}, {"-"}, {"y"}} {
+		for _, keys := range [][]string{
+			{"down", "+"}, {"y"}, {"/", "x"}, {"esc"}, {"?"}, {"esc"}, {"p"}, {"n"}, {"enter"}, {"-"}, {"y"},
+		} {
 			w.keys(keys...)
 			w.frame()
 		}
@@ -258,7 +276,10 @@ func TestTopChanges(t *testing.T) {
 	slices.Reverse(rows)
 	w.send(tenantsNews{At: w.now.Add(time.Second), Matching: 5, Items: rows})
 	w.keys("y")
-	want := change{tenant: "acme", action: "rate", rate: wire.Rate{Limit: 250, PeriodMS: 1000}, before: wire.Rate{Limit: 200, PeriodMS: 1000}, depth: 4883}
+	want := change{
+		tenant: "acme", action: "rate", rate: wire.Rate{Limit: 250, PeriodMS: 1000},
+		before: wire.Rate{Limit: 200, PeriodMS: 1000}, depth: 4883,
+	}
 	if len(w.changes) != 3 || w.changes[2] != want {
 		t.Fatalf("the changes are %+v, want three, the last of them %+v", w.changes, want)
 	}
@@ -288,7 +309,8 @@ func TestTopFurtherRates(t *testing.T) {
 		w.send(linkNews{})
 		w.send(tenantsNews{At: w.now, Matching: 1, Items: []wire.TenantLine{row}})
 		n := tenantNews{At: w.now}
-		n.Tenant.Tenant, n.Rate, n.Rates, n.EffectiveRate, n.Depth = row.Tenant, row.Rate, row.Rates, row.EffectiveRate, row.Depth
+		n.Tenant.Tenant, n.Rate, n.Rates, n.EffectiveRate, n.Depth = row.Tenant, row.Rate, row.Rates,
+			row.EffectiveRate, row.Depth
 		n.Routes = map[string]wire.Flow{"default": {Policy: n.Policy}}
 		if len(row.Rates) == 0 {
 			n.Routes["login"] = wire.Flow{Policy: wire.Policy{Rate: wire.Rate{Limit: 5, PeriodMS: 60_000}}}
@@ -330,7 +352,9 @@ func TestTopRequestsViews(t *testing.T) {
 	}
 	want := []client.View{
 		with(func(l *client.View) { l.Tenant = chosen }), view,
-		with(func(l *client.View) { l.Sort = "oldest_wait" }), with(func(l *client.View) { l.Sort = "refused" }), with(func(l *client.View) { l.Sort = "name" }), view,
+		with(func(l *client.View) { l.Sort = "oldest_wait" }),
+		with(func(l *client.View) { l.Sort = "refused" }), with(func(l *client.View) { l.Sort = "name" }),
+		view,
 		with(func(l *client.View) { l.Search = "acm" }), view,
 	}
 	if diff := cmp.Diff(want, w.views); diff != "" {
@@ -381,10 +405,15 @@ func TestTopPlainText(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	evil := "a\x1b[2J\u202eb\u2028c"
 	w.send(overviewNews{At: w.now, Store: wire.StoreState{Engine: "redis\x1b[1m", Error: "line\x1b]0;t\x07"}})
-	w.send(tenantsNews{At: w.now, Matching: 1, Items: []wire.TenantLine{{Tenant: evil, LimitedBy: "rate", Rate: wire.Rate{Limit: 1, PeriodMS: 1000}}}})
+	w.send(tenantsNews{
+		At: w.now, Matching: 1,
+		Items: []wire.TenantLine{{Tenant: evil, LimitedBy: "rate",
+			Rate: wire.Rate{Limit: 1, PeriodMS: 1000}}},
+	})
 	w.send(linkNews{err: errors.New(evil)})
 	for _, key := range []string{"p", "y", "enter"} {
-		if w.keys(key); strings.ContainsAny(w.frame(), "\x1b\u202e\u2028\a") || strings.Contains(w.m.View().Content, "\x1b[2J") {
+		if w.keys(key); strings.ContainsAny(w.frame(), "\x1b\u202e\u2028\a") ||
+			strings.Contains(w.m.View().Content, "\x1b[2J") {
 			t.Errorf("after %s: %q", key, w.m.View().Content)
 		}
 	}
@@ -398,19 +427,34 @@ func TestTrack(t *testing.T) {
 		now  []totals
 		want []point
 	}{
-		"a second":      {[]float64{0, 1, 2}, []totals{{10, 0, 5}, {20, 5, 7}, {20, 5, 7}}, []point{{15, 2, 5, 0}, {}}},
-		"four a second": {[]float64{0, .25, .5, .75, 1, 1.25}, []totals{{}, {admitted: 1}, {admitted: 2}, {admitted: 3}, {admitted: 4}, {admitted: 5}}, []point{{arrived: 4}}},
-		"a slow scan":   {[]float64{0, 3}, []totals{{}, {admitted: 6}}, []point{{arrived: 2}, {arrived: 2}, {arrived: 2}}},
-		"a restart":     {[]float64{0, 1, 2, 3}, []totals{{admitted: 10}, {admitted: 20}, {admitted: 1}, {admitted: 2}}, []point{{arrived: 1}}},
-		"long away":     {[]float64{0, 1, 100, 101}, []totals{{}, {admitted: 1}, {admitted: 1}, {admitted: 3}}, []point{{arrived: 2}}},
-		"backwards":     {[]float64{5, 4, 5}, []totals{{}, {}, {departed: 3}}, []point{{departed: 3}}},
+		"a second": {
+			[]float64{0, 1, 2}, []totals{{10, 0, 5}, {20, 5, 7}, {20, 5, 7}}, []point{{15, 2, 5, 0}, {}},
+		},
+		"four a second": {
+			[]float64{0, .25, .5, .75, 1, 1.25},
+			[]totals{{}, {admitted: 1}, {admitted: 2}, {admitted: 3}, {admitted: 4}, {admitted: 5}},
+			[]point{{arrived: 4}},
+		},
+		"a slow scan": {
+			[]float64{0, 3}, []totals{{}, {admitted: 6}}, []point{{arrived: 2}, {arrived: 2}, {arrived: 2}},
+		},
+		"a restart": {
+			[]float64{0, 1, 2, 3}, []totals{{admitted: 10}, {admitted: 20}, {admitted: 1}, {admitted: 2}},
+			[]point{{arrived: 1}},
+		},
+		"long away": {
+			[]float64{0, 1, 100, 101}, []totals{{}, {admitted: 1}, {admitted: 1}, {admitted: 3}},
+			[]point{{arrived: 2}},
+		},
+		"backwards": {[]float64{5, 4, 5}, []totals{{}, {}, {departed: 3}}, []point{{departed: 3}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var k track
 			for i, now := range c.now {
 				k.see(start.Add(time.Duration(c.at[i]*float64(time.Second))), now, 0)
 			}
-			if diff := cmp.Diff(c.want, k.points, cmp.AllowUnexported(point{})); len(c.want)+len(k.points) > 0 && diff != "" {
+			diff := cmp.Diff(c.want, k.points, cmp.AllowUnexported(point{}))
+			if len(c.want)+len(k.points) > 0 && diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -428,14 +472,22 @@ func TestTrack(t *testing.T) {
 func TestRateSteps(t *testing.T) {
 	second, minute, day := int64(1000), int64(60_000), int64(86_400_000)
 	for _, c := range []struct{ rate, faster, slower wire.Rate }{
-		{wire.Rate{Limit: 200, PeriodMS: second}, wire.Rate{Limit: 250, PeriodMS: second}, wire.Rate{Limit: 160, PeriodMS: second}},
-		{wire.Rate{Limit: 250, PeriodMS: second}, wire.Rate{Limit: 310, PeriodMS: second}, wire.Rate{Limit: 200, PeriodMS: second}},
-		{wire.Rate{Limit: 2, PeriodMS: second}, wire.Rate{Limit: 3, PeriodMS: second}, wire.Rate{Limit: 1, PeriodMS: second}},
-		{wire.Rate{Limit: 1, PeriodMS: second}, wire.Rate{Limit: 2, PeriodMS: second}, wire.Rate{Limit: 1, PeriodMS: 2 * second}},
-		{wire.Rate{Limit: 1, PeriodMS: 2 * second}, wire.Rate{Limit: 1, PeriodMS: second}, wire.Rate{Limit: 1, PeriodMS: 4 * second}},
-		{wire.Rate{Limit: 5, PeriodMS: minute}, wire.Rate{Limit: 6, PeriodMS: minute}, wire.Rate{Limit: 4, PeriodMS: minute}},
-		{wire.Rate{Limit: 1_000_000, PeriodMS: second}, wire.Rate{Limit: 1_000_000, PeriodMS: second}, wire.Rate{Limit: 800_000, PeriodMS: second}},
-		{wire.Rate{Limit: 1, PeriodMS: 366 * day}, wire.Rate{Limit: 1, PeriodMS: 183 * day}, wire.Rate{Limit: 1, PeriodMS: 366 * day}},
+		{wire.Rate{Limit: 200, PeriodMS: second}, wire.Rate{Limit: 250, PeriodMS: second},
+			wire.Rate{Limit: 160, PeriodMS: second}},
+		{wire.Rate{Limit: 250, PeriodMS: second}, wire.Rate{Limit: 310, PeriodMS: second},
+			wire.Rate{Limit: 200, PeriodMS: second}},
+		{wire.Rate{Limit: 2, PeriodMS: second}, wire.Rate{Limit: 3, PeriodMS: second},
+			wire.Rate{Limit: 1, PeriodMS: second}},
+		{wire.Rate{Limit: 1, PeriodMS: second}, wire.Rate{Limit: 2, PeriodMS: second},
+			wire.Rate{Limit: 1, PeriodMS: 2 * second}},
+		{wire.Rate{Limit: 1, PeriodMS: 2 * second}, wire.Rate{Limit: 1, PeriodMS: second},
+			wire.Rate{Limit: 1, PeriodMS: 4 * second}},
+		{wire.Rate{Limit: 5, PeriodMS: minute}, wire.Rate{Limit: 6, PeriodMS: minute},
+			wire.Rate{Limit: 4, PeriodMS: minute}},
+		{wire.Rate{Limit: 1_000_000, PeriodMS: second}, wire.Rate{Limit: 1_000_000, PeriodMS: second},
+			wire.Rate{Limit: 800_000, PeriodMS: second}},
+		{wire.Rate{Limit: 1, PeriodMS: 366 * day}, wire.Rate{Limit: 1, PeriodMS: 183 * day},
+			wire.Rate{Limit: 1, PeriodMS: 366 * day}},
 	} {
 		if got := faster(c.rate); got != c.faster {
 			t.Errorf("faster than %s: %s", console.RateText(c.rate), console.RateText(got))
@@ -450,8 +502,10 @@ func TestRateSteps(t *testing.T) {
 func TestTopCells(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{left("日本商店", 5), "日本…"}, {left("ab", 4), "ab  "}, {right("ab", 4), "  ab"}, {right("abcdef", 4), "abc…"},
-		{gauge(0, 4), "    "}, {gauge(0.001, 4), "▏   "}, {gauge(0.5, 4), "██  "}, {gauge(0.999, 4), "███▉"}, {gauge(1, 4), "████"}, {gauge(9, 4), "████"},
-		{spark([]float64{0, 1, 50, 100, 200}, 6, 100), " ▁▂▅██"}, {spark(nil, 3, 0), "   "}, {spark([]float64{1, 2, 3}, 2, 3), "▆█"},
+		{gauge(0, 4), "    "}, {gauge(0.001, 4), "▏   "}, {gauge(0.5, 4), "██  "}, {gauge(0.999, 4), "███▉"},
+		{gauge(1, 4), "████"}, {gauge(9, 4), "████"},
+		{spark([]float64{0, 1, 50, 100, 200}, 6, 100), " ▁▂▅██"}, {spark(nil, 3, 0), "   "},
+		{spark([]float64{1, 2, 3}, 2, 3), "▆█"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)
@@ -461,9 +515,12 @@ func TestTopCells(t *testing.T) {
 
 // Each table of tenants after the first prints lines with rates, or one value as JSON.
 func TestTopLines(t *testing.T) {
-	want := "12:00:02 all: tenants 2 depth 5615 running 24 in 466/s out 200/s refused 128/s workers 2 lateness_p99 1.2ms store ok\n" +
-		"12:00:02 acme: rate 200/s by rate depth 4895/5000 running 2 in 456/s out 200/s refused 128/s oldest 24.9s\n" +
-		"12:00:02 日本商店 with a long name.example: rate 10/s by paused depth 720/1000 running 2 in 10/s out 0/s refused 0/s oldest 84.0s\n"
+	want := "12:00:02 all: tenants 2 depth 5615 running 24 in 466/s out 200/s refused 128/s workers 2 " +
+		"lateness_p99 1.2ms store ok\n" +
+		"12:00:02 acme: rate 200/s by rate depth 4895/5000 running 2 in 456/s out 200/s refused 128/s " +
+		"oldest 24.9s\n" +
+		"12:00:02 日本商店 with a long name.example: rate 10/s by paused depth 720/1000 running 2 in 10/s out " +
+		"0/s refused 0/s oldest 84.0s\n"
 	cmd := Cmd{}
 	w := newTopWorld(t, 80, 24)
 	l := &samples{model: w.m}
@@ -478,9 +535,13 @@ func TestTopLines(t *testing.T) {
 	for s := 1; s <= 2; s++ {
 		now := w.now.Add(time.Duration(s) * time.Second)
 		rows := []wire.TenantLine{tenantAt(0, s), tenantAt(1, s)}
-		o := overviewNews{At: now, Tenants: 2, Running: 24, Workers: 2, Lateness: new(1.234), Store: wire.StoreState{OK: true}}
+		o := overviewNews{
+			At: now, Tenants: 2, Running: 24, Workers: 2, Lateness: new(1.234),
+			Store: wire.StoreState{OK: true},
+		}
 		for _, r := range rows {
-			o.Depth, o.Admitted, o.Rejected, o.Departed = o.Depth+r.Depth, o.Admitted+r.Admitted, o.Rejected+r.Rejected, o.Departed+r.Departed
+			o.Depth, o.Admitted, o.Rejected, o.Departed = o.Depth+r.Depth, o.Admitted+r.Admitted,
+				o.Rejected+r.Rejected, o.Departed+r.Departed
 		}
 		feed(o)
 		feed(tenantsNews{At: now, Matching: 2, Items: rows})
@@ -525,7 +586,10 @@ func TestTopBeginsWithTheHistory(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	var past historyNews
 	for i := range 7 {
-		past.Overviews = append(past.Overviews, wire.PastOverview{At: w.now.Add(time.Duration(i-7) * 5 * time.Second), Admitted: int64(100 * i), Departed: int64(50 * i)})
+		past.Overviews = append(past.Overviews, wire.PastOverview{
+			At: w.now.Add(time.Duration(i-7) * 5 * time.Second), Admitted: int64(100 * i),
+			Departed: int64(50 * i),
+		})
 	}
 	w.send(past)
 	p, known := w.m.all.now()

@@ -42,7 +42,8 @@ func (k *track) see(at time.Time, now totals, depth int64) {
 	p := point{departed: rate(now.departed, k.base.departed), refused: rate(now.rejected, k.base.rejected),
 		depth: depth}
 	p.arrived = rate(now.admitted, k.base.admitted) + p.refused
-	for range max(1, int(passed.Round(time.Second)/time.Second)) { // a column of a chart is a second, even if figures are missing
+	// A column of a chart is a second, even if figures are missing.
+	for range max(1, int(passed.Round(time.Second)/time.Second)) {
 		k.points = append(k.points, p)
 	}
 	k.points = k.points[max(0, len(k.points)-trackLength):]

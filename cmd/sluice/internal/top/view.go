@@ -149,7 +149,8 @@ func (m *topModel) storeLine() string {
 		name = console.Plain(s.Engine)
 	}
 	if !s.OK {
-		return styleBad.Render(ansi.Truncate("store is UNREACHABLE ("+name+"): "+console.Plain(console.OneLine(s.Error)), m.width, "…"))
+		text := "store is UNREACHABLE (" + name + "): " + console.Plain(console.OneLine(s.Error))
+		return styleBad.Render(ansi.Truncate(text, m.width, "…"))
 	}
 	parts := []string{strings.TrimSpace("store: " + name + " " + console.Plain(s.Version)),
 		console.Short(s.PingMS) + " ms"}
@@ -471,7 +472,8 @@ func (m *topModel) helpLines() []string {
 		{"q", "quit"},
 		{"", ""},
 		{"RATE, EFF", "the rate, + with further rates; the effective rate in percent, lower after a hold"},
-		{"BY", "what limits the next departure: rate, concur(rency), upstr(eam slow), late, worker, held (by Retry-After or the circuit breaker), paused, idle"},
+		{"BY", "what limits the next departure: rate, concur(rency), upstr(eam slow), late, worker, held " +
+			"(by Retry-After or the circuit breaker), paused, idle"},
 		{"FILL, CAP", "the used share of the capacity; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
 		{"OLDEST", "the wait of the oldest job"},

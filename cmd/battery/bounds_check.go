@@ -12,8 +12,8 @@ import (
 	"github.com/7509e464/sluice/lua"
 )
 
-// judgement holds the results for the histories.
-type judgement struct {
+// boundResults holds the results of the histories.
+type boundResults struct {
 	arrived   map[string]instant // by id
 	histories []boundHistory
 
@@ -30,7 +30,7 @@ const giveBacksMost = 6
 // take takes the player's history, unless the machine stalled so much that too many jobs were given
 // back. How often a job was leased stands in its record: a worker that wakes too late for a stamp
 // gives the job back, which clients cannot see.
-func (b *judgement) take(ctx context.Context, y *player) error {
+func (b *boundResults) take(ctx context.Context, y *player) error {
 	h := boundHistory{tenant: y.plan.tenant, capacity: y.plan.capacity, jobs: len(y.ids), calls: y.calls}
 	b.odd = append(b.odd, y.odd...)
 	givenBack := 0
@@ -38,7 +38,10 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 		if id == "" {
 			continue
 		}
-		r := request{Key: y.key(job), Tenant: y.plan.tenant, Body: y.body(job), Job: id, Outcome: acknowledged, Status: http.StatusAccepted}
+		r := request{
+			Key: y.key(job), Tenant: y.plan.tenant, Body: y.body(job), Job: id, Outcome: acknowledged,
+			Status: http.StatusAccepted,
+		}
 		if !y.cancelled[id] { // a cancelled one must not be delivered
 			y.w.ledger.request(r)
 		}
@@ -71,7 +74,8 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 				b.full++
 				filled = filled || v.depth == v.capacity
 				if v.depth+size <= v.capacity {
-					b.falsely = append(b.falsely, fmt.Sprintf("%s refused %d more than %d of %d", h.tenant, size, v.depth, v.capacity))
+					b.falsely = append(b.falsely, fmt.Sprintf("%s refused %d more than %d of %d", h.tenant,
+						size, v.depth, v.capacity))
 				}
 			}
 		}
@@ -88,9 +92,9 @@ func (b *judgement) take(ctx context.Context, y *player) error {
 	return nil
 }
 
-// judge checks the histories with porcupine, for some seconds each at most, until all are checked
+// check checks the histories with porcupine, for some seconds each at most, until all are checked
 // or three are wrong.
-func (b *judgement) judge(ctx context.Context, w *world) error {
+func (b *boundResults) check(ctx context.Context, w *world) error {
 	const patience = 5 * time.Second
 	for i, h := range b.histories {
 		if len(b.illegal)+len(b.unproven) == 3 {
@@ -116,7 +120,7 @@ func (b *judgement) judge(ctx context.Context, w *world) error {
 	return nil
 }
 
-func (b *judgement) find(f *findings, w *world) {
+func (b *boundResults) find(f *findings, w *world) {
 	requests, deliveries := w.ledger.entries()
 	e := ended{balance: reckon(requests, deliveries)}
 	f.info("calls", float64(b.calls), "")
@@ -126,7 +130,9 @@ func (b *judgement) find(f *findings, w *world) {
 	f.info("histories put aside for those", float64(b.aside), "")
 	f.atLeast("histories", float64(len(b.histories)), float64(w.scale.rounds*w.scale.tenants)/2, "")
 	f.timed()
-	f.atLeast("queues filled to their capacity", float64(b.filled), float64(w.scale.rounds*w.scale.tenants)/4, "") // else nothing was put to the test
+	// Else nothing was put to the test.
+	f.atLeast("queues filled to their capacity", float64(b.filled), float64(w.scale.rounds*w.scale.tenants)/4,
+		"")
 	f.none("not linearizable", b.illegal)
 	f.none("not decided in time", b.unproven)
 	f.none("false 429s", b.falsely)

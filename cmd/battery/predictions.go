@@ -17,8 +17,8 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// foretold are the checks of the simulator against the running program.
-func foretold() []check {
+// predictions are the checks of the simulator against the running program.
+func predictions() []check {
 	return []check{{
 		id: "F1", what: "flash sales against the simulator's runs of their recordings",
 		target: "admitted exactly as simulated, waits within 2 %; with a cap of concurrency both within 2 %",
@@ -29,8 +29,8 @@ func foretold() []check {
 }
 
 const (
-	foretoldService = 250 * time.Millisecond // that a delivery takes where the cap counts
-	foretoldMost    = 2.0                    // % by which waits may differ
+	predictedService = 250 * time.Millisecond // that a delivery takes where the cap counts
+	predictedMost    = 2.0                    // % by which waits may differ
 )
 
 // sale is a tenant's flash sale with its results.
@@ -50,11 +50,15 @@ func foretell(ctx context.Context, w *world, f *findings) error {
 	second := func(limit int64) shaper.Rate { return shaper.Rate{Limit: limit, Period: time.Second} }
 	sales := []*sale{
 		{tenant: "shop", policy: shaper.Policy{Rate: second(20), Burst: 1, Capacity: 60, Concurrency: 256}},
-		{tenant: "bank", policy: shaper.Policy{Rate: second(100), Burst: 1, Capacity: 60, Concurrency: 5}, slow: true},
+		{tenant: "bank", policy: shaper.Policy{Rate: second(100), Burst: 1, Capacity: 60, Concurrency: 5},
+			slow: true},
 	}
 	s := settings{tenants: map[string]tenant{}}
 	for _, of := range sales {
-		s.tenants[of.tenant] = tenant{rate: of.policy.Rate.String(), capacity: int(of.policy.Capacity), concurrency: int(of.policy.Concurrency)}
+		s.tenants[of.tenant] = tenant{
+			rate: of.policy.Rate.String(), capacity: int(of.policy.Capacity),
+			concurrency: int(of.policy.Concurrency),
+		}
 	}
 	if err := w.open(ctx, s, "api", "worker"); err != nil {
 		return err
@@ -62,7 +66,7 @@ func foretell(ctx context.Context, w *world, f *findings) error {
 	w.sink.set(func(d delivery, _ int) answer {
 		a := answer{status: http.StatusOK}
 		if d.Tenant == "bank" {
-			a.delay = foretoldService
+			a.delay = predictedService
 		}
 		return a
 	})
@@ -99,7 +103,7 @@ func foretell(ctx context.Context, w *world, f *findings) error {
 	}
 	e.succeeded(f)
 	for _, of := range sales {
-		if err := of.judge(ctx, w, f, e.jobs); err != nil {
+		if err := of.compare(ctx, w, f, e.jobs); err != nil {
 			return err
 		}
 	}
@@ -154,9 +158,9 @@ func (w *world) replay(ctx context.Context, tenant string, trace simulate.Trace)
 	}
 }
 
-// judge compares the results of the sale with the simulator's run of its recording, and with the
+// compare compares the results of the sale with the simulator's run of its recording, and with the
 // program's own prediction.
-func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job) error {
+func (s *sale) compare(ctx context.Context, w *world, f *findings, jobs []wire.Job) error {
 	var waits, services []time.Duration
 	for _, j := range jobs {
 		if j.Tenant == s.tenant {
@@ -196,18 +200,18 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 	f.info(s.tenant+" admitted", float64(admitted), "")
 	off := math.Abs(float64(report.Admitted - int64(admitted)))
 	if s.slow {
-		f.atMost(s.tenant+" admitted, off by", 100*off/float64(admitted), foretoldMost, "%")
+		f.atMost(s.tenant+" admitted, off by", 100*off/float64(admitted), predictedMost, "%")
 		f.timed()
 	} else {
 		f.atMost(s.tenant+" admitted, off by", off, 0, "")
 		f.timed() // a slot that is missed in a stall of the machine is lost
 	}
 	for _, q := range []struct {
-		name       string
-		real, told time.Duration
+		name            string
+		real, simulated time.Duration
 	}{{"p50", at(0.5), report.WaitP50}, {"p95", at(0.95), report.WaitP95}, {"p99", at(0.99), report.WaitP99}} {
 		f.info(s.tenant+" wait "+q.name, ms(q.real), "ms")
-		f.atMost("off by", percentOff(q.real, q.told), foretoldMost, "%")
+		f.atMost("off by", percentOff(q.real, q.simulated), predictedMost, "%")
 		f.timed()
 	}
 	return s.predicted(ctx, w, f, admitted, at(0.99))
@@ -216,7 +220,8 @@ func (s *sale) judge(ctx context.Context, w *world, f *findings, jobs []wire.Job
 // predicted compares the program's own prediction, which is from runs of arrivals, with the
 // results.
 func (s *sale) predicted(ctx context.Context, w *world, f *findings, admitted int, p99 time.Duration) error {
-	code, raw, err := w.call(ctx, http.MethodPost, w.living("api")[0].admin, "/v1/tenants/"+s.tenant+"/predict", nil, []byte(`{}`))
+	code, raw, err := w.call(ctx, http.MethodPost, w.living("api")[0].admin,
+		"/v1/tenants/"+s.tenant+"/predict", nil, []byte(`{}`))
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("predict: %d %.200s", code, raw)
 	}
@@ -230,16 +235,18 @@ func (s *sale) predicted(ctx context.Context, w *world, f *findings, admitted in
 	if p.Now.WaitP99 == nil {
 		return fmt.Errorf("predict: %s", raw)
 	}
-	f.atMost(s.tenant+" predicted admitted, off by", 100*math.Abs(float64(p.Now.Admitted)/float64(admitted)-1), foretoldMost, "%")
+	f.atMost(s.tenant+" predicted admitted, off by",
+		100*math.Abs(float64(p.Now.Admitted)/float64(admitted)-1), predictedMost, "%")
 	f.timed()
-	f.atMost("wait p99, off by", percentOff(p99, time.Duration(*p.Now.WaitP99)*time.Millisecond), foretoldMost, "%")
+	f.atMost("wait p99, off by", percentOff(p99, time.Duration(*p.Now.WaitP99)*time.Millisecond),
+		predictedMost, "%")
 	f.timed()
 	return nil
 }
 
 // percentOff is by how much the second of two times differs from the first.
-func percentOff(real, told time.Duration) float64 {
-	return 100 * math.Abs(float64(told)/float64(real)-1)
+func percentOff(real, predicted time.Duration) float64 {
+	return 100 * math.Abs(float64(predicted)/float64(real)-1)
 }
 
 // differ is an example where the two numbers are not the same.
