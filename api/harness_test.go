@@ -34,10 +34,15 @@ type bench struct {
 	intake, admin document
 }
 
+// document is a handler with what it serves as /openapi.json, read at the first need.
 type document struct {
+	handler http.Handler
+	read    func() *description
+}
+
+type description struct {
 	paths    map[string]map[string]any
 	compiler *jsonschema.Compiler
-	handler  http.Handler
 }
 
 func newBench(t testing.TB, change ...func(*Config)) *bench {
@@ -61,21 +66,39 @@ func newBench(t testing.TB, change ...func(*Config)) *bench {
 	return b
 }
 
+// descriptions are those that tests have read, by their text: most servers serve the same, and to
+// compile its schemas takes longer than most tests.
+var descriptions = map[string]*description{}
+
+// compiling guards descriptions and their compilers.
+var compiling sync.Mutex
+
 func readDocument(t testing.TB, h http.Handler) document {
+	return document{h, sync.OnceValue(func() *description { return describe(t, h) })}
+}
+
+func describe(t testing.TB, h http.Handler) *description {
 	t.Helper()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/openapi.json", nil))
-	raw, err := jsonschema.UnmarshalJSON(bytes.NewReader(w.Body.Bytes()))
-	if err != nil {
-		t.Fatalf("openapi.json: %v: %s", err, w.Body)
+	compiling.Lock()
+	defer compiling.Unlock()
+	text := w.Body.String()
+	if d, known := descriptions[text]; known {
+		return d
 	}
-	d := document{compiler: jsonschema.NewCompiler(), handler: h, paths: map[string]map[string]any{}}
+	raw, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("openapi.json: %v: %s", err, text)
+	}
+	d := &description{compiler: jsonschema.NewCompiler(), paths: map[string]map[string]any{}}
 	if err := d.compiler.AddResource("openapi.json", raw); err != nil {
 		t.Fatal(err)
 	}
 	for path, item := range raw.(map[string]any)["paths"].(map[string]any) {
 		d.paths[path] = item.(map[string]any)
 	}
+	descriptions[text] = d
 	return d
 }
 
@@ -131,17 +154,15 @@ func (d document) checkTaken(t testing.TB, r *http.Request, body string) {
 	}
 }
 
-var compiling sync.Mutex
-
 // schema is the schema of a body; where is the way to it below the operation.
 func (d document) schema(t testing.TB, method, path, where, format string) *jsonschema.Schema {
 	t.Helper()
 	escape := strings.NewReplacer("~", "~0", "/", "~1").Replace
-	at := "openapi.json#/paths/" + url.PathEscape(escape(path)) + "/" + strings.ToLower(method) + "/" +
-		where + "/content/" + escape(format) + "/schema"
-	compiling.Lock() // a compiler is not for use by several at once, and streams check their events side by side
+	at := "openapi.json#/paths/" + url.PathEscape(escape(path)) + "/" + strings.ToLower(method) + "/" + where + "/content/" + escape(format) + "/schema"
+	compiler := d.read().compiler
+	compiling.Lock() // streams check their events side by side
 	defer compiling.Unlock()
-	schema, err := d.compiler.Compile(at)
+	schema, err := compiler.Compile(at)
 	if err != nil {
 		t.Fatalf("%s: %v", at, err)
 	}
@@ -283,7 +304,7 @@ func readEvents(t testing.TB, text string) []event {
 func (d document) operation(r *http.Request) (string, map[string]any) {
 	segments := strings.Split(r.URL.EscapedPath(), "/")
 	best, bestItem := "", map[string]any(nil)
-	for path, item := range d.paths {
+	for path, item := range d.read().paths {
 		pattern := strings.Split(path, "/")
 		fits := len(pattern) == len(segments)
 		for i := 0; fits && i < len(pattern); i++ {

@@ -48,7 +48,7 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 		},
 	} {
 		var got []string
-		for path, item := range doc.paths {
+		for path, item := range doc.read().paths {
 			for method := range item {
 				got = append(got, strings.ToUpper(method)+" "+path)
 			}
@@ -253,7 +253,7 @@ func TestSchemasRefuseWhatIsRefused(t *testing.T) {
 func TestEveryOperationMayBeStarting(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.AdminSubmit = true })
 	for _, d := range []document{b.intake, b.admin} {
-		for path, item := range d.paths {
+		for path, item := range d.read().paths {
 			for method, op := range item {
 				answer, _ := op.(map[string]any)["responses"].(map[string]any)["503"].(map[string]any)
 				said, _ := answer["description"].(string)
@@ -273,7 +273,7 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 	by := map[string][]string{} // the operations that document a kind
 	said := map[string][]string{}
 	for _, d := range []document{b.intake, b.admin} {
-		for path, item := range d.paths {
+		for path, item := range d.read().paths {
 			for method, op := range item {
 				name := strings.ToUpper(method) + " " + path
 				for status, response := range op.(map[string]any)["responses"].(map[string]any) {

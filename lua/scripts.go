@@ -147,13 +147,27 @@ type Client interface {
 // the duration of the whole pipeline.
 type Observer func(script string, took time.Duration, err error)
 
-// Load loads all scripts into the server, so that the first calls need not send their sources. In a
-// cluster it loads them into one node; the others get them by the fallback of Run.
+// Load loads the scripts that the server does not know, so that the first calls need not send their
+// sources. In a cluster it loads them into one node; the others get them by the fallback of Run.
 func Load(ctx context.Context, c Client) error {
-	for _, s := range Commands.All() {
-		if err := c.ScriptLoad(ctx, s.Source()).Err(); err != nil {
-			return fmt.Errorf("load script %s: %w", s.Name, err)
-		}
+	scripts := Commands.All()
+	hashes := make([]string, len(scripts))
+	for i, s := range scripts {
+		hashes[i] = s.SHA()
+	}
+	known, err := c.ScriptExists(ctx, hashes...).Result()
+	if err == nil {
+		_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, s := range scripts {
+				if !known[i] {
+					p.ScriptLoad(ctx, s.Source())
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("load the scripts: %w", err)
 	}
 	return nil
 }

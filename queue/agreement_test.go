@@ -29,16 +29,7 @@ func perSecond(n int64) shaper.Policy {
 // embeddedEngine opens an engine inside this process.
 func embeddedEngine(t *testing.T) *queue.Engine {
 	t.Helper()
-	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true})
-	if err != nil {
-		t.Fatalf("OpenEngine: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return e
+	return openEngine(t, queue.EngineOptions{Embedded: true})
 }
 
 // beside opens another queue on the engine, as another process with another file does.
@@ -64,11 +55,7 @@ func TestTwoFilesLeaseAtOneRate(t *testing.T) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e, err := queue.OpenEngine(t.Context(), options(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = e.Close() })
+			e := openEngine(t, options(t))
 			first := beside(t, e, queue.Options{Shards: 1, Defaults: perSecond(500)})
 			second := beside(t, e, queue.Options{Shards: 1, Defaults: perSecond(100)})
 			owner, helper := first.Broker().Consumer("a", 0), second.Broker().Consumer("b", 0)

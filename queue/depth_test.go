@@ -38,10 +38,8 @@ func TestCostDoesNotGrowWithDepth(t *testing.T) {
 // commandsAt loads one flow to the depth and counts the commands of each kind of call there.
 func commandsAt(t *testing.T, depth int) map[string]map[string]int {
 	t.Helper()
-	s := redistest.Start(t, "--appendfsync", "no")
-	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) {
-		o.Shards, o.Defaults.Rate = 1, slow
-	})
+	s := redistest.Start(t)
+	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 1, slow })
 	q.StopKeeping()
 	var ids []string
 	for loaded := 0; loaded < depth; {

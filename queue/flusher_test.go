@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
@@ -82,6 +83,11 @@ func open(
 	q, err := queue.Open(t.Context(), e, o)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
+	}
+	if len(hooks) > 0 { // which are to see each script once
+		if err := lua.Load(t.Context(), e.Client()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, h := range hooks {
 		e.AddHook(h)

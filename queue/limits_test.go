@@ -37,12 +37,6 @@ func (o oneByOne) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// unlogged is a Redis that does not wait for the disk: no test of these ends it, and they send
-// much.
-func unlogged(t *testing.T) queue.EngineOptions {
-	return queue.EngineOptions{URL: redistest.Start(t, "--appendfsync", "no").URL()}
-}
-
 func TestLimitsConformance(t *testing.T) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
@@ -57,14 +51,14 @@ func TestLimitsConformance(t *testing.T) {
 // counted twice.
 func TestLimitsConformanceSentTwice(t *testing.T) {
 	limitertest.Run(t, func(t *testing.T) limiter.Store {
-		return limits.New(open(t, unlogged(t), defaults, oneByOne{mu: new(sync.Mutex)}).Store())
+		return limits.New(open(t, lent(t), defaults, oneByOne{mu: new(sync.Mutex)}).Store())
 	})
 }
 
 // TestLimitsForget: all that is kept of a key has a time to live, and nothing of its text is in the
 // name of a Redis key.
 func TestLimitsForget(t *testing.T) {
-	options := unlogged(t)
+	options := lent(t)
 	l := limits.New(open(t, options, defaults).Store())
 	e, err := queue.OpenEngine(t.Context(), options)
 	if err != nil {

@@ -82,23 +82,11 @@ func (l *lossy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 // TestConformanceSentTwice runs the suite where every script is sent twice (invariant 7).
 func TestConformanceSentTwice(t *testing.T) {
 	t.Parallel()
-	queuetest.Run(t, func(t *testing.T) *queue.Engine {
-		e, err := queue.OpenEngine(t.Context(), unlogged(t))
-		if err != nil {
-			t.Fatalf("OpenEngine: %v", err)
-		}
-		e.AddHook(twice{})
-		t.Cleanup(func() {
-			if err := e.Close(); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-		})
-		return e
-	})
+	queuetest.Run(t, func(t *testing.T) *queue.Engine { return openEngine(t, lent(t), twice{}) })
 }
 
 var engines = map[string]func(t *testing.T) queue.EngineOptions{
-	"redis":    unlogged,
+	"redis":    lent,
 	"embedded": func(*testing.T) queue.EngineOptions { return queue.EngineOptions{Embedded: true} },
 }
 

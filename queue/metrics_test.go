@@ -193,10 +193,8 @@ func TestScrapesAreNoLoad(t *testing.T) {
 // TestScanPages: a scan of more tenants than one page has, on several shards, has them all.
 func TestScanPages(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t, "--appendfsync", "no")
-	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) {
-		o.Shards, o.Defaults.Rate = 2, slow
-	})
+	s := redistest.Start(t)
+	q := open(t, queue.EngineOptions{URL: s.URL()}, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 2, slow })
 	const tenants = 2500
 	failed := make(chan error, 50)
 	for w := range cap(failed) {

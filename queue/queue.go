@@ -124,8 +124,10 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	if err != nil {
 		return nil, e.conn.Advise(err)
 	}
-	if err := store.EachMaster(ctx, s.Patient, lua.Load); err != nil {
-		return nil, e.conn.Advise(store.Unavailable(err))
+	if e.kind != EngineEmbedded { // which parses a script to load it, and again to run it
+		if err := store.EachMaster(ctx, s.Patient, lua.Load); err != nil {
+			return nil, e.conn.Advise(store.Unavailable(err))
+		}
 	}
 	file := policies.NewFile(shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers, Pools: o.Pools}, o.Tenants)
 	if o.Reporter {
@@ -262,20 +264,10 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 	return found.Born, nil
 }
 
-// Ping returns nil if Redis answers. It loads the scripts again if Redis has lost them. Errors:
-// ErrUnavailable.
+// Ping reports whether Redis answers. It loads the scripts if a restart of Redis has dropped them.
 func (q *Queue) Ping(ctx context.Context) error {
-	return store.Unavailable(store.EachMaster(ctx, q.store.Fast, func(ctx context.Context, c lua.Client) error {
-		known, err := c.ScriptExists(ctx, lua.Commands.Admit.SHA(), lua.Commands.Tick.SHA(),
-			lua.Commands.Settle.SHA()).Result()
-		if err != nil {
-			return err
-		}
-		for _, k := range known {
-			if !k { // Redis was restarted: scripts are not kept over that.
-				return lua.Load(ctx, c)
-			}
-		}
-		return nil
-	}))
+	if q.engine.kind == EngineEmbedded { // see Open
+		return store.Unavailable(q.store.Fast.Ping(ctx).Err())
+	}
+	return store.Unavailable(store.EachMaster(ctx, q.store.Fast, lua.Load))
 }

@@ -15,13 +15,16 @@ import (
 
 // TestAHealthyRouteKeepsItsRate: beside upstreams that hang or are slow, another route has its rate
 // in every two seconds, and a flow that wakes up among them has it at once. The scripts are the
-// real ones, on the embedded engine.
+// real ones, on the embedded engine. With -short there are fewer windows.
 func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 	const (
 		perSecond = 50
 		window    = 2 * time.Second
-		windows   = 5
 	)
+	windows := 5
+	if testing.Short() {
+		windows = 3
+	}
 	for _, tt := range []struct {
 		name          string
 		sick, tenants int
@@ -42,6 +45,7 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 			workers: 1, wakes: 5 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				log := slog.New(slog.DiscardHandler)
@@ -99,7 +103,7 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 						submit(fmt.Sprintf("sick-%d-%d", i, k), route, 200)
 					}
 				}
-				const backlog = int((windows + 2) * 2 * perSecond)
+				backlog := (windows + 2) * 2 * perSecond
 				if tt.wakes == 0 {
 					submit("healthy", healthy, backlog)
 				}
@@ -126,7 +130,7 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 					submit("healthy", healthy, backlog)
 				}
 				start := time.Now()
-				pass(windows * window)
+				pass(time.Duration(windows) * window)
 				counts := make([]int, windows)
 				mu.Lock()
 				for _, at := range departed {

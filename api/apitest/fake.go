@@ -1,6 +1,11 @@
 // Package apitest has a queue in memory for tests of the API and of its clients. It decides
 // admissions with the real arithmetic of package shaper, but no job leaves by itself: a test ends
 // jobs with Finish.
+//
+// The embedded engine does not replace it, because tests need what no engine does at will: a signal
+// without an end, a record that is gone, a purge of two jobs at a time. The tests of api/client,
+// which need least of this, take 0.18 s of a processor; on the engine they took 0.46 s and 38 more
+// lines.
 package apitest
 
 import (

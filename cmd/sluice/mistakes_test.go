@@ -9,30 +9,87 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
-// What a newcomer mistypes is answered with the flag, the value and the rule.
+// What a newcomer mistypes is answered with the flag, the value and the rule. A flag that selects
+// must not be empty, as by an unset variable: without it the selection would be another.
 func TestMistakes(t *testing.T) {
-	for args, want := range map[string]string{
-		"tenant set acme --rate":             "--rate: the value is missing",
-		"tenant set acme --rates":            "--rates: the value is missing",
-		"job list --state":                   "--state: the value is missing",
-		"tenant set acme --capacity 10k":     `--capacity: "10k": must be a whole number, such as 100`,
-		"tenant set acme --max-wait 10":      `--max-wait: "10": must have a unit, such as 10s`,
-		"tenant set acme --max-wait soon":    `--max-wait: "soon": must be a duration, such as 250ms, 10s or 1h30m`,
-		"job list --created-after yesterday": `--created-after: "yesterday": must be a time, such as 2026-01-02T15:04:05Z`,
-		"job list --limit x":                 `--limit: "x": must be a whole number, such as 100`,
-		"job get":                            "the argument <id> is missing",
-		"tenant set acme --rate 5":           "--rate: not a rate: want LIMIT/PERIOD, such as 10/s or 5/24h",
-		"job list --state done":              `--state: "done": must be one of "all","queued"`,
-		"serv":                               `unexpected argument serv, did you mean one of "serve"`,
-		"submit --typ t 1":                   `unknown flag --typ, did you mean "--type"?`,
+	type says = []string
+	for _, tt := range []struct {
+		command string
+		says
+	}{
+		{"tenant set acme --rate", says{"sluice: --rate: the value is missing"}},
+		{"tenant set acme --rates", says{"sluice: --rates: the value is missing"}},
+		{"job list --state", says{"sluice: --state: the value is missing"}},
+		{"tenant set acme --capacity 10k", says{`sluice: --capacity: "10k": must be a whole number, such as 100`}},
+		{"tenant set acme --max-wait 10", says{`sluice: --max-wait: "10": must have a unit, such as 10s`}},
+		{"tenant set acme --max-wait soon", says{
+			`sluice: --max-wait: "soon": must be a duration, such as 250ms, 10s or 1h30m`,
+		}},
+		{"job list --created-after yesterday", says{
+			`sluice: --created-after: "yesterday": must be a time, such as 2026-01-02T15:04:05Z`,
+		}},
+		{"job list --limit x", says{`sluice: --limit: "x": must be a whole number, such as 100`}},
+		{"job get", says{"sluice: the argument <id> is missing"}},
+		{"tenant set acme --rate 5", says{"sluice: --rate: not a rate: want LIMIT/PERIOD, such as 10/s or 5/24h"}},
+		{"job list --state done", says{`sluice: --state: "done": must be one of "all","queued"`}},
+		{"serv", says{`sluice: unexpected argument serv, did you mean one of "serve"`}},
+		{"submit --typ t 1", says{`sluice: unknown flag --typ, did you mean "--type"?`}},
+		{"submit '{}'", says{"Try: sluice submit --help"}},
+		{"echo --listen 9000", says{`--listen: "9000": must be HOST:PORT, such as 127.0.0.1:9000`}},
+		{"tenant set acme --rate 5/w", says{"not a rate"}},
+		{"tenant set acme", says{"at least one setting is required"}},
+		{"tenant set acme --rates '5/s burst 0'", says{`sluice: --rates: "5/s burst 0": the burst must be at least 1`}},
+		{"tenant set acme --rates '5/s burst -1'", says{"the burst must be at least 1"}},
+		{"tenant set acme --reset speed", says{"must be a setting of a tenant"}},
+		{"tenant set acme --max-wait 10us", says{"whole milliseconds"}},
+		{"submit --type t 'not json'", says{"must be one JSON value"}},
+		{"submit '{}'", says{"--type"}},
+		{"submit --type t --delay 1us '{}'", says{"whole milliseconds"}},
+		{"submit --api 'ftp://x' --type t '{}'", says{"--api"}},
+		{"submit --file jobs.ndjson --type t", says{"--type and --file exclude each other"}},
+		{"submit --file jobs.ndjson --wait", says{"see sluice job wait"}},
+		{"submit --type t --key-prefix p 1", says{"require --file"}},
+		{"tenant set acme --rate 5/s --tier ''", says{"--tier must not be empty"}},
+		{"tenant set acme --rate 5/s --rates ''", says{"--rates must not be empty"}},
+		{"tenant set acme --rate 5/s --reset=", says{"--reset must not be empty"}},
+		{"job list --state dead --route ''", says{
+			"sluice: --route must not be empty: give a value or omit the flag", "Try: sluice job list --help",
+		}},
+		{"job list --state dead --tenant ''", says{"--tenant must not be empty"}},
+		{"job cancel --tenant '' ID", says{"--tenant must not be empty"}},
+		{"burst --tenant ''", says{"--tenant must not be empty"}},
+		{"submit --type t --tenant '' 1", says{"--tenant must not be empty"}},
+		{"submit --type t --key= 1", says{"--key must not be empty"}},
+		{"submit --file jobs.ndjson --key-prefix=", says{"--key-prefix must not be empty"}},
+		{"tenant list --limit 0", says{"at least 1"}},
+		{"burst -n 0", says{"at least 1"}},
 	} {
-		var out, err bytes.Buffer
-		code := Run(t.Context(), strings.Fields(args), console.Stdio{
-			In: strings.NewReader(""), Out: &out, Err: &err,
-		}, nil)
-		said, _, _ := strings.Cut(err.String(), "\n")
-		if code != command.ExitUsage || !strings.HasPrefix(said, "sluice: "+want) {
-			t.Errorf("%s: exit code %d, %q, want %q", args, code, said, want)
+		if out := fails(t, command.ExitUsage, tt.command, tt.says...); out != "" {
+			t.Errorf("%s prints %q", tt.command, out)
 		}
 	}
+}
+
+// Where nothing listens, the next step is printed.
+func TestNothingListens(t *testing.T) {
+	const refused, nothing = "connection refused", "\nNo server listens at this address. "
+	fails(t, command.ExitFailed, "submit --api http://127.0.0.1:1 --type t 1", refused,
+		nothing+"Start one with sluice dev or sluice serve, or give its address with --api (SLUICE_API).")
+	fails(t, command.ExitFailed, "tenant get acme --admin http://127.0.0.1:1", refused, nothing, "--admin (SLUICE_ADMIN)")
+}
+
+// fails runs a command that fails, checks the exit code and what it says on standard error, and
+// returns its output.
+func fails(t *testing.T, code int, line string, says ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	if got := Run(t.Context(), arguments(line), console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil); got != code {
+		t.Errorf("%s: exit code %d, want %d", line, got, code)
+	}
+	for _, text := range append(says, "sluice: ") {
+		if !strings.Contains(errs.String(), text) {
+			t.Errorf("%s says %q, want %q", line, errs.String(), text)
+		}
+	}
+	return out.String()
 }

@@ -266,26 +266,23 @@ func (s *suite) tune(edit func(*shaper.Overrides)) queue.Tenant {
 	return t
 }
 
-// await asks again and again until the condition holds.
+// await polls until the condition holds.
 func (s *suite) await(what string, holds func() bool) {
 	s.Helper()
 	Await(s, what, holds)
 }
 
-// Await polls until the condition holds. It fails the test if that takes longer than the time
-// limit; what describes the condition.
+// Await polls until the condition holds, less often the longer it takes, and fails the test when it
+// does not in time.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	for !holds() {
-		select {
-		case <-again.C:
-		case <-deadline.C:
+	for began := time.Now(); !holds(); {
+		waited := time.Since(began)
+		if waited > limit {
 			t.Fatalf("waited %v in vain for: %s", limit, what)
 		}
+		// Polls that are further apart than two thirds of a lease would count as an outage.
+		<-time.After(min(max(5*time.Millisecond, waited/8), 20*time.Millisecond))
 	}
 }
 

@@ -40,9 +40,8 @@ func StartCluster(t testing.TB) *Cluster {
 	c := &Cluster{t: t}
 	for i := range c.nodes {
 		n := &node{port: freePort(t), bus: freePort(t)}
-		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes",
-			"--cluster-port", strconv.Itoa(n.bus),
-			"--cluster-node-timeout", "5000", "--appendfsync", "no")
+		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(n.bus),
+			"--cluster-node-timeout", "5000")
 		n.client = redis.NewClient(&redis.Options{
 			Network: "unix", Addr: n.socket, DisableIdentity: true,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -4,17 +4,19 @@
 package redistest
 
 import (
+	"bufio"
 	"context"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// Server is a redis-server that belongs to one test.
+// Server is a redis-server that belongs to one test at a time.
 type Server struct {
 	t      testing.TB
 	dir    string
@@ -24,24 +26,36 @@ type Server struct {
 	exited chan struct{}
 }
 
-// Start starts a redis-server as Sluice wants it: append-only file (fsync always), no eviction.
-// Arguments come after ours, so they may change that. It is killed when the test ends.
+// Start starts a redis-server as Sluice wants it: append-only file, no eviction. It does not wait
+// for the disk, for what it has written outlives its process without that. Arguments come after
+// ours, so they may change that. It is killed when the test ends.
 func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := prepare(t, args...)
+	t.Cleanup(func() {
+		if err := s.remove(); err != nil {
+			t.Errorf("remove the directory of redis-server: %v", err)
+		}
+	})
+	s.Restart()
+	return s
+}
+
+// prepare makes the directory of a server that is not started yet.
+func prepare(t testing.TB, args ...string) *Server {
 	t.Helper()
 	// Not t.TempDir: its path may be too long for a socket.
 	dir, err := os.MkdirTemp("", "redistest-")
 	if err != nil {
 		t.Fatalf("directory for redis-server: %v", err)
 	}
-	s := &Server{t: t, dir: dir, socket: filepath.Join(dir, "s"), extra: args}
-	t.Cleanup(func() {
-		s.Kill()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("remove the directory of redis-server: %v", err)
-		}
-	})
-	s.Restart()
-	return s
+	return &Server{t: t, dir: dir, socket: filepath.Join(dir, "s"), extra: args}
+}
+
+// remove kills the server and removes its directory.
+func (s *Server) remove() error {
+	s.Kill()
+	return os.RemoveAll(s.dir)
 }
 
 // URL returns the URL of the server.
@@ -74,8 +88,7 @@ func (s *Server) signal(which syscall.Signal) {
 func (s *Server) Restart() {
 	s.t.Helper()
 	args := append([]string{
-		"--port", "0", "--unixsocket", s.socket, "--dir", s.dir, "--save", "", "--appendonly", "yes",
-		"--appendfsync", "always",
+		"--port", "0", "--unixsocket", s.socket, "--dir", s.dir, "--save", "", "--appendonly", "yes", "--appendfsync", "no",
 		"--maxmemory-policy", "noeviction", "--logfile", filepath.Join(s.dir, "log"),
 	}, s.extra...)
 	cmd := exec.Command("redis-server", args...)
@@ -103,21 +116,26 @@ func (s *Server) Restart() {
 }
 
 func (s *Server) answers() bool {
+	answer := s.ask("PING", time.Second)
+	return answer == "+PONG" || strings.HasPrefix(answer, "-NOAUTH") // one that wants a password is up, too
+}
+
+// ask sends a command over a connection of its own and returns the line of the answer, empty
+// without one.
+func (s *Server) ask(command string, within time.Duration) string {
 	c, err := net.Dial("unix", s.socket)
 	if err != nil {
-		return false
+		return ""
 	}
-	defer func() { _ = c.Close() }() // only asked a question
-	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return false
+	defer func() { _ = c.Close() }() // it has served its purpose
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
+		return ""
 	}
-	if _, err := c.Write([]byte("PING\r\n")); err != nil {
-		return false
+	if _, err := c.Write([]byte(command + "\r\n")); err != nil {
+		return ""
 	}
-	answer := make([]byte, 7)
-	n, _ := c.Read(answer)
-	// A server that requires a password is up, too.
-	return string(answer[:n]) == "+PONG\r\n" || string(answer[:n]) == "-NOAUTH"
+	answer, _ := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimRight(answer, "\r\n")
 }
 
 func (s *Server) log() string {

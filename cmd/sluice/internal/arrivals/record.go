@@ -105,11 +105,7 @@ func (c *RecordCmd) Run(a *console.App) error {
 	if c.Out == "-" {
 		to = a.Err
 	}
-	if c.JSON {
-		err = console.PrintJSON(to, s)
-	} else {
-		err = s.print(to)
-	}
+	err = console.Print(to, s, c.JSON, s.print)
 	if err == nil && (s.Lost > 0 || s.Breaks > 0) {
 		err = console.ErrReported
 	}

@@ -2,7 +2,9 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -20,6 +22,25 @@ func PrintJSON(w io.Writer, v any) error {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil
+}
+
+// Print writes v as JSON if asJSON, and with text otherwise.
+func Print(w io.Writer, v any, asJSON bool, text func(io.Writer) error) error {
+	if asJSON {
+		return PrintJSON(w, v)
+	}
+	return text(w)
+}
+
+// EndedEarly describes the error of a run for its summary. It is empty without an error.
+func EndedEarly(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, context.Canceled):
+		return "interrupted"
+	}
+	return err.Error()
 }
 
 // PrintTable writes rows in aligned columns.

@@ -78,11 +78,7 @@ func (c *BurstCmd) Run(a *console.App) error {
 	if name, ok := tenant.Load().(string); ok {
 		summary.Tenant = name
 	}
-	if c.JSON {
-		err = console.PrintJSON(a.Out, summary)
-	} else {
-		err = summary.print(a.Out)
-	}
+	err = console.Print(a.Out, summary, c.JSON, summary.print)
 	if err == nil && !summary.ok() {
 		return errors.Join(console.ErrReported, summary.failure)
 	}

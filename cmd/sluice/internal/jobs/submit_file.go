@@ -85,12 +85,7 @@ func (f *feed) run(ctx context.Context) feedSummary {
 			err = fmt.Errorf("read the file: %w", err)
 		}
 	}
-	switch {
-	case errors.Is(err, context.Canceled):
-		f.summary.Error = "interrupted"
-	case err != nil:
-		f.summary.Error = err.Error()
-	}
+	f.summary.Error = console.EndedEarly(err)
 	f.summary.Unsent = len(f.pending)
 	f.summary.Seconds = time.Since(began).Seconds()
 	return f.summary
@@ -347,11 +342,7 @@ func (c *SubmitCmd) submitFile(a *console.App) error {
 	if total > s.Lines && s.Error != "" {
 		s.Unsent += total - s.Lines
 	}
-	if c.JSON {
-		err = console.PrintJSON(a.Out, s)
-	} else {
-		err = s.print(a.Out)
-	}
+	err = console.Print(a.Out, s, c.JSON, s.print)
 	s.explain(a.Err)
 	if err == nil && !s.ok() {
 		return console.ErrReported

@@ -2,8 +2,8 @@ package tenants
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
@@ -206,17 +206,8 @@ func (d *differences) apply(a *console.App, reason string, asJSON bool) error {
 		})
 		view.Close()
 	}
-	switch {
-	case errors.Is(err, context.Canceled):
-		d.Error = "interrupted"
-	case err != nil:
-		d.Error = err.Error()
-	}
-	if asJSON {
-		err = console.PrintJSON(a.Out, d)
-	} else {
-		err = d.summary(a)
-	}
+	d.Error = console.EndedEarly(err)
+	err = console.Print(a.Out, d, asJSON, func(io.Writer) error { return d.summary(a) })
 	if err == nil && (d.failed() > 0 || d.Error != "") {
 		return console.ErrReported
 	}

@@ -2,7 +2,6 @@ package tenants
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -151,19 +150,11 @@ type sweep struct {
 // run makes the steps and prints the summary, after a failure too.
 func (s *sweep) run(a *console.App, filter wire.Filter, asJSON bool) error {
 	err := s.steps(a.Ctx, a.Err, filter)
-	switch {
-	case err != nil && s.CreatedBefore.IsZero(): // the first step failed
+	if err != nil && s.CreatedBefore.IsZero() { // the first step failed
 		return fmt.Errorf("%s the jobs: %w", s.verb, err)
-	case errors.Is(err, context.Canceled):
-		s.Error = "interrupted"
-	case err != nil:
-		s.Error = err.Error()
 	}
-	if asJSON {
-		err = console.PrintJSON(a.Out, s)
-	} else {
-		err = s.print(a.Out)
-	}
+	s.Error = console.EndedEarly(err)
+	err = console.Print(a.Out, s, asJSON, s.print)
 	if err == nil && (s.Error != "" || s.Stopped != "") {
 		return console.ErrReported
 	}
