@@ -97,7 +97,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
-	if err := s.refusal(v.Admission, flowName(tenant, job.Route), 1, 0); err != nil {
+	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route, 1, 0); err != nil {
 		return nil, err
 	}
 	a := &answer{status: http.StatusAccepted, body: towire.Job(v.Job)}
@@ -154,7 +154,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		if !body.Atomic {
 			flow, bytes = "", int64(len(batch[i].Payload))
 		}
-		refused := s.refusal(v.Admission, flow, size, bytes)
+		refused := s.refusal(v.Admission, flow, batch[i].Route, size, bytes)
 		switch {
 		case refused == nil:
 			out.Items[i] = wire.JobResult{
@@ -210,7 +210,7 @@ func (s *Server) submitPassed(
 	}
 	for i := range passed {
 		var err error
-		if passed[i].ID, err = s.backend.NewID(c.who.Tenant); err != nil {
+		if passed[i].ID, err = s.backend.NewID(c.who.Tenant, passed[i].Route); err != nil {
 			return nil, err
 		}
 	}

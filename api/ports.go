@@ -13,11 +13,13 @@ import (
 
 // Admitter admits jobs. The store owns the clock; an admission is one atomic step.
 type Admitter interface {
-	// NewID makes the id of a job of the tenant.
-	NewID(tenant string) (string, error)
+	// NewID makes the id of a job of the tenant with the route.
+	NewID(tenant, route string) (string, error)
 	// Submit requests admission of one job. A refusal is the outcome of the decision, not an error.
 	Submit(ctx context.Context, s queue.Submission) (queue.Decision, error)
 	// SubmitBatch requests admission of 1 to 1,000 jobs of one tenant, all or none if atomic.
+	// The routes of an atomic batch must be in one pool or all in none, else it returns
+	// shaper.Problems.
 	SubmitBatch(ctx context.Context, batch []queue.Submission, atomic bool) ([]queue.Decision, error)
 	// Replay queues a dead job again for at most maxAttempts deliveries; queue.ErrConflict comes
 	// with the job as it is.
@@ -66,6 +68,23 @@ type Tenants interface {
 	History(ctx context.Context, tenant string) ([]queue.HistoryEntry, error)
 }
 
+// Pools reads pools and changes their policies. A pool that the configuration does not declare is
+// queue.ErrNoPool.
+type Pools interface {
+	// Pools lists the names of the pools, sorted.
+	Pools() []string
+	// PoolOf is the pool that a route is in, empty for none.
+	PoolOf(route string) string
+	// Pool reads policy and figures.
+	Pool(ctx context.Context, name string) (queue.Pool, error)
+	// TunePool changes the API overrides, with the errors of Tenants.Tune.
+	TunePool(ctx context.Context, name string, change queue.Change) (queue.Pool, error)
+	// PoolHistory lists the last changes of the API overrides, the newest first.
+	PoolHistory(ctx context.Context, name string) ([]queue.HistoryEntry, error)
+	// PoolFlows reads up to limit flows that wait, those that may leave next first.
+	PoolFlows(ctx context.Context, name string, limit int) ([]queue.PoolFlow, error)
+}
+
 // KeyRing creates and revokes API keys. The key of another tenant is keystore.ErrUnknownKey.
 type KeyRing interface {
 	// CreateKey stores a key by the digest of its secret; a zero expires means never. Above the
@@ -107,6 +126,7 @@ type Backend interface {
 	Jobs
 	Sweeper
 	Tenants
+	Pools
 	KeyRing
 	Health
 	Figures

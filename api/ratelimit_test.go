@@ -73,7 +73,7 @@ func TestRefusalHeadersAgree(t *testing.T) {
 			}
 			a.Depth = max(0, a.Capacity+rapid.Int64Range(-3, 3).Draw(t, "over"))
 			a.Remaining = max(0, a.Capacity-a.Depth)
-			p = s.refusal(a, "flow", rapid.Int64Range(1, 5).Draw(t, "size"), 0).(*problem.Problem)
+			p = s.refusal(a, "flow", "default", rapid.Int64Range(1, 5).Draw(t, "size"), 0).(*problem.Problem)
 			rate, exact = a.Rate, a.RetryAfter
 		case "reads":
 			s.reads = budget.NewReads(anyRate(t))

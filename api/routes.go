@@ -43,7 +43,8 @@ func (s *Server) adminRouter() (http.Handler, error) {
 			Type: "http", Scheme: "bearer",
 		}}
 	}
-	operations := slices.Concat(contract.Tenants(), contract.TenantJobs(s.cfg.AdminSubmit, s.cfg.MaxBody),
+	operations := slices.Concat(contract.Tenants(), contract.Pools(),
+		contract.TenantJobs(s.cfg.AdminSubmit, s.cfg.MaxBody),
 		contract.Arrivals(), contract.Figures(),
 		contract.Guards(), contract.Probes())
 	handlers := s.handlers()
@@ -110,6 +111,15 @@ func (s *Server) handlers() map[string]handler {
 		"purge-tenant":      s.purgeTenant,
 		"replay-tenant":     s.replayTenant,
 		"tenant-history":    s.tenantHistory,
+		"list-pools":        s.listPools,
+		"get-pool":          s.getPool,
+		"put-pool":          s.putPool,
+		"patch-pool":        s.patchPool,
+		"pause-pool":        s.pausePool,
+		"resume-pool":       s.resumePool,
+		"unhold-pool":       s.unholdPool,
+		"pool-history":      s.poolHistory,
+		"pool-flows":        s.poolFlows,
 		"create-key":        s.createKey,
 		"list-keys":         s.listKeys,
 		"revoke-key":        s.revokeKey,

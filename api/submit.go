@@ -84,7 +84,7 @@ func (s *Server) callbackRule(url string) string {
 func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference) (*answer, error) {
 	ctx := c.r.Context()
 	var err error
-	if sub.ID, err = s.backend.NewID(sub.Tenant); err != nil {
+	if sub.ID, err = s.backend.NewID(sub.Tenant, sub.Route); err != nil {
 		return nil, err
 	}
 	ended, stop := (<-chan struct{})(nil), func() {}
@@ -106,7 +106,7 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 		return nil, err
 	}
 	s.decided(sub, v)
-	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), 1, int64(len(sub.Payload))); err != nil {
+	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1, int64(len(sub.Payload))); err != nil {
 		stop()
 		return nil, err
 	}
@@ -165,29 +165,40 @@ func flowName(tenant, route string) string { return tenant + "\x00" + route }
 
 // refusal returns the problem of a rejected admission, nil if the jobs were admitted. size is the
 // number of jobs in the submission, bytes the sum of their payloads. For a full queue, Retry-After
-// is the next turn of the flow. flow is empty where the answer has no headers.
-func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) error {
+// is the next turn of the flow, or of the pool that is full. flow is empty where the answer has no
+// headers.
+func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int64) error {
+	pool, full := "", "the queue"
+	if a.OfPool {
+		pool = s.backend.PoolOf(route)
+		full = "the pool " + pool
+		if flow != "" {
+			flow = flowName("", pool) // no tenant has the empty name
+		}
+	}
 	switch a.Outcome {
 	case shaper.Admitted, shaper.Replayed:
 		return nil
 	case shaper.Full:
-		p := problem.QueueFull.With("the queue holds " + strconv.FormatInt(a.Depth, 10) + " of " +
+		p := problem.QueueFull.With(full + " holds " + strconv.FormatInt(a.Depth, 10) + " of " +
 			strconv.FormatInt(a.Capacity, 10) + " jobs")
 		p.Depth, p.Capacity = new(a.Depth), new(a.Capacity)
+		scoped(p, pool)
 		switch {
 		case size <= a.Capacity:
 			return s.full(p, a, s.turns.Take(flow, a, size))
 		case size == 1: // a capacity of 0
-			p.Detail += "; the tenant accepts none until its capacity is raised"
+			p.Detail += "; it accepts none until its capacity is raised"
 			return s.full(p, a, never)
 		}
 		return s.full(neverFits(p, "a batch of "+strconv.FormatInt(size, 10)+" jobs can never fit into a "+
 			"queue of "+strconv.FormatInt(a.Capacity, 10)+
 			": send fewer at once, or raise the capacity"), a, never)
 	case shaper.FullOfBytes:
-		p := problem.QueueBytesFull.With("the payloads in the queue have " + strconv.FormatInt(a.Bytes, 10) +
-			" of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
+		p := problem.QueueBytesFull.With("the payloads in " + full + " have " +
+			strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
 		p.Bytes, p.CapacityBytes = new(a.Bytes), new(a.CapacityBytes)
+		scoped(p, pool)
 		if bytes > a.CapacityBytes {
 			return s.full(neverFits(p, "payloads of "+strconv.FormatInt(bytes, 10)+" bytes at once can "+
 				"never fit into a queue of "+
@@ -198,6 +209,7 @@ func (s *Server) refusal(a shaper.Admission, flow string, size, bytes int64) err
 		p := problem.QueueBytesFull.With("the route's stored jobs, dead letters and answers have " +
 			strconv.FormatInt(a.Stored, 10) +
 			" of the " + strconv.FormatInt(a.Share, 10) + " bytes that they may have now")
+		scoped(p, "")
 		p.StoredBytes, p.ShareBytes = new(a.Stored), new(a.Share)
 		p.Header = http.Header{}
 		seconds := ratelimit.RetryAfter(storeRetryAfter)
@@ -236,11 +248,20 @@ const (
 	pausedRetryAfter = 30 * time.Second // a guess: operators end pauses
 )
 
+// scoped names the scope of the figures of p: the pool, or the flow if pool is empty.
+func scoped(p *problem.Problem, pool string) {
+	p.Scope, p.Pool = "flow", pool
+	if pool != "" {
+		p.Scope = "pool"
+	}
+}
+
 // neverFits makes the refusal by a full queue a permanent one.
 func neverFits(p *problem.Problem, detail string) *problem.Problem {
 	permanent := problem.NeverFits.With(detail)
 	permanent.Depth, permanent.Capacity, permanent.Bytes, permanent.CapacityBytes = p.Depth, p.Capacity,
 		p.Bytes, p.CapacityBytes
+	permanent.Scope, permanent.Pool = p.Scope, p.Pool
 	return permanent
 }
 

@@ -5,7 +5,6 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/towire"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -64,12 +63,5 @@ func (s *Server) tenantHistory(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := wire.History{Items: make([]wire.HistoryEntry, len(entries))}
-	for i, e := range entries {
-		out.Items[i] = wire.HistoryEntry{
-			At: towire.UTC(e.At), Revision: e.Revision, Actor: e.Actor, Action: e.Action, Reason: e.Reason,
-			Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After),
-		}
-	}
-	return ok(out), nil
+	return ok(towire.Changes(entries)), nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 
 	"github.com/7509e464/sluice/api/internal/contract"
@@ -44,7 +43,7 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 		return nil, err
 	}
 	if patch.Partial {
-		return nil, problem.Invalid("rate", "object", "must have limit and period_ms, or be a text such as 10/s")
+		return nil, partialRate()
 	}
 	return s.tune(c, patch.Reason, func(o shaper.Overrides) (shaper.Overrides, error) {
 		// A drain is no setting: only resume ends it.
@@ -52,6 +51,11 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 			return shaper.Rate{}
 		})
 	})
+}
+
+// partialRate is the answer to a rate by halves where there is no other half.
+func partialRate() *problem.Problem {
+	return problem.Invalid("rate", "object", "must have limit and period_ms, or be a text such as 10/s")
 }
 
 // patchTenant is PATCH /v1/tenants/{tenant}.
@@ -86,46 +90,57 @@ func (s *Server) deleteTenant(c *call) (*answer, error) {
 
 // pauseTenant is POST /v1/tenants/{tenant}/pause.
 func (s *Server) pauseTenant(c *call) (*answer, error) {
-	return s.switchTenant(c, func(o *shaper.Overrides) { o.Paused = new(true) })
+	return switched(c, s.tune, pause)
 }
 
 // drainTenant is POST /v1/tenants/{tenant}/drain.
 func (s *Server) drainTenant(c *call) (*answer, error) {
-	return s.switchTenant(c, func(o *shaper.Overrides) { o.Draining = new(true) })
+	return switched(c, s.tune, func(o *shaper.Overrides) { o.Draining = new(true) })
 }
 
 // resumeTenant is POST /v1/tenants/{tenant}/resume. It overrides a pause in the file too.
 func (s *Server) resumeTenant(c *call) (*answer, error) {
-	return s.switchTenant(c, func(o *shaper.Overrides) { o.Paused, o.Draining = new(false), nil })
+	return switched(c, s.tune, resume)
 }
 
 // unholdTenant is POST /v1/tenants/{tenant}/unhold. It changes no setting.
 func (s *Server) unholdTenant(c *call) (*answer, error) {
+	return unheld(c, s.change)
+}
+
+func pause(o *shaper.Overrides)  { o.Paused = new(true) }
+func resume(o *shaper.Overrides) { o.Paused, o.Draining = new(false), nil }
+
+// unheld ends the holds of a tenant or a pool for the reason in the body.
+func unheld(c *call, change func(*call, queue.Change) (*answer, error)) (*answer, error) {
 	reason, err := decode.Reason(c.body)
 	if err != nil {
 		return nil, err
 	}
-	return s.change(c, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+	return change(c, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
 		return o, nil
 	}, Reason: reason, EndHolds: true})
 }
 
-// switchTenant changes the tenant for the reason in the body.
-func (s *Server) switchTenant(c *call, edit func(*shaper.Overrides)) (*answer, error) {
+// edit returns the new overrides of a tenant or a pool.
+type edit = func(shaper.Overrides) (shaper.Overrides, error)
+
+// switched changes a tenant or a pool for the reason in the body.
+func switched(
+	c *call, tune func(*call, string, edit) (*answer, error), edit func(*shaper.Overrides),
+) (*answer, error) {
 	reason, err := decode.Reason(c.body)
 	if err != nil {
 		return nil, err
 	}
-	return s.tune(c, reason, func(o shaper.Overrides) (shaper.Overrides, error) {
+	return tune(c, reason, func(o shaper.Overrides) (shaper.Overrides, error) {
 		edit(&o)
 		return o, nil
 	})
 }
 
 // tune changes the settings of the tenant in the path.
-func (s *Server) tune(
-	c *call, reason string, edit func(shaper.Overrides) (shaper.Overrides, error),
-) (*answer, error) {
+func (s *Server) tune(c *call, reason string, edit edit) (*answer, error) {
 	return s.change(c, queue.Change{Edit: edit, Reason: reason})
 }
 
@@ -135,18 +150,18 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	match, err := request.IfMatch(c.r.Header)
+	match, err := conditions(c, &change)
 	if err != nil {
-		return nil, err
-	}
-	change.Actor = actor(c.r)
-	if change.DryRun, err = dryRun(c.r.URL.Query()); err != nil {
 		return nil, err
 	}
 	if err := s.mayCreate(c, name); err != nil {
 		return nil, err
 	}
-	if change.IfRevision, err = s.expected(c.r.Context(), name, match); err != nil {
+	change.IfRevision, err = expected(match, func() (int64, error) {
+		t, err := s.backend.Tenant(c.r.Context(), name)
+		return t.Revision, err
+	})
+	if err != nil {
 		return nil, err
 	}
 	t, err := s.backend.Tune(c.r.Context(), name, change)
@@ -154,6 +169,16 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 		return nil, err
 	}
 	return tenantAnswer(t), nil
+}
+
+// conditions completes a change with its author and dry_run, and returns what If-Match lists.
+func conditions(c *call, change *queue.Change) (match request.Revisions, err error) {
+	if match, err = request.IfMatch(c.r.Header); err != nil {
+		return match, err
+	}
+	change.Actor = actor(c.r)
+	change.DryRun, err = request.Bool(c.r.URL.Query(), "dry_run", false) // only some changes take it
+	return match, err
 }
 
 // mayCreate refuses the change of an unknown tenant if create is false: its name may be misspelt.
@@ -174,12 +199,9 @@ func (s *Server) mustKnow(ctx context.Context, name string) error {
 	return err
 }
 
-// dryRun reads the parameter of that name, which only some changes take.
-func dryRun(query url.Values) (bool, error) { return request.Bool(query, "dry_run", false) }
-
 // expected is the revision in If-Match, nil for any. If it lists several, it is the current one of
-// them.
-func (s *Server) expected(ctx context.Context, name string, match request.Revisions) (*int64, error) {
+// them, which current reads.
+func expected(match request.Revisions, current func() (int64, error)) (*int64, error) {
 	switch {
 	case !match.Listed:
 		return nil, nil
@@ -188,14 +210,14 @@ func (s *Server) expected(ctx context.Context, name string, match request.Revisi
 	case len(match.Revisions) == 0:
 		return nil, queue.ErrRevision
 	}
-	t, err := s.backend.Tenant(ctx, name)
+	revision, err := current()
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains(match.Revisions, t.Revision) {
+	if !slices.Contains(match.Revisions, revision) {
 		return nil, queue.ErrRevision
 	}
-	return &t.Revision, nil
+	return &revision, nil
 }
 
 // actor names the client in the history: the API, from this address.

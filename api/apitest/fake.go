@@ -29,7 +29,9 @@ import (
 
 // Fake is a queue in memory. The zero value is not usable, see New.
 type Fake struct {
-	SweptMost int64 // jobs that one Purge or ReplayAll changes; set it before use
+	SweptMost int64            // jobs that one Purge or ReplayAll changes; set it before use
+	Shared    queue.Pool       // figures of every pool but the depth; set them before use
+	Flows     []queue.PoolFlow // that wait in every pool; set them before use
 	// Baseline holds the policies below the API overrides; set it before use. Admissions use only
 	// its defaults.
 	Baseline shaper.Baseline
@@ -41,6 +43,7 @@ type Fake struct {
 	jobs      map[string]*stored
 	keys      map[string]string // tenant NUL key → id
 	tenants   map[string]*tenant
+	pools     map[string]*tenant // settings of pools that were changed
 	watchers  map[string][]chan struct{}
 	watching  int
 	ring      []keystore.Key // API keys
@@ -72,7 +75,7 @@ func New() *Fake {
 	return &Fake{
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
 		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{},
-		sessions: map[[sha256.Size]byte]time.Time{}, watchers: map[string][]chan struct{}{},
+		pools: map[string]*tenant{}, sessions: map[[sha256.Size]byte]time.Time{}, watchers: map[string][]chan struct{}{},
 	}
 }
 
@@ -201,7 +204,7 @@ func (f *Fake) tenant(name string) *tenant {
 func (t *tenant) policy() shaper.Policy { return t.overrides.Over(shaper.DefaultPolicy()) }
 
 // NewID implements api.Admitter.
-func (f *Fake) NewID(string) (string, error) {
+func (f *Fake) NewID(string, string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seq++
@@ -234,6 +237,10 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 		return queue.Decision{Admission: a, Job: j.Job}
 	}
 	now := shaper.InstantOf(time.Now())
+	if a, full := f.poolFull(s.Route, size, now); full {
+		t.rejected++
+		return queue.Decision{Admission: a}
+	}
 	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{
 		Size: size, Bytes: int64(len(s.Payload)), Payload: int64(len(s.Payload)), Cost: s.Cost,
 		Delay: s.Delay, MaxWait: s.MaxWait,

@@ -66,31 +66,40 @@ func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenan
 		return queue.Tenant{}, f.failure
 	}
 	t := f.tenant(name)
-	if c.IfRevision != nil && *c.IfRevision != t.revision {
-		return queue.Tenant{}, queue.ErrRevision
-	}
-	o, err := c.Edit(t.overrides)
-	if err != nil {
+	o, err := t.change(c, func(o shaper.Overrides) error { return f.Baseline.Validate(shaper.Statements{API: o}) })
+	switch {
+	case err != nil:
 		return queue.Tenant{}, err
-	}
-	if err := f.Baseline.Validate(shaper.Statements{API: o}); err != nil {
-		return queue.Tenant{}, err
-	}
-	if c.DryRun {
+	case c.DryRun:
 		return f.with(t, o, name), nil
-	}
-	t.revision++
-	t.history = append([]queue.HistoryEntry{{
-		At: time.Now(), Revision: t.revision, Actor: c.Actor, Reason: c.Reason, Before: t.overrides, After: o,
-	}}, t.history...)
-	if c.EndHolds {
-		t.history[0].Action = queue.ActionUnhold
+	case c.EndHolds:
 		delete(f.held, name)
 		return f.describe(name), nil
 	}
-	t.overrides, t.reason, t.actor = o, c.Reason, c.Actor
 	t.flow.Bucket, _ = t.flow.Retune(t.policy().Paces(), shaper.InstantOf(time.Now()))
 	return f.describe(name), nil
+}
+
+// change makes the change of a tenant or a pool, and returns the overrides that result.
+func (t *tenant) change(c queue.Change, validate func(shaper.Overrides) error) (o shaper.Overrides, err error) {
+	if c.IfRevision != nil && *c.IfRevision != t.revision {
+		return o, queue.ErrRevision
+	}
+	if o, err = c.Edit(t.overrides); err != nil {
+		return o, err
+	}
+	if err := validate(o); err != nil || c.DryRun {
+		return o, err
+	}
+	t.revision++
+	entry := queue.HistoryEntry{At: time.Now(), Revision: t.revision, Actor: c.Actor, Reason: c.Reason, Before: t.overrides, After: o}
+	if c.EndHolds {
+		entry.Action = queue.ActionUnhold
+	} else {
+		t.overrides, t.reason, t.actor = o, c.Reason, c.Actor
+	}
+	t.history = append([]queue.HistoryEntry{entry}, t.history...)
+	return o, nil
 }
 
 // History implements api.Tenants.

@@ -14,7 +14,7 @@ import (
 func (f *Fake) CreateKey(
 	_ context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
 ) (keystore.Key, error) {
-	id, _ := f.NewID(tenant)
+	id, _ := f.NewID(tenant, "")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {

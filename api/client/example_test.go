@@ -18,7 +18,7 @@ func ExampleClient_Submit() {
 		w.Header().Set("Retry-After", "2")
 		w.WriteHeader(http.StatusTooManyRequests)
 		_, _ = fmt.Fprint(w, `{"type":"urn:sluice:problem:queue-full",`+
-			`"title":"The tenant's queue is full","status":429}`)
+			`"title":"The queue is full","status":429}`)
 	}))
 	defer server.Close()
 	c, err := client.New(server.URL, "", server.Client())

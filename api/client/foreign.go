@@ -19,6 +19,12 @@ func foreign(out any) bool {
 		return out.ID == ""
 	case *wire.Tenant:
 		return out.Tenant == ""
+	case *wire.Pool:
+		return out.Pool == ""
+	case *wire.PoolList:
+		return out.Items == nil
+	case *wire.PoolFlows:
+		return out.Items == nil
 	case *wire.JobList:
 		return out.Items == nil
 	case *wire.TenantList:

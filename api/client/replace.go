@@ -18,10 +18,7 @@ type Replacement struct {
 // Replace is like Put for callers that have read the tenant before. If its revision has changed,
 // the error is an *Error with the status 412.
 func (c *Client) Replace(ctx context.Context, name string, r Replacement) (t wire.Tenant, err error) {
-	path := "/v1/tenants/" + segment(name)
-	if r.DryRun {
-		path += "?dry_run=true"
-	}
+	path := "/v1/tenants/" + segment(name) + dryRunQuery(r.DryRun)
 	h := http.Header{"If-Match": {strconv.Quote(strconv.FormatInt(r.Revision, 10))}}
 	_, err = c.call(ctx, http.MethodPut, path, h, r.Settings, &t)
 	return t, err

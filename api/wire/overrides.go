@@ -4,7 +4,7 @@ import "github.com/7509e464/sluice/shaper"
 
 // OverridesOf converts overrides to the form of the API. The program compares files with them.
 func OverridesOf(o shaper.Overrides) Overrides {
-	out := Overrides{RouteOverrides: routeOverridesOf(o), Draining: o.Draining}
+	out := Overrides{RouteOverrides: RouteOverridesOf(o), Draining: o.Draining}
 	if o.Tier != nil {
 		out.Tier = *o.Tier
 	}
@@ -12,18 +12,22 @@ func OverridesOf(o shaper.Overrides) Overrides {
 		if out.Routes == nil {
 			out.Routes = map[string]RouteOverrides{}
 		}
-		out.Routes[route] = routeOverridesOf(ofRoute)
+		out.Routes[route] = RouteOverridesOf(ofRoute)
 	}
 	return out
 }
 
-func routeOverridesOf(o shaper.Overrides) RouteOverrides {
+// RouteOverridesOf converts overrides without those of single routes.
+func RouteOverridesOf(o shaper.Overrides) RouteOverrides {
 	out := RouteOverrides{
 		Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency,
-		MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
+		MaxWaitMS: o.MaxWaitMS, Paused: o.Paused, Weight: o.Weight,
 	}
 	if o.Rate != nil {
 		out.Rate = new(RateOf(*o.Rate))
+	}
+	if o.Reserve != nil {
+		out.Reserve = new(RateOf(*o.Reserve))
 	}
 	if o.Rates != nil {
 		paces := make([]Pace, len(*o.Rates))

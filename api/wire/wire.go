@@ -144,6 +144,8 @@ type RouteSettings struct {
 	Concurrency   *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"0 is no cap."`
 	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"0 is no limit."`
 	Paused        *bool       `json:"paused,omitempty"`
+	Weight        *int64      `json:"weight,omitempty" minimum:"1" maximum:"1000" doc:"On routes in a pool: weight of the flow when the pool's rate, less the reserves, is shared."`
+	Reserve       *Rate       `json:"reserve,omitempty" doc:"On routes in a pool: part of the pool's rate that the flow gets before others, at most its rate."`
 }
 
 // Settings is the body of PUT and PATCH /v1/tenants/{tenant}.
@@ -192,6 +194,8 @@ type RouteOverrides struct {
 	Concurrency   *int64  `json:"concurrency,omitempty"`
 	MaxWaitMS     *int64  `json:"max_wait_ms,omitempty"`
 	Paused        *bool   `json:"paused,omitempty"`
+	Weight        *int64  `json:"weight,omitempty"`
+	Reserve       *Rate   `json:"reserve,omitempty"`
 }
 
 // Overrides are all API overrides of a tenant at one time.
@@ -202,7 +206,7 @@ type Overrides struct {
 	Routes   map[string]RouteOverrides `json:"routes,omitempty"`
 }
 
-// HistoryEntry is one change of a tenant's settings through the API.
+// HistoryEntry is one change of the settings of a tenant or a pool through the API.
 type HistoryEntry struct {
 	At       time.Time `json:"at"`
 	Revision int64     `json:"revision" doc:"The revision after the change."`
@@ -228,6 +232,8 @@ type Policy struct {
 	Concurrency   int64             `json:"concurrency"`
 	MaxWaitMS     int64             `json:"max_wait_ms"`
 	Paused        bool              `json:"paused"`
+	Weight        int64             `json:"weight" doc:"On routes in a pool: weight of the flow when the pool's rate, less the reserves, is shared."`
+	Reserve       *Rate             `json:"reserve,omitempty" doc:"On routes in a pool: part of the pool's rate that the flow gets before others; absent for none."`
 	Sources       map[string]string `json:"sources" doc:"Source of each setting: api, file, tier:NAME or default; the tier can also come from the credential."`
 }
 
@@ -236,7 +242,7 @@ type Figures struct {
 	Depth         int64     `json:"depth" doc:"Jobs scheduled, queued and retrying."`
 	Bytes         int64     `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
 	Running       int64     `json:"running" doc:"Jobs leased by a worker."`
-	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,upstream,late,workers,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the limit of the flow. upstream: running deliveries use all slots of the worker for the route or the flow. late: jobs arrive from Redis too late for their stamps. workers: no worker leases the job. held: the upstream requested a pause, or its circuit breaker is open. paused: by an operator, or because the dead letters reached their limit. idle: no job is waiting."`
+	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the limit of the flow. pool: the flow waits for its turn in the pool of its route. upstream: running deliveries use all slots of the worker for the route or the flow. late: jobs arrive from Redis too late for their stamps. workers: no worker leases the job. held: the upstream requested a pause, or its circuit breaker is open. paused: by an operator, or because the dead letters reached their limit. idle: no job is waiting."`
 	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds; 0 while paused. For a tenant: its general rate, as slow as its slowest route."`
 	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow is held: when the hold ends. For a tenant: the latest end of its holds."`
 	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,hand_off" doc:"While it is held: the cause. retry_after: the upstream named a time; at most one hour of it counts. breaker: the circuit breaker of the route is not closed. hand_off: asynq does not accept its jobs."`
@@ -342,7 +348,7 @@ type TenantLine struct {
 	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While flows of the tenant are held: the latest end of the holds."`
 	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,hand_off"`
 	HeldStatus    int       `json:"held_status,omitempty" doc:"HTTP status of the upstream's last answer, absent if there was none."`
-	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,upstream,late,workers,held,paused,idle"`
+	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle"`
 	OldestWaitMS  int64     `json:"oldest_wait_ms"`
 	Admitted      int64     `json:"admitted_total"`
 	Rejected      int64     `json:"rejected_total"`
@@ -438,12 +444,14 @@ type Problem struct {
 	Status           int          `json:"status"`
 	Detail           string       `json:"detail,omitempty"`
 	Errors           []FieldError `json:"errors,omitempty" doc:"The invalid fields."`
-	Depth            *int64       `json:"depth,omitempty" doc:"queue-full: jobs in the queue."`
+	Depth            *int64       `json:"depth,omitempty" doc:"queue-full: jobs in the queue, or in the pool."`
 	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the capacity."`
 	Bytes            *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: payload bytes of the waiting jobs."`
 	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the limit of bytes."`
 	StoredBytes      *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: bytes stored of the route's jobs, dead letters and answers."`
 	ShareBytes       *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store."`
+	Scope            string       `json:"scope,omitempty" enum:"flow,pool" doc:"queue-full, queue-bytes-full and never-fits: whether the queue of the tenant's route is meant, or the pool that the route is in. All figures are those of the scope."`
+	Pool             string       `json:"pool,omitempty" doc:"With scope pool: the name of the pool."`
 	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the requested slots are free; absent while paused or if they can never be free. rate-limited: milliseconds until the next request passes."`
 	Guard            string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
 	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`

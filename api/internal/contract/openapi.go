@@ -86,10 +86,10 @@ func Serve(router chi.Router, api huma.API) error {
 	return nil
 }
 
-// AllowPatches documents the other forms of the settings of a tenant: a rate as text, and null to
-// reset a setting. Call it once everything is mounted.
+// AllowPatches documents the other forms of the settings of a tenant or a pool: a rate as text, and
+// null to reset a setting. Call it once everything is mounted.
 func AllowPatches(api huma.API) {
-	for _, settings := range []any{wire.Settings{}, wire.RouteSettings{}} {
+	for _, settings := range []any{wire.Settings{}, wire.RouteSettings{}, wire.PoolSettings{}} {
 		allowRateText(api.OpenAPI().Components.Schemas, settings)
 		allowNull(api.OpenAPI().Components.Schemas, settings)
 	}
@@ -103,6 +103,9 @@ func allowRateText(schemas huma.Registry, of any) {
 		Type: "string", Pattern: "^[1-9][0-9]*/([1-9][0-9]*)?(ms|s|m|h|d)$", Examples: []any{"10/s", "5/24h"},
 	}
 	s.Properties["rate"] = &huma.Schema{AnyOf: []*huma.Schema{s.Properties["rate"], text}}
+	if reserve, has := s.Properties["reserve"]; has {
+		s.Properties["reserve"] = &huma.Schema{Description: reserve.Description, AnyOf: []*huma.Schema{reserve, text}}
+	}
 	rates := s.Properties["rates"]
 	rates.Items = &huma.Schema{AnyOf: []*huma.Schema{rates.Items, {
 		Type:       "object",
@@ -200,13 +203,14 @@ var (
 	ifMatchParam = &huma.Param{Name: "If-Match", In: "header", Schema: textSchema(0, 0), Example: `"7"`,
 		Description: "Change the settings only if they have one of these revisions."}
 	dryRunParam = &huma.Param{Name: "dry_run", In: "query", Schema: &huma.Schema{Type: "boolean"},
-		Description: "Check the change without applying it. The answer is the tenant as it would be."}
+		Description: "Check the change without applying it. The answer shows the result."}
 	createParam = &huma.Param{Name: "create", In: "query", Schema: &huma.Schema{Type: "boolean", Default: true},
 		Description: "false: answer 404 unknown-tenant if the tenant has no settings and no recent jobs, " +
 			"for example because the name is misspelt."}
 	jobParam        = pathParam("id", "ID of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
 	keyPathParam    = pathParam("key", "ID of the API key.")
+	poolPathParam   = pathParam("pool", "Name of the pool.")
 	guardPathParam  = pathParam("guard", "Name of the guard.")
 	blockPathParam  = pathParam("blocked", "The key as listed, percent-encoded.")
 )

@@ -191,6 +191,8 @@ func FuzzSettings(f *testing.F) {
 			`"paused":true,"reason":"r"}`,
 		`{"rate":null,"rates":[{"limit":1,"period_ms":1,"burst":2}],"capacity":null}`, `{"rate":{"limit":5}}`,
 		`{"rates":[{}]}`, `{"rat":1}`, `{"rate":"5/24h","rates":[{"rate":"1/s","burst":3}]}`,
+		`{"weight":8,"reserve":"5/s","routes":{"login":{"weight":null,"reserve":{"limit":1,"period_ms":1000}}}}`,
+		`{"reserve":{"limit":1}}`,
 		`{"tier":"pro","routes":{"login":{"rate":{"limit":5}},"gone":null}}`, `{"routes":null,"tier":null}`,
 		`{"routes":{"login":{"tier":"pro"}}}`,
 	} {
@@ -213,13 +215,34 @@ func FuzzSettings(f *testing.F) {
 			t.Errorf("%q: rate %v", body, o.Rate)
 		}
 		// Only bounds that depend on several settings may be left to the policy as a whole.
-		if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil && !strings.Contains(err.Error(), "burst") {
+		if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil && !strings.Contains(err.Error(), "burst") && !strings.Contains(err.Error(), "reserve") {
 			t.Errorf("%q: %v", body, err)
 		}
 		// A merge patch is idempotent.
 		again, err := p.Apply(o, inForce)
 		if !reflect.DeepEqual(o, again) || err != nil {
 			t.Errorf("%q: %+v, then %+v %v", body, o, again, err)
+		}
+	})
+}
+
+func FuzzPoolSettings(f *testing.F) {
+	for _, s := range []string{`{"rate":"200/s","burst":1,"capacity":5,"capacity_bytes":0,"concurrency":0,"paused":true,"reason":"r"}`, `{"rate":{"limit":5},"rates":null}`, `{"weight":1}`, `{"tier":"pro"}`, `[]`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		p, err := PoolSettings(body)
+		if err != nil {
+			return
+		}
+		o, err := p.Apply(shaper.Overrides{}, func(string) shaper.Rate { return shaper.Rate{Limit: 1, Period: time.Second} })
+		if err != nil {
+			return
+		}
+		pools := map[string]shaper.PoolSettings{"p": {Routes: []string{"r"}, Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 1, Period: time.Second}}}}
+		// Only the burst depends on several settings.
+		if err := (shaper.Baseline{Pools: pools}).ValidatePool("p", o); err != nil && !strings.Contains(err.Error(), "burst") {
+			t.Errorf("%q: %v", body, err)
 		}
 	})
 }

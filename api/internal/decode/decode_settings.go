@@ -56,6 +56,29 @@ func Settings(body []byte, isRoute func(name string) bool) (SettingsPatch, error
 	return p, rd.Err()
 }
 
+// PoolSettings reads the body of PUT and PATCH /v1/pools/{pool}.
+func PoolSettings(body []byte) (SettingsPatch, error) {
+	var p SettingsPatch
+	value, err := oneValue(body)
+	if err != nil {
+		return p, err
+	}
+	var rd reader
+	rd.object("", value, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "reason":
+			if !isNull(value) {
+				p.Reason = rd.text(path, value, 0, shaper.MaxReason)
+			}
+			return true
+		case "max_wait_ms", "weight", "reserve": // of flows alone
+			return false
+		}
+		return p.member(&rd, &p.settings, name, path, value)
+	})
+	return p, rd.Err()
+}
+
 // patchRoutes reads the settings of single routes.
 func patchRoutes(
 	p *SettingsPatch, rd *reader, path string, value json.RawMessage, isRoute func(name string) bool,
@@ -163,6 +186,15 @@ func (p *SettingsPatch) member(
 		number(0, shaper.MaxConcurrency, func(o *shaper.Overrides) **int64 { return &o.Concurrency })
 	case "max_wait_ms":
 		number(0, wire.MaxMillis, func(o *shaper.Overrides) **int64 { return &o.MaxWaitMS })
+	case "weight":
+		number(1, shaper.MaxWeight, func(o *shaper.Overrides) **int64 { return &o.Weight })
+	case "reserve":
+		if isNull(value) {
+			set(func(o *shaper.Overrides) { o.Reserve = nil })
+			break
+		}
+		reserve := rd.wholeRate(path, value)
+		set(func(o *shaper.Overrides) { o.Reserve = &reserve })
 	case "paused":
 		if isNull(value) {
 			set(func(o *shaper.Overrides) { o.Paused = nil })
@@ -215,22 +247,8 @@ func (p *SettingsPatch) rate(rd *reader, to *overridesPatch, path string, value 
 		rd.wrong(path, value, rateRule)
 		return
 	}
-	var limit, period *int64
-	before := len(rd.Fields)
-	rd.object(path, value, func(name, path string, value json.RawMessage) bool {
-		switch name {
-		case "limit":
-			n := rd.whole(path, value, 1, maxPerTime)
-			limit = &n
-		case "period_ms":
-			n := rd.whole(path, value, 1, wire.MaxMillis)
-			period = &n
-		default:
-			return false
-		}
-		return true
-	})
-	if len(rd.Fields) > before {
+	limit, period, ok := rd.rateMembers(path, value)
+	if !ok {
 		return
 	}
 	p.Partial = p.Partial || limit == nil || period == nil
@@ -253,6 +271,46 @@ func (p *SettingsPatch) rate(rd *reader, to *overridesPatch, path string, value 
 		o.Rate = &r
 		return nil
 	})
+}
+
+// rateMembers reads the object form of a rate; ok is false if it is noted as wrong.
+func (rd *reader) rateMembers(path string, value json.RawMessage) (limit, period *int64, ok bool) {
+	before := len(rd.Fields)
+	rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "limit":
+			limit = new(rd.whole(path, value, 1, maxPerTime))
+		case "period_ms":
+			period = new(rd.whole(path, value, 1, wire.MaxMillis))
+		default:
+			return false
+		}
+		return true
+	})
+	return limit, period, len(rd.Fields) == before
+}
+
+// wholeRate reads a rate as text, or as an object with both members.
+func (rd *reader) wholeRate(path string, value json.RawMessage) (r shaper.Rate) {
+	switch kindOf(value) {
+	case "string":
+		r, _ = rd.rateText(path, value)
+	case "object":
+		limit, period, ok := rd.rateMembers(path, value)
+		switch {
+		case !ok:
+		case limit == nil || period == nil:
+			rd.wrong(path, value, rateRule)
+		default:
+			var err error
+			if r, err = shaper.RateOf(*limit, *period); err != nil {
+				rd.wrong(path, value, err.Error())
+			}
+		}
+	default:
+		rd.wrong(path, value, rateRule)
+	}
+	return r
 }
 
 // readPaces reads the further rates, which a patch replaces as a whole.

@@ -46,6 +46,7 @@ var (
 	UnknownGuard   = Kind{
 		"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key",
 	}
+	UnknownPool      = Kind{"unknown-pool", http.StatusNotFound, "There is no such pool"}
 	UnknownRoute     = Kind{"unknown-route", http.StatusNotFound, "There is no such route"}
 	MethodNotAllowed = Kind{
 		"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here",
@@ -55,7 +56,7 @@ var (
 		"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys",
 	}
 	RevisionMismatch = Kind{
-		"revision-mismatch", http.StatusPreconditionFailed, "The tenant's settings have changed",
+		"revision-mismatch", http.StatusPreconditionFailed, "The settings have changed",
 	}
 	TooLarge         = Kind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
 	UnsupportedMedia = Kind{
@@ -72,11 +73,11 @@ var (
 	RateLimited = Kind{
 		"rate-limited", http.StatusTooManyRequests, "Too many requests, reads of jobs or wrong credentials",
 	}
-	QueueFull      = Kind{"queue-full", http.StatusTooManyRequests, "The tenant's queue is full"}
+	QueueFull      = Kind{"queue-full", http.StatusTooManyRequests, "The queue is full"}
 	NeverFits      = Kind{"never-fits", http.StatusTooManyRequests, "The request can never fit into the queue"}
 	QueueBytesFull = Kind{
 		"queue-bytes-full", http.StatusTooManyRequests,
-		"The tenant's payloads have reached their limit in bytes",
+		"The payloads have reached their limit in bytes",
 	}
 	StoreFull      = Kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
 	TenantDraining = Kind{
@@ -109,7 +110,7 @@ var (
 // Kinds are all kinds, in the order in which the OpenAPI document lists those of one status.
 var Kinds = []Kind{
 	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
-	UnknownTenant, UnknownKey, UnknownGuard, UnknownRoute, MethodNotAllowed, StateConflict,
+	UnknownTenant, UnknownKey, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict,
 	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
@@ -243,6 +244,8 @@ func Of(err error) *Problem {
 		return answer(TooManyKeys, fmt.Sprintf("a tenant may have %d keys; revoke one first", keystore.MaxKeys))
 	case errors.Is(err, queue.ErrNotFound):
 		return answer(UnknownJob, "the tenant has no job with this id")
+	case errors.Is(err, queue.ErrNoPool):
+		return answer(UnknownPool, "the configuration file declares pools, and has none of this name")
 	case errors.Is(err, queue.ErrConflict):
 		return answer(StateConflict, "the job's state does not allow this operation")
 	case errors.Is(err, queue.ErrRevision):
@@ -269,8 +272,10 @@ func invalidSettings(ps shaper.Problems) *Problem {
 			field += "_ms"
 		case "tier":
 			kind = "string"
-		case "rate":
+		case "rate", "reserve":
 			kind = "object"
+		case "atomic":
+			kind = "boolean"
 		case "rates":
 			kind = "array"
 		}

@@ -33,7 +33,7 @@ func policy(p shaper.Policy, sources map[string]string) wire.Policy {
 	out := wire.Policy{
 		Rate: wire.RateOf(p.Rate), Rates: wire.PacesOf(p.Rates), Burst: p.Burst, Capacity: p.Capacity,
 		CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
-		Paused: p.Paused, Sources: sources,
+		Paused: p.Paused, Weight: max(p.Weight, 1), Reserve: reserve(p.Reserve), Sources: sources,
 	}
 	if out.Sources == nil {
 		out.Sources = map[string]string{}
@@ -41,12 +41,20 @@ func policy(p shaper.Policy, sources map[string]string) wire.Policy {
 	return out
 }
 
+// reserve is nil for none.
+func reserve(r shaper.Rate) *wire.Rate {
+	if r == (shaper.Rate{}) {
+		return nil
+	}
+	return new(wire.RateOf(r))
+}
+
 // heldUntil is the end of the hold, zero if there is none.
-func heldUntil(f queue.Figures) time.Time {
-	if f.HeldUntil.IsZero() {
+func heldUntil(until time.Time) time.Time {
+	if until.IsZero() {
 		return time.Time{}
 	}
-	return f.HeldUntil.UTC()
+	return until.UTC()
 }
 
 func figures(f queue.Figures) wire.Figures {
@@ -55,7 +63,7 @@ func figures(f queue.Figures) wire.Figures {
 		EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
 		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded,
 		DeadLetters: f.Dead, Dead: f.DeadTotal,
-		HeldUntil: heldUntil(f), HeldBy: f.HeldBy.By, HeldStatus: f.HeldBy.Status,
+		HeldUntil: heldUntil(f.HeldUntil), HeldBy: f.HeldBy.By, HeldStatus: f.HeldBy.Status,
 	}
 }
 
@@ -84,6 +92,6 @@ func Line(b *queue.Brief) wire.TenantLine {
 		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted,
 		Rejected: b.Rejected, Departed: b.Departed,
 		Succeeded: b.Succeeded, DeadLetters: b.Dead, Dead: b.DeadTotal,
-		HeldUntil: heldUntil(b.Figures), HeldBy: b.HeldBy.By, HeldStatus: b.HeldBy.Status,
+		HeldUntil: heldUntil(b.HeldUntil), HeldBy: b.HeldBy.By, HeldStatus: b.HeldBy.Status,
 	}
 }

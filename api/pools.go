@@ -1,0 +1,127 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// listPools is GET /v1/pools.
+func (s *Server) listPools(c *call) (*answer, error) {
+	list := wire.PoolList{Items: []wire.Pool{}}
+	for _, name := range s.backend.Pools() {
+		p, err := s.backend.Pool(c.r.Context(), name)
+		if err != nil {
+			return nil, err
+		}
+		list.Items = append(list.Items, towire.Pool(p))
+	}
+	return ok(list), nil
+}
+
+// getPool is GET /v1/pools/{pool}.
+func (s *Server) getPool(c *call) (*answer, error) {
+	p, err := s.backend.Pool(c.r.Context(), c.param("pool"))
+	if err != nil {
+		return nil, err
+	}
+	return poolAnswer(p), nil
+}
+
+// putPool is PUT /v1/pools/{pool}: settings that the body omits lose their overrides.
+func (s *Server) putPool(c *call) (*answer, error) {
+	patch, err := decode.PoolSettings(c.body)
+	if err != nil {
+		return nil, err
+	}
+	if patch.Partial {
+		return nil, partialRate()
+	}
+	return s.tunePool(c, patch.Reason, func(shaper.Overrides) (shaper.Overrides, error) {
+		return patch.Apply(shaper.Overrides{}, func(string) shaper.Rate { return shaper.Rate{} })
+	})
+}
+
+// patchPool is PATCH /v1/pools/{pool}.
+func (s *Server) patchPool(c *call) (*answer, error) {
+	patch, err := decode.PoolSettings(c.body)
+	if err != nil {
+		return nil, err
+	}
+	var inForce queue.Pool
+	if patch.Partial {
+		if inForce, err = s.backend.Pool(c.r.Context(), c.param("pool")); err != nil {
+			return nil, err
+		}
+	}
+	return s.tunePool(c, patch.Reason, func(o shaper.Overrides) (shaper.Overrides, error) {
+		return patch.Apply(o, func(string) shaper.Rate { return inForce.Policy.Rate })
+	})
+}
+
+// pausePool is POST /v1/pools/{pool}/pause.
+func (s *Server) pausePool(c *call) (*answer, error) { return switched(c, s.tunePool, pause) }
+
+// resumePool is POST /v1/pools/{pool}/resume. It overrides a pause in the file too.
+func (s *Server) resumePool(c *call) (*answer, error) { return switched(c, s.tunePool, resume) }
+
+// unholdPool is POST /v1/pools/{pool}/unhold. It changes no setting.
+func (s *Server) unholdPool(c *call) (*answer, error) { return unheld(c, s.changePool) }
+
+// tunePool changes the settings of the pool in the path.
+func (s *Server) tunePool(c *call, reason string, edit edit) (*answer, error) {
+	return s.changePool(c, queue.Change{Edit: edit, Reason: reason})
+}
+
+// changePool changes the pool in the path under the condition in If-Match.
+func (s *Server) changePool(c *call, change queue.Change) (*answer, error) {
+	name := c.param("pool")
+	match, err := conditions(c, &change)
+	if err != nil {
+		return nil, err
+	}
+	change.IfRevision, err = expected(match, func() (int64, error) {
+		p, err := s.backend.Pool(c.r.Context(), name)
+		return p.Revision, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.backend.TunePool(c.r.Context(), name, change)
+	if err != nil {
+		return nil, err
+	}
+	return poolAnswer(p), nil
+}
+
+// poolHistory is GET /v1/pools/{pool}/history.
+func (s *Server) poolHistory(c *call) (*answer, error) {
+	entries, err := s.backend.PoolHistory(c.r.Context(), c.param("pool"))
+	if err != nil {
+		return nil, err
+	}
+	return ok(towire.Changes(entries)), nil
+}
+
+// poolFlows is GET /v1/pools/{pool}/flows.
+func (s *Server) poolFlows(c *call) (*answer, error) {
+	limit, err := request.PageLimit(c.r.URL.Query(), contract.DefaultPage, wire.MaxPage)
+	if err != nil {
+		return nil, err
+	}
+	flows, err := s.backend.PoolFlows(c.r.Context(), c.param("pool"), limit)
+	if err != nil {
+		return nil, err
+	}
+	return ok(towire.PoolFlows(flows)), nil
+}
+
+func poolAnswer(p queue.Pool) *answer {
+	return &answer{status: http.StatusOK, body: towire.Pool(p), header: http.Header{"Etag": {request.ETag(p.Revision)}}}
+}

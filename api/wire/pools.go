@@ -1,0 +1,68 @@
+package wire
+
+import "time"
+
+// PoolSettings is the body of PUT and PATCH /v1/pools/{pool}. An absent setting is left to the
+// configuration (PUT) or unchanged (PATCH); null resets it.
+type PoolSettings struct {
+	Rate          *RateChange `json:"rate,omitempty"`
+	Rates         *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
+	Burst         *int64      `json:"burst,omitempty" minimum:"1"`
+	Capacity      *int64      `json:"capacity,omitempty" minimum:"0" maximum:"1000000000" doc:"Limit of the waiting jobs of all flows."`
+	CapacityBytes *int64      `json:"capacity_bytes,omitempty" minimum:"0" maximum:"1125899906842624" doc:"Limit of the payload bytes of the waiting jobs of all flows; 0 is no limit."`
+	Concurrency   *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"Limit of the leased jobs of all flows; 0 is no cap."`
+	Paused        *bool       `json:"paused,omitempty"`
+	Reason        string      `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
+}
+
+// Pool is a rate that the flows of its routes share, with the sums of their figures.
+type Pool struct {
+	Pool           string            `json:"pool"`
+	Routes         []string          `json:"routes" nullable:"false" doc:"The flows of these routes, of all tenants, are in the pool."`
+	Rate           Rate              `json:"rate" doc:"Departures of all flows together."`
+	Rates          []Pace            `json:"rates,omitempty" doc:"Further rates; the strictest wins."`
+	Burst          int64             `json:"burst"`
+	Capacity       int64             `json:"capacity" doc:"Limit of the waiting jobs of all flows."`
+	CapacityBytes  int64             `json:"capacity_bytes" doc:"Limit of the payload bytes of waiting jobs; 0 is no limit."`
+	Concurrency    int64             `json:"concurrency" doc:"Limit of the leased jobs of all flows; 0 is no cap."`
+	Paused         bool              `json:"paused"`
+	Sources        map[string]string `json:"sources" doc:"Source of each setting: api, file or default."`
+	Reason         string            `json:"reason,omitempty" doc:"The reason given with the last change."`
+	Revision       int64             `json:"revision" doc:"Revision of the settings, also the ETag; 0 if the settings were never changed."`
+	Overrides      *RouteOverrides   `json:"overrides,omitempty" doc:"Settings made through the API; absent if there are none."`
+	Depth          int64             `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Bytes          int64             `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
+	Running        int64             `json:"running" doc:"Jobs leased by a worker."`
+	Departed       int64             `json:"departed_total"`
+	LimitedBy      string            `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle" doc:"What keeps the next job of the pool from leaving now, as for a flow."`
+	EffectiveRate  float64           `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds; 0 while paused."`
+	HeldUntil      time.Time         `json:"held_until,omitzero" doc:"While the pool is held: when the hold ends."`
+	HeldBy         string            `json:"held_by,omitempty" enum:"retry_after,breaker,hand_off" doc:"While it is held: the cause."`
+	HeldStatus     int               `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
+	WaitingFlows   int64             `json:"waiting_flows" doc:"Flows with a job that waits for a stamp."`
+	Weights        int64             `json:"weights" doc:"Sum of the weights of these flows."`
+	Reserves       float64           `json:"reserves_per_s" doc:"Sum of the reserves of these flows, per second."`
+	Oversubscribed bool              `json:"oversubscribed" doc:"The reserves of these flows add up to more than the rate. Each flow then gets its reserve reduced in proportion, and flows without a reserve get nothing. Raise the rate or lower reserves."`
+}
+
+// PoolList lists the pools by name.
+type PoolList struct {
+	Items []Pool `json:"items" nullable:"false"`
+}
+
+// PoolFlow is a flow that waits in a pool.
+type PoolFlow struct {
+	Tenant   string  `json:"tenant" doc:"Name of the tenant. A name with other characters than A-Z a-z 0-9 . _ - or of more than 64 is shown as ~ and its SHA-256."`
+	Route    string  `json:"route"`
+	Depth    int64   `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Running  int64   `json:"running" doc:"Jobs leased by a worker."`
+	Departed int64   `json:"departed_total"`
+	Weight   int64   `json:"weight"`
+	Reserve  *Rate   `json:"reserve,omitempty" doc:"Absent for none."`
+	Part     float64 `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait. The flow's own rate may be lower."`
+}
+
+// PoolFlows lists flows that wait in a pool, those that may leave next first.
+type PoolFlows struct {
+	Items []PoolFlow `json:"items" nullable:"false"`
+}
