@@ -1,5 +1,5 @@
-// Package gauges exports figures of the store as Prometheus gauges: of all tenants together, and of
-// a bounded number of single tenants. Package api imports it.
+// Package gauges exports figures of the store as Prometheus gauges: of all tenants together, of
+// each pool, and of a bounded number of single tenants. Package api imports it.
 package gauges
 
 import (
@@ -12,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/scrape"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Store is what the gauges read.
@@ -22,6 +23,10 @@ type Store interface {
 	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
 	// Scan reads up to limit tenants; next is the cursor of the following call, "" starts and ends.
 	Scan(ctx context.Context, cursor string, limit int) (part []queue.Brief, next string, err error)
+	// Pools lists the names of the pools, at most shaper.MaxPools.
+	Pools() []string
+	// Pool reads one pool.
+	Pool(ctx context.Context, name string) (queue.Pool, error)
 }
 
 // Gauges are gauges of the store, a prometheus.Collector.
@@ -37,6 +42,7 @@ type Gauges struct {
 		admittedTotal, rejected, departedTotal *prometheus.Desc
 		succeededTotal                         *prometheus.Desc
 	}
+	pool poolGauges
 
 	mu    sync.Mutex // guards shown and scan
 	shown *shown
@@ -87,6 +93,7 @@ func newGauges(store Store, s *shown) *Gauges {
 		"Jobs refused because of the tenant's queue or settings"+byShown+resets)
 	f.tenant.departedTotal = one("departed_total", "Departures"+byShown+resets)
 	f.tenant.succeededTotal = one("succeeded_total", "Succeeded jobs"+byShown+resets)
+	f.pool = newPoolGauges(f.Metrics)
 	return f
 }
 
@@ -135,6 +142,7 @@ func (f *Gauges) fetch(ctx context.Context) []prometheus.Metric {
 		f.shown.choose(found, time.Now())
 		out = append(out, gauge(t.oldest, found.oldest().Seconds()), gauge(t.dead, float64(found.dead)))
 	}
+	out = append(out, f.pool.fetch(ctx, f.store)...)
 	return append(out, f.fetchTenants(ctx, totals, found)...)
 }
 
@@ -175,10 +183,7 @@ func (f *Gauges) fetchTenants(
 }
 
 func (f *Gauges) describe(t queue.Tenant, label string) []prometheus.Metric {
-	rate := t.Policy.Rate.PerSecond()
-	for _, p := range t.Policy.Rates {
-		rate = min(rate, p.Rate.PerSecond())
-	}
+	rate := strictest(t.Policy)
 	count := func(d *prometheus.Desc, n int64) prometheus.Metric {
 		return prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
 	}
@@ -192,12 +197,26 @@ func (f *Gauges) describe(t queue.Tenant, label string) []prometheus.Metric {
 		count(f.tenant.departedTotal, t.Departed),
 		count(f.tenant.succeededTotal, t.Succeeded),
 	}
+	return append(out, limitedBy(f.tenant.limitedBy, label, t.LimitedBy)...)
+}
+
+// strictest is the lowest of the rates of a policy, per second.
+func strictest(p shaper.Policy) float64 {
+	rate := p.Rate.PerSecond()
+	for _, pace := range p.Rates {
+		rate = min(rate, pace.Rate.PerSecond())
+	}
+	return rate
+}
+
+// limitedBy is a gauge for each cause: 1 for that of now, 0 for the others.
+func limitedBy(d *prometheus.Desc, label, now string) (out []prometheus.Metric) {
 	for _, by := range queue.LimitCauses {
 		is := 0.0
-		if by == t.LimitedBy {
+		if by == now {
 			is = 1
 		}
-		out = append(out, gauge(f.tenant.limitedBy, is, label, by))
+		out = append(out, gauge(d, is, label, by))
 	}
 	return out
 }

@@ -62,10 +62,11 @@ api: { listen: "127.0.0.1:0" }
 admin: { listen: "127.0.0.1:0" }
 metrics: { listen: "127.0.0.1:0", tenants: top:5 }
 auth: { mode: guest }
-routes: { default: { url: %q } }
+routes: { default: { url: %q }, shared: { url: %[2]q } }
+pools: { erp: { rate: 100/s, routes: [shared] } }
 guards: { all: { rate: 1000/s, by: [tenant] } }
-traces: { endpoint: %q }
-`, redis.URL(), upstream.URL, upstream.URL)
+traces: { endpoint: %[2]q }
+`, redis.URL(), upstream.URL)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +180,7 @@ var (
 	// What else begins like a metric: API keys, in examples.
 	noMetrics = []string{"sluice_wrong"}
 	// Labels whose values are not known beforehand.
-	openLabels = []string{"tenant", "route", "instance", "le", "script", "listener"}
+	openLabels = []string{"tenant", "route", "pool", "instance", "le", "script", "listener"}
 )
 
 // TestMetricsPage holds the page, the program, and everything that names metrics together.
