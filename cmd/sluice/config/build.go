@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,6 +32,7 @@ func (r *reader) config(values map[string]any) Config {
 	r.pools(&c, sectionOf(values, "pools"))
 	r.tiers(&c, sectionOf(values, "tiers"))
 	r.tenants(&c, sectionOf(values, "tenants"))
+	r.reserves(c.Tenants)
 	r.guards(&c, sectionOf(values, "guards"))
 	return c
 }
@@ -209,6 +211,33 @@ func (r *reader) pools(c *Config, values map[string]any) {
 	}
 	for _, p := range problemsOf(shaper.Baseline{Pools: c.Tenants.Pools}.ValidatePools()) {
 		r.problems = append(r.problems, p)
+	}
+}
+
+// reserves checks that each pool can give the reserves of the named tenants all at once.
+func (r *reader) reserves(t Tenants) {
+	if len(r.problems) > 0 {
+		return // what follows from them would be reported again
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Pools)) {
+		policy, _ := t.Baseline().ResolvePool(name, shaper.Overrides{})
+		strictest := slices.MinFunc(policy.Paces(), func(a, b shaper.Pace) int {
+			return cmp.Compare(a.Rate.PerSecond(), b.Rate.PerSecond())
+		}).Rate
+		sum, flows := 0.0, 0
+		for _, o := range t.Named {
+			for _, route := range t.Pools[name].Routes {
+				p, _ := t.Baseline().Resolve(shaper.Statements{File: o}, route)
+				if p.Reserve != (shaper.Rate{}) {
+					sum += p.Reserve.PerSecond()
+					flows++
+				}
+			}
+		}
+		if sum > strictest.PerSecond()*(1+1e-9) { // sums of doubles are not exact
+			r.problem("pools."+quoteName(name)+".rate", strictest.String(), fmt.Sprintf(
+				"must be at least the reserves of the %d flows of named tenants in the pool, together %.6g/s", flows, sum))
+		}
 	}
 }
 

@@ -15,8 +15,8 @@ type InForce struct {
 	From  string `json:"from"`  // "default", "file", or the variable or flag
 }
 
-// Check is like Load, but returns the settings as text, with those of routes, guards, tiers and
-// tenants.
+// Check is like Load, but returns the settings as text, with those of routes, guards, pools,
+// tiers and tenants.
 func Check(from Sources) ([]InForce, error) {
 	r, values := from.merge()
 	r.config(values)
@@ -30,6 +30,7 @@ func Check(from Sources) ([]InForce, error) {
 	}
 	fill(sectionOf(values, "routes"), RouteSettings)
 	fill(sectionOf(values, "guards"), GuardSettings)
+	fill(sectionOf(values, "pools"), PoolSettings)
 	l.rest(nil, values)
 	return l.lines, nil
 }

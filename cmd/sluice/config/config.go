@@ -139,10 +139,10 @@ type Breaker struct {
 
 // Tenants are the policies of the configuration.
 type Tenants struct {
-	Defaults shaper.Policy               // of tenants without overrides
-	Routes   map[string]shaper.Overrides // override the defaults for the flows of a route
-	Tiers    map[string]shaper.Overrides // override the defaults for the tenants of a tier
-	Named    map[string]shaper.Overrides // override the defaults and the tier
+	Defaults shaper.Policy                  // of tenants without overrides
+	Routes   map[string]shaper.Overrides    // override the defaults for the flows of a route
+	Tiers    map[string]shaper.Overrides    // override the defaults for the tenants of a tier
+	Named    map[string]shaper.Overrides    // override the defaults and the tier
 	Pools    map[string]shaper.PoolSettings // rates that the flows of several routes or tenants share
 }
 

@@ -83,6 +83,7 @@ func TestDefaults(t *testing.T) {
 		Metrics: config.Metrics{Tenants: "named"},
 		Log:     config.Log{Level: "info"},
 	}
+	want.Tenants.Defaults.Weight = 1
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -224,7 +225,7 @@ log: { level: warn }
 		},
 		Tenants: config.Tenants{
 			Defaults: shaper.Policy{Rate: shaper.Rate{Limit: 7, Period: 3 * time.Second}, Burst: 2,
-				Capacity: 10, MaxWait: time.Minute,
+				Capacity: 10, MaxWait: time.Minute, Weight: 1,
 				Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 100}}},
 			Routes: map[string]shaper.Overrides{"mail": {
 				Rate: &shaper.Rate{Limit: 1, Period: time.Second}, Rates: &[]shaper.PaceJSON{},
@@ -592,6 +593,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6",
 		"store.flow_share": "9", "retention.dead_bytes": "10", "store.max_tenants": "7",
 		"store.compress_over": "8", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true",
+		"tenants.defaults.weight": "6", "tenants.defaults.reserve": "2/s",
 		"metrics.listen": "127.0.0.1:1", "metrics.tenants": "none", "log.level": "error",
 		"traces.endpoint": "http://127.0.0.1:4318", "traces.sample": "0.5",
 	}

@@ -1,0 +1,76 @@
+package config_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const twoRoutes = `
+routes: { orders: { url: "http://127.0.0.1:9000/" }, refunds: { url: "http://127.0.0.1:9000/" } }
+`
+
+func TestPools(t *testing.T) {
+	got := mustLoad(t, config.Sources{File: write(t, twoRoutes+`
+pools:
+  erp: { rate: 200/s, rates: [ { rate: 100000/h, burst: 5 } ], capacity: 50000, concurrency: 100, routes: [orders, refunds] }
+tenants:
+  acme: { weight: 8, reserve: 5/s }
+`)}).Tenants
+	want := map[string]shaper.PoolSettings{"erp": {Routes: []string{"orders", "refunds"}, Overrides: shaper.Overrides{
+		Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Rates: &[]shaper.PaceJSON{{Limit: 100000, PeriodMS: 3_600_000, Burst: 5}},
+		Capacity: new(int64(50000)), Concurrency: new(int64(100)),
+	}}}
+	if diff := cmp.Diff(want, got.Pools); diff != "" {
+		t.Error(diff)
+	}
+	if acme := got.Named["acme"]; *acme.Weight != 8 || acme.Reserve.Limit != 5 {
+		t.Errorf("%+v", acme)
+	}
+}
+
+func TestCheckListsPools(t *testing.T) {
+	got := inForce(t, config.Sources{File: write(t, twoRoutes+"pools: { erp: { rate: 200/s, routes: [orders, refunds] } }\n")})
+	for key, want := range map[string][2]string{
+		"pools.erp.rate": {"200/s", "file"}, "pools.erp.routes": {"orders, refunds", "file"}, "pools.erp.burst": {"1", "default"}, "pools.erp.paused": {"false", "default"},
+	} {
+		if s := got[key]; s.Value != want[0] || s.From != want[1] {
+			t.Errorf("%s: %+v, want %v", key, s, want)
+		}
+	}
+}
+
+func TestPoolProblems(t *testing.T) {
+	for text, want := range map[string]string{
+		"pools: { a/b: { rate: 1/s, routes: [orders] } }":                                                                        `pools."a/b": the name: must be 1 to 64`,
+		"pools: { erp: 5/s }":                                                                                                    "pools.erp: a text: must be a section",
+		"pools: { erp: { routes: [orders] } }":                                                                                   "pools.erp.rate: 0 per 0s: ",
+		"pools: { erp: { rate: 1/s } }":                                                                                          "pools.erp.routes: none: must name at least one route",
+		"pools: { erp: { rate: 1/s, routes: orders } }":                                                                          "pools.erp.routes: a text: must be a list of names of routes",
+		"pools: { erp: { rate: 1/s, routes: [mail] } }":                                                                          `pools.erp.routes[0]: "mail": must be one of the routes: orders, refunds`,
+		"pools: { erp: { rate: 1/s, routes: [orders], weight: 2 } }":                                                             "pools.erp.weight: unknown key",
+		"pools: { a: { rate: 1/s, routes: [orders] }, b: { rate: 1/s, routes: [orders] } }":                                      `pools.b.routes: "orders": must be in one pool: it is in a, too`,
+		"pools: { erp: { rate: 9/s, routes: [orders] } }\ntenants: { a: { reserve: 5/s }, b: { reserve: 300/m } }":               "pools.erp.rate: 9/s: must be at least the reserves of the 2 flows of named tenants in the pool, together 10/s",
+		"pools: { erp: { rate: 100/s, rates: [ { rate: 8/s } ], routes: [orders, refunds] } }\ntenants: { a: { reserve: 5/s } }": "pools.erp.rate: 8/s: must be at least the reserves of the 2 flows",
+		"tenants: { a: { reserve: 11/s } }":                                                                                      "tenants.a.reserve: 11/s: must be at most the rate, 10/s",
+		"tenants: { a: { weight: 1001 } }":                                                                                       "tenants.a.weight: 1001: must be a whole number from",
+	} {
+		_, err := config.Load(config.Sources{File: write(t, twoRoutes+text+"\n")})
+		ps := problems(t, err)
+		if !slices.ContainsFunc(ps, func(p shaper.Problem) bool { return strings.HasPrefix(p.Field+": "+p.Value+": "+p.Rule, want) }) {
+			t.Errorf("%s:\n%v\nwant %s", text, err, want)
+		}
+	}
+	for _, text := range []string{
+		"pools: { erp: { rate: 10/s, routes: [orders] } }\ntenants: { a: { reserve: 5/s }, b: { reserve: 300/m } }",
+		"pools: { erp: { rate: 5/s, routes: [orders] } }\ntenants: { a: { reserve: 5/s }, b: { routes: { refunds: { reserve: 9/s } } } }",
+	} {
+		mustLoad(t, config.Sources{File: write(t, twoRoutes+text+"\n")})
+	}
+}
