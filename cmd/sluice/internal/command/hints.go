@@ -50,6 +50,8 @@ func hint(err error, has func(flag string) bool) string {
 			"its first job."
 	case answer.Kind() == "unknown-tenant":
 		return "Check the name: sluice tenant list prints all tenants."
+	case answer.Kind() == "unknown-pool":
+		return "Check the name: sluice pool list prints the pools, which the configuration file of the server declares."
 	case answer.Kind() == "unknown-job" && has("tenant"):
 		return "Only its own tenant can read a job: name the tenant with --tenant. sluice job find ID " +
 			"needs no tenant."

@@ -107,6 +107,12 @@ func TestDiffAndApply(t *testing.T) {
 			"acme: burst 1 (default) → 2\nacme: rates none (default) → 1000/d burst 1000\n" +
 				"acme: capacity_bytes 0 (default) → 4096\nacme: concurrency 64 (default) → 0\n" +
 				"acme: max_wait 0s (default) → 1m30s\nacme: paused false (default) → true\n"},
+		{"weight and reserve", [][]string{{"set", "--weight", "3", "--reserve", "2/s"}},
+			"acme: { weight: 8, routes: { default: { reserve: 5/s } } }", nil,
+			"acme: weight 3 (api) → 8\nacme: reserve 2/s (api) → none (default)\n" +
+				"acme: routes.default.reserve 2/s (api) → 5/s\n"},
+		{"a reserve above the default rate", [][]string{{"set", "--tier", "pro"}},
+			"acme: { tier: pro, reserve: 40/s }", nil, "acme: reserve none (default) → 40/s\n"},
 		{"a pause made by hand", [][]string{{"pause"}}, "acme: {}", nil,
 			"acme: paused true (api) → false (default)\n"},
 		{"a drain is left alone", [][]string{{"drain"}}, "acme: {}", []string{"--prune", "--yes"}, ""},

@@ -108,13 +108,18 @@ func stances(p wire.Policy) []namedStance {
 	if rates == nil {
 		rates = []wire.Pace{}
 	}
+	var reserve any
+	if p.Reserve != nil {
+		reserve = *p.Reserve
+	}
 	return []namedStance{
 		of("rate", p.Rate, console.RateText(p.Rate)), number("burst", p.Burst), of("rates", rates,
 			cmp.Or(console.RatesText(rates), "none")),
 		number("capacity", p.Capacity), number("capacity_bytes", p.CapacityBytes), number("concurrency",
 			p.Concurrency),
 		of("max_wait_ms", p.MaxWaitMS, (time.Duration(p.MaxWaitMS) * time.Millisecond).String()), of("paused",
-			p.Paused, strconv.FormatBool(p.Paused)),
+			p.Paused, strconv.FormatBool(p.Paused)), number("weight", p.Weight),
+		of("reserve", reserve, cmp.Or(rateText(p.Reserve), "none")),
 	}
 }
 
@@ -158,6 +163,7 @@ func routeSettingsOf(o wire.RouteOverrides) wire.RouteSettings {
 	out := wire.RouteSettings{
 		Rates: o.Rates, Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes,
 		Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
+		Weight: o.Weight, Reserve: o.Reserve,
 	}
 	if o.Rate != nil {
 		out.Rate = &wire.RateChange{Limit: o.Rate.Limit, PeriodMS: o.Rate.PeriodMS}

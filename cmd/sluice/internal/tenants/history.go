@@ -37,7 +37,12 @@ func (c *tenantHistoryCmd) Run(a *console.App) error {
 	if err != nil {
 		return fmt.Errorf("read the history: %w", err)
 	}
-	if c.JSON {
+	return PrintHistory(a, history, c.JSON)
+}
+
+// PrintHistory prints the changes of a tenant or a pool.
+func PrintHistory(a *console.App, history wire.History, asJSON bool) error {
+	if asJSON {
 		return console.PrintJSON(a.Out, history)
 	}
 	if len(history.Items) == 0 {
@@ -96,23 +101,29 @@ func overrideTexts(o wire.Overrides) []overrideText {
 
 // routeTexts returns the settings that a route can have.
 func routeTexts(prefix string, o wire.RouteOverrides) []overrideText {
-	rate, rates := "", ""
-	if o.Rate != nil {
-		rate = console.RateText(*o.Rate)
-	}
+	rates := ""
 	if o.Rates != nil {
 		rates = cmp.Or(console.RatesText(*o.Rates), "none")
 	}
 	texts := []overrideText{
-		{"rate", rate}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity",
+		{"rate", rateText(o.Rate)}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity",
 			pointed(o.Capacity)}, {"capacity_bytes", pointed(o.CapacityBytes)},
 		{"concurrency", pointed(o.Concurrency)},
-		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)},
+		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)}, {"weight", pointed(o.Weight)},
+		{"reserve", rateText(o.Reserve)},
 	}
 	for i := range texts {
 		texts[i].name = prefix + texts[i].name
 	}
 	return texts
+}
+
+// rateText is empty for nil.
+func rateText(r *wire.Rate) string {
+	if r == nil {
+		return ""
+	}
+	return console.RateText(*r)
 }
 
 func pointed[T any](v *T) string {

@@ -161,19 +161,56 @@ func (c *tenantGetCmd) Run(a *console.App) error {
 	return printTenant(a.Out, t, c.JSON)
 }
 
+// LimitFlags are the settings that tenants and pools have.
+type LimitFlags struct {
+	Rate          *shaper.Rate `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
+	Burst         *int64       `placeholder:"N" help:"Jobs that may leave at once after an idle period."`
+	Capacity      *int64       `placeholder:"N" help:"Maximum number of waiting jobs."`
+	CapacityBytes *int64       `placeholder:"N" help:"Maximum bytes of the payloads of waiting jobs; 0 is no bound."`
+	Concurrency   *int64       `placeholder:"N" help:"Concurrent deliveries of all workers; 0 is no bound."`
+	Rates         []string     `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000', separated by commas. The strictest wins."`
+}
+
+// Patch adds the given flags to a JSON merge patch.
+func (f *LimitFlags) Patch(patch map[string]any) error {
+	if f.Rate != nil {
+		patch["rate"] = *f.Rate
+	}
+	setNumbers(patch, map[string]*int64{"burst": f.Burst, "capacity": f.Capacity, "capacity_bytes": f.CapacityBytes,
+		"concurrency": f.Concurrency})
+	if len(f.Rates) == 0 {
+		return nil
+	}
+	paces := make([]wire.Pace, len(f.Rates))
+	for i, text := range f.Rates {
+		pace, err := console.ParsePace(text)
+		if err != nil {
+			return console.Usagef("--rates: %q: %v", text, err)
+		}
+		paces[i] = pace
+	}
+	patch["rates"] = paces
+	return nil
+}
+
+func setNumbers(patch map[string]any, numbers map[string]*int64) {
+	for name, value := range numbers {
+		if value != nil {
+			patch[name] = *value
+		}
+	}
+}
+
 type tenantSetCmd struct {
 	changeFlags
-	Rate          *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
-	Burst         *int64         `placeholder:"N" help:"Jobs that may leave at once after an idle period."`
-	Capacity      *int64         `placeholder:"N" help:"Maximum number of waiting jobs."`
-	CapacityBytes *int64         `placeholder:"N" help:"Maximum bytes of the payloads of waiting jobs; 0 is no bound."`
-	Concurrency   *int64         `placeholder:"N" help:"Concurrent deliveries of all workers; 0 is no bound."`
-	MaxWait       *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
-	Rates         []string       `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000', separated by commas. The strictest wins."`
-	Tier          string         `filled:"" placeholder:"NAME" help:"Tier of the tenant, one of the configuration."`
-	Route         string         `filled:"" placeholder:"NAME" help:"Change the settings of this route alone."`
-	Reset         []string       `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
-	Reason        string         `placeholder:"TEXT" help:"Reason of the change, for the history."`
+	LimitFlags
+	MaxWait *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
+	Weight  *int64         `placeholder:"N" help:"On routes in a pool: weight of the flow when the pool's rate is shared, 1 to 1000."`
+	Reserve *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"On routes in a pool: part of the pool's rate that the flow gets before others, at most its rate."`
+	Tier    string         `filled:"" placeholder:"NAME" help:"Tier of the tenant, one of the configuration."`
+	Route   string         `filled:"" placeholder:"NAME" help:"Change the settings of this route alone."`
+	Reset   []string       `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, weight, reserve, tier."`
+	Reason  string         `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
 
 func (tenantSetCmd) Help() string {
@@ -182,6 +219,7 @@ func (tenantSetCmd) Help() string {
   sluice tenant set newcomer --rate 10/s --create
   sluice tenant set acme --route login --rate 5/m
   sluice tenant set acme --rate 10/s --rates '1000/24h burst 1000'
+  sluice tenant set acme --weight 8 --reserve 20/s
   sluice tenant set acme --reset rate,capacity
 
 Settings without a flag stay as they are. A change applies to waiting jobs at once, without a burst.
@@ -213,36 +251,23 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 			name = "max_wait_ms"
 		}
 		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency",
-			"max_wait_ms", "paused", "tier"}, name) {
+			"max_wait_ms", "paused", "weight", "reserve", "tier"}, name) {
 			return nil, console.Usagef("--reset: %q: must be a setting of a tenant", name)
 		}
 		patch[name] = nil
 	}
-	if c.Rate != nil {
-		patch["rate"] = *c.Rate
+	if err := c.Patch(patch); err != nil {
+		return nil, err
 	}
-	for name, value := range map[string]*int64{"burst": c.Burst, "capacity": c.Capacity,
-		"capacity_bytes": c.CapacityBytes, "concurrency": c.Concurrency} {
-		if value != nil {
-			patch[name] = *value
-		}
+	setNumbers(patch, map[string]*int64{"weight": c.Weight})
+	if c.Reserve != nil {
+		patch["reserve"] = *c.Reserve
 	}
 	if c.MaxWait != nil {
 		if *c.MaxWait%time.Millisecond != 0 {
 			return nil, console.Usagef("--max-wait: %v: must be in whole milliseconds", *c.MaxWait)
 		}
 		patch["max_wait_ms"] = c.MaxWait.Milliseconds()
-	}
-	if len(c.Rates) > 0 {
-		paces := make([]wire.Pace, len(c.Rates))
-		for i, text := range c.Rates {
-			pace, err := console.ParsePace(text)
-			if err != nil {
-				return nil, console.Usagef("--rates: %q: %v", text, err)
-			}
-			paces[i] = pace
-		}
-		patch["rates"] = paces
 	}
 	if c.Tier != "" {
 		patch["tier"] = c.Tier
@@ -394,11 +419,18 @@ func policyRows(p wire.Policy) [][]string {
 		rows = append(rows, []string{"capacity in bytes", strconv.FormatInt(p.CapacityBytes, 10),
 			p.Sources["capacity_bytes"]})
 	}
-	return append(rows,
+	rows = append(rows,
 		[]string{"concurrency", strconv.FormatInt(p.Concurrency, 10), p.Sources["concurrency"]},
 		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(),
 			p.Sources["max_wait_ms"]},
 		[]string{"paused", strconv.FormatBool(p.Paused), p.Sources["paused"]})
+	if p.Weight != 1 {
+		rows = append(rows, []string{"weight", strconv.FormatInt(p.Weight, 10), p.Sources["weight"]})
+	}
+	if p.Reserve != nil {
+		rows = append(rows, []string{"reserve", console.RateText(*p.Reserve), p.Sources["reserve"]})
+	}
+	return rows
 }
 
 func figureRows(f wire.Figures) [][]string {

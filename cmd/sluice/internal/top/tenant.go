@@ -65,6 +65,8 @@ func limitOf(t *wire.TenantNow) string {
 		text = "its jobs leave at the rate"
 	case "concurrency":
 		text, style = "all deliveries of its concurrency are running", styleWarn
+	case "pool":
+		text = "its jobs wait for their turn in the pool of their route"
 	case "upstream":
 		text, style = "the upstream is slow: its deliveries use all slots that a worker allows them", styleWarn
 	case "late":
