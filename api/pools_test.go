@@ -196,7 +196,7 @@ func TestFullPool(t *testing.T) {
 	}
 }
 
-// The engine answers as the fake does.
+// The engine answers as the fake does, and lists who waits.
 func TestPoolOfARealQueue(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: log})
@@ -212,6 +212,10 @@ func TestPoolOfARealQueue(t *testing.T) {
 	defer q.Close()
 	for name, backend := range map[string]Backend{"fake": withBaseline(apitest.New()), "embedded": BackendOf(q)} {
 		t.Run(name, func(t *testing.T) { poolStory(t, backend) })
+	}
+	flows, err := q.PoolFlows(t.Context(), "erp", 10)
+	if err != nil || len(flows) != 2 || flows[0].Part+flows[1].Part < 0.999 {
+		t.Errorf("%+v %v", flows, err)
 	}
 }
 
@@ -241,6 +245,10 @@ func poolStory(t *testing.T, backend Backend) {
 		{s.Admin(), "GET", "/v1/pools/erp", "", "", 200, `"depth":2`},
 		{s.Admin(), "PATCH", "/v1/pools/erp", "", `{"capacity":null,"rate":"30/s"}`, 200, `"limit":30`},
 		{s.Admin(), "GET", "/v1/pools/erp/history", "", "", 200, `"limit":30`},
+		{s.Admin(), "POST", "/v1/pools/erp/unhold", "", `{"reason":"back"}`, 200, `"revision":3`},
+		{s.Admin(), "GET", "/v1/pools", "", "", 200, `"pool":"erp"`},
+		{s.Intake(), "POST", "/v1/jobs/batch", "a", `{"atomic":true,"jobs":[` + job + `,` + elsewhere + `]}`, 422, `"field":"atomic","kind":"boolean"`},
+		{s.Intake(), "POST", "/v1/jobs/batch", "a", `{"jobs":[` + job + `,` + elsewhere + `]}`, 200, `"status":202`},
 		{s.Admin(), "PATCH", "/v1/pools/erp", "", `{"burst":0}`, 422, `"field":"burst"`},
 		{s.Admin(), "GET", "/v1/pools/else", "", "", 404, `unknown-pool`},
 	} {

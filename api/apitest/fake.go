@@ -276,6 +276,11 @@ func (f *Fake) SubmitBatch(
 	}
 	out := make([]queue.Decision, len(batch))
 	if atomic {
+		for _, s := range batch {
+			if f.Baseline.PoolOf(s.Route) != f.Baseline.PoolOf(batch[0].Route) {
+				return nil, shaper.Problems{{Field: "atomic", Value: "true", Rule: "must be false for a batch whose routes are in different pools"}}
+			}
+		}
 		t := f.tenant(batch[0].Tenant)
 		size := int64(len(batch))
 		_, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()),
