@@ -123,5 +123,6 @@ func (s *Server) poolFlows(c *call) (*answer, error) {
 }
 
 func poolAnswer(p queue.Pool) *answer {
-	return &answer{status: http.StatusOK, body: towire.Pool(p), header: http.Header{"Etag": {request.ETag(p.Revision)}}}
+	return &answer{status: http.StatusOK, body: towire.Pool(p),
+		header: http.Header{"Etag": {request.ETag(p.Revision)}}}
 }

@@ -21,7 +21,8 @@ import (
 // erp is a baseline with the pool erp of the route other.
 func erp() shaper.Baseline {
 	return shaper.Baseline{Defaults: shaper.DefaultPolicy(), Pools: map[string]shaper.PoolSettings{"erp": {
-		Routes: []string{"other"}, Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 20, Period: time.Second}, Capacity: new(int64(2))},
+		Routes: []string{"other"}, Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 20,
+			Period: time.Second}, Capacity: new(int64(2))},
 	}}}
 }
 
@@ -60,17 +61,22 @@ func TestSettingsOfAPool(t *testing.T) {
 			t.Errorf("%s %s: %+v", step.method, step.body, p)
 		}
 	}
-	b.admin.do(t, "PATCH", "/v1/pools/erp", headers{"If-Match": `"3"`}, `{"capacity":1}`).want(t, http.StatusPreconditionFailed, "revision-mismatch")
-	b.admin.do(t, "PATCH", "/v1/pools/erp", headers{"If-Match": `"4", "5"`}, `{"capacity":1}`).want(t, http.StatusOK, "")
-	if p := b.admin.do(t, "POST", "/v1/pools/erp/pause", nil, `{"reason":"maintenance"}`).pool(t); !p.Paused || p.LimitedBy != "paused" || p.Reason != "maintenance" {
+	b.admin.do(t, "PATCH", "/v1/pools/erp", headers{"If-Match": `"3"`}, `{"capacity":1}`).want(t,
+		http.StatusPreconditionFailed, "revision-mismatch")
+	b.admin.do(t, "PATCH", "/v1/pools/erp", headers{"If-Match": `"4", "5"`}, `{"capacity":1}`).want(t,
+		http.StatusOK, "")
+	if p := b.admin.do(t, "POST", "/v1/pools/erp/pause", nil,
+		`{"reason":"maintenance"}`).pool(t); !p.Paused || p.LimitedBy != "paused" || p.Reason != "maintenance" {
 		t.Errorf("paused: %+v", p)
 	}
-	if p := b.admin.do(t, "POST", "/v1/pools/erp/resume", nil, "").pool(t); p.Paused || p.Overrides == nil || p.Overrides.Paused == nil {
+	if p := b.admin.do(t, "POST", "/v1/pools/erp/resume", nil,
+		"").pool(t); p.Paused || p.Overrides == nil || p.Overrides.Paused == nil {
 		t.Errorf("resumed: %+v", p)
 	}
 	b.admin.do(t, "POST", "/v1/pools/erp/unhold", nil, `{"reason":"back"}`).want(t, http.StatusOK, "")
 	var h wire.History
-	if err := json.Unmarshal(b.admin.do(t, "GET", "/v1/pools/erp/history", nil, "").Body.Bytes(), &h); err != nil || len(h.Items) != 8 ||
+	if err := json.Unmarshal(b.admin.do(t, "GET", "/v1/pools/erp/history", nil, "").Body.Bytes(),
+		&h); err != nil || len(h.Items) != 8 ||
 		h.Items[0].Action != "unhold" || h.Items[2].Reason != "maintenance" {
 		t.Errorf("history %+v %v", h, err)
 	}
@@ -111,26 +117,31 @@ func TestFiguresOfPools(t *testing.T) {
 	b := pooled(t)
 	b.queue.Shared = queue.Pool{Waiting: 2, Weights: 9, Reserves: 25, Running: 3, Departed: 7}
 	b.queue.Flows = []queue.PoolFlow{
-		{Tenant: "a", Route: "other", Depth: 5, Weight: 8, Reserve: shaper.Rate{Limit: 20, Period: time.Second}, Part: 0.8}, {Tenant: "b", Route: "other", Weight: 1, Part: 0.2},
+		{Tenant: "a", Route: "other", Depth: 5, Weight: 8, Reserve: shaper.Rate{Limit: 20,
+			Period: time.Second}, Part: 0.8}, {Tenant: "b", Route: "other", Weight: 1, Part: 0.2},
 	}
 	var list wire.PoolList
-	if err := json.Unmarshal(b.admin.do(t, "GET", "/v1/pools", nil, "").Body.Bytes(), &list); err != nil || len(list.Items) != 1 {
+	if err := json.Unmarshal(b.admin.do(t, "GET", "/v1/pools", nil, "").Body.Bytes(),
+		&list); err != nil || len(list.Items) != 1 {
 		t.Fatalf("%+v %v", list, err)
 	}
-	if p := list.Items[0]; p.Pool != "erp" || !slices.Equal(p.Routes, []string{"other"}) || !p.Oversubscribed || p.WaitingFlows != 2 || p.Weights != 9 || p.Running != 3 || p.Departed != 7 {
+	if p := list.Items[0]; p.Pool != "erp" || !slices.Equal(p.Routes,
+		[]string{"other"}) || !p.Oversubscribed || p.WaitingFlows != 2 || p.Weights != 9 || p.Running != 3 || p.Departed != 7 {
 		t.Errorf("%+v", p)
 	}
 	if p := b.admin.do(t, "PATCH", "/v1/pools/erp", nil, `{"rate":"25/s"}`).pool(t); p.Oversubscribed {
 		t.Errorf("reserves that add up to the rate: %+v", p)
 	}
 	var flows wire.PoolFlows
-	if err := json.Unmarshal(b.admin.do(t, "GET", "/v1/pools/erp/flows?limit=1", nil, "").Body.Bytes(), &flows); err != nil || len(flows.Items) != 1 {
+	if err := json.Unmarshal(b.admin.do(t, "GET", "/v1/pools/erp/flows?limit=1", nil, "").Body.Bytes(),
+		&flows); err != nil || len(flows.Items) != 1 {
 		t.Fatalf("%+v %v", flows, err)
 	}
 	if f := flows.Items[0]; f.Tenant != "a" || f.Reserve == nil || f.Reserve.Limit != 20 || f.Part != 0.8 {
 		t.Errorf("%+v", f)
 	}
-	if r := newBench(t).admin.do(t, "GET", "/v1/pools", nil, ""); strings.TrimSpace(r.Body.String()) != `{"items":[]}` {
+	if r := newBench(t).admin.do(t, "GET", "/v1/pools", nil,
+		""); strings.TrimSpace(r.Body.String()) != `{"items":[]}` {
 		t.Errorf("without pools: %s", r.Body)
 	}
 }
@@ -158,12 +169,16 @@ func TestWeightAndReserve(t *testing.T) {
 			other = f.Policy
 		}
 		if got.Weight != step.weight || limit(got.Reserve) != step.reserve || limit(other.Reserve) != step.other {
-			t.Errorf("%s: weight %d, reserve %+v, other %+v", step.body, got.Weight, got.Reserve, other.Reserve)
+			t.Errorf("%s: weight %d, reserve %+v, other %+v", step.body, got.Weight, got.Reserve,
+				other.Reserve)
 		}
 	}
 	for body, field := range map[string]string{
-		`{"weight":0}`: "weight", `{"weight":1001}`: "weight", `{"weight":1.5}`: "weight", `{"reserve":"11/s"}`: "reserve", `{"reserve":{"limit":1}}`: "reserve",
-		`{"reserve":5}`: "reserve", `{"reserve":"0/s"}`: "reserve", `{"reserve":{"limit":2000001,"period_ms":1000}}`: "reserve", `{"routes":{"other":{"reserve":"11/s"}}}`: "routes.other.reserve",
+		`{"weight":0}`: "weight", `{"weight":1001}`: "weight", `{"weight":1.5}`: "weight",
+		`{"reserve":"11/s"}`: "reserve", `{"reserve":{"limit":1}}`: "reserve",
+		`{"reserve":5}`: "reserve", `{"reserve":"0/s"}`: "reserve",
+		`{"reserve":{"limit":2000001,"period_ms":1000}}`: "reserve",
+		`{"routes":{"other":{"reserve":"11/s"}}}`:        "routes.other.reserve",
 	} {
 		r := b.admin.do(t, "PATCH", "/v1/tenants/a", nil, body)
 		r.want(t, http.StatusUnprocessableEntity, "invalid-request")
@@ -177,7 +192,8 @@ func TestWeightAndReserve(t *testing.T) {
 func TestFullPool(t *testing.T) {
 	b := pooled(t)
 	job := func(tenant string) reply {
-		return b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": tenant}, `{"type":"t","payload":1,"route":"other"}`)
+		return b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": tenant},
+			`{"type":"t","payload":1,"route":"other"}`)
 	}
 	job("a").want(t, http.StatusAccepted, "")
 	job("b").want(t, http.StatusAccepted, "")
@@ -187,10 +203,12 @@ func TestFullPool(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	b.admin.do(t, "PATCH", "/v1/tenants/d", nil, `{"capacity":0}`).want(t, http.StatusOK, "")
-	if r := b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "d"}, `{"type":"t","payload":1}`); r.problem.Scope != "flow" || r.problem.Pool != "" {
+	if r := b.intake.do(t, "POST", "/v1/jobs", headers{"Sluice-Tenant": "d"},
+		`{"type":"t","payload":1}`); r.problem.Scope != "flow" || r.problem.Pool != "" {
 		t.Errorf("%+v", r.problem)
 	}
-	bytes := b.s.refusal(shaper.Admission{Outcome: shaper.FullOfBytes, OfPool: true, Bytes: 5, CapacityBytes: 6}, "", "other", 1, 7)
+	bytes := b.s.refusal(shaper.Admission{Outcome: shaper.FullOfBytes, OfPool: true, Bytes: 5,
+		CapacityBytes: 6}, "", "other", 1, 7)
 	if p := problem.Of(bytes); p.Type != "urn:sluice:problem:never-fits" || p.Scope != "pool" || p.Pool != "erp" || *p.CapacityBytes != 6 {
 		t.Errorf("%+v", p)
 	}
@@ -205,12 +223,14 @@ func TestPoolOfARealQueue(t *testing.T) {
 	}
 	defer engine.Close()
 	baseline := erp()
-	q, err := queue.Open(t.Context(), engine, queue.Options{Logger: log, Defaults: baseline.Defaults, Pools: baseline.Pools})
+	q, err := queue.Open(t.Context(), engine, queue.Options{Logger: log, Defaults: baseline.Defaults,
+		Pools: baseline.Pools})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	for name, backend := range map[string]Backend{"fake": withBaseline(apitest.New()), "embedded": BackendOf(q)} {
+	for name, backend := range map[string]Backend{"fake": withBaseline(apitest.New()),
+		"embedded": BackendOf(q)} {
 		t.Run(name, func(t *testing.T) { poolStory(t, backend) })
 	}
 	flows, err := q.PoolFlows(t.Context(), "erp", 10)
@@ -225,7 +245,8 @@ func withBaseline(f *apitest.Fake) *apitest.Fake {
 }
 
 func poolStory(t *testing.T, backend Backend) {
-	s, err := New(backend, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 5}, "other": {MaxAttempts: 1}}, Logger: slog.New(slog.DiscardHandler)})
+	s, err := New(backend, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 5},
+		"other": {MaxAttempts: 1}}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,12 +268,16 @@ func poolStory(t *testing.T, backend Backend) {
 		{s.Admin(), "GET", "/v1/pools/erp/history", "", "", 200, `"limit":30`},
 		{s.Admin(), "POST", "/v1/pools/erp/unhold", "", `{"reason":"back"}`, 200, `"revision":3`},
 		{s.Admin(), "GET", "/v1/pools", "", "", 200, `"pool":"erp"`},
-		{s.Intake(), "POST", "/v1/jobs/batch", "a", `{"atomic":true,"jobs":[` + job + `,` + elsewhere + `]}`, 422, `"field":"atomic","kind":"boolean"`},
-		{s.Intake(), "POST", "/v1/jobs/batch", "a", `{"jobs":[` + job + `,` + elsewhere + `]}`, 200, `"status":202`},
+		{s.Intake(), "POST", "/v1/jobs/batch", "a",
+			`{"atomic":true,"jobs":[` + job + `,` + elsewhere + `]}`, 422,
+			`"field":"atomic","kind":"boolean"`},
+		{s.Intake(), "POST", "/v1/jobs/batch", "a", `{"jobs":[` + job + `,` + elsewhere + `]}`, 200,
+			`"status":202`},
 		{s.Admin(), "PATCH", "/v1/pools/erp", "", `{"burst":0}`, 422, `"field":"burst"`},
 		{s.Admin(), "GET", "/v1/pools/else", "", "", 404, `unknown-pool`},
 	} {
-		r := httptest.NewRequestWithContext(context.Background(), step.method, "http://localhost"+step.path, strings.NewReader(step.body))
+		r := httptest.NewRequestWithContext(context.Background(), step.method, "http://localhost"+step.path,
+			strings.NewReader(step.body))
 		if step.body != "" {
 			r.Header.Set("Content-Type", "application/json")
 		}

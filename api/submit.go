@@ -106,7 +106,8 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 		return nil, err
 	}
 	s.decided(sub, v)
-	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1, int64(len(sub.Payload))); err != nil {
+	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1,
+		int64(len(sub.Payload))); err != nil {
 		stop()
 		return nil, err
 	}

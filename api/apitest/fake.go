@@ -75,7 +75,8 @@ func New() *Fake {
 	return &Fake{
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
 		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{},
-		pools: map[string]*tenant{}, sessions: map[[sha256.Size]byte]time.Time{}, watchers: map[string][]chan struct{}{},
+		pools: map[string]*tenant{}, sessions: map[[sha256.Size]byte]time.Time{},
+		watchers: map[string][]chan struct{}{},
 	}
 }
 
@@ -278,7 +279,8 @@ func (f *Fake) SubmitBatch(
 	if atomic {
 		for _, s := range batch {
 			if f.Baseline.PoolOf(s.Route) != f.Baseline.PoolOf(batch[0].Route) {
-				return nil, shaper.Problems{{Field: "atomic", Value: "true", Rule: "must be false for a batch whose routes are in different pools"}}
+				return nil, shaper.Problems{{Field: "atomic", Value: "true",
+					Rule: "must be false for a batch whose routes are in different pools"}}
 			}
 		}
 		t := f.tenant(batch[0].Tenant)

@@ -43,7 +43,8 @@ func (f *Fake) pool(name string) (*tenant, error) {
 // describePool returns the pool with the overrides.
 func (f *Fake) describePool(name string, p *tenant, api shaper.Overrides) queue.Pool {
 	out := f.Shared
-	out.Name, out.Routes, out.Reason, out.Revision, out.API = name, f.Baseline.Pools[name].Routes, p.reason, p.revision, api
+	out.Name, out.Routes, out.Reason, out.Revision, out.API = name, f.Baseline.Pools[name].Routes, p.reason,
+		p.revision, api
 	out.Policy, out.Sources = f.Baseline.ResolvePool(name, api)
 	out.Depth, out.EffectiveRate, out.LimitedBy = f.poolDepth(name), out.Policy.Rate.PerSecond(), "idle"
 	if out.Policy.Paused {
@@ -72,7 +73,8 @@ func (f *Fake) poolFull(route string, size int64, now shaper.Instant) (a shaper.
 	policy, _ := f.Baseline.ResolvePool(name, p.overrides)
 	depth := f.poolDepth(name)
 	return shaper.Admission{
-		Outcome: shaper.Full, OfPool: true, Now: now, Depth: depth, Capacity: policy.Capacity, Remaining: max(0, policy.Capacity-depth), Rate: policy.Rate,
+		Outcome: shaper.Full, OfPool: true, Now: now, Depth: depth, Capacity: policy.Capacity,
+		Remaining: max(0, policy.Capacity-depth), Rate: policy.Rate,
 	}, depth+size > policy.Capacity
 }
 

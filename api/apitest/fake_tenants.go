@@ -66,7 +66,8 @@ func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenan
 		return queue.Tenant{}, f.failure
 	}
 	t := f.tenant(name)
-	o, err := t.change(c, func(o shaper.Overrides) error { return f.Baseline.Validate(shaper.Statements{API: o}) })
+	o, err := t.change(c,
+		func(o shaper.Overrides) error { return f.Baseline.Validate(shaper.Statements{API: o}) })
 	switch {
 	case err != nil:
 		return queue.Tenant{}, err
@@ -81,7 +82,8 @@ func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenan
 }
 
 // change makes the change of a tenant or a pool, and returns the overrides that result.
-func (t *tenant) change(c queue.Change, validate func(shaper.Overrides) error) (o shaper.Overrides, err error) {
+func (t *tenant) change(c queue.Change, validate func(shaper.Overrides) error) (o shaper.Overrides,
+	err error) {
 	if c.IfRevision != nil && *c.IfRevision != t.revision {
 		return o, queue.ErrRevision
 	}
@@ -92,7 +94,8 @@ func (t *tenant) change(c queue.Change, validate func(shaper.Overrides) error) (
 		return o, err
 	}
 	t.revision++
-	entry := queue.HistoryEntry{At: time.Now(), Revision: t.revision, Actor: c.Actor, Reason: c.Reason, Before: t.overrides, After: o}
+	entry := queue.HistoryEntry{At: time.Now(), Revision: t.revision, Actor: c.Actor, Reason: c.Reason,
+		Before: t.overrides, After: o}
 	if c.EndHolds {
 		entry.Action = queue.ActionUnhold
 	} else {

@@ -23,7 +23,8 @@ func (c *Client) Pool(ctx context.Context, name string) (p wire.Pool, err error)
 // PatchPool changes some of a pool's settings. The patch is a JSON merge patch: wire.PoolSettings
 // for values, a map with nil values to reset settings. A dry run only checks it, and returns the
 // pool as it would be.
-func (c *Client) PatchPool(ctx context.Context, name string, patch any, dryRun bool) (p wire.Pool, err error) {
+func (c *Client) PatchPool(ctx context.Context, name string, patch any, dryRun bool) (p wire.Pool,
+	err error) {
 	_, err = c.call(ctx, http.MethodPatch, poolPath(name, dryRunQuery(dryRun)), nil, patch, &p)
 	return p, err
 }
@@ -61,7 +62,8 @@ func (c *Client) PoolHistory(ctx context.Context, name string) (h wire.History, 
 // PoolFlows lists flows that wait in a pool, those that may leave next first. A limit of 0 is the
 // server's.
 func (c *Client) PoolFlows(ctx context.Context, name string, limit int) (f wire.PoolFlows, err error) {
-	_, err = c.call(ctx, http.MethodGet, pagePath(poolPath(name, "/flows"), url.Values{}, "", limit), nil, nil, &f)
+	_, err = c.call(ctx, http.MethodGet, pagePath(poolPath(name, "/flows"), url.Values{}, "", limit), nil,
+		nil, &f)
 	return f, err
 }
 

@@ -138,7 +138,8 @@ func Pools() []Operation {
 	changes := append([]problem.Kind{problem.RevisionMismatch}, known...)
 	settings := jsonBody(wire.PoolSettings{}, MaxSmallBody, false)
 	settings.narrower = &huma.Schema{Properties: map[string]*huma.Schema{"rate": {Required: []string{"limit", "period_ms"}}}}
-	patch := &Body{of: wire.PoolSettings{}, Spec: budget.Spec{Formats: []string{JSONFormat, patchFormat}, Limit: MaxSmallBody}}
+	patch := &Body{of: wire.PoolSettings{}, Spec: budget.Spec{Formats: []string{JSONFormat, patchFormat},
+		Limit: MaxSmallBody}}
 	reason := jsonBody(wire.Reason{}, MaxSmallBody, true)
 	pool := map[int]Answer{http.StatusOK: {"The pool.", wire.Pool{}, []string{"ETag"}}}
 	change := []*huma.Param{poolPathParam, ifMatchParam}
@@ -148,14 +149,16 @@ func Pools() []Operation {
 		description: "The pools of the configuration file, by name, with their settings and figures.",
 		answers:     map[int]Answer{http.StatusOK: {"The pools.", wire.PoolList{}, nil}}, Refusals: all,
 	}, {
-		ID: "get-pool", Method: http.MethodGet, Path: path, tag: tag, summary: "Read a pool's policy and figures",
-		Params: []*huma.Param{poolPathParam}, answers: pool, Refusals: known,
+		ID: "get-pool", Method: http.MethodGet, Path: path, tag: tag,
+		summary: "Read a pool's policy and figures",
+		Params:  []*huma.Param{poolPathParam}, answers: pool, Refusals: known,
 	}, {
 		ID: "put-pool", Method: http.MethodPut, Path: path, tag: tag, summary: "Replace a pool's overrides",
 		description: "Settings that the body does not name come from the configuration file.",
 		Params:      trial, Body: settings, answers: pool, Refusals: changes,
 	}, {
-		ID: "patch-pool", Method: http.MethodPatch, Path: path, tag: tag, summary: "Change some of a pool's settings",
+		ID: "patch-pool", Method: http.MethodPatch, Path: path, tag: tag,
+		summary:     "Change some of a pool's settings",
 		description: "A JSON merge patch (RFC 7396): null resets a setting. The change applies at once, also to waiting jobs.",
 		Params:      trial, Body: patch, answers: pool, Refusals: changes,
 	}, {
@@ -163,24 +166,30 @@ func Pools() []Operation {
 		description: "No job of the pool leaves; new jobs are still admitted.",
 		Params:      change, Body: reason, answers: pool, Refusals: changes,
 	}, {
-		ID: "resume-pool", Method: http.MethodPost, Path: path + "/resume", tag: tag, summary: "Resume a pool",
+		ID: "resume-pool", Method: http.MethodPost, Path: path + "/resume", tag: tag,
+		summary:     "Resume a pool",
 		description: "Waiting jobs leave at the rate, without a burst.",
 		Params:      change, Body: reason, answers: pool, Refusals: changes,
 	}, {
-		ID: "unhold-pool", Method: http.MethodPost, Path: path + "/unhold", tag: tag, summary: "End the hold of a pool",
+		ID: "unhold-pool", Method: http.MethodPost, Path: path + "/unhold", tag: tag,
+		summary: "End the hold of a pool",
 		description: "Ends the hold that an upstream requested. The pool continues at the reduced rate of the hold, which then grows by a twentieth of the full rate per second. " +
 			"The history records the change.",
 		Params: change, Body: reason, answers: pool, Refusals: changes,
 	}, {
-		ID: "pool-history", Method: http.MethodGet, Path: path + "/history", tag: tag, summary: "List the last changes of a pool's settings",
+		ID: "pool-history", Method: http.MethodGet, Path: path + "/history", tag: tag,
+		summary:     "List the last changes of a pool's settings",
 		description: "The last changes made through the API, at most 100.",
-		Params:      []*huma.Param{poolPathParam}, answers: map[int]Answer{http.StatusOK: {"The changes, the newest first.", wire.History{}, nil}},
-		Refusals: known,
+		Params:      []*huma.Param{poolPathParam},
+		answers:     map[int]Answer{http.StatusOK: {"The changes, the newest first.", wire.History{}, nil}},
+		Refusals:    known,
 	}, {
-		ID: "pool-flows", Method: http.MethodGet, Path: path + "/flows", tag: tag, summary: "List flows that wait in a pool",
+		ID: "pool-flows", Method: http.MethodGet, Path: path + "/flows", tag: tag,
+		summary:     "List flows that wait in a pool",
 		description: "Those that may leave next come first.",
 		Params: []*huma.Param{
-			poolPathParam, {Name: "limit", In: "query", Description: "Maximum number of flows; 50 if absent.", Schema: pageSchema(wire.MaxPage)},
+			poolPathParam, {Name: "limit", In: "query",
+				Description: "Maximum number of flows; 50 if absent.", Schema: pageSchema(wire.MaxPage)},
 		},
 		answers: map[int]Answer{http.StatusOK: {"The flows.", wire.PoolFlows{}, nil}}, Refusals: known,
 	}}

@@ -104,7 +104,8 @@ func allowRateText(schemas huma.Registry, of any) {
 	}
 	s.Properties["rate"] = &huma.Schema{AnyOf: []*huma.Schema{s.Properties["rate"], text}}
 	if reserve, has := s.Properties["reserve"]; has {
-		s.Properties["reserve"] = &huma.Schema{Description: reserve.Description, AnyOf: []*huma.Schema{reserve, text}}
+		s.Properties["reserve"] = &huma.Schema{Description: reserve.Description,
+			AnyOf: []*huma.Schema{reserve, text}}
 	}
 	rates := s.Properties["rates"]
 	rates.Items = &huma.Schema{AnyOf: []*huma.Schema{rates.Items, {

@@ -215,7 +215,8 @@ func FuzzSettings(f *testing.F) {
 			t.Errorf("%q: rate %v", body, o.Rate)
 		}
 		// Only bounds that depend on several settings may be left to the policy as a whole.
-		if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil && !strings.Contains(err.Error(), "burst") && !strings.Contains(err.Error(), "reserve") {
+		if err := o.Over(shaper.DefaultPolicy()).Validate(); err != nil && !strings.Contains(err.Error(),
+			"burst") && !strings.Contains(err.Error(), "reserve") {
 			t.Errorf("%q: %v", body, err)
 		}
 		// A merge patch is idempotent.
@@ -235,13 +236,18 @@ func FuzzPoolSettings(f *testing.F) {
 		if err != nil {
 			return
 		}
-		o, err := p.Apply(shaper.Overrides{}, func(string) shaper.Rate { return shaper.Rate{Limit: 1, Period: time.Second} })
+		o, err := p.Apply(shaper.Overrides{}, func(string) shaper.Rate {
+			return shaper.Rate{Limit: 1,
+				Period: time.Second}
+		})
 		if err != nil {
 			return
 		}
-		pools := map[string]shaper.PoolSettings{"p": {Routes: []string{"r"}, Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 1, Period: time.Second}}}}
+		pools := map[string]shaper.PoolSettings{"p": {Routes: []string{"r"},
+			Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 1, Period: time.Second}}}}
 		// Only the burst depends on several settings.
-		if err := (shaper.Baseline{Pools: pools}).ValidatePool("p", o); err != nil && !strings.Contains(err.Error(), "burst") {
+		if err := (shaper.Baseline{Pools: pools}).ValidatePool("p",
+			o); err != nil && !strings.Contains(err.Error(), "burst") {
 			t.Errorf("%q: %v", body, err)
 		}
 	})

@@ -18,14 +18,18 @@ func newPoolGauges(m *scrape.Metrics) poolGauges {
 		return m.Desc("pool_"+name, help, append([]string{"pool"}, labels...)...)
 	}
 	return poolGauges{
-		depth:     one("depth", "Jobs scheduled, queued and retrying, by pool."),
-		running:   one("running", "Jobs leased by a worker, by pool."),
-		rate:      one("rate_per_second", "Departures per second that the settings of the pool allow: the strictest of its rates."),
-		effective: one("effective_rate_per_second", "Departures per second that the pool has now: below its rate for a while after a hold, 0 while paused."),
-		departed:  one("departed_total", "Departures, by pool."),
-		waiting:   one("waiting_flows", "Flows with a job that waits for a stamp, by pool."),
-		reserves:  one("reserve_ratio", "Reserves of the flows that wait in the pool, divided by its rate; above 1 each flow gets less than its reserve."),
-		limitedBy: one("limited_by", "1 for the cause that keeps the pool's next job from leaving now, 0 for the other causes.", "by"),
+		depth:   one("depth", "Jobs scheduled, queued and retrying, by pool."),
+		running: one("running", "Jobs leased by a worker, by pool."),
+		rate: one("rate_per_second",
+			"Departures per second that the settings of the pool allow: the strictest of its rates."),
+		effective: one("effective_rate_per_second",
+			"Departures per second that the pool has now: below its rate for a while after a hold, 0 while paused."),
+		departed: one("departed_total", "Departures, by pool."),
+		waiting:  one("waiting_flows", "Flows with a job that waits for a stamp, by pool."),
+		reserves: one("reserve_ratio",
+			"Reserves of the flows that wait in the pool, divided by its rate; above 1 each flow gets less than its reserve."),
+		limitedBy: one("limited_by",
+			"1 for the cause that keeps the pool's next job from leaving now, 0 for the other causes.", "by"),
 	}
 }
 
@@ -37,8 +41,10 @@ func (g poolGauges) fetch(ctx context.Context, store Store) (out []prometheus.Me
 			continue
 		}
 		rate := strictest(p.Policy)
-		out = append(out, gauge(g.depth, float64(p.Depth), name), gauge(g.running, float64(p.Running), name), gauge(g.rate, rate, name),
-			gauge(g.effective, p.EffectiveRate, name), gauge(g.waiting, float64(p.Waiting), name), gauge(g.reserves, p.Reserves/rate, name),
+		out = append(out, gauge(g.depth, float64(p.Depth), name), gauge(g.running, float64(p.Running),
+			name), gauge(g.rate, rate, name),
+			gauge(g.effective, p.EffectiveRate, name), gauge(g.waiting, float64(p.Waiting), name),
+			gauge(g.reserves, p.Reserves/rate, name),
 			prometheus.MustNewConstMetric(g.departed, prometheus.CounterValue, float64(p.Departed), name))
 		out = append(out, limitedBy(g.limitedBy, name, p.LimitedBy)...)
 	}

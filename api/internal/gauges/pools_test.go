@@ -15,7 +15,8 @@ func TestGaugesOfPools(t *testing.T) {
 	store := apitest.New()
 	per := func(limit int64) *shaper.Rate { return &shaper.Rate{Limit: limit, Period: time.Second} }
 	store.Baseline.Pools = map[string]shaper.PoolSettings{
-		"erp":  {Routes: []string{"r"}, Overrides: shaper.Overrides{Rate: per(50), Rates: &[]shaper.PaceJSON{{Limit: 20, PeriodMS: 1000}}}},
+		"erp": {Routes: []string{"r"}, Overrides: shaper.Overrides{Rate: per(50),
+			Rates: &[]shaper.PaceJSON{{Limit: 20, PeriodMS: 1000}}}},
 		"mail": {Routes: []string{"s"}, Overrides: shaper.Overrides{Rate: per(10), Paused: new(true)}},
 	}
 	store.Shared = queue.Pool{Running: 3, Departed: 7, Waiting: 2, Reserves: 25}
@@ -38,9 +39,12 @@ func TestGaugesOfPools(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]float64{
-		"sluice_pool_rate_per_second erp": 20, "sluice_pool_reserve_ratio erp": 1.25, "sluice_pool_reserve_ratio mail": 2.5, "sluice_pool_running erp": 3,
-		"sluice_pool_departed_total mail": 7, "sluice_pool_waiting_flows erp": 2, "sluice_pool_depth erp": 0, "sluice_pool_effective_rate_per_second mail": 0,
-		"sluice_pool_limited_by idle erp": 1, "sluice_pool_limited_by paused mail": 1, "sluice_pool_limited_by pool mail": 0,
+		"sluice_pool_rate_per_second erp": 20, "sluice_pool_reserve_ratio erp": 1.25,
+		"sluice_pool_reserve_ratio mail": 2.5, "sluice_pool_running erp": 3,
+		"sluice_pool_departed_total mail": 7, "sluice_pool_waiting_flows erp": 2,
+		"sluice_pool_depth erp": 0, "sluice_pool_effective_rate_per_second mail": 0,
+		"sluice_pool_limited_by idle erp": 1, "sluice_pool_limited_by paused mail": 1,
+		"sluice_pool_limited_by pool mail": 0,
 	} {
 		if value, is := got[name]; !is || value != want {
 			t.Errorf("%s is %v (%v), want %v", name, value, is, want)

@@ -23,10 +23,12 @@ pools:
 tenants:
   acme: { weight: 8, reserve: 5/s }
 `)}).Tenants
-	want := map[string]shaper.PoolSettings{"erp": {Routes: []string{"orders", "refunds"}, Overrides: shaper.Overrides{
-		Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Rates: &[]shaper.PaceJSON{{Limit: 100000, PeriodMS: 3_600_000, Burst: 5}},
-		Capacity: new(int64(50000)), Concurrency: new(int64(100)),
-	}}}
+	want := map[string]shaper.PoolSettings{"erp": {Routes: []string{"orders", "refunds"},
+		Overrides: shaper.Overrides{
+			Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Rates: &[]shaper.PaceJSON{{Limit: 100000,
+				PeriodMS: 3_600_000, Burst: 5}},
+			Capacity: new(int64(50000)), Concurrency: new(int64(100)),
+		}}}
 	if diff := cmp.Diff(want, got.Pools); diff != "" {
 		t.Error(diff)
 	}
@@ -36,9 +38,11 @@ tenants:
 }
 
 func TestCheckListsPools(t *testing.T) {
-	got := inForce(t, config.Sources{File: write(t, twoRoutes+"pools: { erp: { rate: 200/s, routes: [orders, refunds] } }\n")})
+	got := inForce(t, config.Sources{File: write(t,
+		twoRoutes+"pools: { erp: { rate: 200/s, routes: [orders, refunds] } }\n")})
 	for key, want := range map[string][2]string{
-		"pools.erp.rate": {"200/s", "file"}, "pools.erp.routes": {"orders, refunds", "file"}, "pools.erp.burst": {"1", "default"}, "pools.erp.paused": {"false", "default"},
+		"pools.erp.rate": {"200/s", "file"}, "pools.erp.routes": {"orders, refunds", "file"},
+		"pools.erp.burst": {"1", "default"}, "pools.erp.paused": {"false", "default"},
 	} {
 		if s := got[key]; s.Value != want[0] || s.From != want[1] {
 			t.Errorf("%s: %+v, want %v", key, s, want)
@@ -63,7 +67,11 @@ func TestPoolProblems(t *testing.T) {
 	} {
 		_, err := config.Load(config.Sources{File: write(t, twoRoutes+text+"\n")})
 		ps := problems(t, err)
-		if !slices.ContainsFunc(ps, func(p shaper.Problem) bool { return strings.HasPrefix(p.Field+": "+p.Value+": "+p.Rule, want) }) {
+		if !slices.ContainsFunc(ps,
+			func(p shaper.Problem) bool {
+				return strings.HasPrefix(p.Field+": "+p.Value+": "+p.Rule,
+					want)
+			}) {
 			t.Errorf("%s:\n%v\nwant %s", text, err, want)
 		}
 	}

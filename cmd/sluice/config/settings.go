@@ -237,7 +237,8 @@ func TenantSettings() []Setting {
 // PoolSettings returns the scalar settings of each pool.
 func PoolSettings() []Setting {
 	return []Setting{
-		{Key: "rate", Kind: Rate, Help: "Departures of all flows of the pool per period, such as 200/s. Required. At least the reserves of all named tenants together.",
+		{Key: "rate", Kind: Rate,
+			Help: "Departures of all flows of the pool per period, such as 200/s. Required. At least the reserves of all named tenants together.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
 		{Key: "burst", Kind: Whole, Default: "1", Help: "Jobs of the pool that may leave at once after an idle period.",
 			Rule: "must be a whole number of at least 1; burst × period at most 200 years"},

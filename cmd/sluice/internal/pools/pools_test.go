@@ -33,10 +33,12 @@ func admin(t *testing.T, pools map[string]shaper.PoolSettings) (url string) {
 	fake.Baseline.Pools = pools
 	fake.Shared = queue.Pool{Waiting: 2, Weights: 9, Reserves: 25, Departed: 7}
 	fake.Flows = []queue.PoolFlow{
-		{Tenant: "acme", Route: "other", Depth: 5, Departed: 4, Weight: 8, Reserve: shaper.Rate{Limit: 15, Period: time.Second}, Part: 0.8},
+		{Tenant: "acme", Route: "other", Depth: 5, Departed: 4, Weight: 8, Reserve: shaper.Rate{Limit: 15,
+			Period: time.Second}, Part: 0.8},
 		{Tenant: "umbrella", Route: "other", Depth: 1, Weight: 1, Part: 0.2},
 	}
-	s, err := api.New(fake, api.Config{Routes: map[string]api.RouteInfo{"other": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler)})
+	s, err := api.New(fake, api.Config{Routes: map[string]api.RouteInfo{"other": {MaxAttempts: 5}},
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +48,8 @@ func admin(t *testing.T, pools map[string]shaper.PoolSettings) (url string) {
 }
 
 func TestPoolCommands(t *testing.T) {
-	erp := admin(t, map[string]shaper.PoolSettings{"erp": {Routes: []string{"other"}, Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 20, Period: time.Second}}}})
+	erp := admin(t, map[string]shaper.PoolSettings{"erp": {Routes: []string{"other"},
+		Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 20, Period: time.Second}}}})
 	none := admin(t, nil)
 	for _, c := range []struct {
 		args []string
@@ -55,30 +58,42 @@ func TestPoolCommands(t *testing.T) {
 		errs string   // part of standard error
 		at   string
 	}{
-		{[]string{"list"}, command.ExitOK, []string{"POOL RATE CAPACITY DEPTH RUNNING FLOWS LIMITED BY", "erp 20/s 1000000000 0 0 2 idle, oversubscribed"}, "", erp},
+		{[]string{"list"}, command.ExitOK, []string{"POOL RATE CAPACITY DEPTH RUNNING FLOWS LIMITED BY",
+			"erp 20/s 1000000000 0 0 2 idle, oversubscribed"}, "", erp},
 		{[]string{"list"}, command.ExitOK, nil, "declares no pools", none},
 		{[]string{"list", "--json"}, command.ExitOK, []string{`"items": []`}, "", none},
-		{[]string{"get", "erp"}, command.ExitOK, []string{"routes other", "rate 20/s file", "concurrency 0 default", "their weights 9", "their reserves 25/s, more than the rate"}, "", erp},
+		{[]string{"get", "erp"}, command.ExitOK, []string{"routes other", "rate 20/s file",
+			"concurrency 0 default", "their weights 9", "their reserves 25/s, more than the rate"}, "", erp},
 		{[]string{"get", "erp", "--json"}, command.ExitOK, []string{`"oversubscribed": true`}, "", erp},
-		{[]string{"set", "erp", "--rate", "50/s", "--rates", "100000/h burst 9", "--dry-run"}, command.ExitOK, []string{"rate 50/s api", "rates 100000/h burst 9 api", "their reserves 25/s\n"}, "", erp},
+		{[]string{"set", "erp", "--rate", "50/s", "--rates", "100000/h burst 9", "--dry-run"},
+			command.ExitOK, []string{"rate 50/s api", "rates 100000/h burst 9 api",
+				"their reserves 25/s\n"}, "", erp},
 		{[]string{"get", "erp"}, command.ExitOK, []string{"rate 20/s file"}, "", erp},
-		{[]string{"set", "erp", "--rate", "30/s", "--concurrency", "4", "--reason", "contract"}, command.ExitOK, []string{"rate 30/s api", "concurrency 4 api", "reason contract"}, "", erp},
-		{[]string{"set", "erp", "--reset", "rate"}, command.ExitOK, []string{"rate 20/s file", "concurrency 4 api"}, "", erp},
-		{[]string{"set", "erp", "--reset", "weight"}, command.ExitUsage, nil, "must be a setting of a pool", erp},
+		{[]string{"set", "erp", "--rate", "30/s", "--concurrency", "4", "--reason", "contract"},
+			command.ExitOK, []string{"rate 30/s api", "concurrency 4 api", "reason contract"}, "", erp},
+		{[]string{"set", "erp", "--reset", "rate"}, command.ExitOK, []string{"rate 20/s file",
+			"concurrency 4 api"}, "", erp},
+		{[]string{"set", "erp", "--reset", "weight"}, command.ExitUsage, nil, "must be a setting of a pool",
+			erp},
 		{[]string{"set", "erp"}, command.ExitUsage, nil, "at least one setting is required", erp},
 		{[]string{"set", "erp", "--burst", "0"}, command.ExitFailed, nil, "burst", erp},
-		{[]string{"pause", "erp", "--reason", "maintenance"}, command.ExitOK, []string{"paused true api", "limited by paused"}, "", erp},
+		{[]string{"pause", "erp", "--reason", "maintenance"}, command.ExitOK, []string{"paused true api",
+			"limited by paused"}, "", erp},
 		{[]string{"resume", "erp"}, command.ExitOK, []string{"paused false api"}, "", erp},
 		{[]string{"unhold", "erp"}, command.ExitOK, []string{"effective rate 20/s"}, "", erp},
-		{[]string{"history", "erp"}, command.ExitOK, []string{"holds ended", "paused true → false", "maintenance paused - → true", "contract rate - → 30/s, concurrency - → 4"}, "", erp},
-		{[]string{"flows", "erp"}, command.ExitOK, []string{"acme other 5 0 4 8 15/s 80%", "umbrella other 1 0 0 1 - 20%"}, "", erp},
-		{[]string{"flows", "erp", "--limit", "1", "--json"}, command.ExitOK, []string{`"part": 0.8`}, "", erp},
+		{[]string{"history", "erp"}, command.ExitOK, []string{"holds ended", "paused true → false",
+			"maintenance paused - → true", "contract rate - → 30/s, concurrency - → 4"}, "", erp},
+		{[]string{"flows", "erp"}, command.ExitOK, []string{"acme other 5 0 4 8 15/s 80%",
+			"umbrella other 1 0 0 1 - 20%"}, "", erp},
+		{[]string{"flows", "erp", "--limit", "1", "--json"}, command.ExitOK, []string{`"part": 0.8`}, "",
+			erp},
 		{[]string{"flows", "erp", "--limit", "1001"}, command.ExitFailed, nil, "limit", erp},
 		{[]string{"get", "nowhere"}, command.ExitFailed, nil, "sluice pool list prints the pools", erp},
 	} {
 		var out, errs bytes.Buffer
 		args := append([]string{"pool"}, c.args...)
-		code := run(t.Context(), append(args, "--admin", c.at), console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs})
+		code := run(t.Context(), append(args, "--admin", c.at), console.Stdio{In: strings.NewReader(""),
+			Out: &out, Err: &errs})
 		var lines []string
 		for line := range strings.Lines(out.String()) {
 			lines = append(lines, strings.Join(strings.Fields(line), " "))

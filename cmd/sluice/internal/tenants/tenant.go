@@ -176,8 +176,9 @@ func (f *LimitFlags) Patch(patch map[string]any) error {
 	if f.Rate != nil {
 		patch["rate"] = *f.Rate
 	}
-	setNumbers(patch, map[string]*int64{"burst": f.Burst, "capacity": f.Capacity, "capacity_bytes": f.CapacityBytes,
-		"concurrency": f.Concurrency})
+	setNumbers(patch, map[string]*int64{"burst": f.Burst, "capacity": f.Capacity,
+		"capacity_bytes": f.CapacityBytes,
+		"concurrency":    f.Concurrency})
 	if len(f.Rates) == 0 {
 		return nil
 	}
