@@ -30,6 +30,7 @@ type theme struct {
 	rates   []string
 	flood   bool // batches beyond the bounds of one poll
 	traced  bool
+	costs   bool  // deliveries report their actual costs
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
 }
@@ -57,6 +58,10 @@ var themes = []theme{
 	{
 		name: "bytes of dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s"}, letters: 900,
 		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6},
+	},
+	{
+		name: "actual costs", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: oddRates, costs: true,
+		weights: map[string]int{"settle": 16, "lost tick": 6},
 	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
@@ -321,7 +326,7 @@ func (w *world) drain() {
 			departures = append(departures, *d)
 		}
 	}
-	if err := conformity(departures); err != nil {
+	if err := conformity(departures, w.m.corrected); err != nil {
 		w.fail("%v", err)
 	}
 }

@@ -1,8 +1,8 @@
 -- policy: the settings that a flow obeys.
 --
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
--- limit:period_us:burst joined by commas, capacity, capacity in bytes, concurrency, max wait in ms,
--- paused, draining. A hash holds a line for each class of flows, TIER/ROUTE: lines for the tenants
+-- limit:period_us:burst, with a j behind a pace that counts jobs, joined by commas; capacity,
+-- capacity in bytes, concurrency, max wait in ms, paused, draining. A hash holds a line for each class of flows, TIER/ROUTE: lines for the tenants
 -- without settings of their own, lines:TENANT for any other. The field revision of both names the
 -- shard's policies that they were resolved with. A flow keeps its line behind that revision and the
 -- tier that the credential of its tenant claims.
@@ -25,8 +25,8 @@ local function policy_read(text)
     text = text, revision = revision, tier = tier, paces = {}, capacity = capacity + 0, capacity_bytes = bytes + 0,
     concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
   }
-  for limit, period, burst in string.gmatch(paces, '(%d+):(%d+):(%d+)') do
-    p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0 }
+  for limit, period, burst, by in string.gmatch(paces, '(%d+):(%d+):(%d+)(j?)') do
+    p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0, by_jobs = by == 'j' }
   end
   policies[text] = p
   return p
