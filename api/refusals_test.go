@@ -136,6 +136,8 @@ func TestRefusals(t *testing.T) {
 		{"rate twice in a further one", "PATCH", tenant, nil, `{"rates":[{"rate":"10/s","limit":5}]}`, 422, "invalid-request", "rates[0] (object) must have rate, or limit and period_ms, not both"},
 		{"further rate without a unit", "PATCH", tenant, nil, `{"rates":[{"rate":"10/5"}]}`, 422, "invalid-request", "rates[0].rate (string) not a rate: the unit"},
 		{"further rate is a number", "PATCH", tenant, nil, `{"rates":[{"rate":10}]}`, 422, "invalid-request", "rates[0].rate (number) must be a string"},
+		{"further rate by something else", "PATCH", tenant, nil, `{"rates":[{"rate":"10/s","by":"job"}]}`, 422, "invalid-request", "rates[0].by (string) must be cost or jobs"},
+		{"further rate by a number", "PATCH", tenant, nil, `{"rates":[{"rate":"10/s","by":1}]}`, 422, "invalid-request", "rates[0].by (number) must be a string"},
 		{"unknown member of rate", "PATCH", tenant, nil, `{"rate":{"limit":1,"period":1}}`, 422, "invalid-request", "rate.period"},
 		{"half a rate", "PUT", tenant, nil, `{"rate":{"limit":1}}`, 422, "invalid-request", "limit and period_ms"},
 		{"burst too long", "PATCH", tenant, nil, `{"burst":9007199254740991}`, 422, "invalid-request", "burst (number)"},
