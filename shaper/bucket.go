@@ -41,8 +41,8 @@ type Cell struct {
 	Pace
 	TAT Instant
 	Rem int64
-	// Credit is the time in µs that corrected costs gave back and that no later charge has used yet.
-	// See Correct.
+	// Credit is the time in µs that corrected costs gave back and that no later charge has used;
+	// see Correct.
 	Credit int64
 }
 
@@ -112,9 +112,9 @@ func (p Pace) Charged(jobs, cost int64) int64 {
 	return min(cost, int64(p.mostCharged()))
 }
 
-// charge moves the TAT by the cost of jobs from max(TAT, stamp). Time that passed since the TAT uses
-// up credit, because the pace did not hold the flow back. Of the rest, the charge uses at most half
-// of itself, so that stamps stay apart by half of what their jobs are charged for.
+// charge moves the TAT by the cost of jobs from max(TAT, stamp). Time that passed since the TAT
+// uses up credit, because the pace did not hold the flow back. Of the rest, the charge uses at most
+// half of itself, so that stamps stay apart by half of what their jobs are charged for.
 func (c Cell) charge(stamp Instant, jobs, cost int64) Cell {
 	if stamp > c.TAT {
 		c.Credit = max(0, c.Credit-int64(stamp-c.TAT))

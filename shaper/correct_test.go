@@ -47,8 +47,8 @@ type usage struct {
 // ahead is how long before their stamps jobs are leased.
 const ahead = 10 * time.Millisecond
 
-// busy runs a flow with a backlog of jobs of the given estimate for a time. Each takes about latency
-// and turns out to cost estimate × factor().
+// busy runs a flow with a backlog of jobs of the given estimate for a time. Each takes about
+// latency and turns out to cost estimate × factor().
 func busy(rate shaper.Rate, estimate int64, latency, lasts time.Duration, random *rand.Rand, factor func() float64) (u usage) {
 	b := shaper.NewBucket([]shaper.Pace{{Rate: rate, Burst: 1}}).MarkReady(start)
 	perMicro := rate.PerSecond() / 1e6
@@ -92,8 +92,8 @@ func busy(rate shaper.Rate, estimate int64, latency, lasts time.Duration, random
 
 // TestUseMeetsTheLimit: with 64 jobs in flight whose costs are wrong by a log-normal factor with
 // σ = 1, a flow with a backlog uses 0.999 to 1.001 of its limit over an hour. Where the estimates
-// are wrong on average, too, that holds but for the jobs in flight at the end. No window exceeds the
-// limit by more than the errors of the jobs in flight and the last job.
+// are wrong on average, too, that holds but for the jobs in flight at the end. No window exceeds
+// the limit by more than the errors of the jobs in flight and the last job.
 func TestUseMeetsTheLimit(t *testing.T) {
 	for _, tt := range []struct {
 		rate     string
@@ -233,8 +233,8 @@ func TestIdlenessEarnsNoCredit(t *testing.T) {
 	}
 }
 
-// TestCorrectionsStayInTheCalendar: a flow that is far too cheap a hundred times at once still has a
-// TAT that the scripts hold exactly.
+// TestCorrectionsStayInTheCalendar: a flow whose estimates are far too low a hundred times at once
+// still has a TAT that the scripts hold exactly.
 func TestCorrectionsStayInTheCalendar(t *testing.T) {
 	for _, text := range extremes {
 		b := shaper.NewBucket([]shaper.Pace{pace(text, 1)}).Depart(endOfHistory, 1)

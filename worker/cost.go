@@ -47,10 +47,10 @@ func (c *costCounts) settled(estimate int64, s queue.Settlement) {
 	}
 }
 
-// SetCost reports the actual cost of the delivery that a Go handler serves: a whole number from 0 to
-// shaper.MaxCost. It replaces the cost that the job was submitted with, also if the attempt fails.
-// The last call before the handler ends counts. An error means that n is out of bounds, or that ctx
-// is not the context of a handler; then nothing changes.
+// SetCost reports the actual cost of the delivery that a Go handler serves: a whole number from 0
+// to shaper.MaxCost. It replaces the cost that the job was submitted with, also if the attempt
+// fails. The last call before the handler ends counts. An error means that n is out of bounds, or
+// that ctx is not the context of a handler; then nothing changes.
 func SetCost(ctx context.Context, n int64) error {
 	d, ok := ctx.Value(deliveryKey{}).(*delivery)
 	switch {

@@ -282,8 +282,8 @@ local function retune(f)
   return true
 end
 
--- start_after estimates when a job leaves that has the given number of jobs, and their cost, waiting
--- before it; 0 when unknown. f.first caches the instant at which the first one leaves.
+-- start_after estimates when a job leaves that has the given number of jobs, and their cost,
+-- waiting before it; 0 when unknown. f.first caches the instant at which the first one leaves.
 local function start_after(f, jobs, cost)
   local first = f.first or max(earliest(f), now)
   local start = first

@@ -78,8 +78,8 @@ func ValidSecret(secret string) bool {
 }
 
 // Post makes one request, which edit may change, and returns the parts of the answer that are kept.
-// read, if it is not nil, gets the answer first, unless that has no body. It may replace the body. A
-// body that breaks off changes nothing: the status alone decides. An error is a NoAnswer.
+// read, if it is not nil, gets the answer first, unless that has no body. It may replace the body.
+// A body that breaks off changes nothing: the status alone decides. An error is a NoAnswer.
 func (c *Client) Post(
 	ctx context.Context, url, id string, body []byte, edit func(*http.Request), read func(*http.Response),
 ) (*queue.Response, error) {
