@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -113,8 +114,13 @@ func TestParity(t *testing.T) {
 			})
 		}
 	})
-	t.Run("embedded", func(t *testing.T) { run(t, embeddedEngine(t), themes[1], steps(t, 60)) })
-	if t.Failed() || ran != len(themes)+1 {
+	embedded := []theme{themes[1], themes[slices.IndexFunc(themes, func(th theme) bool { return th.costs })]}
+	t.Run("embedded", func(t *testing.T) {
+		for _, th := range embedded {
+			t.Run(th.name, func(t *testing.T) { run(t, embeddedEngine(t), th, steps(t, 60)) })
+		}
+	})
+	if t.Failed() || ran != len(themes)+len(embedded) {
 		return // failed, or only some were asked for
 	}
 	for _, situation := range situations {

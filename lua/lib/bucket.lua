@@ -60,11 +60,12 @@ local function correct_cell(c, n, least)
   cell_move(c, n)
   least = min(least, before)
   if c.tat < least then
-    c.tat, credit = least, min(credit + least - c.tat, CHARGE_SPAN)
+    credit = min(credit + least - c.tat, CHARGE_SPAN)
+    c.tat = least
   end
   local used = min(credit, max(0, c.tat - before))
-  c.tat, credit = min(c.tat - used, max(before, least + CHARGE_SPAN)), credit - used
-  c.credit = credit > 0 and credit or nil
+  c.tat = min(c.tat - used, max(before, least + CHARGE_SPAN))
+  c.credit = credit > used and credit - used or nil
 end
 
 local function cell_earliest(c)
@@ -291,7 +292,9 @@ local function start_after(f, jobs, cost)
     local c = f.cells[i]
     local base, rem, credit, ahead = c.tat, c.rem, c.credit, c.by_jobs and jobs or cost
     if first > base then
-      base, rem, credit = first, 0, credit and max(0, credit - (first - base))
+      -- First the credit: gopher-lua assigns to base before it computes what follows it.
+      credit = credit and max(0, credit - (first - base))
+      base, rem = first, 0
     end
     local wait = floor((rem + (ahead - c.burst + 1) * c.period) / c.limit)
     if credit then
