@@ -64,7 +64,7 @@ local function next_slot(f)
   if f.queued == 0 or f.stopped then
     return 0
   end
-  local first = start_after(f, 0)
+  local first = start_after(f, 0, 0)
   return first ~= 0 and first - now or 0
 end
 
@@ -109,7 +109,7 @@ local function outcome_of(f, payload, delay, wait)
     size, bytes = f.asked, f.asked_bytes
     f.asked, f.asked_bytes = f.asked - 1, f.asked_bytes - payload
   end
-  local drained = f.stopped and 0 or start_after(f, f.cost)
+  local drained = f.stopped and 0 or start_after(f, f.queued, f.cost)
   local start = drained
   if delay > 0 and drained ~= 0 then
     start = max(drained, now + delay)

@@ -226,7 +226,7 @@ func (m *model) known(c candidate, made map[string]string) string {
 
 // startAt estimates when a scheduled or retrying job leaves.
 func startAt(f *flow, now, eligible shaper.Instant) shaper.Instant {
-	start := f.Start(f.Cost, now)
+	start := f.Start(f.Queued, f.Cost, now)
 	if start == 0 {
 		return 0
 	}

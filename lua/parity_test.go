@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,6 +31,7 @@ type theme struct {
 	rates   []string
 	flood   bool // batches beyond the bounds of one poll
 	traced  bool
+	costs   bool  // deliveries report their actual costs
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
 }
@@ -63,8 +65,11 @@ var themes = []theme{
 		rates: []string{"50/s", "200/s", "7/3s"}, letters: 900,
 		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6},
 	},
-	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates,
-		traced: true, deads: 3},
+	{
+		name: "actual costs", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: oddRates, costs: true,
+		weights: map[string]int{"settle": 16, "lost tick": 6},
+	},
+	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
 
 // steps is the length of a history. SLUICE_PARITY_STEPS makes it longer, for a soak.
@@ -115,8 +120,13 @@ func TestParity(t *testing.T) {
 			})
 		}
 	})
-	t.Run("embedded", func(t *testing.T) { run(t, embeddedEngine(t), themes[1], steps(t, 60)) })
-	if t.Failed() || ran != len(themes)+1 {
+	embedded := []theme{themes[1], themes[slices.IndexFunc(themes, func(th theme) bool { return th.costs })]}
+	t.Run("embedded", func(t *testing.T) {
+		for _, th := range embedded {
+			t.Run(th.name, func(t *testing.T) { run(t, embeddedEngine(t), th, steps(t, 60)) })
+		}
+	})
+	if t.Failed() || ran != len(themes)+len(embedded) {
 		return // failed, or only some were asked for
 	}
 	for _, situation := range situations {
@@ -334,7 +344,7 @@ func (w *world) drain() {
 			departures = append(departures, *d)
 		}
 	}
-	if err := conformity(departures); err != nil {
+	if err := conformity(departures, w.m.corrected); err != nil {
 		w.fail("%v", err)
 	}
 }

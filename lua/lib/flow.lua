@@ -37,14 +37,16 @@ local FLOW_FIELDS = {
 }
 local NUMBERS_END, CELLS, POLICY_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 28
 
--- cells_of reads the state of each pace, as TAT:remainder joined by commas.
+-- cells_of reads the state of each pace, as TAT:remainder, with :credit behind it if there is any,
+-- joined by commas.
 local function cells_of(text, paces)
   local cells = {}
-  for tat, rem in string.gmatch(text or '', '(-?%d+):(%d+)') do
+  for tat, rem, credit in string.gmatch(text or '', '(-?%d+):(%d+):?(%d*)') do
     local p = paces[#cells + 1]
     if p then
       cells[#cells + 1] = {
-        limit = p.limit, period = p.period, burst = p.burst, tat = tat + 0, rem = rem + 0,
+        limit = p.limit, period = p.period, burst = p.burst, by_jobs = p.by_jobs, tat = tat + 0, rem = rem + 0,
+        credit = credit ~= '' and credit + 0 or nil,
       }
     end
   end
@@ -130,7 +132,8 @@ local function flow_save(f)
   if f.moved then
     local cells = {}
     for i = 1, #f.cells do
-      cells[i] = format('%d:%d', f.cells[i].tat, f.cells[i].rem)
+      local c = f.cells[i]
+      cells[i] = c.credit and format('%d:%d:%d', c.tat, c.rem, c.credit) or format('%d:%d', c.tat, c.rem)
     end
     args[#args + 1], args[#args + 2] = 'cells', table.concat(cells, ',')
     f.moved = false
@@ -253,7 +256,7 @@ local function place_of(f, rank)
   if paused(f) then
     return rank + 1, 0
   end
-  return rank + 1, start_after(f, floor(rank * f.cost / max(f.queued, 1)))
+  return rank + 1, start_after(f, rank, floor(rank * f.cost / max(f.queued, 1)))
 end
 
 -- estimate returns the position and the estimated start of a job, 0 where it has none.
@@ -261,7 +264,7 @@ local function estimate(f, id, j)
   if j.state == 'q' then
     return place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, id) or 0)
   elseif (j.state == 's' or j.state == 'r') and not paused(f) then
-    local start = start_after(f, f.cost)
+    local start = start_after(f, f.queued, f.cost)
     return 0, start ~= 0 and max(start, j.at) or 0
   end
   return 0, 0

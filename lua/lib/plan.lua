@@ -193,7 +193,7 @@ local function plan(f, budget)
         drop_left = drop_left - 1
         f.drop[#f.drop + 1] = j
       else
-        depart(f, stamp, j.cost)
+        depart(f, stamp, 1, j.cost)
         j.stamp = stamp
         f.leave[#f.leave + 1] = j
       end

@@ -1,11 +1,11 @@
 -- policy: the settings that a flow obeys.
 --
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
--- limit:period_us:burst joined by commas, capacity, capacity in bytes, concurrency, max wait in ms,
--- paused, draining. A hash holds a line for each class of flows, TIER/ROUTE: lines for the tenants
--- without settings of their own, lines:TENANT for any other. The field revision of both names the
--- shard's policies that they were resolved with. A flow keeps its line behind that revision and the
--- tier that the credential of its tenant claims.
+-- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs; capacity,
+-- capacity in bytes, concurrency, max wait in ms, paused, draining. A hash holds a line for each
+-- class of flows, TIER/ROUTE: lines for the tenants without settings of their own, lines:TENANT for
+-- any other. The field revision of both names the shard's policies that they were resolved with. A
+-- flow keeps its line behind that revision and the tier that the credential of its tenant claims.
 
 local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d)$'
 
@@ -27,8 +27,8 @@ local function policy_read(text)
     capacity_bytes = bytes + 0,
     concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
   }
-  for limit, period, burst in string.gmatch(paces, '(%d+):(%d+):(%d+)') do
-    p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0 }
+  for limit, period, burst, by in string.gmatch(paces, '(%d+):(%d+):(%d+)(j?)') do
+    p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0, by_jobs = by == 'j' }
   end
   policies[text] = p
   return p

@@ -32,9 +32,8 @@ func Run(t *testing.T, fresh func(t *testing.T) *queue.Engine) {
 		"names": nameTests, "replay": replayTests, "lease": leaseTests, "settle": settleTests,
 		"fence": fenceTests, "tune": tuneTests,
 		"figures": figureTests, "file": fileTests, "list": listTests, "workers": workerTests, "watch": watchTests,
-		"outbox": outboxTests, "purge": purgeTests, "bounds": boundsTests, "keys": keyTests,
-		"tiers": tierTests, "payload": payloadTests,
-		"motion": motionTests, "damage": damageTests,
+		"outbox": outboxTests, "purge": purgeTests, "bounds": boundsTests, "keys": keyTests, "tiers": tierTests, "payload": payloadTests,
+		"motion": motionTests, "damage": damageTests, "costs": costTests,
 	}
 	for _, topic := range slices.Sorted(maps.Keys(topics)) {
 		t.Run(topic, func(t *testing.T) {

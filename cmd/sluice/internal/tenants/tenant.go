@@ -169,7 +169,7 @@ type tenantSetCmd struct {
 	CapacityBytes *int64         `placeholder:"N" help:"Maximum bytes of the payloads of waiting jobs; 0 is no bound."`
 	Concurrency   *int64         `placeholder:"N" help:"Concurrent deliveries of all workers; 0 is no bound."`
 	MaxWait       *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
-	Rates         []string       `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000', separated by commas. The strictest wins."`
+	Rates         []string       `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest wins. A rate counts costs; by jobs it counts jobs."`
 	Tier          string         `filled:"" placeholder:"NAME" help:"Tier of the tenant, one of the configuration."`
 	Route         string         `filled:"" placeholder:"NAME" help:"Change the settings of this route alone."`
 	Reset         []string       `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, tier."`
