@@ -212,22 +212,13 @@ func TestSchemasRefuseWhatIsRefused(t *testing.T) {
 		method, path, body string
 		legal              bool
 	}{
-		{"POST", tenant + "/purge", `{"state":"queued"}`, true},
-		{"POST", tenant + "/purge", `{"state":"leased"}`, false},
-		{"POST", tenant + "/replay", `{"state":"dead","route":"r"}`, true},
-		{"POST", tenant + "/replay", `{"state":"queued"}`, false},
-		{"POST", tenant + "/replay", `{"states":"dead"}`, false},
-		{"POST", tenant + "/purge", `{"ids":["0a9z"]}`, true},
-		{"POST", tenant + "/purge", `{"ids":["` + strings.Repeat("z", 64) + `"]}`, true},
-		{"POST", tenant + "/purge", `{"ids":["A"]}`, false}, {"POST", tenant + "/purge", `{"ids":[""]}`,
-			false}, {"POST", tenant + "/replay", `{"ids":["` + strings.Repeat("z", 65) + `"]}`, false},
-		{"PUT", tenant, `{"rate":{"limit":1,"period_ms":1000},"routes":{"other":{"rate":{"limit":1,` +
-			`"period_ms":1000}}}}`, true},
-		{"PUT", tenant, `{"rate":null,"routes":{"other":null},"burst":1}`, true},
-		{"PUT", tenant, `{"rate":"10/s","rates":[{"rate":"1000/24h","burst":100},{"rate":"5/s"}],` +
-			`"routes":{"other":{"rate":"5/m"}}}`, true}, {"PATCH", tenant, `{"rate":"10/s"}`, true},
-		{"PATCH", tenant, `{"rate":"10/w"}`, false}, {"PATCH", tenant, `{"rates":[{"burst":1}]}`, false},
-		{"PATCH", tenant, `{"rates":[{"rate":"1/s","limit":1}]}`, false},
+		{"POST", tenant + "/purge", `{"state":"queued"}`, true}, {"POST", tenant + "/purge", `{"state":"leased"}`, false},
+		{"POST", tenant + "/replay", `{"state":"dead","route":"r"}`, true}, {"POST", tenant + "/replay", `{"state":"queued"}`, false}, {"POST", tenant + "/replay", `{"states":"dead"}`, false},
+		{"POST", tenant + "/purge", `{"ids":["0a9z"]}`, true}, {"POST", tenant + "/purge", `{"ids":["` + strings.Repeat("z", 64) + `"]}`, true},
+		{"POST", tenant + "/purge", `{"ids":["A"]}`, false}, {"POST", tenant + "/purge", `{"ids":[""]}`, false}, {"POST", tenant + "/replay", `{"ids":["` + strings.Repeat("z", 65) + `"]}`, false},
+		{"PUT", tenant, `{"rate":{"limit":1,"period_ms":1000},"routes":{"other":{"rate":{"limit":1,"period_ms":1000}}}}`, true}, {"PUT", tenant, `{"rate":null,"routes":{"other":null},"burst":1}`, true},
+		{"PUT", tenant, `{"rate":"10/s","rates":[{"rate":"1000/24h","burst":100},{"rate":"5/s","by":"jobs"},{"limit":1,"period_ms":1000,"by":"cost"}],"routes":{"other":{"rate":"5/m"}}}`, true}, {"PATCH", tenant, `{"rate":"10/s"}`, true},
+		{"PATCH", tenant, `{"rate":"10/w"}`, false}, {"PATCH", tenant, `{"rates":[{"burst":1}]}`, false}, {"PATCH", tenant, `{"rates":[{"rate":"1/s","by":"job"}]}`, false}, {"PATCH", tenant, `{"rates":[{"rate":"1/s","limit":1}]}`, false},
 		{"PUT", tenant, `{"routes":null}`, true}, {"PUT", tenant, `{"routes":{"other":{"rate":null}}}`, true},
 		{"PUT", tenant, `{"rate":{"limit":1}}`, false}, {"PUT", tenant, `{"rate":{"period_ms":1}}`, false},
 		{"PUT", tenant, `{"routes":{"other":{"rate":{"limit":1}}}}`, false},

@@ -208,8 +208,8 @@ func TestRateAsText(t *testing.T) {
 	for _, step := range []struct{ method, body, general, other string }{
 		{"PATCH", `{"rate":"30/s","routes":{"other":{"rate":"5/m"}}}`, "30/s", "5/m"},
 		{"PATCH", `{"rate":{"limit":40}}`, "40/s", "5/m"},
-		{"PUT", `{"rate":"5/24h","rates":[{"rate":"1000/24h","burst":100},{"rate":"1/s"},{"limit":7,` +
-			`"period_ms":1000}]}`, "5/d 1000/d burst 100 1/s burst 1 7/s burst 1", "5/d"},
+		{"PUT", `{"rate":"5/24h","rates":[{"rate":"1000/24h","burst":100},{"rate":"1/s"},{"limit":7,"period_ms":1000}]}`, "5/d 1000/d burst 100 1/s burst 1 7/s burst 1", "5/d"},
+		{"PATCH", `{"rates":[{"rate":"60/m","by":"jobs"},{"limit":7,"period_ms":1000,"by":"cost"}]}`, "5/d 60/m burst 1 by jobs 7/s burst 1", "5/d"},
 	} {
 		got := b.admin.do(t, step.method, "/v1/tenants/a", nil, step.body).tenant(t)
 		text := func(r wire.Rate) string {
@@ -218,6 +218,9 @@ func TestRateAsText(t *testing.T) {
 		general := text(got.Rate)
 		for _, p := range got.Rates {
 			general += fmt.Sprintf(" %s burst %d", text(p.Rate), p.Burst)
+			if p.By != "" {
+				general += " by " + p.By
+			}
 		}
 		if other := text(got.Routes["other"].Rate); general != step.general || other != step.other {
 			t.Errorf("%s %s: %s, other %s, want %s, other %s", step.method, step.body, general, other,

@@ -69,7 +69,7 @@ local function next_slot(f)
   if f.queued == 0 or f.stopped then
     return 0
   end
-  local first = start_of(f, 0)
+  local first = start_of(f, 0, 0)
   return first ~= 0 and first - now or 0
 end
 
@@ -121,7 +121,7 @@ end
 -- the figures of its pool where that is full.
 local function outcome_of(f, payload, delay, wait)
   local size, bytes = asked_of(f, payload)
-  local drained = f.stopped and 0 or start_of(f, f.cost)
+  local drained = f.stopped and 0 or start_of(f, f.queued, f.cost)
   local start = drained
   if delay > 0 and drained ~= 0 then
     start = max(drained, now + delay)

@@ -370,6 +370,7 @@ type SettleItem struct {
 	MaxAttempts int           // 0 keeps those of the job
 	Result      []byte        // empty keeps the one there is
 	Cause       string        // Held: why, without blanks; empty if unknown
+	ActualCost  *int64        // replaces the cost that the departure was charged for; nil keeps it
 }
 
 // Outcome is how a lease ended, as the record keeps it.
@@ -404,12 +405,15 @@ func (c SettleCall) Call() Call {
 	args = append(args, c.Retention.args()...)
 	for _, s := range c.Items {
 		keys = append(keys, s.Key)
-		if s.Outcome == OutcomeSucceeded && s.Delay == 0 && s.MaxAttempts == 0 && len(s.Result) == 0 {
+		if s.Outcome == OutcomeSucceeded && s.Delay == 0 && s.MaxAttempts == 0 && len(s.Result) == 0 && s.ActualCost == nil {
 			args = append(args, "S"+strconv.FormatInt(s.Epoch, 10))
 			continue
 		}
-		args = append(args, s.Epoch, string(rune(s.Outcome))+s.Cause, s.Delay.Microseconds(), s.MaxAttempts,
-			s.Result)
+		outcome := string(rune(s.Outcome)) + s.Cause
+		if s.ActualCost != nil {
+			outcome += " " + strconv.FormatInt(*s.ActualCost, 10)
+		}
+		args = append(args, s.Epoch, outcome, s.Delay.Microseconds(), s.MaxAttempts, s.Result)
 	}
 	return Call{Commands.Settle, keys, args}
 }

@@ -184,11 +184,14 @@ func parseHindrance(text string) Hindrance {
 func parseCells(text string, paces []shaper.Pace) ([]shaper.Cell, error) {
 	cells := make([]shaper.Cell, 0, len(paces))
 	for cell := range strings.SplitSeq(text, ",") {
-		n, err := numbersIn(cell, 2)
+		if strings.Count(cell, ":") == 1 {
+			cell += ":0" // no credit
+		}
+		n, err := numbersIn(cell, 3)
 		if err != nil || len(cells) == len(paces) {
 			return nil, fmt.Errorf("%w: not the state of %d paces", ErrReply, len(paces))
 		}
-		cells = append(cells, shaper.Cell{Pace: paces[len(cells)], TAT: shaper.Instant(n[0]), Rem: n[1]})
+		cells = append(cells, shaper.Cell{Pace: paces[len(cells)], TAT: shaper.Instant(n[0]), Rem: n[1], Credit: n[2]})
 	}
 	return cells, nil
 }

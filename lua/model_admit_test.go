@@ -240,7 +240,7 @@ func (m *model) known(c candidate, made map[string]string) string {
 
 // startAt estimates when a scheduled or retrying job leaves.
 func (m *model) startAt(f *flow, eligible shaper.Instant) shaper.Instant {
-	start := f.StartIn(m.shared(f, 0, 0), f.Cost, m.now)
+	start := f.StartIn(m.shared(f, 0, 0), f.Queued, f.Cost, m.now)
 	if start == 0 {
 		return 0
 	}

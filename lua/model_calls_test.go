@@ -22,7 +22,7 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	whole := map[string]bool{} // flows with other results than successes of plain jobs
 	for _, s := range r.items {
 		if j := m.jobs[s.Key]; j != nil && j.State == shaper.Leased {
-			whole[j.Flow] = whole[j.Flow] || s.Outcome != lua.OutcomeSucceeded || j.Idem != "" || j.CallbackURL != ""
+			whole[j.Flow] = whole[j.Flow] || s.Outcome != lua.OutcomeSucceeded || s.ActualCost != nil || j.Idem != "" || j.CallbackURL != ""
 		}
 	}
 	flows, stays := map[string]*flow{}, map[*flow]bool{} // stays: neither retuned nor filed anew
@@ -106,6 +106,18 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	j.Outcome = byte(s.Outcome)
 	if s.MaxAttempts > 0 {
 		j.MaxAttempts = s.MaxAttempts
+	}
+	if s.ActualCost != nil {
+		f.Bucket = f.Correct(j.Cost, *s.ActualCost, m.now)
+		f.count(func(p *pooled) {
+			p.Bucket, m.corrected[p.name] = p.Correct(j.Cost, *s.ActualCost, m.now), true
+		})
+		m.corrected[f.name] = true
+		m.reachIf(*s.ActualCost > j.Cost, "cost more")
+		m.reachIf(*s.ActualCost < j.Cost, "cost less")
+		for _, c := range f.Cells {
+			m.reachIf(c.Credit > 0, "credit left")
+		}
 	}
 	die, again := false, s.Outcome == lua.OutcomeRetry || s.Outcome == lua.OutcomeOverload
 	switch s.Outcome {

@@ -223,6 +223,8 @@ type model struct {
 	deadCapacity                  int
 	deadBytes                     int64
 
+	corrected map[string]bool // flows of which a job reported its actual cost
+
 	segments, stamps int
 	stamped          map[string]stamping // by job
 
@@ -234,7 +236,7 @@ func newModel() *model {
 		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{}, flows: map[string]flow{},
 		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{}, returned: map[string]zset{},
 		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
-		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, pools: map[string]*pooled{}, stampedInPool: map[leaseRef]departure{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, reached: map[string]bool{},
+		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, pools: map[string]*pooled{}, stampedInPool: map[leaseRef]departure{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, corrected: map[string]bool{}, reached: map[string]bool{},
 	}
 }
 
@@ -255,6 +257,7 @@ var situations = []string{
 	"hold ended", "declared too late", "scanned beside leasing", "bounded", "put off",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "pool full", "pool retuned", "pools needed",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
+	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }
@@ -614,7 +617,7 @@ func (m *model) place(id string, f *flow) (position int64, start shaper.Instant)
 	if m.paused(f).Paused {
 		return rank + 1, 0
 	}
-	return rank + 1, f.StartIn(m.shared(f, 0, 0), rank*f.Cost/max(f.Queued, 1), m.now)
+	return rank + 1, f.StartIn(m.shared(f, 0, 0), rank, rank*f.Cost/max(f.Queued, 1), m.now)
 }
 
 // facts is what every answer says of a flow.
@@ -624,7 +627,7 @@ func (m *model) facts(f *flow, outcome shaper.Outcome) shaper.Admission {
 		CapacityBytes: f.policy.CapacityBytes, Remaining: max(0, f.policy.Capacity-f.Depth),
 		Rate: f.policy.Rate,
 	}
-	if next := f.StartIn(m.shared(f, 0, 0), 0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
+	if next := f.StartIn(m.shared(f, 0, 0), 0, 0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
 		a.NextSlot = next.Sub(m.now)
 	}
 	return a

@@ -248,7 +248,7 @@ func (l *polling) redeliver(g grant) {
 			for _, id := range ids {
 				cost += l.jobs[id].Cost
 			}
-			f.Bucket = f.Rewind(first, cost)
+			f.Bucket = f.Rewind(first, int64(len(ids)), cost)
 		}
 		l.reachIf(anew, "handed over anew")
 		l.reachIf(back, "given back unseen")
@@ -283,6 +283,10 @@ func (l *polling) redeliver(g grant) {
 func (l *polling) stamp(f *flow, id string, stamp shaper.Instant) {
 	j := l.jobs[id]
 	j.Stamp = stamp
+	for _, c := range f.Cells {
+		l.reachIf(c.Credit > 0, "departed on credit")
+		l.reachIf(c.ByJobs && j.Cost > 1, "by jobs")
+	}
 	f.Bucket = f.Depart(stamp, j.Cost)
 	l.stamps++
 	l.stamped[id] = stamping{f.segment, l.stamps, f.policy.Paces()}

@@ -91,7 +91,9 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 		p.CapacityBytes = 0
 	}
 	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "further rates") {
-		p.Rates = append(p.Rates, drawPaces(t, th))
+		further := drawPaces(t, th)
+		further.ByJobs = rapid.IntRange(0, 2).Draw(t, "by jobs") == 2
+		p.Rates = append(p.Rates, further)
 	}
 	p.Weight = 1
 	if th.pooled {
@@ -281,6 +283,10 @@ func (w *world) drawSettle() {
 		}
 		if s.Outcome == lua.OutcomeHeld {
 			s.Cause = rapid.SampledFrom([]string{"", "breaker:0", "retry_after:503"}).Draw(w.T, "cause")
+		}
+		attempt := s.Outcome != lua.OutcomeReleased && s.Outcome != lua.OutcomeMissed
+		if w.th.costs && attempt && rapid.IntRange(0, 3).Draw(w.T, "with its cost") > 0 {
+			s.ActualCost = new(rapid.SampledFrom([]int64{0, 0, 1, 1, 2, 3, 7, 50, 1_000_000}).Draw(w.T, "actual cost"))
 		}
 		r.items = append(r.items, s)
 	}
@@ -525,9 +531,7 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 	if which&64 != 0 {
 		list := []shaper.PaceJSON{}
 		for _, pace := range p.Rates {
-			list = append(list, shaper.PaceJSON{
-				Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst,
-			})
+			list = append(list, pace.JSON())
 		}
 		o.Rates = &list
 	}

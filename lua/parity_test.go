@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type theme struct {
 	flood   bool // batches beyond the bounds of one poll
 	traced  bool
 	pooled  bool  // all routes are in one pool
+	costs   bool  // deliveries report their actual costs
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
 }
@@ -74,6 +76,10 @@ var themes = []theme{
 		weights: map[string]int{"lost tick": 12, "again": 12, "settle": 12},
 	},
 	{name: "pool traced", tenants: []string{"acme", "b"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3, pooled: true},
+	{
+		name: "actual costs", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: oddRates, costs: true,
+		weights: map[string]int{"settle": 16, "lost tick": 6},
+	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
 
@@ -125,9 +131,14 @@ func TestParity(t *testing.T) {
 			})
 		}
 	})
-	t.Run("embedded", func(t *testing.T) { run(t, embeddedEngine(t), themes[1], steps(t, 60)) })
-	if t.Failed() || ran != len(themes)+1 {
-		return // failed, or only some were asked for
+	embedded := []theme{themes[1], themes[slices.IndexFunc(themes, func(th theme) bool { return th.costs })]}
+	t.Run("embedded", func(t *testing.T) {
+		for _, th := range embedded {
+			t.Run(th.name, func(t *testing.T) { run(t, embeddedEngine(t), th, steps(t, 60)) })
+		}
+	})
+	if t.Failed() || ran != len(themes)+len(embedded) || testing.Short() {
+		return // failed, or only some were asked for, or a fifth of the histories
 	}
 	for _, situation := range situations {
 		if !reached[situation] {
@@ -351,7 +362,7 @@ func (w *world) drain() {
 			departures = append(departures, ofPool)
 		}
 	}
-	if err := conformity(departures); err != nil {
+	if err := conformity(departures, w.m.corrected); err != nil {
 		w.fail("%v", err)
 	}
 }

@@ -23,12 +23,19 @@ func (l Lines) args() []any {
 	return args
 }
 
+// byJobs marks a pace that counts jobs in a line.
+const byJobs = "j"
+
 // EncodePolicy writes a policy as a line, for example "10:1000000:1 1000 0 64 0 0 0"; see
 // lib/policy.lua.
 func EncodePolicy(p shaper.Policy) string {
 	paces := make([]string, 0, 1+len(p.Rates))
 	for _, pace := range p.Paces() {
-		paces = append(paces, fmt.Sprintf("%d:%d:%d", pace.Rate.Limit, pace.Rate.Period.Microseconds(), pace.Burst))
+		text := fmt.Sprintf("%d:%d:%d", pace.Rate.Limit, pace.Rate.Period.Microseconds(), pace.Burst)
+		if pace.ByJobs {
+			text += byJobs
+		}
+		paces = append(paces, text)
 	}
 	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ","), p.Capacity, p.CapacityBytes,
 		p.Concurrency, p.MaxWait.Milliseconds(),
@@ -53,11 +60,12 @@ func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
 		return "", nil, fmt.Errorf("%w: not a policy", ErrReply)
 	}
 	for pace := range strings.SplitSeq(fields[2], ",") {
-		n, err := numbersIn(pace, 3)
+		numbers, jobs := strings.CutSuffix(pace, byJobs)
+		n, err := numbersIn(numbers, 3)
 		if err != nil || n[0] < 1 {
 			return "", nil, fmt.Errorf("%w: not a pace: a limit, a period and a burst are", ErrReply)
 		}
-		paces = append(paces, shaper.Pace{Rate: shaper.Rate{Limit: n[0], Period: micros(n[1])}, Burst: n[2]})
+		paces = append(paces, shaper.Pace{Rate: shaper.Rate{Limit: n[0], Period: micros(n[1])}, Burst: n[2], ByJobs: jobs})
 	}
 	return fields[1][1:], paces, nil
 }

@@ -21,9 +21,9 @@ func drawAnyPolicy(t *rapid.T) shaper.Policy {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return shaper.Pace{Rate: r, Burst: rapid.Int64Range(1, 99).Draw(t, "burst")}
+		return shaper.Pace{Rate: r, Burst: rapid.Int64Range(1, 99).Draw(t, "burst"), ByJobs: rapid.Bool().Draw(t, "by jobs")}
 	})
-	first := pace.Draw(t, "pace")
+	first := pace.Draw(t, "pace") // counts costs in any policy
 	p := shaper.Policy{
 		Rate: first.Rate, Burst: first.Burst, Rates: rapid.SliceOfN(pace, 0, shaper.MaxRates).Draw(t, "rates"),
 		CapacityBytes: rapid.SampledFrom([]int64{0, 100, shaper.MaxBytes}).Draw(t, "capacity in bytes"),
@@ -52,9 +52,7 @@ func overridesOf(t *rapid.T, p shaper.Policy) (o shaper.Overrides) {
 	if say("rates") {
 		list := []shaper.PaceJSON{}
 		for _, pace := range p.Rates {
-			list = append(list, shaper.PaceJSON{
-				Limit: pace.Rate.Limit, PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst,
-			})
+			list = append(list, pace.JSON())
 		}
 		o.Rates = &list
 	}

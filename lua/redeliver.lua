@@ -52,7 +52,7 @@ for n = 1, #order do
   local anew = late and last == f.last and not f.pool -- a pool's slot that is over is lost
   local back = late and not anew
   if anew then
-    rewind(f, first, cost)
+    rewind(f, first, #list, cost)
   end
   for i = 1, #list do
     local j = list[i]
@@ -62,7 +62,7 @@ for n = 1, #order do
       -- If this is an old call that arrives after its answer, the job has departed: its slot stays
       -- spent.
       j.stamp = back and max(f.last, j.stamp) or stamp
-      depart(f, j.stamp, j.cost)
+      depart(f, j.stamp, 1, j.cost)
     end
     if back then
       run(f, -1)

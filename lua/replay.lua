@@ -57,7 +57,7 @@ if p.draining then
 end
 -- drained is the instant at which all queued jobs have left, 0 when unknown.
 local function drained()
-  return paused(f) and 0 or start_of(f, f.cost)
+  return paused(f) and 0 or start_of(f, f.queued, f.cost)
 end
 local refusal, departures = full(f, 1, j.payload)
 if refusal then

@@ -16,7 +16,9 @@
 --   held: how long), max attempts (0 keeps them), result or '' for the one kept
 --   An outcome is S succeeded, r retry, o overloaded, d dead, h held, R released, m missed.
 --   After h follows the cause of the hold, kept as it is. Overloaded is a retry that slows the
---   flow. Missed is a release of a job that came too late to leave at its stamp.
+--   flow. Missed is a release of a job that came too late to leave at its stamp. A blank and the
+--   actual cost may end the outcome of an attempt. That cost replaces the one which the departure
+--   was charged for.
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
 --   the job is dead because the hold cost its last attempt
@@ -137,7 +139,7 @@ end
 local ended = {} -- ids of the leases
 
 -- apply settles a current lease.
-local function apply(id, outcome, cause, delay, most, result, j, f)
+local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   local dead, again = outcome == 'd', outcome == 'r' or outcome == 'o'
   if most > 0 then
     j.max = most
@@ -148,6 +150,12 @@ local function apply(id, outcome, cause, delay, most, result, j, f)
   end
   if outcome == 'o' then
     refuse(f.pool or f)
+  end
+  if cost then
+    correct(f, j.cost, cost)
+    if f.pool then
+      correct(f.pool, j.cost, cost)
+    end
   end
   j.outcome = outcome
   ended[#ended + 1] = id
@@ -212,13 +220,11 @@ local codes = {}
 for k = 6, #KEYS do
   local a, id = args_at[k], ids[k]
   local first, j = ARGV[a], jobs[id]
-  local epoch, outcome, cause, delay, most, result
+  local epoch, outcome, delay, most, result
   if byte(first) == PLAIN then
     epoch, outcome, delay, most, result = first == 'S1' and 1 or sub(first, 2) + 0, 'S', 0, 0, ''
   else
-    local letter_cause = ARGV[a + 1]
-    epoch, outcome, cause = first + 0, sub(letter_cause, 1, 1), sub(letter_cause, 2)
-    delay, most, result = ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
+    epoch, outcome, delay, most, result = first + 0, sub(ARGV[a + 1], 1, 1), ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
   end
   if not j then
     codes[k - 5] = STALE
@@ -227,7 +233,11 @@ for k = 6, #KEYS do
     if not j.seq then
       succeed(KEYS[k], id, j, f, most, result)
     else
-      apply(id, outcome, cause, delay, most, result, j, f)
+      local cause, cost
+      if byte(first) ~= PLAIN then
+        cause, cost = string.match(ARGV[a + 1], '^.(%S*) ?(%d*)$')
+      end
+      apply(id, outcome, cause, tonumber(cost), delay, most, result, j, f)
     end
     if not f.touched then
       f.touched = true

@@ -77,6 +77,9 @@ func (m *model) snapshot() snapshot {
 		cells := make([]string, len(f.Cells))
 		for i, c := range f.Cells {
 			cells[i] = fmt.Sprintf("%d:%d", c.TAT, c.Rem)
+			if c.Credit > 0 {
+				cells[i] += fmt.Sprintf(":%d", c.Credit)
+			}
 		}
 		fields := map[string]string{
 			"policy": fmt.Sprintf("%d =%s %s", f.revision, f.tier, m.lines.line(name, f.policy)), "cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),

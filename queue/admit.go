@@ -403,7 +403,7 @@ func decisionOf(v *lua.Decision, s *Submission) Decision {
 	default:
 		return out
 	}
-	j.Tenant, j.Route, j.Type = s.Tenant, s.Route, s.Type
+	j.Tenant, j.Route, j.Type, j.Cost = s.Tenant, s.Route, s.Type, max(s.Cost, 1)
 	out.Job = j
 	return out
 }

@@ -13,9 +13,10 @@ import (
 
 // result is what a settled delivery leaves in the record.
 type result struct {
-	Error    *JobError `json:"e,omitempty"`
-	Response *Response `json:"r,omitempty"`
-	Log      []Attempt `json:"l,omitempty"`
+	Error      *JobError `json:"e,omitempty"`
+	Response   *Response `json:"r,omitempty"`
+	Log        []Attempt `json:"l,omitempty"`
+	ActualCost *int64    `json:"c,omitempty"`
 }
 
 // Job reads one job of the tenant. Errors: ErrNotFound, ErrUnavailable.
@@ -50,7 +51,7 @@ func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
 // jobOf is the record as clients see it, without its position in the queue.
 func jobOf(id string, r lua.Record) Job {
 	j := Job{
-		ID: id, Tenant: r.Tenant, Route: r.Route, Type: r.Type, State: r.State,
+		ID: id, Tenant: r.Tenant, Route: r.Route, Type: r.Type, Cost: r.Cost, State: r.State,
 		Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, Created: r.Created.Time(), Started: r.Stamp.Time(),
 	}
 	switch {
@@ -61,7 +62,7 @@ func jobOf(id string, r lua.Record) Job {
 	}
 	var res result
 	if len(r.Result) > 0 && json.Unmarshal(r.Result, &res) == nil { // unreadable: the state still holds
-		j.LastError, j.Response, j.Log = res.Error, res.Response, res.Log
+		j.LastError, j.Response, j.Log, j.ActualCost = res.Error, res.Response, res.Log, res.ActualCost
 	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {
 		j.LastError = &JobError{

@@ -182,10 +182,8 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	_ = json.Unmarshal(r.Result, &before) // an empty or unreadable result is left out
 	return Lease{
 		Log:      before.Log,
-		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type,
-		TraceParent: r.TraceParent, Payload: payload,
-		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible,
-		Stamp: l.Stamp, Deadline: l.Ends,
+		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost,
+		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
 }
 
@@ -312,6 +310,9 @@ func settleItem(t Settlement) (lua.SettleItem, error) {
 	if t.MaxAttempts < 0 || t.MaxAttempts > maxAttempts {
 		return lua.SettleItem{}, fmt.Errorf("queue: max_attempts %d, want 0 to %d", t.MaxAttempts, maxAttempts)
 	}
+	if c := t.ActualCost; c != nil && (*c < 0 || *c > shaper.MaxCost) {
+		return lua.SettleItem{}, fmt.Errorf("queue: actual cost %d, want 0 to %d", *c, shaper.MaxCost)
+	}
 	delay := min(max(t.Delay, 0), shaper.MaxPeriod)
 	item := lua.SettleItem{Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
 	if t.Event == shaper.Hold {
@@ -326,9 +327,12 @@ func settleItem(t Settlement) (lua.SettleItem, error) {
 	if t.Event == shaper.Release && t.Missed {
 		item.Outcome = lua.OutcomeMissed
 	}
-	// A release is no attempt: the record keeps its result.
-	if t.Event != shaper.Release && (t.Error != nil || t.Response != nil || len(t.Log) > 0) {
-		r := result{t.Error, t.Response, t.log()}
+	if t.Event == shaper.Release { // no attempt: the record keeps its result
+		return item, nil
+	}
+	item.ActualCost = t.ActualCost
+	if t.Error != nil || t.Response != nil || len(t.Log) > 0 || t.ActualCost != nil {
+		r := result{t.Error, t.Response, t.log(), t.ActualCost}
 		if n := len(t.Log); r.Error == nil && n > 0 {
 			r.Error = &JobError{Message: t.Log[n-1].Message, Status: t.Log[n-1].Status, At: t.Log[n-1].At}
 		}

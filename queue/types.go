@@ -88,6 +88,8 @@ type Job struct {
 	Tenant         string
 	Route          string
 	Type           string
+	Cost           int64  // as submitted: an estimate
+	ActualCost     *int64 // that the last settled delivery reported; nil if it reported none
 	State          shaper.State
 	Position       int64     // 1 is next; 0 unless queued
 	EstimatedStart time.Time // of a waiting job, unless paused
@@ -136,7 +138,8 @@ type Lease struct {
 	Type        string
 	TraceParent string // as submitted
 	Payload     []byte
-	Attempt     int // number of this delivery, from 1
+	Cost        int64 // that its departure was charged for
+	Attempt     int   // number of this delivery, from 1
 	MaxAttempts int
 	Created     shaper.Instant
 	Eligible    shaper.Instant // since when it could have left
@@ -175,8 +178,11 @@ type Settlement struct {
 	MaxAttempts int       // of the route now; 0 keeps those of the job
 	Error       *JobError // kept until the next settlement of the job
 	Response    *Response
-	Attempt     int       // of the lease
-	Log         []Attempt // of the lease; this delivery is added to it
+	// ActualCost, from 0 to shaper.MaxCost, replaces the cost that the departure was charged for;
+	// see shaper.Bucket.Correct. Nil keeps that one. A Release has none.
+	ActualCost *int64
+	Attempt    int       // of the lease
+	Log        []Attempt // of the lease; this delivery is added to it
 }
 
 // HoldCause is why a flow is held.

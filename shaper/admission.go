@@ -84,7 +84,7 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	eligible := now.Add(r.Delay)
 	var drained Instant
 	if !p.Paused {
-		drained = max(f.StartIn(r.Pool, f.Cost, now), 0)
+		drained = max(f.StartIn(r.Pool, f.Queued, f.Cost, now), 0)
 	}
 	start := drained
 	if start != 0 {
@@ -133,7 +133,7 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		a.Remaining = max(0, p.Capacity-f.Depth)
 	}
 	if f.Queued > 0 && !p.Paused {
-		if next := f.StartIn(r.Pool, 0, now); next != 0 {
+		if next := f.StartIn(r.Pool, 0, 0, now); next != 0 {
 			a.NextSlot = next.Sub(now)
 		}
 	}
@@ -178,7 +178,7 @@ func (f Flow) retryAfter(p Policy, pool *Shared, now Instant, departures int64, 
 	}
 	var at Instant
 	if departures <= f.Queued {
-		at = f.StartIn(pool, (departures-1)*f.Cost/f.Queued, now)
+		at = f.StartIn(pool, departures-1, (departures-1)*f.Cost/f.Queued, now)
 	} else {
 		at = f.startOfLater(departures-f.Queued, now, later)
 	}
@@ -196,7 +196,7 @@ const LaterMost = 1000
 // queued now; 0 when unknown.
 func (f Flow) startOfLater(n int64, now Instant, later []Instant) Instant {
 	first := max(f.Earliest(), now)
-	if n > int64(len(later)) || n > LaterMost || f.Start(f.Cost, now) == 0 {
+	if n > int64(len(later)) || n > LaterMost || f.Start(f.Queued, f.Cost, now) == 0 {
 		return 0
 	}
 	for _, c := range f.Cells {
@@ -206,7 +206,7 @@ func (f Flow) startOfLater(n int64, now Instant, later []Instant) Instant {
 	}
 	b := f.Bucket
 	if f.Cost > 0 {
-		b = b.Depart(first, f.Cost)
+		b = b.depart(first, f.Queued, f.Cost)
 	}
 	var at Instant
 	for _, eligible := range later[:n] {

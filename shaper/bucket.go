@@ -41,6 +41,9 @@ type Cell struct {
 	Pace
 	TAT Instant
 	Rem int64
+	// Credit is the time in µs that corrected costs gave back and that no later charge has used;
+	// see Correct.
+	Credit int64
 }
 
 // Bucket is the pacing state of a flow: GCRA (ITU-T I.371) for each pace, used to schedule
@@ -101,20 +104,44 @@ func (p Pace) mostCharged() float64 {
 	return max(leastCharge, math.Floor(float64(span/period)*limit))
 }
 
-// Charged returns the part of a cost that the pace charges, in intervals.
-func (p Pace) Charged(cost int64) int64 {
+// Charged is the number of intervals that the pace charges for jobs with this cost together.
+func (p Pace) Charged(jobs, cost int64) int64 {
+	if p.ByJobs {
+		cost = jobs
+	}
 	if cost <= leastCharge {
 		return cost
 	}
 	return min(cost, int64(p.mostCharged()))
 }
 
-// charge moves the TAT by cost intervals from max(TAT, stamp).
-func (c Cell) charge(stamp Instant, cost int64) Cell {
+// charge moves the TAT by the cost of jobs from max(TAT, stamp). Time that passed since the TAT
+// uses up credit, because the pace did not hold the flow back. Of the rest, the charge uses at most
+// half of itself, so that stamps stay apart by half of what their jobs are charged for.
+func (c Cell) charge(stamp Instant, jobs, cost int64) Cell {
 	if stamp > c.TAT {
+		c.Credit = max(0, c.Credit-int64(stamp-c.TAT))
 		c.TAT, c.Rem = stamp, 0
 	}
-	return c.move(c.Charged(cost))
+	from := c.TAT
+	c = c.move(c.Charged(jobs, cost))
+	used := min(c.Credit, int64(c.TAT-from)/2)
+	c.TAT, c.Credit = c.TAT-Instant(used), c.Credit-used
+	return c
+}
+
+// correct moves the TAT by n intervals. Where they are negative, it stops at least, and the rest
+// becomes credit. Where they are positive, they use up credit first, and the TAT stops chargeSpan
+// after least.
+func (c Cell) correct(n int64, least Instant) Cell {
+	from := c.TAT
+	c = c.move(n)
+	if least = min(least, from); c.TAT < least {
+		c.TAT, c.Credit = least, min(c.Credit+int64(least-c.TAT), chargeSpan.Microseconds())
+	}
+	used := min(c.Credit, max(0, int64(c.TAT-from)))
+	c.TAT, c.Credit = min(c.TAT-Instant(used), max(from, least.Add(chargeSpan))), c.Credit-used
+	return c
 }
 
 // move shifts the TAT by n intervals, which may be negative: n·period may pass 2⁶³.
@@ -175,10 +202,13 @@ func (b Bucket) Stamp(eligible, from Instant) Instant {
 }
 
 // Depart charges every pace for a job of the given cost that leaves at stamp.
-func (b Bucket) Depart(stamp Instant, cost int64) Bucket {
+func (b Bucket) Depart(stamp Instant, cost int64) Bucket { return b.depart(stamp, 1, cost) }
+
+// depart charges every pace for jobs that leave together at stamp.
+func (b Bucket) depart(stamp Instant, jobs, cost int64) Bucket {
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {
-		b.Cells[i] = c.charge(stamp, cost)
+		b.Cells[i] = c.charge(stamp, jobs, cost)
 	}
 	b.Last = stamp
 	share := b.share(stamp)
@@ -200,24 +230,52 @@ func (b Bucket) Refund(stamp Instant, cost int64) Bucket {
 	if stamp != b.Last {
 		return b
 	}
-	return b.Rewind(stamp, cost)
+	return b.Rewind(stamp, 1, cost)
 }
 
 // Rewind takes back the last stamps given, which no worker has seen: first is the first of them,
-// cost the sum of all costs. The next stamps conform to the departures before them.
-func (b Bucket) Rewind(first Instant, cost int64) Bucket {
+// jobs their number, cost the sum of all costs. The next stamps conform to the departures before
+// them. A pace whose credit the stamps have used up does not get it back.
+func (b Bucket) Rewind(first Instant, jobs, cost int64) Bucket {
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {
-		b.Cells[i] = c.move(-c.Charged(cost))
+		if n := -c.Charged(jobs, cost); c.Credit > 0 {
+			b.Cells[i] = c.correct(n, first)
+		} else {
+			b.Cells[i] = c.move(n)
+		}
 	}
 	b.Last, b.Spaced = first, min(b.Spaced, first)
 	return b
 }
 
-// Retune applies new paces to the bucket at now and reports whether anything changed. A pace that
-// stays keeps its state wherever it is in the list. The wait that a changed pace had left since the
-// last stamp is scaled by T'/T, so a backlog obeys at once and never bursts. An added pace starts
-// one interval after the last stamp. Changed and removed paces are paired in order.
+// leastApart is the part of a charge that stays between two stamps, whatever is given back: with
+// estimates that are sixteen times too high, the flow still uses all of its rate.
+const leastApart = 16
+
+// Correct replaces the cost that a departure was charged for by the actual one, in every pace that
+// counts costs. A TAT moves by the difference, but not before now, where no job can leave any more,
+// and not closer to the last stamp than leastApart allows, so that nothing bunches. What a pace
+// cannot give back this way it keeps as credit, and later charges use it. So the flow uses its rate
+// exactly, although costs are estimates.
+func (b Bucket) Correct(charged, actual int64, now Instant) Bucket {
+	b.Cells = append([]Cell(nil), b.Cells...)
+	for i, c := range b.Cells {
+		before := c.Charged(1, charged)
+		if n := c.Charged(1, actual) - before; n != 0 {
+			// In doubles, in the same order as in the script.
+			apart := math.Floor(float64(float64(before)*float64(c.period())) / float64(c.Rate.Limit) / leastApart)
+			b.Cells[i] = c.correct(n, max(now, b.Last+Instant(apart)))
+		}
+	}
+	return b
+}
+
+// Retune lays new paces over the bucket at now and reports whether anything changed. A pace that
+// stays keeps its state at any place in the list. The wait that a changed pace had left since
+// the last stamp is scaled by T'/T, so a backlog obeys at once and never bursts, and its credit
+// ends; an added pace starts one interval after the last stamp. What changed and what is left of
+// the old paces is paired in order.
 func (b Bucket) Retune(paces []Pace, now Instant) (Bucket, bool) {
 	same := len(paces) == len(b.Cells)
 	for i := 0; same && i < len(paces); i++ {
@@ -341,20 +399,25 @@ func (b Bucket) MarkReady(now Instant) Bucket {
 	return b
 }
 
-// Start estimates when a job leaves that has the given cost, in intervals, waiting before it, if
-// nothing changes; 0 when that is later than every date.
-func (b Bucket) Start(ahead int64, now Instant) Instant {
+// Start estimates when a job leaves that has the given number of jobs, and their cost, waiting
+// before it, if nothing changes; 0 when that is beyond every calendar.
+func (b Bucket) Start(jobs, cost int64, now Instant) Instant {
 	first := max(b.Earliest(), now)
 	start := first
 	for _, c := range b.Cells {
-		base, rem := c.TAT, c.Rem
+		base, rem, credit, ahead := c.TAT, c.Rem, c.Credit, cost
+		if c.ByJobs {
+			ahead = jobs
+		}
 		if first > base {
-			base, rem = first, 0
+			base, rem, credit = first, 0, max(0, credit-int64(first-base))
 		}
 		// In doubles, as in the script: cost × period may pass 2⁵³ for slow flows, where a
 		// microsecond does not matter.
-		wait := math.Floor((float64(rem) +
-			float64(float64(ahead-c.Burst+1)*float64(c.period()))) / float64(c.Rate.Limit))
+		wait := math.Floor((float64(rem) + float64(float64(ahead-c.Burst+1)*float64(c.period()))) / float64(c.Rate.Limit))
+		if credit > 0 {
+			wait -= min(float64(credit), math.Floor(float64(ahead)*float64(c.period())/float64(c.Rate.Limit)/2))
+		}
 		if float64(base)+wait > float64(farthest) {
 			return 0
 		}

@@ -342,7 +342,7 @@ func TestRewindConforms(t *testing.T) {
 			if rapid.Bool().Draw(t, "not seen") {
 				late := micros(rapid.Int64Range(shaper.Slack.Microseconds()+1, 3600*1_000_000).Draw(t, "late"))
 				now = max(now, stamps[0].Add(late))
-				b = b.Rewind(stamps[0], int64(len(stamps)))
+				b = b.Rewind(stamps[0], int64(len(stamps)), int64(len(stamps)))
 				if next := b.Stamp(0, now); next != now {
 					t.Fatalf("taken back at %d, the next stamp is %d: the slot was lost", now, next)
 				}

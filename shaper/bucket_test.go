@@ -50,10 +50,11 @@ func release(stamp time.Duration, cost int64) action {
 	}
 }
 
-// rewind takes back stamps that nobody has seen: the first of them, and their cost.
-func rewind(first time.Duration, cost int64) action {
+// rewind takes back stamps of jobs of cost 1 that nobody has seen: the first of them, and their
+// number.
+func rewind(first time.Duration, jobs int64) action {
 	return func(b shaper.Bucket, _ shaper.Instant) (shaper.Bucket, shaper.Instant) {
-		return b.Rewind(start.Add(first), cost), 0
+		return b.Rewind(start.Add(first), jobs, jobs), 0
 	}
 }
 
@@ -453,7 +454,7 @@ func TestStartPredictsTheStamp(t *testing.T) {
 			if stamp > endOfHistory {
 				return
 			}
-			if got := waiting.Start(ahead, now); got != stamp {
+			if got := waiting.Start(ahead, ahead, now); got != stamp {
 				t.Fatalf("with %d ahead Start = %d, but it leaves at %d (%v)", ahead, got, stamp, stamp.Sub(got))
 			}
 			b = b.Depart(stamp, 1)
@@ -495,7 +496,7 @@ func TestStart(t *testing.T) {
 			if tt.want != none {
 				want = start.Add(tt.want)
 			}
-			if got := tt.bucket.Start(tt.ahead, start.Add(tt.at)); got != want {
+			if got := tt.bucket.Start(tt.ahead, tt.ahead, start.Add(tt.at)); got != want {
 				t.Errorf("Start = %d (%v), want %d (%v)", got, got.Sub(start), want, tt.want)
 			}
 		})

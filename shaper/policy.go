@@ -18,10 +18,25 @@ const (
 )
 
 // Pace is one rate a flow must obey, with the number of jobs that may leave at once after an idle
-// stretch. Burst 1 is pure spacing.
+// stretch. Burst 1 is pure spacing. A job takes as many intervals as it costs, or with ByJobs one.
 type Pace struct {
-	Rate  Rate
-	Burst int64
+	Rate   Rate
+	Burst  int64
+	ByJobs bool
+}
+
+// What a rate counts, as settings name it.
+const (
+	ByCost = "cost"
+	ByJobs = "jobs"
+)
+
+// By is what the pace counts: ByCost or ByJobs.
+func (p Pace) By() string {
+	if p.ByJobs {
+		return ByJobs
+	}
+	return ByCost
 }
 
 // Policy is the settings of a tenant; they hold for each of its flows. The zero value is not legal,
@@ -133,7 +148,7 @@ func (p Policy) Validate() error {
 			})
 		}
 	}
-	pace("", Pace{p.Rate, p.Burst})
+	pace("", Pace{Rate: p.Rate, Burst: p.Burst})
 	if len(p.Rates) > MaxRates {
 		ps = append(ps, Problem{
 			"rates", fmt.Sprintf("%d rates", len(p.Rates)), fmt.Sprintf("must be at most %d", MaxRates),
@@ -186,11 +201,21 @@ type Overrides struct {
 }
 
 // PaceJSON is the form of a further rate in the API:
-// {"limit":1000,"period_ms":86400000,"burst":1000}; burst defaults to 1.
+// {"limit":1000,"period_ms":86400000,"burst":1000,"by":"jobs"}; burst defaults to 1, by to "cost".
 type PaceJSON struct {
-	Limit    int64 `json:"limit"`
-	PeriodMS int64 `json:"period_ms"`
-	Burst    int64 `json:"burst,omitempty"`
+	Limit    int64  `json:"limit"`
+	PeriodMS int64  `json:"period_ms"`
+	Burst    int64  `json:"burst,omitempty"`
+	By       string `json:"by,omitempty"`
+}
+
+// JSON is the form of the pace in the API.
+func (p Pace) JSON() PaceJSON {
+	j := PaceJSON{Limit: p.Rate.Limit, PeriodMS: p.Rate.Period.Milliseconds(), Burst: p.Burst}
+	if p.ByJobs {
+		j.By = ByJobs
+	}
+	return j
 }
 
 // Pace converts the form to a pace, without checks.
@@ -200,7 +225,7 @@ func (j PaceJSON) Pace() Pace {
 	if burst == 0 {
 		burst = 1
 	}
-	return Pace{Rate: Rate{Limit: j.Limit, Period: period}, Burst: burst}
+	return Pace{Rate: Rate{Limit: j.Limit, Period: period}, Burst: burst, ByJobs: j.By == ByJobs}
 }
 
 // Over returns base with the overrides in place of its settings, except the overrides of single

@@ -124,7 +124,7 @@ func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, T
 		t.Start, t.Rem = t.Start+sum/c.Weight, sum%c.Weight
 		return p, t
 	}
-	t.Reserve = t.Reserve.move(t.Reserve.Charged(cost))
+	t.Reserve = t.Reserve.move(t.Reserve.Charged(1, cost))
 	return p, t
 }
 
@@ -191,12 +191,13 @@ func (s Shared) Before(f Flow, ahead int64) int64 {
 
 // StartIn is Start for a flow that is in a pool, nil for none: every flow that waits now keeps
 // waiting.
-func (f Flow) StartIn(s *Shared, ahead int64, now Instant) Instant {
-	own := f.Start(ahead, now)
+func (f Flow) StartIn(s *Shared, jobs, ahead int64, now Instant) Instant {
+	own := f.Start(jobs, ahead, now)
 	if s == nil || own == 0 {
 		return own
 	}
-	in := s.Start(s.Before(f, ahead), now)
+	before := s.Before(f, ahead)
+	in := s.Start(int64(float64(before)*float64(s.Queued)/float64(max(1, s.Cost))), before, now)
 	if in == 0 {
 		return 0
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/hibiken/asynq"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -33,8 +34,11 @@ type Route struct {
 	Timeout     time.Duration
 	Connections int // to one host; default 256. Only for a URL
 	Retry       Retry
-	Breaker     Breaker  // only for a URL
-	Secrets     []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
+	Breaker     Breaker // only for a URL
+	// CostFrom is a JSON pointer (RFC 6901) to the actual cost in the body of an answer, such as
+	// "/usage/total_tokens". The header Sluice-Cost of an answer takes precedence. Only for a URL.
+	CostFrom string
+	Secrets  []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
 }
 
 // AsynqRoute is a queue of an asynq fleet. At its departure a job becomes a task with the job's
@@ -190,6 +194,9 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 	check(b.Delay > 0 && b.Delay <= maxHold, "breaker.delay", b.Delay, "must be positive and at most 1h")
 	inTime := b.SlowAfter > 0 && b.SlowAfter <= max(1, r.Timeout)
 	check(inTime, "breaker.slow_after", b.SlowAfter, "must be positive and at most the timeout")
+	check(jsontext.Pointer(r.CostFrom).IsValid(), "cost_from", strconv.Quote(r.CostFrom),
+		"must be a JSON pointer (RFC 6901), such as /usage/total_tokens")
+	check(r.CostFrom == "" || r.URL != "", "cost_from", r.CostFrom, "reads answers of a url only")
 	check(len(r.Secrets) == 0 || r.URL != "", "secrets", "(hidden)", "sign requests to a url only")
 	for i, secret := range r.Secrets {
 		check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")

@@ -82,11 +82,11 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 		}, Config{}, []string{
 			"routes.r.breaker.failures: -1: ", "routes.r.breaker.delay: 1h0m0.000000001s: ",
 		}},
-		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}},
-			Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
-		{"secrets without requests", Route{Handler: true,
-			Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler},
-			[]string{"routes.r.secrets: (hidden): "}},
+		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}}, Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
+		{"cost from", Route{URL: "http://host/", CostFrom: "/usage/total_tokens"}, Config{}, nil},
+		{"cost from no pointer", Route{URL: "http://host/", CostFrom: "usage.total_tokens"}, Config{}, []string{`routes.r.cost_from: "usage.total_tokens": must be a JSON pointer`}},
+		{"cost without requests", Route{Handler: true, CostFrom: "/usage"}, Config{Handler: handler}, []string{"routes.r.cost_from: /usage: reads answers of a url only"}},
+		{"secrets without requests", Route{Handler: true, Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler}, []string{"routes.r.secrets: (hidden): "}},
 	}
 	for _, tt := range tests {
 		tt.cfg.Routes = map[string]Route{"r": tt.route}

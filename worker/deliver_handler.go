@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -26,6 +27,7 @@ type DeliveryInfo struct {
 	Tenant      string    // for example "acme"
 	Route       string    // for example "default"
 	Type        string    // the task's type, for example "order.create"
+	Cost        int64     // that its departure was charged for; SetCost replaces it
 	Stamp       time.Time // when it left its bucket, by the queue's clock
 	// TraceParent is the W3C trace context of this delivery's span, which the context holds, too.
 	// Without Config.Traces it is as submitted, empty for none.
@@ -34,12 +36,21 @@ type DeliveryInfo struct {
 
 type deliveryKey struct{}
 
+// delivery is what the context of a handler holds.
+type delivery struct {
+	info DeliveryInfo
+	cost atomic.Pointer[int64] // as SetCost reported it
+}
+
 // Delivery returns which delivery a Go handler serves, from the context that it was called with. It
 // is false for any other context. It replaces asynq.GetTaskID, GetRetryCount, GetMaxRetry and
 // GetQueueName.
 func Delivery(ctx context.Context) (DeliveryInfo, bool) {
-	info, ok := ctx.Value(deliveryKey{}).(DeliveryInfo)
-	return info, ok
+	d, ok := ctx.Value(deliveryKey{}).(*delivery)
+	if !ok {
+		return DeliveryInfo{}, false
+	}
+	return d.info, true
 }
 
 const (
@@ -74,13 +85,19 @@ func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger, panics *burstlog
 // context ends, and the handler is left behind. At most Config.Concurrency handlers are left, then
 // Deliver waits for one of them.
 func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
-	limited, cancel := context.WithTimeout(ctx, d.route.Timeout)
+	current := &delivery{info: DeliveryInfo{
+		ID: l.ID, Attempt: l.Attempt, MaxAttempts: d.route.Retry.MaxAttempts, Tenant: l.Tenant, Route: l.Route, Type: l.Type,
+		Cost: l.Cost, Stamp: l.Stamp.Time(), TraceParent: l.TraceParent,
+	}}
+	s := d.serve(ctx, context.WithValue(ctx, deliveryKey{}, current), l)
+	s.ActualCost = current.cost.Load()
+	return s
+}
+
+// serve runs the handler with the given values in its context.
+func (d *handlerDeliverer) serve(ctx, values context.Context, l queue.Lease) queue.Settlement {
+	limited, cancel := context.WithTimeout(values, d.route.Timeout)
 	defer cancel()
-	limited = context.WithValue(limited, deliveryKey{}, DeliveryInfo{
-		ID: l.ID, Attempt: l.Attempt, MaxAttempts: d.route.Retry.MaxAttempts, Tenant: l.Tenant,
-		Route: l.Route, Type: l.Type,
-		Stamp: l.Stamp.Time(), TraceParent: l.TraceParent,
-	})
 	ended := make(chan queue.Settlement, 1)
 	go func() {
 		s := d.route.Retry.again(l, "the handler ended its goroutine", 0) // unless it returns or panics

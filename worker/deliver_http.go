@@ -16,24 +16,33 @@ import (
 // httpDeliverer sends jobs to one HTTP upstream: exactly one request per attempt. It follows no
 // redirect.
 type httpDeliverer struct {
-	route  Route
-	client *outbound.Client
+	route   Route
+	client  *outbound.Client
+	badCost func(l queue.Lease, why error) // called when an actual cost is ignored
 }
 
-func newHTTPDeliverer(r Route) *httpDeliverer {
-	return &httpDeliverer{r, outbound.New("worker", "upstream", r.Timeout, r.Connections, r.Secrets)}
+func newHTTPDeliverer(r Route, badCost func(queue.Lease, error)) *httpDeliverer {
+	return &httpDeliverer{r, outbound.New("worker", "upstream", r.Timeout, r.Connections, r.Secrets), badCost}
 }
 
 // Deliver makes one request; see Retry.decide for what the answers mean.
 func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
-	answer, err := d.client.Post(ctx, d.route.URL, l.ID, l.Payload, func(req *http.Request) { describe(req, l) })
+	var cost *int64
+	var bad error
+	answer, err := d.client.Post(ctx, d.route.URL, l.ID, l.Payload,
+		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) { cost, bad = d.costOf(resp) })
 	if err != nil {
 		why, _ := errors.AsType[outbound.NoAnswer](err)
 		s := d.route.Retry.again(l, why.Message, 0)
 		s.Error.Detail = why.Detail
 		return s
 	}
-	return d.route.Retry.decide(l, answer, answer.Headers["retry-after"], time.Now())
+	if bad != nil {
+		d.badCost(l, bad)
+	}
+	s := d.route.Retry.decide(l, answer, answer.Headers["retry-after"], time.Now())
+	s.ActualCost = cost
+	return s
 }
 
 // describe adds the headers of the contract with receivers, and the URL's user information.

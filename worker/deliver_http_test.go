@@ -48,7 +48,7 @@ func deliverTo(t *testing.T, r Route, handler http.HandlerFunc) queue.Settlement
 
 func deliver(t *testing.T, ctx context.Context, r Route) queue.Settlement {
 	t.Helper()
-	d := newHTTPDeliverer(r.withDefaults())
+	d := newHTTPDeliverer(r.withDefaults(), nil)
 	defer d.client.Transport.CloseIdleConnections()
 	s := d.Deliver(ctx, lease())
 	if s.LeaseRef != lease().LeaseRef {
@@ -190,7 +190,7 @@ func TestUserInformationIsBasicAuthentication(t *testing.T) {
 func TestProxyVariablesAreIgnored(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
-	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults())
+	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults(), nil)
 	// Loopback is never proxied, so the transport is asked instead of a server.
 	if d.client.Transport.Proxy != nil {
 		t.Error("a proxy is used")
@@ -232,7 +232,7 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 	}
 	server.Start()
 	defer server.Close()
-	d := newHTTPDeliverer(Route{URL: server.URL}.withDefaults())
+	d := newHTTPDeliverer(Route{URL: server.URL}.withDefaults(), nil)
 	defer d.client.Transport.CloseIdleConnections()
 	for range 5 {
 		if s := d.Deliver(t.Context(), lease()); s.Event != shaper.Succeed {

@@ -138,6 +138,9 @@ func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 			outcome = outcomeOf(e.settlement, results[i])
 		}
 		w.metrics.deliveries[outcome].Inc()
+		if load := w.loads[e.job.lease.Route]; load != nil && results != nil && results[i] != queue.Stale {
+			load.costs.settled(e.job.lease.Cost, e.settlement)
+		}
 		if outcome == outcomeDead {
 			l := &e.job.lease
 			w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)

@@ -100,6 +100,16 @@ func newMetrics(w *Worker) *metrics {
 		labels, load := prometheus.Labels{"route": name}, w.loads[name]
 		gauge("route_places_taken", "Slots of this worker that jobs of the route take.", labels,
 			func() int { return w.capacity.ofRoute(name) })
+		if route.Asynq == nil {
+			counter("route_cost_estimated_total",
+				"Costs that departures were charged for, of deliveries whose actual cost is known.",
+				labels, load.costs.estimated.Load)
+			counter("route_cost_actual_total", "Actual costs of the deliveries that reported one.",
+				labels, load.costs.actual.Load)
+			counter("route_cost_ignored_total",
+				"Answers whose actual cost was ignored: it is not a number from 0 to 1000000, or not where cost_from points.",
+				labels, load.costs.ignored.Load)
+		}
 		if route.Breaker.Failures > 0 {
 			gauge("route_breaker_state", "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.",
 				labels, func() int { return int(load.breaker.Load()) })

@@ -76,6 +76,7 @@ type routeLoad struct {
 	breaker        atomic.Int64 // a reports.BreakerState
 	held           atomic.Int64 // jobs that the breaker did not let pass; only grows
 	inFlight       atomic.Int64
+	costs          costCounts
 	ends, failures atomic.Int64                              // only grow
 	past           [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
 }

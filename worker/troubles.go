@@ -18,6 +18,7 @@ type troubles struct {
 	deaths, panics *burstlog.Log
 	damage         *burstlog.Log // stored items that Redis or this process cannot work with
 	givenUp        *burstlog.Log // settlements
+	costs          *burstlog.Log // actual costs that are ignored
 
 	mu    sync.Mutex
 	away  map[any]bool // shards, a flusher, the heartbeat and so on that cannot reach Redis
@@ -34,6 +35,7 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 		damage: burstlog.New(log, slog.LevelError, "stored data is damaged; its jobs do not leave", nil),
 		givenUp: burstlog.New(log, slog.LevelError,
 			"settlements were given up; the leases will expire and the jobs be delivered again", nil),
+		costs: burstlog.New(log, slog.LevelWarn, "actual costs are ignored; the estimates stay charged", nil),
 	}
 }
 
@@ -62,7 +64,7 @@ func (t *troubles) report(part any, err error) {
 
 // end logs what is not logged yet.
 func (t *troubles) end() {
-	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp} {
+	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp, t.costs} {
 		l.Flush()
 	}
 }

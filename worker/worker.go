@@ -46,6 +46,8 @@
 //   - The retries, their number and their pauses are the route's, and each passes through the job's
 //     bucket again.
 //
+// A handler that knows what its job cost reports it with SetCost.
+//
 // As in asynq, an attempt has failed when its timeout is over, whether or not the handler has
 // returned. A handler should obey its context, and must allow for more than one delivery of a job.
 package worker
@@ -65,6 +67,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/queue/reports"
 )
 
@@ -206,10 +209,14 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 		client := asynq.NewClientFromRedisClient(w.cfg.AsynqClient)
 		return &asynqDeliverer{route: route, lease: w.cfg.Lease, client: client, leases: w.broker}
 	}
-	h := newHTTPDeliverer(route)
+	load := w.loads[name]
+	h := newHTTPDeliverer(route, func(l queue.Lease, why error) {
+		load.costs.ignored.Add(1)
+		w.troubles.costs.Add(burstlog.Key{Route: name, Kind: why.Error()}, 1, "job", l.ID)
+	})
 	w.closers = append(w.closers, h.client.Transport.CloseIdleConnections)
 	if route.Breaker.Failures > 0 {
-		return newBreaker(route, h, w.watch, w.loads[name], w.log.With("route", name))
+		return newBreaker(route, h, w.watch, load, w.log.With("route", name))
 	}
 	return h
 }

@@ -253,7 +253,7 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 	}
 	t.admitted++
 	j := &stored{submission: s, Job: queue.Job{
-		ID: s.ID, Tenant: s.Tenant, Route: s.Route, Type: s.Type, State: shaper.Queued, Position: a.Position,
+		ID: s.ID, Tenant: s.Tenant, Route: s.Route, Type: s.Type, Cost: s.Cost, State: shaper.Queued, Position: a.Position,
 		EstimatedStart: a.Start.Time(), MaxAttempts: s.MaxAttempts, Created: now.Time(),
 	}}
 	if s.Delay > 0 {

@@ -40,7 +40,14 @@ func RouteOverridesOf(o shaper.Overrides) RouteOverrides {
 }
 
 // PaceOf converts a pace to the form of the API.
-func PaceOf(p shaper.Pace) Pace { return Pace{Rate: RateOf(p.Rate), Burst: p.Burst} }
+func PaceOf(p shaper.Pace) Pace {
+	return Pace{Rate: RateOf(p.Rate), Burst: p.Burst, By: p.JSON().By}
+}
+
+// Pace is the pace that the form means, unchecked.
+func (p Pace) Pace() shaper.Pace {
+	return shaper.PaceJSON{Limit: p.Limit, PeriodMS: p.PeriodMS, Burst: p.Burst, By: p.By}.Pace()
+}
 
 // PacesOf converts paces to the form of the API; nil for none.
 func PacesOf(paces []shaper.Pace) []Pace {

@@ -33,7 +33,7 @@ type Submission struct {
 	Route       string          `json:"route,omitempty" minLength:"1" maxLength:"255" example:"default" doc:"Name of a configured route; \"default\" if absent."`
 	DelayMS     int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Delay before the first delivery. The job holds its slot in the queue meanwhile."`
 	MaxWaitMS   int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires if it cannot leave within this time; 0 or absent: the tenant's max_wait_ms."`
-	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"1000000" doc:"Number of departure intervals that the job takes; 1 if absent."`
+	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"1000000" doc:"Number of departure intervals that the job takes; 1 if absent. If only the delivery knows the cost, an estimate: the upstream's answer replaces it."`
 	CallbackURL string          `json:"callback_url,omitempty" minLength:"1" maxLength:"1024" example:"https://partner.example/hooks" doc:"Receives a POST when the job has ended. Its address must be public, unless the configuration lists its prefix. The URL is not part of the idempotency fingerprint."`
 }
 
@@ -80,6 +80,8 @@ type Job struct {
 	EstimatedStart time.Time `json:"estimated_start_at,omitzero" doc:"When the job leaves if nothing changes; absent while paused or held without end."`
 	Attempts       int       `json:"attempts" doc:"Deliveries that count against max_attempts."`
 	MaxAttempts    int       `json:"max_attempts"`
+	Cost           int64     `json:"cost,omitempty" doc:"Cost as submitted. Absent only where the job is past retention."`
+	ActualCost     *int64    `json:"actual_cost,omitempty" minimum:"0" doc:"Cost that the last delivery reported. It replaced the cost that the departure was charged for."`
 	Created        time.Time `json:"created_at,omitzero"`
 	Scheduled      time.Time `json:"scheduled_at,omitzero" doc:"When a scheduled or retrying job becomes eligible."`
 	Started        time.Time `json:"started_at,omitzero" doc:"The last departure."`
@@ -130,7 +132,8 @@ type RateChange struct {
 // Pace is a further rate with its own burst.
 type Pace struct {
 	Rate
-	Burst int64 `json:"burst,omitempty" minimum:"1" doc:"1 if absent."`
+	Burst int64  `json:"burst,omitempty" minimum:"1" doc:"1 if absent."`
+	By    string `json:"by,omitempty" enum:"cost,jobs" doc:"What the rate counts: the costs of jobs, or jobs whatever they cost. cost if absent."`
 }
 
 // RouteSettings are the settings of one route, or the general ones. An absent setting is left to

@@ -25,7 +25,7 @@ end
 -- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that
 -- are queued now; 0 when unknown.
 local function start_of_later(f, n)
-  if n > LATER_MOST or start_after(f, f.cost) == 0 then
+  if n > LATER_MOST or start_after(f, f.queued, f.cost) == 0 then
     return 0
   end
   local later = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, n - 1, 'WITHSCORES')
@@ -38,15 +38,17 @@ local function start_of_later(f, n)
     if f.cost * c.period > FARTHEST then
       return 0
     end
-    g.cells[i] = { limit = c.limit, period = c.period, burst = c.burst, tat = c.tat, rem = c.rem }
+    g.cells[i] = {
+      limit = c.limit, period = c.period, burst = c.burst, by_jobs = c.by_jobs, tat = c.tat, rem = c.rem, credit = c.credit,
+    }
   end
   if f.cost > 0 then
-    depart(g, max(earliest(f), now), f.cost)
+    depart(g, max(earliest(f), now), f.queued, f.cost)
   end
   local at = 0
   for i = 1, n do
     at = max(earliest(g), tonumber(later[2 * i]), now)
-    depart(g, at, 1)
+    depart(g, at, 1, 1)
   end
   return at
 end
@@ -58,7 +60,7 @@ local function retry_after(f, departures)
   end
   local at = 0
   if departures <= f.queued then
-    at = start_of(f, floor((departures - 1) * f.cost / f.queued))
+    at = start_of(f, departures - 1, floor((departures - 1) * f.cost / f.queued))
   else
     at = start_of_later(f, departures - f.queued)
   end

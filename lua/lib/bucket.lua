@@ -49,9 +49,26 @@ local function most_charged(p)
   return max(LEAST_CHARGE, floor(span / p.period * p.limit))
 end
 
--- charged is the part of a cost that a pace charges.
-local function charged(c, cost)
+-- charged is the number of intervals that a pace charges for jobs with this cost together.
+local function charged(c, jobs, cost)
+  if c.by_jobs then
+    cost = jobs
+  end
   return cost <= LEAST_CHARGE and cost or min(cost, most_charged(c))
+end
+
+-- correct_cell moves a TAT by n intervals; see shaper.Cell.
+local function correct_cell(c, n, least)
+  local before, credit = c.tat, c.credit or 0
+  cell_move(c, n)
+  least = min(least, before)
+  if c.tat < least then
+    credit = min(credit + least - c.tat, CHARGE_SPAN)
+    c.tat = least
+  end
+  local used = min(credit, max(0, c.tat - before))
+  c.tat = min(c.tat - used, max(before, least + CHARGE_SPAN))
+  c.credit = credit > used and credit - used or nil
 end
 
 local function cell_earliest(c)
@@ -138,14 +155,31 @@ local function stamp_of(f, eligible, from)
   return on_grid
 end
 
-local function depart(f, stamp, cost)
+-- depart_on_credit charges a cell that has credit; see shaper.Cell.
+local function depart_on_credit(c, stamp, jobs, cost)
+  if stamp > c.tat then
+    c.credit = max(0, c.credit - (stamp - c.tat))
+    c.tat, c.rem = stamp, 0
+  end
+  local before = c.tat
+  cell_move(c, charged(c, jobs, cost))
+  local used = min(c.credit, floor((c.tat - before) / 2))
+  c.tat, c.credit = c.tat - used, c.credit > used and c.credit - used or nil
+end
+
+-- depart charges the paces for jobs that leave together at stamp.
+local function depart(f, stamp, jobs, cost)
   f.moved = true
   for i = 1, #f.cells do
     local c = f.cells[i]
-    if stamp > c.tat then
-      c.tat, c.rem = stamp, 0
+    if c.credit then
+      depart_on_credit(c, stamp, jobs, cost)
+    else
+      if stamp > c.tat then
+        c.tat, c.rem = stamp, 0
+      end
+      cell_move(c, charged(c, jobs, cost))
     end
-    cell_move(c, charged(c, cost))
   end
   f.last = stamp
   local s = f.share == 0 and SHARE_ALL or share(f, stamp)
@@ -158,11 +192,16 @@ local function depart(f, stamp, cost)
 end
 
 -- rewind takes back the last stamps given, which no worker has seen: first is the first of them,
--- cost the sum of all costs.
-local function rewind(f, first, cost)
+-- jobs their number, cost the sum of all costs.
+local function rewind(f, first, jobs, cost)
   f.moved = true
   for i = 1, #f.cells do
-    cell_move(f.cells[i], -charged(f.cells[i], cost))
+    local c = f.cells[i]
+    if c.credit then
+      correct_cell(c, -charged(c, jobs, cost), first)
+    else
+      cell_move(c, -charged(c, jobs, cost))
+    end
   end
   f.last, f.spaced = first, min(f.spaced, first)
 end
@@ -170,18 +209,34 @@ end
 -- refund gives back the slot of a job that never departed, if no later stamp was given.
 local function refund(f, stamp, cost)
   if stamp == f.last then
-    rewind(f, stamp, cost)
+    rewind(f, stamp, 1, cost)
+  end
+end
+
+local LEAST_APART = 16 -- shaper.leastApart
+
+-- correct replaces the cost that a departure was charged for by the actual one:
+-- shaper.Bucket.Correct.
+local function correct(f, cost, actual)
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    local before = charged(c, 1, cost)
+    local n = charged(c, 1, actual) - before
+    if n ~= 0 then
+      correct_cell(c, n, max(now, f.last + floor(before * c.period / c.limit / LEAST_APART)))
+      f.moved = true
+    end
   end
 end
 
 local function same_pace(c, p)
-  return c and c.limit == p.limit and c.period == p.period and c.burst == p.burst
+  return c and c.limit == p.limit and c.period == p.period and c.burst == p.burst and c.by_jobs == p.by_jobs
 end
 
 -- cell_for is a cell of a pace. It takes over the wait since the last stamp from a cell of another
 -- pace, scaled by T'/T; without one it lets nothing leave for an interval.
 local function cell_for(p, c, last)
-  local cell = { limit = p.limit, period = p.period, burst = p.burst, tat = last, rem = 0 }
+  local cell = { limit = p.limit, period = p.period, burst = p.burst, by_jobs = p.by_jobs, tat = last, rem = 0 }
   if last == 0 then
     return cell
   elseif not c then
@@ -232,18 +287,23 @@ local function retune(f)
   return true
 end
 
--- start_after estimates when a job leaves that has the given cost waiting before it; 0 when
--- unknown. f.first caches the instant at which the first one leaves.
-local function start_after(f, ahead)
+-- start_after estimates when a job leaves that has the given number of jobs, and their cost,
+-- waiting before it; 0 when unknown. f.first caches the instant at which the first one leaves.
+local function start_after(f, jobs, cost)
   local first = f.first or max(earliest(f), now)
   local start = first
   for i = 1, #f.cells do
     local c = f.cells[i]
-    local base, rem = c.tat, c.rem
+    local base, rem, credit, ahead = c.tat, c.rem, c.credit, c.by_jobs and jobs or cost
     if first > base then
+      -- First the credit: gopher-lua assigns to base before it computes what follows it.
+      credit = credit and max(0, credit - (first - base))
       base, rem = first, 0
     end
     local wait = floor((rem + (ahead - c.burst + 1) * c.period) / c.limit)
+    if credit then
+      wait = wait - min(credit, floor(ahead * c.period / c.limit / 2))
+    end
     local of_cell = base + wait
     if of_cell > FARTHEST then
       return 0

@@ -59,14 +59,16 @@ local FLOW_FIELDS = {
 }
 local NUMBERS_END, CELLS, POLICY_AT, TURN_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 16, 29
 
--- cells_of reads the state of each pace, as TAT:remainder joined by commas.
+-- cells_of reads the state of each pace, as TAT:remainder, with :credit behind it if there is any,
+-- joined by commas.
 local function cells_of(text, paces)
   local cells = {}
-  for tat, rem in string.gmatch(text or '', '(-?%d+):(%d+)') do
+  for tat, rem, credit in string.gmatch(text or '', '(-?%d+):(%d+):?(%d*)') do
     local p = paces[#cells + 1]
     if p then
       cells[#cells + 1] = {
-        limit = p.limit, period = p.period, burst = p.burst, tat = tat + 0, rem = rem + 0,
+        limit = p.limit, period = p.period, burst = p.burst, by_jobs = p.by_jobs, tat = tat + 0, rem = rem + 0,
+        credit = credit ~= '' and credit + 0 or nil,
       }
     end
   end
@@ -195,7 +197,8 @@ local function flow_save(f)
   if f.moved then
     local cells = {}
     for i = 1, #f.cells do
-      cells[i] = format('%d:%d', f.cells[i].tat, f.cells[i].rem)
+      local c = f.cells[i]
+      cells[i] = c.credit and format('%d:%d:%d', c.tat, c.rem, c.credit) or format('%d:%d', c.tat, c.rem)
     end
     args[#args + 1], args[#args + 2] = 'cells', table.concat(cells, ',')
     f.moved = false
@@ -275,14 +278,15 @@ local function dequeue(f, cost)
   end
 end
 
--- start_of estimates when a job leaves that has the given cost waiting before it in its flow, 0
--- when unknown. In a pool, every flow that waits now keeps waiting.
-local function start_of(f, ahead)
-  local own, p = start_after(f, ahead), f.pool
+-- start_of estimates when a job leaves that has these jobs with this cost waiting before it in its
+-- flow, 0 when unknown. In a pool, every flow that waits now keeps waiting.
+local function start_of(f, jobs, ahead)
+  local own, p = start_after(f, jobs, ahead), f.pool
   if not p or own == 0 then
     return own
   end
-  local in_pool = start_after(p, cost_before(p, f, ahead))
+  local before = cost_before(p, f, ahead)
+  local in_pool = start_after(p, floor(before * p.queued / max(1, p.cost)), before)
   return in_pool > 0 and max(own, in_pool) or 0
 end
 
@@ -291,7 +295,7 @@ local function place_of(f, rank)
   if paused(f) then
     return rank + 1, 0
   end
-  return rank + 1, start_of(f, floor(rank * f.cost / max(f.queued, 1)))
+  return rank + 1, start_of(f, rank, floor(rank * f.cost / max(f.queued, 1)))
 end
 
 -- estimate returns the position and the estimated start of a job, 0 where it has none.
@@ -299,7 +303,7 @@ local function estimate(f, id, j)
   if j.state == 'q' then
     return place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, id) or 0)
   elseif (j.state == 's' or j.state == 'r') and not paused(f) then
-    local start = start_of(f, f.cost)
+    local start = start_of(f, f.queued, f.cost)
     return 0, start ~= 0 and max(start, j.at) or 0
   end
   return 0, 0

@@ -207,7 +207,7 @@ local function plan(f, budget)
         j.gone = true
       end
       if take(f, j, stamp) then
-        depart(f, stamp, j.cost)
+        depart(f, stamp, 1, j.cost)
         j.stamp = stamp
         f.leave[#f.leave + 1] = j
       end

@@ -215,8 +215,8 @@ do
     elseif not reserved and t.start ~= entry.score then
       t.start, t.rem = entry.score, 0
     end
-    depart(f, slot, j.cost)
-    depart(p, slot, j.cost)
+    depart(f, slot, 1, j.cost)
+    depart(p, slot, 1, j.cost)
     serve(p, t, reserved, j.cost)
     t.last = slot
     f.leave[#f.leave + 1] = j

@@ -28,8 +28,8 @@ local function policy_read(text)
     capacity_bytes = bytes + 0,
     concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
   }
-  for limit, period, burst in string.gmatch(paces, '(%d+):(%d+):(%d+)') do
-    p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0 }
+  for limit, period, burst, by in string.gmatch(paces, '(%d+):(%d+):(%d+)(j?)') do
+    p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0, by_jobs = by == 'j' }
   end
   if pooled ~= '' then
     local weight, limit, reserve_period, pool = string.match(pooled, '^(%d+) (%d+):(%d+) (%+%S+)$')

@@ -115,6 +115,6 @@ local function serve(p, t, reserved, cost)
     return
   end
   local cell = { limit = t.limit, period = t.period, burst = 1, tat = t.tat, rem = t.tat_rem }
-  cell_move(cell, charged(cell, cost))
+  cell_move(cell, charged(cell, 1, cost))
   t.tat, t.tat_rem = cell.tat, cell.rem
 end

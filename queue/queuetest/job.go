@@ -39,14 +39,14 @@ func jobReads(s *suite) {
 		s.Fatalf("Job: %v", err)
 	}
 	want := queue.Job{
-		ID: v.Job.ID, Tenant: w.Tenant, Route: w.Route, Type: w.Type, State: shaper.Queued, Position: 1,
+		ID: v.Job.ID, Tenant: w.Tenant, Route: w.Route, Type: w.Type, Cost: 1, State: shaper.Queued, Position: 1,
 		MaxAttempts: 7, Created: v.Job.Created, EstimatedStart: j.EstimatedStart,
 	}
 	Compare(s, "the job", j, want)
 	l := s.lease(1)[0]
 	Compare(s, "the lease", l, queue.Lease{
 		LeaseRef: queue.LeaseRef{ID: want.ID, Epoch: 1}, Tenant: w.Tenant, Route: w.Route, Type: w.Type,
-		Payload: w.Payload, Attempt: 1, MaxAttempts: 7, Created: shaper.InstantOf(j.Created),
+		Payload: w.Payload, Cost: 1, Attempt: 1, MaxAttempts: 7, Created: shaper.InstantOf(j.Created),
 		Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Deadline,
 	})
 	if j, err = s.q.Job(s.ctx, w.Tenant, v.Job.ID); err != nil {

@@ -106,13 +106,9 @@ func endless(t Trace, p shaper.Policy, w Workers) error {
 		}
 	}
 	for _, c := range p.Paces() {
-		waiting := min(float64(sum), float64(p.Capacity)*float64(c.Charged(most)))
-		end := float64(t[len(t)-1].At) + waiting*float64(c.Rate.Period.Microseconds())/float64(c.Rate.Limit)
-		if end > float64(latest) {
-			return shaper.Problems{{
-				Field: "capacity", Value: fmt.Sprint(p.Capacity),
-				Rule: fmt.Sprintf("at %v the last job would leave after the year 2255", c.Rate),
-			}}
+		waiting := min(float64(sum), float64(p.Capacity)*float64(c.Charged(1, most)))
+		if end := float64(t[len(t)-1].At) + waiting*float64(c.Rate.Period.Microseconds())/float64(c.Rate.Limit); end > float64(latest) {
+			return shaper.Problems{{Field: "capacity", Value: fmt.Sprint(p.Capacity), Rule: fmt.Sprintf("at %v the last job would leave after the year 2255", c.Rate)}}
 		}
 	}
 	return nil
@@ -172,14 +168,14 @@ func (c *pace) charge(stamp, cost int64) {
 	if stamp > c.tat {
 		c.tat, c.rem = stamp, 0
 	}
-	if cost == 1 {
+	if cost == 1 || c.ByJobs {
 		c.tat, c.rem = c.tat+c.whole, c.rem+c.part
 		if c.rem >= c.limit {
 			c.tat, c.rem = c.tat+1, c.rem-c.limit
 		}
 		return
 	}
-	cost = c.Charged(cost)
+	cost = c.Charged(1, cost)
 	sum := c.rem + cost*c.part
 	c.tat, c.rem = c.tat+cost*c.whole+sum/c.limit, sum%c.limit
 }

@@ -154,7 +154,7 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	var answered *bool
 	defer func() { s.slots.give(to, tenant, start, answered) }()
 	// Signed here and not at the hand-over, so that retries use the current secrets.
-	answer, err := client.Post(ctx, rawURL, id, task.Payload(), func(*http.Request) {})
+	answer, err := client.Post(ctx, rawURL, id, task.Payload(), func(*http.Request) {}, nil)
 	if errors.Is(err, errNotPublic) {
 		return fmt.Errorf("%w: %w", errNotPublic, asynq.SkipRetry)
 	}

@@ -30,6 +30,9 @@
 // through asynq's inspector, by asynq's recoverer when the server crashed in the last retry, and by
 // the server's own end in the last retry. The job is then handed off again after ReportWithin.
 //
+// A handler reports the actual cost of its job with SetCost. The cost of the run that ends the job
+// counts.
+//
 // The queue for the reports is opened with queue.Options.Reporter, so that it leaves the workers'
 // policies alone, and with the retention of the workers, for settlements use it.
 package handoff
@@ -39,6 +42,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -90,9 +94,28 @@ func Middleware(r Reporter, o Options) asynq.MiddlewareFunc {
 				reporter: r, ticket: t, last: retried >= most, patience: o.Patience,
 				log: o.Logger.With("job", t.Ref.ID, "epoch", t.Ref.Epoch),
 			}
+			ctx = context.WithValue(ctx, deliveryKey{}, d)
 			return d.run(ctx, func() error { return next.ProcessTask(ctx, task) })
 		})
 	}
+}
+
+type deliveryKey struct{}
+
+// SetCost reports the actual cost of the job whose task a handler runs: a whole number from 0 to
+// shaper.MaxCost. It replaces the cost that the job was submitted with. The last call before the
+// handler ends counts. An error means that n is out of bounds, or that ctx is not the context of a
+// task of a route with reports; then nothing changes.
+func SetCost(ctx context.Context, n int64) error {
+	d, ok := ctx.Value(deliveryKey{}).(*delivery)
+	switch {
+	case !ok:
+		return errors.New("handoff: SetCost needs the context of a task of a route with reports")
+	case n < 0 || n > shaper.MaxCost:
+		return fmt.Errorf("handoff: cost %d, want 0 to %d", n, shaper.MaxCost)
+	}
+	d.cost.Store(&n)
+	return nil
 }
 
 // delivery is one run of a task.
@@ -100,6 +123,7 @@ type delivery struct {
 	reporter Reporter
 	ticket   ticket.Ticket
 	last     bool // asynq will not retry it
+	cost     atomic.Pointer[int64]
 	patience time.Duration
 	log      *slog.Logger
 }
@@ -166,7 +190,7 @@ func (d *delivery) keep(ctx context.Context) (stop func()) {
 // report reports what asynq does with the handler's result. Its error, which is logged, means that
 // Redis did not answer within Patience.
 func (d *delivery) report(ctx context.Context, result error) error {
-	s := queue.Settlement{LeaseRef: d.ticket.Ref, MaxAttempts: d.ticket.MaxAttempts}
+	s := queue.Settlement{LeaseRef: d.ticket.Ref, MaxAttempts: d.ticket.MaxAttempts, ActualCost: d.cost.Load()}
 	if result != nil {
 		s.Error = &queue.JobError{Message: outbound.Cut(result.Error()), At: time.Now().UTC()}
 	}

@@ -272,3 +272,23 @@ func TestOtherTasksPassThrough(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestSetCost(t *testing.T) {
+	f := &fakeReporter{}
+	d := newDelivery(f, false, &bytes.Buffer{})
+	ctx := context.WithValue(t.Context(), deliveryKey{}, d)
+	err := d.run(ctx, func() error {
+		for _, n := range []int64{7, 30, -1, shaper.MaxCost + 1} {
+			if err := SetCost(ctx, n); (err == nil) != (n == 7 || n == 30) {
+				t.Errorf("SetCost(%d): %v", n, err)
+			}
+		}
+		return nil
+	})
+	if err != nil || len(f.settled) != 1 || f.settled[0].ActualCost == nil || *f.settled[0].ActualCost != 30 {
+		t.Errorf("settled %+v, %v", f.settled, err)
+	}
+	if SetCost(t.Context(), 1) == nil {
+		t.Error("a context of no task is accepted")
+	}
+}

@@ -42,8 +42,8 @@ export function policyRate(rate) {
 
 export const ratePerSecond = (rate) => (rate ? rate.limit * 1000 / rate.period_ms : NaN);
 
-// furtherRates are those that hold beside the rate: 1,000/d burst 1,000. Empty if there are none.
-export const furtherRates = (rates) => (rates || []).map((r) => `${policyRate(r)}${r.burst > 1 ? ` burst ${count(r.burst)}` : ""}`).join(", ");
+// furtherRates are those that hold beside the rate: 1,000/d burst 1,000 by jobs. Empty if there are none.
+export const furtherRates = (rates) => (rates || []).map((r) => `${policyRate(r)}${r.burst > 1 ? ` burst ${count(r.burst)}` : ""}${r.by === "jobs" ? " by jobs" : ""}`).join(", ");
 
 export const allRates = (p) => [policyRate(p.rate), furtherRates(p.rates)].filter(Boolean).join(" and ");
 

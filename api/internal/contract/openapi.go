@@ -109,9 +109,9 @@ func allowRateText(schemas huma.Registry, of any) {
 	}
 	rates := s.Properties["rates"]
 	rates.Items = &huma.Schema{AnyOf: []*huma.Schema{rates.Items, {
-		Type:       "object",
-		Properties: map[string]*huma.Schema{"rate": text, "burst": {Type: "integer", Minimum: &low}},
-		Required:   []string{"rate"}, AdditionalProperties: false,
+		Type: "object", Properties: map[string]*huma.Schema{
+			"rate": text, "burst": {Type: "integer", Minimum: &low}, "by": {Type: "string", Enum: []any{"cost", "jobs"}},
+		}, Required: []string{"rate"}, AdditionalProperties: false,
 	}}}
 }
 

@@ -332,6 +332,14 @@ func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON
 				pace.PeriodMS = rd.whole(path, value, 1, wire.MaxMillis)
 			case "burst":
 				pace.Burst = rd.whole(path, value, 1, maxInt)
+			case "by":
+				switch by := rd.text(path, value, 0, wire.MaxTypeBytes); by {
+				case shaper.ByCost: // as without it
+				case shaper.ByJobs:
+					pace.By = by
+				default:
+					rd.wrong(path, value, "must be cost or jobs")
+				}
 			default:
 				return false
 			}

@@ -22,6 +22,8 @@ func Job(j queue.Job) *wire.Job {
 		Tenant:         j.Tenant,
 		Route:          j.Route,
 		Type:           j.Type,
+		Cost:           j.Cost,
+		ActualCost:     j.ActualCost,
 		Done:           j.State.Done() || j.State == 0,
 		Position:       j.Position,
 		EstimatedStart: UTC(j.EstimatedStart),

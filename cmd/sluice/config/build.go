@@ -107,12 +107,16 @@ func (r *reader) route(path string, values map[string]any) Route {
 	_, handsOff := values["asynq"]
 	_, signs := values["secrets"]
 	_, breaks := values["breaker"]
+	_, costs := values["cost_from"]
 	switch {
 	case handsOff && hasURL:
 		r.problem(path+".url", "set", "must not be set together with asynq: a route has one destination")
 	case handsOff && signs:
 		r.problem(path+".secrets", hidden,
 			"must not be set together with asynq: secrets sign deliveries to a url")
+	case handsOff && costs:
+		r.problem(path+".cost_from", show(values["cost_from"]),
+			"must not be set together with asynq: cost_from reads answers of a url")
 	case handsOff && breaks:
 		r.problem(path+".breaker", kindOf(values["breaker"]),
 			"must not be set together with asynq: a breaker guards deliveries to a url")
@@ -423,16 +427,21 @@ func (r *reader) rates(path string, raw any) (paces []shaper.PaceJSON, ok bool) 
 	}
 	before := len(r.problems)
 	paces = make([]shaper.PaceJSON, 0, len(list))
-	settings := TenantSettings()[:2]
+	settings := append(TenantSettings()[:2], choice("by", shaper.ByCost, "What the rate counts.", shaper.ByCost, shaper.ByJobs))
 	for i, raw := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		section, isSection := raw.(map[string]any)
 		if !isSection {
-			r.problem(at, kindOf(raw), "must be a section with a rate and optionally a burst")
+			r.problem(at, kindOf(raw), "must be a section with a rate and optionally a burst and by")
 			continue
 		}
-		pace := shaper.Pace{Burst: 1}
+		var pace struct {
+			shaper.Pace
+			By string
+		}
+		pace.Burst = 1
 		r.scalars(at, section, settings, &pace)
+		pace.ByJobs = pace.By == shaper.ByJobs
 		switch _, present := section["rate"]; {
 		case !present:
 			r.problem(at+".rate", "nothing", "must be set")
@@ -440,8 +449,7 @@ func (r *reader) rates(path string, raw any) (paces []shaper.PaceJSON, ok bool) 
 			// In the form of the API, 0 means not set.
 			r.problem(at+".burst", fmt.Sprint(pace.Burst), "must be a whole number of at least 1")
 		case pace.Rate.Limit > 0: // otherwise it is already reported
-			paces = append(paces, shaper.PaceJSON{Limit: pace.Rate.Limit,
-				PeriodMS: pace.Rate.Period.Milliseconds(), Burst: pace.Burst})
+			paces = append(paces, pace.JSON())
 		}
 	}
 	return paces, len(r.problems) == before

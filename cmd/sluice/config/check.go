@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/7509e464/sluice/shaper"
 )
 
 // InForce is one setting as it would apply.
@@ -159,6 +161,9 @@ func listText(steps []string, list []any) string {
 			texts[i] = fmt.Sprint(pace["rate"])
 			if burst, set := pace["burst"]; set {
 				texts[i] += fmt.Sprintf(" burst %v", burst)
+			}
+			if pace["by"] == shaper.ByJobs {
+				texts[i] += " by jobs"
 			}
 		}
 	}

@@ -37,7 +37,7 @@ routes:
   fleet: { asynq: { queue: q } }
 tiers: { pro: { rate: 50/s }, free: {} }
 tenants:
-  defaults: { rate: 20/s, rates: [ { rate: 1000/24h, burst: 5 } ] }
+  defaults: { rate: 20/s, rates: [ { rate: 1000/24h, burst: 5 }, { rate: 60/m, by: jobs } ] }
   "a b": { tier: pro, routes: { default: { rate: 5/m } } }
 guards: { logins: { algorithm: leaky-meter, rate: 5/s, by: [tenant, address] } }
 `)
@@ -67,7 +67,7 @@ guards: { logins: { algorithm: leaky-meter, rate: 5/s, by: [tenant, address] } }
 		"routes.more.url":                   {"http://more/", "--route"},
 		"tiers.pro.rate":                    {"50/s", "file"},
 		"tiers.free":                        {"no settings of its own", "file"},
-		"tenants.defaults.rates":            {"1000/24h burst 5", "file"},
+		"tenants.defaults.rates":            {"1000/24h burst 5, 60/m by jobs", "file"},
 		`tenants."a b".routes.default.rate`: {"5/m", "file"},
 		"guards.logins.by":                  {"tenant, address", "file"},
 		"guards.logins.on_error":            {"open", "default"},

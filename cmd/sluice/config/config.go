@@ -111,6 +111,7 @@ type Route struct {
 	URL         string
 	Timeout     time.Duration
 	Connections int64    // maximum connections of this process to the upstream
+	CostFrom    string   // JSON pointer to the actual cost in an answer, empty for none
 	Secrets     []string // they sign deliveries, newest first; none: not signed
 	Retry       Retry
 	Breaker     Breaker

@@ -160,7 +160,7 @@ callbacks:
   timeout: 3s
   max_attempts: 4
 routes:
-  default: { url: "http://127.0.0.1:9000/orders?x=1", timeout: 2s, connections: 7 }
+  default: { url: "http://127.0.0.1:9000/orders?x=1", timeout: 2s, connections: 7, cost_from: /usage/total_tokens }
   mail:
     url: https://mail.example/
     secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
@@ -173,7 +173,7 @@ tenants:
   defaults:
     { rate: 7/3s, burst: 2, capacity: 10, concurrency: 0, max_wait: 1m, rates: [ { rate: 1000/24h, burst: 100 } ], routes: { mail: { rate: 1/s, rates: [] } } }
   acme: { rate: 200/s, capacity: 5000, rates: [] }
-  shop.example: { paused: true, capacity_bytes: 1000, max_wait: 250ms, burst: 5, concurrency: 3, rates: [ { rate: 5/m } ] }
+  shop.example: { paused: true, capacity_bytes: 1000, max_wait: 250ms, burst: 5, concurrency: 3, rates: [ { rate: 5/m, by: jobs }, { rate: 9/m, by: cost } ] }
   12: { tier: pro, routes: { mail: { rate: 5/m, paused: true, max_wait: 2s } } }
   nothing:
 guards:
@@ -216,7 +216,7 @@ log: { level: warn }
 			Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 		},
 		Routes: map[string]config.Route{
-			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7,
+			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7, CostFrom: "/usage/total_tokens",
 				Retry: config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker},
 			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256,
 				Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
@@ -243,7 +243,7 @@ log: { level: warn }
 					Rates: &[]shaper.PaceJSON{},
 				},
 				"shop.example": {Paused: &on, CapacityBytes: n(1000), MaxWaitMS: n(250), Burst: n(5), Concurrency: n(3),
-					Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60000, Burst: 1}}},
+					Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60000, Burst: 1, By: shaper.ByJobs}, {Limit: 9, PeriodMS: 60000, Burst: 1}}},
 				"12": {Tier: new("pro"), Routes: map[string]shaper.Overrides{
 					"mail": {Rate: &shaper.Rate{Limit: 5, Period: time.Minute}, Paused: &on, MaxWaitMS: n(2000)},
 				}},
@@ -409,16 +409,13 @@ func TestProblems(t *testing.T) {
 		{"max wait of a fraction", "tiers: { free: { max_wait: 1500us } }",
 			`tiers.free.max_wait: 1.5ms: must be in whole milliseconds`},
 		{"rates that are no list", "tenants: { a: { rates: 5/m } }", `tenants.a.rates: a text: must be a list`},
-		{"a rate without a rate", "tenants: { a: { rates: [ { burst: 2 } ] } }",
-			`tenants.a.rates[0].rate: nothing: must be set`},
-		{"a rate with a bad burst", "tenants: { a: { rates: [ { rate: 5/m, burst: 0 } ] } }",
-			`tenants.a.rates[0].burst: 0: must be a whole number of at least 1`},
-		{"a bad rate among the rates", "tenants: { defaults: { rates: [ { rate: 5/w } ] } }",
-			`tenants.defaults.rates[0].rate: "5/w": not a rate`},
-		{"too many rates", "tenants: { a: { rates: [" + strings.Repeat("{ rate: 5/m },", 8) + "] } }",
-			`tenants.a.rates: 8 rates: must be at most 7`},
-		{"dead bytes", "retention: { dead_bytes: 0 }",
-			`retention.dead_bytes: 0: must be a whole number from 1 to 1125899906842624`},
+		{"a rate without a rate", "tenants: { a: { rates: [ { burst: 2 } ] } }", `tenants.a.rates[0].rate: nothing: must be set`},
+		{"a rate with a bad burst", "tenants: { a: { rates: [ { rate: 5/m, burst: 0 } ] } }", `tenants.a.rates[0].burst: 0: must be a whole number of at least 1`},
+		{"a bad rate among the rates", "tenants: { defaults: { rates: [ { rate: 5/w } ] } }", `tenants.defaults.rates[0].rate: "5/w": not a rate`},
+		{"a rate by something else", "tenants: { a: { rates: [ { rate: 5/m, by: job } ] } }", `tenants.a.rates[0].by: "job": must be one of cost, jobs`},
+		{"a rate by nothing", "tenants: { a: { rates: [ { rate: 5/m, by: } ] } }", `tenants.a.rates[0].by: nothing: must be one of cost, jobs`},
+		{"too many rates", "tenants: { a: { rates: [" + strings.Repeat("{ rate: 5/m },", 8) + "] } }", `tenants.a.rates: 8 rates: must be at most 7`},
+		{"dead bytes", "retention: { dead_bytes: 0 }", `retention.dead_bytes: 0: must be a whole number from 1 to 1125899906842624`},
 		{"flow share", "store: { flow_share: 101 }", `store.flow_share: 101: must be a whole number from 1 to 100`},
 		{"dead capacity", "retention: { dead_capacity: 0 }",
 			`retention.dead_capacity: 0: must be a whole number from 1 to 1000000`},
@@ -472,42 +469,26 @@ func TestProblems(t *testing.T) {
 		{"relative url", "routes: { a: { url: /orders } }",
 			`routes.a.url: "/orders": must be an absolute http:// or https:// URL`},
 		{"ftp", "routes: { a: { url: \"ftp://x/\" } }", `routes.a.url: "ftp://x/": must be an absolute`},
-		{"url with a password and a mistake", "routes: { a: { url: \"http://u:hunter2@x/#y\" } }",
-			`routes.a.url: (hidden): must be an absolute`},
-		{"name", "routes: { \"a b\": { url: \"http://x/\" } }",
-			`routes."a b": the name: must be 1 to 64 of the characters`},
-		{"timeout", "routes: { a: { url: \"http://x/\", timeout: 2h } }",
-			`routes.a.timeout: "2h": must be a duration from 1ms to 1h`},
-		{"attempts", "routes: { a: { url: \"http://x/\", retry: { max_attempts: 0 } } }",
-			`routes.a.retry.max_attempts: 0: must be a whole number from 1 to 1000`},
-		{"backoff", "routes: { a: { url: \"http://x/\", retry: { max_backoff: 500ms } } }",
-			`routes.a.retry.min_backoff: 1s: must be at most retry.max_backoff, here 500ms`},
-		{"breaker failures", "routes: { a: { url: \"http://x/\", breaker: { failures: -1 } } }",
-			`routes.a.breaker.failures: -1: must be a whole number from 0 to 1000`},
-		{"breaker delay", "routes: { a: { url: \"http://x/\", breaker: { delay: 2h } } }",
-			`routes.a.breaker.delay: "2h": must be a duration from 100ms to 1h`},
-		{"asynq with a breaker", "routes: { a: { asynq: { queue: q }, breaker: { failures: 3 } } }",
-			`routes.a.breaker: a section: must not be set together with asynq: a breaker guards deliveries ` +
-				`to a url`},
-		{"unknown retry key", "routes: { a: { url: \"http://x/\", retry: { attempts: 2 } } }",
-			`routes.a.retry.attempts: unknown key`},
-		{"retry that is a number", "routes: { a: { url: \"http://x/\", retry: 3 } }",
-			`routes.a.retry: a value: must be a section`},
-		{"asynq beside url", "routes: { a: { url: \"http://x/\", asynq: { queue: q } } }",
-			`routes.a.url: set: must not be set together with asynq: a route has one destination`},
-		{"asynq without a queue", "routes: { a: { asynq: { reports: true } } }",
-			`routes.a.asynq.queue: nothing: must be set`},
-		{"asynq with a blank queue", "routes: { a: { asynq: { queue: \" \" } } }",
-			`routes.a.asynq.queue: " ": must be 1 to 255 bytes, not blank`},
-		{"asynq with secrets", "routes: { a: { asynq: { queue: q }, secrets: [] } }",
-			`routes.a.secrets: (hidden): must not be set together with asynq: secrets sign deliveries to a ` +
-				`url`},
-		{"asynq reports too soon", "routes: { a: { asynq: { queue: q, reports: true, report_within: 5s } } }",
-			`routes.a.asynq.report_within: 5s: must be at least worker.lease, here 30s`},
-		{"secrets that are no list", "routes: { a: { url: \"http://x/\", secrets: whsec_hunter2 } }",
-			`routes.a.secrets: a text: must be a list`},
-		{"a bad secret", "routes: { a: { url: \"http://x/\", secrets: [whsec_hunter2] } }",
-			`routes.a.secrets[0]: (hidden): must be whsec_ and the base64`},
+		{"url with a password and a mistake", "routes: { a: { url: \"http://u:hunter2@x/#y\" } }", `routes.a.url: (hidden): must be an absolute`},
+		{"name", "routes: { \"a b\": { url: \"http://x/\" } }", `routes."a b": the name: must be 1 to 64 of the characters`},
+		{"timeout", "routes: { a: { url: \"http://x/\", timeout: 2h } }", `routes.a.timeout: "2h": must be a duration from 1ms to 1h`},
+		{"attempts", "routes: { a: { url: \"http://x/\", retry: { max_attempts: 0 } } }", `routes.a.retry.max_attempts: 0: must be a whole number from 1 to 1000`},
+		{"backoff", "routes: { a: { url: \"http://x/\", retry: { max_backoff: 500ms } } }", `routes.a.retry.min_backoff: 1s: must be at most retry.max_backoff, here 500ms`},
+		{"breaker failures", "routes: { a: { url: \"http://x/\", breaker: { failures: -1 } } }", `routes.a.breaker.failures: -1: must be a whole number from 0 to 1000`},
+		{"breaker delay", "routes: { a: { url: \"http://x/\", breaker: { delay: 2h } } }", `routes.a.breaker.delay: "2h": must be a duration from 100ms to 1h`},
+		{"cost from no pointer", "routes: { a: { url: \"http://x/\", cost_from: usage.total_tokens } }", `routes.a.cost_from: "usage.total_tokens": must be a JSON pointer (RFC 6901), such as /usage/total_tokens`},
+		{"cost from a bad escape", "routes: { a: { url: \"http://x/\", cost_from: /a~2b } }", `routes.a.cost_from: "/a~2b": must be a JSON pointer`},
+		{"asynq with a cost", "routes: { a: { asynq: { queue: q }, cost_from: /used } }", `routes.a.cost_from: "/used": must not be set together with asynq: cost_from reads answers of a url`},
+		{"asynq with a breaker", "routes: { a: { asynq: { queue: q }, breaker: { failures: 3 } } }", `routes.a.breaker: a section: must not be set together with asynq: a breaker guards deliveries to a url`},
+		{"unknown retry key", "routes: { a: { url: \"http://x/\", retry: { attempts: 2 } } }", `routes.a.retry.attempts: unknown key`},
+		{"retry that is a number", "routes: { a: { url: \"http://x/\", retry: 3 } }", `routes.a.retry: a value: must be a section`},
+		{"asynq beside url", "routes: { a: { url: \"http://x/\", asynq: { queue: q } } }", `routes.a.url: set: must not be set together with asynq: a route has one destination`},
+		{"asynq without a queue", "routes: { a: { asynq: { reports: true } } }", `routes.a.asynq.queue: nothing: must be set`},
+		{"asynq with a blank queue", "routes: { a: { asynq: { queue: \" \" } } }", `routes.a.asynq.queue: " ": must be 1 to 255 bytes, not blank`},
+		{"asynq with secrets", "routes: { a: { asynq: { queue: q }, secrets: [] } }", `routes.a.secrets: (hidden): must not be set together with asynq: secrets sign deliveries to a url`},
+		{"asynq reports too soon", "routes: { a: { asynq: { queue: q, reports: true, report_within: 5s } } }", `routes.a.asynq.report_within: 5s: must be at least worker.lease, here 30s`},
+		{"secrets that are no list", "routes: { a: { url: \"http://x/\", secrets: whsec_hunter2 } }", `routes.a.secrets: a text: must be a list`},
+		{"a bad secret", "routes: { a: { url: \"http://x/\", secrets: [whsec_hunter2] } }", `routes.a.secrets[0]: (hidden): must be whsec_ and the base64`},
 	} {
 		t.Run("route "+c.name, func(t *testing.T) {
 			if c.name != "no mapping" {

@@ -265,6 +265,9 @@ func RouteSettings() []Setting {
 			Rule: "must be an absolute http:// or https:// URL without a fragment"},
 		duration("timeout", "10s", time.Millisecond, time.Hour, "Timeout of one delivery."),
 		whole("connections", "256", 1, 100_000, "Maximum connections of this process to the upstream."),
+		{Key: "cost_from", Kind: Text, check: isPointer,
+			Help: "Where an answer in JSON has the [actual cost](tenants.md#costs-known-only-afterwards) of the delivery, within its first MiB. The header Sluice-Cost takes precedence. Not set: only that header counts.",
+			Rule: "must be a JSON pointer (RFC 6901), such as /usage/total_tokens"},
 		whole("retry.max_attempts", "10", 1, 1000,
 			"Deliveries before a job is dead. With the default backoff, ten deliveries outlast an outage "+
 				"of eight minutes."),

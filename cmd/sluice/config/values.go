@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -199,6 +201,9 @@ func isCollector(text string) bool {
 	u, err := url.Parse(text)
 	return text == "" || isUpstream(text) && err == nil && u.User == nil && u.RawQuery == "" && !u.ForceQuery
 }
+
+// isPointer accepts a JSON pointer to a part of an answer.
+func isPointer(text string) bool { return text != "" && jsontext.Pointer(text).IsValid() }
 
 // isQueue accepts the name of an asynq queue.
 func isQueue(text string) bool { return strings.TrimSpace(text) != "" && len(text) <= 255 }

@@ -78,9 +78,10 @@ func ValidSecret(secret string) bool {
 }
 
 // Post makes one request, which edit may change, and returns the parts of the answer that are kept.
+// read, if it is not nil, gets the answer first, unless that has no body. It may replace the body.
 // A body that breaks off changes nothing: the status alone decides. An error is a NoAnswer.
 func (c *Client) Post(
-	ctx context.Context, url, id string, body []byte, edit func(*http.Request),
+	ctx context.Context, url, id string, body []byte, edit func(*http.Request), read func(*http.Response),
 ) (*queue.Response, error) {
 	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -105,6 +106,9 @@ func (c *Client) Post(
 	}
 	if resp.StatusCode < 200 {
 		return a, nil // 101: what follows is not a body, and may never end
+	}
+	if read != nil {
+		read(resp)
 	}
 	a.Body, err = io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
 	a.Truncated = err != nil || len(a.Body) > MaxBody

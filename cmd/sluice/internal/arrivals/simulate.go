@@ -20,7 +20,7 @@ type SimulateCmd struct {
 	Through      []string      `enum:"shaper,fixed-window,sliding-log,sliding-counter,token-bucket,leaky-meter,all" default:"shaper" placeholder:"NAME" help:"What the arrivals pass through: shaper, fixed-window, sliding-log, sliding-counter, token-bucket, leaky-meter, several separated by commas, or all [shaper]."`
 	Rate         shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Departures per period, or the limit [10/s by default]."`
 	Burst        int64         `default:"0" placeholder:"N" help:"Jobs that may leave the shaper at once after an idle period [1]; bucket size of token-bucket and leaky-meter [the limit]."`
-	Rates        []string      `placeholder:"RATE" help:"Further rates of the shaper, such as '1000/24h burst 1000', separated by commas."`
+	Rates        []string      `placeholder:"RATE" help:"Further rates of the shaper, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas."`
 	Capacity     int64         `default:"1000" placeholder:"N" help:"Maximum number of jobs waiting in the shaper [1000]."`
 	MaxWait      time.Duration `default:"0s" placeholder:"DURATION" help:"Longest wait in the shaper; 0s is no limit [0s]."`
 	Concurrency  int64         `default:"0" placeholder:"N" help:"Concurrent deliveries of the shaper's workers, each for the time of --service; 0 is no bound [0]."`
@@ -135,8 +135,7 @@ func (c *SimulateCmd) replay(t simulate.Trace, name string) (*simulate.Run, erro
 		if err != nil {
 			return nil, console.Usagef("--rates: %q: %v", text, err)
 		}
-		p.Rates = append(p.Rates, shaper.PaceJSON{Limit: pace.Rate.Limit, PeriodMS: pace.Rate.PeriodMS,
-			Burst: pace.Burst}.Pace())
+		p.Rates = append(p.Rates, pace.Pace())
 	}
 	return simulate.Shaper(t, p, simulate.Workers{Horizon: c.Horizon, Service: c.Service})
 }

@@ -84,32 +84,48 @@ func RateText(r wire.Rate) string {
 	return shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}.String()
 }
 
-// RatesText returns further rates, such as 1000/24h burst 1000.
+// RatesText returns further rates, such as 1000/24h burst 1000 by jobs.
 func RatesText(paces []wire.Pace) string {
 	texts := make([]string, len(paces))
 	for i, p := range paces {
 		texts[i] = fmt.Sprintf("%s burst %d", RateText(p.Rate), max(p.Burst, 1))
+		if p.By == shaper.ByJobs {
+			texts[i] += " by jobs"
+		}
 	}
 	return strings.Join(texts, ", ")
 }
 
-// ParsePace reads a further rate as RatesText writes it: "1000/24h" or "1000/24h burst 1000".
+// ParsePace reads a further rate as RatesText writes it: "1000/24h", with "burst 1000" or "by jobs"
+// or both behind it.
 func ParsePace(text string) (wire.Pace, error) {
-	rate, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
-	r, err := shaper.ParseRate(rate)
+	words := strings.Fields(text)
+	if len(words)%2 == 0 {
+		words = append(words, "") // a rate is missing, or the value of the last word
+	}
+	r, err := shaper.ParseRate(words[0])
 	if err != nil {
 		return wire.Pace{}, err
 	}
 	pace := wire.Pace{Rate: wire.Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()}, Burst: 1}
-	if rest == "" {
-		return pace, nil
-	}
-	burst, hasBurst := strings.CutPrefix(strings.TrimSpace(rest), "burst ")
-	if pace.Burst, err = strconv.ParseInt(strings.TrimSpace(burst), 10, 64); err != nil || !hasBurst {
-		return wire.Pace{}, errors.New("must be like 1000/24h or 1000/24h burst 1000")
-	}
-	if pace.Burst < 1 { // the server would take 0 for left out
-		return wire.Pace{}, errors.New("the burst must be at least 1")
+	rule := errors.New("must be like 1000/24h, 1000/24h burst 1000 or 1000/24h burst 1000 by jobs")
+	for i := 1; i < len(words); i += 2 {
+		switch value := words[i+1]; words[i] {
+		case "burst":
+			if pace.Burst, err = strconv.ParseInt(value, 10, 64); err != nil {
+				return wire.Pace{}, rule
+			}
+			if pace.Burst < 1 { // the server would take 0 for left out
+				return wire.Pace{}, errors.New("the burst must be at least 1")
+			}
+		case "by":
+			if value != shaper.ByCost && value != shaper.ByJobs {
+				return wire.Pace{}, fmt.Errorf("by %s: a rate counts by cost or by jobs", value)
+			}
+			pace.By = value
+		default:
+			return wire.Pace{}, rule
+		}
 	}
 	return pace, nil
 }

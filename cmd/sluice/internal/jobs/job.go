@@ -150,6 +150,11 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	instant := func(label string, t time.Time) { add(label, t.UTC().Format(time.RFC3339Nano), !t.IsZero()) }
 	add("position", strconv.FormatInt(job.Position, 10), job.Position > 0)
 	instant("estimated start", job.EstimatedStart)
+	if cost := job.ActualCost; cost != nil {
+		add("cost", fmt.Sprintf("%d estimated, %d actual", job.Cost, *cost), true)
+	} else {
+		add("cost", strconv.FormatInt(job.Cost, 10), job.Cost > 1)
+	}
 	add("attempts", fmt.Sprintf("%d of %d", job.Attempts, job.MaxAttempts), true)
 	instant("created", job.Created)
 	instant("scheduled", job.Scheduled)

@@ -139,7 +139,7 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 				ReportWithin: r.Asynq.ReportWithin}
 		}
 		routes[name] = worker.Route{
-			Asynq: fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets,
+			Asynq: fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets, CostFrom: r.CostFrom,
 			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
 				MaxBackoff: r.Retry.MaxBackoff},
 			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay,

@@ -371,13 +371,17 @@ func TestTenantPolicyFlags(t *testing.T) {
 			"rates 1000/d burst 1000, 5/m burst 1 api"},
 		{[]string{"set", "--rates", "1000/24h bust 5"}, command.ExitUsage, "must be like 1000/24h"},
 		{[]string{"set", "--rates", "1000/24h burst"}, command.ExitUsage, "must be like 1000/24h"},
+		{[]string{"set", "--rates", "60/m by jobs,5/m burst 2 by cost"}, command.ExitOK, "rates 60/m burst 1 by jobs, 5/m burst 2 api"},
+		{[]string{"set", "--rates", "60/m by jobs burst 3"}, command.ExitOK, "rates 60/m burst 3 by jobs api"},
+		{[]string{"set", "--rates", "60/m by day"}, command.ExitUsage, "by day: a rate counts by cost or by jobs"},
+		{[]string{"set", "--rates", "1000/24h burst 1000,5/m"}, command.ExitOK, "rates 1000/d burst 1000, 5/m burst 1 api"},
 		{[]string{"set", "--rates", "fast"}, command.ExitUsage, `--rates: "fast"`},
 		{[]string{"get"}, command.ExitOK, "rates 1000/d burst 1000, 5/m burst 1 api"},
 		{[]string{"set", "--route", "default", "--reset", "rate"}, command.ExitOK,
 			"route default rate 50/s tier:pro burst 9 tier:pro"},
 		{[]string{"set", "--reset", "rates,tier"}, command.ExitOK, "tenant acme rate 10/s default"},
 		{[]string{"set", "--reset", "draining"}, command.ExitUsage, "must be a setting of a tenant"},
-		{[]string{"get", "--json"}, command.ExitOK, `"revision": 5`},
+		{[]string{"get", "--json"}, command.ExitOK, `"revision": 8`},
 	} {
 		code, out, errs := c.run(s.args[0], s.args[1:]...)
 		if text := strings.Join(strings.Fields(out+errs), " "); code != s.code || !strings.Contains(text, s.says) {

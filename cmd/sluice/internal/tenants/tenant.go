@@ -168,7 +168,7 @@ type LimitFlags struct {
 	Capacity      *int64       `placeholder:"N" help:"Maximum number of waiting jobs."`
 	CapacityBytes *int64       `placeholder:"N" help:"Maximum bytes of the payloads of waiting jobs; 0 is no bound."`
 	Concurrency   *int64       `placeholder:"N" help:"Concurrent deliveries of all workers; 0 is no bound."`
-	Rates         []string     `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000', separated by commas. The strictest wins."`
+	Rates         []string     `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest wins. A rate counts costs; by jobs it counts jobs."`
 }
 
 // Patch adds the given flags to a JSON merge patch.
