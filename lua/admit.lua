@@ -31,10 +31,11 @@
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
 --   this call: its number, outcome, state or '', retry after in µs, created, value of its key or
---   '', or where its pool is full depth, capacity, bytes and capacity in bytes of that. The answer to an atomic batch that is refused describes the first job that was refused, and
---   ends with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
---   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share,
---   10 pool full, 11 pool full of bytes)
+--   '', or where its pool is full depth, capacity, bytes and capacity in bytes of that. The answer
+--   to an atomic batch that is refused describes the first job that was refused, and ends with the
+--   number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable,
+--   5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool full, 11 pool
+--   full of bytes)
 -- Derived keys: flow queue later lines dead tenants flows wait ready reserve
 -- Channels: sluice:wake
 
@@ -117,8 +118,8 @@ local function asked_of(f, payload)
   return size, bytes
 end
 
--- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after, and
--- the figures of its pool where that is full.
+-- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after,
+-- and the figures of its pool where that is full.
 local function outcome_of(f, payload, delay, wait)
   local size, bytes = asked_of(f, payload)
   local drained = f.stopped and 0 or start_of(f, f.queued, f.cost)

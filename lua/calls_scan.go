@@ -154,8 +154,8 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 	return f, err
 }
 
-// ParseTurn reads weight and reserve of the turn that a flow has in its pool, as lib/pool.lua writes
-// it.
+// ParseTurn reads weight and reserve of the turn that a flow has in its pool, as lib/pool.lua
+// writes it.
 func ParseTurn(text string) (weight int64, reserve shaper.Rate) {
 	var limit, period int64
 	if fields := strings.Fields(text); len(fields) == 5 {

@@ -103,8 +103,8 @@ func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.O
 }
 
 // TunePool changes the API overrides of a pool. The backlog obeys at once. Errors: ErrNoPool,
-// ErrRevision, ErrUnavailable, shaper.Problems when the resulting policy breaks a rule, or the error
-// of change.Edit.
+// ErrRevision, ErrUnavailable, shaper.Problems when the resulting policy breaks a rule, or the
+// error of change.Edit.
 func (q *Queue) TunePool(ctx context.Context, name string, change Change) (Pool, error) {
 	if _, ok := q.policies.Current().Baseline.Pools[name]; !ok {
 		return Pool{}, ErrNoPool

@@ -111,8 +111,9 @@ local function flow_obey(f, tier, unseen)
   return retune(f)
 end
 
--- flow_read reads the fields of a flow up to the given one, under the policies in force, without its
--- pool. claimed is the tier that the tenant's credential claims now; nil keeps the one claimed last.
+-- flow_read reads the fields of a flow up to the given one, under the policies in force, without
+-- its pool. claimed is the tier that the tenant's credential claims now; nil keeps the one claimed
+-- last.
 local function flow_read(name, last, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))

@@ -157,8 +157,8 @@ do
     end
   end
 
-  -- pick is shaper.Pool.Pick: the entry of the flow that departs at the slot, and whether its reserve
-  -- says so.
+  -- pick is shaper.Pool.Pick: the entry of the flow that departs at the slot, and whether its
+  -- reserve says so.
   local function pick(p, w, slot)
     local reserved = first_of(w.reserve, w.reserve_now)
     if reserved and reserved.score <= slot - p.behind then

@@ -6,13 +6,15 @@
 -- flows are not in due. A flow that has a job to give is in one of two indexes:
 --   wait:+NAME      by the instant of its next possible stamp
 --   ready:+NAME     by its virtual start: the candidates
--- and a candidate with a reserve is in reserve:+NAME, too, by the instant from which it is reserved.
+-- and a candidate with a reserve is in reserve:+NAME, too, by the instant from which it is
+-- reserved.
 --
 -- The field turn of a flow holds its turn in the pool: '+' if it is in an index or '-' if not, the
 -- name of the pool, the virtual start and its remainder, the weight, and the reserve as
 -- limit:period:instant:remainder, 0:0:0:0 without one. Fields of the pool:
 --   virtual, behind     of shaper.Pool
---   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a second
+--   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
+--     second
 
 local POOL = 43 -- '+', with which the name of a pool begins
 local VIRTUAL_UNIT, LEAD_MOST, REBASE_AT = 1000, 2000000000, 4503599627370496 -- of shaper.Pool
@@ -60,8 +62,8 @@ local function interval(t)
   return floor((t.period + t.limit - 1) / t.limit)
 end
 
--- advance is shaper.Pool.Advance: it sets the clock of the reserves for a stamp. head is the turn of
--- the candidate whose reserve is due first, of those that were candidates for the stamp before.
+-- advance is shaper.Pool.Advance: it sets the clock of the reserves for a stamp. head is the turn
+-- of the candidate whose reserve is due first, of those that were candidates for the stamp before.
 local function advance(p, head, at)
   p.behind = max(p.behind, at - head.tat - interval(head))
 end

@@ -95,6 +95,7 @@ export const shortID = (id) => (id.length > 16 ? `${id.slice(0, 8)}…${id.slice
 const limits = {
   rate: { says: "at the rate", tone: "good", why: "Jobs wait and leave as fast as the rate allows." },
   concurrency: { says: "at the cap", tone: "warn", why: "Deliveries in flight have reached the concurrency cap: the upstream is slower than the rate." },
+  pool: { says: "in its pool", tone: "good", why: "Jobs wait for their turn in a pool: its rate is shared by weight and reserves." },
   upstream: { says: "slow upstream", tone: "warn", why: "Deliveries to this upstream fill all the slots that a worker reserves for it, so they end more slowly than the rate allows. Other routes have their own slots." },
   late: { says: "late", tone: "warn", why: "Jobs arrive from Redis too late to leave on time and are released: the latency of Redis is too high for worker.lease." },
   workers: { says: "no worker", tone: "warn", why: "Jobs may leave, but no worker takes them: all slots are in use (worker.concurrency), or no worker is live." },

@@ -70,7 +70,8 @@ func (k *Keeper) checkMoves(ctx context.Context, file *File) error {
 	return &refused
 }
 
-// eachFlow calls f for the flows of a shard. A flow may come twice if tenants come and go meanwhile.
+// eachFlow calls f for the flows of a shard. A flow may come twice if tenants come and go
+// meanwhile.
 func (k *Keeper) eachFlow(ctx context.Context, shard store.ShardKeys, f func(lua.ScannedFlow)) error {
 	for cursor := "0"; ; {
 		scan, err := store.Invoke(ctx, k.store.RunPatient, lua.ScanCall{Clock: shard.Clock(), Tenants: shard.Tenants(), Cursor: cursor, Most: scanMost})
