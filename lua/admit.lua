@@ -39,7 +39,7 @@
 -- Derived keys: flow queue later lines dead tenants flows wait ready reserve
 -- Channels: sluice:wake
 
---! include record clock policy bucket stored pool flow filing admission batch
+--! include record clock pool policy bucket stored flow filing admission batch
 
 -- An atomic batch needs capacity for all its jobs that were not admitted before.
 local twins = {}

@@ -12,7 +12,7 @@
 -- Derived keys: flow queue lines tenants flows wait ready reserve
 -- Channels: (none)
 
---! include record clock policy bucket pool flow
+--! include record clock pool policy bucket flow
 
 clock_load(ARGV[1])
 local raw = redis.call('GETRANGE', KEYS[2], '0', UP_TO_PAYLOAD)

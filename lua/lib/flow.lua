@@ -136,28 +136,10 @@ local function flow_read(name, last, claimed, unseen)
   return f
 end
 
-local pools, pool_list = {}, {} -- by name without the slash, and in the order in which they were read
-
--- pool_of reads a pool; a new one is made by pools_save.
+-- pool_of returns a pool.
 local function pool_of(short, unseen)
-  local p = pools[short]
-  if p then
-    return p
-  end
-  p = flow_read(short .. '/', POLICY_AT, '', unseen)
-  local v = redis.call('HMGET', p.key, unpack(POOL_FIELDS))
-  numbers(v, #POOL_FIELDS)
-  p.virtual, p.behind, p.weights, p.reserves = v[1], v[2], v[3], v[4]
-  p.fields, p.short, p.turn, p.seen = v, short, '', 0
-  p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {} -- changes of its indexes
-  local indexes = { PREFIX .. 'wait:' .. short, PREFIX .. 'ready:' .. short, PREFIX .. 'reserve:' .. short }
-  redis.call('EXISTS', KEYS[1], p.key, PREFIX .. 'flows:' .. short, unpack(indexes))
-  for i = 1, #indexes do
-    redis.call('ZCARD', indexes[i]) -- fails before the first write where one has a wrong type
-  end
-  p.wait_index, p.ready_index, p.reserve_index = unpack(indexes)
-  pools[short], pool_list[#pool_list + 1] = p, p
-  return p
+  pooling = pooling or pool_functions(earliest, cell_move, charged)
+  return pools[short] or pooling.load(flow_read(short .. '/', POLICY_AT, '', unseen), short)
 end
 
 -- flow_of is flow_read with the pool of the flow. Where the flow is filed does not change while
@@ -169,7 +151,7 @@ local function flow_of(name, last, claimed, unseen)
   local f = flow_read(name, max(last, TURN_AT), claimed, unseen)
   if f.policy.pool then
     f.pool = pool_of(f.policy.pool, unseen)
-    f.turn = turn_read(f.was[TURN_AT], f.pool)
+    f.turn = pooling.turn_read(f.was[TURN_AT], f.pool)
     f.due_before = f.turn.filed and f.queued > 0 and f.policy.text == f.was[POLICY_AT] and earliest(f)
   end
   return f
@@ -209,7 +191,7 @@ local function flow_save(f)
     f.was[POLICY_AT] = f.policy.text
   end
   if f.pool then
-    local text = turn_text(f.turn, f.pool)
+    local text = pooling.turn_text(f.turn, f.pool)
     if text ~= f.was[TURN_AT] then
       args[#args + 1], args[#args + 2] = 'turn', text
       f.was[TURN_AT] = text
@@ -286,7 +268,7 @@ local function start_of(f, jobs, ahead)
   if not p or own == 0 then
     return own
   end
-  local before = cost_before(p, f, ahead)
+  local before = pooling.cost_before(p, f, ahead)
   local in_pool = start_after(p, floor(before * p.queued / max(1, p.cost)), before)
   return in_pool > 0 and max(own, in_pool) or 0
 end

@@ -114,7 +114,7 @@ do
     local t = w.turns[name]
     if not t then
       local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, 'turn', 'last')
-      t = turn_read(v[1], p)
+      t = pooling.turn_read(v[1], p)
       t.last = tonumber(v[2]) or 0
       w.turns[name] = t
     end
@@ -148,11 +148,11 @@ do
     if reserved then
       local t = turn_of(p, w, reserved.name)
       t.tat, t.tat_rem = reserved.score, t.tat == reserved.score and t.tat_rem or 0
-      advance(p, t, slot)
+      pooling.advance(p, t, slot)
     end
     for i = 1, #entering do
       local t = turn_of(p, w, entering[i])
-      enter(p, t, slot)
+      pooling.enter(p, t, slot)
       become_candidate(w, entering[i], t)
     end
   end
@@ -217,7 +217,7 @@ do
     end
     depart(f, slot, 1, j.cost)
     depart(p, slot, 1, j.cost)
-    serve(p, t, reserved, j.cost)
+    pooling.serve(p, t, reserved, j.cost)
     t.last = slot
     f.leave[#f.leave + 1] = j
     run(f, 1)
