@@ -223,7 +223,7 @@ type model struct {
 	deadCapacity                  int
 	deadBytes                     int64
 
-	corrected map[string]bool // flows of which a job reported its actual cost
+	corrected map[string]bool // flows with a job that reported its actual cost
 
 	segments, stamps int
 	stamped          map[string]stamping // by job

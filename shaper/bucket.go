@@ -254,10 +254,10 @@ func (b Bucket) Rewind(first Instant, jobs, cost int64) Bucket {
 const leastApart = 16
 
 // Correct replaces the cost that a departure was charged for by the actual one, in every pace that
-// counts costs. A TAT moves by the difference, but not before now, where no job can leave any more,
-// and not closer to the last stamp than leastApart allows, so that nothing bunches. What a pace
-// cannot give back this way it keeps as credit, and later charges use it. So the flow uses its rate
-// exactly, although costs are estimates.
+// counts costs. A TAT moves by the difference, but not before now, because no job leaves in the
+// past, and not closer to the last stamp than leastApart allows, so that nothing bunches. What a
+// pace cannot give back this way it keeps as credit, and later charges use it. So the flow uses its
+// rate exactly, although costs are estimates.
 func (b Bucket) Correct(charged, actual int64, now Instant) Bucket {
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {

@@ -14,6 +14,10 @@ type Pool struct {
 	idle []*Server
 }
 
+// deleteKeys is an inline command that deletes the keys of a server.
+const deleteKeys = `EVAL "for _, k in ipairs(redis.call('KEYS', '*')) do redis.call('DEL', k) end ` +
+	`return redis.status_reply('OK')" 0`
+
 // Lend lends an empty server until the end of the test, which must leave the server running and its
 // settings as they were. The scripts of earlier tests are loaded.
 func (p *Pool) Lend(t testing.TB) *Server {
@@ -25,7 +29,7 @@ func (p *Pool) Lend(t testing.TB) *Server {
 	}
 	s.t = t
 	t.Cleanup(func() {
-		if answer := s.ask("FLUSHALL", 20*time.Second); answer != "+OK" {
+		if answer := s.ask(deleteKeys, 20*time.Second); answer != "+OK" {
 			t.Errorf("redis-server is not emptied: %q", answer)
 		}
 		p.mu.Lock()

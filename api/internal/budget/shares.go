@@ -45,8 +45,8 @@ const (
 // Of returns the share of most, rounded up and at least 1.
 func (p Percent) Of(most int64) int64 { return max(1, (most*int64(p)+99)/100) }
 
-// NewShares returns shares of a resource of most units, of which one tenant and one address may
-// hold the given percentages.
+// NewShares returns shares of a resource of most units. One tenant and one address may hold the
+// given percentages of them.
 func NewShares(most int64, tenant, address Percent) Shares {
 	return Shares{
 		most: most, perTenant: tenant.Of(most), perAddress: address.Of(most),
