@@ -125,7 +125,7 @@ local function outcome_of(f, payload, delay, wait)
   local drained = f.stopped and 0 or start_of(f, f.queued, f.cost)
   local start = drained
   if delay > 0 and drained ~= 0 then
-    start = max(drained, now + delay)
+    start = math.max(drained, now + delay)
   end
   local refusal, departures = full(f, size, bytes)
   if f.policy.draining then
@@ -158,7 +158,7 @@ local function queued(f, cost, id)
   list[n + 1], list[n + 2] = format('%d', f.seq), id
   if f.queued == 0 then
     enqueue(f, cost)
-    f.first = max(earliest(f), now) -- constant within the call, because nothing leaves here
+    f.first = math.max(earliest(f), now) -- constant within the call, because nothing leaves here
   else
     count_queued(f, cost)
   end
@@ -211,7 +211,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
     deadline = now + wait * 1000
     deadlines[#deadlines + 1] = format('%d', deadline)
     deadlines[#deadlines + 1] = id
-    first_deadline = min(first_deadline, deadline)
+    first_deadline = math.min(first_deadline, deadline)
   end
   if delay <= 0 then
     position = queued(f, n32(rest, 1), id)
@@ -220,7 +220,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
     local list = f.add_later
     list[#list + 1] = format('%d', at)
     list[#list + 1] = id
-    f.later_before = min(f.later_before or at, at)
+    f.later_before = math.min(f.later_before or at, at)
   end
   f.depth, f.bytes = f.depth + 1, f.bytes + payload
   if f.pool then

@@ -20,7 +20,7 @@
 --! include limit
 
 local start, count = limit_load('start', 'count')
-local window = floor(now / period) * period
+local window = math.floor(now / period) * period
 if start ~= window then
   start, count = window, 0
 end

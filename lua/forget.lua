@@ -25,14 +25,14 @@ local function idle_keys(tenant)
   end
   for n = 1, #names do
     local f = flow_load(names[n])
-    idle = idle and f.depth == 0 and f.running == 0 and max(f.seen, f.last, f.held) < now - IDLE
+    idle = idle and f.depth == 0 and f.running == 0 and math.max(f.seen, f.last, f.held) < now - IDLE
     -- A replay needs the flow and its name in the index.
     idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0
     for c = 1, #f.cells do
       idle = idle and f.cells[c].tat < now
     end
     left = left + aged_sum(f, ANSWERS, retention.succeeded * 1000000)
-      + aged_sum(f, IDEMPOTENCY, max(retention.succeeded, retention.idempotency) * 1000000)
+      + aged_sum(f, IDEMPOTENCY, math.max(retention.succeeded, retention.idempotency) * 1000000)
     dead = dead + f.dead_bytes
     keys[#keys + 1] = PREFIX .. 'flow:' .. names[n]
   end
@@ -47,7 +47,7 @@ for i = 1, #entries do
   local ok, found = attempt('tenant ' .. tenant, idle_keys, tenant)
   if ok and found.keys then
     gone[#gone + 1] = entries[i]
-    clock.stored = max(0, clock.stored - found.dead)
+    clock.stored = math.max(0, clock.stored - found.dead)
     for n = 1, #found.keys do
       keys[#keys + 1] = found.keys[n]
     end

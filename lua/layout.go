@@ -82,7 +82,7 @@ func (f field) put(b []byte, n int64) []byte {
 // byte from 1 on, such as EPOCH_AT and EPOCH_END; and the functions that encode and decode.
 func layout() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "local byte, char, sub, floor = string.byte, string.char, string.sub, math.floor\n"+
+	fmt.Fprintf(&out, "local byte, char, sub = string.byte, string.char, string.sub\n"+
 		"local HEAD = %d\n", HeadLength)
 	for _, f := range head {
 		upper := strings.ToUpper(f.name)

@@ -47,7 +47,7 @@ if not pools_sound() then
 end
 local names, seen = {}, {}
 local function add_flow(name)
-  if not seen[name] and not is_pool(name) then
+  if not seen[name] and not names_pool(name) then
     names[#names + 1] = name
   end
   seen[name] = true
@@ -125,7 +125,7 @@ local function records_of(index)
     local j = job_of(ids[i])
     if j and index_of(j) == index then
       sum.cost, sum.bytes, sum.seq, sum.read = sum.cost + j.cost, sum.bytes + j.payload,
-        max(sum.seq, j.seq), sum.read + 1
+        math.max(sum.seq, j.seq), sum.read + 1
       sum.stored = sum.stored + job_bytes(j)
     else
       find('no_record', sub(index, #PREFIX + 1), ids[i], 'ZREM', index, ids[i])
@@ -136,8 +136,8 @@ local function records_of(index)
     end
   end
   if not sum.whole then
-    local part = sum.count / max(1, sum.read)
-    sum.cost, sum.bytes = floor(sum.cost * part), floor(sum.bytes * part)
+    local part = sum.count / math.max(1, sum.read)
+    sum.cost, sum.bytes = math.floor(sum.cost * part), math.floor(sum.bytes * part)
   end
   return sum
 end
@@ -214,7 +214,7 @@ local function mend_flow(name)
     end
     find('flow_lost', 'flow:' .. name, 'missing')
     recount = true -- its part of the totals is unknown
-    f.fresh, f.last, f.cells, f.seq = false, now, {}, max(queue.seq, later.seq, floor(tonumber(
+    f.fresh, f.last, f.cells, f.seq = false, now, {}, math.max(queue.seq, later.seq, math.floor(tonumber(
       redis.call('ZREVRANGE', PREFIX .. 'queue:' .. name, '0', '0', 'WITHSCORES')[2]) or 0))
     retune(f)
   end
@@ -249,7 +249,7 @@ local function mend_flow(name)
     if not recount then
       clock.depth, clock.bytes = clock.depth + f.depth - depth_before, clock.bytes + f.bytes - bytes_before
       clock.running = clock.running + f.running - running_before
-      clock.stored = max(0, clock.stored + f.live + f.dead_bytes - stored_before)
+      clock.stored = math.max(0, clock.stored + f.live + f.dead_bytes - stored_before)
     end
     redis.call('SADD', PREFIX .. 'flows:' .. tenant_of(name), name)
     if plain then
@@ -280,7 +280,7 @@ if recount and repair or totals then
       if sound(key, 'hash') then
         local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes', 'queued', 'cost', 'turn')
         numbers(v, 7)
-        if is_pool(of_tenant[n]) then
+        if names_pool(of_tenant[n]) then
           v[1], v[2], v[3] = 0, 0, 0
         else
           pool_add(v)

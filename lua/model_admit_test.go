@@ -214,12 +214,14 @@ func (m *model) admit(r admission) []lua.Decision {
 		m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
 		m.live(f, jobBytes(j))
 	}
-	for _, name := range flowsOf(r.jobs) {
-		if touched[name] {
-			m.storeAll([]*flow{flows[name]}, true)
-		}
-	}
 	if saved {
+		var stored []*flow
+		for _, name := range flowsOf(r.jobs) {
+			if touched[name] {
+				stored = append(stored, flows[name])
+			}
+		}
+		m.storeAll(stored, true)
 		m.save()
 	}
 	return decisions

@@ -61,7 +61,7 @@ for n = 1, #order do
       back = back or f.policy.paused or stamp > now + horizon
       -- If this is an old call that arrives after its answer, the job has departed: its slot stays
       -- spent.
-      j.stamp = back and max(f.last, j.stamp) or stamp
+      j.stamp = back and math.max(f.last, j.stamp) or stamp
       depart(f, j.stamp, 1, j.cost)
     end
     if back then
@@ -72,7 +72,7 @@ for n = 1, #order do
       redis.call('ZREM', KEYS[4], j.id)
     else
       redis.call('SETRANGE', JOB .. j.id, 0, job_head(j))
-      redis.call('ZADD', KEYS[4], max(now, j.stamp) + lease, j.id)
+      redis.call('ZADD', KEYS[4], math.max(now, j.stamp) + lease, j.id)
       hand_out(j)
     end
   end

@@ -132,7 +132,7 @@ local function retry_later(id, j, f, delay, result)
   if j.deadline > 0 then
     redis.call('ZADD', KEYS[3], j.deadline, id)
   end
-  f.later_before = min(f.later_before or j.at, j.at)
+  f.later_before = math.min(f.later_before or j.at, j.at)
   take_place(f, j)
 end
 

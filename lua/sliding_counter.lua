@@ -11,7 +11,7 @@
 --! include limit
 
 local start, count, previous = limit_load('start', 'count', 'previous')
-local window = floor(now / period) * period
+local window = math.floor(now / period) * period
 if start + period == window then
   start, previous, count = window, count, 0
 elseif start ~= window then
@@ -23,18 +23,18 @@ end
 local function free_at()
   local spare = limit - count - cost
   if spare >= 0 then
-    return start + period - floor(spare * period / previous)
+    return start + period - math.floor(spare * period / previous)
   end
-  return start + 2 * period - floor((limit - cost) * period / count)
+  return start + 2 * period - math.floor((limit - cost) * period / count)
 end
 
-local free = max(0, floor(((limit - count) * period - previous * (period - (now - start))) / period))
+local free = math.max(0, math.floor(((limit - count) * period - previous * (period - (now - start))) / period))
 local allowed, retry = cost <= free, 0
 if allowed and cost > 0 then
   count, free = count + cost, free - cost
   limit_charge(start + 2 * period - now, 'start', start, 'count', count, 'previous', previous)
 elseif not allowed and cost <= limit then
-  retry = max(0, free_at() - now)
+  retry = math.max(0, free_at() - now)
 end
 local reset = 0
 if count > 0 then

@@ -47,7 +47,7 @@ local function each(from, f)
     if #part < 2 * size then
       return
     end
-    from, size = from + size, min(2 * size, PART_MOST)
+    from, size = from + size, math.min(2 * size, PART_MOST)
   end
 end
 
@@ -91,14 +91,14 @@ if allowed and cost > 0 then
 elseif not allowed and cost <= limit and not again then
   if blocked == 0 and block > 0 then
     blocked = now + block
-    local reset = max(blocked, last + period) - now
+    local reset = math.max(blocked, last + period) - now
     limit_keep(reset, 'until', blocked)
     redis.call('PEXPIRE', KEYS[2], living(reset))
     redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', server)
     redis.call('ZADD', KEYS[3], blocked, ARGV[7])
     redis.call('PEXPIRE', KEYS[3], living(block))
   end
-  retry = max(blocked, fits_at()) - now
+  retry = math.max(blocked, fits_at()) - now
 end
 return limit_answer(allowed, limit, blocked == 0 and limit - count or 0, retry,
-  max(blocked, last + period, now) - now)
+  math.max(blocked, last + period, now) - now)

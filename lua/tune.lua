@@ -69,7 +69,7 @@ if part then
 elseif source ~= '' then
   revision = revision + 1
   redis.call('HSET', KEYS[3], 'revision', revision, 'calls', table.concat(recent, ' '), source, ARGV[7])
-  if not is_pool(ARGV[10]) then -- the index of tenants has no pools
+  if not names_pool(ARGV[10]) then -- the index of tenants has no pools
     redis.call('ZADD', KEYS[6], now, ARGV[10])
   end
 end
@@ -92,10 +92,10 @@ for i = 1, #flows do
   local was_paused = f.policy.paused
   flow_obey(f, f.policy.tier, {})
   if was_paused and not f.policy.paused then
-    f.ready = max(f.ready, now)
+    f.ready = math.max(f.ready, now)
   end
   if ARGV[11] == '1' then
-    f.held = min(f.held, now)
+    f.held = math.min(f.held, now)
   end
   due_save(f, f.later_before, horizon)
   flow_save(f)

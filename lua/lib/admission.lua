@@ -18,7 +18,7 @@ local function full(f, size, bytes)
   end
   if p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
     return FULL_OF_BYTES, bytes <= p.capacity_bytes
-      and ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
+      and math.ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
   end
 end
 
@@ -43,11 +43,11 @@ local function start_of_later(f, n)
     }
   end
   if f.cost > 0 then
-    depart(g, max(earliest(f), now), f.queued, f.cost)
+    depart(g, math.max(earliest(f), now), f.queued, f.cost)
   end
   local at = 0
   for i = 1, n do
-    at = max(earliest(g), tonumber(later[2 * i]), now)
+    at = math.max(earliest(g), tonumber(later[2 * i]), now)
     depart(g, at, 1, 1)
   end
   return at
@@ -60,12 +60,12 @@ local function retry_after(f, departures)
   end
   local at = 0
   if departures <= f.queued then
-    at = start_of(f, departures - 1, floor((departures - 1) * f.cost / f.queued))
+    at = start_of(f, departures - 1, math.floor((departures - 1) * f.cost / f.queued))
   else
     at = start_of_later(f, departures - f.queued)
   end
   if at == 0 then
     return 0
   end
-  return max(1000, ceil((at - now) / 1000) * 1000)
+  return math.max(1000, math.ceil((at - now) / 1000) * 1000)
 end

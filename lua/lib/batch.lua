@@ -30,7 +30,7 @@ for i = 1, flow_count do
   f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live
   if most_stored then
     f.others = f.dead_bytes + aged_sum(f, ANSWERS, keep_answers * 1000000)
-      + aged_sum(f, IDEMPOTENCY, max(keep_answers, keep_keys) * 1000000)
+      + aged_sum(f, IDEMPOTENCY, math.max(keep_answers, keep_keys) * 1000000)
   end
 end
 

@@ -20,11 +20,11 @@ local EXACT = 4503599627370496 -- 2^52, below which the operator of Lua divides 
 -- interval at once, and by the rest in steps.
 local function cell_move_far(c, n)
   local whole, part = floor_div(c.period, c.limit)
-  local step = part > 0 and floor((EXACT - c.limit) / part) or FARTHEST
+  local step = part > 0 and math.floor((EXACT - c.limit) / part) or FARTHEST
   local sign, left = n < 0 and -1 or 1, math.abs(n)
   c.tat = c.tat + n * whole
   while left > 0 do
-    local now_by = min(left, step)
+    local now_by = math.min(left, step)
     local q, r = floor_div(c.rem + sign * now_by * part, c.limit)
     c.tat, c.rem, left = c.tat + q, r, left - now_by
   end
@@ -45,8 +45,8 @@ local CHARGE_SPAN, MAX_HORIZON, LEAST_CHARGE = 630720000000000, 6307200000000000
 
 -- most_charged is the greatest cost that a pace charges in full.
 local function most_charged(p)
-  local span = min(CHARGE_SPAN, MAX_HORIZON - p.burst * p.period / p.limit)
-  return max(LEAST_CHARGE, floor(span / p.period * p.limit))
+  local span = math.min(CHARGE_SPAN, MAX_HORIZON - p.burst * p.period / p.limit)
+  return math.max(LEAST_CHARGE, math.floor(span / p.period * p.limit))
 end
 
 -- charged is the number of intervals that a pace charges for jobs with this cost together.
@@ -54,20 +54,20 @@ local function charged(c, jobs, cost)
   if c.by_jobs then
     cost = jobs
   end
-  return cost <= LEAST_CHARGE and cost or min(cost, most_charged(c))
+  return cost <= LEAST_CHARGE and cost or math.min(cost, most_charged(c))
 end
 
 -- correct_cell moves a TAT by n intervals; see shaper.Cell.
 local function correct_cell(c, n, least)
   local before, credit = c.tat, c.credit or 0
   cell_move(c, n)
-  least = min(least, before)
+  least = math.min(least, before)
   if c.tat < least then
-    credit = min(credit + least - c.tat, CHARGE_SPAN)
+    credit = math.min(credit + least - c.tat, CHARGE_SPAN)
     c.tat = least
   end
-  local used = min(credit, max(0, c.tat - before))
-  c.tat = min(c.tat - used, max(before, least + CHARGE_SPAN))
+  local used = math.min(credit, math.max(0, c.tat - before))
+  c.tat = math.min(c.tat - used, math.max(before, least + CHARGE_SPAN))
   c.credit = credit > used and credit - used or nil
 end
 
@@ -84,16 +84,16 @@ local function share(f, at)
   if f.share == 0 then
     return SHARE_ALL
   end
-  return min(SHARE_ALL, f.share + max(0, floor((at - f.held) / SHARE_REGAIN)))
+  return math.min(SHARE_ALL, f.share + math.max(0, math.floor((at - f.held) / SHARE_REGAIN)))
 end
 
 -- hold keeps the flow from leaving anything until then. The first of several holds halves its share
 -- of the rate.
 local function hold(f, till)
   if f.held <= now then
-    f.share = max(SHARE_LEAST, floor(share(f, now) / 2))
+    f.share = math.max(SHARE_LEAST, math.floor(share(f, now) / 2))
   end
-  f.held = max(f.held, till)
+  f.held = math.max(f.held, till)
 end
 
 local TRIAL_SPAN, TRIAL_LEAST, TRIAL_TOLERATED = 1000000, 10, 20 -- of shaper.Bucket.Refuse
@@ -109,10 +109,10 @@ local function refuse(f)
   if since == '0' or departures < 0 or (age > 3 * TRIAL_SPAN and departures > 3 * TRIAL_LEAST) then
     since, departed, refused = now, f.departed, 0
   elseif age >= TRIAL_SPAN and departures >= TRIAL_LEAST then
-    local part = min(refused, departures)
+    local part = math.min(refused, departures)
     if part * TRIAL_TOLERATED > departures and f.held <= now then
       local before = share(f, now)
-      f.share = max(SHARE_LEAST, floor(before / 2), floor(before * (departures - part) / departures))
+      f.share = math.max(SHARE_LEAST, math.floor(before / 2), math.floor(before * (departures - part) / departures))
       f.held = now
     end
     since, departed, refused = now, f.departed, 0
@@ -137,7 +137,7 @@ end
 
 -- earliest is E = max(L, ready, held until, every e, spaced).
 local function earliest(f)
-  return max(grid(f), f.ready, f.held)
+  return math.max(grid(f), f.ready, f.held)
 end
 
 -- stamp_of returns the stamp of a job that is eligible since the given instant. from is the
@@ -145,9 +145,9 @@ end
 -- that is at most slack before from; otherwise the missed slots are gone. A job that only had to
 -- become ready starts a new grid.
 local function stamp_of(f, eligible, from)
-  local on_grid, ready = grid(f), max(f.ready, f.held, eligible)
+  local on_grid, ready = grid(f), math.max(f.ready, f.held, eligible)
   if ready >= on_grid then
-    return max(ready, from)
+    return math.max(ready, from)
   end
   if on_grid < from - SLACK then
     return from
@@ -158,12 +158,12 @@ end
 -- depart_on_credit charges a cell that has credit; see shaper.Cell.
 local function depart_on_credit(c, stamp, jobs, cost)
   if stamp > c.tat then
-    c.credit = max(0, c.credit - (stamp - c.tat))
+    c.credit = math.max(0, c.credit - (stamp - c.tat))
     c.tat, c.rem = stamp, 0
   end
   local before = c.tat
   cell_move(c, charged(c, jobs, cost))
-  local used = min(c.credit, floor((c.tat - before) / 2))
+  local used = math.min(c.credit, math.floor((c.tat - before) / 2))
   c.tat, c.credit = c.tat - used, c.credit > used and c.credit - used or nil
 end
 
@@ -187,7 +187,7 @@ local function depart(f, stamp, jobs, cost)
     f.share, f.spaced = 0, 0
   else
     local c = f.cells[1]
-    f.spaced = stamp + min(SPACED_MOST, ceil(cost * c.period / c.limit * SHARE_ALL / s))
+    f.spaced = stamp + math.min(SPACED_MOST, math.ceil(cost * c.period / c.limit * SHARE_ALL / s))
   end
 end
 
@@ -203,7 +203,7 @@ local function rewind(f, first, jobs, cost)
       cell_move(c, -charged(c, jobs, cost))
     end
   end
-  f.last, f.spaced = first, min(f.spaced, first)
+  f.last, f.spaced = first, math.min(f.spaced, first)
 end
 
 -- refund gives back the slot of a job that never departed, if no later stamp was given.
@@ -223,7 +223,7 @@ local function correct(f, cost, actual)
     local before = charged(c, 1, cost)
     local n = charged(c, 1, actual) - before
     if n ~= 0 then
-      correct_cell(c, n, max(now, f.last + floor(before * c.period / c.limit / LEAST_APART)))
+      correct_cell(c, n, math.max(now, f.last + math.floor(before * c.period / c.limit / LEAST_APART)))
       f.moved = true
     end
   end
@@ -245,7 +245,7 @@ local function cell_for(p, c, last)
   end
   local before = (c.tat - last) + (c.rem - (c.burst - 1) * c.period) / c.limit
   local ratio = (p.period * c.limit) / (c.period * p.limit)
-  local after = ceil(min(before * ratio, most_charged(p) * p.period / p.limit))
+  local after = math.ceil(math.min(before * ratio, most_charged(p) * p.period / p.limit))
   cell_move(cell, p.burst - 1)
   if after + cell.tat < last then
     cell.tat, cell.rem = last, 0
@@ -283,26 +283,26 @@ local function retune(f)
   if f.fresh then
     return false
   end
-  f.ready = max(now, f.full)
+  f.ready = math.max(now, f.full)
   return true
 end
 
 -- start_after estimates when a job leaves that has the given number of jobs, and their cost,
 -- waiting before it; 0 when unknown. f.first caches the instant at which the first one leaves.
 local function start_after(f, jobs, cost)
-  local first = f.first or max(earliest(f), now)
+  local first = f.first or math.max(earliest(f), now)
   local start = first
   for i = 1, #f.cells do
     local c = f.cells[i]
     local base, rem, credit, ahead = c.tat, c.rem, c.credit, c.by_jobs and jobs or cost
     if first > base then
       -- First the credit: gopher-lua assigns to base before it computes what follows it.
-      credit = credit and max(0, credit - (first - base))
+      credit = credit and math.max(0, credit - (first - base))
       base, rem = first, 0
     end
-    local wait = floor((rem + (ahead - c.burst + 1) * c.period) / c.limit)
+    local wait = math.floor((rem + (ahead - c.burst + 1) * c.period) / c.limit)
     if credit then
-      wait = wait - min(credit, floor(ahead * c.period / c.limit / 2))
+      wait = wait - math.min(credit, math.floor(ahead * c.period / c.limit / 2))
     end
     local of_cell = base + wait
     if of_cell > FARTHEST then
@@ -317,6 +317,6 @@ end
 
 -- put_off delays a flow that may take no slot of the worker now; see shaper.Bucket.PutOff.
 local function put_off(f, horizon)
-  local rest = max(floor(horizon / 2), min(PUT_OFF_MOST, floor((now - f.last) / 8)))
-  f.ready = max(f.ready, now + rest)
+  local rest = math.max(math.floor(horizon / 2), math.min(PUT_OFF_MOST, math.floor((now - f.last) / 8)))
+  f.ready = math.max(f.ready, now + rest)
 end

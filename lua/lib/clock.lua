@@ -13,7 +13,8 @@
 --   looked                           cursor of the scan that applies them: 00 at first, 0 when done
 --   lapsed, dead                     expired leases and dead jobs so far
 
-local max, min, ceil = math.max, math.min, math.ceil
+-- math.min and its like have no short names: a local that a function captures costs every call of
+-- the script. With short names a lone job costs 2 % more of Redis's instructions.
 local FARTHEST = 9007199254740991 -- 2^53 - 1, in µs
 
 local PREFIX = string.sub(KEYS[1], 1, -6) -- 'sluice:{n}:' of 'sluice:{n}:clock'
@@ -68,7 +69,7 @@ local MOST = 1000 -- arguments of one command
 -- in_parts runs a command with the elements of a list from first on, after a key if there is one.
 local function in_parts(cmd, key, list, first)
   for from = first, #list, MOST do
-    local to = min(from + MOST - 1, #list)
+    local to = math.min(from + MOST - 1, #list)
     if key then
       redis.call(cmd, key, unpack(list, from, to))
     else
@@ -133,7 +134,7 @@ end
 -- wake_for wakes the shard's owner if something is due before its planned poll, or if that poll is
 -- overdue.
 local function wake_for(due, horizon)
-  local at = math.max(due - floor(horizon / 2), now)
+  local at = math.max(due - math.floor(horizon / 2), now)
   local overdue = clock.wake ~= 0 and clock.wake < now - OVERDUE
   if clock.wake == 0 or at < clock.wake or overdue then
     clock.wake = at

@@ -10,7 +10,7 @@ local function flow_due(f, later)
   if f.queued > 0 then
     return earliest(f)
   end
-  return later and max(earliest(f), later)
+  return later and math.max(earliest(f), later)
 end
 
 -- hinder stores why jobs of a flow cannot leave, apart from its policy: a cause as limited_by shows
@@ -24,7 +24,7 @@ local filed, unfiled = {}, {} -- flows to add to the index of due flows, and to 
 -- due_save files the flow under its next possible stamp; flow_save and due_flush write it. If
 -- horizon is given, it wakes the owner when that is before the planned poll.
 local function due_save(f, later, horizon)
-  if is_pool(f.name) then
+  if f.is_pool then
     return -- due_flush does it
   end
   local due = flow_due(f, later)

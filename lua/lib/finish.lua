@@ -39,12 +39,12 @@ local function dead_add(id, j, f)
   redis.call('EXPIRE', dead, keep)
   local count = redis.call('ZCARD', dead)
   local before = count - 1 + gone
-  local left = before > 0 and floor(f.dead_bytes * ((count - 1) / before)) or 0
+  local left = before > 0 and math.floor(f.dead_bytes * ((count - 1) / before)) or 0
   stored_add(f, 'dead_bytes', left - f.dead_bytes)
   stored_add(f, 'dead_bytes', job_bytes(j))
   if count >= retention.dead_capacity or f.dead_bytes >= retention.dead_bytes then
     f.full = tonumber(redis.call('ZRANGE', dead, 0, 0, 'WITHSCORES')[2]) + keep * 1000000
-    f.ready = max(f.ready, f.full)
+    f.ready = math.max(f.ready, f.full)
   end
 end
 
@@ -123,7 +123,7 @@ local function finish(id, j, f, state, result)
     end
     answer_add(f, RECORD_BYTES + #record)
     if j.idem ~= '' then
-      aged_add(f, IDEMPOTENCY, max(keep, retention.idempotency) * 1000000, key_bytes(j))
+      aged_add(f, IDEMPOTENCY, math.max(keep, retention.idempotency) * 1000000, key_bytes(j))
     end
     f.ended = f.ended or {}
     f.ended[#f.ended + 1] = id
@@ -133,7 +133,7 @@ local function finish(id, j, f, state, result)
     local known = string.match(j.key, '^%S+ %S+')
     redis.call('SET', PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem,
       string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max),
-      'EX', max(keep, retention.idempotency))
+      'EX', math.max(keep, retention.idempotency))
   end
   redis.call('PUBLISH', 'sluice:done:' .. id, state)
 end

@@ -22,7 +22,7 @@ local function leave_place(f, j)
   clock.depth, clock.bytes = clock.depth - 1, in_all > 0 and in_all or 0
   local p = f.pool
   if p then
-    p.depth, p.bytes = p.depth - 1, max(0, p.bytes - payload)
+    p.depth, p.bytes = p.depth - 1, math.max(0, p.bytes - payload)
   end
 end
 
@@ -53,11 +53,11 @@ end
 -- The fields of a flow: numbers that every call reads, cells, policy, and the tallies, which tick
 -- does without most of the time.
 local FLOW_FIELDS = {
-  'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes', 'cells', 'policy', 'turn',
+  'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes', 'cells', 'policy',
   'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
   'keys', 'keys_before', 'keys_at',
 }
-local NUMBERS_END, CELLS, POLICY_AT, TURN_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 16, 29
+local NUMBERS_END, CELLS, POLICY_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 28
 
 -- cells_of reads the state of each pace, as TAT:remainder, with :credit behind it if there is any,
 -- joined by commas.
@@ -127,7 +127,7 @@ local function flow_read(name, last, claimed, unseen)
     last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7],
     departed = v[8], share = v[9], spaced = v[10], full = v[11], bytes = v[12], was = v,
     cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
-    retuned = false,
+    retuned = false, is_pool = names_pool(name),
   }
   local tier = claimed or policy and policy.tier or ''
   if not policy or policy.revision ~= clock.revision or policy.tier ~= tier then
@@ -145,13 +145,14 @@ end
 -- flow_of is flow_read with the pool of the flow. Where the flow is filed does not change while
 -- flow_due gives due_before.
 local function flow_of(name, last, claimed, unseen)
-  if is_pool(name) then
+  if names_pool(name) then
     return pool_of(sub(name, 1, -2), unseen)
   end
-  local f = flow_read(name, max(last, TURN_AT), claimed, unseen)
+  local f = flow_read(name, last, claimed, unseen)
   if f.policy.pool then
     f.pool = pool_of(f.policy.pool, unseen)
-    f.turn = pooling.turn_read(f.was[TURN_AT], f.pool)
+    f.turn_was = redis.call('HGET', f.key, 'turn')
+    f.turn = pooling.turn_read(f.turn_was, f.pool)
     f.due_before = f.turn.filed and f.queued > 0 and f.policy.text == f.was[POLICY_AT] and earliest(f)
   end
   return f
@@ -160,7 +161,7 @@ end
 -- flow_load reads a whole flow; see flow_of.
 local function flow_load(name, claimed, unseen)
   local f = flow_of(name, TALLIES_END, claimed, unseen)
-  if is_pool(name) then
+  if f.is_pool then
     flow_tallied(f)
     return f
   end
@@ -192,9 +193,9 @@ local function flow_save(f)
   end
   if f.pool then
     local text = pooling.turn_text(f.turn, f.pool)
-    if text ~= f.was[TURN_AT] then
+    if text ~= f.turn_was then
       args[#args + 1], args[#args + 2] = 'turn', text
-      f.was[TURN_AT] = text
+      f.turn_was = text
     end
   end
   if #args > 0 then
@@ -205,7 +206,7 @@ end
 -- later_head is the earliest eligible time among the scheduled and retrying jobs, nil when there is
 -- none.
 local function later_head(f)
-  if f.depth <= f.queued or is_pool(f.name) then
+  if f.depth <= f.queued or f.is_pool then
     return nil
   end
   local head = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, 0, 'WITHSCORES')
@@ -219,7 +220,7 @@ end
 -- the flow must be mended first.
 local function later_known(f)
   local at = later_head(f)
-  if not at and f.depth > f.queued and not is_pool(f.name) then
+  if not at and f.depth > f.queued and not f.is_pool then
     error('DAMAGED flow ' .. f.name)
   end
   return at
@@ -244,7 +245,7 @@ end
 -- enqueue adds a job to the counts of the queue; the caller adds its id under its sequence.
 local function enqueue(f, cost)
   if f.queued == 0 then
-    f.ready = max(f.ready, now)
+    f.ready = math.max(f.ready, now)
   end
   count_queued(f, cost)
 end
@@ -257,7 +258,7 @@ local function dequeue(f, cost)
   local p = f.pool
   if p then
     p.queued = p.queued - 1
-    p.cost = p.queued > 0 and max(0, p.cost - cost) or 0
+    p.cost = p.queued > 0 and math.max(0, p.cost - cost) or 0
   end
 end
 
@@ -269,8 +270,8 @@ local function start_of(f, jobs, ahead)
     return own
   end
   local before = pooling.cost_before(p, f, ahead)
-  local in_pool = start_after(p, floor(before * p.queued / max(1, p.cost)), before)
-  return in_pool > 0 and max(own, in_pool) or 0
+  local in_pool = start_after(p, math.floor(before * p.queued / math.max(1, p.cost)), before)
+  return in_pool > 0 and math.max(own, in_pool) or 0
 end
 
 -- place_of returns the position in the queue and the estimated start of a job by its rank.
@@ -278,7 +279,7 @@ local function place_of(f, rank)
   if paused(f) then
     return rank + 1, 0
   end
-  return rank + 1, start_of(f, rank, floor(rank * f.cost / max(f.queued, 1)))
+  return rank + 1, start_of(f, rank, math.floor(rank * f.cost / math.max(f.queued, 1)))
 end
 
 -- estimate returns the position and the estimated start of a job, 0 where it has none.
@@ -287,7 +288,7 @@ local function estimate(f, id, j)
     return place_of(f, redis.call('ZRANK', PREFIX .. 'queue:' .. f.name, id) or 0)
   elseif (j.state == 's' or j.state == 'r') and not paused(f) then
     local start = start_of(f, f.queued, f.cost)
-    return 0, start ~= 0 and max(start, j.at) or 0
+    return 0, start ~= 0 and math.max(start, j.at) or 0
   end
   return 0, 0
 end

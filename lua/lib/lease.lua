@@ -44,7 +44,7 @@ local function carry_out(f)
     if (j.deadline or 0) > 0 then
       redis.call('ZREM', KEYS[3], j.id)
     end
-    local until_then = max(now, j.stamp) + lease
+    local until_then = math.max(now, j.stamp) + lease
     ends[#ends + 1] = format('%d', until_then)
     ends[#ends + 1] = j.id
     if j.promoted then
@@ -75,7 +75,7 @@ end
 -- plan_of plans a flow or a pool. It returns whether more jobs may be ready to leave, and how many
 -- leave.
 local function plan_of(name, budget)
-  if is_pool(name) then
+  if names_pool(name) then
     return { plan_pool(name, budget) }
   end
   local f = flow(name)
@@ -169,7 +169,7 @@ end
 if leased[1] then
   leased[#leased] = sub(leased[#leased], 1, -2)
   reply[COUNTER] = counter
-  redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(leased), 'EX', max(60, ceil(lease / 500000)))
+  redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(leased), 'EX', math.max(60, math.ceil(lease / 500000)))
 end
 save_flows(touched, helper and horizon)
 local needed = rescan or pools_needed and 'tick_pools'

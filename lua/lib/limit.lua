@@ -8,7 +8,6 @@
 -- The whole state expires SENT_AGAIN after the reset of the key.
 -- ARGV always begins with the instant, the tag of the request, its cost, the limit and the period.
 
-local floor, max, min = math.floor, math.max, math.min
 local TAGS_KEPT, TAG = 32, 9 -- characters of a tag and the space before it
 local SENT_AGAIN = 10000 -- ms after which no call is sent again
 
@@ -29,7 +28,7 @@ local function limit_load(...)
     v[i] = v[i] and tonumber(v[i]) or 0
   end
   seen = v[1]
-  now = max(server, seen)
+  now = math.max(server, seen)
   again = tag ~= '' and string.find(tags, ' ' .. tag, 1, true)
   if again then
     cost = 0
@@ -40,7 +39,7 @@ end
 -- living is the time to live, in ms, of a key that is needed for the given time in µs. Keys expire
 -- by the server's clock, which may be behind.
 local function living(reset)
-  return floor((now - server + reset) / 1000) + 1 + SENT_AGAIN
+  return math.floor((now - server + reset) / 1000) + 1 + SENT_AGAIN
 end
 
 -- limit_keep writes the state. It is the first write of a script, so at maxmemory Redis refuses it
@@ -60,7 +59,7 @@ end
 
 -- quotient is a / b rounded up.
 local function quotient(a, b)
-  return floor(a / b) + (a % b > 0 and 1 or 0)
+  return math.floor(a / b) + (a % b > 0 and 1 or 0)
 end
 
 -- limit_answer is the reply; most is the greatest cost that is ever allowed.
@@ -80,12 +79,12 @@ local function limit_bucket(size)
     tat, rem = now, 0
   end
   local full, content = size * period, (tat - now) * limit + rem
-  local free = floor((full - content) / period)
+  local free = math.floor((full - content) / period)
   local allowed = cost <= free
   local retry = allowed and 0 or quotient(cost * period - (full - content), limit)
   if allowed and cost > 0 then
     content, free = content + cost * period, free - cost
-    local whole = floor(content / limit)
+    local whole = math.floor(content / limit)
     limit_charge(quotient(content, limit), 'tat', now + whole, 'rem', content - whole * limit)
   end
   return limit_answer(allowed, size, free, retry, quotient(content, limit))

@@ -38,10 +38,10 @@ local function oldest_of(name, depth, queued, running)
   end
   local since = returned_since(name)
   if queued > 0 then
-    since = min(since, queued_since(name))
+    since = math.min(since, queued_since(name))
   end
   if depth > queued then
-    since = min(since, due_since(name))
+    since = math.min(since, due_since(name))
   end
   return since < FARTHEST and since or 0
 end

@@ -45,7 +45,7 @@ local function promote(f, waiting, stamp, from)
       j.seq = f.seq
     end
     if f.queued == 0 then
-      f.ready = max(f.ready, j.at)
+      f.ready = math.max(f.ready, j.at)
     end
     count_queued(f, j.cost)
     f.promote[#f.promote + 1] = j
@@ -66,8 +66,8 @@ local function slots(f)
   local most = FLOW_JOBS_MOST
   for i = 1, #f.cells do
     local c = f.cells[i]
-    local span = now + horizon + 1 - max(c.tat, from - SLACK)
-    most = min(most, max(0, floor(span * c.limit / c.period) + c.burst))
+    local span = now + horizon + 1 - math.max(c.tat, from - SLACK)
+    most = math.min(most, math.max(0, math.floor(span * c.limit / c.period) + c.burst))
   end
   return most
 end
@@ -84,7 +84,7 @@ end
 -- records_of reads the records of the first most ids, in one command.
 local function records_of(ids, most)
   local keys = {}
-  for i = 1, min(#ids, most) do
+  for i = 1, math.min(#ids, most) do
     keys[i] = JOB .. ids[i]
   end
   return keys[2] and redis.call('MGET', unpack(keys)) or {}
@@ -93,7 +93,7 @@ end
 -- share_of is the number of jobs of the flow that the worker's bounds let leave; nil if unbounded.
 local function share_of(f)
   local route = bounds[route_of(f.name)]
-  return route and min(route, ceil((3 * route - (bounds[f.name] or 0)) / 4))
+  return route and math.min(route, math.ceil((3 * route - (bounds[f.name] or 0)) / 4))
 end
 
 -- plan_begin prepares a flow for a plan, unless that was done.
@@ -128,9 +128,9 @@ local function plan(f, budget)
   if p.paused then
     return false
   end
-  local most = min(budget, FLOW_JOBS_MOST)
+  local most = math.min(budget, FLOW_JOBS_MOST)
   if p.concurrency > 0 then
-    most = min(most, p.concurrency - f.running)
+    most = math.min(most, p.concurrency - f.running)
   end
   if most <= 0 then
     return false
@@ -142,10 +142,10 @@ local function plan(f, budget)
       f.kept, reply[PUT_OFF] = true, reply[PUT_OFF] + 1
       return false
     end
-    most = min(most, share)
+    most = math.min(most, share)
   end
   local leave = slots(f)
-  local wide = min(most, leave + 1) -- one more than the paces let leave
+  local wide = math.min(most, leave + 1) -- one more than the paces let leave
   local parts = f.later_before and 2 or 1 -- sequences are needed only beside promoted jobs
   local window = head_of(f, wide, parts)
   local seen = #window / parts

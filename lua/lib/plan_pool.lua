@@ -38,7 +38,7 @@ do
         return nil
       end
       if j.at > slot then
-        f.ready = max(f.ready, j.at)
+        f.ready = math.max(f.ready, j.at)
         return nil
       end
       if from_queue then
@@ -76,7 +76,7 @@ do
   local function insert(entries, current, score, name)
     local low, high = 1, #entries + 1
     while low < high do
-      local middle = floor((low + high) / 2)
+      local middle = math.floor((low + high) / 2)
       local e = entries[middle]
       if e.score < score or e.score == score and e.name < name then
         low = middle + 1
@@ -248,9 +248,9 @@ do
   -- more may be ready to leave, and how many leave.
   plan_pool = function(name, budget)
     local p = pool_of(sub(name, 1, -2), unseen)
-    local most, left = min(budget, FLOW_JOBS_MOST), 0
+    local most, left = math.min(budget, FLOW_JOBS_MOST), 0
     if p.policy.concurrency > 0 then
-      most = min(most, p.policy.concurrency - p.running)
+      most = math.min(most, p.policy.concurrency - p.running)
     end
     if p.policy.paused or most <= 0 then
       return false, 0

@@ -106,22 +106,22 @@ local function answer(more, needed)
   end
   -- The worker polls half a horizon before the next instant. A sweep or an expiry must not come
   -- early.
-  local next_due = min(due_head, expires_head + floor(horizon / 2))
+  local next_due = math.min(due_head, expires_head + math.floor(horizon / 2))
   if clock.running > 0 then
-    next_due = min(next_due, max(now, clock.swept + sweep) + floor(horizon / 2))
+    next_due = math.min(next_due, math.max(now, clock.swept + sweep) + math.floor(horizon / 2))
   end
   local to_hand_over = 0
   if outbox_head <= now then
     to_hand_over = 1
   else
-    next_due = min(next_due, outbox_head + floor(horizon / 2))
+    next_due = math.min(next_due, outbox_head + math.floor(horizon / 2))
   end
   if next_due >= FARTHEST then
     next_due = 0
   end
   local wake = clock.wake
   if not helper then
-    wake = next_due > 0 and max(next_due - floor(horizon / 2), 0) or 0
+    wake = next_due > 0 and math.max(next_due - math.floor(horizon / 2), 0) or 0
   end
   local wanted = clock.help
   if help > 0 then

@@ -18,7 +18,8 @@
 
 local POOL = 43 -- '+', with which the name of a pool begins
 
-local function is_pool(name)
+-- names_pool reports whether a flow of this name is a pool.
+local function names_pool(name)
   return byte(name) == POOL
 end
 
@@ -53,13 +54,13 @@ local function pool_functions(earliest, cell_move, charged)
 
   -- reserve_a_second is a reserve in millionths of a cost a second.
   local function reserve_a_second(limit, period)
-    return limit > 0 and floor(limit * 1000000000000 / period) or 0
+    return limit > 0 and math.floor(limit * 1000000000000 / period) or 0
   end
 
   -- turn_obey lays weight and reserve of the policy over a turn: shaper.Tag.Obey.
   local function turn_obey(t, policy)
     local limit, period = policy.reserve_limit, policy.reserve_period
-    t.weight, t.rem = policy.weight, min(t.rem, policy.weight - 1)
+    t.weight, t.rem = policy.weight, math.min(t.rem, policy.weight - 1)
     if limit ~= t.limit or period ~= t.period then
       t.limit, t.period, t.tat, t.tat_rem = limit, period, limit > 0 and t.tat or 0, 0
     end
@@ -67,13 +68,13 @@ local function pool_functions(earliest, cell_move, charged)
 
   -- interval is T of a reserve in whole µs, rounded up.
   local function interval(t)
-    return floor((t.period + t.limit - 1) / t.limit)
+    return math.floor((t.period + t.limit - 1) / t.limit)
   end
 
   -- advance is shaper.Pool.Advance: it sets the clock of the reserves for a stamp. head is the turn
   -- of the candidate whose reserve is due first, of those that were candidates for the stamp before.
   local function advance(p, head, at)
-    p.behind = max(p.behind, at - head.tat - interval(head))
+    p.behind = math.max(p.behind, at - head.tat - interval(head))
   end
 
   -- enter is shaper.Pool.Enter: the turn of a flow that becomes a candidate for a stamp.
@@ -100,28 +101,28 @@ local function pool_functions(earliest, cell_move, charged)
       weights, reserves = weights + policy.weight, reserves + reserve
     end
     for i = 1, #p.cells do
-      rate = min(rate, p.cells[i].limit * 1000000000000 / p.cells[i].period)
+      rate = math.min(rate, p.cells[i].limit * 1000000000000 / p.cells[i].period)
     end
     local part
     if reserves >= rate then
       part = reserve > 0 and reserve / reserves or 0
     else
-      part = (reserve + (rate - reserves) * policy.weight / max(weights, policy.weight)) / rate
+      part = (reserve + (rate - reserves) * policy.weight / math.max(weights, policy.weight)) / rate
     end
-    local half = f.cost / max(1, f.queued) / 2
+    local half = f.cost / math.max(1, f.queued) / 2
     if part * p.cost <= ahead then
       return p.cost
     end
-    return max(0, min(p.cost, floor((ahead + half) / part - half)))
+    return math.max(0, math.min(p.cost, math.floor((ahead + half) / part - half)))
   end
 
   -- serve is the part of shaper.Pool.Serve after the bucket's: the next turn of the flow whose job
   -- departs.
   local function serve(p, t, reserved, cost)
     if not reserved then
-      p.virtual = max(p.virtual, t.start)
+      p.virtual = math.max(p.virtual, t.start)
       local sum = t.rem + cost * VIRTUAL_UNIT
-      t.start, t.rem = t.start + floor(sum / t.weight), sum % t.weight
+      t.start, t.rem = t.start + math.floor(sum / t.weight), sum % t.weight
       return
     end
     local cell = { limit = t.limit, period = t.period, burst = 1, tat = t.tat, rem = t.tat_rem }
@@ -154,7 +155,7 @@ local function pool_functions(earliest, cell_move, charged)
       return earliest(p)
     end
     local head = redis.call('ZRANGE', p.wait_index, 0, 0, 'WITHSCORES')
-    return head[2] and max(earliest(p), tonumber(head[2]))
+    return head[2] and math.max(earliest(p), tonumber(head[2]))
   end
 
   -- pool_file files a flow in its pool under its next possible stamp, nil for none.
@@ -185,7 +186,7 @@ local function pool_functions(earliest, cell_move, charged)
     local by, ready = p.virtual, p.ready_index
     local starts, again = redis.call('ZRANGE', ready, 0, -1, 'WITHSCORES'), {}
     for i = 1, #starts, 2 do
-      again[i], again[i + 1] = format('%d', max(0, starts[i + 1] - by)), starts[i]
+      again[i], again[i + 1] = format('%d', math.max(0, starts[i + 1] - by)), starts[i]
     end
     in_parts('ZADD', ready, again, 1)
     p.virtual = 0

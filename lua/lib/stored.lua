@@ -9,8 +9,8 @@ local ANSWERS, IDEMPOTENCY = { 'answers', 'answers_before', 'answers_at' },
 
 -- stored_add adds bytes to live or dead_bytes, and to the sum of the shard.
 local function stored_add(f, name, bytes)
-  local sum = max(0, f[name] + bytes)
-  clock.stored = max(0, clock.stored + sum - f[name])
+  local sum = math.max(0, f[name] + bytes)
+  clock.stored = math.max(0, clock.stored + sum - f[name])
   f[name] = sum
 end
 
@@ -33,9 +33,9 @@ local function aged_sum(f, window, length)
   if age >= 2 * length then
     return 0
   elseif age >= length then
-    return floor(f[window[1]] * ((2 * length - age) / length))
+    return math.floor(f[window[1]] * ((2 * length - age) / length))
   end
-  return f[window[1]] + floor(f[window[2]] * ((length - age) / length))
+  return f[window[1]] + math.floor(f[window[2]] * ((length - age) / length))
 end
 
 -- dead_alive estimates the bytes of the dead letters that Redis still keeps. Redis deletes each
@@ -47,7 +47,7 @@ local function dead_alive(f, keep)
     absent(dead)
     return 0
   end
-  return floor(f.dead_bytes * (redis.call('ZCOUNT', dead, format('(%d', now - keep), '+inf') / count))
+  return math.floor(f.dead_bytes * (redis.call('ZCOUNT', dead, format('(%d', now - keep), '+inf') / count))
 end
 
 -- dead_left removes a dead letter that has left the index from the counts, and lets a flow go on
