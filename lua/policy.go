@@ -47,14 +47,22 @@ func EncodePooled(p shaper.Policy, pool string) string {
 	return fmt.Sprintf("%s %d %d:%d %s", EncodePolicy(p), max(1, p.Weight), p.Reserve.Limit, p.Reserve.Period.Microseconds(), pool)
 }
 
+// EncodeElsewhere writes the policy of a flow whose pool is in another shard. admit refuses its jobs
+// with an error that Misplaced recognizes.
+func EncodeElsewhere(p shaper.Policy) string { return EncodePolicy(p) + " elsewhere" }
+
+// Misplaced reports whether a call failed because it would put a job into another shard than the
+// policies in force say.
+func Misplaced(err error) bool { return err != nil && strings.Contains(err.Error(), "MISPLACED ") }
+
 // parseObeyed reads the policy that a flow keeps: the tier that its tenant claimed, and the paces.
 func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
 	fields := strings.Fields(text)
 	if len(fields) > 0 && strings.HasPrefix(fields[0], "=") {
 		fields = append([]string{""}, fields...) // of a shard without a revision
 	}
-	if len(fields) == 12 {
-		fields = fields[:9] // in a pool
+	if len(fields) == 12 || len(fields) == 10 {
+		fields = fields[:9] // in a pool, or in one of another shard
 	}
 	if len(fields) != 9 || fields[1][0] != '=' {
 		return "", nil, fmt.Errorf("%w: not a policy", ErrReply)

@@ -102,7 +102,12 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 		ctx: ctx, batch: batch, atomic: atomic, decisions: make([]Decision, len(batch)),
 		answer: make(chan error, 1),
 	}
-	if err := q.flusher.await(p); err != nil {
+	if err := q.flusher.await(p); lua.Misplaced(err) {
+		if err := q.policies.Follow(ctx); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: another process has just changed the pools; submit the job again", ErrUnavailable)
+	} else if err != nil {
 		return nil, err
 	}
 	for i, v := range p.decisions {
@@ -316,7 +321,7 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 		return job, err
 	}
 	if shard, ok := a.q.store.ShardOfID(s.ID); !ok || shard != a.shard {
-		return job, fmt.Errorf("queue: job id %q is not one that NewID makes for the tenant and the route", s.ID)
+		return job, fmt.Errorf("queue: job id %q is not one that NewID makes for the tenant and the route now", s.ID)
 	}
 	cost, flow := max(s.Cost, 1), store.FlowName(s.Tenant, s.Route)
 	job = lua.AdmitJob{

@@ -373,3 +373,31 @@ func TestEmptiedStore(t *testing.T) {
 		losses(1)
 	})
 }
+
+// TestOldPlacementIsRefused: a process that has not heard of a new pool yet cannot put a job beside
+// it. It is told to follow, and its next submission is in the pool.
+func TestOldPlacementIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := embeddedEngine(t)
+		first := beside(t, e, queue.Options{Defaults: perSecond(100)})
+		second := beside(t, e, queue.Options{Defaults: perSecond(100)})
+		rate := shaper.Rate{Limit: 10, Period: time.Second}
+		pools := map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp"}, Overrides: shaper.Overrides{Rate: &rate}}}
+		if err := first.SetPolicies(t.Context(), shaper.Baseline{Defaults: perSecond(100), Pools: pools}, nil); err != nil {
+			t.Fatal(err)
+		}
+		w := work()
+		w.Route = "erp"
+		_, err := second.Submit(t.Context(), w)
+		if !errors.Is(err, queue.ErrUnavailable) || !strings.Contains(err.Error(), "submit the job again") {
+			t.Fatalf("Submit where the flow was before: %v, want it refused", err)
+		}
+		if v, err := second.Submit(t.Context(), w); err != nil || v.Outcome != shaper.Admitted {
+			t.Fatalf("Submit once it follows: %v, %v", v.Outcome, err)
+		}
+		p, err := first.Pool(t.Context(), "erp")
+		queuetest.Compare(t, "the error", err, nil)
+		queuetest.Compare(t, "the depth of the pool", p.Depth, 1)
+	})
+}

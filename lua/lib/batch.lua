@@ -14,6 +14,9 @@ for i = 1, flow_count do
   local k, a = 4 + (i - 1) * FLOW_KEYS, 6 + (i - 1) * FLOW_ARGS
   local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[a + 1], {})
   local p = f.policy
+  if p.elsewhere then
+    error('MISPLACED flow ' .. f.name) -- by a process that has not heard of the pool yet
+  end
   f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
   f.unknown = no_tenants and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)
   f.stopped = paused(f)

@@ -3,7 +3,8 @@
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
 -- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs; capacity,
 -- capacity in bytes, concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its
--- weight, its reserve as limit:period_us, 0:0 for none, and the pool as +NAME. A hash holds a line
+-- weight, its reserve as limit:period_us, 0:0 for none, and the pool as +NAME; or the word elsewhere
+-- where that pool is in another shard. A hash holds a line
 -- for each class of flows, TIER/ROUTE: lines for the tenants without settings of their own,
 -- lines:TENANT for any other. The line of a pool is +NAME/ in lines, or / in lines:+NAME. The field
 -- revision of both names the shard's policies that they were resolved with. A flow keeps its line
@@ -31,7 +32,9 @@ local function policy_read(text)
   for limit, period, burst, by in string.gmatch(paces, '(%d+):(%d+):(%d+)(j?)') do
     p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0, by_jobs = by == 'j' }
   end
-  if pooled ~= '' then
+  if pooled == 'elsewhere' then
+    p.elsewhere = true
+  elseif pooled ~= '' then
     local weight, limit, reserve_period, pool = string.match(pooled, '^(%d+) (%d+):(%d+) (%+%S+)$')
     if not pool then
       return nil

@@ -156,6 +156,9 @@ func (k *Keeper) run(ctx context.Context) {
 	}
 }
 
+// Follow puts the policies in force into this process, if another one has changed them.
+func (k *Keeper) Follow(ctx context.Context) error { return k.compare(ctx) }
+
 // Reinstate puts the policies in force into a shard that has lost them or has others.
 func (k *Keeper) Reinstate(ctx context.Context, shard store.ShardKeys) error {
 	if k.layout == nil || ctx.Value(enforcing{}) != nil {

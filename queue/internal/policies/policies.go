@@ -97,8 +97,12 @@ func (p *Set) Lines(s shaper.Statements, shard store.ShardKeys) lua.Lines {
 			route = store.EncodeName(class.Route)
 		}
 		line := lua.EncodePolicy(policy)
-		if pool, ok := p.pools[class.Route]; ok && p.in.ShardOf(pool) == shard {
-			line = lua.EncodePooled(policy, pool)
+		if pool, ok := p.pools[class.Route]; ok {
+			if p.in.ShardOf(pool) == shard {
+				line = lua.EncodePooled(policy, pool)
+			} else {
+				line = lua.EncodeElsewhere(policy)
+			}
 		}
 		lines[store.TierName(class.Tier)+"/"+route] = line
 	}
