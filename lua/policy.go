@@ -47,8 +47,8 @@ func EncodePooled(p shaper.Policy, pool string) string {
 	return fmt.Sprintf("%s %d %d:%d %s", EncodePolicy(p), max(1, p.Weight), p.Reserve.Limit, p.Reserve.Period.Microseconds(), pool)
 }
 
-// EncodeElsewhere writes the policy of a flow whose pool is in another shard. admit refuses its jobs
-// with an error that Misplaced recognizes.
+// EncodeElsewhere writes the policy of a flow whose pool is in another shard. admit refuses its
+// jobs with an error that Misplaced recognizes.
 func EncodeElsewhere(p shaper.Policy) string { return EncodePolicy(p) + " elsewhere" }
 
 // Misplaced reports whether a call failed because it would put a job into another shard than the

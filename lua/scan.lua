@@ -17,8 +17,8 @@
 --   and policy as lib/flow.lua writes them ('0' none), turn in its pool ('0' none), and of a pool
 --   the sums of weights and of reserves as lib/pool.lua writes them, since when its oldest job
 --   could have left (0 none), dead letters that can be replayed, and of one tenant the bytes
---   stored: of waiting and leased jobs, of dead letters, of answers in the current window, in the window
---   before, start of the current window, of idempotency keys the same three
+--   stored: of waiting and leased jobs, of dead letters, of answers in the current window, in the
+--   window before, start of the current window, of idempotency keys the same three
 -- Derived keys: flow flows job policy queue later returned dead tenants
 -- Channels: (none)
 

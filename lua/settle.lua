@@ -77,7 +77,8 @@ for k = 6, #KEYS do
   end
 end
 
-local COUNTS, COUNTED = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth', 'turn' }, 6
+local COUNTED = 6
+local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth', 'turn' }
 
 -- flow_counts reads the counts of a flow that change when its jobs succeed. It returns nil if the
 -- flow's place in the index of due flows may change, too. due is that place, if it has one.
@@ -91,7 +92,8 @@ local function flow_counts(name, due)
   reach[#reach + 1] = PREFIX .. 'done:' .. name
   numbers(v, COUNTED)
   return {
-    name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4], answers_before = v[5], answers_at = v[6], was = v,
+    name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4],
+    answers_before = v[5], answers_at = v[6], was = v,
     due = due and tonumber(due), counts = true, pool = pool and pool_of(pool, reach),
   }
 end
@@ -202,7 +204,8 @@ local function succeed(key, id, j, f, most, result)
   end
   f.succeeded = f.succeeded + 1
   run(f, -1)
-  local kept, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT) -- bytes of the result, and before it
+  -- Bytes of the result, and before it.
+  local kept, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT)
   if kept > 0 and result == '' then
     result = redis.call('GETRANGE', key, text, text + kept - 1)
   end

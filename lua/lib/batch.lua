@@ -24,7 +24,8 @@ for i = 1, flow_count do
   if f.fresh and redis.call('EXISTS', f.queue, f.later) > 0 then
     flow_known(f)
   end
-  f.add_queue, f.add_later, f.asked, f.asked_bytes, f.touched = {}, {}, 0, 0, not f.fresh and f.policy.text ~= f.was[POLICY_AT]
+  f.add_queue, f.add_later, f.asked, f.asked_bytes = {}, {}, 0, 0
+  f.touched = not f.fresh and f.policy.text ~= f.was[POLICY_AT]
   if f.pool then
     f.pool.asked, f.pool.asked_bytes = 0, 0
   end

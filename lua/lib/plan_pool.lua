@@ -11,7 +11,8 @@ do
     if f.at > #f.window then
       local last = f.fetched + (f.fetched == 0 and 1 or 16) - 1
       local queue = PREFIX .. 'queue:' .. f.name
-      f.window, f.at = redis.call('ZRANGE', queue, format('%d', f.fetched), format('%d', last), 'WITHSCORES'), 1
+      f.at = 1
+      f.window = redis.call('ZRANGE', queue, format('%d', f.fetched), format('%d', last), 'WITHSCORES')
       f.fetched = f.fetched + #f.window / 2
       if not f.window[1] and f.queued > #f.waiting then
         absent(queue)
@@ -99,13 +100,17 @@ do
   -- pool_window reads the indexes of a pool as far as the plan can need them.
   local function pool_window(p, most)
     local last = format('%d', most)
-    local wait = redis.call('ZRANGEBYSCORE', p.wait_index, '-inf', now + horizon, 'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
+    local wait = redis.call('ZRANGEBYSCORE', p.wait_index, '-inf', now + horizon,
+      'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
     local w = {
-      wait = entries_of(wait), ready = entries_of(redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')),
-      reserve = entries_of(redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES')), turns = {}, moved = {},
+      wait = entries_of(wait),
+      ready = entries_of(redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')),
+      reserve = entries_of(redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES')),
+      turns = {}, moved = {},
     }
     w.wait_now, w.ready_now, w.reserve_now = current_of(w.wait), current_of(w.ready), current_of(w.reserve)
-    w.unseen_after = #wait / 2 == MOVES_MOST and tonumber(wait[#wait]) or FARTHEST -- flows that wait for later are not in the window
+    -- Flows that wait for later are not in the window.
+    w.unseen_after = #wait / 2 == MOVES_MOST and tonumber(wait[#wait]) or FARTHEST
     return w
   end
 

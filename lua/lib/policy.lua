@@ -3,12 +3,12 @@
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
 -- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs; capacity,
 -- capacity in bytes, concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its
--- weight, its reserve as limit:period_us, 0:0 for none, and the pool as +NAME; or the word elsewhere
--- where that pool is in another shard. A hash holds a line
--- for each class of flows, TIER/ROUTE: lines for the tenants without settings of their own,
--- lines:TENANT for any other. The line of a pool is +NAME/ in lines, or / in lines:+NAME. The field
--- revision of both names the shard's policies that they were resolved with. A flow keeps its line
--- behind that revision and the tier that the credential of its tenant claims.
+-- weight, its reserve as limit:period_us, 0:0 for none, and the pool as +NAME; or the word
+-- elsewhere where that pool is in another shard. A hash holds a line for each class of flows,
+-- TIER/ROUTE: lines for the tenants without settings of their own, lines:TENANT for any other. The
+-- line of a pool is +NAME/ in lines, or / in lines:+NAME. The field revision of both names the
+-- shard's policies that they were resolved with. A flow keeps its line behind that revision and the
+-- tier that the credential of its tenant claims.
 
 local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
 

@@ -26,9 +26,9 @@ end
 local pools, pool_list = {}, {} -- by name without the slash, and in the order in which they were read
 local pooling -- the functions on pools; nil before one is read
 
--- pool_functions makes the functions on pools, with those that they use of other parts. Each function
--- of a script costs every call of it, so they are made when the first pool is read: a job outside
--- pools costs 8 % more of Redis's instructions otherwise.
+-- pool_functions makes the functions on pools, with those that they use of other parts. Each
+-- function of a script costs every call of it, so they are made when the first pool is read: a job
+-- outside pools costs 8 % more of Redis's instructions otherwise.
 local function pool_functions(earliest, cell_move, charged)
   local VIRTUAL_UNIT, LEAD_MOST, REBASE_AT = 1000, 2000000000, 4503599627370496 -- of shaper.Pool
   local TURN = '^([+-])(%S+) (%d+) (%d+) (%d+) (%d+):(%d+):(%-?%d+):(%d+)$'
@@ -43,13 +43,14 @@ local function pool_functions(earliest, cell_move, charged)
       return { filed = false, start = 0, rem = 0, weight = 1, limit = 0, period = 0, tat = 0, tat_rem = 0 }
     end
     return {
-      filed = filed == '+', start = start + 0, rem = rem + 0, weight = weight + 0, limit = limit + 0, period = period + 0,
-      tat = tat + 0, tat_rem = tat_rem + 0,
+      filed = filed == '+', start = start + 0, rem = rem + 0, weight = weight + 0,
+      limit = limit + 0, period = period + 0, tat = tat + 0, tat_rem = tat_rem + 0,
     }
   end
 
   local function turn_text(t, p)
-    return format(TURN_TEXT, t.filed and '+' or '-', p.short, t.start, t.rem, t.weight, t.limit, t.period, t.tat, t.tat_rem)
+    local sign = t.filed and '+' or '-'
+    return format(TURN_TEXT, sign, p.short, t.start, t.rem, t.weight, t.limit, t.period, t.tat, t.tat_rem)
   end
 
   -- reserve_a_second is a reserve in millionths of a cost a second.
@@ -72,7 +73,8 @@ local function pool_functions(earliest, cell_move, charged)
   end
 
   -- advance is shaper.Pool.Advance: it sets the clock of the reserves for a stamp. head is the turn
-  -- of the candidate whose reserve is due first, of those that were candidates for the stamp before.
+  -- of the candidate whose reserve is due first, of those that were candidates for the stamp
+  -- before.
   local function advance(p, head, at)
     p.behind = math.max(p.behind, at - head.tat - interval(head))
   end
@@ -239,7 +241,8 @@ local function pool_functions(earliest, cell_move, charged)
   end
 
   return {
-    turn_read = turn_read, turn_text = turn_text, reserve_a_second = reserve_a_second, advance = advance, enter = enter,
+    turn_read = turn_read, turn_text = turn_text, reserve_a_second = reserve_a_second,
+    advance = advance, enter = enter,
     serve = serve, cost_before = cost_before, load = load, file = pool_file, save = save,
   }
 end
