@@ -26,6 +26,7 @@ type fakeOutbox struct {
 	claims map[string][]string // by name
 	away   int                 // number of calls that fail
 	lost   int                 // number of answers that are lost
+	takes  time.Duration       // each claim
 }
 
 func (f *fakeOutbox) call() error {
@@ -39,6 +40,7 @@ func (f *fakeOutbox) call() error {
 func (f *fakeOutbox) Completions(
 	_ context.Context, shard int, name string, most int, lease time.Duration,
 ) (list []queue.Completion, more bool, err error) {
+	time.Sleep(f.takes)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.call(); err != nil {
@@ -273,11 +275,11 @@ func TestOutboxRefused(t *testing.T) {
 func TestShardsTakeTurns(t *testing.T) {
 	handing(t, 5*claimMost, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
 		q.mu.Lock()
-		q.shards[7] = []string{"quiet"}
+		q.shards[7], q.takes = []string{"quiet"}, time.Millisecond
 		q.mu.Unlock()
 		signal(o.ready[3])
 		signal(o.ready[7])
-		synctest.Wait()
+		time.Sleep(time.Second)
 		if at := slices.Index(to.taken, "quiet"); at < 0 || at > claimMost {
 			t.Errorf("handed over as number %d, want at most %d", at, claimMost)
 		}
