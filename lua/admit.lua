@@ -306,7 +306,6 @@ for i = 1, #flows do
   end
 end
 if saved then
-  due_flush(horizon)
-  clock_save()
+  due_flush(horizon, true)
 end
 return { now, replies, decisions, details }

@@ -279,7 +279,6 @@ for i = 1, #touched do
   end
 end
 if #touched > 0 then
-  due_flush(horizon)
-  clock_save()
+  due_flush(horizon, true)
 end
 return { now, table.concat(codes) }

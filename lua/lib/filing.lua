@@ -54,10 +54,14 @@ local function last_first(list)
 end
 
 -- due_flush writes what due_save has filed, of at most 1,000 flows, and the pools. It wakes the
--- owner for a pool if horizon is given.
-local function due_flush(horizon)
+-- owner for a pool if horizon is given. With with_clock it saves the clock, before an index of a
+-- wrong type can stop the script: the sums of the shard are those of its flows.
+local function due_flush(horizon, with_clock)
   if pooling then
     pooling.save(horizon, filed, unfiled, flow_save)
+  end
+  if with_clock then
+    clock_save()
   end
   if #filed > 0 then
     redis.call('ZADD', KEYS[2], unpack(filed))
