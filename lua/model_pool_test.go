@@ -229,7 +229,7 @@ func (g *pooling) pacing() shaper.Pool {
 // enter makes the flows candidates for a slot that wait for an instant up to limit.
 func (g *pooling) enter(limit, slot shaper.Instant) {
 	join := func(name string, t turn) {
-		g.turns[name] = t
+		g.keep(name, t)
 		g.ready[name] = t.Start
 		if t.reserve != (shaper.Rate{}) {
 			g.reserve[name] = int64(t.Tag.Reserve.TAT)
@@ -254,7 +254,7 @@ func (g *pooling) enter(limit, slot shaper.Instant) {
 		if score := shaper.Instant(g.reserve[name]); t.Tag.Reserve.TAT != score {
 			t.Tag.Reserve.TAT, t.Tag.Reserve.Rem = score, 0
 		}
-		g.turns[name] = t
+		g.keep(name, t)
 		before := g.p.behind
 		g.p.behind = g.pacing().Advance(t.Tag, slot).Behind
 		g.reachIf(g.p.behind != before, "reserves degrade")
@@ -263,6 +263,14 @@ func (g *pooling) enter(limit, slot shaper.Instant) {
 		t := g.turn(name)
 		t.Tag = g.pacing().Enter(t.Tag, slot)
 		join(name, t)
+	}
+}
+
+// keep changes the turn of a flow, which is stored if the poll stores the flow.
+func (g *pooling) keep(name string, t turn) {
+	g.turns[name] = t
+	if f := g.polling.flows[name]; f != nil && f.planned {
+		f.turn = t
 	}
 }
 
