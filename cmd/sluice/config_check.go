@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -45,7 +48,8 @@ func (configCheckCmd) Help() string {
 
 The command reads the file, the environment and the flags like sluice serve with the same arguments,
 and starts nothing. It prints all problems, each with its path, value and rule. Without problems it
-prints every setting in force with its source; secrets are hidden.
+prints every setting in force with its source; secrets are hidden. Then it prints each pool with the sum of
+the reserves of the named tenants, and with how many other tenants the reserves exceed the rate.
 
 Exit codes: 0 no problems, 2 problems.
 
@@ -57,7 +61,7 @@ func (c *configCheckCmd) Run(a *console.App) error {
 	for _, note := range config.Strays(a.Environ) {
 		fmt.Fprintln(a.Err, "sluice: note:", note)
 	}
-	settings, err := config.Check(c.sources(a, c.File))
+	cfg, settings, err := config.Check(c.sources(a, c.File))
 	var problems shaper.Problems
 	if errors.As(err, &problems) && c.File != "" {
 		// The file is an argument of this command, not the flag --config.
@@ -71,7 +75,7 @@ func (c *configCheckCmd) Run(a *console.App) error {
 		return err
 	}
 	if c.JSON {
-		return console.PrintJSON(a.Out, map[string]any{"settings": settings})
+		return console.PrintJSON(a.Out, map[string]any{"settings": settings, "pools": checkedPools(cfg)})
 	}
 	rows := [][]string{{"KEY", "VALUE", "FROM"}}
 	for _, s := range settings {
@@ -80,6 +84,64 @@ func (c *configCheckCmd) Run(a *console.App) error {
 	if err := console.PrintTable(a.Out, rows); err != nil {
 		return err
 	}
+	if err := printPools(a, checkedPools(cfg)); err != nil {
+		return err
+	}
 	fmt.Fprintln(a.Err, "No problems.")
 	return nil
+}
+
+// checkedPool is a pool in the JSON output. Rates are in costs a second.
+type checkedPool struct {
+	Pool     string          `json:"pool"`
+	Rate     shaper.Rate     `json:"rate"` // the strictest by cost
+	Routes   []string        `json:"routes"`
+	Reserved float64         `json:"reserved_per_second"` // by the named tenants
+	Others   []otherReserves `json:"others"`
+}
+
+// otherReserves are the reserves of tenants that are not named. More than Most of them that wait
+// oversubscribe the pool.
+type otherReserves struct {
+	Tier string  `json:"tier"` // empty: without a tier
+	Each float64 `json:"each_per_second"`
+	Most int64   `json:"most"`
+}
+
+func checkedPools(cfg config.Config) []checkedPool {
+	pools := []checkedPool{}
+	for _, p := range cfg.Pools() {
+		out := checkedPool{Pool: p.Name, Rate: p.Strictest, Routes: p.Routes, Reserved: p.Reserved,
+			Others: []otherReserves{}}
+		for _, tier := range slices.Sorted(maps.Keys(p.Others)) {
+			out.Others = append(out.Others, otherReserves{tier, p.Others[tier].Each, p.Others[tier].Most})
+		}
+		pools = append(pools, out)
+	}
+	return pools
+}
+
+// printPools prints what each pool has to give and who reserves it.
+func printPools(a *console.App, pools []checkedPool) error {
+	if len(pools) == 0 {
+		return nil
+	}
+	rows := [][]string{{"POOL", "RATE", "ROUTES", "RESERVED", "OVERSUBSCRIBED"}}
+	for _, p := range pools {
+		var when []string
+		for _, o := range p.Others {
+			who := "tenants without a tier"
+			if o.Tier != "" {
+				who = "tenants of the tier " + o.Tier
+			}
+			when = append(when, fmt.Sprintf("with more than %d %s, %.6g/s each", o.Most, who, o.Each))
+		}
+		if when == nil {
+			when = []string{"no"}
+		}
+		rows = append(rows, []string{p.Pool, p.Rate.String(), strings.Join(p.Routes, ", "),
+			fmt.Sprintf("%.6g/s", p.Reserved), strings.Join(when, "; ")})
+	}
+	fmt.Fprintln(a.Out)
+	return console.PrintTable(a.Out, rows)
 }

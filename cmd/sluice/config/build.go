@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,7 +19,7 @@ func (r *reader) config(values map[string]any) Config {
 		Routes: map[string]Route{},
 		Guards: map[string]Guard{},
 		Tenants: Tenants{Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{},
-			Named: map[string]shaper.Overrides{}},
+			Named: map[string]shaper.Overrides{}, Pools: map[string]shaper.PoolSettings{}},
 	}
 	listModes(values)
 	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow",
@@ -32,7 +31,7 @@ func (r *reader) config(values map[string]any) Config {
 	r.pools(&c, sectionOf(values, "pools"))
 	r.tiers(&c, sectionOf(values, "tiers"))
 	r.tenants(&c, sectionOf(values, "tenants"))
-	r.reserves(c.Tenants)
+	r.reserves(c)
 	r.guards(&c, sectionOf(values, "guards"))
 	return c
 }
@@ -205,11 +204,9 @@ func (r *reader) pools(c *Config, values map[string]any) {
 			}
 		}
 		pool.Routes = r.poolRoutes(path+".routes", section["routes"], c.Routes)
-		if c.Tenants.Pools == nil {
-			c.Tenants.Pools = map[string]shaper.PoolSettings{}
-		}
 		c.Tenants.Pools[name] = pool
 	}
+	r.poolsOfOneRoute(c, values)
 	if len(r.problems) > before {
 		return // what follows from them would be reported again
 	}
@@ -218,28 +215,40 @@ func (r *reader) pools(c *Config, values map[string]any) {
 	}
 }
 
+// poolsOfOneRoute makes a pool of each route with a rate. values are the pools of the file.
+func (r *reader) poolsOfOneRoute(c *Config, values map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(c.Routes)) {
+		rate := c.Routes[name].Rate
+		if rate == (shaper.Rate{}) {
+			continue
+		}
+		path, other := "routes."+quoteName(name)+".rate", c.Tenants.Baseline().PoolOf(name)
+		_, taken := values[name]
+		switch {
+		case taken:
+			r.problem(path, rate.String(), "must not be set beside the pool "+name+": set pools."+name+".rate alone")
+		case other != "":
+			r.problem(path, rate.String(), "must not be set: the route is in the pool "+other+
+				", whose rate is that of all its routes")
+		default:
+			c.Tenants.Pools[name] = shaper.PoolSettings{Routes: []string{name}, Overrides: shaper.Overrides{Rate: &rate}}
+		}
+	}
+}
+
 // reserves checks that each pool can give the reserves of the named tenants all at once.
-func (r *reader) reserves(t Tenants) {
+func (r *reader) reserves(c Config) {
 	if len(r.problems) > 0 {
 		return // what follows from them would be reported again
 	}
-	for _, name := range slices.Sorted(maps.Keys(t.Pools)) {
-		policy, _ := t.Baseline().ResolvePool(name, shaper.Overrides{})
-		strictest := slices.MinFunc(policy.Paces(), func(a, b shaper.Pace) int {
-			return cmp.Compare(a.Rate.PerSecond(), b.Rate.PerSecond())
-		}).Rate
-		sum := 0.0
-		for _, o := range t.Named {
-			for _, route := range t.Pools[name].Routes {
-				p, _ := t.Baseline().Resolve(shaper.Statements{File: o}, route)
-				if p.Reserve != (shaper.Rate{}) {
-					sum += p.Reserve.PerSecond()
-				}
+	for _, p := range c.Pools() {
+		if p.Reserved > p.Strictest.PerSecond()*(1+1e-9) { // sums of doubles are not exact
+			path := "pools." + quoteName(p.Name) + ".rate"
+			if c.Routes[p.Name].Rate != (shaper.Rate{}) {
+				path = "routes." + quoteName(p.Name) + ".rate"
 			}
-		}
-		if sum > strictest.PerSecond()*(1+1e-9) { // sums of doubles are not exact
-			r.problem("pools."+quoteName(name)+".rate", strictest.String(), fmt.Sprintf(
-				"must be at least the reserves of the named tenants in the pool, together %.6g/s", sum))
+			r.problem(path, p.Strictest.String(), fmt.Sprintf(
+				"must be at least the reserves of the named tenants in the pool, together %.6g/s", p.Reserved))
 		}
 	}
 }

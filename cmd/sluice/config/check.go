@@ -17,13 +17,13 @@ type InForce struct {
 	From  string `json:"from"`  // "default", "file", or the variable or flag
 }
 
-// Check is like Load, but returns the settings as text, with those of routes, guards, pools,
+// Check is like Load, but returns the settings as text, too, with those of routes, guards, pools,
 // tiers and tenants.
-func Check(from Sources) ([]InForce, error) {
+func Check(from Sources) (Config, []InForce, error) {
 	r, values := from.merge()
-	r.config(values)
+	config := r.config(values)
 	if err := r.problems.Err(); err != nil {
-		return nil, err
+		return Config{}, nil, err
 	}
 	l := lister{r: r}
 	for _, s := range Settings() {
@@ -34,7 +34,7 @@ func Check(from Sources) ([]InForce, error) {
 	fill(sectionOf(values, "guards"), GuardSettings)
 	fill(sectionOf(values, "pools"), PoolSettings)
 	l.rest(nil, values)
-	return l.lines, nil
+	return config, l.lines, nil
 }
 
 // take removes the value at the steps from the tree and returns it.

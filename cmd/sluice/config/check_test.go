@@ -11,7 +11,7 @@ import (
 // inForce is what Check lists, by key.
 func inForce(t *testing.T, from config.Sources) map[string]config.InForce {
 	t.Helper()
-	settings, err := config.Check(from)
+	_, settings, err := config.Check(from)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,9 +110,10 @@ type Route struct {
 	Asynq       Asynq
 	URL         string
 	Timeout     time.Duration
-	Connections int64    // maximum connections of this process to the upstream
-	CostFrom    string   // JSON pointer to the actual cost in an answer, empty for none
-	Secrets     []string // they sign deliveries, newest first; none: not signed
+	Connections int64       // maximum connections of this process to the upstream
+	CostFrom    string      // JSON pointer to the actual cost in an answer, empty for none
+	Rate        shaper.Rate // of a pool of this route alone, zero for none
+	Secrets     []string    // they sign deliveries, newest first; none: not signed
 	Retry       Retry
 	Breaker     Breaker
 }

@@ -77,7 +77,7 @@ func TestDefaults(t *testing.T) {
 			Breaker:     breaker}},
 		Tenants: config.Tenants{
 			Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{},
-			Named: map[string]shaper.Overrides{},
+			Named: map[string]shaper.Overrides{}, Pools: map[string]shaper.PoolSettings{},
 		},
 		Guards:  map[string]config.Guard{},
 		Metrics: config.Metrics{Tenants: "named"},
@@ -237,7 +237,7 @@ log: { level: warn }
 				},
 				"free": {},
 			},
-			Named: map[string]shaper.Overrides{
+			Pools: map[string]shaper.PoolSettings{}, Named: map[string]shaper.Overrides{
 				"acme": {
 					Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Capacity: n(5000),
 					Rates: &[]shaper.PaceJSON{},

@@ -37,6 +37,51 @@ tenants:
 	}
 }
 
+// The rate of a route is a pool of that route alone.
+func TestRouteRateIsAPool(t *testing.T) {
+	const routes = `routes: { orders: { url: "http://127.0.0.1:9000/", rate: 50/s }, mail: { url: "http://127.0.0.1:9000/" } }` + "\n"
+	got := mustLoad(t, config.Sources{File: write(t, routes+"pools: { post: { rate: 9/s, routes: [mail] } }\n")})
+	fifty := shaper.Rate{Limit: 50, Period: time.Second}
+	want := shaper.PoolSettings{Routes: []string{"orders"}, Overrides: shaper.Overrides{Rate: &fifty}}
+	if diff := cmp.Diff(want, got.Tenants.Pools["orders"]); diff != "" || len(got.Tenants.Pools) != 2 {
+		t.Errorf("%d pools; %s", len(got.Tenants.Pools), diff)
+	}
+	for text, want := range map[string]string{
+		"pools: { orders: { rate: 9/s, routes: [mail] } }":      "routes.orders.rate: 50/s: must not be set beside the pool orders",
+		"pools: { all: { rate: 9/s, routes: [mail, orders] } }": "routes.orders.rate: 50/s: must not be set: the route is in the pool all",
+		"tenants: { a: { rate: 60/s, reserve: 51/s } }":         "routes.orders.rate: 50/s: must be at least the reserves of the named tenants in the pool, together 51/s",
+	} {
+		_, err := config.Load(config.Sources{File: write(t, routes+text+"\n")})
+		if ps := problems(t, err); len(ps) != 1 || !strings.HasPrefix(ps[0].String(), want) {
+			t.Errorf("%s:\n%v\nwant %s", text, err, want)
+		}
+	}
+	_, err := config.Load(config.Sources{File: write(t, "routes: { a: { url: \"http://127.0.0.1:9000/\", rate: fast } }\n")})
+	if ps := problems(t, err); len(ps) != 1 || ps[0].Field != "routes.a.rate" {
+		t.Error(err)
+	}
+}
+
+// The tenants of a tier and those without one are not in the file: how many of them a pool can give
+// their reserves follows from what the named ones leave. A rate by jobs bounds no cost.
+func TestPoolReserves(t *testing.T) {
+	got := mustLoad(t, config.Sources{File: write(t, twoRoutes+`
+pools:
+  erp: { rate: 100/s, rates: [ { rate: 2/s, by: jobs } ], routes: [orders, refunds] }
+tiers: { gold: { reserve: 10/s }, plain: {} }
+tenants:
+  defaults: { rate: 100/s }
+  acme: { tier: gold }
+  shop: { routes: { orders: { reserve: 31/s } } }
+`)}).Pools()
+	want := []config.PoolReserves{{Name: "erp", Routes: []string{"orders", "refunds"},
+		Strictest: shaper.Rate{Limit: 100, Period: time.Second}, Reserved: 51,
+		Others: map[string]config.OtherReserves{"gold": {Each: 20, Most: 2}}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestCheckListsPools(t *testing.T) {
 	got := inForce(t, config.Sources{File: write(t,
 		twoRoutes+"pools: { erp: { rate: 200/s, routes: [orders, refunds] } }\n")})

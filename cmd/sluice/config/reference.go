@@ -52,7 +52,7 @@ func Reference() string {
 		"these types, each job of a batch as one. |\n",
 		strings.Join(guard.Endpoints(), ", "), strings.Join(guard.JobEndpoints(), ", "))
 	table("### A pool: `pools.NAME`, a rate that [the flows of its routes share](pools.md)", PoolSettings())
-	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally a `burst` (1) | Further rates, the strictest wins. |\n" +
+	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally a `burst` (1) and `by` (cost or jobs; cost) | Further rates, the strictest wins. |\n" +
 		"| `routes` | not set | must be a list of names of routes, each in one pool at most | Routes whose flows share the rate. Required. |\n")
 	tenant := TenantSettings()
 	for i := range tenant {

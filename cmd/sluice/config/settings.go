@@ -268,6 +268,10 @@ func RouteSettings() []Setting {
 		{Key: "cost_from", Kind: Text, check: isPointer,
 			Help: "Where an answer in JSON has the [actual cost](tenants.md#costs-known-only-afterwards) of the delivery, within its first MiB. The header Sluice-Cost takes precedence. Not set: only that header counts.",
 			Rule: "must be a JSON pointer (RFC 6901), such as /usage/total_tokens"},
+		{Key: "rate", Kind: Rate, Help: "Short form of a [pool](pools.md) of this route alone, with the name of the route: " +
+			"departures of all its flows per period. Not set: only a pool that lists the route bounds their sum.",
+			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
+				"1000000 a second"},
 		whole("retry.max_attempts", "10", 1, 1000,
 			"Deliveries before a job is dead. With the default backoff, ten deliveries outlast an outage "+
 				"of eight minutes."),
