@@ -162,14 +162,11 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 		}
 		turn, _ := fields[i][3].(string)
 		f.Weight, f.Reserve = lua.ParseTurn(turn)
-		f.Part = shaper.Part(f.Weight, p.Weights, perSecond(f.Reserve), p.Reserves, slowest(p.Policy))
+		f.Part = shaper.Part(f.Weight, p.Weights, perSecond(f.Reserve), p.Reserves, p.Policy.CostRate().PerSecond())
 		flows[i] = f
 	}
 	return flows, nil
 }
-
-// slowest is the strictest of the rates of a policy, a second.
-func slowest(p shaper.Policy) float64 { return effectiveRate(p, 1) }
 
 // perSecond is a reserve a second, 0 for none.
 func perSecond(r shaper.Rate) float64 {

@@ -69,6 +69,18 @@ func (p Policy) Paces() []Pace {
 	return append([]Pace{{Rate: p.Rate, Burst: p.Burst}}, p.Rates...)
 }
 
+// CostRate returns the strictest of the rates by cost. Reserves are parts of it; a rate by jobs
+// bounds no cost.
+func (p Policy) CostRate() Rate {
+	strictest := p.Rate
+	for _, further := range p.Rates {
+		if !further.ByJobs && further.Rate.PerSecond() < strictest.PerSecond() {
+			strictest = further.Rate
+		}
+	}
+	return strictest
+}
+
 // Problem is one setting that breaks a rule.
 type Problem struct {
 	Field string // path of the setting, such as "rate" or "rates[1].burst"

@@ -178,7 +178,11 @@ func ReserveMicro(r Rate) int64 {
 func (s Shared) Before(f Flow, ahead int64) int64 {
 	rate := float64(farthest)
 	for _, c := range s.Cells {
-		rate = min(rate, float64(c.Rate.Limit)*1e12/float64(c.period()))
+		each := 1.0 // cost of what the pace counts
+		if c.ByJobs {
+			each = float64(s.Cost) / float64(max(1, s.Queued))
+		}
+		rate = min(rate, float64(c.Rate.Limit)*1e12/float64(c.period())*each)
 	}
 	part := Part(s.Weight, s.Weights, float64(ReserveMicro(s.Reserve)), float64(s.ReservesMicro), rate)
 	if float64(part*float64(s.Cost)) <= float64(ahead) {

@@ -266,3 +266,27 @@ func TestPart(t *testing.T) {
 		}
 	}
 }
+
+// A pace by jobs allows as much cost as its jobs have on average.
+func TestBeforeWithARateByJobs(t *testing.T) {
+	jobs := pace("2/s", 1)
+	jobs.ByJobs = true
+	s := shaper.Shared{
+		Flow:   shaper.Flow{Bucket: shaper.NewBucket([]shaper.Pace{pace("1000/s", 1), jobs}), Queued: 10, Cost: 1000},
+		Weight: 1, Weights: 2, Reserve: rate("100/s"), ReservesMicro: shaper.ReserveMicro(rate("100/s")),
+	}
+	f := shaper.Flow{Queued: 5, Cost: 500}
+	// Of 200 costs a second the flow gets its reserve and half of the rest: 0.75 of them.
+	if got := s.Before(f, 300); got != 416 {
+		t.Errorf("before cost 300 of the flow leaves cost %d, want 416", got)
+	}
+}
+
+func TestCostRate(t *testing.T) {
+	jobs := pace("8/s", 1)
+	jobs.ByJobs = true
+	p := shaper.Policy{Rate: rate("10/s"), Rates: []shaper.Pace{jobs, pace("9/s", 1)}}
+	if got := p.CostRate(); got != rate("9/s") {
+		t.Error(got)
+	}
+}

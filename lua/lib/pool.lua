@@ -103,7 +103,8 @@ local function pool_functions(earliest, cell_move, charged)
       weights, reserves = weights + policy.weight, reserves + reserve
     end
     for i = 1, #p.cells do
-      rate = math.min(rate, p.cells[i].limit * 1000000000000 / p.cells[i].period)
+      local c = p.cells[i]
+      rate = math.min(rate, c.limit * 1000000000000 / c.period * (c.by_jobs and p.cost / math.max(1, p.queued) or 1))
     end
     local part
     if reserves >= rate then

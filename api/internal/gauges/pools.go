@@ -44,7 +44,7 @@ func (g poolGauges) fetch(ctx context.Context, store Store) (out []prometheus.Me
 		out = append(out, gauge(g.depth, float64(p.Depth), name), gauge(g.running, float64(p.Running),
 			name), gauge(g.rate, rate, name),
 			gauge(g.effective, p.EffectiveRate, name), gauge(g.waiting, float64(p.Waiting), name),
-			gauge(g.reserves, p.Reserves/rate, name),
+			gauge(g.reserves, p.Reserves/p.Policy.CostRate().PerSecond(), name),
 			prometheus.MustNewConstMetric(g.departed, prometheus.CounterValue, float64(p.Departed), name))
 		out = append(out, limitedBy(g.limitedBy, name, p.LimitedBy)...)
 	}

@@ -18,11 +18,7 @@ func Pool(p queue.Pool) wire.Pool {
 		HeldUntil:     heldUntil(p.HeldUntil), HeldBy: p.HeldBy.By, HeldStatus: p.HeldBy.Status,
 		WaitingFlows: p.Waiting, Weights: p.Weights, Reserves: p.Reserves,
 	}
-	rate := p.Policy.Rate.PerSecond()
-	for _, pace := range p.Policy.Rates {
-		rate = min(rate, pace.Rate.PerSecond())
-	}
-	out.Oversubscribed = p.Reserves > rate
+	out.Oversubscribed = p.Reserves > p.Policy.CostRate().PerSecond()
 	if !p.API.Empty() {
 		out.Overrides = new(wire.RouteOverridesOf(p.API))
 	}

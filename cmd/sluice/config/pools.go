@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -34,11 +33,8 @@ func (c Config) Pools() []PoolReserves {
 	var pools []PoolReserves
 	for _, name := range slices.Sorted(maps.Keys(b.Pools)) {
 		policy, _ := b.ResolvePool(name, shaper.Overrides{})
-		paces := slices.DeleteFunc(policy.Paces(), func(p shaper.Pace) bool { return p.ByJobs })
-		p := PoolReserves{Name: name, Routes: b.Pools[name].Routes, Others: map[string]OtherReserves{},
-			Strictest: slices.MinFunc(paces, func(a, b shaper.Pace) int {
-				return cmp.Compare(a.Rate.PerSecond(), b.Rate.PerSecond())
-			}).Rate}
+		p := PoolReserves{Name: name, Routes: b.Pools[name].Routes, Strictest: policy.CostRate(),
+			Others: map[string]OtherReserves{}}
 		for _, o := range c.Tenants.Named {
 			p.Reserved += reservedIn(b, p.Routes, shaper.Statements{File: o})
 		}
