@@ -111,7 +111,8 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 	ex, err := readPage(ts.ReadFile(args[0]))
 	ts.Check(err)
 	here := strings.NewReplacer("127.0.0.1:8080", ts.Getenv("API"), "127.0.0.1:8081", ts.Getenv("ADMIN"),
-		"127.0.0.1:9080", ts.Getenv("PUBLIC_API"), "127.0.0.1:9081", ts.Getenv("PUBLIC_ADMIN"))
+		"127.0.0.1:9080", ts.Getenv("PUBLIC_API"), "127.0.0.1:9081", ts.Getenv("PUBLIC_ADMIN"),
+		"127.0.0.1:7080", ts.Getenv("QUOTA_API"), "127.0.0.1:7081", ts.Getenv("QUOTA_ADMIN"))
 	for _, s := range ex.commands {
 		if strings.HasSuffix(s.command, "&") {
 			continue // the script has started it

@@ -9,7 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestWalkthroughsPage runs the commands of docs/walkthroughs.md against the two servers that it
+// TestWalkthroughsPage runs the commands of docs/walkthroughs.md against the servers that it
 // starts.
 func TestWalkthroughsPage(t *testing.T) {
 	t.Parallel()
@@ -22,7 +22,7 @@ func TestWalkthroughsPage(t *testing.T) {
 	if err != nil || len(ex.commands) < 20 {
 		t.Fatalf("%d commands, want at least 20: %v", len(ex.commands), err)
 	}
-	for _, name := range []string{"shop.yaml", "partner.yaml"} {
+	for _, name := range []string{"shop.yaml", "partner.yaml", "quota.yaml"} {
 		if ex.files[name] == "" {
 			t.Fatalf("the page has no file %s", name)
 		}
