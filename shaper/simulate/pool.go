@@ -40,7 +40,7 @@ type PoolRun struct {
 }
 
 // backlogMost bounds the departures of members with a backlog. Jobs that still wait then stay.
-const backlogMost = 3_000_000
+const backlogMost = 1_000_000
 
 // Pool replays the traces through the flows of a pool with the policy. It does the arithmetic of
 // shaper.Pool, to the microsecond. Jobs count in the depth until they leave: workers that lease

@@ -17,6 +17,7 @@ import (
 type SimulateCmd struct {
 	traceFlags   `embed:"" group:"Arrivals:"`
 	pictureFlags `embed:"" group:"Output:"`
+	poolFlags    `embed:"" group:"Pool:"`
 	Through      []string      `enum:"shaper,fixed-window,sliding-log,sliding-counter,token-bucket,leaky-meter,all" default:"shaper" placeholder:"NAME" help:"What the arrivals pass through: shaper, fixed-window, sliding-log, sliding-counter, token-bucket, leaky-meter, several separated by commas, or all [shaper]."`
 	Rate         shaper.Rate   `default:"10/s" placeholder:"LIMIT/PERIOD" help:"Departures per period, or the limit [10/s by default]."`
 	Burst        int64         `default:"0" placeholder:"N" help:"Jobs that may leave the shaper at once after an idle period [1]; bucket size of token-bucket and leaky-meter [the limit]."`
@@ -36,6 +37,7 @@ func (SimulateCmd) Help() string {
   sluice simulate --generate flash-sale --rate 20/s --concurrency 8 --service 500ms
   sluice simulate --trace access.log --through all --rate 50/s --svg limiters.svg
   sluice simulate --trace arrivals.csv --through sliding-log,shaper --rate 100/m --json
+  sluice simulate -c sluice.yaml --pool erp --flow acme/orders=acme.csv --flow shop/orders=poisson:40/s
 
 The output counts admitted, refused and delayed arrivals. Time is virtual. The figures are exact,
 because the arithmetic is that of the server. FULLEST is the maximum that passed within one period
@@ -45,12 +47,22 @@ A CSV file has one arrival a line: its instant, as 2026-03-01T12:00:00.25Z or in
 cost if that is not 1. With a header, the columns "at" and "cost" may be in any order. Requests of
 an access log are spread evenly over their second.
 
+With --pool the flows share the rate of a pool. The configuration file has the settings of the pool
+and of the tenants. PART is what a flow got of the pool while it had jobs. --service is the duration
+of a delivery; the concurrency is that of the file.
+
 Next: sluice recommend finds a rate and a capacity for the same arrivals.`
 }
 
 func (c *SimulateCmd) Run(a *console.App) error { return a.Interruptible(c.run) }
 
 func (c *SimulateCmd) run(a *console.App) error {
+	if c.Pool != "" {
+		return c.runPool(a)
+	}
+	if len(c.Flow) > 0 || c.Config != "" {
+		return console.Usagef("--flow and --config require --pool NAME")
+	}
 	if (c.Concurrency != 0) != (c.Service != 0) {
 		return console.Usagef("--concurrency and --service require each other")
 	}
