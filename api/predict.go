@@ -49,9 +49,14 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 	for _, t := range traces {
 		out.Arrivals += int64(len(t))
 	}
+	pools, err := s.competition(ctx, name, traces)
+	if err != nil {
+		return nil, err
+	}
 	service := map[string]time.Duration{}
 	for route := range traces {
-		if policyOn(now, route).Concurrency == 0 && policyOn(then, route).Concurrency == 0 {
+		pool := pools[s.backend.PoolOf(route)].policy.Concurrency
+		if policyOn(now, route).Concurrency == 0 && policyOn(then, route).Concurrency == 0 && pool == 0 {
 			continue
 		}
 		if service[route], err = s.serviceTime(ctx, name, route); err != nil {
@@ -59,10 +64,10 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 		}
 		out.ServiceTimeMS = max(out.ServiceTimeMS, ratelimit.Millis(service[route]))
 	}
-	if out.Now, err = s.outlook(ctx, now, traces, service); err != nil {
+	if out.Now, err = s.outlook(ctx, now, traces, service, pools); err != nil {
 		return nil, err
 	}
-	if out.Then, err = s.outlook(ctx, then, traces, service); err != nil {
+	if out.Then, err = s.outlook(ctx, then, traces, service, pools); err != nil {
 		return nil, err
 	}
 	return ok(out), nil
@@ -103,13 +108,20 @@ func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Du
 }
 
 // outlook replays the traces, by route, through the flows of the tenant, with these service times.
+// Flows of a pool compete with those that wait there now.
 func (s *Server) outlook(
 	ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace, service map[string]time.Duration,
+	pools map[string]competition,
 ) (wire.Outlook, error) {
 	var runs []*simulate.Run
+	pooled := map[string][]simulate.Member{}
 	for route, trace := range traces {
 		if err := ctx.Err(); err != nil {
 			return wire.Outlook{}, err
+		}
+		if pool := s.backend.PoolOf(route); pool != "" {
+			pooled[pool] = append(pooled[pool], simulate.Member{Name: route, Policy: policyOn(t, route), Trace: trace})
+			continue
 		}
 		r, err := simulate.Shaper(trace, policyOn(t, route), simulate.Workers{
 			Horizon: s.cfg.Horizon, Service: service[route],
@@ -119,12 +131,26 @@ func (s *Server) outlook(
 		}
 		runs = append(runs, r)
 	}
-	r := simulate.Together(runs...)
+	for pool, members := range pooled {
+		longest := time.Duration(0)
+		for _, m := range members {
+			longest = max(longest, service[m.Name])
+		}
+		r, err := simulate.Pool(append(members, pools[pool].rivals...), pools[pool].policy, longest)
+		if err != nil {
+			return wire.Outlook{}, err
+		}
+		runs = append(runs, r.Runs[:len(members)]...)
+	}
+	return outlookOf(simulate.Together(runs...)), nil
+}
+
+func outlookOf(r simulate.Report) wire.Outlook {
 	out := wire.Outlook{Admitted: r.Admitted, Refused: r.Refused, DepthMax: r.PeakDepth}
 	if r.Departed > 0 {
 		ms := func(d time.Duration) *int64 { return new(d.Round(time.Millisecond).Milliseconds()) }
 		out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = ms(r.WaitP50), ms(r.WaitP95), ms(r.WaitP99),
 			ms(r.WaitMax)
 	}
-	return out, nil
+	return out
 }

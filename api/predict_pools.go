@@ -1,0 +1,104 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/simulate"
+)
+
+// competition is what a flow of a pool meets there: the pool's policy, and the flows of other
+// tenants that wait at this moment. A simulation lets them wait all the time.
+type competition struct {
+	policy shaper.Policy
+	rivals []simulate.Member
+}
+
+// Bounds of a competition.
+const (
+	rivalsMost    = 100     // flows that are read; the others count as a few with their weights
+	rivalJobsMost = 500_000 // departures of all of them while the arrivals come; above it their jobs cost more
+)
+
+// competition reads the pools that the routes of the traces are in.
+func (s *Server) competition(
+	ctx context.Context, tenant string, traces map[string]simulate.Trace,
+) (map[string]competition, error) {
+	byPool := map[string][]simulate.Trace{}
+	for route, t := range traces {
+		if pool := s.backend.PoolOf(route); pool != "" {
+			byPool[pool] = append(byPool[pool], t)
+		}
+	}
+	pools := map[string]competition{}
+	for name, traces := range byPool {
+		p, err := s.backend.Pool(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		c := competition{policy: p.Policy}
+		if c.rivals, err = s.rivals(ctx, p, tenant, rivalCost(p.Policy, traces)); err != nil {
+			return nil, err
+		}
+		pools[name] = c
+	}
+	return pools, nil
+}
+
+// rivalCost is the cost of a rival's jobs: the mean of the traces, or more to bound the work.
+func rivalCost(p shaper.Policy, traces []simulate.Trace) int64 {
+	first, last := traces[0][0].At, shaper.Instant(0)
+	var jobs, cost int64
+	for _, t := range traces {
+		first, last = min(first, t[0].At), max(last, t[len(t)-1].At)
+		for _, a := range t {
+			jobs, cost = jobs+1, cost+a.Cost
+		}
+	}
+	bounded := int64(p.CostRate().PerSecond() * last.Sub(first).Seconds() / rivalJobsMost)
+	return max(1, min(shaper.MaxCost, max(cost/jobs, bounded)))
+}
+
+// rivals are the flows of other tenants that wait in the pool, each within its own rate.
+func (s *Server) rivals(ctx context.Context, p queue.Pool, tenant string, cost int64) ([]simulate.Member, error) {
+	flows, err := s.backend.PoolFlows(ctx, p.Name, rivalsMost)
+	if err != nil {
+		return nil, err
+	}
+	var rivals []simulate.Member
+	weights := p.Weights
+	for _, f := range flows {
+		weights -= max(1, f.Weight)
+		if f.Tenant == queue.EncodeName(tenant) {
+			continue
+		}
+		m := simulate.Member{Name: f.Tenant + "/" + f.Route, Backlog: cost, Policy: unlimited(f.Weight)}
+		m.Policy.Reserve = f.Reserve
+		if queue.EncodeName(f.Tenant) == f.Tenant { // the key is the name
+			t, err := s.backend.Tenant(ctx, f.Tenant)
+			if err != nil {
+				return nil, err
+			}
+			own := policyOn(t, f.Route)
+			m.Policy.Rate, m.Policy.Burst, m.Policy.Rates, m.Policy.Reserve = own.Rate, own.Burst, own.Rates, own.Reserve
+		}
+		rivals = append(rivals, m)
+	}
+	// Flows that were not read: their weights without their own rates.
+	for i := 0; i < rivalsMost && weights > 0 && int64(len(flows)) < p.Waiting; i++ {
+		rivals = append(rivals, simulate.Member{Name: fmt.Sprint("/", i), Backlog: cost, Policy: unlimited(weights)})
+		weights -= shaper.MaxWeight
+	}
+	return rivals, nil
+}
+
+// unlimited is the policy of a flow that only its pool limits.
+func unlimited(weight int64) shaper.Policy {
+	p := shaper.DefaultPolicy()
+	p.Rate, p.Concurrency = shaper.Rate{Limit: shaper.MaxPerSecond, Period: time.Second}, 0
+	p.Weight = max(1, min(shaper.MaxWeight, weight))
+	return p
+}
