@@ -34,12 +34,11 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	select { // one at a time: each uses a core
-	case s.predicting <- struct{}{}:
-		defer func() { <-s.predicting }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	done, err := s.oneAtATime(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer done()
 	until := time.Now()
 	traces, first := s.arrivals.Traces(name, shaper.InstantOf(until), predictMost)
 	out := wire.Prediction{From: s.arrivals.Since(until).UTC(), Until: until.UTC()}
@@ -71,6 +70,16 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 		return nil, err
 	}
 	return ok(out), nil
+}
+
+// oneAtATime waits until no other prediction uses a core.
+func (s *Server) oneAtATime(ctx context.Context) (done func(), err error) {
+	select {
+	case s.predicting <- struct{}{}:
+		return func() { <-s.predicting }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // policyOn is the policy of the tenant's flow with the route.

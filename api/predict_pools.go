@@ -3,12 +3,97 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/simulate"
 )
+
+// predictPool is POST /v1/pools/{pool}/predict.
+func (s *Server) predictPool(c *call) (*answer, error) {
+	patch, err := decode.PoolSettings(c.body)
+	if err != nil {
+		return nil, err
+	}
+	ctx, name := c.r.Context(), c.param("pool")
+	now, err := s.backend.Pool(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	then, err := s.backend.TunePool(ctx, name, queue.Change{DryRun: true,
+		Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+			return patch.Apply(o, func(string) shaper.Rate { return now.Policy.Rate })
+		}})
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.oneAtATime(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	until := time.Now()
+	out := wire.Prediction{From: s.arrivals.Since(until).UTC(), Until: until.UTC()}
+	members, from := s.membersOf(now, shaper.InstantOf(until))
+	if from != 0 {
+		out.From = from.Time()
+	}
+	var all []simulate.Member
+	service := time.Duration(0) // of the flow with the most arrivals
+	for i, m := range members {
+		t, err := s.backend.Tenant(ctx, m.tenant)
+		if err != nil {
+			return nil, err
+		}
+		m.Policy = policyOn(t, m.route)
+		all, out.Arrivals = append(all, m.Member), out.Arrivals+int64(len(m.Trace))
+		if i == 0 && max(now.Policy.Concurrency, then.Policy.Concurrency, m.Policy.Concurrency) > 0 {
+			if service, err = s.serviceTime(ctx, m.tenant, m.route); err != nil {
+				return nil, err
+			}
+			out.ServiceTimeMS = ratelimit.Millis(service)
+		}
+	}
+	for policy, into := range map[*shaper.Policy]*wire.Outlook{&now.Policy: &out.Now, &then.Policy: &out.Then} {
+		r, err := simulate.Pool(all, *policy, service)
+		if err != nil {
+			return nil, err
+		}
+		*into = outlookOf(r.Report())
+	}
+	return ok(out), nil
+}
+
+// recorded is a flow of a pool with its arrivals.
+type recorded struct {
+	simulate.Member
+	tenant, route string
+}
+
+// membersOf are the flows of a pool with the most arrivals, those first, and the instant of the
+// first arrival if earlier ones were left out.
+func (s *Server) membersOf(p queue.Pool, until shaper.Instant) (members []recorded, from shaper.Instant) {
+	left := predictMost
+	for _, tenant := range s.arrivals.Tenants() {
+		if left <= 0 {
+			break
+		}
+		traces, first := s.arrivals.Traces(tenant, until, left)
+		for _, route := range p.Routes {
+			if t := traces[route]; len(t) > 0 {
+				from, left = max(from, first), left-len(t)
+				members = append(members, recorded{simulate.Member{Name: tenant + "/" + route, Trace: t}, tenant, route})
+			}
+		}
+	}
+	slices.SortStableFunc(members, func(a, b recorded) int { return len(b.Trace) - len(a.Trace) })
+	return members[:min(len(members), rivalsMost)], from
+}
 
 // competition is what a flow of a pool meets there: the pool's policy, and the flows of other
 // tenants that wait at this moment. A simulation lets them wait all the time.
@@ -19,7 +104,7 @@ type competition struct {
 
 // Bounds of a competition.
 const (
-	rivalsMost    = 100     // flows that are read; the others count as a few with their weights
+	rivalsMost    = 100     // flows that are read of a pool
 	rivalJobsMost = 500_000 // departures of all of them while the arrivals come; above it their jobs cost more
 )
 

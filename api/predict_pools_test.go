@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -56,4 +57,37 @@ func TestPredictionsInAPool(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Two tenants send to a pool of 20/s, and a try doubles its rate.
+func TestPredictionsOfAPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := pooled(t)
+		pool := b.queue.Baseline.Pools["erp"]
+		pool.Overrides.Capacity = nil
+		b.queue.Baseline.Pools["erp"] = pool
+		b.queue.Baseline.Defaults.Rate = shaper.Rate{Limit: 1000, Period: time.Second}
+		time.Sleep(time.Minute)
+		for _, tenant := range []string{"acme", "shop"} {
+			for range 20 {
+				b.intake.do(t, http.MethodPost, "/v1/jobs", headers{"Sluice-Tenant": tenant}, `{"type":"t","route":"other","payload":1}`)
+			}
+		}
+		b.intake.do(t, http.MethodPost, "/v1/jobs", headers{"Sluice-Tenant": "acme"}, plainJob) // of another route
+		time.Sleep(time.Minute)
+		var p wire.Prediction
+		r := b.admin.do(t, http.MethodPost, "/v1/pools/erp/predict", nil, `{"rate":{"limit":40}}`)
+		if err := json.Unmarshal(r.Body.Bytes(), &p); err != nil || r.Code != http.StatusOK {
+			t.Fatalf("%d %v: %s", r.Code, err, r.Body)
+		}
+		if p.Arrivals != 40 || *p.Now.WaitMax != 1950 || *p.Then.WaitMax != 975 || p.Then.DepthMax != 40 {
+			t.Errorf("%s", r.Body)
+		}
+		if got := b.admin.do(t, "GET", "/v1/pools/erp", nil, "").pool(t); got.Rate.Limit != 20 || got.Revision != 0 {
+			t.Errorf("the trial has changed the pool: %+v", got)
+		}
+		if r := b.admin.do(t, http.MethodPost, "/v1/pools/none/predict", nil, `{}`); r.Code != http.StatusNotFound {
+			t.Errorf("%d %s", r.Code, r.Body)
+		}
+	})
 }

@@ -120,6 +120,7 @@ func (s *Server) handlers() map[string]handler {
 		"unhold-pool":       s.unholdPool,
 		"pool-history":      s.poolHistory,
 		"pool-flows":        s.poolFlows,
+		"predict-pool":      s.predictPool,
 		"create-key":        s.createKey,
 		"list-keys":         s.listKeys,
 		"revoke-key":        s.revokeKey,

@@ -3,6 +3,7 @@ package arrivals
 import (
 	"cmp"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -226,6 +227,19 @@ func (l *Log) Since(now time.Time) time.Time {
 		return hour
 	}
 	return l.begun
+}
+
+// Tenants returns the names of the tenants with recorded arrivals, sorted.
+func (l *Log) Tenants() []string {
+	var names []string
+	for i := range l.stripes {
+		s := &l.stripes[i]
+		s.mu.Lock()
+		names = slices.AppendSeq(names, maps.Keys(s.tenants))
+		s.mu.Unlock()
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Traces returns the tenant's arrivals by route, admitted or not, at most an hour old at now. If

@@ -192,6 +192,15 @@ func Pools() []Operation {
 				Description: "Maximum number of flows; 50 if absent.", Schema: pageSchema(wire.MaxPage)},
 		},
 		answers: map[int]Answer{http.StatusOK: {"The flows.", wire.PoolFlows{}, nil}}, Refusals: known,
+	}, {
+		ID: "predict-pool", Method: http.MethodPost, Path: path + "/predict", tag: tag,
+		summary: "Simulate settings of a pool with the last hour's arrivals",
+		description: "Simulates the arrivals at this process in the last hour in the flows of the pool: of the " +
+			"100 flows with the most arrivals, at most a million. One run uses the settings in force, the other " +
+			"one applies the body to them: a JSON merge patch, as for PATCH. Changes nothing.",
+		Params: []*huma.Param{poolPathParam}, Body: patch,
+		answers:  map[int]Answer{http.StatusOK: {"The results of both simulations.", wire.Prediction{}, nil}},
+		Refusals: known,
 	}}
 }
 
@@ -290,7 +299,8 @@ func Arrivals() []Operation {
 		summary: "Simulate settings with the last hour's arrivals",
 		description: "Simulates the tenant's arrivals at this process in the last hour, at most a million. " +
 			"One run uses the settings in force, the other one applies the body to them: a JSON merge " +
-			"patch, as for PATCH. Changes nothing.",
+			"patch, as for PATCH. A flow of a pool shares it with the flows of other tenants that wait there " +
+			"now, as if they waited all the time. Changes nothing.",
 		Params: []*huma.Param{tenantPathParam},
 		Body: &Body{
 			of:   wire.Settings{},
