@@ -16,7 +16,7 @@ import (
 // poolFlags select a pool of a configuration file, and the arrivals of its flows.
 type poolFlags struct {
 	Config string   `short:"c" placeholder:"FILE" help:"Configuration file with the pool and its tenants."`
-	Pool   string   `placeholder:"NAME" help:"Simulate this pool of the configuration file with the flows of --flow."`
+	Pool   string   `placeholder:"NAME" help:"Pool of the configuration file that the flows of --flow share."`
 	Flow   []string `sep:"none" placeholder:"FLOW=ARRIVALS" help:"A flow of the pool, as TENANT/ROUTE, or TENANT if the pool has one route; its arrivals are a FILE, or SHAPE:RATE to generate them, such as poisson:40/s or flash-sale:5/s:80/s. Repeatable."`
 }
 

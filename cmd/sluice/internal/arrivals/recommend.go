@@ -18,6 +18,7 @@ import (
 type RecommendCmd struct {
 	traceFlags   `embed:"" group:"Arrivals:"`
 	pictureFlags `embed:"" group:"Output:"`
+	poolFlags    `embed:"" group:"Pool:"`
 	MaxRefused   string        `default:"0.1%" placeholder:"SHARE" help:"Maximum share of refused arrivals, such as 0.1% [0.1%]."`
 	WaitP99      time.Duration `name:"wait-p99" default:"0s" placeholder:"DURATION" help:"Maximum wait of 99 of 100 admitted arrivals."`
 	Upstream     *shaper.Rate  `placeholder:"LIMIT/PERIOD" help:"Maximum rate of the upstream."`
@@ -30,6 +31,7 @@ func (RecommendCmd) Help() string {
   sluice recommend --trace access.log --max-refused 0.1% --wait-p99 30s
   sluice recommend --trace arrivals.csv --upstream 50/s --tenant acme
   sluice recommend --generate flash-sale --wait-p99 10s --svg tradeoff.svg
+  sluice recommend -c sluice.yaml --pool erp --flow acme=acme.csv --flow shop=shop.csv --wait-p99 2s
 
 The goals are the share of refused arrivals (--max-refused) and the wait of 99 of 100 admitted jobs
 (--wait-p99). With --upstream the rate is at most that of the upstream. With --upstream and without
@@ -38,9 +40,15 @@ The goals are the share of refused arrivals (--max-refused) and the wait of 99 o
 The table has the rates around the result, each with its capacity and wait. The result fits these
 arrivals; add a reserve for busier days.
 
-The exit code is 1 if no allowed rate reaches the goals.
+With --pool the result is a weight, a reserve and a capacity for each flow of the pool. NEEDS is the
+smallest rate at which the flow reaches the goals alone; weights are in proportion to it. If weights
+are not enough, flows get it as a reserve, the smallest first. The capacity of a flow that cannot
+reach the goals keeps its waits below --wait-p99, at the price of refusals. --upstream replaces the
+rate of the pool.
 
-Next: run the command in the last line of the output.`
+The exit code is 1 if no allowed rate reaches the goals, or with --pool if a flow misses them.
+
+Next: run the commands at the end of the output.`
 }
 
 func (c *RecommendCmd) Run(a *console.App) error { return a.Interruptible(c.run) }
@@ -49,6 +57,12 @@ func (c *RecommendCmd) run(a *console.App) error {
 	share, err := parseShare(c.MaxRefused)
 	if err != nil {
 		return console.Usagef("--max-refused: %v", err)
+	}
+	switch {
+	case c.Pool != "":
+		return c.runPool(a, share)
+	case len(c.Flow) > 0 || c.Config != "":
+		return console.Usagef("--flow and --config require --pool NAME")
 	}
 	t, err := c.load(a)
 	if err != nil {
