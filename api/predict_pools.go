@@ -148,7 +148,9 @@ func rivalCost(p shaper.Policy, traces []simulate.Trace) int64 {
 }
 
 // rivals are the flows of other tenants that wait in the pool, each within its own rate.
-func (s *Server) rivals(ctx context.Context, p queue.Pool, tenant string, cost int64) ([]simulate.Member, error) {
+func (s *Server) rivals(
+	ctx context.Context, p queue.Pool, tenant string, cost int64,
+) ([]simulate.Member, error) {
 	flows, err := s.backend.PoolFlows(ctx, p.Name, rivalsMost)
 	if err != nil {
 		return nil, err
@@ -168,13 +170,16 @@ func (s *Server) rivals(ctx context.Context, p queue.Pool, tenant string, cost i
 				return nil, err
 			}
 			own := policyOn(t, f.Route)
-			m.Policy.Rate, m.Policy.Burst, m.Policy.Rates, m.Policy.Reserve = own.Rate, own.Burst, own.Rates, own.Reserve
+			m.Policy.Rate, m.Policy.Burst, m.Policy.Rates = own.Rate, own.Burst, own.Rates
+			m.Policy.Reserve = own.Reserve
 		}
 		rivals = append(rivals, m)
 	}
 	// Flows that were not read: their weights without their own rates.
 	for i := 0; i < rivalsMost && weights > 0 && int64(len(flows)) < p.Waiting; i++ {
-		rivals = append(rivals, simulate.Member{Name: fmt.Sprint("/", i), Backlog: cost, Policy: unlimited(weights)})
+		rivals = append(rivals, simulate.Member{
+			Name: fmt.Sprint("/", i), Backlog: cost, Policy: unlimited(weights),
+		})
 		weights -= shaper.MaxWeight
 	}
 	return rivals, nil

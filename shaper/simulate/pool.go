@@ -32,8 +32,8 @@ type Departure struct {
 type PoolRun struct {
 	Runs       []*Run // of the members; without arrivals for those with a backlog
 	Departures []Departure
-	// Parts are what each member got of the cost that the pool gave while the member had jobs, from 0
-	// to 1; 0 if it never had any.
+	// Parts are what each member got of the cost that the pool gave while the member had jobs, from
+	// 0 to 1; 0 if it never had any.
 	Parts     []float64
 	PeakDepth int64 // the greatest depth of the pool after an admission
 	rate      shaper.Rate
@@ -120,8 +120,12 @@ func newSharing(members []Member, p shaper.Policy, service time.Duration) *shari
 	s := &sharing{pool: shaper.Pool{Bucket: shaper.NewBucket(p.Paces())}, policy: p, service: service}
 	s.shared.Policy = p
 	byName := func(a, b *member, order int) bool { return cmp.Or(order, strings.Compare(a.Name, b.Name)) < 0 }
-	s.wait = line{which: 0, before: func(a, b *member) bool { return byName(a, b, cmp.Compare(a.eligible, b.eligible)) }}
-	s.ready = line{which: 1, before: func(a, b *member) bool { return byName(a, b, cmp.Compare(a.Start, b.Start)) }}
+	s.wait = line{which: 0, before: func(a, b *member) bool {
+		return byName(a, b, cmp.Compare(a.eligible, b.eligible))
+	}}
+	s.ready = line{which: 1, before: func(a, b *member) bool {
+		return byName(a, b, cmp.Compare(a.Start, b.Start))
+	}}
 	s.reserved = line{which: 2, before: func(a, b *member) bool {
 		return byName(a, b, cmp.Compare(a.Reserve.TAT, b.Reserve.TAT))
 	}}

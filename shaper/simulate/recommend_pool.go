@@ -25,7 +25,7 @@ type Share struct {
 	Weight   int64
 	Reserve  shaper.Rate // zero for none
 	Capacity int64
-	Bounded  bool    // its capacity is less than its depth would be, so that its jobs wait no longer than the goal
+	Bounded  bool    // the capacity is less than the depth would be, so that no job waits longer than the goal
 	Refused  float64 // share of the arrivals
 	WaitP99  time.Duration
 	WaitMax  time.Duration
@@ -97,7 +97,9 @@ func (s *Share) need(m Member, p shaper.Policy, g PoolGoals) error {
 	if own := m.Policy.CostRate(); own.PerSecond() < most.PerSecond() {
 		most = own
 	}
-	r, err := Recommend(m.Trace, Goals{WaitP99: g.WaitP99, MaxRefused: g.MaxRefused, Upstream: most, Burst: 1}, nil)
+	r, err := Recommend(m.Trace, Goals{
+		WaitP99: g.WaitP99, MaxRefused: g.MaxRefused, Upstream: most, Burst: 1,
+	}, nil)
 	if err != nil {
 		return err
 	}
@@ -144,7 +146,8 @@ func bound(members []Member, shares []Share, p shaper.Policy, g PoolGoals) {
 		if s.Reserve != (shaper.Rate{}) {
 			own = s.Reserve.PerSecond()
 		}
-		got := min(rate*shaper.Part(s.Weight, weights, own, reserves, rate), members[i].Policy.CostRate().PerSecond())
+		got := min(members[i].Policy.CostRate().PerSecond(),
+			rate*shaper.Part(s.Weight, weights, own, reserves, rate))
 		sum, _ := members[i].Trace.cost()
 		mean := float64(sum) / float64(len(members[i].Trace))
 		s.Capacity = max(1, min(s.Capacity, int64(got*g.WaitP99.Seconds()/mean)))

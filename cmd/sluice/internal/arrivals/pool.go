@@ -29,7 +29,8 @@ func (f *poolFlags) pool(a *console.App, t *traceFlags) (shaper.Policy, []simula
 	case len(f.Flow) == 0:
 		return none, nil, console.Usagef("--pool requires at least one --flow TENANT/ROUTE=ARRIVALS")
 	case t.Trace != "" || t.Generate != nil:
-		return none, nil, console.Usagef("--trace and --generate are of one flow: with --pool, give the arrivals of each --flow")
+		return none, nil, console.Usagef("--trace and --generate are of one flow: with --pool, " +
+			"give the arrivals of each --flow")
 	}
 	cfg, err := config.Load(config.Sources{File: f.Config, Environ: a.Environ})
 	if err != nil {
@@ -84,7 +85,9 @@ func together(members []simulate.Member, generated []bool) {
 }
 
 // of reads or generates the arrivals of one of several flows. Each has its own seed.
-func (f *traceFlags) of(a *console.App, source string, seed uint64) (t simulate.Trace, generated bool, err error) {
+func (f *traceFlags) of(
+	a *console.App, source string, seed uint64,
+) (t simulate.Trace, generated bool, err error) {
 	one := *f
 	one.Trace, one.Generate = source, nil
 	one.Seed += seed
@@ -164,14 +167,14 @@ func span(members []simulate.Member) time.Duration {
 }
 
 func (s poolSimulation) print(w io.Writer, policy shaper.Policy) error {
-	fmt.Fprintf(w, "%s in %v, through the pool %s at %v\n\n", console.Plural(int(s.Arrived), "arrival", "arrivals"),
-		roundWait(time.Duration(s.SpanS*float64(time.Second))), s.Pool, policy.Rate)
-	rows := [][]string{{"FLOW", "WEIGHT", "RESERVE", "ADMITTED", "REFUSED", "EXPIRED", "PART", "WAIT P50", "P95", "P99", "MAX",
-		"PEAK DEPTH"}}
+	fmt.Fprintf(w, "%s in %v, through the pool %s at %v\n\n",
+		console.Plural(int(s.Arrived), "arrival", "arrivals"), roundWait(time.Duration(s.SpanS*float64(time.Second))), s.Pool, policy.Rate)
+	rows := [][]string{{"FLOW", "WEIGHT", "RESERVE", "ADMITTED", "REFUSED", "EXPIRED", "PART",
+		"WAIT P50", "P95", "P99", "MAX", "PEAK DEPTH"}}
 	row := func(name, weight, reserve, part string, f simulationFigures) {
 		wait := func(ms float64) string { return roundWait(time.Duration(ms * float64(time.Millisecond))).String() }
-		rows = append(rows, []string{name, weight, reserve, fmt.Sprint(f.Admitted), fmt.Sprint(f.Refused), fmt.Sprint(f.Expired),
-			part, wait(f.WaitP50MS), wait(f.WaitP95MS), wait(f.WaitP99MS), wait(f.WaitMaxMS), fmt.Sprint(f.PeakDepth)})
+		rows = append(rows, []string{name, weight, reserve, fmt.Sprint(f.Admitted), fmt.Sprint(f.Refused),
+			fmt.Sprint(f.Expired), part, wait(f.WaitP50MS), wait(f.WaitP95MS), wait(f.WaitP99MS), wait(f.WaitMaxMS), fmt.Sprint(f.PeakDepth)})
 	}
 	for _, f := range s.Flows {
 		reserve := "-"

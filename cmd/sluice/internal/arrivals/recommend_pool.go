@@ -48,15 +48,16 @@ func (c *RecommendCmd) runPool(a *console.App, maxRefused float64) error {
 	if c.Upstream != nil {
 		policy.Rate = *c.Upstream
 	}
-	shares, err := simulate.RecommendPool(members, policy, simulate.PoolGoals{WaitP99: c.WaitP99, MaxRefused: maxRefused})
+	goals := simulate.PoolGoals{WaitP99: c.WaitP99, MaxRefused: maxRefused}
+	shares, err := simulate.RecommendPool(members, policy, goals)
 	if err != nil {
 		return flagError(err, nil)
 	}
 	out := poolRecommendation{Pool: c.Pool, Rate: policy.Rate, Reached: true}
 	for i, s := range shares {
 		ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-		f := shareJSON{Flow: members[i].Name, Needs: s.Needs, Possible: s.Possible, Weight: s.Weight, Capacity: s.Capacity,
-			Refused: s.Refused, WaitP99MS: ms(s.WaitP99), WaitMaxMS: ms(s.WaitMax), Reached: s.Reached,
+		f := shareJSON{Flow: members[i].Name, Needs: s.Needs, Possible: s.Possible, Weight: s.Weight,
+			Capacity: s.Capacity, Refused: s.Refused, WaitP99MS: ms(s.WaitP99), WaitMaxMS: ms(s.WaitMax), Reached: s.Reached,
 			Command: shareCommand(members[i].Name, s)}
 		if s.Reserve != (shaper.Rate{}) {
 			f.Reserve = &s.Reserve
@@ -77,8 +78,8 @@ func (c *RecommendCmd) runPool(a *console.App, maxRefused float64) error {
 // shareCommand is the command that applies a share to its flow.
 func shareCommand(flow string, s simulate.Share) string {
 	at := strings.LastIndexByte(flow, '/')
-	text := fmt.Sprintf("sluice tenant set %s --route %s --weight %d --capacity %d", console.ShellWord(flow[:at]), flow[at+1:],
-		s.Weight, s.Capacity)
+	text := fmt.Sprintf("sluice tenant set %s --route %s --weight %d --capacity %d",
+		console.ShellWord(flow[:at]), flow[at+1:], s.Weight, s.Capacity)
 	if s.Reserve != (shaper.Rate{}) {
 		text += " --reserve " + s.Reserve.String()
 	}
@@ -86,8 +87,8 @@ func shareCommand(flow string, s simulate.Share) string {
 }
 
 func (r poolRecommendation) print(a *console.App, span time.Duration) error {
-	fmt.Fprintf(a.Out, "%s in %v, in the pool %s at %v\n\n", console.Plural(len(r.Flows), "flow", "flows"), roundWait(span),
-		r.Pool, r.Rate)
+	fmt.Fprintf(a.Out, "%s in %v, in the pool %s at %v\n\n", console.Plural(len(r.Flows), "flow", "flows"),
+		roundWait(span), r.Pool, r.Rate)
 	rows := [][]string{{"FLOW", "NEEDS", "WEIGHT", "RESERVE", "CAPACITY", "REFUSED", "WAIT P99", "MAX", "GOALS"}}
 	for _, f := range r.Flows {
 		needs, reserve, goals := f.Needs.String(), "-", "reached"
@@ -112,7 +113,8 @@ func (r poolRecommendation) print(a *console.App, span time.Duration) error {
 		fmt.Fprintln(a.Out, f.Command)
 	}
 	if !r.Reached {
-		fmt.Fprintln(a.Err, "sluice: not every flow reaches the goals: raise --upstream, --wait-p99 or --max-refused")
+		fmt.Fprintln(a.Err,
+			"sluice: not every flow reaches the goals: raise --upstream, --wait-p99 or --max-refused")
 	}
 	return nil
 }
