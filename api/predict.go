@@ -2,18 +2,12 @@ package api
 
 import (
 	"context"
-	"time"
 
-	"github.com/7509e464/sluice/api/internal/ratelimit"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/forecast"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/shaper/simulate"
 )
-
-// predictMost bounds the arrivals that a prediction replays: half a second of work and some tens of
-// megabytes.
-const predictMost = 1_000_000
 
 // predictTenant is POST /v1/tenants/{tenant}/predict.
 func (s *Server) predictTenant(c *call) (*answer, error) {
@@ -34,132 +28,43 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.oneAtATime(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	until := time.Now()
-	traces, first := s.arrivals.Traces(name, shaper.InstantOf(until), predictMost)
-	out := wire.Prediction{From: s.arrivals.Since(until).UTC(), Until: until.UTC()}
-	if first != 0 {
-		out.From = first.Time()
-	}
-	for _, t := range traces {
-		out.Arrivals += int64(len(t))
-	}
-	pools, err := s.competition(ctx, name, traces)
-	if err != nil {
-		return nil, err
-	}
-	service := map[string]time.Duration{}
-	for route := range traces {
-		pool := pools[s.backend.PoolOf(route)].policy.Concurrency
-		if policyOn(now, route).Concurrency == 0 && policyOn(then, route).Concurrency == 0 && pool == 0 {
-			continue
-		}
-		if service[route], err = s.serviceTime(ctx, name, route); err != nil {
-			return nil, err
-		}
-		out.ServiceTimeMS = max(out.ServiceTimeMS, ratelimit.Millis(service[route]))
-	}
-	if out.Now, err = s.outlook(ctx, now, traces, service, pools); err != nil {
-		return nil, err
-	}
-	if out.Then, err = s.outlook(ctx, then, traces, service, pools); err != nil {
-		return nil, err
-	}
-	return ok(out), nil
+	return s.predict(ctx, func(f forecast.Forecaster) (any, error) { return f.Tenant(ctx, now, then) })
 }
 
-// oneAtATime waits until no other prediction uses a core.
-func (s *Server) oneAtATime(ctx context.Context) (done func(), err error) {
+// predictPool is POST /v1/pools/{pool}/predict.
+func (s *Server) predictPool(c *call) (*answer, error) {
+	patch, err := decode.PoolSettings(c.body)
+	if err != nil {
+		return nil, err
+	}
+	ctx, name := c.r.Context(), c.param("pool")
+	now, err := s.backend.Pool(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	then, err := s.backend.TunePool(ctx, name, queue.Change{DryRun: true,
+		Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+			return patch.Apply(o, func(string) shaper.Rate { return now.Policy.Rate })
+		}})
+	if err != nil {
+		return nil, err
+	}
+	return s.predict(ctx, func(f forecast.Forecaster) (any, error) { return f.Pool(ctx, now, then) })
+}
+
+// predict answers with a forecast. One is computed at a time, because each uses a core.
+func (s *Server) predict(
+	ctx context.Context, of func(forecast.Forecaster) (any, error),
+) (*answer, error) {
 	select {
 	case s.predicting <- struct{}{}:
-		return func() { <-s.predicting }, nil
+		defer func() { <-s.predicting }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// policyOn is the policy of the tenant's flow with the route.
-func policyOn(t queue.Tenant, route string) shaper.Policy {
-	if f, has := t.Routes[route]; has {
-		return f.Policy
-	}
-	return t.Policy
-}
-
-// serviceSample is the number of ended jobs from which the service time of a flow is computed.
-const serviceSample = 100
-
-// serviceTime is the mean duration of the last successful deliveries of a flow; 0 if there are
-// none.
-func (s *Server) serviceTime(ctx context.Context, tenant, route string) (time.Duration, error) {
-	page, err := s.backend.List(ctx, queue.List{
-		Tenant: tenant, State: queue.ListSucceeded, Route: route, Limit: serviceSample,
-	})
+	out, err := of(forecast.Forecaster{Backend: s.backend, Arrivals: s.arrivals, Horizon: s.cfg.Horizon})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	var sum time.Duration
-	n := 0
-	for _, j := range page.Jobs {
-		if j.State == shaper.Succeeded && !j.Started.IsZero() {
-			sum += max(0, j.Finished.Sub(j.Started))
-			n++
-		}
-	}
-	if n == 0 {
-		return 0, nil
-	}
-	return sum / time.Duration(n), nil
-}
-
-// outlook replays the traces, by route, through the flows of the tenant, with these service times.
-// Flows of a pool compete with those that wait there now.
-func (s *Server) outlook(
-	ctx context.Context, t queue.Tenant, traces map[string]simulate.Trace, service map[string]time.Duration,
-	pools map[string]competition,
-) (wire.Outlook, error) {
-	var runs []*simulate.Run
-	pooled := map[string][]simulate.Member{}
-	for route, trace := range traces {
-		if err := ctx.Err(); err != nil {
-			return wire.Outlook{}, err
-		}
-		if pool := s.backend.PoolOf(route); pool != "" {
-			pooled[pool] = append(pooled[pool], simulate.Member{Name: route, Policy: policyOn(t, route), Trace: trace})
-			continue
-		}
-		r, err := simulate.Shaper(trace, policyOn(t, route), simulate.Workers{
-			Horizon: s.cfg.Horizon, Service: service[route],
-		})
-		if err != nil {
-			return wire.Outlook{}, err
-		}
-		runs = append(runs, r)
-	}
-	for pool, members := range pooled {
-		longest := time.Duration(0)
-		for _, m := range members {
-			longest = max(longest, service[m.Name])
-		}
-		r, err := simulate.Pool(append(members, pools[pool].rivals...), pools[pool].policy, longest)
-		if err != nil {
-			return wire.Outlook{}, err
-		}
-		runs = append(runs, r.Runs[:len(members)]...)
-	}
-	return outlookOf(simulate.Together(runs...)), nil
-}
-
-func outlookOf(r simulate.Report) wire.Outlook {
-	out := wire.Outlook{Admitted: r.Admitted, Refused: r.Refused, DepthMax: r.PeakDepth}
-	if r.Departed > 0 {
-		ms := func(d time.Duration) *int64 { return new(d.Round(time.Millisecond).Milliseconds()) }
-		out.WaitP50, out.WaitP95, out.WaitP99, out.WaitMax = ms(r.WaitP50), ms(r.WaitP95), ms(r.WaitP99),
-			ms(r.WaitMax)
-	}
-	return out
+	return ok(out), nil
 }

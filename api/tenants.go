@@ -9,6 +9,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/forecast"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
@@ -271,6 +272,6 @@ func (s *Server) decodeSettings(body []byte) (decode.SettingsPatch, error) {
 // from the rate in force.
 func patched(p decode.SettingsPatch, inForce queue.Tenant) func(shaper.Overrides) (shaper.Overrides, error) {
 	return func(o shaper.Overrides) (shaper.Overrides, error) {
-		return p.Apply(o, func(route string) shaper.Rate { return policyOn(inForce, route).Rate })
+		return p.Apply(o, func(route string) shaper.Rate { return forecast.PolicyOn(inForce, route).Rate })
 	}
 }

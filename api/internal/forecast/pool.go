@@ -1,4 +1,4 @@
-package api
+package forecast
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
@@ -14,31 +13,11 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// predictPool is POST /v1/pools/{pool}/predict.
-func (s *Server) predictPool(c *call) (*answer, error) {
-	patch, err := decode.PoolSettings(c.body)
-	if err != nil {
-		return nil, err
-	}
-	ctx, name := c.r.Context(), c.param("pool")
-	now, err := s.backend.Pool(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	then, err := s.backend.TunePool(ctx, name, queue.Change{DryRun: true,
-		Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-			return patch.Apply(o, func(string) shaper.Rate { return now.Policy.Rate })
-		}})
-	if err != nil {
-		return nil, err
-	}
-	done, err := s.oneAtATime(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
+// Pool simulates the arrivals of the flows of a pool with its settings now, and with those that it
+// would have then.
+func (s Forecaster) Pool(ctx context.Context, now, then queue.Pool) (out wire.Prediction, err error) {
 	until := time.Now()
-	out := wire.Prediction{From: s.arrivals.Since(until).UTC(), Until: until.UTC()}
+	out = wire.Prediction{From: s.Arrivals.Since(until).UTC(), Until: until.UTC()}
 	members, from := s.membersOf(now, shaper.InstantOf(until))
 	if from != 0 {
 		out.From = from.Time()
@@ -46,15 +25,15 @@ func (s *Server) predictPool(c *call) (*answer, error) {
 	var all []simulate.Member
 	service := time.Duration(0) // of the flow with the most arrivals
 	for i, m := range members {
-		t, err := s.backend.Tenant(ctx, m.tenant)
+		t, err := s.Backend.Tenant(ctx, m.tenant)
 		if err != nil {
-			return nil, err
+			return out, err
 		}
-		m.Policy = policyOn(t, m.route)
+		m.Policy = PolicyOn(t, m.route)
 		all, out.Arrivals = append(all, m.Member), out.Arrivals+int64(len(m.Trace))
 		if i == 0 && max(now.Policy.Concurrency, then.Policy.Concurrency, m.Policy.Concurrency) > 0 {
 			if service, err = s.serviceTime(ctx, m.tenant, m.route); err != nil {
-				return nil, err
+				return out, err
 			}
 			out.ServiceTimeMS = ratelimit.Millis(service)
 		}
@@ -62,11 +41,11 @@ func (s *Server) predictPool(c *call) (*answer, error) {
 	for policy, into := range map[*shaper.Policy]*wire.Outlook{&now.Policy: &out.Now, &then.Policy: &out.Then} {
 		r, err := simulate.Pool(all, *policy, service)
 		if err != nil {
-			return nil, err
+			return out, err
 		}
 		*into = outlookOf(r.Report())
 	}
-	return ok(out), nil
+	return out, nil
 }
 
 // recorded is a flow of a pool with its arrivals.
@@ -77,13 +56,13 @@ type recorded struct {
 
 // membersOf are the flows of a pool with the most arrivals, those first, and the instant of the
 // first arrival if earlier ones were left out.
-func (s *Server) membersOf(p queue.Pool, until shaper.Instant) (members []recorded, from shaper.Instant) {
-	left := predictMost
-	for _, tenant := range s.arrivals.Tenants() {
+func (s Forecaster) membersOf(p queue.Pool, until shaper.Instant) (members []recorded, from shaper.Instant) {
+	left := most
+	for _, tenant := range s.Arrivals.Tenants() {
 		if left <= 0 {
 			break
 		}
-		traces, first := s.arrivals.Traces(tenant, until, left)
+		traces, first := s.Arrivals.Traces(tenant, until, left)
 		for _, route := range p.Routes {
 			if t := traces[route]; len(t) > 0 {
 				from, left = max(from, first), left-len(t)
@@ -109,18 +88,18 @@ const (
 )
 
 // competition reads the pools that the routes of the traces are in.
-func (s *Server) competition(
+func (s Forecaster) competition(
 	ctx context.Context, tenant string, traces map[string]simulate.Trace,
 ) (map[string]competition, error) {
 	byPool := map[string][]simulate.Trace{}
 	for route, t := range traces {
-		if pool := s.backend.PoolOf(route); pool != "" {
+		if pool := s.Backend.PoolOf(route); pool != "" {
 			byPool[pool] = append(byPool[pool], t)
 		}
 	}
 	pools := map[string]competition{}
 	for name, traces := range byPool {
-		p, err := s.backend.Pool(ctx, name)
+		p, err := s.Backend.Pool(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -148,10 +127,10 @@ func rivalCost(p shaper.Policy, traces []simulate.Trace) int64 {
 }
 
 // rivals are the flows of other tenants that wait in the pool, each within its own rate.
-func (s *Server) rivals(
+func (s Forecaster) rivals(
 	ctx context.Context, p queue.Pool, tenant string, cost int64,
 ) ([]simulate.Member, error) {
-	flows, err := s.backend.PoolFlows(ctx, p.Name, rivalsMost)
+	flows, err := s.Backend.PoolFlows(ctx, p.Name, rivalsMost)
 	if err != nil {
 		return nil, err
 	}
@@ -165,11 +144,11 @@ func (s *Server) rivals(
 		m := simulate.Member{Name: f.Tenant + "/" + f.Route, Backlog: cost, Policy: unlimited(f.Weight)}
 		m.Policy.Reserve = f.Reserve
 		if queue.EncodeName(f.Tenant) == f.Tenant { // the key is the name
-			t, err := s.backend.Tenant(ctx, f.Tenant)
+			t, err := s.Backend.Tenant(ctx, f.Tenant)
 			if err != nil {
 				return nil, err
 			}
-			own := policyOn(t, f.Route)
+			own := PolicyOn(t, f.Route)
 			m.Policy.Rate, m.Policy.Burst, m.Policy.Rates = own.Rate, own.Burst, own.Rates
 			m.Policy.Reserve = own.Reserve
 		}
