@@ -647,7 +647,7 @@ func TestPictures(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		program.Traffic(ctx, "acme", 14, 3)
+		program.Traffic(ctx, "acme", "default", 14, 3)
 	}()
 	defer func() {
 		cancel()
