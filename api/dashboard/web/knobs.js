@@ -6,6 +6,7 @@ import { count, duration, furtherRates, plural, policyRate, timeOfDay } from "./
 
 const units = [[1000, "per second"], [60000, "per minute"], [3600000, "per hour"], [86400000, "per day"]];
 const patience = 350; // ms without a change before a forecast is asked for
+const settling = 2000; // ms after a change in which figures from before it may arrive
 const mantissas = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
 
 // nice are round numbers up to most, closer together where they are small, with those that are in use among them.
@@ -142,6 +143,7 @@ export class Knobs {
 
   // show takes the tenant as it is now; a draft stays as it is.
   show(t) {
+    if (t.revision < this.appliedRevision && Date.now() - this.appliedAt < settling) return; // it was read before the change
     this.tenant = t;
     text(this.revision, `revision ${t.revision}`);
     for (const [setting, knob] of Object.entries(this.knobs)) {
@@ -268,6 +270,8 @@ export class Knobs {
       else this.base = answer.value;
       this.reason.value = "";
       this.tenant = { ...this.tenant, ...answer.value };
+      this.appliedRevision = answer.value.revision;
+      this.appliedAt = Date.now();
       this.show(this.tenant);
       this.tell(done === "Applied" ? `Applied: ${this.says(body)}.` : done, "good");
     } catch (problem) {
