@@ -262,15 +262,15 @@ export class Knobs {
     this.marks();
     try {
       const reason = this.reason.value.trim();
-      const answer = await patch(this.path, reason ? { ...body, reason } : body, { "If-Match": `"${base.revision}"` });
+      const after = await patch(this.path, reason ? { ...body, reason } : body, { "If-Match": `"${base.revision}"` });
       this.busy = false;
       if (done === "Applied") this.forget();
       else for (const setting of Object.keys(body)) this.touched.delete(setting);
       if (this.touched.size === 0) this.forget();
-      else this.base = answer.value;
+      else this.base = after;
       this.reason.value = "";
-      this.tenant = { ...this.tenant, ...answer.value };
-      this.appliedRevision = answer.value.revision;
+      this.tenant = { ...this.tenant, ...after };
+      this.appliedRevision = after.revision;
       this.appliedAt = Date.now();
       this.show(this.tenant);
       this.tell(done === "Applied" ? `Applied: ${this.says(body)}.` : done, "good");

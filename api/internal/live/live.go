@@ -69,6 +69,8 @@ type Source interface {
 type Overview struct {
 	At time.Time // by the clock of this process
 	queue.Totals
+	// Listed is the number of tenants. Totals counts one for each shard that it is known in.
+	Listed  int64
 	Workers reports.Workers
 	Dead    *int64 // dead letters of all tenants; nil before the first scan has ended
 	Store   queue.StoreHealth
@@ -112,6 +114,7 @@ type Hub struct {
 	healthAt time.Time  // when the workers and the store's health were last asked for; guarded by sampling
 	deadAt   time.Time  // the same of the dead letters
 	dead     *int64     // as of then; guarded by sampling
+	doubled  int64      // what Totals.Tenants was above the tenants of the last scan; guarded by sampling
 
 	mu       sync.Mutex
 	watches  map[*Watch]bool

@@ -85,7 +85,7 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 			o.Totals = totals
 		}
 	}
-	o.Dead = h.dead
+	o.Dead, o.Listed = h.dead, max(0, o.Tenants-h.doubled)
 	o.At = time.Now()
 	h.note(o)
 	return o
@@ -103,7 +103,7 @@ func (h *Hub) countDead(ctx context.Context) {
 	}
 }
 
-// counted takes the dead letters of a scan.
+// counted takes the dead letters and the number of tenants of a scan.
 func (h *Hub) counted(c *Scan) {
 	var n int64
 	for i := range c.Briefs {
@@ -112,6 +112,11 @@ func (h *Hub) counted(c *Scan) {
 	h.sampling.Lock()
 	defer h.sampling.Unlock()
 	h.dead, h.deadAt = &n, c.At
+	h.mu.Lock()
+	if h.overview != nil {
+		h.doubled = max(0, h.overview.Tenants-int64(len(c.Briefs)))
+	}
+	h.mu.Unlock()
 }
 
 // health reads what changes slowly.

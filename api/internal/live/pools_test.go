@@ -115,3 +115,16 @@ func TestPoolIsReadWhileItIsWatched(t *testing.T) {
 		queuetest.Compare(t, "pools in memory", len(h.poolsNow), 0)
 	})
 }
+
+// A tenant with flows in a pool is known in two shards, but it is one tenant.
+func TestTenantsAreCountedOnce(t *testing.T) {
+	s := newSource()
+	s.set(queue.Totals{Tenants: 4}, queue.Brief{Name: "a", Rate: perSecond}, queue.Brief{Name: "b", Rate: perSecond})
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		queuetest.Compare(t, "tenants before a scan", h.Overview(t.Context()).Listed, 4)
+		w := begin(t, h, View{Scan: true})
+		defer w.Close()
+		pass(1500 * time.Millisecond)
+		queuetest.Compare(t, "tenants after a scan", w.Take().Overview.Listed, 2)
+	})
+}
