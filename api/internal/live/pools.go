@@ -37,7 +37,7 @@ type flowSeen struct {
 	part     float64
 }
 
-// shares keeps the flows of pools in the last scans.
+// shares keeps the flows of pools in the last scans, unless there are more than maxSamples.
 type shares struct {
 	mu    sync.Mutex
 	scans []sharesAt // the earliest first
@@ -74,6 +74,9 @@ func (s *shares) add(c *Scan) {
 		}
 	}
 	s.scans = append(s.scans, now)
+	if len(now.flows) > maxSamples { // too many to remember
+		s.scans = nil
+	}
 }
 
 // measure compares a flow with the scans before. lately is false if it neither waits nor has left
