@@ -56,7 +56,7 @@ export class TenantView {
     this.routesBody = el("tbody");
     const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
     this.routes = el("section", { class: "card", hidden: true, "aria-labelledby": "routes-title" }, el("header", null, el("h2", { id: "routes-title" }, "Routes"), el("small", null, "each has its own queue, capacity and rate")),
-      el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("Route"), head("Pool", "p1"), head("Rate"), head("Waiting"), head("Oldest wait", "num p1"), head("In flight", "num p2"), head("Refused", "num p1"), head("State"))), this.routesBody)));
+      el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("Route"), head("Rate"), head("Waiting"), head("Oldest wait", "num p1"), head("In flight", "num p2"), head("Refused", "num p1"), head("State"), this.poolHead = head("Pool", "p1"))), this.routesBody)));
     this.node = el("div", { class: "stack" },
       el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, this.pools, el("div", { class: "actions" }, Object.values(this.buttons))),
       this.reason,
@@ -158,17 +158,18 @@ export class TenantView {
     const items = Object.entries(e.routes || {}).map(([route, flow]) => ({ route, ...flow })).sort((a, b) => (a.route < b.route ? -1 : 1));
     this.routes.hidden = items.length < 2 && items.every((r) => allRates(r) === allRates(e) && !r.pool);
     if (this.routes.hidden) return;
+    this.poolHead.hidden = items.every((r) => !r.pool);
     keyed(this.routesBody, items, (r) => r.route, (r) => {
-      const cells = ["p1", "", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" });
-      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill));
-      row.cellsOf = { cells, pill };
+      const cells = ["", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" }), pool = el("td", { class: "p1" });
+      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill), pool);
+      row.cellsOf = { cells, pill, pool };
       return row;
     }, (row, r) => {
-      const { cells, pill } = row.cellsOf, { says, tone, why } = limitedBy(r);
-      if (r.pool) keyed(cells[0], [r.pool], (p) => p, (p) => el("a", { href: poolLink(p) }, p), () => {});
-      else text(cells[0], none);
-      attribute(cells[0], "title", r.pool && `weight ${count(r.weight)}, ${r.reserve ? `reserve ${policyRate(r.reserve)}` : "no reserve"}`);
-      [rateNow(r, allRates(r)), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i + 1], said));
+      const { cells, pill, pool } = row.cellsOf, { says, tone, why } = limitedBy(r);
+      pool.hidden = this.poolHead.hidden;
+      keyed(pool, r.pool ? [r.pool] : [], (p) => p, (p) => el("a", { href: poolLink(p) }, p), () => {});
+      attribute(pool, "title", r.pool && `weight ${count(r.weight)}, ${r.reserve ? `reserve ${policyRate(r.reserve)}` : "no reserve"}`);
+      [rateNow(r, allRates(r)), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));
       text(pill, says);
       attribute(pill, "title", why);
       attribute(pill, "data-tone", tone || null);
