@@ -89,7 +89,8 @@ export class PoolView {
     const t = Date.parse(e.at) / 1000;
     this.now = e;
     this.lanes.add(t, { admitted: 0, rejected: 0, departed: e.departed_total, ...this.limits(e.effective_rate_per_s, strictest(e)) });
-    if (this.series.add(t, { depth: e.depth, capacity: e.capacity, running: e.running, cap: e.concurrency || null })) for (const card of [this.departures, ...this.cards]) card.draw(t);
+    const news = this.series.add(t, { depth: e.depth, capacity: e.capacity, running: e.running, cap: e.concurrency || null });
+    if (news || !this.departures.plot) for (const card of [this.departures, ...this.cards]) card.draw(t);
     this.knobs.show(e);
     this.history.follow(e.revision);
     this.showState(e);
