@@ -41,7 +41,7 @@ test-ui: redis chromium ## test the dashboard in a browser, and keep pictures in
 	$(GO) test -tags ui -count=1 -timeout 15m ./api/dashboard/browsertest
 
 .PHONY: screenshots
-screenshots: redis chromium ## make the pictures of docs/dashboard.md anew (six minutes)
+screenshots: redis chromium ## make the pictures of docs/dashboard.md anew (seven minutes)
 	$(GO) run ./api/dashboard/screenshots -out docs
 
 .PHONY: build

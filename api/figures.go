@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/gauges"
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/internal/problem"
@@ -74,7 +75,10 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	view := live.View{Scan: t.limit > 0, Tenant: query.Get("tenant")}
+	view := live.View{Scan: t.limit > 0, Tenant: query.Get("tenant"), Pool: query.Get("pool")}
+	if rule := decode.TextRule(view.Pool, 1, wire.MaxTenantBytes); query.Has("pool") && rule != "" {
+		return nil, problem.Invalid("query.pool", "string", rule)
+	}
 	if query.Has("tenant") {
 		if err := request.CheckTenant("query.tenant", view.Tenant); err != nil {
 			return nil, err
@@ -102,7 +106,7 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 		defer s.metrics.streams.Dec()
 		allowed := s.operator()
 		f := figureStream{
-			server: s, out: newEventWriter(w), watch: watch, table: t,
+			server: s, out: newEventWriter(w), watch: watch, table: t, pool: view.Pool,
 			allowed: func() bool { return allowed(c.r) == nil },
 		}
 		f.send(c.r.Context())
@@ -116,10 +120,11 @@ type figureStream struct {
 	out    *eventWriter
 	watch  *live.Watch
 	table  table
+	pool   string // empty for none
 
 	allowed func() bool // whether the client is still authorized; its session may have ended
 
-	past, tenantPast bool // whether that history was sent
+	past, tenantPast, poolPast bool // whether that history was sent
 }
 
 // send sends new figures until the client disconnects, the stream reaches its age limit, or the hub
@@ -165,8 +170,19 @@ func (f *figureStream) add(n live.News) error {
 		}
 		errs = append(errs, f.out.add(contract.OverviewEvent, towire.Overview(*n.Overview)))
 	}
-	if n.Scan != nil {
-		errs = append(errs, f.out.add(contract.TenantsEvent, f.table.lines(n.Scan)))
+	if n.Scan != nil && f.pool != "" {
+		errs = append(errs, f.out.add(contract.PoolSharesEvent, towire.PoolShares(n.Scan, f.pool)))
+	}
+	if n.Scan != nil && f.table.limit > 0 {
+		errs = append(errs, f.out.add(contract.PoolsEvent, towire.PoolLines(n.Scan)),
+			f.out.add(contract.TenantsEvent, f.table.lines(n.Scan)))
+	}
+	if n.Pool != nil {
+		if !f.poolPast {
+			f.poolPast = true
+			errs = append(errs, f.out.add(contract.PoolHistoryEvent, towire.PoolHistory(n.Pool, f.server.live)))
+		}
+		errs = append(errs, f.out.add(contract.PoolEvent, towire.PoolNow(n.Pool)))
 	}
 	if n.Tenant != nil {
 		if !f.tenantPast {

@@ -108,9 +108,9 @@ func TestStreamOfFigures(t *testing.T) {
 		b.queue.Finish(done, shaper.Succeeded, nil, nil)
 		r := b.rollFor(1100*time.Millisecond, "?tenant=other&q=ACME&sort=name&limit=1", 0)
 		want := []string{
-			"0s history", "0s overview", "0s tenant_history", "0s tenant", "0s tenants", "250ms overview",
+			"0s history", "0s overview", "0s tenant_history", "0s tenant", "0s pools", "0s tenants", "250ms overview",
 			"250ms tenant", "500ms overview", "500ms tenant", "750ms overview", "750ms tenant",
-			"1s overview", "1s tenant", "1s tenants",
+			"1s overview", "1s tenant", "1s pools", "1s tenants",
 		}
 		// What comes at one instant comes in any order.
 		inOrder := func(a, b string) int {
@@ -146,6 +146,60 @@ func TestStreamOfFigures(t *testing.T) {
 		}
 	})
 }
+
+// A stream of a pool begins with its history; then come its figures, and the part of its rate that
+// each flow is entitled to and got.
+func TestStreamOfAPool(t *testing.T) {
+	filmed(t, func(t *testing.T, b *bench) {
+		b.queue.Baseline = erp()
+		b.queue.Shared = queue.Pool{Waiting: 2, Departed: 7}
+		for _, name := range []string{"a", hostileName} {
+			b.submit(plainJob, headers{"Sluice-Tenant": name})
+		}
+		b.queue.Flows = []queue.PoolFlow{
+			{Tenant: "a", Route: "other", Depth: 5, Weight: 3, Waits: true, LimitedBy: "pool"},
+			{Tenant: hostileName, Route: "other", Weight: 1, Running: 1, LimitedBy: "idle"},
+		}
+		r := b.rollFor(1100*time.Millisecond, "?pool=erp&limit=0", 0)
+		first := slices.Index(r.notes, "0s pool_history")
+		if first < 0 || first > slices.Index(r.notes, "0s pool") || !slices.Contains(r.notes, "1s pool_flows") ||
+			slices.ContainsFunc(r.notes, func(n string) bool { return strings.HasSuffix(n, "s tenants") }) {
+			t.Errorf("%q", r.notes)
+		}
+		var past wire.PoolHistory
+		r.last("pool_history", &past)
+		if n := len(past.Samples); past.Pool != "erp" || n == 0 || past.Samples[n-1].Departed != 7 ||
+			past.Samples[n-1].Strictest != 20 {
+			t.Errorf("the history is %+v", past)
+		}
+		var now wire.PoolNow
+		r.last("pool", &now)
+		if now.Pool.Pool != "erp" || now.WaitingFlows != 2 || time.Since(now.At) > time.Second {
+			t.Errorf("the pool is %+v", now)
+		}
+		var shares wire.PoolShares
+		r.last("pool_flows", &shares)
+		if shares.Pool != "erp" || shares.Matching != 2 || len(shares.Items) != 2 {
+			t.Fatalf("the flows are %+v", shares)
+		}
+		a, other := shares.Items[0], shares.Items[1]
+		if a.Tenant != "a" || a.Part != 1 || a.Got == nil || *a.Got != 0 || a.LimitedBy != "pool" ||
+			other.Tenant != hostileName || other.Part != 0 {
+			t.Errorf("the flows are %+v", shares.Items)
+		}
+	})
+	filmed(t, func(t *testing.T, b *bench) { // there are no events of an unknown pool
+		r := b.rollFor(300*time.Millisecond, "?pool=nowhere&limit=0", 0)
+		if slices.ContainsFunc(r.events, func(e event) bool { return e.Event == "pool" }) {
+			t.Errorf("%q", r.notes)
+		}
+	})
+	b := newBench(t)
+	defer b.s.End()
+	b.admin.do(t, "GET", "/v1/stream?pool=", nil, "").want(t, http.StatusUnprocessableEntity, "invalid-request")
+}
+
+const hostileName = `<img src=x onerror="alert(1)">`
 
 // offset is when a note was made.
 func offset(t testing.TB, note string) time.Duration {

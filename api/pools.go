@@ -15,11 +15,11 @@ import (
 // listPools is GET /v1/pools.
 func (s *Server) listPools(c *call) (*answer, error) {
 	list := wire.PoolList{Items: []wire.Pool{}}
-	for _, name := range s.backend.Pools() {
-		p, err := s.backend.Pool(c.r.Context(), name)
-		if err != nil {
-			return nil, err
-		}
+	pools, err := s.backend.AllPools(c.r.Context())
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pools {
 		list.Items = append(list.Items, towire.Pool(p))
 	}
 	return ok(list), nil

@@ -13,8 +13,10 @@ import (
 
 	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -236,6 +238,40 @@ func TestPoolOfARealQueue(t *testing.T) {
 	flows, err := q.PoolFlows(t.Context(), "erp", 10)
 	if err != nil || len(flows) != 2 || flows[0].Part+flows[1].Part < 0.999 {
 		t.Errorf("%+v %v", flows, err)
+	}
+	one, err := q.Pool(t.Context(), "erp")
+	if all, failed := q.AllPools(t.Context()); err != nil || failed != nil || len(all) != 1 {
+		t.Errorf("all pools: %+v %v %v", all, err, failed)
+	} else {
+		queuetest.Compare(t, "the pool among all", all[0], one)
+	}
+	if a, err := q.Tenant(t.Context(), "a"); err != nil || towire.Tenant(a).Routes["other"].Pool != "erp" {
+		t.Errorf("the pool of a route: %+v %v", a, err)
+	}
+	if weights := pooledWeights(t, q); weights["a"] != 3 || weights["b"] != 1 || len(weights) != 2 {
+		t.Errorf("weights in a scan: %v", weights)
+	}
+}
+
+// pooledWeights are the weights of the flows of erp that wait in a scan, by tenant.
+func pooledWeights(t *testing.T, q *queue.Queue) map[string]int64 {
+	t.Helper()
+	weights := map[string]int64{}
+	for cursor := ""; ; {
+		page, next, err := q.Scan(t.Context(), cursor, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range page {
+			for _, f := range b.Pooled {
+				if f.Waits && f.Pool == "erp" && f.Route == "other" && f.Tenant == b.Name && f.LimitedBy != "" {
+					weights[b.Name] = f.Weight
+				}
+			}
+		}
+		if cursor = next; cursor == "" {
+			return weights
+		}
 	}
 }
 

@@ -77,6 +77,8 @@ type Pools interface {
 	PoolOf(route string) string
 	// Pool reads policy and figures.
 	Pool(ctx context.Context, name string) (queue.Pool, error)
+	// AllPools reads policies and figures of all pools, sorted by name.
+	AllPools(ctx context.Context) ([]queue.Pool, error)
 	// TunePool changes the API overrides, with the errors of Tenants.Tune.
 	TunePool(ctx context.Context, name string, change queue.Change) (queue.Pool, error)
 	// PoolHistory lists the last changes of the API overrides, the newest first.

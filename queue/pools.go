@@ -50,6 +50,11 @@ type PoolFlow struct {
 	Weight        int64
 	Reserve       shaper.Rate // zero for none
 	Part          float64     // of the pool's rate that weight and reserve entitle it to while the same flows wait
+
+	// In a Brief, where Part is not set and Tenant is the name itself.
+	Pool      string
+	Waits     bool   // it has a job to give, and is in the sums of its pool
+	LimitedBy string // one of LimitCauses
 }
 
 // Pools lists the names of the pools, sorted.
@@ -68,14 +73,79 @@ func (q *Queue) Pool(ctx context.Context, name string) (Pool, error) {
 // describePool reads a pool as it is or, with other API overrides, as it would be.
 func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.Overrides) (Pool, error) {
 	baseline, subject := q.policies.Current().Baseline, policies.Pool(name)
-	declared, ok := baseline.Pools[name]
-	if !ok {
+	if _, ok := baseline.Pools[name]; !ok {
 		return Pool{}, ErrNoPool
 	}
 	scanned, now, err := q.scanTenant(ctx, subject)
 	if err != nil {
 		return Pool{}, err
 	}
+	waiting, err := q.waitingFlows(ctx, []policies.Subject{subject})
+	if err != nil {
+		return Pool{}, err
+	}
+	return poolOf(baseline, name, scanned, now, waiting[0], instead)
+}
+
+// AllPools reads all pools, sorted by name, in two round trips. Errors: ErrUnavailable.
+func (q *Queue) AllPools(ctx context.Context) ([]Pool, error) {
+	baseline := q.policies.Current().Baseline
+	names := slices.Sorted(maps.Keys(baseline.Pools))
+	if len(names) == 0 {
+		return nil, nil
+	}
+	subjects, calls := make([]policies.Subject, len(names)), make([]lua.ScanCall, len(names))
+	for i, name := range names {
+		subjects[i] = policies.Pool(name)
+		home := q.policies.Home(subjects[i])
+		calls[i] = lua.ScanCall{Clock: home.Clock(), Tenants: home.Tenants(), Dead: q.retention.Dead,
+			Policy: home.Policy(subjects[i].Key())}
+	}
+	scans, err := store.InvokeAll(ctx, q.store, q.store.Fast, calls, lua.ScanCall.Decode)
+	if err != nil {
+		return nil, err
+	}
+	waiting, err := q.waitingFlows(ctx, subjects)
+	if err != nil {
+		return nil, err
+	}
+	pools := make([]Pool, len(names))
+	for i, name := range names {
+		if len(scans[i].Tenants) != 1 {
+			return nil, store.Unavailable(lua.ErrReply)
+		}
+		if pools[i], err = poolOf(baseline, name, scans[i].Tenants[0], scans[i].Now, waiting[i], nil); err != nil {
+			return nil, err
+		}
+	}
+	return pools, nil
+}
+
+// waitingFlows counts the flows of each pool that have a job to give.
+func (q *Queue) waitingFlows(ctx context.Context, pools []policies.Subject) ([]int64, error) {
+	var indexes []string
+	for _, s := range pools {
+		home := q.policies.Home(s)
+		indexes = append(indexes, home.Wait(s.Key()), home.Ready(s.Key()))
+	}
+	sizes, err := store.Pipeline(ctx, q.store.Fast, indexes,
+		func(p redis.Pipeliner, key string) *redis.IntCmd { return p.ZCard(ctx, key) })
+	if err != nil {
+		return nil, err
+	}
+	counts := make([]int64, len(pools))
+	for i := range counts {
+		counts[i] = sizes[2*i] + sizes[2*i+1]
+	}
+	return counts, nil
+}
+
+// poolOf resolves the policy of a pool, with other API overrides unless instead is nil, and
+// computes its figures.
+func poolOf(
+	baseline shaper.Baseline, name string, scanned lua.ScannedTenant, now shaper.Instant, waiting int64,
+	instead *shaper.Overrides,
+) (Pool, error) {
 	s, err := policies.Decode(scanned.API, "")
 	if err != nil {
 		return Pool{}, err
@@ -83,22 +153,17 @@ func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.O
 	if instead != nil {
 		s.API = *instead
 	}
-	p := Pool{Name: name, Routes: declared.Routes, Reason: scanned.Reason, Revision: scanned.Revision, API: s.API}
+	p := Pool{Name: name, Routes: baseline.Pools[name].Routes, Reason: scanned.Reason,
+		Revision: scanned.Revision, API: s.API}
 	p.Policy, p.Sources = baseline.ResolvePool(name, s.API)
 	var flow lua.ScannedFlow // one that never waited
 	if len(scanned.Flows) > 0 {
 		flow = scanned.Flows[0]
 	}
-	home := q.policies.Home(subject)
-	sizes, err := store.Pipeline(ctx, q.store.Fast, []string{home.Wait(subject.Key()), home.Ready(subject.Key())},
-		func(p redis.Pipeliner, key string) *redis.IntCmd { return p.ZCard(ctx, key) })
-	if err != nil {
-		return Pool{}, err
-	}
 	f := figuresOf(p.Policy, flow, now)
 	p.Depth, p.Bytes, p.Running, p.Departed = f.Depth, f.Bytes, f.Running, f.Departed
 	p.HeldUntil, p.HeldBy, p.LimitedBy, p.EffectiveRate = f.HeldUntil, f.HeldBy, f.LimitedBy, f.EffectiveRate
-	p.Waiting, p.Weights, p.Reserves = sizes[0]+sizes[1], flow.Weights, flow.Reserves
+	p.Waiting, p.Weights, p.Reserves = waiting, flow.Weights, flow.Reserves
 	return p, nil
 }
 

@@ -22,6 +22,7 @@ type Brief struct {
 	Rates    []shaper.Pace // shared: read-only
 	Capacity int64
 	Paused   bool
+	Pooled   []PoolFlow // its flows that are in pools
 	Figures
 }
 
@@ -191,13 +192,23 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 	for i, t := range scan.Tenants {
 		s := statement{api: t.API, file: t.File, claimed: claimedTier(t)}
 		general := r.policy(s)
+		name, pooled := store.TenantOfEntry(t.Entry), []PoolFlow(nil)
+		sum := sumOf(general, t.Flows, scan.Now, func(route string, f lua.ScannedFlow) Figures {
+			s.route = route
+			policy := r.policy(s)
+			figures := figuresOf(policy, f, scan.Now)
+			if f.Pool != "" {
+				pooled = append(pooled, PoolFlow{
+					Tenant: name, Route: route, Depth: f.Depth, Departed: f.Departed, Running: f.Running,
+					Weight: max(policy.Weight, 1), Reserve: policy.Reserve,
+					Pool: r.from.Baseline.PoolOf(route), Waits: f.InTurn, LimitedBy: figures.LimitedBy,
+				})
+			}
+			return figures
+		})
 		briefs[i] = Brief{
-			Name: store.TenantOfEntry(t.Entry), Rate: general.Rate, Rates: general.Rates,
-			Capacity: general.Capacity, Paused: general.Paused,
-			Figures: sumOf(general, t.Flows, scan.Now, func(route string, f lua.ScannedFlow) Figures {
-				s.route = route
-				return figuresOf(r.policy(s), f, scan.Now)
-			}),
+			Name: name, Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity,
+			Paused: general.Paused, Pooled: pooled, Figures: sum,
 		}
 	}
 	return briefs

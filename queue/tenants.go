@@ -53,7 +53,7 @@ func (q *Queue) tenantOf(
 	figures := func(route string, scanned lua.ScannedFlow) Figures {
 		var f Flow
 		f.Policy, f.Sources = baseline.Resolve(s, route)
-		f.Figures = figuresOf(f.Policy, scanned, now)
+		f.Pool, f.Figures = baseline.PoolOf(route), figuresOf(f.Policy, scanned, now)
 		t.Routes[route] = f
 		return f.Figures
 	}

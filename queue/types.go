@@ -301,6 +301,7 @@ type Tenant struct {
 type Flow struct {
 	Policy  shaper.Policy
 	Sources map[string]string // as in Tenant, without the tier
+	Pool    string            // that the route is in; empty for none
 	Figures
 }
 

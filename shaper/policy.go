@@ -64,6 +64,15 @@ func DefaultPolicy() Policy {
 	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64}
 }
 
+// Strictest is the lowest of the rates, a second.
+func (p Policy) Strictest() float64 {
+	rate := p.Rate.PerSecond()
+	for _, further := range p.Rates {
+		rate = min(rate, further.Rate.PerSecond())
+	}
+	return rate
+}
+
 // Paces returns all rates of the policy with their bursts, the first one first.
 func (p Policy) Paces() []Pace {
 	return append([]Pace{{Rate: p.Rate, Burst: p.Burst}}, p.Rates...)

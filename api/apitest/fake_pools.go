@@ -26,6 +26,18 @@ func (f *Fake) Pool(_ context.Context, name string) (queue.Pool, error) {
 	return f.describePool(name, p, p.overrides), nil
 }
 
+// AllPools implements api.Pools.
+func (f *Fake) AllPools(ctx context.Context) (all []queue.Pool, err error) {
+	for _, name := range f.Pools() {
+		p, err := f.Pool(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
 // pool returns what was changed of a declared pool.
 func (f *Fake) pool(name string) (*tenant, error) {
 	if f.failure != nil {

@@ -147,10 +147,16 @@ func (f *Fake) Scan(ctx context.Context, cursor string, most int) ([]queue.Brief
 		if err != nil {
 			return nil, "", err
 		}
-		part = append(part, queue.Brief{
+		brief := queue.Brief{
 			Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity,
 			Paused: t.Policy.Paused, Figures: t.Figures,
-		})
+		}
+		for _, flow := range f.Flows {
+			if flow.Pool = f.Baseline.PoolOf(flow.Route); flow.Tenant == name && flow.Pool != "" {
+				brief.Pooled = append(brief.Pooled, flow)
+			}
+		}
+		part = append(part, brief)
 	}
 	return part, next, nil
 }

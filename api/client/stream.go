@@ -39,17 +39,18 @@ type Stream struct {
 // View selects the figures of a live stream.
 type View struct {
 	Tenant string // gets events of its own; empty for none
+	Pool   string // the same
 	Search string // tenants whose name contains it; empty for all
 	Sort   string // depth, oldest_wait, refused or name; empty for the server's
 	Limit  int    // tenants at most, up to 500; 0 for the server's
 }
 
-// Live opens the stream of figures: the events "overview" and "tenants", and "tenant" for the
-// tenant of the view. The transport of the client must not bound the time of a whole answer. A
-// stream that is silent for idle ends with ErrQuiet.
+// Live opens the stream of figures: the events "overview", "pools" and "tenants", "tenant" for the
+// tenant of the view, and "pool" and "pool_flows" for its pool. The transport of the client must
+// not bound the time of a whole answer. A stream that is silent for idle ends with ErrQuiet.
 func (c *Client) Live(ctx context.Context, view View, idle time.Duration) (*Stream, error) {
 	query := url.Values{}
-	for name, value := range map[string]string{"tenant": view.Tenant, "q": view.Search, "sort": view.Sort} {
+	for name, value := range map[string]string{"tenant": view.Tenant, "pool": view.Pool, "q": view.Search, "sort": view.Sort} {
 		if value != "" {
 			query.Set(name, value)
 		}

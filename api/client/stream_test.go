@@ -102,12 +102,12 @@ func TestLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Live(t.Context(), View{Tenant: "a b", Search: "&", Sort: "name", Limit: 7}, time.Minute)
+	s, err := c.Live(t.Context(), View{Tenant: "a b", Pool: "erp", Search: "&", Sort: "name", Limit: 7}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if got := asked.URL.String(); got != "/v1/stream?limit=7&q=%26&sort=name&tenant=a+b" {
+	if got := asked.URL.String(); got != "/v1/stream?limit=7&pool=erp&q=%26&sort=name&tenant=a+b" {
 		t.Error(got)
 	}
 	if e, err := s.Next(); err != nil || e.Name != "overview" || string(e.Data) != "{}" {

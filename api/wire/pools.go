@@ -66,3 +66,57 @@ type PoolFlow struct {
 type PoolFlows struct {
 	Items []PoolFlow `json:"items" nullable:"false"`
 }
+
+// PoolLines are all pools at an instant.
+type PoolLines struct {
+	At    time.Time `json:"at"`
+	Items []Pool    `json:"items" nullable:"false"`
+}
+
+// PoolNow is a pool at an instant.
+type PoolNow struct {
+	At time.Time `json:"at"`
+	Pool
+}
+
+// PoolHistory is the history of a pool at the beginning of a stream of figures.
+type PoolHistory struct {
+	Pool    string     `json:"pool"`
+	Samples []PastPool `json:"samples" nullable:"false" doc:"At most five minutes, the earliest first: about five seconds apart, more with thousands of tenants. There are none for times when the store was unavailable or the process did not run."`
+}
+
+// PastPool is a sample of a pool's figures.
+type PastPool struct {
+	At            time.Time `json:"at"`
+	Gap           bool      `json:"gap,omitempty" doc:"The store was unavailable since the previous sample."`
+	Depth         int64     `json:"depth"`
+	Running       int64     `json:"running"`
+	Capacity      int64     `json:"capacity"`
+	Strictest     float64   `json:"strictest_rate_per_s" doc:"The strictest rate of the settings."`
+	EffectiveRate float64   `json:"effective_rate_per_s" doc:"The strictest rate, less the reduction after holds; 0 while paused."`
+	Departed      int64     `json:"departed_total"`
+}
+
+// PoolShares are the flows of a pool that wait or have left lately.
+type PoolShares struct {
+	At       time.Time   `json:"at"`
+	Pool     string      `json:"pool"`
+	Matching int         `json:"matching" doc:"Number of these flows."`
+	Items    []PoolShare `json:"items" nullable:"false" doc:"At most 100: those with the largest parts. By weight and reserve, the largest first, then by name."`
+}
+
+// PoolShare is a flow with the part of its pool's rate that it got in the last ten seconds, beside
+// the part that it was entitled to.
+type PoolShare struct {
+	Tenant     string   `json:"tenant"`
+	Route      string   `json:"route"`
+	Depth      int64    `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Running    int64    `json:"running" doc:"Jobs leased by a worker."`
+	Departed   int64    `json:"departed_total"`
+	Weight     int64    `json:"weight"`
+	Reserve    *Rate    `json:"reserve,omitempty" doc:"Absent for none."`
+	LimitedBy  string   `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle"`
+	Part       float64  `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait: the mean of the last ten seconds. It is 0 while the flow does not wait."`
+	Departures *float64 `json:"departures_per_s,omitempty" doc:"Departures a second, the mean of the last ten seconds; absent until it is known."`
+	Got        *float64 `json:"got,omitempty" doc:"Part of the pool's strictest rate that these departures are. A departure counts as one, whatever its cost."`
+}

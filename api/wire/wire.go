@@ -261,6 +261,7 @@ type Figures struct {
 
 // Flow is the policy and the figures of one route of a tenant.
 type Flow struct {
+	Pool string `json:"pool,omitempty" doc:"The pool that the route is in; absent for none."`
 	Policy
 	Figures
 }

@@ -31,7 +31,7 @@ func TestAccessibility(t *testing.T) {
 	for _, view := range []struct {
 		name, hash, ready string
 	}{
-		{"overview", "#/", `document.querySelector("tbody th a")`},
+		{"overview", "#/", `document.querySelector(".table tbody th a")`},
 		{"tenant", "#/tenant/reader",
 			`document.querySelector("#rate")?.value && document.querySelector("#submit-type")`},
 	} {
@@ -178,11 +178,11 @@ func checkFocus(t *testing.T, p *Page) {
 func TestFocusStaysInSight(t *testing.T) {
 	must(t, program.Submit(t.Context(), "sight", 40))
 	p := open(t, 1280, 900, "light", "#/")
-	must(t, p.Wait(`document.querySelector("tbody th a")`))
+	must(t, p.Wait(`document.querySelector(".table tbody th a")`))
 	reach := func() {
 		t.Helper()
 		for range 100 {
-			if eval[bool](t, p, `document.activeElement.matches("tbody th a")`) {
+			if eval[bool](t, p, `document.activeElement.matches(".table tbody th a")`) {
 				return
 			}
 			must(t, p.Press(kb.Tab))

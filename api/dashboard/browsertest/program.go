@@ -84,6 +84,9 @@ admin: { listen: %q, token: %q, submit: true }
 routes:
   default: { url: %[5]q }
   login: { url: %[5]q }
+  orders: { url: %[5]q }
+pools:
+  erp: { rate: 40/s, capacity: 20000, concurrency: 100, routes: [orders] }
 tenants:
 %[6]s
 `, filepath.Join(dir, "data"), ports[0], ports[1], Token, p.upstream.URL, policies)
@@ -190,15 +193,21 @@ func (p *Program) Call(ctx context.Context, method, path string, body, out any) 
 
 // Submit submits n jobs of a tenant in one batch; those beyond the capacity are refused.
 func (p *Program) Submit(ctx context.Context, tenant string, n int) error {
+	return p.SubmitTo(ctx, tenant, "default", n)
+}
+
+// SubmitTo submits them to a route. Route orders is in the pool erp of 40/s.
+func (p *Program) SubmitTo(ctx context.Context, tenant, route string, n int) error {
 	type job struct {
 		Type    string          `json:"type"`
+		Route   string          `json:"route"`
 		Payload json.RawMessage `json:"payload"`
 	}
 	batch := struct {
 		Jobs []job `json:"jobs"`
 	}{}
 	for i := range n {
-		batch.Jobs = append(batch.Jobs, job{"order.create", json.RawMessage(fmt.Sprintf(`{"order":%d}`, i))})
+		batch.Jobs = append(batch.Jobs, job{"order.create", route, json.RawMessage(fmt.Sprintf(`{"order":%d}`, i))})
 	}
 	return p.sendAs(ctx, tenant, http.MethodPost, p.API+"/v1/jobs/batch", batch, nil)
 }

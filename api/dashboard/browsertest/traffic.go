@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Traffic submits jobs of a tenant until ctx ends: mean a second, in bursts and pauses drawn from a
-// seed.
-func (p *Program) Traffic(ctx context.Context, tenant string, mean float64, seed uint64) {
+// Traffic submits jobs of a tenant to a route until ctx ends: mean a second, in bursts and pauses
+// drawn from a seed.
+func (p *Program) Traffic(ctx context.Context, tenant, route string, mean float64, seed uint64) {
 	const step = 100 * time.Millisecond
 	rnd := rand.New(rand.NewPCG(seed, 17))
 	burst := 0
@@ -31,7 +31,7 @@ func (p *Program) Traffic(ctx context.Context, tenant string, mean float64, seed
 		owed += mean * step.Seconds() * factor * rnd.ExpFloat64()
 		if n := min(int(owed), 500); n > 0 {
 			owed -= float64(n)
-			_ = p.Submit(ctx, tenant, n) // refusals are part of the picture
+			_ = p.SubmitTo(ctx, tenant, route, n) // refusals are part of the picture
 		}
 	}
 }

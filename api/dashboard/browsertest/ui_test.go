@@ -155,8 +155,8 @@ func TestOverview(t *testing.T) {
 	must(t, program.Submit(t.Context(), "overview", 40))
 	must(t, program.Submit(t.Context(), hostile, 5))
 	p := open(t, 1280, 860, "light", "#/")
-	must(t, p.WaitText("tbody th a", "overview"))
-	must(t, p.WaitText("tbody th a", hostile))
+	must(t, p.WaitText(".table tbody th a", "overview"))
+	must(t, p.WaitText(".table tbody th a", hostile))
 	must(t, p.Wait(`document.querySelectorAll("main canvas").length >= 6 && `+painted+` > 200`))
 	n := eval[int](t, p, `document.querySelectorAll("main img").length`)
 	if n != 0 || eval[string](t, p, "document.title") != "Sluice" {
@@ -164,7 +164,7 @@ func TestOverview(t *testing.T) {
 	}
 	must(t, p.Fill("#tenant-search", "overv"))
 	must(t,
-		p.Wait(`document.querySelectorAll(".table tbody tr").length === 1 && document.querySelector("tbody th a").textContent === "overview"`))
+		p.Wait(`document.querySelectorAll(".table tbody tr").length === 1 && document.querySelector(".table tbody th a").textContent === "overview"`))
 	must(t, p.Fill("#tenant-search", "nobody is called that"))
 	must(t, p.WaitText("tbody", "No tenant name contains this text"))
 	if paint := eval[float64](t, p,
@@ -473,7 +473,7 @@ func TestAViewBeginsAtItsTop(t *testing.T) {
 	for _, width := range []int64{360, 1280} {
 		p := open(t, width, 780, "light", "#/")
 		find(t, p, "top")
-		must(t, p.Click("tbody th a"))
+		must(t, p.Click(".table tbody th a"))
 		must(t, p.WaitText("h1", "top"))
 		must(t, p.Wait(`document.querySelector("#rate")?.value === "20"`)) // it is as long as it gets
 		if at := eval[float64](t, p, "scrollY"); at != 0 || !eval[bool](t, p, "Boolean("+inView(".top")+")") {
@@ -519,8 +519,8 @@ func TestFurtherRates(t *testing.T) {
 	must(t, program.Submit(t.Context(), name, 300))
 	p := open(t, 1280, 900, "light", "#/")
 	find(t, p, name)
-	must(t, p.Wait(`document.querySelector("tbody td.num.p2[title]")?.textContent === "10/s +1"`))
-	must(t, p.Click("tbody th a"))
+	must(t, p.Wait(`document.querySelector(".table tbody td.num.p2[title]")?.textContent === "10/s +1"`))
+	must(t, p.Click(".table tbody th a"))
 	must(t, p.WaitText(".lane-head .aside", "rate 10/s and 1,000/d burst 1,000"))
 	must(t, p.WaitText(".knob small", "and 1,000/d burst 1,000, set here"))
 	must(t, p.WaitText(".figures dt", "Effective, strictest"))
@@ -626,7 +626,7 @@ func TestAxes(t *testing.T) {
 func TestEachFrameIsDrawn(t *testing.T) {
 	must(t, program.Submit(t.Context(), "frames", 200))
 	p := open(t, 1280, 860, "light", "#/")
-	must(t, p.Wait(`document.querySelector("tbody th a")`))
+	must(t, p.Wait(`document.querySelector(".table tbody th a")`))
 	vain := eval[int](t, p, `new Promise((done) => {
   const pen = document.querySelector(".basin canvas").getContext("2d"), ask = window.requestAnimationFrame, clear = pen.clearRect;
   let asked = 0, drawn = 0;
@@ -647,7 +647,7 @@ func TestPictures(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		program.Traffic(ctx, "acme", 14, 3)
+		program.Traffic(ctx, "acme", "default", 14, 3)
 	}()
 	defer func() {
 		cancel()
@@ -655,7 +655,7 @@ func TestPictures(t *testing.T) {
 	}()
 	p := open(t, 1280, 860, "light", "#/")
 	q := open(t, 390, 844, "dark", "#/tenant/acme")
-	must(t, p.Wait(`document.querySelector("tbody th a")`))
+	must(t, p.Wait(`document.querySelector(".table tbody th a")`))
 	deadline := time.Now().Add(12 * time.Second)
 	must(t, p.Wait(fmt.Sprintf(`Date.now() > %d`, deadline.UnixMilli())))
 	keep(t, p, "overview")
@@ -720,7 +720,7 @@ func TestHistoryOfALatePage(t *testing.T) {
 	check("at first")
 	keep(t, q, "late")
 	eval[bool](t, q, `(location.hash = "#/", true)`)
-	must(t, q.Wait(`document.querySelector("tbody th a")`))
+	must(t, q.Wait(`document.querySelector(".table tbody th a")`))
 	began := time.Now()
 	must(t, q.Wait(fmt.Sprintf(`Date.now() > %d`, began.Add(3*time.Second).UnixMilli())))
 	eval[bool](t, q, `(history.back(), true)`)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,23 +24,30 @@ const policies = `  defaults: { rate: 5/s, capacity: 300 }
   acme:     { rate: 20/s, capacity: 500 }
   shop:     { rate: 8/s, capacity: 200 }
   partner:  { rate: 30/m, capacity: 100 }
-  slow:     { rate: 1/s, capacity: 50, paused: true }`
+  slow:     { rate: 1/s, capacity: 50, paused: true }
+  search:   { rate: 40/s, capacity: 5000, weight: 4, reserve: 5/s }
+  support:  { rate: 40/s, capacity: 5000, weight: 2 }
+  billing:  { rate: 4/s, capacity: 5000, weight: 2 }
+  research: { rate: 40/s, capacity: 5000, weight: 3 }
+  intern:   { rate: 40/s, capacity: 5000 }
+  audit:    { rate: 40/s, capacity: 5000, reserve: 2/s }`
 
 const settled = 3 * time.Second // after which a page without charts is complete
 
 func main() {
 	out := flag.String("out", "docs", "folder that the pictures are written to")
 	warm := flag.Duration("warm", time.Minute, "how long each page is open before its picture")
+	only := flag.String("only", "", "make only the pictures whose name contains this")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *out, *warm); err != nil {
+	if err := run(ctx, *out, *warm, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "screenshots:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out string, warm time.Duration) (err error) {
+func run(ctx context.Context, out string, warm time.Duration, only string) (err error) {
 	dir, err := os.MkdirTemp("", "sluice-pictures-")
 	if err != nil {
 		return err
@@ -68,15 +76,17 @@ func run(ctx context.Context, out string, warm time.Duration) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for i, t := range []struct {
-		tenant string
-		mean   float64
+		tenant, route string
+		mean          float64
 	}{
-		{"acme", 21}, {"shop", 7.5}, {"partner", 0.48}, {"slow", 0.4}, {"depot", 4}, {"kiosk", 3},
-		{"mail", 4.6}, {"reports", 2},
+		{"acme", "default", 21}, {"shop", "default", 7.5}, {"partner", "default", 0.48}, {"slow", "default", 0.4},
+		{"depot", "default", 4}, {"kiosk", "default", 3}, {"mail", "default", 4.6}, {"reports", "default", 2},
+		{"search", "orders", 25}, {"support", "orders", 12}, {"billing", "orders", 6}, {"research", "orders", 15},
+		{"intern", "orders", 9}, {"audit", "orders", 1.2},
 	} {
-		traffic.Go(func() { p.Traffic(ctx, t.tenant, t.mean, uint64(i+1)) })
+		traffic.Go(func() { p.Traffic(ctx, t.tenant, t.route, t.mean, uint64(i+1)) })
 	}
-	return pictures(ctx, p, b, out, warm)
+	return pictures(ctx, p, b, out, warm, only)
 }
 
 // kill makes n dead letters, for the list of them.
@@ -106,14 +116,19 @@ func kill(ctx context.Context, p *browsertest.Program, tenant string, n int) err
 // processor.
 func pictures(
 	ctx context.Context, p *browsertest.Program, b *browsertest.Browser, out string, warm time.Duration,
+	only string,
 ) error {
 	for _, one := range []picture{
 		{"dashboard-overview.png", "#/", "light", 1280, 1060, nil, false},
 		{"dashboard-tenant.png", "#/tenant/acme", "light", 1280, 870, draft, false},
+		{"dashboard-pool.png", "#/pool/erp", "light", 1280, 1060, nil, false},
 		{"dashboard-dark.png", "#/tenant/shop", "dark", 1280, 870, nil, false},
 		{"dashboard-narrow.png", "#/tenant/acme", "dark", 390, 844, nil, false},
 		{"dashboard-jobs.png", "#/tenant/acme", "light", 1280, 480, deadLetters, true},
 	} {
+		if !strings.Contains(one.file, only) {
+			continue
+		}
 		if err := one.take(ctx, p, b, out, warm); err != nil {
 			return fmt.Errorf("%s: %w", one.file, err)
 		}

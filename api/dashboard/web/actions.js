@@ -1,7 +1,7 @@
-// The actions on a tenant: pause, resume, drain, purge, replay. Each opens a dialog that names the effect.
+// The actions on a tenant: pause, resume, drain, purge, replay; and on a pool. Each opens a dialog that names the effect.
 import { el } from "./dom.js";
 import { ask } from "./dialog.js";
-import { post, tenantPath } from "./api.js";
+import { poolPath, post, tenantPath } from "./api.js";
 import { allRates, count, duration, limitedBy, plural } from "./format.js";
 
 // leaving names the rate at which the jobs of these flows leave. Each flow has its own rate.
@@ -56,6 +56,47 @@ export function unhold(t) {
     run: async (reason) => {
       await post(tenantPath(t.tenant, "unhold"), reasonBody(reason));
       return `The hold of ${t.tenant} has ended.`;
+    },
+  });
+}
+
+export function pausePool(p) {
+  ask({
+    title: `Pause the pool ${p.pool}?`, confirm: "Pause", reason: true,
+    lines: [
+      `No job of its flows leaves until the pool is resumed: ${plural(p.depth, "job")} of all tenants will wait.`,
+      p.running > 0 && `${plural(p.running, "delivery", "deliveries")} in flight will finish.`,
+      `New jobs are still admitted. While ${count(p.capacity)} wait, further ones are refused with 429.`,
+    ].filter(Boolean),
+    run: async (reason) => {
+      await post(poolPath(p.pool, "pause"), reasonBody(reason));
+      return `The pool ${p.pool} is paused.`;
+    },
+  });
+}
+
+export function resumePool(p) {
+  ask({
+    title: `Resume the pool ${p.pool}?`, confirm: "Resume", reason: true,
+    lines: [p.depth > 0 ? `${plural(p.depth, "waiting job")} will leave at ${allRates(p)}, without a burst. Flows that are paused themselves stay paused.` : "New jobs will leave again."],
+    run: async (reason) => {
+      await post(poolPath(p.pool, "resume"), reasonBody(reason));
+      return `The pool ${p.pool} is resumed.`;
+    },
+  });
+}
+
+export function unholdPool(p) {
+  ask({
+    title: `End the hold of the pool ${p.pool}?`, confirm: "End the hold", reason: true,
+    lines: [
+      `${limitedBy({ ...p, limited_by: "held" }).why}`,
+      `${plural(p.depth, "waiting job")} will leave, at a reduced rate at first.`,
+      p.held_by === "breaker" && "If the upstream still does not answer, the circuit breaker holds the pool again.",
+    ].filter(Boolean),
+    run: async (reason) => {
+      await post(poolPath(p.pool, "unhold"), reasonBody(reason));
+      return `The hold of the pool ${p.pool} has ended.`;
     },
   });
 }

@@ -49,6 +49,8 @@ export function signInAgain() {
 
 export const tenantPath = (tenant, ...rest) => ["/v1/tenants", encodeURIComponent(tenant), ...rest].join("/");
 export const tenantLink = (tenant) => "#/tenant/" + encodeURIComponent(tenant);
+export const poolPath = (pool, ...rest) => ["/v1/pools", encodeURIComponent(pool), ...rest].join("/");
+export const poolLink = (pool) => "#/pool/" + encodeURIComponent(pool);
 export const jobLink = (tenant, id) => `${tenantLink(tenant)}/job/${encodeURIComponent(id)}`;
 
 export function query(parameters) {

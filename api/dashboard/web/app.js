@@ -7,6 +7,7 @@ import { Stream } from "./stream.js";
 import { themeButton } from "./theme.js";
 import { Overview, Totals } from "./overview.js";
 import { TenantView } from "./tenant.js";
+import { PoolView } from "./pool.js";
 import { JobView } from "./job.js";
 
 const restoredFor = 6000; // ms that the notice of a restored connection stays
@@ -72,6 +73,7 @@ function viewFor(hash) {
     if (parts[2] === "job" && parts[3]) return new JobView({ tenant, id: part(parts[3]), parameters: table });
     return new TenantView({ tenant });
   }
+  if (parts[0] === "pool" && parts[1]) return new PoolView({ pool: part(parts[1]) });
   return new Overview({ totals, parameters: table, ask: () => stream.want(view.want()) });
 }
 

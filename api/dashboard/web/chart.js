@@ -114,8 +114,8 @@ export class Plot {
 
 // ChartCard is a card with a title, a legend that says the present values, or those under the pointer, and the chart.
 export class ChartCard {
-  // empty is the text while there is no data.
-  constructor({ title, series, data, say, least = 1, height = 170, seconds = 300, note, empty }) {
+  // empty is the text while there is no data. A chart that fills is as high as the card beside it.
+  constructor({ title, series, data, say, least = 1, height = 170, seconds = 300, note, empty, fill = false }) {
     this.series = series;
     this.source = data;
     this.say = say;
@@ -125,13 +125,13 @@ export class ChartCard {
     const legend = el("dl", { class: "legend" },
       series.map((s, i) => el("div", null, el("span", { class: "swatch " + (s.mark || "thin"), "data-c": s.colour }), el("dt", null, s.label), this.values[i])), this.when);
     for (const swatch of legend.querySelectorAll(".swatch")) swatch.style.setProperty("--c", `var(${swatch.dataset.c})`);
-    const host = el("div", { class: "chart" });
+    const host = el("div", { class: fill ? "fills" : "chart" });
     this.nothing = empty && el("p", { class: "nothing", hidden: true }, empty);
     this.note = note !== undefined && el("small", null, note);
-    this.node = el("section", { class: "card charted" }, el("header", null, el("h2", null, title), this.note), legend, host, this.nothing);
+    this.node = el("section", { class: "card charted" + (fill ? " full" : "") }, el("header", null, el("h2", null, title), this.note), legend, host, this.nothing);
     this.start = () => {
       this.plot = new Plot(host, {
-        height, seconds, label: `Chart: ${title}`, series: series.map((s) => s.draw), axes: [timeAxis(), valueAxis(say)], range: fromZero(least),
+        height: fill ? undefined : height, seconds, label: `Chart: ${title}`, series: series.map((s) => s.draw), axes: [timeAxis(), valueAxis(say)], range: fromZero(least),
         hover: (i) => { this.at = i; this.tell(); },
       });
     };

@@ -100,7 +100,7 @@ const limits = {
   late: { says: "late", tone: "warn", why: "Jobs arrive from Redis too late to leave on time and are released: the latency of Redis is too high for worker.lease." },
   workers: { says: "no worker", tone: "warn", why: "Jobs may leave, but no worker takes them: all slots are in use (worker.concurrency), or no worker is live." },
   held: { says: "held", tone: "warn", why: "Held: the upstream asked for a pause or does not answer. Jobs wait; delivery is retried automatically." },
-  paused: { says: "paused", tone: "warn", why: "No job leaves until the tenant is resumed." },
+  paused: { says: "paused", tone: "warn", why: "No job leaves until an operator resumes it." },
   idle: { says: "idle", tone: "", why: "No job waits." },
 };
 

@@ -1,12 +1,13 @@
-// The history of the changes of a tenant.
+// The history of the changes of a tenant or a pool.
 import { el } from "./dom.js";
-import { get, tenantPath } from "./api.js";
+import { get } from "./api.js";
 import { count, duration, furtherRates, moment, none, policyRate } from "./format.js";
 
 const shown = 20;
 
 const say = {
   rate: policyRate,
+  reserve: policyRate,
   rates: (rates) => furtherRates(rates) || "none",
   max_wait_ms: duration,
 };
@@ -31,8 +32,8 @@ export function changes(before, after, where = "") {
 }
 
 export class History {
-  constructor(tenant) {
-    this.tenant = tenant;
+  constructor(path) {
+    this.path = path;
     this.body = el("tbody");
     const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
     this.node = el("section", { class: "card", "aria-labelledby": "history-title" }, el("header", null, el("h2", { id: "history-title" }, "History")),
@@ -44,7 +45,7 @@ export class History {
     if (revision === this.revision) return;
     this.revision = revision;
     try {
-      const { items } = await get(tenantPath(this.tenant, "history"));
+      const { items } = await get(this.path);
       this.body.replaceChildren(...(items.length ? items.slice(0, shown).map((e) => this.row(e)) : [el("tr", null, el("td", { class: "nothing", colspan: 5 }, "No setting was changed here. Changes of the configuration file are not listed."))]));
     } catch {
       this.revision = undefined; // the next event tries again

@@ -1,11 +1,12 @@
-// The knobs of a tenant: rate, capacity, concurrency. Changes are a draft until they are applied. A forecast simulates the draft with the
-// arrivals of the last hour. Applying a draft never overwrites a change that the reader has not seen.
+// The knobs of a tenant: rate, capacity, concurrency, and of one in a pool weight and reserve. A pool has the first three. Changes are a draft
+// until they are applied. For a tenant, a forecast simulates the draft with the arrivals of the last hour. Applying a draft never overwrites a change that the reader has not seen.
 import { el, text, attribute } from "./dom.js";
-import { patch, post, tenantPath } from "./api.js";
+import { patch, poolPath, post, tenantPath } from "./api.js";
 import { count, duration, furtherRates, plural, policyRate, timeOfDay } from "./format.js";
 
 const units = [[1000, "per second"], [60000, "per minute"], [3600000, "per hour"], [86400000, "per day"]];
 const patience = 350; // ms without a change before a forecast is asked for
+const settling = 2000; // ms after a change in which figures from before it may arrive
 const mantissas = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
 
 // nice are round numbers up to most, closer together where they are small, with those that are in use among them.
@@ -17,11 +18,11 @@ function nice(least, most, ...used) {
 
 const upTo = (n, least) => Math.max(least, 10 ** Math.ceil(Math.log10(Math.max(1, n * 4))));
 
-// Knob is a slider and a field for one number.
+// Knob is a field for one number, with a slider unless it is small.
 class Knob {
-  constructor({ id, label, least, most, high, say, extra, changed }) {
+  constructor({ id, label, least, most, high, say, extra, changed, small = false }) {
     Object.assign(this, { least, most, high, say, changed });
-    this.slider = el("input", { type: "range", min: 0, step: 1, "aria-label": `${label}, slider`, id: id + "-slider" });
+    this.slider = el("input", { type: "range", min: 0, step: 1, "aria-label": `${label}, slider`, id: id + "-slider", hidden: small });
     this.field = el("input", { type: "number", id, min: least, max: most, step: 1, required: true });
     this.from = el("small");
     this.reset = el("button", { type: "button", class: "link", hidden: true }, "Reset");
@@ -39,6 +40,14 @@ class Knob {
   }
 
   get value() { return this.field.value === "" ? NaN : Number(this.field.value); }
+
+  // chosen is the value of the setting, as the API takes it.
+  get chosen() { return this.value; }
+
+  // name is a value of the setting in words.
+  name(value) { return this.say(value); }
+
+  same(value) { return this.value === value; }
 
   show(value) {
     if (document.activeElement === this.field && this.values) return; // the reader types
@@ -63,30 +72,64 @@ class Knob {
   }
 }
 
+// RateKnob is a knob for a rate, with its period. With least 0 it may be none, which is null in the API.
+class RateKnob extends Knob {
+  constructor(options) {
+    const period = el("select", { "aria-label": `Period of the ${options.label.toLowerCase()}` });
+    super({ ...options, most: 1e9, extra: period, say: (n) => (n === 0 ? "none" : `${count(n)} ${period.selectedOptions[0]?.textContent || ""}`) });
+    this.period = period;
+    period.addEventListener("change", () => {
+      this.mark();
+      this.changed();
+    });
+  }
+
+  get chosen() { return this.value === 0 ? null : { limit: this.value, period_ms: Number(this.period.value) }; }
+
+  name(rate) { return rate ? policyRate(rate) : "none"; }
+
+  same(rate) { return rate ? this.value === rate.limit && Number(this.period.value) === rate.period_ms : this.value === 0; }
+
+  show(rate) {
+    const ms = rate?.period_ms ?? 1000;
+    const options = units.some(([unit]) => unit === ms) ? units : [...units, [ms, `per ${duration(ms)}`]];
+    if (this.period.options.length !== options.length || ![...this.period.options].some((o) => Number(o.value) === ms)) {
+      this.period.replaceChildren(...options.map(([unit, name]) => el("option", { value: unit }, name)));
+    }
+    this.period.value = ms;
+    super.show(rate?.limit ?? 0);
+  }
+}
+
 const sourceText = (source) => (!source ? "" : source === "api" ? "set here" : source === "default" ? "the default" : `from the ${source.startsWith("tier:") ? source.replace(":", " ") : source}`);
 
+// ofPools are the settings of a tenant that count in pools alone.
+const ofPools = ["weight", "reserve"];
+
 export class Knobs {
-  constructor(tenant) {
-    this.name = tenant;
-    this.period = el("select", { "aria-label": "Period of the rate" });
+  // name is that of the tenant, or of the pool.
+  constructor(name, isPool = false) {
+    this.name = name;
+    this.path = isPool ? poolPath(name) : tenantPath(name);
+    this.forecasts = !isPool;
     this.touched = new Set(); // settings of the draft
     const changed = function () { this.owner.edited(this.setting); };
     this.knobs = {
-      rate: new Knob({ id: "rate", label: "Rate", least: 1, most: 1e9, high: 1000, say: (n) => `${count(n)} ${this.period.selectedOptions[0]?.textContent || ""}`, extra: this.period, changed }),
+      rate: new RateKnob({ id: "rate", label: "Rate", least: 1, high: 1000, changed }),
       capacity: new Knob({ id: "capacity", label: "Capacity", least: 0, most: 1e9, high: 10000, say: (n) => plural(n, "job"), changed }),
       concurrency: new Knob({ id: "concurrency", label: "Concurrency", least: 0, most: 1e6, high: 256, say: (n) => (n === 0 ? "no cap" : plural(n, "delivery at once", "deliveries at once")), changed }),
+      ...(!isPool && {
+        weight: new Knob({ id: "weight", label: "Weight", least: 1, most: 1000, high: 20, say: (n) => `${count(n)} in the pool`, small: true, changed }),
+        reserve: new RateKnob({ id: "reserve", label: "Reserve", least: 0, high: 100, small: true, changed }),
+      }),
     };
     for (const [setting, knob] of Object.entries(this.knobs)) Object.assign(knob, { setting, owner: this });
     this.knobs.rate.node.append(this.further = el("small", { hidden: true }));
-    this.period.addEventListener("change", () => {
-      this.knobs.rate.mark();
-      this.edited("rate");
-    });
     this.reason = el("input", { id: "reason", maxlength: 255, autocomplete: "off", placeholder: "Kept in the history" });
     this.apply = el("button", { class: "primary", disabled: true }, "Apply");
     this.discard = el("button", { type: "button", disabled: true, onclick: () => this.drop() }, "Discard");
     this.said = el("p", { class: "notice", role: "status", hidden: true });
-    this.forecast = el("div", { class: "forecast", role: "status" });
+    this.forecast = el("div", { class: "forecast", role: "status", hidden: isPool });
     this.showNoForecast();
     this.form = el("form", { novalidate: true }, Object.values(this.knobs).map((k) => k.node), this.forecast,
       el("div", { class: "field" }, el("label", { for: "reason" }, "Reason"), this.reason), this.said, el("div", { class: "apply" }, this.apply, this.discard));
@@ -100,14 +143,16 @@ export class Knobs {
 
   // show takes the tenant as it is now; a draft stays as it is.
   show(t) {
+    if (t.revision < this.appliedRevision && Date.now() - this.appliedAt < settling) return; // it was read before the change
     this.tenant = t;
     text(this.revision, `revision ${t.revision}`);
     for (const [setting, knob] of Object.entries(this.knobs)) {
       const source = t.sources?.[setting];
-      const now = setting === "rate" ? policyRate(t.rate) : knob.say(t[setting]);
-      text(knob.from, `${now}, ${sourceText(source)}`);
+      text(knob.from, `${knob.name(t[setting])}, ${sourceText(source)}`);
       knob.reset.hidden = source !== "api";
     }
+    const pooled = Object.values(t.routes || {}).some((f) => f.pool);
+    for (const setting of ofPools) if (this.knobs[setting]) this.knobs[setting].node.hidden = !pooled && t.sources?.[setting] === "default";
     this.further.hidden = !t.rates?.length;
     text(this.further, `and ${furtherRates(t.rates)}, ${sourceText(t.sources?.rates)}`);
     this.fill();
@@ -119,34 +164,12 @@ export class Knobs {
 
   // fill sets the settings outside the draft to the values in force.
   fill() {
-    const t = this.tenant;
-    if (!this.touched.has("capacity")) this.knobs.capacity.show(t.capacity);
-    if (!this.touched.has("concurrency")) this.knobs.concurrency.show(t.concurrency);
-    if (!this.touched.has("rate")) this.fillRate(t);
+    for (const [setting, knob] of Object.entries(this.knobs)) if (!this.touched.has(setting)) knob.show(this.tenant[setting]);
     this.marks();
   }
 
-  fillRate(t) {
-    const options = units.some(([ms]) => ms === t.rate.period_ms) ? units : [...units, [t.rate.period_ms, `per ${duration(t.rate.period_ms)}`]];
-    if (this.period.options.length !== options.length || ![...this.period.options].some((o) => Number(o.value) === t.rate.period_ms)) {
-      this.period.replaceChildren(...options.map(([ms, name]) => el("option", { value: ms }, name)));
-    }
-    this.period.value = t.rate.period_ms;
-    this.knobs.rate.show(t.rate.limit);
-  }
-
-  rate() { return { limit: this.knobs.rate.value, period_ms: Number(this.period.value) }; }
-
   // draft is a merge patch of the touched settings.
-  draft() {
-    return Object.fromEntries([...this.touched].map((setting) => [setting, setting === "rate" ? this.rate() : this.knobs[setting].value]));
-  }
-
-  // same reports whether a setting has the value in force.
-  same(setting) {
-    const t = this.tenant, rate = this.rate();
-    return setting === "rate" ? rate.limit === t.rate.limit && rate.period_ms === t.rate.period_ms : this.knobs[setting].value === t[setting];
-  }
+  draft() { return Object.fromEntries([...this.touched].map((setting) => [setting, this.knobs[setting].chosen])); }
 
   marks() {
     for (const [setting, knob] of Object.entries(this.knobs)) knob.node.classList.toggle("changed", this.touched.has(setting));
@@ -156,13 +179,13 @@ export class Knobs {
   edited(setting) {
     if (!this.tenant) return;
     if (!this.base) this.base = this.tenant;
-    if (this.same(setting)) this.touched.delete(setting);
+    if (this.knobs[setting].same(this.tenant[setting])) this.touched.delete(setting);
     else this.touched.add(setting);
     this.marks();
     this.said.hidden = true;
     clearTimeout(this.timer);
     if (this.touched.size === 0) this.forget();
-    else this.timer = setTimeout(() => this.predict(this.draft()), patience);
+    else if (this.forecasts) this.timer = setTimeout(() => this.predict(this.draft()), patience);
   }
 
   // forget ends the draft.
@@ -179,6 +202,10 @@ export class Knobs {
       return;
     }
     const asked = (this.asked = (this.asked || 0) + 1);
+    if (Object.keys(d).every((setting) => ofPools.includes(setting))) {
+      this.forecast.replaceChildren(el("small", null, "Weight and reserve have no forecast: what they give depends on the other flows of the pool."));
+      return;
+    }
     try {
       const p = await post(tenantPath(this.name, "predict"), d);
       if (asked !== this.asked || !this.base) return;
@@ -235,14 +262,16 @@ export class Knobs {
     this.marks();
     try {
       const reason = this.reason.value.trim();
-      const answer = await patch(tenantPath(this.name), reason ? { ...body, reason } : body, { "If-Match": `"${base.revision}"` });
+      const after = await patch(this.path, reason ? { ...body, reason } : body, { "If-Match": `"${base.revision}"` });
       this.busy = false;
       if (done === "Applied") this.forget();
       else for (const setting of Object.keys(body)) this.touched.delete(setting);
       if (this.touched.size === 0) this.forget();
-      else this.base = answer.value;
+      else this.base = after;
       this.reason.value = "";
-      this.tenant = { ...this.tenant, ...answer.value };
+      this.tenant = { ...this.tenant, ...after };
+      this.appliedRevision = after.revision;
+      this.appliedAt = Date.now();
       this.show(this.tenant);
       this.tell(done === "Applied" ? `Applied: ${this.says(body)}.` : done, "good");
     } catch (problem) {
@@ -258,7 +287,7 @@ export class Knobs {
   }
 
   says(body) {
-    return Object.entries(body).map(([k, v]) => `${k} ${k === "rate" ? policyRate(v) : count(v)}`).join(", ");
+    return Object.entries(body).map(([k, v]) => `${k} ${v === null ? "as configured" : typeof v === "object" ? policyRate(v) : count(v)}`).join(", ");
   }
 
   tell(said, tone) {

@@ -1,8 +1,9 @@
-// The overview: the sum of all tenants, the store, the routes and the table of tenants.
+// The overview: the sum of all tenants, the store, the pools, the routes and the table of tenants.
 import { el, text, attribute } from "./dom.js";
 import { Picture } from "./picture.js";
 import { ChartCard, Plot, area, fromZero, line, timeAxis, valueAxis } from "./chart.js";
 import { Lanes, Series, samplesOf, spansOf } from "./meter.js";
+import { Pools } from "./pools.js";
 import { Routes } from "./routes.js";
 import { TenantTable } from "./tenants.js";
 import { bytes, count, duration, none, perSecond, plural, short } from "./format.js";
@@ -58,6 +59,7 @@ export class Overview {
     this.picture = new Picture({ title: "All tenants", note: "the last minute", whose: "all tenants", lanes: totals.lanes });
     this.table = new TenantTable(parameters, ask);
     this.parameters = parameters;
+    this.pools = new Pools();
     this.routes = new Routes();
     const pick = (name, also) => ({ data: () => {
       const s = totals.series;
@@ -94,13 +96,14 @@ export class Overview {
       el("dl", { class: "figures nine", "aria-label": "Now" }, fact("tenants", "Tenants"), fact("workers", "Workers"), fact("running", "In flight"), fact("lateness", "Lateness, 99 %"), fact("refused", "Refused"), fact("dead", "Dead letters"),
         fact("admittedTotal", "Admitted, total"), fact("rejectedTotal", "Refused, total"), fact("departedTotal", "Departed, total")),
       el("div", { class: "grid three" }, this.cards.map((c) => c.node)),
-      this.routes.node, this.table.node);
+      this.pools.node, this.routes.node, this.table.node);
   }
 
   want() { return { ...this.parameters }; }
 
   on(name, e) {
     if (name === "overview") this.show(e);
+    if (name === "pools") this.pools.show(e);
     if (name === "tenants") this.table.show(e);
   }
 

@@ -39,6 +39,10 @@ export class Stream {
     hear("tenants");
     hear("tenant_history");
     hear("tenant");
+    hear("pools");
+    hear("pool_history");
+    hear("pool");
+    hear("pool_flows");
     source.onerror = () => { if (this.source === source) this.ended(); };
     this.watch(this.ending ? changeover : silence);
   }

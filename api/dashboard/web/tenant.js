@@ -1,6 +1,6 @@
 // One tenant: its bucket with the knobs beside it, how long jobs wait, its jobs, dead letters and history.
 import { el, text, attribute, keyed } from "./dom.js";
-import { offers } from "./api.js";
+import { offers, poolLink, tenantPath } from "./api.js";
 import { Picture } from "./picture.js";
 import { ChartCard, area, dashed, line } from "./chart.js";
 import { Series, samplesOf, spansOf } from "./meter.js";
@@ -9,7 +9,7 @@ import { Jobs } from "./jobs.js";
 import { History } from "./history.js";
 import { Submit } from "./submit.js";
 import { drain, pause, purge, resume, unhold } from "./actions.js";
-import { allRates, count, duration, leftOf, limitedBy, none, perSecond, plural, rateNow, ratePerSecond, short, strictest } from "./format.js";
+import { allRates, count, duration, leftOf, limitedBy, none, perSecond, plural, policyRate, rateNow, ratePerSecond, short, strictest } from "./format.js";
 
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
 
@@ -43,21 +43,22 @@ export class TenantView {
     ];
     this.knobs = new Knobs(tenant);
     this.jobs = new Jobs(tenant, () => this.now);
-    this.history = new History(tenant);
+    this.history = new History(tenantPath(tenant, "history"));
     const button = (label, act, cls = "") => el("button", { type: "button", class: cls, disabled: true, onclick: () => this.now && act(this.now) }, label);
     this.buttons = { pause: button("Pause …", pause), resume: button("Resume …", resume, "primary"), unhold: button("End the hold …", unhold), drain: button("Drain …", drain), purge: button("Purge …", purge, "danger") };
     this.buttons.resume.hidden = this.buttons.unhold.hidden = true;
     this.pill = el("span", { class: "pill" });
     this.tier = el("span", { class: "pill" });
+    this.pools = el("span", { class: "pools", hidden: true });
     this.reason = el("p", { class: "notice warn", hidden: true });
     this.figures = {};
     const fact = (name, label) => el("div", null, el("dt", null, label), this.figures[name] = el("dd", null, none));
     this.routesBody = el("tbody");
     const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
     this.routes = el("section", { class: "card", hidden: true, "aria-labelledby": "routes-title" }, el("header", null, el("h2", { id: "routes-title" }, "Routes"), el("small", null, "each has its own queue, capacity and rate")),
-      el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("Route"), head("Rate"), head("Waiting"), head("Oldest wait", "num p1"), head("In flight", "num p2"), head("Refused", "num p1"), head("State"))), this.routesBody)));
+      el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("Route"), head("Rate"), head("Waiting"), head("Oldest wait", "num p1"), head("In flight", "num p2"), head("Refused", "num p1"), head("State"), this.poolHead = head("Pool", "p1"))), this.routesBody)));
     this.node = el("div", { class: "stack" },
-      el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, el("div", { class: "actions" }, Object.values(this.buttons))),
+      el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, this.pools, el("div", { class: "actions" }, Object.values(this.buttons))),
       this.reason,
       el("div", { class: "beside" }, this.picture.node, this.knobs.node),
       el("dl", { class: "figures", "aria-label": "Now" }, fact("oldest", "Oldest wait"), fact("running", "In flight"), fact("effective", "Effective rate"), fact("admitted", "Admitted"), fact("rejected", "Refused"), fact("departed", "Departed"), fact("succeeded", "Succeeded"), fact("dead", "Dead letters")),
@@ -120,7 +121,15 @@ export class TenantView {
     text(f.dead, short(e.dead));
     attribute(f.dead, "title", `${plural(e.dead_total, "job")} became dead letters in total, including replayed and deleted ones and those past retention`);
     f.dead.classList.toggle("bad", e.dead > 0);
+    this.showPools(e);
     this.showRoutes(e);
+  }
+
+  // showPools names the pools that the flows are in.
+  showPools(e) {
+    const pools = [...new Set(Object.values(e.routes || {}).map((f) => f.pool).filter(Boolean))].sort();
+    this.pools.hidden = pools.length === 0;
+    keyed(this.pools, pools, (p) => p, (p) => el("a", { class: "pill", href: poolLink(p) }, `in the pool ${p}`), () => {});
   }
 
   showState(e) {
@@ -144,18 +153,22 @@ export class TenantView {
     text(this.reason, explained.join(" "));
   }
 
-  // showRoutes hides a single route with the settings of the tenant.
+  // showRoutes hides a single route with the settings of the tenant and without a pool.
   showRoutes(e) {
     const items = Object.entries(e.routes || {}).map(([route, flow]) => ({ route, ...flow })).sort((a, b) => (a.route < b.route ? -1 : 1));
-    this.routes.hidden = items.length < 2 && items.every((r) => allRates(r) === allRates(e));
+    this.routes.hidden = items.length < 2 && items.every((r) => allRates(r) === allRates(e) && !r.pool);
     if (this.routes.hidden) return;
+    this.poolHead.hidden = items.every((r) => !r.pool);
     keyed(this.routesBody, items, (r) => r.route, (r) => {
-      const cells = ["", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" });
-      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill));
-      row.cellsOf = { cells, pill };
+      const cells = ["", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" }), pool = el("td", { class: "p1" });
+      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill), pool);
+      row.cellsOf = { cells, pill, pool };
       return row;
     }, (row, r) => {
-      const { cells, pill } = row.cellsOf, { says, tone, why } = limitedBy(r);
+      const { cells, pill, pool } = row.cellsOf, { says, tone, why } = limitedBy(r);
+      pool.hidden = this.poolHead.hidden;
+      keyed(pool, r.pool ? [r.pool] : [], (p) => p, (p) => el("a", { href: poolLink(p) }, p), () => {});
+      attribute(pool, "title", r.pool && `weight ${count(r.weight)}, ${r.reserve ? `reserve ${policyRate(r.reserve)}` : "no reserve"}`);
       [rateNow(r, allRates(r)), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));
       text(pill, says);
       attribute(pill, "title", why);

@@ -358,9 +358,10 @@ func Figures() []Operation {
 	}, {
 		ID: "stream-figures", Method: http.MethodGet, Path: "/v1/stream", tag: tag, summary: "Follow the figures",
 		description: "Server-sent events. `history` comes once, before the first `overview`, and has the minutes " +
-			"before. `overview` comes four times a second. `tenants` comes once a second, less often where there " +
+			"before. `overview` comes four times a second. `pools` and `tenants` come once a second, less often where there " +
 			"are too many tenants to read at that rate. With the parameter tenant, `tenant_history` comes once, " +
-			"then `tenant` four times a second. A slow client misses events and never gets old ones later. The " +
+			"then `tenant` four times a second. With the parameter pool, `pool_history` comes once, then `pool` " +
+			"four times a second and `pool_flows` as often as `tenants`. A slow client misses events and never gets old ones later. The " +
 			"stream ends after 10 minutes, and when the server has stopped working; open it again. While no " +
 			"client is connected, the server still samples for the history: all tenants together up to once a " +
 			"second, and each tenant every five seconds while it has traffic. A process serves " +
@@ -368,13 +369,16 @@ func Figures() []Operation {
 		Params: []*huma.Param{
 			{Name: "tenant", In: "query", Description: "The tenant of the `tenant` events.",
 				Schema: textSchema(1, 255)},
+			{Name: "pool", In: "query",
+				Description: "The pool of the `pool` and `pool_flows` events. There are none of an unknown pool.",
+				Schema:      textSchema(1, 255)},
 			{Name: "q", In: "query",
 				Description: "Only tenants whose name contains this text, ignoring case.",
 				Schema:      textSchema(0, MaxSearch)},
 			{Name: "sort", In: "query", Description: "Order of the tenants: most waiting jobs, longest " +
 				"wait, most refusals, or by name; depth if absent.",
 				Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"depth", "oldest_wait", "refused", "name"}}},
-			{Name: "limit", In: "query", Description: "Tenants per event; 50 if absent. 0 turns `tenants` events off.",
+			{Name: "limit", In: "query", Description: "Tenants per event; 50 if absent. 0 turns `tenants` and `pools` events off.",
 				Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &most}},
 		},
 		answers:  map[int]Answer{http.StatusOK: {"The events.", figureEvents{}, []string{"X-Accel-Buffering"}}},
@@ -396,6 +400,10 @@ const (
 	TenantEvent        = "tenant"         // wire.TenantNow
 	HistoryEvent       = "history"        // wire.FigureHistory
 	TenantHistoryEvent = "tenant_history" // wire.TenantHistory
+	PoolsEvent         = "pools"          // wire.PoolLines
+	PoolEvent          = "pool"           // wire.PoolNow
+	PoolHistoryEvent   = "pool_history"   // wire.PoolHistory
+	PoolSharesEvent    = "pool_flows"     // wire.PoolShares
 	ArrivalsEvent      = "arrivals"       // wire.Arrivals, in the stream of arrivals
 )
 

@@ -164,6 +164,8 @@ func (figureEvents) schema(schemas huma.Registry) *huma.Schema {
 			event(HistoryEvent, wire.FigureHistory{}), event(OverviewEvent, wire.Overview{}),
 			event(TenantsEvent, wire.TenantLines{}),
 			event(TenantHistoryEvent, wire.TenantHistory{}), event(TenantEvent, wire.TenantNow{}),
+			event(PoolsEvent, wire.PoolLines{}), event(PoolHistoryEvent, wire.PoolHistory{}),
+			event(PoolEvent, wire.PoolNow{}), event(PoolSharesEvent, wire.PoolShares{}),
 		}},
 	}
 }

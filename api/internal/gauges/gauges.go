@@ -12,7 +12,6 @@ import (
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/scrape"
-	"github.com/7509e464/sluice/shaper"
 )
 
 // Store is what the gauges read.
@@ -183,7 +182,7 @@ func (f *Gauges) fetchTenants(
 }
 
 func (f *Gauges) describe(t queue.Tenant, label string) []prometheus.Metric {
-	rate := strictest(t.Policy)
+	rate := t.Policy.Strictest()
 	count := func(d *prometheus.Desc, n int64) prometheus.Metric {
 		return prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
 	}
@@ -198,15 +197,6 @@ func (f *Gauges) describe(t queue.Tenant, label string) []prometheus.Metric {
 		count(f.tenant.succeededTotal, t.Succeeded),
 	}
 	return append(out, limitedBy(f.tenant.limitedBy, label, t.LimitedBy)...)
-}
-
-// strictest is the lowest of the rates of a policy, per second.
-func strictest(p shaper.Policy) float64 {
-	rate := p.Rate.PerSecond()
-	for _, pace := range p.Rates {
-		rate = min(rate, pace.Rate.PerSecond())
-	}
-	return rate
 }
 
 // limitedBy is a gauge for each cause: 1 for that of now, 0 for the others.

@@ -40,7 +40,7 @@ func (g poolGauges) fetch(ctx context.Context, store Store) (out []prometheus.Me
 		if err != nil {
 			continue
 		}
-		rate := strictest(p.Policy)
+		rate := p.Policy.Strictest()
 		out = append(out, gauge(g.depth, float64(p.Depth), name), gauge(g.running, float64(p.Running),
 			name), gauge(g.rate, rate, name),
 			gauge(g.effective, p.EffectiveRate, name), gauge(g.waiting, float64(p.Waiting), name),

@@ -57,6 +57,10 @@ type Source interface {
 	Scan(ctx context.Context, cursor string, most int) (part []queue.Brief, next string, err error)
 	// Tenant reads one tenant; one that was never seen has the policy in force and no jobs.
 	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
+	// Pool reads one pool. One that is not declared is queue.ErrNoPool.
+	Pool(ctx context.Context, name string) (queue.Pool, error)
+	// AllPools reads all pools, sorted by name.
+	AllPools(ctx context.Context) ([]queue.Pool, error)
 	// Waits returns the waits of the tenant's recent jobs, sorted, at most most of each route.
 	Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error)
 }
@@ -65,6 +69,8 @@ type Source interface {
 type Overview struct {
 	At time.Time // by the clock of this process
 	queue.Totals
+	// Listed is the number of tenants. Totals counts one for each shard that it is known in.
+	Listed  int64
 	Workers reports.Workers
 	Dead    *int64 // dead letters of all tenants; nil before the first scan has ended
 	Store   queue.StoreHealth
@@ -73,11 +79,14 @@ type Overview struct {
 	Err error
 }
 
-// Scan is the figures of each tenant, in no order. Watches share it, so it must not be changed.
+// Scan is the figures of each tenant, in no order, and of each pool. Watches share it, so it must
+// not be changed.
 type Scan struct {
 	At     time.Time // when the scan ended
 	Briefs []queue.Brief
-	read   []time.Time // when each was read
+	Pools  []queue.Pool          // sorted by name
+	Flows  map[string][]PoolFlow // by pool, in no order: those that wait or have left lately
+	read   []time.Time           // when each brief was read
 }
 
 // Detail is the figures of one tenant.
@@ -105,6 +114,7 @@ type Hub struct {
 	healthAt time.Time  // when the workers and the store's health were last asked for; guarded by sampling
 	deadAt   time.Time  // the same of the dead letters
 	dead     *int64     // as of then; guarded by sampling
+	doubled  int64      // what Totals.Tenants was above the tenants of the last scan; guarded by sampling
 
 	mu       sync.Mutex
 	watches  map[*Watch]bool
@@ -112,12 +122,15 @@ type Hub struct {
 	counting *loop // of scans; nil while nobody wants them
 	overview *Overview
 	scan     *Scan
-	details  map[string]*Detail // of the tenants that are watched
-	nextScan time.Time          // none begins before
-	past     []Moment           // the earliest first
-	lost     bool               // the store was away since the last of them
+	details  map[string]*Detail     // of the tenants that are watched
+	poolsNow map[string]*PoolDetail // of the pools that are watched
+	nextScan time.Time              // none begins before
+	past     []Moment               // the earliest first
+	lost     bool                   // the store was away since the last of them
 
 	tenants *samples
+	pools   *samples
+	shares  shares
 	resting atomic.Bool   // Remember waits for something to happen
 	stirred chan struct{} // it has happened
 }
@@ -127,7 +140,8 @@ func New(source Source, most int) *Hub {
 	ctx, end := context.WithCancel(context.Background())
 	return &Hub{
 		source: source, most: most, ctx: ctx, end: end, watches: map[*Watch]bool{}, details: map[string]*Detail{},
-		tenants: newSamples(maxSamples), stirred: make(chan struct{}, 1),
+		poolsNow: map[string]*PoolDetail{}, tenants: newSamples(maxSamples), pools: newSamples(maxSamples),
+		stirred: make(chan struct{}, 1),
 	}
 }
 
@@ -143,7 +157,11 @@ func (h *Hub) Close() {
 type View struct {
 	Scan   bool   // figures of each tenant
 	Tenant string // read in detail; empty for none
+	Pool   string // read in detail, with its flows; empty for none
 }
+
+// scans reports whether the view needs scans: the flows of a pool come from them.
+func (v View) scans() bool { return v.Scan || v.Pool != "" }
 
 // Watch receives figures. Its methods are for one goroutine.
 type Watch struct {
@@ -178,7 +196,7 @@ func (h *Hub) Watch(v View) (*Watch, error) {
 	default:
 		h.reading = h.start(h.read)
 	}
-	if v.Scan && h.counting == nil {
+	if v.scans() && h.counting == nil {
 		h.counting = h.start(h.count)
 	}
 	w.news <- struct{}{} // of what is known already
@@ -212,8 +230,8 @@ func (h *Hub) freePhase() time.Duration {
 // notify signals news in the phase of the watch, or at once while it waits for its first figures.
 // It is called with the lock held.
 func (w *Watch) notify() {
-	waits := w.sent.Overview == nil || w.view.Scan && w.sent.Scan == nil ||
-		w.view.Tenant != "" && w.sent.Tenant == nil
+	waits := w.sent.Overview == nil || w.view.scans() && w.sent.Scan == nil ||
+		w.view.Tenant != "" && w.sent.Tenant == nil || w.view.Pool != "" && w.sent.Pool == nil
 	if waits || w.phase == 0 {
 		signal(w.news)
 		return
@@ -230,12 +248,16 @@ func (w *Watch) Close() {
 		return
 	}
 	delete(h.watches, w)
-	scan, tenant := false, false
+	scan, tenant, pool := false, false, false
 	for other := range h.watches {
-		scan, tenant = scan || other.view.Scan, tenant || other.view.Tenant == w.view.Tenant
+		scan, tenant = scan || other.view.scans(), tenant || other.view.Tenant == w.view.Tenant
+		pool = pool || other.view.Pool == w.view.Pool
 	}
 	if !tenant {
 		delete(h.details, w.view.Tenant)
+	}
+	if !pool {
+		delete(h.poolsNow, w.view.Pool)
 	}
 	if !scan && h.counting != nil {
 		h.counting.cancel()
@@ -258,6 +280,7 @@ type News struct {
 	Overview *Overview
 	Scan     *Scan
 	Tenant   *Detail
+	Pool     *PoolDetail
 }
 
 // Take returns the latest figures of each kind that came since the last call.
@@ -269,11 +292,14 @@ func (w *Watch) Take() News {
 	if o := h.overview; o != w.sent.Overview {
 		n.Overview, w.sent.Overview = o, o
 	}
-	if c := h.scan; w.view.Scan && c != w.sent.Scan {
+	if c := h.scan; w.view.scans() && c != w.sent.Scan {
 		n.Scan, w.sent.Scan = c, c
 	}
 	if d := h.details[w.view.Tenant]; w.view.Tenant != "" && d != w.sent.Tenant {
 		n.Tenant, w.sent.Tenant = d, d
+	}
+	if p := h.poolsNow[w.view.Pool]; w.view.Pool != "" && p != w.sent.Pool {
+		n.Pool, w.sent.Pool = p, p
 	}
 	return n
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/reports"
+	"github.com/7509e464/sluice/shaper"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,6 +33,7 @@ type source struct {
 	failure error
 	totals  *queue.Totals // nil: they change with each reading
 	briefs  []queue.Brief // nil: as many as there are tenants, without figures
+	pools   []queue.Pool
 }
 
 func newSource() *source { return &source{tenants: 3, part: 1000, asked: map[string]int{}} }
@@ -109,6 +111,24 @@ func (s *source) Tenant(_ context.Context, tenant string) (queue.Tenant, error) 
 	return queue.Tenant{Name: tenant}, s.ask("tenant " + tenant)
 }
 
+func (s *source) Pool(_ context.Context, name string) (queue.Pool, error) {
+	s.mu.Lock()
+	p := queue.Pool{Name: name, Policy: shaper.Policy{Rate: perSecond}}
+	for _, declared := range s.pools {
+		if declared.Name == name {
+			p = declared
+		}
+	}
+	s.mu.Unlock()
+	return p, s.ask("pool " + name)
+}
+
+func (s *source) AllPools(context.Context) ([]queue.Pool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.pools), s.failure
+}
+
 func (s *source) Waits(_ context.Context, tenant string, _ int) ([]time.Duration, error) {
 	return []time.Duration{time.Second}, s.ask("waits " + tenant)
 }
@@ -128,7 +148,7 @@ func parts(n News) (names []string) {
 	for _, p := range []struct {
 		name  string
 		there bool
-	}{{"overview", n.Overview != nil}, {"scan", n.Scan != nil}, {"tenant", n.Tenant != nil}} {
+	}{{"overview", n.Overview != nil}, {"scan", n.Scan != nil}, {"tenant", n.Tenant != nil}, {"pool", n.Pool != nil}} {
 		if p.there {
 			names = append(names, p.name)
 		}

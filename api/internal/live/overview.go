@@ -20,9 +20,12 @@ func (h *Hub) read(ctx context.Context, woken <-chan struct{}) {
 			h.sampling.Unlock()
 			h.publish(ctx, func(View) bool { return true }, func() { h.overview = o })
 		}
-		names := h.wanted()
+		names := h.wanted(func(v View) string { return v.Tenant })
 		for _, name := range names {
 			h.detail(ctx, name, waits)
+		}
+		for _, name := range h.wanted(func(v View) string { return v.Pool }) {
+			h.poolDetail(ctx, name)
 		}
 		maps.DeleteFunc(waits, func(name string, _ *recent) bool { return !slices.Contains(names, name) })
 		select {
@@ -82,7 +85,7 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 			o.Totals = totals
 		}
 	}
-	o.Dead = h.dead
+	o.Dead, o.Listed = h.dead, max(0, o.Tenants-h.doubled)
 	o.At = time.Now()
 	h.note(o)
 	return o
@@ -100,7 +103,7 @@ func (h *Hub) countDead(ctx context.Context) {
 	}
 }
 
-// counted takes the dead letters of a scan.
+// counted takes the dead letters and the number of tenants of a scan.
 func (h *Hub) counted(c *Scan) {
 	var n int64
 	for i := range c.Briefs {
@@ -109,6 +112,11 @@ func (h *Hub) counted(c *Scan) {
 	h.sampling.Lock()
 	defer h.sampling.Unlock()
 	h.dead, h.deadAt = &n, c.At
+	h.mu.Lock()
+	if h.overview != nil {
+		h.doubled = max(0, h.overview.Tenants-int64(len(c.Briefs)))
+	}
+	h.mu.Unlock()
 }
 
 // health reads what changes slowly.
@@ -125,13 +133,13 @@ func (h *Hub) health(ctx context.Context, o *Overview) error {
 	return err
 }
 
-// wanted are the tenants that are watched in detail.
-func (h *Hub) wanted() (names []string) {
+// wanted are the names that are watched in detail, which of takes from a view.
+func (h *Hub) wanted(of func(View) string) (names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for w := range h.watches {
-		if w.view.Tenant != "" {
-			names = append(names, w.view.Tenant)
+		if name := of(w.view); name != "" {
+			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
@@ -161,4 +169,14 @@ func (h *Hub) detail(ctx context.Context, name string, waits map[string]*recent)
 	}
 	d := &Detail{At: time.Now(), Tenant: t, Waits: w.waits}
 	h.publish(ctx, func(v View) bool { return v.Tenant == name }, func() { h.details[name] = d })
+}
+
+// poolDetail reads a pool. There are no figures of one that is not declared.
+func (h *Hub) poolDetail(ctx context.Context, name string) {
+	p, err := h.source.Pool(ctx, name)
+	if err != nil {
+		return
+	}
+	d := &PoolDetail{At: time.Now(), Pool: p}
+	h.publish(ctx, func(v View) bool { return v.Pool == name }, func() { h.poolsNow[name] = d })
 }

@@ -75,14 +75,15 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 		switch {
 		case counting: // for who watches; that is remembered, too
 		case now.Err != nil:
-			h.tenants.note(nil, now.Err)
+			h.keep(nil, now.Err)
 		case counted != nil && now.Totals == *counted && now.Depth == 0 && now.Running == 0:
 			h.tenants.still(now.At)
+			h.pools.still(now.At)
 		case !time.Now().Before(due):
 			began := time.Now()
 			c, busy, err := h.take(ctx)
 			due = began.Add(max(sampleEvery, sampleShare*busy))
-			h.tenants.note(c, err)
+			h.keep(c, err)
 			if err == nil {
 				counted = &now.Totals
 				h.counted(c)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // maxSamples bounds the samples of all tenants together, about 25 MB. Above it the history of each
@@ -31,10 +32,7 @@ func sampleAt(at time.Time, b *queue.Brief) Sample {
 		Rate: b.Rate.PerSecond(), Effective: b.EffectiveRate, Admitted: b.Admitted, Rejected: b.Rejected,
 		Departed: b.Departed,
 	}
-	l.Strictest = l.Rate
-	for _, p := range b.Rates {
-		l.Strictest = min(l.Strictest, p.Rate.PerSecond())
-	}
+	l.Strictest = shaper.Policy{Rate: b.Rate, Rates: b.Rates}.Strictest()
 	return l
 }
 

@@ -24,16 +24,16 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 		h.nextScan = next
 		h.mu.Unlock()
 		if ctx.Err() == nil {
-			h.tenants.note(c, err)
+			h.keep(c, err)
 		}
 		if err == nil {
 			h.counted(c)
-			h.publish(ctx, func(v View) bool { return v.Scan }, func() { h.scan = c })
+			h.publish(ctx, View.scans, func() { h.scan = c })
 		}
 	}
 }
 
-// take reads all tenants once, and estimates how long the store was busy with it.
+// take reads all tenants and pools once, and estimates how long the store was busy with it.
 func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error) {
 	c = &Scan{}
 	var owed time.Duration // rest
@@ -56,6 +56,9 @@ func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error)
 			}
 		}
 		if cursor = next; cursor == "" {
+			if c.Pools, err = h.source.AllPools(ctx); err != nil {
+				return nil, busy, err
+			}
 			c.At = time.Now()
 			return c, busy, nil
 		}

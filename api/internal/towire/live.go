@@ -22,7 +22,7 @@ const overviewRoutes = 50
 // of ByTrouble.
 func Overview(o live.Overview) wire.Overview {
 	out := wire.Overview{
-		At: o.At.UTC(), Tenants: o.Tenants, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running,
+		At: o.At.UTC(), Tenants: o.Listed, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running,
 		Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
 		Workers: o.Workers.Live, Dead: o.Dead, Routes: Firsts(Routes(o.Workers.Routes), overviewRoutes, ByTrouble),
 		Store: wire.StoreState{

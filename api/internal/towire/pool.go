@@ -1,8 +1,13 @@
 package towire
 
 import (
+	"cmp"
+	"slices"
+
+	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Pool is the pool in its JSON form.
@@ -36,6 +41,65 @@ func PoolFlows(flows []queue.PoolFlow) wire.PoolFlows {
 	}
 	return out
 }
+
+// PoolLines are the pools of a scan in their JSON form.
+func PoolLines(c *live.Scan) wire.PoolLines {
+	out := wire.PoolLines{At: c.At.UTC(), Items: make([]wire.Pool, len(c.Pools))}
+	for i, p := range c.Pools {
+		out.Items[i] = Pool(p)
+	}
+	return out
+}
+
+// PoolNow converts the figures of one pool to their JSON form.
+func PoolNow(d *live.PoolDetail) wire.PoolNow {
+	return wire.PoolNow{At: d.At.UTC(), Pool: Pool(d.Pool)}
+}
+
+// PoolHistory returns the history of a pool, which ends with d, the first detail of a stream.
+func PoolHistory(d *live.PoolDetail, hub *live.Hub) wire.PoolHistory {
+	out := wire.PoolHistory{Pool: d.Pool.Name, Samples: []wire.PastPool{}}
+	for _, l := range hub.PastOfPool(d) {
+		out.Samples = append(out.Samples, wire.PastPool{
+			At: l.At.UTC(), Gap: l.Gap, Depth: l.Depth, Running: l.Running, Capacity: l.Capacity,
+			Strictest: l.Strictest, EffectiveRate: l.Effective, Departed: l.Departed,
+		})
+	}
+	return out
+}
+
+// shownFlows are the flows of a pool in one event.
+const shownFlows = 100
+
+// PoolShares returns the flows of a pool in a scan. The order depends on settings alone, so that
+// rows stay where they are.
+func PoolShares(c *live.Scan, pool string) wire.PoolShares {
+	flows := c.Flows[pool]
+	out := wire.PoolShares{At: c.At.UTC(), Pool: pool, Matching: len(flows), Items: []wire.PoolShare{}}
+	flows = Firsts(flows, shownFlows, func(a, b live.PoolFlow) int {
+		return cmp.Compare(max(b.Part, b.Got), max(a.Part, a.Got))
+	})
+	slices.SortFunc(flows, func(a, b live.PoolFlow) int {
+		return cmp.Or(
+			cmp.Compare(b.Weight, a.Weight), cmp.Compare(reserved(b), reserved(a)),
+			cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Route, b.Route),
+		)
+	})
+	for _, f := range flows {
+		share := wire.PoolShare{
+			Tenant: f.Tenant, Route: f.Route, Depth: f.Depth, Running: f.Running, Departed: f.Departed,
+			Weight: f.Weight, Reserve: reserve(f.Reserve), LimitedBy: f.LimitedBy, Part: f.Part,
+		}
+		if f.Known {
+			share.Departures, share.Got = new(f.Departures), new(f.Got)
+		}
+		out.Items = append(out.Items, share)
+	}
+	return out
+}
+
+// reserved orders flows by their reserves.
+func reserved(f live.PoolFlow) int64 { return shaper.ReserveMicro(f.Reserve) }
 
 // Changes are the entries of a history in their JSON form.
 func Changes(entries []queue.HistoryEntry) wire.History {

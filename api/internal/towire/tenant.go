@@ -24,7 +24,7 @@ func Tenant(t queue.Tenant) wire.Tenant {
 		if out.Routes == nil {
 			out.Routes = map[string]wire.Flow{}
 		}
-		out.Routes[route] = wire.Flow{Policy: policy(f.Policy, f.Sources), Figures: figures(f.Figures)}
+		out.Routes[route] = wire.Flow{Pool: f.Pool, Policy: policy(f.Policy, f.Sources), Figures: figures(f.Figures)}
 	}
 	return out
 }

@@ -25,6 +25,8 @@ type (
 	historyNews  wire.FigureHistory
 	tenantsNews  wire.TenantLines
 	tenantNews   wire.TenantNow
+	poolsNews    wire.PoolLines
+	sharesNews   wire.PoolShares
 	linkNews     struct{ err error } // nil: the stream is open; otherwise why it is not; it is retried
 )
 
@@ -175,6 +177,10 @@ func newsOf(e client.Event) (news any, err error) {
 		news, err = decode[tenantsNews](e.Data)
 	case "tenant":
 		news, err = decode[tenantNews](e.Data)
+	case "pools":
+		news, err = decode[poolsNews](e.Data)
+	case "pool_flows":
+		news, err = decode[sharesNews](e.Data)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the event %q of the stream is not valid: %w", e.Name, err)

@@ -20,7 +20,10 @@ type sample struct {
 	Overview overviewFigures `json:"overview"`
 	Matching int             `json:"matching"` // number of matching tenants; the first ones are listed
 	Tenants  []tenantFigures `json:"tenants"`
-	Tenant   *shownTenant    `json:"tenant,omitempty"` // the requested one
+	Pools    []poolFigures   `json:"pools,omitempty"`
+	// Flows are those of the requested pool.
+	Flows  *wire.PoolShares `json:"pool_flows,omitempty"`
+	Tenant *shownTenant     `json:"tenant,omitempty"` // the requested one
 }
 
 type overviewFigures struct {
@@ -75,6 +78,7 @@ func (l *samples) take(news any) (out sample, complete bool) {
 	for _, row := range m.table.Items {
 		out.Tenants = append(out.Tenants, tenantFigures{row, ratesOf(m.tracks[row.Tenant])})
 	}
+	out.Pools, out.Flows = m.poolsOf(), m.pools.shares
 	if m.tenant != nil {
 		out.Tenant = &shownTenant{*m.tenant, ratesOf(&m.figures)}
 	}
@@ -128,8 +132,8 @@ func (c *Cmd) printSample(w io.Writer, l sample) error {
 	return err
 }
 
-// printSampleLines writes a line of all tenants, then one of each. Each line begins with the
-// instant.
+// printSampleLines writes a line of all tenants, then one of each pool and tenant. Each line begins
+// with the instant.
 func printSampleLines(w io.Writer, l sample) {
 	o := l.Overview
 	at := o.At.UTC().Format("15:04:05")
@@ -143,6 +147,12 @@ func printSampleLines(w io.Writer, l sample) {
 	}
 	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth,
 		o.Running, o.rateFigures.text(), o.Workers, late, store)
+	if l.Tenant == nil {
+		printPoolLines(w, at, l)
+	}
+	if l.Flows != nil {
+		return
+	}
 	if t := l.Tenant; t != nil {
 		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s "+
 			"p99 %s\n", at, console.Plain(t.Tenant.Tenant), console.RateText(t.Rate), t.LimitedBy,

@@ -64,9 +64,10 @@ type topModel struct {
 	chosen        string            // tenant under the cursor
 	row           int               // its last row
 	first         int               // first row of the screen
-	tenant        *wire.TenantNow   // of view.Tenant, once received
-	figures       track             // of view.Tenant
-	typing        bool              // the user types a search
+	pools         poolScreen
+	tenant        *wire.TenantNow // of view.Tenant, once received
+	figures       track           // of view.Tenant
+	typing        bool            // the user types a search
 	typed         string
 	plan          *change
 	notice        string
@@ -77,7 +78,7 @@ type topModel struct {
 func newTopModel(ctx context.Context, server string, view client.View, ports topPorts) *topModel {
 	return &topModel{
 		ctx: ctx, server: server, ports: ports, view: view, width: 80, height: 24,
-		tracks: map[string]*track{}, chosen: view.Tenant,
+		tracks: map[string]*track{}, chosen: view.Tenant, pools: poolScreen{shown: view.Pool != ""},
 	}
 }
 
@@ -108,6 +109,13 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			t := wire.TenantNow(msg)
 			m.tenant = &t
 			m.figures.see(t.At, totals{t.Admitted, t.Rejected, t.Departed}, t.Depth)
+		}
+	case poolsNews:
+		m.seePools(wire.PoolLines(msg))
+	case sharesNews:
+		if msg.Pool == m.view.Pool {
+			shares := wire.PoolShares(msg)
+			m.pools.shares = &shares
 		}
 	case changedNews:
 		m.showOutcome(msg)
@@ -187,6 +195,15 @@ func (m *topModel) press(key tea.KeyPressMsg) tea.Cmd {
 		return tea.Quit
 	case "?", "h":
 		m.keys = true
+	}
+	if m.pools.shown {
+		return m.pressInPools(name)
+	}
+	switch name {
+	case "tab":
+		if m.view.Tenant == "" {
+			m.pools.shown = true
+		}
 	case "esc", "backspace", "left":
 		return m.back()
 	case "enter", "right":

@@ -4,6 +4,7 @@ package top
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -19,6 +20,7 @@ import (
 type Cmd struct {
 	access.AdminFlags
 	Name     string        `arg:"" optional:"" help:"Show the chart of this tenant."`
+	Pool     string        `filled:"" placeholder:"POOL" help:"Show who gets which part of the rate of this pool."`
 	Search   string        `placeholder:"TEXT" help:"Only tenants whose name contains this."`
 	Sort     string        `enum:"depth,oldest_wait,refused,name" default:"depth" placeholder:"ORDER" help:"Order of the tenants: depth, oldest_wait, refused or name [depth]."`
 	Limit    int           `default:"20" placeholder:"N" help:"Maximum number of tenants in lines and JSON, up to 500 [20]."`
@@ -32,6 +34,7 @@ func (Cmd) Help() string {
 	return `Example:
   sluice top
   sluice top acme
+  sluice top --pool erp
   sluice top -n 1 --sort oldest_wait
   sluice top --json -n 5 --search acme
 
@@ -41,11 +44,12 @@ and resume it, and change its rate. Each change asks for confirmation and has th
 top" in the history.
 
 Keys: up, down, page up and page down choose a tenant; enter shows its chart and esc goes back; /
-searches by a part of the name and s changes the order; p pauses, r resumes, + and - change the
+searches by a part of the name and s changes the order; tab shows the pools and goes back; p pauses, r resumes, + and - change the
 rate; ? explains the columns, q quits.
 
 Without a terminal, and with --lines, -n or --json, the command prints the figures every second:
-first those of all tenants, then those of each. Rates are of the last second. A broken connection is
+first those of all tenants, then those of each pool and tenant. With --pool they are those of the
+pool and of its flows. Rates are of the last second. A broken connection is
 opened again.
 
 Exit codes: 0 after q, -n samples or an interrupt; 1 if the server refuses, does not answer at the
@@ -59,6 +63,9 @@ func (c *Cmd) Run(a *console.App) error {
 	case c.Limit < 1 || c.Limit > 500:
 		return console.Usagef("--limit: %d: must be from 1 to 500", c.Limit)
 	}
+	if c.Name != "" && c.Pool != "" {
+		return console.Usagef("--pool: cannot be given with the name of a tenant")
+	}
 	stream, err := client.New(access.BaseURL(c.Admin), c.AdminToken, streamClient())
 	if err != nil {
 		return console.Usagef("--admin: %v", err)
@@ -67,7 +74,12 @@ func (c *Cmd) Run(a *console.App) error {
 	if err != nil {
 		return err
 	}
-	view := client.View{Tenant: c.Name, Search: c.Search, Sort: c.Sort, Limit: c.Limit}
+	if c.Pool != "" { // an unknown one would have no events
+		if _, err := remote.Pool(a.Ctx, c.Pool); err != nil {
+			return fmt.Errorf("read the pool: %w", err)
+		}
+	}
+	view := client.View{Tenant: c.Name, Pool: c.Pool, Search: c.Search, Sort: c.Sort, Limit: c.Limit}
 	if c.JSON || c.Lines || c.Count > 0 || !console.Terminal(a.Out) || a.Env("TERM", "") == "dumb" {
 		return c.print(a, newLiveFeed(stream, c.Patience), view)
 	}

@@ -66,7 +66,7 @@ func (w *topWorld) keys(names ...string) (quit bool) {
 	special := map[string]rune{
 		"enter": tea.KeyEnter, "esc": tea.KeyEsc, "up": tea.KeyUp, "down": tea.KeyDown, "pgup": tea.KeyPgUp,
 		"pgdown": tea.KeyPgDown, "home": tea.KeyHome,
-		"end": tea.KeyEnd, "backspace": tea.KeyBackspace,
+		"tab": tea.KeyTab, "end": tea.KeyEnd, "backspace": tea.KeyBackspace,
 	}
 	for _, name := range names {
 		if code, is := special[name]; is {
@@ -194,6 +194,10 @@ func TestTopFrames(t *testing.T) {
 			w.pass(40, 3)
 			w.send(linkNews{err: errors.New("connection refused")})
 		}},
+		"pools-80x24": {80, 24, func(w *topWorld) { w.passPools(40); w.keys("tab", "down") }},
+		"pools-60x10": {60, 10, func(w *topWorld) { w.passPools(3); w.keys("tab") }},
+		"pool-80x24":  {80, 24, func(w *topWorld) { w.passPools(5); w.keys("tab", "enter"); w.passPools(1) }},
+		"pool-140x30": {140, 30, func(w *topWorld) { w.passPools(5); w.keys("tab", "enter"); w.passPools(1) }},
 		"empty-80x24": {80, 24, func(w *topWorld) { w.pass(3, 0) }},
 		"start-80x24": {80, 24, func(w *topWorld) {}},
 		"help-80x24":  {80, 24, func(w *topWorld) { w.keys("?") }},
@@ -230,9 +234,12 @@ func TestTopFitsEveryScreen(t *testing.T) {
 		w.pass(3, 50)
 		w.frame()
 		for _, keys := range [][]string{
-			{"down", "+"}, {"y"}, {"/", "x"}, {"esc"}, {"?"}, {"esc"}, {"p"}, {"n"}, {"enter"}, {"-"}, {"y"},
+			{"down", "+"}, {"y"}, {"/", "x"}, {"esc"}, {"?"}, {"esc"}, {"p"}, {"n"}, {"tab"}, {"down", "enter"},
+			{"pgdown", "p"}, {"tab"}, {"enter"}, {"-"}, {"y"},
 		} {
 			w.keys(keys...)
+			w.frame()
+			w.passPools(1)
 			w.frame()
 		}
 		w.pass(2, 50)

@@ -62,6 +62,8 @@ func (m *topModel) frame() string {
 		lines = m.helpLines()
 	case m.view.Tenant != "":
 		lines = append(m.titleLines(), m.tenantLines(m.height-3-len(foot))...)
+	case m.pools.shown && m.view.Pool != "":
+		lines = append(m.titleLines(), m.poolLines(m.height-3-len(foot))...)
 	default:
 		lines = m.titleLines()
 		if m.low() {
@@ -69,7 +71,11 @@ func (m *topModel) frame() string {
 		} else {
 			lines = append(lines, m.overviewLines()...)
 		}
-		lines = append(lines, m.tableLines()...)
+		if m.pools.shown {
+			lines = append(lines, m.poolTable()...)
+		} else {
+			lines = append(lines, m.tableLines()...)
+		}
 	}
 	most := max(0, m.height-len(foot))
 	for len(lines) < most {
@@ -422,8 +428,13 @@ func (m *topModel) rowLine(columns []column, r wire.TenantLine) string {
 // foot returns a message or a question, and the keys.
 func (m *topModel) foot() []string {
 	keys := "enter chart  / search  s sort  p pause  r resume  + - rate  ? help  q quit"
-	if m.view.Tenant != "" {
+	switch {
+	case m.view.Tenant != "":
 		keys = "esc back  p pause  r resume  + - rate  ? help  q quit"
+	case m.pools.shown:
+		keys = poolKeys(m.view)
+	case len(m.pools.list.Items) > 0:
+		keys = "enter chart  tab pools  / search  s sort  p r pause  + - rate  ? help  q quit"
 	}
 	if ansi.StringWidth(keys) > m.width {
 		keys = "? help  q quit  enter chart  esc back  / s p r + -"
@@ -449,6 +460,8 @@ func (m *topModel) foot() []string {
 		if m.failed {
 			text = styleBad.Render(text)
 		}
+	case m.pools.shown:
+		text = m.poolFoot()
 	case m.view.Tenant == "" && len(m.table.Items) > 0:
 		text = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())),
 			console.Count(int64(m.table.Matching)))
@@ -467,16 +480,18 @@ func (m *topModel) helpLines() []string {
 		{"enter, esc", "show its chart, go back"},
 		{"/", "search by a part of the name"},
 		{"s", "sort by depth, oldest wait, refused, name"},
+		{"tab", "the pools, and back; enter shows the flows of one"},
 		{"p, r", "pause and resume the tenant, after a confirmation"},
 		{"+ -", "raise and lower its rate, after a confirmation"},
 		{"q", "quit"},
 		{"", ""},
 		{"RATE, EFF", "the rate, + with further rates; the effective rate in percent, lower after a hold"},
-		{"BY", "what limits the next departure: rate, concur(rency), upstr(eam slow), late, worker, held " +
+		{"BY", "what limits the next departure: rate, pool, concur(rency), upstr(eam slow), late, worker, held " +
 			"(by Retry-After or the circuit breaker), paused, idle"},
 		{"FILL, CAP", "the used share of the capacity; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
 		{"OLDEST", "the wait of the oldest job"},
+		{"GOT, ENTITLED", "parts of a pool's rate; weight and reserve entitle to it"},
 		{"TREND", "depth, one column a second, each tenant on its own scale"},
 		{"lateness", "the delay of departures after their planned instants"},
 	}
