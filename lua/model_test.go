@@ -220,6 +220,7 @@ type model struct {
 	pools                         map[string]*pooled // by +NAME
 	open                          map[string]*pooled // those that the command under way has read
 	stampedInPool                 map[leaseRef]departure
+	served                        []serving // by pools
 	deadCapacity                  int
 	deadBytes                     int64
 
