@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -21,7 +22,8 @@ type poolRun struct {
 
 func (r poolRun) ratio() float64 { return (r.PooledAdmit + r.PooledDrain) / (r.Admit + r.Drain) }
 
-// measurePool fills and drains the queues of many tenants, in turns without a pool and in one.
+// measurePool fills and drains the queues of many tenants, in turns without a pool and in one. A
+// poll leases one job of each tenant, with and without the pool: without it, because of its rate.
 func measurePool(ctx context.Context, b *bench) ([]float64, error) {
 	var runs []poolRun
 	var ratios []float64
@@ -33,7 +35,7 @@ func measurePool(ctx context.Context, b *bench) ([]float64, error) {
 		if r.Admit, r.Drain, err = drainPool(ctx, b, nil); err != nil {
 			return nil, err
 		}
-		fast := shaper.Rate{Limit: shaper.MaxPerSecond, Period: 1e9}
+		fast := shaper.Rate{Limit: shaper.MaxPerSecond, Period: time.Second}
 		pools := map[string]shaper.PoolSettings{"all": {Routes: []string{route}, Overrides: shaper.Overrides{Rate: &fast}}}
 		if r.PooledAdmit, r.PooledDrain, err = drainPool(ctx, b, pools); err != nil {
 			return nil, err
@@ -52,7 +54,11 @@ func drainPool(
 	ctx context.Context, b *bench, pools map[string]shaper.PoolSettings,
 ) (admit, drain float64, err error) {
 	const jobs = 5 // of each tenant
-	s, err := open(ctx, func(o *queue.Options) { o.Pools = pools })
+	s, err := open(ctx, func(o *queue.Options) {
+		if o.Pools = pools; pools == nil {
+			o.Defaults.Rate = shaper.Rate{Limit: 10, Period: time.Second}
+		}
+	})
 	if err != nil {
 		return 0, 0, err
 	}
