@@ -85,7 +85,7 @@ profile: redis ## write processor profiles of the intake and of the drain to pro
 
 .PHONY: soak
 soak: redis ## hold the scripts against their model over longer random histories, with a new seed
-	SLUICE_PARITY_STEPS=500 $(GO) test -count=1 -timeout 30m -run TestParity/redis ./lua
+	SLUICE_PARITY_STEPS=500 $(GO) test -count=1 -timeout 30m -run "TestParity|TestPoolBounds/redis" ./lua
 
 .PHONY: docs
 docs: redis ## write what the docs take from the program: settings, metrics, OpenAPI

@@ -111,6 +111,8 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		f.Bucket = f.Correct(j.Cost, *s.ActualCost, m.now)
 		f.count(func(p *pooled) {
 			p.Bucket, m.corrected[p.name] = p.Correct(j.Cost, *s.ActualCost, m.now), true
+			m.reachIf(*s.ActualCost > j.Cost, "pool cost more")
+			m.reachIf(*s.ActualCost < j.Cost, "pool cost less")
 		})
 		m.corrected[f.name] = true
 		m.reachIf(*s.ActualCost > j.Cost, "cost more")

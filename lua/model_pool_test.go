@@ -384,7 +384,9 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 	}
 	j := g.jobs[id]
 	g.stamp(f, id, slot)
+	g.reachCells("pool ", g.p.Bucket, j)
 	pacing, tag := g.pacing().Serve(shaper.Candidate{Name: f.name, Weight: f.turn.weight, Tag: f.turn.Tag}, reserved, slot, j.Cost)
+	g.served = append(g.served, serving{f.name, g.p.segment, g.p.policy.Rate, slot, j.Cost, reserved})
 	g.p.Bucket, g.p.virtual, g.p.behind, f.turn.Tag = pacing.Bucket, pacing.Virtual, pacing.Behind, tag
 	g.stampedInPool[leaseRef{id, j.Epoch}] = departure{g.p.name, stamping{g.p.segment, g.stamps, g.p.policy.Paces()}, slot, j.Cost}
 	g.give(id, max(g.now, slot).Add(lease), found)

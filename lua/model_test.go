@@ -220,6 +220,7 @@ type model struct {
 	pools                         map[string]*pooled // by +NAME
 	open                          map[string]*pooled // those that the command under way has read
 	stampedInPool                 map[leaseRef]departure
+	served                        []serving // by pools
 	deadCapacity                  int
 	deadBytes                     int64
 
@@ -258,6 +259,7 @@ var situations = []string{
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "pool full", "pool retuned", "pools needed",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
+	"pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }

@@ -283,13 +283,18 @@ func (l *polling) redeliver(g grant) {
 func (l *polling) stamp(f *flow, id string, stamp shaper.Instant) {
 	j := l.jobs[id]
 	j.Stamp = stamp
-	for _, c := range f.Cells {
-		l.reachIf(c.Credit > 0, "departed on credit")
-		l.reachIf(c.ByJobs && j.Cost > 1, "by jobs")
-	}
+	l.reachCells("", f.Bucket, j)
 	f.Bucket = f.Depart(stamp, j.Cost)
 	l.stamps++
 	l.stamped[id] = stamping{f.segment, l.stamps, f.policy.Paces()}
+}
+
+// reachCells notes what a departure of the job meets in a bucket; of begins the situation.
+func (l *polling) reachCells(of string, b shaper.Bucket, j *lua.Record) {
+	for _, c := range b.Cells {
+		l.reachIf(c.Credit > 0, of+"departed on credit")
+		l.reachIf(c.ByJobs && j.Cost > 1, of+"by jobs")
+	}
 }
 
 // takeBack ends leases whose worker was not heard of in time; their slots stay spent.

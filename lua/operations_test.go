@@ -468,7 +468,7 @@ func drawPool(t *rapid.T, th theme) shaper.Overrides {
 	if len(p.Rates) > 0 {
 		o.Rates = &[]shaper.PaceJSON{}
 		for _, r := range p.Rates {
-			*o.Rates = append(*o.Rates, shaper.PaceJSON{Limit: r.Rate.Limit, PeriodMS: r.Rate.Period.Milliseconds(), Burst: r.Burst})
+			*o.Rates = append(*o.Rates, r.JSON())
 		}
 	}
 	return o

@@ -80,6 +80,10 @@ var themes = []theme{
 		name: "actual costs", tenants: []string{"acme"}, routes: []string{"echo", "mail"}, rates: oddRates, costs: true,
 		weights: map[string]int{"settle": 16, "lost tick": 6},
 	},
+	{
+		name: "actual costs in a pool", tenants: []string{"acme", "b"}, routes: []string{"echo", "mail"}, pooled: true, costs: true,
+		rates: []string{"50/s", "200/s", "3/7ms", "7/3s", "999/m"}, weights: map[string]int{"settle": 20, "tick": 20, "lost tick": 4},
+	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
 
@@ -131,7 +135,7 @@ func TestParity(t *testing.T) {
 			})
 		}
 	})
-	embedded := []theme{themes[1], themes[slices.IndexFunc(themes, func(th theme) bool { return th.costs })]}
+	embedded := append(slices.DeleteFunc(slices.Clone(themes), func(th theme) bool { return !th.costs }), themes[1])
 	t.Run("embedded", func(t *testing.T) {
 		for _, th := range embedded {
 			t.Run(th.name, func(t *testing.T) { run(t, embeddedEngine(t), th, steps(t, 60)) })

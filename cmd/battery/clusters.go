@@ -27,7 +27,7 @@ func clusters() []check {
 			id: "K1",
 			what: "cluster slots migrating to and fro under load, those of busy shards and that of the " +
 				"workers",
-			target: "no half-done change, lost 0, unexpected 0",
+			target: "no half-done change, lost 0, unexpected 0" + poolTarget,
 			quick:  scale{jobs: 2000, tenants: 12, rounds: 8, window: 10 * time.Second},
 			full:   scale{jobs: 10_000, tenants: 24, rounds: 30, window: 45 * time.Second, limit: 5 * time.Minute},
 			run:    slotsMigrating,
@@ -74,7 +74,9 @@ func (m migration) meets(slot int, first, last instant, after time.Duration) boo
 func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
 	tenants := names("tenant", w.scale.tenants)
-	s := settings{defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant)+2)}, tenants: map[string]tenant{}}
+	s := settings{
+		defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant)+2)}, tenants: map[string]tenant{}, pool: "70/s",
+	}
 	for _, t := range tenants {
 		s.tenants[t] = tenant{} // named in the file, so that all keys of a policy are there
 	}
@@ -88,6 +90,10 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	w.sink.set(slowly(5*time.Millisecond, 100*time.Millisecond))
+	from, err := w.stockPool(ctx)
+	if err != nil {
+		return err
+	}
 	wait := w.background(ctx, load{
 		name: "k1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
 		insist: true, clients: 128,
@@ -151,8 +157,12 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 		moved += float64(m.keys)
 	}
 	slotOf := map[string]int{}
-	for _, t := range tenants {
-		if slotOf[t], err = w.slotOf(ctx, t); err != nil {
+	for _, t := range append(tenants, poolTenants...) {
+		placed := t
+		if slices.Contains(poolTenants, t) {
+			placed = "+" + poolName
+		}
+		if slotOf[t], err = w.slotOf(ctx, placed); err != nil {
 			return err
 		}
 	}
@@ -198,6 +208,7 @@ func slotsMigrating(ctx context.Context, w *world, f *findings) error {
 	f.none("answers other than 202 and 503", others)
 	f.info("duplicates", float64(len(e.Duplicates)), "")
 	f.none("duplicates of other slots", again)
+	e.pool(w, f, from)
 	return nil
 }
 
@@ -344,14 +355,18 @@ func (w *world) slotOf(ctx context.Context, tenant string) (int, error) {
 	return int(slot), err
 }
 
-// busySlots is the slots to be moved, in an order of the seed: those of some tenants, and that of
-// the live workers.
+// busySlots is the slots to be moved, in an order of the seed: those of the pool and of some
+// tenants, and that of the live workers.
 func (w *world) busySlots(ctx context.Context, tenants []string) ([]int, error) {
 	workers, err := w.store.ClusterKeySlot(ctx, "{workers}").Result()
 	if err != nil {
 		return nil, err
 	}
-	slots := []int{int(workers)}
+	pool, err := w.slotOf(ctx, "+"+poolName)
+	if err != nil {
+		return nil, err
+	}
+	slots := []int{int(workers), pool}
 	for _, i := range w.rng.Perm(len(tenants)) {
 		slot, err := w.slotOf(ctx, tenants[i])
 		if err != nil {
@@ -387,7 +402,7 @@ func (w *world) migrate(ctx context.Context, nodes []*node, slot int, stay time.
 		return m, fmt.Errorf("open slot %d: %w", slot, err)
 	}
 	const steps = 8
-	last := [][]string{nil, {"flow"}, {"queue", "flow"}, {"job"}}[w.rng.IntN(4)]
+	last := [][]string{nil, {"flow"}, {"queue", "flow"}, {"job"}, {"wait", "ready", "flow"}}[w.rng.IntN(5)]
 	for {
 		if err := pause(ctx, stay/steps); err != nil {
 			return m, err
@@ -509,7 +524,7 @@ func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, er
 				if len(ids) != 1 || ids[0] != standIn {
 					half("%s holds %v", key, ids)
 				}
-			case "due", "leases", "queue", "later", "claim", "unlock", "dead":
+			case "due", "leases", "queue", "later", "claim", "unlock", "dead", "wait", "ready", "reserve":
 				half("%s is left over", key)
 			case "clock":
 				text, err := n.client.HGet(ctx, key, lua.ClockNumbers).Result()

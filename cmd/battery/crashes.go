@@ -18,7 +18,7 @@ func crashes() []check {
 	return []check{
 		{
 			id: "R1", what: "repeated kill -9 of workers under load",
-			target: "lost 0, unexpected 0, duplicates ≤ in flight at the kills, each of them one of those",
+			target: "lost 0, unexpected 0, duplicates ≤ in flight at the kills, each of them one of those" + poolTarget,
 			quick:  scale{jobs: 6000, tenants: 200, kills: 6, window: 10 * time.Second},
 			full:   scale{jobs: 20_000, tenants: 200, kills: 20, window: 45 * time.Second, limit: 3 * time.Minute},
 			run:    workersKilled,
@@ -58,11 +58,15 @@ func slowly(least, most time.Duration) behaviour {
 
 func workersKilled(ctx context.Context, w *world, f *findings) error {
 	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
-	s := settings{defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant)+1)}}
+	s := settings{defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant)+1)}, pool: "70/s"}
 	if err := w.open(ctx, s, "api", "worker", "worker", "worker"); err != nil {
 		return err
 	}
 	w.sink.set(slowly(20*time.Millisecond, 300*time.Millisecond))
+	from, err := w.stockPool(ctx)
+	if err != nil {
+		return err
+	}
 	wait := w.background(ctx, load{
 		name: "r1", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
 		insist: true,
@@ -105,6 +109,7 @@ func workersKilled(ctx context.Context, w *world, f *findings) error {
 			d.again.Process, d.again.At.since(d.before.At)))
 	}
 	f.none("duplicates not in flight", bad)
+	e.pool(w, f, from)
 	return nil
 }
 
@@ -140,7 +145,7 @@ func redelivery(ctx context.Context, w *world, f *findings) error {
 		if err := w.submit(ctx, load{name: flow, jobs: w.scale.jobs, tenants: one(flow)}); err != nil {
 			return err
 		}
-		victim, held, err := w.holder(ctx, flow, w.scale.jobs)
+		victim, held, err := w.holder(ctx, w.scale.jobs, flow)
 		if err != nil {
 			return err
 		}
@@ -194,18 +199,22 @@ func redelivery(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// holder waits until n jobs of a flow are in flight and returns the worker that holds most of them,
-// which is all unless the flow has just changed hands, with the ids of those.
-func (w *world) holder(ctx context.Context, flow string, n int) (*sluice, map[string]bool, error) {
+// holder waits until n jobs of some tenants are in flight and returns the worker that holds most of
+// them, which is all unless a shard has just changed hands, with the ids of those.
+func (w *world) holder(ctx context.Context, n int, tenants ...string) (*sluice, map[string]bool, error) {
 	err := until(ctx, "the jobs are in flight", 5*time.Millisecond, func() (bool, error) {
-		return w.sink.insideNow(flow) == n, nil
+		inside := 0
+		for _, t := range tenants {
+			inside += w.sink.insideNow(t)
+		}
+		return inside == n, nil
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	held := map[string]map[string]bool{}
 	for _, d := range w.ledger.delivered(0) {
-		if d.Tenant != flow {
+		if !slices.Contains(tenants, d.Tenant) {
 			continue
 		}
 		if held[d.Process] == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,7 +21,7 @@ func fences() []check {
 	return []check{
 		{
 			id: "R7", what: "SIGSTOP a worker for two leases, SIGCONT",
-			target: "stale settles refused, all of them; every job ends once",
+			target: "stale settles refused, all of them; every job ends once" + poolTarget,
 			quick:  scale{jobs: 60, kills: 1},
 			full:   scale{jobs: 200, kills: 4, limit: 2 * time.Minute},
 			run:    stale,
@@ -38,18 +39,26 @@ func fences() []check {
 // stale lets one worker's deliveries be answered with a refusal for good while it is stopped, and
 // another's with success: a stale settle that had an effect would make its job dead.
 func stale(ctx context.Context, w *world, f *findings) error {
-	if err := w.open(ctx, settings{defaults: tenant{rate: "200/s"}}, "api", "worker", "worker"); err != nil {
+	s := settings{defaults: tenant{rate: "200/s"}, pool: "200/s"}
+	if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
 		return err
 	}
 	var refusals, others float64
 	flying := 0
 	var changed []string
-	for round := range w.scale.kills {
+	var from instant
+	for round := range w.scale.kills + 1 {
 		// Also with the worker that was stopped: a shard must not change its owner on the way.
 		if err := w.shared(ctx); err != nil {
 			return err
 		}
-		flow := fmt.Sprintf("flow%d", round)
+		l := load{name: fmt.Sprintf("flow%d", round), jobs: w.scale.jobs}
+		tenants := []string{l.name}
+		l.tenants = one(l.name)
+		if round == w.scale.kills { // the last round is of the pool
+			tenants, l.route = poolTenants, poolRoute
+			l.tenants = func(i int) string { return poolTenants[i%len(poolTenants)] }
+		}
 		hold := make(chan struct{})
 		w.sink.set(func(_ delivery, nth int) answer {
 			if nth == 1 {
@@ -57,10 +66,10 @@ func stale(ctx context.Context, w *world, f *findings) error {
 			}
 			return answer{status: http.StatusOK}
 		})
-		if err := w.submit(ctx, load{name: flow, jobs: w.scale.jobs, tenants: one(flow)}); err != nil {
+		if err := w.submit(ctx, l); err != nil {
 			return err
 		}
-		victim, held, err := w.holder(ctx, flow, w.scale.jobs)
+		victim, held, err := w.holder(ctx, w.scale.jobs, tenants...)
 		if err != nil {
 			return err
 		}
@@ -73,6 +82,7 @@ func stale(ctx context.Context, w *world, f *findings) error {
 		}
 		victim.stop()
 		close(hold)
+		from = w.ledger.now()
 		w.say("%s is stopped with %d deliveries", victim.name, len(held))
 		if err := pause(ctx, 2*w.settings.lease); err != nil {
 			return err
@@ -80,7 +90,7 @@ func stale(ctx context.Context, w *world, f *findings) error {
 		if err := w.drain(ctx); err != nil {
 			return err
 		}
-		then, err := w.flow(ctx, flow)
+		then, err := w.flow(ctx, tenants...)
 		if err != nil {
 			return err
 		}
@@ -97,7 +107,7 @@ func stale(ctx context.Context, w *world, f *findings) error {
 		cancel()
 		refusals += staled
 		others += other
-		now, err := w.flow(ctx, flow)
+		now, err := w.flow(ctx, tenants...)
 		if err != nil {
 			return err
 		}
@@ -118,6 +128,7 @@ func stale(ctx context.Context, w *world, f *findings) error {
 	f.atLeast("stale settles refused", refusals, float64(flying), "")
 	f.atMost("settles of the stopped worker that counted", others, 0, "")
 	f.none("jobs changed after their end", changed)
+	e.pool(w, f, from) // which another worker took over
 	return nil
 }
 
@@ -135,13 +146,13 @@ func settlesSince(before, after map[string]float64) (stale, other float64) {
 	return stale, other
 }
 
-// flow reads the jobs of a tenant that were acknowledged, by id.
-func (w *world) flow(ctx context.Context, tenant string) (map[string]wire.Job, error) {
+// flow reads the jobs of some tenants that were acknowledged, by id.
+func (w *world) flow(ctx context.Context, tenants ...string) (map[string]wire.Job, error) {
 	owners := map[string]string{}
 	requests, _ := w.ledger.entries()
 	for _, r := range requests {
-		if r.Tenant == tenant && r.Job != "" {
-			owners[r.Job] = tenant
+		if slices.Contains(tenants, r.Tenant) && r.Job != "" {
+			owners[r.Job] = r.Tenant
 		}
 	}
 	jobs, err := w.read(ctx, owners)

@@ -29,6 +29,13 @@ func isolation() []check {
 			full:   scale{tenants: 10, window: 30 * time.Second, limit: 3 * time.Minute},
 			run:    hanging,
 		},
+		{
+			id: "I3", what: "a pool: one tenant with a long backlog beside many that send now and then",
+			target: "their p99 wait ≤ 2 × alone, or ≤ 2 ms",
+			quick:  scale{tenants: 300, jobs: 100_000, window: 4 * time.Second},
+			full:   scale{tenants: 999, jobs: 1_000_000, window: 15 * time.Second, limit: 5 * time.Minute},
+			run:    crowded,
+		},
 	}
 	for _, s := range sicknesses {
 		checks = append(checks, check{

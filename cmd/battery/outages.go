@@ -11,7 +11,7 @@ func outages() []check {
 	return []check{
 		{
 			id: "R3", what: "redis kill -9 under load, appendfsync always",
-			target: "lost 0; no 202 while down; intake back ≤ 1 s, deliveries ≤ 2 s after Redis answers",
+			target: "lost 0; no 202 while down; intake back ≤ 1 s, deliveries ≤ 2 s after Redis answers" + poolTarget,
 			quick:  scale{jobs: 4000, tenants: 20, kills: 3, window: 12 * time.Second},
 			full:   scale{jobs: 12_000, tenants: 20, kills: 5, window: 30 * time.Second, limit: 2 * time.Minute},
 			run:    redisKilled("always"),
@@ -35,11 +35,15 @@ func redisKilled(fsync string) func(context.Context, *world, *findings) error {
 		// Half the load that the rates can carry, so that each flow is always about to deliver, and
 		// there is soon no backlog of the outage left.
 		perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
-		s := settings{fsync: fsync, defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant*2))}}
+		s := settings{fsync: fsync, defaults: tenant{rate: fmt.Sprintf("%d/s", int(perTenant*2))}, pool: "70/s"}
 		if err := w.open(ctx, s, "api", "worker", "worker"); err != nil {
 			return err
 		}
 		w.sink.set(slowly(5*time.Millisecond, 100*time.Millisecond))
+		from, err := w.stockPool(ctx)
+		if err != nil {
+			return err
+		}
 		wait := w.background(ctx, load{
 			name: "r3", jobs: w.scale.jobs, over: w.scale.window, tenants: spread("tenant", w.scale.tenants),
 			clients: 256,
@@ -106,6 +110,7 @@ func redisKilled(fsync string) func(context.Context, *world, *findings) error {
 		f.atMost("deliveries back", ms(again), 2000, "ms")
 		f.timed()
 		f.info("duplicates", float64(len(e.Duplicates)), "")
+		e.pool(w, f, from)
 		return nil
 	}
 }

@@ -38,8 +38,8 @@ func newRateBook() *rateBook {
 	return &rateBook{stamped: map[string]time.Duration{}, releases: map[string][2]float64{}}
 }
 
-// stamps notes the last stamp of each job. Where a job left more than once its earlier stamps are
-// not known, and τ* of the rest is no greater than that of all.
+// stamps notes the last stamp of each job, by flow and by pool. Where a job left more than once its
+// earlier stamps are not known, and τ* of the rest is no greater than that of all.
 func (b *rateBook) stamps(w *world, jobs []wire.Job) {
 	flows := map[[2]string][]instant{}
 	for _, j := range jobs {
@@ -50,6 +50,9 @@ func (b *rateBook) stamps(w *world, jobs []wire.Job) {
 	}
 	for flow, at := range flows {
 		b.note(w.id+" "+flow[0]+"/"+flow[1], w.settings.rate(flow[0]), at)
+	}
+	if w.settings.pool != "" {
+		b.note(w.id+" pool "+poolName, w.settings.poolRate(), w.poolStamps(jobs))
 	}
 }
 

@@ -64,6 +64,7 @@ type settings struct {
 	// file.
 	env       []string
 	redisEnv  []string // the same of redis-server
+	pool      string   // rate of the pool that poolTenants share; empty: there is none
 	callbacks string   // prefixes of the callback URLs that may be called, separated by spaces
 }
 
@@ -72,10 +73,15 @@ type tenant struct {
 	rate        string
 	capacity    int
 	concurrency int
+	weight      int // in the pool
 }
 
 func (t tenant) yaml() string {
-	return fmt.Sprintf("{ rate: %s, capacity: %d, concurrency: %d }", t.rate, t.capacity, t.concurrency)
+	weight := ""
+	if t.weight > 0 { // versions before pools do not know it
+		weight = fmt.Sprintf(", weight: %d", t.weight)
+	}
+	return fmt.Sprintf("{ rate: %s, capacity: %d, concurrency: %d%s }", t.rate, t.capacity, t.concurrency, weight)
 }
 
 // retries are the retries of routes, unless a check sets others.
@@ -96,13 +102,13 @@ func (s settings) withDefaults() settings {
 	routes := map[string]string{"default": retries}
 	maps.Copy(routes, s.routes)
 	s.routes = routes
-	return s
+	return s.withPool()
 }
 
 func (t tenant) over(below tenant) tenant {
 	return tenant{
 		rate: or(t.rate, below.rate), capacity: or(t.capacity, below.capacity),
-		concurrency: or(t.concurrency, below.concurrency),
+		concurrency: or(t.concurrency, below.concurrency), weight: or(t.weight, below.weight),
 	}
 }
 
@@ -317,6 +323,9 @@ func (w *world) configure(name string) (path string, err error) {
 			to, rest, _ = strings.Cut(rest, ", ")
 		}
 		fmt.Fprintf(&b, "  %s: { %s, %s }\n", route, to, rest)
+	}
+	if s.pool != "" {
+		fmt.Fprintf(&b, "pools: { %s: { rate: %s, routes: [ %s ] } }\n", poolName, s.pool, poolRoute)
 	}
 	if s.callbacks != "" {
 		fmt.Fprintf(&b, "callbacks: { allow: [ %s ] }\n", strings.Join(strings.Fields(s.callbacks), ", "))

@@ -55,11 +55,11 @@ do
     end
   end
 
-  -- Lists of entries in ascending order, each with a score and the name of a flow. An entry counts
-  -- only while it is the one that current holds for the name.
+  -- Lists of entries in ascending order from head on, each with a score and the name of a flow. An
+  -- entry counts only while it is the one that current holds for the name.
 
   local function entries_of(list)
-    local entries = {}
+    local entries = { head = 1 }
     for i = 1, #list, 2 do
       entries[#entries + 1] = { name = list[i], score = tonumber(list[i + 1]) }
     end
@@ -75,7 +75,7 @@ do
   end
 
   local function insert(entries, current, score, name)
-    local low, high = 1, #entries + 1
+    local low, high = entries.head, #entries + 1
     while low < high do
       local middle = math.floor((low + high) / 2)
       local e = entries[middle]
@@ -86,15 +86,23 @@ do
       end
     end
     local entry = { name = name, score = score }
-    table.insert(entries, low, entry)
+    if low == entries.head and low > 1 then
+      entries.head, entries[low - 1] = low - 1, entry
+    else
+      table.insert(entries, low, entry)
+    end
     current[name] = entry
   end
 
   local function first_of(entries, current)
-    while entries[1] and current[entries[1].name] ~= entries[1] do
-      table.remove(entries, 1)
+    local head = entries.head
+    local entry = entries[head]
+    while entry and current[entry.name] ~= entry do
+      head = head + 1
+      entry = entries[head]
     end
-    return entries[1]
+    entries.head = head
+    return entry
   end
 
   -- pool_window reads the indexes of a pool as far as the plan can need them.

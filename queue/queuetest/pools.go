@@ -1,6 +1,7 @@
 package queuetest
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ var poolTests = map[string]func(*suite){
 	"settings reach flows in every shard":                      poolTunedEverywhere,
 	"an atomic batch stays within a pool":                      poolBatch,
 	"a route with jobs does not change its pool":               poolMoves,
+	"a worker that dies costs neither jobs, rate nor shares":   poolWorkerDies,
 }
 
 var hundred = shaper.Rate{Limit: 100, Period: time.Second}
@@ -290,4 +292,51 @@ func poolMoves(s *suite) {
 	s.cancel(j.ID)
 	equal(s, "the error once they are gone", s.q.SetPolicies(s.ctx, baseline, nil), nil)
 	equal(s, "pools", len(s.q.Pools()), 0)
+}
+
+// pollWhileMore polls as a worker does: at once, while a poll reports that more is to be done.
+func (s *suite) pollWhileMore(worker string, o queue.TickOptions) (leases []queue.Lease) {
+	for more := true; more; {
+		tick := s.poll(worker, o)
+		leases, more = append(leases, tick.Leases...), tick.More
+	}
+	return leases
+}
+
+func poolWorkerDies(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, map[string]shaper.Overrides{"a": {Weight: pointer(int64(3))}})
+	for _, tenant := range []string{"a", "b"} {
+		s.backlog(100, pooledWork(tenant))
+	}
+	var died, later []queue.Lease
+	s.await("jobs to be leased", func() bool {
+		died = append(died, s.pollWhileMore("w", short())...)
+		return len(died) >= 12
+	})
+	lost := map[string]bool{} // and not yet leased again
+	for _, l := range died {
+		lost[l.ID] = true
+	}
+	lives := short()
+	lives.Lease = time.Minute
+	s.await("them to be leased again, among others", func() bool {
+		for _, l := range s.pollWhileMore("x", lives) {
+			delete(lost, l.ID)
+			later = append(later, l)
+		}
+		return len(lost) == 0 && len(later) >= 40
+	})
+	byTenant, seen, all := map[string]int{}, map[string]bool{}, slices.Concat(died, later)
+	for _, l := range later {
+		byTenant[l.Tenant]++
+		equal(s, "whether a job is leased once more than it was lost", seen[l.ID], false)
+		seen[l.ID] = true
+	}
+	s.nearly("a, weight 3", byTenant["a"], len(later)*3/4, 2)
+	slices.SortFunc(all, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) })
+	for i := 1; i < len(all); i++ {
+		if gap := all[i].Stamp.Sub(all[i-1].Stamp); gap < 10*time.Millisecond {
+			s.Errorf("two stamps of the pool are %v apart, want 10ms at least", gap)
+		}
+	}
 }
