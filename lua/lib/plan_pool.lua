@@ -61,7 +61,7 @@ do
   local function entries_of(list)
     local entries = { head = 1 }
     for i = 1, #list, 2 do
-      entries[#entries + 1] = { name = list[i], score = tonumber(list[i + 1]) }
+      entries[#entries + 1] = { name = list[i], score = list[i + 1] + 0 } -- tonumber of gopher-lua fails at 1e+9
     end
     return entries
   end
