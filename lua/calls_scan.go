@@ -160,7 +160,7 @@ func ParseTurn(text string) (weight int64, reserve shaper.Rate) {
 	var limit, period int64
 	if fields := strings.Fields(text); len(fields) == 5 {
 		weight, _ = strconv.ParseInt(fields[3], 10, 64)
-		if n, err := numbersIn(fields[4], 4); err == nil {
+		if n, err := numbersIn(fields[4], 6); err == nil {
 			limit, period = n[0], n[1]
 		}
 	}

@@ -113,6 +113,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 			p.Bucket, m.corrected[p.name] = p.Correct(j.Cost, *s.ActualCost, m.now), true
 			m.reachIf(*s.ActualCost > j.Cost, "pool cost more")
 			m.reachIf(*s.ActualCost < j.Cost, "pool cost less")
+			m.correctTurn(f, j.Cost, *s.ActualCost, j.Stamp < f.Ready)
 		})
 		m.corrected[f.name] = true
 		m.reachIf(*s.ActualCost > j.Cost, "cost more")

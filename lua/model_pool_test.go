@@ -36,8 +36,12 @@ func (t turn) String() string {
 	if t.filed {
 		filed = "+"
 	}
-	return fmt.Sprintf("%s%s %d %d %d %d:%d:%d:%d", filed, t.pool, t.Start, t.Rem, t.weight,
-		t.reserve.Limit, t.reserve.Period.Microseconds(), t.Tag.Reserve.TAT, t.Tag.Reserve.Rem)
+	took := 0
+	if t.Reserved {
+		took = 1
+	}
+	return fmt.Sprintf("%s%s %d %d %d %d:%d:%d:%d:%d:%d", filed, t.pool, t.Start, t.Rem, t.weight,
+		t.reserve.Limit, t.reserve.Period.Microseconds(), t.Tag.Reserve.TAT, t.Tag.Reserve.Rem, t.Tag.Reserve.Credit, took)
 }
 
 func isPool(name string) bool { return strings.HasPrefix(name, "+") }
@@ -96,7 +100,7 @@ func (m *model) join(f *flow, obeyed bool) {
 	if f.turn.pool != name {
 		f.turn = turn{pool: name, weight: 1}
 	}
-	f.dueBefore = 0
+	f.dueBefore, f.candidate = 0, false
 	if f.turn.filed && f.Queued > 0 && !obeyed {
 		f.dueBefore = f.Earliest()
 	}
@@ -155,8 +159,9 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 // fileInPool files a flow in its pool under its next possible stamp, never for none.
 func (m *model) fileInPool(f *flow, due shaper.Instant) {
 	p, t := f.pool, &f.turn
-	if due != never && due == f.dueBefore {
+	if due != never && f.dueBefore != 0 && (due == f.dueBefore || f.candidate && due <= m.now) {
 		m.reach("kept in its pool")
+		m.reachIf(due != f.dueBefore, "corrected in its pool")
 		return
 	}
 	if t.filed {
@@ -174,6 +179,30 @@ func (m *model) fileInPool(f *flow, due shaper.Instant) {
 	p.weights += t.weight
 	p.reserves += shaper.ReserveMicro(t.reserve)
 	p.wait[f.name] = int64(due)
+}
+
+// correctTurn replaces the cost that the flow's turn was charged for by the actual one.
+func (m *model) correctTurn(f *flow, charged, actual int64, idle bool) {
+	p, t := f.pool, &f.turn
+	start, candidate := p.ready[f.name]
+	if f.candidate = t.filed && candidate; f.candidate && t.Start != start {
+		t.Start, t.Rem = start, 0
+	}
+	if tat, ok := p.reserve[f.name]; ok && t.filed && int64(t.Tag.Reserve.TAT) != tat {
+		t.Tag.Reserve.TAT, t.Tag.Reserve.Rem = shaper.Instant(tat), 0
+	}
+	pacing := shaper.Pool{Virtual: p.virtual, Behind: p.behind}
+	t.Tag = pacing.CorrectTag(shaper.Candidate{Weight: t.weight, Tag: t.Tag}, charged, actual, idle, m.now)
+	m.reachIf(t.Reserved, "the reserve pays")
+	m.reachIf(t.Tag.Reserve.Credit > 0, "credit of a reserve")
+	m.reachIf(f.candidate && t.Start < p.virtual, "refunded below the virtual time")
+	m.reachIf(idle && actual < charged, "refunded after it was idle")
+	if f.candidate {
+		p.ready[f.name] = t.Start
+		if t.reserve != (shaper.Rate{}) {
+			p.reserve[f.name] = int64(t.Tag.Reserve.TAT)
+		}
+	}
 }
 
 // savePools keeps the pools that the command has read, and files them.

@@ -159,6 +159,7 @@ type flow struct {
 	// Of the command under way.
 	pool       *pooled        // nil for none
 	dueBefore  shaper.Instant // while nextDue is this, its place in the pool stays; 0: it does not
+	candidate  bool           // with a turn that was corrected
 	planned    bool
 	share      int // slots of the worker that it may take, if shareKnown
 	shareKnown bool
@@ -257,6 +258,8 @@ var situations = []string{
 	"store_full", "in a tier",
 	"hold ended", "declared too late", "scanned beside leasing", "bounded", "put off",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "pool full", "pool retuned", "pools needed",
+	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
+	"refunded after it was idle",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
 	"pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",

@@ -286,7 +286,11 @@ func (w *world) drawSettle() {
 		}
 		attempt := s.Outcome != lua.OutcomeReleased && s.Outcome != lua.OutcomeMissed
 		if w.th.costs && attempt && rapid.IntRange(0, 3).Draw(w.T, "with its cost") > 0 {
-			s.ActualCost = new(rapid.SampledFrom([]int64{0, 0, 1, 1, 2, 3, 7, 50, 1_000_000}).Draw(w.T, "actual cost"))
+			most := int64(1_000_000)
+			if w.th.flood {
+				most = 100 // that the others of a pool soon leave again
+			}
+			s.ActualCost = new(rapid.SampledFrom([]int64{0, 0, 1, 1, 2, 3, 7, 50, most}).Draw(w.T, "actual cost"))
 		}
 		r.items = append(r.items, s)
 	}

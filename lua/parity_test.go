@@ -84,6 +84,11 @@ var themes = []theme{
 		name: "actual costs in a pool", tenants: []string{"acme", "b"}, routes: []string{"echo", "mail"}, pooled: true, costs: true,
 		rates: []string{"50/s", "200/s", "3/7ms", "7/3s", "999/m"}, weights: map[string]int{"settle": 20, "tick": 20, "lost tick": 4},
 	},
+	{
+		name: "pool floods with actual costs", tenants: []string{"acme", "b", "c"}, routes: []string{"echo", "mail"},
+		rates: []string{"50/s", "1000000/s"}, costs: true, flood: true, pooled: true,
+		weights: map[string]int{"settle": 20, "tick": 20, "lost tick": 6},
+	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
 

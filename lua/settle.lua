@@ -157,6 +157,7 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     correct(f, j.cost, cost)
     if f.pool then
       correct(f.pool, j.cost, cost)
+      pooling.correct(f, j.cost, cost, j.stamp < f.ready)
     end
   end
   j.outcome = outcome

@@ -89,3 +89,21 @@ func TestPoolUseMeetsTheLimit(t *testing.T) {
 		})
 	}
 }
+
+// TestPoolSharesActualCosts: what each flow gets for its weight is what it used, not what it
+// estimated.
+func TestPoolSharesActualCosts(t *testing.T) {
+	t.Parallel()
+	for name, ofA := range map[string]int64{"too low": 200, "too high": 50} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := quota(t, 100, map[string]shaper.Overrides{"a": {}, "b": {Weight: new(int64(3))}})
+				used := drainCosts(t, q, 20*time.Second, map[string]int64{"a": ofA, "b": 100})
+				if share := float64(used["b"]) / float64(used["a"]); math.Abs(share-3) > 0.2 {
+					t.Errorf("%v: b used %.2f times as much as a, want 3", used, share)
+				}
+			})
+		})
+	}
+}

@@ -36,6 +36,8 @@ type Tag struct {
 	Start   int64 // σ: the virtual start of its next job, in whole units
 	Rem     int64 // and Rem/weight of a unit
 	Reserve Cell  // ρ: the instant, by the clock of the reserves, from which its next job is reserved; zero without a reserve
+	// Reserved says that the reserve took the flow's last departure.
+	Reserved bool
 }
 
 // Candidate is a flow that may depart.
@@ -50,7 +52,7 @@ func (t Tag) Obey(weight int64, reserve Rate) Tag {
 	t.Rem = min(t.Rem, weight-1)
 	switch {
 	case reserve == (Rate{}):
-		t.Reserve = Cell{}
+		t.Reserve, t.Reserved = Cell{}, false
 	case t.Reserve.Rate != reserve:
 		t.Reserve = Cell{Pace: Pace{Rate: reserve, Burst: 1}, TAT: t.Reserve.TAT}
 	}
@@ -77,7 +79,7 @@ func (p Pool) Enter(t Tag, at Instant) Tag {
 		return t
 	}
 	if behind := at - Instant(p.Behind) - t.Reserve.interval(); t.Reserve.TAT < behind {
-		t.Reserve.TAT, t.Reserve.Rem = behind, 0
+		t.Reserve.TAT, t.Reserve.Rem, t.Reserve.Credit = behind, 0, 0
 	}
 	return t
 }
@@ -118,14 +120,63 @@ func before[T cmp.Ordered](a, b Candidate, of, than T) bool {
 func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, Tag) {
 	p.Bucket = p.Depart(at, cost)
 	t := c.Tag
+	t.Reserved = reserved
 	if !reserved {
 		p.Virtual = max(p.Virtual, t.Start)
 		sum := t.Rem + cost*virtualUnit
 		t.Start, t.Rem = t.Start+sum/c.Weight, sum%c.Weight
 		return p, t
 	}
-	t.Reserve = t.Reserve.move(t.Reserve.Charged(1, cost))
+	t.Reserve = t.Reserve.pay(t.Reserve.Charged(1, cost), at-Instant(p.Behind))
 	return p, t
+}
+
+// CorrectTag replaces the cost that a departure of the flow was charged for by the actual one, and
+// returns the flow's next tag. The reserve pays the difference if it took the flow's last
+// departure; otherwise the weight does. Together they have paid for what the flow used.
+//
+// A refund may take σ below V, because the flow got too little while it was a candidate. idle says
+// that it has become ready since the departure. Then a refund stops at V: idleness earns no credit.
+//
+// While two flows without a reserve are both candidates all the time, what they used for their
+// weights differs by at most one job each, and twice the errors of their jobs in flight: where the
+// interval begins, and where it ends.
+func (p Pool) CorrectTag(c Candidate, charged, actual int64, idle bool, now Instant) Tag {
+	t := c.Tag
+	if t.Reserved {
+		before := t.Reserve
+		t.Reserve = before.pay(before.Charged(1, actual)-before.Charged(1, charged), now-Instant(p.Behind))
+		if idle {
+			t.Reserve.Credit = min(t.Reserve.Credit, before.Credit)
+		}
+		return t
+	}
+	least := int64(0)
+	if idle {
+		least = p.Virtual
+	}
+	sum := t.Rem + (actual-charged)*virtualUnit
+	by := floorDiv(sum, c.Weight)
+	start := max(min(t.Start, least), min(t.Start+by, max(t.Start, p.Virtual+leadMost)))
+	if t.Rem = sum - by*c.Weight; start != t.Start+by {
+		t.Rem = 0
+	}
+	t.Start = start
+	return t
+}
+
+// pay moves the TAT of a reserve by n intervals. Where they are negative, it stops at due, and the
+// rest becomes credit. Where they are positive, they use up credit, but only as far as the reserve
+// is not due. So the reserve with credit is due at once, and never further behind: see Advance.
+func (c Cell) pay(n int64, due Instant) Cell {
+	from := c.TAT
+	c = c.move(n)
+	if least := min(due, from); c.TAT < least {
+		c.TAT, c.Credit = least, min(c.Credit+int64(least-c.TAT), chargeSpan.Microseconds())
+	}
+	used := min(c.Credit, max(0, int64(c.TAT-max(from, due))))
+	c.TAT, c.Credit = min(c.TAT-Instant(used), max(from, due.Add(chargeSpan))), c.Credit-used
+	return c
 }
 
 // rebaseAt is a virtual time well below 2⁵³, up to which the scripts' doubles are exact.

@@ -230,7 +230,7 @@ do
     end
     depart(f, slot, 1, j.cost)
     depart(p, slot, 1, j.cost)
-    pooling.serve(p, t, reserved, j.cost)
+    pooling.serve(p, t, reserved, slot, j.cost)
     t.last = slot
     f.leave[#f.leave + 1] = j
     run(f, 1)

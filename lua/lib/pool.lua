@@ -11,7 +11,8 @@
 --
 -- The field turn of a flow holds its turn in the pool: '+' if it is in an index or '-' if not, the
 -- name of the pool, the virtual start and its remainder, the weight, and the reserve as
--- limit:period:instant:remainder, 0:0:0:0 without one. Fields of the pool:
+-- limit:period:instant:remainder:credit:1, 0 at the end if it did not take the last departure,
+-- 0:0:0:0:0:0 without one. Fields of the pool:
 --   virtual, behind     of shaper.Pool
 --   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
 --     second
@@ -31,26 +32,30 @@ local pooling -- the functions on pools; nil before one is read
 -- outside pools costs 8 % more of Redis's instructions otherwise.
 local function pool_functions(earliest, cell_move, charged)
   local VIRTUAL_UNIT, LEAD_MOST, REBASE_AT = 1000, 2000000000, 4503599627370496 -- of shaper.Pool
-  local TURN = '^([+-])(%S+) (%d+) (%d+) (%d+) (%d+):(%d+):(%-?%d+):(%d+)$'
-  local TURN_TEXT = '%s%s %d %d %d %d:%d:%d:%d'
+  local CREDIT_MOST = 630720000000000 -- µs; shaper.chargeSpan
+  local TURN = '^([+-])(%S+) (%d+) (%d+) (%d+) (%d+):(%d+):(%-?%d+):(%d+):(%d+):([01])$'
+  local TURN_TEXT = '%s%s %d %d %d %d:%d:%d:%d:%d:%d'
   local POOL_FIELDS = { 'virtual', 'behind', 'weights', 'reserves' }
 
   -- turn_read decodes a turn in a pool. One that was never written, or is of another pool, starts
   -- anew.
   local function turn_read(text, p)
-    local filed, name, start, rem, weight, limit, period, tat, tat_rem = string.match(text or '', TURN)
+    local filed, name, start, rem, weight, limit, period, tat, tat_rem, credit, reserved
+      = string.match(text or '', TURN)
     if name ~= p.short then
-      return { filed = false, start = 0, rem = 0, weight = 1, limit = 0, period = 0, tat = 0, tat_rem = 0 }
+      return turn_read('-' .. p.short .. ' 0 0 1 0:0:0:0:0:0', p)
     end
     return {
       filed = filed == '+', start = start + 0, rem = rem + 0, weight = weight + 0,
       limit = limit + 0, period = period + 0, tat = tat + 0, tat_rem = tat_rem + 0,
+      credit = credit + 0, reserved = reserved == '1',
     }
   end
 
   local function turn_text(t, p)
     local sign = t.filed and '+' or '-'
-    return format(TURN_TEXT, sign, p.short, t.start, t.rem, t.weight, t.limit, t.period, t.tat, t.tat_rem)
+    return format(TURN_TEXT, sign, p.short, t.start, t.rem, t.weight, t.limit, t.period, t.tat, t.tat_rem,
+      t.credit, t.reserved and 1 or 0)
   end
 
   -- reserve_a_second is a reserve in millionths of a cost a second.
@@ -63,7 +68,8 @@ local function pool_functions(earliest, cell_move, charged)
     local limit, period = policy.reserve_limit, policy.reserve_period
     t.weight, t.rem = policy.weight, math.min(t.rem, policy.weight - 1)
     if limit ~= t.limit or period ~= t.period then
-      t.limit, t.period, t.tat, t.tat_rem = limit, period, limit > 0 and t.tat or 0, 0
+      t.limit, t.period, t.tat, t.tat_rem, t.credit = limit, period, limit > 0 and t.tat or 0, 0, 0
+      t.reserved = t.reserved and limit > 0
     end
   end
 
@@ -89,7 +95,7 @@ local function pool_functions(earliest, cell_move, charged)
     end
     local behind = at - p.behind - interval(t)
     if t.tat < behind then
-      t.tat, t.tat_rem = behind, 0
+      t.tat, t.tat_rem, t.credit = behind, 0, 0
     end
   end
 
@@ -119,18 +125,62 @@ local function pool_functions(earliest, cell_move, charged)
     return math.max(0, math.min(p.cost, math.floor((ahead + half) / part - half)))
   end
 
-  -- serve is the part of shaper.Pool.Serve after the bucket's: the next turn of the flow whose job
-  -- departs.
-  local function serve(p, t, reserved, cost)
-    if not reserved then
-      p.virtual = math.max(p.virtual, t.start)
-      local sum = t.rem + cost * VIRTUAL_UNIT
-      t.start, t.rem = t.start + math.floor(sum / t.weight), sum % t.weight
-      return
+  -- pay moves a reserve by the intervals of one cost less those of another: shaper.Cell.pay.
+  local function pay(t, cost, less, due)
+    local from, credit = t.tat, t.credit
+    local cell = { limit = t.limit, period = t.period, burst = 1, tat = from, rem = t.tat_rem }
+    cell_move(cell, charged(cell, 1, cost) - charged(cell, 1, less))
+    local least = math.min(due, from)
+    if cell.tat < least then
+      credit = math.min(credit + least - cell.tat, CREDIT_MOST)
+      cell.tat = least
     end
-    local cell = { limit = t.limit, period = t.period, burst = 1, tat = t.tat, rem = t.tat_rem }
-    cell_move(cell, charged(cell, 1, cost))
-    t.tat, t.tat_rem = cell.tat, cell.rem
+    local used = math.min(credit, math.max(0, cell.tat - math.max(from, due)))
+    t.tat, t.tat_rem = math.min(cell.tat - used, math.max(from, due + CREDIT_MOST)), cell.rem
+    t.credit = credit - used
+  end
+
+  -- serve is the part of shaper.Pool.Serve after the bucket's: the next turn of the flow whose job
+  -- departs at the slot.
+  local function serve(p, t, reserved, slot, cost)
+    t.reserved = reserved
+    if reserved then
+      return pay(t, cost, 0, slot - p.behind)
+    end
+    p.virtual = math.max(p.virtual, t.start)
+    local sum = t.rem + cost * VIRTUAL_UNIT
+    t.start, t.rem = t.start + math.floor(sum / t.weight), sum % t.weight
+  end
+
+  -- correct_turn is shaper.Pool.CorrectTag. The indexes may be newer than a candidate's turn.
+  local function correct_turn(f, cost, actual, idle)
+    local p, t = f.pool, f.turn
+    if t.filed and f.candidate == nil then
+      local start = redis.call('ZSCORE', p.ready_index, f.name)
+      local tat = redis.call('ZSCORE', p.reserve_index, f.name)
+      f.candidate = start and true or false
+      if start and start + 0 ~= t.start then
+        t.start, t.rem = start + 0, 0
+      end
+      if tat and tat + 0 ~= t.tat then
+        t.tat, t.tat_rem = tat + 0, 0
+      end
+    end
+    if t.reserved then
+      local credit = t.credit
+      pay(t, actual, cost, now - p.behind)
+      t.credit = idle and math.min(t.credit, credit) or t.credit
+    else
+      local sum = t.rem + (actual - cost) * VIRTUAL_UNIT
+      local by = math.floor(sum / t.weight)
+      local start = math.max(math.min(t.start, idle and p.virtual or 0),
+        math.min(t.start + by, math.max(t.start, p.virtual + LEAD_MOST)))
+      t.rem = start == t.start + by and sum - by * t.weight or 0
+      t.start = start
+    end
+    if f.candidate then
+      p.ready_add[f.name], p.reserve_add[f.name] = t.start, t.limit > 0 and t.tat or nil
+    end
   end
 
   -- load completes a pool that was read as a flow; a new one is made by save.
@@ -161,10 +211,11 @@ local function pool_functions(earliest, cell_move, charged)
     return head[2] and math.max(earliest(p), tonumber(head[2]))
   end
 
-  -- pool_file files a flow in its pool under its next possible stamp, nil for none.
+  -- pool_file files a flow in its pool under its next possible stamp, nil for none. A candidate
+  -- whose turn was corrected stays one if it may leave now: it would lose what a refund gave it.
   local function pool_file(f, due)
     local p, t = f.pool, f.turn
-    if due and due == f.due_before then
+    if due and f.due_before and (due == f.due_before or f.candidate and due <= now) then
       return
     end
     if t.filed then
@@ -244,6 +295,6 @@ local function pool_functions(earliest, cell_move, charged)
   return {
     turn_read = turn_read, turn_text = turn_text, reserve_a_second = reserve_a_second,
     advance = advance, enter = enter,
-    serve = serve, cost_before = cost_before, load = load, file = pool_file, save = save,
+    serve = serve, correct = correct_turn, cost_before = cost_before, load = load, file = pool_file, save = save,
   }
 end
