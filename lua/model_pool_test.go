@@ -20,6 +20,7 @@ type pooled struct {
 	virtual, behind      int64
 	weights, reserves    int64
 	wait, ready, reserve zset
+	moved                map[string]bool // candidates of the poll under way
 }
 
 // turn is the turn of a flow in its pool.
@@ -81,6 +82,7 @@ func (m *model) pool(name string) *pooled {
 	p := &pooled{wait: zset{}, ready: zset{}, reserve: zset{}}
 	if stored := m.pools[name]; stored != nil {
 		*p = *stored
+		p.moved = nil
 	}
 	p.flow = *m.loadClaimed(name+"/", "")
 	if m.open == nil {
@@ -91,7 +93,7 @@ func (m *model) pool(name string) *pooled {
 }
 
 // join gives a loaded flow its pool.
-func (m *model) join(f *flow, obeyed bool) {
+func (m *model) join(f *flow) {
 	name := m.lines.poolOf(f.name)
 	if f.pool = nil; name == "" {
 		return
@@ -101,7 +103,7 @@ func (m *model) join(f *flow, obeyed bool) {
 		f.turn = turn{pool: name, weight: 1}
 	}
 	f.dueBefore, f.candidate = 0, false
-	if f.turn.filed && f.Queued > 0 && !obeyed {
+	if f.turn.filed && f.Queued > 0 && !f.retuned && f.turn.weight == f.policy.Weight && f.turn.reserve == f.policy.Reserve {
 		f.dueBefore = f.Earliest()
 	}
 }
@@ -164,6 +166,11 @@ func (m *model) fileInPool(f *flow, due shaper.Instant) {
 		m.reachIf(due != f.dueBefore, "corrected in its pool")
 		return
 	}
+	if p.moved[f.name] && t.filed && due <= p.Last && t.weight == f.policy.Weight && t.reserve == f.policy.Reserve {
+		m.reach("kept as a candidate")
+		return
+	}
+	delete(p.moved, f.name)
 	if t.filed {
 		p.weights -= t.weight
 		p.reserves -= shaper.ReserveMicro(t.reserve)
@@ -361,6 +368,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 			p.reserve[name] = int64(t.Tag.Reserve.TAT)
 		}
 	}
+	p.moved = g.moved
 	return left, left == most || tries <= 0
 }
 

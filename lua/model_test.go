@@ -257,7 +257,7 @@ var situations = []string{
 	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes",
 	"store_full", "in a tier",
 	"hold ended", "declared too late", "scanned beside leasing", "bounded", "put off",
-	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "pool full", "pool retuned", "pools needed",
+	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "kept as a candidate", "pool full", "pool retuned", "pools needed",
 	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
 	"refunded after it was idle",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
@@ -338,7 +338,7 @@ func (m *model) loadClaimed(name, tier string) *flow {
 		m.obey(&f)
 	}
 	f.later = m.laters[name].head()
-	m.join(&f, obeys)
+	m.join(&f)
 	return &f
 }
 

@@ -162,11 +162,11 @@ func (l *polling) lease() (more, answered bool) {
 	}
 	more = l.leaseAll()
 	switch {
-	case l.scans():
-		return l.needs(lua.Commands.Retune)
 	case l.poolsNeeded:
 		l.reach("pools needed")
 		return l.needs(lua.Commands.TickPools)
+	case l.scans():
+		return l.needs(lua.Commands.Retune)
 	}
 	return more, false
 }
@@ -399,15 +399,18 @@ func (l *polling) leaseAll() (more bool) {
 	if l.clock.running == 0 {
 		l.clock.swept = l.now
 	}
-	for _, name := range names {
-		if budget <= 0 {
-			break
-		}
+	planned := map[string]bool{}
+	for ; len(names) > 0 && budget > 0; names = names[1:] {
+		name := names[0]
 		if isPool(name) && l.script == nil {
 			l.poolsNeeded = true
 			continue
 		}
+		if isPool(name) && planned[name] {
+			continue
+		}
 		if isPool(name) {
+			planned[name] = true
 			left, stopped := l.leasePool(l.pool(strings.TrimSuffix(name, "/")), budget)
 			more = more || stopped
 			budget -= left
@@ -416,7 +419,7 @@ func (l *polling) leaseAll() (more bool) {
 		f := l.touch(name)
 		if f.pool != nil { // the scan of new policies has made it due
 			delete(l.due, name)
-			f.dueBefore = 0
+			names = append(names, f.pool.name)
 			continue
 		}
 		left, stopped := l.leaseFlow(f, budget)

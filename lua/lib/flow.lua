@@ -116,7 +116,12 @@ end
 -- last.
 local function flow_read(name, last, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
-  local v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))
+  local v
+  if pooling and last == POLICY_AT then
+    v = pooling.read(key, names_pool(name), FLOW_FIELDS, last)
+  else
+    v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))
+  end
   numbers(v, NUMBERS_END)
   local fresh, policy = not v[CELLS], policy_read(v[POLICY_AT])
   if fresh then
@@ -148,12 +153,16 @@ local function flow_of(name, last, claimed, unseen)
   if names_pool(name) then
     return pool_of(sub(name, 1, -2), unseen)
   end
+  local with_turn = pooling and last == POLICY_AT
   local f = flow_read(name, last, claimed, unseen)
   if f.policy.pool then
     f.pool = pool_of(f.policy.pool, unseen)
-    f.turn_was = redis.call('HGET', f.key, 'turn')
+    f.turn_was = with_turn and f.was[last + 1]
+    if not with_turn then
+      f.turn_was = redis.call('HGET', f.key, 'turn')
+    end
     f.turn = pooling.turn_read(f.turn_was, f.pool)
-    f.due_before = f.turn.filed and f.queued > 0 and f.policy.text == f.was[POLICY_AT] and earliest(f)
+    f.due_before = pooling.stays(f) and earliest(f)
   end
   return f
 end
@@ -197,6 +206,9 @@ local function flow_save(f)
       args[#args + 1], args[#args + 2] = 'turn', text
       f.turn_was = text
     end
+  end
+  if f.is_pool then
+    pooling.changed(args, f)
   end
   if #args > 0 then
     redis.call('HSET', f.key, unpack(args))

@@ -72,8 +72,8 @@ local function carry_out(f)
   end
 end
 
--- plan_of plans a flow or a pool. It returns whether more jobs may be ready to leave, and how many
--- leave.
+-- plan_of plans a flow or a pool. It returns whether more jobs may be ready to leave, how many
+-- leave, and the name of a pool that is to be planned, too.
 local function plan_of(name, budget)
   if names_pool(name) then
     return { plan_pool(name, budget) }
@@ -82,8 +82,7 @@ local function plan_of(name, budget)
   if f.pool then -- retune has filed it here
     plan_begin(f)
     unfiled[#unfiled + 1] = name
-    f.due_before = nil
-    return { false, 0 }
+    return { false, 0, f.pool.name } -- hundreds of its flows may be due before it
   end
   local more = plan(f, budget)
   if f.drop[1] then
@@ -133,17 +132,15 @@ end
 
 local was_idle = clock.running == 0
 local names = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now + horizon, 'LIMIT', 0, FLOWS_MOST)
-local more, budget, aside = #names == FLOWS_MOST, most, {}
-for i = 1, #names do
-  if budget <= 0 then
-    break
-  end
-  local name, depth, bytes = names[i], clock.depth, clock.bytes
+local more, budget, aside, next = #names == FLOWS_MOST, most, {}, 1
+while names[next] and budget > 0 do
+  local name, depth, bytes = names[next], clock.depth, clock.bytes
+  next = next + 1
   local ok, planned = attempt('flow ' .. name, plan_of, name, budget)
   if ok then
     more = more or planned[1]
     local leaving, route = planned[2], bounds and route_of(name)
-    budget = budget - leaving
+    budget, names[#names + 1] = budget - leaving, planned[3]
     if route and bounds[route] then
       bounds[route] = bounds[route] - leaving
     end
@@ -172,5 +169,5 @@ if leased[1] then
   redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(leased), 'EX', math.max(60, math.ceil(lease / 500000)))
 end
 save_flows(touched, helper and horizon)
-local needed = rescan or pools_needed and 'tick_pools'
+local needed = pools_needed and 'tick_pools' or rescan
 return answer(needed or more and budget > 0, needed)

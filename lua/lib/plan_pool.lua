@@ -257,17 +257,18 @@ do
     end
   end
 
-  -- plan_pool decides, without writing, which jobs of a pool's flows leave now. It returns whether
-  -- more may be ready to leave, and how many leave.
+  -- plan_pool decides, without writing, which jobs of a pool's flows leave now, once in a poll. It
+  -- returns whether more may be ready to leave, and how many leave.
   plan_pool = function(name, budget)
     local p = pool_of(sub(name, 1, -2), unseen)
     local most, left = math.min(budget, FLOW_JOBS_MOST), 0
     if p.policy.concurrency > 0 then
       most = math.min(most, p.policy.concurrency - p.running)
     end
-    if p.policy.paused or most <= 0 then
+    if p.planned or p.policy.paused or most <= 0 then
       return false, 0
     end
+    p.planned = true
     local tries = most + TRIES_MORE
     local w = pool_window(p, tries)
     while left < most and tries > 0 do

@@ -37,6 +37,22 @@ local function pool_functions(earliest, cell_move, charged)
   local TURN_TEXT = '%s%s %d %d %d %d:%d:%d:%d:%d:%d'
   local POOL_FIELDS = { 'virtual', 'behind', 'weights', 'reserves' }
 
+  -- read reads the first fields of a pool or a flow, and behind them those of its own of a pool, or
+  -- the turn of a flow.
+  local function read(key, is_pool, fields, last)
+    local v, own
+    if is_pool then
+      v = redis.call('HMGET', key, 'virtual', 'behind', 'weights', 'reserves', unpack(fields, 1, last))
+    else
+      v = redis.call('HMGET', key, 'turn', unpack(fields, 1, last))
+    end
+    own = #v - last
+    for i = 1, own do
+      v[last + own] = table.remove(v, 1)
+    end
+    return v
+  end
+
   -- turn_read decodes a turn in a pool. One that was never written, or is of another pool, starts
   -- anew.
   local function turn_read(text, p)
@@ -185,30 +201,44 @@ local function pool_functions(earliest, cell_move, charged)
 
   -- load completes a pool that was read as a flow; a new one is made by save.
   local function load(p, short)
-    local v = redis.call('HMGET', p.key, unpack(POOL_FIELDS))
+    local v = { unpack(p.was, #p.was + 1 - #POOL_FIELDS) }
     numbers(v, #POOL_FIELDS)
     p.virtual, p.behind, p.weights, p.reserves = v[1], v[2], v[3], v[4]
     p.fields, p.short, p.turn, p.seen = v, short, '', 0
     p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {} -- changes of its indexes
     local indexes = { PREFIX .. 'wait:' .. short, PREFIX .. 'ready:' .. short, PREFIX .. 'reserve:' .. short }
     redis.call('EXISTS', KEYS[1], p.key, PREFIX .. 'flows:' .. short, unpack(indexes))
+    local sizes = {}
     for i = 1, #indexes do
-      redis.call('ZCARD', indexes[i]) -- fails before the first write where one has a wrong type
+      sizes[i] = redis.call('ZCARD', indexes[i]) -- fails before the first write where one has a wrong type
     end
     p.wait_index, p.ready_index, p.reserve_index = unpack(indexes)
+    p.candidates = sizes[2]
     pools[short], pool_list[#pool_list + 1] = p, p
     return p
+  end
+
+  -- changed appends to args the fields of a pool that have changed, each with its value.
+  local function changed(args, p)
+    changed_numbers(args, POOL_FIELDS, 1, #POOL_FIELDS, p, p.fields)
   end
 
   -- pool_due is the next instant at which a pool may give a stamp, nil when it cannot.
   local function pool_due(p)
     if p.policy.paused or p.policy.concurrency > 0 and p.running >= p.policy.concurrency then
       return nil
-    elseif redis.call('EXISTS', p.ready_index) == 1 then
+    elseif p.candidates > 0 or redis.call('EXISTS', p.ready_index) == 1 then
       return earliest(p)
     end
     local head = redis.call('ZRANGE', p.wait_index, 0, 0, 'WITHSCORES')
     return head[2] and math.max(earliest(p), tonumber(head[2]))
+  end
+
+  -- stays reports whether a flow with a job is where its policy wants it in its pool.
+  local function stays(f)
+    local t, policy = f.turn, f.policy
+    return t.filed and f.queued > 0 and not f.retuned and t.weight == policy.weight
+      and t.limit == policy.reserve_limit and t.period == policy.reserve_period
   end
 
   -- pool_file files a flow in its pool under its next possible stamp, nil for none. A candidate
@@ -216,6 +246,12 @@ local function pool_functions(earliest, cell_move, charged)
   local function pool_file(f, due)
     local p, t = f.pool, f.turn
     if due and f.due_before and (due == f.due_before or f.candidate and due <= now) then
+      return
+    end
+    local candidate = p.ready_add[f.name] and t.filed and due and due <= p.last
+    if candidate and t.weight == f.policy.weight and t.limit == f.policy.reserve_limit
+      and t.period == f.policy.reserve_period then
+      f.due_before = due -- it stays where the plan has filed it
       return
     end
     if t.filed then
@@ -264,6 +300,7 @@ local function pool_functions(earliest, cell_move, charged)
         redis.call('SADD', PREFIX .. 'flows:' .. p.short, p.name)
         p.fresh = false
       end
+      p.candidates = p.candidates - #p.unready -- at least
       in_parts('ZREM', ready, p.unready, 1)
       in_parts('ZREM', reserve, p.unready, 1)
       in_parts('ZREM', wait, p.unwait, 1)
@@ -275,10 +312,6 @@ local function pool_functions(earliest, cell_move, charged)
         rebase(p)
       end
       flow_save(p)
-      local args = changed_numbers({}, POOL_FIELDS, 1, #POOL_FIELDS, p, p.fields)
-      if args[1] then
-        redis.call('HSET', p.key, unpack(args))
-      end
       local due = pool_due(p)
       if due then
         filed[#filed + 1] = format('%d', due)
@@ -295,6 +328,7 @@ local function pool_functions(earliest, cell_move, charged)
   return {
     turn_read = turn_read, turn_text = turn_text, reserve_a_second = reserve_a_second,
     advance = advance, enter = enter,
-    serve = serve, correct = correct_turn, cost_before = cost_before, load = load, file = pool_file, save = save,
+    serve = serve, correct = correct_turn, cost_before = cost_before, read = read, load = load, changed = changed,
+    stays = stays, file = pool_file, save = save,
   }
 end

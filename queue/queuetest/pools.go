@@ -3,6 +3,7 @@ package queuetest
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ var poolTests = map[string]func(*suite){
 	"the pool's concurrency bounds all its flows":              poolConcurrency,
 	"a full pool refuses jobs of any of its flows":             poolFull,
 	"an upstream that asks for a pause holds the pool":         poolHeld,
+	"a new file pauses no pool, and all its flows obey it":     poolRefiled,
 	"a route of no pool is not delayed":                        poolOutside,
 	"a tenant is one, wherever its flows are":                  poolSpread,
 	"settings reach flows in every shard":                      poolTunedEverywhere,
@@ -198,6 +200,35 @@ func poolHeld(s *suite) {
 	equal(s, "the error", err, nil)
 	equal(s, "what limits the pool", p.LimitedBy, "held")
 	equal(s, "by what it is held", p.HeldBy.Status, 429)
+}
+
+// poolRefiled: while hundreds of flows take over new policies, each poll lets jobs leave, but
+// perhaps for the first of a worker, which learns of the pool.
+func poolRefiled(s *suite) {
+	const tenants = 400
+	s.pool(func(*shaper.Overrides) {}, nil)
+	for i := range tenants {
+		s.backlog(2, pooledWork(fmt.Sprint("tenant", i)))
+	}
+	s.shares(20, 10*time.Millisecond)
+	s.policies(func(b *shaper.Baseline) {
+		b.Defaults.Weight = 3
+		b.Pools = map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp", "mail"}, Overrides: shaper.Overrides{Rate: pointer(hundred)}}}
+	}, nil)
+	left := 0
+	for i := range 30 {
+		n := len(s.poll([]string{"w", "x"}[i%2], pollOptions(10, far)).Leases)
+		if left += n; n == 0 && i != 1 {
+			s.Errorf("poll %d after the change leases nothing", i)
+		}
+	}
+	s.nearly("jobs that left in the meantime", left, 300, 10)
+	for s.poll("w", pollOptions(1, near)).More {
+		continue
+	}
+	p, err := s.q.Pool(s.ctx, "erp")
+	equal(s, "the error", err, nil)
+	equal(s, "the sum of weights", p.Weights, 3*p.Waiting)
 }
 
 func poolOutside(s *suite) {
