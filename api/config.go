@@ -90,7 +90,14 @@ const defaultRequests = 10_000
 
 // RouteInfo is the part of a route that the intake needs.
 type RouteInfo struct {
-	MaxAttempts int // deliveries until a job is dead; at least 1
+	MaxAttempts int      // deliveries until a job is dead; at least 1
+	Forward     *Forward // the route takes forwarded requests only; nil: jobs
+}
+
+// Forward is the part of a route of forwarded requests that the intake needs.
+type Forward struct {
+	Path string        // of the upstream's base URL
+	Wait time.Duration // for an answer, unless the client prefers another; at most 300s
 }
 
 // VersionInfo identifies the program.

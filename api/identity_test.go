@@ -74,6 +74,7 @@ func dataPlane(id string) []struct{ method, target, body string } {
 		{"GET", "/v1/jobs/" + id, ""},
 		{"HEAD", "/v1/jobs/" + id, ""},
 		{"GET", "/v1/jobs/" + id + "/events", ""},
+		{"GET", "/v1/jobs/" + id + "/response", ""},
 		{"POST", "/v1/jobs/" + id + "/replay", ""},
 		{"DELETE", "/v1/jobs/" + id, ""},
 	}

@@ -184,10 +184,10 @@ func (s *Server) submissions(
 		if held[i] != nil {
 			continue
 		}
-		var known bool
-		if batch[i], known = s.submission(who, job.IdempotencyKey, job.Submission); !known {
-			held[i] = problem.UnknownRouteAt("route")
-		} else if rule := s.callbackRule(job.CallbackURL); rule != "" {
+		if batch[i], held[i] = s.submission(who, job.IdempotencyKey, job.Submission); held[i] != nil {
+			continue
+		}
+		if rule := s.callbackRule(job.CallbackURL); rule != "" {
 			held[i] = problem.InvalidFields([]wire.FieldError{{Field: "callback_url", Kind: "string", Rule: rule}})
 		}
 	}

@@ -47,6 +47,7 @@ type metrics struct {
 	tooOften   prometheus.Counter
 
 	evictedBodies prometheus.Counter
+	abandoned     prometheus.Counter
 
 	figures *gauges.Gauges
 
@@ -101,6 +102,11 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 		Name: "sluice_bodies_evicted_total",
 		Help: "Large bodies that arrived too slowly and were cut off in favour of others.",
 	})
+	m.abandoned = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_forward_abandoned_total",
+		Help: "Forwarded requests without an Idempotency-Key that were cancelled while they waited, because " +
+			"their client had left.",
+	})
 	for _, o := range outcomes {
 		m.admissions.WithLabelValues(o)
 	}
@@ -125,7 +131,7 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 // register registers all metrics, or none if one of them is refused.
 func (m *metrics) register(r prometheus.Registerer) error {
 	collectors := []prometheus.Collector{
-		m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies,
+		m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies, m.abandoned,
 		m.figures,
 	}
 	for i, c := range collectors {

@@ -39,6 +39,7 @@ type answer struct {
 	body   any
 	header http.Header
 	stream func(w http.ResponseWriter)
+	raw    func(w http.ResponseWriter) // writes all of the answer; the other fields are unset
 }
 
 func ok(body any) *answer { return &answer{status: http.StatusOK, body: body} }
@@ -97,18 +98,7 @@ func (s *Server) run(
 		return nil, drainingProblem()
 	}
 	if op.Identifies {
-		err := s.guard(c.r, op.ID, nil)
-		if err != nil {
-			return nil, err
-		}
-		if c.who, err = s.identify(c.r); err != nil {
-			return nil, err
-		}
-		if full := s.requests.Take(budget.Owner{Tenant: c.who.Tenant}, 1); full != budget.Unbound {
-			return nil, problem.RateLimited.With(full.Text("concurrent requests")).RetryIn(time.Second)
-		}
-		c.counted = true
-		if err = s.guard(c.r, op.ID, &c.who); err != nil {
+		if err := s.enter(c); err != nil {
 			return nil, err
 		}
 	}
@@ -130,6 +120,22 @@ func (s *Server) run(
 	}
 	c.body, c.taken = content, func() { c.body = nil; done() }
 	return handle(c)
+}
+
+// enter finds the principal of a request, and counts it. The caller must return c.counted requests.
+func (s *Server) enter(c *call) error {
+	err := s.guard(c.r, c.op, nil)
+	if err != nil {
+		return err
+	}
+	if c.who, err = s.identify(c.r); err != nil {
+		return err
+	}
+	if full := s.requests.Take(budget.Owner{Tenant: c.who.Tenant}, 1); full != budget.Unbound {
+		return problem.RateLimited.With(full.Text("concurrent requests")).RetryIn(time.Second)
+	}
+	c.counted = true
+	return s.guard(c.r, c.op, &c.who)
 }
 
 // drainingProblem is the answer to new work while the process stops.
@@ -164,6 +170,10 @@ const countedBody = 2048
 
 // write sends the answer in one piece.
 func (a *answer) write(w http.ResponseWriter) {
+	if a.raw != nil {
+		a.raw(w)
+		return
+	}
 	h := w.Header()
 	for name, values := range a.header {
 		h[name] = values

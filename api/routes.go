@@ -30,7 +30,7 @@ func (s *Server) intakeRouter() (http.Handler, error) {
 	if err := contract.Serve(r, api); err != nil {
 		return nil, fmt.Errorf("api: intake document: %w", err)
 	}
-	return r, nil
+	return s.forwarding(r), nil
 }
 
 // adminRouter serves the control plane.
@@ -94,6 +94,7 @@ func (s *Server) handlers() map[string]handler {
 		"list-jobs":         s.listJobs,
 		"get-job":           s.getJob,
 		"stream-job":        s.streamJob,
+		"get-answer":        s.getAnswer,
 		"cancel-job":        s.deleteJob,
 		"replay-job":        s.replayJob,
 		"livez":             s.livez,

@@ -30,9 +30,9 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	submission, known := s.submission(c.who, key, body)
-	if !known {
-		return nil, problem.UnknownRouteAt("route")
+	submission, wrong := s.submission(c.who, key, body)
+	if wrong != nil {
+		return nil, wrong
 	}
 	if rule := s.callbackRule(body.CallbackURL); rule != "" {
 		return nil, problem.Invalid("callback_url", "string", rule)
@@ -44,12 +44,18 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	return s.submit(c, submission, request.Prefer(c.r.Header))
 }
 
-// submission builds the submission for the queue, if the route is known.
+// submission builds the submission for the queue, unless the route takes no jobs.
 func (s *Server) submission(
 	who auth.Principal, key string, body wire.Submission,
-) (submission queue.Submission, known bool) {
+) (queue.Submission, *problem.Problem) {
 	route := cmp.Or(body.Route, defaultRoute)
 	info, known := s.cfg.Routes[route]
+	switch {
+	case !known:
+		return queue.Submission{}, problem.UnknownRouteAt("route")
+	case info.Forward != nil:
+		return queue.Submission{}, forwardOnly(route)
+	}
 	return queue.Submission{
 		Tenant:         who.Tenant,
 		Tier:           who.Tier,
@@ -62,7 +68,7 @@ func (s *Server) submission(
 		MaxWait:        time.Duration(body.MaxWaitMS) * time.Millisecond,
 		MaxAttempts:    info.MaxAttempts,
 		CallbackURL:    body.CallbackURL,
-	}, known
+	}, nil
 }
 
 // callbackRule is the rule that a callback URL breaks; empty if it is allowed or absent.
@@ -79,49 +85,11 @@ func (s *Server) callbackRule(url string) string {
 	return ""
 }
 
-// submit requests admission and, if the client prefers, waits for the job's end. The watch begins
-// before the submission, so that it cannot miss a fast end.
+// submit requests admission and, if the client prefers, waits for the job's end.
 func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference) (*answer, error) {
-	ctx := c.r.Context()
-	var err error
-	if sub.ID, err = s.backend.NewID(sub.Tenant, sub.Route); err != nil {
-		return nil, err
-	}
-	ended, stop := (<-chan struct{})(nil), func() {}
-	end := time.Now().Add(prefer.Wait)
-	if prefer.Wait > 0 {
-		if ended, stop, err = s.watch(ctx, sub.ID, end); err != nil {
-			return nil, err
-		}
-	}
-	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
-	sub.TraceParent = span.TraceParent
-	crash.At("before-admit")
-	v, err := s.backend.Submit(ctx, sub)
-	crash.At("after-admit")
-	span.End(v, err)
+	job, v, err := s.admit(c, sub, prefer.Wait)
 	if err != nil {
-		stop()
-		s.metrics.admission(unavailableOutcome)
 		return nil, err
-	}
-	s.decided(sub, v)
-	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1,
-		int64(len(sub.Payload))); err != nil {
-		stop()
-		return nil, err
-	}
-	job := v.Job
-	sub.Payload = nil
-	c.taken() // a wait must not hold the memory of a large body
-	switch {
-	case prefer.Wait <= 0 || towire.Job(job).Done:
-		stop()
-	case job.ID == sub.ID:
-		job = seenLater(job)(s.await(ctx, sub.Tenant, job.ID, ended, stop, end))
-	default: // the idempotency key is known: wait for the earlier job
-		stop()
-		job = seenLater(job)(s.follow(ctx, sub.Tenant, job.ID, end))
 	}
 	out := towire.Job(job)
 	a := &answer{status: http.StatusAccepted, body: out}
@@ -140,6 +108,53 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 	}
 	crash.At("before-answer")
 	return a, nil
+}
+
+// admit requests admission and waits for the job's end, at most for the given time. The watch
+// begins before the submission, so that it cannot miss a fast end. A refusal is an error.
+func (s *Server) admit(c *call, sub queue.Submission, wait time.Duration) (queue.Job, queue.Decision, error) {
+	ctx := c.r.Context()
+	var err error
+	if sub.ID, err = s.backend.NewID(sub.Tenant, sub.Route); err != nil {
+		return queue.Job{}, queue.Decision{}, err
+	}
+	ended, stop := (<-chan struct{})(nil), func() {}
+	end := time.Now().Add(wait)
+	if wait > 0 {
+		if ended, stop, err = s.watch(ctx, sub.ID, end); err != nil {
+			return queue.Job{}, queue.Decision{}, err
+		}
+	}
+	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
+	sub.TraceParent = span.TraceParent
+	crash.At("before-admit")
+	v, err := s.backend.Submit(ctx, sub)
+	crash.At("after-admit")
+	span.End(v, err)
+	if err != nil {
+		stop()
+		s.metrics.admission(unavailableOutcome)
+		return queue.Job{}, v, err
+	}
+	s.decided(sub, v)
+	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1,
+		int64(len(sub.Payload))); err != nil {
+		stop()
+		return queue.Job{}, v, err
+	}
+	job := v.Job
+	sub.Payload, sub.Same = nil, nil
+	c.taken() // a wait must not hold the memory of a large body
+	switch {
+	case wait <= 0 || towire.Job(job).Done:
+		stop()
+	case job.ID == sub.ID:
+		job = seenLater(job)(s.await(ctx, sub.Tenant, job.ID, ended, stop, end))
+	default: // the idempotency key is known: wait for the earlier job
+		stop()
+		job = seenLater(job)(s.follow(ctx, sub.Tenant, job.ID, end))
+	}
+	return job, v, nil
 }
 
 // decided counts a submission that the queue has decided on, records it as an arrival, and logs

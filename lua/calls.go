@@ -382,6 +382,7 @@ const (
 	OutcomeRetry     Outcome = 'r'
 	OutcomeOverload  Outcome = 'o' // a retry because the upstream is overloaded: it slows the flow
 	OutcomeDead      Outcome = 'd'
+	OutcomeFailed    Outcome = 'f' // dead, and kept like a finished job: it cannot be replayed
 	OutcomeHeld      Outcome = 'h'
 	OutcomeReleased  Outcome = 'R'
 	OutcomeMissed    Outcome = 'm' // released because it came too late to leave at its stamp

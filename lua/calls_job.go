@@ -81,6 +81,7 @@ type StatusCall struct {
 	At         At
 	Clock, Job string // keys
 	Tenant     string // as in keys
+	MostResult int    // bytes of the result
 }
 
 // Status is the current state of a job.
@@ -89,12 +90,12 @@ type Status struct {
 	Found    bool
 	Position int64
 	Start    shaper.Instant
-	Record   []byte // without its payload
+	Record   []byte // without its payload; the result may be cut
 }
 
 // Call is the call in the form that is sent.
 func (c StatusCall) Call() Call {
-	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant}}
+	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.MostResult}}
 }
 
 // Decode reads the answer.

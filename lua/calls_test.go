@@ -278,11 +278,13 @@ func (w *world) tuneCall(r tuning) lua.TuneCall {
 
 func (w *world) status(at shaper.Instant, tenant, id string) {
 	w.note("status %d %s %s", at, tenant, id)
-	call := lua.StatusCall{At: lua.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant}
+	call := lua.StatusCall{
+		At: lua.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant, MostResult: 1 << 10,
+	}
 	got, err := call.Decode(w.run(call.Call()))
 	var record lua.Record
 	if got.Found && err == nil {
-		record, err = lua.DecodeRecord(got.Record)
+		record, err = lua.DecodeStatus(got.Record)
 	}
 	got.Record = nil
 	want, wantRecord := w.m.status(at, tenant, id)

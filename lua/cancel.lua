@@ -39,7 +39,7 @@ for k = 5, #KEYS do
     code = ABSENT
   elseif j.state == 'c' or j.state == 'q' or j.state == 's' or j.state == 'r' then
     code = CANCELLED
-  elseif j.state == 'd' and delete_dead and not redis.call('ZSCORE', KEYS[4], id) then
+  elseif is_dead_letter(j) and delete_dead and not redis.call('ZSCORE', KEYS[4], id) then
     code = DELETED
   end
   reply[#reply + 1] = code

@@ -292,9 +292,9 @@ func TestOutcomeCodes(t *testing.T) {
 	want := map[string]lua.Outcome{
 		"succeeded": lua.OutcomeSucceeded, "retry": lua.OutcomeRetry, "overloaded": lua.OutcomeOverload,
 		"dead": lua.OutcomeDead, "held": lua.OutcomeHeld, "released": lua.OutcomeReleased,
-		"missed": lua.OutcomeMissed,
+		"missed": lua.OutcomeMissed, "failed": lua.OutcomeFailed,
 	}
-	entries := strings.Split(letters[1], ", ")
+	entries := strings.Split(strings.ReplaceAll(letters[1], "\n", " "), ", ")
 	if len(entries) != len(want) {
 		t.Errorf("settle's header lists %d outcomes, Go has %d", len(entries), len(want))
 	}

@@ -153,7 +153,7 @@ local function dead_bytes_of(name, counted)
   local sum, gone = 0, false
   for i = 1, #ids do
     local j = job_of(ids[i])
-    local dead_letter = j and j.state == 'd'
+    local dead_letter = j and is_dead_letter(j)
     gone = gone or not dead_letter
     sum = sum + (dead_letter and job_bytes(j) or 0)
   end

@@ -124,9 +124,9 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	}
 	die, again := false, s.Outcome == lua.OutcomeRetry || s.Outcome == lua.OutcomeOverload
 	switch s.Outcome {
-	case lua.OutcomeSucceeded, lua.OutcomeDead, lua.OutcomeRetry, lua.OutcomeOverload:
+	case lua.OutcomeSucceeded, lua.OutcomeDead, lua.OutcomeFailed, lua.OutcomeRetry, lua.OutcomeOverload:
 		j.Attempts++
-		die = s.Outcome == lua.OutcomeDead || again && j.Attempts >= j.MaxAttempts
+		die = s.Outcome == lua.OutcomeDead || s.Outcome == lua.OutcomeFailed || again && j.Attempts >= j.MaxAttempts
 		if s.Outcome == lua.OutcomeOverload {
 			share := upstream.Share
 			upstream.Bucket, upstream.trial = upstream.Refuse(upstream.trial, upstream.departed, m.now)
@@ -152,7 +152,8 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		f.count(func(p *pooled) { p.Bucket = p.Refund(j.Stamp, j.Cost) })
 		m.depart(f, -1)
 	}
-	m.reachIf(die && s.Outcome != lua.OutcomeDead, "out of attempts")
+	m.reachIf(die && s.Outcome != lua.OutcomeDead && s.Outcome != lua.OutcomeFailed, "out of attempts")
+	m.reachIf(s.Outcome == lua.OutcomeFailed, "failed for good")
 	if !die && s.Outcome != lua.OutcomeSucceeded && len(s.Result) > 0 {
 		m.live(f, int64(len(s.Result)-len(j.Result)))
 		j.Result = s.Result
@@ -218,7 +219,7 @@ func (m *model) cancel(r cancellation) []lua.JobCode {
 			codes[i] = lua.JobAbsent
 		case j.State == shaper.Cancelled || j.State.Waiting():
 			codes[i] = codeOfWaiting
-		case j.State == shaper.Dead && r.dead && !awaited:
+		case deadLetter(j) && r.dead && !awaited:
 			codes[i] = lua.JobDeleted
 		default:
 			m.reachIf(r.dead && awaited, "kept for its callback")
@@ -333,7 +334,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 		}
 		return lua.JobDone, a
 	}
-	if j.State != shaper.Dead {
+	if !deadLetter(j) {
 		return lua.JobConflict, shaper.Admission{Now: m.now}
 	}
 	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.

@@ -455,6 +455,8 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 	}
 	if j.State == shaper.Dead {
 		m.clock.dead++
+	}
+	if deadLetter(j) {
 		m.dead(f, m.deadAlive(f)-f.deadBytes)
 		m.dead(f, jobBytes(j))
 		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool {
@@ -481,6 +483,11 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 		m.idem[key] = fmt.Sprintf("%s %c %d %d %d %d", idAndPrint(known), j.State, j.Created, m.now,
 			j.Attempts, j.MaxAttempts)
 	}
+}
+
+// deadLetter reports whether a job is dead and can be replayed.
+func deadLetter(j *lua.Record) bool {
+	return j.State == shaper.Dead && lua.Outcome(j.Outcome) != lua.OutcomeFailed
 }
 
 // idAndPrint is the part of an idempotency value that never changes.

@@ -276,7 +276,8 @@ func (w *world) drawSettle() {
 			Key: ref.id, Epoch: ref.epoch, MaxAttempts: rapid.IntRange(0, 3).Draw(w.T, "max attempts"),
 			Outcome: rapid.SampledFrom([]lua.Outcome{
 				lua.OutcomeSucceeded, lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeOverload,
-				lua.OutcomeReleased, lua.OutcomeMissed, lua.OutcomeDead, lua.OutcomeDead, lua.OutcomeHeld,
+				lua.OutcomeReleased, lua.OutcomeMissed, lua.OutcomeDead, lua.OutcomeDead, lua.OutcomeDead,
+				lua.OutcomeHeld, lua.OutcomeFailed,
 			}).Draw(w.T, "outcome"),
 			Delay:  rapid.SampledFrom([]time.Duration{0, 5, 60, 1000}).Draw(w.T, "delay") * time.Millisecond,
 			Result: []byte(strings.Repeat("r", rapid.SampledFrom([]int{0, 0, 3, 30}).Draw(w.T, "result"))),

@@ -93,10 +93,37 @@ func (r Record) Rest() ([]byte, error) {
 // DecodeRecord reads a stored record: head, prefix, payload, which may be left out, and result.
 // Payload and Result share the memory of raw. Errors wrap ErrRecord.
 func DecodeRecord(raw []byte) (Record, error) {
-	if len(raw) < HeadLength || raw[0] != '1' {
-		return Record{}, fmt.Errorf("%w: %d bytes", ErrRecord, len(raw))
+	r, rest, err := decodePrefix(raw)
+	if err != nil {
+		return Record{}, err
 	}
-	r := Record{
+	result, payload := int(fieldResult.of(raw)), int(fieldPayload.of(raw))
+	if len(rest) >= payload+result {
+		r.Payload = rest[:payload:payload]
+		rest = rest[payload:]
+	}
+	if len(rest) < result {
+		return Record{}, fmt.Errorf("%w: %d bytes after the prefix for a payload of %d and a result of %d",
+			ErrRecord, len(raw)-len(rest), payload, result)
+	}
+	r.Result = rest[:result:result]
+	return r, nil
+}
+
+// DecodeStatus reads a record without its payload, whose result may be cut, as Status has it.
+// Errors wrap ErrRecord.
+func DecodeStatus(raw []byte) (Record, error) {
+	r, rest, err := decodePrefix(raw)
+	r.Result = rest
+	return r, err
+}
+
+// decodePrefix reads head and prefix of a record, and returns what follows.
+func decodePrefix(raw []byte) (r Record, rest []byte, err error) {
+	if len(raw) < HeadLength || raw[0] != '1' {
+		return Record{}, nil, fmt.Errorf("%w: %d bytes", ErrRecord, len(raw))
+	}
+	r = Record{
 		FreeLeases:  int(fieldFree.of(raw)),
 		Outcome:     byte(fieldOutcome.of(raw)),
 		Tag:         uint32(fieldTag.of(raw)),
@@ -109,9 +136,9 @@ func DecodeRecord(raw []byte) (Record, error) {
 		MaxAttempts: int(fieldMax.of(raw)),
 	}
 	r.State, r.Epoch, r.Attempts, r.At = leaseOf(raw)
-	result, prefix, payload := int(fieldResult.of(raw)), int(fieldPrefix.of(raw)), int(fieldPayload.of(raw))
+	prefix := int(fieldPrefix.of(raw))
 	if prefix < HeadLength || prefix > len(raw) {
-		return Record{}, fmt.Errorf("%w: prefix of %d in %d bytes", ErrRecord, prefix, len(raw))
+		return Record{}, nil, fmt.Errorf("%w: prefix of %d in %d bytes", ErrRecord, prefix, len(raw))
 	}
 	at := HeadLength
 	for i, field := range []*string{
@@ -125,7 +152,7 @@ func DecodeRecord(raw []byte) (Record, error) {
 			width = 2
 		}
 		if at+width > prefix || at+width+int(wide(raw[at:at+width])) > prefix {
-			return Record{}, fmt.Errorf("%w: a field runs over the prefix", ErrRecord)
+			return Record{}, nil, fmt.Errorf("%w: a field runs over the prefix", ErrRecord)
 		}
 		at += width
 		n := int(wide(raw[at-width : at]))
@@ -134,17 +161,7 @@ func DecodeRecord(raw []byte) (Record, error) {
 	}
 	tenant, route, _ := strings.Cut(r.Flow, "/")
 	r.Tenant, r.Route = cmp.Or(r.Tenant, tenant), cmp.Or(r.Route, route)
-	rest := raw[prefix:]
-	if len(rest) >= payload+result {
-		r.Payload = rest[:payload:payload]
-		rest = rest[payload:]
-	}
-	if len(rest) < result {
-		return Record{}, fmt.Errorf("%w: %d bytes after the prefix for a payload of %d and a result of %d",
-			ErrRecord, len(raw)-prefix, payload, result)
-	}
-	r.Result = rest[:result:result]
-	return r, nil
+	return r, raw[prefix:], nil
 }
 
 // leaseOf reads from the head of a record its state, the epoch and the attempts so far, and when

@@ -45,7 +45,7 @@ if j.tag == tag then
   local position, start = place_of(f, rank)
   return reply(ADMITTED, position, start, 0)
 end
-if j.state ~= 'd' then
+if not is_dead_letter(j) then
   return { now, CONFLICT }
 end
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[5], queue, dead, PREFIX .. 'later:' .. f.name)

@@ -14,11 +14,11 @@
 --   then per job: S and the epoch, as one argument, if it succeeded without a result or a change of
 --   its max attempts; otherwise epoch, outcome, delay in µs (retry, overloaded: until eligible;
 --   held: how long), max attempts (0 keeps them), result or '' for the one kept
---   An outcome is S succeeded, r retry, o overloaded, d dead, h held, R released, m missed.
---   After h follows the cause of the hold, kept as it is. Overloaded is a retry that slows the
---   flow. Missed is a release of a job that came too late to leave at its stamp. A blank and the
---   actual cost may end the outcome of an attempt. That cost replaces the one which the departure
---   was charged for.
+--   An outcome is S succeeded, r retry, o overloaded, d dead, f failed, h held, R released,
+--   m missed. Failed is dead and kept like a finished job: it cannot be replayed. After h follows
+--   the cause of the hold, kept as it is. Overloaded is a retry that slows the flow. Missed is a
+--   release of a job that came too late to leave at its stamp. A blank and the actual cost may end
+--   the outcome of an attempt. That cost replaces the one which the departure was charged for.
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
 --   the job is dead because the hold cost its last attempt
@@ -142,7 +142,7 @@ local ended = {} -- ids of the leases
 
 -- apply settles a current lease.
 local function apply(id, outcome, cause, cost, delay, most, result, j, f)
-  local dead, again = outcome == 'd', outcome == 'r' or outcome == 'o'
+  local dead, again = outcome == 'd' or outcome == 'f', outcome == 'r' or outcome == 'o'
   if most > 0 then
     j.max = most
   end

@@ -331,7 +331,11 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 	if s.IdempotencyKey != "" {
 		job.IdemHash = store.ShortHash(s.IdempotencyKey)
 		job.IdemKey = a.shard.Idem(EncodeName(s.Tenant), job.IdemHash)
-		job.Fingerprint = store.ShortHash(string(s.Payload), s.Type, s.Route,
+		same := s.Payload
+		if s.Same != nil {
+			same = s.Same
+		}
+		job.Fingerprint = store.ShortHash(string(same), s.Type, s.Route,
 			strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
 	}
 	job.Rest, err = lua.Record{

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,12 +12,42 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// result is what a settled delivery leaves in the record.
+// result is what a settled delivery leaves in the record: JSON and, after a zero byte, the answer
+// to a forwarded request.
 type result struct {
 	Error      *JobError `json:"e,omitempty"`
 	Response   *Response `json:"r,omitempty"`
 	Log        []Attempt `json:"l,omitempty"`
 	ActualCost *int64    `json:"c,omitempty"`
+
+	answer []byte // as package httpmsg encodes it; nil for none
+}
+
+// mostResult is how many bytes of a result are read with a job, where its answer is not wanted.
+// JSON never needs as many.
+const mostResult = 64 << 10
+
+func (r result) encode() ([]byte, error) {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("queue: encode a result: %w", err)
+	}
+	if r.answer != nil {
+		raw = append(append(raw, 0), r.answer...)
+	}
+	return raw, nil
+}
+
+// decodeResult reads a result; ok is false where it is empty or unreadable.
+func decodeResult(raw []byte) (r result, ok bool) {
+	text, answer, answered := bytes.Cut(raw, []byte{0})
+	if len(text) == 0 || json.Unmarshal(text, &r) != nil {
+		return result{}, false
+	}
+	if answered {
+		r.answer = answer
+	}
+	return r, true
 }
 
 // Job reads one job of the tenant. Errors: ErrNotFound, ErrUnavailable.
@@ -48,6 +79,29 @@ func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
 	return shard, nil
 }
 
+// Answer reads a job of a forward route with its answer, as package httpmsg encodes it; nil for one
+// that has none, or none yet. Errors: ErrNotFound, ErrGone, ErrUnavailable.
+func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, []byte, error) {
+	if _, err := q.shardOf(tenant, id); err != nil {
+		return Job{}, nil, err
+	}
+	found, err := q.statuses(ctx, EncodeName(tenant), []string{id}, maxPayload)
+	if err != nil {
+		return Job{}, nil, err
+	}
+	if found[0] == nil {
+		shard, _ := q.store.ShardOfID(id)
+		if n, err := q.store.Fast.Exists(ctx, shard.Job(id)).Result(); err != nil {
+			return Job{}, nil, store.Unavailable(err)
+		} else if n == 0 {
+			return Job{}, nil, ErrGone
+		}
+		return Job{}, nil, ErrNotFound
+	}
+	res, _ := decodeResult(found[0].Result)
+	return found[0].Job, res.answer, nil
+}
+
 // jobOf is the record as clients see it, without its position in the queue.
 func jobOf(id string, r lua.Record) Job {
 	j := Job{
@@ -60,8 +114,7 @@ func jobOf(id string, r lua.Record) Job {
 	case r.State == shaper.Scheduled || r.State == shaper.Retrying:
 		j.Scheduled = r.At.Time()
 	}
-	var res result
-	if len(r.Result) > 0 && json.Unmarshal(r.Result, &res) == nil { // unreadable: the state still holds
+	if res, ok := decodeResult(r.Result); ok { // unreadable: the state still holds
 		j.LastError, j.Response, j.Log, j.ActualCost = res.Error, res.Response, res.Log, res.ActualCost
 	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {

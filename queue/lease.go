@@ -3,7 +3,6 @@ package queue
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -178,8 +177,7 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	var before result
-	_ = json.Unmarshal(r.Result, &before) // an empty or unreadable result is left out
+	before, _ := decodeResult(r.Result) // an empty or unreadable result is left out
 	return Lease{
 		Log:      before.Log,
 		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost,
@@ -212,13 +210,14 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			return nil, err
 		}
 	}
-	id := func(i int) string { return batch[i].ID }
-	failed := b.perShard(ctx, len(batch), id, func(g group) (lua.Call, func([]any) error) {
+	kind := func(i int) (string, time.Duration) { return batch[i].ID, batch[i].Retention }
+	failed := b.perShard(ctx, len(batch), kind, func(g group) (lua.Call, func([]any) error) {
 		s := g.shard
 		call := lua.SettleCall{
 			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(),
 			Horizon: b.horizon, Retention: b.retention,
 		}
+		call.Retention.Finished = cmp.Or(g.retention, call.Retention.Finished)
 		for _, i := range g.items {
 			items[i].Key = s.Job(batch[i].ID)
 			call.Items = append(call.Items, items[i])
@@ -241,9 +240,10 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 
 // group holds the indices of at most settleMost items of one shard, and why their call failed.
 type group struct {
-	shard ShardKeys
-	items []int
-	err   error
+	shard     ShardKeys
+	retention time.Duration // of the jobs that end; 0 is that of finished jobs
+	items     []int
+	err       error
 }
 
 // errorOf returns the error of a call with these failed groups. It prefers ErrUnavailable, which
@@ -262,20 +262,27 @@ func errorOf(failed []group) (err error) {
 // answer. The items of a group that fails at damaged data are sent once more, each by itself, so
 // that one damaged item does not fail the others.
 func (b *Broker) perShard(
-	ctx context.Context, n int, id func(int) string, call func(group) (lua.Call, func([]any) error),
+	ctx context.Context, n int, kind func(int) (id string, retention time.Duration),
+	call func(group) (lua.Call, func([]any) error),
 ) (failed []group) {
 	var groups []group
-	open := map[int]int{} // shard → its group that is not full
+	type open struct {
+		shard     int
+		retention time.Duration
+	}
+	opened := map[open]int{} // → a group that is not full
 	for i := range n {
-		shard, ok := b.store.ShardOfID(id(i))
+		id, retention := kind(i)
+		shard, ok := b.store.ShardOfID(id)
 		if !ok {
 			continue
 		}
-		at, found := open[shard.Index]
+		o := open{shard.Index, retention}
+		at, found := opened[o]
 		if !found || len(groups[at].items) == settleMost {
 			at = len(groups)
-			open[shard.Index] = at
-			groups = append(groups, group{shard: shard})
+			opened[o] = at
+			groups = append(groups, group{shard: shard, retention: retention})
 		}
 		groups[at].items = append(groups[at].items, i)
 	}
@@ -294,7 +301,7 @@ func (b *Broker) perShard(
 			case err == nil:
 			case errors.Is(g.err, ErrScript) && len(g.items) > 1:
 				for _, i := range g.items {
-					apart = append(apart, group{shard: g.shard, items: []int{i}})
+					apart = append(apart, group{shard: g.shard, retention: g.retention, items: []int{i}})
 				}
 			default:
 				failed = append(failed, g)
@@ -321,6 +328,9 @@ func settleItem(t Settlement) (lua.SettleItem, error) {
 	if item.Outcome == 0 {
 		return item, fmt.Errorf("queue: a lease does not end by %q", t.Event)
 	}
+	if t.Event == shaper.Die && t.Final {
+		item.Outcome = lua.OutcomeFailed
+	}
 	if t.Event == shaper.Retry && t.Overload {
 		item.Outcome = lua.OutcomeOverload
 	}
@@ -331,16 +341,15 @@ func settleItem(t Settlement) (lua.SettleItem, error) {
 		return item, nil
 	}
 	item.ActualCost = t.ActualCost
-	if t.Error != nil || t.Response != nil || len(t.Log) > 0 || t.ActualCost != nil {
-		r := result{t.Error, t.Response, t.log(), t.ActualCost}
+	if t.Error != nil || t.Response != nil || len(t.Log) > 0 || t.ActualCost != nil || t.Answer != nil {
+		r := result{t.Error, t.Response, t.log(), t.ActualCost, t.Answer}
 		if n := len(t.Log); r.Error == nil && n > 0 {
 			r.Error = &JobError{Message: t.Log[n-1].Message, Status: t.Log[n-1].Status, At: t.Log[n-1].At}
 		}
-		raw, err := json.Marshal(r)
-		if err != nil {
-			return item, fmt.Errorf("queue: encode a result: %w", err)
+		var err error
+		if item.Result, err = r.encode(); err != nil {
+			return item, err
 		}
-		item.Result = raw
 	}
 	return item, nil
 }
@@ -397,7 +406,7 @@ func (b *Broker) Extend(
 			lost = append(lost, l)
 		}
 	}
-	id := func(i int) string { return leases[i].ID }
+	id := func(i int) (string, time.Duration) { return leases[i].ID, 0 }
 	failed := b.perShard(ctx, len(leases), id, func(g group) (lua.Call, func([]any) error) {
 		call := lua.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {

@@ -376,27 +376,46 @@ func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
 
 // read reads jobs of the tenant, which is named as in keys. It leaves out those that are gone.
 func (q *Queue) read(ctx context.Context, tenant string, ids []string) ([]Job, error) {
+	found, err := q.statuses(ctx, tenant, ids, mostResult)
+	jobs := make([]Job, 0, len(found))
+	for _, s := range found {
+		if s != nil {
+			jobs = append(jobs, s.Job)
+		}
+	}
+	return jobs, err
+}
+
+// status is a job as it is read, with the bytes of its result.
+type status struct {
+	Job
+	Result []byte
+}
+
+// statuses reads jobs of the tenant, which is named as in keys, each with at most the given
+// number of bytes of its result. A job that is gone is nil.
+func (q *Queue) statuses(ctx context.Context, tenant string, ids []string, mostResult int) ([]*status, error) {
 	calls := make([]lua.StatusCall, len(ids))
 	for i, id := range ids {
 		shard, _ := q.store.ShardOfID(id) // ids come from the store, or were checked
-		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant}
+		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant, MostResult: mostResult}
 	}
 	found, err := store.InvokeAll(ctx, q.store, q.store.Fast, calls, lua.StatusCall.Decode)
 	if err != nil {
 		return nil, err
 	}
-	jobs := make([]Job, 0, len(ids))
-	for i, status := range found {
-		if !status.Found {
+	jobs := make([]*status, len(ids))
+	for i, f := range found {
+		if !f.Found {
 			continue
 		}
-		r, err := lua.DecodeRecord(status.Record)
+		r, err := lua.DecodeStatus(f.Record)
 		if err != nil {
 			return nil, store.Unavailable(err)
 		}
 		j := jobOf(ids[i], r)
-		j.Position, j.EstimatedStart = status.Position, status.Start.Time()
-		jobs = append(jobs, j)
+		j.Position, j.EstimatedStart = f.Position, f.Start.Time()
+		jobs[i] = &status{j, r.Result}
 	}
 	return jobs, nil
 }

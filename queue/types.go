@@ -20,6 +20,8 @@ var (
 	// ErrScript means that the stored data is damaged, for example because a key was changed by
 	// hand. The same call fails again until that is repaired.
 	ErrScript = store.ErrScript
+	// ErrGone means that the store has no job of this id: it is past its retention, or never was.
+	ErrGone = errors.New("queue: the job is gone")
 	// ErrNotFound means that there is no such job, or that it is another tenant's.
 	ErrNotFound = errors.New("queue: no such job")
 	// ErrConflict means that the job's state does not allow the change. The job is returned too.
@@ -64,6 +66,7 @@ type Submission struct {
 	Route          string        // name of a configured route
 	Type           string        // 1 to 255 bytes
 	Payload        []byte        // delivered byte for byte
+	Same           []byte        // what a repeated IdempotencyKey must have in common; nil: the payload
 	IdempotencyKey string        // empty: none
 	Cost           int64         // departure intervals that it takes, 1 to shaper.MaxCost; 0 means 1
 	Delay          time.Duration // before the job is queued; 0: none
@@ -118,7 +121,8 @@ type Attempt struct {
 type JobError struct {
 	Message string    `json:"message"`
 	Detail  string    `json:"detail,omitempty"`
-	Status  int       `json:"status,omitempty"` // of the upstream's answer, 0 if there was none
+	Status  int       `json:"status,omitempty"`  // of the upstream's answer, 0 if there was none
+	Timeout bool      `json:"timeout,omitempty"` // the upstream took too long
 	At      time.Time `json:"at"`
 }
 
@@ -173,11 +177,17 @@ type Settlement struct {
 	Overload bool
 	// Missed, of a release: the job came too late to leave at its stamp. The figures of the flow
 	// count it.
-	Missed      bool
-	Cause       HoldCause // Hold: why
+	Missed bool
+	Cause  HoldCause // Hold: why
+	// Final, of a death: the job is no dead letter. It is kept like one that succeeded and cannot
+	// be replayed.
+	Final       bool
 	MaxAttempts int       // of the route now; 0 keeps those of the job
 	Error       *JobError // kept until the next settlement of the job
 	Response    *Response
+	Answer      []byte // to a forwarded request, as package httpmsg encodes it; nil for none
+	// Retention is how long the job is kept once it has ended; 0 is that of finished jobs.
+	Retention time.Duration
 	// ActualCost, from 0 to shaper.MaxCost, replaces the cost that the departure was charged for;
 	// see shaper.Bucket.Correct. Nil keeps that one. A Release has none.
 	ActualCost *int64

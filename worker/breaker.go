@@ -170,7 +170,7 @@ func (b *breaker) fail(cause queue.JobError, since moment, streak time.Duration)
 // is overloaded and gives no Retry-After.
 func unavailable(s queue.Settlement) bool {
 	statuses := []int{0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
-	return s.Event == shaper.Retry && slices.Contains(statuses, s.Error.Status)
+	return (s.Event == shaper.Retry || s.Final) && slices.Contains(statuses, s.Error.Status)
 }
 
 // onChange starts a new turn in a state.

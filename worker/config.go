@@ -22,12 +22,13 @@ import (
 )
 
 // Route is the destination of jobs: exactly one of an HTTP upstream (URL), a Go handler in this
-// process (Handler) or an asynq queue (Asynq). The zero value of every other field means its
-// default.
+// process (Handler), an asynq queue (Asynq) or the upstream of forwarded requests (Forward). The
+// zero value of every other field means its default.
 type Route struct {
 	URL     string      // http or https, one POST per attempt; user information becomes basic authentication
 	Handler bool        // run by Config.Handler
 	Asynq   *AsynqRoute // handed off through Config.AsynqClient
+	Forward *Forward    // forwarded as the client sent it
 
 	// Timeout bounds one attempt with its answer; default 10s. asynq gets whole seconds, rounded
 	// up.
@@ -40,6 +41,23 @@ type Route struct {
 	CostFrom string
 	Secrets  []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
 }
+
+// Forward is the upstream of forwarded requests, whose answers are stored. The zero value of a
+// field means its default.
+type Forward struct {
+	URL       string        // http or https, below which all requests go; without a query
+	MaxAnswer int64         // bytes of an answer's body that are stored; default 1 MiB, at most 8 MiB
+	FailLarge bool          // a larger answer is a failed request; otherwise it is cut
+	Retention time.Duration // how long answers are kept; default 10m
+	// RetryOn are the statuses that mean a failed attempt. A request that is not idempotent, as
+	// POST, is sent again only if the upstream has not seen it, it has an Idempotency-Key, or
+	// RetryUnsafe is set.
+	RetryOn     []int
+	RetryUnsafe bool
+}
+
+// maxAnswer bounds Forward.MaxAnswer: Redis and the API hold whole answers.
+const maxAnswer = 8 << 20
 
 // AsynqRoute is a queue of an asynq fleet. At its departure a job becomes a task with the job's
 // type and payload, whose id is the job's id and the epoch of its lease, "06ah2…0f:3". From then on
@@ -118,6 +136,12 @@ func (r Route) withDefaults() Route {
 		to.ReportWithin = cmp.Or(to.ReportWithin, time.Hour)
 		r.Asynq = &to
 	}
+	if r.Forward != nil {
+		f := *r.Forward
+		f.MaxAnswer = cmp.Or(f.MaxAnswer, 1<<20)
+		f.Retention = cmp.Or(f.Retention, 10*time.Minute)
+		r.Forward = &f
+	}
 	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 10)
 	r.Retry.MinBackoff = cmp.Or(r.Retry.MinBackoff, time.Second)
 	r.Retry.MaxBackoff = cmp.Or(r.Retry.MaxBackoff, time.Hour)
@@ -179,8 +203,19 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 		check(named, "asynq.queue", strconv.Quote(to.Queue), "must be the name of a queue")
 		check(to.ReportWithin >= c.Lease, "asynq.report_within", to.ReportWithin, "must be at least the lease")
 	}
+	if f := r.Forward; f != nil {
+		kinds = append(kinds, "forward")
+		shown, usable := redacted(f.URL)
+		check(usable && !strings.ContainsAny(f.URL, "?#"), "forward", shown,
+			"must be an http or https URL with a host and without a query")
+		check(f.MaxAnswer > 0 && f.MaxAnswer <= maxAnswer, "max_response", f.MaxAnswer, "must be 1 to 8388608 bytes")
+		check(f.Retention >= time.Second, "retention", f.Retention, "must be at least 1s")
+		for _, status := range f.RetryOn {
+			check(status >= 400 && status <= 599, "retry.on", status, "must be statuses from 400 to 599")
+		}
+	}
 	ps.Check(len(kinds) == 1, at, cmp.Or(strings.Join(kinds, ", "), "nothing"),
-		"must have exactly one of url, handler and asynq")
+		"must have exactly one of url, handler, asynq and forward")
 	check(r.Timeout > 0, "timeout", r.Timeout, "must be positive")
 	check(r.Connections > 0, "connections", r.Connections, "must be positive")
 	retry, b := r.Retry, r.Breaker
@@ -190,19 +225,22 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 	longer := retry.MaxBackoff >= retry.MinBackoff
 	check(longer, "retry.max_backoff", retry.MaxBackoff, "must be at least min_backoff")
 	check(b.Failures >= 0, "breaker.failures", b.Failures, "must not be negative")
-	check(b.Failures <= 0 || r.URL != "", "breaker.failures", b.Failures, "breaks deliveries to a url only")
+	check(b.Failures <= 0 || r.calls(), "breaker.failures", b.Failures, "breaks deliveries to a url or forward only")
 	check(b.Delay > 0 && b.Delay <= maxHold, "breaker.delay", b.Delay, "must be positive and at most 1h")
 	inTime := b.SlowAfter > 0 && b.SlowAfter <= max(1, r.Timeout)
 	check(inTime, "breaker.slow_after", b.SlowAfter, "must be positive and at most the timeout")
 	check(jsontext.Pointer(r.CostFrom).IsValid(), "cost_from", strconv.Quote(r.CostFrom),
 		"must be a JSON pointer (RFC 6901), such as /usage/total_tokens")
-	check(r.CostFrom == "" || r.URL != "", "cost_from", r.CostFrom, "reads answers of a url only")
+	check(r.CostFrom == "" || r.calls(), "cost_from", r.CostFrom, "reads answers of a url or forward only")
 	check(len(r.Secrets) == 0 || r.URL != "", "secrets", "(hidden)", "sign requests to a url only")
 	for i, secret := range r.Secrets {
 		check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
 	}
 	return ps
 }
+
+// calls reports whether the route's upstream is called by HTTP.
+func (r Route) calls() bool { return r.URL != "" || r.Forward != nil }
 
 // redacted is a URL without its secrets: user information, query and fragment. It is usable if the
 // HTTP deliverer can post to it.

@@ -58,8 +58,8 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 		{"asynq", Route{Asynq: orders}, Config{AsynqClient: client}, nil},
 		{"asynq with reports", Route{Asynq: &AsynqRoute{Queue: "orders", Reports: true,
 			ReportWithin: time.Minute}}, Config{AsynqClient: client}, nil},
-		{"nothing", Route{}, Config{}, []string{"routes.r: nothing: must have exactly one of url, handler " +
-			"and asynq"}},
+		{"nothing", Route{}, Config{}, []string{"routes.r: nothing: must have exactly one of url, handler, " +
+			"asynq and forward"}},
 		{"two", Route{URL: "http://host/", Handler: true}, Config{Handler: handler},
 			[]string{"routes.r: url, handler: "}},
 		{"all, and nothing for them", Route{URL: "ftp://host/", Handler: true, Asynq: orders}, Config{}, []string{
@@ -85,7 +85,7 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}}, Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
 		{"cost from", Route{URL: "http://host/", CostFrom: "/usage/total_tokens"}, Config{}, nil},
 		{"cost from no pointer", Route{URL: "http://host/", CostFrom: "usage.total_tokens"}, Config{}, []string{`routes.r.cost_from: "usage.total_tokens": must be a JSON pointer`}},
-		{"cost without requests", Route{Handler: true, CostFrom: "/usage"}, Config{Handler: handler}, []string{"routes.r.cost_from: /usage: reads answers of a url only"}},
+		{"cost without requests", Route{Handler: true, CostFrom: "/usage"}, Config{Handler: handler}, []string{"routes.r.cost_from: /usage: reads answers of a url or forward only"}},
 		{"secrets without requests", Route{Handler: true, Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler}, []string{"routes.r.secrets: (hidden): "}},
 	}
 	for _, tt := range tests {

@@ -65,15 +65,15 @@ func SetCost(ctx context.Context, n int64) error {
 
 // costOf returns the actual cost that an answer reports, nil for none. It reads as much of the body
 // as it needs, and replaces the body by one that is complete up to outbound.MaxBody bytes.
-func (d *httpDeliverer) costOf(resp *http.Response) (*int64, error) {
+func (r Route) costOf(resp *http.Response) (*int64, error) {
 	if text := resp.Header.Get(costHeader); text != "" {
 		return parseCost(text, errCostHeader)
 	}
-	if d.route.CostFrom == "" {
+	if r.CostFrom == "" {
 		return nil, nil
 	}
 	start := &head{most: outbound.MaxBody + 1}
-	text, err := valueAt(io.TeeReader(resp.Body, start), jsontext.Pointer(d.route.CostFrom))
+	text, err := valueAt(io.TeeReader(resp.Body, start), jsontext.Pointer(r.CostFrom))
 	resp.Body = struct {
 		io.Reader
 		io.Closer

@@ -75,7 +75,7 @@ func TestActualCostOfAnAnswer(t *testing.T) {
 			if tt.header != "" {
 				resp.Header.Set(costHeader, tt.header)
 			}
-			queuetest.Compare(t, "the cost", costText(d.costOf(resp)), tt.want)
+			queuetest.Compare(t, "the cost", costText(d.route.costOf(resp)), tt.want)
 			kept, err := io.ReadAll(io.LimitReader(resp.Body, outbound.MaxBody+1))
 			if err != nil || string(kept) != tt.body[:min(len(tt.body), outbound.MaxBody+1)] {
 				t.Errorf("the body read afterwards has %d bytes of %d, and differs: %v", len(kept), len(tt.body), err)

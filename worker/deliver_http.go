@@ -30,7 +30,7 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 	var cost *int64
 	var bad error
 	answer, err := d.client.Post(ctx, d.route.URL, l.ID, l.Payload,
-		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) { cost, bad = d.costOf(resp) })
+		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) { cost, bad = d.route.costOf(resp) })
 	if err != nil {
 		why, _ := errors.AsType[outbound.NoAnswer](err)
 		s := d.route.Retry.again(l, why.Message, 0)

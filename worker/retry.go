@@ -27,7 +27,7 @@ func (r Retry) decide(
 	l queue.Lease, answer *queue.Response, retryAfter string, now time.Time,
 ) queue.Settlement {
 	status := answer.Status
-	message := strings.TrimSpace(fmt.Sprintf("the upstream answered %d %s", status, http.StatusText(status)))
+	message := refused(status)
 	s := queue.Settlement{LeaseRef: l.LeaseRef, MaxAttempts: r.MaxAttempts}
 	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
 	again := status == http.StatusRequestTimeout || status == http.StatusTooEarly ||
@@ -105,4 +105,9 @@ type pauses struct{ last time.Duration }
 func (p *pauses) next() time.Duration {
 	p.last = min(max(2*p.last, minPause), maxPause)
 	return p.last
+}
+
+// refused says in an error what the upstream answered.
+func refused(status int) string {
+	return strings.TrimSpace(fmt.Sprintf("the upstream answered %d %s", status, http.StatusText(status)))
 }

@@ -69,6 +69,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/queue/reports"
+	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const (
@@ -210,11 +211,20 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 		return &asynqDeliverer{route: route, lease: w.cfg.Lease, client: client, leases: w.broker}
 	}
 	load := w.loads[name]
-	h := newHTTPDeliverer(route, func(l queue.Lease, why error) {
+	badCost := func(l queue.Lease, why error) {
 		load.costs.ignored.Add(1)
 		w.troubles.costs.Add(burstlog.Key{Route: name, Kind: why.Error()}, 1, "job", l.ID)
-	})
-	w.closers = append(w.closers, h.client.Transport.CloseIdleConnections)
+	}
+	var h deliverer
+	var client *outbound.Client
+	if route.Forward != nil {
+		f := newForwarder(route, badCost)
+		h, client = f, f.client
+	} else {
+		d := newHTTPDeliverer(route, badCost)
+		h, client = d, d.client
+	}
+	w.closers = append(w.closers, client.Transport.CloseIdleConnections)
 	if route.Breaker.Failures > 0 {
 		return newBreaker(route, h, w.watch, load, w.log.With("route", name))
 	}

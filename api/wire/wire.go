@@ -12,18 +12,19 @@ import (
 
 // Bounds of the fields of a submission. The schema tags repeat them; a test compares both.
 const (
-	MaxTypeBytes   = 255
-	MaxKeyBytes    = 255
-	MaxTenantBytes = 255
-	MaxTierBytes   = 64
-	MaxBatch       = 1000
-	MaxMillis      = 366 * 24 * 60 * 60 * 1000 // the longest delay and max wait, 366 days
-	MaxWaitSeconds = 30                        // a longer Prefer: wait counts as this
-	MaxPage        = 1000                      // jobs of one page of a list
-	MaxCallback    = 1024                      // bytes of a callback URL
-	MaxFilterIDs   = 1000
-	MaxErrorBytes  = 255 // of the text that a filter looks for in last errors
-	MaxKeyName     = 255 // bytes of the name of an API key
+	MaxTypeBytes          = 255
+	MaxKeyBytes           = 255
+	MaxTenantBytes        = 255
+	MaxTierBytes          = 64
+	MaxBatch              = 1000
+	MaxMillis             = 366 * 24 * 60 * 60 * 1000 // the longest delay and max wait, 366 days
+	MaxForwardWaitSeconds = 300                       // of Prefer: wait of a forwarded request
+	MaxWaitSeconds        = 30                        // a longer Prefer: wait counts as this
+	MaxPage               = 1000                      // jobs of one page of a list
+	MaxCallback           = 1024                      // bytes of a callback URL
+	MaxFilterIDs          = 1000
+	MaxErrorBytes         = 255 // of the text that a filter looks for in last errors
+	MaxKeyName            = 255 // bytes of the name of an API key
 )
 
 // Submission is the body of POST /v1/jobs.

@@ -20,14 +20,19 @@ type devCmd struct {
 	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s, slow enough to watch]."`
 	Capacity string `default:"1000" placeholder:"N" help:"Jobs of a tenant that may wait [1000]."`
 	Upstream string `filled:"" placeholder:"URL" help:"Deliver to this URL instead of the built-in upstream."`
+	Forward  string `filled:"" placeholder:"URL" help:"Forward requests to this API: each path of http://127.0.0.1:8090 is one of its paths."`
 	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Lowest level that is logged: debug, info, warn or error [info]."`
 }
+
+// forwardAddress is the address of the listener of --forward.
+const forwardAddress = "127.0.0.1:8090"
 
 func (devCmd) Help() string {
 	return `Example:
   sluice dev
   sluice dev --rate 10/s --api 127.0.0.1:9090
   sluice dev --upstream http://127.0.0.1:9000/orders
+  sluice dev --forward http://localhost:3000
 
 One process runs the API, a worker and an upstream. The upstream answers each delivery with its
 content, and logs it; --upstream replaces it. There is no configuration, no authentication, and the
@@ -52,6 +57,12 @@ func (c *devCmd) Run(a *console.App) error {
 		upstream, what = echo.url(), "built in, echoes deliveries"
 	}
 	from.Routes = []string{"default=" + upstream}
+	if c.Forward != "" {
+		from.Preset = map[string]any{
+			"routes":  map[string]any{"forward": map[string]any{"forward": c.Forward}},
+			"forward": []any{map[string]any{"listen": forwardAddress, "route": "forward"}},
+		}
+	}
 	cfg, err := config.Load(from)
 	if err != nil {
 		return c.inFlags(err)
@@ -70,7 +81,7 @@ func (c *devCmd) inFlags(err error) error {
 	if errors.As(err, &problems) {
 		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate",
 			"tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
-			"routes.default.url (--route)", "--upstream")
+			"routes.default.url (--route)", "--upstream", "routes.forward.forward", "--forward")
 		for i := range problems {
 			problems[i].Field = names.Replace(problems[i].Field)
 		}
@@ -85,6 +96,11 @@ func (c *devCmd) welcome(w io.Writer, r process.Running, upstream string) {
 	if r.API.String() != access.DefaultAPI {
 		where += " --api " + api
 	}
+	forward := ""
+	if len(r.Forward) > 0 {
+		forward = fmt.Sprintf("\nSend a request to %s through the queue; use any path, method and body:\n  curl -i http://%s/\n",
+			c.Forward, r.Forward[0])
+	}
 	fmt.Fprintf(w, `
 Sluice is running.
 
@@ -94,7 +110,7 @@ Sluice is running.
   upstream   %[3]s
   rate       %[4]s for every tenant
   storage    in memory: jobs are lost on exit
-
+%[7]s
 Submit a job:
   curl -s -H 'Content-Type: application/json' -d '{"type":"order.create","payload":{"sku":1}}' %[1]s/v1/jobs
 
@@ -112,5 +128,5 @@ Meanwhile, in another terminal, change the rate:
 
 Ctrl-C stops it.
 
-`, api, admin, upstream, c.Rate, where, console.Invoked(os.Args[0]))
+`, api, admin, upstream, c.Rate, where, console.Invoked(os.Args[0]), forward)
 }

@@ -82,7 +82,7 @@ local function has_returned(j)
 end
 
 -- finish ends a job of the flow in a terminal state at now. Its record keeps the result ('' keeps
--- the one it has) and loses the payload, unless the job is dead and may be replayed. The record and
+-- the one it has) and loses the payload, unless the job is a dead letter. The record and
 -- the idempotency key expire after their retention. Subscribers of the job are notified. A job with
 -- a callback goes to the outbox, and its record stays at least until it is handed over. A flow that
 -- reaches the bounds of its dead letters stops until the oldest is past retention.
@@ -101,6 +101,8 @@ local function finish(id, j, f, state, result)
   j.state, j.at, j.deadline = state, now, 0
   if state == 'd' then
     redis.call('HINCRBY', KEYS[1], 'dead', 1)
+  end
+  if is_dead_letter(j) then
     keep = retention.dead
     if result ~= '' then
       job_store(key, j, result)

@@ -34,10 +34,16 @@ local function job_read(raw)
   return j
 end
 
--- result_of reads the result of a job.
-local function result_of(key, j)
+-- is_dead_letter reports whether a job is dead and can be replayed. One that failed for good has
+-- lost its payload.
+local function is_dead_letter(j)
+  return j.state == 'd' and j.outcome ~= 'f'
+end
+
+-- result_of reads the result of a job, or its first bytes if most is given.
+local function result_of(key, j, most)
   local from = j.prefix + j.payload
-  return j.result > 0 and redis.call('GETRANGE', key, from, from + j.result - 1) or ''
+  return j.result > 0 and redis.call('GETRANGE', key, from, from + math.min(j.result, most or j.result) - 1) or ''
 end
 
 -- key_bytes is the size of the idempotency key of a job in Redis; its name repeats the flow's.

@@ -33,7 +33,7 @@ func Run(t *testing.T, fresh func(t *testing.T) *queue.Engine) {
 		"fence": fenceTests, "tune": tuneTests,
 		"figures": figureTests, "file": fileTests, "list": listTests, "workers": workerTests, "watch": watchTests,
 		"outbox": outboxTests, "purge": purgeTests, "bounds": boundsTests, "keys": keyTests, "tiers": tierTests, "payload": payloadTests,
-		"motion": motionTests, "damage": damageTests, "costs": costTests, "pools": poolTests,
+		"motion": motionTests, "damage": damageTests, "costs": costTests, "pools": poolTests, "answers": answerTests,
 	}
 	for _, topic := range slices.Sorted(maps.Keys(topics)) {
 		t.Run(topic, func(t *testing.T) {

@@ -230,12 +230,25 @@ func (budget *Bodies) Read(w http.ResponseWriter, r *http.Request, b Spec, of fu
 		p.SupportedFormats = b.Formats
 		return nil, nothing, p
 	}
+	return budget.ReadAny(w, r, b.Limit, of)
+}
+
+// ReadAny is Read for a body of at most limit bytes, of any format.
+func (budget *Bodies) ReadAny(w http.ResponseWriter, r *http.Request, limit int64, of func() Owner) (
+	content []byte, done func(), err error,
+) {
+	nothing := func() {}
+	if r.ContentLength > limit {
+		// The rest is not read, so the connection cannot be used again.
+		w.Header().Set("Connection", "close")
+		return nil, nothing, problem.TooLargeBody("the body", limit)
+	}
 	var buf bytes.Buffer
 	if r.ContentLength > 0 {
 		// Content-Length may be wrong, so memory grows with the bytes that have arrived.
 		buf.Grow(int(min(r.ContentLength, FreeBody)) + bytes.MinRead)
 	}
-	limited := http.MaxBytesReader(w, r.Body, b.Limit)
+	limited := http.MaxBytesReader(w, r.Body, limit)
 	if r.ContentLength >= 0 && r.ContentLength <= FreeBody { // free of the budget
 		_, err = buf.ReadFrom(limited)
 		return buf.Bytes(), nothing, bodyProblem(w, err)

@@ -26,7 +26,7 @@ var (
 	operatorKinds = []problem.Kind{problem.Unauthorized, problem.Forbidden, problem.RateLimited}
 	// admissionKinds are those of operations that admit jobs.
 	admissionKinds = []problem.Kind{
-		problem.UnknownRoute, problem.DeadlineFarAway, problem.KeyReused, problem.QueueFull,
+		problem.UnknownRoute, problem.ForwardOnly, problem.DeadlineFarAway, problem.KeyReused, problem.QueueFull,
 		problem.QueueBytesFull, problem.NeverFits, problem.StoreFull, problem.TenantDraining,
 		problem.StorageUnavailable, problem.ShuttingDown,
 	}
@@ -37,6 +37,9 @@ var (
 	}
 	// RouterKinds are the kinds of problem for requests that reach no operation.
 	RouterKinds = []problem.Kind{problem.NotFound, problem.MethodNotAllowed}
+	// ForwardKinds are the kinds of problem that only forwarded requests get. They are no
+	// operations: their methods and paths are the upstream's.
+	ForwardKinds = []problem.Kind{problem.NotForwarded, problem.HopelessWait}
 )
 
 // Bounds of bodies, in bytes.
@@ -107,6 +110,20 @@ func Jobs(maxBody int64) []Operation {
 		},
 		Refusals: []problem.Kind{
 			problem.UnknownJob, problem.RateLimited, problem.TooManyStreams, problem.StorageUnavailable,
+		},
+	}, {
+		ID: "get-answer", Method: http.MethodGet, Path: "/v1/jobs/{id}/response", tag: tag,
+		summary: "Read the answer to a forwarded request",
+		description: "The answer of the upstream as it was: status, headers and body. With Prefer: wait=N " +
+			"it waits for the answer, at most N seconds, up to 300.",
+		Params: []*huma.Param{jobParam, tenantParam, preferParam},
+		answers: map[int]Answer{
+			http.StatusOK:       {"The upstream's answer, with its status, which may be any.", nil, nil},
+			http.StatusAccepted: {"There is no answer yet.", wire.Job{}, []string{"Location", "Preference-Applied"}},
+		},
+		Refusals: []problem.Kind{
+			problem.UnknownJob, problem.JobGone, problem.NoAnswer, problem.LateAnswer, problem.RateLimited,
+			problem.StorageUnavailable,
 		},
 	}, {
 		ID: "cancel-job", Method: http.MethodDelete, Path: "/v1/jobs/{id}", tag: tag,

@@ -47,6 +47,12 @@ var (
 		"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key",
 	}
 	UnknownPool      = Kind{"unknown-pool", http.StatusNotFound, "There is no such pool"}
+	JobGone          = Kind{"job-gone", http.StatusGone, "The job or its answer is gone"}
+	NoAnswer         = Kind{"upstream-no-answer", http.StatusBadGateway, "The upstream gave no answer"}
+	LateAnswer       = Kind{"upstream-timeout", http.StatusGatewayTimeout, "The upstream gave no answer in time"}
+	NotForwarded     = Kind{"not-forwarded", http.StatusNotImplemented, "Such a request is not forwarded"}
+	HopelessWait     = Kind{"wait-hopeless", http.StatusServiceUnavailable, "The request could not leave in time"}
+	ForwardOnly      = Kind{"forward-only", http.StatusUnprocessableEntity, "The route takes forwarded requests only"}
 	UnknownRoute     = Kind{"unknown-route", http.StatusNotFound, "There is no such route"}
 	MethodNotAllowed = Kind{
 		"method-not-allowed", http.StatusMethodNotAllowed, "The method is not allowed here",
@@ -110,7 +116,8 @@ var (
 // Kinds are all kinds, in the order in which the OpenAPI document lists those of one status.
 var Kinds = []Kind{
 	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
-	UnknownTenant, UnknownKey, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict,
+	UnknownTenant, UnknownKey, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
+	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, HopelessWait,
 	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
@@ -244,6 +251,8 @@ func Of(err error) *Problem {
 		return answer(TooManyKeys, fmt.Sprintf("a tenant may have %d keys; revoke one first", keystore.MaxKeys))
 	case errors.Is(err, queue.ErrNotFound):
 		return answer(UnknownJob, "the tenant has no job with this id")
+	case errors.Is(err, queue.ErrGone):
+		return answer(JobGone, "it is past its retention, or there never was such a job")
 	case errors.Is(err, queue.ErrNoPool):
 		return answer(UnknownPool, "the configuration file declares pools, and has none of this name")
 	case errors.Is(err, queue.ErrConflict):

@@ -125,30 +125,42 @@ func (p Preference) Applied() string {
 // Prefer reads wait=N out of the Prefer headers (RFC 7240) leniently: the first wait counts, more
 // than 30 counts as 30, and an invalid value is no preference.
 func Prefer(h http.Header) Preference {
+	return prefer(h, wire.MaxWaitSeconds, false)
+}
+
+// PreferAnswer is Prefer for the answer to a forwarded request: up to wire.MaxForwardWaitSeconds,
+// and respond-async is a wait of 0 that outranks any other.
+func PreferAnswer(h http.Header) Preference {
+	return prefer(h, wire.MaxForwardWaitSeconds, true)
+}
+
+func prefer(h http.Header, most int, async bool) (p Preference) {
+	read := false
 	for _, value := range h["Prefer"] {
 		for _, one := range splitQuoted(value, ',') {
 			name, rest, _ := strings.Cut(splitQuoted(one, ';')[0], "=")
-			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
-				continue
+			switch name = strings.TrimSpace(name); {
+			case async && strings.EqualFold(name, "respond-async"):
+				return Preference{Given: true}
+			case !read && strings.EqualFold(name, "wait"):
+				read = true
+				if seconds, ok := wholeSeconds(strings.Trim(strings.TrimSpace(rest), `"`), most); ok {
+					p = Preference{Wait: time.Duration(seconds) * time.Second, Given: true}
+				}
 			}
-			seconds, ok := wholeSeconds(strings.Trim(strings.TrimSpace(rest), `"`))
-			if !ok {
-				return Preference{}
-			}
-			return Preference{Wait: time.Duration(seconds) * time.Second, Given: true}
 		}
 	}
-	return Preference{}
+	return p
 }
 
-// wholeSeconds reads only digits, of any number, and bounds the result to the longest wait.
-func wholeSeconds(s string) (int, bool) {
+// wholeSeconds reads only digits, of any number, and bounds the result.
+func wholeSeconds(s string, most int) (int, bool) {
 	if s == "" || strings.Trim(s, "0123456789") != "" {
 		return 0, false
 	}
 	n, err := strconv.Atoi(s)
-	if err != nil || n > wire.MaxWaitSeconds { // more digits than fit
-		n = wire.MaxWaitSeconds
+	if err != nil || n > most { // more digits than fit
+		n = most
 	}
 	return n, true
 }

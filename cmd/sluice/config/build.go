@@ -23,11 +23,12 @@ func (r *reader) config(values map[string]any) Config {
 	}
 	listModes(values)
 	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow",
-		"callbacks.secrets", "routes", "pools", "tiers", "tenants", "guards")
+		"callbacks.secrets", "routes", "forward", "pools", "tiers", "tenants", "guards")
 	r.between(c)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
 	r.routes(&c, sectionOf(values, "routes"))
+	r.forwardListeners(&c, values["forward"])
 	r.pools(&c, sectionOf(values, "pools"))
 	r.tiers(&c, sectionOf(values, "tiers"))
 	r.tenants(&c, sectionOf(values, "tenants"))
@@ -101,7 +102,9 @@ func (r *reader) route(path string, values map[string]any) Route {
 			assign(fieldOf(&route, s.Key), value)
 		}
 	}
-	r.scalars(path, values, settings, &route, "secrets")
+	r.scalars(path, values, settings, &route, "secrets", "retry.on")
+	r.forwardRoute(path, values, &route)
+	_, forwards := values["forward"]
 	_, hasURL := values["url"]
 	_, handsOff := values["asynq"]
 	_, signs := values["secrets"]
@@ -121,8 +124,8 @@ func (r *reader) route(path string, values map[string]any) Route {
 			"must not be set together with asynq: a breaker guards deliveries to a url")
 	case handsOff && route.Asynq.Queue == "" && sectionOf(values, "asynq")["queue"] == nil:
 		r.problem(path+".asynq.queue", "nothing", "must be set")
-	case !handsOff && !hasURL:
-		r.problem(path+".url", "nothing", "must be set, unless asynq is set")
+	case !handsOff && !hasURL && !forwards:
+		r.problem(path+".url", "nothing", "must be set, unless forward or asynq is set")
 	}
 	if handsOff {
 		route.Breaker = Breaker{}

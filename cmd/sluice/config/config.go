@@ -26,6 +26,7 @@ type Config struct {
 	Store     Store
 	Callbacks Callbacks
 	Routes    map[string]Route // at least one
+	Forward   []ForwardListener
 	Tenants   Tenants
 	Guards    map[string]Guard // before the intake; none: off
 	Metrics   Metrics
@@ -109,6 +110,7 @@ type Callbacks struct {
 type Route struct {
 	Asynq       Asynq
 	URL         string
+	Forward     string // base URL of the upstream of forwarded requests; empty: the route has jobs
 	Timeout     time.Duration
 	Connections int64       // maximum connections of this process to the upstream
 	CostFrom    string      // JSON pointer to the actual cost in an answer, empty for none
@@ -116,6 +118,12 @@ type Route struct {
 	Secrets     []string    // they sign deliveries, newest first; none: not signed
 	Retry       Retry
 	Breaker     Breaker
+
+	// Of forwarded requests:
+	Wait              time.Duration // for an answer, unless the client prefers another
+	MaxResponse       int64         // bytes of an answer's body that are stored
+	MaxResponseAction string        // for a larger one: cut or fail
+	Retention         time.Duration // of answers
 }
 
 // Asynq is a queue of an asynq fleet. Without a name the route has a URL.
@@ -130,6 +138,8 @@ type Retry struct {
 	MaxAttempts int64
 	MinBackoff  time.Duration
 	MaxBackoff  time.Duration
+	On          []int64 // statuses of answers to forwarded requests that are failed attempts
+	Unsafe      bool    // send forwarded requests again that are not idempotent
 }
 
 // Breaker is the circuit breaker of a route.

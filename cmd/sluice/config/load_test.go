@@ -463,7 +463,7 @@ func TestProblems(t *testing.T) {
 		{"empty", "routes:", `routes: nothing: must name at least one route`},
 		{"no mapping", "hunter2", `--config: the file: must be YAML, a mapping of sections`},
 		{"no section", "routes: x", `routes: a text: must be a section`},
-		{"no url", "routes: { a: { timeout: 3s } }", `routes.a.url: nothing: must be set, unless asynq is set`},
+		{"no url", "routes: { a: { timeout: 3s } }", `routes.a.url: nothing: must be set, unless forward or asynq is set`},
 		{"route without a section", "routes: { a: \"http://x/\" }",
 			`routes.a: a text: must be a section with a url`},
 		{"relative url", "routes: { a: { url: /orders } }",

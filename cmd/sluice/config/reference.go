@@ -40,6 +40,13 @@ func Reference() string {
 	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | " +
 		"Secrets that sign deliveries (Standard Webhooks). All of them sign, so that they can be " +
 		"rotated. |\n")
+	b.WriteString("| `retry.on` | `[502, 503, 504]` | must be a list of statuses from 400 to 599 | With forward: " +
+		"statuses after which a request is sent again. |\n")
+	b.WriteString("### A listener of forwarded requests: each of `forward`\n\n" +
+		"| Setting | Default | Value | What it does |\n|---|---|---|---|\n" +
+		"| `listen` | not set | must be HOST:PORT | Address whose requests all go to the route, with path and query " +
+		"as they are. Required. |\n" +
+		"| `route` | not set | must be the name of a route with forward | Their route. Required. |\n\n")
 	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)",
 		GuardSettings())
 	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address, route, type | "+

@@ -19,6 +19,7 @@ const (
 	Duration Kind = "duration"
 	Rate     Kind = "rate"
 	Share    Kind = "number from 0 to 1"
+	Size     Kind = "size"
 )
 
 // Setting describes one setting for the reader, the flags, the help and the reference page.
@@ -32,7 +33,7 @@ type Setting struct {
 
 	flag string
 	// min and max bound a whole number or, in nanoseconds, a duration; both 0: checked elsewhere.
-	min, max int64
+	min, max int64                   // also of a size, in bytes
 	check    func(value string) bool // of a text
 }
 
@@ -57,6 +58,11 @@ func whole(key, value string, low, high int64, help string) Setting {
 func duration(key, value string, low, high time.Duration, help string) Setting {
 	return Setting{Key: key, Kind: Duration, Default: value, Help: help, min: int64(low), max: int64(high),
 		Rule: fmt.Sprintf("must be a duration from %s to %s", Short(low), Short(high))}
+}
+
+func size(key, value string, low, high int64, help string) Setting {
+	return Setting{Key: key, Kind: Size, Default: value, Help: help, min: low, max: high,
+		Rule: fmt.Sprintf("must be bytes from %d to %d, such as 65536, 64KiB or 1MiB", low, high)}
 }
 
 func toggle(key, help string) Setting {
@@ -260,9 +266,21 @@ func PoolSettings() []Setting {
 func RouteSettings() []Setting {
 	return []Setting{
 		{Key: "url", Kind: Text, check: isUpstream,
-			Help: "URL that receives jobs by POST. Required unless asynq.queue is set. A user and password " +
+			Help: "URL that receives jobs by POST. Required unless forward or asynq.queue is set. A user and password " +
 				"in it become basic authentication.",
 			Rule: "must be an absolute http:// or https:// URL without a fragment"},
+		{Key: "forward", Kind: Text, check: isForwardBase,
+			Help: "Instead of url: base URL of the upstream to which [requests are forwarded](forward.md) as they " +
+				"are. A user and password in it become basic authentication where a request has none.",
+			Rule: "must be an absolute http:// or https:// URL without query and fragment"},
+		duration("wait", "60s", 0, 300*time.Second,
+			"With forward: how long a client waits for its answer, unless it prefers another wait."),
+		size("max_response", "1MiB", 1, 8<<20, "With forward: bytes of an answer's body that are stored."),
+		choice("max_response_action", "cut", "With forward: what happens to a larger answer. It is cut, and says "+
+			"so, or its request fails.", "cut", "fail"),
+		duration("retention", "10m", time.Second, year, "With forward: how long answers are stored."),
+		toggle("retry.unsafe", "With forward: send a request again, too, that is not idempotent (POST, PATCH) and "+
+			"has no Idempotency-Key."),
 		duration("timeout", "10s", time.Millisecond, time.Hour, "Timeout of one delivery."),
 		whole("connections", "256", 1, 100_000, "Maximum connections of this process to the upstream."),
 		{Key: "cost_from", Kind: Text, check: isPointer,

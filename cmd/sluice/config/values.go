@@ -31,6 +31,12 @@ func (s Setting) read(raw any) (value any, rule string) {
 			return nil, s.Rule
 		}
 		return n, ""
+	case Size:
+		n, ok := sizeOf(raw)
+		if !ok || !s.bounded(n) {
+			return nil, s.Rule
+		}
+		return n, ""
 	case Switch:
 		if b, ok := raw.(bool); ok {
 			return b, ""

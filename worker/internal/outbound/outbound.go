@@ -77,6 +77,34 @@ func ValidSecret(secret string) bool {
 	return err == nil && len(secret) > len("whsec_")
 }
 
+// Send makes one request as it is, and returns the answer with at most most bytes of its body and
+// whether there were more. A body that breaks off is no answer. An error is a NoAnswer.
+func (c *Client) Send(req *http.Request, most int64) (resp *http.Response, body []byte, cut bool, err error) {
+	limited, cancel := context.WithTimeout(req.Context(), c.timeout)
+	defer cancel()
+	resp, err = c.Transport.RoundTrip(req.WithContext(limited))
+	if err != nil {
+		return nil, nil, false, c.explain(req.Context(), limited, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < 200 { // 101: what follows is not a body, and may never end
+		return resp, nil, false, nil
+	}
+	body, err = io.ReadAll(io.LimitReader(resp.Body, most+1))
+	if err != nil {
+		no := c.explain(req.Context(), limited, err)
+		if !no.Timeout {
+			no.Message = fmt.Sprintf("the %s's answer broke off", c.receiver)
+		}
+		return nil, nil, false, no
+	}
+	cut = int64(len(body)) > most
+	if cut && resp.ContentLength-most <= MaxDrain {
+		_, _ = io.CopyN(io.Discard, resp.Body, MaxDrain)
+	}
+	return resp, body[:min(int64(len(body)), most)], cut, nil
+}
+
 // Post makes one request, which edit may change, and returns the parts of the answer that are kept.
 // read, if it is not nil, gets the answer first, unless that has no body. It may replace the body.
 // A body that breaks off changes nothing: the status alone decides. An error is a NoAnswer.
@@ -149,6 +177,8 @@ func (c *Client) request(ctx context.Context, url, id string, body []byte) (*htt
 // certificates of the operator's network, so clients must not see it.
 type NoAnswer struct {
 	Message, Detail string
+	Timeout         bool // the receiver took too long
+	Unsent          bool // no connection was made: the receiver has not seen the request
 	cause           error
 }
 
@@ -167,11 +197,12 @@ func (c *Client) explain(parent, limited context.Context, err error) NoAnswer {
 		alert   tls.AlertError
 	)
 	no := NoAnswer{cause: err}
+	no.Unsent = errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &cert) || errors.As(err, &alert)
 	switch {
 	case errors.Is(parent.Err(), context.Canceled):
 		no.Message = fmt.Sprintf("the %s stopped before the %s had answered", c.process, c.receiver)
 	case limited.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
-		no.Message = fmt.Sprintf("no answer within %v", c.timeout)
+		no.Message, no.Timeout = fmt.Sprintf("no answer within %v", c.timeout), true
 	case errors.As(err, &cert):
 		no.Message, no.Detail = "TLS handshake failed", cert.Error()
 	case errors.As(err, &alert):

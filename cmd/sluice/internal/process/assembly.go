@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 
 	"github.com/hibiken/asynqmon"
@@ -44,7 +45,12 @@ func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
 func (p *Process) apiConfig(shared parts) api.Config {
 	routes := map[string]api.RouteInfo{}
 	for name, r := range p.Config.Routes {
-		routes[name] = api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
+		info := api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
+		if r.Forwards() {
+			base, _ := url.Parse(r.Forward) // was validated
+			info.Forward = &api.Forward{Path: base.EscapedPath(), Wait: r.Wait}
+		}
+		routes[name] = info
 	}
 	pages := map[string]http.Handler{}
 	if p.Config.Admin.Asynqmon {
@@ -138,8 +144,19 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 			fleet = &worker.AsynqRoute{Queue: r.Asynq.Queue, Reports: r.Asynq.Reports,
 				ReportWithin: r.Asynq.ReportWithin}
 		}
+		var forward *worker.Forward
+		if r.Forwards() {
+			forward = &worker.Forward{
+				URL: r.Forward, MaxAnswer: r.MaxResponse, FailLarge: r.MaxResponseAction == "fail",
+				Retention: r.Retention, RetryUnsafe: r.Retry.Unsafe,
+			}
+			for _, status := range r.Retry.On {
+				forward.RetryOn = append(forward.RetryOn, int(status))
+			}
+		}
 		routes[name] = worker.Route{
-			Asynq: fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets, CostFrom: r.CostFrom,
+			Forward: forward,
+			Asynq:   fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets, CostFrom: r.CostFrom,
 			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
 				MaxBackoff: r.Retry.MaxBackoff},
 			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay,

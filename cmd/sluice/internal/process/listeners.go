@@ -13,6 +13,7 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/listen"
+	"github.com/7509e464/sluice/cmd/sluice/config"
 )
 
 const (
@@ -23,8 +24,9 @@ const (
 // listeners are the listeners of a process. They answer 503 until serve is called.
 type listeners struct {
 	admin   *listener
-	intake  *listener // nil without the role
-	metrics *listener // nil without metrics.listen
+	intake  *listener   // nil without the role
+	metrics *listener   // nil without metrics.listen
+	forward []*listener // of forwarded requests, as configured; none without the role
 }
 
 // listenAll opens the listeners of the configuration.
@@ -43,6 +45,13 @@ func (p *Process) listenAll(fail context.CancelCauseFunc) (l listeners, err erro
 		if err != nil {
 			return l, err
 		}
+		for i, f := range p.Config.Forward {
+			one, err := p.listen(fmt.Sprintf("forward[%d]", i), "forward in the file", f.Listen, intake.MaxConnections, fail)
+			if err != nil {
+				return l, err
+			}
+			l.forward = append(l.forward, one)
+		}
 	}
 	if p.Config.Metrics.Listen != "" {
 		l.metrics, err = p.listen("metrics", "--metrics-listen", p.Config.Metrics.Listen,
@@ -52,7 +61,7 @@ func (p *Process) listenAll(fail context.CancelCauseFunc) (l listeners, err erro
 }
 
 func (l listeners) each(do func(*listener)) {
-	for _, one := range []*listener{l.admin, l.intake, l.metrics} {
+	for _, one := range append([]*listener{l.admin, l.intake, l.metrics}, l.forward...) {
 		if one != nil {
 			do(one)
 		}
@@ -66,7 +75,7 @@ func (l listeners) register(registry *prometheus.Registry) {
 func (l listeners) close() { l.each((*listener).close) }
 
 // serve opens the gates to the server's handlers.
-func (l listeners) serve(server *api.Server) Running {
+func (l listeners) serve(server *api.Server, forward []config.ForwardListener) Running {
 	l.admin.gate.open(server.Admin())
 	now := Running{Admin: l.admin.addr()}
 	if l.metrics != nil {
@@ -77,6 +86,10 @@ func (l listeners) serve(server *api.Server) Running {
 		l.intake.gate.open(server.Intake())
 		now.API = l.intake.addr()
 	}
+	for i, one := range l.forward {
+		one.gate.open(server.Forward(forward[i].Route))
+		now.Forward = append(now.Forward, one.addr())
+	}
 	return now
 }
 
@@ -84,6 +97,9 @@ func (l listeners) serve(server *api.Server) Running {
 func (l listeners) shutdown(server *api.Server) {
 	if l.intake != nil {
 		l.intake.shutdown()
+	}
+	for _, one := range l.forward {
+		one.shutdown()
 	}
 	server.End()
 	l.admin.shutdown()

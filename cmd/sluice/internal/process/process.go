@@ -65,9 +65,10 @@ type Process struct {
 
 // Running holds the addresses of a ready process.
 type Running struct {
-	Admin   net.Addr // always set
-	API     net.Addr // nil without the role
-	Metrics net.Addr // nil without metrics.listen
+	Admin   net.Addr   // always set
+	API     net.Addr   // nil without the role
+	Metrics net.Addr   // nil without metrics.listen
+	Forward []net.Addr // of forwarded requests, as configured
 }
 
 // parts are what the intake and the worker of a process share.
@@ -140,7 +141,7 @@ func (p *Process) serve(
 	}
 	defer work.stop()
 	server.Remember()
-	p.reportReady(listeners.serve(server), shared.engine)
+	p.reportReady(listeners.serve(server, p.Config.Forward), shared.engine)
 	defer p.reload(ctx, shared, server, reread)()
 
 	<-ctx.Done()

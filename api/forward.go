@@ -1,0 +1,336 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/deadline"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/httpmsg"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// forwardPath is the path of forwarded requests on the intake: the name of the route follows, and
+// then the path below the upstream's base URL.
+const forwardPath = "/v1/forward/"
+
+// Headers of a forwarded request that are Sluice's own.
+const (
+	credentialHeader = "Sluice-Api-Key" // beside an Authorization that belongs to the upstream
+	maxWaitHeader    = "Sluice-Max-Wait-Ms"
+	ownPrefix        = "Sluice-"
+)
+
+// cancelTimeout bounds the cancellation of a request whose client has left.
+const cancelTimeout = 5 * time.Second
+
+// forwarding serves forwarded requests, of any method, beside the operations of the intake.
+func (s *Server) forwarding(operations http.Handler) http.Handler {
+	forward := s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			rest, found := strings.CutPrefix(r.RequestURI, forwardPath)
+			if !found { // in absolute form, or encoded
+				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+forwardPath))
+				return
+			}
+			end := strings.IndexAny(rest, "/?")
+			if end < 0 {
+				end = len(rest)
+			}
+			route, err := url.PathUnescape(rest[:end])
+			if err != nil {
+				route = rest[:end]
+			}
+			s.forward(w, r, route, rest[end:])
+		})))))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, forwardPath) {
+			forward.ServeHTTP(w, r)
+		} else {
+			operations.ServeHTTP(w, r)
+		}
+	})
+}
+
+// Forward returns the handler of a listener whose requests all go to one route: path and query are
+// those of the upstream.
+func (s *Server) Forward(route string) http.Handler {
+	return s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) { s.forward(w, r, route, r.RequestURI) })))))
+}
+
+// forward queues a request and answers with what the upstream answers, or with 202.
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target string) {
+	c := &call{op: "forward", r: r, taken: func() {}}
+	write, err := s.forwarded(w, c, route, target)
+	if c.counted {
+		defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
+	}
+	if err != nil {
+		s.metrics.refusal(s.fail(w, r, err))
+		return
+	}
+	s.troubles.worked()
+	write(w)
+}
+
+// forwarded is forward up to the answer, which it returns.
+func (s *Server) forwarded(
+	w http.ResponseWriter, c *call, route, target string,
+) (write func(http.ResponseWriter), err error) {
+	if s.isDraining() {
+		return nil, drainingProblem()
+	}
+	upstreams := c.r.Header
+	if key := upstreams[credentialHeader]; s.cfg.Auth != nil && len(key) > 0 {
+		c.r = c.r.Clone(c.r.Context())
+		c.r.Header.Del("X-Api-Key")
+		c.r.Header["Authorization"] = []string{"Bearer " + key[0]}
+	}
+	if err := s.enter(c); err != nil {
+		return nil, err
+	}
+	info := s.cfg.Routes[route].Forward
+	if info == nil {
+		return nil, problem.UnknownRoute.With("the path names no configured route that forwards requests")
+	}
+	if c.r.Method == http.MethodConnect || c.r.Header.Get("Upgrade") != "" {
+		return nil, problem.NotForwarded.With("tunnels and upgrades to another protocol, as WebSocket, " +
+			"are not forwarded: call the upstream directly")
+	}
+	if rule := httpmsg.CheckTarget(info.Path, target); rule != "" {
+		return nil, problem.Invalid("path", "string", rule)
+	}
+	key, err := request.IdempotencyKey(c.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	maxWait, err := maxWaitOf(c.r.Header)
+	if err != nil {
+		return nil, err
+	}
+	body, done, err := s.bodies.ReadAny(w, c.r, s.cfg.MaxBody, func() budget.Owner {
+		return budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
+	})
+	defer done()
+	if err != nil {
+		return nil, err
+	}
+	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: s.sentOn(c, upstreams), Body: body}
+	path, _, _ := strings.Cut(target, "?")
+	sub := queue.Submission{
+		Tenant: c.who.Tenant, Tier: c.who.Tier, Route: route, Type: typeOf(m.Method, path),
+		Payload: m.Encode(), Same: []byte(m.Method + " " + target + "\r\n" + string(body)),
+		IdempotencyKey: key, Cost: 1, MaxWait: maxWait, MaxAttempts: s.cfg.Routes[route].MaxAttempts,
+		TraceParent: request.TraceParent(c.r.Header),
+	}
+	if err := s.guardJob(c, sub); err != nil {
+		return nil, err
+	}
+	m, body = httpmsg.Request{}, nil
+	c.taken = done
+	prefer := request.PreferAnswer(c.r.Header)
+	wait := info.Wait
+	if prefer.Given {
+		wait = prefer.Wait
+	}
+	deadline.Within(w, wait+deadline.ReadTimeout+deadline.AnswerTimeout)
+	job, v, err := s.admit(c, sub, wait)
+	if err != nil {
+		return nil, hopeless(err)
+	}
+	if c.r.Context().Err() != nil {
+		s.abandon(c.who.Tenant, job, key)
+		return nil, c.r.Context().Err()
+	}
+	return s.answerTo(c, job, prefer, func(a *answer) {
+		if v.Outcome == shaper.Replayed {
+			a.set("Idempotent-Replayed", "true")
+		}
+		s.cfg.Headers.Queue(a.header, v.Admission, 0)
+	})
+}
+
+// sentOn returns the headers that go to the upstream: those end to end, without Sluice's own and
+// without a credential that Sluice has used.
+func (s *Server) sentOn(c *call, h http.Header) http.Header {
+	out := httpmsg.EndToEnd(h)
+	for name := range out {
+		if strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(name), ownPrefix) {
+			delete(out, name)
+		}
+	}
+	for _, name := range []string{"Content-Length", "Expect", "Prefer"} {
+		delete(out, name)
+	}
+	if s.cfg.Auth != nil && len(h[credentialHeader]) == 0 && c.who.KeyID != "" {
+		delete(out, "Authorization")
+		delete(out, "X-Api-Key")
+	}
+	return out
+}
+
+// maxWaitOf reads the header Sluice-Max-Wait-Ms; 0 without one.
+func maxWaitOf(h http.Header) (time.Duration, error) {
+	values := h[maxWaitHeader]
+	if len(values) == 0 {
+		return 0, nil
+	}
+	ms, err := strconv.ParseUint(values[0], 10, 63)
+	if most := uint64(shaper.MaxPeriod / time.Millisecond); err != nil || len(values) > 1 || ms < 1 || ms > most {
+		return 0, problem.Invalid(maxWaitHeader, "string",
+			"must be one whole number from 1 to "+strconv.FormatUint(most, 10))
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// typeOf is the type of the job of a forwarded request: method and path, at most 255 bytes. The
+// query may hold secrets.
+func typeOf(method, path string) string {
+	if path == "" {
+		path = "/"
+	}
+	text := strings.ToValidUTF8(method+" "+path, "?")
+	return strings.ToValidUTF8(text[:min(len(text), wire.MaxTypeBytes)], "")
+}
+
+// hopeless makes a 503 of the refusal of a request that cannot leave in time: it is no mistake of
+// its client.
+func hopeless(err error) error {
+	var p *problem.Problem
+	if errors.As(err, &p) && p.Type == problem.URN+problem.DeadlineFarAway.Name {
+		q := problem.HopelessWait.With(p.Detail)
+		q.EstimatedStart, q.EstimatedWaitMS = p.EstimatedStart, p.EstimatedWaitMS
+		return q.RetryIn(max(time.Second, time.Duration(p.EstimatedWaitMS)*time.Millisecond))
+	}
+	return err
+}
+
+// forwardOnly is the refusal of a job for a route that forwards requests.
+func forwardOnly(route string) *problem.Problem {
+	return problem.ForwardOnly.With("send the request itself to " + forwardPath + url.PathEscape(route) +
+		", with any method, path below it, query, headers and body")
+}
+
+// abandon cancels a request whose client has left while it waits, unless a key will ask for its
+// answer.
+func (s *Server) abandon(tenant string, job queue.Job, key string) {
+	if key != "" || job.State.Done() || job.State == shaper.Leased {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
+	defer cancel()
+	if _, err := s.backend.Cancel(ctx, tenant, job.ID); err == nil {
+		s.metrics.abandoned.Inc()
+	}
+}
+
+// getAnswer is GET /v1/jobs/{id}/response.
+func (s *Server) getAnswer(c *call) (*answer, error) {
+	tenant, id, err := tenantAndID(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.reading(tenant); err != nil {
+		return nil, err
+	}
+	prefer := request.PreferAnswer(c.r.Header)
+	job := queue.Job{ID: id}
+	if prefer.Wait > 0 {
+		job, err = s.follow(c.r.Context(), tenant, id, time.Now().Add(prefer.Wait))
+		if err != nil && !errors.Is(err, queue.ErrNotFound) {
+			return nil, err
+		}
+		job.ID = id
+	}
+	write, err := s.answerTo(c, job, prefer, func(*answer) {})
+	if err != nil {
+		return nil, err
+	}
+	return &answer{raw: write}, nil
+}
+
+// answerTo returns what writes the answer to a forwarded request: the upstream's, or 202 with the
+// job, which accepted completes. job is as it was last seen.
+func (s *Server) answerTo(
+	c *call, job queue.Job, prefer request.Preference, accepted func(*answer),
+) (func(http.ResponseWriter), error) {
+	job, raw, err := s.backend.Answer(c.r.Context(), c.who.Tenant, job.ID)
+	if err != nil {
+		return nil, err
+	}
+	if raw != nil {
+		m, err := httpmsg.DecodeAnswer(raw)
+		if err != nil {
+			return nil, err
+		}
+		return func(w http.ResponseWriter) { writeAnswer(w, c.r, job, m) }, nil
+	}
+	if !job.State.Done() {
+		a := &answer{status: http.StatusAccepted, body: towire.Job(job)}
+		a.set("Location", "/v1/jobs/"+job.ID+"/response").set("Sluice-Job", job.ID)
+		if prefer.Given {
+			a.set("Preference-Applied", prefer.Applied())
+		}
+		accepted(a)
+		return a.write, nil
+	}
+	return nil, unanswered(job)
+}
+
+// unanswered is the problem of a request that ended without an answer.
+func unanswered(job queue.Job) error {
+	var p *problem.Problem
+	switch {
+	case job.State == shaper.Dead && job.LastError != nil && job.LastError.Timeout:
+		p = problem.LateAnswer.With(job.LastError.Message)
+	case job.State == shaper.Dead && job.LastError != nil:
+		p = problem.NoAnswer.With(job.LastError.Message)
+	case job.State == shaper.Dead:
+		p = problem.NoAnswer.With("all attempts have failed")
+	case job.State == shaper.Expired:
+		p = problem.LateAnswer.With("the request waited longer than its max wait, and was not sent")
+	case job.State == shaper.Cancelled:
+		p = problem.JobGone.With("the request was cancelled, and was not sent")
+	default:
+		p = problem.JobGone.With("the job has no answer: it was no forwarded request")
+	}
+	return p.SetHeader("Sluice-Job", job.ID)
+}
+
+// writeAnswer writes the upstream's answer as it was.
+func writeAnswer(w http.ResponseWriter, r *http.Request, job queue.Job, m httpmsg.Answer) {
+	h := w.Header()
+	clear(h)
+	for name, values := range m.Header {
+		h[name] = values
+	}
+	h.Set("Sluice-Job", job.ID)
+	h.Set("Sluice-Waited-Ms", strconv.FormatInt(max(0, job.Started.Sub(job.Created).Milliseconds()), 10))
+	if m.Truncated {
+		h.Set("Sluice-Truncated", "true")
+	}
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = nil // net/http must not guess one
+	}
+	bodiless := m.Status == http.StatusNoContent || m.Status == http.StatusNotModified
+	if !bodiless && len(m.Header["Content-Length"]) == 0 && r.Method != http.MethodHead {
+		h["Content-Length"] = []string{strconv.Itoa(len(m.Body))}
+	}
+	deadline.ForAnswer(w, len(m.Body))
+	w.WriteHeader(m.Status)
+	if !bodiless {
+		_, _ = w.Write(m.Body) // the client may be gone
+	}
+}

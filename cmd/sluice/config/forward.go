@@ -1,0 +1,131 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/7509e464/sluice/api/auth"
+)
+
+// ForwardListener is an address whose requests are all forwarded to one route.
+type ForwardListener struct {
+	Listen string
+	Route  string
+}
+
+// Forwards reports whether the route forwards requests instead of delivering jobs.
+func (r Route) Forwards() bool { return r.Forward != "" }
+
+// forwardKeys are the settings of a route that only forwarded requests have.
+var forwardKeys = []string{"wait", "max_response", "max_response_action", "retention", "retry.on", "retry.unsafe"}
+
+// defaultRetryOn are the statuses of answers after which a forwarded request is sent again.
+var defaultRetryOn = []int64{502, 503, 504}
+
+// forwardRoute checks what concerns forwarded requests in the section at path of a route.
+func (r *reader) forwardRoute(path string, values map[string]any, route *Route) {
+	retry := sectionOf(values, "retry")
+	if !route.Forwards() {
+		for _, key := range forwardKeys {
+			section, last := values, key
+			if rest, nested := strings.CutPrefix(key, "retry."); nested {
+				section, last = retry, rest
+			}
+			if raw, present := section[last]; present && values["forward"] == nil {
+				r.problem(path+"."+key, show(raw), "needs forward, whose requests it concerns")
+			}
+		}
+		route.Wait, route.MaxResponse, route.MaxResponseAction, route.Retention = 0, 0, "", 0
+		return
+	}
+	for _, key := range []string{"url", "asynq", "secrets"} {
+		if values[key] != nil {
+			r.problem(path+"."+key, kindOf(values[key]), "must not be set together with forward: a route has one destination, "+
+				"and forwarded requests are not signed")
+		}
+	}
+	route.Retry.On = defaultRetryOn
+	raw, present := retry["on"]
+	if !present {
+		return
+	}
+	list, ok := raw.([]any)
+	if !ok {
+		r.problem(path+".retry.on", kindOf(raw), "must be a list of statuses, such as [502, 503, 504]")
+		return
+	}
+	route.Retry.On = []int64{}
+	for i, one := range list {
+		if status, ok := wholeOf(one); ok && status >= 400 && status <= 599 {
+			route.Retry.On = append(route.Retry.On, status)
+		} else {
+			r.problem(fmt.Sprintf("%s.retry.on[%d]", path, i), show(one), "must be a status from 400 to 599")
+		}
+	}
+}
+
+// forwardListeners reads the list of listeners of forwarded requests; the routes must have been
+// read.
+func (r *reader) forwardListeners(c *Config, raw any) {
+	if raw == nil {
+		return
+	}
+	list, ok := raw.([]any)
+	if !ok {
+		r.problem("forward", kindOf(raw), "must be a list, such as [ { listen: \"127.0.0.1:8090\", route: partner } ]")
+		return
+	}
+	for i, one := range list {
+		path := fmt.Sprintf("forward[%d]", i)
+		section, ok := one.(map[string]any)
+		if !ok {
+			r.problem(path, kindOf(one), "must be a section with listen and route")
+			continue
+		}
+		r.unknown(path, section, []string{"listen", "route"})
+		var l ForwardListener
+		l.Listen, _ = section["listen"].(string)
+		l.Route, _ = section["route"].(string)
+		if !isAddress(l.Listen) {
+			r.problem(path+".listen", show(section["listen"]),
+				"must be HOST:PORT, such as 127.0.0.1:8090, HOST an IP address or localhost")
+		}
+		if route, known := c.Routes[l.Route]; !known || !route.Forwards() {
+			r.problem(path+".route", show(section["route"]), "must be the name of a route with forward")
+		}
+		taken := slices.ContainsFunc(c.Forward, func(o ForwardListener) bool { return o.Listen == l.Listen })
+		if taken = taken || slices.Contains([]string{c.API.Listen, c.Admin.Listen, c.Metrics.Listen}, l.Listen); taken &&
+			l.Listen != "" && !strings.HasSuffix(l.Listen, ":0") {
+			r.problem(path+".listen", show(l.Listen), "must differ from the other listeners")
+		}
+		if isAddress(l.Listen) && !IsLoopback(l.Listen) && !c.API.AllowPublic && c.Auth.Mode == string(auth.None) {
+			r.problem(path+".listen", show(l.Listen), "must be a loopback address without authentication: set "+
+				"auth.mode, or set api.allow_public to true")
+		}
+		c.Forward = append(c.Forward, l)
+	}
+}
+
+// sizeOf returns a YAML value as bytes: a whole number, or one with KiB or MiB behind it.
+func sizeOf(raw any) (int64, bool) {
+	if n, ok := wholeOf(raw); ok {
+		return n, true
+	}
+	text, _ := raw.(string)
+	unit := int64(1)
+	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20} {
+		if rest, found := strings.CutSuffix(text, suffix); found {
+			text, unit = strings.TrimSpace(rest), bytes
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n * unit, err == nil && n >= 0 && n < 1<<40
+}
+
+func isForwardBase(text string) bool {
+	u, err := url.Parse(text)
+	return isUpstream(text) && err == nil && u.RawQuery == "" && !u.ForceQuery
+}

@@ -1,0 +1,88 @@
+package queuetest
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+var answerTests = map[string]func(*suite){
+	"an answer is read as it was stored":          answerStored,
+	"a final failure is no dead letter":           failedForGood,
+	"a key may compare other bytes than payloads": sameBytes,
+}
+
+// answered returns the settlement of a forwarded request.
+func answered(answer string) func(*queue.Settlement) {
+	return func(t *queue.Settlement) {
+		t.Answer, t.Response, t.Retention = []byte(answer), &queue.Response{Status: 418}, 2*time.Second
+	}
+}
+
+// answer reads the answer of a job.
+func (s *suite) answer(of, id string) (queue.Job, []byte, error) {
+	s.Helper()
+	return s.q.Answer(s.ctx, of, id)
+}
+
+func answerStored(s *suite) {
+	id := s.admit(work()).ID
+	j, raw, err := s.answer(tenant, id)
+	if err != nil || raw != nil || j.State != shaper.Queued {
+		s.Fatalf("before the delivery: %v %q %v", j.State, raw, err)
+	}
+	long := string(bytes.Repeat([]byte("\x00{}\r\n"), 100_000)) // longer than what a plain read takes
+	equal(s, "the result", s.settle(s.lease(1)[0], shaper.Succeed, answered(long)), queue.Settled)
+	j, raw, err = s.answer(tenant, id)
+	if err != nil || string(raw) != long || j.State != shaper.Succeeded {
+		s.Fatalf("after it: %v, %d bytes, %v", j.State, len(raw), err)
+	}
+	equal(s, "the status that a plain read has", s.job(id).Response.Status, 418)
+	if _, _, err := s.answer("other", id); !errors.Is(err, queue.ErrNotFound) {
+		s.Errorf("of another tenant: %v", err)
+	}
+	s.await("the answer to be past its retention", func() bool {
+		_, _, err := s.answer(tenant, id)
+		return errors.Is(err, queue.ErrGone)
+	})
+}
+
+func failedForGood(s *suite) {
+	w := work()
+	w.IdempotencyKey = "k"
+	id := s.admit(w).ID
+	late := &queue.JobError{Message: "no answer within 1s", Timeout: true}
+	equal(s, "the result", s.settle(s.lease(1)[0], shaper.Die, func(t *queue.Settlement) {
+		t.Final, t.Error = true, late
+	}), queue.Settled)
+	j, raw, err := s.answer(tenant, id)
+	if err != nil || raw != nil || j.State != shaper.Dead || j.LastError == nil || !j.LastError.Timeout {
+		s.Fatalf("%+v %q %v", j, raw, err)
+	}
+	equal(s, "dead letters of the tenant", s.tenant(tenant).Dead, 0)
+	if _, err := s.q.Replay(s.ctx, tenant, id, 3); !errors.Is(err, queue.ErrConflict) {
+		s.Errorf("replayed: %v", err)
+	}
+	swept, err := s.q.Purge(s.ctx, tenant, queue.Filter{State: queue.ListDead})
+	if err != nil || swept.Count != 0 {
+		s.Errorf("a purge of dead letters took %+v, %v", swept, err)
+	}
+	again := s.submit(w)
+	equal(s, "the outcome for its key", again.Outcome, shaper.Replayed)
+	equal(s, "the state that the key has", again.Job.State, shaper.Dead)
+}
+
+func sameBytes(s *suite) {
+	w := work()
+	w.IdempotencyKey, w.Same = "k", []byte("GET /a")
+	id := s.admit(w).ID
+	w.Payload = []byte(`{"n":2}`)
+	again := s.submit(w)
+	equal(s, "the outcome with another payload", again.Outcome, shaper.Replayed)
+	equal(s, "the job", again.Job.ID, id)
+	w.Same = []byte("GET /b")
+	equal(s, "the outcome with other bytes", s.submit(w).Outcome, shaper.KeyReused)
+}

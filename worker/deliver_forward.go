@@ -1,0 +1,153 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/httpmsg"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/internal/outbound"
+)
+
+// forwarder sends stored requests to one upstream as their clients sent them, one per attempt, and
+// stores the answers. It follows no redirect.
+type forwarder struct {
+	route   Route
+	base    url.URL
+	path    string // of the base, encoded, without a slash at its end
+	client  *outbound.Client
+	badCost func(l queue.Lease, why error) // called when an actual cost is ignored
+}
+
+func newForwarder(r Route, badCost func(queue.Lease, error)) *forwarder {
+	base, _ := url.Parse(r.Forward.URL) // was validated
+	client := outbound.New("worker", "upstream", r.Timeout, r.Connections, nil)
+	return &forwarder{r, *base, strings.TrimRight(base.EscapedPath(), "/"), client, badCost}
+}
+
+// Deliver makes one request. What its answer means:
+//
+//	429, 503 with a Retry-After    the flow is held for that long, no attempt is spent
+//	a status of RetryOn            tried again, if the request may be sent again; else an answer
+//	any other                      an answer: the job has succeeded
+//	none                           tried again, if the request may be sent again; else it failed
+//
+// A request that failed for good is no dead letter: its client has been told.
+func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+	m, err := httpmsg.DecodeRequest(l.Payload)
+	if err != nil {
+		return d.failed(l, queue.JobError{Message: "the stored request cannot be read"})
+	}
+	req, err := d.request(ctx, m, l)
+	if err != nil {
+		return d.failed(l, queue.JobError{Message: "the request cannot be sent", Detail: err.Error()})
+	}
+	again := l.Attempt < d.route.Retry.MaxAttempts
+	resp, body, cut, err := d.client.Send(req, d.route.Forward.MaxAnswer)
+	if no, is := err.(outbound.NoAnswer); is {
+		e := queue.JobError{Message: no.Message, Detail: no.Detail, Timeout: no.Timeout}
+		if again && (no.Unsent || d.repeatable(m)) {
+			s := d.route.Retry.again(l, e.Message, 0)
+			s.Error = &e
+			return s
+		}
+		return d.failed(l, e)
+	}
+	status := resp.StatusCode
+	if status < http.StatusOK {
+		return d.failed(l, queue.JobError{Message: "the upstream changed the protocol", Status: status})
+	}
+	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
+	if hold, given := parseRetryAfter(resp.Header.Get("Retry-After"), time.Now()); overload && given {
+		s := d.route.Retry.again(l, refused(status), status)
+		s.Event, s.Cause = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}
+		if s.Delay = hold; hold <= 0 { // at once it would be refused again
+			s.Delay = min(d.route.Retry.MinBackoff, maxHold)
+		}
+		return s
+	}
+	if again && slices.Contains(d.route.Forward.RetryOn, status) && d.repeatable(m) {
+		s := d.route.Retry.again(l, refused(status), status)
+		s.Overload = overload
+		return s
+	}
+	if cut && d.route.Forward.FailLarge {
+		return d.failed(l, queue.JobError{
+			Message: fmt.Sprintf("the answer has more than %d bytes", d.route.Forward.MaxAnswer), Status: status,
+		})
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	cost, bad := d.route.costOf(resp)
+	if bad != nil {
+		d.badCost(l, bad)
+	}
+	answer := httpmsg.Answer{Status: status, Header: httpmsg.EndToEnd(resp.Header), Body: body, Truncated: cut}
+	if m.Method != http.MethodHead && status != http.StatusNotModified {
+		delete(answer.Header, "Content-Length")
+	}
+	return queue.Settlement{
+		LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts,
+		Response: &queue.Response{Status: status}, Answer: answer.Encode(), ActualCost: cost,
+		Retention: d.route.Forward.Retention,
+	}
+}
+
+// failed ends a request that got no answer.
+func (d *forwarder) failed(l queue.Lease, e queue.JobError) queue.Settlement {
+	return queue.Settlement{
+		LeaseRef: l.LeaseRef, Event: shaper.Die, Final: true, MaxAttempts: d.route.Retry.MaxAttempts, Error: &e,
+		Retention: d.route.Forward.Retention,
+	}
+}
+
+// repeatable reports whether the request may be sent again although the upstream may have served it
+// (RFC 9110, section 9.2.2).
+func (d *forwarder) repeatable(m httpmsg.Request) bool {
+	switch m.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodTrace:
+		return true
+	}
+	return d.route.Forward.RetryUnsafe || m.Header["Idempotency-Key"] != nil
+}
+
+// request is the request to the upstream. Its path is sent as the client encoded it.
+func (d *forwarder) request(ctx context.Context, m httpmsg.Request, l queue.Lease) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, m.Method, d.base.String(), bytes.NewReader(m.Body))
+	if err != nil {
+		return nil, err
+	}
+	if rule := httpmsg.CheckTarget(d.path, m.Target); rule != "" {
+		return nil, fmt.Errorf("the path %s", rule)
+	}
+	path, query, asked := strings.Cut(m.Target, "?")
+	req.URL = &url.URL{Scheme: d.base.Scheme, Host: d.base.Host, Opaque: d.path + path, RawQuery: query, ForceQuery: asked}
+	if req.URL.Opaque == "" {
+		req.URL.Opaque = "/"
+	}
+	h := m.Header
+	if h["User-Agent"] == nil {
+		h["User-Agent"] = []string{""} // none
+	}
+	if u := d.base.User; u != nil && h["Authorization"] == nil {
+		password, _ := u.Password()
+		req.SetBasicAuth(u.Username(), password)
+		h["Authorization"] = req.Header["Authorization"]
+	}
+	h.Set("Sluice-Job", l.ID)
+	h.Set("Sluice-Attempt", strconv.Itoa(l.Attempt))
+	h.Set("Sluice-Tenant", percentEncode(l.Tenant))
+	if l.TraceParent != "" {
+		h.Set("traceparent", l.TraceParent)
+	}
+	req.Header = h
+	return req, nil
+}
