@@ -325,7 +325,7 @@ func writeAnswer(w http.ResponseWriter, r *http.Request, job queue.Job, m httpms
 		h["Content-Type"] = nil // net/http must not guess one
 	}
 	bodiless := m.Status == http.StatusNoContent || m.Status == http.StatusNotModified
-	if !bodiless && len(m.Header["Content-Length"]) == 0 && r.Method != http.MethodHead {
+	if !bodiless && r.Method != http.MethodHead { // the answer to a HEAD may be read later by a GET
 		h["Content-Length"] = []string{strconv.Itoa(len(m.Body))}
 	}
 	deadline.ForAnswer(w, len(m.Body))

@@ -287,6 +287,9 @@ func TestForwardLater(t *testing.T) {
 	if body != "PUT /base/x later" {
 		t.Errorf("%q", body)
 	}
+	resp, _ = p.ask("HEAD", "/v1/forward/partner/x", "", "Sluice-Tenant", "acme")
+	resp, body = p.ask("GET", "/v1/jobs/"+resp.Header.Get("Sluice-Job")+"/response", "", "Sluice-Tenant", "acme")
+	p.want("the answer to a HEAD, read by a GET", http.StatusTeapot, "", resp, body)
 	resp, body = p.ask("GET", at, "", "Sluice-Tenant", "other")
 	p.want("the answer of another tenant", http.StatusNotFound, "unknown-job", resp, body)
 	gone := []byte(at)

@@ -2,8 +2,8 @@
 // worker import it: api stores requests and writes answers, worker does the reverse.
 //
 // The form is that of HTTP/1.1 (RFC 9112) with one CRLF after each line: a first line, a line for
-// each value of a header, an empty line, and the body as it is. It keeps every byte that may differ
-// between two requests: the encoding of the path, repeated headers and their order, binary bodies.
+// each value of a header, an empty line, and the body as it is. It keeps the encoding of the path,
+// repeated headers in their order, and binary bodies.
 package httpmsg
 
 import (

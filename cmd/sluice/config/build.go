@@ -213,9 +213,7 @@ func (r *reader) pools(c *Config, values map[string]any) {
 	if len(r.problems) > before {
 		return // what follows from them would be reported again
 	}
-	for _, p := range problemsOf(shaper.Baseline{Pools: c.Tenants.Pools}.ValidatePools()) {
-		r.problems = append(r.problems, p)
-	}
+	r.problems = append(r.problems, problemsOf(shaper.Baseline{Pools: c.Tenants.Pools}.ValidatePools())...)
 }
 
 // poolsOfOneRoute makes a pool of each route with a rate. values are the pools of the file.
