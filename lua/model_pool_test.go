@@ -82,7 +82,7 @@ func (m *model) pool(name string) *pooled {
 	p := &pooled{wait: zset{}, ready: zset{}, reserve: zset{}}
 	if stored := m.pools[name]; stored != nil {
 		*p = *stored
-		p.moved = nil
+		p.moved = map[string]bool{}
 	}
 	p.flow = *m.loadClaimed(name+"/", "")
 	if m.open == nil {
@@ -205,6 +205,7 @@ func (m *model) correctTurn(f *flow, charged, actual int64, idle bool) {
 	m.reachIf(f.candidate && t.Start < p.virtual, "refunded below the virtual time")
 	m.reachIf(idle && actual < charged, "refunded after it was idle")
 	if f.candidate {
+		p.moved[f.name] = true // to its new place
 		p.ready[f.name] = t.Start
 		if t.reserve != (shaper.Rate{}) {
 			p.reserve[f.name] = int64(t.Tag.Reserve.TAT)

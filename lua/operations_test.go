@@ -276,11 +276,13 @@ func (w *world) drawSettle() {
 			Key: ref.id, Epoch: ref.epoch, MaxAttempts: rapid.IntRange(0, 3).Draw(w.T, "max attempts"),
 			Outcome: rapid.SampledFrom([]lua.Outcome{
 				lua.OutcomeSucceeded, lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeOverload,
-				lua.OutcomeReleased, lua.OutcomeMissed, lua.OutcomeDead, lua.OutcomeDead, lua.OutcomeDead,
-				lua.OutcomeHeld, lua.OutcomeFailed,
+				lua.OutcomeReleased, lua.OutcomeMissed, lua.OutcomeDead, lua.OutcomeDead, lua.OutcomeHeld,
 			}).Draw(w.T, "outcome"),
 			Delay:  rapid.SampledFrom([]time.Duration{0, 5, 60, 1000}).Draw(w.T, "delay") * time.Millisecond,
 			Result: []byte(strings.Repeat("r", rapid.SampledFrom([]int{0, 0, 3, 30}).Draw(w.T, "result"))),
+		}
+		if s.Outcome == lua.OutcomeDead && s.MaxAttempts == 3 {
+			s.Outcome = lua.OutcomeFailed
 		}
 		if s.Outcome == lua.OutcomeHeld {
 			s.Cause = rapid.SampledFrom([]string{"", "breaker:0", "retry_after:503"}).Draw(w.T, "cause")
