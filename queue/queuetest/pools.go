@@ -64,8 +64,7 @@ func (s *suite) shares(n int, every time.Duration) map[string]int {
 	for i := range stamps {
 		d := stamps[i].Sub(stamps[0]) - time.Duration(i)*every
 		if d > time.Microsecond && strings.Contains(s.Name(), "SentTwice") {
-			// As the documentation says: a pool loses the slots of an answer that is lost for longer
-			// than the slack.
+			// A pool loses the slots of an answer that is lost for longer than the slack.
 			s.Skip("this machine stood still between the two sendings of a poll")
 		}
 		if d < -time.Microsecond || d > time.Microsecond {
