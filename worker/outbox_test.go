@@ -280,6 +280,7 @@ func TestShardsTakeTurns(t *testing.T) {
 		signal(o.ready[3])
 		signal(o.ready[7])
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if at := slices.Index(to.taken, "quiet"); at < 0 || at > claimMost {
 			t.Errorf("handed over as number %d, want at most %d", at, claimMost)
 		}
