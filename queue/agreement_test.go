@@ -375,7 +375,7 @@ func TestEmptiedStore(t *testing.T) {
 }
 
 // TestOldPlacementIsRefused: a process that has not heard of a new pool yet cannot put a job beside
-// it. It is told to follow, and its next submission is in the pool.
+// it. It reads the new policies, and its next submission is in the pool.
 func TestOldPlacementIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

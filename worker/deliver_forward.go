@@ -41,7 +41,7 @@ func newForwarder(r Route, badCost func(queue.Lease, error)) *forwarder {
 //	any other                      an answer: the job has succeeded
 //	none                           tried again, if the request may be sent again; else it failed
 //
-// A request that failed for good is no dead letter: its client has been told.
+// A request that failed for good is no dead letter: its client gets the failure.
 func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	m, err := httpmsg.DecodeRequest(l.Payload)
 	if err != nil {

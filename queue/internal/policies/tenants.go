@@ -73,7 +73,9 @@ type Subject struct {
 
 // Tenant and Pool are the subjects of these names.
 func Tenant(name string) Subject { return Subject{Name: name} }
-func Pool(name string) Subject   { return Subject{Name: name, IsPool: true} }
+
+// Pool is the subject whose settings are those of a pool.
+func Pool(name string) Subject { return Subject{Name: name, IsPool: true} }
 
 // Key is the subject as in keys.
 func (s Subject) Key() string {
