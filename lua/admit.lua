@@ -39,7 +39,7 @@
 -- Derived keys: flow queue later lines dead tenants flows wait ready reserve
 -- Channels: sluice:wake
 
---! include record clock pool policy bucket stored flow filing admission batch
+--! include record clock turn pool policy bucket stored flow filing admission batch
 
 -- An atomic batch needs capacity for all its jobs that were not admitted before.
 local twins = {}
@@ -158,7 +158,6 @@ local function queued(f, cost, id)
   list[n + 1], list[n + 2] = format('%d', f.seq), id
   if f.queued == 0 then
     enqueue(f, cost)
-    f.first = math.max(earliest(f), now) -- constant within the call, because nothing leaves here
   else
     count_queued(f, cost)
   end

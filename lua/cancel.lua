@@ -21,7 +21,7 @@
 --   flows wait ready reserve
 -- Channels: sluice:wake sluice:done
 
---! include record clock pool policy bucket stored flow filing finish
+--! include record clock turn pool policy bucket stored flow filing finish
 
 local ABSENT, CANCELLED, DELETED, CONFLICT = 0, 1, 2, 3
 clock_load(ARGV[1])

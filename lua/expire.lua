@@ -7,7 +7,7 @@
 --   flows wait ready reserve
 -- Channels: sluice:wake sluice:done
 
---! include record clock pool policy bucket stored flow filing finish poll
+--! include record clock turn pool policy bucket stored flow filing finish poll
 
 local ids = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, EXPIRE_MOST)
 local jobs = jobs_to_change(ids, KEYS[3])

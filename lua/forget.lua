@@ -8,7 +8,7 @@
 -- Derived keys: flow lines policy flows dead unlock tenants wait ready reserve
 -- Channels: sluice:wake
 
---! include record clock pool policy bucket stored flow filing finish poll
+--! include record clock turn pool policy bucket stored flow filing finish poll
 
 local IDLE_MOST = 64
 local LEFT_MOST = 65536 -- bytes

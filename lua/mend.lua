@@ -23,7 +23,7 @@
 --   wait ready reserve
 -- Channels: sluice:wake
 
---! include record clock pool policy bucket stored flow filing findings pool_findings
+--! include record clock turn pool policy bucket stored flow filing findings pool_findings
 
 local RECORDS_MOST, LEASES_MOST = 1000, 5000
 local horizon, totals, with_flows = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'

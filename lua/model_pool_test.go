@@ -41,8 +41,11 @@ func (t turn) String() string {
 	if t.Reserved {
 		took = 1
 	}
-	return fmt.Sprintf("%s%s %d %d %d %d:%d:%d:%d:%d:%d", filed, t.pool, t.Start, t.Rem, t.weight,
-		t.reserve.Limit, t.reserve.Period.Microseconds(), t.Tag.Reserve.TAT, t.Tag.Reserve.Rem, t.Tag.Reserve.Credit, took)
+	text := fmt.Sprintf("%s%s %d %d %d", filed, t.pool, t.Start, t.Rem, t.weight)
+	if t.reserve.Limit == 0 {
+		return text
+	}
+	return text + fmt.Sprintf(" %d:%d:%d:%d:%d:%d", t.reserve.Limit, t.reserve.Period.Microseconds(), t.Tag.Reserve.TAT, t.Tag.Reserve.Rem, t.Tag.Reserve.Credit, took)
 }
 
 func isPool(name string) bool { return strings.HasPrefix(name, "+") }
@@ -319,6 +322,17 @@ func (g *pooling) turn(name string) turn {
 	return g.model.flows[name].turn
 }
 
+// slots is the most jobs, of cost 1, that the paces may let leave from one instant to another.
+func slots(b shaper.Bucket, from, to shaper.Instant) int {
+	most := float64(flowJobsMost)
+	for _, c := range b.Cells {
+		span := float64(to + 1 - max(c.TAT, from.Add(-shaper.Slack)))
+		n := math.Floor(span*float64(c.Rate.Limit)/float64(c.Rate.Period.Microseconds())) + float64(c.Burst)
+		most = min(most, max(0, n))
+	}
+	return int(most)
+}
+
 // leasePool lets jobs of a pool's flows leave; stopped reports that more may be ready.
 func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	most := min(budget, flowJobsMost)
@@ -337,7 +351,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	if len(g.wait) < movesMost {
 		unseenAfter = never
 	}
-	tries := most + triesMore
+	tries := min(most, slots(p.Bucket, l.earliest(), limit)) + triesMore
 	for left < most && tries > 0 {
 		eligible := shaper.Instant(0)
 		if len(g.ready) == 0 {

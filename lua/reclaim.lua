@@ -8,7 +8,7 @@
 --   flows wait ready reserve
 -- Channels: sluice:wake sluice:done
 
---! include record clock pool policy bucket stored flow filing finish poll
+--! include record clock turn pool policy bucket stored flow filing finish poll
 
 local SWEEP_MOST = 100 -- leases that one call takes back
 

@@ -10,7 +10,7 @@
 --   ready reserve
 -- Channels: sluice:wake
 
---! include record clock pool policy bucket stored flow filing finish poll
+--! include record clock turn pool policy bucket stored flow filing finish poll
 
 local grant = redis.call('GET', KEYS[5])
 local given = granted(grant)

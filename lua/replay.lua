@@ -19,7 +19,7 @@
 -- Derived keys: flow queue later lines idem dead tenants flows wait ready reserve
 -- Channels: sluice:wake
 
---! include record clock pool policy bucket stored flow filing admission
+--! include record clock turn pool policy bucket stored flow filing admission
 
 local ABSENT, DONE, CONFLICT = 0, 1, 3
 clock_load(ARGV[1])

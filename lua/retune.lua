@@ -8,7 +8,7 @@
 -- Derived keys: flows unlock tenants
 -- Channels: sluice:wake
 
---! include record clock pool policy bucket stored flow filing finish poll
+--! include record clock turn pool policy bucket stored flow filing finish poll
 
 local TENANTS_MOST = 200 -- about how many tenants one call reads
 

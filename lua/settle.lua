@@ -26,7 +26,7 @@
 --   flows wait ready reserve
 -- Channels: sluice:wake sluice:done
 
---! include record clock pool policy bucket stored flow filing finish
+--! include record clock turn pool policy bucket stored flow filing finish
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
 local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp

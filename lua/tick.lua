@@ -41,4 +41,4 @@
 --   wait ready reserve
 -- Channels: sluice:wake sluice:done
 
---! include record clock pool policy bucket stored flow filing finish poll plan no_pools lease
+--! include record clock turn pool policy bucket stored flow filing finish poll plan no_pools lease

@@ -9,4 +9,4 @@
 --   wait ready reserve
 -- Channels: sluice:wake sluice:done
 
---! include record clock pool policy bucket stored flow filing finish poll plan plan_pool lease
+--! include record clock turn pool policy bucket stored flow filing finish poll plan plan_pool lease

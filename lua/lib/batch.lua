@@ -26,8 +26,10 @@ for i = 1, flow_count do
   end
   f.add_queue, f.add_later, f.asked, f.asked_bytes = {}, {}, 0, 0
   f.touched = not f.fresh and f.policy.text ~= f.was[POLICY_AT]
-  if f.pool then
-    f.pool.asked, f.pool.asked_bytes = 0, 0
+  f.first = math.max(earliest(f), now) -- constant within the call, because nothing leaves here
+  local pool = f.pool
+  if pool then
+    pool.asked, pool.asked_bytes, pool.first = 0, 0, pool.first or math.max(earliest(pool), now)
   end
   flows[i], numbered[format('%d', i)] = f, f
   replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }

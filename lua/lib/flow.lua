@@ -117,8 +117,8 @@ end
 local function flow_read(name, last, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
   local v
-  if pooling and last == POLICY_AT then
-    v = pooling.read(key, names_pool(name), FLOW_FIELDS, last)
+  if pooling then
+    v = redis.call('HMGET', key, unpack(pooling.fields_of(names_pool(name), FLOW_FIELDS, last)))
   else
     v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))
   end
@@ -153,15 +153,12 @@ local function flow_of(name, last, claimed, unseen)
   if names_pool(name) then
     return pool_of(sub(name, 1, -2), unseen)
   end
-  local with_turn = pooling and last == POLICY_AT
+  local with_turn = pooling ~= nil
   local f = flow_read(name, last, claimed, unseen)
   if f.policy.pool then
     f.pool = pool_of(f.policy.pool, unseen)
-    f.turn_was = with_turn and f.was[last + 1]
-    if not with_turn then
-      f.turn_was = redis.call('HGET', f.key, 'turn')
-    end
-    f.turn = pooling.turn_read(f.turn_was, f.pool)
+    local turn = with_turn and f.was[last + 1] or not with_turn and redis.call('HGET', f.key, 'turn')
+    f.turn = pooling.turn_read(turn, f.pool)
     f.due_before = pooling.stays(f) and earliest(f)
   end
   return f
@@ -200,12 +197,9 @@ local function flow_save(f)
     args[#args + 1], args[#args + 2] = 'policy', f.policy.text
     f.was[POLICY_AT] = f.policy.text
   end
-  if f.pool then
-    local text = pooling.turn_text(f.turn, f.pool)
-    if text ~= f.turn_was then
-      args[#args + 1], args[#args + 2] = 'turn', text
-      f.turn_was = text
-    end
+  if f.pool and f.turn.moved then
+    args[#args + 1], args[#args + 2] = 'turn', pooling.turn_text(f.turn, f.pool)
+    f.turn.moved = false
   end
   if f.is_pool then
     pooling.changed(args, f)

@@ -12,14 +12,18 @@ do
       local last = f.fetched + (f.fetched == 0 and 1 or 16) - 1
       local queue = PREFIX .. 'queue:' .. f.name
       f.at = 1
-      f.window = redis.call('ZRANGE', queue, format('%d', f.fetched), format('%d', last), 'WITHSCORES')
-      f.fetched = f.fetched + #f.window / 2
+      if f.parts == 2 then
+        f.window = redis.call('ZRANGE', queue, format('%d', f.fetched), format('%d', last), 'WITHSCORES')
+      else
+        f.window = redis.call('ZRANGE', queue, format('%d', f.fetched), format('%d', last))
+      end
+      f.fetched = f.fetched + #f.window / f.parts
       if not f.window[1] and f.queued > #f.waiting then
         absent(queue)
         error('DAMAGED flow ' .. f.name)
       end
     end
-    return f.window[f.at], tonumber(f.window[f.at + 1])
+    return f.window[f.at], f.parts == 2 and tonumber(f.window[f.at + 1])
   end
 
   -- take_next takes the next job of a flow for a slot of its pool; nil if none is eligible by then.
@@ -43,7 +47,7 @@ do
         return nil
       end
       if from_queue then
-        f.at = f.at + 2
+        f.at = f.at + f.parts
       else
         table.remove(f.waiting, 1)
         j.gone = true
@@ -186,6 +190,7 @@ do
     if not f.waiting then
       plan_begin(f)
       f.waiting, f.window, f.at, f.fetched, f.promoted_from = {}, {}, 1, 0, 0
+      f.parts = f.later_before and 2 or 1 -- sequences are needed only beside promoted jobs
       f.turn = f.pool == p and w.turns[name] or f.turn
       f.due_before, w.turns[name], f.turn.last = nil, f.turn, f.last
     end
@@ -208,7 +213,8 @@ do
   end
 
   -- serve_flow lets the next job of a flow leave at the slot. It returns whether one left.
-  local function serve_flow(p, f, entry, reserved, slot)
+  local function serve_flow(p, w, entry, reserved, slot)
+    local f = pooled(p, w, entry.name)
     local due = f.pool == p and flow_due(f, f.later_before)
     if not due or due > slot or bounded(f) then
       return false
@@ -269,7 +275,7 @@ do
       return false, 0
     end
     p.planned = true
-    local tries = most + TRIES_MORE
+    local tries = math.min(most, slots(p)) + TRIES_MORE
     local w = pool_window(p, tries)
     while left < most and tries > 0 do
       local ready, wait = first_of(w.ready, w.ready_now), first_of(w.wait, w.wait_now)
@@ -290,14 +296,11 @@ do
       local name = entry.name
       tries = tries - 1
       w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
-      local ok, f = attempt('flow ' .. name, pooled, p, w, name)
-      local served
-      if ok then
-        ok, served = attempt('flow ' .. name, serve_flow, p, f, entry, reserved, slot)
-      end
+      local ok, served = attempt('flow ' .. name, serve_flow, p, w, entry, reserved, slot)
       if not ok then
         pool_aside(p, w, name)
       else
+        local f = flows[name]
         left = left + (served and 1 or 0)
         local due = f.pool == p and flow_due(f, f.later_before)
         if due then

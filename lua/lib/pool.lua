@@ -1,5 +1,4 @@
--- pool: how flows share the rate of their pool. The arithmetic is that of shaper.Pool, step for
--- step.
+-- pool: how flows share the rate of their pool: where pools and their flows are stored and filed.
 --
 -- A pool is stored as a flow named +NAME/, whose bucket gives the stamps and whose counts are the
 -- sums of its flows. It is filed in due under the next instant at which it may give a stamp. Its
@@ -9,10 +8,7 @@
 -- and a candidate with a reserve is in reserve:+NAME, too, by the instant from which it is
 -- reserved.
 --
--- The field turn of a flow holds its turn in the pool: '+' if it is in an index or '-' if not, the
--- name of the pool, the virtual start and its remainder, the weight, and the reserve as
--- limit:period:instant:remainder:credit:1, 0 at the end if it did not take the last departure,
--- 0:0:0:0:0:0 without one. Fields of the pool:
+-- Fields of a pool, beside those of a flow:
 --   virtual, behind     of shaper.Pool
 --   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
 --     second
@@ -31,203 +27,66 @@ local pooling -- the functions on pools; nil before one is read
 -- function of a script costs every call of it, so they are made when the first pool is read: a job
 -- outside pools costs 8 % more of Redis's instructions otherwise.
 local function pool_functions(earliest, cell_move, charged)
-  local VIRTUAL_UNIT, LEAD_MOST, REBASE_AT = 1000, 2000000000, 4503599627370496 -- of shaper.Pool
-  local CREDIT_MOST = 630720000000000 -- µs; shaper.chargeSpan
-  local TURN = '^([+-])(%S+) (%d+) (%d+) (%d+) (%d+):(%d+):(%-?%d+):(%d+):(%d+):([01])$'
-  local TURN_TEXT = '%s%s %d %d %d %d:%d:%d:%d:%d:%d'
-  local POOL_FIELDS = { 'virtual', 'behind', 'weights', 'reserves' }
+  local REBASE_AT = 4503599627370496 -- of shaper.Pool
+  local functions = turn_functions(cell_move, charged)
+  local turn_obey, reserve_a_second = functions.obey, functions.reserve_a_second
+  local OWN = { 'virtual', 'behind', 'weights', 'reserves' } -- fields of a pool
 
-  -- read reads the first fields of a pool or a flow, and behind them those of its own of a pool, or
-  -- the turn of a flow.
-  local function read(key, is_pool, fields, last)
-    local v, own
-    if is_pool then
-      v = redis.call('HMGET', key, 'virtual', 'behind', 'weights', 'reserves', unpack(fields, 1, last))
-    else
-      v = redis.call('HMGET', key, 'turn', unpack(fields, 1, last))
-    end
-    own = #v - last
-    for i = 1, own do
-      v[last + own] = table.remove(v, 1)
-    end
-    return v
-  end
-
-  -- turn_read decodes a turn in a pool. One that was never written, or is of another pool, starts
-  -- anew.
-  local function turn_read(text, p)
-    local filed, name, start, rem, weight, limit, period, tat, tat_rem, credit, reserved
-      = string.match(text or '', TURN)
-    if name ~= p.short then
-      return turn_read('-' .. p.short .. ' 0 0 1 0:0:0:0:0:0', p)
-    end
-    return {
-      filed = filed == '+', start = start + 0, rem = rem + 0, weight = weight + 0,
-      limit = limit + 0, period = period + 0, tat = tat + 0, tat_rem = tat_rem + 0,
-      credit = credit + 0, reserved = reserved == '1',
-    }
-  end
-
-  local function turn_text(t, p)
-    local sign = t.filed and '+' or '-'
-    return format(TURN_TEXT, sign, p.short, t.start, t.rem, t.weight, t.limit, t.period, t.tat, t.tat_rem,
-      t.credit, t.reserved and 1 or 0)
-  end
-
-  -- reserve_a_second is a reserve in millionths of a cost a second.
-  local function reserve_a_second(limit, period)
-    return limit > 0 and math.floor(limit * 1000000000000 / period) or 0
-  end
-
-  -- turn_obey lays weight and reserve of the policy over a turn: shaper.Tag.Obey.
-  local function turn_obey(t, policy)
-    local limit, period = policy.reserve_limit, policy.reserve_period
-    t.weight, t.rem = policy.weight, math.min(t.rem, policy.weight - 1)
-    if limit ~= t.limit or period ~= t.period then
-      t.limit, t.period, t.tat, t.tat_rem, t.credit = limit, period, limit > 0 and t.tat or 0, 0, 0
-      t.reserved = t.reserved and limit > 0
-    end
-  end
-
-  -- interval is T of a reserve in whole µs, rounded up.
-  local function interval(t)
-    return math.floor((t.period + t.limit - 1) / t.limit)
-  end
-
-  -- advance is shaper.Pool.Advance: it sets the clock of the reserves for a stamp. head is the turn
-  -- of the candidate whose reserve is due first, of those that were candidates for the stamp
-  -- before.
-  local function advance(p, head, at)
-    p.behind = math.max(p.behind, at - head.tat - interval(head))
-  end
-
-  -- enter is shaper.Pool.Enter: the turn of a flow that becomes a candidate for a stamp.
-  local function enter(p, t, at)
-    if t.start < p.virtual or t.start > p.virtual + LEAD_MOST then
-      t.start, t.rem = p.virtual, 0
-    end
-    if t.limit == 0 then
-      return
-    end
-    local behind = at - p.behind - interval(t)
-    if t.tat < behind then
-      t.tat, t.tat_rem, t.credit = behind, 0, 0
-    end
-  end
-
-  -- cost_before is the cost that the pool gives away before a job of a flow that has the given cost
-  -- waiting before it there, while the same flows wait: shaper.Shared.Before.
-  local function cost_before(p, f, ahead)
-    local t, policy, rate = f.turn, f.policy, FARTHEST
-    local weights, reserves = p.weights, p.reserves
-    local reserve = reserve_a_second(policy.reserve_limit, policy.reserve_period)
-    if not t.filed then
-      weights, reserves = weights + policy.weight, reserves + reserve
-    end
-    for i = 1, #p.cells do
-      local c = p.cells[i]
-      rate = math.min(rate, c.limit * 1000000000000 / c.period * (c.by_jobs and p.cost / math.max(1, p.queued) or 1))
-    end
-    local part
-    if reserves >= rate then
-      part = reserve > 0 and reserve / reserves or 0
-    else
-      part = (reserve + (rate - reserves) * policy.weight / math.max(weights, policy.weight)) / rate
-    end
-    local half = f.cost / math.max(1, f.queued) / 2
-    if part * p.cost <= ahead then
-      return p.cost
-    end
-    return math.max(0, math.min(p.cost, math.floor((ahead + half) / part - half)))
-  end
-
-  -- pay moves a reserve by the intervals of one cost less those of another: shaper.Cell.pay.
-  local function pay(t, cost, less, due)
-    local from, credit = t.tat, t.credit
-    local cell = { limit = t.limit, period = t.period, burst = 1, tat = from, rem = t.tat_rem }
-    cell_move(cell, charged(cell, 1, cost) - charged(cell, 1, less))
-    local least = math.min(due, from)
-    if cell.tat < least then
-      credit = math.min(credit + least - cell.tat, CREDIT_MOST)
-      cell.tat = least
-    end
-    local used = math.min(credit, math.max(0, cell.tat - math.max(from, due)))
-    t.tat, t.tat_rem = math.min(cell.tat - used, math.max(from, due + CREDIT_MOST)), cell.rem
-    t.credit = credit - used
-  end
-
-  -- serve is the part of shaper.Pool.Serve after the bucket's: the next turn of the flow whose job
-  -- departs at the slot.
-  local function serve(p, t, reserved, slot, cost)
-    t.reserved = reserved
-    if reserved then
-      return pay(t, cost, 0, slot - p.behind)
-    end
-    p.virtual = math.max(p.virtual, t.start)
-    local sum = t.rem + cost * VIRTUAL_UNIT
-    t.start, t.rem = t.start + math.floor(sum / t.weight), sum % t.weight
-  end
-
-  -- correct_turn is shaper.Pool.CorrectTag. The indexes may be newer than a candidate's turn.
-  local function correct_turn(f, cost, actual, idle)
-    local p, t = f.pool, f.turn
-    if t.filed and f.candidate == nil then
-      local start = redis.call('ZSCORE', p.ready_index, f.name)
-      local tat = redis.call('ZSCORE', p.reserve_index, f.name)
-      f.candidate = start and true or false
-      if start and start + 0 ~= t.start then
-        t.start, t.rem = start + 0, 0
+  -- fields_of are the first fields of a pool or a flow, and behind them those of its own of a pool,
+  -- or the turn of a flow.
+  local lists = { [true] = {}, [false] = {} }
+  local function fields_of(is_pool, fields, last)
+    local list = lists[is_pool][last]
+    if not list then
+      list = { unpack(fields, 1, last) }
+      for i = 1, is_pool and #OWN or 1 do
+        list[last + i] = is_pool and OWN[i] or 'turn'
       end
-      if tat and tat + 0 ~= t.tat then
-        t.tat, t.tat_rem = tat + 0, 0
-      end
+      lists[is_pool][last] = list
     end
-    if t.reserved then
-      local credit = t.credit
-      pay(t, actual, cost, now - p.behind)
-      t.credit = idle and math.min(t.credit, credit) or t.credit
-    else
-      local sum = t.rem + (actual - cost) * VIRTUAL_UNIT
-      local by = math.floor(sum / t.weight)
-      local start = math.max(math.min(t.start, idle and p.virtual or 0),
-        math.min(t.start + by, math.max(t.start, p.virtual + LEAD_MOST)))
-      t.rem = start == t.start + by and sum - by * t.weight or 0
-      t.start = start
+    return list
+  end
+
+  -- size_of is the number of flows in an index of a pool. It stops the script, before the first
+  -- write, if the index has a wrong type, or is on another node while flows must be in it.
+  local function size_of(index, must)
+    local size = redis.call('ZCARD', index)
+    if size == 0 and must then
+      absent(index)
     end
-    if f.candidate then
-      p.ready_add[f.name], p.reserve_add[f.name] = t.start, t.limit > 0 and t.tat or nil
-    end
+    return size
   end
 
   -- load completes a pool that was read as a flow; a new one is made by save.
   local function load(p, short)
-    local v = { unpack(p.was, #p.was + 1 - #POOL_FIELDS) }
-    numbers(v, #POOL_FIELDS)
+    local v = { unpack(p.was, #p.was + 1 - #OWN) }
+    numbers(v, #OWN)
     p.virtual, p.behind, p.weights, p.reserves = v[1], v[2], v[3], v[4]
     p.fields, p.short, p.turn, p.seen = v, short, '', 0
     p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {} -- changes of its indexes
-    local indexes = { PREFIX .. 'wait:' .. short, PREFIX .. 'ready:' .. short, PREFIX .. 'reserve:' .. short }
-    redis.call('EXISTS', KEYS[1], p.key, PREFIX .. 'flows:' .. short, unpack(indexes))
-    local sizes = {}
-    for i = 1, #indexes do
-      sizes[i] = redis.call('ZCARD', indexes[i]) -- fails before the first write where one has a wrong type
+    p.wait_index, p.ready_index, p.reserve_index
+      = PREFIX .. 'wait:' .. short, PREFIX .. 'ready:' .. short, PREFIX .. 'reserve:' .. short
+    if p.fresh then
+      absent(PREFIX .. 'flows:' .. short)
     end
-    p.wait_index, p.ready_index, p.reserve_index = unpack(indexes)
-    p.candidates = sizes[2]
+    size_of(p.wait_index, p.weights > 0)
+    p.candidates = size_of(p.ready_index, p.weights > 0) -- at least
+    p.may_have_ready = p.candidates > 0
+    p.reserved = p.reserves > 0 and size_of(p.reserve_index, true) > 0
     pools[short], pool_list[#pool_list + 1] = p, p
     return p
   end
 
   -- changed appends to args the fields of a pool that have changed, each with its value.
   local function changed(args, p)
-    changed_numbers(args, POOL_FIELDS, 1, #POOL_FIELDS, p, p.fields)
+    changed_numbers(args, OWN, 1, #OWN, p, p.fields)
   end
 
   -- pool_due is the next instant at which a pool may give a stamp, nil when it cannot.
   local function pool_due(p)
     if p.policy.paused or p.policy.concurrency > 0 and p.running >= p.policy.concurrency then
       return nil
-    elseif p.candidates > 0 or redis.call('EXISTS', p.ready_index) == 1 then
+    elseif p.candidates > 0 or p.may_have_ready and redis.call('EXISTS', p.ready_index) == 1 then
       return earliest(p)
     end
     local head = redis.call('ZRANGE', p.wait_index, 0, 0, 'WITHSCORES')
@@ -259,7 +118,7 @@ local function pool_functions(earliest, cell_move, charged)
       p.unready[#p.unready + 1] = f.name
       p.ready_add[f.name], p.reserve_add[f.name] = nil, nil
     end
-    t.filed = due ~= nil
+    t.filed, t.moved = due ~= nil, true
     turn_obey(t, f.policy)
     if due then
       p.weights, p.reserves = p.weights + t.weight, p.reserves + reserve_a_second(t.limit, t.period)
@@ -291,23 +150,29 @@ local function pool_functions(earliest, cell_move, charged)
     return list
   end
 
+  -- save_indexes writes the changes of a pool's indexes.
+  local function save_indexes(p)
+    local ready, reserve = scored(p.ready_add), scored(p.reserve_add)
+    p.candidates, p.reserved = p.candidates - #p.unready, p.reserved or reserve[1] ~= nil
+    p.may_have_ready = p.may_have_ready or ready[1] ~= nil
+    in_parts('ZREM', p.ready_index, p.unready, 1)
+    in_parts('ZREM', p.reserve_index, p.reserved and p.unready or {}, 1)
+    in_parts('ZREM', p.wait_index, p.unwait, 1)
+    in_parts('ZADD', p.wait_index, p.wait, 1)
+    in_parts('ZADD', p.ready_index, ready, 1)
+    in_parts('ZADD', p.reserve_index, reserve, 1)
+    p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {}
+  end
+
   -- save writes the pools that were read, and files each under its next possible stamp.
   local function save(horizon, filed, unfiled, flow_save)
     for i = 1, #pool_list do
       local p = pool_list[i]
-      local wait, ready, reserve = p.wait_index, p.ready_index, p.reserve_index
       if p.fresh then
         redis.call('SADD', PREFIX .. 'flows:' .. p.short, p.name)
         p.fresh = false
       end
-      p.candidates = p.candidates - #p.unready -- at least
-      in_parts('ZREM', ready, p.unready, 1)
-      in_parts('ZREM', reserve, p.unready, 1)
-      in_parts('ZREM', wait, p.unwait, 1)
-      in_parts('ZADD', wait, p.wait, 1)
-      in_parts('ZADD', ready, scored(p.ready_add), 1)
-      in_parts('ZADD', reserve, scored(p.reserve_add), 1)
-      p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {}
+      save_indexes(p)
       if p.virtual >= REBASE_AT then
         rebase(p)
       end
@@ -325,10 +190,7 @@ local function pool_functions(earliest, cell_move, charged)
     end
   end
 
-  return {
-    turn_read = turn_read, turn_text = turn_text, reserve_a_second = reserve_a_second,
-    advance = advance, enter = enter,
-    serve = serve, correct = correct_turn, cost_before = cost_before, read = read, load = load, changed = changed,
-    stays = stays, file = pool_file, save = save,
-  }
+  functions.fields_of, functions.load, functions.changed = fields_of, load, changed
+  functions.stays, functions.file, functions.save = stays, pool_file, save
+  return functions
 end

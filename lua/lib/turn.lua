@@ -1,0 +1,187 @@
+-- turn: the turn of a flow in its pool. The arithmetic is that of shaper.Pool, step for step.
+--
+-- The field turn of a flow holds its turn in the pool: '+' if it is in an index or '-' if not, the
+-- name of the pool, the virtual start and its remainder, the weight, and the reserve, if there is
+-- one, as limit:period:instant:remainder:credit:1, with 0 at the end if it did not take the last
+-- departure.
+
+-- turn_functions makes the functions on turns. Each is a field of a table, which pool_functions
+-- completes.
+local function turn_functions(cell_move, charged)
+  local VIRTUAL_UNIT, LEAD_MOST = 1000, 2000000000 -- of shaper.Pool
+  local CREDIT_MOST = 630720000000000 -- µs; shaper.chargeSpan
+  local TURN = '^([+-])(%S+) (%d+) (%d+) (%d+) ?(%S*)$'
+  local RESERVE = '^(%d+):(%d+):(%-?%d+):(%d+):(%d+):([01])$'
+
+  -- turn_read decodes a turn in a pool. One that was never written, or is of another pool, starts
+  -- anew.
+  local function turn_read(text, p)
+    local t = { filed = false, start = 0, rem = 0, weight = 1,
+      limit = 0, period = 0, tat = 0, tat_rem = 0, credit = 0, reserved = false }
+    local filed, name, start, rem, weight, reserve = string.match(text or '', TURN)
+    if name ~= p.short then
+      t.moved = true -- and must be written
+      return t
+    end
+    t.filed, t.start, t.rem, t.weight = filed == '+', start + 0, rem + 0, weight + 0
+    if reserve ~= '' then
+      local limit, period, tat, tat_rem, credit, reserved = string.match(reserve, RESERVE)
+      t.limit, t.period, t.tat, t.tat_rem = limit + 0, period + 0, tat + 0, tat_rem + 0
+      t.credit, t.reserved = credit + 0, reserved == '1'
+    end
+    return t
+  end
+
+  local function turn_text(t, p)
+    local text = format(t.filed and '+%s %d %d %d' or '-%s %d %d %d', p.short, t.start, t.rem, t.weight)
+    if t.limit == 0 then
+      return text
+    end
+    local reserved = t.reserved and 1 or 0
+    return text .. format(' %d:%d:%d:%d:%d:%d', t.limit, t.period, t.tat, t.tat_rem, t.credit, reserved)
+  end
+
+  -- reserve_a_second is a reserve in millionths of a cost a second.
+  local function reserve_a_second(limit, period)
+    return limit > 0 and math.floor(limit * 1000000000000 / period) or 0
+  end
+
+  -- turn_obey lays weight and reserve of the policy over a turn: shaper.Tag.Obey.
+  local function turn_obey(t, policy)
+    local limit, period = policy.reserve_limit, policy.reserve_period
+    t.weight, t.rem = policy.weight, math.min(t.rem, policy.weight - 1)
+    if limit ~= t.limit or period ~= t.period then
+      t.limit, t.period, t.tat, t.tat_rem, t.credit = limit, period, limit > 0 and t.tat or 0, 0, 0
+      t.reserved = t.reserved and limit > 0
+    end
+  end
+
+  -- interval is T of a reserve in whole µs, rounded up.
+  local function interval(t)
+    return math.floor((t.period + t.limit - 1) / t.limit)
+  end
+
+  -- advance is shaper.Pool.Advance: it sets the clock of the reserves for a stamp. head is the turn
+  -- of the candidate whose reserve is due first, of those that were candidates for the stamp
+  -- before.
+  local function advance(p, head, at)
+    p.behind = math.max(p.behind, at - head.tat - interval(head))
+  end
+
+  -- enter is shaper.Pool.Enter: the turn of a flow that becomes a candidate for a stamp.
+  local function enter(p, t, at)
+    t.moved = true
+    if t.start < p.virtual or t.start > p.virtual + LEAD_MOST then
+      t.start, t.rem = p.virtual, 0
+    end
+    if t.limit == 0 then
+      return
+    end
+    local behind = at - p.behind - interval(t)
+    if t.tat < behind then
+      t.tat, t.tat_rem, t.credit = behind, 0, 0
+    end
+  end
+
+  -- part_of is the part of the pool's rate that a flow gets while the flows that wait now keep
+  -- waiting: of shaper.Shared.
+  local function part_of(p, f)
+    local t, policy, rate = f.turn, f.policy, FARTHEST
+    local weights, reserves = p.weights, p.reserves
+    local reserve = reserve_a_second(policy.reserve_limit, policy.reserve_period)
+    if not t.filed then
+      weights, reserves = weights + policy.weight, reserves + reserve
+    end
+    for i = 1, #p.cells do
+      local c = p.cells[i]
+      local of_cell = c.limit * 1000000000000 / c.period
+      if c.by_jobs then
+        of_cell, p.counts_jobs = of_cell * p.cost / math.max(1, p.queued), true
+      end
+      rate = math.min(rate, of_cell)
+    end
+    if reserves >= rate then
+      return reserve > 0 and reserve / reserves or 0
+    end
+    return (reserve + (rate - reserves) * policy.weight / math.max(weights, policy.weight)) / rate
+  end
+
+  -- cost_before is the cost that the pool gives away before a job of a flow that has the given cost
+  -- waiting before it there, while the same flows wait: shaper.Shared.Before.
+  local function cost_before(p, f, ahead)
+    if p.cost == 0 then
+      return 0
+    end
+    local part = not p.counts_jobs and f.part or part_of(p, f)
+    f.part = part -- the flows that wait change at the end of the call
+    if part * p.cost <= ahead then
+      return p.cost
+    end
+    local half = f.cost / math.max(1, f.queued) / 2
+    return math.max(0, math.min(p.cost, math.floor((ahead + half) / part - half)))
+  end
+
+  -- pay moves a reserve by the intervals of one cost less those of another: shaper.Cell.pay.
+  local function pay(t, cost, less, due)
+    local from, credit = t.tat, t.credit
+    local cell = { limit = t.limit, period = t.period, burst = 1, tat = from, rem = t.tat_rem }
+    cell_move(cell, charged(cell, 1, cost) - charged(cell, 1, less))
+    local least = math.min(due, from)
+    if cell.tat < least then
+      credit = math.min(credit + least - cell.tat, CREDIT_MOST)
+      cell.tat = least
+    end
+    local used = math.min(credit, math.max(0, cell.tat - math.max(from, due)))
+    t.tat, t.tat_rem = math.min(cell.tat - used, math.max(from, due + CREDIT_MOST)), cell.rem
+    t.credit = credit - used
+  end
+
+  -- serve is the part of shaper.Pool.Serve after the bucket's: the next turn of the flow whose job
+  -- departs at the slot.
+  local function serve(p, t, reserved, slot, cost)
+    t.reserved, t.moved = reserved, true
+    if reserved then
+      return pay(t, cost, 0, slot - p.behind)
+    end
+    p.virtual = math.max(p.virtual, t.start)
+    local sum = t.rem + cost * VIRTUAL_UNIT
+    t.start, t.rem = t.start + math.floor(sum / t.weight), sum % t.weight
+  end
+
+  -- correct_turn is shaper.Pool.CorrectTag. The indexes may be newer than a candidate's turn.
+  local function correct_turn(f, cost, actual, idle)
+    local p, t = f.pool, f.turn
+    if t.filed and f.candidate == nil then
+      local start = redis.call('ZSCORE', p.ready_index, f.name)
+      local tat = redis.call('ZSCORE', p.reserve_index, f.name)
+      f.candidate = start and true or false
+      if start and start + 0 ~= t.start then
+        t.start, t.rem = start + 0, 0
+      end
+      if tat and tat + 0 ~= t.tat then
+        t.tat, t.tat_rem = tat + 0, 0
+      end
+    end
+    t.moved = true
+    if t.reserved then
+      local credit = t.credit
+      pay(t, actual, cost, now - p.behind)
+      t.credit = idle and math.min(t.credit, credit) or t.credit
+    else
+      local sum = t.rem + (actual - cost) * VIRTUAL_UNIT
+      local by = math.floor(sum / t.weight)
+      local start = math.max(math.min(t.start, idle and p.virtual or 0),
+        math.min(t.start + by, math.max(t.start, p.virtual + LEAD_MOST)))
+      t.rem = start == t.start + by and sum - by * t.weight or 0
+      t.start = start
+    end
+    if f.candidate then
+      p.ready_add[f.name], p.reserve_add[f.name] = t.start, t.limit > 0 and t.tat or nil
+    end
+  end
+
+  return {
+    turn_read = turn_read, turn_text = turn_text, obey = turn_obey, reserve_a_second = reserve_a_second,
+    advance = advance, enter = enter, serve = serve, correct = correct_turn, cost_before = cost_before,
+  }
+end
