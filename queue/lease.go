@@ -30,6 +30,7 @@ type Broker struct {
 	store     *store.Store
 	mender    *repair.Mender
 	retention lua.Retention
+	headroom  *headroom
 	horizon   time.Duration
 	remote    bool                           // Redis may hang alone or fail over
 	setAside  func(script string, items int) // counts damaged items
@@ -204,8 +205,12 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 	for i := range results {
 		results[i] = Stale // remains for an id that no shard has
 	}
-	items := make([]lua.SettleItem, len(batch))
+	items, answered := make([]lua.SettleItem, len(batch)), int64(0)
 	for i, t := range batch {
+		if t.Answer != nil && b.headroom.noAnswers(ctx) {
+			t.Answer = []byte{}
+		}
+		answered += int64(len(t.Answer))
 		if items[i], err = settleItem(t); err != nil {
 			return nil, err
 		}
@@ -217,7 +222,9 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(),
 			Horizon: b.horizon, Retention: b.retention,
 		}
-		call.Retention.Finished = cmp.Or(g.retention, call.Retention.Finished)
+		if g.retention > 0 {
+			call.Retention.Finished, call.Kept = g.retention, new(b.headroom.answers(ctx))
+		}
 		for _, i := range g.items {
 			items[i].Key = s.Job(batch[i].ID)
 			call.Items = append(call.Items, items[i])
@@ -230,6 +237,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			return err
 		}
 	})
+	b.headroom.admitted(answered)
 	for _, f := range failed {
 		for _, i := range f.items {
 			results[i] = ""
@@ -241,7 +249,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 // group holds the indices of at most settleMost items of one shard, and why their call failed.
 type group struct {
 	shard     ShardKeys
-	retention time.Duration // of the jobs that end; 0 is that of finished jobs
+	retention time.Duration // of forwarded requests; 0 for other jobs
 	items     []int
 	err       error
 }

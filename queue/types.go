@@ -20,7 +20,8 @@ var (
 	// ErrScript means that the stored data is damaged, for example because a key was changed by
 	// hand. The same call fails again until that is repaired.
 	ErrScript = store.ErrScript
-	// ErrGone means that the store has no job of this id: it is past its retention, or never was.
+	// ErrGone means that the store has no job of this id, or not its answer: it is past its
+	// retention, it was dropped for newer answers, or it never was.
 	ErrGone = errors.New("queue: the job is gone")
 	// ErrNotFound means that there is no such job, or that it is another tenant's.
 	ErrNotFound = errors.New("queue: no such job")
@@ -186,7 +187,8 @@ type Settlement struct {
 	Error       *JobError // kept until the next settlement of the job
 	Response    *Response
 	Answer      []byte // to a forwarded request, as package httpmsg encodes it; nil for none
-	// Retention is how long the job is kept once it has ended; 0 is that of finished jobs.
+	// Retention, of a forwarded request, is how long the job is kept once it has ended, unless
+	// newer answers need its space. 0: the job is no forwarded request.
 	Retention time.Duration
 	// ActualCost, from 0 to shaper.MaxCost, replaces the cost that the departure was charged for;
 	// see shaper.Bucket.Correct. Nil keeps that one. A Release has none.
