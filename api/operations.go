@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/deadline"
@@ -26,6 +28,7 @@ type call struct {
 	op      string // id of the operation
 	r       *http.Request
 	body    []byte // the whole of it, if the operation reads one
+	raw     bool   // body is the payload of a job
 	param   func(name string) string
 	who     auth.Principal // of operations that identify
 	counted bool           // in Server.requests
@@ -111,10 +114,22 @@ func (s *Server) run(
 		}
 		return handle(c)
 	}
-	content, done, err := s.bodies.Read(w, c.r, op.Body.Spec, func() budget.Owner {
+	owner := func() budget.Owner {
 		return budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
-	})
+	}
+	content, done, err := []byte(nil), func() {}, error(nil)
+	if c.raw = op.Body.Raw && request.IsRaw(c.r); c.raw {
+		if dashboard.CrossOrigin(c.r) { // only JSON makes a browser ask first
+			return nil, problem.Forbidden.With("a page of another origin must not send raw bodies")
+		}
+		content, done, err = s.bodies.ReadAny(w, c.r, op.Body.Limit, owner)
+	} else {
+		content, done, err = s.bodies.Read(w, c.r, op.Body.Spec, owner)
+	}
 	defer done()
+	if p, is := errors.AsType[*problem.Problem](err); is && op.Body.Raw && p.Status == http.StatusUnsupportedMediaType {
+		p.Detail += ", or the query must have type: then the body is the payload"
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := decode.Submission(c.body)
+	body, contentType, err := submitted(c)
 	if err != nil {
 		return nil, err
 	}
@@ -34,6 +34,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if wrong != nil {
 		return nil, wrong
 	}
+	submission.ContentType = contentType
 	if rule := s.callbackRule(body.CallbackURL); rule != "" {
 		return nil, problem.Invalid("callback_url", "string", rule)
 	}
@@ -44,7 +45,23 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	return s.submit(c, submission, request.Prefer(c.r.Header))
 }
 
-// submission builds the submission for the queue, unless the route takes no jobs.
+// submitted reads a submission, in JSON or as a raw body with its content type.
+func submitted(c *call) (body wire.Submission, contentType string, err error) {
+	if c.raw {
+		body, contentType, err = request.Raw(c.r)
+		body.Payload = c.body
+		return body, contentType, err
+	}
+	if c.r.URL.RawQuery != "" {
+		if err := request.NotRaw(c.r.URL.Query()); err != nil {
+			return body, "", err
+		}
+	}
+	body, err = decode.Submission(c.body)
+	return body, "", err
+}
+
+// submission builds the submission for the queue, unless the route takes no jobs or not its path.
 func (s *Server) submission(
 	who auth.Principal, key string, body wire.Submission,
 ) (queue.Submission, *problem.Problem) {
@@ -55,6 +72,9 @@ func (s *Server) submission(
 		return queue.Submission{}, problem.UnknownRouteAt("route")
 	case info.Forward != nil:
 		return queue.Submission{}, forwardOnly(route)
+	case body.Path != "" && !info.Paths:
+		return queue.Submission{}, problem.Invalid("path", "string",
+			"must be absent: the route "+route+" has no paths: true")
 	}
 	return queue.Submission{
 		Tenant:         who.Tenant,
@@ -62,6 +82,7 @@ func (s *Server) submission(
 		Route:          route,
 		Type:           body.Type,
 		Payload:        body.Payload,
+		Path:           body.Path,
 		IdempotencyKey: key,
 		Cost:           max(body.Cost, 1),
 		Delay:          time.Duration(body.DelayMS) * time.Millisecond,
@@ -247,7 +268,7 @@ func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int
 		return problem.TenantDraining.With("it accepts jobs again when it is resumed").RetryIn(pausedRetryAfter)
 	case shaper.KeyReused:
 		return problem.KeyReused.With("the first submission with this Idempotency-Key had another payload, " +
-			"type, route, delay or cost")
+			"content type, path, type, route, delay or cost")
 	default:
 		p := problem.InternalFault.With("the server's log has the cause")
 		p.Cause = errUnknownOutcome(a.Outcome)

@@ -335,13 +335,18 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 		if s.Same != nil {
 			same = s.Same
 		}
-		job.Fingerprint = store.ShortHash(string(same), s.Type, s.Route,
-			strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
+		print := []string{
+			string(same), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10),
+		}
+		if s.ContentType != "" || s.Path != "" {
+			print = append(print, s.ContentType, s.Path)
+		}
+		job.Fingerprint = store.ShortHash(print...)
 	}
 	job.Rest, err = lua.Record{
 		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flow, Idem: job.IdemHash, Type: s.Type,
 		Tenant: s.Tenant, Route: s.Route,
-		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.compress(s.Payload),
+		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.stored(s),
 	}.Rest()
 	if err != nil {
 		return job, fmt.Errorf("queue: %w", err)
@@ -365,6 +370,8 @@ func (s Submission) validate() error {
 	within("delay_ms", s.Delay.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
 	within("max_wait_ms", s.MaxWait.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
 	within("payload", int64(len(s.Payload)), 0, maxPayload)
+	within("content_type", int64(len(s.ContentType)), 0, maxContentType)
+	within("path", int64(len(s.Path)), 0, maxPath)
 	return ps.Err()
 }
 

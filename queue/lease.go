@@ -174,14 +174,15 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	payload, err := decompress(r.Payload)
+	contentType, path, payload := opened(r.Payload)
+	payload, err = decompress(payload)
 	if err != nil {
 		return Lease{}, err
 	}
 	before, _ := decodeResult(r.Result) // an empty or unreadable result is left out
 	return Lease{
 		Log:      before.Log,
-		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost,
+		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost, ContentType: contentType, Path: path,
 		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
 }

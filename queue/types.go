@@ -67,6 +67,8 @@ type Submission struct {
 	Route          string        // name of a configured route
 	Type           string        // 1 to 255 bytes
 	Payload        []byte        // delivered byte for byte
+	ContentType    string        // of the payload, at most 255 bytes; empty: application/json
+	Path           string        // below the route's URL, at most 1,024 bytes; empty: the URL itself
 	Same           []byte        // what a repeated IdempotencyKey must have in common; nil: the payload
 	IdempotencyKey string        // empty: none
 	Cost           int64         // departure intervals that it takes, 1 to shaper.MaxCost; 0 means 1
@@ -143,8 +145,10 @@ type Lease struct {
 	Type        string
 	TraceParent string // as submitted
 	Payload     []byte
-	Cost        int64 // that its departure was charged for
-	Attempt     int   // number of this delivery, from 1
+	ContentType string // of the payload; empty: application/json
+	Path        string // below the route's URL; empty: the URL itself
+	Cost        int64  // that its departure was charged for
+	Attempt     int    // number of this delivery, from 1
 	MaxAttempts int
 	Created     shaper.Instant
 	Eligible    shaper.Instant // since when it could have left
