@@ -73,22 +73,48 @@ func (s *Server) Forward(route string) http.Handler {
 // forward queues a request and answers with what the upstream answers, or with 202.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target string) {
 	c := &call{op: "forward", r: r, taken: func() {}}
-	write, err := s.forwarded(w, c, route, target)
+	// Each step returns before the next one: thousands of clients wait in the third, and their
+	// stacks are as large as the deepest step.
+	f := newAwaited()
+	sub, err := s.forwarded(w, c, route, target, f)
 	if c.counted {
 		defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
 	}
+	if err == nil {
+		err = s.begin(c, sub, f)
+	}
+	if sub = nil; err == nil {
+		err = s.awaitAnswer(r.Context(), f)
+	}
+	s.answered(w, c, f, err)
+}
+
+// answered writes the answer to a forwarded request.
+func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error) {
+	if f.decision.Job.ID != "" && c.r.Context().Err() != nil {
+		s.abandon(c.who.Tenant, f.decision.Job, f.key)
+	}
+	write := (func(http.ResponseWriter))(nil)
+	if err == nil {
+		write, err = s.answerTo(c, f, func(a *answer) {
+			if f.decision.Outcome == shaper.Replayed {
+				a.set("Idempotent-Replayed", "true")
+			}
+			s.cfg.Headers.Queue(a.header, f.decision.Admission, 0)
+		})
+	}
 	if err != nil {
-		s.metrics.refusal(s.fail(w, r, err))
+		s.metrics.refusal(s.fail(w, c.r, hopeless(err)))
 		return
 	}
 	s.troubles.worked()
 	write(w)
 }
 
-// forwarded is forward up to the answer, which it returns.
+// forwarded reads a forwarded request: the submission, and how its client waits.
 func (s *Server) forwarded(
-	w http.ResponseWriter, c *call, route, target string,
-) (write func(http.ResponseWriter), err error) {
+	w http.ResponseWriter, c *call, route, target string, f *awaited,
+) (*queue.Submission, error) {
 	if s.isDraining() {
 		return nil, drainingProblem()
 	}
@@ -129,37 +155,22 @@ func (s *Server) forwarded(
 	}
 	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: s.sentOn(c, upstreams), Body: body}
 	path, _, _ := strings.Cut(target, "?")
-	sub := queue.Submission{
+	sub := &queue.Submission{
 		Tenant: c.who.Tenant, Tier: c.who.Tier, Route: route, Type: typeOf(m.Method, path),
 		Payload: m.Encode(), Same: []byte(m.Method + " " + target + "\r\n" + string(body)),
 		IdempotencyKey: key, Cost: 1, MaxWait: maxWait, MaxAttempts: s.cfg.Routes[route].MaxAttempts,
 		TraceParent: request.TraceParent(c.r.Header),
 	}
-	if err := s.guardJob(c, sub); err != nil {
+	if err := s.guardJob(c, *sub); err != nil {
 		return nil, err
 	}
-	m, body = httpmsg.Request{}, nil
 	c.taken = done
-	prefer := request.PreferAnswer(c.r.Header)
-	wait := info.Wait
-	if prefer.Given {
-		wait = prefer.Wait
+	f.key, f.prefer, f.wait = key, request.PreferAnswer(c.r.Header), info.Wait
+	if f.prefer.Given {
+		f.wait = f.prefer.Wait
 	}
-	deadline.Within(w, wait+deadline.ReadTimeout+deadline.AnswerTimeout)
-	job, v, err := s.admit(c, sub, wait)
-	if err != nil {
-		return nil, hopeless(err)
-	}
-	if c.r.Context().Err() != nil {
-		s.abandon(c.who.Tenant, job, key)
-		return nil, c.r.Context().Err()
-	}
-	return s.answerTo(c, job, prefer, func(a *answer) {
-		if v.Outcome == shaper.Replayed {
-			a.set("Idempotent-Replayed", "true")
-		}
-		s.cfg.Headers.Queue(a.header, v.Admission, 0)
-	})
+	deadline.Within(w, f.wait+deadline.ReadTimeout+deadline.AnswerTimeout)
+	return sub, nil
 }
 
 // sentOn returns the headers that go to the upstream: those end to end, without Sluice's own and
@@ -246,15 +257,18 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 		return nil, err
 	}
 	prefer := request.PreferAnswer(c.r.Header)
-	job := queue.Job{ID: id}
+	f := newAwaited()
+	f.decision.Job.ID, f.decision.Job.Tenant, f.known = id, tenant, true
+	f.prefer, f.end = prefer, time.Now().Add(prefer.Wait)
 	if prefer.Wait > 0 {
-		job, err = s.follow(c.r.Context(), tenant, id, time.Now().Add(prefer.Wait))
-		if err != nil && !errors.Is(err, queue.ErrNotFound) {
+		if f.ended, f.stop, err = s.watch(c.r.Context(), id, f.end); err != nil {
 			return nil, err
 		}
-		job.ID = id
 	}
-	write, err := s.answerTo(c, job, prefer, func(*answer) {})
+	if err := s.awaitAnswer(c.r.Context(), f); err != nil {
+		return nil, err
+	}
+	write, err := s.answerTo(c, f, func(*answer) {})
 	if err != nil {
 		return nil, err
 	}
@@ -262,16 +276,11 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 }
 
 // answerTo returns what writes the answer to a forwarded request: the upstream's, or 202 with the
-// job, which accepted completes. job is as it was last seen.
-func (s *Server) answerTo(
-	c *call, job queue.Job, prefer request.Preference, accepted func(*answer),
-) (func(http.ResponseWriter), error) {
-	job, raw, err := s.backend.Answer(c.r.Context(), c.who.Tenant, job.ID)
-	if err != nil {
-		return nil, err
-	}
-	if raw != nil {
-		m, err := httpmsg.DecodeAnswer(raw)
+// job, which accepted completes.
+func (s *Server) answerTo(c *call, f *awaited, accepted func(*answer)) (func(http.ResponseWriter), error) {
+	job, prefer := f.decision.Job, f.prefer
+	if f.answer != nil {
+		m, err := httpmsg.DecodeAnswer(f.answer)
 		if err != nil {
 			return nil, err
 		}

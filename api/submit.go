@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/crash"
+	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -108,7 +110,7 @@ func (s *Server) callbackRule(url string) string {
 
 // submit requests admission and, if the client prefers, waits for the job's end.
 func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference) (*answer, error) {
-	job, v, err := s.admit(c, sub, prefer.Wait)
+	job, admission, err := s.admit(c, sub, prefer.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -121,61 +123,96 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 		}
 	}
 	a.set("Location", "/v1/jobs/"+job.ID)
-	if v.Outcome == shaper.Replayed {
+	if admission.Outcome == shaper.Replayed {
 		a.set("Idempotent-Replayed", "true")
 	}
 	if a.status == http.StatusAccepted {
-		s.cfg.Headers.Queue(a.header, v.Admission, 0)
+		s.cfg.Headers.Queue(a.header, admission, 0)
 	}
 	crash.At("before-answer")
 	return a, nil
 }
 
-// admit requests admission and waits for the job's end, at most for the given time. The watch
-// begins before the submission, so that it cannot miss a fast end. A refusal is an error.
-func (s *Server) admit(c *call, sub queue.Submission, wait time.Duration) (queue.Job, queue.Decision, error) {
-	ctx := c.r.Context()
-	var err error
-	if sub.ID, err = s.backend.NewID(sub.Tenant, sub.Route); err != nil {
-		return queue.Job{}, queue.Decision{}, err
+// admit requests admission and waits for the job's end, at most for the given time. A refusal is an
+// error. After a failed wait it returns the admitted job: an error would make the client submit it
+// twice.
+func (s *Server) admit(
+	c *call, sub queue.Submission, wait time.Duration,
+) (queue.Job, shaper.Admission, error) {
+	f := newAwaited()
+	f.wait = wait
+	if err := s.begin(c, &sub, f); err != nil {
+		return queue.Job{}, f.decision.Admission, err
 	}
-	ended, stop := (<-chan struct{})(nil), func() {}
-	end := time.Now().Add(wait)
-	if wait > 0 {
-		if ended, stop, err = s.watch(ctx, sub.ID, end); err != nil {
-			return queue.Job{}, queue.Decision{}, err
+	if wait <= 0 || towire.Job(f.decision.Job).Done {
+		f.stop()
+		return f.decision.Job, f.decision.Admission, nil
+	}
+	end := s.await
+	if f.known {
+		end = s.seen
+	}
+	if later, err := end(c.r.Context(), sub.Tenant, f.decision.Job.ID, f.ended, f.stop, f.end); err == nil {
+		f.decision.Job = later
+	}
+	return f.decision.Job, f.decision.Admission, nil
+}
+
+// begin requests admission and begins a watch of the job, if f has a wait. The watch begins before
+// the submission, so that it cannot miss a fast end. A refusal is an error. sub loses its payload.
+func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
+	ctx := c.r.Context()
+	if sub.ID, err = s.backend.NewID(sub.Tenant, sub.Route); err != nil {
+		return err
+	}
+	f.end = time.Now().Add(f.wait)
+	if f.wait > 0 {
+		if f.ended, f.stop, err = s.watch(ctx, sub.ID, f.end); err != nil {
+			f.stop = func() {}
+			return err
 		}
 	}
 	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
-	v, err := s.backend.Submit(ctx, sub)
+	err = s.send(ctx, sub, f)
 	crash.At("after-admit")
-	span.End(v, err)
-	if err != nil {
-		stop()
-		s.metrics.admission(unavailableOutcome)
-		return queue.Job{}, v, err
+	if err = s.note(sub, f, span, err); err != nil {
+		f.stop()
+		return err
 	}
-	s.decided(sub, v)
-	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1,
-		int64(len(sub.Payload))); err != nil {
-		stop()
-		return queue.Job{}, v, err
-	}
-	job := v.Job
-	sub.Payload, sub.Same = nil, nil
 	c.taken() // a wait must not hold the memory of a large body
-	switch {
-	case wait <= 0 || towire.Job(job).Done:
-		stop()
-	case job.ID == sub.ID:
-		job = seenLater(job)(s.await(ctx, sub.Tenant, job.ID, ended, stop, end))
-	default: // the idempotency key is known: wait for the earlier job
-		stop()
-		job = seenLater(job)(s.follow(ctx, sub.Tenant, job.ID, end))
+	sub.Payload, sub.Same = nil, nil
+	if f.known = f.decision.Job.ID != sub.ID; f.known && f.wait > 0 { // by its idempotency key: wait for the earlier job
+		f.stop()
+		if f.ended, f.stop, err = s.watch(ctx, f.decision.Job.ID, f.end); err != nil {
+			f.ended, f.stop, f.end = nil, func() {}, time.Now() // the job is stored all the same
+		}
 	}
-	return job, v, nil
+	return nil
+}
+
+// send requests admission. It has a frame of its own: see Server.forward.
+//
+//go:noinline
+func (s *Server) send(ctx context.Context, sub *queue.Submission, f *awaited) (err error) {
+	f.decision, err = s.backend.Submit(ctx, *sub)
+	return err
+}
+
+// note records the end of send. A refusal is an error. It has a frame of its own, like send.
+//
+//go:noinline
+func (s *Server) note(sub *queue.Submission, f *awaited, span spans.Sending, err error) error {
+	v := &f.decision
+	span.End(*v, err)
+	if err != nil {
+		s.metrics.admission(unavailableOutcome)
+		return err
+	}
+	s.decided(*sub, *v)
+	v.Job.Tenant = sub.Tenant
+	return s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1, int64(len(sub.Payload)))
 }
 
 // decided counts a submission that the queue has decided on, records it as an arrival, and logs
@@ -184,17 +221,6 @@ func (s *Server) decided(sub queue.Submission, v queue.Decision) {
 	s.metrics.admission(string(v.Outcome))
 	s.noteArrival(sub, v)
 	s.troubles.decided(sub, v.Outcome)
-}
-
-// seenLater returns the job after the wait. After a failed wait it returns the admitted job: an
-// error would make the client submit it twice.
-func seenLater(admitted queue.Job) func(queue.Job, error) queue.Job {
-	return func(later queue.Job, err error) queue.Job {
-		if err != nil {
-			return admitted
-		}
-		return later
-	}
 }
 
 // flowName is unique among the flows of all tenants.

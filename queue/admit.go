@@ -110,14 +110,22 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 	} else if err != nil {
 		return nil, err
 	}
-	for i, v := range p.decisions {
-		if v.Outcome == shaper.Replayed {
-			if j, err := q.Job(ctx, batch[i].Tenant, v.Job.ID); err == nil {
-				p.decisions[i].Job = j
-			}
+	for i := range p.decisions {
+		if p.decisions[i].Outcome == shaper.Replayed {
+			q.refresh(ctx, &p.decisions[i].Job, batch[i].Tenant)
 		}
 	}
 	return p.decisions, nil
+}
+
+// refresh reads the job again, if that is possible. It has a frame of its own: goroutines that
+// submit often wait for long, and their stacks are as large as this path makes them.
+//
+//go:noinline
+func (q *Queue) refresh(ctx context.Context, j *Job, tenant string) {
+	if now, err := q.Job(ctx, tenant, j.ID); err == nil {
+		*j = now
+	}
 }
 
 // pending is a call of Submit or SubmitBatch on its way.
