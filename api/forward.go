@@ -327,6 +327,7 @@ func writeAnswer(w http.ResponseWriter, r *http.Request, job queue.Job, m httpms
 	}
 	h.Set("Sluice-Job", job.ID)
 	h.Set("Sluice-Waited-Ms", strconv.FormatInt(max(0, job.Started.Sub(job.Created).Milliseconds()), 10))
+	h.Del("Sluice-Truncated") // that of an upstream, which may be another Sluice
 	if m.Truncated {
 		h.Set("Sluice-Truncated", "true")
 	}

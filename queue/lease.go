@@ -21,6 +21,7 @@ import (
 const (
 	leaseMost   = 1000      // leases of one poll
 	settleMost  = 500       // items of one settling or extending call
+	settleBytes = 4 << 20   // of their results, so that large answers do not hold Redis for long
 	maxAttempts = 1<<16 - 1 // that a record can count
 )
 
@@ -216,7 +217,9 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			return nil, err
 		}
 	}
-	kind := func(i int) (string, time.Duration) { return batch[i].ID, batch[i].Retention }
+	kind := func(i int) (string, time.Duration, int) {
+		return batch[i].ID, batch[i].Retention, len(items[i].Result)
+	}
 	failed := b.perShard(ctx, len(batch), kind, func(g group) (lua.Call, func([]any) error) {
 		s := g.shard
 		call := lua.SettleCall{
@@ -252,6 +255,7 @@ type group struct {
 	shard     ShardKeys
 	retention time.Duration // of forwarded requests; 0 for other jobs
 	items     []int
+	bytes     int // of their results
 	err       error
 }
 
@@ -271,7 +275,7 @@ func errorOf(failed []group) (err error) {
 // answer. The items of a group that fails at damaged data are sent once more, each by itself, so
 // that one damaged item does not fail the others.
 func (b *Broker) perShard(
-	ctx context.Context, n int, kind func(int) (id string, retention time.Duration),
+	ctx context.Context, n int, kind func(int) (id string, retention time.Duration, bytes int),
 	call func(group) (lua.Call, func([]any) error),
 ) (failed []group) {
 	var groups []group
@@ -281,19 +285,20 @@ func (b *Broker) perShard(
 	}
 	opened := map[open]int{} // → a group that is not full
 	for i := range n {
-		id, retention := kind(i)
+		id, retention, bytes := kind(i)
 		shard, ok := b.store.ShardOfID(id)
 		if !ok {
 			continue
 		}
 		o := open{shard.Index, retention}
 		at, found := opened[o]
-		if !found || len(groups[at].items) == settleMost {
+		if !found || len(groups[at].items) == settleMost || groups[at].bytes > settleBytes {
 			at = len(groups)
 			opened[o] = at
 			groups = append(groups, group{shard: shard, retention: retention})
 		}
 		groups[at].items = append(groups[at].items, i)
+		groups[at].bytes += bytes
 	}
 	for len(groups) > 0 {
 		calls, decode := make([]lua.Call, len(groups)), make([]func([]any) error, len(groups))
@@ -415,7 +420,7 @@ func (b *Broker) Extend(
 			lost = append(lost, l)
 		}
 	}
-	id := func(i int) (string, time.Duration) { return leases[i].ID, 0 }
+	id := func(i int) (string, time.Duration, int) { return leases[i].ID, 0, 0 }
 	failed := b.perShard(ctx, len(leases), id, func(g group) (lua.Call, func([]any) error) {
 		call := lua.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {
