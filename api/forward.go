@@ -12,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/deadline"
+	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
@@ -80,7 +81,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target s
 	if c.counted {
 		defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
 	}
-	if err == nil {
+	if err == nil && sub != nil {
 		err = s.begin(c, sub, f)
 	}
 	if sub = nil; err == nil {
@@ -91,7 +92,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target s
 
 // answered writes the answer to a forwarded request.
 func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error) {
-	if f.decision.Job.ID != "" && c.r.Context().Err() != nil {
+	if f.decision.Outcome != "" && f.wait > 0 && c.r.Context().Err() != nil {
 		s.abandon(c.who.Tenant, f.decision.Job, f.key)
 	}
 	write := (func(http.ResponseWriter))(nil)
@@ -111,7 +112,8 @@ func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error)
 	write(w)
 }
 
-// forwarded reads a forwarded request: the submission, and how its client waits.
+// forwarded reads a forwarded request: the submission, and how its client waits. There is no
+// submission where the request is for an answer that is stored.
 func (s *Server) forwarded(
 	w http.ResponseWriter, c *call, route, target string, f *awaited,
 ) (*queue.Submission, error) {
@@ -126,6 +128,9 @@ func (s *Server) forwarded(
 	}
 	if err := s.enter(c); err != nil {
 		return nil, err
+	}
+	if target == c.r.RequestURI && s.storedAnswer(c, target, f) {
+		return nil, nil
 	}
 	info := s.cfg.Routes[route].Forward
 	if info == nil {
@@ -171,6 +176,34 @@ func (s *Server) forwarded(
 	}
 	deadline.Within(w, f.wait+deadline.ReadTimeout+deadline.AnswerTimeout)
 	return sub, nil
+}
+
+// storedAnswer reports whether a request to a listener of its own is for the answer to an earlier
+// one, and then prepares f: clients resolve the Location of a 202 against that listener. Other ids
+// may be those of the upstream.
+func (s *Server) storedAnswer(c *call, target string, f *awaited) bool {
+	id, found := strings.CutPrefix(target, "/v1/jobs/")
+	id, is := strings.CutSuffix(id, "/response")
+	if !found || !is || !decode.IsID(id) || c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
+		return false
+	}
+	if _, err := s.backend.Job(c.r.Context(), c.who.Tenant, id); err != nil {
+		return false
+	}
+	return s.expect(c, id, f) == nil
+}
+
+// expect prepares f for the answer to an earlier request.
+func (s *Server) expect(c *call, id string, f *awaited) (err error) {
+	f.decision.Job.ID, f.decision.Job.Tenant, f.known = id, c.who.Tenant, true
+	f.prefer = request.PreferAnswer(c.r.Header)
+	f.end = time.Now().Add(f.prefer.Wait)
+	if f.prefer.Wait > 0 {
+		if f.ended, f.stop, err = s.watch(c.r.Context(), id, f.end); err != nil {
+			f.ended, f.stop = nil, func() {}
+		}
+	}
+	return err
 }
 
 // sentOn returns the headers that go to the upstream: those end to end, without Sluice's own and
@@ -256,14 +289,9 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 	if err := s.reading(tenant); err != nil {
 		return nil, err
 	}
-	prefer := request.PreferAnswer(c.r.Header)
 	f := newAwaited()
-	f.decision.Job.ID, f.decision.Job.Tenant, f.known = id, tenant, true
-	f.prefer, f.end = prefer, time.Now().Add(prefer.Wait)
-	if prefer.Wait > 0 {
-		if f.ended, f.stop, err = s.watch(c.r.Context(), id, f.end); err != nil {
-			return nil, err
-		}
+	if err := s.expect(c, id, f); err != nil {
+		return nil, err
 	}
 	if err := s.awaitAnswer(c.r.Context(), f); err != nil {
 		return nil, err

@@ -40,8 +40,11 @@ type proxied struct {
 	seen []*http.Request // at the upstream
 }
 
-// proxy starts it. handler is the upstream; edit changes the settings.
-func proxy(t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worker.Route, *queue.Queue)) *proxied {
+// proxy starts it. handler is the upstream; edit changes the settings, wrap the queue of the API.
+func proxy(
+	t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worker.Route, *queue.Queue),
+	wrap ...func(api.Backend) api.Backend,
+) *proxied {
 	t.Helper()
 	p := &proxied{t: t, metrics: prometheus.NewRegistry()}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +77,11 @@ func proxy(t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worke
 		},
 	}
 	edit(&cfg, &route, p.q)
-	server, err := api.New(api.BackendOf(p.q), cfg)
+	backend := api.BackendOf(p.q)
+	for _, w := range wrap {
+		backend = w(backend)
+	}
+	server, err := api.New(backend, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

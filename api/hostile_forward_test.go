@@ -3,11 +3,13 @@ package api_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,8 +34,8 @@ func (p *proxied) raw(text string) net.Conn {
 	return conn
 }
 
-// TestForwardUnluckyClients: clients that die, stall or ask for odd things leave nothing behind, and
-// harm no other.
+// TestForwardUnluckyClients: clients that die, stall or ask for odd things leave nothing behind,
+// and harm no other.
 func TestForwardUnluckyClients(t *testing.T) {
 	p := proxy(t, echo, asIs)
 	const head = "POST /v1/forward/partner/x HTTP/1.1\r\nHost: localhost\r\n"
@@ -191,4 +193,73 @@ func TestForwardLargeAnswers(t *testing.T) {
 			t.Errorf("an answer that trickles: %d %.100s", resp.StatusCode, body)
 		}
 	}
+}
+
+// TestForwardLocationOfTheListener: the Location of a 202 leads to the answer on the listener of
+// forwarded requests, too. Ids that are not Sluice's are the upstream's.
+func TestForwardLocationOfTheListener(t *testing.T) {
+	p := proxy(t, echo, asIs)
+	ctx := t.Context()
+	resp, body := p.send(ctx, "PUT", p.listener+"/x", "later", "Prefer", "respond-async", "Sluice-Tenant", "acme")
+	p.want("the request", http.StatusAccepted, "", resp, body)
+	at := resp.Header.Get("Location")
+	resp, body = p.send(ctx, "GET", p.listener+at, "", "Prefer", "wait=10", "Sluice-Tenant", "acme")
+	if resp.StatusCode != http.StatusTeapot || body != "PUT /base/x later" || p.reached() != 1 {
+		t.Errorf("its answer: %d %q; the upstream was reached %d times", resp.StatusCode, body, p.reached())
+	}
+	for _, other := range []string{"/v1/jobs/7/response", strings.Replace(at, "/response", "/other", 1), at + "?a"} {
+		if _, body = p.send(ctx, "GET", p.listener+other, "", "Sluice-Tenant", "acme"); body != "GET /base"+other+" " {
+			t.Errorf("%s: %q", other, body)
+		}
+	}
+	if _, body = p.send(ctx, "GET", p.listener+at, "", "Sluice-Tenant", "other"); body != "GET /base"+at+" " {
+		t.Errorf("for another tenant: %q", body)
+	}
+	if _, body = p.ask("GET", "/v1/forward/partner"+at, "", "Sluice-Tenant", "acme"); body != "GET /base"+at+" " {
+		t.Errorf("below the route: %q", body)
+	}
+}
+
+// away is a store that is unavailable for a while to those who read answers.
+type away struct {
+	api.Backend
+	fails *atomic.Int64 // how often
+	reads *atomic.Int64 // of jobs
+}
+
+func (a away) Answer(ctx context.Context, tenant, id string) (queue.Job, []byte, error) {
+	if a.fails.Add(-1) >= 0 {
+		return queue.Job{}, nil, fmt.Errorf("%w: away", queue.ErrUnavailable)
+	}
+	a.reads.Add(1)
+	return a.Backend.Answer(ctx, tenant, id)
+}
+
+func (a away) Job(ctx context.Context, tenant, id string) (queue.Job, error) {
+	a.reads.Add(1)
+	return a.Backend.Job(ctx, tenant, id)
+}
+
+// TestForwardWhileTheStoreIsAway: a client that waits gets its answer once the store is back, and
+// else 202: the request is stored.
+func TestForwardWhileTheStoreIsAway(t *testing.T) {
+	a := away{fails: new(atomic.Int64), reads: new(atomic.Int64)}
+	p := proxy(t, echo, asIs, func(b api.Backend) api.Backend { a.Backend = b; return a })
+	resp, body := p.ask("GET", "/v1/forward/partner/x", "")
+	p.want("a request", http.StatusTeapot, "", resp, body)
+	if n := a.reads.Load(); n != 1 {
+		t.Errorf("its job was read %d times", n)
+	}
+	a.fails.Store(3)
+	resp, body = p.ask("GET", "/v1/forward/partner/x", "")
+	p.want("a request while the store is away for a moment", http.StatusTeapot, "", resp, body)
+	a.fails.Store(1 << 40)
+	resp, body = p.ask("GET", "/v1/forward/partner/x", "", "Prefer", "wait=1")
+	p.want("a request while it is away for longer", http.StatusAccepted, "", resp, body)
+	at := resp.Header.Get("Location")
+	resp, body = p.ask("GET", at, "", "Prefer", "wait=1")
+	p.want("its answer", http.StatusServiceUnavailable, "unavailable", resp, body)
+	a.fails.Store(0)
+	resp, body = p.ask("GET", at, "", "Prefer", "wait=1")
+	p.want("its answer then", http.StatusTeapot, "", resp, body)
 }

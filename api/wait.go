@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/request"
@@ -80,23 +81,30 @@ func newAwaited() *awaited { return &awaited{stop: func() {}} }
 
 // awaitAnswer waits for the answer to a forwarded request, and reads it with its job. Thousands of
 // clients wait here at once: so that their stacks stay small, it has a small frame, and what it
-// calls returns before the wait.
+// calls returns before the wait. While the store is unavailable it goes on until the end of the
+// wait; then the answer is 202 for a job that this request has stored.
 func (s *Server) awaitAnswer(ctx context.Context, f *awaited) error {
 	defer f.stop()
-	for looked := !f.known; ; looked = true {
-		over := f.ended == nil
-		if looked && !over {
+	for look := f.known; ; {
+		over := f.ended == nil || !time.Now().Before(f.end)
+		if !look && !over {
 			over = s.pause(ctx, f.ended, f.end)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if done, err := s.readAnswer(ctx, f); done || over || err != nil {
+		done, err := s.readAnswer(ctx, f)
+		away := errors.Is(err, queue.ErrUnavailable)
+		switch {
+		case over && away && f.decision.Outcome != "": // an error would make the client send it twice
+			return nil
+		case done, over, err != nil && !away:
 			return err
 		}
-		if looked {
+		if look = away; away || !f.known {
 			s.rest(ctx, min(spuriousPause, time.Until(f.end)))
 		}
+		f.known = false
 	}
 }
 
