@@ -92,6 +92,7 @@ const defaultRequests = 10_000
 type RouteInfo struct {
 	MaxAttempts int      // deliveries until a job is dead; at least 1
 	Forward     *Forward // the route takes forwarded requests only; nil: jobs
+	Paths       bool     // jobs may name a path below the route's URL
 }
 
 // Forward is the part of a route of forwarded requests that the intake needs.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/deadline"
+	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
@@ -73,22 +74,49 @@ func (s *Server) Forward(route string) http.Handler {
 // forward queues a request and answers with what the upstream answers, or with 202.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target string) {
 	c := &call{op: "forward", r: r, taken: func() {}}
-	write, err := s.forwarded(w, c, route, target)
+	// Each step returns before the next one: thousands of clients wait in the third, and their
+	// stacks are as large as the deepest step.
+	f := newAwaited()
+	sub, err := s.forwarded(w, c, route, target, f)
 	if c.counted {
 		defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
 	}
+	if err == nil && sub != nil {
+		err = s.begin(c, sub, f)
+	}
+	if sub = nil; err == nil {
+		err = s.awaitAnswer(r.Context(), f)
+	}
+	s.answered(w, c, f, err)
+}
+
+// answered writes the answer to a forwarded request.
+func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error) {
+	if f.decision.Outcome != "" && f.wait > 0 && c.r.Context().Err() != nil {
+		s.abandon(c.who.Tenant, f.decision.Job, f.key)
+	}
+	write := (func(http.ResponseWriter))(nil)
+	if err == nil {
+		write, err = s.answerTo(c, f, func(a *answer) {
+			if f.decision.Outcome == shaper.Replayed {
+				a.set("Idempotent-Replayed", "true")
+			}
+			s.cfg.Headers.Queue(a.header, f.decision.Admission, 0)
+		})
+	}
 	if err != nil {
-		s.metrics.refusal(s.fail(w, r, err))
+		s.metrics.refusal(s.fail(w, c.r, hopeless(err)))
 		return
 	}
 	s.troubles.worked()
 	write(w)
 }
 
-// forwarded is forward up to the answer, which it returns.
+// forwarded reads a forwarded request: the submission, and how its client waits. There is no
+// submission where the request is for an answer that is stored.
 func (s *Server) forwarded(
-	w http.ResponseWriter, c *call, route, target string,
-) (write func(http.ResponseWriter), err error) {
+	w http.ResponseWriter, c *call, route, target string, f *awaited,
+) (*queue.Submission, error) {
 	if s.isDraining() {
 		return nil, drainingProblem()
 	}
@@ -100,6 +128,9 @@ func (s *Server) forwarded(
 	}
 	if err := s.enter(c); err != nil {
 		return nil, err
+	}
+	if target == c.r.RequestURI && s.storedAnswer(c, target, f) {
+		return nil, nil
 	}
 	info := s.cfg.Routes[route].Forward
 	if info == nil {
@@ -129,37 +160,50 @@ func (s *Server) forwarded(
 	}
 	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: s.sentOn(c, upstreams), Body: body}
 	path, _, _ := strings.Cut(target, "?")
-	sub := queue.Submission{
+	sub := &queue.Submission{
 		Tenant: c.who.Tenant, Tier: c.who.Tier, Route: route, Type: typeOf(m.Method, path),
 		Payload: m.Encode(), Same: []byte(m.Method + " " + target + "\r\n" + string(body)),
 		IdempotencyKey: key, Cost: 1, MaxWait: maxWait, MaxAttempts: s.cfg.Routes[route].MaxAttempts,
 		TraceParent: request.TraceParent(c.r.Header),
 	}
-	if err := s.guardJob(c, sub); err != nil {
+	if err := s.guardJob(c, *sub); err != nil {
 		return nil, err
 	}
-	m, body = httpmsg.Request{}, nil
 	c.taken = done
-	prefer := request.PreferAnswer(c.r.Header)
-	wait := info.Wait
-	if prefer.Given {
-		wait = prefer.Wait
+	f.key, f.prefer, f.wait = key, request.PreferAnswer(c.r.Header), info.Wait
+	if f.prefer.Given {
+		f.wait = f.prefer.Wait
 	}
-	deadline.Within(w, wait+deadline.ReadTimeout+deadline.AnswerTimeout)
-	job, v, err := s.admit(c, sub, wait)
-	if err != nil {
-		return nil, hopeless(err)
+	deadline.Within(w, f.wait+deadline.ReadTimeout+deadline.AnswerTimeout)
+	return sub, nil
+}
+
+// storedAnswer reports whether a request to a listener of its own is for the answer to an earlier
+// one, and then prepares f: clients resolve the Location of a 202 against that listener. Other ids
+// may be those of the upstream.
+func (s *Server) storedAnswer(c *call, target string, f *awaited) bool {
+	id, found := strings.CutPrefix(target, "/v1/jobs/")
+	id, is := strings.CutSuffix(id, "/response")
+	if !found || !is || !decode.IsID(id) || c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
+		return false
 	}
-	if c.r.Context().Err() != nil {
-		s.abandon(c.who.Tenant, job, key)
-		return nil, c.r.Context().Err()
+	if _, err := s.backend.Job(c.r.Context(), c.who.Tenant, id); err != nil {
+		return false
 	}
-	return s.answerTo(c, job, prefer, func(a *answer) {
-		if v.Outcome == shaper.Replayed {
-			a.set("Idempotent-Replayed", "true")
+	return s.expect(c, id, f) == nil
+}
+
+// expect prepares f for the answer to an earlier request.
+func (s *Server) expect(c *call, id string, f *awaited) (err error) {
+	f.decision.Job.ID, f.decision.Job.Tenant, f.known = id, c.who.Tenant, true
+	f.prefer = request.PreferAnswer(c.r.Header)
+	f.end = time.Now().Add(f.prefer.Wait)
+	if f.prefer.Wait > 0 {
+		if f.ended, f.stop, err = s.watch(c.r.Context(), id, f.end); err != nil {
+			f.ended, f.stop = nil, func() {}
 		}
-		s.cfg.Headers.Queue(a.header, v.Admission, 0)
-	})
+	}
+	return err
 }
 
 // sentOn returns the headers that go to the upstream: those end to end, without Sluice's own and
@@ -245,16 +289,14 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 	if err := s.reading(tenant); err != nil {
 		return nil, err
 	}
-	prefer := request.PreferAnswer(c.r.Header)
-	job := queue.Job{ID: id}
-	if prefer.Wait > 0 {
-		job, err = s.follow(c.r.Context(), tenant, id, time.Now().Add(prefer.Wait))
-		if err != nil && !errors.Is(err, queue.ErrNotFound) {
-			return nil, err
-		}
-		job.ID = id
+	f := newAwaited()
+	if err := s.expect(c, id, f); err != nil {
+		return nil, err
 	}
-	write, err := s.answerTo(c, job, prefer, func(*answer) {})
+	if err := s.awaitAnswer(c.r.Context(), f); err != nil {
+		return nil, err
+	}
+	write, err := s.answerTo(c, f, func(*answer) {})
 	if err != nil {
 		return nil, err
 	}
@@ -262,16 +304,11 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 }
 
 // answerTo returns what writes the answer to a forwarded request: the upstream's, or 202 with the
-// job, which accepted completes. job is as it was last seen.
-func (s *Server) answerTo(
-	c *call, job queue.Job, prefer request.Preference, accepted func(*answer),
-) (func(http.ResponseWriter), error) {
-	job, raw, err := s.backend.Answer(c.r.Context(), c.who.Tenant, job.ID)
-	if err != nil {
-		return nil, err
-	}
-	if raw != nil {
-		m, err := httpmsg.DecodeAnswer(raw)
+// job, which accepted completes.
+func (s *Server) answerTo(c *call, f *awaited, accepted func(*answer)) (func(http.ResponseWriter), error) {
+	job, prefer := f.decision.Job, f.prefer
+	if f.answer != nil {
+		m, err := httpmsg.DecodeAnswer(f.answer)
 		if err != nil {
 			return nil, err
 		}
@@ -318,6 +355,7 @@ func writeAnswer(w http.ResponseWriter, r *http.Request, job queue.Job, m httpms
 	}
 	h.Set("Sluice-Job", job.ID)
 	h.Set("Sluice-Waited-Ms", strconv.FormatInt(max(0, job.Started.Sub(job.Created).Milliseconds()), 10))
+	h.Del("Sluice-Truncated") // that of an upstream, which may be another Sluice
 	if m.Truncated {
 		h.Set("Sluice-Truncated", "true")
 	}

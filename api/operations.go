@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/deadline"
@@ -26,6 +28,7 @@ type call struct {
 	op      string // id of the operation
 	r       *http.Request
 	body    []byte // the whole of it, if the operation reads one
+	raw     bool   // body is the payload of a job
 	param   func(name string) string
 	who     auth.Principal // of operations that identify
 	counted bool           // in Server.requests
@@ -111,15 +114,31 @@ func (s *Server) run(
 		}
 		return handle(c)
 	}
-	content, done, err := s.bodies.Read(w, c.r, op.Body.Spec, func() budget.Owner {
-		return budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
-	})
+	content, done, err := s.read(op, w, c)
 	defer done()
 	if err != nil {
 		return nil, err
 	}
 	c.body, c.taken = content, func() { c.body = nil; done() }
 	return handle(c)
+}
+
+// read reads the body of a request: in the format of the operation, or raw.
+func (s *Server) read(op contract.Operation, w http.ResponseWriter, c *call) ([]byte, func(), error) {
+	owner := func() budget.Owner {
+		return budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
+	}
+	if c.raw = op.Body.Raw && request.IsRaw(c.r); !c.raw {
+		content, done, err := s.bodies.Read(w, c.r, op.Body.Spec, owner)
+		if p, is := errors.AsType[*problem.Problem](err); is && op.Body.Raw && p.Status == http.StatusUnsupportedMediaType {
+			p.Detail += ", or the query must have type: then the body is the payload"
+		}
+		return content, done, err
+	}
+	if dashboard.CrossOrigin(c.r) { // only JSON makes a browser ask first
+		return nil, func() {}, problem.Forbidden.With("a page of another origin must not send raw bodies")
+	}
+	return s.bodies.ReadAny(w, c.r, op.Body.Limit, owner)
 }
 
 // enter finds the principal of a request, and counts it. The caller must return c.counted requests.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/crash"
+	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -26,7 +28,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := decode.Submission(c.body)
+	body, contentType, err := submitted(c)
 	if err != nil {
 		return nil, err
 	}
@@ -34,6 +36,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	if wrong != nil {
 		return nil, wrong
 	}
+	submission.ContentType = contentType
 	if rule := s.callbackRule(body.CallbackURL); rule != "" {
 		return nil, problem.Invalid("callback_url", "string", rule)
 	}
@@ -44,7 +47,23 @@ func (s *Server) postJob(c *call) (*answer, error) {
 	return s.submit(c, submission, request.Prefer(c.r.Header))
 }
 
-// submission builds the submission for the queue, unless the route takes no jobs.
+// submitted reads a submission, in JSON or as a raw body with its content type.
+func submitted(c *call) (body wire.Submission, contentType string, err error) {
+	if c.raw {
+		body, contentType, err = request.Raw(c.r)
+		body.Payload = c.body
+		return body, contentType, err
+	}
+	if c.r.URL.RawQuery != "" {
+		if err := request.NotRaw(c.r.URL.Query()); err != nil {
+			return body, "", err
+		}
+	}
+	body, err = decode.Submission(c.body)
+	return body, "", err
+}
+
+// submission builds the submission for the queue, unless the route takes no jobs or not its path.
 func (s *Server) submission(
 	who auth.Principal, key string, body wire.Submission,
 ) (queue.Submission, *problem.Problem) {
@@ -55,6 +74,9 @@ func (s *Server) submission(
 		return queue.Submission{}, problem.UnknownRouteAt("route")
 	case info.Forward != nil:
 		return queue.Submission{}, forwardOnly(route)
+	case body.Path != "" && !info.Paths:
+		return queue.Submission{}, problem.Invalid("path", "string",
+			"must be absent: the route "+route+" has no paths: true")
 	}
 	return queue.Submission{
 		Tenant:         who.Tenant,
@@ -62,6 +84,7 @@ func (s *Server) submission(
 		Route:          route,
 		Type:           body.Type,
 		Payload:        body.Payload,
+		Path:           body.Path,
 		IdempotencyKey: key,
 		Cost:           max(body.Cost, 1),
 		Delay:          time.Duration(body.DelayMS) * time.Millisecond,
@@ -87,7 +110,7 @@ func (s *Server) callbackRule(url string) string {
 
 // submit requests admission and, if the client prefers, waits for the job's end.
 func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference) (*answer, error) {
-	job, v, err := s.admit(c, sub, prefer.Wait)
+	job, admission, err := s.admit(c, sub, prefer.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -100,61 +123,96 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 		}
 	}
 	a.set("Location", "/v1/jobs/"+job.ID)
-	if v.Outcome == shaper.Replayed {
+	if admission.Outcome == shaper.Replayed {
 		a.set("Idempotent-Replayed", "true")
 	}
 	if a.status == http.StatusAccepted {
-		s.cfg.Headers.Queue(a.header, v.Admission, 0)
+		s.cfg.Headers.Queue(a.header, admission, 0)
 	}
 	crash.At("before-answer")
 	return a, nil
 }
 
-// admit requests admission and waits for the job's end, at most for the given time. The watch
-// begins before the submission, so that it cannot miss a fast end. A refusal is an error.
-func (s *Server) admit(c *call, sub queue.Submission, wait time.Duration) (queue.Job, queue.Decision, error) {
-	ctx := c.r.Context()
-	var err error
-	if sub.ID, err = s.backend.NewID(sub.Tenant, sub.Route); err != nil {
-		return queue.Job{}, queue.Decision{}, err
+// admit requests admission and waits for the job's end, at most for the given time. A refusal is an
+// error. After a failed wait it returns the admitted job: an error would make the client submit it
+// twice.
+func (s *Server) admit(
+	c *call, sub queue.Submission, wait time.Duration,
+) (queue.Job, shaper.Admission, error) {
+	f := newAwaited()
+	f.wait = wait
+	if err := s.begin(c, &sub, f); err != nil {
+		return queue.Job{}, f.decision.Admission, err
 	}
-	ended, stop := (<-chan struct{})(nil), func() {}
-	end := time.Now().Add(wait)
-	if wait > 0 {
-		if ended, stop, err = s.watch(ctx, sub.ID, end); err != nil {
-			return queue.Job{}, queue.Decision{}, err
+	if wait <= 0 || towire.Job(f.decision.Job).Done {
+		f.stop()
+		return f.decision.Job, f.decision.Admission, nil
+	}
+	end := s.await
+	if f.known {
+		end = s.seen
+	}
+	if later, err := end(c.r.Context(), sub.Tenant, f.decision.Job.ID, f.ended, f.stop, f.end); err == nil {
+		f.decision.Job = later
+	}
+	return f.decision.Job, f.decision.Admission, nil
+}
+
+// begin requests admission and begins a watch of the job, if f has a wait. The watch begins before
+// the submission, so that it cannot miss a fast end. A refusal is an error. sub loses its payload.
+func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
+	ctx := c.r.Context()
+	if sub.ID, err = s.backend.NewID(sub.Tenant, sub.Route); err != nil {
+		return err
+	}
+	f.end = time.Now().Add(f.wait)
+	if f.wait > 0 {
+		if f.ended, f.stop, err = s.watch(ctx, sub.ID, f.end); err != nil {
+			f.stop = func() {}
+			return err
 		}
 	}
 	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
-	v, err := s.backend.Submit(ctx, sub)
+	err = s.send(ctx, sub, f)
 	crash.At("after-admit")
-	span.End(v, err)
-	if err != nil {
-		stop()
-		s.metrics.admission(unavailableOutcome)
-		return queue.Job{}, v, err
+	if err = s.note(sub, f, span, err); err != nil {
+		f.stop()
+		return err
 	}
-	s.decided(sub, v)
-	if err := s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1,
-		int64(len(sub.Payload))); err != nil {
-		stop()
-		return queue.Job{}, v, err
-	}
-	job := v.Job
-	sub.Payload, sub.Same = nil, nil
 	c.taken() // a wait must not hold the memory of a large body
-	switch {
-	case wait <= 0 || towire.Job(job).Done:
-		stop()
-	case job.ID == sub.ID:
-		job = seenLater(job)(s.await(ctx, sub.Tenant, job.ID, ended, stop, end))
-	default: // the idempotency key is known: wait for the earlier job
-		stop()
-		job = seenLater(job)(s.follow(ctx, sub.Tenant, job.ID, end))
+	sub.Payload, sub.Same = nil, nil
+	if f.known = f.decision.Job.ID != sub.ID; f.known && f.wait > 0 { // by its idempotency key: wait for the earlier job
+		f.stop()
+		if f.ended, f.stop, err = s.watch(ctx, f.decision.Job.ID, f.end); err != nil {
+			f.ended, f.stop, f.end = nil, func() {}, time.Now() // the job is stored all the same
+		}
 	}
-	return job, v, nil
+	return nil
+}
+
+// send requests admission. It has a frame of its own: see Server.forward.
+//
+//go:noinline
+func (s *Server) send(ctx context.Context, sub *queue.Submission, f *awaited) (err error) {
+	f.decision, err = s.backend.Submit(ctx, *sub)
+	return err
+}
+
+// note records the end of send. A refusal is an error. It has a frame of its own, like send.
+//
+//go:noinline
+func (s *Server) note(sub *queue.Submission, f *awaited, span spans.Sending, err error) error {
+	v := &f.decision
+	span.End(*v, err)
+	if err != nil {
+		s.metrics.admission(unavailableOutcome)
+		return err
+	}
+	s.decided(*sub, *v)
+	v.Job.Tenant = sub.Tenant
+	return s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1, int64(len(sub.Payload)))
 }
 
 // decided counts a submission that the queue has decided on, records it as an arrival, and logs
@@ -163,17 +221,6 @@ func (s *Server) decided(sub queue.Submission, v queue.Decision) {
 	s.metrics.admission(string(v.Outcome))
 	s.noteArrival(sub, v)
 	s.troubles.decided(sub, v.Outcome)
-}
-
-// seenLater returns the job after the wait. After a failed wait it returns the admitted job: an
-// error would make the client submit it twice.
-func seenLater(admitted queue.Job) func(queue.Job, error) queue.Job {
-	return func(later queue.Job, err error) queue.Job {
-		if err != nil {
-			return admitted
-		}
-		return later
-	}
 }
 
 // flowName is unique among the flows of all tenants.
@@ -247,7 +294,7 @@ func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int
 		return problem.TenantDraining.With("it accepts jobs again when it is resumed").RetryIn(pausedRetryAfter)
 	case shaper.KeyReused:
 		return problem.KeyReused.With("the first submission with this Idempotency-Key had another payload, " +
-			"type, route, delay or cost")
+			"content type, path, type, route, delay or cost")
 	default:
 		p := problem.InternalFault.With("the server's log has the cause")
 		p.Cause = errUnknownOutcome(a.Outcome)

@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -16,6 +18,13 @@ func (s *Server) follow(ctx context.Context, tenant, id string, end time.Time) (
 	if err != nil {
 		return queue.Job{}, err
 	}
+	return s.seen(ctx, tenant, id, ended, stop, end)
+}
+
+// seen is await for a job that may have ended before the watch.
+func (s *Server) seen(
+	ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time,
+) (queue.Job, error) {
 	job, err := s.backend.Job(ctx, tenant, id)
 	if err != nil || job.State.Done() {
 		stop()
@@ -37,18 +46,10 @@ func (s *Server) await(
 	ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time,
 ) (queue.Job, error) {
 	defer stop()
-	timer := time.NewTimer(time.Until(end))
-	defer timer.Stop()
 	for {
-		over := false
-		select {
-		case <-ended:
-		case <-timer.C:
-			over = true
-		case <-s.draining:
-			over = true
-		case <-ctx.Done():
-			return queue.Job{}, ctx.Err()
+		over := s.pause(ctx, ended, end)
+		if err := ctx.Err(); err != nil {
+			return queue.Job{}, err
 		}
 		job, err := s.backend.Job(ctx, tenant, id)
 		if err != nil || over || job.State.Done() {
@@ -56,6 +57,82 @@ func (s *Server) await(
 		}
 		s.rest(ctx, min(spuriousPause, time.Until(end)))
 	}
+}
+
+// awaited is a job that a client waits for.
+type awaited struct {
+	decision queue.Decision  // with the job as it was last seen
+	known    bool            // the job may have ended before the watch
+	wait     time.Duration   // for the end of the job, at most; 0 for none
+	ended    <-chan struct{} // of the watch; nil for none
+	stop     func()          // ends the watch
+	end      time.Time       // of the wait
+
+	// Of a forwarded request:
+	key    string // idempotency key; empty for none
+	prefer request.Preference
+	answer []byte // as package httpmsg encodes it; nil for none, or none yet
+}
+
+// newAwaited returns one without a watch. Inlined, it would take a kilobyte of its caller's frame.
+//
+//go:noinline
+func newAwaited() *awaited { return &awaited{stop: func() {}} }
+
+// awaitAnswer waits for the answer to a forwarded request, and reads it with its job. Thousands of
+// clients wait here at once: so that their stacks stay small, it has a small frame, and what it
+// calls returns before the wait. While the store is unavailable it goes on until the end of the
+// wait; then the answer is 202 for a job that this request has stored.
+func (s *Server) awaitAnswer(ctx context.Context, f *awaited) error {
+	defer f.stop()
+	for look := f.known; ; {
+		over := f.ended == nil || !time.Now().Before(f.end)
+		if !look && !over {
+			over = s.pause(ctx, f.ended, f.end)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		done, err := s.readAnswer(ctx, f)
+		away := errors.Is(err, queue.ErrUnavailable)
+		switch {
+		case over && away && f.decision.Outcome != "": // an error would make the client send it twice
+			return nil
+		case done, over, err != nil && !away:
+			return err
+		}
+		if look = away; away || !f.known {
+			s.rest(ctx, min(spuriousPause, time.Until(f.end)))
+		}
+		f.known = false
+	}
+}
+
+// pause returns when the watch reports, and true at end and when the wait must end otherwise.
+func (s *Server) pause(ctx context.Context, ended <-chan struct{}, end time.Time) (over bool) {
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return false
+	case <-timer.C:
+	case <-s.draining:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// readAnswer reads a job and its answer. done means that there will be no other. It has a frame of
+// its own: see awaitAnswer.
+//
+//go:noinline
+func (s *Server) readAnswer(ctx context.Context, f *awaited) (done bool, err error) {
+	job, answer, err := s.backend.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID)
+	if err != nil {
+		return false, err
+	}
+	f.decision.Job, f.answer = job, answer
+	return answer != nil || job.State.Done(), nil
 }
 
 // rest sleeps, unless there is a reason to go on.

@@ -358,7 +358,10 @@ type SettleCall struct {
 	Clock, Due, Expires, Leases, Outbox string // keys
 	Horizon                             time.Duration
 	Retention                           Retention
-	Items                               []SettleItem
+	// Kept, in a call for forwarded requests, is how many bytes of their answers a flow may keep;
+	// nil in any other.
+	Kept  *int64
+	Items []SettleItem
 }
 
 // SettleItem ends one lease.
@@ -402,8 +405,12 @@ const (
 // Call is the call in the form that is sent.
 func (c SettleCall) Call() Call {
 	keys := append(make([]string, 0, 5+len(c.Items)), c.Clock, c.Due, c.Expires, c.Leases, c.Outbox)
-	args := append(make([]any, 0, 7+5*len(c.Items)), string(c.At), c.Horizon.Microseconds())
-	args = append(args, c.Retention.args()...)
+	args := append(make([]any, 0, 8+5*len(c.Items)), string(c.At), c.Horizon.Microseconds())
+	kept := ""
+	if c.Kept != nil {
+		kept = strconv.FormatInt(max(0, *c.Kept), 10)
+	}
+	args = append(append(args, c.Retention.args()...), kept)
 	for _, s := range c.Items {
 		keys = append(keys, s.Key)
 		if s.Outcome == OutcomeSucceeded && s.Delay == 0 && s.MaxAttempts == 0 && len(s.Result) == 0 && s.ActualCost == nil {

@@ -61,6 +61,7 @@ type ScannedFlow struct {
 type Stored struct {
 	Live, Dead    int64       // of waiting and leased jobs, of dead letters
 	Answers, Keys shaper.Aged // of jobs that ended otherwise, of idempotency keys that outlive their jobs
+	Kept          int64       // of forwarded requests that have ended, with their answers
 }
 
 // Hindrance is why the jobs of a flow could not leave, apart from its policy, as last reported.
@@ -140,6 +141,7 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 			Live: number(), Dead: number(),
 			Answers: shaper.Aged{Sum: number(), Before: number(), Since: instant()},
 			Keys:    shaper.Aged{Sum: number(), Before: number(), Since: instant()},
+			Kept:    number(),
 		}
 	}
 	if err == nil && (f.Flow == "" || rest != "") {

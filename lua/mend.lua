@@ -19,8 +19,8 @@
 --   then per flow: name
 -- Reply
 --   now, then per finding: kind, name of the key or flow, what was found
--- Derived keys: flow queue later lines policy flows job dead done returned history tenants unlock
---   wait ready reserve
+-- Derived keys: flow queue later lines policy flows job dead done returned kept history tenants
+--   unlock wait ready reserve
 -- Channels: sluice:wake
 
 --! include record clock turn pool policy bucket stored flow filing findings pool_findings
@@ -187,7 +187,7 @@ local function flow_sound(name)
     PREFIX .. 'history:' .. tenant, 'list', PREFIX .. 'done:' .. name, 'list',
     PREFIX .. 'flows:' .. tenant, 'set',
     PREFIX .. 'queue:' .. name, 'zset', PREFIX .. 'later:' .. name, 'zset', PREFIX .. 'dead:' .. name, 'zset',
-    PREFIX .. 'returned:' .. name, 'zset')
+    PREFIX .. 'returned:' .. name, 'zset', PREFIX .. 'kept:' .. name, 'zset')
 end
 
 local recount = lost
@@ -278,14 +278,14 @@ if recount and repair or totals then
     for n = 1, #of_tenant do
       local key = PREFIX .. 'flow:' .. of_tenant[n]
       if sound(key, 'hash') then
-        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes', 'queued', 'cost', 'turn')
+        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes', 'queued', 'cost', 'turn', 'kept')
         numbers(v, 7)
         if names_pool(of_tenant[n]) then
           v[1], v[2], v[3] = 0, 0, 0
         else
           pool_add(v)
         end
-        depth, bytes, runs, stored = depth + v[1], bytes + v[2], runs + v[3], stored + v[4] + v[5]
+        depth, bytes, runs, stored = depth + v[1], bytes + v[2], runs + v[3], stored + v[4] + v[5] + (tonumber(v[9]) or 0)
       end
     end
   end

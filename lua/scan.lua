@@ -18,8 +18,9 @@
 --   the sums of weights and of reserves as lib/pool.lua writes them, since when its oldest job
 --   could have left (0 none), dead letters that can be replayed, and of one tenant the bytes
 --   stored: of waiting and leased jobs, of dead letters, of answers in the current window, in the
---   window before, start of the current window, of idempotency keys the same three
--- Derived keys: flow flows job policy queue later returned dead tenants
+--   window before, start of the current window, of idempotency keys the same three, of answers to
+--   forwarded requests
+-- Derived keys: flow flows job policy queue later returned dead kept tenants
 -- Channels: (none)
 
 --! include record clock stored oldest
@@ -33,7 +34,7 @@ local FIELDS = {
 }
 local DEPTH, QUEUED, RUNNING, DEAD = 7, 8, 9, 15 -- in FIELDS
 local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before',
-  'keys_at' }
+  'keys_at', 'kept' }
 
 clock_load(ARGV[1])
 local retention = tonumber(ARGV[4]) * 1000000
@@ -57,7 +58,8 @@ local function stored_text(name)
   local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, unpack(STORED))
   numbers(v, #STORED)
   v[2] = v[2] > 0 and dead_alive({ name = name, dead_bytes = v[2] }, retention) or 0
-  return string.format('\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f', unpack(v))
+  v[#STORED] = v[#STORED] > 0 and redis.call('EXISTS', PREFIX .. 'kept:' .. name) == 1 and v[#STORED] or 0
+  return string.format('\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f', unpack(v))
 end
 
 local cursor, entries = '0', nil

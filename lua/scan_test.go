@@ -60,10 +60,10 @@ func TestScanReadsAFlow(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	stored, err := scanned(whole + " 30 31 32 33 34 35 36 37")
+	stored, err := scanned(whole + " 30 31 32 33 34 35 36 37 38")
 	wantStored := lua.Stored{
 		Live: 30, Dead: 31, Answers: shaper.Aged{Sum: 32, Before: 33, Since: 34},
-		Keys: shaper.Aged{Sum: 35, Before: 36, Since: 37},
+		Keys: shaper.Aged{Sum: 35, Before: 36, Since: 37}, Kept: 38,
 	}
 	if f := stored.Tenants[0].Flows[0]; err != nil || f.Stored != wantStored {
 		t.Errorf("stored is %+v, %v", f.Stored, err)
@@ -80,7 +80,7 @@ func TestScanReadsAFlow(t *testing.T) {
 // TestScanRefuses: a page with too many, too few or malformed fields is ErrReply.
 func TestScanRefuses(t *testing.T) {
 	for _, bad := range []string{
-		"", " ", whole + " 1", whole + " 1 2 3 4 5 6 7", whole + " 1 2 3 4 5 6 7 8 9", strings.TrimSuffix(whole, " 22"), strings.Replace(whole, "=", "", 1), strings.Replace(whole, " 7 ", " x ", 1),
+		"", " ", whole + " 1", whole + " 1 2 3 4 5 6 7", whole + " 1 2 3 4 5 6 7 8", whole + " 1 2 3 4 5 6 7 8 9 10", strings.TrimSuffix(whole, " 22"), strings.Replace(whole, "=", "", 1), strings.Replace(whole, " 7 ", " x ", 1),
 		strings.Replace(whole, "16:17", "16", 1), strings.Replace(whole, ":17", ":17:1:1", 1), strings.Replace(whole, "200:", "0:", 1),
 		strings.Replace(whole, "200:1000000:1,", "", 1), strings.Replace(whole, ":1,", ",", 1), strings.Replace(whole, "\n64", "", 1),
 		strings.Replace(whole, "acme/echo", "", 1),

@@ -11,6 +11,8 @@
 --   1 instant in µs, or '' for the server's   2 horizon in µs
 --   3, 4, 5 retention in s: of finished jobs, of dead letters, of idempotency keys
 --   6, 7 most dead letters of a flow, and of how many bytes
+--   8 '' or, in a call for forwarded requests, how many bytes of their answers a flow may keep.
+--     Beyond that the oldest answers go, and their jobs with them
 --   then per job: S and the epoch, as one argument, if it succeeded without a result or a change of
 --   its max attempts; otherwise epoch, outcome, delay in µs (retry, overloaded: until eligible;
 --   held: how long), max attempts (0 keeps them), result or '' for the one kept
@@ -23,10 +25,10 @@
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
 --   the job is dead because the hold cost its last attempt
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
---   flows wait ready reserve
+--   flows wait ready reserve kept
 -- Channels: sluice:wake sluice:done
 
---! include record clock turn pool policy bucket stored flow filing finish
+--! include record clock turn pool policy bucket stored flow filing finish kept
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
 local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp
@@ -34,6 +36,8 @@ local SETTLED, REPEATED, STALE, DIED = '1', '2', '3', '4'
 clock_load(ARGV[1])
 local horizon = tonumber(ARGV[2])
 retention_of(ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
+local kept_most = ARGV[8] ~= '' and ARGV[8] + 0
+retention.kept = kept_most
 
 local function job_whole(raw)
   local j = job_read(raw)
@@ -45,7 +49,7 @@ end
 
 -- Read.
 local flows, touched, jobs, ids, names, whole = {}, {}, {}, {}, {}, {}
-local args_at, next_at = {}, 8 -- where in ARGV the settlement of a job begins
+local args_at, next_at = {}, 9 -- where in ARGV the settlement of a job begins
 -- Until retune has reached all flows after a change of policies, the index of due flows may be
 -- wrong.
 local all_obey = clock.looked == '0'
@@ -56,7 +60,7 @@ for k = 6, #KEYS do
   local id = sub(key, id_at)
   local plain = byte(ARGV[next_at]) == PLAIN
   ids[k], args_at[k] = id, next_at
-  local succeeds = plain or ARGV[next_at + 1] == 'S'
+  local succeeds = not kept_most and (plain or ARGV[next_at + 1] == 'S')
   next_at = next_at + (plain and 1 or JOB_ARGS)
   local j = jobs[id]
   if j == nil or j and not succeeds and not j.seq then -- job_succeeding reads no sequence
@@ -103,6 +107,9 @@ local function flow_whole(name)
   flow_known(f)
   flow_reach(f)
   f.later_before = later_known(f)
+  if kept_most then
+    kept_read(f, math.min(kept_most, f.policy.capacity_bytes > 0 and f.policy.capacity_bytes or kept_most), reach)
+  end
   return f
 end
 
@@ -115,28 +122,6 @@ redis.call('EXISTS', unpack(reach))
 
 -- Write.
 unlock()
-
-local function keep_result(id, j, f, result)
-  if result ~= '' then
-    stored_add(f, 'live', #result - j.result)
-    job_store(PREFIX .. 'job:' .. id, j, result)
-  end
-end
-
-local function retry_later(id, j, f, delay, result)
-  came_back(id, j)
-  j.state, j.at = 'r', now + delay
-  if result == '' then
-    redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
-  end
-  keep_result(id, j, f, result)
-  redis.call('ZADD', PREFIX .. 'later:' .. f.name, j.at, id)
-  if j.deadline > 0 then
-    redis.call('ZADD', KEYS[3], j.deadline, id)
-  end
-  f.later_before = math.min(f.later_before or j.at, j.at)
-  take_place(f, j)
-end
 
 local ended = {} -- ids of the leases
 
@@ -265,6 +250,9 @@ end
 for i = 1, #touched do
   local f = touched[i]
   finish_save(f)
+  if kept_most then
+    kept_save(f)
+  end
   if f.gone then
     stored_add(f, 'live', -f.gone)
     answer_add(f, f.kept)

@@ -110,14 +110,22 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 	} else if err != nil {
 		return nil, err
 	}
-	for i, v := range p.decisions {
-		if v.Outcome == shaper.Replayed {
-			if j, err := q.Job(ctx, batch[i].Tenant, v.Job.ID); err == nil {
-				p.decisions[i].Job = j
-			}
+	for i := range p.decisions {
+		if p.decisions[i].Outcome == shaper.Replayed {
+			q.refresh(ctx, &p.decisions[i].Job, batch[i].Tenant)
 		}
 	}
 	return p.decisions, nil
+}
+
+// refresh reads the job again, if that is possible. It has a frame of its own: goroutines that
+// submit often wait for long, and their stacks are as large as this path makes them.
+//
+//go:noinline
+func (q *Queue) refresh(ctx context.Context, j *Job, tenant string) {
+	if now, err := q.Job(ctx, tenant, j.ID); err == nil {
+		*j = now
+	}
 }
 
 // pending is a call of Submit or SubmitBatch on its way.
@@ -335,13 +343,18 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 		if s.Same != nil {
 			same = s.Same
 		}
-		job.Fingerprint = store.ShortHash(string(same), s.Type, s.Route,
-			strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10))
+		print := []string{
+			string(same), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10),
+		}
+		if s.ContentType != "" || s.Path != "" {
+			print = append(print, s.ContentType, s.Path)
+		}
+		job.Fingerprint = store.ShortHash(print...)
 	}
 	job.Rest, err = lua.Record{
 		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flow, Idem: job.IdemHash, Type: s.Type,
 		Tenant: s.Tenant, Route: s.Route,
-		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.compress(s.Payload),
+		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.stored(s),
 	}.Rest()
 	if err != nil {
 		return job, fmt.Errorf("queue: %w", err)
@@ -365,6 +378,8 @@ func (s Submission) validate() error {
 	within("delay_ms", s.Delay.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
 	within("max_wait_ms", s.MaxWait.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
 	within("payload", int64(len(s.Payload)), 0, maxPayload)
+	within("content_type", int64(len(s.ContentType)), 0, maxContentType)
+	within("path", int64(len(s.Path)), 0, maxPath)
 	return ps.Err()
 }
 

@@ -44,6 +44,8 @@ type headroom struct {
 	reading sync.Mutex // held while the sums are read
 	at      atomic.Int64
 	free    atomic.Int64 // bytes that may still be stored; unbounded where nothing bounds them
+	spare   atomic.Int64 // those that answers to forwarded requests may use: they get half of the store
+	full    atomic.Bool  // Redis has so little memory left that it gets no such answers
 	tenants atomic.Int64
 	begun   time.Time
 }
@@ -54,7 +56,48 @@ func newHeadroom(q *Queue, limits StoreLimits) *headroom {
 	h := &headroom{q: q, limits: limits, begun: time.Now()}
 	h.at.Store(int64(-headroomAge))
 	h.free.Store(unbounded)
+	h.spare.Store(unbounded)
 	return h
+}
+
+// refresh replaces a reading that is too old, and keeps it where Redis does not answer.
+func (h *headroom) refresh(ctx context.Context) {
+	if now := int64(time.Since(h.begun)); now-h.at.Load() >= int64(headroomAge) && h.reading.TryLock() {
+		free, spare := h.free.Load(), h.spare.Load()
+		if m, err := h.measure(ctx); err == nil {
+			h.free.Add(m.free - free) // what was admitted during the reading counts twice until the next one
+			h.spare.Add(m.spare - spare)
+			h.full.Store(m.full)
+			h.tenants.Store(m.tenants)
+		}
+		h.at.Store(now)
+		h.reading.Unlock()
+	}
+}
+
+// answers returns how many bytes of answers to forwarded requests a flow may keep. Answers of all
+// flows use at most half of the store, so that requests find the other.
+func (h *headroom) answers(ctx context.Context) int64 {
+	if h.limits == (StoreLimits{}) {
+		return unbounded
+	}
+	h.refresh(ctx)
+	spare, share := h.spare.Load(), min(cmp.Or(h.limits.FlowShare, mostOfAnswers), mostOfAnswers)
+	if spare >= unbounded/2 {
+		return unbounded
+	}
+	return max(0, int64(float64(spare)*float64(share)/float64(100-share)))
+}
+
+// mostOfAnswers is the greatest percentage of the memory for answers that one flow may use.
+const mostOfAnswers = 90
+
+// noAnswers reports whether Redis has too little memory to store any answer.
+func (h *headroom) noAnswers(ctx context.Context) bool {
+	if h.limits.FlowShare > 0 {
+		h.refresh(ctx)
+	}
+	return h.full.Load()
 }
 
 // limit closes an admission to what may no longer be stored, by the last reading where Redis does
@@ -63,15 +106,7 @@ func (h *headroom) limit(ctx context.Context, c *lua.AdmitCall) {
 	if h.limits == (StoreLimits{}) {
 		return
 	}
-	if now := int64(time.Since(h.begun)); now-h.at.Load() >= int64(headroomAge) && h.reading.TryLock() {
-		before := h.free.Load()
-		if free, tenants, err := h.measure(ctx); err == nil {
-			h.free.Add(free - before) // what was admitted during the reading counts twice until the next one
-			h.tenants.Store(tenants)
-		}
-		h.at.Store(now)
-		h.reading.Unlock()
-	}
+	h.refresh(ctx)
 	free := h.free.Load()
 	c.NoBytes = free <= 0
 	c.NoTenants = h.limits.Tenants > 0 && h.tenants.Load() >= h.limits.Tenants
@@ -80,8 +115,14 @@ func (h *headroom) limit(ctx context.Context, c *lua.AdmitCall) {
 	}
 }
 
+// reading is what measure reads; see headroom.
+type reading struct {
+	free, spare, tenants int64
+	full                 bool
+}
+
 // measure reads how many bytes may still be stored: of a cluster, on its fullest master.
-func (h *headroom) measure(ctx context.Context) (free, tenants int64, err error) {
+func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 	var nodes []engine.Memory
 	var failed error
 	var both sync.WaitGroup
@@ -90,20 +131,27 @@ func (h *headroom) measure(ctx context.Context) (free, tenants int64, err error)
 	}
 	t, err := h.q.Totals(ctx)
 	both.Wait()
-	free = unbounded
+	r = reading{free: unbounded, spare: unbounded, tenants: t.Tenants}
+	bound := func(most, used int64) {
+		r.free, r.spare = min(r.free, most-used), min(r.spare, most/2-used)
+	}
 	if h.limits.Bytes > 0 {
-		free = h.limits.Bytes - t.Stored
+		bound(h.limits.Bytes, t.Stored)
 	}
 	for _, n := range nodes {
 		if most := n.IntakeMax(); most > 0 {
-			free = min(free, most-n.Counted)
+			bound(most, n.Counted)
 		}
+		r.full = r.full || n.Max > 0 && n.Counted > n.Max-(n.Max-n.IntakeMax())/2
 	}
-	return free, t.Tenants, errors.Join(err, failed)
+	return r, errors.Join(err, failed)
 }
 
 // admitted notes bytes that came in since the last reading.
-func (h *headroom) admitted(bytes int64) { h.free.Add(-bytes) }
+func (h *headroom) admitted(bytes int64) {
+	h.free.Add(-bytes)
+	h.spare.Add(-bytes)
+}
 
 // Totals sums the figures of all tenants. Errors: ErrUnavailable.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {

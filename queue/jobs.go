@@ -99,6 +99,9 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, []byte, err
 		return Job{}, nil, ErrNotFound
 	}
 	res, _ := decodeResult(found[0].Result)
+	if res.answer != nil && len(res.answer) == 0 { // there was no memory for it
+		return Job{}, nil, ErrGone
+	}
 	return found[0].Job, res.answer, nil
 }
 

@@ -21,6 +21,7 @@ import (
 const (
 	leaseMost   = 1000      // leases of one poll
 	settleMost  = 500       // items of one settling or extending call
+	settleBytes = 4 << 20   // of their results, so that large answers do not hold Redis for long
 	maxAttempts = 1<<16 - 1 // that a record can count
 )
 
@@ -30,6 +31,7 @@ type Broker struct {
 	store     *store.Store
 	mender    *repair.Mender
 	retention lua.Retention
+	headroom  *headroom
 	horizon   time.Duration
 	remote    bool                           // Redis may hang alone or fail over
 	setAside  func(script string, items int) // counts damaged items
@@ -173,14 +175,15 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	payload, err := decompress(r.Payload)
+	contentType, path, payload := opened(r.Payload)
+	payload, err = decompress(payload)
 	if err != nil {
 		return Lease{}, err
 	}
 	before, _ := decodeResult(r.Result) // an empty or unreadable result is left out
 	return Lease{
 		Log:      before.Log,
-		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost,
+		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost, ContentType: contentType, Path: path,
 		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
 }
@@ -204,20 +207,28 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 	for i := range results {
 		results[i] = Stale // remains for an id that no shard has
 	}
-	items := make([]lua.SettleItem, len(batch))
+	items, answered := make([]lua.SettleItem, len(batch)), int64(0)
 	for i, t := range batch {
+		if t.Answer != nil && b.headroom.noAnswers(ctx) {
+			t.Answer = []byte{}
+		}
+		answered += int64(len(t.Answer))
 		if items[i], err = settleItem(t); err != nil {
 			return nil, err
 		}
 	}
-	kind := func(i int) (string, time.Duration) { return batch[i].ID, batch[i].Retention }
+	kind := func(i int) (string, time.Duration, int) {
+		return batch[i].ID, batch[i].Retention, len(items[i].Result)
+	}
 	failed := b.perShard(ctx, len(batch), kind, func(g group) (lua.Call, func([]any) error) {
 		s := g.shard
 		call := lua.SettleCall{
 			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(),
 			Horizon: b.horizon, Retention: b.retention,
 		}
-		call.Retention.Finished = cmp.Or(g.retention, call.Retention.Finished)
+		if g.retention > 0 {
+			call.Retention.Finished, call.Kept = g.retention, new(b.headroom.answers(ctx))
+		}
 		for _, i := range g.items {
 			items[i].Key = s.Job(batch[i].ID)
 			call.Items = append(call.Items, items[i])
@@ -230,6 +241,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			return err
 		}
 	})
+	b.headroom.admitted(answered)
 	for _, f := range failed {
 		for _, i := range f.items {
 			results[i] = ""
@@ -241,8 +253,9 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 // group holds the indices of at most settleMost items of one shard, and why their call failed.
 type group struct {
 	shard     ShardKeys
-	retention time.Duration // of the jobs that end; 0 is that of finished jobs
+	retention time.Duration // of forwarded requests; 0 for other jobs
 	items     []int
+	bytes     int // of their results
 	err       error
 }
 
@@ -262,7 +275,7 @@ func errorOf(failed []group) (err error) {
 // answer. The items of a group that fails at damaged data are sent once more, each by itself, so
 // that one damaged item does not fail the others.
 func (b *Broker) perShard(
-	ctx context.Context, n int, kind func(int) (id string, retention time.Duration),
+	ctx context.Context, n int, kind func(int) (id string, retention time.Duration, bytes int),
 	call func(group) (lua.Call, func([]any) error),
 ) (failed []group) {
 	var groups []group
@@ -272,19 +285,20 @@ func (b *Broker) perShard(
 	}
 	opened := map[open]int{} // → a group that is not full
 	for i := range n {
-		id, retention := kind(i)
+		id, retention, bytes := kind(i)
 		shard, ok := b.store.ShardOfID(id)
 		if !ok {
 			continue
 		}
 		o := open{shard.Index, retention}
 		at, found := opened[o]
-		if !found || len(groups[at].items) == settleMost {
+		if !found || len(groups[at].items) == settleMost || groups[at].bytes > settleBytes {
 			at = len(groups)
 			opened[o] = at
 			groups = append(groups, group{shard: shard, retention: retention})
 		}
 		groups[at].items = append(groups[at].items, i)
+		groups[at].bytes += bytes
 	}
 	for len(groups) > 0 {
 		calls, decode := make([]lua.Call, len(groups)), make([]func([]any) error, len(groups))
@@ -406,7 +420,7 @@ func (b *Broker) Extend(
 			lost = append(lost, l)
 		}
 	}
-	id := func(i int) (string, time.Duration) { return leases[i].ID, 0 }
+	id := func(i int) (string, time.Duration, int) { return leases[i].ID, 0, 0 }
 	failed := b.perShard(ctx, len(leases), id, func(g group) (lua.Call, func([]any) error) {
 		call := lua.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {

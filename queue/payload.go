@@ -3,6 +3,7 @@ package queue
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ func (q *Queue) Payload(
 	if err != nil {
 		return nil, 0, err
 	}
-	start, err := q.store.Fast.GetRange(ctx, shard.Job(id), 0, int64(lua.BeforePayload+most)-1).Bytes()
+	start, err := q.store.Fast.GetRange(ctx, shard.Job(id), 0, int64(lua.BeforePayload+maxEnvelope+most)-1).Bytes()
 	if err != nil {
 		return nil, 0, store.Unavailable(err)
 	}
@@ -32,11 +33,56 @@ func (q *Queue) Payload(
 		return nil, 0, ErrNotFound
 	}
 	whole := len(payload) == size
+	_, _, inside := opened(payload)
+	size -= len(payload) - len(inside)
+	payload = inside
 	if size = submittedSize(payload, size); size > most || size == 0 || !whole {
 		return nil, size, nil
 	}
 	payload, err = decompress(payload)
 	return payload, size, err
+}
+
+// enveloped begins a stored payload that has a content type or a path of its own. They follow, each
+// after its length in two bytes, and then the payload. No JSON begins like this. Another payload
+// that does gets an envelope without them.
+var enveloped = []byte("\xffraw\x01")
+
+// The most bytes of a content type, of a path, and of all that precedes the payload.
+const (
+	maxContentType = 255
+	maxPath        = 1024
+	maxEnvelope    = 5 + 2 + maxContentType + 2 + maxPath
+)
+
+// stored is the payload of a submission as it is stored.
+func (q *Queue) stored(s *Submission) []byte {
+	payload := q.compress(s.Payload)
+	if s.ContentType == "" && s.Path == "" && !bytes.HasPrefix(payload, enveloped) {
+		return payload
+	}
+	b := make([]byte, 0, maxEnvelope+len(payload))
+	b = append(b, enveloped...)
+	for _, text := range []string{s.ContentType, s.Path} {
+		b = append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
+	}
+	return append(b, payload...)
+}
+
+// opened splits a stored payload, or its first maxEnvelope bytes, at its envelope.
+func opened(stored []byte) (contentType, path string, payload []byte) {
+	rest, ok := bytes.CutPrefix(stored, enveloped)
+	if !ok {
+		return "", "", stored
+	}
+	for _, text := range []*string{&contentType, &path} {
+		if len(rest) < 2 || len(rest) < 2+int(binary.BigEndian.Uint16(rest)) {
+			return "", "", stored // damaged
+		}
+		n := 2 + int(binary.BigEndian.Uint16(rest))
+		*text, rest = string(rest[2:n]), rest[n:]
+	}
+	return contentType, path, rest
 }
 
 // compressed begins a stored payload that is an S2 block. No JSON begins like this. Another payload

@@ -135,11 +135,11 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	} else if err := q.policies.Start(ctx, o.Registerer, file, born, q.layout); err != nil {
 		return nil, err
 	}
+	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
-		store: s, mender: q.mender, retention: q.retention, horizon: o.Horizon, setAside: setAside, log: o.Logger,
+		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon, setAside: setAside, log: o.Logger,
 		remote: e.kind == EngineRedis,
 	}
-	q.headroom = newHeadroom(q, o.Store)
 	q.flusher = newFlusher(q)
 	q.watcher = newWatcher(s.Fast)
 	return q, nil

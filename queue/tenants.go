@@ -64,7 +64,7 @@ func (q *Queue) tenantOf(
 	full := ""
 	for _, f := range scanned.Flows {
 		t.DeadBytes += f.Stored.Dead
-		t.Stored += f.Stored.Dead + f.Stored.Answers.Left(now, q.retention.Finished) +
+		t.Stored += f.Stored.Dead + f.Stored.Kept + f.Stored.Answers.Left(now, q.retention.Finished) +
 			f.Stored.Keys.Left(now, max(q.retention.Finished, q.retention.Idempotency))
 		if f.Depth > 0 || f.Running > 0 { // else what is counted is of records that were lost
 			t.Stored += f.Stored.Live

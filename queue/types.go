@@ -20,7 +20,8 @@ var (
 	// ErrScript means that the stored data is damaged, for example because a key was changed by
 	// hand. The same call fails again until that is repaired.
 	ErrScript = store.ErrScript
-	// ErrGone means that the store has no job of this id: it is past its retention, or never was.
+	// ErrGone means that the store has no job of this id, or not its answer: it is past its
+	// retention, it was dropped for newer answers, or it never was.
 	ErrGone = errors.New("queue: the job is gone")
 	// ErrNotFound means that there is no such job, or that it is another tenant's.
 	ErrNotFound = errors.New("queue: no such job")
@@ -66,6 +67,8 @@ type Submission struct {
 	Route          string        // name of a configured route
 	Type           string        // 1 to 255 bytes
 	Payload        []byte        // delivered byte for byte
+	ContentType    string        // of the payload, at most 255 bytes; empty: application/json
+	Path           string        // below the route's URL, at most 1,024 bytes; empty: the URL itself
 	Same           []byte        // what a repeated IdempotencyKey must have in common; nil: the payload
 	IdempotencyKey string        // empty: none
 	Cost           int64         // departure intervals that it takes, 1 to shaper.MaxCost; 0 means 1
@@ -142,8 +145,10 @@ type Lease struct {
 	Type        string
 	TraceParent string // as submitted
 	Payload     []byte
-	Cost        int64 // that its departure was charged for
-	Attempt     int   // number of this delivery, from 1
+	ContentType string // of the payload; empty: application/json
+	Path        string // below the route's URL; empty: the URL itself
+	Cost        int64  // that its departure was charged for
+	Attempt     int    // number of this delivery, from 1
 	MaxAttempts int
 	Created     shaper.Instant
 	Eligible    shaper.Instant // since when it could have left
@@ -186,7 +191,8 @@ type Settlement struct {
 	Error       *JobError // kept until the next settlement of the job
 	Response    *Response
 	Answer      []byte // to a forwarded request, as package httpmsg encodes it; nil for none
-	// Retention is how long the job is kept once it has ended; 0 is that of finished jobs.
+	// Retention, of a forwarded request, is how long the job is kept once it has ended, unless
+	// newer answers need its space. 0: the job is no forwarded request.
 	Retention time.Duration
 	// ActualCost, from 0 to shaper.MaxCost, replaces the cost that the departure was charged for;
 	// see shaper.Bucket.Correct. Nil keeps that one. A Release has none.

@@ -39,6 +39,7 @@ type Route struct {
 	// CostFrom is a JSON pointer (RFC 6901) to the actual cost in the body of an answer, such as
 	// "/usage/total_tokens". The header Sluice-Cost of an answer takes precedence. Only for a URL.
 	CostFrom string
+	Paths    bool     // jobs may name a path below URL. Only for a URL
 	Secrets  []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
 }
 
@@ -232,6 +233,7 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 	check(jsontext.Pointer(r.CostFrom).IsValid(), "cost_from", strconv.Quote(r.CostFrom),
 		"must be a JSON pointer (RFC 6901), such as /usage/total_tokens")
 	check(r.CostFrom == "" || r.calls(), "cost_from", r.CostFrom, "reads answers of a url or forward only")
+	check(!r.Paths || r.URL != "", "paths", r.Paths, "are below a url only")
 	check(len(r.Secrets) == 0 || r.URL != "", "secrets", "(hidden)", "sign requests to a url only")
 	for i, secret := range r.Secrets {
 		check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")

@@ -85,6 +85,7 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}}, Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
 		{"cost from", Route{URL: "http://host/", CostFrom: "/usage/total_tokens"}, Config{}, nil},
 		{"cost from no pointer", Route{URL: "http://host/", CostFrom: "usage.total_tokens"}, Config{}, []string{`routes.r.cost_from: "usage.total_tokens": must be a JSON pointer`}},
+		{"paths without a URL", Route{Handler: true, Paths: true}, Config{Handler: handler}, []string{"routes.r.paths: true: are below a url only"}},
 		{"cost without requests", Route{Handler: true, CostFrom: "/usage"}, Config{Handler: handler}, []string{"routes.r.cost_from: /usage: reads answers of a url or forward only"}},
 		{"secrets without requests", Route{Handler: true, Secrets: []string{"whsec_c2VjcmV0c2VjcmV0c2VjcmV0"}}, Config{Handler: handler}, []string{"routes.r.secrets: (hidden): "}},
 	}

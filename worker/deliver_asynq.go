@@ -97,6 +97,9 @@ func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 	if to.Reports {
 		headers = ticket.Ticket{Ref: l.LeaseRef, Within: to.ReportWithin, MaxAttempts: attempts}.Headers()
 	}
+	if l.ContentType != "" {
+		headers["Content-Type"] = l.ContentType
+	}
 	if l.TraceParent != "" {
 		headers["traceparent"] = l.TraceParent
 	}

@@ -132,6 +132,9 @@ func (d *handlerDeliverer) serve(ctx, values context.Context, l queue.Lease) que
 func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	// Clipped: a handler that appends to the payload must not write into what lies behind it.
 	task := asynq.NewTask(l.Type, slices.Clip(l.Payload))
+	if l.ContentType != "" {
+		task = asynq.NewTaskWithHeaders(l.Type, slices.Clip(l.Payload), map[string]string{"Content-Type": l.ContentType})
+	}
 	err := d.guard(l, func() error { return d.handler.ProcessTask(ctx, task) })
 	// The error's own methods and a RetryDelay may panic as well.
 	panicked := d.guard(l, func() error {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/httpmsg"
+	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
@@ -27,6 +30,12 @@ func newHTTPDeliverer(r Route, badCost func(queue.Lease, error)) *httpDeliverer 
 
 // Deliver makes one request; see Retry.decide for what the answers mean.
 func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+	if rule := httpmsg.CheckPath(l.Path); l.Path != "" && (!d.route.Paths || rule != "") {
+		return queue.Settlement{
+			LeaseRef: l.LeaseRef, Event: shaper.Die, MaxAttempts: d.route.Retry.MaxAttempts,
+			Error: &queue.JobError{Message: "the route allows no such path: " + cmp.Or(rule, "it has paths: false")},
+		}
+	}
 	var cost *int64
 	var bad error
 	answer, err := d.client.Post(ctx, d.route.URL, l.ID, l.Payload,
@@ -48,6 +57,13 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 // describe adds the headers of the contract with receivers, and the URL's user information.
 func describe(req *http.Request, l queue.Lease) {
 	h := req.Header
+	if l.ContentType != "" {
+		h.Set("Content-Type", l.ContentType)
+	}
+	if u := *req.URL; l.Path != "" { // sent as the client encoded it
+		u.Opaque = strings.TrimRight(u.EscapedPath(), "/") + l.Path
+		req.URL = &u
+	}
 	h.Set("Sluice-Attempt", strconv.Itoa(l.Attempt))
 	h.Set("Sluice-Tenant", percentEncode(l.Tenant))
 	h.Set("Sluice-Job-Type", percentEncode(l.Type))

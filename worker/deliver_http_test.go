@@ -559,3 +559,31 @@ func rawServer(t *testing.T, serve func(net.Conn)) (addr string) {
 	})
 	return ln.Addr().String()
 }
+
+// TestPathsBelowTheURL: a path goes behind that of the URL as it was encoded. One that the route
+// does not allow now is sent nowhere.
+func TestPathsBelowTheURL(t *testing.T) {
+	for _, c := range []struct {
+		base, path, want string
+		paths            bool
+	}{
+		{"", "/a%2Fb", "/a%2Fb", true},
+		{"/", "/a", "/a", true},
+		{"/base%20x/?key=1", "/a//b", "/base%20x/a//b?key=1", true},
+		{"/base", "", "/base", true},
+		{"/base", "/a", "", false},
+		{"/base", "/../a", "", true},
+		{"/base", "/a\r\nX: 1", "", true},
+	} {
+		got := ""
+		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.RequestURI }))
+		l := lease()
+		l.Path = c.path
+		d := newHTTPDeliverer(Route{URL: upstream.URL + c.base, Paths: c.paths}.withDefaults(), nil)
+		s := d.Deliver(t.Context(), l)
+		upstream.Close()
+		if got != c.want || (s.Event == shaper.Die) != (c.want == "") {
+			t.Errorf("%+v: reached %q, %s %+v", c, got, s.Event, s.Error)
+		}
+	}
+}

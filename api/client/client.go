@@ -83,6 +83,9 @@ func (e *Error) Kind() string { return e.Type[strings.LastIndexByte(e.Type, ':')
 // Submission is a job with the options of its submission.
 type Submission struct {
 	wire.Submission
+	// ContentType is that of a payload that is not JSON, or that is to be delivered with another
+	// type than application/json. The payload is then sent as it is. Empty: the payload is JSON.
+	ContentType    string
 	Tenant         string        // empty: that of the token, or the server's "default"
 	IdempotencyKey string        // empty: none
 	Wait           time.Duration // how long to wait for the job's end, whole seconds up to 30; 0: not at all
@@ -106,11 +109,14 @@ func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 		h["Idempotency-Key"] = []string{key}
 	}
 	var out Submitted
-	body, err := encodeJob(s.Submission, "")
-	if err != nil {
+	path, body, err := "/v1/jobs", any(nil), error(nil)
+	if s.ContentType != "" {
+		h["Content-Type"] = []string{s.ContentType}
+		path, body = path+"?"+rawQuery(s.Submission).Encode(), rawBody(s.Payload)
+	} else if body, err = encodeJob(s.Submission, ""); err != nil {
 		return Submitted{}, err
 	}
-	answer, err := c.call(ctx, http.MethodPost, "/v1/jobs", h, body, &out.Job)
+	answer, err := c.call(ctx, http.MethodPost, path, h, body, &out.Job)
 	if err != nil {
 		return Submitted{}, err
 	}
@@ -167,8 +173,24 @@ func (c *Client) SubmitRaw(
 	return out.Items, nil
 }
 
-// rawBody is a body in JSON.
+// rawBody is a body as it is sent, in JSON unless a header says otherwise.
 type rawBody []byte
+
+// rawQuery has what is submitted beside a payload that is the body.
+func rawQuery(s wire.Submission) url.Values {
+	query := url.Values{"type": {s.Type}}
+	for name, text := range map[string]string{"route": s.Route, "callback_url": s.CallbackURL, "path": s.Path} {
+		if text != "" {
+			query.Set(name, text)
+		}
+	}
+	for name, n := range map[string]int64{"delay_ms": s.DelayMS, "max_wait_ms": s.MaxWaitMS, "cost": s.Cost} {
+		if n != 0 {
+			query.Set(name, strconv.FormatInt(n, 10))
+		}
+	}
+	return query
+}
 
 // encodeJob is the job with its payload byte for byte, which package json would compact and escape.
 func encodeJob(s wire.Submission, key string) (rawBody, error) {
@@ -403,7 +425,7 @@ func (c *Client) call(
 	for name, values := range h {
 		req.Header[name] = values
 	}
-	if body != nil {
+	if body != nil && req.Header["Content-Type"] == nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if c.token != "" {

@@ -100,6 +100,27 @@ func TestJobs(t *testing.T) {
 	queuetest.Compare(t, "it has a job", items[1].Job != nil, true)
 }
 
+// TestRawPayload: with a content type the payload is the body, and the rest is in the query.
+func TestRawPayload(t *testing.T) {
+	q, c, _ := serve(t)
+	s := client.Submission{
+		Tenant: "acme", IdempotencyKey: "k", ContentType: "text/csv", Submission: wire.Submission{
+			Type: "a b&c=d", Payload: []byte("not;json"), Route: "default", Cost: 2, DelayMS: 3, MaxWaitMS: 60_000,
+			CallbackURL: "https://partner.example/?a=<&>",
+		},
+	}
+	got, err := c.Submit(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := q.Submission(got.Job.ID)
+	sent.ID, sent.Tier, sent.TraceParent, sent.MaxAttempts = "", "", "", 0
+	queuetest.Compare(t, "the submission", sent, queue.Submission{
+		Tenant: "acme", IdempotencyKey: "k", Route: "default", Type: s.Type, Payload: s.Payload, ContentType: "text/csv",
+		Cost: 2, Delay: 3 * time.Millisecond, MaxWait: time.Minute, CallbackURL: s.CallbackURL,
+	})
+}
+
 func TestPayloadsGoByteForByte(t *testing.T) {
 	q, c, _ := serve(t)
 	for _, payload := range []string{`{ "a" : "<&>" }`, `"\u2028"`, `[1, 2]`, `0.10`, `null`, ` 1`} {

@@ -25,6 +25,7 @@ const (
 	MaxFilterIDs          = 1000
 	MaxErrorBytes         = 255 // of the text that a filter looks for in last errors
 	MaxKeyName            = 255 // bytes of the name of an API key
+	MaxPathBytes          = 1024
 )
 
 // Submission is the body of POST /v1/jobs.
@@ -35,6 +36,7 @@ type Submission struct {
 	DelayMS     int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Delay before the first delivery. The job holds its slot in the queue meanwhile."`
 	MaxWaitMS   int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires if it cannot leave within this time; 0 or absent: the tenant's max_wait_ms."`
 	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"1000000" doc:"Number of departure intervals that the job takes; 1 if absent. If only the delivery knows the cost, an estimate: the upstream's answer replaces it."`
+	Path        string          `json:"path,omitempty" minLength:"1" maxLength:"1024" example:"/orders/7" doc:"Path below the URL of the route, percent-encoded, without a query. Only if the route has paths: true."`
 	CallbackURL string          `json:"callback_url,omitempty" minLength:"1" maxLength:"1024" example:"https://partner.example/hooks" doc:"Receives a POST when the job has ended. Its address must be public, unless the configuration lists its prefix. The URL is not part of the idempotency fingerprint."`
 }
 

@@ -5,8 +5,8 @@ local FREE_LEASES = 20 -- shaper.FreeLeases
 local DONE_KEPT = 1000 -- recent terminal ids of a flow
 
 -- retention is in whole seconds for finished jobs, dead letters, and idempotency keys after the
--- job. dead_capacity and dead_bytes bound the dead letters of a flow. expiry is that of finished
--- jobs as text.
+-- job. dead_capacity and dead_bytes bound the dead letters of a flow. kept is set while forwarded
+-- requests end: kept.lua counts their records. expiry is that of finished jobs as text.
 local retention, expiry
 
 local function retention_of(succeeded, dead, idempotency, dead_capacity, dead_bytes)
@@ -123,7 +123,12 @@ local function finish(id, j, f, state, result)
     else
       redis.call('SET', key, record, 'EX', expiry)
     end
-    answer_add(f, RECORD_BYTES + #record)
+    if retention.kept then
+      f.answered = f.answered or {}
+      f.answered[#f.answered + 1] = format('%s %d', id, RECORD_BYTES + #record)
+    else
+      answer_add(f, RECORD_BYTES + #record)
+    end
     if j.idem ~= '' then
       aged_add(f, IDEMPOTENCY, math.max(keep, retention.idempotency) * 1000000, key_bytes(j))
     end
@@ -201,4 +206,28 @@ local function charge_free(j)
   end
   j.attempts = j.attempts + 1
   return j.attempts >= j.max
+end
+
+-- keep_result stores the result of a delivery of a job that goes on.
+local function keep_result(id, j, f, result)
+  if result ~= '' then
+    stored_add(f, 'live', #result - j.result)
+    job_store(PREFIX .. 'job:' .. id, j, result)
+  end
+end
+
+-- retry_later makes a leased job wait until delay has passed.
+local function retry_later(id, j, f, delay, result)
+  came_back(id, j)
+  j.state, j.at = 'r', now + delay
+  if result == '' then
+    redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
+  end
+  keep_result(id, j, f, result)
+  redis.call('ZADD', PREFIX .. 'later:' .. f.name, j.at, id)
+  if j.deadline > 0 then
+    redis.call('ZADD', PREFIX .. 'expires', j.deadline, id)
+  end
+  f.later_before = math.min(f.later_before or j.at, j.at)
+  take_place(f, j)
 end

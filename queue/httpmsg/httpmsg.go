@@ -161,10 +161,51 @@ func CheckTarget(base, target string) string {
 	if err != nil {
 		return "must be percent-encoded"
 	}
-	for segment := range strings.FieldsFuncSeq(plain, func(r rune) bool { return r == '/' || r == '\\' }) {
-		if name, _, _ := strings.Cut(segment, ";"); name == ".." || name == "." {
-			return "must not have the segments . or .., encoded or not"
-		}
+	if hasDots(plain) {
+		return dotsRule
 	}
 	return ""
+}
+
+const dotsRule = "must not have the segments . or .., encoded or not"
+
+// hasDots reports whether a decoded path has a segment . or .., for any server's idea of one.
+func hasDots(path string) bool {
+	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+		if name, _, _ := strings.Cut(segment, ";"); name == ".." || name == "." {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckPath returns the rule that a path below a base URL breaks; empty for a good one. It is
+// stricter than CheckTarget: only characters of a path (RFC 3986), no query, no empty first
+// segment, and no segments . or .. after any number of decodings.
+func CheckPath(path string) string {
+	for i := range len(path) {
+		c := path[i]
+		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !plain && !strings.ContainsRune("/%-._~!$&'()*+,;=:@", rune(c)) {
+			return "must be percent-encoded, and without a query"
+		}
+	}
+	if path == "" {
+		return "must begin with a slash"
+	}
+	if rule := CheckTarget("", path); rule != "" {
+		return rule
+	}
+	for plain := path; ; {
+		next, err := url.PathUnescape(plain)
+		switch {
+		case err != nil || next == plain:
+			return ""
+		case hasDots(next):
+			return dotsRule
+		case strings.HasPrefix(next, "//"):
+			return "must not begin with two slashes, encoded or not"
+		}
+		plain = next
+	}
 }

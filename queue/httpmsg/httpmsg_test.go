@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"net/url"
+	pathlib "path"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/7509e464/sluice/queue/httpmsg"
@@ -59,6 +62,12 @@ func TestEndToEnd(t *testing.T) {
 	}
 }
 
+// leaving are targets that could leave their base URL.
+var leaving = []string{
+	"a", "*", "http://evil.example/", "/..", "/../x", "/a/..", "/%2e%2e/x", "/.%2E/x", "/a%2F..%2Fb", `/a\..\b`,
+	"/a/%5c../b", "/..;x=1/b", "/.", "/%zz",
+}
+
 // TestCheckTarget: no target leaves the path of its base URL.
 func TestCheckTarget(t *testing.T) {
 	t.Parallel()
@@ -69,10 +78,7 @@ func TestCheckTarget(t *testing.T) {
 			t.Errorf("%q: %s", target, rule)
 		}
 	}
-	for _, target := range []string{
-		"a", "*", "http://evil.example/", "/..", "/../x", "/a/..", "/%2e%2e/x", "/.%2E/x", "/a%2F..%2Fb", `/a\..\b`,
-		"/a/%5c../b", "/..;x=1/b", "/.", "/%zz",
-	} {
+	for _, target := range leaving {
 		if httpmsg.CheckTarget("/base", target) == "" {
 			t.Errorf("%q may be sent on", target)
 		}
@@ -82,6 +88,51 @@ func TestCheckTarget(t *testing.T) {
 			t.Errorf("below %q, two slashes may be sent on", base)
 		}
 	}
+}
+
+// TestCheckPath: a path of a job is that of one segment or more below the base, and nothing else.
+func TestCheckPath(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/", "/a", "/a/", "/a//b", "/a%2Fb", "/a;b=c", "/...", "/%C3%A9", "/100%25", "/a..b", "/a:80@b"} {
+		if rule := httpmsg.CheckPath(path); rule != "" {
+			t.Errorf("%q: %s", path, rule)
+		}
+	}
+	for _, path := range append([]string{
+		"", "?", "/a?b", "/a#b", "/a b", "/a\r\nX: 1", "/\x00", "/\x7f", "/\xc3\xa9", "//evil.example/", "/%2Fevil.example",
+		"/a/%252e%252e/b", "/%25252e%25252e", "/a%255c..%255cb", "*", "evil.example:443",
+	}, leaving...) {
+		if httpmsg.CheckPath(path) == "" {
+			t.Errorf("%q may be sent", path)
+		}
+	}
+}
+
+// FuzzCheckPath: whatever passes stays below the base URL, for the parser of Go and for one that
+// decodes first.
+func FuzzCheckPath(f *testing.F) {
+	for _, path := range append([]string{"/a", "/a%2Fb", "/%252e%252e/", "/a//b;c"}, leaving...) {
+		f.Add(path)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		if httpmsg.CheckPath(path) != "" {
+			return
+		}
+		u, err := url.Parse("http://host.example/base" + path)
+		if err != nil || u.Host != "host.example" || u.RawQuery != "" || u.Fragment != "" {
+			t.Fatalf("%q: %v, %v", path, u, err)
+		}
+		for _, plain := range []string{u.EscapedPath(), u.Path, strings.ReplaceAll(u.Path, `\\`, "/")} {
+			for range 5 {
+				if clean := pathlib.Clean(plain); clean != "/base" && !strings.HasPrefix(clean, "/base/") {
+					t.Fatalf("%q leads to %q", path, clean)
+				}
+				if plain, err = url.PathUnescape(plain); err != nil {
+					break
+				}
+			}
+		}
+	})
 }
 
 func FuzzDecode(f *testing.F) {

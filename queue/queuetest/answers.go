@@ -3,6 +3,7 @@ package queuetest
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
@@ -13,6 +14,9 @@ var answerTests = map[string]func(*suite){
 	"an answer is read as it was stored":          answerStored,
 	"a final failure is no dead letter":           failedForGood,
 	"a key may compare other bytes than payloads": sameBytes,
+	"answers leave when newer ones need space":    answersBounded,
+	"answers never refuse requests":               answersRefuseNothing,
+	"an answer too large for its flow passes":     answerPasses,
 }
 
 // answered returns the settlement of a forwarded request.
@@ -85,4 +89,67 @@ func sameBytes(s *suite) {
 	equal(s, "the job", again.Job.ID, id)
 	w.Same = []byte("GET /b")
 	equal(s, "the outcome with other bytes", s.submit(w).Outcome, shaper.KeyReused)
+}
+
+// forward submits a request, whose answer is stored with so many bytes. It returns the job's id.
+func (s *suite) forward(bytes int) string {
+	s.Helper()
+	id := s.admit(work()).ID
+	equal(s, "the result", s.settle(s.lease(1)[0], shaper.Succeed, answered(strings.Repeat("x", bytes)),
+		func(t *queue.Settlement) { t.Retention = time.Minute }), queue.Settled)
+	return id
+}
+
+// has reports whether the answer of a job is stored.
+func (s *suite) has(id string) bool {
+	s.Helper()
+	_, raw, err := s.answer(tenant, id)
+	if err != nil && !errors.Is(err, queue.ErrGone) {
+		s.Fatal(err)
+	}
+	return len(raw) > 0
+}
+
+func answersBounded(s *suite) {
+	s.restart(func(o *queue.Options) { o.Defaults.CapacityBytes = 30_000 })
+	var ids []string
+	for range 5 {
+		ids = append(ids, s.forward(9_000))
+	}
+	equal(s, "the newest, at once", s.has(ids[4]), true)
+	s.await("the oldest to be gone", func() bool { return !s.has(ids[0]) && !s.has(ids[1]) })
+	if _, err := s.q.Job(s.ctx, tenant, ids[0]); !errors.Is(err, queue.ErrNotFound) {
+		s.Errorf("the job of an answer that was dropped: %v", err)
+	}
+	for _, id := range ids[2:] {
+		equal(s, "a newer one", s.has(id), true)
+	}
+	t := s.tenant(tenant)
+	within(s, "the bytes stored", t.Stored, 27_000, 30_000)
+	totals, err := s.q.Totals(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	equal(s, "those of all tenants", totals.Stored, t.Stored)
+}
+
+func answersRefuseNothing(s *suite) {
+	s.restart(func(o *queue.Options) { o.Store = queue.StoreLimits{Bytes: 100_000, FlowShare: 50} })
+	for range 12 {
+		s.forward(10_000)
+		s.restart(func(o *queue.Options) { o.Store = queue.StoreLimits{Bytes: 100_000, FlowShare: 50} })
+	}
+	within(s, "the bytes stored", s.tenant(tenant).Stored, 10_000, 40_000)
+	s.admit(sized(30_000))
+}
+
+func answerPasses(s *suite) {
+	s.restart(func(o *queue.Options) { o.Defaults.CapacityBytes = 5_000 })
+	small, large := s.forward(1_000), s.forward(20_000)
+	equal(s, "the answer, at once", s.has(large), true)
+	equal(s, "the bytes stored", s.tenant(tenant).Stored, 0)
+	s.await("both to be gone", func() bool { return !s.has(small) && !s.has(large) })
+	kept := s.forward(1_000)
+	within(s, "the bytes stored", s.tenant(tenant).Stored, 1_000, 2_000)
+	equal(s, "a small answer after it", s.has(kept), true)
 }

@@ -16,6 +16,7 @@ var payloadTests = map[string]func(*suite){
 	"a compressed payload is read as it was submitted": payloadCompressed,
 	"of ended jobs only dead ones keep their payload":  payloadAtTheEnd,
 	"a payload of another tenant is not found":         payloadOfOthers,
+	"content type and path are kept with a payload":    payloadTyped,
 }
 
 // payload insists that the job has this payload.
@@ -65,6 +66,45 @@ func payloadCompressed(s *suite) {
 			s.Errorf("at most %d bytes: %d of %d, %v", most, len(got), size, err)
 		}
 	}
+}
+
+func payloadTyped(s *suite) {
+	s.restart(func(o *queue.Options) { o.CompressOver = 1000 })
+	plain := string(work().Payload)
+	for _, want := range []queue.Submission{
+		{ContentType: "text/csv; charset=latin1", Payload: []byte("a;b\r\n\xe9")},
+		{Path: "/orders/%C3%A9", Payload: []byte(plain)},
+		{ContentType: strings.Repeat("t", 255), Path: strings.Repeat("/", 1024), Payload: bytes.Repeat([]byte("x"), 5000)},
+		{ContentType: "application/octet-stream"},
+		{Payload: []byte("\xffraw\x01\x00")}, // looks like one with a type
+		{Payload: []byte("\xffraw\x01\x00\x01t\x00\x01/x")},
+	} {
+		w := work()
+		w.ContentType, w.Path, w.Payload = want.ContentType, want.Path, want.Payload
+		id := s.admit(w).ID
+		s.payload(tenant, id, want.Payload)
+		l := s.lease(1)[0]
+		if l.ContentType != want.ContentType || l.Path != want.Path || !bytes.Equal(l.Payload, want.Payload) {
+			s.Errorf("%q %q %.20q is leased as %q %q %.20q", want.ContentType, want.Path, want.Payload, l.ContentType,
+				l.Path, l.Payload)
+		}
+		s.settle(l, shaper.Die)
+		if v, err := s.q.Replay(s.ctx, tenant, id, 3); err != nil || v.Outcome != shaper.Admitted {
+			s.Fatalf("Replay: %+v %v", v, err)
+		}
+		l = s.lease(1)[0]
+		equal(s, "the content type after a replay", l.ContentType, want.ContentType)
+		equal(s, "the path after a replay", l.Path, want.Path)
+		s.settle(l, shaper.Succeed)
+	}
+	w := work()
+	w.IdempotencyKey, w.ContentType = "typed", "text/plain"
+	s.admit(w)
+	equal(s, "the outcome of the same", s.submit(w).Outcome, shaper.Replayed)
+	w.ContentType = "text/html"
+	equal(s, "the outcome with another content type", s.submit(w).Outcome, shaper.KeyReused)
+	w.ContentType, w.Path = "text/plain", "/x"
+	equal(s, "the outcome with another path", s.submit(w).Outcome, shaper.KeyReused)
 }
 
 func payloadAtTheEnd(s *suite) {

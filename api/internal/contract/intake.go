@@ -2,6 +2,7 @@ package contract
 
 import (
 	"net/http"
+	"reflect"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -54,6 +55,23 @@ func jsonBody(of any, limit int64, optional bool) *Body {
 	return &Body{of: of, Spec: budget.Spec{Formats: []string{JSONFormat}, Optional: optional, Limit: limit}}
 }
 
+func rawBody(b *Body) *Body {
+	b.Raw = true
+	return b
+}
+
+// rawParams are the parameters of a submission whose body is the payload.
+func rawParams() (out []*huma.Param) {
+	schema := huma.SchemaFromType(huma.NewMapRegistry("", huma.DefaultSchemaNamer), reflect.TypeFor[wire.Submission]())
+	for _, name := range request.RawNames {
+		p := *schema.Properties[name]
+		text := p.Description
+		p.Description, p.Examples = "", nil
+		out = append(out, &huma.Param{Name: name, In: "query", Schema: &p, Description: "Of a raw body: " + text})
+	}
+	return out
+}
+
 // Jobs returns the operations of the data plane. maxBody is the largest body of one submission, in
 // bytes.
 func Jobs(maxBody int64) []Operation {
@@ -62,9 +80,11 @@ func Jobs(maxBody int64) []Operation {
 	return []Operation{{
 		ID: "submit-job", Method: http.MethodPost, Path: "/v1/jobs", tag: tag, summary: "Submit a job",
 		description: "Admits the job into its tenant's queue. With Prefer: wait=N the answer waits until " +
-			"the job is done, at most N seconds.",
-		Params: []*huma.Param{tenantParam, keyParam, preferParam, traceParam},
-		Body:   jsonBody(wire.Submission{}, maxBody, false),
+			"the job is done, at most N seconds. With type in the query the body is the payload, of any " +
+			"format: its bytes and its Content-Type are delivered, and the query has what the JSON body " +
+			"has otherwise.",
+		Params: append([]*huma.Param{tenantParam, keyParam, preferParam, traceParam}, rawParams()...),
+		Body:   rawBody(jsonBody(wire.Submission{}, maxBody, false)),
 		answers: map[int]Answer{
 			http.StatusAccepted: {"The job is stored and will be delivered.", wire.Job{}, admitted},
 			http.StatusOK: {

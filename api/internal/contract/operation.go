@@ -33,6 +33,8 @@ type Body struct {
 	budget.Spec
 	of       any          // a value of its type
 	narrower *huma.Schema // further rules, where other operations accept more of the type
+	// Raw accepts a body of any other format, too, if the query has the parameter type.
+	Raw bool
 }
 
 // Answer documents one successful status; of is a value of the body's type, nil for none, or an
@@ -57,6 +59,11 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 				schema = &huma.Schema{AllOf: []*huma.Schema{schema, op.Body.narrower}}
 			}
 			doc.RequestBody.Content[f] = &huma.MediaType{Schema: schema}
+		}
+		if op.Body.Raw {
+			doc.RequestBody.Content["*/*"] = &huma.MediaType{Schema: &huma.Schema{
+				Type: huma.TypeString, Format: "binary", Description: "With type in the query: the payload as it is.",
+			}}
 		}
 		doc.MaxBodyBytes = op.Body.Limit
 	}

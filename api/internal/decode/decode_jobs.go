@@ -6,6 +6,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -135,6 +136,12 @@ func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submiss
 			s.MaxWaitMS = rd.whole(path, value, 0, wire.MaxMillis)
 		case "cost":
 			s.Cost = rd.whole(path, value, 1, shaper.MaxCost)
+		case "path":
+			if s.Path = rd.text(path, value, 1, wire.MaxPathBytes); s.Path != "" {
+				if rule := httpmsg.CheckPath(s.Path); rule != "" {
+					rd.wrong(path, value, rule)
+				}
+			}
 		case "callback_url":
 			s.CallbackURL = rd.text(path, value, 1, wire.MaxCallback)
 		case "idempotency_key":

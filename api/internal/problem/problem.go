@@ -252,7 +252,8 @@ func Of(err error) *Problem {
 	case errors.Is(err, queue.ErrNotFound):
 		return answer(UnknownJob, "the tenant has no job with this id")
 	case errors.Is(err, queue.ErrGone):
-		return answer(JobGone, "it is past its retention, or there never was such a job")
+		return answer(JobGone, "nothing is stored of it: it is past its retention, newer answers of the tenant "+
+			"needed its space, or there never was such a job")
 	case errors.Is(err, queue.ErrNoPool):
 		return answer(UnknownPool, "the configuration file declares pools, and has none of this name")
 	case errors.Is(err, queue.ErrConflict):

@@ -127,6 +127,9 @@ func (r *reader) route(path string, values map[string]any) Route {
 	case !handsOff && !hasURL && !forwards:
 		r.problem(path+".url", "nothing", "must be set, unless forward or asynq is set")
 	}
+	if route.Paths && !hasURL {
+		r.problem(path+".paths", "true", "needs url, below which the paths are")
+	}
 	if handsOff {
 		route.Breaker = Breaker{}
 	} else {

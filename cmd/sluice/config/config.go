@@ -113,6 +113,7 @@ type Route struct {
 	Forward     string // base URL of the upstream of forwarded requests; empty: the route has jobs
 	Timeout     time.Duration
 	Connections int64       // maximum connections of this process to the upstream
+	Paths       bool        // jobs may name a path below the URL
 	CostFrom    string      // JSON pointer to the actual cost in an answer, empty for none
 	Rate        shaper.Rate // of a pool of this route alone, zero for none
 	Secrets     []string    // they sign deliveries, newest first; none: not signed

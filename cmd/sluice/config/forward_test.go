@@ -49,6 +49,8 @@ func TestForwardProblems(t *testing.T) {
 		`routes: { p: { forward: "http://x/", max_response: 1GB } }`:                         "routes.p.max_response: ",
 		`routes: { p: { forward: "http://x/", retry: { on: [200] } } }`:                      "routes.p.retry.on[0]: ",
 		`routes: { p: { forward: "http://x/", retry: { on: 503 } } }`:                        "routes.p.retry.on: ",
+		`routes: { p: { forward: "http://x/", paths: true } }`:                               "routes.p.paths: ",
+		`routes: { p: { asynq: { queue: q }, paths: true } }`:                                "routes.p.paths: ",
 		`routes: { p: { url: "http://x/", wait: 5s } }`:                                      "routes.p.wait: ",
 		`routes: { p: { url: "http://x/", retry: { unsafe: true } } }`:                       "routes.p.retry.unsafe: ",
 		partner + `forward: { listen: "127.0.0.1:8090" }`:                                    "forward: ",

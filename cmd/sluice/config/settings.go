@@ -283,6 +283,7 @@ func RouteSettings() []Setting {
 			"has no Idempotency-Key."),
 		duration("timeout", "10s", time.Millisecond, time.Hour, "Timeout of one delivery."),
 		whole("connections", "256", 1, 100_000, "Maximum connections of this process to the upstream."),
+		toggle("paths", "With url: a job may name a [path below it](http.md#raw-bodies-and-paths)."),
 		{Key: "cost_from", Kind: Text, check: isPointer,
 			Help: "Where an answer in JSON has the [actual cost](tenants.md#costs-known-only-afterwards) of the delivery, within its first MiB. The header Sluice-Cost takes precedence. Not set: only that header counts.",
 			Rule: "must be a JSON pointer (RFC 6901), such as /usage/total_tokens"},

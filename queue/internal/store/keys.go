@@ -194,6 +194,7 @@ func (s ShardKeys) Queue(flow string) string    { return s.prefix + "queue:" + f
 func (s ShardKeys) Later(flow string) string    { return s.prefix + "later:" + flow }
 func (s ShardKeys) Returned(flow string) string { return s.prefix + "returned:" + flow }
 func (s ShardKeys) Dead(flow string) string     { return s.prefix + "dead:" + flow }
+func (s ShardKeys) Kept(flow string) string     { return s.prefix + "kept:" + flow }
 func (s ShardKeys) Done(flow string) string     { return s.prefix + "done:" + flow }
 func (s ShardKeys) Job(id string) string        { return s.prefix + "job:" + id }
 func (s ShardKeys) Key(id string) string        { return s.prefix + "key:" + id }

@@ -1,10 +1,14 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"mime"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/7509e464/sluice/api/client"
@@ -24,6 +28,9 @@ type SubmitCmd struct {
 	Delay       time.Duration `help:"Queue the job after this time."`
 	MaxWait     time.Duration `help:"Expire the job if it has not left within this time."`
 	Cost        int64         `placeholder:"N" help:"Cost of the job in departure intervals [1]."`
+	Path        string        `filled:"" placeholder:"PATH" help:"Path below the URL of the route, if the route has paths: true."`
+	Raw         string        `filled:"" placeholder:"FILE" help:"Deliver the bytes of FILE instead of a JSON payload; - is standard input."`
+	ContentType string        `filled:"" placeholder:"TYPE" help:"With --raw: Content-Type of the delivery [by the name of FILE, or application/octet-stream]."`
 	CallbackURL string        `name:"callback-url" filled:"" placeholder:"URL" help:"Called when the job has ended."`
 	Wait        bool          `help:"Wait until the job has ended."`
 	Timeout     time.Duration `default:"5m" help:"Maximum time to wait for the end; with --file, for a server that fails [5m]."`
@@ -38,13 +45,17 @@ func (SubmitCmd) Help() string {
 	return `Example:
   sluice submit --type order.create '{"sku":1}'
   sluice submit --type order.create --tenant acme --key order-17 --wait < order.json
+  sluice submit --type label.print --raw label.pdf --path /printers/7
   sluice submit --tenant acme --file jobs.ndjson --key-prefix import-7-
 
 The payload is an argument or is read from standard input. It is delivered byte for byte. With
 --wait the command ends when the job has ended; the exit code is 0 only if the job succeeded.
 
+With --raw the bytes of a file are the payload, of any format. They are delivered with their
+Content-Type.
+
 With --file the command submits one job for each line, in order, all of one tenant. A line is a JSON
-object as in the API: type, payload, and optionally route, delay_ms, max_wait_ms, cost,
+object as in the API: type, payload, and optionally route, path, delay_ms, max_wait_ms, cost,
 callback_url, idempotency_key. While the queue is full the command waits and submits those lines
 again. If every line has an idempotency key, its own or by --key-prefix, an interrupted run can be
 repeated without duplicates. The exit code is 1 if a line was refused for good or has an unknown
@@ -63,21 +74,9 @@ func (c *SubmitCmd) Run(a *console.App) error {
 	if c.File != "" {
 		return c.submitFile(a)
 	}
-	payload := []byte(c.Payload)
-	if c.Payload == "" || c.Payload == "-" {
-		err := a.Interruptible(func(*console.App) (err error) {
-			payload, err = io.ReadAll(io.LimitReader(a.In, maxPayload+1))
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("read the payload: %w", err)
-		}
-	}
-	if len(payload) > maxPayload {
-		return console.Usagef("the payload must have at most %d MiB", maxPayload>>20)
-	}
-	if !json.Valid(payload) {
-		return console.Usagef("the payload must be one JSON value")
+	payload, contentType, err := c.payload(a)
+	if err != nil {
+		return err
 	}
 	remote, err := c.Connect(1)
 	if err != nil {
@@ -89,8 +88,10 @@ func (c *SubmitCmd) Run(a *console.App) error {
 		Submission: wire.Submission{
 			Type: c.Type, Payload: payload, Route: c.Route, Cost: c.Cost,
 			DelayMS: c.Delay.Milliseconds(), MaxWaitMS: c.MaxWait.Milliseconds(), CallbackURL: c.CallbackURL,
+			Path: c.Path,
 		},
-		Tenant: c.Tenant, IdempotencyKey: c.Key,
+		ContentType: contentType,
+		Tenant:      c.Tenant, IdempotencyKey: c.Key,
 	}
 	got, err := submitJob(ctx, remote, s)
 	if err != nil {
@@ -110,6 +111,40 @@ func (c *SubmitCmd) Run(a *console.App) error {
 	return outcome(job, waited, c.Timeout)
 }
 
+// payload returns the payload and, of a raw one, its content type.
+func (c *SubmitCmd) payload(a *console.App) (payload []byte, contentType string, err error) {
+	payload, from := []byte(c.Payload), io.Reader(nil)
+	switch {
+	case c.Raw != "" && c.Raw != "-":
+		f, err := os.Open(c.Raw)
+		if err != nil {
+			return nil, "", fmt.Errorf("--raw: %w", err)
+		}
+		defer f.Close()
+		from = f
+	case c.Raw == "-", c.Payload == "", c.Payload == "-":
+		from = a.In
+	}
+	if from != nil {
+		err := a.Interruptible(func(*console.App) (err error) {
+			payload, err = io.ReadAll(io.LimitReader(from, maxPayload+1))
+			return err
+		})
+		if err != nil {
+			return nil, "", fmt.Errorf("read the payload: %w", err)
+		}
+	}
+	switch {
+	case len(payload) > maxPayload:
+		return nil, "", console.Usagef("the payload must have at most %d MiB", maxPayload>>20)
+	case c.Raw != "":
+		return payload, cmp.Or(c.ContentType, mime.TypeByExtension(filepath.Ext(c.Raw)), "application/octet-stream"), nil
+	case !json.Valid(payload):
+		return nil, "", console.Usagef("the payload must be one JSON value; --raw FILE delivers any bytes")
+	}
+	return payload, "", nil
+}
+
 // check finds flags that exclude each other.
 func (c *SubmitCmd) check() error {
 	for name, d := range map[string]time.Duration{"--delay": c.Delay, "--max-wait": c.MaxWait} {
@@ -123,6 +158,10 @@ func (c *SubmitCmd) check() error {
 			return console.Usagef("--type: must be set without --file, such as order.create")
 		case c.KeyPrefix != "" || c.NoWait:
 			return console.Usagef("--key-prefix and --no-wait require --file")
+		case c.ContentType != "" && c.Raw == "":
+			return console.Usagef("--content-type requires --raw")
+		case c.Raw != "" && c.Payload != "":
+			return console.Usagef("a payload and --raw exclude each other")
 		}
 		return nil
 	}
@@ -135,6 +174,7 @@ func (c *SubmitCmd) check() error {
 	}{
 		{"a payload", c.Payload != ""}, {"--type", c.Type != ""}, {"--route", c.Route != ""}, {"--key",
 			c.Key != ""}, {"--delay", c.Delay != 0},
+		{"--path", c.Path != ""}, {"--raw", c.Raw != ""}, {"--content-type", c.ContentType != ""},
 		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0}, {"--callback-url", c.CallbackURL != ""},
 	} {
 		if own.given {

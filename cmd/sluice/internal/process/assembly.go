@@ -45,7 +45,7 @@ func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
 func (p *Process) apiConfig(shared parts) api.Config {
 	routes := map[string]api.RouteInfo{}
 	for name, r := range p.Config.Routes {
-		info := api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts)}
+		info := api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts), Paths: r.Paths}
 		if r.Forwards() {
 			base, _ := url.Parse(r.Forward) // was validated
 			info.Forward = &api.Forward{Path: base.EscapedPath(), Wait: r.Wait}
@@ -156,7 +156,7 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 		}
 		routes[name] = worker.Route{
 			Forward: forward,
-			Asynq:   fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets, CostFrom: r.CostFrom,
+			Asynq:   fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets, CostFrom: r.CostFrom, Paths: r.Paths,
 			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
 				MaxBackoff: r.Retry.MaxBackoff},
 			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay,

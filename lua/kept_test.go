@@ -1,0 +1,95 @@
+package lua_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// TestKept: what a flow keeps of forwarded requests is bounded, and is no longer counted once Redis
+// has deleted it. The model does not know these answers.
+func TestKept(t *testing.T) {
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			w := newWorld(t, kind.start(t), themes[0], 1)
+			w.th.traced = true
+			p := shaper.DefaultPolicy()
+			p.Rate, p.Concurrency = shaper.Rate{Limit: 1000, Period: time.Second}, 0
+			w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
+			w.submit(26, 0)
+			for len(w.held) < 26 {
+				w.pollUntilIdle()
+				w.wall = w.wall.Add(10 * time.Millisecond)
+			}
+			const bound = 20_000
+			for _, step := range []struct{ jobs, bytes, left int }{
+				{10, 1000, 10}, {10, 1000, 14}, {1, 10_000, 8}, {2, 30_000, 0}, {3, 100, 3},
+			} {
+				w.keep(step.jobs, step.bytes, bound)
+				kept := w.number(w.shard.Flow("acme/echo"), "kept")
+				size := int(w.e.ZCard(w.ctx, w.shard.Kept("acme/echo")).Val())
+				if size != step.left || kept > bound || (kept == 0) != (size == 0) {
+					t.Errorf("%+v: %d answers of %d bytes are kept", step, size, kept)
+				}
+				w.storedIs(kept + w.number(w.shard.Flow("acme/echo"), "live"))
+			}
+			w.forget(w.wall.Add(11 * time.Minute))
+			if w.e.Exists(w.ctx, w.shard.Flow("acme/echo")).Val() == 0 {
+				t.Error("the flow is forgotten while its answers are stored")
+			}
+			w.e.Del(w.ctx, w.shard.Kept("acme/echo")) // as Redis does after their retention
+			w.forget(w.wall.Add(22 * time.Minute))
+			w.storedIs(0)
+		})
+	}
+}
+
+// keep settles the first n leases with answers, and keeps at most bound bytes of them. It sends
+// the call twice.
+func (w *world) keep(n, bytesEach int, bound int64) {
+	call := lua.SettleCall{
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		Leases: w.shard.Leases(), Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(), Kept: &bound,
+	}
+	for _, l := range w.held[:n] {
+		call.Items = append(call.Items, lua.SettleItem{
+			Key: w.shard.Job(l.id), Epoch: l.epoch, Outcome: lua.OutcomeSucceeded,
+			Result: bytes.Repeat([]byte("x"), bytesEach),
+		})
+	}
+	w.held = w.held[n:]
+	for _, want := range []lua.SettleCode{lua.CodeSettled, lua.CodeRepeated} {
+		codes, err := call.Decode(w.run(call.Call()))
+		if err != nil || codes[0] != want {
+			w.fail("settled: %v, %v", codes, err)
+		}
+	}
+}
+
+// forget runs the script that forgets idle tenants.
+func (w *world) forget(at shaper.Instant) {
+	w.run(lua.TickCall{
+		Script: lua.Commands.Forget, At: lua.AtInstant(at), Clock: w.shard.Clock(), Due: w.shard.Due(),
+		Expires: w.shard.Expires(), Leases: w.shard.Leases(), Grant: w.shard.Grant("w9"),
+		Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: 1, Max: 1, Lease: lease,
+		Horizon: horizon, Sweep: sweep, Retention: w.retention(),
+	}.Call())
+}
+
+// number reads a field of a hash, 0 if it is missing.
+func (w *world) number(key, field string) int64 {
+	n, _ := w.e.HGet(w.ctx, key, field).Int64()
+	return n
+}
+
+// storedIs compares the bytes that the shard counts as stored.
+func (w *world) storedIs(want int64) {
+	w.Helper()
+	c, err := lua.ParseClock(w.e.HGet(w.ctx, w.shard.Clock(), lua.ClockNumbers).Val())
+	if err != nil || c.Stored != want {
+		w.Errorf("the shard has %d bytes stored, want %d; %v", c.Stored, want, err)
+	}
+}

@@ -1,0 +1,100 @@
+package queue_test
+
+import (
+	"bytes"
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// largest notes the bytes of the largest command.
+type largest struct {
+	redis.Hook
+	bytes atomic.Int64
+}
+
+func (l *largest) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *largest) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		l.note(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (l *largest) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		l.note(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (l *largest) note(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		sum := 0
+		for _, arg := range cmd.Args() {
+			if b, is := arg.([]byte); is {
+				sum += len(b)
+			}
+		}
+		l.bytes.Store(max(l.bytes.Load(), int64(sum)))
+	}
+}
+
+// TestLargeAnswersInOneBatch: many large answers that are settled at once go to Redis in several
+// calls, so that none holds it for long.
+func TestLargeAnswersInOneBatch(t *testing.T) {
+	t.Parallel()
+	const jobs, size = 20, 1 << 20
+	calls := new(largest)
+	e := openEngine(t, lent(t), calls)
+	policy := shaper.DefaultPolicy()
+	policy.Rate, policy.Burst, policy.Concurrency = shaper.Rate{Limit: 1000, Period: time.Second}, jobs, 0
+	q, err := queue.Open(t.Context(), e, queue.Options{Defaults: policy, Shards: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	for range jobs {
+		sub := queue.Submission{Tenant: "acme", Route: "default", Type: "GET /", MaxAttempts: 1}
+		if _, err := q.Submit(t.Context(), sub); err != nil {
+			t.Fatal(err)
+		}
+	}
+	consumer := q.Broker().Consumer("w", 0)
+	var batch []queue.Settlement
+	queuetest.Await(t, "all to be leased", func() bool {
+		tick, err := consumer.Tick(t.Context(), queue.TickOptions{
+			Max: jobs, Lease: time.Minute, Horizon: time.Second, Sweep: time.Second,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range tick.Leases {
+			batch = append(batch, queue.Settlement{
+				LeaseRef: l.LeaseRef, Event: shaper.Succeed, Retention: time.Minute,
+				Answer: bytes.Repeat([]byte{byte(len(batch)) + 1}, size),
+			})
+		}
+		return len(batch) == jobs
+	})
+	results, err := q.Broker().Settle(t.Context(), batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range batch {
+		if _, answer, err := q.Answer(t.Context(), "acme", b.ID); results[i] != queue.Settled || !bytes.Equal(answer, b.Answer) {
+			t.Fatalf("%d: %s, %d bytes, %v", i, results[i], len(answer), err)
+		}
+	}
+	if got := calls.bytes.Load(); got < size || got > 6*size {
+		t.Errorf("the largest call has %d bytes", got)
+	}
+}
