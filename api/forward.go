@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/deadline"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
@@ -20,10 +21,6 @@ import (
 	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/shaper"
 )
-
-// forwardPath is the path of forwarded requests on the intake: the name of the route follows, and
-// then the path below the upstream's base URL.
-const forwardPath = "/v1/forward/"
 
 // Headers of a forwarded request that are Sluice's own.
 const (
@@ -39,9 +36,9 @@ const cancelTimeout = 5 * time.Second
 func (s *Server) forwarding(operations http.Handler) http.Handler {
 	forward := s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			rest, found := strings.CutPrefix(r.RequestURI, forwardPath)
+			rest, found := strings.CutPrefix(r.RequestURI, contract.ForwardPath)
 			if !found { // in absolute form, or encoded
-				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+forwardPath))
+				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+contract.ForwardPath))
 				return
 			}
 			end := strings.IndexAny(rest, "/?")
@@ -55,7 +52,7 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 			s.forward(w, r, route, rest[end:])
 		})))))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, forwardPath) {
+		if strings.HasPrefix(r.URL.Path, contract.ForwardPath) {
 			forward.ServeHTTP(w, r)
 		} else {
 			operations.ServeHTTP(w, r)
@@ -72,7 +69,7 @@ func (s *Server) Forward(route string) http.Handler {
 
 // forward queues a request and answers with what the upstream answers, or with 202.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target string) {
-	c := &call{op: "forward", r: r, taken: func() {}}
+	c := &call{op: contract.ForwardEndpoint, r: r, taken: func() {}}
 	write, err := s.forwarded(w, c, route, target)
 	if c.counted {
 		defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
@@ -219,7 +216,7 @@ func hopeless(err error) error {
 
 // forwardOnly is the refusal of a job for a route that forwards requests.
 func forwardOnly(route string) *problem.Problem {
-	return problem.ForwardOnly.With("send the request itself to " + forwardPath + url.PathEscape(route) +
+	return problem.ForwardOnly.With("send the request itself to " + contract.ForwardPath + url.PathEscape(route) +
 		", with any method, path below it, query, headers and body")
 }
 

@@ -53,9 +53,8 @@ func (a *answer) set(name, value string) *answer {
 	return a
 }
 
-// mount documents the operation and serves it. intake operations that bring new work are refused
-// while draining.
-func (s *Server) mount(api huma.API, op contract.Operation, handle handler, intake bool) {
+// document adds the operation to the OpenAPI document.
+func (s *Server) document(api huma.API, op contract.Operation, intake bool) *huma.Operation {
 	doc := op.Document(api.OpenAPI().Components.Schemas)
 	if !intake && s.cfg.AdminToken != "" && !slices.Contains(openPaths, op.Path) {
 		doc.Security = []map[string][]string{{tokenScheme: {}}}
@@ -64,6 +63,13 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 		doc.Security = op.Security
 	}
 	api.OpenAPI().AddOperation(doc)
+	return doc
+}
+
+// mount documents the operation and serves it. intake operations that bring new work are refused
+// while draining.
+func (s *Server) mount(api huma.API, op contract.Operation, handle handler, intake bool) {
+	doc := s.document(api, op, intake)
 	known := map[string]bool{}
 	for _, p := range op.Params {
 		known[p.Name] = p.In == "query"
