@@ -149,8 +149,8 @@ func (w *world) killInTurns(ctx context.Context) (killed []crash, err error) {
 	return killed, nil
 }
 
-// forwardAll sends the requests of the check, each by a client that insists on an answer. A third of
-// the clients are killed once or twice while they wait.
+// forwardAll sends the requests of the check, each by a client that insists on an answer. A third
+// of the clients are killed once or twice while they wait.
 func (w *world) forwardAll(ctx context.Context, a *answers) {
 	var clients sync.WaitGroup
 	defer clients.Wait()
