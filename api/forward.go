@@ -72,7 +72,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target s
 	c := &call{op: contract.ForwardEndpoint, r: r, taken: func() {}}
 	write, err := s.forwarded(w, c, route, target)
 	if c.counted {
-		defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
+		defer s.requests.Give(c.owner, 1)
 	}
 	if err != nil {
 		s.metrics.refusal(s.fail(w, r, err))
@@ -102,7 +102,8 @@ func (s *Server) forwarded(
 	if info == nil {
 		return nil, problem.UnknownRoute.With("the path names no configured route that forwards requests")
 	}
-	if c.r.Method == http.MethodConnect || c.r.Header.Get("Upgrade") != "" {
+	if upgrade := c.r.Header.Get("Upgrade"); c.r.Method == http.MethodConnect ||
+		upgrade != "" && !strings.EqualFold(upgrade, "h2c") { // a client that can do HTTP/2 does not need it
 		return nil, problem.NotForwarded.With("tunnels and upgrades to another protocol, as WebSocket, " +
 			"are not forwarded: call the upstream directly")
 	}

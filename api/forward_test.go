@@ -23,6 +23,7 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/guard"
+	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/queuetest"
@@ -46,6 +47,15 @@ type proxied struct {
 
 // proxy starts it. handler is the upstream; edit changes the settings.
 func proxy(t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worker.Route, *queue.Queue)) *proxied {
+	t.Helper()
+	return proxyOver(t, handler, edit, func(b api.Backend) api.Backend { return b })
+}
+
+// proxyOver is proxy over a backend that wrap has changed.
+func proxyOver(
+	t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worker.Route, *queue.Queue),
+	wrap func(api.Backend) api.Backend,
+) *proxied {
 	t.Helper()
 	p := &proxied{t: t, metrics: prometheus.NewRegistry()}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +88,7 @@ func proxy(t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worke
 		},
 	}
 	edit(&cfg, &route, p.q)
-	server, err := api.New(api.BackendOf(p.q), cfg)
+	server, err := api.New(wrap(api.BackendOf(p.q)), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +98,7 @@ func proxy(t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worke
 	}
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
-	intake, listener := httptest.NewServer(server.Intake()), httptest.NewServer(server.Forward("partner"))
+	intake, listener := serveHTTP2(server.Intake()), serveHTTP2(server.Forward("partner"))
 	p.url, p.listener, p.admin = intake.URL, listener.URL, server.Admin()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
@@ -107,6 +117,15 @@ func proxy(t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worke
 		}
 	})
 	return p
+}
+
+// serveHTTP2 serves as a process does: HTTP/1.1, and HTTP/2 without TLS.
+func serveHTTP2(h http.Handler) *httptest.Server {
+	s := httptest.NewUnstartedServer(h)
+	s.Config = listen.Server("", h, slog.New(slog.DiscardHandler))
+	listen.AllowHTTP2(s.Config)
+	s.Start()
+	return s
 }
 
 // asIs changes no setting.
@@ -147,6 +166,23 @@ func (p *proxied) want(what string, status int, problem string, resp *http.Respo
 	p.t.Helper()
 	if resp.StatusCode != status || problem != "" && !strings.Contains(body, `"urn:sluice:problem:`+problem+`"`) {
 		p.t.Errorf("%s: %d %s, want %d %s", what, resp.StatusCode, body, status, problem)
+	}
+}
+
+// await waits until that many requests of the tenant wait.
+func (p *proxied) await(what, tenant string, want int64) {
+	p.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		f, err := p.q.Tenant(p.t.Context(), tenant)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if f.Depth == want {
+			return
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("%s: %d wait, want %d", what, f.Depth, want)
+		}
 	}
 }
 
@@ -372,14 +408,6 @@ func TestForwardAbandoned(t *testing.T) {
 		}
 		return f.Depth
 	}
-	await := func(what string, want int64) {
-		t.Helper()
-		for end := time.Now().Add(20 * time.Second); waiting() != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: %d wait, want %d", what, waiting(), want)
-			}
-		}
-	}
 	leave := func(header ...string) {
 		t.Helper()
 		before := waiting()
@@ -389,13 +417,13 @@ func TestForwardAbandoned(t *testing.T) {
 			defer close(done)
 			p.send(ctx, "POST", p.url+"/v1/forward/partner/x", "", append(header, "Sluice-Tenant", "paused")...)
 		}()
-		await("while the client is there", before+1)
+		p.await("while the client is there", "paused", before+1)
 		cancel()
 		<-done
 	}
 	leave("Idempotency-Key", "k")
 	leave()
-	await("once it has left", 1)
+	p.await("once it has left", "paused", 1)
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err := testutil.GatherAndCompare(p.metrics, bytes.NewBufferString(`# HELP sluice_forward_abandoned_total Forwarded requests without an Idempotency-Key that were cancelled while they waited, because their client had left.
 # TYPE sluice_forward_abandoned_total counter
@@ -559,4 +587,161 @@ func TestForwardGuarded(t *testing.T) {
 	if n := p.reached(); n != 7 {
 		t.Errorf("%d requests reached the upstream, want 7", n)
 	}
+}
+
+// overHTTP2 is a client of HTTP/2 without TLS.
+func overHTTP2(t *testing.T) *http.Client {
+	tr := &http.Transport{Protocols: new(http.Protocols), DisableCompression: true}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+}
+
+// TestForwardHTTP2: clients of HTTP/2 without TLS get the same answers, on both listeners, and many
+// of them over one connection.
+func TestForwardHTTP2(t *testing.T) {
+	p := proxy(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		switch r.URL.Path {
+		case "/base/none":
+			w.WriteHeader(http.StatusNoContent)
+		case "/base/moved":
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		default:
+			w.Header()["X-Twice"] = []string{"1", "2"}
+			_, _ = fmt.Fprintf(w, "%s %s %q %s", r.Method, r.RequestURI, r.Header.Get("Cookie"), b)
+		}
+	}, asIs)
+	client := overHTTP2(t)
+	for _, c := range []struct {
+		method, url, body string
+		status            int
+		want              string
+	}{
+		{"POST", p.listener + "/a%2Fb?x=%00", "hello", 200, `POST /base/a%2Fb?x=%00 "a=1; b=2" hello`},
+		{"PATCH", p.url + "/v1/forward/partner//x?", "", 200, `PATCH /base//x? "a=1; b=2" `},
+		{"HEAD", p.listener + "/x", "", 200, ""},
+		{"GET", p.listener + "/none", "", 204, ""},
+		{"PUT", p.listener + "/moved", "", 302, ""},
+		{"POST", p.listener + "/large", strings.Repeat("x", 200_000), 200,
+			`POST /base/large "a=1; b=2" ` + strings.Repeat("x", 200_000)},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, c.url, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Cookie", "a=1; b=2")
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != c.status || string(got) != c.want {
+			t.Errorf("%s %s: %s %d %.200q, %v", c.method, c.url, resp.Proto, resp.StatusCode, got, err)
+		}
+		if resp.Header.Get("Sluice-Waited-Ms") == "" || c.status == 200 && len(resp.Header["X-Twice"]) != 2 {
+			t.Errorf("%s %s: %v", c.method, c.url, resp.Header)
+		}
+	}
+	resp, body := p.ask("GET", "/v1/forward/partner/x", "", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c",
+		"Http2-Settings", "AAMAAABkAAQCAAAAAAIAAAAA")
+	p.want("an offer to change to HTTP/2", http.StatusOK, "", resp, body)
+}
+
+// TestForwardHTTP2Abandoned: a client that resets its stream has left.
+func TestForwardHTTP2Abandoned(t *testing.T) {
+	p := proxy(t, echo, asIs)
+	client := overHTTP2(t)
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "GET", p.listener+"/x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Sluice-Tenant", "paused")
+	left := make(chan error)
+	go func() {
+		_, err := client.Do(req)
+		left <- err
+	}()
+	p.await("while the client is there", "paused", 1)
+	leave()
+	if err := <-left; err == nil {
+		t.Error("an answer to a client that has left")
+	}
+	p.await("once it has left", "paused", 0)
+}
+
+// TestForwardHTTP2Streams: one client with many streams gets its share of requests, and others are
+// served meanwhile.
+func TestForwardHTTP2Streams(t *testing.T) {
+	const most, share, streams = 40, 20, 200
+	p := proxy(t, echo, func(c *api.Config, _ *worker.Route, _ *queue.Queue) {
+		c.MaxRequests, c.AddressShare, c.TenantShare = most, 100*share/most, 100
+	})
+	client := overHTTP2(t)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	codes := make(chan int, streams)
+	var all sync.WaitGroup
+	for range streams {
+		all.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, "POST", p.listener+"/x", strings.NewReader("x"))
+			if err != nil {
+				panic(err)
+			}
+			req.Header.Set("Sluice-Tenant", "paused")
+			resp, err := client.Do(req)
+			if err != nil {
+				return // at the end
+			}
+			codes <- resp.StatusCode
+			_ = resp.Body.Close()
+		})
+	}
+	for range streams - share {
+		if code := <-codes; code != http.StatusTooManyRequests {
+			t.Fatalf("a stream beyond the share got %d", code)
+		}
+	}
+	p.await("those within the share", "paused", share)
+	end()
+	all.Wait()
+	p.await("once the client has left", "paused", 0)
+	resp, body := p.ask("GET", "/v1/forward/partner/x", "")
+	p.want("another", http.StatusTeapot, "", resp, body)
+}
+
+// leavingBackend lets the client leave between the admission of its request and the answer of the
+// store.
+type leavingBackend struct {
+	api.Backend
+	leave func()
+	left  <-chan struct{}
+}
+
+func (b leavingBackend) Submit(ctx context.Context, sub queue.Submission) (queue.Decision, error) {
+	v, err := b.Backend.Submit(ctx, sub)
+	b.leave()
+	<-b.left
+	select {
+	case <-ctx.Done(): // the answer is not read
+		return queue.Decision{}, ctx.Err()
+	case <-time.After(200 * time.Millisecond):
+		return v, err
+	}
+}
+
+// TestForwardAbandonedWhileAdmitted: a request is cancelled also if its client leaves before the
+// process knows that it is admitted.
+func TestForwardAbandonedWhileAdmitted(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	p := proxyOver(t, echo, asIs, func(b api.Backend) api.Backend { return leavingBackend{b, leave, left} })
+	p.send(ctx, "POST", p.url+"/v1/forward/partner/x", "", "Sluice-Tenant", "paused")
+	p.await("admitted", "paused", 1)
+	close(left)
+	p.await("once its client has left", "paused", 0)
 }

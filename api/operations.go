@@ -28,8 +28,9 @@ type call struct {
 	body    []byte // the whole of it, if the operation reads one
 	param   func(name string) string
 	who     auth.Principal // of operations that identify
-	counted bool           // in Server.requests
-	taken   func()         // releases the body of a long operation
+	counted bool           // in Server.requests, by owner
+	owner   budget.Owner
+	taken   func() // releases the body of a long operation
 }
 
 // answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream
@@ -80,7 +81,7 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 		c := &call{op: op.ID, r: r, param: ctx.Param}
 		out, err := s.run(op, handle, w, c, known, refuseWhenDraining)
 		if c.counted { // to the end of the answer, which may be a stream
-			defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
+			defer s.requests.Give(c.owner, 1)
 		}
 		if err != nil {
 			if p := s.fail(w, r, err); op.Identifies {
@@ -137,7 +138,9 @@ func (s *Server) enter(c *call) error {
 	if c.who, err = s.identify(c.r); err != nil {
 		return err
 	}
-	if full := s.requests.Take(budget.Owner{Tenant: c.who.Tenant}, 1); full != budget.Unbound {
+	// The address has a share, too: one connection of HTTP/2 carries many requests.
+	c.owner = budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
+	if full := s.requests.Take(c.owner, 1); full != budget.Unbound {
 		return problem.RateLimited.With(full.Text("concurrent requests")).RetryIn(time.Second)
 	}
 	c.counted = true

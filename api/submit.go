@@ -2,11 +2,13 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
@@ -128,7 +130,11 @@ func (s *Server) admit(c *call, sub queue.Submission, wait time.Duration) (queue
 	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
-	v, err := s.backend.Submit(ctx, sub)
+	submitting := ctx
+	if c.op == contract.ForwardEndpoint { // to cancel it, its outcome must be known
+		submitting = context.WithoutCancel(ctx)
+	}
+	v, err := s.backend.Submit(submitting, sub)
 	crash.At("after-admit")
 	span.End(v, err)
 	if err != nil {
