@@ -22,6 +22,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+const forwardPath = contract.ForwardPath
+
 // Headers of a forwarded request that are Sluice's own.
 const (
 	credentialHeader = "Sluice-Api-Key" // beside an Authorization that belongs to the upstream
@@ -36,9 +38,9 @@ const cancelTimeout = 5 * time.Second
 func (s *Server) forwarding(operations http.Handler) http.Handler {
 	forward := s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			rest, found := strings.CutPrefix(r.RequestURI, contract.ForwardPath)
+			rest, found := strings.CutPrefix(r.RequestURI, forwardPath)
 			if !found { // in absolute form, or encoded
-				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+contract.ForwardPath))
+				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+forwardPath))
 				return
 			}
 			end := strings.IndexAny(rest, "/?")
@@ -52,7 +54,7 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 			s.forward(w, r, route, rest[end:])
 		})))))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, contract.ForwardPath) {
+		if strings.HasPrefix(r.URL.Path, forwardPath) {
 			forward.ServeHTTP(w, r)
 		} else {
 			operations.ServeHTTP(w, r)
@@ -217,7 +219,7 @@ func hopeless(err error) error {
 
 // forwardOnly is the refusal of a job for a route that forwards requests.
 func forwardOnly(route string) *problem.Problem {
-	return problem.ForwardOnly.With("send the request itself to " + contract.ForwardPath + url.PathEscape(route) +
+	return problem.ForwardOnly.With("send the request itself to " + forwardPath + url.PathEscape(route) +
 		", with any method, path below it, query, headers and body")
 }
 
