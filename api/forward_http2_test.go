@@ -165,7 +165,7 @@ func (b leavingBackend) Submit(ctx context.Context, sub queue.Submission) (queue
 func TestForwardAbandonedWhileAdmitted(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan struct{})
-	p := proxyOver(t, echo, asIs, func(b api.Backend) api.Backend { return leavingBackend{b, leave, left} })
+	p := proxy(t, echo, asIs, func(b api.Backend) api.Backend { return leavingBackend{b, leave, left} })
 	p.send(ctx, "POST", p.url+"/v1/forward/partner/x", "", "Sluice-Tenant", "paused")
 	p.await("admitted", "paused", 1)
 	close(left)

@@ -40,16 +40,10 @@ type proxied struct {
 	seen []*http.Request // at the upstream
 }
 
-// proxy starts it. handler is the upstream; edit changes the settings.
-func proxy(t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worker.Route, *queue.Queue)) *proxied {
-	t.Helper()
-	return proxyOver(t, handler, edit, func(b api.Backend) api.Backend { return b })
-}
-
-// proxyOver is proxy over a backend that wrap has changed.
-func proxyOver(
+// proxy starts it. handler is the upstream; edit changes the settings, wrap the queue of the API.
+func proxy(
 	t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worker.Route, *queue.Queue),
-	wrap func(api.Backend) api.Backend,
+	wrap ...func(api.Backend) api.Backend,
 ) *proxied {
 	t.Helper()
 	p := &proxied{t: t, metrics: prometheus.NewRegistry()}
@@ -83,7 +77,11 @@ func proxyOver(
 		},
 	}
 	edit(&cfg, &route, p.q)
-	server, err := api.New(wrap(api.BackendOf(p.q)), cfg)
+	backend := api.BackendOf(p.q)
+	for _, w := range wrap {
+		backend = w(backend)
+	}
+	server, err := api.New(backend, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
