@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/deadline"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
@@ -22,9 +23,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// forwardPath is the path of forwarded requests on the intake: the name of the route follows, and
-// then the path below the upstream's base URL.
-const forwardPath = "/v1/forward/"
+const forwardPath = contract.ForwardPath
 
 // Headers of a forwarded request that are Sluice's own.
 const (
@@ -73,13 +72,13 @@ func (s *Server) Forward(route string) http.Handler {
 
 // forward queues a request and answers with what the upstream answers, or with 202.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target string) {
-	c := &call{op: "forward", r: r, taken: func() {}}
+	c := &call{op: contract.ForwardEndpoint, r: r, taken: func() {}}
 	// Each step returns before the next one: thousands of clients wait in the third, and their
 	// stacks are as large as the deepest step.
 	f := newAwaited()
 	sub, err := s.forwarded(w, c, route, target, f)
 	if c.counted {
-		defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
+		defer s.requests.Give(c.owner, 1)
 	}
 	if err == nil && sub != nil {
 		err = s.begin(c, sub, f)
@@ -136,7 +135,8 @@ func (s *Server) forwarded(
 	if info == nil {
 		return nil, problem.UnknownRoute.With("the path names no configured route that forwards requests")
 	}
-	if c.r.Method == http.MethodConnect || c.r.Header.Get("Upgrade") != "" {
+	if upgrade := c.r.Header.Get("Upgrade"); c.r.Method == http.MethodConnect ||
+		upgrade != "" && !strings.EqualFold(upgrade, "h2c") { // a client that can do HTTP/2 does not need it
 		return nil, problem.NotForwarded.With("tunnels and upgrades to another protocol, as WebSocket, " +
 			"are not forwarded: call the upstream directly")
 	}

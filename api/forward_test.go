@@ -22,6 +22,7 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
@@ -34,6 +35,7 @@ type proxied struct {
 	q        *queue.Queue
 	url      string // of the intake
 	listener string // whose requests all go to the route
+	admin    http.Handler
 	metrics  *prometheus.Registry
 
 	mu   sync.Mutex
@@ -91,8 +93,8 @@ func proxy(
 	}
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
-	intake, listener := httptest.NewServer(server.Intake()), httptest.NewServer(server.Forward("partner"))
-	p.url, p.listener = intake.URL, listener.URL
+	intake, listener := serveHTTP2(server.Intake()), serveHTTP2(server.Forward("partner"))
+	p.url, p.listener, p.admin = intake.URL, listener.URL, server.Admin()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
 		intake.Close()
@@ -110,6 +112,15 @@ func proxy(
 		}
 	})
 	return p
+}
+
+// serveHTTP2 serves as a process does: HTTP/1.1, and HTTP/2 without TLS.
+func serveHTTP2(h http.Handler) *httptest.Server {
+	s := httptest.NewUnstartedServer(h)
+	s.Config = listen.Server("", h, slog.New(slog.DiscardHandler))
+	listen.AllowHTTP2(s.Config)
+	s.Start()
+	return s
 }
 
 // asIs changes no setting.
@@ -150,6 +161,23 @@ func (p *proxied) want(what string, status int, problem string, resp *http.Respo
 	p.t.Helper()
 	if resp.StatusCode != status || problem != "" && !strings.Contains(body, `"urn:sluice:problem:`+problem+`"`) {
 		p.t.Errorf("%s: %d %s, want %d %s", what, resp.StatusCode, body, status, problem)
+	}
+}
+
+// await waits until that many requests of the tenant wait.
+func (p *proxied) await(what, tenant string, want int64) {
+	p.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		f, err := p.q.Tenant(p.t.Context(), tenant)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if f.Depth == want {
+			return
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("%s: %d wait, want %d", what, f.Depth, want)
+		}
 	}
 }
 
@@ -375,14 +403,6 @@ func TestForwardAbandoned(t *testing.T) {
 		}
 		return f.Depth
 	}
-	await := func(what string, want int64) {
-		t.Helper()
-		for end := time.Now().Add(20 * time.Second); waiting() != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: %d wait, want %d", what, waiting(), want)
-			}
-		}
-	}
 	leave := func(header ...string) {
 		t.Helper()
 		before := waiting()
@@ -392,13 +412,13 @@ func TestForwardAbandoned(t *testing.T) {
 			defer close(done)
 			p.send(ctx, "POST", p.url+"/v1/forward/partner/x", "", append(header, "Sluice-Tenant", "paused")...)
 		}()
-		await("while the client is there", before+1)
+		p.await("while the client is there", "paused", before+1)
 		cancel()
 		<-done
 	}
 	leave("Idempotency-Key", "k")
 	leave()
-	await("once it has left", 1)
+	p.await("once it has left", "paused", 1)
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err := testutil.GatherAndCompare(p.metrics, bytes.NewBufferString(`# HELP sluice_forward_abandoned_total Forwarded requests without an Idempotency-Key that were cancelled while they waited, because their client had left.
 # TYPE sluice_forward_abandoned_total counter

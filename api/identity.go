@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -99,7 +100,7 @@ func (s *Server) guarded(operations []contract.Operation) []contract.Operation {
 		operations[i].Identifies = true
 		// A copy, because several operations share theirs.
 		refusals := slices.Concat(operations[i].Refusals, []problem.Kind{problem.RateLimited},
-			s.guardRefusals(operations[i].ID))
+			s.guardRefusals(cmp.Or(operations[i].Endpoint, operations[i].ID)))
 		if s.cfg.Auth != nil {
 			operations[i].Security = s.security()
 			refusals = append(refusals, problem.Unauthorized, problem.TenantMismatch)

@@ -26,9 +26,11 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 	b := newBench(t)
 	for doc, want := range map[*document][]string{
 		&b.intake: {
-			"DELETE /v1/jobs/{id}", "GET /livez", "GET /readyz", "GET /v1/jobs", "GET /v1/jobs/{id}",
-			"GET /v1/jobs/{id}/events", "GET /v1/jobs/{id}/response", "POST /v1/jobs", "POST /v1/jobs/batch",
-			"POST /v1/jobs/{id}/replay",
+			"DELETE /v1/forward/{route}/{path}", "DELETE /v1/jobs/{id}", "GET /livez", "GET /readyz",
+			"GET /v1/forward/{route}/{path}", "GET /v1/jobs", "GET /v1/jobs/{id}", "GET /v1/jobs/{id}/events",
+			"GET /v1/jobs/{id}/response", "HEAD /v1/forward/{route}/{path}", "OPTIONS /v1/forward/{route}/{path}",
+			"PATCH /v1/forward/{route}/{path}", "POST /v1/forward/{route}/{path}", "POST /v1/jobs",
+			"POST /v1/jobs/batch", "POST /v1/jobs/{id}/replay", "PUT /v1/forward/{route}/{path}",
 		},
 		&b.admin: {
 			"DELETE /v1/guards/{guard}/blocked/{blocked}", "DELETE /v1/tenants/{tenant}",
@@ -293,7 +295,7 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		}
 	}
 	for _, k := range problem.Kinds {
-		outside := slices.Contains(slices.Concat(contract.RouterKinds, contract.ForwardKinds), k)
+		outside := slices.Contains(contract.RouterKinds, k)
 		if (len(by[k.Name]) > 0) == outside {
 			t.Errorf("%s is documented by the operations %v", k.Name, by[k.Name])
 		}
@@ -305,14 +307,26 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		"unknown-key":      {"DELETE /v1/tenants/{tenant}/keys/{key}"},
 		"too-many-streams": {"GET /v1/jobs/{id}/events", "GET /v1/stream", "GET /v1/tenants/{tenant}/arrivals"},
 	} {
-		slices.Sort(by[kind])
 		slices.Sort(want)
+		by[kind] = slices.DeleteFunc(by[kind], func(name string) bool { return strings.Contains(name, contract.ForwardPath) })
+		slices.Sort(by[kind])
 		if !slices.Equal(by[kind], want) {
 			t.Errorf("%s is documented by %v, want %v", kind, by[kind], want)
 		}
 	}
 	for name, want := range map[string][]string{
-		"GET /livez":   {"internal", "invalid-request", "too-large", "unreadable-body"},
+		"GET /livez": {"internal", "invalid-request", "too-large", "unreadable-body"},
+		"GET /v1/jobs/{id}/response": {
+			"internal", "invalid-request", "issuer-unavailable", "job-gone", "overloaded", "rate-limited", "starting",
+			"stored-data-damaged", "tenant-mismatch", "too-large", "unauthorized", "unavailable", "unknown-job",
+			"unreadable-body", "upstream-no-answer", "upstream-timeout",
+		},
+		"DELETE /v1/forward/{route}/{path}": {
+			"draining", "idempotency-key-reused", "internal", "invalid-request", "issuer-unavailable", "job-gone", "never-fits",
+			"not-forwarded", "overloaded", "queue-bytes-full", "queue-full", "rate-limited", "shutting-down", "starting",
+			"store-full", "stored-data-damaged", "tenant-mismatch", "too-large", "unauthorized",
+			"unavailable", "unknown-route", "unreadable-body", "upstream-no-answer", "upstream-timeout", "wait-hopeless",
+		},
 		"GET /version": {"internal", "invalid-request", "overloaded", "starting", "too-large", "unreadable-body"},
 		"POST /v1/tenants/{tenant}/pause": {
 			"forbidden", "internal", "invalid-request", "malformed-json", "overloaded", "rate-limited",
@@ -324,6 +338,30 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		slices.Sort(said[name])
 		if !slices.Equal(said[name], want) {
 			t.Errorf("%s documents %v, want %v", name, said[name], want)
+		}
+	}
+}
+
+// The answer of an upstream has any status and any format, and its own headers.
+func TestAnswersOfUpstreamsAreDocumented(t *testing.T) {
+	b := newBench(t)
+	for path, methods := range b.intake.read().paths {
+		forwards := strings.HasPrefix(path, contract.ForwardPath)
+		if !forwards && !strings.HasSuffix(path, "/response") {
+			continue
+		}
+		for method, op := range methods {
+			responses := op.(map[string]any)["responses"].(map[string]any)
+			answer, _ := responses["default"].(map[string]any)
+			content, _ := answer["content"].(map[string]any)
+			headers, _ := answer["headers"].(map[string]any)
+			if content["*/*"] == nil || headers["Sluice-Waited-Ms"] == nil || responses["202"] == nil || responses["200"] != nil {
+				t.Errorf("%s %s: %v", method, path, responses)
+			}
+			_, takes := op.(map[string]any)["requestBody"]
+			if want := forwards && slices.Contains([]string{"post", "put", "patch", "delete"}, method); takes != want {
+				t.Errorf("%s %s: takes a body is %v", method, path, takes)
+			}
 		}
 	}
 }

@@ -31,8 +31,9 @@ type call struct {
 	raw     bool   // body is the payload of a job
 	param   func(name string) string
 	who     auth.Principal // of operations that identify
-	counted bool           // in Server.requests
-	taken   func()         // releases the body of a long operation
+	counted bool           // in Server.requests, by owner
+	owner   budget.Owner
+	taken   func() // releases the body of a long operation
 }
 
 // answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream
@@ -56,9 +57,8 @@ func (a *answer) set(name, value string) *answer {
 	return a
 }
 
-// mount documents the operation and serves it. intake operations that bring new work are refused
-// while draining.
-func (s *Server) mount(api huma.API, op contract.Operation, handle handler, intake bool) {
+// document adds the operation to the OpenAPI document.
+func (s *Server) document(api huma.API, op contract.Operation, intake bool) *huma.Operation {
 	doc := op.Document(api.OpenAPI().Components.Schemas)
 	if !intake && s.cfg.AdminToken != "" && !slices.Contains(openPaths, op.Path) {
 		doc.Security = []map[string][]string{{tokenScheme: {}}}
@@ -67,6 +67,13 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 		doc.Security = op.Security
 	}
 	api.OpenAPI().AddOperation(doc)
+	return doc
+}
+
+// mount documents the operation and serves it. intake operations that bring new work are refused
+// while draining.
+func (s *Server) mount(api huma.API, op contract.Operation, handle handler, intake bool) {
+	doc := s.document(api, op, intake)
 	known := map[string]bool{}
 	for _, p := range op.Params {
 		known[p.Name] = p.In == "query"
@@ -77,7 +84,7 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 		c := &call{op: op.ID, r: r, param: ctx.Param}
 		out, err := s.run(op, handle, w, c, known, refuseWhenDraining)
 		if c.counted { // to the end of the answer, which may be a stream
-			defer s.requests.Give(budget.Owner{Tenant: c.who.Tenant}, 1)
+			defer s.requests.Give(c.owner, 1)
 		}
 		if err != nil {
 			if p := s.fail(w, r, err); op.Identifies {
@@ -150,7 +157,9 @@ func (s *Server) enter(c *call) error {
 	if c.who, err = s.identify(c.r); err != nil {
 		return err
 	}
-	if full := s.requests.Take(budget.Owner{Tenant: c.who.Tenant}, 1); full != budget.Unbound {
+	// The address has a share, too: one connection of HTTP/2 carries many requests.
+	c.owner = budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
+	if full := s.requests.Take(c.owner, 1); full != budget.Unbound {
 		return problem.RateLimited.With(full.Text("concurrent requests")).RetryIn(time.Second)
 	}
 	c.counted = true

@@ -27,6 +27,9 @@ func (s *Server) intakeRouter() (http.Handler, error) {
 	for _, op := range append(s.guarded(contract.Jobs(s.cfg.MaxBody)), contract.Probes()...) {
 		s.mount(api, op, handlers[op.ID], true)
 	}
+	for _, op := range s.guarded(contract.Forward(s.cfg.MaxBody)) { // served by forwarding
+		s.document(api, op, true)
+	}
 	if err := contract.Serve(r, api); err != nil {
 		return nil, fmt.Errorf("api: intake document: %w", err)
 	}

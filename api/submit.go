@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
@@ -175,7 +176,11 @@ func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
 	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
-	err = s.send(ctx, sub, f)
+	submitting := ctx
+	if c.op == contract.ForwardEndpoint { // to cancel it, its outcome must be known
+		submitting = context.WithoutCancel(ctx)
+	}
+	err = s.send(submitting, sub, f)
 	crash.At("after-admit")
 	if err = s.note(sub, f, span, err); err != nil {
 		f.stop()

@@ -15,6 +15,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/httpmsg"
 )
 
 // ofTenant serves an operation of the data plane for the tenant in the path. It sets Location to
@@ -95,9 +96,10 @@ func (s *Server) jobDetail(ctx context.Context, name, id string) (*answer, error
 	}
 	out := wire.JobDetail{
 		Job: *towire.OperatorJob(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload,
+		Request: requestOf(job, payload),
 	}
 	switch {
-	case len(payload) == 0:
+	case len(payload) == 0 || out.Request != nil || s.cfg.Routes[job.Route].Forward != nil:
 	case json.Valid(payload):
 		out.Payload = payload
 	default: // base64 has nothing that JSON would escape
@@ -114,4 +116,17 @@ func (s *Server) submitTenantJob(c *call) (*answer, error) {
 		return nil, drainingProblem()
 	}
 	return s.postJob(c)
+}
+
+// requestOf returns the forwarded request of a job, nil for a job with a payload. It does not read
+// the settings of the route, which may have changed since.
+func requestOf(job queue.Job, payload []byte) *wire.Request {
+	m, err := httpmsg.DecodeRequest(payload)
+	if err != nil {
+		return nil
+	}
+	if path, _, _ := strings.Cut(m.Target, "?"); job.Type != typeOf(m.Method, path) {
+		return nil
+	}
+	return towire.Request(m)
 }

@@ -119,6 +119,7 @@ func jobOf(id string, r lua.Record) Job {
 	}
 	if res, ok := decodeResult(r.Result); ok { // unreadable: the state still holds
 		j.LastError, j.Response, j.Log, j.ActualCost = res.Error, res.Response, res.Log, res.ActualCost
+		j.Answer = res.answer
 	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {
 		j.LastError = &JobError{

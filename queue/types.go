@@ -107,6 +107,7 @@ type Job struct {
 	Finished       time.Time // when it reached its terminal state
 	LastError      *JobError
 	Response       *Response
+	Answer         []byte    // to a forwarded request, as package httpmsg encodes it; may be cut after 64 KiB
 	Log            []Attempt // of its deliveries, once one has failed; the oldest first, at most the last 20
 }
 

@@ -16,7 +16,7 @@ import (
 type Intake struct {
 	Rule       limiter.Rule // the limiter and its name
 	By         []By         // the parts of the key; at least one
-	Endpoints  []string     // ids of operations, see Endpoints and JobEndpoints; none: all
+	Endpoints  []string     // see Endpoints and JobEndpoints; none: all
 	Routes     []string     // counts only jobs for these routes; none: all
 	Types      []string     // counts only jobs of these types; none: all
 	FailClosed bool         // refuse with 503 while the store fails
@@ -42,17 +42,21 @@ func Bys() []By {
 	return []By{ByTenant, ByGuest, ByEndpoint, ByAddress, ByRoute, ByType}
 }
 
-// Endpoints returns the ids of the operations that guards can cover.
+// Endpoints returns what guards can cover: the ids of operations, and "forward" for forwarded
+// requests of any method.
 func Endpoints() []string {
 	var ids []string
 	for _, op := range contract.Jobs(0) {
 		ids = append(ids, op.ID)
 	}
-	return ids
+	return append(ids, contract.ForwardEndpoint)
 }
 
-// JobEndpoints returns the ids of the operations whose jobs guards can count by route and type.
-func JobEndpoints() []string { return []string{"submit-job", "submit-batch", "replay-job"} }
+// JobEndpoints returns the endpoints whose jobs guards can count by route and type. The type of a
+// forwarded request is its method and path, such as "POST /login".
+func JobEndpoints() []string {
+	return []string{"submit-job", "submit-batch", "replay-job", contract.ForwardEndpoint}
+}
 
 // CountsJobs reports whether the guard counts jobs instead of requests.
 func (of Intake) CountsJobs() bool {

@@ -62,6 +62,9 @@ const (
 	// is some MB for each client that does not read. At a round trip of 100 ms this allows 2.5 MB a
 	// second.
 	sendBuffer = 256 << 10
+	// maxStreams bounds the requests under way of a connection of HTTP/2; maxFrame and
+	// receiveBuffer bound, in bytes, what it holds of requests that no handler has read.
+	maxStreams, maxFrame, receiveBuffer = 250, 16 << 10, 64 << 10
 	// reservedConnections are the connections beyond Limits.Connections that are for probes and
 	// operators.
 	reservedConnections = 32
@@ -311,5 +314,18 @@ func Server(addr string, h http.Handler, log *slog.Logger) *http.Server {
 		IdleTimeout:       deadline.IdleTimeout,
 		MaxHeaderBytes:    deadline.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// AllowHTTP2 makes the server speak HTTP/2 without TLS (h2c), too, to clients that begin with it
+// (RFC 9113, section 3.3). Many requests then share a connection, so the buffers of a connection
+// are small.
+func AllowHTTP2(s *http.Server) {
+	s.Protocols = new(http.Protocols)
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	s.HTTP2 = &http.HTTP2Config{
+		MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame,
+		MaxReceiveBufferPerConnection: receiveBuffer, MaxReceiveBufferPerStream: receiveBuffer,
 	}
 }

@@ -114,7 +114,7 @@ type JobError struct {
 // Response is the answer of the upstream, with at most 4 KiB of its body.
 type Response struct {
 	Status        int               `json:"status"`
-	Headers       map[string]string `json:"headers"`
+	Headers       map[string]string `json:"headers" doc:"Content-Type, Location and Retry-After. Of the answer to a forwarded request, all of them: values of a repeated header are joined by commas, and headers that are named like a credential, such as Set-Cookie, have the value hidden."`
 	Body          string            `json:"body" doc:"Text, or base64 if body_encoding is base64."`
 	BodyEncoding  string            `json:"body_encoding,omitempty" enum:"base64"`
 	BodyTruncated bool              `json:"body_truncated"`

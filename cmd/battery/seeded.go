@@ -94,13 +94,17 @@ var seeded = []bug{
 		"workers-clock", "a worker goes by its own clock", "./worker", "TestJobsLeaveAtTheirStamps",
 		"worker/clock.go", "return r.at.add(i.Sub(r.instant))", "return r.at.add(time.Until(i.Time()))",
 	},
+	{
+		"abandoned-in-spite-of-key", "a forwarded request with a key is cancelled when its client leaves", "./api",
+		"TestForwardAbandoned", "api/forward.go", `if key != "" || job.State.Done()`, "if job.State.Done()",
+	},
 }
 
 // bugs are the checks of the tests themselves: each plants a known bug and checks that its test
 // fails.
 func bugs() []check {
 	return []check{{
-		id: "Q1", what: "fourteen known bugs, planted one after the other", target: "the tests find 14 of 14",
+		id: "Q1", what: "fifteen known bugs, planted one after the other", target: "the tests find 15 of 15",
 		full: scale{limit: 10 * time.Minute}, fullOnly: true, run: plantBugs,
 	}}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -83,6 +84,7 @@ func (s *sink) serve(w http.ResponseWriter, r *http.Request) {
 		return // cut off on the way: it did not arrive
 	}
 	process, route, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	route, _, forwarded := strings.Cut(route, "/")
 	attempt, _ := strconv.Atoi(r.Header.Get("Sluice-Attempt")) // 0 where there is none, as from asynq
 	tenant, err := url.PathUnescape(r.Header.Get("Sluice-Tenant"))
 	if err != nil {
@@ -92,26 +94,32 @@ func (s *sink) serve(w http.ResponseWriter, r *http.Request) {
 		At: s.ledger.now(), Job: r.Header.Get("webhook-id"), Tenant: tenant,
 		Process: process, Route: route, Attempt: attempt, Body: string(body),
 	}
-	a := s.enter(&d)
+	if forwarded {
+		d.Job = r.Header.Get("Sluice-Job")
+	}
+	a, nth := s.enter(&d)
 	defer s.leave(d.Tenant)
 	if a.wait(r.Context()) != nil || a.status == 0 {
 		panic(http.ErrAbortHandler)
 	}
 	w.WriteHeader(a.status)
+	if forwarded { // its client gets the answer, and checks which delivery it is of
+		_, _ = fmt.Fprintf(w, "%s %d", d.Job, nth)
+	}
 }
 
 // enter decides on the answer and writes the delivery down.
-func (s *sink) enter(d *delivery) answer {
+func (s *sink) enter(d *delivery) (a answer, nth int) {
 	s.mu.Lock()
 	s.times[d.Job]++
-	nth := s.times[d.Job]
+	nth = s.times[d.Job]
 	s.inside[d.Tenant]++
 	s.most[d.Tenant] = max(s.most[d.Tenant], s.inside[d.Tenant])
 	s.mu.Unlock()
-	a := (*s.behave.Load())(*d, nth)
+	a = (*s.behave.Load())(*d, nth)
 	d.Status = a.status
 	s.ledger.delivery(*d)
-	return a
+	return a, nth
 }
 
 func (s *sink) leave(tenant string) {

@@ -58,7 +58,8 @@ type settings struct {
 	defaults    tenant            // of tenants
 	tenants     map[string]tenant // by name
 	// routes has further settings of routes, such as "timeout: 60s", "asynq { queue: x }" to hand
-	// off, or "url: x, timeout: 5s" for an upstream of its own. There is always one named default.
+	// off, "forward wait: 60s" to forward, or "url: x, timeout: 5s" for an upstream of its own.
+	// There is always one named default.
 	routes map[string]string
 	// env has further variables of sluice processes, NAME=value; they outrank the configuration
 	// file.
@@ -319,6 +320,8 @@ func (w *world) configure(name string) (path string, err error) {
 		if queue, handsOff := strings.CutPrefix(rest, "asynq "); handsOff {
 			to = "asynq: " + queue
 			rest = retries
+		} else if further, forwards := strings.CutPrefix(rest, "forward "); forwards {
+			to, rest = fmt.Sprintf("forward: %q, connections: 2048", w.sink.at(name, route)), further
 		} else if strings.HasPrefix(rest, "url: ") {
 			to, rest, _ = strings.Cut(rest, ", ")
 		}

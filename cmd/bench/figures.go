@@ -53,7 +53,7 @@ func all() []figure {
 		{id: "P13", what: "processor time in Redis of a job in a pool of 10,000 tenants ÷ without a pool",
 			unit: "ratio", target: 1.3, atMost: true, measure: measurePool},
 	}
-	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), scaleFigures(),
+	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), forwardFigures(), scaleFigures(),
 		simulatorFigures())
 }
 

@@ -23,9 +23,10 @@ import (
 const peerChild = "peer"
 
 // servers are those that a child may be: handlers by name, given the socket of a redis-server,
-// empty for none.
+// empty for none; the proxy gets the URL of its upstream.
 var servers = map[string]func(socket string) http.Handler{
-	"sink": func(string) http.Handler { return http.HandlerFunc(swallow) },
+	"sink":  func(string) http.Handler { return http.HandlerFunc(swallow) },
+	"proxy": reverseProxy,
 	"chi": func(string) http.Handler {
 		return shopIntake(func(context.Context, string, submitted) error { return nil })
 	},

@@ -18,25 +18,41 @@ import (
 // prepareNginx starts an nginx whose limit_req delays what is above the rate. What waits there is
 // open requests: they are lost with the process.
 func prepareNginx(ctx context.Context, r race) (contender, error) {
+	n, err := startNginx(ctx, r.dir, r.url, r.rate, r.jobs())
+	if err != nil {
+		return contender{}, err
+	}
+	return contender{about: n.about, end: n.end, begin: r.open(n.client, "http://nginx/")}, nil
+}
+
+// nginx is a running nginx, and a client whose requests all go to it.
+type nginx struct {
+	about  string // the version
+	client *http.Client
+	end    func()
+}
+
+// startNginx starts one with its files in dir. absent is the error where there is none.
+func startNginx(ctx context.Context, dir, to string, rate shaper.Rate, burst int) (nginx, error) {
 	program, err := exec.LookPath("nginx")
 	if err != nil {
-		return contender{}, absent{"no nginx on PATH"}
+		return nginx{}, absent{"no nginx on PATH"}
 	}
 	version, err := exec.CommandContext(ctx, program, "-v").CombinedOutput()
 	if err != nil {
-		return contender{}, fmt.Errorf("nginx -v: %w: %s", err, version)
+		return nginx{}, fmt.Errorf("nginx -v: %w: %s", err, version)
 	}
-	upstream, err := url.Parse(r.url)
+	upstream, err := url.Parse(to)
 	if err != nil {
-		return contender{}, err
+		return nginx{}, err
 	}
-	socket, file := filepath.Join(r.dir, "nginx.sock"), filepath.Join(r.dir, "nginx.conf")
-	if err := os.WriteFile(file, []byte(nginxConfig(r.rate, r.jobs(), socket, upstream)), 0o600); err != nil {
-		return contender{}, err
+	socket, file := filepath.Join(dir, "nginx.sock"), filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(file, []byte(nginxConfig(rate, burst, socket, upstream)), 0o600); err != nil {
+		return nginx{}, err
 	}
-	c, err := spawn(exec.Command(program, "-p", r.dir, "-c", file, "-e", "stderr"), r.dir, "nginx")
+	c, err := spawn(exec.Command(program, "-p", dir, "-c", file, "-e", "stderr"), dir, "nginx")
 	if err != nil {
-		return contender{}, err
+		return nginx{}, err
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -48,13 +64,18 @@ func prepareNginx(ctx context.Context, r race) (contender, error) {
 	end := func() { c.end(); hc.CloseIdleConnections() }
 	if err := answers(ctx, c, dial); err != nil {
 		end()
-		return contender{}, err
+		return nginx{}, err
 	}
-	return contender{about: nginxVersion(string(version)), end: end, begin: func(ctx context.Context) error {
+	return nginx{nginxVersion(string(version)), hc, end}, nil
+}
+
+// open sends the arrivals as requests that stay open until the upstream has answered.
+func (r race) open(hc *http.Client, to string) func(context.Context) error {
+	return func(ctx context.Context) error {
 		failed := make(chan error, r.jobs())
 		err := r.arrive(ctx, func(jobs int) error {
 			for range jobs {
-				go func() { failed <- post(hc, "http://nginx/") }()
+				go func() { failed <- post(hc, to) }()
 			}
 			return nil
 		})
@@ -69,7 +90,7 @@ func prepareNginx(ctx context.Context, r race) (contender, error) {
 			}
 		}
 		return err
-	}}, nil
+	}
 }
 
 // answers waits until the child can be reached.

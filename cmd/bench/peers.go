@@ -96,6 +96,17 @@ type peerRun struct {
 }
 
 func measurePeers(ctx context.Context, b *bench) ([]float64, error) {
+	runs, err := b.raceAll(ctx, "P6-peers", peers())
+	if err != nil {
+		return nil, err
+	}
+	b.detail("P6-peers", peerTable("P6-peers", runs), runs)
+	b.departures(crowds(), runs)
+	return picked(runs, tauMax), nil
+}
+
+// raceAll lets the systems take turns.
+func (b *bench) raceAll(ctx context.Context, id string, peers []peer) ([]peerRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(b.runs)*2*time.Minute)
 	defer cancel()
 	sink, err := newNotes()
@@ -111,11 +122,11 @@ func measurePeers(ctx context.Context, b *bench) ([]float64, error) {
 	var runs []peerRun
 	missing := map[string]bool{}
 	for i := range b.runs {
-		for _, p := range peers() {
+		for _, p := range peers {
 			if missing[p.name] {
 				continue
 			}
-			b.progress("P6-peers: run %d of %d: %s", i+1, b.runs, p.name)
+			b.progress("%s: run %d of %d: %s", id, i+1, b.runs, p.name)
 			r, err := p.run(ctx, sink, dir)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", p.name, err)
@@ -125,15 +136,17 @@ func measurePeers(ctx context.Context, b *bench) ([]float64, error) {
 			runs = append(runs, r)
 		}
 	}
-	b.detail("P6-peers", peerTable(runs), runs)
-	b.departures(crowds(), runs)
-	var samples []float64
+	return runs, nil
+}
+
+// picked is one thing about each run of Sluice.
+func picked(runs []peerRun, pick func(spacing) float64) (samples []float64) {
 	for _, r := range runs {
 		if r.Name == "Sluice" {
-			samples = append(samples, r.TauMax)
+			samples = append(samples, pick(r.spacing))
 		}
 	}
-	return samples, nil
+	return samples
 }
 
 // run lets the system deliver the arrivals. An absent system is no error.
@@ -213,9 +226,9 @@ func prepareSluice(ctx context.Context, r race) (contender, error) {
 }
 
 // peerTable has a line for each system: the medians of its runs, and the ends of τ*.
-func peerTable(runs []peerRun) []string {
+func peerTable(id string, runs []peerRun) []string {
 	lines := []string{fmt.Sprintf("%-14s %5s %9s %9s %9s %12s %23s %8s %10s  %s",
-		"P6-peers", "left", "gap p1 ms", "p50 ms", "p99 ms", "τ* p99.9 ms", "τ* max ms (min–max)", "rate",
+		id, "left", "gap p1 ms", "p50 ms", "p99 ms", "τ* p99.9 ms", "τ* max ms (min–max)", "rate",
 		"in 100 ms", "what")}
 	byName := map[string][]peerRun{}
 	var names []string

@@ -66,7 +66,7 @@ func TestCrowdsKeepTheRateBusy(t *testing.T) {
 }
 
 func TestPeerTable(t *testing.T) {
-	lines := peerTable([]peerRun{
+	lines := peerTable("P6-peers", []peerRun{
 		{Run: 1, Name: "Sluice", About: "rate 200/s", spacing: spacing{Count: 1000, TauMax: 3}},
 		{Run: 1, Name: "nginx", Absent: "no nginx on PATH"},
 		{Run: 2, Name: "Sluice", spacing: spacing{Count: 1000, TauMax: 1}},

@@ -89,7 +89,7 @@ func (b *bench) keep(name string, p picture) {
 // draw writes the pictures of what was measured.
 func (b *bench) draw(dir string) error {
 	if len(b.pictures) == 0 {
-		return errors.New("no picture: P6-peers, P7 and SCALE have one")
+		return errors.New("no picture: P6-peers, P7, P15 and SCALE have one")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -24,6 +24,11 @@ type lane struct {
 
 // departures draws the runs of the systems that lie in the middle, by their τ*.
 func (b *bench) departures(arrivals []arrival, runs []peerRun) {
+	b.keep("departures", picture{plots: departurePlots(lanesOf(arrivals, runs)), width: 9 * vg.Inch, height: 7 * vg.Inch})
+}
+
+// lanesOf are the arrivals, and the departures of the run of each system that lies in the middle.
+func lanesOf(arrivals []arrival, runs []peerRun) []lane {
 	var all []time.Duration
 	for _, a := range arrivals {
 		all = append(all, slices.Repeat([]time.Duration{a.At}, a.Jobs)...)
@@ -41,7 +46,7 @@ func (b *bench) departures(arrivals []arrival, runs []peerRun) {
 			lanes = append(lanes, style)
 		}
 	}
-	b.keep("departures", departuresPicture(lanes))
+	return lanes
 }
 
 // middle is the run of the system whose τ* is the median.
@@ -61,8 +66,8 @@ func middle(runs []peerRun, name string) (peerRun, bool) {
 	return same[len(same)/2], true
 }
 
-// departuresPicture shows how many have left by when, and each single departure of one second.
-func departuresPicture(lanes []lane) picture {
+// departurePlots show how many have left by when, and each single departure of one second.
+func departurePlots(lanes []lane) [][]*plot.Plot {
 	const until, from, to = 8.0, 2.0, 3.0 // seconds
 	sums := newPlot("The same 1,000 jobs, to leave at 200 a second", "seconds since the first arrival", "jobs")
 	sums.X.Min, sums.X.Max, sums.Y.Min, sums.Y.Max = 0, until, 0, 1050
@@ -87,7 +92,7 @@ func departuresPicture(lanes []lane) picture {
 	near.Y.Tick.Marker = plot.ConstantTicks(names)
 	near.X.Tick.Marker, sums.X.Tick.Marker, sums.Y.Tick.Marker = every(0.1, "%.1f"), every(1, "%.0f"),
 		every(250, "%.0f")
-	return picture{plots: [][]*plot.Plot{{sums}, {near}}, width: 9 * vg.Inch, height: 7 * vg.Inch}
+	return [][]*plot.Plot{{sums}, {near}}
 }
 
 // every are ticks at the multiples of a step.

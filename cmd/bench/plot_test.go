@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/vg"
 )
 
 // pictures are those of made-up measurements.
@@ -68,8 +71,9 @@ func TestNothingToDraw(t *testing.T) {
 // With no runs at all the pictures are empty, not broken.
 func TestPicturesOfNothing(t *testing.T) {
 	for name, p := range map[string]picture{
-		"departures": departuresPicture(nil), "lateness": latenessPicture([]spread{{name: "x", target: 1}}),
-		"scale": scalePicture(nil),
+		"departures": {plots: departurePlots(nil), width: 9 * vg.Inch, height: 7 * vg.Inch}, "lateness": latenessPicture([]spread{{name: "x", target: 1}}),
+		"scale":   scalePicture(nil),
+		"forward": {plots: [][]*plot.Plot{{delayPlot([]*delays{{Absent: "x"}})}}, width: vg.Inch, height: vg.Inch},
 	} {
 		if _, err := p.encode("svg"); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -26,6 +26,7 @@ type layout struct {
 	split    int
 	env      []string // further variables of the workers, NAME=value
 	upstream string   // where jobs are delivered; empty: the program's own sink, which notes arrivals by job
+	forward  string   // where forwarded requests are delivered; empty: nowhere
 	binary   string   // from build; empty: the program is built
 }
 
@@ -51,6 +52,7 @@ type program struct {
 	jobs      *client.Client
 	operator  *client.Client
 	admin     string
+	api       string // address
 	sink      *http.Server
 	mu        sync.Mutex
 	arrivals  map[string]time.Time // by job
@@ -102,10 +104,13 @@ func (p *program) start(ctx context.Context) error {
 		}
 		store, roles = fmt.Sprintf("url: %q", "unix://"+socket), "api"
 	}
-	config := fmt.Sprintf("redis: { %s }\napi: { listen: \"127.0.0.1:0\" }\n"+
+	routes := fmt.Sprintf("default: { url: %q }", p.upstream)
+	if p.forward != "" {
+		routes += fmt.Sprintf(", %s: { forward: %q, wait: 300s }", forwardRoute, p.forward)
+	}
+	config := fmt.Sprintf("redis: { %s }\napi: { listen: \"127.0.0.1:0\", max_connections: 20000 }\n"+
 		"admin: { listen: \"127.0.0.1:0\" }\n"+
-		"routes: { default: { url: %q } }\ntenants: { defaults: { capacity: 100000, concurrency: 0 } }\n",
-		store, p.upstream)
+		"routes: { %s }\ntenants: { defaults: { capacity: 100000, concurrency: 0 } }\n", store, routes)
 	p.config = filepath.Join(p.dir, "sluice.yaml")
 	if err := os.WriteFile(p.config, []byte(config), 0o600); err != nil {
 		return err
@@ -114,7 +119,7 @@ func (p *program) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.intake, p.admin = intake, "http://"+addresses.admin
+	p.intake, p.admin, p.api = intake, "http://"+addresses.admin, addresses.api
 	for range p.split {
 		if err := p.join(ctx); err != nil {
 			return err

@@ -49,7 +49,7 @@ func (c *devCmd) Run(a *console.App) error {
 	}}
 	upstream, what := c.Upstream, "--upstream"
 	if upstream == "" {
-		echo, err := startEcho("127.0.0.1:0", log)
+		echo, err := startEcho("127.0.0.1:0", echoHandler(log), log)
 		if err != nil {
 			return err
 		}

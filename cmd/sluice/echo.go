@@ -13,18 +13,23 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
 )
 
 type echoCmd struct {
-	Listen string `default:"127.0.0.1:9000" placeholder:"ADDR" help:"Address to listen on [127.0.0.1:9000]."`
+	Listen string       `default:"127.0.0.1:9000" placeholder:"ADDR" help:"Address to listen on [127.0.0.1:9000]."`
+	Rate   *shaper.Rate `placeholder:"LIMIT/PERIOD" help:"Answer 429 to requests beyond this rate in any period, such as 10/s."`
 }
 
 func (echoCmd) Help() string {
 	return `Example:
   sluice echo --listen 127.0.0.1:9000
+  sluice echo --rate 10/s
 
 The upstream answers every delivery with 200 and a small JSON object of its content, and logs one
 line. sluice dev contains the same upstream.
@@ -36,7 +41,12 @@ func (c *echoCmd) Run(a *console.App) error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return console.Usagef("--listen: %q: must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
 	}
-	e, err := startEcho(c.Listen, console.NewLogger(a.Err, "info"))
+	log := console.NewLogger(a.Err, "info")
+	handler, err := limited(echoHandler(log), c.Rate)
+	if err != nil {
+		return err
+	}
+	e, err := startEcho(c.Listen, handler, log)
 	if err != nil {
 		return err
 	}
@@ -57,13 +67,32 @@ type echo struct {
 	ended  chan error // receives why the server ended, unless close ended it
 }
 
-func startEcho(address string, log *slog.Logger) (*echo, error) {
+// limited refuses requests beyond the rate, as many an API does; nil is no limit.
+func limited(h http.Handler, rate *shaper.Rate) (http.Handler, error) {
+	if rate == nil {
+		return h, nil
+	}
+	store, err := limiter.NewMemoryStore(1)
+	if err != nil {
+		return nil, fmt.Errorf("echo: %w", err)
+	}
+	g, err := guard.New(store, guard.Config{
+		Rule: limiter.Rule{Name: "echo", Policy: limiter.Policy{Algorithm: limiter.SlidingLog, Rate: *rate}},
+		Key:  func(*http.Request) (string, bool) { return "all", true },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("echo: %w", err)
+	}
+	return g.Handler(h), nil
+}
+
+func startEcho(address string, h http.Handler, log *slog.Logger) (*echo, error) {
 	socket, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("echo: %w", err)
 	}
 	e := &echo{socket: socket, ended: make(chan error, 1)}
-	e.server = listen.Server(address, echoHandler(log), log)
+	e.server = listen.Server(address, h, log)
 	go func() {
 		if err := e.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			e.ended <- fmt.Errorf("echo: %w", err)

@@ -6,10 +6,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // The echo server answers with the job that it got. It leaves out a payload that is long or not
@@ -38,5 +40,21 @@ func TestEcho(t *testing.T) {
 		if !strings.Contains(log.String(), `"tenant":"`+queue.EncodeName("a b")+`"`) {
 			t.Errorf("logged %s", log.String())
 		}
+	}
+}
+
+// With a rate, the echo server refuses what is beyond it.
+func TestEchoOfARate(t *testing.T) {
+	h, err := limited(echoHandler(console.NewLogger(io.Discard, "info")), &shaper.Rate{Limit: 2, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/x", nil))
+		queuetest.Compare(t, "the status", w.Code, want)
+	}
+	if _, err := limited(h, &shaper.Rate{Limit: 1}); err == nil {
+		t.Error("a rate without a period was taken")
 	}
 }

@@ -112,7 +112,9 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	here := strings.NewReplacer("127.0.0.1:8080", ts.Getenv("API"), "127.0.0.1:8081", ts.Getenv("ADMIN"),
 		"127.0.0.1:9080", ts.Getenv("PUBLIC_API"), "127.0.0.1:9081", ts.Getenv("PUBLIC_ADMIN"),
-		"127.0.0.1:7080", ts.Getenv("QUOTA_API"), "127.0.0.1:7081", ts.Getenv("QUOTA_ADMIN"))
+		"127.0.0.1:7080", ts.Getenv("QUOTA_API"), "127.0.0.1:7081", ts.Getenv("QUOTA_ADMIN"),
+		"127.0.0.1:6080", ts.Getenv("LEGACY_API"), "127.0.0.1:6081", ts.Getenv("LEGACY_ADMIN"),
+		"127.0.0.1:8090", ts.Getenv("LEGACY_FORWARD"), "127.0.0.1:9100", ts.Getenv("LEGACY_ECHO"))
 	for _, s := range ex.commands {
 		if strings.HasSuffix(s.command, "&") {
 			continue // the script has started it

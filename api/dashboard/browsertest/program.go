@@ -70,6 +70,12 @@ func Start(ctx context.Context, binary, dir, policies string) (*Program, error) 
 		}
 		if p.failing.Load() {
 			http.Error(w, "out of stock", http.StatusBadRequest)
+			return
+		}
+		if r.Method == http.MethodPut { // only a forwarded request has it
+			w.Header().Set("Content-Type", "image/png")
+			w.Header().Set("Set-Cookie", "session=secret")
+			_, _ = w.Write([]byte("\x89PNG\xff"))
 		}
 	}))
 	ports, err := freePorts(2)
@@ -85,6 +91,7 @@ routes:
   default: { url: %[5]q }
   login: { url: %[5]q }
   orders: { url: %[5]q }
+  partner: { forward: %[5]q }
 pools:
   erp: { rate: 40/s, capacity: 20000, concurrency: 100, routes: [orders] }
 tenants:
@@ -194,6 +201,29 @@ func (p *Program) Call(ctx context.Context, method, path string, body, out any) 
 // Submit submits n jobs of a tenant in one batch; those beyond the capacity are refused.
 func (p *Program) Submit(ctx context.Context, tenant string, n int) error {
 	return p.SubmitTo(ctx, tenant, "default", n)
+}
+
+// Forward sends a request of a tenant to route partner, with headers as pairs. It does not wait for
+// the answer, and returns the id of the job.
+func (p *Program) Forward(ctx context.Context, tenant, method, target, body string, header ...string) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, method, p.API+"/v1/forward/partner"+target, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	r.Header.Set("Sluice-Tenant", tenant)
+	r.Header.Set("Prefer", "respond-async")
+	answer, err := p.client.Do(r)
+	if err != nil {
+		return "", err
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusAccepted {
+		return "", fmt.Errorf("%s %s: %s", method, target, answer.Status)
+	}
+	return answer.Header.Get("Sluice-Job"), nil
 }
 
 // SubmitTo submits them to a route. Route orders is in the pool erp of 40/s.

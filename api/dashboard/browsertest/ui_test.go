@@ -733,6 +733,41 @@ func TestHistoryOfALatePage(t *testing.T) {
 	check("after Back again")
 }
 
+// A forwarded request and its answer are text, without credentials. What is no text has a size and
+// a type.
+func TestForwardedRequest(t *testing.T) {
+	const name = "forwards"
+	call(t, "POST", "/v1/tenants/"+name+"/pause?create=true", nil, nil)
+	id, err := program.Forward(t.Context(), name, "PUT", "/orders/7?verbose=1&api_key=secret", `{"name":"caf\u00e9"}`,
+		"Content-Type", "application/json", "Authorization", "Bearer secret", "X-Note", hostile)
+	must(t, err)
+	p := open(t, 1280, 900, "light", "#/tenant/"+name+"/job/"+id)
+	for _, want := range []string{
+		"PUT /orders/7?verbose=1&api_key=hidden", "Authorization: hidden", "X-Note: " + hostile, `{"name":"caf\u00e9"}`,
+	} {
+		must(t, p.WaitText("pre[aria-label=Request]", want))
+	}
+	must(t, p.WaitText(".facts", "PUT /orders/7"))
+	keep(t, p, "forwarded-waiting")
+	call(t, "POST", "/v1/tenants/"+name+"/resume", nil, nil)
+	for _, want := range []string{"Content-Type: image/png", "Set-Cookie: hidden", "5 B of image/png: not text, not shown"} {
+		must(t, p.WaitText("pre[aria-label='Answer of the upstream']", want))
+	}
+	must(t, p.WaitText(".facts", "PUT /orders/7"))
+	if strings.Contains(eval[string](t, p, "document.body.textContent"), "secret") {
+		t.Error("the page shows a credential")
+	}
+	keep(t, p, "forwarded")
+	program.Fail(true)
+	defer program.Fail(false)
+	_, err = program.Forward(t.Context(), name, "GET", "/gone", "")
+	must(t, err)
+	must(t, p.Click(".crumb a"))
+	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "GET /gone"))
+	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "answered 400"))
+	keep(t, p, "forwarded-list")
+}
+
 // A job that failed permanently is not out of attempts.
 func TestWhyAJobIsDead(t *testing.T) {
 	p := open(t, 1000, 800, "light", "#/")

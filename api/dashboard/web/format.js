@@ -131,3 +131,19 @@ export const stateTone = { succeeded: "good", dead: "bad", expired: "bad", cance
 
 // failure is the last error of a job with its detail, and with its status where the message lacks it.
 export const failure = (e) => (!e ? "" : [e.status && !e.message.includes(String(e.status)) && e.status, e.message, e.detail].filter(Boolean).join(": "));
+
+const headerOf = (message, name) => (Object.entries(message.headers || {}).find(([k]) => k.toLowerCase() === name) || [])[1];
+
+// bodyText is the body of a request or an answer where it is text, else what it is.
+function bodyText(m) {
+  if (m.body_encoding !== "base64") return m.body;
+  const size = m.body_bytes ?? Math.floor(m.body.replace(/=+$/, "").length * 3 / 4);
+  const what = [headerOf(m, "content-type") || "unknown type", headerOf(m, "content-encoding")].filter(Boolean).join(", ");
+  return `${m.body_truncated && !m.body_bytes ? `more than ${bytes(size)}` : bytes(size)} of ${what}: not text, not shown`;
+}
+
+// httpMessage is a request or an answer as text: its first line, its headers and its body.
+export const httpMessage = (first, m) => [[first, ...Object.entries(m.headers || {}).sort().map(([k, v]) => `${k}: ${v}`)].filter(Boolean).join("\n"), bodyText(m)].filter(Boolean).join("\n\n");
+
+// messageNote is the size of the body, where it is known, and whether only its start is shown.
+export const messageNote = (m) => [m.body_bytes > 0 && `${bytes(m.body_bytes)} of body`, m.body_truncated && "shortened"].filter(Boolean).join(", ");

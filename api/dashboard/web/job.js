@@ -1,9 +1,9 @@
-// One job: its facts, its payload and the steps of its life.
+// One job: its facts, its payload or forwarded request, the answer and the steps of its life.
 import { el, text, attribute } from "./dom.js";
 import { del, get, tenantLink, tenantPath } from "./api.js";
 import { replay } from "./actions.js";
 import { ask, toast } from "./dialog.js";
-import { bytes, count, duration, failure, moment, none, plural, shortID, stateTone } from "./format.js";
+import { bytes, count, duration, failure, httpMessage, messageNote, moment, none, plural, shortID, stateTone } from "./format.js";
 
 const often = 1000; // ms between two reads of a job that has not ended
 
@@ -66,7 +66,7 @@ export class JobView {
       this.about = el("section", { class: "card", hidden: true }, el("header", null, el("h2", null, "Job")), el("div", { class: "body" }, this.facts)),
       this.way = el("div", { class: "grid", hidden: true },
         el("section", { class: "card" }, el("header", null, el("h2", null, "Timeline")), el("div", { class: "body" }, this.steps)),
-        el("section", { class: "card" }, el("header", null, el("h2", null, "Payload"), this.payloadNote = el("small")), el("div", { class: "body" }, this.payload))),
+        el("section", { class: "card" }, el("header", null, this.payloadTitle = el("h2", null, "Payload"), this.payloadNote = el("small")), el("div", { class: "body" }, this.payload))),
       this.answerCard);
     this.read();
   }
@@ -113,13 +113,16 @@ export class JobView {
       this.steps.replaceChildren(...way.map((s, i) => el("li", { "data-tone": s.tone || null }, el("div", { class: "what" }, s.what), s.detail && el("div", null, s.detail),
         s.at ? el("time", { datetime: s.at }, `${s.next ? "about " : ""}${moment(s.at)}`) : el("span", { class: "gap" }, "time unknown"), i > 0 && !s.next && s.at && el("span", { class: "gap" }, `, ${span(way[i - 1].at, s.at)} later`))));
     }
-    const carries = job.payload === undefined ? (job.payload_truncated ? "It is larger than 64 KiB and is not shown." : "It is deleted when the job ends, unless the job is dead.") : typeof job.payload === "string" ? job.payload : JSON.stringify(job.payload, null, 2);
+    const forwarded = job.request;
+    text(this.payloadTitle, forwarded ? "Request" : "Payload");
+    attribute(this.payload, "aria-label", forwarded ? "Request" : "Payload");
+    const carries = forwarded ? httpMessage(`${forwarded.method} ${forwarded.target || "/"}`, forwarded) : job.payload === undefined ? (job.payload_truncated ? "It is larger than 64 KiB and is not shown." : "It is deleted when the job ends, unless the job is dead.") : typeof job.payload === "string" ? job.payload : JSON.stringify(job.payload, null, 2);
     text(this.payload, carries);
-    text(this.payloadNote, job.payload_bytes ? bytes(job.payload_bytes) : "");
+    text(this.payloadNote, forwarded ? messageNote(forwarded) : job.payload_bytes ? bytes(job.payload_bytes) : "");
     this.answerCard.hidden = !job.response;
     if (job.response) {
-      text(this.answerNote, `status ${job.response.status}${job.response.body_truncated ? ", shortened" : ""}${job.response.body_encoding ? ", base64" : ""}`);
-      text(this.answer, [Object.entries(job.response.headers || {}).map(([k, v]) => `${k}: ${v}`).join("\n"), job.response.body].filter(Boolean).join("\n\n"));
+      text(this.answerNote, [`status ${job.response.status}`, messageNote(job.response)].filter(Boolean).join(", "));
+      text(this.answer, httpMessage("", job.response));
     }
   }
 

@@ -122,8 +122,9 @@ export class Jobs {
     text(c.created, moment(j.created_at));
     const at = { queued: j.estimated_start_at, leased: j.started_at, retrying: j.scheduled_at, scheduled: j.scheduled_at }[j.state] || j.finished_at;
     text(c.when, this.state === "queued" ? (j.position ?? none) : moment(at));
-    text(c.error, failure(j.last_error));
-    attribute(c.error, "class", j.state === "succeeded" ? "p2 wide zero" : "p2 wide bad");
+    const refused = j.state === "succeeded" && j.response?.status >= 400; // forwarded, and the upstream's answer
+    text(c.error, refused ? `answered ${j.response.status}` : failure(j.last_error));
+    attribute(c.error, "class", j.state === "succeeded" && !refused ? "p2 wide zero" : "p2 wide bad");
   }
 
   async replay(j, button) {

@@ -38,9 +38,6 @@ var (
 	}
 	// RouterKinds are the kinds of problem for requests that reach no operation.
 	RouterKinds = []problem.Kind{problem.NotFound, problem.MethodNotAllowed}
-	// ForwardKinds are the kinds of problem that only forwarded requests get. They are no
-	// operations: their methods and paths are the upstream's.
-	ForwardKinds = []problem.Kind{problem.NotForwarded, problem.HopelessWait}
 )
 
 // Bounds of bodies, in bytes.
@@ -134,17 +131,18 @@ func Jobs(maxBody int64) []Operation {
 	}, {
 		ID: "get-answer", Method: http.MethodGet, Path: "/v1/jobs/{id}/response", tag: tag,
 		summary: "Read the answer to a forwarded request",
-		description: "The answer of the upstream as it was: status, headers and body. With Prefer: wait=N " +
-			"it waits for the answer, at most N seconds, up to 300.",
-		Params: []*huma.Param{jobParam, tenantParam, preferParam},
+		description: "The answer of the upstream as it was: status, headers and body, for the retention of " +
+			"the route. With Prefer: wait=N it waits for the answer, at most N seconds, up to 300.",
+		Params: []*huma.Param{jobParam, tenantParam, preferAnswerParam},
 		answers: map[int]Answer{
-			http.StatusOK:       {"The upstream's answer, with its status, which may be any.", nil, nil},
-			http.StatusAccepted: {"There is no answer yet.", wire.Job{}, []string{"Location", "Preference-Applied"}},
+			anyStatus: upstreamAnswer(),
+			http.StatusAccepted: {
+				"There is no answer yet.", wire.Job{}, []string{"Location", "Sluice-Job", "Preference-Applied"},
+			},
 		},
-		Refusals: []problem.Kind{
-			problem.UnknownJob, problem.JobGone, problem.NoAnswer, problem.LateAnswer, problem.RateLimited,
-			problem.StorageUnavailable,
-		},
+		Refusals: append([]problem.Kind{
+			problem.UnknownJob, problem.RateLimited, problem.StorageUnavailable,
+		}, answerKinds...),
 	}, {
 		ID: "cancel-job", Method: http.MethodDelete, Path: "/v1/jobs/{id}", tag: tag,
 		summary:     "Cancel a waiting job",

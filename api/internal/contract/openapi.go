@@ -146,6 +146,9 @@ var headerDocs = map[string]*huma.Param{
 	"Allow":             header("string", "The methods that are allowed."),
 	"X-Accel-Buffering": header("string", "no: asks proxies to forward events without buffering."),
 	"WWW-Authenticate":  header("string", "How to authenticate."),
+	"Sluice-Job":        header("string", "ID of the job of the forwarded request."),
+	"Sluice-Waited-Ms":  header("integer", "Milliseconds from admission to the last departure."),
+	"Sluice-Truncated":  header("string", "\"true\" if the body has only the first bytes of the upstream's."),
 }
 
 var limitHeaderNames = []string{
@@ -164,6 +167,8 @@ func problemHeaders(status int) map[string]*huma.Param {
 		names = append([]string{"Retry-After"}, limitHeaderNames...)
 	case http.StatusServiceUnavailable:
 		names = []string{"Retry-After"}
+	case http.StatusGone, http.StatusBadGateway, http.StatusGatewayTimeout:
+		names = []string{"Sluice-Job"}
 	case http.StatusUnauthorized:
 		names = []string{"WWW-Authenticate"}
 	}

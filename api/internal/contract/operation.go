@@ -17,12 +17,14 @@ import (
 // package api enforces.
 type Operation struct {
 	ID, Method, Path string
+	Endpoint         string // names it for guards; empty: the ID
 	tag              string
 	summary          string
 	description      string
 	Params           []*huma.Param         // every accepted query parameter
 	Body             *Body                 // nil: the operation has no body
-	answers          map[int]Answer        // on success
+	anyBody          int64                 // most bytes of a body of any format; 0: Body
+	answers          map[int]Answer        // on success, by status
 	Refusals         []problem.Kind        // further problems that it may answer with; see Kinds
 	Identifies       bool                  // the handler needs the principal
 	Security         []map[string][]string // as in OpenAPI; nil: those of the listener
@@ -37,8 +39,11 @@ type Body struct {
 	Raw bool
 }
 
-// Answer documents one successful status; of is a value of the body's type, nil for none, or an
-// eventStream.
+// anyStatus documents an answer with a status that is not known before.
+const anyStatus = 0
+
+// Answer documents one successful status; of is a value of the body's type, nil for none, an
+// eventStream, or anyBytes.
 type Answer struct {
 	text    string
 	of      any
@@ -67,10 +72,19 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 		}
 		doc.MaxBodyBytes = op.Body.Limit
 	}
+	if op.anyBody > 0 {
+		doc.RequestBody = &huma.RequestBody{
+			Description: "Any bytes, at most as many as api.max_body of the configuration.",
+			Content:     map[string]*huma.MediaType{anyFormat: {Schema: &huma.Schema{}}},
+		}
+		doc.MaxBodyBytes = op.anyBody
+	}
 	for status, a := range op.answers {
 		r := &huma.Response{Description: a.text, Headers: map[string]*huma.Param{}}
 		switch of := a.of.(type) {
 		case nil:
+		case anyBytes:
+			r.Content = map[string]*huma.MediaType{anyFormat: {Schema: &huma.Schema{}}}
 		case streamDoc:
 			r.Content = map[string]*huma.MediaType{StreamFormat: {Schema: of.schema(schemas)}}
 		default:
@@ -79,7 +93,11 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 		for _, name := range a.headers {
 			r.Headers[name] = headerDocs[name]
 		}
-		doc.Responses[strconv.Itoa(status)] = r
+		if status == anyStatus {
+			doc.Responses["default"] = r
+		} else {
+			doc.Responses[strconv.Itoa(status)] = r
+		}
 	}
 	all := op.Kinds()
 	for _, k := range all {

@@ -10,6 +10,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/queue/keystore"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -51,6 +52,9 @@ func Job(j queue.Job) *wire.Job {
 	if r := j.Response; r != nil {
 		out.Response = responseOf(r)
 	}
+	if m, err := httpmsg.DecodeAnswer(j.Answer); err == nil {
+		out.Response = answerOf(m)
+	}
 	return out
 }
 
@@ -81,14 +85,20 @@ func outcomeOf(j queue.Job, i int) string {
 
 // responseOf keeps text, and encodes as base64 what JSON cannot represent byte for byte.
 func responseOf(r *queue.Response) *wire.Response {
-	out := &wire.Response{Status: r.Status, Headers: r.Headers, Body: string(r.Body), BodyTruncated: r.Truncated}
+	out := &wire.Response{Status: r.Status, Headers: r.Headers, BodyTruncated: r.Truncated}
 	if out.Headers == nil {
 		out.Headers = map[string]string{}
 	}
-	if !utf8.Valid(r.Body) {
-		out.Body, out.BodyEncoding = base64.StdEncoding.EncodeToString(r.Body), "base64"
-	}
+	out.Body, out.BodyEncoding = textOf(r.Body)
 	return out
+}
+
+// textOf returns a body as it is shown, with its encoding.
+func textOf(body []byte) (text, encoding string) {
+	if utf8.Valid(body) {
+		return string(body), ""
+	}
+	return base64.StdEncoding.EncodeToString(body), "base64"
 }
 
 // UTC returns the time in UTC; the zero time stays zero. A stored time later than decode.LastTime

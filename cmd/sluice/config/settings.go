@@ -108,7 +108,7 @@ func Settings() []Setting {
 			"Percent of api.max_connections (running requests), of api.max_streams and of the memory for "+
 				"large bodies that one tenant may use at once."),
 		whole("api.address_share", "50", 1, 100,
-			"The same for one address: connections, event streams, memory. Proxies of "+
+			"The same for one address: connections, running requests, event streams, memory. Proxies of "+
 				"auth.guest.trusted_proxies may use all connections."),
 		{Key: "api.status_rate", Kind: Rate,
 			Help: "Maximum rate at which one tenant may read jobs and lists and open event streams in this " +

@@ -1,7 +1,7 @@
 // Lists the operations of /openapi.json. Text is only ever set as text, never as markup.
 "use strict";
 
-const methods = ["get", "post", "put", "patch", "delete"];
+const methods = ["get", "post", "put", "patch", "delete", "head", "options"];
 
 function el(name, attributes, ...children) {
   const node = document.createElement(name);

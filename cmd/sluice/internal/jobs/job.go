@@ -2,6 +2,8 @@
 package jobs
 
 import (
+	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -76,7 +78,7 @@ func (c *jobGetCmd) Run(a *console.App) error {
 type jobFindCmd struct {
 	access.AdminFlags
 	ID   string `arg:"" help:"Id of the job."`
-	JSON bool   `help:"Print the job as JSON, with its payload."`
+	JSON bool   `help:"Print the job as JSON, with its payload or its forwarded request."`
 }
 
 func (jobFindCmd) Help() string {
@@ -84,7 +86,8 @@ func (jobFindCmd) Help() string {
   sluice job find ID
   sluice job find --json ID
 
-The command asks the admin listener. The output includes the tenant of the job.`
+The command asks the admin listener. The output includes the tenant of the job and, while it has not
+ended, a forwarded request. Credentials in it are hidden.`
 }
 
 func (c *jobFindCmd) Run(a *console.App) error {
@@ -99,7 +102,15 @@ func (c *jobFindCmd) Run(a *console.App) error {
 	if c.JSON {
 		return console.PrintJSON(a.Out, job)
 	}
-	return printJob(a.Out, job.Job, false)
+	if err := printJob(a.Out, job.Job, false); err != nil || job.Request == nil {
+		return err
+	}
+	w := bufio.NewWriter(a.Out)
+	showRequest(w, *job.Request)
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
 }
 
 type jobCancelCmd struct{ jobFlags }
@@ -165,7 +176,8 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	}
 	if r := job.Response; r != nil {
 		add("response", strconv.Itoa(r.Status), true)
-		add("body", console.Printable(r.Body), r.Body != "" && r.BodyEncoding == "")
+		add("body", cmp.Or(messageOfResponse(*r).summary(), console.Printable(r.Body)),
+			r.Body != "" && (r.BodyEncoding == "" || messageOfResponse(*r).summary() != ""))
 	}
 	if err := console.PrintTable(w, rows); err != nil {
 		return err

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -66,7 +67,7 @@ func (c *jobListCmd) Run(a *console.App) error {
 				position = strconv.FormatInt(j.Position, 10)
 			}
 			return jobLine(j.ID, j.State, position, fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts),
-				j.Created.UTC().Format(time.RFC3339), j.Route, j.Type)
+				j.Created.UTC().Format(time.RFC3339), j.Route, kindOf(j))
 		},
 		Fetch: func(cursor string, limit int) ([]wire.Job, string, error) {
 			asked.Limit, asked.Cursor = limit, cursor
@@ -83,4 +84,13 @@ func (c *jobListCmd) Run(a *console.App) error {
 func jobLine(id, state, position, attempts, created, route, kind string) string {
 	return fmt.Sprintf("%-28s  %-9s  %8s  %-9s  %-20s  %-12s  %s", id, state, position, attempts, created,
 		route, kind)
+}
+
+// kindOf returns the type of the job. That of a forwarded request is its method and path, and an
+// error that the upstream answered follows it.
+func kindOf(j wire.Job) string {
+	if r := j.Response; r != nil && j.State == "succeeded" && r.Status >= http.StatusBadRequest {
+		return fmt.Sprintf("%s (answered %d)", j.Type, r.Status)
+	}
+	return j.Type
 }

@@ -5,9 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/api/wire"
@@ -117,24 +115,4 @@ func showJob(out io.Writer, job wire.Job) error {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil
-}
-
-func showResponse(w *bufio.Writer, r wire.Response) {
-	fmt.Fprintf(w, "\nresponse %d\n", r.Status)
-	for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
-		fmt.Fprintf(w, "  %s: %s\n", console.OneLine(name), console.OneLine(r.Headers[name]))
-	}
-	if r.Body == "" {
-		return
-	}
-	note := ""
-	if r.BodyEncoding != "" {
-		note = "  (" + r.BodyEncoding + ")\n"
-	}
-	cut := ""
-	if r.BodyTruncated {
-		cut = "  (cut off)\n"
-	}
-	fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(console.Printable(strings.TrimRight(r.Body,
-		"\n")), "\n", "\n  "), cut)
 }

@@ -1,11 +1,13 @@
 package jobs
 
 import (
+	"bufio"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue/queuetest"
 )
 
 // A job is shown as a timeline with its response. Control characters of others are replaced.
@@ -70,4 +72,35 @@ func TestShowJob(t *testing.T) {
 			rest = after
 		}
 	}
+}
+
+// A forwarded request is printed readably, and what is no text by its size and type.
+func TestShowRequest(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		r    wire.Request
+		want string
+	}{
+		{"text", wire.Request{Method: "PUT", Target: "/a?b=1", Headers: map[string]string{"B": "2", "A": "1\x1b"},
+			Body: "one\ntwo\n"}, "\nrequest PUT /a?b=1\n  A: 1\ufffd\n  B: 2\n\n  one\n  two\n"},
+		{"nothing", wire.Request{Method: "GET"}, "\nrequest GET /\n"},
+		{"binary", wire.Request{Method: "POST", Target: "/x", Body: "/wA=", BodyEncoding: "base64", BodyBytes: 9000,
+			BodyTruncated: true, Headers: map[string]string{"Content-Type": "image/png", "Content-Encoding": "gzip"}},
+			"\nrequest POST /x\n  Content-Encoding: gzip\n  Content-Type: image/png\n\n  (9000 bytes of image/png, gzip)\n"},
+	} {
+		var out strings.Builder
+		w := bufio.NewWriter(&out)
+		showRequest(w, c.r)
+		if err := w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		queuetest.Compare(t, c.name, out.String(), c.want)
+	}
+	cut := messageOfResponse(wire.Response{
+		Headers: map[string]string{"content-type": "image/png"}, Body: "/wA=", BodyEncoding: "base64", BodyTruncated: true,
+	})
+	queuetest.Compare(t, "an answer of unknown size", cut.summary(), "more than 2 bytes of image/png")
+	queuetest.Compare(t, "a refused request in a list", kindOf(wire.Job{
+		Type: "GET /x", State: "succeeded", Response: &wire.Response{Status: 404},
+	}), "GET /x (answered 404)")
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -133,6 +134,9 @@ func (p *Process) listen(
 		Proxies: p.Config.Auth.Guest.TrustedProxies,
 	})
 	l.server = listen.Server(address, l.gate, p.Log)
+	if section == "api" || strings.HasPrefix(section, "forward[") {
+		listen.AllowHTTP2(l.server)
+	}
 	l.socket.Attend(l.server)
 	p.Log.Info("listening", "for", key, "address", socket.Addr().String())
 	go func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -70,5 +71,40 @@ func TestBoundsOfAProcess(t *testing.T) {
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("the metrics do not say %q (%v): %s", want, err, text)
 		}
+	}
+}
+
+// Clients may begin with HTTP/2 on the intake and on listeners that forward, not on that of
+// operators.
+func TestHTTP2WithoutTLS(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	defer upstream.Close()
+	now := processtest.Start(t, map[string]any{
+		"routes":  map[string]any{"partner": map[string]any{"forward": upstream.URL}},
+		"forward": []any{map[string]any{"listen": "127.0.0.1:0", "route": "partner"}},
+	})
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	hc := &http.Client{Transport: tr}
+	defer hc.CloseIdleConnections()
+	for url, want := range map[string]int{
+		"http://" + now.API.String() + "/readyz":                 http.StatusOK,
+		"http://" + now.API.String() + "/v1/forward/partner/tea": http.StatusTeapot,
+		"http://" + now.Forward[0].String() + "/tea":             http.StatusTeapot,
+	} {
+		resp, err := hc.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want || resp.ProtoMajor != 2 {
+			t.Errorf("%s: %s %s", url, resp.Proto, resp.Status)
+		}
+	}
+	if resp, err := hc.Get("http://" + now.Admin.String() + "/readyz"); err == nil {
+		_ = resp.Body.Close()
+		t.Errorf("the listener of operators answers %s %s", resp.Proto, resp.Status)
 	}
 }
