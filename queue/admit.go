@@ -244,7 +244,7 @@ func (f *flusher) exchange(calls []*admission) {
 		}
 		// The requests' own contexts end single waits. The client's timeouts bound the exchange
 		// that they share.
-		replies := f.q.store.Exec(context.Background(), f.q.store.Fast, sent)
+		replies := f.q.store.Exec(context.Background(), f.q.store.Durable, sent)
 		var apart []*admission
 		for i, a := range calls {
 			if len(a.pending) == 1 || store.FaultOf(replies[i].Err) != store.FaultScript {

@@ -120,6 +120,9 @@ var storeFigures = []struct {
 		"Bytes of the jobs that are waiting, delivered or dead, with what Redis keeps beside them."},
 	{prometheus.GaugeValue, "redis_aof_ok",
 		"1 if the last write to Redis's append-only file succeeded, 0 if not or if there is no such file."},
+	{prometheus.GaugeValue, "redis_replicas",
+		"Replicas in sync of the master, of a cluster those of the master that has the fewest."},
+	{prometheus.GaugeValue, "redis_replicas_needed", "redis.durability.replicas: replicas that a change waits for; 0 is none."},
 	{prometheus.GaugeValue, "workers", "Workers that beat within the last three seconds, in all processes."},
 	{prometheus.CounterValue, "leases_expired_total",
 		"Leases that ran out and were taken back, in all processes since the store is there."},
@@ -156,6 +159,12 @@ func readFigures(ctx context.Context, e *engine.Engine, s *store.Store) map[stri
 		return map[string]float64{"redis_up": 0}
 	}
 	values := map[string]float64{"redis_up": 1, "redis_ping_seconds": time.Since(sent).Seconds()}
+	if e.Version != "" {
+		values["redis_replicas_needed"] = float64(e.Durability.Replicas)
+		if n, err := e.Replicas(ctx); err == nil {
+			values["redis_replicas"] = float64(n)
+		}
+	}
 	if workers, err := s.LiveWorkers(ctx); err == nil {
 		values["workers"] = float64(len(workers))
 	}

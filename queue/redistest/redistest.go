@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -144,4 +145,11 @@ func (s *Server) log() string {
 		return err.Error()
 	}
 	return string(text[max(0, len(text)-2000):])
+}
+
+// StartTCP is Start for a server that others reach by a port of 127.0.0.1, too.
+func StartTCP(t testing.TB, args ...string) (s *Server, port int) {
+	t.Helper()
+	port = freePort(t)
+	return Start(t, append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--repl-diskless-sync-delay", "0"}, args...)...), port
 }
