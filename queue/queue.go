@@ -137,8 +137,10 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	}
 	q.broker = &Broker{
 		store: s, mender: q.mender, retention: q.retention, horizon: o.Horizon, setAside: setAside, log: o.Logger,
-		remote: e.kind == EngineRedis,
+		remote: e.kind == EngineRedis, histories: e.conn.Histories, memories: make([]memory, s.Len()),
+		closed: make(chan struct{}),
 	}
+	q.broker.restored.Store(e.conn.Histories.Count())
 	q.headroom = newHeadroom(q, o.Store)
 	q.flusher = newFlusher(q)
 	q.watcher = newWatcher(s.Fast)
@@ -164,6 +166,7 @@ func Connect(ctx context.Context, e EngineOptions, o Options) (*Queue, error) {
 // under way may fail.
 func (q *Queue) Close() error {
 	q.policies.Close()
+	q.broker.close()
 	q.flusher.close()
 	err := q.watcher.close()
 	if q.owned {

@@ -26,9 +26,10 @@ type Engine struct {
 	Fast, Patient redis.UniversalClient // fails fast; waits and retries longer
 	Durable       redis.UniversalClient // waits for replicas, as Durability says; else Fast
 	Durability    Durability
-	Version       string  // of Redis at the start; empty: the embedded engine
-	Describe      string  // kind, version and address, for logs
-	Server        *Server // of the private engine; nil without one
+	Histories     *Histories // that Patient has met
+	Version       string     // of Redis at the start; empty: the embedded engine
+	Describe      string     // kind, version and address, for logs
+	Server        *Server    // of the private engine; nil without one
 
 	scheme string // of the URL; empty without one
 	stop   func() error
@@ -55,7 +56,10 @@ func (e *Engine) Close() error {
 
 // newEngine returns an engine without durability whose clients the function makes.
 func newEngine(client func(patience) redis.UniversalClient) *Engine {
-	e := &Engine{Fast: client(failFast), Patient: client(longTimed)}
+	histories := &Histories{}
+	patient := longTimed
+	patient.connected = histories.connected
+	e := &Engine{Fast: client(failFast), Patient: client(patient), Histories: histories}
 	e.Durable = e.Fast
 	return e
 }
@@ -86,8 +90,9 @@ func (e *Engine) accept(ctx context.Context, o Options, name, where string) (_ *
 // patience is how long a client waits before it gives up.
 type patience struct {
 	dial, answer time.Duration
-	wait         time.Duration // for replicas, beside answer
-	retries      int           // -1: none
+	wait         time.Duration                            // for replicas, beside answer
+	retries      int                                      // -1: none
+	connected    func(context.Context, *redis.Conn) error // nil, or called for each connection
 	pool         int
 }
 
@@ -131,6 +136,7 @@ func Parse(redisURL string) (func(patience) redis.UniversalClient, error) {
 			o := *opt
 			o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
 			o.PoolSize, o.ContextTimeoutEnabled, o.DisableIdentity, o.Protocol = p.pool, true, true, protocol
+			o.OnConnect = p.connected
 			o.MaxRetries, o.Dialer = p.retries, plain(p, o.TLSConfig).orUnconnected()
 			return redis.NewFailoverClient(&o)
 		}, nil
@@ -144,7 +150,7 @@ func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
 	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
 	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
-	opt.MaintNotificationsConfig = noNotifications
+	opt.MaintNotificationsConfig, opt.OnConnect = noNotifications, p.connected
 	return redis.NewClient(&opt)
 }
 

@@ -45,6 +45,7 @@ func newClusterClient(opt redis.ClusterOptions, p patience) *redis.ClusterClient
 	opt.ReadTimeout, opt.MaxRetries = min(p.answer, clusterAnswer)+p.wait, -1
 	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
 	opt.ClusterStateReloadInterval, opt.MaintNotificationsConfig = clusterMap, noNotifications
+	opt.OnConnect = p.connected
 	opt.Dialer = t.dial(plain(p, opt.TLSConfig)).orUnconnected()
 	c := redis.NewClusterClient(&opt)
 	t.cluster.Store(c)
