@@ -75,7 +75,7 @@ battery: redis ## break Sluice on purpose and check what it promises (seven minu
 	$(GO) run ./cmd/battery -quick -keep
 
 .PHONY: seeded
-seeded: redis ## plant fourteen known bugs, one after the other, and see that the tests find them
+seeded: redis ## plant fifteen known bugs, one after the other, and see that the tests find them
 	$(GO) run ./cmd/battery -full -only Q1
 
 .PHONY: profile
