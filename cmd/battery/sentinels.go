@@ -125,7 +125,7 @@ func (w *world) failovers(ctx context.Context, f *findings, blows []blow, durabl
 	if err := w.resolve(ctx, requests); err != nil {
 		return err
 	}
-	e, err := w.settle(ctx, f)
+	e, err := w.settleAcknowledged(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -133,6 +133,49 @@ func (w *world) failovers(ctx context.Context, f *findings, blows []blow, durabl
 	e.stamps(w, f)
 	f.atMost("keys whose outcome stays unknown", float64(e.Keys-e.Acknowledged), 0, "")
 	return nil
+}
+
+// settleAcknowledged is settle for what had a 202. A job whose outcome was unknown may be delivered
+// and then lost in the failover: its key makes another one. Such deliveries are counted apart.
+func (w *world) settleAcknowledged(ctx context.Context, f *findings) (e ended, err error) {
+	if err := w.drain(ctx); err != nil {
+		return e, err
+	}
+	if e.stored, err = w.stored(ctx); err != nil {
+		return e, err
+	}
+	requests, all := w.ledger.entries()
+	owners := map[string]string{} // of the jobs that had a 202
+	for _, r := range requests {
+		if r.Outcome == acknowledged {
+			owners[r.Job] = r.Tenant
+		}
+	}
+	for _, d := range all {
+		if e.stored[d.Job] || owners[d.Job] != "" {
+			e.deliveries = append(e.deliveries, d)
+		}
+	}
+	e.balance = reckon(requests, e.deliveries)
+	for id := range owners {
+		if !e.stored[id] {
+			e.Lost = append(e.Lost, "job "+id+" is missing in Redis")
+			delete(owners, id)
+		}
+	}
+	for id := range e.stored {
+		if owners[id] == "" {
+			e.Unexpected = append(e.Unexpected, "job "+id+" is in Redis, though no key had it in the end")
+		}
+	}
+	if e.jobs, err = w.read(ctx, owners); err != nil {
+		return e, err
+	}
+	f.info("jobs", float64(len(e.stored)), "")
+	f.none("lost", e.Lost)
+	f.none("unexpected", e.Unexpected)
+	f.info("deliveries of jobs that had no 202 and were lost", float64(len(all)-len(e.deliveries)), "")
+	return e, nil
 }
 
 // resolve sends the keys again that have no 202.
