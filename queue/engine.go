@@ -114,6 +114,22 @@ func (e *Engine) Failed() <-chan error {
 // Further calls return the same error.
 func (e *Engine) Close() error { return e.closed() }
 
+// ErrFailover is the error of FailOver; its text says what to do.
+var ErrFailover = engine.ErrFailover
+
+// FailoverOptions are those of a planned failover, and Failover is its result.
+type (
+	FailoverOptions = engine.FailoverOptions
+	Failover        = engine.Failover
+)
+
+// FailOver has a replica take over from a master, by Sentinel or in a cluster, without the loss of
+// a write. Calls meanwhile fail with ErrUnavailable, for about two seconds with Sentinel. Errors:
+// ErrNoEngine for options that lead to no failover, ErrFailover.
+func FailOver(ctx context.Context, o FailoverOptions) (Failover, error) {
+	return engine.FailOver(ctx, o)
+}
+
 // ParseURL checks a Redis URL: redis://, rediss:// or unix://. The schemes of a cluster end with
 // +cluster, those of Sentinel with +sentinel and with ?master_name=.
 func ParseURL(redisURL string) error {

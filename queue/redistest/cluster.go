@@ -161,6 +161,9 @@ func (c *Cluster) ConfigSet(ctx context.Context, name, value string) {
 	}
 }
 
+// Address returns the address of a node, 0 or 1.
+func (c *Cluster) Address(node int) string { return fmt.Sprint("127.0.0.1:", c.nodes[node].port) }
+
 // URL returns the URL of the cluster.
 func (c *Cluster) URL() string {
 	return fmt.Sprintf("redis+cluster://127.0.0.1:%d?addr=127.0.0.1:%d", c.nodes[0].port, c.nodes[1].port)
