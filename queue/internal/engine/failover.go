@@ -195,7 +195,7 @@ func (f *sentinelFailover) ready(ctx context.Context) (count int, err error) {
 	}
 	count = len(offsetsIn(fields))
 	if good == 0 || count < good {
-		return 0, fmt.Errorf("Sentinel may choose %d replicas, and %d are connected to %s: connect a replica and "+
+		return 0, fmt.Errorf("%d replicas may be chosen by Sentinel, and %d are connected to %s: connect a replica and "+
 			"wait until it is in sync", good, count, f.addr)
 	}
 	return count, nil
@@ -276,7 +276,7 @@ func (f *sentinelFailover) await(ctx context.Context) (to string, err error) {
 // so after eight seconds, and until then it would accept writes again.
 func (f *sentinelFailover) demote(ctx context.Context, to string) error {
 	host, port, _ := net.SplitHostPort(to) // it has been joined
-	asked := f.master.SlaveOf(ctx, host, port).Err()
+	asked := f.master.ReplicaOf(ctx, host, port).Err()
 	for {
 		fields, err := replication(ctx, f.master)
 		if err == nil && fields["role"] == "slave" {
