@@ -31,6 +31,7 @@ var outcomes = []string{
 var alarming = []problem.Kind{
 	problem.Unauthorized, problem.RateLimited, problem.QueueFull, problem.QueueBytesFull,
 	problem.DeadlineFarAway, problem.TenantDraining, problem.StoreFull, problem.StorageUnavailable,
+	problem.OutcomeUnknown,
 	problem.Overloaded, problem.ShuttingDown, problem.InternalFault,
 	problem.StoredDamaged,
 }

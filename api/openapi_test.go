@@ -329,7 +329,7 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		},
 		"GET /version": {"internal", "invalid-request", "overloaded", "starting", "too-large", "unreadable-body"},
 		"POST /v1/tenants/{tenant}/pause": {
-			"forbidden", "internal", "invalid-request", "malformed-json", "overloaded", "rate-limited",
+			"forbidden", "internal", "invalid-request", "malformed-json", "outcome-unknown", "overloaded", "rate-limited",
 			"revision-mismatch", "starting", "stored-data-damaged", "too-large", "unauthorized",
 			"unavailable",
 			"unknown-tenant", "unreadable-body", "unsupported-media-type",

@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 )
 
 // shutdownGrace bounds how long Run waits for answers in progress at the end.
@@ -98,6 +99,9 @@ func (s *Server) readyz(c *call) (*answer, error) {
 	defer cancel()
 	if err := s.backend.Ping(ctx); err != nil {
 		p := problem.StorageUnavailable.With("the store does not answer, or its scripts are not loaded").Retry(1)
+		if errors.Is(err, queue.ErrReplicas) {
+			p.Detail = "a master of the store has fewer replicas in sync than redis.durability.replicas"
+		}
 		s.log.Debug("not ready", "error", err)
 		return nil, p
 	}

@@ -18,6 +18,7 @@ import (
 // Bounds of the flusher.
 const (
 	flushers   = 4   // that send at once where Redis is slow
+	waiters    = 16  // the same with redis.durability: they wait for replicas, and Redis is free meanwhile
 	flushMost  = 128 // jobs of one exchange
 	flushLeast = 16  // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 	batchMost  = 1000
@@ -148,10 +149,14 @@ type flusher struct {
 }
 
 func newFlusher(q *Queue) *flusher {
-	f := &flusher{
-		q: q, turns: turn.New(), queue: make(chan *pending, flushers*flushMost), closed: make(chan struct{}),
+	n := flushers
+	if q.store.Durable != q.store.Fast {
+		n = waiters
 	}
-	for range flushers {
+	f := &flusher{
+		q: q, turns: turn.New(), queue: make(chan *pending, n*flushMost), closed: make(chan struct{}),
+	}
+	for range n {
 		f.done.Go(f.run)
 	}
 	return f
@@ -252,7 +257,7 @@ func (f *flusher) exchange(calls []*admission) {
 		}
 		// The requests' own contexts end single waits. The client's timeouts bound the exchange
 		// that they share.
-		replies := f.q.store.Exec(context.Background(), f.q.store.Fast, sent)
+		replies := f.q.store.Exec(context.Background(), f.q.store.Durable, sent)
 		var apart []*admission
 		for i, a := range calls {
 			if len(a.pending) == 1 || store.FaultOf(replies[i].Err) != store.FaultScript {

@@ -20,8 +20,14 @@ type EngineOptions struct {
 	Embedded    bool         // in-process miniredis: jobs are lost on exit
 	NoChild     bool         // refuse a private redis-server: the roles are split over processes
 	AllowUnsafe bool         // accept a Redis that evicts or has no append-only file
+	Durability  Durability   // of acknowledged changes; zero: that of the master
 	Logger      *slog.Logger // default slog.Default()
 }
+
+// Durability is what a change waits for before its caller gets an answer. The zero value waits for
+// nothing, and a failover of Redis may lose changes. Without the acknowledgements, a call returns
+// ErrOutcomeUnknown.
+type Durability = engine.Durability
 
 // EngineKind is where the data lives.
 type EngineKind string
@@ -54,7 +60,11 @@ func OpenEngine(ctx context.Context, o EngineOptions) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	checks := engine.Options{AllowUnsafe: o.AllowUnsafe, Logger: o.Logger}
+	checks := engine.Options{AllowUnsafe: o.AllowUnsafe, Logger: o.Logger, Durability: o.Durability}
+	if o.Durability.On() && (o.Embedded || o.URL == "") {
+		return nil, fmt.Errorf("%w: redis.durability.replicas %d needs a Redis with replicas: set redis.url "+
+			"(SLUICE_REDIS_URL), or redis.durability.replicas to 0", ErrNoEngine, o.Durability.Replicas)
+	}
 	e := &Engine{}
 	var err error
 	switch {
@@ -103,6 +113,22 @@ func (e *Engine) Failed() <-chan error {
 // Close closes the connections, also those in use, and stops what this process started.
 // Further calls return the same error.
 func (e *Engine) Close() error { return e.closed() }
+
+// ErrFailover is the error of FailOver; its text says what to do.
+var ErrFailover = engine.ErrFailover
+
+// FailoverOptions are those of a planned failover, and Failover is its result.
+type (
+	FailoverOptions = engine.FailoverOptions
+	Failover        = engine.Failover
+)
+
+// FailOver has a replica take over from a master, by Sentinel or in a cluster, without the loss of
+// a write. Calls meanwhile fail with ErrUnavailable, for about two seconds with Sentinel. Errors:
+// ErrNoEngine for options that lead to no failover, ErrFailover.
+func FailOver(ctx context.Context, o FailoverOptions) (Failover, error) {
+	return engine.FailOver(ctx, o)
+}
 
 // ParseURL checks a Redis URL: redis://, rediss:// or unix://. The schemes of a cluster end with
 // +cluster, those of Sentinel with +sentinel and with ?master_name=.

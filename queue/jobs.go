@@ -199,7 +199,7 @@ func (q *Queue) replay(
 			DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
 		}
 	}
-	return store.InvokeAll(ctx, q.store, q.store.Fast, calls,
+	return store.InvokeAll(ctx, q.store, q.store.Durable, calls,
 		func(c lua.ReplayCall, values []any) (r replayed, err error) {
 			r.code, r.admission, err = c.Decode(values)
 			return r, err

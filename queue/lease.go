@@ -8,11 +8,14 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/engine"
 	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
@@ -36,6 +39,13 @@ type Broker struct {
 	remote    bool                           // Redis may hang alone or fail over
 	setAside  func(script string, items int) // counts damaged items
 	log       *slog.Logger
+
+	// See restore.go.
+	histories *engine.Histories
+	memories  []memory     // by shard
+	restored  atomic.Int64 // histories for which restoreAll was called
+	restoring sync.WaitGroup
+	closed    chan struct{}
 }
 
 // Shards returns the number of shards.
@@ -68,6 +78,10 @@ func (b *Broker) Consumer(worker string, shard int) *Consumer {
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	needed := c.needed
 	c.needed = nil
+	if err := c.b.ready(ctx, c.shard, c.b.histories.Count()); err != nil {
+		c.needed = needed
+		return Tick{}, err
+	}
 	grant, reading, err := c.poll(ctx, o, cmp.Or(needed, c.leases))
 	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
 		// The call ran the script that an earlier answer requested, or its answer only requests
@@ -93,6 +107,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		}
 		tick.Leases = append(tick.Leases, lease)
 	}
+	c.b.memories[c.shard.Index].note(tick)
 	if c.b.mender.Aside(ctx, c.shard, tick.Damaged) {
 		tick.Damaged, tick.More = nil, true // the next poll sets aside what remains
 	}
@@ -111,7 +126,8 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) 
 		Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Retention: c.b.retention, Bounds: boundsOf(o.Bounds),
 	}
-	values, reading, err := c.b.timed(ctx, call.Call())
+	known := c.b.memories[s.Index].known()
+	values, reading, err := c.b.expecting(ctx, known, call.Call())
 	if err != nil {
 		return lua.Grant{}, reading, fmt.Errorf("shard %d: %w", s.Index, err)
 	}
@@ -158,8 +174,12 @@ func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 
 // timed makes a call and notes when. The caller sets the instant of the clock.
 func (b *Broker) timed(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
+	return b.timedBy(ctx, b.store.Patient, call)
+}
+
+func (b *Broker) timedBy(ctx context.Context, c lua.Client, call lua.Call) (values []any, r Reading, err error) {
 	r.Sent = time.Now()
-	reply := b.store.Exec(ctx, b.store.Patient, []lua.Call{call})[0]
+	reply := b.store.Exec(ctx, c, []lua.Call{call})[0]
 	r.Received = time.Now()
 	return reply.Values, r, store.Unavailable(reply.Err)
 }
@@ -489,6 +509,8 @@ func (b *Broker) beat(ctx context.Context, call lua.BeatCall) (beat Beat, err er
 	if values, beat.Reading, err = b.timed(ctx, call.Call()); err != nil {
 		return Beat{}, err
 	}
+	b.histories.Check(ctx, b.store.Patient)
+	b.restoreAll(b.histories.Count())
 	beat.Now, beat.Live, err = call.Decode(values)
 	slices.Sort(beat.Live)
 	return beat, store.Unavailable(err)

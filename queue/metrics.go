@@ -71,7 +71,11 @@ func registerMetrics(
 func poolMetrics(e *engine.Engine) *scrape.Metrics {
 	var stats []func(*redis.PoolStats, string) prometheus.Metric
 	m := scrape.New(func(context.Context) (out []prometheus.Metric) {
-		for label, client := range map[string]redis.UniversalClient{"intake": e.Fast, "worker": e.Patient} {
+		clients := map[string]redis.UniversalClient{"intake": e.Fast, "worker": e.Patient}
+		if e.Durability.On() {
+			clients["durable"] = e.Durable
+		}
+		for label, client := range clients {
 			pool := client.PoolStats()
 			for _, stat := range stats {
 				out = append(out, stat(pool, label))
@@ -87,8 +91,8 @@ func poolMetrics(e *engine.Engine) *scrape.Metrics {
 	}
 	count, gauge := prometheus.CounterValue, prometheus.GaugeValue
 	add(count, func(s *redis.PoolStats) uint32 { return s.Hits }, "hits_total",
-		"Commands that found an idle connection in the pool, by the client of the intake "+
-			"and the one of the worker.")
+		"Commands that found an idle connection in the pool, by the client of the intake, "+
+			"the one of the worker, and with redis.durability the one whose changes wait for replicas.")
 	add(count, func(s *redis.PoolStats) uint32 { return s.Misses }, "misses_total",
 		"Commands that found no idle connection in the pool and had to open one or wait.")
 	add(count, func(s *redis.PoolStats) uint32 { return s.Timeouts }, "timeouts_total",
@@ -120,6 +124,9 @@ var storeFigures = []struct {
 		"Bytes of the jobs that are waiting, delivered or dead, with what Redis keeps beside them."},
 	{prometheus.GaugeValue, "redis_aof_ok",
 		"1 if the last write to Redis's append-only file succeeded, 0 if not or if there is no such file."},
+	{prometheus.GaugeValue, "redis_replicas",
+		"Replicas in sync of the master, of a cluster those of the master that has the fewest."},
+	{prometheus.GaugeValue, "redis_replicas_needed", "redis.durability.replicas: replicas that a change waits for; 0 is none."},
 	{prometheus.GaugeValue, "workers", "Workers that beat within the last three seconds, in all processes."},
 	{prometheus.CounterValue, "leases_expired_total",
 		"Leases that ran out and were taken back, in all processes since the store is there."},
@@ -156,6 +163,12 @@ func readFigures(ctx context.Context, e *engine.Engine, s *store.Store) map[stri
 		return map[string]float64{"redis_up": 0}
 	}
 	values := map[string]float64{"redis_up": 1, "redis_ping_seconds": time.Since(sent).Seconds()}
+	if e.Version != "" {
+		values["redis_replicas_needed"] = float64(e.Durability.Replicas)
+		if n, err := e.Replicas(ctx); err == nil {
+			values["redis_replicas"] = float64(n)
+		}
+	}
 	if workers, err := s.LiveWorkers(ctx); err == nil {
 		values["workers"] = float64(len(workers))
 	}

@@ -83,14 +83,15 @@ func (q *Queue) ReplayAll(
 func (q *Queue) sweep(
 	ctx context.Context, tenant string, f Filter, states []ListState, size int,
 	do func([]Job) (count int64, refusal *shaper.Admission, err error),
-) (Swept, error) {
+) (swept Swept, err error) {
 	if len(f.IDs) > filterIDs {
 		return Swept{}, fmt.Errorf("queue: a filter of %d ids, want at most %d", len(f.IDs), filterIDs)
 	}
 	if f.State != "" {
 		states = slices.DeleteFunc(states, func(s ListState) bool { return s != f.State })
 	}
-	start, swept := time.Now(), Swept{CreatedBefore: f.CreatedBefore}
+	start := time.Now()
+	swept.CreatedBefore = f.CreatedBefore
 	if swept.CreatedBefore.IsZero() {
 		_, now, err := q.scanTenant(ctx, policies.Tenant(tenant))
 		if err != nil {
@@ -98,6 +99,12 @@ func (q *Queue) sweep(
 		}
 		swept.CreatedBefore = now.Time().Add(time.Microsecond) // a job of this very instant exists
 	}
+	// Where it finds nothing to do, an earlier call may have done it.
+	defer func() {
+		if err == nil {
+			err = q.confirm(ctx, tenant)
+		}
+	}()
 	for page, err := range q.candidates(ctx, tenant, f, states) {
 		if err != nil {
 			return swept, err
@@ -121,6 +128,16 @@ func (q *Queue) sweep(
 		}
 	}
 	return swept, nil
+}
+
+// confirm waits until replicas have what is stored in the shards of a tenant.
+func (q *Queue) confirm(ctx context.Context, tenant string) error {
+	for _, shard := range q.policies.Current().Shards(tenant) {
+		if err := q.store.Confirm(ctx, shard.Clock()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // candidates reads pages of the tenant's jobs. A page may hold jobs that the filter refuses.
@@ -169,7 +186,7 @@ func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead boo
 	}
 	codes := make([]lua.JobCode, len(jobs))
 	for shard, call := range calls {
-		found, err := store.Invoke(ctx, q.store.Run, *call)
+		found, err := store.Invoke(ctx, q.store.RunDurable, *call)
 		if err != nil {
 			return nil, err
 		}

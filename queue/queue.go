@@ -101,7 +101,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	if o.Shards < 1 || o.Shards > store.MaxShards {
 		return nil, fmt.Errorf("queue: %d shards, want 1 to %d", o.Shards, store.MaxShards)
 	}
-	s := &store.Store{Keyspace: store.NewKeyspace(o.Shards), Fast: e.conn.Fast, Patient: e.conn.Patient}
+	s := &store.Store{Keyspace: store.NewKeyspace(o.Shards), Fast: e.conn.Fast, Patient: e.conn.Patient, Durable: e.conn.Durable}
 	q := &Queue{
 		engine: e, store: s, compressOver: o.CompressOver, horizon: o.Horizon, log: o.Logger,
 		retention: lua.Retention{
@@ -137,9 +137,11 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	}
 	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
-		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon, setAside: setAside, log: o.Logger,
-		remote: e.kind == EngineRedis,
+		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
+		setAside: setAside, log: o.Logger, remote: e.kind == EngineRedis,
+		histories: e.conn.Histories, memories: make([]memory, s.Len()), closed: make(chan struct{}),
 	}
+	q.broker.restored.Store(e.conn.Histories.Count())
 	q.flusher = newFlusher(q)
 	q.watcher = newWatcher(s.Fast)
 	return q, nil
@@ -164,6 +166,7 @@ func Connect(ctx context.Context, e EngineOptions, o Options) (*Queue, error) {
 // under way may fail.
 func (q *Queue) Close() error {
 	q.policies.Close()
+	q.broker.close()
 	q.flusher.close()
 	err := q.watcher.close()
 	if q.owned {
@@ -264,10 +267,14 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 	return found.Born, nil
 }
 
-// Ping reports whether Redis answers. It loads the scripts if a restart of Redis has dropped them.
+// Ping reports whether Redis answers and, with EngineOptions.Durability, has the replicas that
+// changes wait for (ErrReplicas). It loads the scripts if a restart of Redis has dropped them.
 func (q *Queue) Ping(ctx context.Context) error {
 	if q.engine.kind == EngineEmbedded { // see Open
 		return store.Unavailable(q.store.Fast.Ping(ctx).Err())
 	}
-	return store.Unavailable(store.EachMaster(ctx, q.store.Fast, lua.Load))
+	if err := store.EachMaster(ctx, q.store.Fast, lua.Load); err != nil {
+		return store.Unavailable(err)
+	}
+	return q.engine.conn.CheckReplicas(ctx)
 }

@@ -200,7 +200,7 @@ func (q *Queue) tune(
 		return false, err
 	}
 	var tuned lua.Tuned
-	values, err := q.store.Run(ctx, call.Call())
+	values, err := q.store.RunDurable(ctx, call.Call())
 	if err == nil {
 		tuned, _, err = call.Decode(values)
 	}

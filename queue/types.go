@@ -17,6 +17,15 @@ var (
 	// ErrState means, beside ErrUnavailable, that Redis answered: it is loading, out of memory,
 	// read-only, and so on.
 	ErrState = store.ErrState
+	// ErrOutcomeUnknown means, beside ErrUnavailable, that a change is stored, but not on as many
+	// replicas as EngineOptions.Durability demands: a failover may lose it. The same call finds
+	// out.
+	ErrOutcomeUnknown = store.ErrOutcomeUnknown
+	// ErrReplicas means, beside ErrUnavailable, that a master has fewer replicas in sync than that.
+	ErrReplicas = store.ErrReplicas
+	// ErrRefused means, beside ErrUnavailable, that Redis refused to write, because its master has
+	// fewer replicas than its min-replicas-to-write. Nothing was changed.
+	ErrRefused = store.ErrRefused
 	// ErrScript means that the stored data is damaged, for example because a key was changed by
 	// hand. The same call fails again until that is repaired.
 	ErrScript = store.ErrScript

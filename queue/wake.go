@@ -56,6 +56,7 @@ func (b *Broker) listen(ctx context.Context, out chan<- Wake) {
 		switch {
 		case err == nil:
 			tested = false
+			b.restoreAll(b.histories.Count()) // should this connection be to another master
 		case errors.As(err, &timed) && timed.Timeout() && !tested && pubsub.Ping(ctx) == nil:
 			tested = true
 			continue

@@ -83,6 +83,10 @@ var seeded = []bug{
 		"	if plain || name != \"\" {\n		return name\n	}\n",
 	},
 	{
+		"one-replica-fewer", "a change waits for one replica fewer", "./queue/internal/engine", "TestWaiting",
+		"queue/internal/engine/durable.go", "return []any{\"wait\", w.Replicas,", "return []any{\"wait\", w.Replicas - 1,",
+	},
+	{
 		"settled-before-2xx", "a delivery is settled before the upstream has answered", "./worker",
 		"TestBadAnswersAreFailedAttempts",
 		"worker/deliver_http.go", "	answer, err := d.client.Post(",

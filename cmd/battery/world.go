@@ -65,6 +65,7 @@ type settings struct {
 	// file.
 	env       []string
 	redisEnv  []string // the same of redis-server
+	redis     string   // further settings of Redis, after a comma
 	pool      string   // rate of the pool that poolTenants share; empty: there is none
 	callbacks string   // prefixes of the callback URLs that may be called, separated by spaces
 }
@@ -311,7 +312,7 @@ func listening(found chan<- [2]string) func([]byte) {
 func (w *world) configure(name string) (path string, err error) {
 	var b strings.Builder
 	s := w.settings
-	fmt.Fprintf(&b, "redis: { url: %q }\n", or(w.url, "unix://"+w.socket()))
+	fmt.Fprintf(&b, "redis: { url: %q%s }\n", or(w.url, "unix://"+w.socket()), s.redis)
 	fmt.Fprintf(&b, "worker: { lease: %v, sweep: %v, concurrency: %d }\n", s.lease, s.sweep, s.concurrency)
 	fmt.Fprintf(&b, "routes:\n")
 	for _, route := range slices.Sorted(maps.Keys(s.routes)) {

@@ -52,6 +52,8 @@ func all() []figure {
 			"the same sink", unit: "ratio", target: 0.4, measure: measurePush},
 		{id: "P13", what: "processor time in Redis of a job in a pool of 10,000 tenants ÷ without a pool",
 			unit: "ratio", target: 1.3, atMost: true, measure: measurePool},
+		{id: "P14", what: "intake: submits over HTTP that wait for a replica on this machine ÷ those that do not",
+			unit: "ratio", target: 0.7, measure: measureDurable},
 	}
 	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), forwardFigures(), scaleFigures(),
 		simulatorFigures())

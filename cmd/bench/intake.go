@@ -39,7 +39,7 @@ var intakeBody = []byte(`{"type":"order.create","payload":` + string(payload) + 
 // measureIntake loads Sluice's intake and its peers in turns, each by the same client on the same
 // machine, alone.
 func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
-	ours, err := startIntake(ctx)
+	ours, err := startIntake(ctx, newRedis, "")
 	if err != nil {
 		return nil, err
 	}
@@ -163,22 +163,26 @@ type intake struct {
 
 // startIntake runs the real program. Its tenant drains at one job a second, so that the queue is
 // busy and never full.
-func startIntake(ctx context.Context) (*intake, error) {
+func startIntake(
+	ctx context.Context, store func(context.Context) (*redisServer, error), settings string,
+) (*intake, error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
 		return nil, err
 	}
 	p := &intake{dir: dir}
-	if err := p.start(ctx); err != nil {
+	if err := p.start(ctx, store, settings); err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *intake) start(ctx context.Context) error {
+func (p *intake) start(
+	ctx context.Context, store func(context.Context) (*redisServer, error), settings string,
+) error {
 	var err error
-	if p.store, err = newRedis(ctx); err != nil {
+	if p.store, err = store(ctx); err != nil {
 		return err
 	}
 	binary, err := build(ctx, p.dir)
@@ -186,10 +190,10 @@ func (p *intake) start(ctx context.Context) error {
 		return err
 	}
 	config := filepath.Join(p.dir, "sluice.yaml")
-	text := fmt.Sprintf("redis: { url: %q }\napi: { listen: \"127.0.0.1:0\" }\n"+
+	text := fmt.Sprintf("redis: { url: %q%s }\napi: { listen: \"127.0.0.1:0\" }\n"+
 		"admin: { listen: \"127.0.0.1:0\", profiles: true }\n"+
 		"routes: { default: { url: \"http://127.0.0.1:9/\" } }\n"+
-		"tenants: { defaults: { rate: 1/s, capacity: 100000000 } }\n", p.store.url())
+		"tenants: { defaults: { rate: 1/s, capacity: 100000000 } }\n", p.store.url(), settings)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}

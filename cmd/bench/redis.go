@@ -16,6 +16,7 @@ type redisServer struct {
 	*child
 	dir, socket string
 	client      *redis.Client
+	replica     *redisServer // nil without one
 }
 
 func newRedis(ctx context.Context) (*redisServer, error) {
@@ -35,6 +36,9 @@ func newRedis(ctx context.Context) (*redisServer, error) {
 func (s *redisServer) url() string { return "unix://" + s.socket }
 
 func (s *redisServer) close() {
+	if s.replica != nil {
+		s.replica.close()
+	}
 	if s.client != nil {
 		_ = s.client.Close()
 	}

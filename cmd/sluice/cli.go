@@ -20,6 +20,7 @@ type commands struct {
 	Dev         devCmd                `cmd:"" help:"Try Sluice: one process, jobs in memory, no configuration."`
 	Check       checkCmd              `cmd:"" help:"Check the store for damage and repair it."`
 	Config      configCmd             `cmd:"" help:"Check a configuration without running it."`
+	Redis       redisCmd              `cmd:"" help:"Have a replica of Redis take over."`
 	Submit      jobs.SubmitCmd        `cmd:"" help:"Submit one job, or one for each line of a file."`
 	Burst       jobs.BurstCmd         `cmd:"" help:"Submit many jobs at once and watch them leave at the tenant's rate."`
 	Job         jobs.Cmd              `cmd:"" help:"Read, list, wait for, cancel or replay jobs."`
@@ -37,13 +38,14 @@ type commands struct {
 	Version     versionCmd            `cmd:"" help:"Print the version."`
 }
 
-// newCommands returns the command line, with a flag of serve, check and config check for each
-// setting.
+// newCommands returns the command line. serve, check, config check and redis failover have a flag
+// for each setting.
 func newCommands() *commands {
 	cli := &commands{}
 	cli.Serve.Plugins = kong.Plugins{settingFlags()}
 	cli.Config.Check.Plugins = kong.Plugins{settingFlags()}
 	cli.Check.Plugins = kong.Plugins{settingFlags()}
+	cli.Redis.Failover.Plugins = kong.Plugins{settingFlags()}
 	return cli
 }
 

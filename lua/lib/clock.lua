@@ -12,6 +12,7 @@
 --   revision                         of the policies in force
 --   looked                           cursor of the scan that applies them: 00 at first, 0 when done
 --   lapsed, dead                     expired leases and dead jobs so far
+--   fence                            1; written to prove that replicas have what was written before
 
 -- math.min and its like have no short names: a local that a function captures costs every call of
 -- the script. With short names a lone job costs 2 % more of Redis's instructions.

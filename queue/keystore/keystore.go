@@ -83,13 +83,13 @@ func (s *Store) CreateKey(
 		return Key{}, store.Unavailable(err)
 	}
 	var active *redis.IntCmd
-	if _, err := s.store.Fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	if _, err := s.store.Durable.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, id := range old {
 			p.Del(ctx, shard.Key(id))
 			p.ZRem(ctx, index, id)
 		}
+		p.ZAdd(ctx, index, redis.Z{Score: ends, Member: id}) // first: no key works that is in no list
 		p.HSet(ctx, shard.Key(id), fields...)
-		p.ZAdd(ctx, index, redis.Z{Score: ends, Member: id})
 		active = p.ZCount(ctx, index, "("+millis(now), "+inf")
 		return nil
 	}); err != nil {
@@ -139,6 +139,12 @@ func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 // RevokeKey deletes a key of the tenant. Errors: ErrUnknownKey, queue.ErrUnavailable.
 func (s *Store) RevokeKey(ctx context.Context, tenant, id string) error {
 	k, err := s.FindKey(ctx, id)
+	if errors.Is(err, ErrUnknownKey) {
+		// An earlier call may have deleted it.
+		if unsure := s.store.Confirm(ctx, s.store.ShardOf(tenant).Key(id)); unsure != nil {
+			return unsure
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -149,7 +155,7 @@ func (s *Store) RevokeKey(ctx context.Context, tenant, id string) error {
 }
 
 func (s *Store) dropKey(ctx context.Context, shard store.ShardKeys, tenant, id string) error {
-	_, err := s.store.Fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := s.store.Durable.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Del(ctx, shard.Key(id))
 		p.ZRem(ctx, shard.Keys(store.EncodeName(tenant)), id)
 		return nil

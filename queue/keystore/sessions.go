@@ -24,7 +24,7 @@ func (s *Store) FindSession(ctx context.Context, id [sha256.Size]byte) (time.Dur
 
 // EndSession deletes a session, if it exists. Errors: queue.ErrUnavailable.
 func (s *Store) EndSession(ctx context.Context, id [sha256.Size]byte) error {
-	return store.Unavailable(s.store.Fast.Del(ctx, sessionKey(id)).Err())
+	return store.Unavailable(s.store.Durable.Del(ctx, sessionKey(id)).Err())
 }
 
 func sessionKey(id [sha256.Size]byte) string { return store.SessionKey + hex.EncodeToString(id[:]) }

@@ -133,6 +133,37 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
+// AddReplicas gives each node a replica, which is in sync when AddReplicas returns.
+func (c *Cluster) AddReplicas(ctx context.Context) (replicas [2]*Server) {
+	c.t.Helper()
+	for i, n := range c.nodes {
+		bus := freePort(c.t)
+		s, _ := StartTCP(c.t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus))
+		replicas[i] = s
+		ask := func(command string) bool { return s.ask(command, time.Second) == "+OK" }
+		if !ask(fmt.Sprintf("CLUSTER MEET 127.0.0.1 %d %d", n.port, n.bus)) {
+			c.t.Fatal("redis cluster: a replica did not meet its master")
+		}
+		c.await(ctx, func(context.Context) bool { return ask("CLUSTER REPLICATE " + n.id) }, "a replica does not know its master")
+		c.await(ctx, func(ctx context.Context) bool {
+			info, err := n.client.Info(ctx, "replication").Result()
+			return err == nil && strings.Contains(info, "state=online")
+		}, "a replica is not in sync")
+	}
+	return replicas
+}
+
+// ConfigSet changes a setting of both nodes.
+func (c *Cluster) ConfigSet(ctx context.Context, name, value string) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		c.do(n.client.ConfigSet(ctx, name, value).Err())
+	}
+}
+
+// Address returns the address of a node, 0 or 1.
+func (c *Cluster) Address(node int) string { return fmt.Sprint("127.0.0.1:", c.nodes[node].port) }
+
 // URL returns the URL of the cluster.
 func (c *Cluster) URL() string {
 	return fmt.Sprintf("redis+cluster://127.0.0.1:%d?addr=127.0.0.1:%d", c.nodes[0].port, c.nodes[1].port)

@@ -6,10 +6,12 @@ package redistest
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -144,4 +146,32 @@ func (s *Server) log() string {
 		return err.Error()
 	}
 	return string(text[max(0, len(text)-2000):])
+}
+
+// StartSentinel starts a sentinel that fails a master over by itself, and returns its address.
+func StartSentinel(t testing.TB, name string, masterPort int) string {
+	t.Helper()
+	dir, port := t.TempDir(), freePort(t)
+	path := filepath.Join(dir, "sentinel.conf")
+	text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %q\nlogfile %q\nsentinel monitor %s 127.0.0.1 %d 1\n"+
+		"sentinel failover-timeout %[4]s 4000\n", port, dir, filepath.Join(dir, "log"), name, masterPort)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("redis-server", path, "--sentinel")
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("redis-server is needed by the tests (make test installs it): %v", err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // an error means that it has ended already
+		_ = cmd.Wait()
+	})
+	return fmt.Sprint("127.0.0.1:", port)
+}
+
+// StartTCP is Start for a server that others reach by a port of 127.0.0.1, too.
+func StartTCP(t testing.TB, args ...string) (s *Server, port int) {
+	t.Helper()
+	port = freePort(t)
+	return Start(t, append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--repl-diskless-sync-delay", "0"}, args...)...), port
 }

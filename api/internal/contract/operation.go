@@ -2,6 +2,7 @@ package contract
 
 import (
 	"cmp"
+	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
@@ -120,6 +121,9 @@ func (op Operation) Kinds() []problem.Kind {
 	}, op.Refusals...)
 	if slices.Contains(op.Refusals, problem.StorageUnavailable) {
 		all = append(all, problem.StoredDamaged)
+		if op.Method != http.MethodGet {
+			all = append(all, problem.OutcomeUnknown)
+		}
 	}
 	if op.Body != nil {
 		all = append(all, problem.MalformedJSON, problem.UnsupportedMedia)

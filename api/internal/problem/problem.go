@@ -96,6 +96,10 @@ var (
 	StorageUnavailable = Kind{
 		"unavailable", http.StatusServiceUnavailable, "The store cannot be reached or is out of memory",
 	}
+	OutcomeUnknown = Kind{
+		"outcome-unknown", http.StatusServiceUnavailable,
+		"The change is not on as many replicas of the store as it should be",
+	}
 	IssuerUnavailable = Kind{
 		"issuer-unavailable", http.StatusServiceUnavailable,
 		"The keys that verify tokens cannot be fetched yet",
@@ -120,7 +124,7 @@ var Kinds = []Kind{
 	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, HopelessWait,
 	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
-	StoredDamaged, StorageUnavailable, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
+	StoredDamaged, StorageUnavailable, OutcomeUnknown, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
 }
 
 // Problem is an error with its HTTP answer. Its cause, if any, goes to the log and never to the
@@ -260,6 +264,12 @@ func Of(err error) *Problem {
 		return answer(StateConflict, "the job's state does not allow this operation")
 	case errors.Is(err, queue.ErrRevision):
 		return answer(RevisionMismatch, "the revision named in If-Match is not the current one")
+	case errors.Is(err, queue.ErrOutcomeUnknown):
+		return answer(OutcomeUnknown, "a failover of the store may undo the change; "+
+			"send the same request again to find out").RetryIn(time.Second)
+	case errors.Is(err, queue.ErrRefused):
+		return answer(StorageUnavailable, "the store has too few replicas and accepts no changes; "+
+			"send the same request again").RetryIn(time.Second)
 	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, context.Canceled):
 		return answer(StorageUnavailable, "the outcome is unknown; send the same request again").

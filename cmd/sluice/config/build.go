@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -58,6 +59,12 @@ func (r *reader) between(c Config) {
 	if c.Admin.Listen != "" && !IsLoopback(c.Admin.Listen) && c.Admin.Token == "" {
 		r.problem(r.at("admin.listen"), show(c.Admin.Listen),
 			"must be a loopback address unless admin.token is set")
+	}
+	if d := c.Redis.Durability; d.Fsync && d.Replicas == 0 {
+		r.problem(r.at("redis.durability.fsync"), "true", "must be false unless redis.durability.replicas is at least 1")
+	} else if d.Replicas > 0 && c.Redis.URL == "" {
+		r.problem(r.at("redis.durability.replicas"), strconv.FormatInt(d.Replicas, 10),
+			"must be 0 unless redis.url names a Redis with replicas")
 	}
 	for _, other := range []string{c.API.Listen, c.Admin.Listen} {
 		if c.Metrics.Listen == other && other != "" && !strings.HasSuffix(other, ":0") {

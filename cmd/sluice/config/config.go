@@ -39,6 +39,14 @@ type Redis struct {
 	URL         string // empty: this process starts a private redis-server
 	DataDir     string // of the private redis-server
 	AllowUnsafe bool   // accept a Redis that evicts keys or has no append-only file
+	Durability  Durability
+}
+
+// Durability is what a change waits for before its client gets an answer.
+type Durability struct {
+	Replicas int64         // that have the change; 0: no wait
+	Fsync    bool          // on disk, there and on the master
+	Timeout  time.Duration // after which the outcome is unknown
 }
 
 // API is the listener that clients send jobs to.

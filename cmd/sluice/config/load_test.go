@@ -54,7 +54,7 @@ func mustLoad(t *testing.T, from config.Sources) config.Config {
 func TestDefaults(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, route)})
 	want := config.Config{
-		Redis: config.Redis{DataDir: "./data"},
+		Redis: config.Redis{DataDir: "./data", Durability: config.Durability{Timeout: time.Second}},
 		API: config.API{
 			Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000, MaxConnections: 10000,
 			TenantShare: 25, AddressShare: 50,
@@ -143,7 +143,7 @@ func TestShare(t *testing.T) {
 // Every section of the file reaches the configuration.
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
-redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true }
+redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true, durability: { replicas: 2, fsync: true, timeout: 2s } }
 api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, tenant_share: 20, address_share: 30, status_rate: 100/s }
 admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true, profiles: true, submit: true, max_connections: 11 }
 auth:
@@ -185,7 +185,8 @@ log: { level: warn }
 	n := func(v int64) *int64 { return &v }
 	on := true
 	want := config.Config{
-		Redis: config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true},
+		Redis: config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true,
+			Durability: config.Durability{Replicas: 2, Fsync: true, Timeout: 2 * time.Second}},
 		API: config.API{
 			Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10,
 			TenantShare: 20, AddressShare: 30, StatusRate: shaper.Rate{Limit: 100, Period: time.Second},
@@ -292,6 +293,10 @@ func TestProblems(t *testing.T) {
 		{"share that is a text", "traces: { sample: \"0.5\" }",
 			`traces.sample: "0.5": must be a number from 0 to 1`},
 		{"switch", "redis: { allow_unsafe: maybe }", `redis.allow_unsafe: "maybe": must be true or false`},
+		{"fsync of no replica", "redis: { durability: { fsync: true } }",
+			`redis.durability.fsync: true: must be false unless redis.durability.replicas is at least 1`},
+		{"replicas of a private redis-server", "redis: { durability: { replicas: 1 } }",
+			`redis.durability.replicas: 1: must be 0 unless redis.url names a Redis with replicas`},
 		{"address without port", "api: { listen: localhost }", `api.listen: "localhost": must be HOST:PORT`},
 		{"address with a bad port", "api: { listen: \"127.0.0.1:70000\" }",
 			`api.listen: "127.0.0.1:70000": must be HOST:PORT`},
@@ -556,6 +561,7 @@ func TestPrecedence(t *testing.T) {
 func TestEverySettingEverySource(t *testing.T) {
 	values := map[string]string{
 		"redis.url": "redis://127.0.0.1:1/2", "redis.data_dir": "x", "redis.allow_unsafe": "true",
+		"redis.durability.replicas": "2", "redis.durability.fsync": "true", "redis.durability.timeout": "2s",
 		"api.listen":   "127.0.0.1:1",
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2",
 		"admin.token": "0123456789abcdefgh",
@@ -578,7 +584,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"metrics.listen": "127.0.0.1:1", "metrics.tenants": "none", "log.level": "error",
 		"traces.endpoint": "http://127.0.0.1:4318", "traces.sample": "0.5",
 	}
-	file := write(t, route)
+	file := write(t, "redis: { url: \"redis://127.0.0.1:1/1\", durability: { replicas: 1 } }\n"+route)
 	plain := mustLoad(t, config.Sources{File: file})
 	for _, s := range config.Settings() {
 		value, ok := values[s.Key]

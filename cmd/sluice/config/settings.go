@@ -97,6 +97,14 @@ func Settings() []Setting {
 			Rule: "must be the path of a directory"},
 		toggle("redis.allow_unsafe",
 			"Accept a Redis that may lose jobs, because it evicts keys or has no append-only file."),
+		whole("redis.durability.replicas", "0", 0, 100,
+			"Replicas that must have a change before its client gets 202 or another success: all that a "+
+				"failover may promote. 0: a failover may lose the latest changes."),
+		toggle("redis.durability.fsync",
+			"Those replicas, and the master, must have the change on disk (WAITAOF, Redis 7.2). With "+
+				"appendfsync everysec each request takes up to a second."),
+		duration("redis.durability.timeout", "1s", 10*time.Millisecond, 10*time.Second,
+			"How long to wait for the replicas. After that the client gets 503 outcome-unknown."),
 		address("api.listen", "api", "127.0.0.1:8080", "Address of the listener for clients."),
 		whole("api.max_body", "262144", 1024, 8<<20, "Maximum bytes of one submission."),
 		whole("api.max_streams", "1000", 1, 100_000,

@@ -65,9 +65,7 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 	}
 	fields := infoFields(info)
 	version = fields["redis_version"]
-	found := []int{0, 0}
-	_, _ = fmt.Sscanf(version, "%d.%d", &found[0], &found[1]) // not a number: 0, which is too old
-	if slices.Compare(found, leastRedis) < 0 {
+	if slices.Compare(numbersOf(version), leastRedis) < 0 { // no number: 0, which is too old
 		return version, fmt.Errorf("%w: version %s is too old, %d.%d or newer is needed",
 			ErrUnsafe, version, leastRedis[0], leastRedis[1])
 	}
@@ -83,6 +81,17 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 	}
 	if fields["aof_enabled"] != "1" {
 		problems = append(problems, "it has no append-only file, so a restart loses jobs: set appendonly yes")
+	}
+	if e.Durability.On() {
+		e.Version = version
+		more, err := e.checkDurable(ctx, o)
+		if err == nil && len(more) == 0 {
+			err = e.CheckReplicas(ctx)
+		}
+		if err != nil {
+			return version, store.Unavailable(err)
+		}
+		problems = append(problems, more...)
 	}
 	if len(problems) == 0 {
 		return version, nil

@@ -38,13 +38,13 @@ func OpenEmbedded() *Engine {
 			}
 		}
 	})
-	return &Engine{
-		Describe: "in memory: jobs are lost on exit", Fast: client(), Patient: client(),
-		stop: func() error {
-			close(done)
-			aging.Wait()
-			m.Close()
-			return nil
-		},
+	e := newEngine(func(patience) redis.UniversalClient { return client() })
+	e.Describe = "in memory: jobs are lost on exit"
+	e.stop = func() error {
+		close(done)
+		aging.Wait()
+		m.Close()
+		return nil
 	}
+	return e
 }

@@ -24,9 +24,12 @@ var (
 // Engine is a running Redis with two clients.
 type Engine struct {
 	Fast, Patient redis.UniversalClient // fails fast; waits and retries longer
-	Version       string                // of Redis at the start; empty: the embedded engine
-	Describe      string                // kind, version and address, for logs
-	Server        *Server               // of the private engine; nil without one
+	Durable       redis.UniversalClient // waits for replicas, as Durability says; else Fast
+	Durability    Durability
+	Histories     *Histories // that Patient has met
+	Version       string     // of Redis at the start; empty: the embedded engine
+	Describe      string     // kind, version and address, for logs
+	Server        *Server    // of the private engine; nil without one
 
 	scheme string // of the URL; empty without one
 	stop   func() error
@@ -34,6 +37,7 @@ type Engine struct {
 
 // Options holds the settings of an engine.
 type Options struct {
+	Durability  Durability
 	AllowUnsafe bool         // log settings that are unsafe for a queue instead of ErrUnsafe
 	Logger      *slog.Logger // required
 }
@@ -41,10 +45,23 @@ type Options struct {
 // Close closes the connections, also those in use, and stops what this process started.
 func (e *Engine) Close() error {
 	err := errors.Join(e.Fast.Close(), e.Patient.Close())
+	if e.Durability.On() {
+		err = errors.Join(err, e.Durable.Close())
+	}
 	if e.stop != nil {
 		err = errors.Join(err, e.stop())
 	}
 	return err
+}
+
+// newEngine returns an engine without durability whose clients the function makes.
+func newEngine(client func(patience) redis.UniversalClient) *Engine {
+	histories := &Histories{}
+	patient := longTimed
+	patient.connected = histories.connected
+	e := &Engine{Fast: client(failFast), Patient: client(patient), Histories: histories}
+	e.Durable = e.Fast
+	return e
 }
 
 // OpenURL connects to the Redis of the URL and checks its settings. Errors: ErrNoEngine, ErrUnsafe.
@@ -53,7 +70,10 @@ func OpenURL(ctx context.Context, redisURL string, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{Fast: client(failFast), Patient: client(longTimed)}
+	e := newEngine(client)
+	if o.Durability.On() {
+		e.Durability, e.Durable = o.Durability, o.Durability.durable(client)
+	}
 	e.scheme, _, _ = strings.Cut(redisURL, "://")
 	return e.accept(ctx, o, "redis", " at "+address(redisURL))
 }
@@ -70,7 +90,9 @@ func (e *Engine) accept(ctx context.Context, o Options, name, where string) (_ *
 // patience is how long a client waits before it gives up.
 type patience struct {
 	dial, answer time.Duration
-	retries      int // -1: none
+	wait         time.Duration                            // for replicas, beside answer
+	retries      int                                      // -1: none
+	connected    func(context.Context, *redis.Conn) error // nil, or called for each connection
 	pool         int
 }
 
@@ -112,8 +134,9 @@ func Parse(redisURL string) (func(patience) redis.UniversalClient, error) {
 		}
 		return func(p patience) redis.UniversalClient {
 			o := *opt
-			o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = p.dial, p.answer, p.answer, p.answer
+			o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
 			o.PoolSize, o.ContextTimeoutEnabled, o.DisableIdentity, o.Protocol = p.pool, true, true, protocol
+			o.OnConnect = p.connected
 			o.MaxRetries, o.Dialer = p.retries, plain(p, o.TLSConfig).orUnconnected()
 			return redis.NewFailoverClient(&o)
 		}, nil
@@ -124,10 +147,10 @@ func Parse(redisURL string) (func(patience) redis.UniversalClient, error) {
 
 // oneRedis returns a client of one Redis, whose address and credentials are in the options.
 func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
-	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer, p.answer
+	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
 	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
 	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
-	opt.MaintNotificationsConfig = noNotifications
+	opt.MaintNotificationsConfig, opt.OnConnect = noNotifications, p.connected
 	return redis.NewClient(&opt)
 }
 

@@ -83,7 +83,8 @@ func OpenPrivate(ctx context.Context, program, dataDir string, o Options) (*Engi
 	client := func(p patience) redis.UniversalClient {
 		return oneRedis(redis.Options{Network: "unix", Addr: socket}, p, plain(p, nil))
 	}
-	e := &Engine{Fast: client(failFast), Patient: client(longTimed), Server: s}
+	e := newEngine(client)
+	e.Server = s
 	e.stop = func() error { return errors.Join(s.end(), cleanUp()) }
 	if err := s.await(ctx, e.Patient, dir); err != nil {
 		return nil, errors.Join(err, e.Close())

@@ -42,9 +42,10 @@ func newClusterClient(opt redis.ClusterOptions, p patience) *redis.ClusterClient
 	// and calls are bounded. Only the client of the cluster retries, for it looks the node up
 	// again.
 	opt.DialTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer, p.answer
-	opt.ReadTimeout, opt.MaxRetries = min(p.answer, clusterAnswer), -1
+	opt.ReadTimeout, opt.MaxRetries = min(p.answer, clusterAnswer)+p.wait, -1
 	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
 	opt.ClusterStateReloadInterval, opt.MaintNotificationsConfig = clusterMap, noNotifications
+	opt.OnConnect = p.connected
 	opt.Dialer = t.dial(plain(p, opt.TLSConfig)).orUnconnected()
 	c := redis.NewClusterClient(&opt)
 	t.cluster.Store(c)

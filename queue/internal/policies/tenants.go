@@ -39,7 +39,7 @@ func (k *Keeper) enforce(ctx context.Context, p *Set, tenantsToo bool) error {
 	}
 	for range tries {
 		if len(subjects) == 0 {
-			return store.Unavailable(k.store.Patient.HSet(ctx, store.MetaKey, metaResolved, p.Revision).Err())
+			return store.Unavailable(k.store.Durable.HSet(ctx, store.MetaKey, metaResolved, p.Revision).Err())
 		}
 		if subjects, err = k.resolve(ctx, p, subjects); err != nil {
 			if errors.Is(err, errOutdated) {
@@ -155,7 +155,7 @@ func (k *Keeper) resolve(ctx context.Context, p *Set, subjects []Subject) (left 
 				parts = append(parts, k.partCalls(p, s)...)
 			}
 		}
-		tuned, err := k.tune(ctx, calls)
+		tuned, err := k.tune(ctx, k.store.Patient, calls)
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +169,7 @@ func (k *Keeper) resolve(ctx context.Context, p *Set, subjects []Subject) (left 
 			}
 			parts = append(parts, k.partCalls(p, called[i])...)
 		}
-		if _, err := k.tune(ctx, parts); err != nil {
+		if _, err := k.tune(ctx, k.store.Patient, parts); err != nil {
 			return nil, err
 		}
 	}
@@ -177,8 +177,8 @@ func (k *Keeper) resolve(ctx context.Context, p *Set, subjects []Subject) (left 
 }
 
 // tune sends calls in one exchange. Errors: errOutdated, ErrUnavailable.
-func (k *Keeper) tune(ctx context.Context, calls []lua.TuneCall) ([]lua.Tuned, error) {
-	tuned, err := store.InvokeAll(ctx, k.store, k.store.Patient, calls, func(c lua.TuneCall, values []any) (lua.Tuned, error) {
+func (k *Keeper) tune(ctx context.Context, c lua.Client, calls []lua.TuneCall) ([]lua.Tuned, error) {
+	tuned, err := store.InvokeAll(ctx, k.store, c, calls, func(c lua.TuneCall, values []any) (lua.Tuned, error) {
 		tuned, _, err := c.Decode(values)
 		return tuned, err
 	})
@@ -254,10 +254,18 @@ func (k *Keeper) Spread(ctx context.Context, p *Set, subject Subject) error {
 	if err != nil {
 		return err
 	}
-	if _, err = k.tune(ctx, k.partCalls(p, found[0])); err != nil && !errors.Is(err, errOutdated) {
+	if _, err = k.tune(ctx, k.spreads(), k.partCalls(p, found[0])); err != nil && !errors.Is(err, errOutdated) {
 		return err
 	}
 	return store.Unavailable(k.store.Fast.SRem(ctx, store.SpreadKey, subject.Name).Err())
+}
+
+// spreads is the client that gives the settings of a changed subject to its other shards.
+func (k *Keeper) spreads() lua.Client {
+	if k.store.Durable == k.store.Fast {
+		return k.store.Patient
+	}
+	return k.store.Durable
 }
 
 // Intend records that a subject is about to change: should this process fail before Spread, another
@@ -266,7 +274,7 @@ func (k *Keeper) Intend(ctx context.Context, p *Set, subject Subject) error {
 	if len(p.parts(subject)) == 0 {
 		return nil
 	}
-	return store.Unavailable(k.store.Fast.SAdd(ctx, store.SpreadKey, subject.Name).Err())
+	return store.Unavailable(k.store.Durable.SAdd(ctx, store.SpreadKey, subject.Name).Err())
 }
 
 // Stated holds the settings of a subject by source.

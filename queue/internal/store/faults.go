@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,7 +18,18 @@ var (
 	ErrState       = errors.New("queue: redis cannot serve now")
 	ErrScript      = errors.New("queue: corrupt data in redis")
 	ErrSchema      = errors.New("queue: the data in redis does not fit")
+	// ErrOutcomeUnknown, ErrReplicas and ErrRefused are ErrUnavailable, too.
+	ErrOutcomeUnknown error = special{"queue: the write may be lost in a failover"}
+	ErrReplicas       error = special{"queue: redis has too few replicas"}
+	ErrRefused        error = special{"queue: redis refuses writes, because it has too few replicas"}
 )
+
+// special is a kind of ErrUnavailable and of ErrState.
+type special struct{ text string }
+
+func (e special) Error() string { return e.text }
+
+func (special) Is(target error) bool { return target == ErrUnavailable || target == ErrState }
 
 // Fault is the kind of a failed call to Redis. It decides whether a retry helps.
 type Fault string
@@ -73,6 +85,9 @@ func Unavailable(err error) error {
 	case FaultTransport:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case FaultState:
+		if strings.Contains(err.Error(), "NOREPLICAS") {
+			return fmt.Errorf("%w: %w", ErrRefused, err)
+		}
 		return fmt.Errorf("%w: %w", errUnavailableState, err)
 	case FaultScript:
 		return fmt.Errorf("%w: %w", ErrScript, err)
@@ -81,9 +96,4 @@ func Unavailable(err error) error {
 }
 
 // errUnavailableState is ErrUnavailable and ErrState. It has the text of ErrUnavailable.
-var errUnavailableState error = stateError{}
-
-type stateError struct{}
-
-func (stateError) Error() string        { return ErrUnavailable.Error() }
-func (stateError) Is(target error) bool { return target == ErrUnavailable || target == ErrState }
+var errUnavailableState error = special{ErrUnavailable.Error()}

@@ -203,6 +203,17 @@ func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }
 
+// FenceOf returns the hash for a write that only proves that the earlier writes of its connection
+// are replicated: the clock beside a key, which exists wherever the shard has anything. It is empty
+// for a key that no shard has.
+func FenceOf(key string) string {
+	prefix, _, ok := strings.Cut(key, "}:")
+	if !ok {
+		return ""
+	}
+	return prefix + "}:clock"
+}
+
 // Limit, LimitLog and Blocked return the keys of limiters. hash is the ShortHash of the rule and
 // the key of the limiter; for Blocked, of the rule alone.
 func (s ShardKeys) Limit(hash string) string    { return s.prefix + "limit:" + hash }

@@ -15,7 +15,10 @@ type Store struct {
 	Keyspace
 	Fast    redis.UniversalClient // fails fast, because its callers wait
 	Patient redis.UniversalClient // waits longer, because its callers can only try again
-	Observe lua.Observer          // may be nil
+	// Durable sends the changes that a caller relies on: it waits for replicas where
+	// redis.durability is set, and else is Fast.
+	Durable redis.UniversalClient
+	Observe lua.Observer // may be nil
 	// Mend repairs what a call that failed with err found damaged. It reports whether the call may
 	// be sent again.
 	Mend func(ctx context.Context, call lua.Call, err error) bool
@@ -48,6 +51,21 @@ func (s *Store) Exec(ctx context.Context, c lua.Client, calls []lua.Call) []lua.
 func (s *Store) Run(ctx context.Context, call lua.Call) ([]any, error) {
 	r := s.Exec(ctx, s.Fast, []lua.Call{call})[0]
 	return r.Values, r.Err
+}
+
+// RunDurable sends one call whose effect the caller relies on.
+func (s *Store) RunDurable(ctx context.Context, call lua.Call) ([]any, error) {
+	r := s.Exec(ctx, s.Durable, []lua.Call{call})[0]
+	return r.Values, r.Err
+}
+
+// Confirm returns once replicas have what is stored beside the key now, where redis.durability is
+// set. It is for answers that rely on an earlier change.
+func (s *Store) Confirm(ctx context.Context, key string) error {
+	if s.Durable == s.Fast {
+		return nil
+	}
+	return Unavailable(s.Durable.HSet(ctx, FenceOf(key), "fence", 1).Err())
 }
 
 // RunPatient sends one call with the patient client. It repairs nothing.

@@ -303,7 +303,9 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		Embedded:    p.Embedded,
 		NoChild:     p.Roles.Split(),
 		AllowUnsafe: p.Config.Redis.AllowUnsafe,
-		Logger:      p.Log,
+		Durability: queue.Durability{Replicas: int(p.Config.Redis.Durability.Replicas),
+			Fsync: p.Config.Redis.Durability.Fsync, Timeout: p.Config.Redis.Durability.Timeout},
+		Logger: p.Log,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the store: %w", err)

@@ -1,0 +1,45 @@
+package lua
+
+import (
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// RestoreMost is the greatest number of flows of a RestoreCall.
+const RestoreMost = 200
+
+// RestoreCall gives a shard back what a failover has lost and a worker knows.
+type RestoreCall struct {
+	At                  At
+	Clock, Due, Tenants string         // keys
+	Seen                shaper.Instant // that the worker has seen
+	Horizon             time.Duration
+	Flows               []Departed
+}
+
+// Departed is the last departure of a flow that a worker knows of.
+type Departed struct {
+	Flow  string // as in keys
+	Stamp shaper.Instant
+	Cost  int64  // of its job
+	Entry string // of the tenant, in the tenants key
+}
+
+// Call is the call in the form that is sent.
+func (c RestoreCall) Call() Call {
+	args := append(make([]any, 0, 3+4*len(c.Flows)), string(c.At), int64(c.Seen), c.Horizon.Microseconds())
+	for _, f := range c.Flows {
+		args = append(args, f.Flow, int64(f.Stamp), f.Cost, f.Entry)
+	}
+	return Call{Commands.Restore, []string{c.Clock, c.Due, c.Tenants}, args}
+}
+
+// Decode reads the answer: the number of flows that had lost a stamp.
+func (c RestoreCall) Decode(values []any) (lost int, err error) {
+	codes, err := decodeCodes[int64](values, 1)
+	if err != nil {
+		return 0, err
+	}
+	return int(codes[0]), nil
+}

@@ -1,0 +1,72 @@
+-- restore: carry on after a failover that lost the last writes of a shard.
+--
+-- Guarantee: the shard's clock continues from the instant that a worker has seen, and each flow,
+-- with its pool, from the stamp that the worker has had of it (invariants 2 and 8). Its paces count
+-- as used up at that stamp: what they had left of a burst was lost. Where nothing was lost, or when
+-- the call is sent again, it changes nothing. Everything is read before the first write.
+--
+-- KEYS
+--   1 clock   2 due   3 tenants
+-- ARGV
+--   1 instant in µs, or '' for the server's   2 instant that the worker has seen   3 horizon in µs
+--   then per flow: name, last stamp, cost of the job that had it, entry in tenants
+-- Reply
+--   now, number of flows that had lost a stamp
+-- Derived keys: flow flows later lines tenants unlock wait ready reserve
+-- Channels: sluice:wake
+
+--! include record clock turn pool policy bucket flow filing
+
+local FLOWS_FROM = 4
+clock_load(ARGV[1])
+local horizon, seen = tonumber(ARGV[3]), tonumber(ARGV[2])
+local behind = now < seen
+if behind then
+  clock.off, now = clock.off + seen - now, seen
+end
+
+-- use_up moves a bucket on to a stamp that it does not know, and its paces as far as a job with
+-- this cost can have left them.
+local function use_up(f, stamp, cost)
+  for i = 1, #f.cells do
+    local c = f.cells[i]
+    local full = { limit = c.limit, period = c.period, tat = stamp, rem = 0 }
+    cell_move(full, c.burst - 1 + charged(c, 1, cost))
+    if full.tat > c.tat then
+      c.tat, c.rem, c.credit = full.tat, full.rem, nil
+    end
+  end
+  f.last, f.moved = stamp, true
+end
+
+local flows, entries, known = {}, {}, {}
+for a = FLOWS_FROM, #ARGV, 4 do
+  local stamp, cost, f = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), flow_load(ARGV[a], nil, known)
+  local p = f.pool
+  -- Several jobs of a pool may have one stamp, each of another flow.
+  if p and (p.last < stamp or p.last == stamp and p.used_up) then
+    use_up(p, stamp, cost)
+    p.used_up = true
+  end
+  if f.last < stamp then
+    f.later_before = later_known(f)
+    use_up(f, stamp, cost)
+    flows[#flows + 1], entries[#entries + 1] = f, ARGV[a + 3]
+  end
+end
+if not behind and #flows == 0 and #pool_list == 0 then
+  return { now, 0 }
+end
+redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], unpack(known))
+unlock()
+for i = 1, #flows do
+  local f = flows[i]
+  if f.fresh then
+    redis.call('SADD', PREFIX .. 'flows:' .. tenant_of(f.name), f.name)
+    redis.call('ZADD', KEYS[3], now, entries[i])
+  end
+  due_save(f, f.later_before, horizon)
+  flow_save(f)
+end
+due_flush(horizon, true)
+return { now, #flows }
