@@ -156,18 +156,17 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 	return f, err
 }
 
-// ParseTurn reads weight and reserve of the turn that a flow has in its pool, as lib/pool.lua
+// ParseTurn reads weight and reserve of the turn that a flow has in its pool, as lib/turn.lua
 // writes it.
 func ParseTurn(text string) (weight int64, reserve shaper.Rate) {
-	var limit, period int64
-	if fields := strings.Fields(text); len(fields) == 5 {
+	fields := strings.Fields(text)
+	if len(fields) > 3 {
 		weight, _ = strconv.ParseInt(fields[3], 10, 64)
-		if n, err := numbersIn(fields[4], 6); err == nil {
-			limit, period = n[0], n[1]
-		}
 	}
-	if limit > 0 {
-		reserve = shaper.Rate{Limit: limit, Period: micros(period)}
+	if len(fields) > 4 {
+		if n, err := numbersIn(fields[4], 6); err == nil && n[0] > 0 {
+			reserve = shaper.Rate{Limit: n[0], Period: micros(n[1])}
+		}
 	}
 	return max(weight, 1), reserve
 }

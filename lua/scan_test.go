@@ -148,3 +148,23 @@ func TestWaitOf(t *testing.T) {
 		}
 	}
 }
+
+// TestParseTurn: the turn of a flow with and without a reserve, and texts that are none.
+func TestParseTurn(t *testing.T) {
+	tests := []struct {
+		text    string
+		weight  int64
+		reserve shaper.Rate
+	}{
+		{"++erp 1000 3 4", 4, shaper.Rate{}},
+		{"-+erp 0 0 8 20:1000000:17:0:0:1", 8, shaper.Rate{Limit: 20, Period: time.Second}},
+		{"", 1, shaper.Rate{}},
+		{"++erp 1 2", 1, shaper.Rate{}},
+		{"++erp 0 0 2 20:1000000", 2, shaper.Rate{}},
+	}
+	for _, test := range tests {
+		if weight, reserve := lua.ParseTurn(test.text); weight != test.weight || reserve != test.reserve {
+			t.Errorf("ParseTurn(%q) = %d, %v, want %d, %v", test.text, weight, reserve, test.weight, test.reserve)
+		}
+	}
+}
