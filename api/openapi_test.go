@@ -323,7 +323,8 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		},
 		"DELETE /v1/forward/{route}/{path}": {
 			"draining", "idempotency-key-reused", "internal", "invalid-request", "issuer-unavailable", "job-gone", "never-fits",
-			"not-forwarded", "overloaded", "queue-bytes-full", "queue-full", "rate-limited", "shutting-down", "starting",
+			"not-forwarded", "outcome-unknown", "overloaded", "queue-bytes-full", "queue-full", "rate-limited",
+			"shutting-down", "starting",
 			"store-full", "stored-data-damaged", "tenant-mismatch", "too-large", "unauthorized",
 			"unavailable", "unknown-route", "unreadable-body", "upstream-no-answer", "upstream-timeout", "wait-hopeless",
 		},

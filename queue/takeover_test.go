@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -8,8 +9,9 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// hung is a cluster with a node that hangs, and a poll at each shard that is under way there.
-func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), polls chan time.Time) {
+// hung is a cluster with a node that hangs, and a poll at each shard that is under way there. Each
+// poll may be made that many times: like a worker, it makes another after one that failed.
+func hung(t *testing.T, times int) (cluster *redistest.Cluster, thaw func(), polls chan time.Time) {
 	t.Helper()
 	const shards = 8
 	cluster = redistest.StartCluster(t)
@@ -18,7 +20,11 @@ func hung(t *testing.T) (cluster *redistest.Cluster, thaw func(), polls chan tim
 	polls = make(chan time.Time, shards)
 	for n := range shards {
 		go func() {
-			if _, err := q.Broker().Consumer("w", n).Tick(t.Context(), looking); err != nil {
+			consumer, err := q.Broker().Consumer("w", n), queue.ErrUnavailable
+			for made := 0; made < times && errors.Is(err, queue.ErrUnavailable); made++ {
+				_, err = consumer.Tick(t.Context(), looking)
+			}
+			if err != nil {
 				t.Errorf("a poll at shard %d: %v", n, err)
 			}
 			polls <- time.Now()
@@ -39,7 +45,7 @@ func last(t *testing.T, polls chan time.Time) (at time.Time) {
 // TestTakeoverEndsCalls: a call to a node that hangs is made to the one that took over, long
 // before the timeout. Without takeovers it took 2.0 s.
 func TestTakeoverEndsCalls(t *testing.T) {
-	cluster, thaw, polls := hung(t)
+	cluster, thaw, polls := hung(t, 2)
 	defer thaw()
 	time.Sleep(50 * time.Millisecond) // the polls are under way
 	cluster.TakeOver(t.Context(), 1)
@@ -51,7 +57,7 @@ func TestTakeoverEndsCalls(t *testing.T) {
 
 // TestSlowNodeIsNotGivenUp: without a takeover a call waits for its node, and needs no retry.
 func TestSlowNodeIsNotGivenUp(t *testing.T) {
-	_, thaw, polls := hung(t)
+	_, thaw, polls := hung(t, 1)
 	time.Sleep(700 * time.Millisecond)
 	thaw()
 	thawed := time.Now()

@@ -47,7 +47,7 @@ var seeded = []bug{
 	},
 	{
 		"retry-unscheduled", "a retry does not wait for its backoff", "./lua", oneFlow,
-		"lua/settle.lua", "j.state, j.at = 'r', now + delay", "j.state, j.at = 'r', now",
+		"lua/lib/finish.lua", "j.state, j.at = 'r', now + delay", "j.state, j.at = 'r', now",
 	},
 	{
 		"batch-not-counted", "an atomic batch is decided as if it were one job", "./lua", oneFlow,

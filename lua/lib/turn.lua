@@ -96,7 +96,7 @@ local function turn_functions(cell_move, charged)
       local c = p.cells[i]
       local of_cell = c.limit * 1000000000000 / c.period
       if c.by_jobs then
-        of_cell, p.counts_jobs = of_cell * p.cost / math.max(1, p.queued), true
+        of_cell, p.counts_jobs = of_cell * (p.cost / math.max(1, p.queued)), true
       end
       rate = math.min(rate, of_cell)
     end
