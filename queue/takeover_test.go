@@ -9,9 +9,9 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// hung is a cluster with a node that hangs, and a poll at each shard that is under way there. Each
-// poll may be made that many times: like a worker, it makes another after one that failed.
-func hung(t *testing.T, times int) (cluster *redistest.Cluster, thaw func(), polls chan time.Time) {
+// hung is a cluster with a node that hangs, and a poll at each shard that is under way there. Until
+// patience has passed, another is made after one that failed, like that of a worker.
+func hung(t *testing.T, patience time.Duration) (cluster *redistest.Cluster, thaw func(), polls chan time.Time) {
 	t.Helper()
 	const shards = 8
 	cluster = redistest.StartCluster(t)
@@ -20,8 +20,10 @@ func hung(t *testing.T, times int) (cluster *redistest.Cluster, thaw func(), pol
 	polls = make(chan time.Time, shards)
 	for n := range shards {
 		go func() {
-			consumer, err := q.Broker().Consumer("w", n), queue.ErrUnavailable
-			for made := 0; made < times && errors.Is(err, queue.ErrUnavailable); made++ {
+			consumer, begun := q.Broker().Consumer("w", n), time.Now()
+			_, err := consumer.Tick(t.Context(), looking)
+			for errors.Is(err, queue.ErrUnavailable) && time.Since(begun) < patience {
+				time.Sleep(20 * time.Millisecond)
 				_, err = consumer.Tick(t.Context(), looking)
 			}
 			if err != nil {
@@ -45,7 +47,7 @@ func last(t *testing.T, polls chan time.Time) (at time.Time) {
 // TestTakeoverEndsCalls: a call to a node that hangs is made to the one that took over, long
 // before the timeout. Without takeovers it took 2.0 s.
 func TestTakeoverEndsCalls(t *testing.T) {
-	cluster, thaw, polls := hung(t, 2)
+	cluster, thaw, polls := hung(t, 5*time.Second)
 	defer thaw()
 	time.Sleep(50 * time.Millisecond) // the polls are under way
 	cluster.TakeOver(t.Context(), 1)
@@ -57,7 +59,7 @@ func TestTakeoverEndsCalls(t *testing.T) {
 
 // TestSlowNodeIsNotGivenUp: without a takeover a call waits for its node, and needs no retry.
 func TestSlowNodeIsNotGivenUp(t *testing.T) {
-	_, thaw, polls := hung(t, 1)
+	_, thaw, polls := hung(t, 0)
 	time.Sleep(700 * time.Millisecond)
 	thaw()
 	thawed := time.Now()
