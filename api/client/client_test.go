@@ -116,8 +116,8 @@ func TestRawPayload(t *testing.T) {
 	sent := q.Submission(got.Job.ID)
 	sent.ID, sent.Tier, sent.TraceParent, sent.MaxAttempts = "", "", "", 0
 	queuetest.Compare(t, "the submission", sent, queue.Submission{
-		Tenant: "acme", IdempotencyKey: "k", Route: "default", Type: s.Type, Payload: s.Payload, ContentType: "text/csv",
-		Cost: 2, Delay: 3 * time.Millisecond, MaxWait: time.Minute, CallbackURL: s.CallbackURL,
+		Tenant: "acme", IdempotencyKey: "k", Route: "default", Type: s.Type, Payload: s.Payload,
+		ContentType: "text/csv", Cost: 2, Delay: 3 * time.Millisecond, MaxWait: time.Minute, CallbackURL: s.CallbackURL,
 	})
 }
 

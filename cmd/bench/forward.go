@@ -163,7 +163,7 @@ func delayTable(systems []*delays) []string {
 	return lines
 }
 
-// waiters are the clients that wait, of so many tenants that none has more than its share.
+// waiters are the clients that wait. They are of many tenants, because each has a share.
 const waiters, waitingTenants = 5000, 5
 
 // measureWaiting is the memory of the api process, in MB, while clients wait for forwarded requests

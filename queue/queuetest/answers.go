@@ -91,7 +91,8 @@ func sameBytes(s *suite) {
 	equal(s, "the outcome with other bytes", s.submit(w).Outcome, shaper.KeyReused)
 }
 
-// forward submits a request, whose answer is stored with so many bytes. It returns the job's id.
+// forward submits a request and stores its answer, which has the given size. It returns the job's
+// id.
 func (s *suite) forward(bytes int) string {
 	s.Helper()
 	id := s.admit(work()).ID

@@ -61,17 +61,26 @@ func (s *suite) shares(n int, every time.Duration) map[string]int {
 		stamps[i] = l.Stamp
 	}
 	slices.Sort(stamps)
+	first := 0 // of the grid
 	for i := range stamps {
-		d := stamps[i].Sub(stamps[0]) - time.Duration(i)*every
+		d := stamps[i].Sub(stamps[first]) - time.Duration(i-first)*every
 		if d > time.Microsecond && strings.Contains(s.Name(), "SentTwice") {
-			// A pool loses the slots of an answer that is lost for longer than the slack.
-			s.Skip("this machine stood still between the two sendings of a poll")
+			// A pool loses the slots of an answer that is lost for longer than the slack, and
+			// starts another grid.
+			first, d = i, 0
 		}
 		if d < -time.Microsecond || d > time.Microsecond {
 			s.Fatalf("stamp %d of the pool is %v off its grid of %v", i, d, every)
 		}
 	}
 	return byTenant
+}
+
+// getAhead leases from a pool of 100/s until its next slot is 0.2 s ahead. Then none is over when a
+// long poll is sent again: a flow does not get back the share that it used for a lost slot.
+func (s *suite) getAhead() {
+	s.Helper()
+	s.shares(20, 10*time.Millisecond)
 }
 
 func (s *suite) nearly(what string, got, want, by int) {
@@ -89,6 +98,7 @@ func poolShares(s *suite) {
 	for _, tenant := range []string{"a", "b", "c", "d"} {
 		s.backlog(200, pooledWork(tenant))
 	}
+	s.getAhead()
 	got := s.shares(200, 10*time.Millisecond) // two seconds
 	s.nearly("a, weight 4", got["a"], 86, 2)
 	s.nearly("b, weight 2", got["b"], 43, 2)
@@ -101,6 +111,7 @@ func poolReweighted(s *suite) {
 	s.pool(func(*shaper.Overrides) {}, nil)
 	s.backlog(200, pooledWork(tenant))
 	s.backlog(200, pooledWork("other"))
+	s.getAhead()
 	got := s.shares(100, 10*time.Millisecond)
 	s.nearly("with equal weights", got[tenant], 50, 1)
 	s.tune(func(o *shaper.Overrides) { o.Weight = pointer(int64(3)) })

@@ -205,8 +205,11 @@ func (p *Program) Submit(ctx context.Context, tenant string, n int) error {
 
 // Forward sends a request of a tenant to route partner, with headers as pairs. It does not wait for
 // the answer, and returns the id of the job.
-func (p *Program) Forward(ctx context.Context, tenant, method, target, body string, header ...string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, method, p.API+"/v1/forward/partner"+target, strings.NewReader(body))
+func (p *Program) Forward(
+	ctx context.Context, tenant, method, target, body string, header ...string,
+) (string, error) {
+	url := p.API + "/v1/forward/partner" + target
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return "", err
 	}

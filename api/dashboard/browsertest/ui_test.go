@@ -738,12 +738,13 @@ func TestHistoryOfALatePage(t *testing.T) {
 func TestForwardedRequest(t *testing.T) {
 	const name = "forwards"
 	call(t, "POST", "/v1/tenants/"+name+"/pause?create=true", nil, nil)
-	id, err := program.Forward(t.Context(), name, "PUT", "/orders/7?verbose=1&api_key=secret", `{"name":"caf\u00e9"}`,
-		"Content-Type", "application/json", "Authorization", "Bearer secret", "X-Note", hostile)
+	id, err := program.Forward(t.Context(), name, "PUT", "/orders/7?verbose=1&api_key=secret",
+		`{"name":"caf\u00e9"}`, "Content-Type", "application/json", "Authorization", "Bearer secret", "X-Note", hostile)
 	must(t, err)
 	p := open(t, 1280, 900, "light", "#/tenant/"+name+"/job/"+id)
 	for _, want := range []string{
-		"PUT /orders/7?verbose=1&api_key=hidden", "Authorization: hidden", "X-Note: " + hostile, `{"name":"caf\u00e9"}`,
+		"PUT /orders/7?verbose=1&api_key=hidden", "Authorization: hidden", "X-Note: " + hostile,
+		`{"name":"caf\u00e9"}`,
 	} {
 		must(t, p.WaitText("pre[aria-label=Request]", want))
 	}

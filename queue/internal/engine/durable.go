@@ -194,7 +194,7 @@ func (e *Engine) CheckReplicas(ctx context.Context) error {
 	return err
 }
 
-// checkDurable returns what is to be set in Redis so that it keeps the durability, and reports
+// checkDurable returns which settings of Redis are missing for the durability, and reports
 // where that cannot be read.
 func (e *Engine) checkDurable(ctx context.Context, o Options) (problems []string, err error) {
 	var mu sync.Mutex
