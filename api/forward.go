@@ -23,8 +23,6 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-const forwardPath = contract.ForwardPath
-
 // Headers of a forwarded request that are Sluice's own.
 const (
 	credentialHeader = "Sluice-Api-Key" // beside an Authorization that belongs to the upstream
@@ -39,9 +37,9 @@ const cancelTimeout = 5 * time.Second
 func (s *Server) forwarding(operations http.Handler) http.Handler {
 	forward := s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			rest, found := strings.CutPrefix(r.RequestURI, forwardPath)
+			rest, found := strings.CutPrefix(r.RequestURI, contract.ForwardPath)
 			if !found { // in absolute form, or encoded
-				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+forwardPath))
+				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+contract.ForwardPath))
 				return
 			}
 			end := strings.IndexAny(rest, "/?")
@@ -55,7 +53,7 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 			s.forward(w, r, route, rest[end:])
 		})))))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, forwardPath) {
+		if strings.HasPrefix(r.URL.Path, contract.ForwardPath) {
 			forward.ServeHTTP(w, r)
 		} else {
 			operations.ServeHTTP(w, r)
@@ -263,7 +261,7 @@ func hopeless(err error) error {
 
 // forwardOnly is the refusal of a job for a route that forwards requests.
 func forwardOnly(route string) *problem.Problem {
-	return problem.ForwardOnly.With("send the request itself to " + forwardPath + url.PathEscape(route) +
+	return problem.ForwardOnly.With("send the request itself to " + contract.ForwardPath + url.PathEscape(route) +
 		", with any method, path below it, query, headers and body")
 }
 

@@ -91,12 +91,8 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration) {
 	ctx := t.Context()
 	first, port := redistest.StartTCP(t)
 	second, otherPort := redistest.StartTCP(t, "--replicaof", fmt.Sprint("127.0.0.1 ", port))
-	if err := client(t, first.URL()).Set(ctx, "probe", 1, 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	// A link that is up may carry nothing for another second.
+	inSync(t, first, 1)
 	replica := client(t, second.URL())
-	await(t, "the replica has a write", func() bool { return replica.Exists(ctx, "probe").Val() == 1 })
 	board := newSwitchboard(t, port)
 	paces := map[string]shaper.Policy{
 		"slow":    {Rate: shaper.Rate{Limit: 1, Period: time.Second}, Burst: 1, Capacity: 10_000},

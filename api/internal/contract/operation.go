@@ -67,7 +67,7 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 			doc.RequestBody.Content[f] = &huma.MediaType{Schema: schema}
 		}
 		if op.Body.Raw {
-			doc.RequestBody.Content["*/*"] = &huma.MediaType{Schema: &huma.Schema{
+			doc.RequestBody.Content[anyFormat] = &huma.MediaType{Schema: &huma.Schema{
 				Type: huma.TypeString, Format: "binary", Description: "With type in the query: the payload as it is.",
 			}}
 		}
