@@ -23,9 +23,10 @@ RACE := -race -gcflags='github.com/yuin/gopher-lua/...=-race=false'
 # The packages that take longest start first, so that the others fill the processors at the end.
 LONGEST := ./queue ./worker ./cmd/sluice ./lua ./api
 
+# Tests wait more than they compute, so six of a package run at once.
 .PHONY: test
 test: redis promtool clients ## run every test with the race detector (installs redis-server, promtool, curl, python3 and node where they are missing)
-	$(GO) test $(RACE) -short -shuffle=on -timeout 20m $(LONGEST) ./...
+	$(GO) test $(RACE) -short -shuffle=on -parallel 6 -timeout 20m $(LONGEST) ./...
 
 .PHONY: test-compile
 test-compile:
@@ -34,7 +35,7 @@ test-compile:
 # The packages whose tests are shorter with -short, as in make test. A random search is a fifth then.
 .PHONY: test-long
 test-long: redis ## run at full length, without the race detector, what make test shortens
-	$(GO) test -timeout 20m $$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short' . | xargs -n1 dirname | sort -u)
+	$(GO) test -parallel 6 -timeout 20m $$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short' . | xargs -n1 dirname | sort -u)
 
 .PHONY: test-ui
 test-ui: redis chromium ## test the dashboard in a browser, and keep pictures in build/ui/ (installs chromium where it is missing)

@@ -79,6 +79,7 @@ func submission(key string) queue.Submission {
 // stored, neither the first nor one that finds it there. Once the replica has it, the same calls
 // succeed.
 func TestOutcomeUnknown(t *testing.T) {
+	t.Parallel()
 	master, replicas := replicated(t, 1, strings.Fields(minReplicas)...)
 	q := open(t, durable(master, 1), defaults)
 	ctx := t.Context()
@@ -151,6 +152,7 @@ func TestOutcomeUnknown(t *testing.T) {
 
 // TestDurabilityIsChecked: the start names each setting of Redis that durability needs.
 func TestDurabilityIsChecked(t *testing.T) {
+	t.Parallel()
 	bare, _ := replicated(t, 1)
 	set, _ := replicated(t, 1, strings.Fields(minReplicas)...)
 	for name, c := range map[string]struct {
@@ -206,6 +208,7 @@ func haveWAITAOF(t *testing.T, s *redistest.Server) bool {
 
 // TestDurabilityWithoutConfig: where Redis denies CONFIG, the start only warns.
 func TestDurabilityWithoutConfig(t *testing.T) {
+	t.Parallel()
 	master, _ := replicated(t, 1, append(strings.Fields(minReplicas), "--rename-command", "CONFIG", "")...)
 	var log strings.Builder
 	o := durable(master, 1)
@@ -222,6 +225,7 @@ func TestDurabilityWithoutConfig(t *testing.T) {
 
 // TestDurabilityInACluster: the replica of the shard's own master counts.
 func TestDurabilityInACluster(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	c := redistest.StartCluster(t)
 	c.ConfigSet(ctx, "min-replicas-to-write", "1")

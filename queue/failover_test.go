@@ -44,6 +44,7 @@ func sentinelled(t *testing.T) (url string, servers []*redistest.Server) {
 // TestFailOver: a planned failover under load loses no job that was acknowledged, without
 // durability.
 func TestFailOver(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	url, servers := sentinelled(t)
 	q := open(t, queue.EngineOptions{URL: url, Logger: slog.New(slog.DiscardHandler)}, defaults)
@@ -96,6 +97,7 @@ func TestFailOver(t *testing.T) {
 // TestFailOverIsRefused: where a failover could lose writes, or finds nobody, nothing is changed
 // and the error says what to do.
 func TestFailOverIsRefused(t *testing.T) {
+	t.Parallel()
 	url, servers := sentinelled(t)
 	refused := func(o queue.FailoverOptions, kind error, text string) {
 		t.Helper()
@@ -120,6 +122,7 @@ func TestFailOverIsRefused(t *testing.T) {
 
 // TestFailOverInACluster: the replica of the named master takes over.
 func TestFailOverInACluster(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	c := redistest.StartCluster(t)
 	replicas := c.AddReplicas(ctx)

@@ -16,6 +16,7 @@ import (
 // TestHungNodeKeepsNoAnswersBack: one of two nodes hangs. A call that is bounded ends in time with
 // the answers of the other, and what is sent again once the node is back has its effect once.
 func TestHungNodeKeepsNoAnswersBack(t *testing.T) {
+	t.Parallel()
 	const bound, shards, tenants = time.Second, 16, 24
 	cluster := redistest.StartCluster(t)
 	q := open(t, queue.EngineOptions{URL: cluster.URL()}, func(o *queue.Options) { o.Shards = shards })
