@@ -150,6 +150,13 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		m.reachIf(j.Stamp != f.Last, "slot gone")
 		f.Bucket = f.Refund(j.Stamp, j.Cost)
 		f.count(func(p *pooled) { p.Bucket = p.Refund(j.Stamp, j.Cost) })
+		if f.pool != nil {
+			charged := j.Cost
+			if s.ActualCost != nil {
+				charged = *s.ActualCost
+			}
+			m.correctTurn(f, charged, 0, j.Stamp < f.Ready)
+		}
 		m.depart(f, -1)
 	}
 	m.reachIf(die && s.Outcome != lua.OutcomeDead && s.Outcome != lua.OutcomeFailed, "out of attempts")

@@ -270,6 +270,9 @@ func (l *polling) redeliver(g grant) {
 				continue
 			}
 			j.Outcome = byte(lua.OutcomeReleased)
+			if f.pool != nil {
+				l.correctTurn(f, j.Cost, 0, j.Stamp < f.Ready)
+			}
 			l.run(f, -1)
 			l.depart(f, -1)
 			l.giveBack(id, f, shaper.Release)

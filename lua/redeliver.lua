@@ -65,6 +65,9 @@ for n = 1, #order do
       depart(f, j.stamp, 1, j.cost)
     end
     if back then
+      if f.pool then
+        pooling.correct(f, j.cost, 0, j.stamp < f.ready) -- its turn is still to come
+      end
       run(f, -1)
       leave(f, -1)
       j.outcome = 'R'

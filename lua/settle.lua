@@ -173,6 +173,7 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
       refund(f, j.stamp, j.cost)
       if f.pool then
         refund(f.pool, j.stamp, j.cost)
+        pooling.correct(f, cost or j.cost, 0, j.stamp < f.ready)
       end
       leave(f, -1)
     end

@@ -29,13 +29,16 @@ func tell(t *testing.T, rate string, story func(w *world)) {
 }
 
 // submit admits n jobs after a delay.
-func (w *world) submit(n int, delay time.Duration) {
+func (w *world) submit(n int, delay time.Duration) { w.submitAs("acme", n, delay) }
+
+// submitAs admits n jobs of a tenant after a delay.
+func (w *world) submitAs(tenant string, n int, delay time.Duration) {
 	r := admission{at: w.wall}
 	for range n {
 		w.names++
 		r.jobs = append(r.jobs, candidate{
-			id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo",
-			entry: "acme", delay: delay, cost: 1, maxAttempts: 3,
+			id: fmt.Sprintf("j%06d", w.names), tenant: tenant, route: "echo", flow: tenant + "/echo",
+			entry: tenant, delay: delay, cost: 1, maxAttempts: 3,
 			payload: []byte("payload"),
 		})
 	}
@@ -242,4 +245,43 @@ func TestSettledAgainAfterForgotten(t *testing.T) {
 		w.held = held
 		w.settleAll(lua.OutcomeSucceeded, 0)
 	})
+}
+
+// TestLostGrantsKeepShares: a grant of a pool that its worker never saw is given back with the turns
+// that it used, so flows of equal weight get equal parts.
+func TestLostGrantsKeepShares(t *testing.T) {
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			th := theme{name: "lost grants", tenants: []string{"a", "b"}, routes: []string{"echo"}, pooled: true}
+			w := newWorld(t, kind.start(t), th, 1)
+			defer w.clean()
+			p := shaper.DefaultPolicy()
+			p.Capacity, p.Concurrency, p.Weight, p.Rate = 10_000, 0, 1, shaper.Rate{Limit: 1_000_000, Period: time.Second}
+			pool := shaper.Overrides{Rate: &shaper.Rate{Limit: 200, Period: time.Second}}
+			w.declare(w.wall, 1, shaper.Baseline{
+				Defaults: p, Pools: map[string]shaper.PoolSettings{"erp": {Routes: th.routes, Overrides: pool}},
+			})
+			for _, tenant := range th.tenants {
+				w.submitAs(tenant, 100, 0)
+			}
+			got, c := map[string]int{}, w.workers[0]
+			poll := func(learnt bool) lua.Grant {
+				r := w.pollOf(c, 1) // so that the same flow would lose each time
+				r.script = lua.Commands.TickPools
+				return w.tick(c, r, learnt)
+			}
+			for got["a"]+got["b"] < 40 {
+				poll(false)
+				w.wall = w.wall.Add(50 * time.Millisecond)
+				poll(true) // gives the grant back
+				for _, l := range poll(true).Leases {
+					got[tenantOf(w.m.jobs[l.ID].Flow)]++
+				}
+			}
+			if apart := got["a"] - got["b"]; apart < -2 || apart > 2 {
+				w.fail("departures %v, want equal parts", got)
+			}
+			w.drain()
+		})
+	}
 }

@@ -153,7 +153,7 @@ local function turn_functions(cell_move, charged)
     local p, t = f.pool, f.turn
     if t.filed and f.candidate == nil then
       local start = redis.call('ZSCORE', p.ready_index, f.name)
-      local tat = redis.call('ZSCORE', p.reserve_index, f.name)
+      local tat = t.limit > 0 and redis.call('ZSCORE', p.reserve_index, f.name)
       f.candidate = start and true or false
       if start and start + 0 ~= t.start then
         t.start, t.rem = start + 0, 0
