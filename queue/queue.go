@@ -147,6 +147,10 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	return q, nil
 }
 
+// Advice says what an operator should set after an error of Redis that does not pass by itself,
+// such as a refused password. It returns "" for any other error.
+func Advice(err error) string { return store.Advice("running", err) }
+
 // Connect opens an engine and a queue on it, for a program that uses the engine for nothing else.
 // Close closes both. Its errors are those of OpenEngine and Open.
 func Connect(ctx context.Context, e EngineOptions, o Options) (*Queue, error) {

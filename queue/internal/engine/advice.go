@@ -10,51 +10,30 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// mistakes are errors of the start that a retry does not cure: the text of the error, with
-// alternatives, and what to do. The scheme is the part of the URL's behind "+", empty for any.
-var mistakes = []struct{ scheme, text, advice string }{
-	{"cluster", "cluster support disabled", "it is no cluster: use redis:// instead of redis+cluster://"},
-	{"sentinel", "unknown command", "it is no Sentinel: use redis:// instead of redis+sentinel://, or the " +
-		"address of a Sentinel"},
-	{"sentinel", "No such master", "Sentinel knows no master of that name: set ?master_name= in redis.url"},
-	{"plain", "READONLY|role:slave", "it is a replica: use the address of the master, or redis+sentinel://"},
-	{"plain", "MOVED |redis_mode:cluster",
-		"it is a node of a cluster: use redis+cluster:// instead of redis://"},
-	{"plain", "redis_mode:sentinel",
-		"it is a Sentinel: use redis+sentinel:// with ?master_name= instead of redis://"},
-	{"", "NOAUTH", "it wants a password: set it in redis.url (SLUICE_REDIS_URL), as in " +
-		"redis://user:password@host:6379"},
-	{"", "WRONGPASS", "it refuses the user or the password in redis.url (SLUICE_REDIS_URL)"},
-	{"", "NOPERM|The user executing the script can't|ACL failure in script",
-		"its user lacks a right that Sluice needs: give it ~sluice:* ~asynq:* &sluice:* &asynq:* and the commands"},
-	{"", "DENIED", "it is in protected mode: give it a password, or bind it to loopback"},
-	{"", "x509:", "its certificate is not trusted: add its CA to those of the system (SSL_CERT_FILE), " +
-		"and use the name that the certificate is for"},
-	{"", "tls:", "the TLS handshake failed: rediss:// needs a port that speaks TLS, " +
-		"and a certificate that both sides accept"},
-	{"", "unknown command", "it lacks a command that Sluice needs, or has renamed it"},
-}
-
 // Advise wraps a mistake of the operator in ErrNoEngine, with the text of what to do. It returns
 // any other error as it is.
 func (e *Engine) Advise(err error) error {
 	if err == nil || e.scheme == "" {
 		return err
 	}
-	_, scheme, _ := strings.Cut(e.scheme, "+")
-	scheme = cmp.Or(scheme, "plain")
-	text := err.Error()
-	for _, m := range mistakes {
-		contains := func(part string) bool { return strings.Contains(text, part) }
-		if (m.scheme == "" || m.scheme == scheme) && slices.ContainsFunc(strings.Split(m.text, "|"), contains) {
-			return fmt.Errorf("%w: %s (%s)", ErrNoEngine, m.advice, text)
-		}
+	_, kind, _ := strings.Cut(e.scheme, "+")
+	if advice := store.Advice(cmp.Or(kind, "plain"), err); advice != "" {
+		return fmt.Errorf("%w: %s (%s)", ErrNoEngine, advice, err.Error()) // it may wrap ErrUnavailable
 	}
 	return err
 }
 
 // leastRedis is the oldest version that has every command the scripts use (ZADD GT).
 var leastRedis = []int{6, 2}
+
+// productOf returns the name and the version of the server that has answered INFO. Valkey names the
+// last compatible version of Redis as well.
+func productOf(info map[string]string) (name, version string) {
+	if version := info["valkey_version"]; version != "" {
+		return "valkey", version
+	}
+	return "redis", info["redis_version"]
+}
 
 // check refuses a Redis that would lose jobs, and returns its version. A Redis with a plain URL
 // must be neither a node of a cluster nor a replica.
@@ -64,7 +43,7 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 		return "", store.Unavailable(err)
 	}
 	fields := infoFields(info)
-	version = fields["redis_version"]
+	e.product, version = productOf(fields)
 	if slices.Compare(numbersOf(version), leastRedis) < 0 { // no number: 0, which is too old
 		return version, fmt.Errorf("%w: version %s is too old, %d.%d or newer is needed",
 			ErrUnsafe, version, leastRedis[0], leastRedis[1])
