@@ -6,7 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
@@ -53,32 +58,73 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 			return version, fmt.Errorf("INFO reports %s", mode) // one of the mistakes
 		}
 	}
+	e.Version = version
+	e.unsafe, err = e.findUnsafe(ctx, o)
+	switch {
+	case err != nil:
+		return version, store.Unavailable(err)
+	case e.unsafe == "":
+		return version, store.Unavailable(e.CheckReplicas(ctx))
+	case o.AllowUnsafe:
+		o.Logger.Warn("this redis may lose jobs", "problems", e.unsafe)
+		return version, nil
+	}
+	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)", ErrUnsafe, e.unsafe)
+}
+
+// findUnsafe returns why a master may lose jobs and what to set, empty where none does.
+func (e *Engine) findUnsafe(ctx context.Context, o Options) (string, error) {
+	var mu sync.Mutex
 	var problems []string
-	if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
-		problems = append(problems, fmt.Sprintf(
-			"it evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", policy))
-	}
-	if fields["aof_enabled"] != "1" {
-		problems = append(problems, "it has no append-only file, so a restart loses jobs: set appendonly yes")
-	}
-	if e.Durability.On() {
-		e.Version = version
-		more, err := e.checkDurable(ctx, o)
-		if err == nil && len(more) == 0 {
-			err = e.CheckReplicas(ctx)
+	err := store.EachMaster(ctx, e.Patient, func(ctx context.Context, c lua.Client) error {
+		node, subject := c.(*redis.Client), "it"
+		if e.Patient != redis.UniversalClient(node) {
+			subject = "master " + node.Options().Addr
 		}
+		info, err := node.Info(ctx, "everything").Result()
 		if err != nil {
-			return version, store.Unavailable(err)
+			return err
 		}
+		fields := infoFields(info)
+		mu.Lock()
+		defer mu.Unlock()
+		if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
+			problems = append(problems, fmt.Sprintf(
+				"%s evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", subject, policy))
+		}
+		if fields["aof_enabled"] != "1" {
+			problems = append(problems, subject+" has no append-only file, so a restart loses jobs: set appendonly yes")
+		}
+		return nil
+	})
+	if err == nil && e.Durability.On() {
+		var more []string
+		more, err = e.checkDurable(ctx, o)
 		problems = append(problems, more...)
 	}
-	if len(problems) == 0 {
-		return version, nil
+	slices.Sort(problems)
+	return strings.Join(problems, "; "), err
+}
+
+// recheckPause is how long a check after a failover waits before it is tried again.
+const recheckPause = time.Second
+
+// recheck looks at the settings of the masters again after a failover, until ctx ends, and logs what
+// is unsafe. Nothing can be refused then: the jobs are there.
+func (e *Engine) recheck(ctx context.Context, o Options) {
+	for known := e.unsafe; ; {
+		select {
+		case <-e.Histories.met:
+		case <-ctx.Done():
+			return
+		}
+		found, err := e.findUnsafe(ctx, o)
+		for err != nil && sleep(ctx, recheckPause) == nil {
+			found, err = e.findUnsafe(ctx, o)
+		}
+		if err == nil && found != "" && found != known {
+			o.Logger.Error("redis may lose jobs since another master has taken over", "problems", found)
+		}
+		known = found
 	}
-	if o.AllowUnsafe {
-		o.Logger.Warn("this redis may lose jobs", "problems", strings.Join(problems, "; "))
-		return version, nil
-	}
-	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)",
-		ErrUnsafe, strings.Join(problems, "; "))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,9 +33,13 @@ type Engine struct {
 	Server        *Server    // of the private engine; nil without one
 
 	product string                      // redis or valkey
+	unsafe  string                      // why it may lose jobs, as found at the start
 	scheme  string                      // of the URL; empty without one
 	refusal func(context.Context) error // see target; nil without a URL
 	stop    func() error
+
+	cancel     context.CancelFunc // ends recheck; nil where none runs
+	rechecking sync.WaitGroup
 }
 
 // Options holds the settings of an engine.
@@ -46,7 +51,11 @@ type Options struct {
 
 // Close closes the connections, also those in use, and stops what this process started.
 func (e *Engine) Close() error {
+	if e.cancel != nil {
+		e.cancel()
+	}
 	err := errors.Join(e.Fast.Close(), e.Patient.Close())
+	e.rechecking.Wait()
 	if e.Durability.On() {
 		err = errors.Join(err, e.Durable.Close())
 	}
@@ -58,7 +67,7 @@ func (e *Engine) Close() error {
 
 // newEngine returns an engine without durability whose clients the function makes.
 func newEngine(client func(patience) redis.UniversalClient) *Engine {
-	histories := &Histories{}
+	histories := newHistories()
 	patient := longTimed
 	patient.connected = histories.connected
 	e := &Engine{Fast: client(failFast), Patient: client(patient), Histories: histories}
@@ -91,6 +100,9 @@ func (e *Engine) accept(ctx context.Context, o Options, name, where string) (_ *
 		}
 		return nil, errors.Join(e.Advise(err), e.Close())
 	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	e.cancel = cancel
+	e.rechecking.Go(func() { e.recheck(ctx, o) })
 	e.Describe = strings.Replace(name, "redis", e.product, 1) + " " + e.Version + where
 	return e, nil
 }
