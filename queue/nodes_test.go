@@ -1,12 +1,15 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/redistest"
@@ -76,4 +79,26 @@ func TestHungNodeDelaysNoOtherTenant(t *testing.T) {
 	if p90 := took[len(took)*9/10]; p90 > most {
 		t.Errorf("a tenth of the submissions to the other node took more than %v", p90)
 	}
+}
+
+// TestForgottenNode: a node that was taken out of the cluster, and goes on, is not asked for the map
+// of the cluster. Its answer has no master.
+func TestForgottenNode(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	replicas := c.AddReplicas(t.Context())
+	q := open(t, queue.EngineOptions{URL: c.URL()}, defaults)
+	await(t, "the map has the replicas", func() bool { return q.Ping(t.Context()) == nil })
+	c.Forget(t.Context(), replicas[0])
+	cluster := q.Store().Fast.(*redis.ClusterClient)
+	for range 40 { // each time the map is read, at a node that is chosen at random
+		var masters atomic.Int64
+		if err := cluster.ForEachMaster(t.Context(), func(context.Context, *redis.Client) error {
+			masters.Add(1)
+			return nil
+		}); err != nil || masters.Load() != 2 {
+			t.Fatalf("the map has %d masters, want 2: %v", masters.Load(), err)
+		}
+	}
+	admit(t, q)
 }
