@@ -95,7 +95,7 @@ func (t *target) parseCluster(u *url.URL) (err error) {
 }
 
 // errFromReplicas is the error of options that read from replicas, which may lag.
-var errFromReplicas = errors.New("Sluice reads from masters only: leave out read_only, replica_only, " +
+var errFromReplicas = errors.New("reads come from masters only: leave out read_only, replica_only, " +
 	"route_by_latency and route_randomly")
 
 func (t *target) parseSentinel(u *url.URL) (err error) {
