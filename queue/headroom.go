@@ -24,7 +24,7 @@ import (
 // several leave less to each other. A flow beyond its share is refused alone.
 //
 // An admission has the sums over all shards read if the last reading is older than a second, and
-// adds what this process admits. Several processes may pass a bound by what they admit in that time.
+// adds what this process admits. Several processes may pass a bound by what they admit meanwhile.
 type StoreLimits struct {
 	Bytes   int64 // of jobs that are waiting, leased or dead, with what Redis keeps beside them
 	Tenants int64 // live ones: with jobs, or active in the last ten minutes

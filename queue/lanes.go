@@ -25,8 +25,8 @@ func newLanes(q *Queue) *lanes {
 	return l
 }
 
-// of returns the flusher of a shard, nil after close. The client finds the right node also where the
-// shard has moved since.
+// of returns the flusher of a shard. It may be nil after close. The client finds the right node
+// also where the shard has moved since.
 func (l *lanes) of(ctx context.Context, shard ShardKeys) *flusher {
 	addr := ""
 	if l.cluster != nil {

@@ -81,8 +81,8 @@ func TestHungNodeDelaysNoOtherTenant(t *testing.T) {
 	}
 }
 
-// TestForgottenNode: a node that was taken out of the cluster, and goes on, is not asked for the map
-// of the cluster. Its answer has no master.
+// TestForgottenNode: the map of the cluster is not taken from a node that was taken out of it and
+// goes on. Its map has no master.
 func TestForgottenNode(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

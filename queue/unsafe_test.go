@@ -12,7 +12,7 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// TestEachMasterIsChecked: a cluster is refused if one master may lose jobs, and the error names it.
+// TestEachMasterIsChecked: a cluster is refused if one master may lose jobs. The error names it.
 func TestEachMasterIsChecked(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -58,7 +58,7 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
-// TestNewMasterIsChecked: after a failover to a master that may lose jobs, the log says what to set.
+// TestNewMasterIsChecked: after a failover to a master that may lose jobs, the log has what to set.
 func TestNewMasterIsChecked(t *testing.T) {
 	t.Parallel()
 	url, servers := sentinelled(t)

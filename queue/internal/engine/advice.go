@@ -109,7 +109,7 @@ func (e *Engine) findUnsafe(ctx context.Context, o Options) (string, error) {
 // recheckPause is how long a check after a failover waits before it is tried again.
 const recheckPause = time.Second
 
-// recheck looks at the settings of the masters again after a failover, until ctx ends, and logs what
+// recheck looks at the settings of the masters again after a failover, until ctx ends. It logs what
 // is unsafe. Nothing can be refused then: the jobs are there.
 func (e *Engine) recheck(ctx context.Context, o Options) {
 	for known := e.unsafe; ; {

@@ -57,9 +57,9 @@ func newClusterClient(opt redis.ClusterOptions, p patience) *redis.ClusterClient
 // clusterSlots is how many slots the map of a cluster has.
 const clusterSlots = 16384
 
-// wholeMaps refuses a map of the cluster that lacks slots: go-redis then asks another node, or keeps
-// the map that it has. A node that was taken out of the cluster and goes on knows no other node, and
-// go-redis would ask none but it from then on.
+// wholeMaps refuses a map of the cluster that lacks slots: go-redis then asks another node, or
+// keeps the map that it has. A node that was taken out of the cluster and goes on has such a map,
+// and go-redis could ask none but that node afterwards.
 type wholeMaps struct{}
 
 // DialHook implements redis.Hook.
