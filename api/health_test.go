@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -22,6 +23,20 @@ func TestAnotherFileIsShown(t *testing.T) {
 		if r := b.admin.do(t, "GET", "/v1/stats", nil, ""); r.Code != 200 ||
 			strings.Contains(r.Body.String(), `"differing_processes":2`) != differs {
 			t.Errorf("differs %v: /v1/stats is %d %s", differs, r.Code, r.Body)
+		}
+	}
+}
+
+// TestReadyzSaysWhatToSet: a Redis that refuses a process is told from one that is away.
+func TestReadyzSaysWhatToSet(t *testing.T) {
+	b := newBench(t)
+	for text, want := range map[string]string{
+		"WRONGPASS invalid username-password pair": "the store cannot be used: it refuses the user or the password",
+		"i/o timeout": "the store does not answer",
+	} {
+		b.queue.Fail(fmt.Errorf("%w: %s", queue.ErrUnavailable, text))
+		if r := b.admin.do(t, "GET", "/readyz", nil, ""); r.Code != 503 || !strings.Contains(r.Body.String(), want) {
+			t.Errorf("%s: /readyz is %d %s, want %q", text, r.Code, r.Body, want)
 		}
 	}
 }

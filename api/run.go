@@ -101,6 +101,8 @@ func (s *Server) readyz(c *call) (*answer, error) {
 		p := problem.StorageUnavailable.With("the store does not answer, or its scripts are not loaded").Retry(1)
 		if errors.Is(err, queue.ErrReplicas) {
 			p.Detail = "a master of the store has fewer replicas in sync than redis.durability.replicas"
+		} else if advice := queue.Advice(err); advice != "" {
+			p.Detail = "the store cannot be used: " + advice
 		}
 		s.log.Debug("not ready", "error", err)
 		return nil, p

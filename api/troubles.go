@@ -64,7 +64,13 @@ func (t *troubles) fault(p *problem.Problem) {
 			t.lost()
 		}
 	}
-	t.failed.Add(k, 1, "error", p.Cause)
+	example := []any{"error", p.Cause}
+	if errors.Is(p.Cause, queue.ErrUnavailable) {
+		if advice := queue.Advice(p.Cause); advice != "" {
+			example = append(example, "advice", advice)
+		}
+	}
+	t.failed.Add(k, 1, example...)
 }
 
 func (t *troubles) lost() {

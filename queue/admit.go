@@ -103,7 +103,11 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 		ctx: ctx, batch: batch, atomic: atomic, decisions: make([]Decision, len(batch)),
 		answer: make(chan error, 1),
 	}
-	if err := q.flusher.await(p); lua.Misplaced(err) {
+	flusher := q.lanes.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route))
+	if flusher == nil {
+		return nil, errClosed
+	}
+	if err := flusher.await(p); lua.Misplaced(err) {
 		if err := q.policies.Follow(ctx); err != nil {
 			return nil, err
 		}
@@ -160,11 +164,6 @@ func newFlusher(q *Queue) *flusher {
 		f.done.Go(f.run)
 	}
 	return f
-}
-
-func (f *flusher) close() {
-	close(f.closed)
-	f.done.Wait()
 }
 
 // await returns when the call is answered, or when its context ends.

@@ -131,8 +131,6 @@ func FailOver(ctx context.Context, o FailoverOptions) (Failover, error) {
 }
 
 // ParseURL checks a Redis URL: redis://, rediss:// or unix://. The schemes of a cluster end with
-// +cluster, those of Sentinel with +sentinel and with ?master_name=.
-func ParseURL(redisURL string) error {
-	_, err := engine.Parse(redisURL)
-	return err
-}
+// +cluster, those of Sentinel with +sentinel and with ?master_name=. With TLS, the parameters
+// tls_ca, tls_cert and tls_key name files in PEM.
+func ParseURL(redisURL string) error { return engine.ParseURL(redisURL) }

@@ -94,10 +94,35 @@ func TestSecretsStayOutOfMessages(t *testing.T) {
 	for _, good := range []string{
 		"redis://h", "redis://h:1/3", "rediss://u:p@h:1", "unix:///tmp/s", "unix://u:p@/tmp/s?db=2",
 		"redis+cluster://h:1?addr=h2:1", "rediss+cluster://h:1",
-		"redis+sentinel://h:1?master_name=m",
+		"redis+sentinel://h:1?master_name=m", "redis+sentinel://u:p@h:1?master_name=m&sentinel_password=s&db=3",
+		"redis+cluster://h:1/0", "rediss://h:1?tls_ca=/ca.pem&tls_cert=/c.pem&tls_key=/k.pem",
+		"rediss+cluster://h:1?tls_ca=/ca.pem&addr=h2:1", "rediss+sentinel://h:1?master_name=m&tls_ca=/ca.pem",
 	} {
 		if err := queue.ParseURL(good); err != nil {
 			t.Errorf("ParseURL(%q): %v", good, err)
+		}
+	}
+}
+
+// TestURLsThatCannotWork: what would be ignored, or would end in a panic or an outage, is refused,
+// and the error says what to write.
+func TestURLsThatCannotWork(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis+cluster://h:1/1":                                    "database 0 only",
+		"redis+cluster://h:1?read_only=true":                       "masters only",
+		"redis+cluster://h:1?route_by_latency=true":                "masters only",
+		"redis+sentinel://h:1?master_name=m&route_by_latency=true": "masters only",
+		"redis+sentinel://h:1?master_name=m&route_randomly=true":   "masters only",
+		"redis+sentinel://h:1?master_name=m&replica_only=true":     "masters only",
+		"redis+sentinel://h:1":                                     "?master_name=NAME",
+		"redis+sentinel://h:1?master_name=m&password=" + secret:    "before the @",
+		"redis://h:1?sentinel_password=" + secret:                  "redis+sentinel://",
+		"redis://h:1?tls_ca=/ca.pem":                               "rediss://",
+		"rediss://h:1?tls_cert=/c.pem":                             "belong together",
+		"rediss+cluster://h:1?tls_key=/k.pem":                      "belong together",
+	} {
+		if err := queue.ParseURL(url); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret) {
+			t.Errorf("ParseURL(%q): %v, want %q", url, err, want)
 		}
 	}
 }

@@ -24,7 +24,14 @@ func (e *Engine) AddHook(h redis.Hook) {
 }
 
 // Waiting is the number of submissions that no exchange has taken yet.
-func (q *Queue) Waiting() int { return len(q.flusher.queue) }
+func (q *Queue) Waiting() (n int) {
+	q.lanes.mu.RLock()
+	defer q.lanes.mu.RUnlock()
+	for _, f := range q.lanes.by {
+		n += len(f.queue)
+	}
+	return n
+}
 
 // StopKeeping ends what the queue compares by itself now and then.
 func (q *Queue) StopKeeping() { q.policies.Close() }

@@ -23,8 +23,8 @@ import (
 // flow may store a multiple of what is free now: one greedy flow leaves capacity to the others, and
 // several leave less to each other. A flow beyond its share is refused alone.
 //
-// An admission reads the sums over all shards if the last reading is older than a second, and adds
-// what this process admits. Several processes may pass a bound by what they admit in that time.
+// An admission has the sums over all shards read if the last reading is older than a second, and
+// adds what this process admits. Several processes may pass a bound by what they admit meanwhile.
 type StoreLimits struct {
 	Bytes   int64 // of jobs that are waiting, leased or dead, with what Redis keeps beside them
 	Tenants int64 // live ones: with jobs, or active in the last ten minutes
@@ -33,8 +33,12 @@ type StoreLimits struct {
 	FlowShare int64
 }
 
-// headroomAge is how long the sums over all shards are cached.
-const headroomAge = time.Second
+// Bounds of the sums over all shards.
+const (
+	headroomAge  = time.Second           // how long they are cached
+	headroomWait = 10 * time.Millisecond // how long an admission waits for a reading: a node may hang
+	headroomOld  = time.Minute           // age from which it waits to the end of the reading
+)
 
 // headroom caches how much may still be stored.
 type headroom struct {
@@ -48,32 +52,51 @@ type headroom struct {
 	full    atomic.Bool  // Redis has so little memory left that it gets no such answers
 	tenants atomic.Int64
 	begun   time.Time
+	running sync.WaitGroup // the reading
 }
 
 const unbounded = 1 << 60
 
 func newHeadroom(q *Queue, limits StoreLimits) *headroom {
 	h := &headroom{q: q, limits: limits, begun: time.Now()}
-	h.at.Store(int64(-headroomAge))
+	h.at.Store(int64(-headroomOld))
 	h.free.Store(unbounded)
 	h.spare.Store(unbounded)
 	return h
 }
 
-// refresh replaces a reading that is too old, and keeps it where Redis does not answer.
+// refresh has a reading replaced that is too old, and keeps it where Redis does not answer.
 func (h *headroom) refresh(ctx context.Context) {
-	if now := int64(time.Since(h.begun)); now-h.at.Load() >= int64(headroomAge) && h.reading.TryLock() {
+	now := time.Since(h.begun)
+	age := now - time.Duration(h.at.Load())
+	if age < headroomAge || !h.reading.TryLock() {
+		return
+	}
+	done := make(chan struct{})
+	h.running.Go(func() {
+		defer close(done)
+		defer h.reading.Unlock()
 		free, spare := h.free.Load(), h.spare.Load()
-		if m, err := h.measure(ctx); err == nil {
+		if m, err := h.measure(context.WithoutCancel(ctx)); err == nil {
 			h.free.Add(m.free - free) // what was admitted during the reading counts twice until the next one
 			h.spare.Add(m.spare - spare)
 			h.full.Store(m.full)
 			h.tenants.Store(m.tenants)
 		}
-		h.at.Store(now)
-		h.reading.Unlock()
+		h.at.Store(int64(now))
+	})
+	var late <-chan time.Time
+	if age < headroomOld {
+		late = time.After(headroomWait)
+	}
+	select {
+	case <-done:
+	case <-late:
+	case <-ctx.Done():
 	}
 }
+
+func (h *headroom) close() { h.running.Wait() }
 
 // answers returns how many bytes of answers to forwarded requests a flow may keep. Answers of all
 // flows use at most half of the store, so that requests find the other.

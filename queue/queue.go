@@ -71,7 +71,7 @@ type Queue struct {
 	retention    lua.Retention
 	horizon      time.Duration
 	log          *slog.Logger
-	flusher      *flusher
+	lanes        *lanes
 	watcher      *watcher
 	headroom     *headroom
 	resolver     resolver
@@ -142,10 +142,14 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 		histories: e.conn.Histories, memories: make([]memory, s.Len()), closed: make(chan struct{}),
 	}
 	q.broker.restored.Store(e.conn.Histories.Count())
-	q.flusher = newFlusher(q)
+	q.lanes = newLanes(q)
 	q.watcher = newWatcher(s.Fast)
 	return q, nil
 }
+
+// Advice says what an operator should set after an error of Redis that does not pass by itself,
+// such as a refused password. It returns "" for any other error.
+func Advice(err error) string { return store.Advice("running", err) }
 
 // Connect opens an engine and a queue on it, for a program that uses the engine for nothing else.
 // Close closes both. Its errors are those of OpenEngine and Open.
@@ -167,7 +171,8 @@ func Connect(ctx context.Context, e EngineOptions, o Options) (*Queue, error) {
 func (q *Queue) Close() error {
 	q.policies.Close()
 	q.broker.close()
-	q.flusher.close()
+	q.lanes.close()
+	q.headroom.close()
 	err := q.watcher.close()
 	if q.owned {
 		err = errors.Join(err, q.engine.Close())

@@ -225,3 +225,57 @@ func TestWakesLeaveAHangingConnection(t *testing.T) {
 		continue
 	}
 }
+
+// TestMistakesWhileItRuns: a process whose rights are taken away is told what to set, too.
+func TestMistakesWhileItRuns(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	admin := client(t, s.URL())
+	set := func(rights ...any) {
+		t.Helper()
+		if err := admin.Do(t.Context(), append([]any{"acl", "setuser", "u"}, rights...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("on", ">p", "~*", "&*", "+@all")
+	q := open(t, queue.EngineOptions{URL: strings.Replace(s.URL(), "://", "://u:p@", 1)}, defaults)
+	if err := q.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	set("-script", "-evalsha")
+	if advice := queue.Advice(q.Ping(t.Context())); !strings.Contains(advice, "lacks a right") {
+		t.Errorf("without the right to scripts the advice is %q", advice)
+	}
+	_, err := q.Submit(t.Context(), work())
+	if advice := queue.Advice(err); !errors.Is(err, queue.ErrUnavailable) || !strings.Contains(advice, "lacks a right") {
+		t.Errorf("Submit: %v, and the advice is %q", err, advice)
+	}
+	s.Kill()
+	if err := q.Ping(t.Context()); err == nil || queue.Advice(err) != "" {
+		t.Errorf("an outage: %v, and the advice is %q", err, queue.Advice(err))
+	}
+}
+
+// TestSentinelURL: the user and the password before the @ are those of Redis, as in other URLs.
+func TestSentinelURL(t *testing.T) {
+	t.Parallel()
+	_, port := redistest.StartTCP(t, "--requirepass", secret)
+	at := redistest.StartSentinel(t, "main", port)
+	attempt := func(url string) error {
+		e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: url, Logger: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			err = e.Close()
+		}
+		return err
+	}
+	await(t, "the sentinel answers", func() bool { return attempt("redis+sentinel://:"+secret+"@"+at+"?master_name=main") == nil })
+	for url, want := range map[string]string{
+		"redis+sentinel://" + at + "?master_name=main":                      "it wants a password",
+		"redis+sentinel://:wrong@" + at + "?master_name=main":               "refuses the user or the password",
+		"redis+sentinel://:" + secret + "@" + at + "?master_name=elsewhere": "?master_name=",
+	} {
+		if err := attempt(url); !errors.Is(err, queue.ErrNoEngine) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

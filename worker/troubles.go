@@ -56,7 +56,11 @@ func (t *troubles) report(part any, err error) {
 	case err != nil:
 		if len(t.away) == 0 {
 			t.since = time.Now()
-			t.log.Warn("redis is away; trying again", "error", err)
+			attrs := []any{"error", err}
+			if advice := queue.Advice(err); advice != "" {
+				attrs = append(attrs, "advice", advice)
+			}
+			t.log.Warn("redis is away; trying again", attrs...)
 		}
 		t.away[part] = true
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,6 +24,17 @@ const slots = 16384
 type Cluster struct {
 	t     testing.TB
 	nodes [2]*node
+	added []*Server // replicas
+}
+
+// others returns the servers of the cluster without one.
+func (c *Cluster) others(without *Server) (all []*Server) {
+	for _, s := range append(slices.Clone(c.added), c.nodes[0].Server, c.nodes[1].Server) {
+		if s != without {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // node is a server of a cluster. Its clients reach it by its port; the test speaks to it by its
@@ -139,7 +151,7 @@ func (c *Cluster) AddReplicas(ctx context.Context) (replicas [2]*Server) {
 	for i, n := range c.nodes {
 		bus := freePort(c.t)
 		s, _ := StartTCP(c.t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus))
-		replicas[i] = s
+		replicas[i], c.added = s, append(c.added, s)
 		ask := func(command string) bool { return s.ask(command, time.Second) == "+OK" }
 		if !ask(fmt.Sprintf("CLUSTER MEET 127.0.0.1 %d %d", n.port, n.bus)) {
 			c.t.Fatal("redis cluster: a replica did not meet its master")
@@ -151,6 +163,24 @@ func (c *Cluster) AddReplicas(ctx context.Context) (replicas [2]*Server) {
 		}, "a replica is not in sync")
 	}
 	return replicas
+}
+
+// Forget takes a replica out of the cluster and resets it. It goes on, and knows no other node.
+func (c *Cluster) Forget(ctx context.Context, replica *Server) {
+	c.t.Helper()
+	r := redis.NewClient(&redis.Options{
+		Network: "unix", Addr: replica.socket, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	defer func() { _ = r.Close() }() // it has served its purpose
+	id, err := r.ClusterMyID(ctx).Result()
+	c.do(err)
+	for _, s := range c.others(replica) {
+		if answer := s.ask("CLUSTER FORGET "+id, time.Second); answer != "+OK" {
+			c.t.Fatalf("redis cluster: CLUSTER FORGET: %q", answer)
+		}
+	}
+	c.do(r.ClusterResetHard(ctx).Err())
 }
 
 // ConfigSet changes a setting of both nodes.

@@ -54,10 +54,15 @@ func prepare(t testing.TB, args ...string) *Server {
 	return &Server{t: t, dir: dir, socket: filepath.Join(dir, "s"), extra: args}
 }
 
-// remove kills the server and removes its directory.
+// remove kills the server and removes its directory. A child that writes a copy for a replica there
+// outlives the server for a moment.
 func (s *Server) remove() error {
 	s.Kill()
-	return os.RemoveAll(s.dir)
+	err := os.RemoveAll(s.dir)
+	for begun := time.Now(); err != nil && time.Since(begun) < 5*time.Second; err = os.RemoveAll(s.dir) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
 }
 
 // URL returns the URL of the server.

@@ -277,6 +277,8 @@ func TestProblems(t *testing.T) {
 		{"redis url that the client would not take",
 			"redis: { url: \"redis://127.0.0.1:1?addr=127.0.0.1:2\" }",
 			`redis.url: (hidden): must be redis://`},
+		{"redis url without the name of the master", "redis: { url: \"redis+sentinel://:hunter2@x\" }",
+			`such as redis://127.0.0.1:6379/0; a Sentinel URL needs the name of the master: ?master_name=NAME`},
 		{"redis url with a password", "redis: { url: \"http://:hunter2@x\" }",
 			`redis.url: (hidden): must be redis://`},
 		{"data dir", "redis: { data_dir: \"\" }", `redis.data_dir: "": must be the path of a directory`},

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 // meant returns a suggestion for a value that breaks the rule, as the end of the rule; empty if
@@ -18,6 +20,11 @@ func (s Setting) meant(raw any) string {
 	text := strings.TrimSpace(fmt.Sprint(raw))
 	if s.Key == "redis.url" && !strings.Contains(text, "://") {
 		return "; the scheme redis:// is missing" // the text may be a password, so it is not shown
+	}
+	if s.Key == "redis.url" {
+		if err := queue.ParseURL(text); err != nil {
+			return "; " + err.Error() // without secrets
+		}
 	}
 	if s.Secret || strings.Contains(text, "@") || text == "" || len(text) > 80 {
 		return ""

@@ -6,34 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue/internal/store"
 )
-
-// mistakes are errors of the start that a retry does not cure: the text of the error, with
-// alternatives, and what to do. The scheme is the part of the URL's behind "+", empty for any.
-var mistakes = []struct{ scheme, text, advice string }{
-	{"cluster", "cluster support disabled", "it is no cluster: use redis:// instead of redis+cluster://"},
-	{"sentinel", "unknown command", "it is no Sentinel: use redis:// instead of redis+sentinel://, or the " +
-		"address of a Sentinel"},
-	{"sentinel", "No such master", "Sentinel knows no master of that name: set ?master_name= in redis.url"},
-	{"plain", "READONLY|role:slave", "it is a replica: use the address of the master, or redis+sentinel://"},
-	{"plain", "MOVED |redis_mode:cluster",
-		"it is a node of a cluster: use redis+cluster:// instead of redis://"},
-	{"plain", "redis_mode:sentinel",
-		"it is a Sentinel: use redis+sentinel:// with ?master_name= instead of redis://"},
-	{"", "NOAUTH", "it wants a password: set it in redis.url (SLUICE_REDIS_URL), as in " +
-		"redis://user:password@host:6379"},
-	{"", "WRONGPASS", "it refuses the user or the password in redis.url (SLUICE_REDIS_URL)"},
-	{"", "NOPERM|The user executing the script can't|ACL failure in script",
-		"its user lacks a right that Sluice needs: give it ~sluice:* ~asynq:* &sluice:* &asynq:* and the commands"},
-	{"", "DENIED", "it is in protected mode: give it a password, or bind it to loopback"},
-	{"", "x509:", "its certificate is not trusted: add its CA to those of the system (SSL_CERT_FILE), " +
-		"and use the name that the certificate is for"},
-	{"", "tls:", "the TLS handshake failed: rediss:// needs a port that speaks TLS, " +
-		"and a certificate that both sides accept"},
-	{"", "unknown command", "it lacks a command that Sluice needs, or has renamed it"},
-}
 
 // Advise wraps a mistake of the operator in ErrNoEngine, with the text of what to do. It returns
 // any other error as it is.
@@ -41,20 +21,24 @@ func (e *Engine) Advise(err error) error {
 	if err == nil || e.scheme == "" {
 		return err
 	}
-	_, scheme, _ := strings.Cut(e.scheme, "+")
-	scheme = cmp.Or(scheme, "plain")
-	text := err.Error()
-	for _, m := range mistakes {
-		contains := func(part string) bool { return strings.Contains(text, part) }
-		if (m.scheme == "" || m.scheme == scheme) && slices.ContainsFunc(strings.Split(m.text, "|"), contains) {
-			return fmt.Errorf("%w: %s (%s)", ErrNoEngine, m.advice, text)
-		}
+	_, kind, _ := strings.Cut(e.scheme, "+")
+	if advice := store.Advice(cmp.Or(kind, "plain"), err); advice != "" {
+		return fmt.Errorf("%w: %s (%s)", ErrNoEngine, advice, err.Error()) // it may wrap ErrUnavailable
 	}
 	return err
 }
 
 // leastRedis is the oldest version that has every command the scripts use (ZADD GT).
 var leastRedis = []int{6, 2}
+
+// productOf returns the name and the version of the server that has answered INFO. Valkey names the
+// last compatible version of Redis as well.
+func productOf(info map[string]string) (name, version string) {
+	if version := info["valkey_version"]; version != "" {
+		return "valkey", version
+	}
+	return "redis", info["redis_version"]
+}
 
 // check refuses a Redis that would lose jobs, and returns its version. A Redis with a plain URL
 // must be neither a node of a cluster nor a replica.
@@ -64,7 +48,7 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 		return "", store.Unavailable(err)
 	}
 	fields := infoFields(info)
-	version = fields["redis_version"]
+	e.product, version = productOf(fields)
 	if slices.Compare(numbersOf(version), leastRedis) < 0 { // no number: 0, which is too old
 		return version, fmt.Errorf("%w: version %s is too old, %d.%d or newer is needed",
 			ErrUnsafe, version, leastRedis[0], leastRedis[1])
@@ -74,32 +58,73 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 			return version, fmt.Errorf("INFO reports %s", mode) // one of the mistakes
 		}
 	}
+	e.Version = version
+	e.unsafe, err = e.findUnsafe(ctx, o)
+	switch {
+	case err != nil:
+		return version, store.Unavailable(err)
+	case e.unsafe == "":
+		return version, store.Unavailable(e.CheckReplicas(ctx))
+	case o.AllowUnsafe:
+		o.Logger.Warn("this redis may lose jobs", "problems", e.unsafe)
+		return version, nil
+	}
+	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)", ErrUnsafe, e.unsafe)
+}
+
+// findUnsafe returns why a master may lose jobs and what to set, empty where none does.
+func (e *Engine) findUnsafe(ctx context.Context, o Options) (string, error) {
+	var mu sync.Mutex
 	var problems []string
-	if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
-		problems = append(problems, fmt.Sprintf(
-			"it evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", policy))
-	}
-	if fields["aof_enabled"] != "1" {
-		problems = append(problems, "it has no append-only file, so a restart loses jobs: set appendonly yes")
-	}
-	if e.Durability.On() {
-		e.Version = version
-		more, err := e.checkDurable(ctx, o)
-		if err == nil && len(more) == 0 {
-			err = e.CheckReplicas(ctx)
+	err := store.EachMaster(ctx, e.Patient, func(ctx context.Context, c lua.Client) error {
+		node, subject := c.(*redis.Client), "it"
+		if e.Patient != redis.UniversalClient(node) {
+			subject = "master " + node.Options().Addr
 		}
+		info, err := node.Info(ctx, "everything").Result()
 		if err != nil {
-			return version, store.Unavailable(err)
+			return err
 		}
+		fields := infoFields(info)
+		mu.Lock()
+		defer mu.Unlock()
+		if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
+			problems = append(problems, fmt.Sprintf(
+				"%s evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", subject, policy))
+		}
+		if fields["aof_enabled"] != "1" {
+			problems = append(problems, subject+" has no append-only file, so a restart loses jobs: set appendonly yes")
+		}
+		return nil
+	})
+	if err == nil && e.Durability.On() {
+		var more []string
+		more, err = e.checkDurable(ctx, o)
 		problems = append(problems, more...)
 	}
-	if len(problems) == 0 {
-		return version, nil
+	slices.Sort(problems)
+	return strings.Join(problems, "; "), err
+}
+
+// recheckPause is how long a check after a failover waits before it is tried again.
+const recheckPause = time.Second
+
+// recheck looks at the settings of the masters again after a failover, until ctx ends. It logs what
+// is unsafe. Nothing can be refused then: the jobs are there.
+func (e *Engine) recheck(ctx context.Context, o Options) {
+	for known := e.unsafe; ; {
+		select {
+		case <-e.Histories.met:
+		case <-ctx.Done():
+			return
+		}
+		found, err := e.findUnsafe(ctx, o)
+		for err != nil && sleep(ctx, recheckPause) == nil {
+			found, err = e.findUnsafe(ctx, o)
+		}
+		if err == nil && found != "" && found != known {
+			o.Logger.Error("redis may lose jobs since another master has taken over", "problems", found)
+		}
+		known = found
 	}
-	if o.AllowUnsafe {
-		o.Logger.Warn("this redis may lose jobs", "problems", strings.Join(problems, "; "))
-		return version, nil
-	}
-	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)",
-		ErrUnsafe, strings.Join(problems, "; "))
 }

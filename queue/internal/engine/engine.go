@@ -5,14 +5,15 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/7509e464/sluice/queue/internal/store"
 )
 
 // Errors of an engine; package queue exports and describes them.
@@ -31,8 +32,14 @@ type Engine struct {
 	Describe      string     // kind, version and address, for logs
 	Server        *Server    // of the private engine; nil without one
 
-	scheme string // of the URL; empty without one
-	stop   func() error
+	product string                      // redis or valkey
+	unsafe  string                      // why it may lose jobs, as found at the start
+	scheme  string                      // of the URL; empty without one
+	refusal func(context.Context) error // see target; nil without a URL
+	stop    func() error
+
+	cancel     context.CancelFunc // ends recheck; nil where none runs
+	rechecking sync.WaitGroup
 }
 
 // Options holds the settings of an engine.
@@ -44,7 +51,11 @@ type Options struct {
 
 // Close closes the connections, also those in use, and stops what this process started.
 func (e *Engine) Close() error {
+	if e.cancel != nil {
+		e.cancel()
+	}
 	err := errors.Join(e.Fast.Close(), e.Patient.Close())
+	e.rechecking.Wait()
 	if e.Durability.On() {
 		err = errors.Join(err, e.Durable.Close())
 	}
@@ -56,7 +67,7 @@ func (e *Engine) Close() error {
 
 // newEngine returns an engine without durability whose clients the function makes.
 func newEngine(client func(patience) redis.UniversalClient) *Engine {
-	histories := &Histories{}
+	histories := newHistories()
 	patient := longTimed
 	patient.connected = histories.connected
 	e := &Engine{Fast: client(failFast), Patient: client(patient), Histories: histories}
@@ -66,24 +77,33 @@ func newEngine(client func(patience) redis.UniversalClient) *Engine {
 
 // OpenURL connects to the Redis of the URL and checks its settings. Errors: ErrNoEngine, ErrUnsafe.
 func OpenURL(ctx context.Context, redisURL string, o Options) (*Engine, error) {
-	client, err := Parse(redisURL)
+	t, err := locate(redisURL)
 	if err != nil {
 		return nil, err
 	}
-	e := newEngine(client)
+	e := newEngine(t.client)
 	if o.Durability.On() {
-		e.Durability, e.Durable = o.Durability, o.Durability.durable(client)
+		e.Durability, e.Durable = o.Durability, o.Durability.durable(t.client)
 	}
 	e.scheme, _, _ = strings.Cut(redisURL, "://")
+	e.refusal = t.refusal
 	return e.accept(ctx, o, "redis", " at "+address(redisURL))
 }
 
 // accept checks the Redis of the engine, describes it, and closes the engine on an error.
 func (e *Engine) accept(ctx context.Context, o Options, name, where string) (_ *Engine, err error) {
 	if e.Version, err = e.check(ctx, o); err != nil {
+		if e.refusal != nil && store.FaultOf(err) == store.FaultTransport {
+			if why := e.refusal(ctx); why != nil && store.Advice("", why) != "" {
+				err = why
+			}
+		}
 		return nil, errors.Join(e.Advise(err), e.Close())
 	}
-	e.Describe = name + " " + e.Version + where
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	e.cancel = cancel
+	e.rechecking.Go(func() { e.recheck(ctx, o) })
+	e.Describe = strings.Replace(name, "redis", e.product, 1) + " " + e.Version + where
 	return e, nil
 }
 
@@ -108,43 +128,6 @@ const protocol = 2
 // noNotifications keeps go-redis from looking an address up in DNS whenever a client is made.
 var noNotifications = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 
-// Parse checks a URL and returns a function that makes a client. Parsing has no effect.
-func Parse(redisURL string) (func(patience) redis.UniversalClient, error) {
-	scheme, rest, _ := strings.Cut(redisURL, "://")
-	switch scheme {
-	case "redis", "rediss", "unix":
-		opt, err := redis.ParseURL(redisURL)
-		if err != nil {
-			return nil, hideURL(err)
-		}
-		if opt.Addr == "" {
-			return nil, errors.New("a Redis URL needs a host")
-		}
-		return func(p patience) redis.UniversalClient { return oneRedis(*opt, p, plain(p, opt.TLSConfig)) }, nil
-	case "redis+cluster", "rediss+cluster":
-		opt, err := redis.ParseClusterURL(strings.TrimSuffix(scheme, "+cluster") + "://" + rest)
-		if err != nil {
-			return nil, hideURL(err)
-		}
-		return func(p patience) redis.UniversalClient { return newClusterClient(*opt, p) }, nil
-	case "redis+sentinel", "rediss+sentinel":
-		opt, err := redis.ParseFailoverURL(strings.TrimSuffix(scheme, "+sentinel") + "://" + rest)
-		if err != nil {
-			return nil, hideURL(err)
-		}
-		return func(p patience) redis.UniversalClient {
-			o := *opt
-			o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
-			o.PoolSize, o.ContextTimeoutEnabled, o.DisableIdentity, o.Protocol = p.pool, true, true, protocol
-			o.OnConnect = p.connected
-			o.MaxRetries, o.Dialer = p.retries, plain(p, o.TLSConfig).orUnconnected()
-			return redis.NewFailoverClient(&o)
-		}, nil
-	}
-	return nil, errors.New("a Redis URL starts with redis://, rediss://, unix://, redis+cluster:// or " +
-		"redis+sentinel://")
-}
-
 // oneRedis returns a client of one Redis, whose address and credentials are in the options.
 func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
@@ -152,22 +135,4 @@ func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
 	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
 	opt.MaintNotificationsConfig, opt.OnConnect = noNotifications, p.connected
 	return redis.NewClient(&opt)
-}
-
-// hideURL keeps a password in a URL that cannot be parsed out of messages.
-func hideURL(err error) error {
-	var quoted *url.Error // which repeats the whole URL
-	if errors.As(err, &quoted) || strings.Contains(err.Error(), "@") {
-		return errors.New("not a Redis URL (not shown, for it may hold a password)")
-	}
-	return fmt.Errorf("not a Redis URL: %w", err)
-}
-
-// address is a parsable URL without its user, password and options.
-func address(redisURL string) string {
-	u, err := url.Parse(redisURL)
-	if err != nil {
-		return "an unknown address"
-	}
-	return u.Host + u.Path
 }

@@ -45,24 +45,14 @@ type Failover struct {
 // pauses writes until the replicas have all of them. The replica of a cluster does so itself
 // (CLUSTER FAILOVER). Errors: ErrNoEngine, ErrFailover.
 func FailOver(ctx context.Context, o FailoverOptions) (Failover, error) {
-	if _, err := Parse(o.URL); err != nil {
-		return Failover{}, fmt.Errorf("%w: %w", ErrNoEngine, err)
-	}
-	scheme, rest, _ := strings.Cut(o.URL, "://")
-	plain, kind, _ := strings.Cut(scheme, "+")
-	switch kind {
-	case "sentinel":
-		opt, err := redis.ParseFailoverURL(plain + "://" + rest)
-		if err != nil {
-			return Failover{}, hideURL(err)
-		}
-		return (&sentinelFailover{FailoverOptions: o, opt: opt}).run(ctx)
-	case "cluster":
-		opt, err := redis.ParseClusterURL(plain + "://" + rest)
-		if err != nil {
-			return Failover{}, hideURL(err)
-		}
-		return clusterFailover(ctx, o, opt)
+	t, err := locate(o.URL)
+	switch {
+	case err != nil:
+		return Failover{}, err
+	case t.sentinel != nil:
+		return (&sentinelFailover{FailoverOptions: o, opt: t.sentinel}).run(ctx)
+	case t.cluster != nil:
+		return clusterFailover(ctx, o, t.cluster)
 	}
 	return Failover{}, fmt.Errorf("%w: redis.url must name Sentinel (redis+sentinel://) or a cluster "+
 		"(redis+cluster://): nothing else can make a replica the master and tell the clients", ErrNoEngine)

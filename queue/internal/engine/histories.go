@@ -23,8 +23,11 @@ type Histories struct {
 	mu    sync.Mutex
 	known map[string]bool
 
+	met      chan struct{} // receives when one was met
 	checking sync.Mutex
 }
+
+func newHistories() *Histories { return &Histories{met: make(chan struct{}, 1)} }
 
 // Count returns the number of histories. It has risen before the first answer from a connection to
 // another history.
@@ -72,6 +75,10 @@ func (h *Histories) meet(info *redis.StringCmd) error {
 		h.known[id] = true
 		h.last.Store(time.Now().UnixMicro())
 		h.count.Add(1)
+		select {
+		case h.met <- struct{}{}:
+		default: // it holds one already
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -48,8 +49,45 @@ func newClusterClient(opt redis.ClusterOptions, p patience) *redis.ClusterClient
 	opt.OnConnect = p.connected
 	opt.Dialer = t.dial(plain(p, opt.TLSConfig)).orUnconnected()
 	c := redis.NewClusterClient(&opt)
+	c.OnNewNode(func(node *redis.Client) { node.AddHook(wholeMaps{}) })
 	t.cluster.Store(c)
 	return c
+}
+
+// clusterSlots is how many slots the map of a cluster has.
+const clusterSlots = 16384
+
+// wholeMaps refuses a map of the cluster that lacks slots: go-redis then asks another node, or
+// keeps the map that it has. A node that was taken out of the cluster and goes on has such a map,
+// and go-redis could ask none but that node afterwards.
+type wholeMaps struct{}
+
+// DialHook implements redis.Hook.
+func (wholeMaps) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (wholeMaps) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if slots, ok := cmd.(*redis.ClusterSlotsCmd); ok && err == nil {
+			count := 0
+			for _, s := range slots.Val() {
+				if len(s.Nodes) > 0 {
+					count += s.End - s.Start + 1
+				}
+			}
+			if count < clusterSlots {
+				err = fmt.Errorf("CLUSTERDOWN the map of the cluster has %d of %d slots", count, clusterSlots)
+				cmd.SetErr(err)
+			}
+		}
+		return err
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (wholeMaps) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // call is what one connection waits for, if anything.
