@@ -138,12 +138,15 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
 		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
-		setAside: setAside, log: o.Logger, remote: e.kind == EngineRedis,
+		setAside: setAside, log: o.Logger, silence: silenceLocal,
 		histories: e.conn.Histories, memories: make([]memory, s.Len()), closed: make(chan struct{}),
+	}
+	if e.kind == EngineRedis {
+		q.broker.silence = silence
 	}
 	q.broker.restored.Store(e.conn.Histories.Count())
 	q.flusher = newFlusher(q)
-	q.watcher = newWatcher(s.Fast)
+	q.watcher = newWatcher(s, q.broker.silence, o.Logger)
 	return q, nil
 }
 
@@ -168,11 +171,11 @@ func (q *Queue) Close() error {
 	q.policies.Close()
 	q.broker.close()
 	q.flusher.close()
-	err := q.watcher.close()
+	q.watcher.close()
 	if q.owned {
-		err = errors.Join(err, q.engine.Close())
+		return q.engine.Close()
 	}
-	return err
+	return nil
 }
 
 // Broker returns the workers' side of the queue.
