@@ -337,8 +337,8 @@ func (l *listener) note(ctx context.Context, err error) {
 	}
 }
 
-// subscribe subscribes to channels, then to the beat of the shard, and then follows what is wanted of
-// the line. It returns when ctx ends or the connection breaks.
+// subscribe subscribes to channels, then to the beat of the shard, and then follows what is wanted
+// of the line. It returns when ctx ends or the connection breaks.
 func (l *listener) subscribe(
 	ctx context.Context, n *line, pubsub *redis.PubSub, sharded bool, channels []string, beat string,
 ) {

@@ -125,6 +125,40 @@ func TestHungNodeTakesNoWakes(t *testing.T) {
 	}
 }
 
+// TestWatchLeavesAHangingConnection: nor does a client that waits for a job.
+func TestWatchLeavesAHangingConnection(t *testing.T) {
+	t.Parallel()
+	h := newHanging(t, strings.TrimPrefix(redistest.Start(t).URL(), "unix://"))
+	q := open(t, queue.EngineOptions{URL: "redis://" + h.Addr().String(), AllowUnsafe: true}, defaults)
+	id := admit(t, q)
+	ended, stop, err := q.Watch(t.Context(), id)
+	if err != nil {
+		t.Fatalf("Watch: %v", err)
+	}
+	defer stop()
+	h.hang()
+	queuetest.Await(t, "the job is cancelled", func() bool {
+		_, err := q.Cancel(t.Context(), "acme", id)
+		return err == nil
+	})
+	within(t, "the end of the job", ended)
+}
+
+// TestDeafWorkersPoll: where Redis refuses subscriptions, all shards are polled again and again.
+func TestDeafWorkersPoll(t *testing.T) {
+	t.Parallel()
+	s, q := one(t)
+	if err := client(t, s.URL()).Do(t.Context(), "acl", "setuser", "default", "-subscribe", "-ssubscribe").Err(); err != nil {
+		t.Fatal(err)
+	}
+	wakes := q.Broker().Wakes(t.Context())
+	for range 2 {
+		if w := within(t, "a wake without a subscription", wakes); w.Shard != queue.AllShards {
+			t.Errorf("the wake is %+v", w)
+		}
+	}
+}
+
 // TestUserWithoutShardedChannels: an ACL may lack the right to sharded channels.
 func TestUserWithoutShardedChannels(t *testing.T) {
 	t.Parallel()

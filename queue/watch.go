@@ -12,8 +12,8 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// watcher listens for the ends of all jobs that are waited for. A job's channel exists only while it
-// is waited for: the end of any other job costs no traffic.
+// watcher listens for the ends of all jobs that are waited for. A job's channel exists only while
+// it is waited for: the end of any other job costs no traffic.
 type watcher struct {
 	listener *listener
 
