@@ -37,7 +37,7 @@
 --   5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool full, 11 pool
 --   full of bytes)
 -- Derived keys: flow queue later lines dead tenants flows wait ready reserve
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing admission batch
 

@@ -10,7 +10,7 @@
 -- Reply
 --   now, then the live workers by their last heartbeat
 -- Derived keys: unlock tenants
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock
 
@@ -20,7 +20,7 @@ unlock()
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[3]))
 if ARGV[4] == '1' then
   redis.call('ZREM', KEYS[2], ARGV[2])
-  redis.call('PUBLISH', 'sluice:wake', 'left')
+  publish('wake', '')
 else
   redis.call('ZADD', KEYS[2], now, ARGV[2])
 end

@@ -82,6 +82,30 @@ func (c DeclareCall) Decode(values []any) (inForce bool, err error) {
 	return err == nil && codes[0] == 1, err
 }
 
+// Channels of a shard, which scripts publish on.
+const (
+	WakeChannel  = "wake"   // the shard has work: "", or "help" where its owner has no capacity
+	EndedChannel = "ended:" // and the id of a job: it has ended
+	BeatChannel  = "beat"   // has subscribers find out that they hear nothing
+)
+
+// PublishCall sends a message on a channel of a shard, the way scripts do.
+type PublishCall struct {
+	Clock            string // key
+	Channel, Message string
+}
+
+// Call is the call in the form that is sent.
+func (c PublishCall) Call() Call {
+	return Call{Commands.Publish, []string{c.Clock}, []any{c.Channel, c.Message}}
+}
+
+// Decode reads the answer: whether the channels of the shard are sharded.
+func (c PublishCall) Decode(values []any) (sharded bool, err error) {
+	r := reader{values: values}
+	return r.int() == 1, r.err
+}
+
 // BeatCall registers a live worker, or removes one that leaves.
 type BeatCall struct {
 	At             At

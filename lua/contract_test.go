@@ -83,7 +83,7 @@ var (
 	number      = regexp.MustCompile(`(?m)(?:^|   |, )(\d+)\b`)
 	indexed     = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
 	derivedKey  = regexp.MustCompile(`PREFIX \.\. '([a-z]+)`)
-	channel     = regexp.MustCompile(`'(sluice:[a-z]+)`)
+	channel     = regexp.MustCompile(`\bpublish\('([a-z]+)`)
 	constantsOf = regexp.MustCompile(`(?m)^local ([A-Z_]+(?:, [A-Z_]+)*) = ('?\d+'?(?:, '?\d+'?)*)`)
 	// What the embedded engine lacks, or what newer servers alone have.
 	forbidden = regexp.MustCompile(`\btostring\b|\bcmsgpack\b|\bstruct\.|\bbit\.|#!|\bredis\.(setresp|register_function|pcall|breakpoint|replicate_commands)\b|FUNCTION`)

@@ -12,7 +12,7 @@
 -- Reply
 --   now, 1 in force or 0 a later revision is
 -- Derived keys: unlock tenants
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock policy
 
@@ -30,6 +30,6 @@ if clock.revision ~= revision then
   unlock()
   redis.call('HSET', KEYS[1], 'revision', revision, 'looked', '00')
   clock_save()
-  redis.call('PUBLISH', 'sluice:wake', KEYS[1])
+  publish('wake', '')
 end
 return { now, 1 }

@@ -5,7 +5,7 @@
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 --   flows wait ready reserve
--- Channels: sluice:wake sluice:done
+-- Channels: wake ended
 
 --! include record clock turn pool policy bucket stored flow filing finish poll
 

@@ -6,7 +6,7 @@
 --
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow lines policy flows dead kept unlock tenants wait ready reserve
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing finish poll
 

@@ -21,7 +21,7 @@
 --   now, then per finding: kind, name of the key or flow, what was found
 -- Derived keys: flow queue later lines policy flows job dead done returned kept history tenants
 --   unlock wait ready reserve
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing findings pool_findings
 
@@ -297,6 +297,6 @@ if recount and repair or totals then
 end
 if repair and filled > 1 then
   clock_save()
-  redis.call('PUBLISH', 'sluice:wake', KEYS[1])
+  publish('wake', '')
 end
 return reply

@@ -8,7 +8,7 @@
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow queue later returned lines job done dead expires unlock tenants flows wait
 --   ready reserve
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing finish poll
 

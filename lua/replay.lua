@@ -17,7 +17,7 @@
 --   estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in
 --   bytes
 -- Derived keys: flow queue later lines idem dead tenants flows wait ready reserve
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing admission
 

@@ -13,7 +13,7 @@
 -- Reply
 --   now, number of flows that had lost a stamp
 -- Derived keys: flow flows later lines tenants unlock wait ready reserve
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock turn pool policy bucket flow filing
 

@@ -6,7 +6,7 @@
 --
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flows unlock tenants
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing finish poll
 

@@ -45,7 +45,7 @@ func newScript(name string, source func() string) *Script {
 type Scripts struct {
 	Tick, TickPools, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
 
-	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Beat, Declare, Mend, Restore *Script
+	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Beat, Publish, Declare, Mend, Restore *Script
 
 	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
 }
@@ -58,7 +58,7 @@ var Commands = Scripts{
 	Admit: command("admit"), Settle: command("settle"), Heartbeat: command("heartbeat"),
 	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"),
 	Tune: command("tune"), Status: command("status"),
-	Scan: command("scan"), Beat: command("beat"), Declare: command("declare"), Mend: command("mend"), Restore: command("restore"),
+	Scan: command("scan"), Beat: command("beat"), Publish: command("publish"), Declare: command("declare"), Mend: command("mend"), Restore: command("restore"),
 
 	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"),
 	SlidingCounter: command("sliding_counter"),

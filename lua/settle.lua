@@ -26,7 +26,7 @@
 --   the job is dead because the hold cost its last attempt
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 --   flows wait ready reserve kept
--- Channels: sluice:wake sluice:done
+-- Channels: wake ended
 
 --! include record clock turn pool policy bucket stored flow filing finish kept
 
@@ -203,7 +203,7 @@ local function succeed(key, id, j, f, most, result)
   f.gone, f.kept = (f.gone or 0) + RECORD_BYTES + text + kept, (f.kept or 0) + RECORD_BYTES + #record
   f.ended = f.ended or {}
   f.ended[#f.ended + 1] = id
-  redis.call('PUBLISH', 'sluice:done:' .. id, 'S')
+  publish('ended:' .. id, 'S')
 end
 
 local codes = {}

@@ -39,6 +39,6 @@
 --   later
 -- Derived keys: flow queue later returned lines job idem done dead outbox unlock tenants flows
 --   wait ready reserve
--- Channels: sluice:wake sluice:done
+-- Channels: wake ended
 
 --! include record clock turn pool policy bucket stored flow filing finish poll plan no_pools lease

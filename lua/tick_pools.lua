@@ -7,6 +7,6 @@
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow flows queue later returned lines job idem done dead outbox unlock tenants
 --   wait ready reserve
--- Channels: sluice:wake sluice:done
+-- Channels: wake ended
 
 --! include record clock turn pool policy bucket stored flow filing finish poll plan plan_pool lease

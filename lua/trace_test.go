@@ -34,14 +34,14 @@ local redis = (function(real)
     end
     touched[key] = true
   end
-  return { call = function(cmd, ...)
+  return { REDIS_VERSION_NUM = real.REDIS_VERSION_NUM, call = function(cmd, ...)
     local args = { ... }
     for i = 1, #args do
       if type(args[i]) == 'string' and string.find(args[i], '^%-?%d+%.?%d*e[+-]%d+$') then
         error('TRACE ' .. cmd .. ' is given a number that has lost digits: ' .. args[i])
       end
     end
-    if cmd ~= 'PUBLISH' and cmd ~= 'TIME' then
+    if cmd ~= 'PUBLISH' and cmd ~= 'SPUBLISH' and cmd ~= 'TIME' then
       local unlock = cmd == 'DEL' and #args == 1 and string.find(args[1], ':unlock$')
       if not unlock then
         for i = 1, (cmd == 'DEL' or cmd == 'EXISTS' or cmd == 'MGET') and #args or 1 do

@@ -25,7 +25,7 @@
 --   now, 1 changed or 0 another revision of the tenant or 2 another of the shard's policies,
 --   revision in force
 -- Derived keys: flow later lines unlock tenants flows wait ready reserve
--- Channels: sluice:wake
+-- Channels: wake
 
 --! include record clock turn pool policy bucket flow filing
 

@@ -218,8 +218,11 @@ func TestDataThatDoesNotFitIsRefused(t *testing.T) {
 		t.Errorf("the same settings again: %v", err)
 	}
 	if err := attempt(9); !errors.Is(err, queue.ErrSchema) || !strings.Contains(err.Error(), "8") ||
-		!strings.Contains(err.Error(), "9") {
-		t.Errorf("another number of shards: %v, want ErrSchema with both", err)
+		!strings.Contains(err.Error(), "9") || !strings.Contains(err.Error(), "set store.shards to 8") {
+		t.Errorf("another number of shards: %v, want ErrSchema with both and what to set", err)
+	}
+	if err := attempt(0); err != nil {
+		t.Errorf("no number of shards, for that of the store: %v", err)
 	}
 	for _, n := range []int{-1, 1025} {
 		if err := attempt(n); err == nil || errors.Is(err, queue.ErrSchema) {

@@ -36,7 +36,7 @@ type Broker struct {
 	retention lua.Retention
 	headroom  *headroom
 	horizon   time.Duration
-	remote    bool                           // Redis may hang alone or fail over
+	silence   time.Duration                  // see listener
 	setAside  func(script string, items int) // counts damaged items
 	log       *slog.Logger
 
@@ -187,7 +187,8 @@ func (b *Broker) timedBy(ctx context.Context, c lua.Client, call lua.Call) (valu
 // Resign wakes the shard's other workers, so that none relies on the next poll that this one had
 // planned.
 func (c *Consumer) Resign(ctx context.Context) error {
-	return store.Unavailable(c.b.store.Patient.Publish(ctx, store.WakeChannel, c.shard.Clock()).Err())
+	_, err := store.Invoke(ctx, c.b.store.RunPatient, lua.PublishCall{Clock: c.shard.Clock(), Channel: lua.WakeChannel})
+	return err
 }
 
 func leaseOf(l lua.LeasedJob) (Lease, error) {

@@ -29,7 +29,7 @@ import (
 
 // Options are the settings of a Queue. The zero value of a field means its default.
 type Options struct {
-	Shards    int                            // 1 to 1,024, default 64; fixed at the first start
+	Shards    int                            // 1 to 1,024, fixed at the first start; default: as the store has, 64 in a new one
 	Defaults  shaper.Policy                  // of tenants without settings of their own; default shaper.DefaultPolicy()
 	Routes    map[string]shaper.Overrides    // laid over the defaults for the flows of a route
 	Tiers     map[string]shaper.Overrides    // laid over the defaults for the tenants of a tier
@@ -84,6 +84,9 @@ const (
 	oldestKnown = 4
 )
 
+// defaultShards is the number of shards of a new store.
+const defaultShards = 64
+
 // ErrSchema means that the data in Redis was laid out by a version or with settings that this
 // process cannot work with.
 var ErrSchema = store.ErrSchema
@@ -92,14 +95,22 @@ var ErrSchema = store.ErrSchema
 // into force, unless the file was in force before another that a live process has. The caller
 // closes the engine, after the queue. Errors: ErrSchema, ErrUnavailable, ErrNoEngine with advice.
 func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
-	o.Shards = cmp.Or(o.Shards, 64)
 	o.Horizon = cmp.Or(o.Horizon, 20*time.Millisecond)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Defaults.Rate == (shaper.Rate{}) {
 		o.Defaults = shaper.DefaultPolicy()
 	}
-	if o.Shards < 1 || o.Shards > store.MaxShards {
+	if o.Shards < 0 || o.Shards > store.MaxShards {
 		return nil, fmt.Errorf("queue: %d shards, want 1 to %d", o.Shards, store.MaxShards)
+	}
+	if o.Shards == 0 {
+		stored, err := StoredShards(ctx, e)
+		if err != nil {
+			return nil, e.conn.Advise(err)
+		}
+		if o.Shards = cmp.Or(stored, defaultShards); o.Shards > store.MaxShards {
+			return nil, fmt.Errorf("%w: it has %d shards, this version knows up to %d", ErrSchema, o.Shards, store.MaxShards)
+		}
 	}
 	s := &store.Store{Keyspace: store.NewKeyspace(o.Shards), Fast: e.conn.Fast, Patient: e.conn.Patient, Durable: e.conn.Durable}
 	q := &Queue{
@@ -138,12 +149,15 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
 		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
-		setAside: setAside, log: o.Logger, remote: e.kind == EngineRedis,
+		setAside: setAside, log: o.Logger, silence: silenceLocal,
 		histories: e.conn.Histories, memories: make([]memory, s.Len()), closed: make(chan struct{}),
+	}
+	if e.kind == EngineRedis {
+		q.broker.silence = silence
 	}
 	q.broker.restored.Store(e.conn.Histories.Count())
 	q.lanes = newLanes(q)
-	q.watcher = newWatcher(s.Fast)
+	q.watcher = newWatcher(s, q.broker.silence, o.Logger)
 	return q, nil
 }
 
@@ -173,11 +187,11 @@ func (q *Queue) Close() error {
 	q.broker.close()
 	q.lanes.close()
 	q.headroom.close()
-	err := q.watcher.close()
+	q.watcher.close()
 	if q.owned {
-		err = errors.Join(err, q.engine.Close())
+		return q.engine.Close()
 	}
-	return err
+	return nil
 }
 
 // Broker returns the workers' side of the queue.
@@ -267,7 +281,8 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another "+
 			"Redis", ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Shards != shards:
-		return "", fmt.Errorf("%w: it has %d shards, this process is set to %d", ErrSchema, found.Shards, shards)
+		return "", fmt.Errorf("%w: it has %d shards, this process is set to %d: set store.shards to %d, or use another "+
+			"Redis (the number is fixed at the first start)", ErrSchema, found.Shards, shards, found.Shards)
 	}
 	return found.Born, nil
 }

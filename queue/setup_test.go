@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,12 +11,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
@@ -115,17 +118,22 @@ func TestUnknownCAEndsTheStart(t *testing.T) {
 // hanging forwards connections to a server, until those that are there hang.
 type hanging struct {
 	net.Listener
-	mu    sync.Mutex
-	conns []*hangingConn
+	mu     sync.Mutex
+	socket string // of the server
+	conns  []*hangingConn
 }
 
 // hangingConn discards all writes once stuck is closed.
 type hangingConn struct {
 	net.Conn
-	stuck chan struct{}
+	stuck      chan struct{}
+	subscribed atomic.Bool
 }
 
 func (c *hangingConn) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("subscribe")) {
+		c.subscribed.Store(true)
+	}
 	select {
 	case <-c.stuck:
 		return len(p), nil
@@ -140,7 +148,7 @@ func newHanging(t *testing.T, socket string) *hanging {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hanging{Listener: l}
+	h := &hanging{Listener: l, socket: socket}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -148,12 +156,15 @@ func newHanging(t *testing.T, socket string) *hanging {
 			if err != nil {
 				return
 			}
+			h.mu.Lock()
+			socket := h.socket
+			h.mu.Unlock()
 			out, err := net.Dial("unix", socket)
 			if err != nil {
 				_ = in.Close()
 				continue
 			}
-			c := &hangingConn{in, make(chan struct{})}
+			c := &hangingConn{Conn: in, stuck: make(chan struct{})}
 			h.mu.Lock()
 			h.conns = append(h.conns, c)
 			h.mu.Unlock()
@@ -183,10 +194,36 @@ func (h *hanging) hang() {
 	h.conns = nil
 }
 
+// move has new connections lead to another server. Those of subscriptions stay and still work, as
+// with a former master that is cut off from the rest.
+func (h *hanging) move(socket string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.socket = socket
+	for _, c := range h.conns {
+		if !c.subscribed.Load() {
+			_ = c.Close()
+		}
+	}
+}
+
 // TestWakesLeaveAHangingConnection: workers are not deaf for as long as the node hangs that their
 // subscription is with.
 func TestWakesLeaveAHangingConnection(t *testing.T) {
 	t.Parallel()
+	wakesAgain(t, func(h *hanging) { h.hang() })
+}
+
+// TestWakesLeaveAFormerMaster: nor for as long as a master goes on that was replaced.
+func TestWakesLeaveAFormerMaster(t *testing.T) {
+	t.Parallel()
+	other := redistest.Start(t)
+	wakesAgain(t, func(h *hanging) { h.move(strings.TrimPrefix(other.URL(), "unix://")) })
+}
+
+// wakesAgain checks that wake-ups come again after something has befallen the connections.
+func wakesAgain(t *testing.T, befall func(*hanging)) {
+	t.Helper()
 	s := redistest.Start(t)
 	h := newHanging(t, strings.TrimPrefix(s.URL(), "unix://"))
 	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
@@ -216,9 +253,15 @@ func TestWakesLeaveAHangingConnection(t *testing.T) {
 	if w := next("at the start"); w.Shard != queue.AllShards {
 		t.Errorf("the first wake-up is %+v", w)
 	}
-	h.hang()
-	if w := next("after the connections hung"); w.Shard != queue.AllShards {
+	befall(h)
+	began := time.Now()
+	if w := next("after the connections broke"); w.Shard != queue.AllShards {
 		t.Errorf("the wake-up after a new subscription is %+v", w)
+	}
+	t.Logf("workers were deaf for %v", time.Since(began))
+	consumer := q.Broker().Consumer("w", 0)
+	for w := (queue.Wake{Shard: queue.AllShards}); w.Shard != 0; w = next("by the shard") {
+		queuetest.Await(t, "a wake-up is published", func() bool { return consumer.Resign(ctx) == nil })
 	}
 	cancel()
 	for range wakes {

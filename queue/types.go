@@ -295,7 +295,7 @@ type Bound struct {
 
 // Wake is a request to poll a shard now.
 type Wake struct {
-	Shard int  // AllShards after a (re)connection, when wake-ups may have been missed
+	Shard int  // or AllShards
 	Help  bool // the owner requests help: every worker with free capacity may poll
 }
 

@@ -2,90 +2,72 @@ package queue
 
 import (
 	"context"
-	"errors"
-	"net"
-	"strings"
-	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// Bounds of the subscription to wake-ups. A silent one is tested by a PING, and renewed if that is
-// not answered within the same time.
-const (
-	wakeSilence      = 500 * time.Millisecond
-	wakeSilenceLocal = time.Minute // of an engine that neither hangs alone nor fails over
-	wakePause        = 100 * time.Millisecond
-)
-
 // Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects, also from a Redis
-// that hangs. It sends Wake{Shard: AllShards} at each connection and when a worker has left.
+// that hangs or is no longer the master. It sends a wake-up for each shard whose wake-ups may have
+// been missed: when it has connected, and each second while it has not. Wake{Shard: AllShards} is
+// one for every shard, also when a worker has left.
 func (b *Broker) Wakes(ctx context.Context) <-chan Wake {
-	out := make(chan Wake, 2*b.store.Len())
+	w := &wakes{
+		b: b, out: make(chan Wake, 2*b.store.Len()), done: ctx.Done(),
+		shards: map[string]int{store.WorkersWake: AllShards},
+	}
+	channels := []string{store.WorkersWake}
+	for i, s := range b.store.Shards() {
+		channel := s.Channel(lua.WakeChannel)
+		w.shards[channel] = i
+		channels = append(channels, channel)
+	}
+	l := newListener(b.store, w, b.silence, b.log)
+	l.add(channels...)
 	go func() {
-		defer close(out)
-		for ctx.Err() == nil {
-			b.listen(ctx, out)
-			select {
-			case <-ctx.Done():
-			case <-time.After(wakePause):
-			}
-		}
+		<-ctx.Done()
+		l.close()
+		close(w.out)
 	}()
-	return out
+	return w.out
 }
 
-// listen passes wake-ups on until its subscription breaks.
-func (b *Broker) listen(ctx context.Context, out chan<- Wake) {
-	silence := wakeSilenceLocal
-	if b.remote {
-		silence = wakeSilence
-	}
-	pubsub := b.store.Patient.Subscribe(ctx, store.WakeChannel)
-	hangUp := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // ends the wait for a message
-	defer func() {
-		if hangUp() {
-			_ = pubsub.Close() // no longer needed
-		}
-	}()
-	for tested := false; ; {
-		m, err := pubsub.ReceiveTimeout(ctx, silence)
-		var timed net.Error
-		switch {
-		case err == nil:
-			tested = false
-			b.restoreAll(b.histories.Count()) // should this connection be to another master
-		case errors.As(err, &timed) && timed.Timeout() && !tested && pubsub.Ping(ctx) == nil:
-			tested = true
-			continue
-		default:
-			return
-		}
-		wake, ok := b.wakeOf(m)
-		if !ok {
-			continue
-		}
-		select {
-		case out <- wake:
-		case <-ctx.Done():
+// wakes is the hearer of wake-ups.
+type wakes struct {
+	b      *Broker
+	out    chan Wake
+	done   <-chan struct{}
+	shards map[string]int // by channel
+}
+
+func (w *wakes) joined(channels []string) {
+	w.restore()
+	w.deaf(channels)
+}
+
+func (w *wakes) heard(channel, message string) {
+	w.restore()
+	w.send(Wake{Shard: w.shards[channel], Help: message == "help"})
+}
+
+func (w *wakes) deaf(channels []string) {
+	for _, channel := range channels {
+		if channel == store.WorkersWake { // has all polled, and a heartbeat sent
+			w.send(Wake{Shard: AllShards})
 			return
 		}
 	}
+	for _, channel := range channels {
+		w.send(Wake{Shard: w.shards[channel]})
+	}
 }
 
-func (b *Broker) wakeOf(m any) (Wake, bool) {
-	switch m := m.(type) {
-	case *redis.Subscription:
-		return Wake{Shard: AllShards}, m.Kind == "subscribe"
-	case *redis.Message:
-		if m.Payload == "left" {
-			return Wake{Shard: AllShards}, true
-		}
-		clock, help := strings.CutPrefix(m.Payload, "help ")
-		shard, known := b.store.ShardOfClock(clock)
-		return Wake{Shard: shard.Index, Help: help}, known
+// restore gives back what a failover has lost, should the connection be to another master.
+func (w *wakes) restore() { w.b.restoreAll(w.b.histories.Count()) }
+
+func (w *wakes) send(wake Wake) {
+	select {
+	case w.out <- wake:
+	case <-w.done:
 	}
-	return Wake{}, false
 }

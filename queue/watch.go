@@ -3,21 +3,19 @@ package queue
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
-// watcher holds one subscription for all jobs that are waited for. A job's channel exists only
-// while it is waited for: the end of any other job costs no traffic. Subscribing has goroutines of
-// its own, because it blocks while Redis is away.
+// watcher listens for the ends of all jobs that are waited for. A job's channel exists only while
+// it is waited for: the end of any other job costs no traffic.
 type watcher struct {
-	pubsub      *redis.PubSub
-	done        sync.WaitGroup
-	subscribing sync.Mutex // held while the subscription is changed
+	listener *listener
 
 	mu      sync.Mutex
 	closed  bool
@@ -30,56 +28,37 @@ type watch struct {
 	ready chan struct{} // closed once the subscription is in force
 }
 
-func newWatcher(c redis.UniversalClient) *watcher {
-	w := &watcher{pubsub: c.Subscribe(context.Background()), waiting: map[string]*watch{}}
-	w.done.Go(w.receive)
+func newWatcher(s *store.Store, silence time.Duration, log *slog.Logger) *watcher {
+	w := &watcher{waiting: map[string]*watch{}}
+	w.listener = newListener(s, w, silence, log)
 	return w
 }
 
-func (w *watcher) close() error {
+func (w *watcher) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
-	err := w.pubsub.Close()
-	w.done.Wait()
-	return err
+	w.listener.close()
 }
 
-// update subscribes to a channel that is waited for, and unsubscribes from any other. The lock must
-// be held. After an error, the next connection of go-redis subscribes to all its channels.
-func (w *watcher) update(channel string) {
-	if w.closed {
-		return
+// joined confirms subscriptions. An end may be missed with a lost connection, so another
+// confirmation counts as a possible end.
+func (w *watcher) joined(channels []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, channel := range channels {
+		w.confirm(channel)
 	}
-	w.done.Go(func() {
-		w.subscribing.Lock()
-		defer w.subscribing.Unlock()
-		w.mu.Lock()
-		change := w.pubsub.Unsubscribe
-		if w.waiting[channel] != nil {
-			change = w.pubsub.Subscribe
-		}
-		w.mu.Unlock()
-		_ = change(context.Background(), channel)
-	})
 }
 
-// receive passes ends on. An end may be missed with a lost connection, so another confirmation of a
-// subscription counts as a possible end.
-func (w *watcher) receive() {
-	for m := range w.pubsub.ChannelWithSubscriptions() {
-		w.mu.Lock()
-		switch m := m.(type) {
-		case *redis.Message:
-			w.signal(m.Channel)
-		case *redis.Subscription:
-			if m.Kind == "subscribe" {
-				w.confirm(m.Channel)
-			}
-		}
-		w.mu.Unlock()
-	}
+func (w *watcher) heard(channel, _ string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.signal(channel)
 }
+
+// deaf does nothing: the next confirmation makes up for it.
+func (w *watcher) deaf([]string) {}
 
 // confirm notes that a subscription is in force. The lock must be held.
 func (w *watcher) confirm(channel string) {
@@ -111,7 +90,11 @@ func (w *watcher) signal(channel string) {
 // must call stop. The subscription is in force when Watch returns, so no later end is missed.
 // Errors: ErrUnavailable.
 func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error) {
-	w, channel, c := q.watcher, store.DoneChannel+id, make(chan struct{}, 1)
+	shard, known := q.store.ShardOfID(id)
+	if !known {
+		shard = q.store.Shard(0) // no such job will end
+	}
+	w, channel, c := q.watcher, shard.Channel(lua.EndedChannel+id), make(chan struct{}, 1)
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -121,7 +104,7 @@ func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, st
 	if x == nil {
 		x = &watch{ready: make(chan struct{})}
 		w.waiting[channel] = x
-		w.update(channel)
+		w.listener.add(channel)
 	}
 	x.ended = append(x.ended, c)
 	w.mu.Unlock()
@@ -131,7 +114,7 @@ func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, st
 		x.ended = slices.DeleteFunc(x.ended, func(other chan struct{}) bool { return other == c })
 		if len(x.ended) == 0 && w.waiting[channel] == x {
 			delete(w.waiting, channel)
-			w.update(channel)
+			w.listener.remove(channel)
 		}
 	}
 	select {

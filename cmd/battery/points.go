@@ -18,6 +18,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
 	crashpoints "github.com/7509e464/sluice/queue/crash" // crash is a word of the checker
 	"github.com/7509e464/sluice/worker/callback"
@@ -305,7 +306,7 @@ func (w *world) outboxesEmpty(ctx context.Context) error {
 					return false, err
 				}
 			}
-			if err := w.store.Publish(limited, "sluice:wake", shard.Clock()).Err(); err != nil {
+			if err := w.store.Publish(limited, shard.Channel(lua.WakeChannel), "").Err(); err != nil {
 				return false, err
 			}
 		}

@@ -145,12 +145,13 @@ var redisReady = regexp.MustCompile(`[Rr]eady to accept connections`)
 
 // startRedis starts a redis-server with the settings that Sluice requires and returns the path of
 // its socket. Its data is in dir.
-func startRedis(ctx context.Context, dir string) (*child, string, error) {
+func startRedis(ctx context.Context, dir string, args ...string) (*child, string, error) {
 	socket := filepath.Join(dir, "redis.sock")
-	c, err := spawn(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--unixsocketperm",
-		"700", "--dir", dir,
+	c, err := spawn(exec.Command("redis-server", append([]string{
+		"--port", "0", "--unixsocket", socket, "--unixsocketperm", "700", "--dir", dir,
 		"--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage",
-		"0", "--maxmemory-policy", "noeviction"), dir, "redis")
+		"0", "--maxmemory-policy", "noeviction",
+	}, args...)...), dir, "redis")
 	if err != nil {
 		return nil, "", err
 	}

@@ -56,7 +56,7 @@ func all() []figure {
 			unit: "ratio", target: 0.7, measure: measureDurable},
 	}
 	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), forwardFigures(), scaleFigures(),
-		simulatorFigures())
+		simulatorFigures(), mastersFigures())
 }
 
 const (

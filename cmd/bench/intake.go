@@ -39,7 +39,7 @@ var intakeBody = []byte(`{"type":"order.create","payload":` + string(payload) + 
 // measureIntake loads Sluice's intake and its peers in turns, each by the same client on the same
 // machine, alone.
 func measureIntake(ctx context.Context, b *bench) ([]intakeRun, error) {
-	ours, err := startIntake(ctx, newRedis, "")
+	ours, err := startIntake(ctx, plainRedis, "")
 	if err != nil {
 		return nil, err
 	}

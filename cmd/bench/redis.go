@@ -19,19 +19,21 @@ type redisServer struct {
 	replica     *redisServer // nil without one
 }
 
-func newRedis(ctx context.Context) (*redisServer, error) {
+func newRedis(ctx context.Context, args ...string) (*redisServer, error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
 		return nil, err
 	}
 	s := &redisServer{dir: dir}
-	if s.child, s.socket, err = startRedis(ctx, dir); err != nil {
+	if s.child, s.socket, err = startRedis(ctx, dir, args...); err != nil {
 		s.close()
 		return nil, err
 	}
 	s.client = redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket})
 	return s, nil
 }
+
+func plainRedis(ctx context.Context) (*redisServer, error) { return newRedis(ctx) }
 
 func (s *redisServer) url() string { return "unix://" + s.socket }
 

@@ -132,6 +132,25 @@ local function unlock()
   redis.call('DEL', PREFIX .. 'unlock')
 end
 
+-- Redis 7 has sharded channels: in a cluster only the node of the shard gets a message, not all.
+local SHARDED = redis.REDIS_VERSION_NUM
+
+-- publish sends a message on a channel of the shard, and returns 1 for a sharded channel, else 0. A
+-- user may lack the right to SPUBLISH. Workers subscribe to wake in both ways: while a slot moves,
+-- scripts already run on a node where no worker listens yet.
+local function publish(channel, message)
+  if SHARDED then
+    local ok, heard = pcall(redis.call, 'SPUBLISH', PREFIX .. channel, message)
+    if ok and (heard > 0 or channel ~= 'wake') then
+      return 1
+    end
+    redis.call('PUBLISH', PREFIX .. channel, message)
+    return ok and 1 or 0
+  end
+  redis.call('PUBLISH', PREFIX .. channel, message)
+  return 0
+end
+
 -- wake_for wakes the shard's owner if something is due before its planned poll, or if that poll is
 -- overdue.
 local function wake_for(due, horizon)
@@ -139,6 +158,6 @@ local function wake_for(due, horizon)
   local overdue = clock.wake ~= 0 and clock.wake < now - OVERDUE
   if clock.wake == 0 or at < clock.wake or overdue then
     clock.wake = at
-    redis.call('PUBLISH', 'sluice:wake', KEYS[1])
+    publish('wake', '')
   end
 end

@@ -142,7 +142,7 @@ local function finish(id, j, f, state, result)
       string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max),
       'EX', math.max(keep, retention.idempotency))
   end
-  redis.call('PUBLISH', 'sluice:done:' .. id, state)
+  publish('ended:' .. id, state)
 end
 
 -- finish_save lists the jobs of a flow that have ended among its recent ids.

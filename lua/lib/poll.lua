@@ -135,7 +135,7 @@ local function answer(more, needed)
     clock_save()
   end
   if help == 1 then
-    redis.call('PUBLISH', 'sluice:wake', 'help ' .. KEYS[1])
+    publish('wake', 'help')
   end
   reply[2], reply[3], reply[4], reply[6] = next_due, more and 1 or 0, clock.help, to_hand_over
   reply[NEED] = needed or ''

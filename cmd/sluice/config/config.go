@@ -100,6 +100,7 @@ type Retention struct {
 
 // Store bounds the data of all tenants together; 0 is no bound.
 type Store struct {
+	Shards       int64 // fixed at the first start; 0: as many as the store has, and 64 in a new one
 	MaxBytes     int64 // of waiting, leased and dead jobs
 	FlowShare    int64 // percent of the store that a flow may use
 	MaxTenants   int64 // with jobs, or active in the last ten minutes

@@ -169,6 +169,9 @@ func Settings() []Setting {
 		whole("retention.dead_bytes", "67108864", 1, 1<<50,
 			"Maximum bytes of the dead letters of a flow. At the maximum no job leaves the flow until some "+
 				"are replayed or purged."),
+		whole("store.shards", "0", 0, 1024,
+			"Parts of the store, fixed at the first start. 0: as many as the store has, and 64 in a new one. "+
+				"See docs/scaling.md."),
 		whole("store.flow_share", "50", 1, 100,
 			"Percent of the store that one flow may use while other flows store little; "+
 				"more is refused with 429. The share shrinks as the store fills. 100 is no bound."),

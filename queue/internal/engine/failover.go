@@ -100,7 +100,7 @@ func (f *sentinelFailover) run(ctx context.Context) (out Failover, err error) {
 	}
 	f.Step("pausing writes")
 	// A write that the replicas do not have yet, so that one which hangs is found out.
-	if err := f.master.Publish(ctx, store.WakeChannel, "").Err(); err != nil {
+	if err := f.master.Publish(ctx, store.WorkersWake, "").Err(); err != nil {
 		return out, fmt.Errorf("%w: PUBLISH: %w; nothing was changed", ErrFailover, err)
 	}
 	paused := time.Now()

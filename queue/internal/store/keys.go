@@ -21,8 +21,7 @@ const (
 	FilesKey     = "sluice:{workers}:files"   // "DIGEST PROCESS" by the time of the process's last report
 	SpreadKey    = "sluice:{workers}:spread"  // tenants whose settings are about to change in several shards
 	SessionKey   = "sluice:session:"          // and the hex digest of the session
-	WakeChannel  = "sluice:wake"
-	DoneChannel  = "sluice:done:" // and the id of the job
+	WorkersWake  = "sluice:{workers}:wake"    // channel: a worker has left
 )
 
 // MaxShards is the greatest number of shards.
@@ -165,6 +164,9 @@ type ShardKeys struct {
 	prefix string
 }
 
+// Channel returns a channel of the shard, named as in package lua.
+func (s ShardKeys) Channel(name string) string { return s.prefix + name }
+
 // Trim returns a key of the shard without the prefix that names the shard.
 func (s ShardKeys) Trim(key string) string { return strings.TrimPrefix(key, s.prefix) }
 
@@ -202,6 +204,9 @@ func (s ShardKeys) Keys(tenant string) string   { return s.prefix + "keys:" + te
 func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }
+
+// PrefixOf returns what all keys and channels of the shard begin with that this one belongs to.
+func PrefixOf(key string) string { return key[:strings.Index(key, "}:")+len("}:")] }
 
 // FenceOf returns the hash for a write that only proves that the earlier writes of its connection
 // are replicated: the clock beside a key, which exists wherever the shard has anything. It is empty

@@ -314,6 +314,7 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 	// behind in the real one.
 	attempt := prometheus.NewRegistry()
 	q, err := queue.Open(ctx, engine, queue.Options{
+		Shards:   int(p.Config.Store.Shards),
 		Defaults: p.Config.Tenants.Defaults,
 		Routes:   p.Config.Tenants.Routes,
 		Tiers:    p.Config.Tenants.Tiers,
