@@ -45,6 +45,16 @@ func (s *suite) broken(key string) {
 	}
 }
 
+// onlyKey returns the key that matches.
+func (s *suite) onlyKey(pattern string) string {
+	s.Helper()
+	keys, _, err := s.engine.Client().Scan(s.ctx, 0, pattern, 1000).Result()
+	if err != nil || len(keys) != 1 {
+		s.Fatalf("keys %q, %v", keys, err)
+	}
+	return keys[0]
+}
+
 func (s *suite) shard() queue.ShardKeys { return queue.NewKeyspace(1).Shard(0) }
 
 // of is work of a tenant.
@@ -100,11 +110,7 @@ func damagedKeyAdmits(s *suite) {
 	if _, err := s.q.Submit(s.ctx, w); err != nil {
 		s.Fatal(err)
 	}
-	keys, err := s.engine.Client().Keys(s.ctx, "*:idem:*").Result()
-	if err != nil || len(keys) != 1 {
-		s.Fatalf("keys %q, %v", keys, err)
-	}
-	s.broken(keys[0])
+	s.broken(s.onlyKey("*:idem:*"))
 	list := []queue.Submission{w}
 	for range 20 {
 		list = append(list, work())
@@ -242,11 +248,7 @@ func damagedKeyExpires(s *suite) {
 	w := keyed()
 	w.MaxWait = 50 * time.Millisecond
 	job := s.admit(w)
-	keys, err := s.engine.Client().Keys(s.ctx, "*:idem:*").Result()
-	if err != nil || len(keys) != 1 {
-		s.Fatalf("keys %q, %v", keys, err)
-	}
-	s.broken(keys[0])
+	s.broken(s.onlyKey("*:idem:*"))
 	s.await("its end", func() bool {
 		s.poll("w", pollOptions(10, near))
 		return s.job(job.ID).State == shaper.Expired

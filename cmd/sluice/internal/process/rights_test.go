@@ -1,0 +1,158 @@
+package process_test
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/api/client"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/queue/limits"
+	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/queue/redistest"
+	"github.com/7509e464/sluice/queue/repair"
+	"github.com/7509e464/sluice/shaper/limiter"
+	"github.com/7509e464/sluice/shaper/limiter/limitertest"
+)
+
+// TestRightsAreEnoughAndNeeded: with the user of docs/redis.md, everything works, no command is
+// denied, and each one in the list is used.
+func TestRightsAreEnoughAndNeeded(t *testing.T) {
+	t.Parallel()
+	user := &redistest.Rights{Rules: redistest.RulesOf(t, "../../../../docs/redis.md", "## Rights")}
+	var servers redistest.Pool
+	defer func() { _ = servers.Close() }()
+	open := func(t *testing.T) *queue.Engine {
+		e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+			URL: user.Restrict(t, servers.Lend(t)), Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = e.Close() })
+		return e
+	}
+	t.Run("queue", func(t *testing.T) { queuetest.Run(t, open) })
+	t.Run("limits", func(t *testing.T) {
+		limitertest.Run(t, func(t *testing.T) limiter.Store { return limits.New(openQueue(t, open(t)).Store()) })
+	})
+	t.Run("repair", func(t *testing.T) {
+		q := openQueue(t, open(t))
+		if _, err := q.Submit(t.Context(), queue.Submission{
+			Tenant: "acme", Route: "default", Type: "t", MaxAttempts: 1,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		checked, err := q.Check(t.Context(), true, func([]repair.Finding) error { return nil })
+		if err != nil || checked.Jobs != 1 {
+			t.Errorf("%+v, %v", checked, err)
+		}
+		if left, err := keystore.New(q.Store()).FindSession(t.Context(), [32]byte{}); left != 0 || err != nil {
+			t.Errorf("a session that was not opened: %v, %v", left, err)
+		}
+	})
+	t.Run("process", func(t *testing.T) { useProcess(t, user.Restrict(t, servers.Lend(t))) })
+	for _, rule := range user.Rules {
+		if name, isCommand := strings.CutPrefix(rule, "+"); isCommand && !user.Used(name) {
+			t.Errorf("%s is not used, so it need not be allowed", name)
+		}
+	}
+}
+
+func openQueue(t *testing.T, e *queue.Engine) *queue.Queue {
+	t.Helper()
+	q, err := queue.Open(t.Context(), e, queue.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	return q
+}
+
+// useProcess delivers jobs by HTTP and to asynq, and calls back with a retry and with an end in the
+// archive.
+func useProcess(t *testing.T, redisURL string) {
+	t.Helper()
+	var calls, gone, deliveries atomic.Int64
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		switch {
+		case r.URL.Path == "/gone":
+			gone.Add(1)
+			w.WriteHeader(http.StatusGone)
+		case strings.HasPrefix(r.URL.Path, "/called"):
+			if calls.Add(1) == 1 {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		default:
+			deliveries.Add(1)
+		}
+	}))
+	defer target.Close()
+	now := processtest.Start(t, map[string]any{
+		"redis": map[string]any{"url": redisURL},
+		"routes": map[string]any{
+			"default": map[string]any{"url": target.URL},
+			"fleet":   map[string]any{"asynq": map[string]any{"queue": "fleet"}},
+		},
+		"callbacks": map[string]any{"allow": []any{target.URL + "/"}},
+		"guards":    map[string]any{"all": map[string]any{"rate": "100/s", "by": []any{"tenant"}, "on_error": "closed"}},
+	})
+	hc := &http.Client{}
+	defer hc.CloseIdleConnections()
+	jobs, err := client.New("http://"+now.API.String(), "", hc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []wire.Submission{
+		{CallbackURL: target.URL + "/called"}, {CallbackURL: target.URL + "/gone"}, {Route: "fleet"},
+	} {
+		s.Type, s.Payload = "t", json.RawMessage("1")
+		if _, err := jobs.Submit(t.Context(), client.Submission{Submission: s}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	queuetest.Await(t, "the callbacks", func() bool { return calls.Load() > 1 && gone.Load() > 0 })
+	queuetest.Await(t, "the archive", func() bool { return metric(t, hc, now.Admin.String(), `sluice_callbacks_archived`) })
+	for _, path := range []string{"/v1/stats", "/v1/tenants", "/v1/guards/all/blocked", "/metrics", "/readyz"} {
+		if got := (asker{T: t, client: hc}).ask("GET", now.Admin.String()+path, "", nil); got != http.StatusOK {
+			t.Errorf("%s: %d", path, got)
+		}
+	}
+	o, err := redis.ParseURL(redisURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.DisableIdentity = true
+	store := redis.NewClient(o)
+	defer store.Close()
+	if err := store.Del(t.Context(), "sluice:meta").Err(); err != nil {
+		t.Fatal(err)
+	}
+	queuetest.Await(t, "the record of the store again", func() bool {
+		return store.Exists(t.Context(), "sluice:meta").Val() == 1
+	})
+}
+
+// metric reports whether a line of the metrics begins with the name and does not end in 0.
+func metric(t *testing.T, hc *http.Client, admin, name string) bool {
+	t.Helper()
+	r, err := hc.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	return err == nil && regexp.MustCompile(`(?m)^`+name+`\S* [1-9]`).Match(text)
+}

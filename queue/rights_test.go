@@ -1,0 +1,165 @@
+package queue_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/queue/redistest"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// rights are those of docs/redis.md, and those that it adds after each of the lines.
+func rights(t *testing.T, more ...string) *redistest.Rights {
+	t.Helper()
+	const page = "../docs/redis.md"
+	rules := redistest.RulesOf(t, page, "## Rights")
+	for _, line := range more {
+		rules = append(rules, redistest.RulesOf(t, page, line)...)
+	}
+	return &redistest.Rights{Rules: rules}
+}
+
+// allUsed fails the test for each command that the lines of docs/redis.md add and nobody has used.
+func allUsed(t *testing.T, r *redistest.Rights, lines ...string) {
+	t.Helper()
+	for _, rule := range rights(t, lines...).Rules[len(rights(t).Rules):] {
+		if name, isCommand := strings.CutPrefix(rule, "+"); isCommand && !r.Used(name) {
+			t.Errorf("%s is not used, so it need not be allowed", name)
+		}
+	}
+}
+
+const (
+	durableRights         = "# with redis.durability; with fsync: true, +waitaof in the place of +wait"
+	clusterRights         = "# in a cluster, on each node"
+	failoverRights        = "# for sluice redis failover with Sentinel, on each server"
+	clusterFailoverRights = "# for sluice redis failover in a cluster, on each node"
+	sentinelRights        = "# on each Sentinel"
+	ofSentinels           = "# for sluice redis failover, on each Sentinel"
+)
+
+func submitOne(t *testing.T, q *queue.Queue) {
+	t.Helper()
+	if d, err := q.Submit(t.Context(), work()); err != nil || d.Outcome != shaper.Admitted {
+		t.Errorf("Submit: %v, %v", d.Outcome, err)
+	}
+}
+
+// TestRightsOfDurability: WAIT and CONFIG GET suffice.
+func TestRightsOfDurability(t *testing.T) {
+	t.Parallel()
+	r := rights(t, durableRights)
+	t.Run("", func(t *testing.T) {
+		master, _ := replicated(t, 1, strings.Fields(minReplicas)...)
+		o := durable(master, 1)
+		o.URL = r.Restrict(t, master)
+		submitOne(t, open(t, o, defaults))
+	})
+	allUsed(t, r, durableRights)
+}
+
+// TestConfigDenied: where CONFIG is denied, as on managed services, the start goes on and says what
+// it could not check.
+func TestConfigDenied(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"renamed": {"--rename-command", "CONFIG", ""}, "no right": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			master, _ := replicated(t, 1, append(strings.Fields(minReplicas), args...)...)
+			o := durable(master, 1)
+			if args == nil {
+				c := client(t, master.URL())
+				if err := c.Do(t.Context(), "acl", "setuser", "u", "on", ">p", "~*", "&*", "+@all", "-config").Err(); err != nil {
+					t.Fatal(err)
+				}
+				o.URL = strings.Replace(o.URL, "://", "://u:p@", 1)
+			}
+			var log bytes.Buffer
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			submitOne(t, open(t, o, defaults))
+			queuetest.Contains(t, "the log", log.String(), "level=WARN", "cannot be read (CONFIG GET)",
+				"min-replicas-to-write=1", "min-replicas-max-lag=2")
+		})
+	}
+	t.Run("without durability", func(t *testing.T) {
+		t.Parallel()
+		var log bytes.Buffer
+		s := redistest.Start(t, "--rename-command", "CONFIG", "")
+		submitOne(t, open(t, queue.EngineOptions{URL: s.URL(), Logger: slog.New(slog.NewTextHandler(&log, nil))}, defaults))
+		if log.Len() > 0 {
+			t.Errorf("nothing is needed of CONFIG, yet: %s", &log)
+		}
+	})
+}
+
+// TestRightsInACluster: what docs/redis.md adds for a cluster suffices, also while a slot moves and
+// for a planned failover.
+func TestRightsInACluster(t *testing.T) {
+	t.Parallel()
+	r := rights(t, clusterRights, clusterFailoverRights)
+	t.Run("", func(t *testing.T) {
+		c := redistest.StartCluster(t)
+		replicas := c.AddReplicas(t.Context())
+		for node := range 2 {
+			r.Grant(t, &redis.Options{Addr: c.Address(node)})
+			r.Grant(t, &redis.Options{Network: "unix", Addr: strings.TrimPrefix(replicas[node].URL(), "unix://")})
+		}
+		q := open(t, queue.EngineOptions{URL: r.URL(c.URL()), Logger: slog.New(slog.DiscardHandler)}, defaults)
+		submitOne(t, q)
+		slot, err := client(t, replicas[0].URL()).ClusterKeySlot(t.Context(), queue.NewKeyspace(4).ShardOf("acme").Clock()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Move(t.Context(), int(slot), func() { _, _ = q.Submit(t.Context(), work()) }) // refused in between
+		submitOne(t, q)
+		out, err := queue.FailOver(t.Context(), queue.FailoverOptions{
+			URL: r.URL(c.URL()), Master: c.Address(0), Step: func(string) {},
+		})
+		if err != nil {
+			t.Errorf("%+v, %v", out, err)
+		}
+	})
+	allUsed(t, r, clusterRights, clusterFailoverRights)
+}
+
+// TestRightsOfAFailover: what docs/redis.md adds for Sentinel suffices.
+func TestRightsOfAFailover(t *testing.T) {
+	t.Parallel()
+	r := rights(t, failoverRights)
+	ofSentinel := &redistest.Rights{Rules: slices.Concat(
+		redistest.RulesOf(t, "../docs/redis.md", sentinelRights), redistest.RulesOf(t, "../docs/redis.md", ofSentinels))}
+	t.Run("", func(t *testing.T) {
+		url, servers := sentinelled(t)
+		for _, s := range servers {
+			r.Grant(t, &redis.Options{Network: "unix", Addr: strings.TrimPrefix(s.URL(), "unix://")})
+		}
+		at, _, _ := strings.Cut(strings.TrimPrefix(url, "redis+sentinel://"), "?")
+		admin := ofSentinel.Grant(t, &redis.Options{Addr: at})
+		if err := admin.Do(context.Background(), "acl", "setuser", "default", "off").Err(); err != nil {
+			t.Fatal(err)
+		}
+		url = r.URL(url) + "&username=limited&password=secret" // those before are for Sentinel
+		submitOne(t, open(t, queue.EngineOptions{URL: url, Logger: slog.New(slog.DiscardHandler)}, defaults))
+		if _, err := queue.FailOver(t.Context(), queue.FailoverOptions{URL: url, Step: func(string) {}}); err != nil {
+			t.Error(err)
+		}
+		denied, err := admin.ACLLog(context.Background(), 10).Result()
+		for _, d := range denied {
+			t.Errorf("a Sentinel denied %s", d.Object)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	allUsed(t, r, failoverRights)
+}
