@@ -247,8 +247,8 @@ func TestSettledAgainAfterForgotten(t *testing.T) {
 	})
 }
 
-// TestLostGrantsKeepShares: a grant of a pool that its worker never saw is given back with the turns
-// that it used, so flows of equal weight get equal parts.
+// TestLostGrantsKeepShares: a grant of a pool that its worker never saw is given back with the
+// turns that it used, so flows of equal weight get equal parts.
 func TestLostGrantsKeepShares(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {

@@ -148,7 +148,7 @@ func TestRightsOfAFailover(t *testing.T) {
 		if err := admin.Do(context.Background(), "acl", "setuser", "default", "off").Err(); err != nil {
 			t.Fatal(err)
 		}
-		url = r.URL(url) + "&username=limited&password=secret" // those before are for Sentinel
+		url = r.URL(url) + "&sentinel_username=limited&sentinel_password=secret"
 		submitOne(t, open(t, queue.EngineOptions{URL: url, Logger: slog.New(slog.DiscardHandler)}, defaults))
 		if _, err := queue.FailOver(t.Context(), queue.FailoverOptions{URL: url, Step: func(string) {}}); err != nil {
 			t.Error(err)
