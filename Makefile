@@ -32,10 +32,12 @@ test: redis promtool clients ## run every test with the race detector (installs 
 test-compile:
 	$(GO) list $(RACE) -test -deps -export ./... >/dev/null
 
-# The packages whose tests are shorter with -short, as in make test. A random search is a fifth then.
+# The files whose tests are shorter with -short, as in make test. A random search is a fifth then.
 .PHONY: test-long
 test-long: redis ## run at full length, without the race detector, what make test shortens
-	$(GO) test -parallel 6 -timeout 20m $$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short' . | xargs -n1 dirname | sort -u)
+	@files=$$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short' .); \
+	  names=$$(grep -hoE '^func (Test|Example)[A-Za-z0-9_]+' $$files | cut -c6- | paste -sd '|'); \
+	  $(GO) test -parallel 6 -timeout 20m -run "^($$names)\$$" $$(dirname $$files | sort -u)
 
 .PHONY: test-ui
 test-ui: redis chromium ## test the dashboard in a browser, and keep pictures in build/ui/ (installs chromium where it is missing)
