@@ -139,26 +139,30 @@ func settleHeld(s *suite) {
 // refusal spends an attempt.
 func settleOverload(s *suite) {
 	s.backlog(40, work())
-	overload := func(t *queue.Settlement) { t.Overload = true }
 	var leases []queue.Lease
-	refuse := func() {
-		s.settle(leases[0], shaper.Retry, overload, after(time.Hour))
-		leases = leases[1:]
+	refuse := func(n int) { // in one call, because the trial takes a second
+		var list []queue.Settlement
+		for _, l := range leases[:n] {
+			list = append(list, queue.Settlement{
+				LeaseRef: l.LeaseRef, Event: shaper.Retry, MaxAttempts: l.MaxAttempts, Overload: true, Delay: time.Hour,
+			})
+		}
+		_, err := s.q.Broker().Settle(s.ctx, list)
+		equal(s, "the error", err, nil)
+		leases = leases[n:]
 	}
 	before := s.tenant(tenant).EffectiveRate
 	leases = s.leaseUpTo(1, time.Hour)
 	first := leases[0].ID
-	refuse()
+	refuse(1)
 	leases = s.leaseUpTo(39, time.Hour)
-	for range 30 {
-		refuse()
-	}
+	refuse(30)
 	equal(s, "the attempts", s.job(first).Attempts, 1)
 	equal(s, "the rate before a second has passed", s.tenant(tenant).EffectiveRate, before)
 	s.await("the end of the trial", func() bool {
 		return time.Since(s.job(first).Created) > 1200*time.Millisecond
 	})
-	refuse()
+	refuse(1)
 	if after := s.tenant(tenant).EffectiveRate; after < before/2 || after > 0.7*before {
 		s.Errorf("the rate is %v after an upstream refused most of a second's jobs, and was %v", after, before)
 	}
