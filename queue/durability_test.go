@@ -233,7 +233,7 @@ func TestDurabilityInACluster(t *testing.T) {
 	replicas := c.AddReplicas(ctx)
 	q := open(t, queue.EngineOptions{
 		URL: c.URL(), Logger: slog.New(slog.DiscardHandler),
-		Durability: queue.Durability{Replicas: 1, Timeout: 300 * time.Millisecond},
+		Durability: queue.Durability{Replicas: 1, Timeout: 2 * time.Second},
 	}, func(o *queue.Options) { o.Shards = 2 })
 	submit := func(tenant string) error {
 		s := submission("")
