@@ -196,29 +196,38 @@ var clockSource []byte
 
 // newClock builds what shifts the clock of a redis-server that is started later.
 func (w *world) newClock(ctx context.Context) (*wallClock, error) {
-	compiler, err := exec.LookPath("cc")
+	library, err := w.compile(ctx, "clock", clockSource)
 	if err != nil {
-		compiler, err = exec.LookPath("gcc")
-	}
-	if err != nil {
-		return nil, errors.New("no C compiler on PATH, with which Redis' clock could be set: install gcc " +
-			"(apt-get install gcc libc6-dev)")
-	}
-	source, library, file := filepath.Join(w.dir, "clock.c"), filepath.Join(w.dir, "clock.so"),
-		filepath.Join(w.dir, "clock")
-	if err := os.WriteFile(source, clockSource, 0o600); err != nil {
 		return nil, err
 	}
-	if out, err := exec.CommandContext(ctx, compiler, "-shared", "-fPIC", "-O2", "-o", library, source).
-		CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%s cannot build a shared library (apt-get install gcc libc6-dev): %w\n%s",
-			compiler, err, out)
-	}
+	file := filepath.Join(w.dir, "clock")
 	c := &wallClock{env: []string{"LD_PRELOAD=" + library, "SLUICE_BATTERY_CLOCK=" + file}}
 	if c.file, err = os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, err
 	}
 	return c, c.set(0)
+}
+
+// compile builds a shared library to preload and returns its path.
+func (w *world) compile(ctx context.Context, name string, text []byte) (library string, err error) {
+	compiler, err := exec.LookPath("cc")
+	if err != nil {
+		compiler, err = exec.LookPath("gcc")
+	}
+	if err != nil {
+		return "", errors.New("no C compiler on PATH, with which calls of redis-server are caught: install gcc " +
+			"(apt-get install gcc libc6-dev)")
+	}
+	source, library := filepath.Join(w.dir, name+".c"), filepath.Join(w.dir, name+".so")
+	if err := os.WriteFile(source, text, 0o600); err != nil {
+		return "", err
+	}
+	if out, err := exec.CommandContext(ctx, compiler, "-shared", "-fPIC", "-O2", "-o", library, source).
+		CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s cannot build a shared library (apt-get install gcc libc6-dev): %w\n%s",
+			compiler, err, out)
+	}
+	return library, nil
 }
 
 // set sets the clock to now + offset. The eight bytes change at once: they are one aligned word of

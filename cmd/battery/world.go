@@ -42,6 +42,7 @@ type world struct {
 
 	settings settings
 	redis    *process
+	data     string // directory of Redis' files; empty: dir
 	url      string // of Redis, for the processes; empty: that of the socket
 	store    redis.UniversalClient
 	sluices  []*sluice
@@ -189,7 +190,7 @@ func (w *world) socket() string { return filepath.Join(w.dir, "redis.sock") }
 // answers.
 func (w *world) startRedis(ctx context.Context) error {
 	args := append(slices.Clone(w.settings.redisEnv), "redis-server", "--port", "0", "--unixsocket",
-		w.socket(), "--dir", w.dir,
+		w.socket(), "--dir", or(w.data, w.dir),
 		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction")
 	p, err := w.nursery.start(w.dir, "redis", nil, "env", args...)
 	if err != nil {
