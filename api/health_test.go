@@ -27,7 +27,8 @@ func TestAnotherFileIsShown(t *testing.T) {
 	}
 }
 
-// TestReadyzSaysWhatToSet: a Redis that refuses a process is told from one that is away.
+// TestReadyzSaysWhatToSet: /readyz says what to set where Redis refuses the process. For a Redis
+// that is away it does not.
 func TestReadyzSaysWhatToSet(t *testing.T) {
 	b := newBench(t)
 	for text, want := range map[string]string{
@@ -35,7 +36,8 @@ func TestReadyzSaysWhatToSet(t *testing.T) {
 		"i/o timeout": "the store does not answer",
 	} {
 		b.queue.Fail(fmt.Errorf("%w: %s", queue.ErrUnavailable, text))
-		if r := b.admin.do(t, "GET", "/readyz", nil, ""); r.Code != 503 || !strings.Contains(r.Body.String(), want) {
+		if r := b.admin.do(t, "GET", "/readyz", nil, ""); r.Code != 503 ||
+			!strings.Contains(r.Body.String(), want) {
 			t.Errorf("%s: /readyz is %d %s, want %q", text, r.Code, r.Body, want)
 		}
 	}

@@ -155,27 +155,29 @@ func TestDurabilityIsChecked(t *testing.T) {
 	t.Parallel()
 	bare, _ := replicated(t, 1)
 	set, _ := replicated(t, 1, strings.Fields(minReplicas)...)
-	for name, c := range map[string]struct {
+	type mistake struct {
 		on   *redistest.Server
 		edit func(*queue.EngineOptions)
 		kind error
 		text []string
-	}{
+	}
+	mistakes := map[string]mistake{
 		"nothing is set": {bare, func(*queue.EngineOptions) {}, queue.ErrUnsafe, []string{
 			"set min-replicas-to-write 1 on each server", "set min-replicas-max-lag 2 on each server"}},
 		"too few replicas": {set, func(o *queue.EngineOptions) { o.Durability.Replicas = 2 }, queue.ErrUnsafe, []string{
 			"set min-replicas-to-write 2"}},
-		"an old version": {set, func(o *queue.EngineOptions) { o.Durability.Fsync = true }, queue.ErrUnsafe, []string{
-			"WAITAOF", "set redis.durability.fsync to false"}},
 		"no replicas at all": {set, func(o *queue.EngineOptions) { o.URL = "" }, queue.ErrNoEngine, []string{
 			"redis.durability.replicas 1 needs a Redis with replicas"}},
 		"in memory": {set, func(o *queue.EngineOptions) { o.Embedded = true }, queue.ErrNoEngine, []string{
 			"redis.durability.replicas 1 needs a Redis with replicas"}},
-	} {
+	}
+	if !haveWAITAOF(t, set) {
+		mistakes["an old version"] = mistake{
+			set, func(o *queue.EngineOptions) { o.Durability.Fsync = true }, queue.ErrUnsafe, []string{
+				"WAITAOF", "set redis.durability.fsync to false"}}
+	}
+	for name, c := range mistakes {
 		t.Run(name, func(t *testing.T) {
-			if name == "an old version" && haveWAITAOF(t, c.on) {
-				t.Skip("this redis-server has WAITAOF")
-			}
 			o := durable(c.on, 1)
 			c.edit(&o)
 			e, err := queue.OpenEngine(t.Context(), o)

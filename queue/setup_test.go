@@ -269,7 +269,8 @@ func wakesAgain(t *testing.T, befall func(*hanging)) {
 	}
 }
 
-// TestMistakesWhileItRuns: a process whose rights are taken away is told what to set, too.
+// TestMistakesWhileItRuns: the error says what to set also where a running process loses its
+// rights.
 func TestMistakesWhileItRuns(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

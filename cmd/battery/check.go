@@ -30,10 +30,10 @@ type scale struct {
 
 // all lists the checks in their order. rates comes last: it uses the stamps of the others.
 func all() []check {
-	return slices.Concat(crashes(), outages(), disks(), forwarded(), fences(), paces(), isolation(), limits(), hostile(),
+	return slices.Concat(
+		crashes(), outages(), disks(), forwarded(), fences(), paces(), isolation(), limits(), hostile(),
 		starvation(), bounds(), clusters(), sentinels(), upgrades(), losses(), points(), clocks(), guests(),
-		predictions(),
-		peers(), bugs(), rates())
+		predictions(), peers(), bugs(), rates())
 }
 
 // figure is one number that a check has found.

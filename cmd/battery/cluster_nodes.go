@@ -109,7 +109,7 @@ func (n *node) follows(ctx context.Context) error {
 		if err != nil && !n.alive() {
 			return false, err
 		}
-		return strings.Contains(info, "role:slave") && strings.Contains(info, "master_link_status:up"), nil
+		return linked(info), nil
 	})
 }
 
@@ -164,4 +164,9 @@ func twoPorts() (a, b int, err error) {
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports[0], ports[1], nil
+}
+
+// linked reports whether INFO is that of a replica whose link to its master is up.
+func linked(info string) bool {
+	return strings.Contains(info, "role:slave") && strings.Contains(info, "master_link_status:up")
 }

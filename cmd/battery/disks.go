@@ -164,7 +164,8 @@ func (w *world) lostWrites(ctx context.Context, f *findings, cuts []instant, mos
 		}
 		text := fmt.Sprintf("job %s, answered at %v, cuts at %v", r.Job, time.Duration(r.Answered), cuts)
 		lost = append(lost, text)
-		if !slices.ContainsFunc(cuts, func(c instant) bool { return r.Answered <= c && c.since(r.Answered) <= most }) {
+		young := func(cut instant) bool { return r.Answered <= cut && cut.since(r.Answered) <= most }
+		if !slices.ContainsFunc(cuts, young) {
 			old = append(old, text)
 		}
 	}
@@ -209,7 +210,8 @@ func diskFull(ctx context.Context, w *world, f *findings) error {
 	}
 	if out, err := exec.CommandContext(ctx, "mount", "-t", "tmpfs", "-o", "size=128m", "sluice-battery", w.data).
 		CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: only root can mount a small file system: %w %s", errSkipped, err, bytes.TrimSpace(out))
+		return fmt.Errorf("%w: only root can mount a small file system: %w %s",
+			errSkipped, err, bytes.TrimSpace(out))
 	}
 	defer func() { _ = exec.Command("umount", "-l", w.data).Run() }() // Redis still has files there
 	perTenant := float64(w.scale.jobs) / float64(w.scale.tenants) / w.scale.window.Seconds()
@@ -255,31 +257,34 @@ func diskFull(ctx context.Context, w *world, f *findings) error {
 	}
 	e.succeeded(f)
 	e.stamps(w, f)
-	var refusals, others float64
-	var waits []time.Duration
-	requests, _ := w.ledger.entries()
-	for _, r := range requests {
-		if r.Sent < refusing || r.Answered > freed {
-			continue
-		}
-		if r.Status != http.StatusServiceUnavailable {
-			others++
-			continue
-		}
-		refusals++
-		waits = append(waits, r.Answered.since(r.Sent))
-	}
 	f.info("refused after", ms(refusing.since(full)), "ms")
-	f.atLeast("503s", refusals, 1, "")
-	f.atMost("other answers", others, 0, "")
-	f.atMost("99 % of the 503s within", quantile(waits, 0.99).Seconds(), 0.5, "s")
-	f.timed()
+	w.refusals(f, refusing, freed)
 	f.info("duplicates", float64(len(e.Duplicates)), "")
 	f.atMost("intake back", w.intakeBack(freed).Seconds(), 2, "s")
 	f.timed()
 	defects, err := w.defects(ctx)
 	f.none("defects of the store", defects)
 	return err
+}
+
+// refusals checks that every request between the two instants got a 503, and soon.
+func (w *world) refusals(f *findings, from, to instant) {
+	var others float64
+	var waits []time.Duration
+	requests, _ := w.ledger.entries()
+	for _, r := range requests {
+		switch {
+		case r.Sent < from || r.Answered > to:
+		case r.Status != http.StatusServiceUnavailable:
+			others++
+		default:
+			waits = append(waits, r.Answered.since(r.Sent))
+		}
+	}
+	f.atLeast("503s", float64(len(waits)), 1, "")
+	f.atMost("other answers", others, 0, "")
+	f.atMost("99 % of the 503s within", quantile(waits, 0.99).Seconds(), 0.5, "s")
+	f.timed()
 }
 
 // fill writes a file until its file system has no space.

@@ -459,7 +459,7 @@ func (g *group) whole(ctx context.Context) error {
 		}
 		for _, n := range g.nodes[1:] {
 			info, err := n.client.Info(ctx, "replication").Result()
-			if err != nil || !strings.Contains(info, "role:slave") || !strings.Contains(info, "master_link_status:up") {
+			if err != nil || !linked(info) {
 				return false, nil
 			}
 		}
