@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,22 +12,34 @@ import (
 	"go.uber.org/goleak"
 )
 
+// TestMain builds the program for the scripts. It has no race detector, whose start takes longer
+// than most commands: there are hundreds of starts. In-process tests have it.
 func TestMain(m *testing.M) {
-	testscript.Main(leakFree{m}, map[string]func(){"sluice": main})
+	code, err := withProgram(m.Run)
+	if err == nil && code == 0 {
+		err = goleak.Find()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
-// leakFree runs the tests and then looks for goroutines that they left behind.
-type leakFree struct{ m *testing.M }
-
-func (l leakFree) Run() int {
-	code := l.m.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			os.Stderr.WriteString(err.Error() + "\n")
-			return 1
-		}
+func withProgram(run func() int) (code int, err error) {
+	dir, err := os.MkdirTemp("", "sluice-program-")
+	if err != nil {
+		return 0, err
 	}
-	return code
+	defer os.RemoveAll(dir)
+	out, err := exec.Command("go", "build", "-o", dir, ".").CombinedOutput()
+	if err != nil {
+		return 0, fmt.Errorf("build the program: %w\n%s", err, out)
+	}
+	if err := os.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
+		return 0, err
+	}
+	return run(), nil
 }
 
 // TestScripts runs the real program; the scripts are in testdata/script.
@@ -53,9 +67,6 @@ func scripts(dir string) testscript.Params {
 				}
 			}
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
-			// A program with the race detector sleeps a second at its end, for goroutines that go
-			// on meanwhile; there are hundreds of starts.
-			env.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))
 			return nil
 		},
 	}
