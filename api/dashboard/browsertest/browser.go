@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -135,22 +138,44 @@ func (p *Page) Go(url string) error {
 	return chromedp.Do(ctx, chromedp.Navigate(url))
 }
 
-// SignIn opens an address through the sign-in page.
+// SignIn opens an address with a session of its own. It does not go through the sign-in page, which
+// takes twice as long.
 func (p *Page) SignIn(admin, hash string) error {
-	if err := p.Go(admin + "/login"); err != nil {
+	cookies, err := session(p.ctx, admin)
+	if err != nil {
 		return err
 	}
-	if err := p.Fill("#token", Token); err != nil {
+	for _, c := range cookies {
+		cookie := network.SetCookieParams{Name: c.Name, Value: c.Value, URL: admin, HTTPOnly: &c.HttpOnly}
+		if _, err := chromedp.Call(p.ctx, network.SetCookie, cookie); err != nil {
+			return fmt.Errorf("set the cookie of the session: %w", err)
+		}
+	}
+	if err := p.Go(admin + "/" + hash); err != nil {
 		return err
 	}
-	if err := p.Click("form button"); err != nil {
-		return err
+	return p.Wait(`document.querySelector("#pulse")?.dataset.phase === "live"`)
+}
+
+// session opens a session with the token, and returns its cookies.
+func session(ctx context.Context, admin string) ([]*http.Cookie, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	form := strings.NewReader(url.Values{"token": {Token}}.Encode())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, admin+"/login", form)
+	if err != nil {
+		return nil, err
 	}
-	if err := p.Wait(`document.querySelector("#pulse")?.dataset.phase === "live"`); err != nil {
-		return err
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer, err := http.DefaultTransport.RoundTrip(r) // which follows no redirect
+	if err != nil {
+		return nil, err
 	}
-	_, err := Eval[bool](p, fmt.Sprintf(`(location.hash = %s, true)`, strconv.Quote(hash)))
-	return err
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusSeeOther {
+		return nil, fmt.Errorf("POST /login: %s", answer.Status)
+	}
+	return answer.Cookies(), nil
 }
 
 // Eval evaluates a script in the page.
