@@ -33,10 +33,11 @@ test: redis promtool clients ## run every test with the race detector (installs 
 test-compile:
 	$(GO) list $(RACE) -test -deps -export ./... >/dev/null
 
-# The files whose tests are shorter with -short, as in make test. A random search is a fifth then.
+# The files whose tests are shorter with -short, as in make test, or do not run with the race
+# detector. A random search is a fifth with -short.
 .PHONY: test-long
-test-long: redis ## run at full length, without the race detector, what make test shortens
-	@files=$$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short' .); \
+test-long: redis ## run at full length, without the race detector, what make test shortens or leaves out
+	@files=$$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short|^//go:build !race' .); \
 	  names=$$(grep -hoE '^func (Test|Example)[A-Za-z0-9_]+' $$files | cut -c6- | paste -sd '|'); \
 	  $(GO) test -parallel 6 -timeout 20m -run "^($$names)\$$" $$(dirname $$files | sort -u)
 

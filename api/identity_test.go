@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -238,31 +238,13 @@ func TestIssuerAwayIsNoRefusal(t *testing.T) {
 	}
 }
 
-// page is a log that several goroutines write.
-type page struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.buf.Write(b)
-}
-
-func (p *page) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.buf.String()
-}
-
 // Credentials stand in no answer and no log; ids of keys at debug alone. Refusals are counted by
 // class.
 func TestCredentialsAreNeverShown(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
-		var said page
+		var said queuetest.Log
 		b := newGuarded(t, []auth.Mode{auth.Keys}, func(c *Config) {
-			c.Logger = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: level}))
+			c.Logger = said.Logger(level)
 		})
 		key := b.key("acme", `{"name":"ci"}`)
 		secret := key.Secret[len(key.Secret)-43:]

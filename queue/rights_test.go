@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -82,13 +83,13 @@ func TestConfigDenied(t *testing.T) {
 				}
 				o.URL = strings.Replace(o.URL, "://", "://u:p@", 1)
 			}
-			var log lines
-			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			var log queuetest.Log
+			o.Logger = log.Logger(slog.LevelInfo)
 			submitOne(t, open(t, o, defaults))
 			for _, part := range []string{
 				"level=WARN", "cannot be read (CONFIG GET)", "min-replicas-to-write=1", "min-replicas-max-lag=2",
 			} {
-				if !log.has(part) {
+				if !strings.Contains(log.String(), part) {
 					t.Errorf("the log lacks %q", part)
 				}
 			}
@@ -96,10 +97,10 @@ func TestConfigDenied(t *testing.T) {
 	}
 	t.Run("without durability", func(t *testing.T) {
 		t.Parallel()
-		var log lines
+		var log queuetest.Log
 		s := redistest.Start(t, "--rename-command", "CONFIG", "")
-		submitOne(t, open(t, queue.EngineOptions{URL: s.URL(), Logger: slog.New(slog.NewTextHandler(&log, nil))}, defaults))
-		if log.has("CONFIG") {
+		submitOne(t, open(t, queue.EngineOptions{URL: s.URL(), Logger: log.Logger(slog.LevelInfo)}, defaults))
+		if strings.Contains(log.String(), "CONFIG") {
 			t.Error("nothing is needed of CONFIG, yet the log names it")
 		}
 	})

@@ -382,7 +382,7 @@ type Totals struct {
 	Bytes   int64 // payload bytes of the jobs that Depth counts
 	Stored  int64 // bytes of the jobs that are waiting, leased or dead, with what Redis keeps beside them
 	Running int64 // leased jobs
-	Tenants int64 // with jobs, or active in the last ten minutes
+	Tenants int64 // with jobs, or active in the last ten minutes; a tenant counts once for each shard
 	// Since the store was made. A departure that is given back unused is subtracted.
 	Admitted, Rejected, Departed int64
 }

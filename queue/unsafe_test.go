@@ -1,14 +1,13 @@
 package queue_test
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
@@ -40,30 +39,12 @@ func TestEachMasterIsChecked(t *testing.T) {
 	admit(t, open(t, queue.EngineOptions{URL: c.URL()}, defaults))
 }
 
-// lines is a log that a test reads while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), text)
-}
-
 // TestNewMasterIsChecked: after a failover to a master that may lose jobs, the log has what to set.
 func TestNewMasterIsChecked(t *testing.T) {
 	t.Parallel()
 	url, servers := sentinelled(t)
-	var log lines
-	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: url, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	var log queuetest.Log
+	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: url, Logger: log.Logger(slog.LevelInfo)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +54,7 @@ func TestNewMasterIsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if log.has("may lose jobs") {
+	if strings.Contains(log.String(), "may lose jobs") {
 		t.Error("the master is unsafe")
 	}
 	if _, err := queue.FailOver(t.Context(), queue.FailoverOptions{URL: url, Step: func(string) {}}); err != nil {
@@ -81,6 +62,6 @@ func TestNewMasterIsChecked(t *testing.T) {
 	}
 	await(t, "the log says that the new master is unsafe", func() bool {
 		_ = e.Client().Ping(t.Context()).Err() // connects to it
-		return log.has("level=ERROR") && log.has("set maxmemory-policy noeviction")
+		return strings.Contains(log.String(), "level=ERROR") && strings.Contains(log.String(), "set maxmemory-policy noeviction")
 	})
 }

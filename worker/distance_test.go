@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -127,11 +127,9 @@ func TestFarRedisLetsALoneJobLeave(t *testing.T) {
 func TestAWorkerThatMissesItsStampsSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		var mu sync.Mutex
-		var logged bytes.Buffer
-		log := slog.New(slog.NewTextHandler(lockedWriter{&mu, &logged}, nil))
+		var logged queuetest.Log
 		// The lease bounds the horizon: 25 ms do not reach over a round trip of 200 ms.
-		r := startRig(t, q, Config{Lease: 100 * time.Millisecond, Logger: log}, succeed)
+		r := startRig(t, q, Config{Lease: 100 * time.Millisecond, Logger: logged.Logger(slog.LevelInfo)}, succeed)
 		pass(time.Second)
 		burst := func(name string) {
 			for i := range 300 {
@@ -144,9 +142,7 @@ func TestAWorkerThatMissesItsStampsSaysSo(t *testing.T) {
 		burst("far")
 		q.set(func() { q.trip = 300 * time.Microsecond })
 		burst("near")
-		mu.Lock()
 		text := logged.String()
-		mu.Unlock()
 		if n := strings.Count(text, "most leased jobs miss their stamps"); n != 1 {
 			t.Errorf("the worker said %d times that it misses stamps:\n%s", n, text)
 		}
@@ -155,17 +151,6 @@ func TestAWorkerThatMissesItsStampsSaysSo(t *testing.T) {
 		}
 		r.end(t)
 	})
-}
-
-type lockedWriter struct {
-	mu *sync.Mutex
-	to *bytes.Buffer
-}
-
-func (w lockedWriter) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.to.Write(b)
 }
 
 // TestDistance: two stalls among many measurements change nothing, three do; old measurements are

@@ -1,7 +1,6 @@
 package tracing
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,26 +70,6 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// journal is a log that tests read while it is written.
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
-}
-
-func (j *journal) logger() *slog.Logger { return slog.New(slog.NewTextHandler(j, nil)) }
-
 // failing is an exporter whose exports return err.
 type failing struct{ err error }
 
@@ -100,10 +78,10 @@ func (f *failing) Shutdown(context.Context) error                        { retur
 
 // An outage of the collector is logged once when it begins, and once when it ends.
 func TestOneLinePerChange(t *testing.T) {
-	var log journal
+	var log queuetest.Log
 	next := &failing{}
 	registry := prometheus.NewRegistry()
-	w, err := watch(next, "http://c.example/v1/traces", registry, log.logger())
+	w, err := watch(next, "http://c.example/v1/traces", registry, log.Logger(slog.LevelInfo))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +132,8 @@ func TestCollectorThatHangs(t *testing.T) {
 	defer close(end)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "10") // ms
 	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
-	var log journal
-	traces, err := Open(t.Context(), Config{Endpoint: collector.URL, Logger: log.logger()})
+	var log queuetest.Log
+	traces, err := Open(t.Context(), Config{Endpoint: collector.URL, Logger: log.Logger(slog.LevelInfo)})
 	if err != nil {
 		t.Fatal(err)
 	}
