@@ -498,7 +498,6 @@ func (m *model) giveBack(id string, f *flow, event shaper.Event) {
 	j := m.jobs[id]
 	become(j, event)
 	m.cameBack(id, f)
-	j.At = m.now
 	m.enqueue(f, j.Cost)
 	m.countIn(f, j)
 	set(m.queue, f.name, id, j.Seq)

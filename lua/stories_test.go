@@ -265,17 +265,20 @@ func TestLostGrantsKeepShares(t *testing.T) {
 				w.submitAs(tenant, 100, 0)
 			}
 			got, c := map[string]int{}, w.workers[0]
+			// From the 41st grant on, the next slot is before the grant is given back.
+			waits := []time.Duration{50 * time.Millisecond, 12 * time.Millisecond}
 			poll := func(learnt bool) lua.Grant {
 				r := w.pollOf(c, 1) // so that the same flow would lose each time
 				r.script = lua.Commands.TickPools
 				return w.tick(c, r, learnt)
 			}
-			for got["a"]+got["b"] < 40 {
+			for n := 0; got["a"]+got["b"] < 80; n++ {
 				poll(false)
-				w.wall = w.wall.Add(50 * time.Millisecond)
-				poll(true) // gives the grant back
-				for _, l := range poll(true).Leases {
-					got[tenantOf(w.m.jobs[l.ID].Flow)]++
+				w.wall = w.wall.Add(waits[n/40%2])
+				for range 2 { // the first one gives the grant back
+					for _, l := range poll(true).Leases {
+						got[tenantOf(w.m.jobs[l.ID].Flow)]++
+					}
 				}
 			}
 			if apart := got["a"] - got["b"]; apart < -2 || apart > 2 {

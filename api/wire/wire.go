@@ -293,7 +293,7 @@ type TenantList struct {
 // Overview is the figures of all tenants together.
 type Overview struct {
 	At       time.Time `json:"at"`
-	Tenants  int64     `json:"tenants" doc:"Tenants with jobs, or active in the last ten minutes. A tenant of several pools may count once for each pool."`
+	Tenants  int64     `json:"tenants" doc:"Tenants with jobs, or active in the last ten minutes; one in several pools may count for each of them."`
 	Depth    int64     `json:"depth" doc:"Jobs scheduled, queued and retrying."`
 	Bytes    int64     `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
 	Running  int64     `json:"running" doc:"Jobs leased by a worker."`

@@ -184,12 +184,13 @@ local function end_waiting(id, j, f, state)
   finish(id, j, f, state, '')
 end
 
--- give_back returns a leased job to the queue under its old sequence.
+-- give_back returns a leased job to the queue under its old sequence. It may take a slot of before
+-- now, as if it had not left: its flow in a pool would lose a turn otherwise.
 local function give_back(id, j, f)
   enqueue(f, j.cost)
   take_place(f, j)
   came_back(id, j)
-  j.state, j.at = 'q', now
+  j.state = 'q'
   redis.call('SETRANGE', PREFIX .. 'job:' .. id, 0, job_head(j))
   redis.call('ZADD', PREFIX .. 'queue:' .. f.name, j.seq, id)
   if j.deadline > 0 then

@@ -68,7 +68,7 @@ func newGauges(store Store, s *shown) *Gauges {
 	)
 	f.totals.depth = f.Desc("queue_depth", jobs+", of all tenants.")
 	f.totals.bytes = f.Desc("queue_bytes", "Bytes of the payloads of the jobs that sluice_queue_depth counts.")
-	f.totals.tenants = f.Desc("tenants", "Tenants with jobs, or active in the last ten minutes. A tenant of several pools may count once for each pool.")
+	f.totals.tenants = f.Desc("tenants", "Tenants with jobs, or active in the last ten minutes; one in several pools may count for each of them.")
 	f.totals.running = f.Desc("running", "Jobs leased by a worker, of all tenants.")
 	f.totals.oldest = f.Desc("oldest_wait_seconds", oldest+", of all tenants; 0 for none.")
 	f.totals.dead = f.Desc("dead_letters", "Dead letters that can be replayed, of all tenants.")
