@@ -20,7 +20,7 @@ func replicated(t *testing.T, n int, args ...string) (master *redistest.Server, 
 	t.Helper()
 	master, port := redistest.StartTCP(t, args...)
 	for range n {
-		r, _ := redistest.StartTCP(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(port))
+		r, _ := redistest.StartTCP(t, "--replicaof", "127.0.0.1", strconv.Itoa(port))
 		replicas = append(replicas, r)
 	}
 	inSync(t, master, n)
@@ -205,7 +205,8 @@ func TestDurabilityIsChecked(t *testing.T) {
 
 func haveWAITAOF(t *testing.T, s *redistest.Server) bool {
 	t.Helper()
-	return !strings.Contains(client(t, s.URL()).Do(context.Background(), "waitaof", 0, 0, 1).Err().Error(), "unknown command")
+	err := client(t, s.URL()).Do(context.Background(), "waitaof", 0, 0, 1).Err()
+	return err == nil || !strings.Contains(err.Error(), "unknown command")
 }
 
 // TestDurabilityWithoutConfig: where Redis denies CONFIG, the start only warns.

@@ -22,7 +22,7 @@ func sentinelled(t *testing.T) (url string, servers []*redistest.Server) {
 	master, port := redistest.StartTCP(t)
 	servers = append(servers, master)
 	for range 2 {
-		r, _ := redistest.StartTCP(t, "--replicaof", fmt.Sprint("127.0.0.1 ", port))
+		r, _ := redistest.StartTCP(t, "--replicaof", "127.0.0.1", fmt.Sprint(port))
 		servers = append(servers, r)
 	}
 	at := redistest.StartSentinel(t, "main", port)

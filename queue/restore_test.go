@@ -90,7 +90,7 @@ func TestStampsOverAFailover(t *testing.T) {
 func stampsOverAFailover(t *testing.T, lostClock time.Duration) {
 	ctx := t.Context()
 	first, port := redistest.StartTCP(t)
-	second, otherPort := redistest.StartTCP(t, "--replicaof", fmt.Sprint("127.0.0.1 ", port))
+	second, otherPort := redistest.StartTCP(t, "--replicaof", "127.0.0.1", fmt.Sprint(port))
 	inSync(t, first, 1)
 	replica := client(t, second.URL())
 	board := newSwitchboard(t, port)

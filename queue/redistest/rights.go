@@ -80,7 +80,7 @@ func (r *Rights) Grant(t testing.TB, server *redis.Options) *redis.Client {
 	do(t, c, user...)
 	do(t, c, "acl", "log", "reset")
 	t.Cleanup(func() { _ = c.Close() })
-	if strings.Contains(c.Info(context.Background(), "server").Val(), "redis_mode:sentinel") {
+	if strings.Contains(c.Info(context.Background(), "server").Val(), "_mode:sentinel") {
 		return c
 	}
 	do(t, c, "config", "resetstat")
