@@ -15,8 +15,8 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-// TestForwardWaitsOnSmallStacks: a client that waits takes two stacks of the server, of 8 KiB and
-// less, or more under the race detector. 5,000 of them must fit into 200 MB.
+// TestForwardWaitsOnSmallStacks: a client that waits takes two stacks of the server, of at most 8
+// KiB each. 5,000 of them must fit into 200 MB. With the race detector, stacks are larger.
 func TestForwardWaitsOnSmallStacks(t *testing.T) {
 	const n, most = 1000, 14 << 10
 	p := proxy(t, echo, func(cfg *api.Config, _ *worker.Route, _ *queue.Queue) {

@@ -265,7 +265,7 @@ func TestLostGrantsKeepShares(t *testing.T) {
 				w.submitAs(tenant, 100, 0)
 			}
 			got, c := map[string]int{}, w.workers[0]
-			// From the 41st grant on, the next slot is before the grant is given back.
+			// After 12 ms, the next slot is before the instant at which the grant is given back.
 			waits := []time.Duration{50 * time.Millisecond, 12 * time.Millisecond}
 			poll := func(learnt bool) lua.Grant {
 				r := w.pollOf(c, 1) // so that the same flow would lose each time

@@ -62,6 +62,7 @@ func TestNewMasterIsChecked(t *testing.T) {
 	}
 	await(t, "the log says that the new master is unsafe", func() bool {
 		_ = e.Client().Ping(t.Context()).Err() // connects to it
-		return strings.Contains(log.String(), "level=ERROR") && strings.Contains(log.String(), "set maxmemory-policy noeviction")
+		text := log.String()
+		return strings.Contains(text, "level=ERROR") && strings.Contains(text, "set maxmemory-policy noeviction")
 	})
 }

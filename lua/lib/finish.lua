@@ -184,8 +184,8 @@ local function end_waiting(id, j, f, state)
   finish(id, j, f, state, '')
 end
 
--- give_back returns a leased job to the queue under its old sequence. It may take a slot of before
--- now, as if it had not left: its flow in a pool would lose a turn otherwise.
+-- give_back returns a leased job to the queue under its old sequence. It may leave from the same
+-- instant on as before: its flow would lose its turn if the next slot of the pool is before now.
 local function give_back(id, j, f)
   enqueue(f, j.cost)
   take_place(f, j)

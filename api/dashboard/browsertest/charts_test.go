@@ -13,7 +13,8 @@ import (
 )
 
 // painted counts the pixels of the charts and buckets that are not empty, the fewest of one.
-const painted = `Math.min(...[...document.querySelectorAll("main canvas")].filter((c) => c.width > 0 && c.height > 0).map((c) => {
+const painted = `Math.min(...[...document.querySelectorAll("main canvas")]
+  .filter((c) => c.width > 0 && c.height > 0).map((c) => {
   const pixels = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
   let n = 0;
   for (let i = 3; i < pixels.length; i += 4) if (pixels[i]) n++;
@@ -24,9 +25,14 @@ const painted = `Math.min(...[...document.querySelectorAll("main canvas")].filte
 func TestAxes(t *testing.T) {
 	p := open(t, 360, 780, "light", "#/")
 	const plot = `(async (height, most) => {
-  const { Plot, area, fromZero, timeAxis, valueAxis } = await import("/assets/chart.js"), { duration } = await import("/assets/format.js");
-  const host = document.querySelector("main").appendChild(document.createElement("div")), now = Date.now() / 1000;
-  const plot = new Plot(host, { height, seconds: 300, series: [area("--accent", 0.1)], axes: [timeAxis(), valueAxis(duration)], range: fromZero(0.5), label: "" });
+  const { Plot, area, fromZero, timeAxis, valueAxis } = await import("/assets/chart.js");
+  const { duration } = await import("/assets/format.js");
+  const host = document.querySelector("main").appendChild(document.createElement("div"));
+  const now = Date.now() / 1000;
+  const plot = new Plot(host, {
+    height, seconds: 300, series: [area("--accent", 0.1)], axes: [timeAxis(), valueAxis(duration)],
+    range: fromZero(0.5), label: "",
+  });
   plot.draw(now, [[now - 60, now], [most, most]]);
   await new Promise((done) => setTimeout(done, 100));
   const axis = plot.u.axes[1], said = axis._values.filter(Boolean);
@@ -60,7 +66,8 @@ func TestEachFrameIsDrawn(t *testing.T) {
 	p := open(t, 1280, 860, "light", "#/")
 	must(t, p.Wait(`document.querySelector(".table tbody th a")`))
 	vain := eval[int](t, p, `new Promise((done) => {
-  const pen = document.querySelector(".basin canvas").getContext("2d"), ask = window.requestAnimationFrame, clear = pen.clearRect;
+  const pen = document.querySelector(".basin canvas").getContext("2d");
+  const ask = window.requestAnimationFrame, clear = pen.clearRect;
   let asked = 0, drawn = 0;
   window.requestAnimationFrame = (f) => (asked++, ask.call(window, f));
   pen.clearRect = (...all) => {
@@ -104,7 +111,8 @@ func TestPictures(t *testing.T) {
 // drawn are the arrivals that the picture has columns for, their highest rate, and how long the
 // line of departures above nothing is.
 const drawn = `(() => {
-  const [into, out] = uPlot.sync("time").plots.filter((u) => u.root.isConnected && u.root.closest(".picture"));
+  const [into, out] = uPlot.sync("time").plots
+    .filter((u) => u.root.isConnected && u.root.closest(".picture"));
   const [from, to] = into.edges, [, all, admitted] = into.data;
   let sum = 0, highest = 0;
   from.forEach((f, i) => {
@@ -113,7 +121,10 @@ const drawn = `(() => {
     highest = Math.max(highest, rate);
   });
   const [ts, rates] = out.data, left = ts.filter((_, i) => rates[i] > 0);
-  return { sum: Math.round(sum), highest, overlap: from.some((f, i) => i > 0 && f < to[i - 1] - 0.001), lasted: left.length ? left.at(-1) - left[0] : 0 };
+  return {
+    sum: Math.round(sum), highest, overlap: from.some((f, i) => i > 0 && f < to[i - 1] - 0.001),
+    lasted: left.length ? left.at(-1) - left[0] : 0,
+  };
 })()`
 
 type drawing struct {
