@@ -35,7 +35,8 @@ func (w *world) slotOf(ctx context.Context, tenant string) (int, error) {
 }
 
 // busySlots is the slots to be moved, in an order of the seed: those of the pool and of some
-// tenants, and that of the live workers.
+// tenants, and that of the live workers. The second one is a tenant's: it is open for longer than a
+// lease, so that some submissions are refused.
 func (w *world) busySlots(ctx context.Context, tenants []string) ([]int, error) {
 	workers, err := w.store.ClusterKeySlot(ctx, "{workers}").Result()
 	if err != nil {
@@ -56,6 +57,8 @@ func (w *world) busySlots(ctx context.Context, tenants []string) ([]int, error) 
 		}
 	}
 	w.rng.Shuffle(len(slots), func(i, k int) { slots[i], slots[k] = slots[k], slots[i] })
+	a := slices.IndexFunc(slots, func(slot int) bool { return slot != int(workers) && slot != pool })
+	slots[1], slots[a] = slots[a], slots[1]
 	return slots, nil
 }
 
