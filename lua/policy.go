@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/7509e464/sluice/shaper"
 )
@@ -26,12 +27,22 @@ func (l Lines) args() []any {
 // byJobs marks a pace that counts jobs in a line.
 const byJobs = "j"
 
-// EncodePolicy writes a policy as a line, for example "10:1000000:1 1000 0 64 0 0 0"; see
-// lib/policy.lua.
+// encodeRate writes a rate with a burst of 1, such as 10 or 10:60000000 for 10 a minute.
+func encodeRate(r shaper.Rate) string {
+	if r.Period == time.Second || r.Limit == 0 {
+		return strconv.FormatInt(r.Limit, 10)
+	}
+	return fmt.Sprintf("%d:%d", r.Limit, r.Period.Microseconds())
+}
+
+// EncodePolicy writes a policy as a line, for example "10 1000 0 64 0 0 0"; see lib/policy.lua.
 func EncodePolicy(p shaper.Policy) string {
 	paces := make([]string, 0, 1+len(p.Rates))
 	for _, pace := range p.Paces() {
-		text := fmt.Sprintf("%d:%d:%d", pace.Rate.Limit, pace.Rate.Period.Microseconds(), pace.Burst)
+		text := encodeRate(pace.Rate)
+		if pace.Burst != 1 {
+			text = fmt.Sprintf("%d:%d:%d", pace.Rate.Limit, pace.Rate.Period.Microseconds(), pace.Burst)
+		}
 		if pace.ByJobs {
 			text += byJobs
 		}
@@ -44,7 +55,7 @@ func EncodePolicy(p shaper.Policy) string {
 
 // EncodePooled writes the policy of a flow that is in a pool, named as in keys.
 func EncodePooled(p shaper.Policy, pool string) string {
-	return fmt.Sprintf("%s %d %d:%d %s", EncodePolicy(p), max(1, p.Weight), p.Reserve.Limit, p.Reserve.Period.Microseconds(), pool)
+	return fmt.Sprintf("%s %d %s %s", EncodePolicy(p), max(1, p.Weight), encodeRate(p.Reserve), pool)
 }
 
 // EncodeElsewhere writes the policy of a flow whose pool is in another shard. admit refuses its
@@ -69,8 +80,10 @@ func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
 	}
 	for pace := range strings.SplitSeq(fields[2], ",") {
 		numbers, jobs := strings.CutSuffix(pace, byJobs)
-		n, err := numbersIn(numbers, 3)
-		if err != nil || n[0] < 1 {
+		n := []int64{0, time.Second.Microseconds(), 1}
+		given := strings.Count(numbers, ":") + 1
+		read, err := numbersIn(numbers, min(given, len(n)))
+		if copy(n, read); err != nil || n[0] < 1 {
 			return "", nil, fmt.Errorf("%w: not a pace: a limit, a period and a burst are", ErrReply)
 		}
 		paces = append(paces, shaper.Pace{Rate: shaper.Rate{Limit: n[0], Period: micros(n[1])}, Burst: n[2], ByJobs: jobs})

@@ -154,3 +154,23 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		}
 	})
 }
+
+// TestUsualPolicyIsShort: what a flow keeps of a usual policy, behind its revision and tier, is no
+// longer than 64 bytes, so that Redis stores the flow as a compact list.
+func TestUsualPolicyIsShort(t *testing.T) {
+	const before = "1795612505912734 =gold "
+	p := shaper.Policy{
+		Rate: shaper.Rate{Limit: 200, Period: time.Second}, Burst: 1, Capacity: 10_000, Concurrency: 64,
+		Weight: 16, Reserve: shaper.Rate{Limit: 20, Period: time.Second},
+	}
+	minutes := p
+	minutes.Rate.Period = time.Minute
+	for want, p := range map[string]shaper.Policy{
+		"200 10000 0 64 0 0 0 16 20 +erp":          p,
+		"200:60000000 10000 0 64 0 0 0 16 20 +erp": minutes,
+	} {
+		if got := lua.EncodePooled(p, "+erp"); got != want || len(before+got) > 64 {
+			t.Errorf("%q with %d bytes in all, want %q with at most 64", got, len(before+got), want)
+		}
+	}
+}

@@ -230,7 +230,7 @@ func TestDataThatDoesNotFitIsRefused(t *testing.T) {
 		}
 	}
 	c := client(t, url)
-	for _, schema := range []int{5, 3, 2, 1, 0} {
+	for _, schema := range []int{6, 4, 3, 2, 1, 0} {
 		if err := c.HSet(context.Background(), "sluice:meta", "schema", schema).Err(); err != nil {
 			t.Fatal(err)
 		}

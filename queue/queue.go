@@ -77,11 +77,11 @@ type Queue struct {
 	resolver     resolver
 }
 
-// Schema of the stored data. A process reads its own and those from oldestKnown on. 4: flows keep a
-// resolved policy, and a cost has 32 bits. Data of 1 to 3 is refused: none was released.
+// Schema of the stored data. A process reads its own and those from oldestKnown on. 5: a policy
+// leaves out what is usual. Data of 1 to 4 is refused: none was released.
 const (
-	schema      = 4
-	oldestKnown = 4
+	schema      = 5
+	oldestKnown = 5
 )
 
 // defaultShards is the number of shards of a new store.

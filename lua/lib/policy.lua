@@ -3,13 +3,16 @@
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
 -- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs; capacity,
 -- capacity in bytes, concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its
--- weight, its reserve as limit:period_us, 0:0 for none, and the pool as +NAME; or the word
--- elsewhere where that pool is in another shard. A hash holds a line for each class of flows,
--- TIER/ROUTE: lines for the tenants without settings of their own, lines:TENANT for any other. The
--- line of a pool is +NAME/ in lines, or / in lines:+NAME. The field revision of both names the
--- shard's policies that they were resolved with. A flow keeps its line behind that revision and the
--- tier that the credential of its tenant claims.
+-- weight, its reserve as limit:period_us, 0 for none, and the pool as +NAME; or the word elsewhere
+-- where that pool is in another shard. A burst of 1 is left out, and so is a period of a second
+-- where no burst follows. Redis stores a hash with a value of over 64 bytes as a table: a job in a
+-- pool then takes 10 to 20 % more time, and its flow three times the memory. A hash holds a line
+-- for each class of flows, TIER/ROUTE: lines for the tenants without settings of their own,
+-- lines:TENANT for any other. The line of a pool is +NAME/ in lines, or / in lines:+NAME. The field
+-- revision of both names the shard's policies that they were resolved with. A flow keeps its line
+-- behind that revision and the tier that the credential of its tenant claims.
 
+local PACE = '(%d+):?(%d*):?(%d*)(j?)'
 local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
 
 local policies = {} -- by their text; flows share them
@@ -29,17 +32,21 @@ local function policy_read(text)
     capacity_bytes = bytes + 0,
     concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
   }
-  for limit, period, burst, by in string.gmatch(paces, '(%d+):(%d+):(%d+)(j?)') do
-    p.paces[#p.paces + 1] = { limit = limit + 0, period = period + 0, burst = burst + 0, by_jobs = by == 'j' }
+  for limit, period, burst, by in string.gmatch(paces, PACE) do
+    p.paces[#p.paces + 1] = {
+      limit = limit + 0, period = period == '' and 1000000 or period + 0, burst = burst == '' and 1 or burst + 0,
+      by_jobs = by == 'j',
+    }
   end
   if pooled == 'elsewhere' then
     p.elsewhere = true
   elseif pooled ~= '' then
-    local weight, limit, reserve_period, pool = string.match(pooled, '^(%d+) (%d+):(%d+) (%+%S+)$')
+    local weight, limit, period, pool = string.match(pooled, '^(%d+) (%d+):?(%d*) (%+%S+)$')
     if not pool then
       return nil
     end
-    p.weight, p.reserve_limit, p.reserve_period, p.pool = weight + 0, limit + 0, reserve_period + 0, pool
+    period = limit == '0' and 0 or period == '' and 1000000 or period + 0
+    p.weight, p.reserve_limit, p.reserve_period, p.pool = weight + 0, limit + 0, period, pool
   end
   policies[text] = p
   return p
