@@ -44,7 +44,8 @@ func heard(t *testing.T, q *queue.Queue, wakes <-chan queue.Wake, shard int) {
 	}
 }
 
-// TestClusterHearsByShard: in a cluster no message goes to all nodes, while workers listen.
+// TestClusterHearsByShard: in a cluster no message goes to all nodes, while workers listen. On
+// Redis 6.2 each does.
 func TestClusterHearsByShard(t *testing.T) {
 	t.Parallel()
 	c, q, wakes := clustered(t)
@@ -66,7 +67,11 @@ func TestClusterHearsByShard(t *testing.T) {
 		t.Fatalf("Cancel: %v", err)
 	}
 	within(t, "the end of the job", ended)
-	if after := broadcasts(t, c); after != before {
+	known, err := client(t, "redis://"+c.Address(0)).Do(t.Context(), "command", "info", "spublish").Slice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := broadcasts(t, c); (after == before) != (known[0] != nil) {
 		t.Errorf("nodes had sent %q to all others before, then %q", before, after)
 	}
 }

@@ -41,9 +41,9 @@ func (c *Cluster) others(without *Server) (all []*Server) {
 // socket.
 type node struct {
 	*Server
-	client    *redis.Client
-	port, bus int // bus is where the other node reaches it
-	id        string
+	client *redis.Client
+	port   int
+	id     string
 }
 
 // StartCluster starts a cluster. It is killed when the test ends.
@@ -51,8 +51,8 @@ func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
 	for i := range c.nodes {
-		n := &node{port: freePort(t), bus: freePort(t)}
-		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(n.bus),
+		n := &node{port: freePorts(t, busAbove)}
+		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes",
 			"--cluster-node-timeout", "5000")
 		n.client = redis.NewClient(&redis.Options{
 			Network: "unix", Addr: n.socket, DisableIdentity: true,
@@ -70,7 +70,7 @@ func StartCluster(t testing.TB) *Cluster {
 	}
 	for i, n := range c.nodes {
 		other := c.nodes[1-i]
-		c.do(n.client.Do(ctx, "cluster", "meet", "127.0.0.1", other.port, other.bus).Err())
+		c.do(n.client.Do(ctx, "cluster", "meet", "127.0.0.1", other.port).Err())
 		var err error
 		n.id, err = n.client.ClusterMyID(ctx).Result()
 		c.do(err)
@@ -113,6 +113,16 @@ func (c *Cluster) whole(ctx context.Context) bool {
 	return true
 }
 
+// replicated reports whether both nodes know a replica of a node. Redis 6.2 tells them late.
+func (c *Cluster) replicated(ctx context.Context, id string) bool {
+	for _, n := range c.nodes {
+		if known, err := n.client.Do(ctx, "cluster", "replicas", id).Slice(); err != nil || len(known) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // agreed reports whether both nodes agree: which slots each has, and since
 // which epoch.
 func (c *Cluster) agreed(ctx context.Context) bool {
@@ -131,13 +141,19 @@ func (c *Cluster) agreed(ctx context.Context) bool {
 	return maps.Equal(reported[0], reported[1])
 }
 
-// freePort finds a port that nobody listens on, below those that the kernel gives to connections.
-func freePort(t testing.TB) int {
+// Ports below those that the kernel gives to connections, and how far above its port a node of a
+// cluster listens for other nodes.
+const portsFrom, portsTo, busAbove = 16_384, 32_768, 10_000
+
+// freePort finds a port that nobody listens on.
+func freePort(t testing.TB) int { return freePorts(t, 0) }
+
+// freePorts finds a port that nobody listens on, and neither on the one that is so far above it.
+func freePorts(t testing.TB, above int) int {
 	t.Helper()
 	for range 100 {
-		port := 16_384 + rand.IntN(16_384)
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
-			_ = l.Close() // it was only a question
+		port := portsFrom + rand.IntN(portsTo-portsFrom-above)
+		if isFree(port) && isFree(port+above) {
 			return port
 		}
 	}
@@ -145,15 +161,22 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
+func isFree(port int) bool {
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+	if err == nil {
+		_ = l.Close() // it was only a question
+	}
+	return err == nil
+}
+
 // AddReplicas gives each node a replica, which is in sync when AddReplicas returns.
 func (c *Cluster) AddReplicas(ctx context.Context) (replicas [2]*Server) {
 	c.t.Helper()
 	for i, n := range c.nodes {
-		bus := freePort(c.t)
-		s, _ := StartTCP(c.t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus))
+		s := startTCP(c.t, freePorts(c.t, busAbove), "--cluster-enabled", "yes")
 		replicas[i], c.added = s, append(c.added, s)
 		ask := func(command string) bool { return s.ask(command, time.Second) == "+OK" }
-		if !ask(fmt.Sprintf("CLUSTER MEET 127.0.0.1 %d %d", n.port, n.bus)) {
+		if !ask(fmt.Sprint("CLUSTER MEET 127.0.0.1 ", n.port)) {
 			c.t.Fatal("redis cluster: a replica did not meet its master")
 		}
 		c.await(ctx, func(context.Context) bool { return ask("CLUSTER REPLICATE " + n.id) }, "a replica does not know its master")
@@ -161,6 +184,7 @@ func (c *Cluster) AddReplicas(ctx context.Context) (replicas [2]*Server) {
 			info, err := n.client.Info(ctx, "replication").Result()
 			return err == nil && strings.Contains(info, "state=online")
 		}, "a replica is not in sync")
+		c.await(ctx, func(ctx context.Context) bool { return c.replicated(ctx, n.id) }, "a node does not know a replica")
 	}
 	return replicas
 }

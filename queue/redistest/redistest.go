@@ -178,5 +178,10 @@ func StartSentinel(t testing.TB, name string, masterPort int) string {
 func StartTCP(t testing.TB, args ...string) (s *Server, port int) {
 	t.Helper()
 	port = freePort(t)
-	return Start(t, append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--repl-diskless-sync-delay", "0"}, args...)...), port
+	return startTCP(t, port, args...), port
+}
+
+func startTCP(t testing.TB, port int, args ...string) *Server {
+	t.Helper()
+	return Start(t, append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--repl-diskless-sync-delay", "0"}, args...)...)
 }

@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -73,9 +74,14 @@ func (r *Rights) Grant(t testing.TB, server *redis.Options) *redis.Client {
 	do(t, first, "acl", "setuser", admin, "reset", "on", ">"+password, "~*", "&*", "+@all")
 	o.Username, o.Password = admin, password
 	c := redis.NewClient(&o)
-	user := []any{"acl", "setuser", limited, "reset", "on", ">" + password}
+	user := []any{"acl", "setuser", limited, "reset", "resetchannels", "on", ">" + password}
 	for _, rule := range r.Rules {
-		user = append(user, rule)
+		if !ofSharded[rule] || versionOf(t, c) >= 7 {
+			user = append(user, rule)
+		}
+	}
+	if versionOf(t, c) < 7 {
+		user = append(user, "+unsubscribe") // docs/redis.md says so
 	}
 	do(t, c, user...)
 	do(t, c, "acl", "log", "reset")
@@ -89,6 +95,22 @@ func (r *Rights) Grant(t testing.TB, server *redis.Options) *redis.Client {
 		do(t, c, "acl", "deluser", limited)
 	})
 	return c
+}
+
+// ofSharded are the rights to the commands of sharded channels.
+var ofSharded = map[string]bool{"+spublish": true, "+ssubscribe": true, "+sunsubscribe": true}
+
+// versionOf is the major version of a server.
+func versionOf(t testing.TB, c *redis.Client) int {
+	t.Helper()
+	info, err := c.Info(context.Background(), "server").Result()
+	_, after, _ := strings.Cut(info, "redis_version:")
+	major, _, _ := strings.Cut(after, ".")
+	version, err2 := strconv.Atoi(major)
+	if err != nil || err2 != nil {
+		t.Errorf("the version of a server: %v, %v", err, err2)
+	}
+	return version
 }
 
 // do sends a command, also after the test.
@@ -125,9 +147,10 @@ func (r *Rights) collect(t testing.TB, c *redis.Client) {
 }
 
 // Used reports whether the command, such as get or script|load, was executed on a server whose test
-// has ended.
+// has ended. Redis 6.2 counts it as script.
 func (r *Rights) Used(command string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.commands[command]
+	name, _, _ := strings.Cut(command, "|")
+	return r.commands[command] || r.commands[name]
 }
