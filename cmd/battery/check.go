@@ -32,7 +32,7 @@ type scale struct {
 func all() []check {
 	return slices.Concat(
 		crashes(), outages(), disks(), forwarded(), fences(), paces(), isolation(), limits(), hostile(),
-		starvation(), bounds(), clusters(), sentinels(), upgrades(), losses(), points(), clocks(), guests(),
+		starvation(), bounds(), clusters(), durableClusters(), sentinels(), upgrades(), losses(), points(), clocks(), guests(),
 		predictions(), peers(), bugs(), rates())
 }
 

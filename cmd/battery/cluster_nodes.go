@@ -125,12 +125,12 @@ func (w *world) startNode(ctx context.Context, name string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{port: port, bus: bus, args: []string{
+	n := &node{port: port, bus: bus, args: append([]string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
 		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "5000",
 		"--save", "", "--appendonly", "yes", "--appendfsync", w.settings.fsync, "--maxmemory-policy", "noeviction",
 		"--repl-diskless-sync-delay", "0",
-	}, client: redis.NewClient(&redis.Options{
+	}, w.settings.node...), client: redis.NewClient(&redis.Options{
 		Addr: address(port), ReadTimeout: 5 * time.Second, MaxRetries: -1, ContextTimeoutEnabled: true,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

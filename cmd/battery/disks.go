@@ -260,7 +260,7 @@ func diskFull(ctx context.Context, w *world, f *findings) error {
 	f.info("refused after", ms(refusing.since(full)), "ms")
 	w.refusals(f, refusing, freed)
 	f.info("duplicates", float64(len(e.Duplicates)), "")
-	f.atMost("intake back", w.intakeBack(freed).Seconds(), 2, "s")
+	f.atMost("intake back", w.intakeBack(freed, nil).Seconds(), 2, "s")
 	f.timed()
 	defects, err := w.defects(ctx)
 	f.none("defects of the store", defects)

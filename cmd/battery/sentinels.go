@@ -69,6 +69,7 @@ func failovers(ctx context.Context, w *world, f *findings) error {
 		return err
 	}
 	defer func() { _ = arm.close(false) }()
+	arm.scale.rounds = min(arm.scale.rounds, 2) // one loss is enough
 	return arm.failovers(ctx, f, without, 0)
 }
 
@@ -116,7 +117,7 @@ func (w *world) failovers(ctx context.Context, f *findings, blows []blow, durabl
 			}
 			failovers++
 			if g.others == before { // another failover would take the intake away again
-				backs[how] = append(backs[how], w.intakeBack(up))
+				backs[how] = append(backs[how], w.intakeBack(up, nil))
 			}
 		}
 	}
@@ -142,7 +143,7 @@ func (w *world) failovers(ctx context.Context, f *findings, blows []blow, durabl
 		}
 	}
 	// Each key gets its 202: those that had none when the load ended are sent again.
-	if err := w.resolve(ctx, requests); err != nil {
+	if err := w.resolve(ctx, "k2", requests); err != nil {
 		return err
 	}
 	e, err := w.settleAcknowledged(ctx, f)
@@ -198,8 +199,8 @@ func (w *world) settleAcknowledged(ctx context.Context, f *findings) (e ended, e
 	return e, nil
 }
 
-// resolve sends the keys again that have no 202.
-func (w *world) resolve(ctx context.Context, requests []request) error {
+// resolve sends the keys of a load again that have no 202.
+func (w *world) resolve(ctx context.Context, name string, requests []request) error {
 	open := map[string]request{}
 	for _, r := range requests {
 		open[r.Key] = r
@@ -210,11 +211,11 @@ func (w *world) resolve(ctx context.Context, requests []request) error {
 		}
 	}
 	for key, r := range open {
-		i, err := strconv.Atoi(strings.TrimPrefix(key, "k2-"))
+		i, err := strconv.Atoi(strings.TrimPrefix(key, name+"-"))
 		if err != nil {
 			return err
 		}
-		w.send(ctx, load{name: "k2", tenants: one(r.Tenant), insist: true}, i)
+		w.send(ctx, load{name: name, tenants: one(r.Tenant), insist: true}, i)
 	}
 	return ctx.Err()
 }
@@ -236,12 +237,12 @@ func (w *world) control(ctx context.Context, f *findings) error {
 	return nil
 }
 
-// intakeBack is how long after an instant the first job was taken in.
-func (w *world) intakeBack(up instant) time.Duration {
+// intakeBack is how long after an instant the first job was taken in, of these tenants or of any.
+func (w *world) intakeBack(up instant, tenants []string) time.Duration {
 	requests, _ := w.ledger.entries()
 	first := w.ledger.now()
 	for _, r := range requests {
-		if r.Outcome == acknowledged && r.Answered > up {
+		if r.Outcome == acknowledged && r.Answered > up && (tenants == nil || slices.Contains(tenants, r.Tenant)) {
 			first = min(first, r.Answered)
 		}
 	}

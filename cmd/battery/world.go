@@ -67,6 +67,7 @@ type settings struct {
 	env       []string
 	redisEnv  []string // the same of redis-server
 	redis     string   // further settings of Redis, after a comma
+	node      []string // further options of the nodes of a cluster
 	pool      string   // rate of the pool that poolTenants share; empty: there is none
 	callbacks string   // prefixes of the callback URLs that may be called, separated by spaces
 }
