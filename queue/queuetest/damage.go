@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -45,10 +47,18 @@ func (s *suite) broken(key string) {
 	}
 }
 
-// onlyKey returns the key that matches.
+// onlyKey returns the key of the shard that matches.
 func (s *suite) onlyKey(pattern string) string {
 	s.Helper()
-	keys, _, err := s.engine.Client().Scan(s.ctx, 0, pattern, 1000).Result()
+	client := s.engine.Client()
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		node, err := cluster.MasterForKey(s.ctx, s.shard().Clock())
+		if err != nil {
+			s.Fatal(err)
+		}
+		client = node
+	}
+	keys, _, err := client.Scan(s.ctx, 0, pattern, 1000).Result()
 	if err != nil || len(keys) != 1 {
 		s.Fatalf("keys %q, %v", keys, err)
 	}

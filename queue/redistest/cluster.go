@@ -306,3 +306,13 @@ func (c *Cluster) Move(ctx context.Context, slot int, step func()) {
 	defer cancel()
 	c.await(ctx, c.agreed, "the nodes do not agree on who has the slots")
 }
+
+// Empty deletes all keys.
+func (c *Cluster) Empty() {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		if answer := n.ask(deleteKeys, 20*time.Second); answer != "+OK" {
+			c.t.Errorf("the cluster is not emptied: %q", answer)
+		}
+	}
+}
