@@ -62,7 +62,11 @@ func TestRightsAreEnoughAndNeeded(t *testing.T) {
 			t.Errorf("a session that was not opened: %v, %v", left, err)
 		}
 	})
-	t.Run("process", func(t *testing.T) { useProcess(t, user.Restrict(t, servers.Lend(t))) })
+	t.Run("process", func(t *testing.T) {
+		url := user.Restrict(t, servers.Lend(t))
+		useProcess(t, url)
+		renewRecord(t, url)
+	})
 	for _, rule := range user.Rules {
 		if name, isCommand := strings.CutPrefix(rule, "+"); isCommand && !user.Used(name) {
 			t.Errorf("%s is not used, so it need not be allowed", name)
@@ -130,6 +134,11 @@ func useProcess(t *testing.T, redisURL string) {
 			t.Errorf("%s: %d", path, got)
 		}
 	}
+}
+
+// renewRecord deletes the record of the store under a process, which makes it anew.
+func renewRecord(t *testing.T, redisURL string) {
+	t.Helper()
 	o, err := redis.ParseURL(redisURL)
 	if err != nil {
 		t.Fatal(err)
