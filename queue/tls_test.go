@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
@@ -44,6 +46,16 @@ func newAuthority(t *testing.T, names ...string) *authority {
 	return a
 }
 
+// server is what a server needs that demands certificates of clients.
+func (a *authority) server() redistest.TLS {
+	return redistest.TLS{Cert: a.file("server.pem"), Key: a.file("server.key"), CA: a.file("ca.pem")}
+}
+
+// client is the parameters of a client's certificate, after others.
+func (a *authority) client() string {
+	return "&tls_cert=" + a.file("client.pem") + "&tls_key=" + a.file("client.key")
+}
+
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
 func (a *authority) issue(t *testing.T, name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
@@ -78,17 +90,10 @@ func (a *authority) issue(t *testing.T, name string, c *x509.Certificate) (*x509
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	a, other := newAuthority(t, "server", "client"), newAuthority(t, "client")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := l.Addr().String()
-	_ = l.Close() // the port is free
-	_, port, _ := net.SplitHostPort(at)
-	redistest.Start(t, "--bind", "127.0.0.1", "--tls-port", port, "--tls-cert-file", a.file("server.pem"),
-		"--tls-key-file", a.file("server.key"), "--tls-ca-cert-file", a.file("ca.pem"), "--tls-auth-clients", "yes")
+	_, port := redistest.StartTLS(t, a.server())
+	at := fmt.Sprint("127.0.0.1:", port)
 	ca := "rediss://" + at + "?tls_ca=" + a.file("ca.pem")
-	right := ca + "&tls_cert=" + a.file("client.pem") + "&tls_key=" + a.file("client.key")
+	right := ca + a.client()
 	for name, tt := range map[string]struct{ url, want string }{
 		"no CA":                    {"rediss://" + at, "set ?tls_ca="},
 		"another CA":               {"rediss://" + at + "?tls_ca=" + other.file("ca.pem"), "set ?tls_ca="},
@@ -124,4 +129,46 @@ func TestTLS(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTLSOfAClusterAndOfSentinel: the same settings hold for each node of a cluster, for sentinels
+// and for the master that they name.
+func TestTLSOfAClusterAndOfSentinel(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t, "server", "client")
+	settings := "&tls_ca=" + a.file("ca.pem") + a.client()
+	submit := func(t *testing.T, url string) {
+		t.Helper()
+		q := open(t, queue.EngineOptions{URL: url}, defaults)
+		for i := range 8 {
+			w := work()
+			w.Tenant = fmt.Sprint("tenant ", i)
+			if v, err := q.Submit(t.Context(), w); err != nil || v.Outcome != shaper.Admitted {
+				t.Errorf("Submit: %+v, %v", v, err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		ended, stop, err := q.Watch(ctx, "0") // by a connection of its own
+		if err != nil || ended == nil {
+			t.Fatal(err)
+		}
+		stop()
+	}
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartTLSCluster(t, a.server())
+		submit(t, strings.Replace(c.URL(), "redis+", "rediss+", 1)+settings)
+		for i, slots := range c.Slots(t.Context()) {
+			if len(slots) < 2 {
+				t.Errorf("node %d has keys in the slots %v alone", i+1, slots)
+			}
+		}
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		_, port := redistest.StartTLS(t, a.server())
+		at := redistest.StartTLSSentinel(t, "sluice", port, a.server())
+		submit(t, "rediss+sentinel://"+at+"?master_name=sluice"+settings)
+	})
 }

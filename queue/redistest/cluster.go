@@ -47,13 +47,19 @@ type node struct {
 }
 
 // StartCluster starts a cluster. It is killed when the test ends.
-func StartCluster(t testing.TB) *Cluster {
+func StartCluster(t testing.TB) *Cluster { return StartTLSCluster(t, TLS{}) }
+
+// StartTLSCluster is StartCluster for nodes that speak TLS with clients and with each other.
+func StartTLSCluster(t testing.TB, with TLS) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
 	for i := range c.nodes {
 		n := &node{port: freePorts(t, busAbove)}
-		n.Server = Start(t, "--bind", "127.0.0.1", "--port", strconv.Itoa(n.port), "--cluster-enabled", "yes",
-			"--cluster-node-timeout", "5000")
+		args := append(with.listen(n.port), "--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+		if with.CA != "" {
+			args = append(args, "--tls-cluster", "yes")
+		}
+		n.Server = Start(t, args...)
 		n.client = redis.NewClient(&redis.Options{
 			Network: "unix", Addr: n.socket, DisableIdentity: true,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -153,13 +153,33 @@ func (s *Server) log() string {
 	return string(text[max(0, len(text)-2000):])
 }
 
+// TLS names the files, in PEM, by which a server speaks TLS, also with other servers. It demands
+// certificates of the CA. The zero value is for a server without TLS.
+type TLS struct{ Cert, Key, CA string }
+
+// listen has a server listen at the port.
+func (with TLS) listen(port int) []string {
+	if with.CA == "" {
+		return []string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port)}
+	}
+	return []string{"--bind", "127.0.0.1", "--port", "0", "--tls-port", strconv.Itoa(port), "--tls-cert-file", with.Cert,
+		"--tls-key-file", with.Key, "--tls-ca-cert-file", with.CA, "--tls-replication", "yes"}
+}
+
 // StartSentinel starts a sentinel that fails a master over by itself, and returns its address.
 func StartSentinel(t testing.TB, name string, masterPort int) string {
 	t.Helper()
+	return StartTLSSentinel(t, name, masterPort, TLS{})
+}
+
+// StartTLSSentinel is StartSentinel for one that speaks TLS with clients and with the master.
+func StartTLSSentinel(t testing.TB, name string, masterPort int, with TLS) string {
+	t.Helper()
 	dir, port := t.TempDir(), freePort(t)
 	path := filepath.Join(dir, "sentinel.conf")
-	text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %q\nlogfile %q\nsentinel monitor %s 127.0.0.1 %d 1\n"+
-		"sentinel failover-timeout %[4]s 4000\n", port, dir, filepath.Join(dir, "log"), name, masterPort)
+	text := strings.NewReplacer(" --", "\n", "--", "").Replace(strings.Join(with.listen(port), " "))
+	text += fmt.Sprintf("\ndir %q\nlogfile %q\nsentinel monitor %s 127.0.0.1 %d 1\n"+
+		"sentinel failover-timeout %[3]s 4000\n", dir, filepath.Join(dir, "log"), name, masterPort)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -172,6 +192,13 @@ func StartSentinel(t testing.TB, name string, masterPort int) string {
 		_ = cmd.Wait()
 	})
 	return fmt.Sprint("127.0.0.1:", port)
+}
+
+// StartTLS is Start for a server that others reach by a port of 127.0.0.1, by TLS.
+func StartTLS(t testing.TB, with TLS) (s *Server, port int) {
+	t.Helper()
+	port = freePort(t)
+	return Start(t, with.listen(port)...), port
 }
 
 // StartTCP is Start for a server that others reach by a port of 127.0.0.1, too.
