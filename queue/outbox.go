@@ -31,7 +31,9 @@ func (b *Broker) Completions(
 			b.log.Error("a stored job cannot be read", "id", c.ID, "error", err)
 			continue
 		}
-		list = append(list, Completion{Job: jobOf(c.ID, r), Epoch: r.Epoch, CallbackURL: r.CallbackURL})
+		list = append(list, Completion{
+			Job: jobOf(c.ID, r), Epoch: r.Epoch, CallbackURL: r.CallbackURL, Shard: shard, Shards: b.Shards(),
+		})
 	}
 	return list, claim.More, nil
 }

@@ -178,6 +178,8 @@ type Completion struct {
 	Job         Job   // as it ended: State is shaper.Succeeded, Dead, Expired or Cancelled
 	Epoch       int64 // leases the job had; with the state it names this end of the job
 	CallbackURL string
+	// Shard of Shards is where the job is stored: the callbacks of a shard stay together.
+	Shard, Shards int
 }
 
 // Settlement ends a lease.

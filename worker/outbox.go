@@ -21,6 +21,8 @@ const (
 	handingOver = 8
 	// outboxCall bounds each call. Redis may need longer for an answer; then a later call gets it.
 	outboxCall = 3 * time.Second
+	// turnMost is how long the completions of a claim keep those of other shards waiting.
+	turnMost = 200 * time.Millisecond
 )
 
 // Callbacks sends the callbacks of ended jobs; *callback.Service is one.
@@ -48,7 +50,7 @@ type outbox struct {
 	to       Callbacks
 	troubles *troubles
 	ready    []chan struct{} // by shard: a token when it has completions
-	turn     chan struct{}   // filled while the completions of one claim are handed over
+	turn     chan struct{}   // filled while the completions of one claim are handed over, for turnMost
 }
 
 func newOutbox(worker string, shards int, q claimer, to Callbacks, t *troubles) *outbox {
@@ -93,8 +95,12 @@ func (o *outbox) handOver(ctx context.Context, shard int, name string) (more boo
 	case <-ctx.Done():
 		return false
 	}
+	// Some go to a node that hangs. Then the next shard takes its turn beside them.
+	leave := sync.OnceFunc(func() { <-o.turn })
+	patience := time.AfterFunc(turnMost, leave)
 	done, refused := o.handAll(ctx, list)
-	<-o.turn
+	patience.Stop()
+	leave()
 	if ctx.Err() == nil {
 		o.troubles.report(o, refused)
 	}

@@ -289,3 +289,32 @@ func TestShardsTakeTurns(t *testing.T) {
 		}
 	})
 }
+
+// hungCallbacks takes no completion whose id begins with hung, and does not say so.
+type hungCallbacks struct{ *fakeCallbacks }
+
+func (f hungCallbacks) HandOver(ctx context.Context, c queue.Completion) error {
+	if strings.HasPrefix(c.Job.ID, "hung") {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return f.fakeCallbacks.HandOver(ctx, c)
+}
+
+// TestOutboxOfCallbacksThatHangHoldsUpNoOthers: where callbacks of a shard go to a node that hangs,
+// those of another shard wait less than a second.
+func TestOutboxOfCallbacksThatHangHoldsUpNoOthers(t *testing.T) {
+	handing(t, 0, func(o *outbox, q *fakeOutbox, to *fakeCallbacks) {
+		o.to = hungCallbacks{to}
+		for i := range claimMost {
+			q.shards[0] = append(q.shards[0], fmt.Sprint("hung", i))
+		}
+		q.shards[1] = []string{"other"}
+		signal(o.ready[0])
+		pass(time.Millisecond)
+		signal(o.ready[1])
+		pass(time.Second)
+		queuetest.Compare(t, "the completions handed over", len(to.taken), 1)
+		queuetest.Compare(t, "those left", q.left(), claimMost)
+	})
+}

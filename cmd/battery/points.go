@@ -184,7 +184,7 @@ func pointsCrashed(ctx context.Context, w *world, f *findings) error {
 	if most > 1 {
 		f.because("%d deliveries of %s came again", most, whose)
 	}
-	tasks, err := callbackTasks(inspector)
+	tasks, err := callbackTasks(w.store, inspector)
 	if err != nil {
 		return err
 	}
@@ -337,19 +337,28 @@ func idle(inspector *asynq.Inspector, names ...string) (bool, error) {
 
 // callbackTasks is the ids of all tasks for callbacks, sent or not. The lists are read in the order
 // in which a task goes through them, so that none is missed on its way.
-func callbackTasks(inspector *asynq.Inspector) (ids []string, err error) {
+func callbackTasks(client redis.UniversalClient, inspector *asynq.Inspector) (ids []string, err error) {
 	const all = 100_000
+	known, err := inspector.Queues()
+	if err != nil {
+		return nil, err
+	}
 	for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
 		inspector.ListPendingTasks, inspector.ListActiveTasks, inspector.ListScheduledTasks,
 		inspector.ListRetryTasks, inspector.ListCompletedTasks,
 		inspector.ListArchivedTasks,
 	} {
-		tasks, err := list(callback.Queue, asynq.PageSize(all))
-		if err != nil {
-			return nil, err
-		}
-		for _, t := range tasks {
-			ids = append(ids, t.ID)
+		for _, queue := range callback.Queues(client) {
+			if !slices.Contains(known, queue) {
+				continue
+			}
+			tasks, err := list(queue, asynq.PageSize(all))
+			if err != nil {
+				return nil, err
+			}
+			for _, t := range tasks {
+				ids = append(ids, t.ID)
+			}
 		}
 	}
 	slices.Sort(ids)

@@ -23,8 +23,11 @@
 // What it does not promise: that a receiver gets an event once, or events in their order. The
 // webhook-id identifies repetitions.
 //
-// An installation that never had a callback costs Redis one command a minute: asynq's server starts
-// when there is a queue for it.
+// In a Redis Cluster the tasks are in several queues, each with a server of its own, so a node that
+// hangs delays the callbacks of its own queues alone: see lanes.
+//
+// An installation that never had a callback costs Redis one command a minute: asynq's server of a
+// queue starts when the queue exists.
 package callback
 
 import (
@@ -33,8 +36,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,11 +50,8 @@ import (
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
-// Queue is the asynq queue that the callbacks are in, for asynq's own tools.
-const Queue = "sluice-callbacks"
-
 // checkInterval is how often asynq's server polls while it has no tasks, give or take a half. A
-// callback waits for it at most 0.75 s, an idle process sends two commands a second, and a stop
+// callback waits for it at most 0.75 s, an idle server sends two commands a second, and a stop
 // takes at most 0.75 s more.
 const checkInterval = 500 * time.Millisecond
 
@@ -61,7 +60,8 @@ const checkInterval = 500 * time.Millisecond
 type Service struct {
 	cfg     Config
 	client  *asynq.Client
-	server  asynq.Config
+	server  asynq.Config // of each lane, but for its queue
+	lanes   []*lane
 	listed  *outbound.Client // for URLs under a listed prefix
 	public  *outbound.Client // for all others
 	slots   *slots
@@ -69,7 +69,7 @@ type Service struct {
 	log     *slog.Logger
 	given   *burstlog.Log // callbacks that were given up
 	asynq   *burstlog.Log // lines of asynq
-	wake    chan struct{} // filled when a task was made here
+	wake    chan *lane    // lanes that got their first task here
 	started atomic.Bool
 }
 
@@ -92,9 +92,8 @@ func New(cfg Config) (*Service, error) {
 	s := &Service{
 		cfg:    cfg,
 		asynq:  repeats,
-		client: asynq.NewClientFromRedisClient(cfg.Redis),
+		client: asynq.NewClientFromRedisClient(unlisted{cfg.Redis}),
 		server: asynq.Config{
-			Queues:            map[string]int{Queue: 1},
 			Concurrency:       limits.most + limits.line,
 			RetryDelayFunc:    delay,
 			IsFailure:         isFailure,
@@ -108,9 +107,10 @@ func New(cfg Config) (*Service, error) {
 		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
 			nil),
 		log:   cfg.Logger,
-		wake:  make(chan struct{}, 1),
+		lanes: lanesOf(cfg.Redis),
 		slots: limits,
 	}
+	s.wake = make(chan *lane, len(s.lanes))
 	s.public.Dialer.Control = cfg.Guard.control
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer, cfg.Redis, limits); err != nil {
@@ -126,50 +126,20 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return errors.New("callback: Run was called twice")
 	}
-	if !s.await(ctx) {
-		return nil
-	}
-	server := asynq.NewServerFromRedisClient(calm{s.cfg.Redis}, s.server)
-	if err := server.Start(asynq.HandlerFunc(s.deliver)); err != nil {
-		return fmt.Errorf("callback: %w", err)
-	}
-	<-ctx.Done()
+	servers, err := s.serve(ctx)
 	// Senders stop before receivers: what takes tasks, then the attempts, then asynq's parts that
 	// record their ends (all in Shutdown), and the connections last.
 	s.slots.stop()
-	server.Shutdown()
+	var stopping sync.WaitGroup
+	for _, server := range servers {
+		stopping.Go(server.Shutdown)
+	}
+	stopping.Wait()
 	s.given.Flush()
 	s.asynq.Flush()
 	s.listed.Transport.CloseIdleConnections()
 	s.public.Transport.CloseIdleConnections()
-	return nil
-}
-
-// awaitEvery is how often a process without an asynq server polls for tasks of other processes.
-const awaitEvery = time.Minute
-
-// await waits until there is, or was, a callback to deliver. It is false when the context ends
-// first.
-func (s *Service) await(ctx context.Context) bool {
-	inspector := asynq.NewInspectorFromRedisClient(s.cfg.Redis)
-	for {
-		// One command. The queue exists from its first task on. It may be empty: asynq's server
-		// must also remove the tasks that it keeps after their delivery.
-		queues, err := inspector.Queues()
-		switch {
-		case err != nil:
-			s.log.Warn("the queue of callbacks cannot be read", "error", err)
-		case slices.Contains(queues, Queue):
-			return true
-		}
-		select {
-		case <-s.wake:
-			return true
-		case <-time.After(awaitEvery*3/4 + rand.N(awaitEvery/2)):
-		case <-ctx.Done():
-			return false
-		}
-	}
+	return err
 }
 
 // Config is the settings of a Service. Redis, Guard and Job must be set. The zero value of any
@@ -218,23 +188,6 @@ func (c Config) validate() error {
 	ps.Check(c.Concurrency > 0, "concurrency", c.Concurrency, "must be positive")
 	ps.Check(c.Grace > 0, "grace", c.Grace, "must be positive")
 	return ps.Err()
-}
-
-// calm is the client of asynq's server: it returns a script's error only after a pause. Without it
-// the server repeats a refused call at once, for as long as Redis is out of memory: 14,000 times a
-// second were measured.
-type calm struct{ redis.UniversalClient }
-
-func (c calm) EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd {
-	cmd := c.UniversalClient.EvalSha(ctx, sha1, keys, args...)
-	// Nil is an empty queue, and after NOSCRIPT the script is sent in full.
-	if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "NOSCRIPT") {
-		select {
-		case <-time.After(checkInterval):
-		case <-ctx.Done():
-		}
-	}
-	return cmd
 }
 
 // asynqLogger passes asynq's log lines on, repeated ones once a minute. They name tasks by their

@@ -47,9 +47,13 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	// One id for each end of a job. A replayed job has several.
 	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
 	headers := map[string]string{urlHeader: c.CallbackURL, tenantHeader: c.Job.Tenant}
+	l := s.laneOf(c)
+	if err := s.list(ctx, l); err != nil {
+		return fmt.Errorf("callback: hand over job %s: %w", c.Job.ID, err)
+	}
 	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, headers),
 		asynq.TaskID(id),
-		asynq.Queue(Queue),
+		asynq.Queue(l.queue),
 		// One more than permitted: asynq would archive the last attempt instead of postponing it.
 		asynq.MaxRetry(s.cfg.MaxAttempts),
 		asynq.Timeout(outbound.WholeSeconds(s.cfg.Timeout)+taskTail),
@@ -62,9 +66,8 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	default:
 		s.metrics.handedOver.Inc()
 	}
-	select {
-	case s.wake <- struct{}{}:
-	default: // a token is there already
+	if !l.used.Swap(true) {
+		s.wake <- l // it has a place for each lane
 	}
 	return nil
 }

@@ -60,28 +60,34 @@ func newMetrics(
 // asynq's inspector has no context and may wait many seconds for an unreachable Redis. A test
 // compares the two.
 func newBacklog(client redis.UniversalClient) *scrape.Metrics {
-	const prefix = "asynq:{" + Queue + "}:"
-	var pending, retrying, archived *prometheus.Desc
+	var descs [3]*prometheus.Desc
 	m := scrape.New(func(ctx context.Context) []prometheus.Metric {
-		var counts [3]*redis.IntCmd
+		var counts [len(descs)][]*redis.IntCmd // by metric and queue
 		if _, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			counts = [3]*redis.IntCmd{
-				p.LLen(ctx, prefix+"pending"), p.ZCard(ctx, prefix+"retry"), p.ZCard(ctx, prefix+"archived"),
+			for _, queue := range Queues(client) {
+				prefix := "asynq:{" + queue + "}:"
+				counts[0] = append(counts[0], p.LLen(ctx, prefix+"pending"))
+				counts[1] = append(counts[1], p.ZCard(ctx, prefix+"retry"))
+				counts[2] = append(counts[2], p.ZCard(ctx, prefix+"archived"))
 			}
 			return nil
 		}); err != nil {
 			return nil
 		}
-		metrics := make([]prometheus.Metric, len(counts))
-		for i, d := range []*prometheus.Desc{pending, retrying, archived} {
-			metrics[i] = prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(counts[i].Val()))
+		var metrics []prometheus.Metric
+		for i, d := range descs {
+			sum := int64(0)
+			for _, n := range counts[i] {
+				sum += n.Val()
+			}
+			metrics = append(metrics, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(sum)))
 		}
 		return metrics
 	})
-	pending = m.Desc("callbacks_pending",
+	descs[0] = m.Desc("callbacks_pending",
 		"Callbacks that wait for their next attempt to begin at once, in all processes.")
-	retrying = m.Desc("callbacks_retrying",
+	descs[1] = m.Desc("callbacks_retrying",
 		"Callbacks whose last attempt failed and which are tried again later, in all processes.")
-	archived = m.Desc("callbacks_archived", "Callbacks that were given up and are kept in asynq's archive.")
+	descs[2] = m.Desc("callbacks_archived", "Callbacks that were given up and are kept in asynq's archive.")
 	return m
 }

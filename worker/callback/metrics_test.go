@@ -22,18 +22,7 @@ func TestBacklogMetrics(t *testing.T) {
 		s := b.service(Config{Registerer: registry})
 		gather := func() map[string]float64 {
 			b.pass(scrape.Age)
-			families, err := registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := map[string]float64{}
-			for _, f := range families {
-				name, is := strings.CutPrefix(f.GetName(), "sluice_callbacks_")
-				if is && f.GetType() == dto.MetricType_GAUGE {
-					got[name] = f.GetMetric()[0].GetGauge().GetValue()
-				}
-			}
-			return got
+			return gauges(t, registry)
 		}
 		same := func(want map[string]float64) {
 			t.Helper()
@@ -64,6 +53,23 @@ func TestBacklogMetrics(t *testing.T) {
 		same(map[string]float64{"pending": 0, "retrying": 0, "archived": 1})
 		stop()
 	})
+}
+
+// gauges returns the gauges of the callbacks, by what follows sluice_callbacks_.
+func gauges(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		name, is := strings.CutPrefix(f.GetName(), "sluice_callbacks_")
+		if is && f.GetType() == dto.MetricType_GAUGE {
+			got[name] = f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return got
 }
 
 func TestMetricsAreRegisteredOnce(t *testing.T) {
