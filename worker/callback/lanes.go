@@ -69,8 +69,8 @@ func (unlisted) SAdd(context.Context, string, ...any) *redis.IntCmd {
 	return redis.NewIntResult(0, nil)
 }
 
-// list adds the lane to asynq's set of queues, so that other processes find it. Without an answer it
-// tries again at the next call: meanwhile this process serves the lane, if it runs.
+// list adds the lane to asynq's set of queues, so that other processes find it. Without an answer
+// it tries again at the next call: meanwhile this process serves the lane, if it runs.
 func (s *Service) list(ctx context.Context, l *lane) error {
 	if l.listed.Load() {
 		return nil
@@ -127,8 +127,8 @@ func (s *Service) serve(ctx context.Context) (servers []*asynq.Server, err error
 	return servers, nil
 }
 
-// listedLanes returns the lanes whose queue exists. It is one command. A queue exists from its first
-// task on. It may be empty: asynq's server must also remove the tasks that it keeps after their
+// listedLanes returns the lanes whose queue exists. It is one command. A queue exists from its
+// first task on. It may be empty: asynq's server must also remove the tasks that it keeps after their
 // delivery. asynq's inspector has no context and would wait longer.
 func (s *Service) listedLanes(ctx context.Context) (lanes []*lane) {
 	limited, cancel := context.WithTimeout(ctx, listCall)
