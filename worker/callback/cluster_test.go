@@ -192,8 +192,8 @@ func TestStartWhileANodeHangs(t *testing.T) {
 	}
 }
 
-// TestClusterDrainsTheOneQueue: tasks in the one queue of earlier versions are delivered in a cluster.
-// No other queue gets a server for it. The metrics sum all queues.
+// TestClusterDrainsTheOneQueue: tasks in the one queue of earlier versions are delivered in a
+// cluster. No other queue gets a server for it. The metrics sum all queues.
 func TestClusterDrainsTheOneQueue(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)

@@ -128,8 +128,8 @@ func (s *Service) serve(ctx context.Context) (servers []*asynq.Server, err error
 }
 
 // listedLanes returns the lanes whose queue exists. It is one command. A queue exists from its
-// first task on. It may be empty: asynq's server must also remove the tasks that it keeps after their
-// delivery. asynq's inspector has no context and would wait longer.
+// first task on. It may be empty: asynq's server must also remove the tasks that it keeps after
+// their delivery. asynq's inspector has no context and would wait longer.
 func (s *Service) listedLanes(ctx context.Context) (lanes []*lane) {
 	limited, cancel := context.WithTimeout(ctx, listCall)
 	defer cancel()
