@@ -78,7 +78,7 @@ fuzz: redis ## run every fuzz target for FUZZTIME (10s)
 	done
 
 .PHONY: battery
-battery: redis ## break Sluice on purpose and check what it promises (seven minutes; see go run ./cmd/battery -h)
+battery: redis ## break Sluice on purpose and check what it promises (eight minutes; see go run ./cmd/battery -h)
 	$(GO) run ./cmd/battery -quick -keep
 
 .PHONY: seeded

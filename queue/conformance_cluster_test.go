@@ -1,3 +1,5 @@
+// In make test-long alone, because it is long.
+
 //go:build !race
 
 package queue_test

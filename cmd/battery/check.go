@@ -32,8 +32,8 @@ type scale struct {
 func all() []check {
 	return slices.Concat(
 		crashes(), outages(), disks(), forwarded(), fences(), paces(), isolation(), limits(), hostile(),
-		starvation(), bounds(), clusters(), durableClusters(), sentinels(), upgrades(), losses(), points(), clocks(), guests(),
-		predictions(), peers(), bugs(), rates())
+		starvation(), bounds(), clusters(), durableClusters(), sentinels(), upgrades(), losses(), points(),
+		clocks(), guests(), predictions(), peers(), bugs(), rates())
 }
 
 // figure is one number that a check has found.

@@ -142,8 +142,13 @@ func (w *world) failovers(ctx context.Context, f *findings, blows []blow, durabl
 			f.timed()
 		}
 	}
-	// Each key gets its 202: those that had none when the load ended are sent again.
-	if err := w.resolve(ctx, "k2", requests); err != nil {
+	return w.nothingLost(ctx, f, "k2", requests)
+}
+
+// nothingLost checks that a load has lost nothing that had a 202, and that each of its keys gets
+// one: those without are sent again.
+func (w *world) nothingLost(ctx context.Context, f *findings, name string, requests []request) error {
+	if err := w.resolve(ctx, name, requests); err != nil {
 		return err
 	}
 	e, err := w.settleAcknowledged(ctx, f)

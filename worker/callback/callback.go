@@ -26,8 +26,8 @@
 // In a Redis Cluster the tasks are in several queues, each with a server of its own, so a node that
 // hangs delays the callbacks of its own queues alone: see lanes.
 //
-// An installation that never had a callback costs Redis one command a minute: asynq's server of a
-// queue starts when the queue exists.
+// A queue without callbacks costs Redis one command a minute: asynq's server of a queue starts when
+// there are tasks in it.
 package callback
 
 import (

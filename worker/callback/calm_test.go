@@ -19,34 +19,27 @@ type hungNode struct {
 	scripts atomic.Int64
 }
 
-func (h *hungNode) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *hungNode) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		at := 1
-		if cmd.Name() == "evalsha" {
-			at = 3
-		}
-		prefix := h.prefix.Load()
-		if prefix == nil || len(cmd.Args()) <= at {
-			return next(ctx, cmd)
-		}
-		if key, _ := cmd.Args()[at].(string); !strings.HasPrefix(key, *prefix) {
-			return next(ctx, cmd)
-		}
-		if cmd.Name() == "evalsha" {
-			h.scripts.Add(1)
-		}
-		// go-redis would give up by itself after its timeouts.
-		limited, cancel := context.WithTimeout(ctx, 12*time.Second)
-		defer cancel()
-		<-limited.Done()
-		cmd.SetErr(limited.Err())
-		return limited.Err()
+func (h *hungNode) command(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+	at := 1
+	if cmd.Name() == "evalsha" {
+		at = 3
 	}
-}
-
-func (h *hungNode) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	prefix := h.prefix.Load()
+	if prefix == nil || len(cmd.Args()) <= at {
+		return next(ctx, cmd)
+	}
+	if key, _ := cmd.Args()[at].(string); !strings.HasPrefix(key, *prefix) {
+		return next(ctx, cmd)
+	}
+	if cmd.Name() == "evalsha" {
+		h.scripts.Add(1)
+	}
+	// go-redis would give up by itself after its timeouts.
+	limited, cancel := context.WithTimeout(ctx, 12*time.Second)
+	defer cancel()
+	<-limited.Done()
+	cmd.SetErr(limited.Err())
+	return limited.Err()
 }
 
 // TestStateOfServersDelaysLittle: where the keys with what asynq shows of its servers hang,
@@ -54,7 +47,7 @@ func (h *hungNode) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func TestStateOfServersDelaysLittle(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		var node hungNode
-		b.redis.AddHook(&node)
+		b.redis.AddHook(onCommand(node.command))
 		b.answers(200)
 		s := b.service(Config{})
 		stop := b.run(s)
@@ -77,7 +70,7 @@ func TestStateOfServersDelaysLittle(t *testing.T) {
 func TestHungQueueGetsFewScripts(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		var node hungNode
-		b.redis.AddHook(&node)
+		b.redis.AddHook(onCommand(node.command))
 		b.answers(200)
 		s := b.service(Config{})
 		stop := b.run(s)

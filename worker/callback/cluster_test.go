@@ -193,7 +193,8 @@ func TestStartWhileANodeHangs(t *testing.T) {
 }
 
 // TestClusterDrainsTheOneQueue: tasks in the one queue of earlier versions are delivered in a
-// cluster. No other queue gets a server for it. The metrics sum all queues.
+// cluster, also where asynq's set of queues has lost it. No other queue gets a server for it. The
+// metrics sum all queues.
 func TestClusterDrainsTheOneQueue(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
@@ -201,6 +202,9 @@ func TestClusterDrainsTheOneQueue(t *testing.T) {
 	other := f.service(registry)
 	old := asynq.NewTaskWithHeaders(taskType, []byte(`{}`), map[string]string{urlHeader: f.receiver.URL + "/old"})
 	if _, err := asynq.NewClientFromRedisClient(f.redis).Enqueue(old, asynq.Queue(Queue)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.redis.SRem(t.Context(), "asynq:queues", Queue).Err(); err != nil {
 		t.Fatal(err)
 	}
 	f.run(f.service(nil))
@@ -219,29 +223,26 @@ func TestClusterWithoutCallbacks(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	f.redis.AddHook(listed(cancel))
+	f.redis.AddHook(looked(cancel))
 	servers, err := f.service(nil).serve(ctx)
 	if err != nil || len(servers) != 0 {
 		t.Errorf("%d servers, %v", len(servers), err)
 	}
 }
 
-// listed is called once the queues were listed.
-type listed func()
+// looked is called once the queues were looked at.
+type looked func()
 
-func (listed) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (l listed) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if cmd.Name() == "smembers" {
+func (looked) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (looked) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (l looked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if cmds[0].Name() == "exists" {
 			l()
 		}
 		return err
 	}
-}
-
-func (listed) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 // TestLanes: the queues spread over the slots like the shards, and each shard has one of them.

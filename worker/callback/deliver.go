@@ -48,9 +48,7 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
 	headers := map[string]string{urlHeader: c.CallbackURL, tenantHeader: c.Job.Tenant}
 	l := s.laneOf(c)
-	if err := s.list(ctx, l); err != nil {
-		return fmt.Errorf("callback: hand over job %s: %w", c.Job.ID, err)
-	}
+	s.list(ctx, l)
 	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, headers),
 		asynq.TaskID(id),
 		asynq.Queue(l.queue),

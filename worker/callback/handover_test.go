@@ -88,27 +88,20 @@ type full struct {
 	refused atomic.Int64
 }
 
-func (f *full) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (f *full) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() != "evalsha" || !f.set.Load() {
-			return next(ctx, cmd)
-		}
-		f.refused.Add(1)
-		err := errors.New("OOM command not allowed when used memory > 'maxmemory'.")
-		cmd.SetErr(err)
-		return err
+func (f *full) command(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+	if cmd.Name() != "evalsha" || !f.set.Load() {
+		return next(ctx, cmd)
 	}
-}
-
-func (f *full) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	f.refused.Add(1)
+	err := errors.New("OOM command not allowed when used memory > 'maxmemory'.")
+	cmd.SetErr(err)
+	return err
 }
 
 func TestFullRedisIsRetriedSlowly(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		var f full
-		b.redis.AddHook(&f)
+		b.redis.AddHook(onCommand(f.command))
 		b.answers(200)
 		s := b.service(Config{})
 		stop := b.run(s)

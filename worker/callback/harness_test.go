@@ -239,3 +239,15 @@ func (b *bench) verify(c call, secret string) error {
 	}
 	return hook.VerifyIgnoringTimestamp(c.body, c.header)
 }
+
+// onCommand is a hook of commands that are not in a pipeline.
+type onCommand func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error
+
+func (onCommand) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h onCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return h(ctx, cmd, next) }
+}
+
+func (onCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

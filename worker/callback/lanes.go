@@ -38,11 +38,13 @@ func Queues(client redis.UniversalClient) []string {
 // lane is a queue with an asynq server of its own: one server polls its queues in turn, so a queue
 // on a node that hangs would delay all others.
 type lane struct {
-	queue string
-	// used is set when it has, or had, a task that this process knows of; listed, when asynq's set
-	// of queues has it for certain.
-	used, listed atomic.Bool
+	queue  string
+	used   atomic.Bool // it has, or had, a task that this process knows of
+	listed atomic.Bool // asynq's set of queues has it
 }
+
+// key returns one of asynq's keys of the queue.
+func (l *lane) key(name string) string { return "asynq:{" + l.queue + "}:" + name }
 
 func lanesOf(client redis.UniversalClient) (lanes []*lane) {
 	for _, name := range Queues(client) {
@@ -56,12 +58,8 @@ func (s *Service) laneOf(c queue.Completion) *lane {
 	return s.lanes[c.Shard*len(s.lanes)/max(c.Shards, 1)]
 }
 
-// queuesKey is asynq's set of queues. All of them share it, so in a cluster its node may hang while
-// those of the queues do not.
-const queuesKey = "asynq:queues"
-
-// unlisted is the client of asynq's client. It leaves the set of queues to list, because asynq
-// enqueues nothing while the set does not answer.
+// unlisted is the client of asynq's client. It leaves asynq's set of queues to list: asynq enqueues
+// nothing while the set does not answer.
 type unlisted struct{ redis.UniversalClient }
 
 // SAdd implements redis.UniversalClient.
@@ -69,31 +67,27 @@ func (unlisted) SAdd(context.Context, string, ...any) *redis.IntCmd {
 	return redis.NewIntResult(0, nil)
 }
 
-// list adds the lane to asynq's set of queues, so that other processes find it. Without an answer
-// it tries again at the next call: meanwhile this process serves the lane, if it runs.
-func (s *Service) list(ctx context.Context, l *lane) error {
+// list adds the lane to asynq's set of queues, by which asynq's tools find it. The set is on one
+// node of a cluster, which may hang while that of the lane does not. Without an answer the next
+// hand-over tries again.
+func (s *Service) list(ctx context.Context, l *lane) {
 	if l.listed.Load() {
-		return nil
+		return
 	}
 	limited, cancel := context.WithTimeout(ctx, stateCall)
 	defer cancel()
-	err := s.cfg.Redis.SAdd(limited, queuesKey, l.queue).Err()
-	l.listed.Store(err == nil)
-	if s.started.Load() {
-		return nil
-	}
-	return err
+	l.listed.Store(s.cfg.Redis.SAdd(limited, "asynq:queues", l.queue).Err() == nil)
 }
 
 const (
-	// listEvery is how often a process polls for lanes that only others have used.
-	listEvery = time.Minute
-	// listCall bounds the poll.
-	listCall = time.Second
+	// lookEvery is how often a process polls for lanes that only others have used.
+	lookEvery = time.Minute
+	// lookCall bounds the poll.
+	lookCall = time.Second
 )
 
-// serve starts an asynq server for each lane when there is, or was, a callback in it, until ctx
-// ends. It returns the servers.
+// serve starts an asynq server for each lane when there is a task in it, until ctx ends. It returns
+// the servers.
 func (s *Service) serve(ctx context.Context) (servers []*asynq.Server, err error) {
 	start := func(l *lane) error {
 		cfg := s.server
@@ -110,8 +104,8 @@ func (s *Service) serve(ctx context.Context) (servers []*asynq.Server, err error
 		case l := <-s.wake:
 			err = start(l)
 		case <-time.After(next):
-			next = listEvery*3/4 + rand.N(listEvery/2)
-			for _, l := range s.listedLanes(ctx) {
+			next = lookEvery*3/4 + rand.N(lookEvery/2)
+			for _, l := range s.lanesInUse(ctx) {
 				if err == nil && !l.used.Swap(true) {
 					err = start(l)
 				}
@@ -127,18 +121,23 @@ func (s *Service) serve(ctx context.Context) (servers []*asynq.Server, err error
 	return servers, nil
 }
 
-// listedLanes returns the lanes whose queue exists. It is one command. A queue exists from its
-// first task on. It may be empty: asynq's server must also remove the tasks that it keeps after
-// their delivery. asynq's inspector has no context and would wait longer.
-func (s *Service) listedLanes(ctx context.Context) (lanes []*lane) {
-	limited, cancel := context.WithTimeout(ctx, listCall)
+// lanesInUse returns the lanes with tasks, also with delivered ones, which asynq's server must
+// remove. It is one command for each lane. Lanes on a node that does not answer are left out.
+func (s *Service) lanesInUse(ctx context.Context) (lanes []*lane) {
+	limited, cancel := context.WithTimeout(ctx, lookCall)
 	defer cancel()
-	queues, err := s.cfg.Redis.SMembers(limited, queuesKey).Result()
+	counts := make([]*redis.IntCmd, len(s.lanes))
+	_, err := s.cfg.Redis.Pipelined(limited, func(p redis.Pipeliner) error {
+		for i, l := range s.lanes {
+			counts[i] = p.Exists(limited, l.key("pending"), l.key("active"), l.key("retry"), l.key("completed"))
+		}
+		return nil
+	})
 	if err != nil && ctx.Err() == nil {
-		s.log.Warn("the queues of callbacks cannot be listed", "error", err)
+		s.log.Warn("the queues of callbacks cannot be read", "error", err)
 	}
-	for _, l := range s.lanes {
-		if slices.Contains(queues, l.queue) {
+	for i, l := range s.lanes {
+		if counts[i].Val() > 0 {
 			lanes = append(lanes, l)
 		}
 	}

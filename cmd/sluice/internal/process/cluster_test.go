@@ -129,7 +129,6 @@ func operateProcess(t *testing.T, redisURL string) {
 		must(err)
 		var shown struct {
 			Tenant string `json:"tenant"`
-			Dead   int64  `json:"dead"`
 		}
 		if event.Name == "tenant" && json.Unmarshal(event.Data, &shown) == nil && shown.Tenant == "tenant 1" {
 			break
