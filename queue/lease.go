@@ -42,6 +42,7 @@ type Broker struct {
 
 	// See restore.go.
 	histories *engine.Histories
+	opened    time.Time    // the histories met before then lack nothing
 	memories  []memory     // by shard
 	restored  atomic.Int64 // histories for which restoreAll was called
 	restoring sync.WaitGroup
@@ -78,15 +79,16 @@ func (b *Broker) Consumer(worker string, shard int) *Consumer {
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	needed := c.needed
 	c.needed = nil
-	if err := c.b.ready(ctx, c.shard, c.b.histories.Count()); err != nil {
+	history, err := c.b.ready(ctx, c.shard)
+	if err != nil {
 		c.needed = needed
 		return Tick{}, err
 	}
-	grant, reading, err := c.poll(ctx, o, cmp.Or(needed, c.leases))
+	grant, reading, err := c.poll(ctx, history, o, cmp.Or(needed, c.leases))
 	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
 		// The call ran the script that an earlier answer requested, or its answer only requests
 		// one.
-		grant, reading, err = c.poll(ctx, o, cmp.Or(grant.Needed, c.leases))
+		grant, reading, err = c.poll(ctx, history, o, cmp.Or(grant.Needed, c.leases))
 	}
 	if err != nil {
 		return Tick{}, err
@@ -116,7 +118,9 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 }
 
 // poll makes one call of a poll, of the script that leases or of one that is needed.
-func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) (lua.Grant, Reading, error) {
+func (c *Consumer) poll(
+	ctx context.Context, history engine.History, o TickOptions, script *lua.Script,
+) (lua.Grant, Reading, error) {
 	s := c.shard
 	call := lua.TickCall{
 		Script: script,
@@ -126,8 +130,7 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) 
 		Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Retention: c.b.retention, Bounds: boundsOf(o.Bounds),
 	}
-	known := c.b.memories[s.Index].known()
-	values, reading, err := c.b.expecting(ctx, known, call.Call())
+	values, reading, err := c.b.expecting(ctx, history, call.Call())
 	if err != nil {
 		return lua.Grant{}, reading, fmt.Errorf("shard %d: %w", s.Index, err)
 	}
@@ -511,7 +514,7 @@ func (b *Broker) beat(ctx context.Context, call lua.BeatCall) (beat Beat, err er
 		return Beat{}, err
 	}
 	b.histories.Check(ctx, b.store.Patient)
-	b.restoreAll(b.histories.Count())
+	b.restoreAll()
 	beat.Now, beat.Live, err = call.Decode(values)
 	slices.Sort(beat.Live)
 	return beat, store.Unavailable(err)

@@ -150,7 +150,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	q.broker = &Broker{
 		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
 		setAside: setAside, log: o.Logger, silence: silenceLocal,
-		histories: e.conn.Histories, memories: make([]memory, s.Len()), closed: make(chan struct{}),
+		histories: e.conn.Histories, opened: time.Now(), memories: make([]memory, s.Len()), closed: make(chan struct{}),
 	}
 	if e.kind == EngineRedis {
 		q.broker.silence = silence

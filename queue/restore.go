@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -29,14 +28,10 @@ const (
 	clockTrusted = 50 * time.Millisecond
 )
 
-// errFailedOver is the error of a poll whose answer came from a master that this process has met
-// during the call.
-var errFailedOver = fmt.Errorf("%w: another master has taken over", ErrUnavailable)
-
 // memory is what a process has had from one shard.
 type memory struct {
-	restoring sync.Mutex // held during a call of restore
-	restored  int64      // histories that it was given to
+	restoring sync.Mutex     // held during a call of restore
+	restored  engine.History // that it was given to last
 
 	mu            sync.Mutex
 	now           shaper.Instant // the latest of the shard's clock; 0: none
@@ -51,13 +46,6 @@ type memoryKey struct{ tenant, route string }
 type departure struct {
 	stamp shaper.Instant
 	cost  int64
-}
-
-// known is the count of histories that the shard was restored for.
-func (m *memory) known() int64 {
-	m.restoring.Lock()
-	defer m.restoring.Unlock()
-	return m.restored
 }
 
 // note remembers the answer to a poll.
@@ -105,31 +93,32 @@ func (m *memory) recall() (seen shaper.Instant, departed []lua.Departed) {
 	return m.now.Add(max(0, time.Since(m.at)-clockTrusted)), departed
 }
 
-// restore gives a shard back what this process remembers of it, once for each count of histories.
-// It reports whether there was anything. Errors: ErrUnavailable.
-func (b *Broker) restore(ctx context.Context, s ShardKeys, histories int64) (some bool, err error) {
+// restore gives a shard back what this process remembers of it, once for each history of its node,
+// and returns that history. Errors: ErrUnavailable.
+func (b *Broker) restore(ctx context.Context, s ShardKeys) (engine.History, error) {
 	m := &b.memories[s.Index]
 	m.restoring.Lock()
 	defer m.restoring.Unlock()
-	if m.restored == histories {
-		return false, nil
+	history, err := b.histories.At(ctx, b.store.Patient, s.Clock())
+	if err != nil || m.restored == history {
+		return history, store.Unavailable(err)
 	}
 	seen, departed := m.recall()
 	lost := 0
 	for first := true; seen > 0 && (first || len(departed) > 0); first = false {
 		n := min(len(departed), lua.RestoreMost)
-		found, err := b.restoreFlows(ctx, s, seen, departed[:n])
+		found, err := b.restoreFlows(engine.Expect(ctx, history), s, seen, departed[:n])
 		if err != nil {
-			return true, err
+			return history, err
 		}
 		lost, departed = lost+found, departed[n:]
 	}
-	m.restored = histories
+	m.restored = history
 	if lost > 0 {
 		b.log.Warn("a failover has lost departures of this process; their flows go on from the last one",
 			"shard", s.Index, "flows", lost)
 	}
-	return seen > 0, nil
+	return history, nil
 }
 
 // restoreFlows makes one call, and after one that failed at damaged data one for each flow.
@@ -160,34 +149,39 @@ func (b *Broker) restoreFlows(
 	return lost, nil
 }
 
-// ready prepares for a poll of a shard: it restores the shard after a failover, and then waits for
-// the other processes to do so.
-func (b *Broker) ready(ctx context.Context, s ShardKeys, histories int64) error {
-	b.restoreAll(histories)
-	some, err := b.restore(ctx, s, histories)
-	if err != nil || !some {
-		return err
+// ready prepares for a poll of a shard, and returns the history of its node: after a failover it
+// restores the shard, and then waits for the other processes to do so.
+func (b *Broker) ready(ctx context.Context, s ShardKeys) (engine.History, error) {
+	b.restoreAll()
+	history, err := b.restore(ctx, s)
+	if err != nil {
+		return history, err
 	}
-	select {
-	case <-time.After(othersRestore - b.histories.Since()):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	if met := history.Met(); met.After(b.opened) {
+		if wait := othersRestore - time.Since(met); wait > 0 {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return history, ctx.Err()
+			}
+		}
 	}
+	return history, nil
 }
 
 // restoreAll begins to restore every shard, also those that this process no longer polls, once for
-// each count of histories.
-func (b *Broker) restoreAll(histories int64) {
-	if b.restored.Swap(histories) == histories {
+// each history that it meets.
+func (b *Broker) restoreAll() {
+	count := b.histories.Count()
+	if b.restored.Swap(count) == count {
 		return
 	}
 	b.restoring.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), memoryKept)
 		defer cancel()
 		for _, s := range b.store.Shards() {
-			for b.histories.Count() == histories && ctx.Err() == nil {
-				if _, err := b.restore(ctx, s, histories); err == nil {
+			for b.histories.Count() == count && ctx.Err() == nil {
+				if _, err := b.restore(ctx, s); err == nil {
 					break
 				}
 				select {
@@ -200,14 +194,9 @@ func (b *Broker) restoreAll(histories int64) {
 	})
 }
 
-// expecting makes a call like timed, but not to a master that this process has not given back what
-// it remembers. go-redis would send the call again to any.
-func (b *Broker) expecting(ctx context.Context, histories int64, call lua.Call) (values []any, r Reading, err error) {
-	values, r, err = b.timedBy(engine.Expect(ctx, histories), sentOnce{b.store.Patient}, call)
-	if b.histories.Count() != histories {
-		return nil, r, errFailedOver // sent again, the call gets the same jobs or gives them back
-	}
-	return values, r, err
+// expecting makes a call like timed, but to no node with another history.
+func (b *Broker) expecting(ctx context.Context, h engine.History, call lua.Call) (values []any, r Reading, err error) {
+	return b.timedBy(engine.Expect(ctx, h), sentOnce{b.store.Patient}, call)
 }
 
 // sentOnce is a client whose scripts go-redis sends once.

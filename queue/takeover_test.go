@@ -2,6 +2,9 @@ package queue_test
 
 import (
 	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,5 +68,68 @@ func TestSlowNodeIsNotGivenUp(t *testing.T) {
 	thawed := time.Now()
 	if took := last(t, polls).Sub(thawed); took > 250*time.Millisecond {
 		t.Errorf("the last poll was answered %v after the node went on", took)
+	}
+}
+
+// TestTakeoverPausesItsNodeAlone: after a failover of one master, no poll of the shards that it had
+// is made before the other processes have given back what they remember. Those of the other master
+// go on.
+func TestTakeoverPausesItsNodeAlone(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	const shards = 8
+	cluster := redistest.StartCluster(t)
+	cluster.AddReplicas(ctx)
+	q := open(t, queue.EngineOptions{URL: cluster.URL()}, func(o *queue.Options) { o.Shards = shards })
+	var longest [shards]atomic.Int64 // polls, in ns
+	over := make(chan struct{})
+	var polls sync.WaitGroup
+	for n := range shards {
+		consumer := q.Broker().Consumer("w", n)
+		polls.Go(func() {
+			for tick := time.NewTicker(5 * time.Millisecond); ; {
+				begun := time.Now()
+				_, err := consumer.Tick(ctx, looking)
+				if took := int64(time.Since(begun)); err == nil && took > longest[n].Load() {
+					longest[n].Store(took)
+				}
+				select {
+				case <-tick.C:
+				case <-over:
+					return
+				}
+			}
+		})
+	}
+	_, err := queue.FailOver(ctx, queue.FailoverOptions{URL: cluster.URL(), Master: cluster.Address(0), Step: func(string) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	paused := func() (all []int) {
+		for n := range shards {
+			if longest[n].Load() > int64(250*time.Millisecond) {
+				all = append(all, n)
+			}
+		}
+		return all
+	}
+	var want []int
+	other := client(t, "redis://"+cluster.Address(1))
+	for n := range shards {
+		slot, err := other.ClusterKeySlot(ctx, q.Store().Shard(n).Clock()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slot < 8192 { // which the first master had
+			want = append(want, n)
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); len(paused()) < len(want) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(over)
+	polls.Wait()
+	if got := paused(); !slices.Equal(got, want) || len(want) == 0 || len(want) == shards {
+		t.Errorf("shards %v paused, want %v", got, want)
 	}
 }

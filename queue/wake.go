@@ -63,7 +63,7 @@ func (w *wakes) deaf(channels []string) {
 }
 
 // restore gives back what a failover has lost, should the connection be to another master.
-func (w *wakes) restore() { w.b.restoreAll(w.b.histories.Count()) }
+func (w *wakes) restore() { w.b.restoreAll() }
 
 func (w *wakes) send(wake Wake) {
 	select {

@@ -27,7 +27,7 @@ type Engine struct {
 	Fast, Patient redis.UniversalClient // fails fast; waits and retries longer
 	Durable       redis.UniversalClient // waits for replicas, as Durability says; else Fast
 	Durability    Durability
-	Histories     *Histories // that Patient has met
+	Histories     *Histories // that Patient meets
 	Version       string     // of Redis at the start; empty: the embedded engine
 	Describe      string     // kind, version and address, for logs
 	Server        *Server    // of the private engine; nil without one
@@ -67,10 +67,9 @@ func (e *Engine) Close() error {
 
 // newEngine returns an engine without durability whose clients the function makes.
 func newEngine(client func(patience) redis.UniversalClient) *Engine {
-	histories := newHistories()
 	patient := longTimed
-	patient.connected = histories.connected
-	e := &Engine{Fast: client(failFast), Patient: client(patient), Histories: histories}
+	patient.histories = newHistories()
+	e := &Engine{Fast: client(failFast), Patient: client(patient), Histories: patient.histories}
 	e.Durable = e.Fast
 	return e
 }
@@ -110,9 +109,9 @@ func (e *Engine) accept(ctx context.Context, o Options, name, where string) (_ *
 // patience is how long a client waits before it gives up.
 type patience struct {
 	dial, answer time.Duration
-	wait         time.Duration                            // for replicas, beside answer
-	retries      int                                      // -1: none
-	connected    func(context.Context, *redis.Conn) error // nil, or called for each connection
+	wait         time.Duration // for replicas, beside answer
+	retries      int           // -1: none
+	histories    *Histories    // that the client meets; nil: it does not look
 	pool         int
 }
 
@@ -133,6 +132,6 @@ func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
 	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
 	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
-	opt.MaintNotificationsConfig, opt.OnConnect = noNotifications, p.connected
-	return redis.NewClient(&opt)
+	opt.MaintNotificationsConfig = noNotifications
+	return p.histories.client("", &opt)
 }

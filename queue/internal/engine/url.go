@@ -206,9 +206,15 @@ func (t *target) client(p patience) redis.UniversalClient {
 	o := *t.sentinel
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
 	o.PoolSize, o.ContextTimeoutEnabled, o.DisableIdentity, o.Protocol = p.pool, true, true, protocol
-	o.OnConnect = p.connected
 	o.MaxRetries, o.Dialer = p.retries, plain(p, o.TLSConfig).orUnconnected()
-	return redis.NewFailoverClient(&o)
+	if p.histories == nil {
+		return redis.NewFailoverClient(&o)
+	}
+	n := p.histories.node("")
+	o.OnConnect = n.connected
+	c := redis.NewFailoverClient(&o)
+	c.AddHook(n)
+	return c
 }
 
 // ParseURL checks a URL. Its errors have no secrets.
