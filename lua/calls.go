@@ -252,6 +252,7 @@ type Grant struct {
 	Counter int64    // of the grant that Leases are; 0 when there is none
 	Outbox  bool     // completions are due
 	Needed  *Script  // that the caller runs next; nil for none
+	Restore bool     // the caller makes a RestoreCall first; Next is 0 if it polls at once then
 	Damaged []string // damaged items that were set aside, each with its error
 	Kept    int64    // number of flows that the bounds have put off
 	Leases  []LeasedJob
@@ -313,7 +314,9 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 		Now: shaper.Instant(r.int()), Next: shaper.Instant(r.int()), More: r.int() == 1, Help: r.int() == 1,
 		Counter: r.int(), Outbox: r.int() == 1,
 	}
-	if name := r.text(); name != "" {
+	if name := r.text(); name == Commands.Restore.Name {
+		g.Restore = true
+	} else if name != "" {
 		if g.Needed = neededBy(name); g.Needed == nil {
 			r.fail("no such script is needed")
 		}

@@ -13,8 +13,9 @@ const RestoreMost = 200
 type RestoreCall struct {
 	At                  At
 	Clock, Due, Tenants string         // keys
-	Seen                shaper.Instant // that the worker has seen
+	Seen                shaper.Instant // that the worker has seen; 0: it remembers nothing
 	Horizon             time.Duration
+	Pause               time.Duration // of the shard, if it meets this history of writes
 	Flows               []Departed
 }
 
@@ -28,7 +29,8 @@ type Departed struct {
 
 // Call is the call in the form that is sent.
 func (c RestoreCall) Call() Call {
-	args := append(make([]any, 0, 3+4*len(c.Flows)), string(c.At), int64(c.Seen), c.Horizon.Microseconds())
+	args := append(make([]any, 0, 4+4*len(c.Flows)), string(c.At), int64(c.Seen), c.Horizon.Microseconds(),
+		c.Pause.Microseconds())
 	for _, f := range c.Flows {
 		args = append(args, f.Flow, int64(f.Stamp), f.Cost, f.Entry)
 	}

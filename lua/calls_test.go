@@ -83,6 +83,10 @@ func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
 		Bounds: r.bounds,
 	}
 	got, err := call.Decode(w.run(call.Call()))
+	if got.Restore && got.Next == 0 {
+		w.run(lua.RestoreCall{At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants, Horizon: horizon}.Call())
+		got, err = call.Decode(w.run(call.Call()))
+	}
 	want, wantRecords := w.m.tick(r)
 	var records []lua.Record
 	for i := range got.Leases {

@@ -86,7 +86,7 @@ var (
 	channel     = regexp.MustCompile(`\bpublish\('([a-z]+)`)
 	constantsOf = regexp.MustCompile(`(?m)^local ([A-Z_]+(?:, [A-Z_]+)*) = ('?\d+'?(?:, '?\d+'?)*)`)
 	// What the embedded engine lacks, or what newer servers alone have.
-	forbidden = regexp.MustCompile(`\btostring\b|\bcmsgpack\b|\bstruct\.|\bbit\.|#!|\bredis\.(setresp|register_function|pcall|breakpoint|replicate_commands)\b|FUNCTION`)
+	forbidden = regexp.MustCompile(`\btostring\b|\bcmsgpack\b|\bstruct\.|\bbit\.|#!|\bredis\.(setresp|register_function|breakpoint|replicate_commands)\b|FUNCTION`)
 	// Redis writes a number that is joined to a text with 14 digits; an instant has 16.
 	joined = regexp.MustCompile(`\b(now|stamp|at|ends|deadline|created|eligible|due|last|ready|held|swept|grace|off|look|until_then|start|again)\s*\.\.|\.\.\s*(\w+\.)?(now|stamp|at|ends|deadline|created|eligible|due|last|ready|held|swept|grace|off|look|until_then|start|again)(?:[^\w\[.(]|$)`)
 )

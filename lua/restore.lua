@@ -1,5 +1,9 @@
 -- restore: carry on after a failover that lost the last writes of a shard.
 --
+-- A poll that meets a history of writes which is not the shard's needs this script. Its first call
+-- there notes the history, wakes all workers, and pauses the shard until they have made theirs. A
+-- shard that has no history, and of which the worker remembers nothing, is new: it is not paused.
+--
 -- Guarantee: the shard's clock continues from the instant that a worker has seen, and each flow,
 -- with its pool, from the stamp that the worker has had of it (invariants 2 and 8). Its paces count
 -- as used up at that stamp: what they had left of a burst was lost. Where nothing was lost, or when
@@ -8,7 +12,8 @@
 -- KEYS
 --   1 clock   2 due   3 tenants
 -- ARGV
---   1 instant in µs, or '' for the server's   2 instant that the worker has seen   3 horizon in µs
+--   1 instant in µs, or '' for the server's   2 instant that the worker has seen, 0 for none
+--   3 horizon in µs   4 pause in µs
 --   then per flow: name, last stamp, cost of the job that had it, entry in tenants
 -- Reply
 --   now, number of flows that had lost a stamp
@@ -17,12 +22,20 @@
 
 --! include record clock turn pool policy bucket flow filing
 
-local FLOWS_FROM = 4
+local FLOWS_FROM = 5
 clock_load(ARGV[1])
 local horizon, seen = tonumber(ARGV[3]), tonumber(ARGV[2])
 local behind = now < seen
 if behind then
+  if now < clock.resumes then
+    clock.resumes = clock.resumes + seen - now
+  end
   clock.off, now = clock.off + seen - now, seen
+end
+local met = history()
+local unknown = met and met ~= clock.history
+if unknown and (clock.history ~= '' or seen > 0) then
+  clock.resumes = now + tonumber(ARGV[4])
 end
 
 -- use_up moves a bucket on to a stamp that it does not know, and its paces as far as a job with
@@ -54,7 +67,8 @@ for a = FLOWS_FROM, #ARGV, 4 do
     flows[#flows + 1], entries[#entries + 1] = f, ARGV[a + 3]
   end
 end
-if not behind and #flows == 0 and #pool_list == 0 then
+local changes = behind or #flows > 0 or #pool_list > 0
+if not changes and not unknown then
   return { now, 0 }
 end
 redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], unpack(known))
@@ -68,5 +82,9 @@ for i = 1, #flows do
   due_save(f, f.later_before, horizon)
   flow_save(f)
 end
-due_flush(horizon, true)
+due_flush(horizon, changes or clock.last == 0)
+redis.call('HSET', KEYS[1], 'history', met or clock.history, 'resumes', format('%d', clock.resumes))
+if unknown then
+  publish('wake', 'restore')
+end
 return { now, #flows }

@@ -4,7 +4,8 @@
 -- concurrency (invariants 2, 3, 6). It promotes scheduled and retrying jobs that are eligible by
 -- the stamp being given. Other work has scripts of its own. The reply names the next one, and the
 -- caller runs it with the same KEYS and ARGV: redeliver, reclaim, expire, retune,
--- forget, and tick_pools for a shard with pools.
+-- forget, and tick_pools for a shard with pools. Where it names restore, none of them does anything
+-- before the shard resumes.
 -- Everything a call writes is read before its first write. A call that finds nothing to do writes
 -- nothing, unless the wall clock was set back. Each call carries the worker's counter and the
 -- counter of the last grant it has seen. redeliver hands over a stored grant that the worker has

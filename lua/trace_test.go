@@ -34,7 +34,10 @@ local redis = (function(real)
     end
     touched[key] = true
   end
-  return { REDIS_VERSION_NUM = real.REDIS_VERSION_NUM, call = function(cmd, ...)
+  local function info(cmd, ...)
+    return real.pcall(cmd == 'INFO' and cmd or error('TRACE redis.pcall of ' .. cmd), ...)
+  end
+  return { REDIS_VERSION_NUM = real.REDIS_VERSION_NUM, pcall = info, call = function(cmd, ...)
     local args = { ... }
     for i = 1, #args do
       if type(args[i]) == 'string' and string.find(args[i], '^%-?%d+%.?%d*e[+-]%d+$') then

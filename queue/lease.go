@@ -9,13 +9,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/engine"
 	"github.com/7509e464/sluice/queue/internal/store"
 	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
@@ -41,12 +39,11 @@ type Broker struct {
 	log       *slog.Logger
 
 	// See restore.go.
-	histories *engine.Histories
-	opened    time.Time    // the histories met before then lack nothing
-	memories  []memory     // by shard
-	restored  atomic.Int64 // histories for which restoreAll was called
+	memories  []memory      // by shard
+	pause     time.Duration // of a shard after a failover
+	running   context.Context
+	stop      context.CancelFunc // ends running
 	restoring sync.WaitGroup
-	closed    chan struct{}
 }
 
 // Shards returns the number of shards.
@@ -79,16 +76,16 @@ func (b *Broker) Consumer(worker string, shard int) *Consumer {
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	needed := c.needed
 	c.needed = nil
-	history, err := c.b.ready(ctx, c.shard)
-	if err != nil {
-		c.needed = needed
-		return Tick{}, err
+	grant, reading, err := c.poll(ctx, o, cmp.Or(needed, c.leases))
+	if err == nil && grant.Restore {
+		if err = c.b.restore(ctx, c.shard); err == nil && grant.Next == 0 {
+			grant, reading, err = c.poll(ctx, o, c.leases)
+		}
 	}
-	grant, reading, err := c.poll(ctx, history, o, cmp.Or(needed, c.leases))
 	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
 		// The call ran the script that an earlier answer requested, or its answer only requests
 		// one.
-		grant, reading, err = c.poll(ctx, history, o, cmp.Or(grant.Needed, c.leases))
+		grant, reading, err = c.poll(ctx, o, cmp.Or(grant.Needed, c.leases))
 	}
 	if err != nil {
 		return Tick{}, err
@@ -118,9 +115,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 }
 
 // poll makes one call of a poll, of the script that leases or of one that is needed.
-func (c *Consumer) poll(
-	ctx context.Context, history engine.History, o TickOptions, script *lua.Script,
-) (lua.Grant, Reading, error) {
+func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) (lua.Grant, Reading, error) {
 	s := c.shard
 	call := lua.TickCall{
 		Script: script,
@@ -130,7 +125,7 @@ func (c *Consumer) poll(
 		Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Retention: c.b.retention, Bounds: boundsOf(o.Bounds),
 	}
-	values, reading, err := c.b.expecting(ctx, history, call.Call())
+	values, reading, err := c.b.timed(ctx, call.Call())
 	if err != nil {
 		return lua.Grant{}, reading, fmt.Errorf("shard %d: %w", s.Index, err)
 	}
@@ -177,12 +172,8 @@ func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 
 // timed makes a call and notes when. The caller sets the instant of the clock.
 func (b *Broker) timed(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
-	return b.timedBy(ctx, b.store.Patient, call)
-}
-
-func (b *Broker) timedBy(ctx context.Context, c lua.Client, call lua.Call) (values []any, r Reading, err error) {
 	r.Sent = time.Now()
-	reply := b.store.Exec(ctx, c, []lua.Call{call})[0]
+	reply := b.store.Exec(ctx, b.store.Patient, []lua.Call{call})[0]
 	r.Received = time.Now()
 	return reply.Values, r, store.Unavailable(reply.Err)
 }
@@ -513,8 +504,6 @@ func (b *Broker) beat(ctx context.Context, call lua.BeatCall) (beat Beat, err er
 	if values, beat.Reading, err = b.timed(ctx, call.Call()); err != nil {
 		return Beat{}, err
 	}
-	b.histories.Check(ctx, b.store.Patient)
-	b.restoreAll()
 	beat.Now, beat.Live, err = call.Decode(values)
 	slices.Sort(beat.Live)
 	return beat, store.Unavailable(err)

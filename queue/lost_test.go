@@ -174,10 +174,11 @@ func TestLostTickAnswerOvertaken(t *testing.T) {
 	const interval = 50 * time.Millisecond
 	rate := shaper.Rate{Limit: 20, Period: time.Second}
 	onEngines(t, lua.Commands.Tick, rate, func(t *testing.T, q *queue.Queue, l *lossy) {
+		c := q.Broker().Consumer("w", 0)
+		leaseAll(t, c) // the shard is new to Redis
 		ids := []string{admit(t, q), admit(t, q), admit(t, q)}
 		o := looking
 		o.Max, o.Horizon = 1, time.Millisecond
-		c := q.Broker().Consumer("w", 0)
 		l.lose.Store(1 << 30)
 		queuetest.Await(t, "a job to be leased unseen", func() bool {
 			_, err := c.Tick(t.Context(), o)

@@ -150,12 +150,12 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	q.broker = &Broker{
 		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
 		setAside: setAside, log: o.Logger, silence: silenceLocal,
-		histories: e.conn.Histories, opened: time.Now(), memories: make([]memory, s.Len()), closed: make(chan struct{}),
+		memories: make([]memory, s.Len()),
 	}
+	q.broker.running, q.broker.stop = context.WithCancel(context.Background())
 	if e.kind == EngineRedis {
-		q.broker.silence = silence
+		q.broker.silence, q.broker.pause = silence, othersRestore
 	}
-	q.broker.restored.Store(e.conn.Histories.Count())
 	q.lanes = newLanes(q)
 	q.watcher = newWatcher(s, q.broker.silence, o.Logger)
 	return q, nil

@@ -3,12 +3,11 @@ package queue_test
 import (
 	"errors"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
@@ -71,9 +70,8 @@ func TestSlowNodeIsNotGivenUp(t *testing.T) {
 	}
 }
 
-// TestTakeoverPausesItsNodeAlone: after a failover of one master, no poll of the shards that it had
-// is made before the other processes have given back what they remember. Those of the other master
-// go on.
+// TestTakeoverPausesItsNodeAlone: after a failover of one master, the shards that it had pause until
+// the other processes have given back what they remember. Those of the other master go on.
 func TestTakeoverPausesItsNodeAlone(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -81,55 +79,36 @@ func TestTakeoverPausesItsNodeAlone(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	cluster.AddReplicas(ctx)
 	q := open(t, queue.EngineOptions{URL: cluster.URL()}, func(o *queue.Options) { o.Shards = shards })
-	var longest [shards]atomic.Int64 // polls, in ns
-	over := make(chan struct{})
-	var polls sync.WaitGroup
-	for n := range shards {
-		consumer := q.Broker().Consumer("w", n)
-		polls.Go(func() {
-			for tick := time.NewTicker(5 * time.Millisecond); ; {
-				begun := time.Now()
-				_, err := consumer.Tick(ctx, looking)
-				if took := int64(time.Since(begun)); err == nil && took > longest[n].Load() {
-					longest[n].Store(took)
-				}
-				select {
-				case <-tick.C:
-				case <-over:
-					return
-				}
-			}
-		})
-	}
-	_, err := queue.FailOver(ctx, queue.FailoverOptions{URL: cluster.URL(), Master: cluster.Address(0), Step: func(string) {}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	paused := func() (all []int) {
-		for n := range shards {
-			if longest[n].Load() > int64(250*time.Millisecond) {
-				all = append(all, n)
+	consumers := make([]*queue.Consumer, shards)
+	poll := func() (paused []int) {
+		for n, c := range consumers {
+			tick, err := c.Tick(ctx, queue.TickOptions{Max: 1, Lease: time.Minute, Sweep: time.Second})
+			if err == nil && tick.Next > tick.Now {
+				paused = append(paused, n)
 			}
 		}
-		return all
+		return paused
 	}
-	var want []int
+	var moved []int
 	other := client(t, "redis://"+cluster.Address(1))
 	for n := range shards {
+		consumers[n] = q.Broker().Consumer("w", n)
 		slot, err := other.ClusterKeySlot(ctx, q.Store().Shard(n).Clock()).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slot < 8192 { // which the first master had
-			want = append(want, n)
+		if slot < 8192 { // which the first master has
+			moved = append(moved, n)
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); len(paused()) < len(want) && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
+	if paused := poll(); len(paused) > 0 {
+		t.Errorf("shards %v pause at first", paused)
 	}
-	close(over)
-	polls.Wait()
-	if got := paused(); !slices.Equal(got, want) || len(want) == 0 || len(want) == shards {
-		t.Errorf("shards %v paused, want %v", got, want)
+	if _, err := queue.FailOver(ctx, queue.FailoverOptions{
+		URL: cluster.URL(), Master: cluster.Address(0), Step: func(string) {},
+	}); err != nil {
+		t.Fatal(err)
 	}
+	queuetest.Await(t, "the pause", func() bool { return slices.Equal(poll(), moved) })
+	queuetest.Await(t, "its end", func() bool { return len(poll()) == 0 })
 }

@@ -41,13 +41,20 @@ type wakes struct {
 }
 
 func (w *wakes) joined(channels []string) {
-	w.restore()
+	for _, channel := range channels {
+		if shard := w.shards[channel]; shard != AllShards {
+			w.b.restoreSoon(shard)
+		}
+	}
 	w.deaf(channels)
 }
 
 func (w *wakes) heard(channel, message string) {
-	w.restore()
-	w.send(Wake{Shard: w.shards[channel], Help: message == "help"})
+	shard := w.shards[channel]
+	if message == "restore" && shard != AllShards {
+		w.b.restoreSoon(shard)
+	}
+	w.send(Wake{Shard: shard, Help: message == "help"})
 }
 
 func (w *wakes) deaf(channels []string) {
@@ -61,9 +68,6 @@ func (w *wakes) deaf(channels []string) {
 		w.send(Wake{Shard: w.shards[channel]})
 	}
 }
-
-// restore gives back what a failover has lost, should the connection be to another master.
-func (w *wakes) restore() { w.b.restoreAll() }
 
 func (w *wakes) send(wake Wake) {
 	select {

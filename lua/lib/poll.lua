@@ -145,6 +145,22 @@ local function answer(more, needed)
   return reply
 end
 
+do
+  local met = history()
+  local unknown = met and met ~= clock.history
+  if unknown or now < clock.resumes then
+    local planned = (unknown or helper) and clock.wake or clock.resumes
+    if clock.stepped or clock.wake ~= planned then
+      unlock()
+      clock.wake = planned
+      clock_save()
+    end
+    reply[2] = unknown and 0 or clock.resumes + math.floor(horizon / 2)
+    reply[4], reply[NEED] = clock.help, 'restore'
+    return reply
+  end
+end
+
 -- record_of returns the record of a job, false if it is missing or damaged.
 local function record_of(id)
   local ok, raw = attempt('job ' .. id, redis.call, 'GET', JOB .. id)

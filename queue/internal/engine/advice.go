@@ -106,24 +106,19 @@ func (e *Engine) findUnsafe(ctx context.Context, o Options) (string, error) {
 	return strings.Join(problems, "; "), err
 }
 
-// recheckPause is how long a check after a failover waits before it is tried again.
-const recheckPause = time.Second
+// recheckEvery is how often the settings of the masters are read. Another may have taken over.
+const recheckEvery = 5 * time.Second
 
-// recheck looks at the settings of the masters again after a failover, until ctx ends. It logs what
-// is unsafe. Nothing can be refused then: the jobs are there.
+// recheck reads the settings of the masters now and then, until ctx ends. It logs what has become
+// unsafe. Nothing can be refused then: the jobs are there.
 func (e *Engine) recheck(ctx context.Context, o Options) {
-	for known := e.unsafe; ; {
-		select {
-		case <-e.Histories.met:
-		case <-ctx.Done():
-			return
-		}
+	for known := e.unsafe; sleep(ctx, recheckEvery) == nil; {
 		found, err := e.findUnsafe(ctx, o)
-		for err != nil && sleep(ctx, recheckPause) == nil {
-			found, err = e.findUnsafe(ctx, o)
+		if err != nil {
+			continue // others report that Redis is away
 		}
-		if err == nil && found != "" && found != known {
-			o.Logger.Error("redis may lose jobs since another master has taken over", "problems", found)
+		if found != "" && found != known {
+			o.Logger.Error("redis has changed and may lose jobs", "problems", found)
 		}
 		known = found
 	}

@@ -27,10 +27,9 @@ type Engine struct {
 	Fast, Patient redis.UniversalClient // fails fast; waits and retries longer
 	Durable       redis.UniversalClient // waits for replicas, as Durability says; else Fast
 	Durability    Durability
-	Histories     *Histories // that Patient meets
-	Version       string     // of Redis at the start; empty: the embedded engine
-	Describe      string     // kind, version and address, for logs
-	Server        *Server    // of the private engine; nil without one
+	Version       string  // of Redis at the start; empty: the embedded engine
+	Describe      string  // kind, version and address, for logs
+	Server        *Server // of the private engine; nil without one
 
 	product string                      // redis or valkey
 	unsafe  string                      // why it may lose jobs, as found at the start
@@ -67,9 +66,7 @@ func (e *Engine) Close() error {
 
 // newEngine returns an engine without durability whose clients the function makes.
 func newEngine(client func(patience) redis.UniversalClient) *Engine {
-	patient := longTimed
-	patient.histories = newHistories()
-	e := &Engine{Fast: client(failFast), Patient: client(patient), Histories: patient.histories}
+	e := &Engine{Fast: client(failFast), Patient: client(longTimed)}
 	e.Durable = e.Fast
 	return e
 }
@@ -111,7 +108,6 @@ type patience struct {
 	dial, answer time.Duration
 	wait         time.Duration // for replicas, beside answer
 	retries      int           // -1: none
-	histories    *Histories    // that the client meets; nil: it does not look
 	pool         int
 }
 
@@ -133,5 +129,5 @@ func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
 	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
 	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
 	opt.MaintNotificationsConfig = noNotifications
-	return p.histories.client("", &opt)
+	return redis.NewClient(&opt)
 }

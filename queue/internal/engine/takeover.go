@@ -46,7 +46,6 @@ func newClusterClient(opt redis.ClusterOptions, p patience) *redis.ClusterClient
 	opt.ReadTimeout, opt.MaxRetries = min(p.answer, clusterAnswer)+p.wait, -1
 	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
 	opt.ClusterStateReloadInterval, opt.MaintNotificationsConfig = clusterMap, noNotifications
-	opt.NewClient = func(o *redis.Options) *redis.Client { return p.histories.client(o.Addr, o) }
 	opt.Dialer = t.dial(plain(p, opt.TLSConfig)).orUnconnected()
 	c := redis.NewClusterClient(&opt)
 	c.OnNewNode(func(node *redis.Client) { node.AddHook(wholeMaps{}) })

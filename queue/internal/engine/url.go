@@ -207,14 +207,7 @@ func (t *target) client(p patience) redis.UniversalClient {
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
 	o.PoolSize, o.ContextTimeoutEnabled, o.DisableIdentity, o.Protocol = p.pool, true, true, protocol
 	o.MaxRetries, o.Dialer = p.retries, plain(p, o.TLSConfig).orUnconnected()
-	if p.histories == nil {
-		return redis.NewFailoverClient(&o)
-	}
-	n := p.histories.node("")
-	o.OnConnect = n.connected
-	c := redis.NewFailoverClient(&o)
-	c.AddHook(n)
-	return c
+	return redis.NewFailoverClient(&o)
 }
 
 // ParseURL checks a URL. Its errors have no secrets.
