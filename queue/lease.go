@@ -125,7 +125,7 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) 
 		Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Retention: c.b.retention, Bounds: boundsOf(o.Bounds),
 	}
-	values, reading, err := c.b.timed(ctx, call.Call())
+	values, reading, err := c.b.timed(ctx, sentOnce{c.b.store.Patient}, call.Call())
 	if err != nil {
 		return lua.Grant{}, reading, fmt.Errorf("shard %d: %w", s.Index, err)
 	}
@@ -162,7 +162,7 @@ func boundsOf(bounds []Bound) []lua.Bound {
 // that of a poll, so the reading is more exact.
 func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 	call := lua.HeartbeatCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()} // for no lease
-	values, reading, err := c.b.timed(ctx, call.Call())
+	values, reading, err := c.b.timed(ctx, c.b.store.Patient, call.Call())
 	if err != nil {
 		return Reading{}, err
 	}
@@ -171,12 +171,43 @@ func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
 }
 
 // timed makes a call and notes when. The caller sets the instant of the clock.
-func (b *Broker) timed(ctx context.Context, call lua.Call) (values []any, r Reading, err error) {
+func (b *Broker) timed(ctx context.Context, c lua.Client, call lua.Call) (values []any, r Reading, err error) {
 	r.Sent = time.Now()
-	reply := b.store.Exec(ctx, b.store.Patient, []lua.Call{call})[0]
+	reply := b.store.Exec(ctx, c, []lua.Call{call})[0]
 	r.Received = time.Now()
 	return reply.Values, r, store.Unavailable(reply.Err)
 }
+
+// sentOnce is a client whose scripts go-redis sends once: it would send a poll that failed to the
+// same node again, though another may have taken over.
+type sentOnce struct{ redis.UniversalClient }
+
+func (c sentOnce) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	return c.once(ctx, "evalsha", sha, keys, args)
+}
+
+func (c sentOnce) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+	return c.once(ctx, "eval", script, keys, args)
+}
+
+func (c sentOnce) once(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
+	all := append(make([]any, 0, 3+len(keys)+len(args)), name, script, len(keys))
+	for _, key := range keys {
+		all = append(all, key)
+	}
+	cmd := redis.NewCmd(ctx, append(all, args...)...)
+	if len(keys) > 0 {
+		cmd.SetFirstKeyPos(3)
+	}
+	_ = c.Process(ctx, once{cmd}) // its error is the command's
+	return cmd
+}
+
+// once is a command that go-redis sends once.
+type once struct{ *redis.Cmd }
+
+// NoRetry implements redis.Cmder.
+func (once) NoRetry() bool { return true }
 
 // Resign wakes the shard's other workers, so that none relies on the next poll that this one had
 // planned.
@@ -501,7 +532,7 @@ func (b *Broker) Leave(ctx context.Context, worker string) error {
 
 func (b *Broker) beat(ctx context.Context, call lua.BeatCall) (beat Beat, err error) {
 	var values []any
-	if values, beat.Reading, err = b.timed(ctx, call.Call()); err != nil {
+	if values, beat.Reading, err = b.timed(ctx, b.store.Patient, call.Call()); err != nil {
 		return Beat{}, err
 	}
 	beat.Now, beat.Live, err = call.Decode(values)
