@@ -252,7 +252,8 @@ type Grant struct {
 	Counter int64    // of the grant that Leases are; 0 when there is none
 	Outbox  bool     // completions are due
 	Needed  *Script  // that the caller runs next; nil for none
-	Restore bool     // the caller makes a RestoreCall first; Next is 0 if it polls at once then
+	Restore bool     // the caller makes a RestoreCall, and polls again
+	Paused  bool     // since a failover; until Next
 	Damaged []string // damaged items that were set aside, each with its error
 	Kept    int64    // number of flows that the bounds have put off
 	Leases  []LeasedJob
@@ -282,6 +283,7 @@ type TickCall struct {
 	Helper                                              bool // not the shard's owner
 	HandsOver                                           bool // the worker hands completions over
 	Retention                                           Retention
+	Restored                                            string // replication id of the last RestoreCall
 	Bounds                                              []Bound
 }
 
@@ -296,7 +298,7 @@ func (c TickCall) Call() Call {
 	args := append([]any{
 		string(c.At), c.Counter, c.Seen, c.Max, c.Lease.Microseconds(), c.Horizon.Microseconds(),
 		c.Sweep.Microseconds(), c.Help,
-	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver), c.Lead.Microseconds())...)
+	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver), c.Lead.Microseconds(), c.Restored)...)
 	for _, b := range c.Bounds {
 		args = append(args, b.Name, b.Slots)
 	}
@@ -315,7 +317,7 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 		Counter: r.int(), Outbox: r.int() == 1,
 	}
 	if name := r.text(); name == Commands.Restore.Name {
-		g.Restore = true
+		g.Restore, g.Paused = g.Next == 0, g.Next != 0
 	} else if name != "" {
 		if g.Needed = neededBy(name); g.Needed == nil {
 			r.fail("no such script is needed")

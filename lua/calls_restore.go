@@ -15,7 +15,7 @@ type RestoreCall struct {
 	Clock, Due, Tenants string         // keys
 	Seen                shaper.Instant // that the worker has seen; 0: it remembers nothing
 	Horizon             time.Duration
-	Pause               time.Duration // of the shard, if it meets this history of writes
+	Pause               time.Duration // of the shard, after the first call at a master
 	Flows               []Departed
 }
 
@@ -37,11 +37,16 @@ func (c RestoreCall) Call() Call {
 	return Call{Commands.Restore, []string{c.Clock, c.Due, c.Tenants}, args}
 }
 
-// Decode reads the answer: the number of flows that had lost a stamp.
-func (c RestoreCall) Decode(values []any) (lost int, err error) {
-	codes, err := decodeCodes[int64](values, 1)
-	if err != nil {
-		return 0, err
-	}
-	return int(codes[0]), nil
+// Restored is the answer to a RestoreCall.
+type Restored struct {
+	ReplicationID string // of the master; "" if it names none
+	Lost          int    // number of flows that had lost a stamp
+}
+
+// Decode reads the answer.
+func (c RestoreCall) Decode(values []any) (out Restored, err error) {
+	r := reader{values: values}
+	r.int() // the clock
+	out.Lost, out.ReplicationID = int(r.int()), r.text()
+	return out, r.err
 }

@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -80,12 +81,15 @@ func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
 		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(),
 		Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon, Lead: r.lead,
 		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Retention: w.retention(),
-		Bounds: r.bounds,
+		Bounds: r.bounds, Restored: w.replid,
 	}
 	got, err := call.Decode(w.run(call.Call()))
-	if got.Restore && got.Next == 0 {
-		w.run(lua.RestoreCall{At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants, Horizon: horizon}.Call())
+	if got.Restore { // the shard is new
+		restore := lua.RestoreCall{At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants, Horizon: horizon}
+		restored, failed := restore.Decode(w.run(restore.Call()))
+		w.replid, call.Restored = restored.ReplicationID, restored.ReplicationID
 		got, err = call.Decode(w.run(call.Call()))
+		err = errors.Join(failed, err)
 	}
 	want, wantRecords := w.m.tick(r)
 	var records []lua.Record

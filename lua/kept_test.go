@@ -76,6 +76,7 @@ func (w *world) forget(at shaper.Instant) {
 		Expires: w.shard.Expires(), Leases: w.shard.Leases(), Grant: w.shard.Grant("w9"),
 		Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: 1, Max: 1, Lease: lease,
 		Horizon: horizon, Sweep: sweep, Retention: w.retention(),
+		Restored: w.replid,
 	}.Call())
 }
 

@@ -292,7 +292,7 @@ if recount and repair or totals then
   set(clock, not recount and 'totals', 'clock', 'depth', depth, 'bytes', bytes, 'running', runs, 'stored', stored)
   pools_compare(set)
   if lost and repair then
-    redis.call('HSET', KEYS[1], 'revision', clock.revision, 'looked', '00', 'history', history() or '')
+    redis.call('HSET', KEYS[1], 'revision', clock.revision, 'looked', '00')
   end
 end
 if repair and filled > 1 then

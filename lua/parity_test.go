@@ -171,6 +171,7 @@ type world struct {
 	e       engine
 	th      theme
 	prefix  string
+	replid  string // of Redis
 	shard   shardKeys
 	m       *model
 	wall    shaper.Instant // by the server's clock, which may be set back

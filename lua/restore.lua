@@ -1,8 +1,8 @@
 -- restore: carry on after a failover that lost the last writes of a shard.
 --
--- A poll that meets a history of writes which is not the shard's needs this script. Its first call
--- there notes the history, wakes all workers, and pauses the shard until they have made theirs. A
--- shard that has no history, and of which the worker remembers nothing, is new: it is not paused.
+-- A poll that finds another replication id than the shard's, or than the worker's, needs this script.
+-- The first call stores the id, wakes all workers, and pauses the shard until they have made theirs.
+-- A shard without an id, of which the worker remembers nothing, is new: it is not paused.
 --
 -- Guarantee: the shard's clock continues from the instant that a worker has seen, and each flow,
 -- with its pool, from the stamp that the worker has had of it (invariants 2 and 8). Its paces count
@@ -16,11 +16,11 @@
 --   3 horizon in µs   4 pause in µs
 --   then per flow: name, last stamp, cost of the job that had it, entry in tenants
 -- Reply
---   now, number of flows that had lost a stamp
+--   now, number of flows that had lost a stamp, replication id ('' if Redis names none)
 -- Derived keys: flow flows later lines tenants unlock wait ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket flow filing
+--! include record clock turn pool policy bucket stored flow filing
 
 local FLOWS_FROM = 5
 clock_load(ARGV[1])
@@ -32,9 +32,9 @@ if behind then
   end
   clock.off, now = clock.off + seen - now, seen
 end
-local met = history()
-local unknown = met and met ~= clock.history
-if unknown and (clock.history ~= '' or seen > 0) then
+local met = replication_id()
+local unknown = met and met ~= clock.replid
+if unknown and (clock.replid ~= '' or seen > 0) then
   clock.resumes = now + tonumber(ARGV[4])
 end
 
@@ -69,7 +69,7 @@ for a = FLOWS_FROM, #ARGV, 4 do
 end
 local changes = behind or #flows > 0 or #pool_list > 0
 if not changes and not unknown then
-  return { now, 0 }
+  return { now, 0, met or '' }
 end
 redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], unpack(known))
 unlock()
@@ -83,8 +83,8 @@ for i = 1, #flows do
   flow_save(f)
 end
 due_flush(horizon, changes or clock.last == 0)
-redis.call('HSET', KEYS[1], 'history', met or clock.history, 'resumes', format('%d', clock.resumes))
+redis.call('HSET', KEYS[1], 'replid', met or clock.replid, 'resumes', format('%d', clock.resumes))
 if unknown then
   publish('wake', 'restore')
 end
-return { now, #flows }
+return { now, #flows, met or '' }

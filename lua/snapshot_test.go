@@ -245,7 +245,7 @@ func (s *snapshot) read(ctx context.Context, e engine, prefix string, keys []str
 		switch v := values[i].(type) {
 		case *redis.MapStringStringCmd:
 			s.Keys[name] = v.Val()
-			delete(v.Val(), "history") // the embedded engine names none
+			delete(v.Val(), "replid") // the embedded engine names none
 			if name == "clock" || strings.HasPrefix(name, "flow:") {
 				s.Keys[name] = present(v.Val())
 			}

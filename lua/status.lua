@@ -12,7 +12,7 @@
 -- Derived keys: flow queue lines tenants flows wait ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket flow
+--! include record clock turn pool policy bucket stored flow
 
 clock_load(ARGV[1])
 local raw = redis.call('GETRANGE', KEYS[2], '0', UP_TO_PAYLOAD)

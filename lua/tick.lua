@@ -4,10 +4,10 @@
 -- concurrency (invariants 2, 3, 6). It promotes scheduled and retrying jobs that are eligible by
 -- the stamp being given. Other work has scripts of its own. The reply names the next one, and the
 -- caller runs it with the same KEYS and ARGV: redeliver, reclaim, expire, retune,
--- forget, and tick_pools for a shard with pools. Where it names restore, none of them does anything
--- before the shard resumes.
+-- forget, and tick_pools for a shard with pools. Where it names restore, all of them do nothing yet:
+-- the worker calls restore and then polls again, or, if there is a next instant, waits for it.
 -- Everything a call writes is read before its first write. A call that finds nothing to do writes
--- nothing, unless the wall clock was set back. Each call carries the worker's counter and the
+-- nothing but when the owner polls next, unless the wall clock was set back. Each call carries the worker's counter and the
 -- counter of the last grant it has seen. redeliver hands over a stored grant that the worker has
 -- not seen (invariant 7).
 --
@@ -27,6 +27,7 @@
 --   15 '1' if the worker hands completions over: then the reply reports whether any are due
 --   16 lead in µs: the least time from now to a stamp, so that the answer reaches the worker before
 --     it
+--   17 replication id for which the worker has called restore, '' for none
 --   then the worker's bounds, if any, as pairs of a name and a number: a route and the number of
 --   its free slots; a flow of such a route and the number of slots that it holds. A flow may hold
 --   up to three times the slots that it leaves to its route. One that may lease nothing is put off.

@@ -27,7 +27,7 @@
 -- Derived keys: flow later lines unlock tenants flows wait ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket flow filing
+--! include record clock turn pool policy bucket stored flow filing
 
 local HISTORY_KEPT, CALLS_KEPT, LINES_FROM = 100, 16, 12
 clock_load(ARGV[1])

@@ -78,7 +78,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	c.needed = nil
 	grant, reading, err := c.poll(ctx, o, cmp.Or(needed, c.leases))
 	if err == nil && grant.Restore {
-		if err = c.b.restore(ctx, c.shard); err == nil && grant.Next == 0 {
+		if err = c.b.restore(ctx, c.shard); err == nil {
 			grant, reading, err = c.poll(ctx, o, c.leases)
 		}
 	}
@@ -93,7 +93,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	// Leased jobs do not wait for another script: the next poll begins with it.
 	c.needed = grant.Needed
 	tick := Tick{
-		Reading: reading, Next: grant.Next, More: grant.More, Help: grant.Help, Outbox: grant.Outbox,
+		Reading: reading, Next: grant.Next, More: grant.More || grant.Restore, Paused: grant.Paused, Help: grant.Help, Outbox: grant.Outbox,
 		PutOff: grant.Kept, Damaged: grant.Damaged,
 	}
 	for _, l := range grant.Leases {
@@ -123,7 +123,7 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) 
 		Tenants: s.Tenants(), Outbox: s.Outbox(),
 		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon,
 		Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
-		Retention: c.b.retention, Bounds: boundsOf(o.Bounds),
+		Retention: c.b.retention, Restored: c.b.memories[s.Index].restored(), Bounds: boundsOf(o.Bounds),
 	}
 	values, reading, err := c.b.timed(ctx, sentOnce{c.b.store.Patient}, call.Call())
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -77,7 +78,12 @@ func (d *damaged) submit(s queue.Submission) {
 func (d *damaged) drain() (left []string) {
 	d.Helper()
 	o := looking
-	o.Max, o.Horizon = 100, time.Minute
+	o.Max, o.Horizon = 0, time.Minute
+	queuetest.Await(d, "a shard that lost its clock to resume", func() bool {
+		tick, err := d.consumer.Tick(d.Context(), o)
+		return err == nil && !tick.Paused
+	})
+	o.Max = 100
 	for range 10 {
 		tick, err := d.consumer.Tick(d.Context(), o)
 		if err != nil {

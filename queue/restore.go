@@ -14,14 +14,15 @@ import (
 )
 
 // A failover may lose the last polls of a shard, though their jobs have left: their stamps would be
-// given again. So each process remembers for at least memoryKept what it had from a shard. The
-// first poll that meets the new master, or the same one after a restart, gets no jobs. It makes the
-// process give back what it remembers, pauses the shard for othersRestore, and wakes the other
-// processes, which do the same meanwhile.
+// given again. So each process remembers for at least memoryKept what it had from a shard. Its first
+// poll that meets another master, or the same one after a restart, gets no jobs: it gives back what
+// it remembers first. The first process that does so pauses the shard for othersRestore and wakes
+// the others, so that they have done the same by then, also those that no longer poll the shard.
 const (
 	memoryKept    = time.Minute
 	othersRestore = 500 * time.Millisecond
-	restoreAgain  = 100 * time.Millisecond // after a failure
+	restoreAgain  = 100 * time.Millisecond // after the first failure
+	restoreMost   = time.Second            // after further ones
 	// clockTrusted is by how much the clock of a shard may be behind the one that was remembered,
 	// because the way to Redis took longer.
 	clockTrusted = 50 * time.Millisecond
@@ -30,6 +31,7 @@ const (
 // memory is what a process has had from one shard.
 type memory struct {
 	mu            sync.Mutex
+	master        string         // replication id of the one that was given this back last
 	now           shaper.Instant // the latest of the shard's clock; 0: none
 	at            time.Time      // when that was
 	begun         time.Time      // of flows
@@ -68,40 +70,72 @@ func (m *memory) note(t Tick) {
 	}
 }
 
-// recall returns what is remembered: the instant that the clock should show, 0 for nothing, and the
-// last departures.
-func (m *memory) recall() (seen shaper.Instant, departed []lua.Departed) {
+// restored is the replication id of the master that was given this back last.
+func (m *memory) restored() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.now == 0 {
-		return 0, nil
+	return m.master
+}
+
+// given notes that a master was given this back.
+func (m *memory) given(replicationID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.master = replicationID
+}
+
+// seen is the instant that the clock should show; 0: nothing is remembered.
+func (m *memory) seen() shaper.Instant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	age := time.Since(m.at)
+	if m.now == 0 || age > memoryKept {
+		return 0
 	}
-	all := maps.Clone(m.before)
-	if all == nil {
-		all = map[memoryKey]departure{}
+	return m.now.Add(max(0, age-clockTrusted))
+}
+
+// departed returns the last departures that are remembered.
+func (m *memory) departed() (all []lua.Departed) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.begun) > 2*memoryKept {
+		return nil
 	}
-	maps.Copy(all, m.flows)
-	for key, d := range all {
-		departed = append(departed, lua.Departed{
+	last := maps.Clone(m.flows)
+	for key, d := range m.before {
+		if _, later := last[key]; !later {
+			last[key] = d
+		}
+	}
+	for key, d := range last {
+		all = append(all, lua.Departed{
 			Flow: store.FlowName(key.tenant, key.route), Stamp: d.stamp, Cost: d.cost, Entry: store.TenantEntry(key.tenant),
 		})
 	}
-	return m.now.Add(max(0, time.Since(m.at)-clockTrusted)), departed
+	return all
 }
 
-// restore gives a shard back what this process remembers of it. Where nothing was lost, it changes
-// nothing. Errors: ErrUnavailable.
+// restore gives a shard back what this process remembers of it, once for each master. Errors:
+// ErrUnavailable.
 func (b *Broker) restore(ctx context.Context, s ShardKeys) error {
-	seen, departed := b.memories[s.Index].recall()
-	lost := 0
-	for first := true; first || len(departed) > 0; first = false {
-		n := min(len(departed), lua.RestoreMost)
-		found, err := b.restoreFlows(ctx, s, seen, departed[:n])
-		if err != nil {
-			return err
-		}
-		lost, departed = lost+found, departed[n:]
+	m := &b.memories[s.Index]
+	seen := m.seen()
+	first, err := b.restoreFlows(ctx, s, seen, nil)
+	if err != nil || first.ReplicationID == m.restored() {
+		return err
 	}
+	lost := 0
+	if seen > 0 {
+		for some := range slices.Chunk(m.departed(), lua.RestoreMost) {
+			got, err := b.restoreFlows(ctx, s, seen, some)
+			if err != nil {
+				return err
+			}
+			lost += got.Lost
+		}
+	}
+	m.given(first.ReplicationID)
 	if lost > 0 {
 		b.log.Warn("a failover has lost departures of this process; their flows go on from the last one",
 			"shard", s.Index, "flows", lost)
@@ -111,15 +145,15 @@ func (b *Broker) restore(ctx context.Context, s ShardKeys) error {
 
 // restoreSoon restores a shard in the background, unless this process remembers nothing of it.
 func (b *Broker) restoreSoon(shard int) {
-	if seen, _ := b.memories[shard].recall(); seen == 0 {
+	if b.memories[shard].seen() == 0 {
 		return
 	}
 	b.restoring.Go(func() {
 		ctx, cancel := context.WithTimeout(b.running, memoryKept)
 		defer cancel()
-		for b.restore(ctx, b.store.Shard(shard)) != nil {
+		for pause := restoreAgain; b.restore(ctx, b.store.Shard(shard)) != nil; pause = min(2*pause, restoreMost) {
 			select {
-			case <-time.After(restoreAgain):
+			case <-time.After(pause):
 			case <-ctx.Done():
 				return
 			}
@@ -130,30 +164,30 @@ func (b *Broker) restoreSoon(shard int) {
 // restoreFlows makes one call, and after one that failed at damaged data one for each flow.
 func (b *Broker) restoreFlows(
 	ctx context.Context, s ShardKeys, seen shaper.Instant, departed []lua.Departed,
-) (lost int, err error) {
+) (out lua.Restored, err error) {
 	call := lua.RestoreCall{
 		Clock: s.Clock(), Due: s.Due(), Tenants: s.Tenants(), Seen: seen, Horizon: b.horizon, Pause: b.pause,
 		Flows: departed,
 	}
 	reply := b.store.Exec(ctx, b.store.Patient, []lua.Call{call.Call()})[0]
 	if err = reply.Err; err == nil {
-		lost, err = call.Decode(reply.Values)
+		out, err = call.Decode(reply.Values)
 	}
-	if err = store.Unavailable(err); !errors.Is(err, ErrScript) {
-		return lost, err
+	if err = store.Unavailable(err); !errors.Is(err, ErrScript) || len(departed) == 0 {
+		return out, err
 	}
-	if len(departed) < 2 {
+	if len(departed) == 1 {
 		b.log.Error("the last departure of a flow cannot be given back after a failover", "shard", s.Index, "error", err)
-		return 0, nil
+		return out, nil
 	}
 	for one := range slices.Chunk(departed, 1) {
-		found, err := b.restoreFlows(ctx, s, seen, one)
+		got, err := b.restoreFlows(ctx, s, seen, one)
 		if err != nil {
-			return lost, err
+			return out, err
 		}
-		lost += found
+		out.Lost += got.Lost
 	}
-	return lost, nil
+	return out, nil
 }
 
 // close ends what restoreSoon has begun.

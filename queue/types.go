@@ -256,6 +256,7 @@ type Tick struct {
 	// planned.
 	Next    shaper.Instant
 	More    bool     // a bounded step ended with work left: poll again at once
+	Paused  bool     // since a failover, until Next: no job is leased, and no earlier poll is answered
 	Help    bool     // the shard's owner requests help: others lease too
 	Outbox  bool     // completions wait to be handed over now
 	PutOff  int64    // flows that were put off because of the bounds

@@ -12,6 +12,8 @@ import (
 // been missed: when it has connected, and each second while it has not. Wake{Shard: AllShards} is
 // one for every shard, also when a worker has left.
 func (b *Broker) Wakes(ctx context.Context) <-chan Wake {
+	ctx, stop := context.WithCancel(ctx)
+	context.AfterFunc(b.running, stop)
 	w := &wakes{
 		b: b, out: make(chan Wake, 2*b.store.Len()), done: ctx.Done(),
 		shards: map[string]int{store.WorkersWake: AllShards},
@@ -24,11 +26,12 @@ func (b *Broker) Wakes(ctx context.Context) <-chan Wake {
 	}
 	l := newListener(b.store, w, b.silence, b.log)
 	l.add(channels...)
-	go func() {
+	b.restoring.Go(func() { // so that close waits for what the hearer begins
 		<-ctx.Done()
 		l.close()
 		close(w.out)
-	}()
+		stop()
+	})
 	return w.out
 }
 

@@ -100,7 +100,7 @@ func (s *shard) answered(ctx context.Context, t queue.Tick, slots int) {
 		s.d.troubles.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
 	}
 	s.d.troubles.report(s, nil)
-	s.unanswered, s.pause, s.brought = false, pauses{}, len(t.Leases)
+	s.unanswered, s.pause, s.brought = s.unanswered && t.Paused, pauses{}, len(t.Leases)
 	s.keepTime(ctx, t)
 	if t.Outbox {
 		signal(s.d.outbox.ready[s.n])

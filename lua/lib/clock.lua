@@ -11,8 +11,8 @@
 -- Fields of their own:
 --   revision                         of the policies in force
 --   looked                           cursor of the scan that applies them: 00 at first, 0 when done
---   history, resumes                 the history of writes of Redis that was met last, and the
---                                    instant until which no poll leases jobs, see restore
+--   replid, resumes                  the replication id of Redis that was met last, and the instant
+--                                    from which polls lease again, see restore
 --   lapsed, dead                     expired leases and dead jobs so far
 --   fence                            1; written to prove that replicas have what was written before
 
@@ -93,7 +93,7 @@ end
 -- clock_load reads the clock of the shard. If it was deleted while the shard has tenants, its
 -- counts would be wrong: all scripts except mend stop then.
 local function clock_load(injected, mending)
-  local v = redis.call('HMGET', KEYS[1], 'n', 'revision', 'looked', 'history', 'resumes')
+  local v = redis.call('HMGET', KEYS[1], 'n', 'revision', 'looked', 'replid', 'resumes')
   local last, off, wake, depth, running, swept, grace, help, bytes, stored, admitted, rejected, departed =
     string.match(v[1] or '0 0 0 0 0 0 0 0 0 0 0 0 0', CLOCK)
   if not last then
@@ -104,7 +104,7 @@ local function clock_load(injected, mending)
     swept = swept + 0, grace = grace + 0,
     help = help + 0, bytes = bytes + 0, stored = stored + 0, admitted = admitted + 0, rejected = rejected + 0,
     departed = departed + 0, revision = v[2] or '', looked = v[3] or '0', stepped = false,
-    history = v[4] or '', resumes = v[5] and v[5] + 0 or 0,
+    replid = v[4] or '', resumes = v[5] and v[5] + 0 or 0,
   }
   local t = tonumber(injected)
   if not t then
@@ -129,11 +129,11 @@ local function clock_save()
     c.stored, c.admitted, c.rejected, c.departed))
 end
 
--- history names the history of writes of this Redis by its replication id. A replica that becomes a
+-- replication_id is the name of the history of writes that this Redis has. A replica that becomes a
 -- master begins another one, and so does a server that is started again: the last writes may be
--- missing there. nil: Redis names none. An error that Lua's pcall caught would make the embedded
--- engine forget what other functions have written to locals.
-local function history()
+-- missing there. nil: Redis names none. With Lua's pcall around the error of the embedded engine,
+-- that one would forget what functions have written to locals.
+local function replication_id()
   local info = redis.pcall('INFO', 'replication')
   return type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or nil
 end

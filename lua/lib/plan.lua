@@ -3,7 +3,7 @@
 local FLOW_JOBS_MOST, PROMOTE_MOST = 250, 200
 
 local bounds -- by route and by flow; nil without any
-for i = 17, #ARGV, 2 do
+for i = 18, #ARGV, 2 do
   bounds = bounds or {}
   bounds[ARGV[i]] = tonumber(ARGV[i + 1])
 end

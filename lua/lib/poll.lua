@@ -145,17 +145,18 @@ local function answer(more, needed)
   return reply
 end
 
+-- No poll goes on before its worker has made a call of restore, and the shard has resumed.
 do
-  local met = history()
-  local unknown = met and met ~= clock.history
-  if unknown or now < clock.resumes then
-    local planned = (unknown or helper) and clock.wake or clock.resumes
+  local met = replication_id()
+  local restored = not met or met == clock.replid and met == ARGV[17]
+  if not restored or now < clock.resumes then
+    local planned = restored and not helper and clock.resumes or clock.wake
     if clock.stepped or clock.wake ~= planned then
       unlock()
       clock.wake = planned
       clock_save()
     end
-    reply[2] = unknown and 0 or clock.resumes + math.floor(horizon / 2)
+    reply[2] = restored and clock.resumes + math.floor(horizon / 2) or 0
     reply[4], reply[NEED] = clock.help, 'restore'
     return reply
   end

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -112,13 +113,15 @@ const recheckEvery = 5 * time.Second
 // recheck reads the settings of the masters now and then, until ctx ends. It logs what has become
 // unsafe. Nothing can be refused then: the jobs are there.
 func (e *Engine) recheck(ctx context.Context, o Options) {
+	log := o.Logger
+	o.Logger = slog.New(slog.DiscardHandler) // of what the start has logged
 	for known := e.unsafe; sleep(ctx, recheckEvery) == nil; {
 		found, err := e.findUnsafe(ctx, o)
 		if err != nil {
 			continue // others report that Redis is away
 		}
 		if found != "" && found != known {
-			o.Logger.Error("redis has changed and may lose jobs", "problems", found)
+			log.Error("redis has changed and may lose jobs", "problems", found)
 		}
 		known = found
 	}
