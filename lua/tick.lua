@@ -3,13 +3,13 @@
 -- Guarantee: leases what is stamped up to now + horizon, in order, within each flow's paces and
 -- concurrency (invariants 2, 3, 6). It promotes scheduled and retrying jobs that are eligible by
 -- the stamp being given. Other work has scripts of its own. The reply names the next one, and the
--- caller runs it with the same KEYS and ARGV: redeliver, reclaim, expire, retune,
--- forget, and tick_pools for a shard with pools. Where it names restore, all of them do nothing yet:
--- the worker calls restore and then polls again, or, if there is a next instant, waits for it.
+-- caller runs it with the same KEYS and ARGV: redeliver, reclaim, expire, retune, forget, and
+-- tick_pools for a shard with pools. Where it names restore, all of them do nothing yet: the worker
+-- calls restore and then polls again, or, if there is a next instant, waits for it.
 -- Everything a call writes is read before its first write. A call that finds nothing to do writes
--- nothing but when the owner polls next, unless the wall clock was set back. Each call carries the worker's counter and the
--- counter of the last grant it has seen. redeliver hands over a stored grant that the worker has
--- not seen (invariant 7).
+-- nothing but when the owner polls next, unless the wall clock was set back. Each call carries the
+-- worker's counter and the counter of the last grant it has seen. redeliver hands over a stored
+-- grant that the worker has not seen (invariant 7).
 --
 -- A flow, job or tenant whose keys are damaged is reported and set aside; the others go on.
 --

@@ -14,10 +14,10 @@ import (
 )
 
 // A failover may lose the last polls of a shard, though their jobs have left: their stamps would be
-// given again. So each process remembers for at least memoryKept what it had from a shard. Its first
-// poll that meets another master, or the same one after a restart, gets no jobs: it gives back what
-// it remembers first. The first process that does so pauses the shard for othersRestore and wakes
-// the others, so that they have done the same by then, also those that no longer poll the shard.
+// given again. So each process remembers for at least memoryKept what it had from a shard. A poll
+// that meets another master, or the same one after a restart, gets no jobs before its process has
+// given that back. The first process that does so pauses the shard for othersRestore and wakes the
+// others: they do the same meanwhile, also those that no longer poll the shard.
 const (
 	memoryKept    = time.Minute
 	othersRestore = 500 * time.Millisecond

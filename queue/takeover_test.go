@@ -71,8 +71,8 @@ func TestSlowNodeIsNotGivenUp(t *testing.T) {
 	}
 }
 
-// TestTakeoverPausesItsNodeAlone: after a failover of one master, the shards that it had pause until
-// the other processes have given back what they remember. Those of the other master go on.
+// TestTakeoverPausesItsNodeAlone: after a failover of one master, the shards that it had pause.
+// Those of the other master go on.
 func TestTakeoverPausesItsNodeAlone(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
