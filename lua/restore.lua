@@ -1,8 +1,9 @@
 -- restore: carry on after a failover that lost the last writes of a shard.
 --
 -- A poll that finds another replication id than the shard's, or than the worker's, needs this
--- script. The first call stores the id, wakes all workers, and pauses the shard until they have made
--- theirs. A shard without an id, of which the worker remembers nothing, is new: it is not paused.
+-- script. The first call stores the id, wakes all workers, and pauses the shard until they have
+-- made theirs. A shard without an id, of which the worker remembers nothing, is new: it is not
+-- paused.
 --
 -- Guarantee: the shard's clock continues from the instant that a worker has seen, and each flow,
 -- with its pool, from the stamp that the worker has had of it (invariants 2 and 8). Its paces count
