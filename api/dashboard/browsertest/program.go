@@ -223,10 +223,11 @@ func (p *Program) Forward(
 		return "", err
 	}
 	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusAccepted {
+	id := answer.Header.Get("Sluice-Job")
+	if id == "" { // else it is 202, or already the upstream's answer
 		return "", fmt.Errorf("%s %s: %s", method, target, answer.Status)
 	}
-	return answer.Header.Get("Sluice-Job"), nil
+	return id, nil
 }
 
 // SubmitTo submits them to a route. Route orders is in the pool erp of 40/s.
