@@ -82,7 +82,7 @@ func (e *Engine) findUnsafe(ctx context.Context, o Options) (string, error) {
 		if e.Patient != redis.UniversalClient(node) {
 			subject = "master " + node.Options().Addr
 		}
-		info, err := node.Info(ctx, "everything").Result()
+		info, err := node.Info(ctx).Result()
 		if err != nil {
 			return err
 		}
