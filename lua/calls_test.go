@@ -85,7 +85,9 @@ func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	if got.Restore { // the shard is new
-		restore := lua.RestoreCall{At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants, Horizon: horizon}
+		restore := lua.RestoreCall{
+			At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants, Horizon: horizon,
+		}
 		restored, failed := restore.Decode(w.run(restore.Call()))
 		w.replid, call.Restored = restored.ReplicationID, restored.ReplicationID
 		got, err = call.Decode(w.run(call.Call()))

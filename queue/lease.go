@@ -93,8 +93,8 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	// Leased jobs do not wait for another script: the next poll begins with it.
 	c.needed = grant.Needed
 	tick := Tick{
-		Reading: reading, Next: grant.Next, More: grant.More || grant.Restore, Paused: grant.Paused, Help: grant.Help, Outbox: grant.Outbox,
-		PutOff: grant.Kept, Damaged: grant.Damaged,
+		Reading: reading, Next: grant.Next, More: grant.More || grant.Restore, Paused: grant.Paused,
+		Help: grant.Help, Outbox: grant.Outbox, PutOff: grant.Kept, Damaged: grant.Damaged,
 	}
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
@@ -177,37 +177,6 @@ func (b *Broker) timed(ctx context.Context, c lua.Client, call lua.Call) (values
 	r.Received = time.Now()
 	return reply.Values, r, store.Unavailable(reply.Err)
 }
-
-// sentOnce is a client whose scripts go-redis sends once: it would send a poll that failed to the
-// same node again, though another may have taken over.
-type sentOnce struct{ redis.UniversalClient }
-
-func (c sentOnce) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	return c.once(ctx, "evalsha", sha, keys, args)
-}
-
-func (c sentOnce) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
-	return c.once(ctx, "eval", script, keys, args)
-}
-
-func (c sentOnce) once(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
-	all := append(make([]any, 0, 3+len(keys)+len(args)), name, script, len(keys))
-	for _, key := range keys {
-		all = append(all, key)
-	}
-	cmd := redis.NewCmd(ctx, append(all, args...)...)
-	if len(keys) > 0 {
-		cmd.SetFirstKeyPos(3)
-	}
-	_ = c.Process(ctx, once{cmd}) // its error is the command's
-	return cmd
-}
-
-// once is a command that go-redis sends once.
-type once struct{ *redis.Cmd }
-
-// NoRetry implements redis.Cmder.
-func (once) NoRetry() bool { return true }
 
 // Resign wakes the shard's other workers, so that none relies on the next poll that this one had
 // planned.

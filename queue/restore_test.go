@@ -186,7 +186,7 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 		t.Fatalf("only %d departures can be lost", n)
 	}
 	board.turn(otherPort)
-	if late { // the pause is over, and the owner will not lease any more
+	if late { // the owner ends the pause, leases nothing, and polls no more
 		for _, c := range consumers[:2] {
 			queuetest.Await(t, "the shard to resume", func() bool {
 				tick, err := c.Tick(ctx, queue.TickOptions{Lease: time.Minute, Sweep: time.Second})

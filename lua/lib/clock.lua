@@ -131,8 +131,8 @@ end
 
 -- replication_id is the name of the history of writes that this Redis has. A replica that becomes a
 -- master begins another one, and so does a server that is started again: the last writes may be
--- missing there. nil: Redis names none. With Lua's pcall around the error of the embedded engine,
--- that one would forget what functions have written to locals.
+-- missing there. nil: Redis names none. It is redis.pcall, for the embedded engine loses what
+-- functions write to local variables after an error that Lua's pcall has caught.
 local function replication_id()
   local info = redis.pcall('INFO', 'replication')
   return type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or nil

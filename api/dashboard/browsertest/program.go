@@ -224,7 +224,7 @@ func (p *Program) Forward(
 	}
 	_ = answer.Body.Close()
 	id := answer.Header.Get("Sluice-Job")
-	if id == "" { // else it is 202, or already the upstream's answer
+	if id == "" { // with one it is 202, or the answer of the upstream, if that was fast
 		return "", fmt.Errorf("%s %s: %s", method, target, answer.Status)
 	}
 	return id, nil
