@@ -52,6 +52,7 @@ type load struct {
 
 	callback string // URL that is called at the end of jobs
 	bare     bool   // without an Idempotency-Key: not to be tried again
+	forward  bool   // as forwarded requests, whose clients wait for the answers
 }
 
 // spread gives the jobs to n tenants in turn.
@@ -149,18 +150,25 @@ func (w *world) send(ctx context.Context, l load, i int) {
 	if l.callback != "" {
 		callback = `,"callback_url":"` + l.callback + `"`
 	}
+	path := "/v1/jobs"
 	text := []byte(`{"type":"battery","route":"` + or(l.route, "default") + `","payload":` + body + callback +
 		`}`)
+	if l.forward {
+		path, text = "/v1/forward/"+l.route+"/quiet", []byte(body)
+	}
 	for {
 		r := request{Key: key, Tenant: tenant, Body: body, Outcome: unknown, Sent: w.ledger.now()}
-		code, raw, err := w.call(ctx, http.MethodPost, w.api, "/v1/jobs", header, text)
+		code, raw, err := w.call(ctx, http.MethodPost, w.api, path, header, text)
 		r.Answered = w.ledger.now()
 		if err == nil {
 			r.Status = code
 			var j wire.Job
 			switch {
-			case code == http.StatusAccepted && json.Unmarshal(raw, &j) == nil && j.ID != "":
+			case !l.forward && code == http.StatusAccepted && json.Unmarshal(raw, &j) == nil && j.ID != "":
 				r.Outcome, r.Job = acknowledged, j.ID
+			case l.forward && code == http.StatusOK: // the sink names the job
+				r.Outcome = acknowledged
+				r.Job, _, _ = strings.Cut(string(raw), " ")
 			case code >= 400 && code < 500:
 				r.Outcome = refused
 			}

@@ -205,6 +205,7 @@ func battery(ctx context.Context, o options, chosen []check) (ok bool, err error
 	}
 	show.clear()
 	table(os.Stdout, results)
+	lossesOf(os.Stdout, results)
 	ok = len(results) == len(chosen)
 	for _, r := range results {
 		ok = ok && (!r.bad() || o.shared && r.untimely())

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ func crowded(ctx context.Context, w *world, f *findings) error {
 			return err
 		}
 		if turn == 0 {
-			if err := w.pile(ctx, long, w.scale.jobs); err != nil {
+			if err := w.pile(ctx, long, poolRoute, w.scale.jobs); err != nil {
 				return err
 			}
 		} else if _, err := w.operate(ctx, w.living("api")[0], "resume", long, ""); err != nil {
@@ -74,19 +75,24 @@ func crowded(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// pile gives a tenant a backlog in the pool. It is not in the ledger.
-func (w *world) pile(ctx context.Context, tenant string, jobs int) error {
+// pile gives a tenant a backlog on a route. It is not in the ledger.
+func (w *world) pile(ctx context.Context, tenant, route string, jobs int) error {
+	return w.pileOf(ctx, tenant, jobs, func() wire.Submission {
+		return wire.Submission{Type: "battery", Route: route, Payload: json.RawMessage(`"long"`)}
+	})
+}
+
+// pileOf is pile with jobs made by the given function, which is called for each batch.
+func (w *world) pileOf(ctx context.Context, tenant string, jobs int, job func() wire.Submission) error {
 	c, err := client.New("http://"+w.api, "", w.web)
 	if err != nil {
 		return err
 	}
-	job := wire.BatchJob{Submission: wire.Submission{Type: "battery", Route: poolRoute, Payload: json.RawMessage(`"long"`)}}
-	batch := wire.Batch{Atomic: true}
-	for range wire.MaxBatch {
-		batch.Jobs = append(batch.Jobs, job)
-	}
 	for done := 0; done < jobs; done += wire.MaxBatch {
 		w.say("%d of %d jobs of one tenant", done, jobs)
+		batch := wire.Batch{
+			Atomic: true, Jobs: slices.Repeat([]wire.BatchJob{{Submission: job()}}, min(wire.MaxBatch, jobs-done)),
+		}
 		results, err := c.SubmitBatch(ctx, tenant, batch)
 		if err != nil {
 			return err

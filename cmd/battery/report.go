@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,6 +106,37 @@ func table(out io.Writer, results []result) {
 		if r.Kept != "" {
 			fmt.Fprintf(out, "%31s%s\n", "kept  ", r.Kept)
 		}
+	}
+}
+
+// lossesOf prints a line for each case of S4: what the quiet tenants lost in the worst window of
+// each phase, their 503s, and how long half of their submissions took at most.
+func lossesOf(out io.Writer, results []result) {
+	columns := []string{
+		"lost alone", "lost beside", "lost after", "503s beside", "503s after", "p50 of submissions alone",
+		"p50 in the worst 2 s beside",
+	}
+	format := strings.Repeat("  %-8s", len(columns)) + "\n"
+	head := false
+	for _, r := range results {
+		name, of := strings.CutPrefix(r.ID, "S4-")
+		if !of {
+			continue
+		}
+		if !head {
+			fmt.Fprintf(out, "\n%-12s"+format, "S4", "alone %", "beside %", "after %", "503s", "after", "alone ms", "beside ms")
+			head = true
+		}
+		values := make([]any, len(columns))
+		for i, column := range columns {
+			values[i] = "-"
+			for _, f := range r.Figures {
+				if f.Name == column {
+					values[i] = strconv.FormatFloat(f.Value, 'f', 1, 64)
+				}
+			}
+		}
+		fmt.Fprintf(out, "%-12s"+format, append([]any{name}, values...)...)
 	}
 }
 

@@ -20,6 +20,7 @@ type answer struct {
 	status int
 	delay  time.Duration
 	until  <-chan struct{}
+	header map[string]string
 }
 
 // behaviour decides the answer to a delivery; nth counts those of its job, from 1. It is called
@@ -101,6 +102,9 @@ func (s *sink) serve(w http.ResponseWriter, r *http.Request) {
 	defer s.leave(d.Tenant)
 	if a.wait(r.Context()) != nil || a.status == 0 {
 		panic(http.ErrAbortHandler)
+	}
+	for name, value := range a.header {
+		w.Header().Set(name, value)
 	}
 	w.WriteHeader(a.status)
 	if forwarded { // its client gets the answer, and checks which delivery it is of

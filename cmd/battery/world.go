@@ -69,6 +69,7 @@ type settings struct {
 	redis     string   // further settings of Redis, after a comma
 	node      []string // further options of the nodes of a cluster
 	pool      string   // rate of the pool that poolTenants share; empty: there is none
+	poolMore  string   // further settings of the pool, after a comma
 	callbacks string   // prefixes of the callback URLs that may be called, separated by spaces
 }
 
@@ -77,7 +78,8 @@ type tenant struct {
 	rate        string
 	capacity    int
 	concurrency int
-	weight      int // in the pool
+	weight      int    // in the pool
+	more        string // further settings, after a comma
 }
 
 func (t tenant) yaml() string {
@@ -85,7 +87,8 @@ func (t tenant) yaml() string {
 	if t.weight > 0 { // versions before pools do not know it
 		weight = fmt.Sprintf(", weight: %d", t.weight)
 	}
-	return fmt.Sprintf("{ rate: %s, capacity: %d, concurrency: %d%s }", t.rate, t.capacity, t.concurrency, weight)
+	return fmt.Sprintf("{ rate: %s, capacity: %d, concurrency: %d%s%s }", t.rate, t.capacity, t.concurrency, weight,
+		t.more)
 }
 
 // retries are the retries of routes, unless a check sets others.
@@ -112,7 +115,7 @@ func (s settings) withDefaults() settings {
 func (t tenant) over(below tenant) tenant {
 	return tenant{
 		rate: or(t.rate, below.rate), capacity: or(t.capacity, below.capacity),
-		concurrency: or(t.concurrency, below.concurrency), weight: or(t.weight, below.weight),
+		concurrency: or(t.concurrency, below.concurrency), weight: or(t.weight, below.weight), more: or(t.more, below.more),
 	}
 }
 
@@ -331,7 +334,7 @@ func (w *world) configure(name string) (path string, err error) {
 		fmt.Fprintf(&b, "  %s: { %s, %s }\n", route, to, rest)
 	}
 	if s.pool != "" {
-		fmt.Fprintf(&b, "pools: { %s: { rate: %s, routes: [ %s ] } }\n", poolName, s.pool, poolRoute)
+		fmt.Fprintf(&b, "pools: { %s: { rate: %s, routes: [ %s ]%s } }\n", poolName, s.pool, poolRoute, s.poolMore)
 	}
 	if s.callbacks != "" {
 		fmt.Fprintf(&b, "callbacks: { allow: [ %s ] }\n", strings.Join(strings.Fields(s.callbacks), ", "))
