@@ -244,6 +244,9 @@ func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int
 			flow = flowName("", pool) // no tenant has the empty name
 		}
 	}
+	if a.OfPart {
+		full = "the part that the tenant may hold of the pool " + pool + " now"
+	}
 	switch a.Outcome {
 	case shaper.Admitted, shaper.Replayed:
 		return nil
@@ -251,9 +254,9 @@ func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int
 		p := problem.QueueFull.With(full + " holds " + strconv.FormatInt(a.Depth, 10) + " of " +
 			strconv.FormatInt(a.Capacity, 10) + " jobs")
 		p.Depth, p.Capacity = new(a.Depth), new(a.Capacity)
-		scoped(p, pool)
+		scoped(p, pool, a.OfPart)
 		switch {
-		case size <= a.Capacity:
+		case size <= a.Capacity, a.OfPart:
 			return s.full(p, a, s.turns.Take(flow, a, size))
 		case size == 1: // a capacity of 0
 			p.Detail += "; it accepts none until its capacity is raised"
@@ -266,8 +269,8 @@ func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int
 		p := problem.QueueBytesFull.With("the payloads in " + full + " have " +
 			strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
 		p.Bytes, p.CapacityBytes = new(a.Bytes), new(a.CapacityBytes)
-		scoped(p, pool)
-		if bytes > a.CapacityBytes {
+		scoped(p, pool, a.OfPart)
+		if bytes > a.CapacityBytes && !a.OfPart {
 			return s.full(neverFits(p, "payloads of "+strconv.FormatInt(bytes, 10)+" bytes at once can "+
 				"never fit into a queue of "+
 				strconv.FormatInt(a.CapacityBytes, 10)+": send less at once, or raise capacity_bytes"), a, never)
@@ -277,7 +280,7 @@ func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int
 		p := problem.QueueBytesFull.With("the route's stored jobs, dead letters and answers have " +
 			strconv.FormatInt(a.Stored, 10) +
 			" of the " + strconv.FormatInt(a.Share, 10) + " bytes that they may have now")
-		scoped(p, "")
+		scoped(p, "", false)
 		p.StoredBytes, p.ShareBytes = new(a.Stored), new(a.Share)
 		p.Header = http.Header{}
 		seconds := ratelimit.RetryAfter(storeRetryAfter)
@@ -317,9 +320,11 @@ const (
 )
 
 // scoped names the scope of the figures of p: the pool, or the flow if pool is empty.
-func scoped(p *problem.Problem, pool string) {
+func scoped(p *problem.Problem, pool string, ofPart bool) {
 	p.Scope, p.Pool = "flow", pool
-	if pool != "" {
+	if ofPart {
+		p.Scope = "share"
+	} else if pool != "" {
 		p.Scope = "pool"
 	}
 }

@@ -31,11 +31,12 @@
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
 --   this call: its number, outcome, state or '', retry after in µs, created, value of its key or
---   '', or where its pool is full depth, capacity, bytes and capacity in bytes of that. The answer
+--   '', or where its pool is full depth, capacity, bytes and capacity in bytes of that, or of the
+--   part of it that the flow may hold. The answer
 --   to an atomic batch that is refused describes the first job that was refused, and ends with the
 --   number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable,
 --   5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool full, 11 pool
---   full of bytes)
+--   full of bytes, 12 or 13 the flow's part of the pool is full, or full of bytes)
 -- Derived keys: flow queue later lines dead tenants flows wait ready reserve
 -- Channels: wake
 
@@ -133,14 +134,13 @@ local function outcome_of(f, payload, delay, wait)
   elseif refusal then
     return refusal, drained, departures and retry_after(f, departures) or 0
   end
-  local p = f.pool
-  refusal, departures = nil, nil
+  local p, of = f.pool, nil
   if p then
-    refusal, departures = full(p, asked_of(p, payload))
+    refusal, departures, of = full_in_pool(f, size, bytes, asked_of(p, payload))
   end
   if refusal then
-    return IN_POOL[refusal], drained, departures and retry_after(p, departures) or 0,
-      format('%d %d %d %d', p.depth, p.policy.capacity, p.bytes, p.policy.capacity_bytes)
+    return refusal, drained, departures and retry_after(p, departures) or 0,
+      format('%d %d %d %d', of.depth, of.policy.capacity, of.bytes, of.policy.capacity_bytes)
   elseif no_bytes or f.unknown then
     return STORE_FULL, 0, 0
   elseif most_stored and over_share(f, bytes) then

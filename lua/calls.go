@@ -88,18 +88,20 @@ type KnownJob struct {
 }
 
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
-	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare, poolFull: shaper.Full, poolFullOfBytes: shaper.FullOfBytes}
+	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare, poolFull: shaper.Full, poolFullOfBytes: shaper.FullOfBytes,
+	partFull: shaper.Full, partFullOfBytes: shaper.FullOfBytes}
 
-// The outcomes of a job whose pool is full.
-const poolFull, poolFullOfBytes = 10, 11
+// The outcomes of a job whose pool is full, or the part of it that the flow may hold.
+const poolFull, poolFullOfBytes, partFull, partFullOfBytes = 10, 11, 12, 13
 
-func (r *reader) outcome() (o shaper.Outcome, ofPool bool) {
+// outcome reads the outcome of an admission.
+func (r *reader) outcome(a *shaper.Admission) {
 	code := r.int()
 	if code < 1 || code >= int64(len(outcomes)) {
 		r.fail("no such outcome")
-		return "", false
+		return
 	}
-	return outcomes[code], code >= poolFull
+	a.Outcome, a.OfPool, a.OfPart = outcomes[code], code >= poolFull, code >= partFull
 }
 
 // Call is the call in the form that is sent.
@@ -222,7 +224,7 @@ func (v *Decision) read(r *reader) {
 
 // detail reads the details of a job.
 func (v *Decision) detail(r *reader) {
-	if v.Outcome, v.OfPool = r.outcome(); v.Outcome != shaper.Admitted {
+	if r.outcome(&v.Admission); v.Outcome != shaper.Admitted {
 		v.State, v.Created = 0, 0
 	}
 	if state := r.text(); state != "" {

@@ -66,7 +66,7 @@ func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 	a := shaper.Admission{Now: shaper.Instant(r.int())}
 	code := JobCode(r.int())
 	if code == JobDone {
-		a.Outcome, a.OfPool = r.outcome()
+		r.outcome(&a)
 		a.Position, a.Start = r.int(), shaper.Instant(r.int())
 		a.Depth, a.Capacity, a.RetryAfter = r.int(), r.int(), micros(r.int())
 		a.Remaining = max(0, a.Capacity-a.Depth)

@@ -153,6 +153,7 @@ func (m *model) admit(r admission) []lua.Decision {
 		}
 		m.reach(string(v.Outcome))
 		m.reachIf(v.OfPool, "pool full")
+		m.reachIf(v.OfPart, "part of the pool full")
 		if refused && refusal == nil {
 			if refusal, refusedBy = v, c.flow; r.atomic {
 				break

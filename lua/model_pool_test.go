@@ -252,6 +252,7 @@ type pooling struct {
 	wait, ready, reserve zset
 	turns                map[string]turn
 	moved                map[string]bool
+	kept                 map[string]bool // put off
 }
 
 func first(z zset) (name string, ok bool) {
@@ -342,7 +343,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	if p.policy.Paused || most <= 0 {
 		return 0, false
 	}
-	g := &pooling{polling: l, p: p, wait: zset{}, ready: maps.Clone(p.ready), reserve: maps.Clone(p.reserve), turns: map[string]turn{}, moved: map[string]bool{}}
+	g := &pooling{polling: l, p: p, wait: zset{}, ready: maps.Clone(p.ready), reserve: maps.Clone(p.reserve), turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}}
 	limit, unseenAfter := l.now.Add(horizon), never
 	for _, name := range p.wait.upTo(limit, movesMost) {
 		g.wait[name] = p.wait[name]
@@ -408,7 +409,7 @@ func (g *pooling) next(slot shaper.Instant) bool {
 	}
 	served := g.serve(f, slot, score, reserved)
 	g.turns[name] = f.turn
-	if due := f.nextDue(); f.pool == g.p && due != never {
+	if due := f.nextDue(); f.pool == g.p && due != never && !g.kept[name] {
 		g.wait[name] = int64(due)
 	} else if f.pool != g.p {
 		delete(g.p.wait, name)
@@ -492,8 +493,15 @@ func (g *pooling) take(f *flow, slot shaper.Instant) (id string, found lua.Recor
 	return "", found
 }
 
-// bounded puts a flow off that may take no slot of the worker.
+// bounded puts a flow off that may take no slot of the worker, or has its part of the pool's
+// concurrency.
 func (g *pooling) bounded(f *flow) bool {
+	if most := g.p.policy.Concurrency; most > 0 && f.Running >= 3*(most-g.p.Running) {
+		g.reach("has its part of the concurrency")
+		g.kept[f.name] = true
+		g.polling.keep(f, "pool")
+		return true
+	}
 	free, is := g.polling.bounds[routeOf(f.name)]
 	if !is {
 		return false
@@ -504,6 +512,7 @@ func (g *pooling) bounded(f *flow) bool {
 	if f.share > 0 && free > 0 {
 		return false
 	}
+	g.kept[f.name] = true
 	g.putOff(f)
 	return true
 }

@@ -552,9 +552,14 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 // putOff delays a flow that may take no place of the worker.
 func (l *polling) putOff(f *flow) {
 	l.reach("put off")
-	f.Bucket = f.PutOff(l.now, horizon)
-	f.hindered = lua.Hindrance{Cause: "upstream", Until: f.Ready.Add(hindered)}
+	l.keep(f, "upstream")
 	l.grant.Kept++
+}
+
+// keep delays a flow that is kept from leaving by the cause.
+func (l *polling) keep(f *flow, cause string) {
+	f.Bucket = f.PutOff(l.now, horizon)
+	f.hindered = lua.Hindrance{Cause: cause, Until: f.Ready.Add(hindered)}
 }
 
 // promote moves a job whose time has come into the queue: a scheduled one to its end, a retrying

@@ -79,7 +79,7 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 	first := drawPaces(t, th)
 	p := shaper.Policy{
 		Rate: first.Rate, Burst: first.Burst, Capacity: drawCapacity(t, th),
-		Concurrency: rapid.SampledFrom([]int64{0, 64, 1, 2, 3}).Draw(t, "concurrency"),
+		Concurrency: rapid.SampledFrom([]int64{0, 64, 1, 2, 3, 4}).Draw(t, "concurrency"),
 		MaxWait: rapid.SampledFrom([]time.Duration{0, 0, 0, 50 * time.Millisecond, time.Second}).Draw(t,
 			"max wait"),
 		Paused:   rapid.IntRange(0, 7).Draw(t, "paused") == 7,

@@ -64,9 +64,10 @@ if refusal then
   return reply(refusal, 0, drained(), departures and retry_after(f, departures) or 0)
 end
 if f.pool then
-  refusal, departures = full(f.pool, 1, j.payload)
+  local of
+  refusal, departures, of = full_in_pool(f, 1, j.payload, 1, j.payload)
   if refusal then
-    return reply(IN_POOL[refusal], 0, drained(), departures and retry_after(f.pool, departures) or 0, f.pool)
+    return reply(refusal, 0, drained(), departures and retry_after(f.pool, departures) or 0, of)
   end
 end
 

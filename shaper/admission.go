@@ -55,6 +55,7 @@ const (
 type Admission struct {
 	Outcome   Outcome
 	OfPool    bool    // of Full and FullOfBytes: the pool is full, and depth, capacity and bytes are those of the pool
+	OfPart    bool    // of OfPool: only the part of the pool that the flow may hold now is full, and the figures are those
 	Now       Instant // the instant of the decision
 	Position  int64   // 1 is next; 0 unless the job is queued
 	Start     Instant // estimated departure; of Full and FullOfBytes: when all jobs queued now have left; 0 while paused or unknown
@@ -105,7 +106,7 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 			departures := math.Ceil(float64(f.Bytes+r.Bytes-p.CapacityBytes) * float64(f.Depth) / float64(f.Bytes))
 			a.RetryAfter = f.retryAfter(p, r.Pool, now, int64(departures), later)
 		}
-	case r.Pool.refuses(&a, now, drained):
+	case r.Pool.refuses(&a, f, r, now, drained):
 	case r.Closed:
 		a.Outcome = StoreFull
 	case r.Share > 0 && f.Stored+r.Bytes > r.Share:
@@ -140,13 +141,31 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	return f, a
 }
 
-// refuses reports whether a pool has no capacity for the request, and describes the refusal.
-func (s *Shared) refuses(a *Admission, now, drained Instant) bool {
+// part is how much of a pool's capacity a flow may hold that holds some of it: at most three times
+// what it leaves, and one more. So a greedy flow never keeps the others out.
+func (s *Shared) part(capacity, taken, holds int64) int64 {
+	return holds + floorDiv(3*(capacity-taken)-holds+3, 4)
+}
+
+// refuses reports whether a pool has no capacity for the request, or the flow has its part of it,
+// and describes the refusal.
+func (s *Shared) refuses(a *Admission, f Flow, r Request, now, drained Instant) bool {
 	if s == nil {
 		return false
 	}
 	p, bytes := s.Policy, s.Flow.Bytes
+	was := *a
+	a.Depth, a.Capacity, a.Bytes, a.CapacityBytes = s.Depth, p.Capacity, bytes, p.CapacityBytes
 	departures := int64(0) // until it fits; 0: it never does
+	jobs, stored := s.part(p.Capacity, s.Depth, f.Depth), s.part(p.CapacityBytes, bytes, f.Bytes)
+	alone, aloneBytes := s.part(p.Capacity, 0, 0), s.part(p.CapacityBytes, 0, 0)
+	if p.CapacityBytes == 0 {
+		stored, aloneBytes = 0, 0
+	}
+	part := func(departures int64) int64 {
+		a.OfPart, a.Depth, a.Capacity, a.Bytes, a.CapacityBytes = true, f.Depth, jobs, f.Bytes, stored
+		return min(s.Depth, departures)
+	}
 	switch {
 	case s.Depth+s.Size > p.Capacity:
 		a.Outcome = Full
@@ -158,12 +177,22 @@ func (s *Shared) refuses(a *Admission, now, drained Instant) bool {
 		if s.Bytes <= p.CapacityBytes {
 			departures = int64(math.Ceil(float64(bytes+s.Bytes-p.CapacityBytes) * float64(s.Depth) / float64(bytes)))
 		}
+	case f.Depth+r.Size > jobs:
+		a.Outcome = Full
+		if a.Capacity, a.CapacityBytes = alone, aloneBytes; r.Size <= alone {
+			departures = part((f.Depth + 4*r.Size - 3*(p.Capacity-s.Depth) - 3 + 2) / 3)
+		}
+	case p.CapacityBytes > 0 && f.Bytes+r.Bytes > stored:
+		a.Outcome = FullOfBytes
+		if a.Capacity, a.CapacityBytes = alone, aloneBytes; r.Bytes <= aloneBytes {
+			over := float64(f.Bytes + 4*r.Bytes - 3*(p.CapacityBytes-bytes) - 3)
+			departures = part(int64(math.Ceil(over / 3 * float64(s.Depth) / float64(bytes))))
+		}
 	default:
+		*a = was
 		return false
 	}
-	a.OfPool, a.Start = true, drained
-	a.Depth, a.Capacity, a.Remaining = s.Depth, p.Capacity, max(0, p.Capacity-s.Depth)
-	a.Bytes, a.CapacityBytes = bytes, p.CapacityBytes
+	a.OfPool, a.Start, a.Remaining = true, drained, max(0, a.Capacity-a.Depth)
 	if departures > 0 {
 		a.RetryAfter = s.retryAfter(p, nil, now, departures, nil)
 	}

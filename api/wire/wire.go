@@ -457,7 +457,7 @@ type Problem struct {
 	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the limit of bytes."`
 	StoredBytes      *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: bytes stored of the route's jobs, dead letters and answers."`
 	ShareBytes       *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store."`
-	Scope            string       `json:"scope,omitempty" enum:"flow,pool" doc:"queue-full, queue-bytes-full and never-fits: whether the queue of the tenant's route is meant, or the pool that the route is in. All figures are those of the scope."`
+	Scope            string       `json:"scope,omitempty" enum:"flow,pool,share" doc:"queue-full, queue-bytes-full and never-fits: what is full. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others. All figures are those of the scope."`
 	Pool             string       `json:"pool,omitempty" doc:"With scope pool: the name of the pool."`
 	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the requested slots are free; absent while paused or if they can never be free. rate-limited: milliseconds until the next request passes."`
 	Guard            string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`

@@ -4,7 +4,9 @@
 local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED = 1, 2, 3, 4, 5
 local DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE = 6, 7, 8, 9
 
-local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11 } -- the outcome where it is the pool that is full
+-- The outcomes where it is the pool that is full, or the part of it that the flow may hold.
+local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11 }
+local OF_PART = { [FULL] = 12, [FULL_OF_BYTES] = 13 }
 
 local LATER_MOST = 1000 -- shaper.LaterMost
 
@@ -20,6 +22,41 @@ local function full(f, size, bytes)
     return FULL_OF_BYTES, bytes <= p.capacity_bytes
       and math.ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
   end
+end
+
+-- part returns how much of a pool's capacity a flow may hold that holds some of it: at most three
+-- times what it leaves, and one more. So a greedy flow never keeps the others out.
+local function part(capacity, taken, holds)
+  return holds + math.floor((3 * (capacity - taken) - holds + 3) / 4)
+end
+
+-- full_in_pool is full for the pool of a flow. size and bytes are those of the flow's jobs, all and
+-- all_bytes those of all jobs of the call in the pool. The third value is what is full: depth,
+-- bytes and, in its policy, their bounds. Where a departure of any flow frees a place, the part
+-- grows by three quarters of it.
+local function full_in_pool(f, size, bytes, all, all_bytes)
+  local p = f.pool
+  local most = p.policy
+  local outcome, departures = full(p, all, all_bytes)
+  if outcome then
+    return IN_POOL[outcome], departures, p
+  end
+  local jobs, stored = part(most.capacity, p.depth, f.depth), part(most.capacity_bytes, p.bytes, f.bytes)
+  local over, alone, alone_bytes = FULL, part(most.capacity, 0, 0), part(most.capacity_bytes, 0, 0)
+  if f.depth + size > jobs then
+    departures = size <= alone and math.ceil((f.depth + 4 * size - 3 * (most.capacity - p.depth) - 3) / 3)
+  elseif most.capacity_bytes > 0 and f.bytes + bytes > stored then
+    over, departures = FULL_OF_BYTES, bytes <= alone_bytes
+      and math.ceil((f.bytes + 4 * bytes - 3 * (most.capacity_bytes - p.bytes) - 3) / 3 * p.depth / p.bytes)
+  else
+    return nil
+  end
+  if not departures then -- not even into the empty pool
+    return IN_POOL[over], nil, { depth = p.depth, bytes = p.bytes,
+      policy = { capacity = alone, capacity_bytes = most.capacity_bytes > 0 and alone_bytes or 0 } }
+  end
+  return OF_PART[over], math.min(p.depth, departures), { depth = f.depth, bytes = f.bytes,
+    policy = { capacity = jobs, capacity_bytes = most.capacity_bytes > 0 and stored or 0 } }
 end
 
 -- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that

@@ -64,7 +64,7 @@ local function carry_out(f)
     carry_out_rare(f)
   end
   if f.kept then
-    hinder(f, 'upstream', f.ready + HINDERED)
+    hinder(f, f.kept, f.ready + HINDERED)
   end
   if not f.pool then -- else plan_pool has counted them
     run(f, #f.leave)

@@ -139,7 +139,7 @@ local function plan(f, budget)
   if share then
     if share <= 0 then
       put_off(f, horizon)
-      f.kept, reply[PUT_OFF] = true, reply[PUT_OFF] + 1
+      f.kept, reply[PUT_OFF] = 'upstream', reply[PUT_OFF] + 1
       return false
     end
     most = math.min(most, share)

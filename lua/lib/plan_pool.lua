@@ -197,9 +197,15 @@ do
     return f
   end
 
-  -- bounded puts a flow off that may take no slot of the worker.
-  local function bounded(f)
-    local route = route_of(f.name)
+  -- bounded puts a flow off that may take no slot of the worker, or has its part of the pool's
+  -- concurrency: at most three times what it leaves to the others, and one more.
+  local function bounded(p, f)
+    local most, route = p.policy.concurrency, route_of(f.name)
+    if most > 0 and f.running >= 3 * (most - p.running) then
+      put_off(f, horizon)
+      f.kept = 'pool'
+      return true
+    end
     if not bounds or not bounds[route] then
       return false
     end
@@ -208,7 +214,7 @@ do
       return false
     end
     put_off(f, horizon)
-    f.kept, reply[PUT_OFF] = true, reply[PUT_OFF] + 1
+    f.kept, reply[PUT_OFF] = 'upstream', reply[PUT_OFF] + 1
     return true
   end
 
@@ -216,7 +222,7 @@ do
   local function serve_flow(p, w, entry, reserved, slot)
     local f = pooled(p, w, entry.name)
     local due = f.pool == p and flow_due(f, f.later_before)
-    if not due or due > slot or bounded(f) then
+    if not due or due > slot or bounded(p, f) then
       return false
     end
     local j = take_next(f, slot)
@@ -303,7 +309,7 @@ do
         local f = flows[name]
         left = left + (served and 1 or 0)
         local due = f.pool == p and flow_due(f, f.later_before)
-        if due then
+        if due and not f.kept then -- one that was put off is not looked at again by this poll
           insert(w.wait, w.wait_now, due, name)
         elseif f.pool ~= p then -- its route has left the pool
           p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name

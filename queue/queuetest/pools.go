@@ -20,6 +20,7 @@ var poolTests = map[string]func(*suite){
 	"a paused pool lets nothing leave":                         poolPaused,
 	"the pool's concurrency bounds all its flows":              poolConcurrency,
 	"a full pool refuses jobs of any of its flows":             poolFull,
+	"a flow leaves places of its pool to the others":           poolShared,
 	"an upstream that asks for a pause holds the pool":         poolHeld,
 	"a new file pauses no pool, and all its flows obey it":     poolRefiled,
 	"a route of no pool is not delayed":                        poolOutside,
@@ -201,6 +202,24 @@ func poolFull(s *suite) {
 		s.Errorf("retry after %v, want the time until a job of the pool leaves", v.RetryAfter)
 	}
 	s.admit(work()) // not in the pool
+}
+
+func poolShared(s *suite) {
+	s.pool(func(o *shaper.Overrides) { o.Concurrency, o.Capacity = pointer(int64(20)), pointer(int64(40)) }, nil)
+	s.backlog(30, pooledWork(tenant))
+	v := s.submit(pooledWork(tenant))
+	equal(s, "the outcome beyond three times what is left", v.Outcome, shaper.Full)
+	equal(s, "that it is the pool's", v.OfPool, true)
+	equal(s, "that it is the flow's part", v.OfPart, true)
+	equal(s, "its part", v.Capacity, 30)
+	equal(s, "what it holds", v.Depth, 30)
+	if v.RetryAfter <= 0 || v.RetryAfter > time.Second {
+		s.Errorf("retry after %v, want the time until a job of the pool leaves", v.RetryAfter)
+	}
+	leases := s.leaseUpTo(20, time.Minute)
+	equal(s, "leased of the only flow", len(leases), 15)
+	s.backlog(5, pooledWork("other"))
+	equal(s, "leased beside the greedy flow", s.leaseUpTo(20, time.Minute)[0].Tenant, "other")
 }
 
 func poolHeld(s *suite) {
