@@ -7,7 +7,7 @@ const BeforePayload = maxPrefix
 // a record. size is the length of the payload, 0 if the job has ended. payload is the part of it in
 // start, whose memory it shares.
 func PeekPayload(start []byte) (flow string, payload []byte, size int, ok bool) {
-	_, flow, ok = PeekRecord(start)
+	p, ok := PeekRecord(start)
 	if !ok {
 		return "", nil, 0, false
 	}
@@ -17,5 +17,5 @@ func PeekPayload(start []byte) (flow string, payload []byte, size int, ok bool) 
 		return "", nil, 0, false
 	}
 	n := min(size, len(start)-prefix)
-	return flow, start[prefix : prefix+n : prefix+n], size, true
+	return p.Flow, start[prefix : prefix+n : prefix+n], size, true
 }

@@ -118,6 +118,9 @@ func DecodeStatus(raw []byte) (Record, error) {
 	return r, err
 }
 
+// ResultSize returns the length of the result of a record, by its head.
+func ResultSize(raw []byte) int { return int(fieldResult.of(raw)) }
+
 // decodePrefix reads head and prefix of a record, and returns what follows.
 func decodePrefix(raw []byte) (r Record, rest []byte, err error) {
 	if len(raw) < HeadLength || raw[0] != '1' {
@@ -171,14 +174,39 @@ func leaseOf(head []byte) (state shaper.State, epoch int64, attempts int, eligib
 		shaper.Instant(fieldAt.of(head))
 }
 
-// PeekRecord reads state and flow from the first bytes of a record; ok is false if they are
-// missing.
-func PeekRecord(start []byte) (state shaper.State, flow string, ok bool) {
-	if len(start) <= HeadLength || start[0] != '1' || len(start) < HeadLength+1+int(start[HeadLength]) {
-		return 0, "", false
+// Peeked is what the first bytes of a record hold.
+type Peeked struct {
+	State   shaper.State
+	Flow    string // as in keys
+	Type    string // empty where the bytes end before its end
+	Created shaper.Instant
+}
+
+// The numbers of bytes at the start of a record that hold what PeekRecord reads, without and with
+// the type.
+const (
+	PeekFlow = HeadLength + 1 + 255
+	PeekType = PeekFlow + 2*(1+255)
+)
+
+// PeekRecord reads the first bytes of a record; ok is false if they end before the flow does.
+func PeekRecord(start []byte) (p Peeked, ok bool) {
+	if len(start) <= HeadLength || start[0] != '1' {
+		return Peeked{}, false
 	}
-	return shaper.State(fieldState.of(start)),
-		string(start[HeadLength+1 : HeadLength+1+int(start[HeadLength])]), true
+	texts, rest := [3]string{}, start[HeadLength:] // flow, idempotency hash, type
+	for i := range texts {
+		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
+			if i == 0 {
+				return Peeked{}, false
+			}
+			break
+		}
+		texts[i], rest = string(rest[1:1+int(rest[0])]), rest[1+int(rest[0]):]
+	}
+	return Peeked{
+		shaper.State(fieldState.of(start)), texts[0], texts[2], shaper.Instant(fieldCreated.of(start)),
+	}, true
 }
 
 // WaitOf reads from the head of a record how long its job waited from its admission to its

@@ -161,12 +161,12 @@ func FuzzDecodeRecord(f *testing.F) {
 		if _, err := r.Rest(); err != nil && !errors.Is(err, lua.ErrRecord) {
 			t.Errorf("encoding what was read: %v", err)
 		}
-		state, flow, ok := lua.PeekRecord(raw)
+		p, ok := lua.PeekRecord(raw)
 		if !ok {
 			t.Error("PeekRecord refuses what DecodeRecord reads")
 		}
-		if state != r.State || flow != r.Flow {
-			t.Errorf("PeekRecord: %v of %q, want %v of %q", state, flow, r.State, r.Flow)
+		if want := (lua.Peeked{State: r.State, Flow: r.Flow, Type: r.Type, Created: r.Created}); p != want {
+			t.Errorf("PeekRecord: %+v, want %+v", p, want)
 		}
 		flow, payload, size, ok := lua.PeekPayload(raw)
 		if !ok || flow != r.Flow {

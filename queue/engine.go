@@ -46,8 +46,9 @@ var (
 	ErrNoEngine = engine.ErrNoEngine
 )
 
-// Engine is a running Redis with two clients. Intake uses the fail-fast client, because callers
-// wait. Workers use the patient one, because they can only try again.
+// Engine is a running Redis with its clients. Intake uses the fail-fast client, because callers
+// wait. Reads have one of their own, so that no admission waits behind them. Workers use the
+// patient one, because they can only try again.
 type Engine struct {
 	kind   EngineKind
 	conn   *engine.Engine

@@ -20,6 +20,7 @@ func HasteRestarts(t *testing.T) {
 // AddHook puts a hook round everything that the engine's clients send.
 func (e *Engine) AddHook(h redis.Hook) {
 	e.conn.Fast.AddHook(h)
+	e.conn.Reads.AddHook(h)
 	e.conn.Patient.AddHook(h)
 }
 
@@ -35,3 +36,10 @@ func (q *Queue) Waiting() (n int) {
 
 // StopKeeping ends what the queue compares by itself now and then.
 func (q *Queue) StopKeeping() { q.policies.Close() }
+
+// AddWriteHook puts a hook round what the clients of the intake and of workers send, but not those
+// that read.
+func (e *Engine) AddWriteHook(h redis.Hook) {
+	e.conn.Fast.AddHook(h)
+	e.conn.Patient.AddHook(h)
+}

@@ -23,10 +23,6 @@ type result struct {
 	answer []byte // as package httpmsg encodes it; nil for none
 }
 
-// mostResult is how many bytes of a result are read with a job, where its answer is not wanted.
-// JSON never needs as many.
-const mostResult = 64 << 10
-
 func (r result) encode() ([]byte, error) {
 	raw, err := json.Marshal(r)
 	if err != nil {
@@ -85,13 +81,13 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, []byte, err
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return Job{}, nil, err
 	}
-	found, err := q.statuses(ctx, EncodeName(tenant), []string{id}, maxPayload)
+	found, err := q.readStatuses(ctx, EncodeName(tenant), []string{id}, maxPayload)
 	if err != nil {
 		return Job{}, nil, err
 	}
 	if found[0] == nil {
 		shard, _ := q.store.ShardOfID(id)
-		if n, err := q.store.Fast.Exists(ctx, shard.Job(id)).Result(); err != nil {
+		if n, err := q.store.Reads.Exists(ctx, shard.Job(id)).Result(); err != nil {
 			return Job{}, nil, store.Unavailable(err)
 		} else if n == 0 {
 			return Job{}, nil, ErrGone

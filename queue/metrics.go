@@ -71,7 +71,7 @@ func registerMetrics(
 func poolMetrics(e *engine.Engine) *scrape.Metrics {
 	var stats []func(*redis.PoolStats, string) prometheus.Metric
 	m := scrape.New(func(context.Context) (out []prometheus.Metric) {
-		clients := map[string]redis.UniversalClient{"intake": e.Fast, "worker": e.Patient}
+		clients := map[string]redis.UniversalClient{"intake": e.Fast, "reads": e.Reads, "worker": e.Patient}
 		if e.Durability.On() {
 			clients["durable"] = e.Durable
 		}
@@ -91,8 +91,8 @@ func poolMetrics(e *engine.Engine) *scrape.Metrics {
 	}
 	count, gauge := prometheus.CounterValue, prometheus.GaugeValue
 	add(count, func(s *redis.PoolStats) uint32 { return s.Hits }, "hits_total",
-		"Commands that found an idle connection in the pool, by the client of the intake, "+
-			"the one of the worker, and with redis.durability the one whose changes wait for replicas.")
+		"Commands that found an idle connection in the pool, by the client of the intake, the one of "+
+			"reads, the one of the worker, and with redis.durability the one whose changes wait for replicas.")
 	add(count, func(s *redis.PoolStats) uint32 { return s.Misses }, "misses_total",
 		"Commands that found no idle connection in the pool and had to open one or wait.")
 	add(count, func(s *redis.PoolStats) uint32 { return s.Timeouts }, "timeouts_total",

@@ -24,7 +24,7 @@ func (q *Queue) Payload(
 	if err != nil {
 		return nil, 0, err
 	}
-	start, err := q.store.Fast.GetRange(ctx, shard.Job(id), 0, int64(lua.BeforePayload+maxEnvelope+most)-1).Bytes()
+	start, err := q.store.Reads.GetRange(ctx, shard.Job(id), 0, int64(lua.BeforePayload+maxEnvelope+most)-1).Bytes()
 	if err != nil {
 		return nil, 0, store.Unavailable(err)
 	}

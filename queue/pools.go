@@ -101,7 +101,7 @@ func (q *Queue) AllPools(ctx context.Context) ([]Pool, error) {
 		calls[i] = lua.ScanCall{Clock: home.Clock(), Tenants: home.Tenants(), Dead: q.retention.Dead,
 			Policy: home.Policy(subjects[i].Key())}
 	}
-	scans, err := store.InvokeAll(ctx, q.store, q.store.Fast, calls, lua.ScanCall.Decode)
+	scans, err := store.InvokeAll(ctx, q.store, q.store.Reads, calls, lua.ScanCall.Decode)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (q *Queue) waitingFlows(ctx context.Context, pools []policies.Subject) ([]i
 		home := q.policies.Home(s)
 		indexes = append(indexes, home.Wait(s.Key()), home.Ready(s.Key()))
 	}
-	sizes, err := store.Pipeline(ctx, q.store.Fast, indexes,
+	sizes, err := store.Pipeline(ctx, q.store.Reads, indexes,
 		func(p redis.Pipeliner, key string) *redis.IntCmd { return p.ZCard(ctx, key) })
 	if err != nil {
 		return nil, err
@@ -204,14 +204,14 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 	}
 	subject := policies.Pool(name)
 	home := q.policies.Home(subject)
-	indexes, err := store.Pipeline(ctx, q.store.Fast, []string{home.Ready(subject.Key()), home.Wait(subject.Key())},
+	indexes, err := store.Pipeline(ctx, q.store.Reads, []string{home.Ready(subject.Key()), home.Wait(subject.Key())},
 		func(p redis.Pipeliner, key string) *redis.StringSliceCmd { return p.ZRange(ctx, key, 0, int64(most)-1) })
 	if err != nil {
 		return nil, err
 	}
 	names := slices.Concat(indexes...)
 	names = names[:min(len(names), most)]
-	fields, err := store.Pipeline(ctx, q.store.Fast, names, func(p redis.Pipeliner, flow string) *redis.SliceCmd {
+	fields, err := store.Pipeline(ctx, q.store.Reads, names, func(p redis.Pipeliner, flow string) *redis.SliceCmd {
 		return p.HMGet(ctx, home.Flow(flow), "depth", "departed", "running", "turn")
 	})
 	if err != nil {

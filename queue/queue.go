@@ -112,7 +112,8 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 			return nil, fmt.Errorf("%w: it has %d shards, this version knows up to %d", ErrSchema, o.Shards, store.MaxShards)
 		}
 	}
-	s := &store.Store{Keyspace: store.NewKeyspace(o.Shards), Fast: e.conn.Fast, Patient: e.conn.Patient, Durable: e.conn.Durable}
+	s := &store.Store{Keyspace: store.NewKeyspace(o.Shards), Fast: e.conn.Fast, Reads: e.conn.Reads, Patient: e.conn.Patient,
+		Durable: e.conn.Durable}
 	q := &Queue{
 		engine: e, store: s, compressOver: o.CompressOver, horizon: o.Horizon, log: o.Logger,
 		retention: lua.Retention{

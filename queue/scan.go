@@ -104,7 +104,7 @@ func (q *Queue) listedHere(ctx context.Context, shard ShardKeys, entries []strin
 	if len(before) == 0 {
 		return listed, nil
 	}
-	known, err := store.Pipeline(ctx, q.store.Fast, before, func(p redis.Pipeliner, e elsewhere) *redis.FloatSliceCmd {
+	known, err := store.Pipeline(ctx, q.store.Reads, before, func(p redis.Pipeliner, e elsewhere) *redis.FloatSliceCmd {
 		return p.ZMScore(ctx, e.shard.Tenants(), e.entry) // 0 for one that is not there
 	})
 	if err != nil {
@@ -131,7 +131,7 @@ func (q *Queue) addParts(ctx context.Context, shard ShardKeys, tenants []lua.Sca
 			}
 		}
 	}
-	found, err := store.InvokeAll(ctx, q.store, q.store.Fast, calls, lua.ScanCall.Decode)
+	found, err := store.InvokeAll(ctx, q.store, q.store.Reads, calls, lua.ScanCall.Decode)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func addFlow(flows []lua.ScannedFlow, f lua.ScannedFlow) []lua.ScannedFlow {
 
 func (q *Queue) scan(ctx context.Context, shard ShardKeys, call lua.ScanCall) (lua.Scan, error) {
 	call.Clock, call.Tenants, call.Dead = shard.Clock(), shard.Tenants(), q.retention.Dead
-	return store.Invoke(ctx, q.store.Run, call)
+	return store.Invoke(ctx, q.store.Read, call)
 }
 
 // resolver resolves the policies of scanned flows and caches them: most tenants have the same one.

@@ -220,7 +220,7 @@ func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, err
 }
 
 func (q *Queue) history(ctx context.Context, s policies.Subject) ([]HistoryEntry, error) {
-	texts, err := q.store.Fast.LRange(ctx, q.policies.Home(s).History(s.Key()), 0, -1).Result()
+	texts, err := q.store.Reads.LRange(ctx, q.policies.Home(s).History(s.Key()), 0, -1).Result()
 	if err != nil {
 		return nil, store.Unavailable(err)
 	}
@@ -248,7 +248,7 @@ func (q *Queue) Tenants(
 		if want <= 0 {
 			return names, fmt.Sprintf("%d-%d", shard, from), nil
 		}
-		entries, err := q.store.Fast.ZRevRange(ctx, q.store.Shard(shard).Tenants(), from, from+want-1).Result()
+		entries, err := q.store.Reads.ZRevRange(ctx, q.store.Shard(shard).Tenants(), from, from+want-1).Result()
 		if err != nil {
 			return nil, "", store.Unavailable(err)
 		}

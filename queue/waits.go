@@ -11,9 +11,12 @@ import (
 	"github.com/7509e464/sluice/queue/internal/store"
 )
 
+// waitsMost bounds the jobs that Waits reads.
+const waitsMost = 1000
+
 // Waits returns the sorted waits, from admission to departure, of the most recent jobs of a tenant,
-// up to most of each route. It leaves out retried jobs: they waited for their retry. Errors:
-// ErrUnavailable.
+// up to most of each route and about 1,000 in all. It leaves out retried jobs: they waited for
+// their retry. Errors: ErrUnavailable.
 func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Duration, error) {
 	shards := q.policies.Current().Shards(tenant)
 	flows, err := q.flowsOf(ctx, tenant, shards)
@@ -26,13 +29,14 @@ func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Dura
 			lists = append(lists, shard.Done(flow))
 		}
 	}
-	ids, err := store.Pipeline(ctx, q.store.Fast, lists, func(p redis.Pipeliner, list string) *redis.StringSliceCmd {
+	most = min(most, max(1, waitsMost/max(1, len(lists))))
+	ids, err := store.Pipeline(ctx, q.store.Reads, lists, func(p redis.Pipeliner, list string) *redis.StringSliceCmd {
 		return p.LRange(ctx, list, 0, int64(most)-1)
 	})
 	if err != nil {
 		return nil, err
 	}
-	heads, err := store.Pipeline(ctx, q.store.Fast, slices.Concat(ids...), func(p redis.Pipeliner, id string) *redis.StringCmd {
+	heads, err := store.Pipeline(ctx, q.store.Reads, slices.Concat(ids...), func(p redis.Pipeliner, id string) *redis.StringCmd {
 		shard, _ := q.store.ShardOfID(id)
 		return p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1)
 	})

@@ -109,12 +109,12 @@ func (s *Store) CreateKey(
 // for at least a day. Errors: queue.ErrUnavailable.
 func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 	shard := s.store.ShardOf(tenant)
-	ids, err := s.store.Fast.ZRange(ctx, shard.Keys(store.EncodeName(tenant)), 0, -1).Result()
+	ids, err := s.store.Reads.ZRange(ctx, shard.Keys(store.EncodeName(tenant)), 0, -1).Result()
 	if err != nil || len(ids) == 0 {
 		return nil, store.Unavailable(err)
 	}
 	slices.Sort(ids) // they begin with the time
-	found, err := store.Pipeline(ctx, s.store.Fast, ids,
+	found, err := store.Pipeline(ctx, s.store.Reads, ids,
 		func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
 			return p.HGetAll(ctx, shard.Key(id))
 		})

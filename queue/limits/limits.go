@@ -69,14 +69,14 @@ func (s Store) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter
 	if most < 1 {
 		return nil, nil
 	}
-	server, err := s.store.Fast.Time(ctx).Result()
+	server, err := s.store.Reads.Time(ctx).Result()
 	if err != nil {
 		return nil, store.Unavailable(err)
 	}
 	now := shaper.InstantOf(server)
 	index := store.ShortHash(ruleParts(r)...)
 	ahead := &redis.ZRangeBy{Min: "(" + strconv.FormatInt(int64(now), 10), Max: "+inf", Count: int64(most)}
-	blocked, err := store.Pipeline(ctx, s.store.Fast, s.store.Shards(),
+	blocked, err := store.Pipeline(ctx, s.store.Reads, s.store.Shards(),
 		func(p redis.Pipeliner, shard store.ShardKeys) *redis.ZSliceCmd {
 			return p.ZRangeByScoreWithScores(ctx, shard.Blocked(index), ahead)
 		})

@@ -115,7 +115,7 @@ func (r *Reports) Workers(ctx context.Context) (w Workers, err error) {
 	for _, name := range names {
 		keys = append(keys, store.LatenessKey+name, store.RoutesKey+name)
 	}
-	texts, err := r.store.Fast.MGet(ctx, keys...).Result()
+	texts, err := r.store.Reads.MGet(ctx, keys...).Result()
 	w.Routes = map[string]RouteLoad{}
 	for i, t := range texts {
 		text, _ := t.(string) // nil of a worker that is idle

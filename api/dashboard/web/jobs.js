@@ -6,6 +6,7 @@ import { toast } from "./dialog.js";
 import { failure, moment, none, shortID, short, stateTone } from "./format.js";
 
 const page = 20; // rows of a page
+const mostPages = 20; // of the API in one read
 const often = 2000; // ms between two reads while the list is in view
 const states = [
   ["all", "All"], ["queued", "Queued"], ["leased", "Leased"], ["retrying", "Retrying"], ["scheduled", "Scheduled"], ["succeeded", "Succeeded"], ["dead", "Dead"],
@@ -71,8 +72,14 @@ export class Jobs {
     clearTimeout(this.timer);
     const asked = (this.asked = (this.asked || 0) + 1);
     try {
-      const list = await get(tenantPath(this.tenant, "jobs") + query({ state: this.state, limit: this.size }));
-      if (asked !== this.asked || this.gone) return;
+      const list = { items: [] };
+      // A page may be short, or empty, and be followed by others.
+      for (let pages = 0; pages < mostPages && list.items.length < this.size && (pages === 0 || list.next_cursor); pages++) {
+        const page = await get(tenantPath(this.tenant, "jobs") + query({ state: this.state, limit: this.size - list.items.length, cursor: list.next_cursor }));
+        if (asked !== this.asked || this.gone) return;
+        list.items.push(...page.items);
+        list.next_cursor = page.next_cursor;
+      }
       this.failed.hidden = true;
       if (!(unasked && this.body.contains(document.activeElement))) this.show(list);
     } catch (problem) {

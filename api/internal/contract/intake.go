@@ -167,8 +167,8 @@ func Jobs(maxBody int64) []Operation {
 
 const listDescription = "Jobs in one state or in all, newest first within each state and route, page by " +
 	"page. A job whose state changes between two pages may be on neither or on both. " +
-	"With type, created_after or created_before a page may have fewer jobs than the limit, or none. The " +
-	"list ends with the page that has no next_cursor."
+	"One request does a bounded amount of work in Redis, about 5 ms: a page may have fewer jobs than the " +
+	"limit, or none, and be followed by others. The list ends with the page that has no next_cursor."
 
 // listParams are the query parameters of GET /v1/jobs.
 func listParams() []*huma.Param {

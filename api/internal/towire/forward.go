@@ -7,11 +7,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/httpmsg"
 )
 
 // maxShown is how many bytes of a forwarded body, or of the body of its answer, are shown.
-const maxShown = 4 << 10
+const maxShown = queue.MaxShown
 
 // hidden replaces a credential.
 const hidden = "hidden"

@@ -22,9 +22,10 @@ var (
 	ErrNoEngine = errors.New("queue: no redis")
 )
 
-// Engine is a running Redis with two clients.
+// Engine is a running Redis with its clients. Each has a connection pool of its own.
 type Engine struct {
 	Fast, Patient redis.UniversalClient // fails fast; waits and retries longer
+	Reads         redis.UniversalClient // fails fast; for what clients and operators read
 	Durable       redis.UniversalClient // waits for replicas, as Durability says; else Fast
 	Durability    Durability
 	Version       string  // of Redis at the start; empty: the embedded engine
@@ -53,7 +54,7 @@ func (e *Engine) Close() error {
 	if e.cancel != nil {
 		e.cancel()
 	}
-	err := errors.Join(e.Fast.Close(), e.Patient.Close())
+	err := errors.Join(e.Fast.Close(), e.Reads.Close(), e.Patient.Close())
 	e.rechecking.Wait()
 	if e.Durability.On() {
 		err = errors.Join(err, e.Durable.Close())
@@ -66,7 +67,7 @@ func (e *Engine) Close() error {
 
 // newEngine returns an engine without durability whose clients the function makes.
 func newEngine(client func(patience) redis.UniversalClient) *Engine {
-	e := &Engine{Fast: client(failFast), Patient: client(longTimed)}
+	e := &Engine{Fast: client(failFast), Reads: client(reading), Patient: client(longTimed)}
 	e.Durable = e.Fast
 	return e
 }
@@ -114,6 +115,9 @@ type patience struct {
 var (
 	failFast  = patience{dial: 500 * time.Millisecond, answer: 500 * time.Millisecond, retries: 1, pool: 64}
 	longTimed = patience{dial: time.Second, answer: 3 * time.Second, retries: 3, pool: 96}
+	// The pool of reads is small. Redis serves its connections in turns, so a write waits for at
+	// most one exchange of each.
+	reading = patience{dial: failFast.dial, answer: failFast.answer, retries: failFast.retries, pool: 24}
 )
 
 // protocol is RESP2. With RESP3 go-redis looks for push messages before every answer and in every

@@ -13,7 +13,10 @@ import (
 // Store sends commands and scripts to one Redis.
 type Store struct {
 	Keyspace
-	Fast    redis.UniversalClient // fails fast, because its callers wait
+	Fast redis.UniversalClient // fails fast, because its callers wait
+	// Reads fails fast, too. It has connections of its own for what clients and operators read, so
+	// that no admission and no settlement waits for a connection behind a read.
+	Reads   redis.UniversalClient
 	Patient redis.UniversalClient // waits longer, because its callers can only try again
 	// Durable sends the changes that a caller relies on: it waits for replicas where
 	// redis.durability is set, and else is Fast.
@@ -50,6 +53,12 @@ func (s *Store) Exec(ctx context.Context, c lua.Client, calls []lua.Call) []lua.
 // Run sends one call with the fail-fast client.
 func (s *Store) Run(ctx context.Context, call lua.Call) ([]any, error) {
 	r := s.Exec(ctx, s.Fast, []lua.Call{call})[0]
+	return r.Values, r.Err
+}
+
+// Read sends one call that only reads.
+func (s *Store) Read(ctx context.Context, call lua.Call) ([]any, error) {
+	r := s.Exec(ctx, s.Reads, []lua.Call{call})[0]
 	return r.Values, r.Err
 }
 
