@@ -235,6 +235,7 @@ local function mend_flow(name)
   if not is_filed then
     f.due_before = nil
   end
+  misfiled(f)
   if flow_due(f, head) and not is_filed then
     find('not_due', 'flow:' .. name, 'it has jobs that may leave, and no poll would find them')
   end
@@ -283,7 +284,7 @@ if recount and repair or totals then
         if names_pool(of_tenant[n]) then
           v[1], v[2], v[3] = 0, 0, 0
         else
-          pool_add(v)
+          pool_add(of_tenant[n], v)
         end
         depth, bytes, runs, stored = depth + v[1], bytes + v[2], runs + v[3], stored + v[4] + v[5] + (tonumber(v[9]) or 0)
       end

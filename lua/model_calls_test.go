@@ -460,10 +460,21 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 	if len(r.lines()) > 0 {
 		m.tuned[r.entry] = r.resolved
 	}
+	var stay []*flow
 	for _, f := range flows {
 		wasPaused := f.policy.Paused
 		before := f.segment
-		m.obey(f)
+		lines, _ := m.linesFor(f.name)
+		if moves := lines.poolOf(f.name) != f.home; moves {
+			m.reach("moves to another pool with the next poll")
+			f.revision = 0
+			m.due[f.name] = int64(m.now)
+			m.wakeFor(m.now)
+			m.leavePool(f)
+		} else {
+			m.obey(f)
+			stay = append(stay, f)
+		}
 		m.reachIf(f.segment != before, "retuned by a change")
 		if wasPaused && !f.policy.Paused {
 			f.Bucket = f.MarkReady(m.now)
@@ -472,8 +483,9 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 			m.reachIf(f.HeldUntil > m.now, "hold ended")
 			f.HeldUntil = min(f.HeldUntil, m.now)
 		}
+		m.store(f)
 	}
-	m.storeAll(flows, true)
+	m.storeAll(stay, true)
 	m.save()
 	return lua.TunedChanged, p.revision
 }
@@ -541,8 +553,8 @@ func (m *model) scanned(tenant string) lua.ScannedTenant {
 		if f.cause != "0" {
 			flow.Cause = f.cause
 		}
-		if f.turn.pool != "" {
-			flow.Pool, flow.InTurn = f.turn.pool, f.turn.filed
+		if turn := m.flows[name].turn; turn.pool != "" { // as stored
+			flow.Pool, flow.InTurn = turn.pool, turn.filed
 		}
 		if p := m.pools[strings.TrimSuffix(name, "/")]; p != nil {
 			flow.Weights, flow.Reserves, flow.Oldest = p.weights, float64(p.reserves)/1e6, 0

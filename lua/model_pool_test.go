@@ -62,11 +62,74 @@ func (o obeyed) poolOf(flow string) string {
 }
 
 // line is the line of a flow's policy.
-func (o obeyed) line(flow string, p shaper.Policy) string {
-	if pool := o.poolOf(flow); pool != "" {
+func (o obeyed) line(flow string, p shaper.Policy) string { return lineIn(o.poolOf(flow), p) }
+
+// lineIn is the line of the policy of a flow in a pool; empty for none.
+func lineIn(pool string, p shaper.Policy) string {
+	if pool != "" {
 		return lua.EncodePooled(p, pool)
 	}
 	return lua.EncodePolicy(p)
+}
+
+// sums are the counts of a flow that its pool adds up.
+type sums struct{ depth, bytes, running, queued, cost int64 }
+
+func (f *flow) sums() sums { return sums{f.Depth, f.Bytes, f.Running, f.Queued, f.Cost} }
+
+// add adds the counts of a flow to those of a pool, or subtracts them.
+func (p *pooled) add(s sums, sign int64) {
+	p.Depth += sign * s.depth
+	p.Bytes += sign * s.bytes
+	p.Running += sign * s.running
+	p.Queued += sign * s.queued
+	p.Cost += sign * s.cost
+}
+
+// leaving is a flow whose route has left a pool for another one or for none; either may be none.
+type leaving struct {
+	from, to *pooled
+	turn     turn
+	sums     sums
+	filed    bool
+}
+
+// left moves the counts of a flow. They come back if the command does not file it.
+func (m *model) left(f *flow, from *pooled, before turn) {
+	l := &leaving{from: from, to: f.pool, turn: before, sums: f.sums()}
+	l.move(1)
+	f.left, m.moving = l, append(m.moving, l)
+}
+
+func (l *leaving) move(sign int64) {
+	if l.from != nil {
+		l.from.add(l.sums, -sign)
+	}
+	if l.to != nil {
+		l.to.add(l.sums, sign)
+	}
+}
+
+// leavePool takes a flow out of the indexes of the pool that it has left.
+func (m *model) leavePool(f *flow) {
+	l := f.left
+	if f.left = nil; l == nil {
+		return
+	}
+	l.filed = true
+	m.reachIf(l.sums.depth > 0, "took its jobs to another pool")
+	if l.from == nil {
+		return
+	}
+	m.reach("left its pool")
+	if l.turn.filed {
+		l.from.weights -= l.turn.weight
+		l.from.reserves -= shaper.ReserveMicro(l.turn.reserve)
+	}
+	delete(l.from.wait, f.name)
+	delete(l.from.ready, f.name)
+	delete(l.from.reserve, f.name)
+	delete(l.from.moved, f.name)
 }
 
 // linesOf are the lines of a tenant with settings of its own, or of a pool.
@@ -97,13 +160,24 @@ func (m *model) pool(name string) *pooled {
 
 // join gives a loaded flow its pool.
 func (m *model) join(f *flow) {
-	name := m.lines.poolOf(f.name)
-	if f.pool = nil; name == "" {
+	f.pool, f.left = nil, nil
+	name, before := f.home, f.turn
+	if name != "" {
+		f.pool = m.pool(name)
+	}
+	if before.pool != name {
+		var from *pooled
+		if before.pool != "" {
+			from = m.pool(before.pool)
+		}
+		f.turn = turn{}
+		m.left(f, from, before)
+	}
+	if name == "" {
 		return
 	}
-	f.pool = m.pool(name)
 	if f.turn.pool != name {
-		f.turn = turn{pool: name, weight: 1}
+		f.turn = turn{pool: name, weight: 1, Tag: shaper.Tag{Start: f.pool.virtual}}
 	}
 	f.dueBefore, f.candidate = 0, false
 	if f.turn.filed && f.Queued > 0 && !f.retuned && f.turn.weight == f.policy.Weight && f.turn.reserve == f.policy.Reserve {
@@ -181,7 +255,7 @@ func (m *model) fileInPool(f *flow, due shaper.Instant) {
 		delete(p.reserve, f.name)
 	}
 	t.filed = due != never
-	t.weight, t.reserve, t.Tag = f.policy.Weight, f.policy.Reserve, t.Obey(f.policy.Weight, f.policy.Reserve)
+	t.weight, t.reserve, t.Tag = f.policy.Weight, f.policy.Reserve, shaper.Pool{Behind: p.behind}.Obey(t.Tag, f.policy.Weight, f.policy.Reserve, m.now)
 	if !t.filed {
 		delete(p.wait, f.name)
 		return
@@ -218,6 +292,13 @@ func (m *model) correctTurn(f *flow, charged, actual int64, idle bool) {
 
 // savePools keeps the pools that the command has read, and files them.
 func (m *model) savePools(wake bool) {
+	for _, l := range m.moving {
+		if !l.filed {
+			m.reach("stays in its pool for now")
+			l.move(-1)
+		}
+	}
+	m.moving = nil
 	for _, name := range slices.Sorted(maps.Keys(m.open)) {
 		p := m.open[name]
 		if p.fresh {
@@ -284,8 +365,10 @@ func (g *pooling) enter(limit, slot shaper.Instant) {
 		if f := g.polling.flows[name]; f != nil {
 			last = f.Last
 		}
-		if last == g.p.Last {
-			join(name, g.turn(name))
+		t := g.turn(name)
+		stays := last == g.p.Last && last > 0
+		if entered := g.pacing().Enter(t.Tag, slot); stays && t.Start <= entered.Start {
+			join(name, t)
 		} else {
 			entering = append(entering, name)
 		}
@@ -401,7 +484,7 @@ func (g *pooling) next(slot shaper.Instant) bool {
 	delete(g.moved, name)
 	known := g.polling.flows[name] != nil && g.polling.flows[name].planned
 	f := g.touch(name)
-	if !known {
+	if !known && f.pool == g.p {
 		f.planned, f.dueBefore = true, 0
 		if t, ok := g.turns[name]; ok {
 			f.turn = t
@@ -411,10 +494,6 @@ func (g *pooling) next(slot shaper.Instant) bool {
 	g.turns[name] = f.turn
 	if due := f.nextDue(); f.pool == g.p && due != never && !g.kept[name] {
 		g.wait[name] = int64(due)
-	} else if f.pool != g.p {
-		delete(g.p.wait, name)
-		delete(g.p.ready, name)
-		delete(g.p.reserve, name)
 	}
 	return served
 }

@@ -155,9 +155,11 @@ type flow struct {
 	answers, keys                                 shaper.Aged
 	segment                                       int // counts the policies that the flow has had, see conformity
 
+	home string // the pool of its policy, as +NAME; empty for none
 	turn turn
 	// Of the command under way.
 	pool       *pooled        // nil for none
+	left       *leaving       // nil for none
 	dueBefore  shaper.Instant // while nextDue is this, its place in the pool stays; 0: it does not
 	candidate  bool           // with a turn that was corrected
 	planned    bool
@@ -220,6 +222,7 @@ type model struct {
 	deleted                       map[string]bool    // jobs
 	pools                         map[string]*pooled // by +NAME
 	open                          map[string]*pooled // those that the command under way has read
+	moving                        []*leaving
 	stampedInPool                 map[leaseRef]departure
 	served                        []serving // by pools
 	deadCapacity                  int
@@ -259,6 +262,7 @@ var situations = []string{
 	"hold ended", "declared too late", "scanned beside leasing", "bounded", "put off",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "kept as a candidate", "pool full", "part of the pool full",
 	"has its part of the concurrency", "pool retuned", "pools needed",
+	"left its pool", "took its jobs to another pool", "moves to another pool with the next poll", "a pool of no file",
 	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
 	"refunded after it was idle",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
@@ -289,7 +293,7 @@ func set(sets map[string]zset, name, member string, score int64) {
 
 // begin reads the clock; only save keeps what it became.
 func (m *model) begin(at shaper.Instant) {
-	m.open = nil
+	m.open, m.moving = nil, nil
 	m.clock = m.stored
 	m.stepped = at+m.clock.off < m.clock.last
 	m.reachIf(m.stepped, "clock back")
@@ -343,15 +347,25 @@ func (m *model) loadClaimed(name, tier string) *flow {
 	return &f
 }
 
-// obey makes a flow obey the policies in force.
-func (m *model) obey(f *flow) {
-	f.revision, f.dueBefore = m.clock.revision, 0
-	f.policy = m.lines.of(f.tier, f.name)
+// linesFor are the lines that a flow or a pool is to obey.
+func (m *model) linesFor(flow string) (lines obeyed, tuned bool) {
 	for entry, own := range m.tuned {
-		if tenantOfEntry(entry) == tenantOf(f.name) {
-			f.policy = own.of(f.tier, f.name)
+		if tenantOfEntry(entry) == tenantOf(flow) {
+			return own, true
 		}
 	}
+	return m.lines, false
+}
+
+// obey makes a flow obey the policies in force.
+func (m *model) obey(f *flow) {
+	lines, tuned := m.linesFor(f.name)
+	if _, declared := lines.baseline.Pools[strings.Trim(f.name, "+/")]; isPool(f.name) && !tuned && !declared {
+		m.reach("a pool of no file")
+		return // its policy stays
+	}
+	f.revision, f.dueBefore = m.clock.revision, 0
+	f.policy, f.home = lines.of(f.tier, f.name), lines.poolOf(f.name)
 	if f.fresh {
 		f.Bucket = shaper.NewBucket(f.policy.Paces())
 		f.segment = m.newSegment()
@@ -395,6 +409,7 @@ func (f *flow) nextDue() shaper.Instant {
 
 // file puts the flow under its next due instant, and plans a poll for it if wake says so.
 func (m *model) file(f *flow, wake bool) {
+	m.leavePool(f)
 	due := f.nextDue()
 	if f.pool != nil {
 		m.fileInPool(f, due)

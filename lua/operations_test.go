@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -99,11 +100,14 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 	if th.pooled {
 		p.Weight = rapid.SampledFrom([]int64{1, 1, 2, 3, 7, 1000}).Draw(t, "weight")
 		if rapid.IntRange(0, 2).Draw(t, "reserves") == 2 {
-			p.Reserve = drawPaces(t, th).Rate
+			p.Reserve = rapid.SampledFrom([]shaper.Rate{drawPaces(t, th).Rate, slowest}).Draw(t, "reserve")
 		}
 	}
 	return p
 }
+
+// slowest is the slowest reserve that there is.
+var slowest = shaper.Rate{Limit: 1, Period: shaper.MaxPeriod}
 
 func drawCapacity(t *rapid.T, th theme) int64 {
 	if th.flood {
@@ -445,8 +449,25 @@ func (w *world) drawDeclare() {
 	if revision == w.m.stored.revision || rapid.IntRange(0, 4).Draw(w.T, "the same") == 4 {
 		b = w.m.lines.baseline // a revision names the same policies for ever
 	}
+	if w.movesRunning(b) {
+		return // the queue refuses to
+	}
 	w.declare(w.wall, revision, b)
-	w.remember(func(at shaper.Instant) { w.declare(at, revision, b) })
+	w.remember(func(at shaper.Instant) {
+		if !w.movesRunning(b) {
+			w.declare(at, revision, b)
+		}
+	})
+}
+
+// movesRunning reports whether a route that has leased jobs would move to another pool.
+func (w *world) movesRunning(b shaper.Baseline) bool {
+	for name, f := range w.m.flows {
+		if !isPool(name) && f.Running > 0 && b.PoolOf(routeOf(name)) != strings.TrimPrefix(f.home, "+") {
+			return true
+		}
+	}
+	return false
 }
 
 // drawBaseline draws the defaults and, one time in three, what is said of a route and of tiers.
@@ -454,6 +475,19 @@ func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 	b := shaper.Baseline{Defaults: drawPolicy(t, th)}
 	if th.pooled {
 		b.Pools = map[string]shaper.PoolSettings{"erp": {Routes: th.routes, Overrides: drawPool(t, th)}}
+	}
+	if th.moves {
+		b.Pools = map[string]shaper.PoolSettings{}
+		for _, route := range th.routes {
+			if name := rapid.SampledFrom([]string{"erp", "erp", "crm", ""}).Draw(t, "pool of "+route); name != "" {
+				p, known := b.Pools[name]
+				if !known {
+					p.Overrides = drawPool(t, th)
+				}
+				p.Routes = append(p.Routes, route)
+				b.Pools[name] = p
+			}
+		}
 	}
 	if rapid.IntRange(0, 2).Draw(t, "tiers") > 0 {
 		return b
@@ -577,8 +611,9 @@ func (w *world) drawTune() {
 	w.pass()
 	tenant := rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")
 	r := w.tuningOf(tenant, rapid.SampledFrom([]string{"api", "file"}).Draw(w.T, "source"), w.drawOverrides())
-	if w.th.pooled && rapid.IntRange(0, 2).Draw(w.T, "a pool") == 2 {
-		r = w.tuningOf("+erp", "api", drawPool(w.T, w.th))
+	pools := slices.Sorted(maps.Keys(w.m.lines.baseline.Pools))
+	if len(pools) > 0 && rapid.IntRange(0, 2).Draw(w.T, "a pool") == 2 {
+		r = w.tuningOf("+"+rapid.SampledFrom(pools).Draw(w.T, "which"), "api", drawPool(w.T, w.th))
 	}
 	switch rapid.IntRange(0, 9).Draw(w.T, "resolved") {
 	case 8: // the policies change, and the settings of the tenant do not

@@ -32,6 +32,7 @@ type theme struct {
 	flood   bool // batches beyond the bounds of one poll
 	traced  bool
 	pooled  bool  // all routes are in one pool
+	moves   bool  // routes move to and from pools
 	costs   bool  // deliveries report their actual costs
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
@@ -69,6 +70,11 @@ var themes = []theme{
 	{
 		name: "pool", tenants: []string{"acme", "zoë & co", "third"}, routes: []string{"echo", "mail"}, rates: []string{"50/s", "200/s", "7/3s", "1000000/s", "999/m"}, pooled: true,
 		weights: map[string]int{"tune": 4, "tick": 20},
+	},
+	{
+		name: "routes move between pools", tenants: []string{"acme", "b", "third"}, routes: []string{"echo", "mail"},
+		rates: []string{"50/s", "200/s", "7/3s", "1000000/s", "999/m"}, pooled: true, moves: true,
+		weights: map[string]int{"tune": 6, "tick": 20, "declare": 4, "jump": 2},
 	},
 	{name: "pool floods", tenants: []string{"acme", "b", "c"}, routes: []string{"echo", "mail"}, rates: []string{"1000000/s", "200/s", "3/7ms"}, flood: true, pooled: true},
 	{
@@ -316,8 +322,8 @@ func (w *world) drain() {
 		}
 		w.tune(w.tuningOf(tenant, "api", free))
 	}
-	if w.th.pooled {
-		w.tune(w.tuningOf("+erp", "api", shaper.Overrides{Paused: new(bool)}))
+	for _, pool := range slices.Sorted(maps.Keys(w.m.lines.baseline.Pools)) {
+		w.tune(w.tuningOf("+"+pool, "api", shaper.Overrides{Paused: new(bool)}))
 	}
 	worker := w.workers[0]
 	for round := 0; ; round++ {

@@ -82,7 +82,7 @@ func (m *model) snapshot() snapshot {
 			}
 		}
 		fields := map[string]string{
-			"policy": fmt.Sprintf("%d =%s %s", f.revision, f.tier, m.lines.line(name, f.policy)), "cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
+			"policy": fmt.Sprintf("%d =%s %s", f.revision, f.tier, lineIn(f.home, f.policy)), "cells": strings.Join(cells, ","), "last": text(f.Last), "ready": text(f.Ready), "held": text(f.HeldUntil), "depth": text(f.Depth),
 			"queued": text(f.Queued), "cost": text(f.Cost), "seq": text(f.Seq), "running": text(f.Running), "seen": text(f.seen),
 			"admitted": text(f.admitted), "rejected": text(f.rejected), "departed": text(f.departed), "succeeded": text(f.succeeded),
 			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),

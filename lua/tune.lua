@@ -90,14 +90,22 @@ end
 for i = 1, #flows do
   local f = flows[i]
   local was_paused = f.policy.paused
-  flow_obey(f, f.policy.tier, {})
+  flow_obey(f, f.policy.tier, {}, f.pool and f.pool.short or false)
   if was_paused and not f.policy.paused then
     f.ready = math.max(f.ready, now)
   end
   if ARGV[11] == '1' then
     f.held = math.min(f.held, now)
   end
-  due_save(f, f.later_before, horizon)
+  if f.moves then -- to another pool, by the next poll: it reads both before it writes
+    filed[#filed + 1], filed[#filed + 2] = format('%d', now), f.name
+    wake_for(now, horizon)
+    if f.left then
+      pooling.leave(f)
+    end
+  else
+    due_save(f, f.later_before, horizon)
+  end
   flow_save(f)
 end
 due_flush(horizon)

@@ -47,15 +47,28 @@ type Candidate struct {
 	Tag
 }
 
-// Obey returns the tag of a flow with this weight and reserve, zero for none.
-func (t Tag) Obey(weight int64, reserve Rate) Tag {
+// Obey returns the tag of a flow that has this weight and reserve from now on, zero for none. A new
+// reserve is due at once, one job behind the clock of the reserves. A changed one is as far ahead
+// of that clock as before, or behind it, in intervals.
+func (p Pool) Obey(t Tag, weight int64, reserve Rate, now Instant) Tag {
 	t.Rem = min(t.Rem, weight-1)
-	switch {
-	case reserve == (Rate{}):
-		t.Reserve, t.Reserved = Cell{}, false
-	case t.Reserve.Rate != reserve:
-		t.Reserve = Cell{Pace: Pace{Rate: reserve, Burst: 1}, TAT: t.Reserve.TAT}
+	before := t.Reserve
+	if before.Rate == reserve {
+		return t
 	}
+	if t.Reserve = (Cell{}); reserve == (Rate{}) {
+		t.Reserved = false
+		return t
+	}
+	t.Reserve.Pace = Pace{Rate: reserve, Burst: 1}
+	due, ahead := now-Instant(p.Behind), -t.Reserve.interval()
+	if before.Rate != (Rate{}) {
+		longer := float64(float64(t.Reserve.period()) * float64(before.Rate.Limit))
+		ratio := longer / float64(float64(before.period())*float64(reserve.Limit))
+		scaled := float64(float64(before.TAT-due) * ratio)
+		ahead = max(ahead, Instant(math.Floor(min(float64(chargeSpan.Microseconds()), scaled))))
+	}
+	t.Reserve.TAT = due + ahead
 	return t
 }
 
@@ -70,7 +83,8 @@ func (p Pool) Advance(head Tag, at Instant) Pool {
 
 // Enter returns the tag of a flow that becomes a candidate for a stamp, and was none for the one
 // before. Idleness earns no credit: the flow starts at the pool's virtual time, and its reserve is
-// at most one job behind.
+// at most one job behind. A reserve further ahead than charges can take it is of damaged data, and
+// begins anew.
 func (p Pool) Enter(t Tag, at Instant) Tag {
 	if t.Start < p.Virtual || t.Start > p.Virtual+leadMost {
 		t.Start, t.Rem = p.Virtual, 0
@@ -78,7 +92,8 @@ func (p Pool) Enter(t Tag, at Instant) Tag {
 	if t.Reserve == (Cell{}) {
 		return t
 	}
-	if behind := at - Instant(p.Behind) - t.Reserve.interval(); t.Reserve.TAT < behind {
+	clock, interval := at-Instant(p.Behind), t.Reserve.interval()
+	if behind := clock - interval; t.Reserve.TAT < behind || t.Reserve.TAT > clock.Add(chargeSpan)+interval {
 		t.Reserve.TAT, t.Reserve.Rem, t.Reserve.Credit = behind, 0, 0
 	}
 	return t

@@ -110,8 +110,8 @@ func TestPoolReserveByActualCosts(t *testing.T) {
 			a := &used{estimate: 10, actual: func() int64 { return actual }}
 			b := &used{estimate: 10, actual: func() int64 { return 10 }}
 			a.Name, b.Name, a.Weight, b.Weight = "a", "b", 1, 3
-			a.Tag = a.Obey(1, rate("50/s"))
 			p := newPool("1000/s")
+			a.Tag = p.Obey(a.Tag, 1, rate("50/s"), poolStart)
 			a.Tag = p.Enter(a.Tag, poolStart)
 			p = useUp(p, []*used{a, b}, 20_000, func() int { return latency }, nil)
 			seconds := p.Last.Sub(poolStart).Seconds()

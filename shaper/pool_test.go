@@ -69,7 +69,7 @@ func run(p shaper.Pool, flows []*share, from shaper.Instant, n int, each func(i 
 				continue
 			}
 			if !f.in {
-				f.Tag, f.in = p.Enter(f.Obey(f.Weight, f.reserve), slot), true
+				f.Tag, f.in = p.Enter(p.Obey(f.Tag, f.Weight, f.reserve, slot), slot), true
 			}
 			candidates, who = append(candidates, f.Candidate), append(who, k)
 		}

@@ -27,6 +27,9 @@ local function due_save(f, later, horizon)
   if f.is_pool then
     return -- due_flush does it
   end
+  if f.left then
+    pooling.leave(f)
+  end
   local due = flow_due(f, later)
   if f.pool then
     pooling.file(f, due)

@@ -97,8 +97,9 @@ local function flow_tallied(f)
 end
 
 -- flow_obey applies the policies in force to a flow, as of the given tier; true when its paces
--- changed. If the shard has lost its policies, the flow keeps its own.
-local function flow_obey(f, tier, unseen)
+-- changed. If the shard has lost its policies, the flow keeps its own. pool is the pool, or false,
+-- that the flow may not leave now: if it must, it keeps its policy as one of an older revision.
+local function flow_obey(f, tier, unseen, pool)
   local policy = policy_of(tenant_of(f.name), tier, route_of(f.name), unseen)
   if not policy then
     absent(PREFIX .. 'lines')
@@ -107,7 +108,11 @@ local function flow_obey(f, tier, unseen)
     end
     return false
   end
-  f.policy, f.due_before = policy, nil
+  if pool ~= nil and pool ~= (policy.pool or false) then
+    f.policy, f.moves = policy_read('0' .. string.gsub(f.policy.text, '^%d*', '')), true
+    return false
+  end
+  f.policy, f.due_before, f.obeyed = policy, nil, true
   return retune(f)
 end
 
@@ -147,19 +152,38 @@ local function pool_of(short, unseen)
   return pools[short] or pooling.load(flow_read(short .. '/', POLICY_AT, '', unseen), short)
 end
 
+-- flow_leaves notes that a flow has left the pool of its turn, nil if it was in none.
+local function flow_leaves(f, turn, short, unseen)
+  f.no_turn = not f.pool
+  local known = short and redis.call('EXISTS', PREFIX .. 'flow:' .. short .. '/') == 1
+  local p = known and pool_of(short, unseen) or nil
+  if p or f.pool then
+    pooling.left(f, p, turn)
+  end
+end
+
 -- flow_of is flow_read with the pool of the flow. Where the flow is filed does not change while
--- flow_due gives due_before.
+-- flow_due gives due_before. A flow whose turn is of another pool than its policy leaves that pool
+-- when due_save files it.
 local function flow_of(name, last, claimed, unseen)
   if names_pool(name) then
     return pool_of(sub(name, 1, -2), unseen)
   end
   local with_turn = pooling ~= nil
   local f = flow_read(name, last, claimed, unseen)
-  if f.policy.pool then
-    f.pool = pool_of(f.policy.pool, unseen)
-    local turn = with_turn and f.was[last + 1] or not with_turn and redis.call('HGET', f.key, 'turn')
+  local pool = f.policy.pool
+  if not pool and (f.fresh or not f.obeyed) then
+    return f
+  end
+  local turn = with_turn and f.was[last + 1] or not with_turn and redis.call('HGET', f.key, 'turn') or ''
+  local short = string.match(turn, '^[+-](%S+)')
+  if pool then
+    f.pool = pool_of(pool, unseen)
     f.turn = pooling.turn_read(turn, f.pool)
     f.due_before = pooling.stays(f) and earliest(f)
+  end
+  if not f.fresh and short ~= pool then
+    flow_leaves(f, turn, short, unseen)
   end
   return f
 end
@@ -200,6 +224,9 @@ local function flow_save(f)
   if f.pool and f.turn.moved then
     args[#args + 1], args[#args + 2] = 'turn', pooling.turn_text(f.turn, f.pool)
     f.turn.moved = false
+  elseif f.no_turn then
+    args[#args + 1], args[#args + 2] = 'turn', ''
+    f.no_turn = false
   end
   if f.is_pool then
     pooling.changed(args, f)

@@ -117,8 +117,8 @@ do
     local w = {
       wait = entries_of(wait),
       ready = entries_of(redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')),
-      reserve = entries_of(redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES')),
-      turns = {}, moved = {},
+      reserve = entries_of(p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}),
+      turns = {}, moved = {}, stale = 0, far_ahead = 0,
     }
     w.wait_now, w.ready_now, w.reserve_now = current_of(w.wait), current_of(w.ready), current_of(w.reserve)
     -- Flows that wait for later are not in the window.
@@ -132,10 +132,41 @@ do
     if not t then
       local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, 'turn', 'last')
       t = pooling.turn_read(v[1], p)
-      t.last = tonumber(v[2]) or 0
+      t.last, t.missing = tonumber(v[2]) or 0, not v[1]
       w.turns[name] = t
     end
     return t
+  end
+
+  -- drop removes the stale entries of a flow, which is in no index, from those of the pool.
+  local function drop(p, w, name)
+    w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
+    p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name
+    w.stale = w.stale + 1
+  end
+
+  -- forgotten reports whether a flow is missing and has no jobs. One with jobs is to be mended.
+  local function forgotten(p, w, name)
+    return turn_of(p, w, name).missing
+      and redis.call('EXISTS', PREFIX .. 'flow:' .. name, PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name) == 0
+  end
+
+  -- reserve_head returns the entry of the reserve that is due first. It drops stale ones, and those
+  -- of flows without a reserve.
+  local function reserve_head(p, w)
+    local head = first_of(w.reserve, w.reserve_now)
+    while head do
+      local t = turn_of(p, w, head.name)
+      if t.filed and t.limit > 0 then
+        return head, t
+      elseif t.filed then
+        w.reserve_now[head.name], w.stale = nil, w.stale + 1
+        p.unreserve[#p.unreserve + 1] = head.name
+      else
+        drop(p, w, head.name)
+      end
+      head = first_of(w.reserve, w.reserve_now)
+    end
   end
 
   local function become_candidate(w, name, t)
@@ -153,17 +184,18 @@ do
     local head = first_of(w.wait, w.wait_now)
     while head and head.score <= limit do
       local t = turn_of(p, w, head.name)
-      if t.last == p.last then
+      local damaged_turn = pooling.far_ahead(p, t, slot)
+      if t.last == p.last and p.last > 0 and not damaged_turn and not pooling.ahead(p, t) then
         become_candidate(w, head.name, t)
       else
         entering[#entering + 1] = head.name
       end
+      w.far_ahead = w.far_ahead + (damaged_turn and 1 or 0)
       w.wait_now[head.name] = nil
       head = first_of(w.wait, w.wait_now)
     end
-    local reserved = first_of(w.reserve, w.reserve_now)
+    local reserved, t = reserve_head(p, w)
     if reserved then
-      local t = turn_of(p, w, reserved.name)
       t.tat, t.tat_rem = reserved.score, t.tat == reserved.score and t.tat_rem or 0
       pooling.advance(p, t, slot)
     end
@@ -187,11 +219,11 @@ do
   -- pooled returns a flow of the pool for a plan, with its turn as in the window.
   local function pooled(p, w, name)
     local f = flow(name)
-    if not f.waiting then
-      plan_begin(f)
+    plan_begin(f)
+    if f.pool == p and not f.waiting then
       f.waiting, f.window, f.at, f.fetched, f.promoted_from = {}, {}, 1, 0, 0
       f.parts = f.later_before and 2 or 1 -- sequences are needed only beside promoted jobs
-      f.turn = f.pool == p and w.turns[name] or f.turn
+      f.turn = w.turns[name] or f.turn
       f.due_before, w.turns[name], f.turn.last = nil, f.turn, f.last
     end
     return f
@@ -218,9 +250,13 @@ do
     return true
   end
 
-  -- serve_flow lets the next job of a flow leave at the slot. It returns whether one left.
+  -- serve_flow lets the next job of a flow leave at the slot. It returns whether one left, nil if
+  -- the entry of the flow is stale.
   local function serve_flow(p, w, entry, reserved, slot)
     local f = pooled(p, w, entry.name)
+    if f.pool == p and not f.turn.filed then
+      return nil
+    end
     local due = f.pool == p and flow_due(f, f.later_before)
     if not due or due > slot or bounded(p, f) then
       return false
@@ -269,6 +305,21 @@ do
     end
   end
 
+  -- healed reports what was wrong with a pool. It is repaired when the pool is saved.
+  local function healed(p, w)
+    local found = p.healed
+    if w.stale > 0 then
+      found[#found + 1] = format('%d stale entries in its indexes', w.stale)
+    end
+    if w.far_ahead > 0 then
+      found[#found + 1] = format('%d reserves too far ahead', w.far_ahead)
+    end
+    if found[1] then
+      damaged[#damaged + 1] = 'pool ' .. p.short .. ': ' .. table.concat(found, ', ')
+      p.healed = {}
+    end
+  end
+
   -- plan_pool decides, without writing, which jobs of a pool's flows leave now, once in a poll. It
   -- returns whether more may be ready to leave, and how many leave.
   plan_pool = function(name, budget)
@@ -299,20 +350,28 @@ do
       end
       move_candidates(p, w, slot, slot)
       local entry, reserved = pick(p, w, slot)
+      if not entry then
+        tries = 0 -- all that the poll has read were stale
+        break
+      end
       local name = entry.name
       tries = tries - 1
       w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
       local ok, served = attempt('flow ' .. name, serve_flow, p, w, entry, reserved, slot)
+      if not ok and forgotten(p, w, name) then
+        damaged[#damaged], ok, served = nil, true, nil
+      end
       if not ok then
         pool_aside(p, w, name)
+      elseif served == nil then
+        drop(p, w, name)
+        tries = tries + 1
       else
         local f = flows[name]
         left = left + (served and 1 or 0)
-        local due = f.pool == p and flow_due(f, f.later_before)
+        local due = f.pool == p and flow_due(f, f.later_before) -- else its route has left the pool
         if due and not f.kept then -- one that was put off is not looked at again by this poll
           insert(w.wait, w.wait_now, due, name)
-        elseif f.pool ~= p then -- its route has left the pool
-          p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name
         end
       end
     end
@@ -321,6 +380,7 @@ do
       p.unwait[#p.unwait + 1] = name
       p.ready_add[name], p.reserve_add[name] = t.start, t.limit > 0 and t.tat or nil
     end
+    healed(p, w)
     return left == most or tries <= 0, left
   end
 end

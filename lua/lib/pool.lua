@@ -57,13 +57,18 @@ local function pool_functions(earliest, cell_move, charged)
     return size
   end
 
+  -- changes begins the lists of changes of a pool's indexes.
+  local function changes(p)
+    p.wait, p.unwait, p.unready, p.unreserve, p.ready_add, p.reserve_add = {}, {}, {}, {}, {}, {}
+  end
+
   -- load completes a pool that was read as a flow; a new one is made by save.
   local function load(p, short)
     local v = { unpack(p.was, #p.was + 1 - #OWN) }
     numbers(v, #OWN)
     p.virtual, p.behind, p.weights, p.reserves = v[1], v[2], v[3], v[4]
     p.fields, p.short, p.turn, p.seen = v, short, '', 0
-    p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {} -- changes of its indexes
+    changes(p)
     p.wait_index, p.ready_index, p.reserve_index
       = PREFIX .. 'wait:' .. short, PREFIX .. 'ready:' .. short, PREFIX .. 'reserve:' .. short
     if p.fresh then
@@ -72,7 +77,18 @@ local function pool_functions(earliest, cell_move, charged)
     size_of(p.wait_index, p.weights > 0)
     p.candidates = size_of(p.ready_index, p.weights > 0) -- at least
     p.may_have_ready = p.candidates > 0
-    p.reserved = p.reserves > 0 and size_of(p.reserve_index, true) > 0
+    -- The sum of the reserves is rounded: slow ones may add nothing to it.
+    p.reserved = size_of(p.reserve_index, p.reserves > 0) > 0
+    p.healed = {} -- what was wrong with the pool
+    if p.behind < 0 or p.behind > now then
+      p.healed[1] = format('behind %d', p.behind)
+      p.behind = 0
+    end
+    local running = math.max(0, clock.last > 0 and math.min(p.running, clock.running) or p.running)
+    if running ~= p.running then
+      p.healed[#p.healed + 1] = format('running %d instead of at most %d', p.running, running)
+      p.running = running
+    end
     pools[short], pool_list[#pool_list + 1] = p, p
     return p
   end
@@ -119,7 +135,7 @@ local function pool_functions(earliest, cell_move, charged)
       p.ready_add[f.name], p.reserve_add[f.name] = nil, nil
     end
     t.filed, t.moved = due ~= nil, true
-    turn_obey(t, f.policy)
+    turn_obey(p, t, f.policy)
     if due then
       p.weights, p.reserves = p.weights + t.weight, p.reserves + reserve_a_second(t.limit, t.period)
       p.wait[#p.wait + 1] = format('%d', due)
@@ -128,6 +144,61 @@ local function pool_functions(earliest, cell_move, charged)
       p.unwait[#p.unwait + 1] = f.name
     end
     f.due_before = due
+  end
+
+  -- The counts of a pool that are sums over its flows, whether these are filed or not.
+  local SUMS = { 'depth', 'bytes', 'running', 'queued', 'cost' }
+
+  local moving = {} -- flows of this call that have left a pool for another one or for none
+
+  -- left moves the counts of a flow from the pool of its turn, nil for none, to the one of its
+  -- policy, if there is one. They come back with save if the flow is not filed in this call.
+  local function left(f, p, turn)
+    local l = { pool = p, turn = p and functions.turn_read(turn, p), to = f.pool }
+    for i = 1, #SUMS do
+      local name = SUMS[i]
+      l[name] = f[name]
+      if p then
+        l[name .. '_before'] = math.min(p[name], f[name])
+        p[name] = p[name] - l[name .. '_before']
+      end
+      if l.to then
+        l.to[name] = l.to[name] + f[name]
+      end
+    end
+    f.left, moving[#moving + 1] = l, l
+  end
+
+  -- leave_pool takes a flow out of the indexes of the pool that it has left.
+  local function leave_pool(f)
+    local p, t = f.left.pool, f.left.turn
+    f.left.filed, f.left = true, nil
+    if not p then
+      return
+    end
+    if t.filed then
+      p.weights = math.max(0, p.weights - t.weight)
+      p.reserves = math.max(0, p.reserves - reserve_a_second(t.limit, t.period))
+    end
+    p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = f.name, f.name
+    p.ready_add[f.name], p.reserve_add[f.name] = nil, nil
+  end
+
+  -- moves_undone moves the counts back of flows that are not filed in this call.
+  local function moves_undone()
+    for i = 1, #moving do
+      local l = moving[i]
+      for n = 1, l.filed and 0 or #SUMS do
+        local name = SUMS[n]
+        if l.pool then
+          l.pool[name] = l.pool[name] + l[name .. '_before']
+        end
+        if l.to then
+          l.to[name] = l.to[name] - l[name]
+        end
+      end
+    end
+    moving = {}
   end
 
   -- rebase keeps the virtual times of a pool small.
@@ -157,15 +228,17 @@ local function pool_functions(earliest, cell_move, charged)
     p.may_have_ready = p.may_have_ready or ready[1] ~= nil
     in_parts('ZREM', p.ready_index, p.unready, 1)
     in_parts('ZREM', p.reserve_index, p.reserved and p.unready or {}, 1)
+    in_parts('ZREM', p.reserve_index, p.unreserve, 1)
     in_parts('ZREM', p.wait_index, p.unwait, 1)
     in_parts('ZADD', p.wait_index, p.wait, 1)
     in_parts('ZADD', p.ready_index, ready, 1)
     in_parts('ZADD', p.reserve_index, reserve, 1)
-    p.wait, p.unwait, p.unready, p.ready_add, p.reserve_add = {}, {}, {}, {}, {}
+    changes(p)
   end
 
   -- save writes the pools that were read, and files each under its next possible stamp.
   local function save(horizon, filed, unfiled, flow_save)
+    moves_undone()
     for i = 1, #pool_list do
       local p = pool_list[i]
       if p.fresh then
@@ -192,5 +265,6 @@ local function pool_functions(earliest, cell_move, charged)
 
   functions.fields_of, functions.load, functions.changed = fields_of, load, changed
   functions.stays, functions.file, functions.save = stays, pool_file, save
+  functions.left, functions.leave = left, leave_pool
   return functions
 end

@@ -9,7 +9,7 @@ local function pools_sound()
   for i = 1, #classes do
     local short = string.match(classes[i], '^(%+.*)/$')
     if short then
-      known[#known + 1], sums[short] = short, { depth = 0, bytes = 0, running = 0, queued = 0, cost = 0, weights = 0, reserves = 0 }
+      known[#known + 1], sums[short] = short, { flows = {}, depth = 0, bytes = 0, running = 0, queued = 0, cost = 0, weights = 0, reserves = 0 }
       if not all_sound(PREFIX .. 'flow:' .. short .. '/', 'hash', PREFIX .. 'flows:' .. short, 'set', PREFIX .. 'policy:' .. short, 'hash',
         PREFIX .. 'lines:' .. short, 'hash', PREFIX .. 'history:' .. short, 'list', PREFIX .. 'wait:' .. short, 'zset',
         PREFIX .. 'ready:' .. short, 'zset', PREFIX .. 'reserve:' .. short, 'zset') then
@@ -25,6 +25,38 @@ local function filed_in(p, name)
   return redis.call('ZSCORE', p.wait_index, name) or redis.call('ZSCORE', p.ready_index, name)
 end
 
+-- misfiled compares where a flow is filed with its turn. A repair files it anew.
+local function misfiled(f)
+  local turn, p, name = redis.call('HGET', f.key, 'turn') or '', f.pool, f.name
+  local short = string.match(turn, '^[+-](%S+)')
+  if short and short ~= f.policy.pool and not f.left and not f.obeyed then
+    find('misfiled', 'flow:' .. name, 'its turn is of a pool that its route is not in')
+    flow_leaves(f, turn, short, {})
+  end
+  if not p then
+    return
+  end
+  local t, wrong = f.turn, nil
+  local waits = redis.call('ZSCORE', p.wait_index, name)
+  local ready, reserved = redis.call('ZSCORE', p.ready_index, name), redis.call('ZSCORE', p.reserve_index, name)
+  if not t.filed and (waits or ready or reserved) then
+    wrong = 'in an index of its pool, and its turn says in none'
+    p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name
+  elseif waits and ready then
+    wrong = 'in two indexes of its pool'
+  elseif (reserved and true or false) ~= (ready and t.limit > 0 or false) then
+    wrong = reserved and 'in the index of reserves, and no candidate with one' or 'a candidate missing in the index of reserves'
+    p.unreserve[#p.unreserve + 1] = name
+  elseif pooling.far_ahead(p, t, now) then
+    wrong = format('its reserve is %d µs ahead of the clock of the reserves', t.tat - now + p.behind)
+    pooling.enter(p, t, now)
+  end
+  if wrong then
+    find('misfiled', 'flow:' .. name, wrong)
+    f.due_before = nil
+  end
+end
+
 -- unfile takes a flow that was lost out of the indexes of all pools.
 local function unfile(name)
   for i = 1, #known do
@@ -36,18 +68,34 @@ end
 
 -- pool_add adds the counts of a flow to the sums of its pool: depth, bytes, running, two others,
 -- queued, cost and turn.
-local function pool_add(v)
+local function pool_add(name, v)
   local is_filed, short = string.match(v[8] or '', '^([+-])(%S+)')
   local sum = sums[short or '']
   if not sum then
     return
   end
+  sum.flows[name] = true
   sum.depth, sum.bytes, sum.running = sum.depth + v[1], sum.bytes + v[2], sum.running + v[3]
   sum.queued, sum.cost = sum.queued + v[6], sum.cost + v[7]
   if is_filed == '+' then
-    pool_of(short, {})
-    local t = pooling.turn_read(v[8], { short = short })
+    local t = pooling.turn_read(v[8], pool_of(short, {}))
     sum.weights, sum.reserves = sum.weights + t.weight, sum.reserves + pooling.reserve_a_second(t.limit, t.period)
+  end
+end
+
+-- strangers finds the entries of an index of a pool whose flows are not in the pool.
+local function strangers(index, flows)
+  local members, strange = redis.call('ZRANGE', index, '0', '-1'), {}
+  for i = 1, #members do
+    if not flows[members[i]] then
+      strange[#strange + 1] = members[i]
+    end
+  end
+  if strange[1] then
+    find('misfiled', sub(index, #PREFIX + 1), format('%d entries of flows that are not in the pool', #strange))
+    if repair then
+      in_parts('ZREM', index, strange, 1)
+    end
   end
 end
 
@@ -58,6 +106,13 @@ local function pools_compare(set)
     local sum = sums[short]
     if sum.depth + sum.running > 0 or redis.call('EXISTS', PREFIX .. 'flow:' .. short .. '/') == 1 then
       local p = pool_of(short, {})
+      if p.healed[1] then
+        find('misfiled', 'flow:' .. p.name, table.concat(p.healed, ', '))
+        p.healed = {}
+      end
+      strangers(p.wait_index, sum.flows)
+      strangers(p.ready_index, sum.flows)
+      strangers(p.reserve_index, sum.flows)
       set(p, 'counts', 'flow:' .. p.name, 'depth', sum.depth, 'bytes', sum.bytes, 'running', sum.running, 'queued', sum.queued,
         'cost', sum.cost, 'weights', sum.weights, 'reserves', sum.reserves)
     end

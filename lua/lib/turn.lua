@@ -14,9 +14,9 @@ local function turn_functions(cell_move, charged)
   local RESERVE = '^(%d+):(%d+):(%-?%d+):(%d+):(%d+):([01])$'
 
   -- turn_read decodes a turn in a pool. One that was never written, or is of another pool, starts
-  -- anew.
+  -- anew, at the virtual time.
   local function turn_read(text, p)
-    local t = { filed = false, start = 0, rem = 0, weight = 1,
+    local t = { filed = false, start = p.virtual, rem = 0, weight = 1,
       limit = 0, period = 0, tat = 0, tat_rem = 0, credit = 0, reserved = false }
     local filed, name, start, rem, weight, reserve = string.match(text or '', TURN)
     if name ~= p.short then
@@ -46,19 +46,28 @@ local function turn_functions(cell_move, charged)
     return limit > 0 and math.floor(limit * 1000000000000 / period) or 0
   end
 
-  -- turn_obey lays weight and reserve of the policy over a turn: shaper.Tag.Obey.
-  local function turn_obey(t, policy)
-    local limit, period = policy.reserve_limit, policy.reserve_period
-    t.weight, t.rem = policy.weight, math.min(t.rem, policy.weight - 1)
-    if limit ~= t.limit or period ~= t.period then
-      t.limit, t.period, t.tat, t.tat_rem, t.credit = limit, period, limit > 0 and t.tat or 0, 0, 0
-      t.reserved = t.reserved and limit > 0
-    end
-  end
-
   -- interval is T of a reserve in whole µs, rounded up.
   local function interval(t)
     return math.floor((t.period + t.limit - 1) / t.limit)
+  end
+
+  -- turn_obey lays weight and reserve of the policy over a turn: shaper.Pool.Obey.
+  local function turn_obey(p, t, policy)
+    local limit, period = policy.reserve_limit, policy.reserve_period
+    t.weight, t.rem = policy.weight, math.min(t.rem, policy.weight - 1)
+    if limit == t.limit and period == t.period then
+      return
+    end
+    local due, ahead = now - p.behind, nil
+    if limit > 0 and t.limit > 0 then
+      ahead = math.floor(math.min(CREDIT_MOST, (t.tat - due) * ((period * t.limit) / (t.period * limit))))
+    end
+    t.limit, t.period, t.tat, t.tat_rem, t.credit = limit, period, 0, 0, 0
+    t.reserved = t.reserved and limit > 0
+    if limit > 0 then
+      local behind = -interval(t)
+      t.tat = due + math.max(behind, ahead or behind)
+    end
   end
 
   -- advance is shaper.Pool.Advance: it sets the clock of the reserves for a stamp. head is the turn
@@ -68,17 +77,27 @@ local function turn_functions(cell_move, charged)
     p.behind = math.max(p.behind, at - head.tat - interval(head))
   end
 
+  -- ahead reports whether a virtual start is of before a rebase, far_ahead whether a reserve is
+  -- further ahead than charges can take it: of damaged data.
+  local function ahead(p, t)
+    return t.start > p.virtual + LEAD_MOST
+  end
+
+  local function far_ahead(p, t, at)
+    return t.limit > 0 and t.tat > at - p.behind + CREDIT_MOST + interval(t)
+  end
+
   -- enter is shaper.Pool.Enter: the turn of a flow that becomes a candidate for a stamp.
   local function enter(p, t, at)
     t.moved = true
-    if t.start < p.virtual or t.start > p.virtual + LEAD_MOST then
+    if t.start < p.virtual or ahead(p, t) then
       t.start, t.rem = p.virtual, 0
     end
     if t.limit == 0 then
       return
     end
     local behind = at - p.behind - interval(t)
-    if t.tat < behind then
+    if t.tat < behind or far_ahead(p, t, at) then
       t.tat, t.tat_rem, t.credit = behind, 0, 0
     end
   end
@@ -182,6 +201,6 @@ local function turn_functions(cell_move, charged)
 
   return {
     turn_read = turn_read, turn_text = turn_text, obey = turn_obey, reserve_a_second = reserve_a_second,
-    advance = advance, enter = enter, serve = serve, correct = correct_turn, cost_before = cost_before,
+    advance = advance, ahead = ahead, far_ahead = far_ahead, enter = enter, serve = serve, correct = correct_turn, cost_before = cost_before,
   }
 end

@@ -35,6 +35,7 @@ var Kinds = map[string]string{
 	"no_record":   "an index names a job that is not stored, or not in that state",
 	"unindexed":   "a job is stored and in no index, so that it would never leave",
 	"no_deadline": "a job with a deadline is missing among those that expire",
+	"misfiled":    "a pool lists a flow in an index in which it is not, or its pace is out of range",
 	"not_due":     "a flow has jobs that may leave, and is not in the index of what is due",
 	"unlisted":    "a flow is missing among those of its tenant",
 	"no_flow":     "the index of what is due names something that is no flow",
@@ -116,14 +117,23 @@ func (m *Mender) mend(ctx context.Context, failed lua.Call, err error) bool {
 // Aside repairs the items that a poll has set aside. Each item is a kind and a name, then a colon
 // and the error. It reports whether it repaired something.
 func (m *Mender) Aside(ctx context.Context, shard store.ShardKeys, items []string) bool {
-	if len(items) == 0 || m.resting(shard) {
+	if len(items) == 0 {
 		return false
 	}
 	c := comparison{shard: shard, repair: true, ofJobs: true}
+	var repaired []Finding // by the poll itself
 	for _, item := range items {
-		what, _, _ := strings.Cut(item, ": ")
+		what, detail, _ := strings.Cut(item, ": ")
 		kind, name, _ := strings.Cut(what, " ")
+		if kind == "pool" {
+			repaired = append(repaired, Finding{Kind: "misfiled", Shard: shard.Index, Name: "flow:" + name + "/", Detail: detail})
+			continue
+		}
 		c.add(kind, name)
+	}
+	m.report(repaired)
+	if len(repaired) == len(items) || m.resting(shard) {
+		return len(repaired) == len(items)
 	}
 	found, err := m.repair(ctx, c)
 	return err == nil && found > 0

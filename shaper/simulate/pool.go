@@ -138,7 +138,7 @@ func newSharing(members []Member, p shaper.Policy, service time.Duration) *shari
 		m.run.Capacity = of.Policy.Capacity
 		m.flow.Bucket = shaper.NewBucket(of.Policy.Paces())
 		m.Candidate = shaper.Candidate{Name: of.Name, Weight: max(1, of.Policy.Weight)}
-		m.Tag = m.Obey(m.Weight, of.Policy.Reserve)
+		m.Tag = s.pool.Obey(m.Tag, m.Weight, of.Policy.Reserve, 0)
 		s.members = append(s.members, m)
 	}
 	return s
@@ -311,7 +311,7 @@ func (s *sharing) candidates(slot shaper.Instant) {
 	var entering []*member
 	for m := s.wait.first(); m != nil && m.eligible <= slot; m = s.wait.first() {
 		s.wait.remove(m)
-		if m.flow.Last == s.pool.Last { // at the first slot of all, too, as in the scripts
+		if m.flow.Last == s.pool.Last && s.pool.Last > 0 {
 			s.compete(m)
 		} else {
 			entering = append(entering, m)

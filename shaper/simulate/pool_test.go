@@ -62,7 +62,7 @@ func model(members []Member, p shaper.Policy) (left []Departure) {
 	pool, flows := shaper.Pool{Bucket: shaper.NewBucket(p.Paces())}, make([]*flow, len(members))
 	for i, m := range members {
 		flows[i] = &flow{Candidate: shaper.Candidate{Name: m.Name, Weight: m.Policy.Weight}, Bucket: shaper.NewBucket(m.Policy.Paces())}
-		flows[i].Tag = flows[i].Obey(m.Policy.Weight, m.Policy.Reserve)
+		flows[i].Tag = pool.Obey(flows[i].Tag, m.Policy.Weight, m.Policy.Reserve, 0)
 	}
 	leave := func(now shaper.Instant) bool {
 		at := shaper.Instant(math.MaxInt64)
@@ -78,7 +78,7 @@ func model(members []Member, p shaper.Policy) (left []Departure) {
 		var who []int
 		var head *flow
 		for _, f := range flows {
-			f.in = (f.in || f.Last == pool.Last) && len(f.queue) > 0 && f.Earliest() <= at
+			f.in = (f.in || f.Last == pool.Last && pool.Last > 0) && len(f.queue) > 0 && f.Earliest() <= at
 			if f.in && f.Reserve != (shaper.Cell{}) && (head == nil || f.Reserve.TAT < head.Reserve.TAT) {
 				head = f
 			}
