@@ -126,7 +126,7 @@ func (c HoldCause) encode() string {
 func decodeCause(text string) HoldCause {
 	by, status, _ := strings.Cut(text, ":")
 	n, err := strconv.Atoi(status)
-	if err != nil || !slices.Contains([]string{HeldByRetryAfter, HeldByBreaker, HeldByHandOff}, by) {
+	if err != nil || !slices.Contains([]string{HeldByRetryAfter, HeldByBreaker, HeldByFlowBreaker, HeldByHandOff}, by) {
 		return HoldCause{}
 	}
 	return HoldCause{By: by, Status: n}

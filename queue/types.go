@@ -195,7 +195,10 @@ type Settlement struct {
 	// Missed, of a release: the job came too late to leave at its stamp. The figures of the flow
 	// count it.
 	Missed bool
-	Cause  HoldCause // Hold: why
+	// NotSent says that the upstream has not seen the job, whose fault that is: the delivery says
+	// nothing about the upstream. It is not stored.
+	NotSent bool
+	Cause   HoldCause // Hold: why
 	// Final, of a death: the job is no dead letter. It is kept like one that succeeded and cannot
 	// be replayed.
 	Final       bool
@@ -215,15 +218,16 @@ type Settlement struct {
 
 // HoldCause is why a flow is held.
 type HoldCause struct {
-	By     string // HeldByRetryAfter, HeldByBreaker or HeldByHandOff; empty where it is not known
+	By     string // HeldByRetryAfter, HeldByBreaker, HeldByFlowBreaker or HeldByHandOff; empty where it is not known
 	Status int    // of the upstream's last answer, 0 if there was none
 }
 
 // What a flow can be held by.
 const (
-	HeldByRetryAfter = "retry_after" // its upstream named a time in an answer
-	HeldByBreaker    = "breaker"     // the circuit breaker of its route is not closed
-	HeldByHandOff    = "hand_off"    // asynq does not take its jobs
+	HeldByRetryAfter  = "retry_after"  // its upstream named a time in an answer
+	HeldByBreaker     = "breaker"      // the circuit breaker of its route is not closed
+	HeldByFlowBreaker = "flow_breaker" // its own is not closed: other flows of the route are well
+	HeldByHandOff     = "hand_off"     // asynq does not take its jobs
 )
 
 // SettleResult is the effect of a settlement.

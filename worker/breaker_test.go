@@ -58,8 +58,8 @@ func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
 // guarded is a breaker with these settings before the upstream.
 func guarded(t *testing.T, settings Breaker, u *upstream, log *slog.Logger) *breaker {
 	t.Helper()
-	return newBreaker(Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()},
-		new(routeLoad), log)
+	return newBreaker("default", Route{Breaker: settings}.withDefaults(), u, stopwatch{start: time.Now()},
+		new(routeLoad), log, nil)
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -77,7 +77,7 @@ func trip(t *testing.T, b *breaker, u *upstream) {
 }
 
 // untilProbe waits for the end of the delay.
-func untilProbe(b *breaker) { pass(b.until.since(b.watch.now())) }
+func untilProbe(b *breaker) { pass(b.all.until.since(b.watch.now())) }
 
 func TestBreakerStories(t *testing.T) {
 	const sent, held = true, false
@@ -175,15 +175,15 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-func TestHalfOfAllFailingAtRandomDoesNotOpenIt(t *testing.T) {
+func TestAThirdFailingAtRandomDoesNotOpenIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &upstream{}
 		b := guarded(t, Breaker{Failures: 10}, u, quiet())
 		coin := rand.New(rand.NewPCG(1, 1))
-		const jobs = 20_000 // ten in a row fail about ten times with a fair coin
+		const jobs = 20_000
 		for range jobs {
 			pass(10 * time.Millisecond)
-			u.status = []int{http.StatusOK, http.StatusBadGateway}[coin.IntN(2)]
+			u.status = []int{http.StatusOK, http.StatusOK, http.StatusBadGateway}[coin.IntN(3)]
 			b.Deliver(t.Context(), lease())
 		}
 		if n := u.arrived.Load(); n != jobs {
@@ -198,7 +198,7 @@ func TestHoldWhileOpen(t *testing.T) {
 		b := guarded(t, Breaker{Failures: 1, Delay: 10 * time.Second}, u, quiet())
 		trip(t, b, u)
 		for range 8 {
-			left := b.until.since(b.watch.now())
+			left := b.all.until.since(b.watch.now())
 			s := b.Deliver(t.Context(), lease())
 			if s.Error == nil {
 				t.Fatalf("held without an error: %+v", s)
@@ -230,7 +230,7 @@ func TestDelayGrowsToItsBound(t *testing.T) {
 				untilProbe(b)
 				b.Deliver(t.Context(), lease())
 			}
-			if d := b.until.since(b.changed); d < most*4/5 || d > most {
+			if d := b.all.until.since(b.all.changed); d < most*4/5 || d > most {
 				t.Errorf("delay %v grows to %v, want about %v", delay, d, most)
 			}
 		})
@@ -473,7 +473,7 @@ func TestWorkerWithABreaker(t *testing.T) {
 		queuetest.Compare(t, "the events", q.events(),
 			map[shaper.Event]int{shaper.Succeed: 5, shaper.Retry: 4, shaper.Hold: 4})
 		const metrics = `
-# HELP sluice_route_breaker_held_total Jobs that were held, not sent, because of the circuit breaker of their route.
+# HELP sluice_route_breaker_held_total Jobs that were held, not sent, because of the circuit breaker of their route or flow.
 # TYPE sluice_route_breaker_held_total counter
 sluice_route_breaker_held_total{route="default"} 4
 # HELP sluice_route_breaker_state Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.
@@ -518,30 +518,227 @@ func deliverAll(t *testing.T, b *breaker, u *upstream, n int, d time.Duration, s
 	synctest.Wait()
 }
 
-// TestBreakerOpensOnDeliveriesUnderWayTooLong: an upstream that hangs, or answers after most of the
-// timeout, opens the breaker when its deliveries are slow, and not when they end.
-func TestBreakerOpensOnDeliveriesUnderWayTooLong(t *testing.T) {
-	for name, status := range map[string]int{"hangs": noAnswer, "slow": 200} {
+// TestAnUpstreamThatHangsOpensAtTheFirstTimeout: behind the first delivery that has failed, those
+// that are under way for too long count, too.
+func TestAnUpstreamThatHangsOpensAtTheFirstTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 3}, u, quiet())
+		for range 6 { // one a second
+			deliverAll(t, b, u, 1, 10*time.Second, noAnswer)
+			pass(time.Second)
+		}
+		pass(3900 * time.Millisecond)
+		if s := float64(b.load.breaker.Load()); s != closed {
+			t.Fatalf("the state is %v before the first timeout", s)
+		}
+		pass(200 * time.Millisecond)
+		if s := float64(b.load.breaker.Load()); s != open {
+			t.Fatalf("the state is %v after the first timeout", s)
+		}
+		pass(8 * time.Second) // the ends of the others change nothing
+		if s := float64(b.load.breaker.Load()); s != open || b.all.opened != 1 || b.all.slow != 0 {
+			t.Errorf("the state is %v after they have ended, opened %d times, %d slow", s, b.all.opened, b.all.slow)
+		}
+	})
+}
+
+// TestASlowUpstreamThatAnswers: while every answer is a good one, no delay opens the breaker.
+func TestASlowUpstreamThatAnswers(t *testing.T) {
+	for _, takes := range []time.Duration{5100 * time.Millisecond, 7 * time.Second, 9900 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			u := &upstream{}
+			b := guarded(t, Breaker{Failures: 10}, u, quiet())
+			for range 800 {
+				deliverAll(t, b, u, 1, takes, 200)
+				pass(50 * time.Millisecond)
+			}
+			if n := u.arrived.Load(); n != 800 || b.load.held.Load() != 0 || float64(b.load.breaker.Load()) != closed {
+				t.Errorf("answers after %v: %d of 800 were sent, state %d", takes, n, b.load.breaker.Load())
+			}
+			pass(10 * time.Second)
+		})
+	}
+}
+
+// by is a lease of a tenant.
+func by(tenant string) queue.Lease {
+	l := lease()
+	l.Tenant = tenant
+	return l
+}
+
+// statuses answers each tenant with a status.
+func statuses(u *upstream, of map[string]int) {
+	u.answer = func(_ context.Context, l queue.Lease) queue.Settlement {
+		return answered(l, of[l.Tenant], "")
+	}
+}
+
+// TestOneTenantsFailuresHoldItAlone: a tenant whose path fails or hangs is held by a breaker of its
+// own, however much it sends, and no delivery of the others is.
+func TestOneTenantsFailuresHoldItAlone(t *testing.T) {
+	for name, takes := range map[string]time.Duration{"fails": 0, "hangs": 10 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := &upstream{}
-				b := guarded(t, Breaker{Failures: 3}, u, quiet())
-				deliverAll(t, b, u, 3, 9*time.Second, status)
-				pass(4900 * time.Millisecond)
-				if s := float64(b.load.breaker.Load()); s != closed {
-					t.Fatalf("the state is %v before half of the timeout", s)
+				b := guarded(t, Breaker{Failures: 10, Delay: 10 * time.Second}, u, quiet())
+				u.answer = func(ctx context.Context, l queue.Lease) queue.Settlement {
+					if l.Tenant == "evil" {
+						sleep(ctx, takes)
+						return answered(l, noAnswer, "")
+					}
+					return answered(l, 200, "")
 				}
-				pass(200 * time.Millisecond)
-				if s := float64(b.load.breaker.Load()); s != open {
-					t.Fatalf("the state is %v after half of the timeout", s)
+				var held atomic.Int32
+				for i := range 1200 { // a minute
+					for range 5 {
+						go func() {
+							if s := b.Deliver(t.Context(), by("evil")); s.Cause.By == queue.HeldByFlowBreaker {
+								held.Add(1)
+							} else if s.Event == shaper.Hold {
+								t.Errorf("held: %+v", s)
+							}
+						}()
+					}
+					if i%4 == 0 { // five a second
+						if s := b.Deliver(t.Context(), by("quiet")); s.Event != shaper.Succeed {
+							t.Fatalf("the quiet tenant's delivery %d: %+v, %+v", i, s, s.Error)
+						}
+					}
+					pass(50 * time.Millisecond)
 				}
-				pass(5 * time.Second) // their ends change nothing
-				if s := float64(b.load.breaker.Load()); s != open || b.opened != 1 {
-					t.Errorf("the state is %v after they have ended, opened %d times", s, b.opened)
+				pass(10 * time.Second)
+				if n := held.Load(); n < 4000 {
+					t.Errorf("%d deliveries of the other were held", n)
+				}
+				if b.load.flows.Load() != 1 || float64(b.load.breaker.Load()) != closed {
+					t.Errorf("%d flows are held, the state of the route is %v", b.load.flows.Load(), b.load.breaker.Load())
 				}
 			})
 		})
 	}
+}
+
+// TestABreakerOpenedByOneHoldsNoOther: a tenant alone opens the breaker of its route. A tenant that
+// comes later is sent at once. If it finds the upstream well, the first remains held by itself;
+// otherwise all are held.
+func TestABreakerOpenedByOneHoldsNoOther(t *testing.T) {
+	for _, status := range []int{200, noAnswer} {
+		synctest.Test(t, func(t *testing.T) {
+			u := &upstream{}
+			b := guarded(t, Breaker{Failures: 3, Delay: 10 * time.Second}, u, quiet())
+			statuses(u, map[string]int{"evil": noAnswer, "new": status, "third": 200})
+			deliver := func(tenant string) string {
+				s := b.Deliver(t.Context(), by(tenant))
+				return string(s.Event) + " " + s.Cause.By
+			}
+			for range 3 {
+				deliver("evil")
+				pass(minStreak)
+			}
+			queuetest.Compare(t, "the state", float64(b.load.breaker.Load()), open)
+			queuetest.Compare(t, "its next job", deliver("evil"), "hold breaker")
+			if status == 200 {
+				queuetest.Compare(t, "the other's", deliver("new"), "succeed ")
+				queuetest.Compare(t, "the state", float64(b.load.breaker.Load()), closed)
+				queuetest.Compare(t, "its next job", deliver("evil"), "hold flow_breaker")
+				return
+			}
+			queuetest.Compare(t, "the other's", deliver("new"), "retry ")
+			queuetest.Compare(t, "its next one", deliver("new"), "hold breaker")
+			queuetest.Compare(t, "the state", float64(b.load.breaker.Load()), open)
+			queuetest.Compare(t, "a third", deliver("third"), "hold breaker")
+			// The probe is a job of the one that has not failed.
+			untilProbe(b)
+			queuetest.Compare(t, "a flow that failed", deliver("evil"), "hold breaker")
+			queuetest.Compare(t, "a flow that did not", deliver("third"), "succeed ")
+			queuetest.Compare(t, "the state", float64(b.load.breaker.Load()), closed)
+			// The others are probed one by one.
+			queuetest.Compare(t, "the probe", deliver("evil"), "retry ")
+			queuetest.Compare(t, "the next", deliver("evil"), "hold flow_breaker")
+		})
+	}
+}
+
+// TestAFailedProbeIsNotWaitedFor: if no flow without failures has a job, one that failed probes.
+func TestAFailedProbeIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 2, Delay: 10 * time.Second}, u, quiet())
+		statuses(u, map[string]int{"a": noAnswer, "b": noAnswer})
+		for _, tenant := range []string{"a", "b", "b", "a"} {
+			b.Deliver(t.Context(), by(tenant))
+			pass(minStreak)
+		}
+		b.Deliver(t.Context(), by("gone"))
+		untilProbe(b)
+		if s := b.Deliver(t.Context(), by("a")); s.Event != shaper.Hold {
+			t.Errorf("%+v", s)
+		}
+		pass(2200 * time.Millisecond)
+		if s := b.Deliver(t.Context(), by("a")); s.Event != shaper.Retry {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestAShareOfFailuresOpens: at least half of the deliveries of at least half of the tenants.
+func TestAShareOfFailuresOpens(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fail  map[string]int // of ten deliveries of a tenant; the last ones
+		state float64
+	}{
+		"six of ten of all":           {map[string]int{"a": 6, "b": 6, "c": 6}, open},
+		"four of ten of all":          {map[string]int{"a": 4, "b": 4, "c": 4}, closed},
+		"all of two, none of one":     {map[string]int{"a": 10, "b": 10, "c": 0}, open},
+		"all of one, none of two":     {map[string]int{"a": 10, "b": 0, "c": 0}, closed},
+		"all of one, half of another": {map[string]int{"a": 10, "b": 5, "c": 0}, open},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := &upstream{}
+				b := guarded(t, Breaker{Failures: 100}, u, quiet())
+				for i := range 10 {
+					for tenant, fail := range tt.fail {
+						u.status = 200
+						if i >= 10-fail {
+							u.status = 502
+						}
+						b.Deliver(t.Context(), by(tenant))
+					}
+					pass(100 * time.Millisecond)
+				}
+				queuetest.Compare(t, "the state", float64(b.load.breaker.Load()), tt.state)
+			})
+		})
+	}
+}
+
+// TestJobsThatWereNotSent say nothing about the upstream, whatever their clients put into them.
+func TestJobsThatWereNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 3}, u, quiet())
+		broken := func(_ context.Context, l queue.Lease) queue.Settlement {
+			return (&forwarder{route: Route{Forward: &Forward{}}.withDefaults()}).Deliver(t.Context(), l) // its payload is no request
+		}
+		for range 100 {
+			u.answer = broken
+			b.Deliver(t.Context(), lease())
+			pass(minStreak)
+		}
+		queuetest.Compare(t, "the state after those", float64(b.load.breaker.Load()), closed)
+		u.answer = nil
+		trip(t, b, u)
+		untilProbe(b)
+		u.answer = broken
+		b.Deliver(t.Context(), lease())
+		queuetest.Compare(t, "the state after such a probe", float64(b.load.breaker.Load()), open)
+		u.answer, u.status = nil, 200
+		b.Deliver(t.Context(), lease())
+		queuetest.Compare(t, "the state after the next one", float64(b.load.breaker.Load()), closed)
+	})
 }
 
 // TestSlowDeliveriesBesideQuickOnes: as long as an upstream answers others in time, it is not taken

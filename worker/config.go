@@ -89,15 +89,19 @@ const maxAttempts = 1<<16 - 1
 
 // Breaker sets when an unavailable upstream gets no jobs. Unavailable means: no answer at all, 502,
 // 504, or 503 without Retry-After. Jobs that are due meanwhile hold their flow and spend no
-// attempt, up to 20 times each. Each worker has a breaker of its own for each route. The zero value
-// is no breaker.
+// attempt, up to 20 times each. Each worker has a breaker of its own for each route. It opens for
+// the whole route if at least half of its tenants find the upstream unavailable, otherwise for the
+// flows that do. The zero value is no breaker.
 type Breaker struct {
 	Failures int // consecutive deliveries to an unavailable upstream that open the breaker; 0: never
+	// Share is the percentage of such deliveries among at least 20 in 10 s that opens it, too;
+	// default 50. Answers of a server that is overloaded do not count here.
+	Share int
 	// Delay is how long nothing is sent, ±20 %. Then one job is sent, and the others wait for its
 	// end. If it fails too, the delay doubles, up to a minute. At most 1h; default 10s.
 	Delay time.Duration
-	// SlowAfter is after how long a running delivery counts as one that found the upstream
-	// unavailable. At most the route's timeout; default half of it.
+	// SlowAfter is after how long a running delivery counts among the consecutive ones, behind one
+	// that has failed, until it ends. At most the route's timeout; default half of it.
 	SlowAfter time.Duration
 }
 
@@ -146,6 +150,7 @@ func (r Route) withDefaults() Route {
 	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 10)
 	r.Retry.MinBackoff = cmp.Or(r.Retry.MinBackoff, time.Second)
 	r.Retry.MaxBackoff = cmp.Or(r.Retry.MaxBackoff, time.Hour)
+	r.Breaker.Share = cmp.Or(r.Breaker.Share, 50)
 	r.Breaker.Delay = cmp.Or(r.Breaker.Delay, 10*time.Second)
 	r.Breaker.SlowAfter = cmp.Or(r.Breaker.SlowAfter, max(1, r.Timeout/2))
 	return r
@@ -227,6 +232,7 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 	check(longer, "retry.max_backoff", retry.MaxBackoff, "must be at least min_backoff")
 	check(b.Failures >= 0, "breaker.failures", b.Failures, "must not be negative")
 	check(b.Failures <= 0 || r.calls(), "breaker.failures", b.Failures, "breaks deliveries to a url or forward only")
+	check(b.Share > 0 && b.Share <= 100, "breaker.share", b.Share, "must be from 1 to 100")
 	check(b.Delay > 0 && b.Delay <= maxHold, "breaker.delay", b.Delay, "must be positive and at most 1h")
 	inTime := b.SlowAfter > 0 && b.SlowAfter <= max(1, r.Timeout)
 	check(inTime, "breaker.slow_after", b.SlowAfter, "must be positive and at most the timeout")

@@ -78,9 +78,9 @@ func TestNewWantsOneKindOfRoute(t *testing.T) {
 			Config{}, []string{"routes.r.retry.max_attempts: 65536: must be 1 to 65535"}},
 		{"breaker", Route{URL: "http://host/", Breaker: Breaker{Failures: 3, Delay: time.Hour}}, Config{}, nil},
 		{"breaker out of bounds", Route{
-			URL: "http://host/", Breaker: Breaker{Failures: -1, Delay: time.Hour + 1},
+			URL: "http://host/", Breaker: Breaker{Failures: -1, Share: 101, Delay: time.Hour + 1},
 		}, Config{}, []string{
-			"routes.r.breaker.failures: -1: ", "routes.r.breaker.delay: 1h0m0.000000001s: ",
+			"routes.r.breaker.failures: -1: ", "routes.r.breaker.share: 101: ", "routes.r.breaker.delay: 1h0m0.000000001s: ",
 		}},
 		{"breaker without requests", Route{Handler: true, Breaker: Breaker{Failures: 3}}, Config{Handler: handler}, []string{"routes.r.breaker.failures: 3: "}},
 		{"cost from", Route{URL: "http://host/", CostFrom: "/usage/total_tokens"}, Config{}, nil},

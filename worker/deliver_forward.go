@@ -45,11 +45,11 @@ func newForwarder(r Route, badCost func(queue.Lease, error)) *forwarder {
 func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	m, err := httpmsg.DecodeRequest(l.Payload)
 	if err != nil {
-		return d.failed(l, queue.JobError{Message: "the stored request cannot be read"})
+		return d.notSent(l, queue.JobError{Message: "the stored request cannot be read"})
 	}
 	req, err := d.request(ctx, m, l)
 	if err != nil {
-		return d.failed(l, queue.JobError{Message: "the request cannot be sent", Detail: err.Error()})
+		return d.notSent(l, queue.JobError{Message: "the request cannot be sent", Detail: err.Error()})
 	}
 	again := l.Attempt < d.route.Retry.MaxAttempts
 	resp, body, cut, err := d.client.Send(req, d.route.Forward.MaxAnswer)
@@ -107,6 +107,13 @@ func (d *forwarder) failed(l queue.Lease, e queue.JobError) queue.Settlement {
 		LeaseRef: l.LeaseRef, Event: shaper.Die, Final: true, MaxAttempts: d.route.Retry.MaxAttempts, Error: &e,
 		Retention: d.route.Forward.Retention,
 	}
+}
+
+// notSent ends a request that cannot be sent.
+func (d *forwarder) notSent(l queue.Lease, e queue.JobError) queue.Settlement {
+	s := d.failed(l, e)
+	s.NotSent = true
+	return s
 }
 
 // repeatable reports whether the request may be sent again although the upstream may have served it

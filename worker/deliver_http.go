@@ -32,7 +32,7 @@ func newHTTPDeliverer(r Route, badCost func(queue.Lease, error)) *httpDeliverer 
 func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
 	if rule := httpmsg.CheckPath(l.Path); l.Path != "" && (!d.route.Paths || rule != "") {
 		return queue.Settlement{
-			LeaseRef: l.LeaseRef, Event: shaper.Die, MaxAttempts: d.route.Retry.MaxAttempts,
+			LeaseRef: l.LeaseRef, Event: shaper.Die, NotSent: true, MaxAttempts: d.route.Retry.MaxAttempts,
 			Error: &queue.JobError{Message: "the route allows no such path: " + cmp.Or(rule, "it has paths: false")},
 		}
 	}

@@ -113,8 +113,10 @@ func newMetrics(w *Worker) *metrics {
 		if route.Breaker.Failures > 0 {
 			gauge("route_breaker_state", "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.",
 				labels, func() int { return int(load.breaker.Load()) })
+			gauge("route_breaker_flows", "Flows of a route whose own circuit breaker is not closed in this worker.",
+				labels, func() int { return int(load.flows.Load()) })
 			counter("route_breaker_held_total",
-				"Jobs that were held, not sent, because of the circuit breaker of their route.", labels, load.held.Load)
+				"Jobs that were held, not sent, because of the circuit breaker of their route or flow.", labels, load.held.Load)
 		}
 	}
 	return m

@@ -74,6 +74,7 @@ func (l *lateness) recent(n int, log *slog.Logger) (recent reports.Lateness) {
 // routeLoad counts the deliveries of a route in this worker. Many goroutines use it at once.
 type routeLoad struct {
 	breaker        atomic.Int64 // a reports.BreakerState
+	flows          atomic.Int64 // flows whose own circuit is not closed
 	held           atomic.Int64 // jobs that the breaker did not let pass; only grows
 	inFlight       atomic.Int64
 	costs          costCounts
@@ -84,7 +85,7 @@ type routeLoad struct {
 // ended counts the end of a delivery, but no job that the circuit breaker held.
 func (l *routeLoad) ended(s queue.Settlement) {
 	l.inFlight.Add(-1)
-	if s.Cause.By == queue.HeldByBreaker {
+	if s.Cause.By == queue.HeldByBreaker || s.Cause.By == queue.HeldByFlowBreaker {
 		return
 	}
 	l.ends.Add(1)

@@ -19,6 +19,7 @@ type troubles struct {
 	damage         *burstlog.Log // stored items that Redis or this process cannot work with
 	givenUp        *burstlog.Log // settlements
 	costs          *burstlog.Log // actual costs that are ignored
+	breakers       *burstlog.Log // of single flows that open
 
 	mu    sync.Mutex
 	away  map[any]bool // shards, a flusher, the heartbeat and so on that cannot reach Redis
@@ -35,7 +36,8 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 		damage: burstlog.New(log, slog.LevelError, "stored data is damaged; its jobs do not leave", nil),
 		givenUp: burstlog.New(log, slog.LevelError,
 			"settlements were given up; the leases will expire and the jobs be delivered again", nil),
-		costs: burstlog.New(log, slog.LevelWarn, "actual costs are ignored; the estimates stay charged", nil),
+		costs:    burstlog.New(log, slog.LevelWarn, "actual costs are ignored; the estimates stay charged", nil),
+		breakers: burstlog.New(log, slog.LevelWarn, "circuit breakers of single flows are open", nil),
 	}
 }
 
@@ -68,7 +70,7 @@ func (t *troubles) report(part any, err error) {
 
 // end logs what is not logged yet.
 func (t *troubles) end() {
-	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp, t.costs} {
+	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp, t.costs, t.breakers} {
 		l.Flush()
 	}
 }

@@ -226,7 +226,7 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	}
 	w.closers = append(w.closers, client.Transport.CloseIdleConnections)
 	if route.Breaker.Failures > 0 {
-		return newBreaker(route, h, w.watch, load, w.log.With("route", name))
+		return newBreaker(name, route, h, w.watch, load, w.log, w.troubles.breakers)
 	}
 	return h
 }

@@ -138,6 +138,9 @@ const (
 	BreakerOpen
 )
 
+// String is the state as the API names it.
+func (s BreakerState) String() string { return [...]string{"closed", "half-open", "open"}[s] }
+
 // RouteLoad is the load of a route in one worker, or in all of them.
 type RouteLoad struct {
 	Breaker  BreakerState `json:"b"` // of several workers, the one that lets through the least

@@ -51,7 +51,7 @@ export function unhold(t) {
     lines: [
       `${limitedBy({ ...t, limited_by: "held" }).why}`,
       `${plural(t.depth, "waiting job")} will leave, at a reduced rate at first.`,
-      t.held_by === "breaker" && "If the upstream still does not answer, the circuit breaker holds the flow again.",
+      /breaker$/.test(t.held_by) && "If the upstream still does not answer, the circuit breaker holds the flow again.",
     ].filter(Boolean),
     run: async (reason) => {
       await post(tenantPath(t.tenant, "unhold"), reasonBody(reason));
@@ -92,7 +92,7 @@ export function unholdPool(p) {
     lines: [
       `${limitedBy({ ...p, limited_by: "held" }).why}`,
       `${plural(p.depth, "waiting job")} will leave, at a reduced rate at first.`,
-      p.held_by === "breaker" && "If the upstream still does not answer, the circuit breaker holds the pool again.",
+      /breaker$/.test(p.held_by) && "If the upstream still does not answer, the circuit breaker holds the pool again.",
     ].filter(Boolean),
     run: async (reason) => {
       await post(poolPath(p.pool, "unhold"), reasonBody(reason));

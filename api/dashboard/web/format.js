@@ -107,13 +107,14 @@ const limits = {
 const heldBecause = {
   retry_after: "and sent Retry-After",
   breaker: "and the circuit breaker of the route is not closed",
+  flow_breaker: "and the flow's own circuit breaker is not closed; other flows of the route are well",
   hand_off: "asynq does not accept its jobs",
 };
 
 // held describes a hold: its end and its cause, as far as the server reports them.
 function held({ held_until: until, held_by: by, held_status: status }) {
   if (!until) return limits.held;
-  const answer = by === "hand_off" ? "" : status ? `the upstream answered ${status} ` : "the upstream does not answer ";
+  const answer = by === "hand_off" ? "" : status ? `the upstream answered ${status} ` : "the last delivery got no whole answer ";
   return {
     says: `held until ${moment(until)}`, tone: "warn",
     why: `Held until ${moment(until)}${by ? `: ${answer}${heldBecause[by] || by}` : ""}. Jobs wait; then one is retried automatically.`,

@@ -40,17 +40,12 @@ func Overview(o live.Overview) wire.Overview {
 	return out
 }
 
-// breakerNames are the states of circuit breakers in the API.
-var breakerNames = map[reports.BreakerState]string{
-	reports.BreakerClosed: "closed", reports.BreakerHalfOpen: "half-open", reports.BreakerOpen: "open",
-}
-
 // Routes converts the load of routes, by name, to lines in no order.
 func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	out := make([]wire.RouteLine, 0, len(routes))
 	for name, l := range routes {
 		out = append(out, wire.RouteLine{
-			Route: name, Breaker: breakerNames[l.Breaker], InFlight: l.InFlight, Ended: l.Ended,
+			Route: name, Breaker: l.Breaker.String(), InFlight: l.InFlight, Ended: l.Ended,
 			Failed: l.Failed,
 		})
 	}

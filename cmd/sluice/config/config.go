@@ -155,6 +155,7 @@ type Retry struct {
 // Breaker is the circuit breaker of a route.
 type Breaker struct {
 	Failures  int64 // 0: never
+	Share     int64 // percent
 	Delay     time.Duration
 	SlowAfter time.Duration // 0: half of the timeout
 }

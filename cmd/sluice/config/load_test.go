@@ -21,7 +21,7 @@ import (
 const route = "routes: { default: { url: \"http://127.0.0.1:9000/\" } }\n"
 
 // breaker is that of a route which says nothing of it.
-var breaker = config.Breaker{Failures: 10, Delay: 10 * time.Second}
+var breaker = config.Breaker{Failures: 10, Share: 50, Delay: 10 * time.Second}
 
 func write(t *testing.T, yaml string) string {
 	t.Helper()
@@ -222,7 +222,7 @@ log: { level: warn }
 			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256,
 				Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 				Retry: config.Retry{MaxAttempts: 2, MinBackoff: 100 * time.Millisecond,
-					MaxBackoff: 200 * time.Millisecond}, Breaker: config.Breaker{Delay: 3 * time.Second}},
+					MaxBackoff: 200 * time.Millisecond}, Breaker: config.Breaker{Share: 50, Delay: 3 * time.Second}},
 		},
 		Tenants: config.Tenants{
 			Defaults: shaper.Policy{Rate: shaper.Rate{Limit: 7, Period: 3 * time.Second}, Burst: 2,
@@ -482,6 +482,7 @@ func TestProblems(t *testing.T) {
 		{"attempts", "routes: { a: { url: \"http://x/\", retry: { max_attempts: 0 } } }", `routes.a.retry.max_attempts: 0: must be a whole number from 1 to 1000`},
 		{"backoff", "routes: { a: { url: \"http://x/\", retry: { max_backoff: 500ms } } }", `routes.a.retry.min_backoff: 1s: must be at most retry.max_backoff, here 500ms`},
 		{"breaker failures", "routes: { a: { url: \"http://x/\", breaker: { failures: -1 } } }", `routes.a.breaker.failures: -1: must be a whole number from 0 to 1000`},
+		{"breaker share", "routes: { a: { url: \"http://x/\", breaker: { share: 0 } } }", `routes.a.breaker.share: 0: must be a whole number from 1 to 100`},
 		{"breaker delay", "routes: { a: { url: \"http://x/\", breaker: { delay: 2h } } }", `routes.a.breaker.delay: "2h": must be a duration from 100ms to 1h`},
 		{"cost from no pointer", "routes: { a: { url: \"http://x/\", cost_from: usage.total_tokens } }", `routes.a.cost_from: "usage.total_tokens": must be a JSON pointer (RFC 6901), such as /usage/total_tokens`},
 		{"cost from a bad escape", "routes: { a: { url: \"http://x/\", cost_from: /a~2b } }", `routes.a.cost_from: "/a~2b": must be a JSON pointer`},

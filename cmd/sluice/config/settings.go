@@ -311,13 +311,17 @@ func RouteSettings() []Setting {
 		whole("breaker.failures", "10", 0, 1000,
 			"Consecutive deliveries without an available upstream (no answer, 502, 504, 503 without "+
 				"Retry-After) that open the circuit breaker; 0: never. An open breaker holds the jobs of "+
-				"the route."),
+				"the route, or of a flow that fails beside others."),
+		whole("breaker.share", "50", 1, 100,
+			"Percentage of such deliveries, without answers 503, among at least 20 in 10 s that opens "+
+				"the breaker, too."),
 		duration("breaker.delay", "10s", 100*time.Millisecond, time.Hour,
 			"How long an open breaker holds jobs before one of them probes the upstream; "+
 				"it doubles up to a minute while probes fail."),
 		duration("breaker.slow_after", "0s", 0, time.Hour,
-			"Duration after which a running delivery counts as a failure of the breaker; "+
-				"at most the timeout. 0: half of the timeout."),
+			"Duration after which a running delivery counts among the consecutive ones of "+
+				"breaker.failures, until it ends, while the last one that ended has failed; at most the "+
+				"timeout. 0: half of the timeout."),
 		{Key: "asynq.queue", Kind: Text, check: isQueue,
 			Help: "Queue of an asynq fleet on the same Redis. At its departure a job becomes a task there, " +
 				"instead of a delivery to url.",

@@ -93,7 +93,10 @@ func (c *Client) Send(req *http.Request, most int64) (resp *http.Response, body 
 	body, err = io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if err != nil {
 		no := c.explain(req.Context(), limited, err)
-		if !no.Timeout {
+		switch {
+		case no.Timeout:
+			no.Message = fmt.Sprintf("the %s's answer did not end within %v", c.receiver, c.timeout)
+		case !errors.Is(req.Context().Err(), context.Canceled):
 			no.Message = fmt.Sprintf("the %s's answer broke off", c.receiver)
 		}
 		return nil, nil, false, no
@@ -203,12 +206,17 @@ func (c *Client) explain(parent, limited context.Context, err error) NoAnswer {
 		no.Message = fmt.Sprintf("the %s stopped before the %s had answered", c.process, c.receiver)
 	case limited.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
 		no.Message, no.Timeout = fmt.Sprintf("no answer within %v", c.timeout), true
+		if no.Unsent {
+			no.Message = fmt.Sprintf("no connection within %v", c.timeout)
+		}
 	case errors.As(err, &cert):
 		no.Message, no.Detail = "TLS handshake failed", cert.Error()
 	case errors.As(err, &alert):
 		no.Message, no.Detail = "TLS handshake failed", alert.Error()
-	case errors.As(err, &dial):
+	case errors.As(err, &dial) && no.Unsent:
 		no.Message, no.Detail = "connection failed", dial.Error()
+	case errors.As(err, &dial):
+		no.Message, no.Detail = fmt.Sprintf("the connection broke before the %s had answered", c.receiver), dial.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		no.Message = fmt.Sprintf("the %s closed the connection without an answer", c.receiver)
 	default:

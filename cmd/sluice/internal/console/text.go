@@ -147,11 +147,14 @@ func heldBy(by string, status int) string {
 	switch by {
 	case "retry_after":
 		return "by Retry-After of the upstream" + answered
-	case "breaker":
+	case "breaker", "flow_breaker":
 		if status == 0 {
-			answered = " (no answer)"
+			answered = " (the last delivery got no whole answer)"
 		}
-		return "by the circuit breaker" + answered
+		if by == "flow_breaker" {
+			return "by its own circuit breaker, others of the route are well" + answered
+		}
+		return "by the circuit breaker of the route" + answered
 	case "hand_off":
 		return "because asynq does not accept its jobs"
 	}

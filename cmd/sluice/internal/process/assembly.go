@@ -159,8 +159,8 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 			Asynq:   fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets, CostFrom: r.CostFrom, Paths: r.Paths,
 			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
 				MaxBackoff: r.Retry.MaxBackoff},
-			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Delay: r.Breaker.Delay,
-				SlowAfter: r.Breaker.SlowAfter},
+			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Share: int(r.Breaker.Share),
+				Delay: r.Breaker.Delay, SlowAfter: r.Breaker.SlowAfter},
 		}
 	}
 	return worker.Config{
