@@ -119,7 +119,7 @@ func (b *breaker) enter(tenant string) (*sending, *queue.Settlement) {
 		if b.all.state == reports.BreakerOpen {
 			b.clean = b.clean || clean
 			if wait == 0 && b.clean && !clean {
-				// A flow without failures is a better probe. It was held until a tenth later at most.
+				// A flow without failures is a better probe. Its hold ends a tenth later at most.
 				latest := b.all.until.add(b.all.until.since(b.all.changed)/10 + minWait)
 				wait = min(minWait, max(0, latest.since(now)))
 			}
