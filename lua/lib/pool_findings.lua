@@ -78,7 +78,8 @@ local function pool_add(name, v)
   sum.depth, sum.bytes, sum.running = sum.depth + v[1], sum.bytes + v[2], sum.running + v[3]
   sum.queued, sum.cost = sum.queued + v[6], sum.cost + v[7]
   if is_filed == '+' then
-    local t = pooling.turn_read(v[8], pool_of(short, {}))
+    local p = pool_of(short, {}) -- makes pooling
+    local t = pooling.turn_read(v[8], p)
     sum.weights, sum.reserves = sum.weights + t.weight, sum.reserves + pooling.reserve_a_second(t.limit, t.period)
   end
 end

@@ -1,0 +1,181 @@
+package queue_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const (
+	poolOfWork = "+erp"
+	poolFlow   = "flow:+erp/"
+)
+
+// newDamagedPool has ten jobs of each of three tenants queued in a pool. One of them has a reserve.
+func newDamagedPool(t *testing.T, o queue.EngineOptions) *damaged {
+	t.Helper()
+	e, err := queue.OpenEngine(t.Context(), o)
+	if err != nil {
+		t.Fatalf("OpenEngine: %v", err)
+	}
+	d := &damaged{T: t, redis: e.Client(), keys: queue.NewKeyspace(1).Shard(0), log: &bytes.Buffer{}}
+	d.Queue, err = queue.Open(t.Context(), e, queue.Options{
+		Shards: 1, Defaults: perSecond(1000), Horizon: time.Minute,
+		Logger:  slog.New(slog.NewTextHandler(d.log, nil)),
+		Tenants: map[string]shaper.Overrides{"vip": {Reserve: &shaper.Rate{Limit: 60, Period: time.Second}}},
+		Pools: map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp"}, Overrides: shaper.Overrides{
+			Rate: &shaper.Rate{Limit: 100, Period: time.Second}, Concurrency: new(int64(500)),
+		}}},
+	})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(d.Close(), e.Close()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	d.consumer = d.Broker().Consumer("w", 0)
+	for range 10 {
+		for _, tenant := range []string{"vip", "b", "c"} {
+			w := work()
+			w.Tenant, w.Route = tenant, "erp"
+			d.submit(w)
+		}
+	}
+	poll := looking
+	poll.Max = 4
+	if tick, err := d.consumer.Tick(t.Context(), poll); err != nil || len(tick.Leases) != 4 {
+		t.Fatalf("Tick: %d leases, %v", len(tick.Leases), err)
+	}
+	return d
+}
+
+func (d *damaged) key(name string) string { return strings.TrimSuffix(d.keys.Clock(), "clock") + name }
+
+// strangers adds entries of flows that were forgotten to an index of the pool.
+func (d *damaged) strangers(index string, score float64) error {
+	var list []redis.Z
+	for i := range 130 {
+		list = append(list, redis.Z{Score: score, Member: fmt.Sprintf("gone%d/erp", i)})
+	}
+	return d.redis.ZAdd(d.Context(), d.key(index+":"+poolOfWork), list...).Err()
+}
+
+// turn rewrites the turn of a flow.
+func (d *damaged) turn(flow string, edit func(fields []string) string) error {
+	key := d.key("flow:" + flow)
+	text, err := d.redis.HGet(d.Context(), key, "turn").Result()
+	if err != nil {
+		return err
+	}
+	return d.redis.HSet(d.Context(), key, "turn", edit(strings.Fields(text))).Err()
+}
+
+var poolDamages = map[string]func(d *damaged) error{
+	"stale entries among the reserves": func(d *damaged) error { return d.strangers("reserve", 0) },
+	"stale candidates":                 func(d *damaged) error { return d.strangers("ready", 0) },
+	"stale entries that wait":          func(d *damaged) error { return d.strangers("wait", 0) },
+	"behind of a turn without a reserve": func(d *damaged) error {
+		return d.redis.HSet(d.Context(), d.key(poolFlow), "behind", "-9223372036854775808").Err()
+	},
+	"behind decades ahead": func(d *damaged) error {
+		return d.redis.HSet(d.Context(), d.key(poolFlow), "behind", time.Now().AddDate(30, 0, 0).UnixMicro()).Err()
+	},
+	"a reserve decades ahead": func(d *damaged) error {
+		far := time.Now().AddDate(30, 0, 0).UnixMicro()
+		return errors.Join(
+			d.redis.ZAddXX(d.Context(), d.key("reserve:"+poolOfWork), redis.Z{Score: float64(far), Member: "vip/erp"}).Err(),
+			d.turn("vip/erp", func(f []string) string {
+				cell := strings.Split(f[4], ":")
+				cell[2] = fmt.Sprint(far)
+				return strings.Join(append(f[:4], strings.Join(cell, ":")), " ")
+			}))
+	},
+	"fewer running than none": func(d *damaged) error {
+		return d.redis.HSet(d.Context(), d.key(poolFlow), "running", -10).Err()
+	},
+	"more running than all": func(d *damaged) error {
+		return d.redis.HSet(d.Context(), d.key(poolFlow), "running", 500).Err()
+	},
+	"an entry without a reserve among the reserves": func(d *damaged) error {
+		return d.redis.ZAdd(d.Context(), d.key("reserve:"+poolOfWork), redis.Z{Score: 0, Member: "b/erp"}).Err()
+	},
+	"a candidate that its turn does not name": func(d *damaged) error {
+		return errors.Join(
+			d.redis.ZAdd(d.Context(), d.key("ready:"+poolOfWork), redis.Z{Score: 0, Member: "b/erp"}).Err(),
+			d.turn("b/erp", func(f []string) string { return "-" + strings.Join(f, " ")[1:] }))
+	},
+}
+
+// TestDamagedPoolHeals: a pool whose indexes or clock older builds have damaged lets all jobs leave
+// at its pace, the reserve first, and the log says what was wrong.
+func TestDamagedPoolHeals(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		for damage, do := range poolDamages {
+			t.Run(name+"/"+damage, func(t *testing.T) {
+				t.Parallel()
+				d := newDamagedPool(t, options(t))
+				if err := do(d); err != nil {
+					t.Fatal(err)
+				}
+				if left := d.drain(); len(left) != 26 {
+					t.Errorf("%d jobs left, want 26\n%s", len(left), d.log)
+				}
+				if !strings.Contains(d.log.String(), "kind=misfiled ") {
+					t.Errorf("nothing in the log:\n%s", d.log)
+				}
+				if strings.Count(d.log.String(), "\n") > 4 {
+					t.Errorf("too many lines in the log:\n%s", d.log)
+				}
+				for _, index := range []string{"wait", "ready", "reserve"} {
+					if n := d.redis.ZCard(t.Context(), d.key(index+":"+poolOfWork)).Val(); n != 0 {
+						t.Errorf("%d entries are left in %s", n, index)
+					}
+				}
+				if running := d.redis.HGet(t.Context(), d.key(poolFlow), "running").Val(); strings.HasPrefix(running, "-") {
+					t.Errorf("%s jobs run in the pool", running)
+				}
+			})
+		}
+	}
+}
+
+// TestCheckRepairsPools: a check finds it, and repairs it.
+func TestCheckRepairsPools(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		for damage, do := range poolDamages {
+			t.Run(name+"/"+damage, func(t *testing.T) {
+				t.Parallel()
+				d := newDamagedPool(t, options(t))
+				if kinds := d.findings(false); len(kinds) > 0 {
+					t.Fatalf("a sound pool: %v", kinds)
+				}
+				if err := do(d); err != nil {
+					t.Fatal(err)
+				}
+				if kinds := d.findings(false); len(kinds) == 0 {
+					t.Fatal("the damage is not found")
+				}
+				d.findings(true)
+				if kinds := d.findings(false); len(kinds) > 0 {
+					t.Errorf("after the repair: %v", kinds)
+				}
+				if left := d.drain(); len(left) != 26 || strings.Contains(d.log.String(), "misfiled") {
+					t.Errorf("%d jobs left, want 26\n%s", len(left), d.log)
+				}
+			})
+		}
+	}
+}
