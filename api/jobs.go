@@ -97,7 +97,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
-	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route, 1, 0); err != nil {
+	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route); err != nil {
 		return nil, err
 	}
 	a := &answer{status: http.StatusAccepted, body: towire.Job(v.Job)}
@@ -134,13 +134,6 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	size, bytes := int64(1), int64(0) // requested at once
-	if body.Atomic {
-		size = int64(len(batch))
-		for _, s := range batch {
-			bytes += int64(len(s.Payload))
-		}
-	}
 	out := wire.BatchResult{Items: make([]wire.JobResult, len(batch))}
 	for i := range batch {
 		if held[i] != nil {
@@ -152,9 +145,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		decisions = decisions[1:]
 		flow := flowName(batch[i].Tenant, batch[i].Route)
 		if !body.Atomic {
-			flow, bytes = "", int64(len(batch[i].Payload))
+			flow = ""
 		}
-		refused := s.refusal(v.Admission, flow, batch[i].Route, size, bytes)
+		refused := s.refusal(v.Admission, flow, batch[i].Route)
 		switch {
 		case refused == nil:
 			out.Items[i] = wire.JobResult{

@@ -73,7 +73,9 @@ func TestRefusalHeadersAgree(t *testing.T) {
 			}
 			a.Depth = max(0, a.Capacity+rapid.Int64Range(-3, 3).Draw(t, "over"))
 			a.Remaining = max(0, a.Capacity-a.Depth)
-			p = s.refusal(a, "flow", "default", rapid.Int64Range(1, 5).Draw(t, "size"), 0).(*problem.Problem)
+			a.Asked = rapid.Int64Range(1, 5).Draw(t, "size")
+			a.Never = a.Asked > a.Capacity
+			p = s.refusal(a, "flow", "default").(*problem.Problem)
 			rate, exact = a.Rate, a.RetryAfter
 		case "reads":
 			s.reads = budget.NewReads(anyRate(t))

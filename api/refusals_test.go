@@ -466,7 +466,7 @@ func TestOverShare(t *testing.T) {
 	err := s.refusal(shaper.Admission{
 		Outcome: shaper.OverShare, Stored: 5000, Share: 4000, Capacity: 10,
 		Rate: shaper.Rate{Limit: 1, Period: time.Second},
-	}, "flow", "default", 1, 100)
+	}, "flow", "default")
 	var p *problem.Problem
 	if !errors.As(err, &p) || p.Status != http.StatusTooManyRequests ||
 		p.Type != problem.URN+"queue-bytes-full" || p.Header.Get("Retry-After") == "" {

@@ -217,7 +217,7 @@ func (s *Server) note(sub *queue.Submission, f *awaited, span spans.Sending, err
 	}
 	s.decided(*sub, *v)
 	v.Job.Tenant = sub.Tenant
-	return s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route, 1, int64(len(sub.Payload)))
+	return s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route)
 }
 
 // decided counts a submission that the queue has decided on, records it as an arrival, and logs
@@ -231,11 +231,10 @@ func (s *Server) decided(sub queue.Submission, v queue.Decision) {
 // flowName is unique among the flows of all tenants.
 func flowName(tenant, route string) string { return tenant + "\x00" + route }
 
-// refusal returns the problem of a rejected admission, nil if the jobs were admitted. size is the
-// number of jobs in the submission, bytes the sum of their payloads. For a full queue, Retry-After
-// is the next turn of the flow, or of the pool that is full. flow is empty where the answer has no
-// headers.
-func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int64) error {
+// refusal returns the problem of a rejected admission, nil if the jobs were admitted. For a full
+// queue, Retry-After is the next turn of the flow, or of the pool that is full. flow is empty where
+// the answer has no headers.
+func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 	pool, full := "", "the queue"
 	if a.OfPool {
 		pool = s.backend.PoolOf(route)
@@ -256,13 +255,13 @@ func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int
 		p.Depth, p.Capacity = new(a.Depth), new(a.Capacity)
 		scoped(p, pool, a.OfPart)
 		switch {
-		case size <= a.Capacity, a.OfPart:
-			return s.full(p, a, s.turns.Take(flow, a, size))
-		case size == 1: // a capacity of 0
+		case !a.Never:
+			return s.full(p, a, s.turns.Take(flow, a, a.Asked))
+		case a.Asked == 1: // a capacity of 0
 			p.Detail += "; it accepts none until its capacity is raised"
 			return s.full(p, a, never)
 		}
-		return s.full(neverFits(p, "a batch of "+strconv.FormatInt(size, 10)+" jobs can never fit into a "+
+		return s.full(neverFits(p, "a batch of "+strconv.FormatInt(a.Asked, 10)+" jobs can never fit into a "+
 			"queue of "+strconv.FormatInt(a.Capacity, 10)+
 			": send fewer at once, or raise the capacity"), a, never)
 	case shaper.FullOfBytes:
@@ -270,12 +269,12 @@ func (s *Server) refusal(a shaper.Admission, flow, route string, size, bytes int
 			strconv.FormatInt(a.Bytes, 10) + " of " + strconv.FormatInt(a.CapacityBytes, 10) + " bytes")
 		p.Bytes, p.CapacityBytes = new(a.Bytes), new(a.CapacityBytes)
 		scoped(p, pool, a.OfPart)
-		if bytes > a.CapacityBytes && !a.OfPart {
-			return s.full(neverFits(p, "payloads of "+strconv.FormatInt(bytes, 10)+" bytes at once can "+
-				"never fit into a queue of "+
-				strconv.FormatInt(a.CapacityBytes, 10)+": send less at once, or raise capacity_bytes"), a, never)
+		if a.Never {
+			return s.full(neverFits(p, "payloads of "+strconv.FormatInt(a.AskedBytes, 10)+" bytes at once can "+
+				"never fit into a queue of "+strconv.FormatInt(a.CapacityBytes, 10)+
+				", as they are stored: send less at once, or raise capacity_bytes"), a, never)
 		}
-		return s.full(p, a, s.turns.Take(flow, a, size))
+		return s.full(p, a, s.turns.Take(flow, a, a.Asked))
 	case shaper.OverShare:
 		p := problem.QueueBytesFull.With("the route's stored jobs, dead letters and answers have " +
 			strconv.FormatInt(a.Stored, 10) +
@@ -354,7 +353,7 @@ func (s *Server) full(p *problem.Problem, a shaper.Admission, turn time.Duration
 		seconds = ratelimit.RetryAfter(max(a.NextSlot, pausedRetryAfter))
 	}
 	if turn != never {
-		p.RetryAfterMS = ratelimit.Millis(a.RetryAfter)
+		p.RetryAfterMS, p.RetryAfterEstimated = ratelimit.Millis(a.RetryAfter), a.Estimated
 		p.Retry(seconds)
 	}
 	s.cfg.Headers.Queue(p.Header, a, seconds)

@@ -31,13 +31,15 @@
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
 --   this call: its number, outcome, state or '', retry after in µs, created, value of its key or
---   '', or where its pool is full depth, capacity, bytes and capacity in bytes of that, or of the
---   part of it that the flow may hold. The answer
---   to an atomic batch that is refused describes the first job that was refused, and ends with the
---   number of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable,
---   5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool full, 11 pool
---   full of bytes, 12 or 13 the flow's part of the pool is full, or full of bytes)
--- Derived keys: flow queue later lines dead tenants flows wait ready reserve
+--   ''. Where there is no capacity the value is the number of jobs and of bytes that needed it, and
+--   0 if they never fit, 1 if retry after is exact, 2 if it is an estimate; where its pool is full
+--   also depth, capacity, bytes and capacity in bytes of that, or of the part of it that the flow
+--   may hold. The answer to an atomic batch that is refused describes the first job that was
+--   refused, and ends with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full,
+--   4 deadline unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share,
+--   10 pool full, 11 pool full of bytes, 12 part full, 13 part full of bytes); a part is that of
+--   the pool which the flow may hold
+-- Derived keys: flow queue later lines dead done job tenants flows wait ready reserve
 -- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing admission batch
@@ -48,7 +50,8 @@ for a = first_arg, atomic and #ARGV or 0, 2 do
   local k = twins.k or first_key
   local key, f, _, _, hash = KEYS[k], asks_for(ARGV[a])
   local keyed = hash ~= ''
-  if not twins[key] and (all_new or stored(key) == '' and not (keyed and redis.call('GET', KEYS[k + 1]))) then
+  local twin = twins[key] or keyed and twins[KEYS[k + 1]] -- a key makes one job, also within a call
+  if not twin and (all_new or stored(key) == '' and not (keyed and redis.call('GET', KEYS[k + 1]))) then
     local p, payload = f.pool, n32(ARGV[a + 1], PAYLOAD_AT - COST_AT + 1)
     f.asked, f.asked_bytes = f.asked + 1, f.asked_bytes + payload
     if p then
@@ -56,6 +59,9 @@ for a = first_arg, atomic and #ARGV or 0, 2 do
     end
   end
   twins[key], twins.k = true, k + (keyed and 2 or 1)
+  if keyed then
+    twins[KEYS[k + 1]] = true
+  end
 end
 
 -- Decide, in memory only.
@@ -86,8 +92,8 @@ local function answer(f, position, start, outcome, state, after, created, known)
 end
 
 -- refuse answers a job that is refused.
-local function refuse(f, outcome, start, after, of_pool)
-  answer(f, 0, start, outcome, '', after, 0, of_pool)
+local function refuse(f, outcome, start, after, text)
+  answer(f, 0, start, outcome, '', after, 0, text)
   f.rejected = f.rejected + 1
   f.touched = not f.unknown -- nothing is stored of a tenant that is refused and not in the index
   if f.touched then
@@ -120,7 +126,7 @@ local function asked_of(f, payload)
 end
 
 -- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after,
--- and the figures of its pool where that is full.
+-- and where there is no capacity asked_text, with the figures of its pool where that is full.
 local function outcome_of(f, payload, delay, wait)
   local size, bytes = asked_of(f, payload)
   local drained = f.stopped and 0 or start_of(f, f.queued, f.cost)
@@ -128,26 +134,39 @@ local function outcome_of(f, payload, delay, wait)
   if delay > 0 and drained ~= 0 then
     start = math.max(drained, now + delay)
   end
+  local p, of = f.pool, nil
   local refusal, departures = full(f, size, bytes)
+  local by, asked, asked_bytes = f, size, bytes
+  if p then
+    p.sampled = f
+    local outcome, left, what, all, all_bytes = full_in_pool(f, size, bytes, asked_of(p, payload))
+    if outcome and (not refusal or departures and not left) then -- never is the better answer
+      refusal, departures, of, by, asked, asked_bytes = outcome, left, what, p, all, all_bytes
+    end
+  end
   if f.policy.draining then
     return DRAINING, 0, 0
   elseif refusal then
-    return refusal, drained, departures and retry_after(f, departures) or 0
-  end
-  local p, of = f.pool, nil
-  if p then
-    refusal, departures, of = full_in_pool(f, size, bytes, asked_of(p, payload))
-  end
-  if refusal then
-    return refusal, drained, departures and retry_after(p, departures) or 0,
-      format('%d %d %d %d', of.depth, of.policy.capacity, of.bytes, of.policy.capacity_bytes)
+    local after, exact = retry_after(by, departures)
+    local text = asked_text(asked, asked_bytes, departures, exact and refusal == FULL)
+    if of then
+      text = text .. format(' %d %d %d %d', of.depth, of.policy.capacity, of.bytes, of.policy.capacity_bytes)
+    end
+    return refusal, drained, after, text
   elseif no_bytes or f.unknown then
     return STORE_FULL, 0, 0
   elseif most_stored and over_share(f, bytes) then
     replies[f.number][6] = f.live_before + f.others
     return OVER_SHARE, 0, 0
-  elseif wait > 0 and not f.stopped and (start == 0 or start > now + wait * 1000) then
-    return UNREACHABLE, start, 0
+  elseif wait > 0 and not f.stopped then
+    -- By the paces alone: an estimate of deliveries refuses nothing.
+    local sure = paced_start(f, f.queued, f.cost)
+    if sure ~= 0 then
+      sure = math.max(sure, now + delay)
+    end
+    if sure == 0 or sure > now + wait * 1000 then
+      return UNREACHABLE, sure, 0
+    end
   end
   return ADMITTED, start
 end
@@ -200,9 +219,9 @@ local function decide(k, f, delay, wait, hash, print, rest)
     return repeated(f, known, print)
   end
   wait = wait > 0 and wait or f.policy.wait
-  local outcome, start, after, of_pool = outcome_of(f, payload, delay, wait)
+  local outcome, start, after, text = outcome_of(f, payload, delay, wait)
   if outcome ~= ADMITTED then
-    return refuse(f, outcome, start, after, of_pool)
+    return refuse(f, outcome, start, after, text)
   end
   f.seq, f.touched = f.seq + 1, true
   local state, at, deadline, position = 'q', now + delay, 0, 0

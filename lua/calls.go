@@ -235,15 +235,24 @@ func (v *Decision) detail(r *reader) {
 		v.Created = created
 	}
 	switch known := r.text(); {
-	case v.OfPool:
-		if _, err := fmt.Sscan(known, &v.Depth, &v.Capacity, &v.Bytes, &v.CapacityBytes); err != nil {
-			r.fail("not the figures of a pool")
+	case v.Outcome == shaper.Full || v.Outcome == shaper.FullOfBytes:
+		fits := 0
+		to := []any{&v.Asked, &v.AskedBytes, &fits}
+		if v.OfPool {
+			to = append(to, &v.Depth, &v.Capacity, &v.Bytes, &v.CapacityBytes)
 		}
+		if _, err := fmt.Sscan(known, to...); err != nil {
+			r.fail("not the figures of a refusal")
+		}
+		v.Never, v.Estimated = fits == neverFits, fits == fitsByEstimate && v.RetryAfter > 0
 		v.Remaining = max(0, v.Capacity-v.Depth)
 	case known != "":
 		v.Known = ParseKnown(known)
 	}
 }
+
+// Whether and when a job that was refused as full fits; 1 is at the exact time that is told.
+const neverFits, fitsByEstimate = 0, 2
 
 // Grant is the answer to a poll: the jobs that it leased, if any.
 type Grant struct {

@@ -72,6 +72,11 @@ func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
 		a.Remaining = max(0, a.Capacity-a.Depth)
 		a.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
 		a.Bytes, a.CapacityBytes = r.int(), r.int()
+		bytes, fits := r.int(), r.int()
+		if a.Outcome == shaper.Full || a.Outcome == shaper.FullOfBytes {
+			a.Asked, a.AskedBytes = 1, bytes
+			a.Never, a.Estimated = fits == neverFits, fits == fitsByEstimate && a.RetryAfter > 0
+		}
 	}
 	return code, a, r.err
 }

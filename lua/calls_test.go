@@ -55,6 +55,7 @@ func (w *world) admit(r admission) {
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	w.same("admit", got, w.m.admit(r), err)
+	w.decided = got
 	for i, v := range got {
 		// Invariant 1, for single jobs; of a batch the model says more.
 		switch {

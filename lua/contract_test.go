@@ -268,9 +268,14 @@ func TestOutcomeCodes(t *testing.T) {
 		zero := int64(0)
 		flows, decision := []any{[]any{zero, zero, zero, zero, zero}}, []any{zero, zero, zero, zero}
 		detail := []any{int64(1), n, "", zero, zero, ""}
-		ofPool := strings.HasPrefix(name, "pool ")
-		if name = strings.TrimPrefix(name, "pool "); ofPool {
-			detail[5] = "3 2 10 0"
+		ofPart := strings.HasPrefix(name, "part ")
+		ofPool := ofPart || strings.HasPrefix(name, "pool ")
+		name = strings.TrimPrefix(strings.TrimPrefix(name, "pool "), "part ")
+		if strings.HasPrefix(name, "full") {
+			detail[5] = "1 7 1"
+		}
+		if ofPool {
+			detail[5] = "1 7 1 3 2 10 0"
 		}
 		decisions, err := call.Decode([]any{zero, flows, decision, []any{detail}})
 		if err != nil {
@@ -280,7 +285,7 @@ func TestOutcomeCodes(t *testing.T) {
 		if got := strings.ReplaceAll(string(decisions[0].Outcome), "_", " "); got != name {
 			t.Errorf("outcome %d is %q in the header and %q in Go", n, name, got)
 		}
-		if decisions[0].OfPool != ofPool || ofPool && decisions[0].Depth != 3 {
+		if decisions[0].OfPool != ofPool || decisions[0].OfPart != ofPart || ofPool && decisions[0].Depth != 3 {
 			t.Errorf("outcome %d is decoded as %+v", n, decisions[0].Admission)
 		}
 	}

@@ -70,8 +70,11 @@ func (m *model) admit(r admission) []lua.Decision {
 	}
 	// An atomic batch asks for as many places as it has jobs that need one: neither admitted
 	// before, nor under a key known already.
+	twins := map[string]bool{}
 	for _, c := range r.jobs {
-		if m.jobs[c.id] == nil && m.known(c, nil) == "" {
+		twin := c.idem != "" && twins[tenantOf(c.flow)+":"+c.idem]
+		twins[tenantOf(c.flow)+":"+c.idem] = true
+		if m.jobs[c.id] == nil && m.known(c, nil) == "" && !twin {
 			asked[c.flow]++
 			askedBytes[c.flow] += int64(len(c.payload))
 			askedOf[flows[c.flow].pool]++

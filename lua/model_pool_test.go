@@ -228,6 +228,10 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 		Flow: f.pool.Flow, Policy: f.pool.policy, Size: size, Bytes: bytes, Weight: f.policy.Weight, Reserve: f.policy.Reserve,
 		Weights: f.pool.weights, ReservesMicro: f.pool.reserves,
 	}
+	if most := s.Policy.Concurrency; most > 0 && s.Running >= most {
+		s.Slots = most
+	}
+	s.Took = f.Took
 	if !f.turn.filed {
 		s.Weights += s.Weight
 		s.ReservesMicro += shaper.ReserveMicro(s.Reserve)

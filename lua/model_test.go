@@ -265,6 +265,7 @@ var situations = []string{
 	"left its pool", "took its jobs to another pool", "moves to another pool with the next poll", "a pool of no file",
 	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
 	"refunded after it was idle",
+	"estimated by its concurrency", "estimated by its slots",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
 	"pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
@@ -344,7 +345,33 @@ func (m *model) loadClaimed(name, tier string) *flow {
 	}
 	f.later = m.laters[name].head()
 	m.join(&f)
+	m.sample(&f)
 	return &f
+}
+
+// sample sets what estimates know of the flow's deliveries.
+func (m *model) sample(f *flow) {
+	paced := f.Bucket
+	paced.Ready = 0
+	switch most := f.policy.Concurrency; {
+	case isPool(f.name):
+		return
+	case most > 0 && f.Running >= most:
+		f.Slots = most
+		m.reach("estimated by its concurrency")
+	case f.Queued > 0 && paced.Earliest() <= m.now && f.hindered.Until > m.now &&
+		(f.hindered.Cause == "upstream" || f.hindered.Cause == "pool"):
+		f.Slots = max(1, f.Running)
+		m.reach("estimated by its slots")
+	default:
+		f.Slots = 0
+	}
+	f.Took = 0
+	for _, id := range m.done[f.name][:min(shaper.Sampled, len(m.done[f.name]))] {
+		if j := m.jobs[id]; j != nil && (j.State == shaper.Succeeded || j.State == shaper.Dead) && j.Stamp > 0 {
+			f.Took = max(f.Took, j.At.Sub(j.Stamp))
+		}
+	}
 }
 
 // linesFor are the lines that a flow or a pool is to obey.

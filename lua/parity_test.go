@@ -189,6 +189,7 @@ type world struct {
 	left    map[leaseRef]*departure   // what departed, by lease; nil once it was released
 	again   []func(at shaper.Instant) // earlier calls, to be sent again
 	tags    uint32
+	decided []lua.Decision // by the last admit
 	names   int
 	steps   int
 	log     []string

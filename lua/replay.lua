@@ -15,8 +15,9 @@
 -- Reply
 --   now, then 0 no such job of this tenant, 3 not dead, or 1 and: outcome as of admit, position,
 --   estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in
---   bytes
--- Derived keys: flow queue later lines idem dead tenants flows wait ready reserve
+--   bytes, bytes of the payload, and where there is no capacity 0 if the job never fits, 1 if retry
+--   after is exact, 2 if it is an estimate
+-- Derived keys: flow queue later lines idem dead done job tenants flows wait ready reserve
 -- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing admission
@@ -32,10 +33,11 @@ end
 local f = flow_load(j.flow)
 local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
-local function reply(outcome, position, start, after, of)
+local function reply(outcome, position, start, after, of, fits)
   of = of or f -- what is full
   local bound, pace = of.policy, p.paces[1]
-  return { now, DONE, outcome, position, start, of.depth, bound.capacity, after, pace.limit, pace.period, of.bytes, bound.capacity_bytes }
+  return { now, DONE, outcome, position, start, of.depth, bound.capacity, after, pace.limit, pace.period, of.bytes, bound.capacity_bytes,
+    j.payload, fits or 0 }
 end
 if j.tag == tag then
   local rank = redis.call('ZRANK', queue, id)
@@ -60,15 +62,20 @@ local function drained()
   return paused(f) and 0 or start_of(f, f.queued, f.cost)
 end
 local refusal, departures = full(f, 1, j.payload)
-if refusal then
-  return reply(refusal, 0, drained(), departures and retry_after(f, departures) or 0)
-end
+local of, by = f, f
 if f.pool then
-  local of
-  refusal, departures, of = full_in_pool(f, 1, j.payload, 1, j.payload)
-  if refusal then
-    return reply(refusal, 0, drained(), departures and retry_after(f.pool, departures) or 0, of)
+  f.pool.sampled = f
+  local outcome, left, what = full_in_pool(f, 1, j.payload, 1, j.payload)
+  if outcome and (not refusal or departures and not left) then -- never is the better answer
+    refusal, departures, of, by = outcome, left, what, f.pool
   end
+end
+if refusal then
+  local after, exact = retry_after(by, departures)
+  return reply(refusal, 0, drained(), after, of, not departures and 0 or exact and refusal == FULL and 1 or 2)
+end
+if slots_of(f) or f.pool and slots_of(f.pool) then
+  took_of(f) -- before the first write
 end
 
 clock_save() -- first, because Redis refuses this one at maxmemory: replay is an intake

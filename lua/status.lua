@@ -9,7 +9,7 @@
 -- Reply
 --   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0
 --   unknown), record without its payload, whose result may be cut
--- Derived keys: flow queue lines tenants flows wait ready reserve
+-- Derived keys: flow queue lines done job tenants flows wait ready reserve
 -- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow

@@ -288,3 +288,71 @@ func TestLostGrantsKeepShares(t *testing.T) {
 		})
 	}
 }
+
+// retry is the decision on one more job now.
+func (w *world) retry(edit ...func(*candidate)) lua.Decision {
+	w.names++
+	c := candidate{
+		id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", cost: 1,
+		maxAttempts: 3, payload: []byte("payload"),
+	}
+	for _, e := range edit {
+		e(&c)
+	}
+	w.admit(admission{at: w.wall, jobs: []candidate{c}})
+	return w.decided[0]
+}
+
+// TestRetryAfterKnowsConcurrency: while as many deliveries run as may, the time that a refusal
+// tells goes by how long the last ones took. Nobody knows it before one has ended.
+func TestRetryAfterKnowsConcurrency(t *testing.T) {
+	tell(t, "100/s", func(w *world) {
+		one, two := int64(1), int64(2)
+		w.tune(w.tuningOf("acme", "api", shaper.Overrides{Concurrency: &one, Capacity: &two}))
+		w.submit(1, 0)
+		w.pollUntilIdle()
+		w.submit(2, 0)
+		w.wall = w.wall.Add(100 * time.Millisecond)
+		if v := w.retry(); v.Outcome != shaper.Full || v.RetryAfter != 0 || v.Start != 0 || v.NextSlot != 0 {
+			w.fail("before a delivery has ended: %+v", v)
+		}
+		late := w.retry(func(c *candidate) { c.flow, c.route, c.maxWait = "acme/mail", "mail", time.Second })
+		if late.Outcome != shaper.Admitted {
+			w.fail("another route: %+v", late)
+		}
+		w.wall = w.wall.Add(2400 * time.Millisecond)
+		w.settleAll(lua.OutcomeSucceeded, 0) // after 2.5 s
+		w.pollUntilIdle()                    // and the next one leaves
+		w.submit(1, 0)
+		w.wall = w.wall.Add(500 * time.Millisecond)
+		if v := w.retry(); v.RetryAfter != 2*time.Second || !v.Estimated || v.NextSlot.Round(time.Millisecond) != 2*time.Second {
+			w.fail("half a second into a delivery: %+v", v)
+		}
+		w.wall = w.wall.Add(3 * time.Second)
+		if v := w.retry(); v.RetryAfter != 2500*time.Millisecond {
+			w.fail("in one that takes longer than any before: %+v", v)
+		}
+	})
+}
+
+// TestEstimatesRefuseNoDeadline: a job is refused for its max wait by the paces alone, which are
+// certain, and not by how long deliveries may take.
+func TestEstimatesRefuseNoDeadline(t *testing.T) {
+	tell(t, "100/s", func(w *world) {
+		one := int64(1)
+		w.tune(w.tuningOf("acme", "api", shaper.Overrides{Concurrency: &one}))
+		w.submit(2, 0)
+		w.pollUntilIdle()
+		soon := func(c *candidate) { c.maxWait = time.Second }
+		if v := w.retry(soon); v.Outcome != shaper.Admitted || v.Start != 0 {
+			w.fail("nobody knows: %+v", v)
+		}
+		w.wall = w.wall.Add(5 * time.Second)
+		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.pollUntilIdle()
+		w.wall = w.wall.Add(time.Millisecond)
+		if v := w.retry(soon); v.Outcome != shaper.Admitted || v.Start < v.Now.Add(4*time.Second) {
+			w.fail("an estimate beyond its max wait: %+v", v)
+		}
+	})
+}

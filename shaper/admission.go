@@ -15,7 +15,18 @@ type Flow struct {
 	Cost    int64 // sum of the costs of the queued jobs
 	Running int64 // jobs leased
 	Seq     int64 // the last sequence given
+
+	// Slots is how many deliveries at once keep the flow from leaving further jobs: all that its
+	// concurrency allows, or those that it has while its upstream gives it no more. 0: none must
+	// end first.
+	Slots int64
+	// Took is how long the slowest of its last deliveries took, by which a flow with Slots is
+	// estimated; 0 when unknown.
+	Took time.Duration
 }
+
+// Sampled is how many recent jobs Flow.Took is of.
+const Sampled = 8
 
 // Request is a job to admit.
 type Request struct {
@@ -68,8 +79,13 @@ type Admission struct {
 	Stored, Share int64 // of OverShare: bytes stored of the flow, and their bound
 
 	// RetryAfter is the time until the job or batch fits, at least 1 ms. It is 0 when admitted,
-	// paused or if it can never fit.
+	// paused, unknown or if it can never fit.
 	RetryAfter time.Duration
+	Estimated  bool // RetryAfter is no exact time: it depends on deliveries, other flows, bytes or costs
+	// Of Full and FullOfBytes: the jobs, and bytes as they are stored, that needed capacity at
+	// once, and whether they never fit, not even into an empty queue.
+	Asked, AskedBytes int64
+	Never             bool
 	// NextSlot is the time until a departure frees capacity; 0 when the queue is empty, or when it
 	// is unknown.
 	NextSlot time.Duration
@@ -83,36 +99,40 @@ type Admission struct {
 func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Admission) {
 	a := Admission{Now: now, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Rate: p.Rate}
 	eligible := now.Add(r.Delay)
-	var drained Instant
+	var drained, sure Instant // sure is by the paces alone: an estimate of deliveries refuses nothing
 	if !p.Paused {
 		drained = max(f.StartIn(r.Pool, f.Queued, f.Cost, now), 0)
+		sure = max(f.pacedStart(r.Pool, f.Queued, f.Cost, now), 0)
 	}
 	start := drained
 	if start != 0 {
 		start = max(start, eligible)
 	}
+	if sure != 0 {
+		sure = max(sure, eligible)
+	}
+	full, departures := fullOf(f, p, r.Size, r.Bytes)
+	inPool := Admission{Now: now, Rate: p.Rate}
+	ofPool := r.Pool.refuses(&inPool, f, r, now)
 	switch {
 	case p.Draining:
 		a.Outcome = Draining
-	case f.Depth+r.Size > p.Capacity:
-		a.Outcome, a.Start = Full, drained
-		if r.Size <= p.Capacity {
-			a.RetryAfter = f.retryAfter(p, r.Pool, now, f.Depth+r.Size-p.Capacity, later)
+	case ofPool && (full == "" || departures > 0 && inPool.Never): // never is the better answer
+		a = inPool
+		a.Start = drained
+	case full != "":
+		a.Outcome, a.Start, a.Asked, a.AskedBytes, a.Never = full, drained, r.Size, r.Bytes, departures == 0
+		if departures > 0 {
+			var exact bool
+			a.RetryAfter, exact = f.retryAfter(p, r.Pool, now, departures, later)
+			a.Estimated = a.RetryAfter > 0 && !(exact && full == Full)
 		}
-	case p.CapacityBytes > 0 && f.Bytes+r.Bytes > p.CapacityBytes:
-		a.Outcome, a.Start = FullOfBytes, drained
-		if r.Bytes <= p.CapacityBytes {
-			// Bytes are taken as spread evenly over the jobs. In doubles, as in the script.
-			departures := math.Ceil(float64(f.Bytes+r.Bytes-p.CapacityBytes) * float64(f.Depth) / float64(f.Bytes))
-			a.RetryAfter = f.retryAfter(p, r.Pool, now, int64(departures), later)
-		}
-	case r.Pool.refuses(&a, f, r, now, drained):
 	case r.Closed:
 		a.Outcome = StoreFull
 	case r.Share > 0 && f.Stored+r.Bytes > r.Share:
 		a.Outcome, a.Stored, a.Share = OverShare, f.Stored, r.Share
-	case r.MaxWait > 0 && !p.Paused && (start == 0 || start > now.Add(r.MaxWait)):
-		a.Outcome, a.Start = DeadlineUnreachable, start
+	case r.MaxWait > 0 && !p.Paused && (sure == 0 || sure > now.Add(r.MaxWait)):
+		a.Outcome, a.Start = DeadlineUnreachable, sure
 	default:
 		a.Outcome = Admitted
 		if r.Delay <= 0 {
@@ -147,63 +167,76 @@ func (s *Shared) part(capacity, taken, holds int64) int64 {
 	return holds + floorDiv(3*(capacity-taken)-holds+3, 4)
 }
 
+// fullOf returns Full or FullOfBytes if size jobs with these bytes exceed that capacity, else "".
+// departures is their number until they fit, 0 if they never do. Bytes are taken as spread evenly
+// over the jobs. In doubles, as in the script.
+func fullOf(f Flow, p Policy, size, bytes int64) (full Outcome, departures int64) {
+	switch {
+	case size > p.Capacity:
+		return Full, 0
+	case p.CapacityBytes > 0 && bytes > p.CapacityBytes:
+		return FullOfBytes, 0
+	case f.Depth+size > p.Capacity:
+		return Full, f.Depth + size - p.Capacity
+	case p.CapacityBytes > 0 && f.Bytes+bytes > p.CapacityBytes:
+		return FullOfBytes, int64(math.Ceil(float64(f.Bytes+bytes-p.CapacityBytes) * float64(f.Depth) / float64(f.Bytes)))
+	}
+	return "", 0
+}
+
 // refuses reports whether a pool has no capacity for the request, or the flow has its part of it,
 // and describes the refusal.
-func (s *Shared) refuses(a *Admission, f Flow, r Request, now, drained Instant) bool {
+func (s *Shared) refuses(a *Admission, f Flow, r Request, now Instant) bool {
 	if s == nil {
 		return false
 	}
 	p, bytes := s.Policy, s.Flow.Bytes
-	was := *a
+	full, departures := fullOf(s.Flow, p, s.Size, s.Bytes)
+	a.Asked, a.AskedBytes = s.Size, s.Bytes
 	a.Depth, a.Capacity, a.Bytes, a.CapacityBytes = s.Depth, p.Capacity, bytes, p.CapacityBytes
-	departures := int64(0) // until it fits; 0: it never does
 	jobs, stored := s.part(p.Capacity, s.Depth, f.Depth), s.part(p.CapacityBytes, bytes, f.Bytes)
 	alone, aloneBytes := s.part(p.Capacity, 0, 0), s.part(p.CapacityBytes, 0, 0)
 	if p.CapacityBytes == 0 {
 		stored, aloneBytes = 0, 0
 	}
-	part := func(departures int64) int64 {
+	tooMany, tooLarge := r.Size > alone, p.CapacityBytes > 0 && r.Bytes > aloneBytes
+	part := func(outcome Outcome, left int64) {
+		full, departures = outcome, min(s.Depth, left)
 		a.OfPart, a.Depth, a.Capacity, a.Bytes, a.CapacityBytes = true, f.Depth, jobs, f.Bytes, stored
-		return min(s.Depth, departures)
+		a.Asked, a.AskedBytes = r.Size, r.Bytes
 	}
 	switch {
-	case s.Depth+s.Size > p.Capacity:
-		a.Outcome = Full
-		if s.Size <= p.Capacity {
-			departures = s.Depth + s.Size - p.Capacity
+	case full != "" && departures == 0: // nothing of it fits, ever
+	case tooMany || tooLarge: // not even into the empty pool
+		full, departures, a.Asked, a.AskedBytes = FullOfBytes, 0, r.Size, r.Bytes
+		if a.Capacity, a.CapacityBytes = alone, aloneBytes; tooMany {
+			full = Full
 		}
-	case p.CapacityBytes > 0 && bytes+s.Bytes > p.CapacityBytes:
-		a.Outcome = FullOfBytes
-		if s.Bytes <= p.CapacityBytes {
-			departures = int64(math.Ceil(float64(bytes+s.Bytes-p.CapacityBytes) * float64(s.Depth) / float64(bytes)))
-		}
+	case full != "":
 	case f.Depth+r.Size > jobs:
-		a.Outcome = Full
-		if a.Capacity, a.CapacityBytes = alone, aloneBytes; r.Size <= alone {
-			departures = part((f.Depth + 4*r.Size - 3*(p.Capacity-s.Depth) - 3 + 2) / 3)
-		}
+		part(Full, (f.Depth+4*r.Size-3*(p.Capacity-s.Depth)-3+2)/3)
 	case p.CapacityBytes > 0 && f.Bytes+r.Bytes > stored:
-		a.Outcome = FullOfBytes
-		if a.Capacity, a.CapacityBytes = alone, aloneBytes; r.Bytes <= aloneBytes {
-			over := float64(f.Bytes + 4*r.Bytes - 3*(p.CapacityBytes-bytes) - 3)
-			departures = part(int64(math.Ceil(over / 3 * float64(s.Depth) / float64(bytes))))
-		}
+		over := float64(f.Bytes + 4*r.Bytes - 3*(p.CapacityBytes-bytes) - 3)
+		part(FullOfBytes, int64(math.Ceil(over/3*float64(s.Depth)/float64(bytes))))
 	default:
-		*a = was
 		return false
 	}
-	a.OfPool, a.Start, a.Remaining = true, drained, max(0, a.Capacity-a.Depth)
+	a.Outcome, a.Never = full, departures == 0
+	a.OfPool, a.Remaining = true, max(0, a.Capacity-a.Depth)
 	if departures > 0 {
-		a.RetryAfter = s.retryAfter(p, nil, now, departures, nil)
+		a.RetryAfter, _ = s.retryAfter(p, nil, now, departures, nil)
+		a.Estimated = a.RetryAfter > 0
 	}
 	return true
 }
 
-// retryAfter is the time until the given number of jobs, at least 1, have left. It is exact while
-// the queued jobs have the same cost and no scheduled or retrying one costs more than one interval.
-func (f Flow) retryAfter(p Policy, pool *Shared, now Instant, departures int64, later []Instant) time.Duration {
+// retryAfter is the time until the given number of jobs, at least 1, have left; 0 when unknown. It
+// is exact while nothing but the paces of the flow decides, and no cost is unknown.
+func (f Flow) retryAfter(
+	p Policy, pool *Shared, now Instant, departures int64, later []Instant,
+) (wait time.Duration, exact bool) {
 	if p.Paused {
-		return 0
+		return 0, false
 	}
 	var at Instant
 	if departures <= f.Queued {
@@ -212,10 +245,11 @@ func (f Flow) retryAfter(p Policy, pool *Shared, now Instant, departures int64, 
 		at = f.startOfLater(departures-f.Queued, now, later)
 	}
 	if at == 0 {
-		return 0
+		return 0, false
 	}
-	wait := at.Sub(now)
-	return max(time.Millisecond, (wait + time.Millisecond - 1).Truncate(time.Millisecond))
+	exact = departures <= f.Queued && pool == nil && f.Slots == 0 &&
+		(departures == 1 || f.Cost == f.Queued && f.Share == 0)
+	return max(time.Millisecond, (at.Sub(now) + time.Millisecond - 1).Truncate(time.Millisecond)), exact
 }
 
 // LaterMost is how many scheduled and retrying jobs an estimate reads at most.
@@ -242,5 +276,9 @@ func (f Flow) startOfLater(n int64, now Instant, later []Instant) Instant {
 		at = max(b.Earliest(), eligible, now)
 		b = b.Depart(at, 1)
 	}
-	return at
+	slot := f.slotAfter(f.Queued+n-1, f.Took, now)
+	if slot == 0 {
+		return 0
+	}
+	return max(at, slot)
 }

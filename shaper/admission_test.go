@@ -206,6 +206,11 @@ func TestAdmit(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			flow, got := shaper.Admit(tt.flow, tt.policy, now, tt.request, tt.later)
 			tt.want.Now, tt.want.Capacity, tt.want.Rate = now, tt.policy.Capacity, tt.policy.Rate
+			if r := tt.request; tt.want.Outcome == shaper.Full {
+				f, left := tt.flow, tt.flow.Depth+r.Size-tt.policy.Capacity
+				tt.want.Asked, tt.want.Never = r.Size, r.Size > tt.policy.Capacity
+				tt.want.Estimated = tt.want.RetryAfter > 0 && (left > f.Queued || left > 1 && f.Cost != f.Queued)
+			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("admission (-want +got):\n%s", diff)
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"strings"
+	"time"
 )
 
 // Bounds of what a flow has in its pool.
@@ -259,17 +260,58 @@ func (s Shared) Before(f Flow, ahead int64) int64 {
 	return int64(max(0, min(float64(s.Cost), before)))
 }
 
-// StartIn is Start for a flow that is in a pool, nil for none: every flow that waits now keeps
-// waiting.
-func (f Flow) StartIn(s *Shared, jobs, ahead int64, now Instant) Instant {
+// pacedStart is StartIn by the paces alone: no job leaves before it.
+func (f Flow) pacedStart(s *Shared, jobs, ahead int64, now Instant) Instant {
 	own := f.Start(jobs, ahead, now)
 	if s == nil || own == 0 {
 		return own
 	}
 	before := s.Before(f, ahead)
-	in := s.Start(int64(float64(before)*float64(s.Queued)/float64(max(1, s.Cost))), before, now)
+	in := s.Start(s.jobsIn(before), before, now)
 	if in == 0 {
 		return 0
 	}
 	return max(own, in)
+}
+
+// jobsIn estimates how many of the pool's waiting jobs have this cost together.
+func (s Shared) jobsIn(cost int64) int64 {
+	return int64(float64(cost) * float64(s.Queued) / float64(max(1, s.Cost)))
+}
+
+// StartIn is Start for a flow that is in a pool, nil for none: every flow that waits now keeps
+// waiting. It is 0 where deliveries must end first and nobody knows how long they take.
+func (f Flow) StartIn(s *Shared, jobs, ahead int64, now Instant) Instant {
+	start, slot := f.pacedStart(s, jobs, ahead, now), f.slotAfter(jobs, f.Took, now)
+	if start == 0 || slot == 0 {
+		return 0
+	}
+	if start = max(start, slot); s == nil || s.Slots == 0 {
+		return start
+	}
+	if slot = s.slotAfter(s.jobsIn(s.Before(f, ahead)), f.Took, now); slot == 0 {
+		return 0
+	}
+	return max(start, slot)
+}
+
+// slotAfter estimates when the flow has a slot for a job that has these jobs waiting before it; 0
+// when unknown. Nobody knows when a delivery ends: this one takes as long as the slowest of the
+// last ones.
+func (f Flow) slotAfter(jobs int64, took time.Duration, now Instant) Instant {
+	if f.Slots == 0 {
+		return now
+	}
+	if took == 0 {
+		return 0
+	}
+	first := f.Last.Add(took)
+	if first <= now {
+		first = now.Add(took)
+	}
+	each, rounds := took.Microseconds(), jobs/f.Slots
+	if rounds > int64(farthest-first)/each {
+		return 0
+	}
+	return first + Instant(rounds*each)
 }

@@ -185,7 +185,7 @@ type Swept struct {
 	Count         int64     `json:"count" doc:"Number of purged or replayed jobs."`
 	More          bool      `json:"more,omitempty" doc:"True if jobs may be left: one request changes about 10,000. Send the same filter again, with this created_before."`
 	CreatedBefore time.Time `json:"created_before" doc:"Jobs created later were left unchanged."`
-	Stopped       string    `json:"stopped,omitempty" enum:"queue-full,queue-bytes-full,draining" doc:"Replay only: why a job did not fit, which stopped the replay."`
+	Stopped       string    `json:"stopped,omitempty" enum:"queue-full,queue-bytes-full,never-fits,draining" doc:"Replay only: why a job did not fit, which stopped the replay."`
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Replay that stopped: milliseconds until a slot is free, if known."`
 }
 
@@ -446,26 +446,27 @@ type Health struct {
 
 // Problem is every error's body (RFC 9457) with the extensions that some types carry.
 type Problem struct {
-	Type             string       `json:"type,omitempty" doc:"Stable identifier, a URN."`
-	Title            string       `json:"title,omitempty"`
-	Status           int          `json:"status"`
-	Detail           string       `json:"detail,omitempty"`
-	Errors           []FieldError `json:"errors,omitempty" doc:"The invalid fields."`
-	Depth            *int64       `json:"depth,omitempty" doc:"queue-full: jobs in the queue, or in the pool."`
-	Capacity         *int64       `json:"capacity,omitempty" doc:"queue-full: the capacity."`
-	Bytes            *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: payload bytes of the waiting jobs."`
-	CapacityBytes    *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the limit of bytes."`
-	StoredBytes      *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: bytes stored of the route's jobs, dead letters and answers."`
-	ShareBytes       *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store."`
-	Scope            string       `json:"scope,omitempty" enum:"flow,pool,share" doc:"queue-full, queue-bytes-full and never-fits: what is full. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others. All figures are those of the scope."`
-	Pool             string       `json:"pool,omitempty" doc:"With scope pool: the name of the pool."`
-	RetryAfterMS     int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the requested slots are free; absent while paused or if they can never be free. rate-limited: milliseconds until the next request passes."`
-	Guard            string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
-	EstimatedStart   time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
-	EstimatedWaitMS  int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
-	State            string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`
-	AllowedMethods   []string     `json:"allowed_methods,omitempty" doc:"method-not-allowed: as the header Allow."`
-	SupportedFormats []string     `json:"supported_media_types,omitempty" doc:"unsupported-media-type: what is read here."`
+	Type                string       `json:"type,omitempty" doc:"Stable identifier, a URN."`
+	Title               string       `json:"title,omitempty"`
+	Status              int          `json:"status"`
+	Detail              string       `json:"detail,omitempty"`
+	Errors              []FieldError `json:"errors,omitempty" doc:"The invalid fields."`
+	Depth               *int64       `json:"depth,omitempty" doc:"queue-full: jobs in the queue, or in the pool."`
+	Capacity            *int64       `json:"capacity,omitempty" doc:"queue-full: the capacity."`
+	Bytes               *int64       `json:"bytes,omitempty" doc:"queue-bytes-full: payload bytes of the waiting jobs."`
+	CapacityBytes       *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the limit of bytes."`
+	StoredBytes         *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: bytes stored of the route's jobs, dead letters and answers."`
+	ShareBytes          *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store."`
+	Scope               string       `json:"scope,omitempty" enum:"flow,pool,share" doc:"queue-full, queue-bytes-full and never-fits: what is full. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others. All figures are those of the scope."`
+	Pool                string       `json:"pool,omitempty" doc:"With scope pool: the name of the pool."`
+	RetryAfterMS        int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the requested slots are free; absent while paused, if nobody knows, or if they can never be free. rate-limited: milliseconds until the next request passes."`
+	RetryAfterEstimated bool         `json:"retry_after_estimated,omitempty" doc:"retry_after_ms is an estimate: it depends on how long deliveries take, on other tenants of the pool, or on the bytes or costs of waiting jobs. Absent where it is exact."`
+	Guard               string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
+	EstimatedStart      time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
+	EstimatedWaitMS     int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
+	State               string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`
+	AllowedMethods      []string     `json:"allowed_methods,omitempty" doc:"method-not-allowed: as the header Allow."`
+	SupportedFormats    []string     `json:"supported_media_types,omitempty" doc:"unsupported-media-type: what is read here."`
 }
 
 // FieldError names a field, the kind of value found there, and the rule it breaks. The value itself

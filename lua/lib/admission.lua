@@ -15,12 +15,14 @@ local LATER_MOST = 1000 -- shaper.LaterMost
 -- never do. It is exact for jobs; for bytes it assumes that they are spread evenly over the jobs.
 local function full(f, size, bytes)
   local p = f.policy
-  if f.depth + size > p.capacity then
-    return FULL, size <= p.capacity and f.depth + size - p.capacity or nil
-  end
-  if p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
-    return FULL_OF_BYTES, bytes <= p.capacity_bytes
-      and math.ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes) or nil
+  if size > p.capacity then
+    return FULL, nil
+  elseif p.capacity_bytes > 0 and bytes > p.capacity_bytes then
+    return FULL_OF_BYTES, nil
+  elseif f.depth + size > p.capacity then
+    return FULL, f.depth + size - p.capacity
+  elseif p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
+    return FULL_OF_BYTES, math.ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes)
   end
 end
 
@@ -32,31 +34,36 @@ end
 
 -- full_in_pool is full for the pool of a flow. size and bytes are those of the flow's jobs, all and
 -- all_bytes those of all jobs of the call in the pool. The third value is what is full: depth,
--- bytes and, in its policy, their bounds. Where a departure of any flow frees a place, the part
--- grows by three quarters of it.
+-- bytes and, in its policy, their bounds. The fourth and the fifth are the jobs and bytes that it
+-- has no capacity for. Where a departure of any flow frees a place, the part grows by three
+-- quarters of it.
 local function full_in_pool(f, size, bytes, all, all_bytes)
   local p = f.pool
   local most = p.policy
   local outcome, departures = full(p, all, all_bytes)
+  local alone, alone_bytes = part(most.capacity, 0, 0), part(most.capacity_bytes, 0, 0)
+  if not outcome or departures then
+    local never = size > alone and FULL or most.capacity_bytes > 0 and bytes > alone_bytes and FULL_OF_BYTES
+    if never then -- not even into the empty pool
+      return IN_POOL[never], nil, { depth = p.depth, bytes = p.bytes,
+        policy = { capacity = alone, capacity_bytes = most.capacity_bytes > 0 and alone_bytes or 0 } }, size, bytes
+    end
+  end
   if outcome then
-    return IN_POOL[outcome], departures, p
+    return IN_POOL[outcome], departures, p, all, all_bytes
   end
   local jobs, stored = part(most.capacity, p.depth, f.depth), part(most.capacity_bytes, p.bytes, f.bytes)
-  local over, alone, alone_bytes = FULL, part(most.capacity, 0, 0), part(most.capacity_bytes, 0, 0)
+  local over = FULL
   if f.depth + size > jobs then
-    departures = size <= alone and math.ceil((f.depth + 4 * size - 3 * (most.capacity - p.depth) - 3) / 3)
+    departures = math.ceil((f.depth + 4 * size - 3 * (most.capacity - p.depth) - 3) / 3)
   elseif most.capacity_bytes > 0 and f.bytes + bytes > stored then
-    over, departures = FULL_OF_BYTES, bytes <= alone_bytes
-      and math.ceil((f.bytes + 4 * bytes - 3 * (most.capacity_bytes - p.bytes) - 3) / 3 * p.depth / p.bytes)
+    over = FULL_OF_BYTES
+    departures = math.ceil((f.bytes + 4 * bytes - 3 * (most.capacity_bytes - p.bytes) - 3) / 3 * p.depth / p.bytes)
   else
     return nil
   end
-  if not departures then -- not even into the empty pool
-    return IN_POOL[over], nil, { depth = p.depth, bytes = p.bytes,
-      policy = { capacity = alone, capacity_bytes = most.capacity_bytes > 0 and alone_bytes or 0 } }
-  end
   return OF_PART[over], math.min(p.depth, departures), { depth = f.depth, bytes = f.bytes,
-    policy = { capacity = jobs, capacity_bytes = most.capacity_bytes > 0 and stored or 0 } }
+    policy = { capacity = jobs, capacity_bytes = most.capacity_bytes > 0 and stored or 0 } }, size, bytes
 end
 
 -- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that
@@ -87,13 +94,16 @@ local function start_of_later(f, n)
     at = math.max(earliest(g), tonumber(later[2 * i]), now)
     depart(g, at, 1, 1)
   end
-  return at
+  local slot = slot_after(f, f.queued + n - 1, f.sampled or f)
+  return slot > 0 and math.max(at, slot) or 0
 end
 
 -- retry_after is the time until the given number of jobs have left, at least 1 ms; 0 when unknown.
+-- The second value reports whether it is exact, and no estimate: nothing but the flow's own paces
+-- decides, and no cost of a job is unknown to it.
 local function retry_after(f, departures)
-  if paused(f) then
-    return 0
+  if not departures or paused(f) then
+    return 0, false
   end
   local at = 0
   if departures <= f.queued then
@@ -102,7 +112,15 @@ local function retry_after(f, departures)
     at = start_of_later(f, departures - f.queued)
   end
   if at == 0 then
-    return 0
+    return 0, false
   end
-  return math.max(1000, math.ceil((at - now) / 1000) * 1000)
+  local exact = departures <= f.queued and not (f.pool or f.is_pool or slots_of(f))
+    and (departures == 1 or f.cost == f.queued and f.share == 0)
+  return math.max(1000, math.ceil((at - now) / 1000) * 1000), exact
+end
+
+-- asked_text tells with a refusal as full the jobs and bytes that were asked for, and whether they
+-- fit: 0 never, 1 at the exact time that is told, 2 then by an estimate, or at an unknown time.
+local function asked_text(size, bytes, departures, exact)
+  return format('%d %d ', size, bytes) .. (not departures and '0' or exact and '1' or '2')
 end

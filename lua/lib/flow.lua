@@ -295,9 +295,58 @@ local function dequeue(f, cost)
   end
 end
 
--- start_of estimates when a job leaves that has these jobs with this cost waiting before it in its
--- flow, 0 when unknown. In a pool, every flow that waits now keeps waiting.
-local function start_of(f, jobs, ahead)
+local SAMPLED = 8 -- recent jobs by whose deliveries an estimate goes; shaper.Sampled
+
+-- slots_of returns how many deliveries at once keep the flow from leaving further jobs: all that
+-- its concurrency allows, or those that it has while its upstream or its pool gives it no more. It
+-- returns false where no delivery must end first.
+local function slots_of(f)
+  if f.slots == nil then
+    local most = f.policy.concurrency
+    f.slots = most > 0 and f.running >= most and most
+    if not f.slots and not f.is_pool and f.queued > 0 and f.held <= now and grid(f) <= now then
+      local till, cause = string.match(redis.call('HGET', f.key, 'hindered') or '', '^(%d+):(.*)$')
+      f.slots = till and till + 0 > now and (cause == 'upstream' or cause == 'pool') and math.max(1, f.running)
+    end
+  end
+  return f.slots
+end
+
+-- took_of returns how long the slowest of the last deliveries of the flow took, 0 when unknown.
+local function took_of(f)
+  if not f.took then
+    local ids, slowest = redis.call('LRANGE', PREFIX .. 'done:' .. f.name, 0, SAMPLED - 1), 0
+    for i = 1, #ids do
+      local raw = redis.call('GETRANGE', PREFIX .. 'job:' .. ids[i], '0', UP_TO_PAYLOAD)
+      local j = job_read(raw)
+      if j and (j.state == 'S' or j.state == 'd') and j.stamp > 0 then
+        slowest = math.max(slowest, j.at - j.stamp)
+      end
+    end
+    f.took = slowest
+  end
+  return f.took
+end
+
+-- slot_after estimates when the flow, or the pool of the sampled flow, has a slot for a job that
+-- has these jobs waiting before it; 0 when unknown. Nobody knows when a delivery ends: this one
+-- takes as long as the slowest of the last ones.
+local function slot_after(f, jobs, sampled)
+  local slots = slots_of(f)
+  if not slots then
+    return now
+  end
+  local took = took_of(sampled)
+  if took == 0 then
+    return 0
+  end
+  local first = f.last + took > now and f.last + took or now + took
+  local start = first + math.floor(jobs / slots) * took
+  return start <= FARTHEST and start or 0
+end
+
+-- paced_start is start_of by the paces alone: no job leaves before it.
+local function paced_start(f, jobs, ahead)
   local own, p = start_after(f, jobs, ahead), f.pool
   if not p or own == 0 then
     return own
@@ -305,6 +354,23 @@ local function start_of(f, jobs, ahead)
   local before = pooling.cost_before(p, f, ahead)
   local in_pool = start_after(p, math.floor(before * p.queued / math.max(1, p.cost)), before)
   return in_pool > 0 and math.max(own, in_pool) or 0
+end
+
+-- start_of estimates when a job leaves that has these jobs with this cost waiting before it in its
+-- flow, 0 when unknown. In a pool, every flow that waits now keeps waiting.
+local function start_of(f, jobs, ahead)
+  local start, p = paced_start(f, jobs, ahead), f.pool
+  local slot = slot_after(f, jobs, f.sampled or f)
+  if start == 0 or slot == 0 then
+    return 0
+  end
+  start = math.max(start, slot)
+  if p and slots_of(p) then
+    local before = pooling.cost_before(p, f, ahead)
+    slot = slot_after(p, math.floor(before * p.queued / math.max(1, p.cost)), f)
+    return slot > 0 and math.max(start, slot) or 0
+  end
+  return start
 end
 
 -- place_of returns the position in the queue and the estimated start of a job by its rank.

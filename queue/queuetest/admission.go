@@ -3,6 +3,7 @@ package queuetest
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +36,9 @@ var admissionTests = map[string]func(*suite){
 	"values that cannot be stored are refused":             unstorable,
 	"an id of another shard or of none is refused":         foreignID,
 	"each flow of a tenant has its own bound":              flowsApart,
+	"bytes count as they are stored":                       storedBytesFit,
+	"an atomic batch counts a key once":                    batchFitsByKeys,
+	"never is the answer where any bound says so":          neverByAnyBound,
 }
 
 func boundUnderConcurrency(s *suite) {
@@ -329,4 +333,61 @@ func flowsApart(s *suite) {
 	s.admit(other)
 	equal(s, "the tenant's depth", s.tenant(tenant).Depth, 2)
 	s.lease(2)
+}
+
+func storedBytesFit(s *suite) {
+	s.restart(func(o *queue.Options) { o.CompressOver, o.Defaults.CapacityBytes, o.Defaults.Rate = 1000, 1000, slow })
+	s.admit(sized(999))
+	thin := s.submit(sized(100_000)) // shrinks to less than a hundredth
+	equal(s, "the outcome", thin.Outcome, shaper.FullOfBytes)
+	equal(s, "whether it never fits", thin.Never, false)
+	if thin.AskedBytes > 1000 || thin.RetryAfter <= 0 {
+		s.Errorf("it needs %d bytes, retry after %v; want its stored bytes and a time", thin.AskedBytes, thin.RetryAfter)
+	}
+	equal(s, "whether the time is an estimate", thin.Estimated, true)
+	s.restart(func(o *queue.Options) { o.Defaults.CapacityBytes, o.Defaults.Rate = 1000, slow })
+	equal(s, "whether it fits without compression", s.submit(sized(100_000)).Never, true)
+}
+
+func batchFitsByKeys(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 2 })
+	keyed := func(keys ...string) (batch []queue.Submission) {
+		for _, key := range keys {
+			w := work()
+			w.IdempotencyKey = key
+			batch = append(batch, w)
+		}
+		return batch
+	}
+	v := s.batch(true, keyed("a", "b", "c")...)[0]
+	equal(s, "the outcome of three", v.Outcome, shaper.Full)
+	equal(s, "that it never fits", v.Never, true)
+	for i, d := range s.batch(true, keyed("a", "a", "b")...) {
+		equal(s, "the outcome with a key twice", d.Outcome,
+			[]shaper.Outcome{shaper.Admitted, shaper.Replayed, shaper.Admitted}[i])
+	}
+	equal(s, "the depth", s.tenant(tenant).Depth, 2)
+	v = s.batch(true, keyed("a", "c", "d")...)[0]
+	equal(s, "the outcome of a known key and two more", v.Outcome, shaper.Full)
+	equal(s, "the jobs that need a place", v.Asked, 2)
+	equal(s, "whether they never fit", v.Never, false)
+	if v.RetryAfter <= 0 {
+		s.Error("no time to come again, want when both have left")
+	}
+}
+
+func neverByAnyBound(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity, p.CapacityBytes = slow, 2, 100 })
+	s.backlog(2, sized(10))
+	v := s.submit(sized(101)) // there is no place either, but one comes
+	equal(s, "the outcome", v.Outcome, shaper.FullOfBytes)
+	equal(s, "that it never fits", v.Never, true)
+	equal(s, "retry after", v.RetryAfter, 0)
+	s.pool(func(o *shaper.Overrides) { o.Capacity = pointer(int64(4)) }, nil)
+	s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(4)) })
+	s.backlog(2, pooledWork(tenant))
+	whole := s.batch(true, slices.Repeat([]queue.Submission{pooledWork(tenant)}, 4)...)[0]
+	equal(s, "the outcome for a batch as large as the pool", whole.Outcome, shaper.Full)
+	equal(s, "that it is the pool", whole.OfPool, true)
+	equal(s, "that it never fits", whole.Never, true)
 }

@@ -72,10 +72,12 @@ func Swept(swept queue.Swept) wire.Swept {
 	out := wire.Swept{Count: swept.Count, More: swept.More, CreatedBefore: UTC(swept.CreatedBefore)}
 	if a := swept.Refusal; a != nil {
 		out.Stopped = problem.QueueFull.Name
-		switch a.Outcome {
-		case shaper.Draining:
+		switch {
+		case a.Outcome == shaper.Draining:
 			out.Stopped = problem.TenantDraining.Name
-		case shaper.FullOfBytes:
+		case a.Never:
+			out.Stopped = problem.NeverFits.Name
+		case a.Outcome == shaper.FullOfBytes:
 			out.Stopped = problem.QueueBytesFull.Name
 		}
 		out.RetryAfterMS = ratelimit.Millis(a.RetryAfter)
