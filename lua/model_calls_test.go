@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -99,10 +100,6 @@ func diedOr(code lua.SettleCode, s lua.SettleItem, j *lua.Record) lua.SettleCode
 func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	delete(m.leases, s.Key)
 	m.run(f, -1)
-	upstream := f // what an upstream asks of a pool's flow, it asks of the pool
-	if f.pool != nil {
-		upstream = &f.pool.flow
-	}
 	j.Outcome = byte(s.Outcome)
 	if s.MaxAttempts > 0 {
 		j.MaxAttempts = s.MaxAttempts
@@ -128,19 +125,29 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		j.Attempts++
 		die = s.Outcome == lua.OutcomeDead || s.Outcome == lua.OutcomeFailed || again && j.Attempts >= j.MaxAttempts
 		if s.Outcome == lua.OutcomeOverload {
-			share := upstream.Share
-			upstream.Bucket, upstream.trial = upstream.Refuse(upstream.trial, upstream.departed, m.now)
-			m.reachIf(upstream.Share != share, "slowed by refusals")
+			if f.pool == nil || !f.pool.policy.HoldPool {
+				share := f.Share
+				f.Bucket, f.trial = f.Refuse(f.trial, f.departed, m.now)
+				m.reachIf(f.Share != share, "slowed by refusals")
+			}
+			f.count(func(p *pooled) {
+				share, tenant := p.Share, tenantOf(f.name)
+				if p.policy.HoldPool {
+					tenant = ""
+				}
+				p.Bucket, p.trial = p.RefuseOf(p.trial, tenant, p.departed, m.now)
+				m.reachIf(p.Share != share, "a pool slowed by refusals")
+			})
 		}
 	case lua.OutcomeHeld:
 		m.reach("held")
-		if !strings.HasPrefix(s.Cause, "retry_after") {
-			upstream = f // a circuit breaker is that of one route
+		alone := true
+		if strings.HasPrefix(s.Cause, "retry_after") {
+			f.count(func(p *pooled) { alone = m.answer(p, f, s) })
 		}
-		if m.now.Add(s.Delay) >= upstream.HeldUntil {
-			upstream.cause = cmp.Or(s.Cause, "0")
+		if alone {
+			m.hold(f, m.now.Add(s.Delay), s.Cause)
 		}
-		upstream.Bucket = upstream.Hold(m.now.Add(s.Delay), m.now)
 		die = chargeFree(j)
 	case lua.OutcomeReleased, lua.OutcomeMissed:
 		if s.Outcome == lua.OutcomeMissed {
@@ -171,6 +178,12 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		m.finish(s.Key, f, shaper.Die, s.Result)
 	case s.Outcome == lua.OutcomeSucceeded:
 		f.succeeded++
+		f.count(func(p *pooled) {
+			if p.Probe > 0 && p.HeldUntil > m.now && j.Stamp >= p.paused {
+				m.reach("a probe ended the hold")
+				p.Bucket = p.Resume(m.now)
+			}
+		})
 		m.finish(s.Key, f, shaper.Succeed, s.Result)
 	case again:
 		become(j, shaper.Retry)
@@ -188,6 +201,34 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 			lua.OutcomeMissed: shaper.Release,
 		}[s.Outcome])
 	}
+}
+
+// hold holds a flow or a pool.
+func (m *model) hold(f *flow, until shaper.Instant, cause string) {
+	if until >= f.HeldUntil {
+		f.cause = cmp.Or(cause, "0")
+	}
+	f.Bucket = f.Hold(until, m.now)
+}
+
+// answer takes an answer with Retry-After into account, and reports whether it holds the flow.
+func (m *model) answer(p *pooled, f *flow, s lua.SettleItem) (alone bool) {
+	var asked shaper.Pauses
+	_, _ = fmt.Sscan(p.asked, &asked.Until, &asked.Tenant)
+	next, alone, until := asked.Answer(p.policy, tenantOf(f.name), s.Delay, p.HeldUntil, m.now)
+	if next != asked {
+		p.asked = fmt.Sprintf("%d %s", next.Until, next.Tenant)
+	}
+	if until > 0 {
+		m.reachIf(alone, "a pool held by two tenants")
+		m.reachIf(!alone, "a pool held by one answer")
+		p.paused, p.Probe = m.now, 0
+		if alone {
+			p.Probe = m.now
+		}
+		m.hold(&p.flow, until, s.Cause)
+	}
+	return alone
 }
 
 // heartbeat answers, per lease, 1 if it is extended.
@@ -482,6 +523,9 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 		if r.endHolds {
 			m.reachIf(f.HeldUntil > m.now, "hold ended")
 			f.HeldUntil = min(f.HeldUntil, m.now)
+			if p := m.open[strings.TrimSuffix(f.name, "/")]; p != nil && isPool(f.name) {
+				p.asked = fmt.Sprintf("%d ", m.now.Add(p.policy.MaxHold))
+			}
 		}
 		m.store(f)
 	}

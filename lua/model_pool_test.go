@@ -18,6 +18,8 @@ const movesMost, triesMore = 500, 50
 type pooled struct {
 	flow                 // its bucket, and sums over its flows
 	virtual, behind      int64
+	paused               shaper.Instant
+	asked                string // as stored; empty before the first
 	weights, reserves    int64
 	wait, ready, reserve zset
 	moved                map[string]bool // candidates of the poll under way

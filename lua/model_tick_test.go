@@ -260,7 +260,7 @@ func (l *polling) redeliver(g grant) {
 				stamp := f.Stamp(j.At, l.earliest())
 				if back = back || f.policy.Paused || stamp > l.now.Add(horizon); back {
 					j.Stamp = max(f.Last, j.Stamp)
-					f.Bucket = f.Depart(j.Stamp, j.Cost)
+					f.leaves(j.Stamp, j.Cost)
 				} else {
 					l.stamp(f, id, stamp)
 				}
@@ -282,12 +282,21 @@ func (l *polling) redeliver(g grant) {
 	l.storeAll(l.touched, l.helper)
 }
 
+// leaves charges a flow for a job that leaves.
+func (f *flow) leaves(stamp shaper.Instant, cost int64) {
+	var pool shaper.Bucket
+	if f.pool != nil {
+		pool = f.pool.Bucket
+	}
+	f.Bucket = f.DepartIn(pool, stamp, cost)
+}
+
 // stamp lets a job leave.
 func (l *polling) stamp(f *flow, id string, stamp shaper.Instant) {
 	j := l.jobs[id]
 	j.Stamp = stamp
 	l.reachCells("", f.Bucket, j)
-	f.Bucket = f.Depart(stamp, j.Cost)
+	f.leaves(stamp, j.Cost)
 	l.stamps++
 	l.stamped[id] = stamping{f.segment, l.stamps, f.policy.Paces()}
 }

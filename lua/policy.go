@@ -48,8 +48,16 @@ func EncodePolicy(p shaper.Policy) string {
 		}
 		paces = append(paces, text)
 	}
+	wait := p.MaxWait.Milliseconds()
+	if p.HoldPool || p.MaxHold > 0 && p.MaxHold != shaper.DefaultMaxHold {
+		// Of a pool, which has no max wait. Scripts of older processes ignore it.
+		wait = 2 * p.MaxHold.Milliseconds()
+		if p.HoldPool {
+			wait++
+		}
+	}
 	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ","), p.Capacity, p.CapacityBytes,
-		p.Concurrency, p.MaxWait.Milliseconds(),
+		p.Concurrency, wait,
 		flag(p.Paused), flag(p.Draining))
 }
 

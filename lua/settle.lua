@@ -125,6 +125,14 @@ unlock()
 
 local ended = {} -- ids of the leases
 
+-- hold_for holds a flow or a pool, and stores the cause of the hold that ends last.
+local function hold_for(f, till, cause)
+  if till >= f.held then
+    redis.call('HSET', f.key, 'cause', cause == '' and '0' or cause)
+  end
+  hold(f, till)
+end
+
 -- apply settles a current lease.
 local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   local dead, again = outcome == 'd' or outcome == 'f', outcome == 'r' or outcome == 'o'
@@ -136,7 +144,13 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     dead = dead or (again and j.attempts >= j.max)
   end
   if outcome == 'o' then
-    refuse(f.pool or f)
+    local whole = f.pool and select(2, pooling.max_hold(f.pool))
+    if not whole then
+      refuse(f, '')
+    end
+    if f.pool then
+      refuse(f.pool, whole and '' or tenant_of(f.name))
+    end
   end
   if cost then
     correct(f, j.cost, cost)
@@ -149,12 +163,17 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   ended[#ended + 1] = id
   run(f, -1)
   if outcome == 'h' then
-    -- An upstream that asks for a pause asks the pool. A circuit breaker is that of one route.
-    local held = sub(cause, 1, 11) == 'retry_after' and f.pool or f
-    if now + delay >= held.held then
-      redis.call('HSET', held.key, 'cause', cause == '' and '0' or cause)
+    local alone, till = true, 0 -- whether the flow is held, until when the pool
+    if f.pool and sub(cause, 1, 11) == 'retry_after' then
+      alone, till = pooling.answer(f.pool, tenant_of(f.name), delay)
     end
-    hold(held, now + delay)
+    if till > 0 then
+      f.pool.paused, f.pool.probe = now, alone and now or 0
+      hold_for(f.pool, till, cause)
+    end
+    if alone then
+      hold_for(f, now + delay, cause)
+    end
     dead = charge_free(j)
   end
   if dead then
@@ -162,6 +181,9 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     finish(id, j, f, 'd', result)
   elseif outcome == 'S' then
     f.succeeded = f.succeeded + 1
+    if f.pool and f.pool.probe > 0 then
+      pooling.probed(f.pool, j.stamp)
+    end
     finish(id, j, f, 'S', result)
   elseif again then
     retry_later(id, j, f, delay, result)
@@ -190,6 +212,9 @@ local function succeed(key, id, j, f, most, result)
     redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
   end
   f.succeeded = f.succeeded + 1
+  if f.pool and f.pool.probe > 0 then
+    pooling.probed(f.pool, n56(raw, STAMP_AT))
+  end
   run(f, -1)
   -- Bytes of the result, and before it.
   local kept, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT)

@@ -96,6 +96,9 @@ for i = 1, #flows do
   end
   if ARGV[11] == '1' then
     f.held = math.min(f.held, now)
+    if f.is_pool then
+      pooling.grace(f)
+    end
   end
   if f.moves then -- to another pool, by the next poll: it reads both before it writes
     filed[#filed + 1], filed[#filed + 2] = format('%d', now), f.name

@@ -269,7 +269,7 @@ func (f Flow) startOfLater(n int64, now Instant, later []Instant) Instant {
 	}
 	b := f.Bucket
 	if f.Cost > 0 {
-		b = b.depart(first, f.Queued, f.Cost)
+		b = b.depart(nil, first, f.Queued, f.Cost)
 	}
 	var at Instant
 	for _, eligible := range later[:n] {

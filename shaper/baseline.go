@@ -1,11 +1,13 @@
 package shaper
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Sources of a setting, the strongest first.
@@ -31,6 +33,8 @@ type Baseline struct {
 type PoolSettings struct {
 	Routes    []string
 	Overrides Overrides
+	HoldPool  bool          `json:",omitempty"` // see Policy
+	MaxHold   time.Duration `json:",omitempty"` // 0: DefaultMaxHold
 }
 
 // PoolOf returns the name of the pool that a route is in, empty for none.
@@ -47,11 +51,12 @@ func (b Baseline) PoolOf(route string) string {
 var poolSettings = []string{"rate", "burst", "rates", "capacity", "capacity_bytes", "concurrency", "paused"}
 
 // PoolDefaults is what a pool has without settings: no bound but a rate, which every pool states.
-func PoolDefaults() Policy { return Policy{Burst: 1, Capacity: MaxCapacity} }
+func PoolDefaults() Policy { return Policy{Burst: 1, Capacity: MaxCapacity, MaxHold: DefaultMaxHold} }
 
 // ResolvePool is the policy of a pool with these API overrides, and the source of each setting.
 func (b Baseline) ResolvePool(name string, api Overrides) (Policy, map[string]string) {
 	p, sources := PoolDefaults(), map[string]string{}
+	p.HoldPool, p.MaxHold = b.Pools[name].HoldPool, cmp.Or(b.Pools[name].MaxHold, DefaultMaxHold)
 	for _, setting := range poolSettings {
 		sources[setting] = SourceDefault
 	}
@@ -94,6 +99,9 @@ func (b Baseline) ValidatePools() error {
 		ps.Check(name != "" && len(name) <= 64, path, strconv.Quote(name), "must have a name of 1 to 64 bytes")
 		problems, _ := b.ValidatePool(name, Overrides{}).(Problems)
 		ps = append(ps, problems.Under(path)...)
+		hold := b.Pools[name].MaxHold
+		ps.Check(hold >= 0 && hold <= time.Hour && hold%time.Millisecond == 0, path+".max_hold", hold,
+			"must be in whole milliseconds, at most 1h")
 		ps.Check(len(b.Pools[name].Routes) > 0, path+".routes", "none", "must name at least one route")
 		for _, route := range b.Pools[name].Routes {
 			other, taken := in[route]

@@ -56,6 +56,8 @@ type Bucket struct {
 	// the flow ready.
 	Ready     Instant
 	HeldUntil Instant // the upstream requested a pause until then
+	// Probe, of a pool that is held, is when one job may leave nevertheless; 0 for never.
+	Probe Instant
 	// After a hold the flow returns to its rate step by step. Share is the part of the rate in
 	// force at the end of the hold, in millionths, 0 for all of it. Nothing leaves before Spaced.
 	Share  int64
@@ -84,6 +86,9 @@ func NewBucket(paces []Pace) Bucket {
 func (c Cell) earliest() Instant {
 	return c.TAT + Instant(floorDiv(c.Rem-(c.Burst-1)*c.period(), c.Rate.Limit))
 }
+
+// seconds is T in µs, as a double.
+func (c Cell) seconds() float64 { return float64(c.period()) / float64(c.Rate.Limit) }
 
 func (c Cell) period() int64 { return c.Rate.Period.Microseconds() }
 
@@ -173,7 +178,15 @@ func (b Bucket) Pace(at Instant) float64 { return float64(b.share(at)) / shareAl
 // Earliest returns the instant at which the next job may leave: the latest of the last stamp, Ready
 // and the earliest instant of every pace. It is in the past for a late poll.
 func (b Bucket) Earliest() Instant {
-	return max(b.grid(), b.Ready, b.HeldUntil)
+	return max(b.grid(), b.Ready, b.stopped())
+}
+
+// stopped is the instant until which the hold keeps everything from leaving.
+func (b Bucket) stopped() Instant {
+	if b.Probe > 0 {
+		return min(b.HeldUntil, b.Probe)
+	}
+	return b.HeldUntil
 }
 
 // grid is the instant from which the paces alone let the next job leave.
@@ -191,7 +204,7 @@ func (b Bucket) grid() Instant {
 // lost, never bunched. A job that only had to become ready has no grid: it starts one, at from if
 // it was ready earlier.
 func (b Bucket) Stamp(eligible, from Instant) Instant {
-	grid, ready := b.grid(), max(b.Ready, b.HeldUntil, eligible)
+	grid, ready := b.grid(), max(b.Ready, b.stopped(), eligible)
 	switch {
 	case ready >= grid:
 		return max(ready, from)
@@ -202,10 +215,22 @@ func (b Bucket) Stamp(eligible, from Instant) Instant {
 }
 
 // Depart charges every pace for a job of the given cost that leaves at stamp.
-func (b Bucket) Depart(stamp Instant, cost int64) Bucket { return b.depart(stamp, 1, cost) }
+func (b Bucket) Depart(stamp Instant, cost int64) Bucket { return b.depart(nil, stamp, 1, cost) }
+
+// DepartIn is Depart for a flow of a pool. The share of the rate that a hold leaves is a part of
+// the slower of both rates: a flow with a rate far above that of its pool would not slow down.
+func (b Bucket) DepartIn(pool Bucket, stamp Instant, cost int64) Bucket {
+	return b.depart(pool.Cells, stamp, 1, cost)
+}
+
+// probeEvery is the time between two probes of a pool that is held.
+const probeEvery = 5 * time.Second
 
 // depart charges every pace for jobs that leave together at stamp.
-func (b Bucket) depart(stamp Instant, jobs, cost int64) Bucket {
+func (b Bucket) depart(pool []Cell, stamp Instant, jobs, cost int64) Bucket {
+	if b.Probe > 0 && stamp < b.HeldUntil {
+		b.Probe = stamp.Add(probeEvery)
+	}
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {
 		b.Cells[i] = c.charge(stamp, jobs, cost)
@@ -217,6 +242,9 @@ func (b Bucket) depart(stamp Instant, jobs, cost int64) Bucket {
 		return b
 	}
 	first := b.Cells[0]
+	if len(pool) > 0 && pool[0].seconds() > first.seconds() {
+		first = pool[0]
+	}
 	// In doubles, in the same order as in the script.
 	intervals := float64(cost) * float64(first.period()) / float64(first.Rate.Limit)
 	space := math.Ceil(intervals * shareAll / float64(share))
@@ -344,6 +372,12 @@ func (b Bucket) Hold(until, now Instant) Bucket {
 	return b
 }
 
+// Resume ends a hold.
+func (b Bucket) Resume(now Instant) Bucket {
+	b.HeldUntil, b.Probe = min(b.HeldUntil, now), 0
+	return b
+}
+
 // PutOffMost bounds what PutOff delays a flow by.
 const PutOffMost = time.Second
 
@@ -362,6 +396,10 @@ type Trial struct {
 	Since    Instant // of the first refusal, which is not counted itself
 	Departed int64   // departures of the flow until then
 	Refused  int64   // refusals since then
+	// Of a pool that refusals of one tenant do not slow down: the candidate and the count of
+	// Boyer's and Moore's majority vote over the tenants.
+	Tenant string
+	Excess int64
 }
 
 // Rules of a trial. The simulation in refusal_test.go shows what they reach.
@@ -376,20 +414,37 @@ const (
 // the share of the rate falls by the refused part, at most by half, and grows again as after a
 // hold. So the flow stays close to what the upstream accepts.
 func (b Bucket) Refuse(t Trial, departed int64, now Instant) (Bucket, Trial) {
+	return b.RefuseOf(t, "", departed, now)
+}
+
+// RefuseOf is Refuse for a pool that the refusals of one tenant alone do not slow down. Refusals of
+// the tenant with the most of them count only as far as others have as many. Without a tenant all
+// count.
+func (b Bucket) RefuseOf(t Trial, tenant string, departed int64, now Instant) (Bucket, Trial) {
 	age, departures := now-t.Since, departed-t.Departed
 	if t.Since == 0 || departures < 0 || age > 3*trialSpan && departures > 3*trialLeast {
-		return b, Trial{Since: now, Departed: departed}
+		return b, Trial{Since: now, Departed: departed, Tenant: tenant}
 	}
 	t.Refused++
+	switch {
+	case tenant == "":
+		t.Tenant, t.Excess = "", 0
+	case t.Tenant == tenant:
+		t.Excess++
+	case t.Excess == 0:
+		t.Tenant, t.Excess = tenant, 1
+	default:
+		t.Excess--
+	}
 	if age < trialSpan || departures < trialLeast {
 		return b, t
 	}
-	if refused := min(t.Refused, departures); refused*trialTolerated > departures && b.HeldUntil <= now {
+	if refused := min(t.Refused-t.Excess, departures); refused*trialTolerated > departures && b.HeldUntil <= now {
 		share := b.share(now)
 		b.Share = max(shareLeast, share/2, share*(departures-refused)/departures)
 		b.HeldUntil = now
 	}
-	return b, Trial{Since: now, Departed: departed}
+	return b, Trial{Since: now, Departed: departed, Tenant: tenant}
 }
 
 // MarkReady records that at now the flow became able to send: an admission or give-back into an

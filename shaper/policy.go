@@ -54,6 +54,10 @@ type Policy struct {
 	Paused      bool          // nothing leaves; admission goes on
 	Draining    bool          // nothing is admitted; what waits leaves
 
+	// Of a pool, as its file says.
+	HoldPool bool          `json:",omitempty"` // an answer with Retry-After holds the pool, not only the flow
+	MaxHold  time.Duration `json:",omitempty"` // how long answers hold the pool at most
+
 	// Of a flow whose route is in a pool; see Pool.
 	Weight  int64 // 1 to MaxWeight, 0 counts as 1: its part of what reserves leave of the pool's rate
 	Reserve Rate  `json:",omitzero"` // the part of the pool's rate that it has before all others, at most Rate; zero for none

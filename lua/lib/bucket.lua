@@ -4,6 +4,7 @@ local SLACK = 10000 -- µs; shaper.Slack
 -- Millionths of the rate; the last one is µs after a hold for each of them.
 local SHARE_ALL, SHARE_LEAST, SHARE_REGAIN = 1000000, 62500, 20
 local SPACED_MOST = 31622400000000 -- µs; shaper.MaxPeriod
+local PROBE_EVERY = 5000000 -- µs between two probes of a pool that is held; shaper.probeEvery
 local PUT_OFF_MOST = 1000000 -- µs; shaper.PutOffMost
 
 local function floor_div(a, b)
@@ -99,25 +100,36 @@ end
 local TRIAL_SPAN, TRIAL_LEAST, TRIAL_TOLERATED = 1000000, 10, 20 -- of shaper.Bucket.Refuse
 
 -- refuse counts that the upstream refused a job as too much, and slows the flow once a trial has
--- seen enough: shaper.Bucket.Refuse. The trial is kept apart from the flow's other numbers, which
--- every call reads.
-local function refuse(f)
-  local since, departed, refused = string.match(redis.call('HGET', f.key, 'trial') or '0 0 0',
-    '^(%d+) (%d+) (%d+)$')
+-- seen enough: shaper.Bucket.RefuseOf. tenant is '' or, of a pool that the refusals of one tenant
+-- do not slow down, that tenant. The trial is kept apart from the flow's other numbers, which every
+-- call reads.
+local function refuse(f, tenant)
+  local since, departed, refused, most, excess = string.match(redis.call('HGET', f.key, 'trial') or '0 0 0',
+    '^(%d+) (%d+) (%d+) ?(%S*) ?(%d*)$')
   local age, departures = now - since, f.departed - departed
-  refused = refused + 1
+  refused, excess = refused + 1, excess == '' and 0 or excess + 0
+  if tenant == '' then
+    most, excess = '', 0
+  elseif most == tenant then
+    excess = excess + 1
+  elseif excess == 0 then
+    most, excess = tenant, 1
+  else
+    excess = excess - 1
+  end
   if since == '0' or departures < 0 or (age > 3 * TRIAL_SPAN and departures > 3 * TRIAL_LEAST) then
-    since, departed, refused = now, f.departed, 0
+    since, departed, refused, most, excess = now, f.departed, 0, tenant, 0
   elseif age >= TRIAL_SPAN and departures >= TRIAL_LEAST then
-    local part = math.min(refused, departures)
+    local part = math.min(refused - excess, departures)
     if part * TRIAL_TOLERATED > departures and f.held <= now then
       local before = share(f, now)
       f.share = math.max(SHARE_LEAST, math.floor(before / 2), math.floor(before * (departures - part) / departures))
       f.held = now
     end
-    since, departed, refused = now, f.departed, 0
+    since, departed, refused, most, excess = now, f.departed, 0, tenant, 0
   end
-  redis.call('HSET', f.key, 'trial', format('%d %d %d', since, departed, refused))
+  local trial = format('%d %d %d', since, departed, refused)
+  redis.call('HSET', f.key, 'trial', most == '' and trial or trial .. format(' %s %d', most, excess))
 end
 
 -- grid is max(L, every e, spaced): the instant at which the paces let the next job leave.
@@ -135,9 +147,18 @@ local function grid(f)
   return e
 end
 
+-- stopped is the instant until which a hold keeps everything from leaving: shaper.Bucket.stopped.
+local function stopped(f)
+  local probe = f.probe
+  if probe and probe > 0 and probe < f.held then
+    return probe
+  end
+  return f.held
+end
+
 -- earliest is E = max(L, ready, held until, every e, spaced).
 local function earliest(f)
-  return math.max(grid(f), f.ready, f.held)
+  return math.max(grid(f), f.ready, stopped(f))
 end
 
 -- stamp_of returns the stamp of a job that is eligible since the given instant. from is the
@@ -145,7 +166,7 @@ end
 -- that is at most slack before from; otherwise the missed slots are gone. A job that only had to
 -- become ready starts a new grid.
 local function stamp_of(f, eligible, from)
-  local on_grid, ready = grid(f), math.max(f.ready, f.held, eligible)
+  local on_grid, ready = grid(f), math.max(f.ready, stopped(f), eligible)
   if ready >= on_grid then
     return math.max(ready, from)
   end
@@ -182,11 +203,17 @@ local function depart(f, stamp, jobs, cost)
     end
   end
   f.last = stamp
+  if f.probe and f.probe > 0 and stamp < f.held then
+    f.probe = stamp + PROBE_EVERY
+  end
   local s = f.share == 0 and SHARE_ALL or share(f, stamp)
   if s == SHARE_ALL then
     f.share, f.spaced = 0, 0
   else
-    local c = f.cells[1]
+    local c, p = f.cells[1], f.pool and f.pool.cells[1]
+    if p and p.period / p.limit > c.period / c.limit then
+      c = p -- shaper.Bucket.DepartIn
+    end
     f.spaced = stamp + math.min(SPACED_MOST, math.ceil(cost * c.period / c.limit * SHARE_ALL / s))
   end
 end

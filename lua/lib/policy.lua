@@ -1,5 +1,8 @@
 -- policy: the settings that a flow obeys.
 --
+-- The line of a pool has no max wait. In its place is twice the longest hold in ms, and one more if
+-- every answer with Retry-After holds the pool; 0 for 60 s and flows alone.
+--
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
 -- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs; capacity,
 -- capacity in bytes, concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its

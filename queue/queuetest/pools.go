@@ -21,7 +21,8 @@ var poolTests = map[string]func(*suite){
 	"the pool's concurrency bounds all its flows":              poolConcurrency,
 	"a full pool refuses jobs of any of its flows":             poolFull,
 	"a flow leaves places of its pool to the others":           poolShared,
-	"an upstream that asks for a pause holds the pool":         poolHeld,
+	"every answer that asks for a pause holds the pool":        poolHeld,
+	"answers to two tenants hold a pool until a probe is well": poolHeldByTwo,
 	"a new file pauses no pool, and all its flows obey it":     poolRefiled,
 	"a route of no pool is not delayed":                        poolOutside,
 	"a tenant is one, wherever its flows are":                  poolSpread,
@@ -223,18 +224,63 @@ func poolShared(s *suite) {
 }
 
 func poolHeld(s *suite) {
-	s.pool(func(*shaper.Overrides) {}, nil)
+	s.restart(func(q *queue.Options) {
+		q.Pools = map[string]shaper.PoolSettings{"erp": {
+			Routes: []string{"erp", "mail"}, Overrides: shaper.Overrides{Rate: pointer(hundred)},
+			HoldPool: true, MaxHold: 10 * time.Minute,
+		}}
+	})
 	s.backlog(2, pooledWork(tenant))
 	s.backlog(2, pooledWork("other"))
 	l := s.lease(1)[0]
-	s.settle(l, shaper.Hold, func(x *queue.Settlement) {
-		x.Delay, x.Cause = time.Hour, queue.HoldCause{By: queue.HeldByRetryAfter, Status: 429}
-	})
+	s.settle(l, shaper.Hold, pausing)
 	equal(s, "leased while the pool is held", len(s.leaseUpTo(10, time.Minute)), 0)
 	p, err := s.q.Pool(s.ctx, "erp")
 	equal(s, "the error", err, nil)
 	equal(s, "what limits the pool", p.LimitedBy, "held")
 	equal(s, "by what it is held", p.HeldBy.Status, 429)
+	if left := time.Until(p.HeldUntil); left > 10*time.Minute {
+		s.Errorf("held for %v, more than max_hold", left)
+	}
+}
+
+// pausing asks for an hour.
+func pausing(x *queue.Settlement) {
+	x.Delay, x.Cause = time.Hour, queue.HoldCause{By: queue.HeldByRetryAfter, Status: 429}
+}
+
+// poolHeldByTwo: the answer to one tenant holds its flow. That to a second one holds the pool.
+// Then jobs of a third one leave as probes; the success of one ends the hold.
+func poolHeldByTwo(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	limitedBy := func() string {
+		p, err := s.q.Pool(s.ctx, "erp")
+		equal(s, "the error", err, nil)
+		return p.LimitedBy
+	}
+	s.backlog(3, pooledWork(tenant))
+	s.settle(s.lease(1)[0], shaper.Hold, pausing)
+	s.backlog(3, pooledWork("other"))
+	other := s.lease(1)[0]
+	equal(s, "whose job leaves beside the held flow", other.Tenant, "other")
+	if by := limitedBy(); by == "held" {
+		s.Errorf("the answer to one tenant holds the pool")
+	}
+	s.settle(other, shaper.Hold, pausing)
+	equal(s, "what limits the pool", limitedBy(), "held")
+	s.backlog(20, pooledWork("third"))
+	probes := s.leaseUpTo(20, 20*time.Second) // one in five seconds, unless an answer is lost
+	if len(probes) < 1 || len(probes) > 5 {
+		s.Fatalf("%d probes in 20s", len(probes))
+	}
+	equal(s, "whose", probes[0].Tenant, "third")
+	s.settle(probes[0], shaper.Succeed)
+	if by := limitedBy(); by == "held" {
+		s.Errorf("the pool is held after a probe has succeeded")
+	}
+	if n := len(s.leaseUpTo(20-len(probes), far)); n < 10 {
+		s.Errorf("%d jobs leave then", n)
+	}
 }
 
 // poolRefiled: while hundreds of flows take over new policies, each poll lets jobs leave, but

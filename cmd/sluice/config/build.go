@@ -209,8 +209,16 @@ func (r *reader) pools(c *Config, values map[string]any) {
 			r.problem(path, kindOf(values[name]), "must be a section")
 			continue
 		}
-		var pool shaper.PoolSettings
-		r.scalars(path, section, PoolSettings(), &pool.Overrides, "rates", "routes")
+		read := struct {
+			shaper.Overrides
+			Hold    string
+			MaxHold time.Duration
+		}{MaxHold: shaper.DefaultMaxHold}
+		r.scalars(path, section, PoolSettings(), &read, "rates", "routes")
+		pool := shaper.PoolSettings{Overrides: read.Overrides, HoldPool: read.Hold == "pool"}
+		if read.MaxHold != shaper.DefaultMaxHold {
+			pool.MaxHold = read.MaxHold
+		}
 		if raw, present := section["rates"]; present {
 			if paces, ok := r.rates(path+".rates", raw); ok {
 				pool.Overrides.Rates = &paces

@@ -270,6 +270,10 @@ func PoolSettings() []Setting {
 			Rule: "must be a whole number from 0 to 1000000"},
 		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but stop the departures of the pool.",
 			Rule: "must be true or false"},
+		choice("hold", "flow", "What an answer 429 or 503 with Retry-After holds. flow: its flow, and the pool "+
+			"only once two tenants get one. pool: the whole pool at once.", "flow", "pool"),
+		duration("max_hold", "60s", time.Second, time.Hour,
+			"How long such answers hold the pool at most."),
 	}
 }
 
