@@ -82,7 +82,7 @@ battery: redis ## break Sluice on purpose and check what it promises (eight minu
 	$(GO) run ./cmd/battery -quick -keep
 
 .PHONY: seeded
-seeded: redis ## plant fifteen known bugs, one after the other, and see that the tests find them
+seeded: redis ## plant known bugs, one after the other, and see that the tests find them
 	$(GO) run ./cmd/battery -full -only Q1
 
 .PHONY: profile
