@@ -80,8 +80,8 @@ func starvation() []check {
 			id: "S4-" + c.name, what: c.what,
 			target: "quiet tenants lose ≤ 1 % of what they may have in every 2 s and get no 503, during the " +
 				"attack and after it; their submissions take ≤ 2 × as long, or 5 ms more",
-			quick: scale{tenants: 10, window: window},
-			full:  scale{tenants: 10, window: 30 * time.Second, limit: 3 * time.Minute},
+			quick: scale{tenants: 10, jobs: 10_000, window: window},
+			full:  scale{tenants: 10, jobs: 20_000, window: 30 * time.Second, limit: 4 * time.Minute},
 			run:   c.run,
 		})
 	}

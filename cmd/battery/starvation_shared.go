@@ -2,9 +2,18 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
+
+	"github.com/7509e464/sluice/api/wire"
 )
 
 // sharedCases are attacks of one tenant on what it shares with others: a pool or a route.
@@ -41,12 +50,196 @@ func sharedCases() []starving {
 			settings: pooled, quiet: inPool,
 			attack: badAnswers(poolRoute, answer{status: http.StatusOK, header: map[string]string{"Sluice-Cost": "0"}}),
 		},
+		{
+			name: "expiry", what: "20,000 jobs of one tenant of the shard expire at one instant",
+			settings: alone(tenant{rate: "1000/s", capacity: 100_000}), attack: expiringJobs,
+		},
+		{
+			name: "fat", what: "one tenant of the shard sends a burst of 250 payloads of 240 KB",
+			settings: alone(tenant{rate: "100/s", capacity: 100_000, more: ", burst: 250"}), prepare: ownUpstream,
+			ready: fatBacklog, attack: fatBurst,
+		},
+		{
+			name: "reload", what: "the file changes while there are 10,000 idle tenants",
+			settings: settings{defaults: tenant{rate: "20/s", capacity: 1_000_000}}, prepare: ownUpstream,
+			ready: idleTenants, attack: changedFiles,
+		},
+		{
+			name: "blocked", what: "10,000 tenants of the shard each have a job for a route that is full",
+			settings: alone(tenant{}), prepare: slowUpstream, ready: blockedTenants, attack: blockedRoute,
+		},
+		{
+			name: "guests", what: "five tenants of a pool take its capacity, and its concurrency for 3 s each",
+			settings: settings{pool: "200/s", poolMore: ", capacity: 20000, concurrency: 80"},
+			quiet:    inPool, attack: crowdedPool,
+		},
 	}
+}
+
+// otherRoute leads to an upstream of its own: the sink keeps every body in its ledger.
+const otherRoute = "other"
+
+// alone are settings of a store of one shard, in which all is beside the offender.
+func alone(t tenant) settings {
+	return settings{
+		env:     []string{"SLUICE_STORE_SHARDS=1"},
+		tenants: map[string]tenant{offender: t},
+	}
+}
+
+func ownUpstream(_ *world, s *settings) (end func())  { return upstreamOf(s, 0) }
+func slowUpstream(_ *world, s *settings) (end func()) { return upstreamOf(s, 4*time.Second) }
+
+// upstreamOf starts the upstream of otherRoute, which answers after this time.
+func upstreamOf(s *settings, after time.Duration) (end func()) {
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = pause(r.Context(), after)
+	}))
+	s.routes = map[string]string{otherRoute: fmt.Sprintf("url: %q, timeout: 30s, breaker: { failures: 0 }", up.URL)}
+	return func() {
+		up.CloseClientConnections()
+		up.Close()
+	}
+}
+
+// expiringJobs stores jobs of a paused tenant whose max waits end at one instant.
+func expiringJobs(ctx context.Context, w *world, f *findings) error {
+	const jobs = 20_000
+	if _, err := w.operate(ctx, w.living("api")[0], "pause", offender, ""); err != nil {
+		return err
+	}
+	end := time.Now().Add(w.scale.window * 2 / 3)
+	err := w.pileOf(ctx, offender, jobs, func() wire.Submission {
+		return wire.Submission{Type: "battery", Payload: json.RawMessage(`1`), MaxWaitMS: time.Until(end).Milliseconds()}
+	})
+	if err == nil {
+		f.atLeast("s before they expire", time.Until(end).Seconds(), 0, "s")
+		f.timed()
+		<-ctx.Done()
+	}
+	return err
+}
+
+// fatBacklog stores large payloads of a paused tenant; fatBurst lets them leave together.
+func fatBacklog(ctx context.Context, w *world) error {
+	if _, err := w.operate(ctx, w.living("api")[0], "pause", offender, ""); err != nil {
+		return err
+	}
+	for range 250 {
+		if status := w.asOffender(ctx, otherRoute, `,"payload":`+payload("fat", 240_000)); status != http.StatusAccepted {
+			return fmt.Errorf("a large payload: %d", status)
+		}
+	}
+	return nil
+}
+
+func fatBurst(ctx context.Context, w *world, _ *findings) error {
+	_, err := w.operate(ctx, w.living("api")[0], "resume", offender, "")
+	<-ctx.Done()
+	return err
+}
+
+// manyTenants submits a job for each of many tenants, which leaves at the given time.
+func (w *world) manyTenants(ctx context.Context, at time.Time) error {
+	tenants := int64(w.scale.jobs)
+	var next atomic.Int64
+	var failed atomic.Int64
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for i := next.Add(1); i <= tenants && ctx.Err() == nil; i = next.Add(1) {
+				if i%1000 == 0 {
+					w.say("%d of %d tenants", i, tenants)
+				}
+				body := fmt.Sprintf(`{"type":"battery","route":%q,"payload":1,"delay_ms":%d}`, otherRoute,
+					max(0, time.Until(at).Milliseconds()))
+				if status, _, _ := w.call(ctx, http.MethodPost, w.api, "/v1/jobs",
+					map[string]string{"Sluice-Tenant": fmt.Sprint("idle", i)}, []byte(body)); status != http.StatusAccepted {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if failed.Load() > 0 {
+		return fmt.Errorf("%d of %d tenants could not submit", failed.Load(), tenants)
+	}
+	return ctx.Err()
+}
+
+// idleTenants lets many tenants send a job each, and waits until all have left.
+func idleTenants(ctx context.Context, w *world) error {
+	if err := w.manyTenants(ctx, time.Now()); err != nil {
+		return err
+	}
+	return until(ctx, "they are idle", 50*time.Millisecond, func() (bool, error) {
+		waiting, running, err := w.backlog(ctx)
+		return waiting+running == 0, err
+	})
+}
+
+// changedFiles gives all processes a file with another capacity, twice.
+func changedFiles(ctx context.Context, w *world, f *findings) error {
+	changes := 0
+	for pause(ctx, w.scale.window/3) == nil && changes < 2 {
+		changes++
+		w.settings.defaults.capacity -= 1000
+		for name, t := range w.settings.tenants {
+			t.capacity -= 1000
+			w.settings.tenants[name] = t
+		}
+		for _, p := range append(w.living("api"), w.living("worker")...) {
+			if _, err := w.configure(p.name); err != nil {
+				return err
+			}
+			p.signal(syscall.SIGHUP)
+		}
+	}
+	<-ctx.Done()
+	f.atLeast("changes of the file", float64(changes), 2, "")
+	return nil
+}
+
+// blockedTenants stores a job of each of many tenants for a route that they fill, all of which are
+// due when the attack begins.
+func blockedTenants(ctx context.Context, w *world) error {
+	at := time.Now().Add(time.Duration(w.scale.jobs) * 1500 * time.Microsecond)
+	if err := w.manyTenants(ctx, at); err != nil {
+		return err
+	}
+	return pause(ctx, time.Until(at)-w.scale.window/3-quietWindow/4)
+}
+
+func blockedRoute(ctx context.Context, _ *world, _ *findings) error {
+	<-ctx.Done()
+	return nil
+}
+
+// crowdedPool submits jobs of many tenants of the pool, faster than they leave, whose deliveries
+// take long.
+func crowdedPool(ctx context.Context, w *world, f *findings) error {
+	w.sink.set(func(d delivery, _ int) answer {
+		if strings.HasPrefix(d.Tenant, offender) {
+			return answer{status: http.StatusOK, delay: 3 * time.Second}
+		}
+		return answer{status: http.StatusOK}
+	})
+	for i := range 5 {
+		if err := w.pile(ctx, fmt.Sprint(offender, i), poolRoute, 4000); err != nil && ctx.Err() == nil {
+			f.because("tenant %d of the crowd: %v", i, err) // its part of the pool is full
+		}
+	}
+	<-ctx.Done()
+	return nil
 }
 
 // asOffender submits a job of the offender, with further fields after a comma.
 func (w *world) asOffender(ctx context.Context, route, more string) (status int) {
-	body := `{"type":"battery","route":"` + route + `","payload":"of the offender"` + more + `}`
+	if !strings.Contains(more, "payload") {
+		more += `,"payload":"of the offender"`
+	}
+	body := `{"type":"battery","route":"` + route + `"` + more + `}`
 	status, _, _ = w.call(ctx, http.MethodPost, w.api, "/v1/jobs",
 		map[string]string{"Sluice-Tenant": offender}, []byte(body))
 	return status
