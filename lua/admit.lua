@@ -25,8 +25,9 @@
 --   of the flow, which is all that most jobs need. Otherwise follow, after a blank each: delay in
 --   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key
 -- Reply
---   now, then an array per flow: limit, period in µs, capacity, capacity in bytes, time to next
---   free capacity in µs, and where a job was over its share the bytes that were stored of the flow;
+--   now, then an array per flow: limit and period in µs of its strictest pace, capacity, capacity
+--   in bytes, time to next free capacity in µs, and where a job was over its share the bytes that
+--   were stored of the flow;
 --   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by

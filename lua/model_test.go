@@ -680,7 +680,7 @@ func (m *model) facts(f *flow, outcome shaper.Outcome) shaper.Admission {
 	a := shaper.Admission{
 		Outcome: outcome, Now: m.now, Depth: f.Depth, Capacity: f.policy.Capacity, Bytes: f.Bytes,
 		CapacityBytes: f.policy.CapacityBytes, Remaining: max(0, f.policy.Capacity-f.Depth),
-		Rate: f.policy.Rate,
+		Rate: f.policy.DrainRate(),
 	}
 	if next := f.StartIn(m.shared(f, 0, 0), 0, 0, m.now); f.Queued > 0 && !m.paused(f).Paused && next != 0 {
 		a.NextSlot = next.Sub(m.now)

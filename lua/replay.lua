@@ -14,9 +14,9 @@
 --   5 max attempts   6, 7 most dead letters of a flow, and of how many bytes
 -- Reply
 --   now, then 0 no such job of this tenant, 3 not dead, or 1 and: outcome as of admit, position,
---   estimated start, depth, capacity, retry after in µs, limit, period in µs, bytes, capacity in
---   bytes, bytes of the payload, and where there is no capacity 0 if the job never fits, 1 if retry
---   after is exact, 2 if it is an estimate
+--   estimated start, depth, capacity, retry after in µs, limit and period in µs of the strictest
+--   pace, bytes, capacity in bytes, bytes of the payload, and where there is no capacity 0 if the
+--   job never fits, 1 if retry after is exact, 2 if it is an estimate
 -- Derived keys: flow queue later lines idem dead done job tenants flows wait ready reserve
 -- Channels: wake
 
@@ -35,7 +35,7 @@ local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
 local function reply(outcome, position, start, after, of, fits)
   of = of or f -- what is full
-  local bound, pace = of.policy, p.paces[1]
+  local bound, pace = of.policy, p.drain
   return { now, DONE, outcome, position, start, of.depth, bound.capacity, after, pace.limit, pace.period, of.bytes, bound.capacity_bytes,
     j.payload, fits or 0 }
 end

@@ -89,7 +89,7 @@ type Admission struct {
 	// NextSlot is the time until a departure frees capacity; 0 when the queue is empty, or when it
 	// is unknown.
 	NextSlot time.Duration
-	Rate     Rate // the flow's drain rate, the first of its paces
+	Rate     Rate // the flow's drain rate, the strictest of its paces
 }
 
 // Admit decides whether the request enters the flow at now under the policy. The returned flow has
@@ -97,7 +97,7 @@ type Admission struct {
 // the scheduled and retrying jobs, earliest first; only a refusal of a flow with too few queued
 // jobs needs it.
 func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Admission) {
-	a := Admission{Now: now, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Rate: p.Rate}
+	a := Admission{Now: now, Capacity: p.Capacity, CapacityBytes: p.CapacityBytes, Rate: p.DrainRate()}
 	eligible := now.Add(r.Delay)
 	var drained, sure Instant // sure is by the paces alone: an estimate of deliveries refuses nothing
 	if !p.Paused {
@@ -112,7 +112,7 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		sure = max(sure, eligible)
 	}
 	full, departures := fullOf(f, p, r.Size, r.Bytes)
-	inPool := Admission{Now: now, Rate: p.Rate}
+	inPool := Admission{Now: now, Rate: p.DrainRate()}
 	ofPool := r.Pool.refuses(&inPool, f, r, now)
 	switch {
 	case p.Draining:

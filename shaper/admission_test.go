@@ -403,3 +403,14 @@ func TestArrivalsAtTheRate(t *testing.T) {
 		})
 	}
 }
+
+// TestDrainRateIsTheStrictest: what clients are told of the drain is not a pace that another one
+// keeps from being reached.
+func TestDrainRateIsTheStrictest(t *testing.T) {
+	p := shaper.DefaultPolicy()
+	p.Rate, p.Rates = rate("100/s"), []shaper.Pace{pace("2/24h", 1), pace("60/m", 1)}
+	_, a := shaper.Admit(shaper.Flow{Bucket: shaper.NewBucket(p.Paces())}, p, start, shaper.Request{Size: 1, Cost: 1}, nil)
+	if a.Rate != rate("2/24h") {
+		t.Errorf("the drain rate is %v", a.Rate)
+	}
+}

@@ -82,6 +82,18 @@ func (p Policy) Paces() []Pace {
 	return append([]Pace{{Rate: p.Rate, Burst: p.Burst}}, p.Rates...)
 }
 
+// DrainRate returns the strictest of the rates, at which jobs of cost 1 leave for long.
+func (p Policy) DrainRate() Rate {
+	of := func(r Rate) float64 { return float64(r.Limit) / float64(r.Period.Microseconds()) }
+	strictest := p.Rate
+	for _, further := range p.Rates {
+		if of(further.Rate) < of(strictest) {
+			strictest = further.Rate
+		}
+	}
+	return strictest
+}
+
 // CostRate returns the strictest of the rates by cost. Reserves are parts of it; a rate by jobs
 // bounds no cost.
 func (p Policy) CostRate() Rate {

@@ -229,7 +229,7 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 		j := f.jobs[id]
 		a := shaper.Admission{
 			Outcome: shaper.Replayed, Depth: t.flow.Depth, Capacity: t.policy().Capacity,
-			Rate: t.policy().Rate,
+			Rate: t.policy().DrainRate(),
 		}
 		a.Remaining = a.Capacity - a.Depth
 		if !bytes.Equal(j.submission.Payload, s.Payload) {

@@ -86,7 +86,7 @@ func (f *Fake) poolFull(route string, size int64, now shaper.Instant) (a shaper.
 	depth := f.poolDepth(name)
 	return shaper.Admission{
 		Outcome: shaper.Full, OfPool: true, Now: now, Depth: depth, Capacity: policy.Capacity,
-		Remaining: max(0, policy.Capacity-depth), Rate: policy.Rate,
+		Remaining: max(0, policy.Capacity-depth), Rate: policy.DrainRate(),
 	}, depth+size > policy.Capacity
 }
 

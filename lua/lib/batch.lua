@@ -32,7 +32,7 @@ for i = 1, flow_count do
     pool.asked, pool.asked_bytes, pool.first = 0, 0, pool.first or math.max(earliest(pool), now)
   end
   flows[i], numbered[format('%d', i)] = f, f
-  replies[i] = { p.paces[1].limit, p.paces[1].period, p.capacity, p.capacity_bytes, 0 }
+  replies[i] = { p.drain.limit, p.drain.period, p.capacity, p.capacity_bytes, 0 }
   f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live
   if most_stored then
     f.others = f.dead_bytes + aged_sum(f, ANSWERS, keep_answers * 1000000)

@@ -40,6 +40,10 @@ local function policy_read(text)
       limit = limit + 0, period = period == '' and 1000000 or period + 0, burst = burst == '' and 1 or burst + 0,
       by_jobs = by == 'j',
     }
+    local pace, drain = p.paces[#p.paces], p.drain
+    if not drain or pace.limit / pace.period < drain.limit / drain.period then
+      p.drain = pace -- the strictest
+    end
   end
   if pooled == 'elsewhere' then
     p.elsewhere = true
