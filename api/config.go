@@ -53,6 +53,9 @@ type Config struct {
 	// StatusRate bounds the reads of jobs by one tenant, with a burst of one second; zero:
 	// unlimited.
 	StatusRate shaper.Rate
+	// ReadRate bounds the work that the reads of one tenant make in the store, in reads of one job,
+	// with a burst of two seconds. An address has twice as many. Default 2000/s.
+	ReadRate shaper.Rate
 	// CheckCallback checks a callback URL. Its error is the rule that the URL breaks, such as "must
 	// be an http or https URL with a host", and must not quote the URL. nil: jobs have no
 	// callbacks.
@@ -85,6 +88,9 @@ type Config struct {
 	TenantShare, AddressShare Percent
 }
 
+// defaultReadRate is the default of Config.ReadRate: about a tenth of what Redis does.
+var defaultReadRate = shaper.Rate{Limit: 2000, Period: time.Second}
+
 // defaultRequests is the default of Config.MaxRequests.
 const defaultRequests = 10_000
 
@@ -111,6 +117,7 @@ func (c *Config) setDefaults() {
 	c.Headers = cmp.Or(c.Headers, HeadersBoth)
 	c.MaxStreams = cmp.Or(c.MaxStreams, defaultStreams)
 	c.MaxRequests = cmp.Or(c.MaxRequests, defaultRequests)
+	c.ReadRate = cmp.Or(c.ReadRate, defaultReadRate)
 	c.TenantShare = cmp.Or(c.TenantShare, budget.DefaultTenantShare)
 	c.AddressShare = cmp.Or(c.AddressShare, budget.DefaultAddressShare)
 	c.Horizon = cmp.Or(c.Horizon, simulate.Horizon)
@@ -133,6 +140,9 @@ func (c Config) validate() error {
 	}
 	if err := c.StatusRate.Validate(); err != nil && c.StatusRate != (shaper.Rate{}) {
 		errs = append(errs, fmt.Errorf("api: status rate: %w", err))
+	}
+	if err := c.ReadRate.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("api: read rate: %w", err))
 	}
 	if c.MaxStreams < 0 {
 		errs = append(errs, fmt.Errorf("api: max streams: %d: must not be negative", c.MaxStreams))

@@ -35,7 +35,7 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.reading(tenant); err != nil {
+	if err := s.reading(c); err != nil {
 		return nil, err
 	}
 	holder := budget.Owner{Tenant: tenant, Address: s.addressOf(c.r)}
@@ -102,6 +102,7 @@ func (s *Server) sendStates(
 	defer out.extend() // for the end of the answer
 	sent, over := "", false
 	for {
+		signalled := true
 		if id := eventID(job); id != sent {
 			if out.send(id, towire.Job(job)) != nil {
 				return
@@ -114,6 +115,7 @@ func (s *Server) sendStates(
 		select {
 		case <-ended:
 		case <-poll.C:
+			signalled = false
 		case <-s.draining:
 			over = true
 		case <-life.C:
@@ -134,6 +136,9 @@ func (s *Server) sendStates(
 				return
 			}
 		default:
+		}
+		if !signalled && s.rows.Take(budget.Owner{Tenant: job.Tenant}, time.Now()) > 0 {
+			continue // the tenant reads too much: the next poll may find the change
 		}
 		switch now, err := s.backend.Job(ctx, job.Tenant, job.ID); {
 		case err == nil:

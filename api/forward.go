@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -126,8 +127,10 @@ func (s *Server) forwarded(
 	if err := s.enter(c); err != nil {
 		return nil, err
 	}
-	if target == c.r.RequestURI && s.storedAnswer(c, target, f) {
-		return nil, nil
+	if target == c.r.RequestURI {
+		if stored, err := s.storedAnswer(c, target, f); stored || err != nil {
+			return nil, err
+		}
 	}
 	info := s.cfg.Routes[route].Forward
 	if info == nil {
@@ -179,16 +182,19 @@ func (s *Server) forwarded(
 // storedAnswer reports whether a request to a listener of its own is for the answer to an earlier
 // one, and then prepares f: clients resolve the Location of a 202 against that listener. Other ids
 // may be those of the upstream.
-func (s *Server) storedAnswer(c *call, target string, f *awaited) bool {
+func (s *Server) storedAnswer(c *call, target string, f *awaited) (bool, error) {
 	id, found := strings.CutPrefix(target, "/v1/jobs/")
 	id, is := strings.CutSuffix(id, "/response")
 	if !found || !is || !decode.IsID(id) || c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
-		return false
+		return false, nil
+	}
+	if err := s.reading(c); err != nil {
+		return false, err
 	}
 	if _, err := s.backend.Job(c.r.Context(), c.who.Tenant, id); err != nil {
-		return false
+		return false, nil
 	}
-	return s.expect(c, id, f) == nil
+	return s.expect(c, id, f) == nil, nil
 }
 
 // expect prepares f for the answer to an earlier request.
@@ -280,11 +286,11 @@ func (s *Server) abandon(tenant string, job queue.Job, key string) {
 
 // getAnswer is GET /v1/jobs/{id}/response.
 func (s *Server) getAnswer(c *call) (*answer, error) {
-	tenant, id, err := tenantAndID(c)
+	_, id, err := tenantAndID(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.reading(tenant); err != nil {
+	if err := s.reading(c); err != nil {
 		return nil, err
 	}
 	f := newAwaited()
@@ -306,20 +312,29 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 func (s *Server) answerTo(c *call, f *awaited, accepted func(*answer)) (func(http.ResponseWriter), error) {
 	job, prefer := f.decision.Job, f.prefer
 	if f.answer != nil {
-		m, err := httpmsg.DecodeAnswer(f.answer)
+		if err := s.readHead(c, f.answer); err != nil {
+			return nil, err
+		}
+		m, err := httpmsg.DecodeAnswer(f.answer.Start)
 		if err != nil {
 			return nil, err
 		}
-		return func(w http.ResponseWriter) { writeAnswer(w, c.r, job, m) }, nil
+		out, err := s.startAnswer(c, f, len(m.Body))
+		if err == nil {
+			return func(w http.ResponseWriter) { s.writeAnswer(w, c, f, m, out) }, nil
+		}
+		if f.decision.Outcome == "" { // the client may send this request again, but not a forwarded one
+			return nil, err
+		}
 	}
-	if !job.State.Done() {
+	if f.answer != nil || !job.State.Done() {
 		a := &answer{status: http.StatusAccepted, body: towire.Job(job)}
 		a.set("Location", "/v1/jobs/"+job.ID+"/response").set("Sluice-Job", job.ID)
 		if prefer.Given {
 			a.set("Preference-Applied", prefer.Applied())
 		}
 		accepted(a)
-		return a.write, nil
+		return func(w http.ResponseWriter) { _ = a.write(w, s, c) }, nil // always small
 	}
 	return nil, unanswered(job)
 }
@@ -344,8 +359,52 @@ func unanswered(job queue.Job) error {
 	return p.SetHeader("Sluice-Job", job.ID)
 }
 
-// writeAnswer writes the upstream's answer as it was.
-func writeAnswer(w http.ResponseWriter, r *http.Request, job queue.Job, m httpmsg.Answer) {
+// readHead reads the start of an answer on to the end of its headers.
+func (s *Server) readHead(c *call, a *queue.Answer) error {
+	for len(a.Start) < a.Size && !bytes.Contains(a.Start, []byte("\r\n\r\n")) {
+		piece, err := s.readPiece(c, a, len(a.Start))
+		if err != nil {
+			return err
+		}
+		a.Start = append(a.Start[:len(a.Start):len(a.Start)], piece...)
+	}
+	return nil
+}
+
+// readPiece reads the next piece of a stored answer from the store, when it is its turn.
+func (s *Server) readPiece(c *call, a *queue.Answer, at int) ([]byte, error) {
+	leave, err := s.gate.Enter(c.r.Context(), s.ownerOf(c), piecePatience)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return a.Read(c.r.Context(), at, budget.Piece)
+}
+
+// piecePatience is how long a piece of an answer waits until those of the same tenant or address
+// were read.
+const piecePatience = 30 * time.Second
+
+// startAnswer reserves the memory of an answer, before more of it is read than its start with this
+// part of the body. The work of reading it is charged to the client where it only reads.
+func (s *Server) startAnswer(c *call, f *awaited, started int) (*budget.Outgoing, error) {
+	rest := f.answer.Size - len(f.answer.Start)
+	if c.r.Method == http.MethodHead {
+		return nil, nil
+	}
+	if f.decision.Outcome == "" {
+		s.rows.Charge(s.ownerOf(c), rest/budget.FreeBody, time.Now())
+	}
+	return s.answers.Begin(s.ownerOf(c), max(started, min(rest, budget.Piece)), started+rest)
+}
+
+// writeAnswer writes the upstream's answer as it was. What the start does not have is read in
+// pieces as the client takes them. If that fails, the connection is cut: half an answer never ends
+// like a whole one.
+func (s *Server) writeAnswer(w http.ResponseWriter, c *call, f *awaited, m httpmsg.Answer, out *budget.Outgoing) {
+	defer out.End()
+	job, a := f.decision.Job, f.answer
+	size := len(m.Body) + a.Size - len(a.Start)
 	h := w.Header()
 	clear(h)
 	for name, values := range m.Header {
@@ -361,12 +420,32 @@ func writeAnswer(w http.ResponseWriter, r *http.Request, job queue.Job, m httpms
 		h["Content-Type"] = nil // net/http must not guess one
 	}
 	bodiless := m.Status == http.StatusNoContent || m.Status == http.StatusNotModified
-	if !bodiless && r.Method != http.MethodHead { // the answer to a HEAD may be read later by a GET
-		h["Content-Length"] = []string{strconv.Itoa(len(m.Body))}
+	if !bodiless && c.r.Method != http.MethodHead { // the answer to a HEAD may be read later by a GET
+		h["Content-Length"] = []string{strconv.Itoa(size)}
 	}
-	deadline.ForAnswer(w, len(m.Body))
+	deadline.ForAnswer(w, size)
+	out.To(w)
+	out.Step(0)
 	w.WriteHeader(m.Status)
-	if !bodiless {
-		_, _ = w.Write(m.Body) // the client may be gone
+	if bodiless || c.r.Method == http.MethodHead {
+		return
+	}
+	at, piece := len(a.Start), m.Body
+	a.Start, m.Body = nil, nil // only one piece stays in memory
+	for {
+		if _, err := w.Write(piece); err != nil {
+			panic(http.ErrAbortHandler) // the client may be gone
+		}
+		if at == a.Size {
+			return
+		}
+		var err error
+		if piece = nil; !out.Step(at) {
+			panic(http.ErrAbortHandler)
+		}
+		if piece, err = s.readPiece(c, a, at); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		at += len(piece)
 	}
 }

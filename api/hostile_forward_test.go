@@ -227,7 +227,7 @@ type away struct {
 	reads *atomic.Int64 // of jobs
 }
 
-func (a away) Answer(ctx context.Context, tenant, id string) (queue.Job, []byte, error) {
+func (a away) Answer(ctx context.Context, tenant, id string) (queue.Job, *queue.Answer, error) {
 	if a.fails.Add(-1) >= 0 {
 		return queue.Job{}, nil, fmt.Errorf("%w: away", queue.ErrUnavailable)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
@@ -57,6 +58,14 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 func (s *Server) addressOf(r *http.Request) string {
 	address, _ := s.clientAddress(r)
 	return address
+}
+
+// ownerOf is who uses resources with a request. That of an operator has an address only.
+func (s *Server) ownerOf(c *call) budget.Owner {
+	if c.counted {
+		return c.owner
+	}
+	return budget.Owner{Address: s.addressOf(c.r)}
 }
 
 // stillGood reports whether the request would be accepted again.

@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -35,7 +34,7 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.reading(tenant); err != nil {
+	if err := s.reading(c); err != nil {
 		return nil, err
 	}
 	prefer := request.Prefer(c.r.Header)
@@ -231,24 +230,34 @@ func JobJSON(j queue.Job) ([]byte, error) {
 	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
-// reading is nil, or the 429 for a tenant that reads too often. It does not call the store.
-func (s *Server) reading(tenant string) error {
-	if s.reads == nil {
-		return nil
+// reading is nil, or the 429 for a client that reads too much. It does not call the store.
+func (s *Server) reading(c *call) error {
+	const instead = "; wait with Prefer: wait=N, or have a callback, instead of polling"
+	now := time.Now()
+	if s.reads != nil {
+		if wait := s.reads.Take(c.who.Tenant, now); wait > 0 {
+			return s.readsTooMuch("this process lets the tenant read jobs "+s.reads.Shown.String()+instead, ratelimit.Limit{
+				Name: "status", Rate: s.reads.Shown, Limit: int64(s.reads.Burst), Next: wait,
+			})
+		}
 	}
-	wait := s.reads.Take(tenant, time.Now())
-	if wait <= 0 {
-		return nil
+	if wait := s.rows.Take(c.owner, now); wait > 0 {
+		return s.readsTooMuch("the reads of the tenant, or of its address, take more of Redis than the "+
+			s.rows.Shown.String()+" that one tenant has"+instead, ratelimit.Limit{
+			Name: "reads", Rate: s.rows.Shown, Limit: int64(s.rows.Burst()), Next: wait,
+		})
 	}
+	return nil
+}
+
+// readsTooMuch is the 429 of a read that exceeds the limit, which lacks RetryAfter.
+func (s *Server) readsTooMuch(text string, limit ratelimit.Limit) error {
 	s.metrics.tooOften.Inc()
-	p := problem.RateLimited.With("this process lets the tenant read jobs " + s.reads.Shown.String() +
-		"; wait with Prefer: wait=N, or have a callback, instead of polling")
-	p.RetryAfterMS = max(1, ratelimit.Millis(wait))
-	seconds := ratelimit.RetryAfter(wait)
-	p.Retry(seconds)
-	s.cfg.Headers.Limiter(p.Header, ratelimit.Limit{
-		Name: "status", Rate: s.reads.Shown, Limit: int64(s.reads.Burst), Next: wait, RetryAfter: seconds,
-	})
+	p := problem.RateLimited.With(text)
+	p.RetryAfterMS = max(1, ratelimit.Millis(limit.Next))
+	limit.RetryAfter = ratelimit.RetryAfter(limit.Next)
+	p.Retry(limit.RetryAfter)
+	s.cfg.Headers.Limiter(p.Header, limit)
 	return p
 }
 
@@ -261,23 +270,33 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
 		return nil, problem.UnknownRouteAt("query.route")
 	}
-	if err := s.reading(c.who.Tenant); err != nil {
+	if err := s.reading(c); err != nil {
 		return nil, err
 	}
 	asked.Tenant = c.who.Tenant
-	return s.page(c.r.Context(), asked, towire.Job)
+	return s.page(c, asked, towire.Job)
 }
 
+// listPatience is how long a list waits until those of the same tenant or address have ended.
+const listPatience = 2 * time.Second
+
 // page answers with the page of a list, whose jobs show makes.
-func (s *Server) page(
-	ctx context.Context, asked queue.List, show func(queue.Job) *wire.Job,
-) (*answer, error) {
-	page, err := s.backend.List(ctx, asked)
+func (s *Server) page(c *call, asked queue.List, show func(queue.Job) *wire.Job) (*answer, error) {
+	owner := s.ownerOf(c)
+	leave, err := s.gate.Enter(c.r.Context(), owner, listPatience)
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.backend.List(c.r.Context(), asked)
+	leave()
 	if errors.Is(err, queue.ErrCursor) {
 		return nil, request.BadCursor()
 	}
 	if err != nil {
 		return nil, err
+	}
+	if c.counted { // a client; operators have no bound
+		s.rows.Charge(owner, max(0, page.Cost-1), time.Now())
 	}
 	out := wire.JobList{Items: make([]wire.Job, len(page.Jobs)), NextCursor: page.Next}
 	for i, job := range page.Jobs {

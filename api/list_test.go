@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/request"
@@ -78,7 +79,7 @@ func TestListByState(t *testing.T) {
 }
 
 func TestListPageByPage(t *testing.T) {
-	b := newBench(t)
+	b := newBench(t, func(c *Config) { c.ReadRate = shaper.Rate{Limit: 100_000, Period: time.Second} })
 	for range 250 {
 		b.submit(plainJob, nil)
 	}

@@ -47,8 +47,9 @@ type metrics struct {
 	refusals   *prometheus.CounterVec
 	tooOften   prometheus.Counter
 
-	evictedBodies prometheus.Counter
-	abandoned     prometheus.Counter
+	evictedBodies  prometheus.Counter
+	evictedAnswers prometheus.Counter
+	abandoned      prometheus.Counter
 
 	figures *gauges.Gauges
 
@@ -96,12 +97,16 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 				"tenant), by class.",
 		}, []string{"class"}),
 		tooOften: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_reads_refused_total", Help: "Reads of jobs refused because the tenant reads too often.",
+			Name: "sluice_reads_refused_total", Help: "Reads of jobs refused because the tenant, or its address, reads too much.",
 		}),
 	}
 	m.evictedBodies = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sluice_bodies_evicted_total",
 		Help: "Large bodies that arrived too slowly and were cut off in favour of others.",
+	})
+	m.evictedAnswers = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_answers_evicted_total",
+		Help: "Large answers that their clients took too slowly and that were cut off in favour of others.",
 	})
 	m.abandoned = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sluice_forward_abandoned_total",
@@ -132,7 +137,7 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 // register registers all metrics, or none if one of them is refused.
 func (m *metrics) register(r prometheus.Registerer) error {
 	collectors := []prometheus.Collector{
-		m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies, m.abandoned,
+		m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies, m.evictedAnswers, m.abandoned,
 		m.figures,
 	}
 	for i, c := range collectors {

@@ -95,7 +95,9 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 		if intake {
 			s.troubles.worked()
 		}
-		out.write(w)
+		if err := out.write(w, s, c); err != nil {
+			s.fail(w, r, err)
+		}
 	})
 }
 
@@ -196,23 +198,19 @@ var (
 // shorter ones.
 const countedBody = 2048
 
-// write sends the answer in one piece.
-func (a *answer) write(w http.ResponseWriter) {
+// write sends the answer in one piece. The error is that of a body for which there is no memory;
+// then nothing was sent.
+func (a *answer) write(w http.ResponseWriter, s *Server, c *call) error {
 	if a.raw != nil {
 		a.raw(w)
-		return
+		return nil
 	}
-	h := w.Header()
-	for name, values := range a.header {
-		h[name] = values
-	}
-	h["Cache-Control"] = notStored
 	if a.body == nil {
-		w.WriteHeader(a.status)
+		a.begin(w)
 		if a.stream != nil {
 			a.stream(w)
 		}
-		return
+		return nil
 	}
 	buf := buffers.Get().(*bytes.Buffer)
 	defer func() {
@@ -226,11 +224,31 @@ func (a *answer) write(w http.ResponseWriter) {
 			panic(err) // wire types always encode; answered as an internal fault
 		}
 	}
+	if buf.Len() > budget.FreeBody {
+		out, err := s.answers.Begin(s.ownerOf(c), buf.Len(), buf.Len())
+		if err != nil {
+			return err
+		}
+		defer out.End()
+		out.To(w)
+	}
+	h := w.Header()
 	h["Content-Type"] = inJSON
 	if buf.Len() >= countedBody {
 		h["Content-Length"] = []string{strconv.Itoa(buf.Len())}
 	}
 	deadline.ForAnswer(w, buf.Len())
-	w.WriteHeader(a.status)
+	a.begin(w)
 	_, _ = w.Write(buf.Bytes()) // the client may be gone
+	return nil
+}
+
+// begin sends the status and the headers.
+func (a *answer) begin(w http.ResponseWriter) {
+	h := w.Header()
+	for name, values := range a.header {
+		h[name] = values
+	}
+	h["Cache-Control"] = notStored
+	w.WriteHeader(a.status)
 }

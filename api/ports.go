@@ -30,9 +30,9 @@ type Admitter interface {
 type Jobs interface {
 	// Job reads one job.
 	Job(ctx context.Context, tenant, id string) (queue.Job, error)
-	// Answer reads one job with the answer to its forwarded request, nil for none. A job that is no
-	// longer stored is queue.ErrGone.
-	Answer(ctx context.Context, tenant, id string) (job queue.Job, answer []byte, err error)
+	// Answer reads one job with the start of the answer to its forwarded request, nil for none. A
+	// job that is no longer stored is queue.ErrGone.
+	Answer(ctx context.Context, tenant, id string) (job queue.Job, answer *queue.Answer, err error)
 	// Find reads one job of any tenant by its id alone.
 	Find(ctx context.Context, id string) (queue.Job, error)
 	// Payload reads what a job delivers, nil if it is longer than limit bytes. size is 0 if the job

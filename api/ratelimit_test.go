@@ -10,6 +10,7 @@ import (
 	"github.com/dunglas/httpsfv"
 	"pgregory.net/rapid"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/shaper"
@@ -81,7 +82,7 @@ func TestRefusalHeadersAgree(t *testing.T) {
 			s.reads = budget.NewReads(anyRate(t))
 			s.reads.Burst = 1
 			s.reads.Take("a", time.Now())
-			err := s.reading("a")
+			err := s.reading(&call{who: auth.Principal{Tenant: "a"}})
 			if err == nil {
 				return // the rate is so high that capacity has freed meanwhile
 			}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,6 +51,74 @@ func TestReadsBeyondTheBudget(t *testing.T) {
 		<-time.After(500 * time.Millisecond)
 		if r := b.intake.do(t, "GET", paths[1], nil, ""); r.Code != http.StatusOK {
 			t.Errorf("half a second later: %d", r.Code)
+		}
+	})
+}
+
+// TestReadsByDefault: a client that polls fifty jobs every 100 ms is never refused. One that lists
+// as fast as it can has a share of the store, and its address has two of them, whatever tenants it
+// names.
+func TestReadsByDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.MaxRequests = 1_000_000 })
+		id := b.submit(plainJob, nil).job.ID
+		for range 99 {
+			b.submit(plainJob, nil)
+		}
+		read := func(path, tenant string) *httptest.ResponseRecorder {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)
+			r.Header.Set("Sluice-Tenant", tenant)
+			b.s.Intake().ServeHTTP(w, r)
+			return w
+		}
+		for range 50 {
+			for range 50 {
+				if w := read("/v1/jobs/"+id, "default"); w.Code != http.StatusOK {
+					t.Fatalf("an honest poll: %d %s", w.Code, w.Body)
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		const list = "/v1/jobs?state=queued&limit=100"
+		flood := func(tenant string) (served int) {
+			for {
+				w := read(list, tenant)
+				if w.Code != http.StatusOK {
+					after, _ := strconv.Atoi(w.Header().Get("Retry-After"))
+					if w.Code != http.StatusTooManyRequests || after < 1 || after > 3 ||
+						!strings.Contains(w.Body.String(), "rate-limited") || w.Header().Get("RateLimit-Policy") != `"reads";q=2000;w=1` {
+						t.Fatalf("a list too many: %d %v %s", w.Code, w.Header(), w.Body)
+					}
+					return served
+				}
+				served++
+			}
+		}
+		if n := flood("default"); n < 39 || n > 41 { // 101 reads each, 4,000 at once
+			t.Errorf("%d lists at once", n)
+		}
+		time.Sleep(time.Second)
+		if n := flood("default"); n < 18 || n > 21 {
+			t.Errorf("%d lists after a second", n)
+		}
+		served := 0
+		for i := range 10_000 { // of tenants without jobs: 1 read each
+			if read(list, strconv.Itoa(i)).Code == http.StatusOK {
+				served++
+			}
+		}
+		if served > 8000 {
+			t.Errorf("%d lists of one address", served)
+		}
+		if w := read("/v1/jobs?state=queued", "default"); w.Code != http.StatusTooManyRequests {
+			t.Errorf("beyond the address's: %d", w.Code)
+		}
+		if w := httptest.NewRecorder(); true {
+			b.s.Admin().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/v1/tenants/default/jobs?state=all", nil))
+			if w.Code != http.StatusOK {
+				t.Errorf("an operator: %d %s", w.Code, w.Body)
+			}
 		}
 	})
 }

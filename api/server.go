@@ -45,7 +45,10 @@ type Server struct {
 	streams  budget.Shares // event streams
 	requests budget.Shares // requests of tenants in progress
 	bodies   *budget.Bodies
-	reads    *budget.Reads // nil: no bound
+	answers  *budget.Answers
+	reads    *budget.Reads // nil: no bound by api.status_rate
+	rows     *budget.Rows
+	gate     *budget.Gate
 	turns    *ratelimit.Turns
 	live     *live.Hub
 	guards   []*intakeGuard
@@ -75,7 +78,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 		backend: b, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), draining: make(chan struct{}),
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
-		turns:    ratelimit.NewTurns(),
+		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), turns: ratelimit.NewTurns(),
 		arrivals: arrivals.New(), predicting: make(chan struct{}, 1),
 	}
 	if cfg.StatusRate != (shaper.Rate{}) {
@@ -90,6 +93,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	s.bodies = budget.NewBodies(cfg.TenantShare, cfg.AddressShare, s.metrics.evictedBodies)
+	s.answers = budget.NewAnswers(cfg.TenantShare, cfg.AddressShare, s.metrics.evictedAnswers)
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}

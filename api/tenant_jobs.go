@@ -49,7 +49,7 @@ func (s *Server) listTenantJobs(c *call) (*answer, error) {
 		return nil, err
 	}
 	asked.Tenant = name
-	return s.page(c.r.Context(), asked, towire.OperatorJob)
+	return s.page(c, asked, towire.OperatorJob)
 }
 
 // getTenantJob is GET /v1/tenants/{tenant}/jobs/{id}.

@@ -71,7 +71,7 @@ type awaited struct {
 	// Of a forwarded request:
 	key    string // idempotency key; empty for none
 	prefer request.Preference
-	answer []byte // as package httpmsg encodes it; nil for none, or none yet
+	answer *queue.Answer // nil for none, or none yet
 }
 
 // newAwaited returns one without a watch. Inlined, it would take a kilobyte of its caller's frame.

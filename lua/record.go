@@ -121,6 +121,9 @@ func DecodeStatus(raw []byte) (Record, error) {
 // ResultSize returns the length of the result of a record, by its head.
 func ResultSize(raw []byte) int { return int(fieldResult.of(raw)) }
 
+// ResultAt returns the offset of the result in a record, by its head.
+func ResultAt(raw []byte) int { return int(fieldPrefix.of(raw) + fieldPayload.of(raw)) }
+
 // decodePrefix reads head and prefix of a record, and returns what follows.
 func decodePrefix(raw []byte) (r Record, rest []byte, err error) {
 	if len(raw) < HeadLength || raw[0] != '1' {

@@ -75,32 +75,6 @@ func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
 	return shard, nil
 }
 
-// Answer reads a job of a forward route with its answer, as package httpmsg encodes it; nil for one
-// that has none, or none yet. Errors: ErrNotFound, ErrGone, ErrUnavailable.
-func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, []byte, error) {
-	if _, err := q.shardOf(tenant, id); err != nil {
-		return Job{}, nil, err
-	}
-	found, err := q.readStatuses(ctx, EncodeName(tenant), []string{id}, maxPayload)
-	if err != nil {
-		return Job{}, nil, err
-	}
-	if found[0] == nil {
-		shard, _ := q.store.ShardOfID(id)
-		if n, err := q.store.Reads.Exists(ctx, shard.Job(id)).Result(); err != nil {
-			return Job{}, nil, store.Unavailable(err)
-		} else if n == 0 {
-			return Job{}, nil, ErrGone
-		}
-		return Job{}, nil, ErrNotFound
-	}
-	res, _ := decodeResult(found[0].Result)
-	if res.answer != nil && len(res.answer) == 0 { // there was no memory for it
-		return Job{}, nil, ErrGone
-	}
-	return found[0].Job, res.answer, nil
-}
-
 // jobOf is the record as clients see it, without its position in the queue.
 func jobOf(id string, r lua.Record) Job {
 	j := Job{

@@ -220,6 +220,7 @@ type status struct {
 	Job
 	Result []byte // its first bytes
 	size   int    // of the whole result
+	head   []byte // of the record
 }
 
 // MaxShown is how many bytes of the body of an answer are read with its job.
@@ -283,7 +284,7 @@ func (q *Queue) readStatuses(ctx context.Context, tenant string, ids []string, m
 		}
 		j := jobOf(ids[i], r)
 		j.Position, j.EstimatedStart = f.Position, f.Start.Time()
-		jobs[i] = &status{j, r.Result, lua.ResultSize(f.Record)}
+		jobs[i] = &status{j, r.Result, lua.ResultSize(f.Record), f.Record[:lua.HeadLength]}
 	}
 	return jobs, nil
 }

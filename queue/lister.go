@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,7 +68,7 @@ type mark struct {
 
 // entry is one job of a source in the order of a list.
 type entry struct {
-	score float64
+	score float64 // in a list of ended jobs, its index
 	id    string
 }
 
@@ -142,33 +143,13 @@ func (s *lister) fetch(ctx context.Context, sources []*source, count int) error 
 		return nil
 	}
 	began := time.Now()
-	from := map[*source]int64{} // index of the next entry in a list, where it is not 0
-	var listed []*source
-	for _, p := range sources {
-		if p.next().ID != "" && p.holds == ListSucceeded {
-			listed = append(listed, p)
-		}
-	}
-	if len(listed) > 0 {
-		places, err := store.Pipeline(ctx, s.q.store.Reads, listed, func(pipe redis.Pipeliner, p *source) *redis.IntSliceCmd {
-			return pipe.LPosCount(ctx, p.key, p.next().ID, 1, redis.LPosArgs{})
-		})
-		if err != nil {
-			return err
-		}
-		for i, p := range listed {
-			if p.ended = len(places[i]) == 0; !p.ended { // else it was trimmed, and everything behind it
-				from[p] = places[i][0] + 1
-			}
-		}
-	}
 	lists, sets := map[*source]*redis.StringSliceCmd{}, map[*source]*redis.ZSliceCmd{}
 	if _, err := s.q.store.Reads.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, p := range sources {
 			switch m := p.next(); {
 			case p.ended:
-			case p.holds == ListSucceeded:
-				lists[p] = pipe.LRange(ctx, p.key, from[p], from[p]+int64(count)-1)
+			case p.holds == ListSucceeded: // from the mark on, if that has not moved
+				lists[p] = pipe.LRange(ctx, p.key, int64(m.Score), int64(m.Score)+int64(count))
 			case m.ID == "":
 				sets[p] = pipe.ZRevRangeWithScores(ctx, p.key, 0, int64(count)-1)
 			default:
@@ -183,11 +164,9 @@ func (s *lister) fetch(ctx context.Context, sources []*source, count int) error 
 	}
 	s.work.add(time.Since(began), len(sources), 0)
 	for p, cmd := range lists {
-		found := make([]entry, len(cmd.Val()))
-		for i, id := range cmd.Val() {
-			found[i] = entry{id: id}
+		if err := s.takeList(ctx, p, cmd.Val(), count); err != nil {
+			return err
 		}
-		p.take(found, found, count)
 	}
 	for p, cmd := range sets {
 		if err := s.takeSet(ctx, p, cmd.Val(), count); err != nil {
@@ -201,6 +180,34 @@ func (s *lister) fetch(ctx context.Context, sources []*source, count int) error 
 			}
 		}
 	}
+	return nil
+}
+
+// takeList keeps the entries of a list of ended jobs that follow the mark. ids were read from the
+// index of the mark on. New entries come first, so that may be another one by now.
+func (s *lister) takeList(ctx context.Context, p *source, ids []string, count int) error {
+	m, from := p.next(), 0
+	if m.ID != "" {
+		from = int(m.Score) + 1
+		if len(ids) > 0 && ids[0] == m.ID {
+			ids = ids[1:]
+		} else {
+			all, err := s.q.store.Reads.LRange(ctx, p.key, 0, -1).Result() // at most 1,000
+			if err != nil {
+				return store.Unavailable(err)
+			}
+			s.work.add(0, len(all)/rowsPerRead, 0)
+			if from = slices.Index(all, m.ID) + 1; from == 0 { // it was trimmed, and everything behind it
+				from = len(all)
+			}
+			ids = all[from:]
+		}
+	}
+	found := make([]entry, min(len(ids), count))
+	for i := range found {
+		found[i] = entry{float64(from + i), ids[i]}
+	}
+	p.take(found, found, count)
 	return nil
 }
 

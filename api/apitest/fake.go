@@ -324,7 +324,7 @@ func (f *Fake) Job(_ context.Context, name, id string) (queue.Job, error) {
 
 // Find implements api.Jobs.
 // Answer has none: no test forwards through a Fake.
-func (f *Fake) Answer(ctx context.Context, name, id string) (queue.Job, []byte, error) {
+func (f *Fake) Answer(ctx context.Context, name, id string) (queue.Job, *queue.Answer, error) {
 	j, err := f.Job(ctx, name, id)
 	return j, nil, err
 }
@@ -378,6 +378,7 @@ func (f *Fake) List(_ context.Context, l queue.List) (queue.Page, error) {
 		}
 	}
 	slices.SortFunc(page.Jobs, func(a, b queue.Job) int { return strings.Compare(b.ID, a.ID) })
+	page.Cost = 1 + len(page.Jobs)
 	if len(page.Jobs) > l.Limit {
 		page.Jobs = page.Jobs[:l.Limit]
 		page.Next = page.Jobs[l.Limit-1].ID

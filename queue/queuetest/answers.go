@@ -2,6 +2,7 @@ package queuetest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"time"
@@ -29,7 +30,25 @@ func answered(answer string) func(*queue.Settlement) {
 // answer reads the answer of a job.
 func (s *suite) answer(of, id string) (queue.Job, []byte, error) {
 	s.Helper()
-	return s.q.Answer(s.ctx, of, id)
+	j, a, err := s.q.Answer(s.ctx, of, id)
+	if err != nil || a == nil {
+		return j, nil, err
+	}
+	whole, err := Whole(s.ctx, a)
+	return j, whole, err
+}
+
+// Whole reads all pieces of an answer, which overlap its start.
+func Whole(ctx context.Context, a *queue.Answer) (whole []byte, err error) {
+	const piece = 64 << 10
+	for len(whole) < a.Size {
+		some, err := a.Read(ctx, len(whole), piece)
+		if err != nil {
+			return nil, err
+		}
+		whole = append(whole, some...)
+	}
+	return whole, nil
 }
 
 func answerStored(s *suite) {

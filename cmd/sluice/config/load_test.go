@@ -144,7 +144,7 @@ func TestShare(t *testing.T) {
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true, durability: { replicas: 2, fsync: true, timeout: 2s } }
-api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, tenant_share: 20, address_share: 30, status_rate: 100/s }
+api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, tenant_share: 20, address_share: 30, status_rate: 100/s, read_rate: 500/s }
 admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true, profiles: true, submit: true, max_connections: 11 }
 auth:
   mode: none
@@ -190,6 +190,7 @@ log: { level: warn }
 		API: config.API{
 			Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10,
 			TenantShare: 20, AddressShare: 30, StatusRate: shaper.Rate{Limit: 100, Period: time.Second},
+			ReadRate: shaper.Rate{Limit: 500, Period: time.Second},
 		},
 		Admin: config.Admin{
 			Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true, Profiles: true, Submit: true,
@@ -573,7 +574,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"auth.jwt.tier_claim":   "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free",
 		"headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
 		"api.max_streams": "7", "api.max_connections": "12", "api.hosts": "jobs.example, jobs.example:8443",
-		"api.tenant_share": "13", "api.address_share": "14", "api.status_rate": "5/m",
+		"api.tenant_share": "13", "api.address_share": "14", "api.status_rate": "5/m", "api.read_rate": "6/m",
 		"admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true",
 		"admin.submit": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s",
 		"callbacks.max_attempts": "3",

@@ -120,7 +120,14 @@ func Settings() []Setting {
 				"auth.guest.trusted_proxies may use all connections."),
 		{Key: "api.status_rate", Kind: Rate,
 			Help: "Maximum rate at which one tenant may read jobs and lists and open event streams in this " +
-				"process, such as 100/s, with a burst of one second. More get 429. Not set: no bound.",
+				"process, such as 100/s, with a burst of one second. More get 429. Not set: api.read_rate alone " +
+				"bounds them.",
+			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
+				"1000000 a second"},
+		{Key: "api.read_rate", Kind: Rate, Default: "2000/s",
+			Help: "Work that the reads of one tenant may make Redis do for this process, in reads of one job; " +
+				"an address has twice as many. A list costs 1, one more for each job on the page and for 20 " +
+				"records looked at; a stored answer one more for each 16 KiB. More get 429.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
 				"1000000 a second"},
 		{Key: "api.hosts", Kind: Text, check: isHosts,

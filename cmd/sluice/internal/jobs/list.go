@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -72,6 +73,17 @@ func (c *jobListCmd) Run(a *console.App) error {
 		Fetch: func(cursor string, limit int) ([]wire.Job, string, error) {
 			asked.Limit, asked.Cursor = limit, cursor
 			page, err := remote.Jobs(a.Ctx, asked)
+			for a.Ctx.Err() == nil { // a long list reads more than may be read at once
+				refused, is := errors.AsType[*client.Error](err)
+				if !is || refused.Status != http.StatusTooManyRequests || refused.RetryAfter == 0 {
+					break
+				}
+				select {
+				case <-a.Ctx.Done():
+				case <-time.After(refused.RetryAfter):
+					page, err = remote.Jobs(a.Ctx, asked)
+				}
+			}
 			if err != nil {
 				return nil, "", fmt.Errorf("list the jobs: %w", err)
 			}

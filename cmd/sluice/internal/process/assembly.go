@@ -80,6 +80,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		TenantShare:   api.Percent(p.Config.API.TenantShare),
 		AddressShare:  api.Percent(p.Config.API.AddressShare),
 		StatusRate:    p.Config.API.StatusRate,
+		ReadRate:      p.Config.API.ReadRate,
 		Horizon:       p.Config.Worker.Horizon,
 		AdminPages:    pages,
 		CheckCallback: shared.guard.Check,

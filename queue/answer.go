@@ -1,0 +1,87 @@
+package queue
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/queue/internal/store"
+)
+
+// Answer is the stored answer to a forwarded request, as package httpmsg encodes it.
+type Answer struct {
+	Start []byte // its first bytes; the whole of a short one
+	Size  int    // bytes of the whole
+
+	q    *Queue
+	key  string // of the record
+	at   int64  // of the answer in the record
+	head string // of the record when Start was read
+}
+
+// NewAnswer returns an answer that is not in a store, for tests.
+func NewAnswer(whole []byte) *Answer { return &Answer{Start: whole, Size: len(whole)} }
+
+// Answer reads a job of a forward route with the start of its answer; nil for one that has none, or
+// none yet. Errors: ErrNotFound, ErrGone, ErrUnavailable.
+func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, error) {
+	shard, err := q.shardOf(tenant, id)
+	if err != nil {
+		return Job{}, nil, err
+	}
+	var found *status
+	for _, most := range []int{someResult, mostResult} {
+		all, err := q.readStatuses(ctx, EncodeName(tenant), []string{id}, most)
+		if err != nil {
+			return Job{}, nil, err
+		}
+		if found = all[0]; found == nil || found.size <= len(found.Result) || bytes.IndexByte(found.Result, 0) >= 0 {
+			break
+		}
+	}
+	if found == nil {
+		if n, err := q.store.Reads.Exists(ctx, shard.Job(id)).Result(); err != nil {
+			return Job{}, nil, store.Unavailable(err)
+		} else if n == 0 {
+			return Job{}, nil, ErrGone
+		}
+		return Job{}, nil, ErrNotFound
+	}
+	res, _ := decodeResult(found.Result)
+	if res.answer == nil {
+		return found.Job, nil, nil
+	}
+	before := len(found.Result) - len(res.answer)
+	if found.size == before { // there was no memory for it
+		return Job{}, nil, ErrGone
+	}
+	return found.Job, &Answer{
+		Start: res.answer, Size: found.size - before, q: q, key: shard.Job(id),
+		at: int64(lua.ResultAt(found.head) + before), head: string(found.head),
+	}, nil
+}
+
+// Read reads up to n bytes of the answer, from the offset on. Errors: ErrGone where the record has
+// expired or changed since Start was read, ErrUnavailable.
+func (a *Answer) Read(ctx context.Context, offset, n int) ([]byte, error) {
+	n = min(n, a.Size-offset)
+	if offset+n <= len(a.Start) {
+		return a.Start[offset : offset+n], nil
+	}
+	var piece, head *redis.StringCmd
+	if _, err := a.q.store.Reads.Pipelined(ctx, func(p redis.Pipeliner) error {
+		from := a.at + int64(offset)
+		piece = p.GetRange(ctx, a.key, from, from+int64(n)-1)
+		// Read last: if it has not changed by now, nor had the record when the piece was read.
+		head = p.GetRange(ctx, a.key, 0, lua.HeadLength-1)
+		return nil
+	}); err != nil {
+		return nil, store.Unavailable(err)
+	}
+	if head.Val() != a.head || len(piece.Val()) != n {
+		return nil, ErrGone
+	}
+	return piece.Bytes()
+}
