@@ -62,6 +62,14 @@ func clientCases() []starving {
 			prepare: tarpit, attack: stalledCallbacks,
 		},
 		{
+			name: "lists", what: "32 connections list jobs by a type that none of 30,000 waiting jobs has",
+			prepare: longList, attack: emptyLists,
+		},
+		{
+			name: "answers", what: "100 connections read a stored answer of 1 MB",
+			prepare: largeUpstream, attack: largeAnswers,
+		},
+		{
 			name: "guesses", what: "one address guesses the admin token as fast as it can",
 			settings: settings{env: []string{"SLUICE_ADMIN_TOKEN=" + operatorToken}}, attack: guessedTokens,
 		},

@@ -59,7 +59,8 @@ type settings struct {
 	defaults    tenant            // of tenants
 	tenants     map[string]tenant // by name
 	// routes has further settings of routes, such as "timeout: 60s", "asynq { queue: x }" to hand
-	// off, "forward wait: 60s" to forward, or "url: x, timeout: 5s" for an upstream of its own.
+	// off, "forward wait: 60s" to forward, or "url: x, …" or "forward: x, …" for an upstream of its
+	// own.
 	// There is always one named default.
 	routes map[string]string
 	// env has further variables of sluice processes, NAME=value; they outrank the configuration
@@ -328,7 +329,7 @@ func (w *world) configure(name string) (path string, err error) {
 			rest = retries
 		} else if further, forwards := strings.CutPrefix(rest, "forward "); forwards {
 			to, rest = fmt.Sprintf("forward: %q, connections: 2048", w.sink.at(name, route)), further
-		} else if strings.HasPrefix(rest, "url: ") {
+		} else if strings.HasPrefix(rest, "url: ") || strings.HasPrefix(rest, "forward: ") {
 			to, rest, _ = strings.Cut(rest, ", ")
 		}
 		fmt.Fprintf(&b, "  %s: { %s, %s }\n", route, to, rest)
