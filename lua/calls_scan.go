@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,8 +17,13 @@ type ScanCall struct {
 	Policy         string        // key of the one tenant to read; empty for a page
 	Cursor         string        // "0" begins
 	Most           int           // about how many tenants
+	MostFlows      int           // about how many flows; 0 for ScanFlows
+	FlowCursor     string        // of the one tenant: where its flows go on; empty begins
 	Dead           time.Duration // retention of dead letters
 }
+
+// ScanFlows is about how many flows a call reads, which takes Redis about 5 ms.
+const ScanFlows = 256
 
 // Scan is a page of a shard's tenants.
 type Scan struct {
@@ -33,6 +39,7 @@ type ScannedTenant struct {
 	API, File string // overrides
 	Reason    string
 	Flows     []ScannedFlow
+	More      string // cursor at which its flows go on; empty at the end
 }
 
 // ScannedFlow is a flow as it is stored. Its bucket follows the policy at its last change.
@@ -76,7 +83,9 @@ func (c ScanCall) Call() Call {
 	if c.Policy != "" {
 		keys = append(keys, c.Policy)
 	}
-	return Call{Commands.Scan, keys, []any{string(c.At), c.Cursor, c.Most, seconds(c.Dead)}}
+	return Call{Commands.Scan, keys, []any{
+		string(c.At), c.Cursor, c.Most, seconds(c.Dead), cmp.Or(c.MostFlows, ScanFlows), cmp.Or(c.FlowCursor, "0"),
+	}}
 }
 
 // Decode reads the answer.
@@ -86,7 +95,7 @@ func (c ScanCall) Decode(values []any) (Scan, error) {
 	for r.more() {
 		t := ScannedTenant{Entry: r.text()}
 		flows := r.int()
-		t.Revision, t.API, t.File, t.Reason = r.int(), r.text(), r.text(), r.text()
+		t.Revision, t.API, t.File, t.Reason, t.More = r.int(), r.text(), r.text(), r.text(), r.text()
 		if flows < 0 || flows > int64(len(values)-r.at) {
 			r.fail("too few flows")
 			break

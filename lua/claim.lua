@@ -15,6 +15,8 @@
 
 --! include record clock
 
+local BYTES_MOST = 4194304 -- of the records that one call claims; it claims at least one
+
 clock_load(ARGV[1])
 local lease = tonumber(ARGV[4])
 local name, claimed = string.match(redis.call('GET', KEYS[3]) or '', '^(%S+) ?(.*)$')
@@ -28,8 +30,12 @@ else
   ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, tonumber(ARGV[3]))
 end
 
-local found, lost, leased = {}, {}, {}
+local found, lost, leased, bytes = {}, {}, {}, 0
 for i = 1, #ids do
+  if bytes > BYTES_MOST and not again then
+    ids = { unpack(ids, 1, i - 1) } -- a later call claims the others
+    break
+  end
   local key = PREFIX .. 'job:' .. ids[i]
   local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
   local j = job_read(raw)
@@ -39,6 +45,7 @@ for i = 1, #ids do
   if j and (j.state == 'S' or j.state == 'd' or j.state == 'c' or j.state == 'x') then
     found[#found + 1] = ids[i]
     found[#found + 1] = sub(raw, 1, j.prefix) .. result_of(key, j)
+    bytes = bytes + j.prefix + j.result
     leased[#leased + 1] = now + lease
     leased[#leased + 1] = ids[i]
   else

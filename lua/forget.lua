@@ -2,7 +2,9 @@
 --
 -- Guarantee: a tenant is forgotten only if it has no waiting, leased or dead jobs, no API override,
 -- no departure charged to the future, no answers to forwarded requests, and at most LEFT_MOST
--- bytes of other answers and keys. Everything is read before the first write.
+-- bytes of other answers and keys. A call reads about FLOWS_READ flows, and at least one tenant. Of
+-- a tenant with more flows it reads a page, whose idle flows it forgets, and the shard keeps where
+-- it stopped. Everything is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow lines policy flows dead kept unlock tenants wait ready reserve
@@ -11,74 +13,111 @@
 --! include record clock turn pool policy bucket stored flow filing finish poll
 
 local IDLE_MOST = 64
+local FLOWS_READ, PART = 256, 128 -- flows that one call reads, about; flows of one page of a tenant with more
 local LEFT_MOST = 65536 -- bytes
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is checked again
 
--- idle_keys returns the keys of an idle tenant, false for any other; whether an API override alone
--- keeps the tenant; the bytes of its dead letters; and the flows whose answers to forwarded
--- requests Redis has all deleted, with the bytes that are still counted.
-local function idle_keys(tenant)
-  local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
-  local idle, left, dead, keys = not overrides, 0, 0, { PREFIX .. 'flows:' .. tenant }
-  local kept, lapsed = false, {}
-  local names = redis.call('SMEMBERS', keys[1])
-  if #names == 0 then
-    absent(keys[1])
-  end
+-- idle_flows reads some flows of a tenant. It returns the names of those that are idle; the bytes
+-- of their dead letters; the bytes of answers and keys that they have left; the flows whose answers
+-- to forwarded requests Redis has all deleted, with the bytes that are still counted; and whether a
+-- flow has such answers.
+local function idle_flows(names)
+  local found = { names = {}, dead = 0, left = 0, lapsed = {}, kept = false, all = #names }
   for n = 1, #names do
     local f = flow_load(names[n])
-    idle = idle and f.depth == 0 and f.running == 0 and math.max(f.seen, f.last, f.held) < now - IDLE
+    local idle = f.depth == 0 and f.running == 0 and math.max(f.seen, f.last, f.held) < now - IDLE
     -- A replay needs the flow and its name in the index.
     idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0
     if redis.call('EXISTS', PREFIX .. 'kept:' .. names[n]) == 1 then
-      kept, idle = true, false
+      found.kept, idle = true, false
     else
-      lapsed[#lapsed + 1] = { f.key, tonumber(redis.call('HGET', f.key, 'kept')) or 0 }
+      found.lapsed[#found.lapsed + 1] = { f.key, tonumber(redis.call('HGET', f.key, 'kept')) or 0 }
     end
     for c = 1, #f.cells do
       idle = idle and f.cells[c].tat < now
     end
-    left = left + aged_sum(f, ANSWERS, retention.succeeded * 1000000)
+    found.left = found.left + aged_sum(f, ANSWERS, retention.succeeded * 1000000)
       + aged_sum(f, IDEMPOTENCY, math.max(retention.succeeded, retention.idempotency) * 1000000)
-    dead = dead + f.dead_bytes
-    keys[#keys + 1] = PREFIX .. 'flow:' .. names[n]
+    if idle then
+      found.dead = found.dead + f.dead_bytes
+      found.names[#found.names + 1] = names[n]
+    end
   end
-  idle = idle and left <= LEFT_MOST
-  if kept then
-    overrides = false
+  return found
+end
+
+-- look reads the flows of an idle tenant, or the next page of them if it has many.
+local function look(tenant, index, many)
+  local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
+  local names, cursor = nil, '0'
+  if many then
+    local stopped, from = string.match(redis.call('HGET', KEYS[1], 'forgets') or '', '^(%S+) (%d+)$')
+    local page = redis.call('SSCAN', index, stopped == tenant and from or '0', 'COUNT', PART)
+    cursor, names = page[1], page[2]
+  else
+    names = redis.call('SMEMBERS', index)
   end
-  return { keys = idle and keys, overrides = overrides, dead = dead, lapsed = lapsed }
+  if #names == 0 then
+    absent(index)
+  end
+  local found = idle_flows(names)
+  found.index, found.cursor, found.overrides = index, cursor, overrides and not found.kept
+  found.idle = not overrides and found.left <= LEFT_MOST and (many or #found.names == #names)
+  return found
 end
 
 local entries = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST)
-local gone, kept, keys, lapsed = {}, {}, {}, {}
+local gone, kept, keys, lapsed, part, read = {}, {}, {}, {}, nil, 0
 for i = 1, #entries do
   local tenant = string.match(entries[i], '^%S+')
-  local ok, found = attempt('tenant ' .. tenant, idle_keys, tenant)
-  for n = 1, ok and #found.lapsed or 0 do
+  local index = PREFIX .. 'flows:' .. tenant
+  local ok, size = attempt('tenant ' .. tenant, redis.call, 'SCARD', index)
+  local many, found = ok and size > FLOWS_READ, nil
+  if read > 0 and ok and read + size > FLOWS_READ then
+    break
+  end
+  if ok then
+    ok, found = attempt('tenant ' .. tenant, look, tenant, index, many)
+  end
+  found = ok and found or { names = {}, lapsed = {}, cursor = '0', all = 0 }
+  read = read + found.all + 1
+  for n = 1, #found.lapsed do
     local bytes = found.lapsed[n][2]
     if bytes > 0 then
       clock.stored = math.max(0, clock.stored - bytes)
       lapsed[#lapsed + 1] = found.lapsed[n][1]
     end
   end
-  if ok and found.keys then
+  local forgotten = found.idle and found.names or {}
+  for n = 1, #forgotten do
+    keys[#keys + 1] = PREFIX .. 'flow:' .. forgotten[n]
+  end
+  clock.stored = math.max(0, clock.stored - (found.idle and found.dead or 0))
+  if many and ok then
+    part = found -- the call ends with it
+  end
+  if found.idle and #forgotten == size then
     gone[#gone + 1] = entries[i]
-    clock.stored = math.max(0, clock.stored - found.dead)
-    for n = 1, #found.keys do
-      keys[#keys + 1] = found.keys[n]
-    end
-  else
-    kept[#kept + 1] = ok and found.overrides and now + OVERRIDDEN or now
+    keys[#keys + 1] = index
+  elseif found.overrides or found.cursor == '0' then
+    kept[#kept + 1] = found.overrides and now + OVERRIDDEN or now
     kept[#kept + 1] = entries[i]
+  else
+    part.tenant = tenant
   end
 end
 start_writing()
 for n = 1, #lapsed do
   redis.call('HDEL', lapsed[n], 'kept')
 end
+in_parts('DEL', nil, keys, 1)
+if part then
+  in_parts('SREM', part.index, part.idle and part.names or {}, 1)
+  if part.tenant then
+    redis.call('HSET', KEYS[1], 'forgets', part.tenant .. ' ' .. part.cursor)
+  end
+end
 if gone[1] then
-  redis.call('DEL', unpack(keys))
   redis.call('ZREM', KEYS[6], unpack(gone))
 end
 if kept[1] then

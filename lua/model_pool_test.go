@@ -340,6 +340,7 @@ type pooling struct {
 	turns                map[string]turn
 	moved                map[string]bool
 	kept                 map[string]bool // put off
+	barred               bool            // a flow must wait for a later poll
 }
 
 func first(z zset) (name string, ok bool) {
@@ -474,7 +475,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		}
 	}
 	p.moved = g.moved
-	return left, left == most || tries <= 0
+	return left, left == most || tries <= 0 || g.barred
 }
 
 // next lets the flow whose turn it is use the slot, and reports whether a job left.
@@ -498,7 +499,9 @@ func (g *pooling) next(slot shaper.Instant) bool {
 	}
 	served := g.serve(f, slot, score, reserved)
 	g.turns[name] = f.turn
-	if due := f.nextDue(); f.pool == g.p && due != never && !g.kept[name] {
+	if due := f.nextDue(); f.pool == g.p && due != never && f.barred {
+		g.barred = true
+	} else if f.pool == g.p && due != never && !g.kept[name] {
 		g.wait[name] = int64(due)
 	}
 	return served
@@ -539,20 +542,20 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 
 // take takes the next job of a flow for a slot; empty if none is eligible by then.
 func (g *pooling) take(f *flow, slot shaper.Instant) (id string, found lua.Record) {
-	for g.droppable > 0 {
-		for f.later <= slot && g.promotable > 0 {
-			for _, id := range g.laters[f.name].upTo(slot, g.promotable) {
+	for {
+		for f.later <= slot && g.promotableOf(f) > 0 {
+			for _, id := range g.laters[f.name].upTo(slot, g.promotableOf(f)) {
 				if f.found == nil {
 					f.found = map[string]lua.Record{}
 				}
 				f.found[id] = *g.jobs[id]
 				g.promote(f, id)
-				g.promotable--
 			}
 			f.later = g.laters[f.name].head()
 		}
 		id, ok := first(g.queue[f.name])
 		if !ok {
+			f.barred = f.later <= slot
 			return "", found
 		}
 		j := g.jobs[id]
@@ -565,17 +568,20 @@ func (g *pooling) take(f *flow, slot shaper.Instant) (id string, found lua.Recor
 			found = before
 		}
 		overdue := j.Deadline > 0 && j.Deadline < slot
+		if overdue && g.droppableOf(f) <= 0 {
+			f.barred = true
+			return "", found
+		}
 		g.leave(id, f)
 		if overdue {
 			g.finish(id, f, shaper.Overdue, nil)
-			g.droppable--
+			g.dropped(f)
 			continue
 		}
 		become(j, shaper.Stamped)
 		j.Epoch++
 		return id, found
 	}
-	return "", found
 }
 
 // bounded puts a flow off that may take no slot of the worker, or has its part of the pool's

@@ -165,7 +165,11 @@ type flow struct {
 	planned    bool
 	share      int // slots of the worker that it may take, if shareKnown
 	shareKnown bool
-	found      map[string]lua.Record // promoted jobs, as they were before
+	// How many of its jobs the poll may still promote, and drop, if known; and whether it must wait
+	// for a later poll.
+	promotes, drops                   int
+	promotesKnown, dropsKnown, barred bool
+	found                             map[string]lua.Record // promoted jobs, as they were before
 }
 
 // paused is the policy that estimates go by: as many dead letters as are kept pause a flow, too.
@@ -228,7 +232,8 @@ type model struct {
 	deadCapacity                  int
 	deadBytes                     int64
 
-	corrected map[string]bool // flows with a job that reported its actual cost
+	lineEnds  map[string]shaper.Instant // by route without free slots: until when its last flow was put off
+	corrected map[string]bool           // flows with a job that reported its actual cost
 
 	segments, stamps int
 	stamped          map[string]stamping // by job
@@ -238,7 +243,8 @@ type model struct {
 
 func newModel() *model {
 	return &model{
-		due: zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{}, flows: map[string]flow{},
+		lineEnds: map[string]shaper.Instant{},
+		due:      zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{}, flows: map[string]flow{},
 		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{}, returned: map[string]zset{},
 		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
 		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, pools: map[string]*pooled{}, stampedInPool: map[leaseRef]departure{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, corrected: map[string]bool{}, reached: map[string]bool{},
@@ -260,7 +266,7 @@ var situations = []string{
 	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes",
 	"store_full", "in a tier",
 	"hold ended", "a pool held by two tenants", "a pool held by one answer", "a probe ended the hold", "a pool slowed by refusals",
-	"declared too late", "scanned beside leasing", "bounded", "put off",
+	"declared too late", "scanned beside leasing", "other work beside leasing", "bounded", "put off", "in a line",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "kept as a candidate", "pool full", "part of the pool full",
 	"has its part of the concurrency", "pool retuned", "pools needed",
 	"left its pool", "took its jobs to another pool", "moves to another pool with the next poll", "a pool of no file",
@@ -339,6 +345,7 @@ func (m *model) loadClaimed(name, tier string) *flow {
 	f, known := m.flows[name]
 	f.name, f.fresh, f.retuned = name, !known, false
 	f.planned, f.shareKnown, f.found = false, false, nil
+	f.promotesKnown, f.dropsKnown, f.barred = false, false, false
 	obeys := !known || f.revision != m.clock.revision || f.tier != tier
 	if obeys {
 		f.tier = tier

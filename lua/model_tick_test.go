@@ -13,11 +13,12 @@ import (
 
 // The bounds of one poll.
 const (
-	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 100, 200, 64, 250, 200, 64
+	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 64
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 	hindered                                                              = time.Second
 	leftMost                                                              = 65536
+	forgetEvery                                                           = 8
 )
 
 // poll is one call of tick, or of the script that its answer said is needed.
@@ -138,37 +139,52 @@ func (l *polling) lease() (more, answered bool) {
 			return l.needs(lua.Commands.Redeliver)
 		}
 	}
-	if l.clock.running > 0 && l.now >= l.clock.swept.Add(sweep) {
-		switch {
-		case l.unswept():
-			l.clock.grace = l.now.Add(lease)
-			l.reach("grace")
-		case l.now >= l.clock.grace && l.leases.head() <= l.now:
-			return l.needs(lua.Commands.Reclaim)
-		}
-		l.clock.swept, l.changed = l.now, true
-	}
-	if l.expires.head() <= l.now {
-		return l.needs(lua.Commands.Expire)
-	}
 	idle := l.due.head() > l.now.Add(horizon)
-	switch {
-	case (idle || l.most <= 0) && l.scans():
-		return l.needs(lua.Commands.Retune)
-	case idle && l.tenants.head() < l.now.Add(-idleAfter):
-		return l.needs(lua.Commands.Forget)
-	case idle || l.most <= 0:
-		return false, false
+	chore := l.chore(idle)
+	if !idle && l.most > 0 {
+		more = l.leaseAll()
+		l.reachIf(chore != nil && len(l.grant.Leases) > 0, "other work beside leasing")
 	}
-	more = l.leaseAll()
 	switch {
 	case l.poolsNeeded:
 		l.reach("pools needed")
 		return l.needs(lua.Commands.TickPools)
-	case l.scans():
-		return l.needs(lua.Commands.Retune)
+	case chore != nil:
+		return l.needs(chore)
 	}
 	return more, false
+}
+
+// chore is the script whose turn it is among those that have work, nil if none has any.
+func (l *polling) chore(idle bool) *lua.Script {
+	var chores []*lua.Script
+	if l.clock.running > 0 && l.now >= l.clock.swept.Add(sweep) {
+		lapsed := l.now >= l.clock.grace && l.leases.head() <= l.now
+		switch {
+		case l.unswept():
+			l.clock.grace = l.now.Add(lease)
+			l.reach("grace")
+			fallthrough
+		case !lapsed:
+			l.clock.swept, l.changed = l.now, true
+		default:
+			chores = append(chores, lua.Commands.Reclaim)
+		}
+	}
+	turn := int(l.counter / 2)
+	if l.expires.head() <= l.now {
+		chores = append(chores, lua.Commands.Expire)
+	}
+	if l.scans() {
+		chores = append(chores, lua.Commands.Retune)
+	}
+	if (idle || turn%forgetEvery == 0) && l.tenants.head() < l.now.Add(-idleAfter) {
+		chores = append(chores, lua.Commands.Forget)
+	}
+	if len(chores) == 0 {
+		return nil
+	}
+	return chores[turn%len(chores)]
 }
 
 // needs answers that the script is to do what is left.
@@ -348,15 +364,21 @@ func (l *polling) expireAll(ids []string) {
 	l.storeAll(l.touched, l.helper)
 }
 
-// scan makes every flow due, so that the next polls make it obey the policies in force.
+// scan makes every flow that has jobs obey the policies in force. Any other does when it is next
+// touched.
 func (l *polling) scan() {
 	l.reach("scanned all")
 	for entry := range l.tenants {
 		for name := range l.names[tenantOfEntry(entry)] {
-			l.due[name] = int64(l.now)
+			if f := l.model.flows[name]; !isPool(name) && f.Depth+f.Running > 0 {
+				if l.touch(name).pool != nil {
+					delete(l.due, name)
+				}
+			}
 		}
 	}
 	l.clock.scan, l.changed = false, true
+	l.storeAll(l.touched, l.helper)
 }
 
 func tenantOfEntry(entry string) string {
@@ -500,7 +522,7 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		waited[w.Name] = true
 	}
 	limit := l.now.Add(horizon)
-	for left < room && l.droppable > 0 {
+	for left < room {
 		if inView == 0 && unseen {
 			return left, true
 		}
@@ -509,7 +531,7 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 			if f.later == never {
 				return left, false
 			}
-			if l.promotable == 0 {
+			if l.promotableOf(f) <= 0 {
 				return left, true
 			}
 			next = f.Stamp(f.later, l.earliest())
@@ -517,11 +539,10 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		if next > limit {
 			return left, false
 		}
-		if f.later <= next && l.promotable > 0 {
-			for _, id := range l.laters[f.name].upTo(next, l.promotable) {
+		if f.later <= next && l.promotableOf(f) > 0 {
+			for _, id := range l.laters[f.name].upTo(next, l.promotableOf(f)) {
 				found[id] = *l.jobs[id]
 				line = append(line, l.promote(f, id))
-				l.promotable--
 			}
 			slices.SortFunc(line, func(a, b member) int { return int(a.Score - b.Score) })
 			f.later = l.laters[f.name].head()
@@ -533,6 +554,10 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		if stamp > limit {
 			return left, false
 		}
+		overdue := j.Deadline > 0 && j.Deadline < stamp
+		if overdue && l.droppableOf(f) <= 0 {
+			return left, true
+		}
 		line = line[1:]
 		if waited[id] {
 			inView--
@@ -540,10 +565,10 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 		if _, promoted := found[id]; !promoted {
 			found[id] = *j
 		}
-		if j.Deadline > 0 && j.Deadline < stamp {
+		if overdue {
 			l.leave(id, f)
 			l.finish(id, f, shaper.Overdue, nil)
-			l.droppable--
+			l.dropped(f)
 			continue
 		}
 		l.leave(id, f)
@@ -558,6 +583,27 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 	return left, true
 }
 
+// promotableOf is the number of jobs of a flow that the poll may still promote.
+func (l *polling) promotableOf(f *flow) int {
+	if !f.promotesKnown {
+		f.promotes, f.promotesKnown = max(1, (l.promotable+1)/2), true
+	}
+	return f.promotes
+}
+
+// droppableOf is the same for jobs that it drops because they are overdue.
+func (l *polling) droppableOf(f *flow) int {
+	if !f.dropsKnown {
+		f.drops, f.dropsKnown = max(1, (l.droppable+1)/2), true
+	}
+	return f.drops
+}
+
+func (l *polling) dropped(f *flow) {
+	f.drops--
+	l.droppable--
+}
+
 // putOff delays a flow that may take no place of the worker.
 func (l *polling) putOff(f *flow) {
 	l.reach("put off")
@@ -568,6 +614,12 @@ func (l *polling) putOff(f *flow) {
 // keep delays a flow that is kept from leaving by the cause.
 func (l *polling) keep(f *flow, cause string) {
 	f.Bucket = f.PutOff(l.now, horizon)
+	route := routeOf(f.name)
+	if free, bounded := l.bounds[route]; cause == "upstream" && bounded && free <= 0 {
+		l.reachIf(l.lineEnds[route] >= f.Ready, "in a line")
+		f.Ready = max(f.Ready, l.lineEnds[route].Add(time.Millisecond))
+		l.lineEnds[route] = f.Ready
+	}
 	f.hindered = lua.Hindrance{Cause: cause, Until: f.Ready.Add(hindered)}
 }
 
@@ -588,5 +640,7 @@ func (l *polling) promote(f *flow, id string) member {
 	}
 	f.queued(1, j.Cost)
 	set(l.queue, f.name, id, j.Seq)
+	f.promotes--
+	l.promotable--
 	return member{id, j.Seq}
 }

@@ -192,6 +192,7 @@ type world struct {
 	decided []lua.Decision // by the last admit
 	names   int
 	steps   int
+	most    map[string]work // of each script that was measured
 	log     []string
 }
 

@@ -10,7 +10,7 @@
 
 --! include record clock turn pool policy bucket stored flow filing finish poll
 
-local SWEEP_MOST = 100 -- leases that one call takes back
+local SWEEP_MOST = 64 -- leases that one call takes back
 
 if unswept() or now < clock.grace then
   return answer(true)

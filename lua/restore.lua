@@ -72,7 +72,8 @@ local changes = behind or #flows > 0 or #pool_list > 0
 if not changes and not unknown then
   return { now, 0, met or '' }
 end
-redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3], unpack(known))
+redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3])
+in_parts('EXISTS', nil, known, 1)
 unlock()
 for i = 1, #flows do
   local f = flows[i]

@@ -7,11 +7,14 @@
 --   1 clock   2 tenants   3 policy of the one tenant to read; absent for a page of tenants
 -- ARGV
 --   1 instant in µs, or '' for the server's   2 cursor, '0' to begin   3 about how many tenants
---   4 retention of dead letters in s
+--   4 retention of dead letters in s   5 about how many flows to read
+--   6 cursor of the first flow of the one tenant, '0' to begin
 -- Reply
 --   now, cursor of the next page ('0' at the end), then per tenant:
 --   entry in tenants (of one tenant its name as in keys), number of its flows, revision,
---   API overrides, file overrides, reason, and per flow a text, a line for each part:
+--   API overrides, file overrides, reason, cursor at which its flows go on (''
+--   at the end; read them with further calls for this tenant), and per flow a text, a line for each
+--   part:
 --   name, last, ready, held, share, spaced, full, depth, queued, running, bytes, admitted,
 --   rejected, departed, succeeded, dead, cause of its hold ('0' none), cells ('0' none), hindrance
 --   and policy as lib/flow.lua writes them ('0' none), turn in its pool ('0' none), and of a pool
@@ -37,7 +40,7 @@ local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at'
   'keys_at', 'kept' }
 
 clock_load(ARGV[1])
-local retention = tonumber(ARGV[4]) * 1000000
+local retention, left = tonumber(ARGV[4]) * 1000000, tonumber(ARGV[5])
 
 local function flow_text(name)
   local key = PREFIX .. 'flow:' .. name
@@ -62,6 +65,28 @@ local function stored_text(name)
   return string.format('\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f', unpack(v))
 end
 
+local PART = 64 -- flows of one page, about
+
+-- flows_from returns some flows of a tenant from a cursor on, and where they go on.
+local function flows_from(tenant, cursor)
+  local index, names = PREFIX .. 'flows:' .. tenant, {}
+  while left > 0 do
+    local page = redis.call('SSCAN', index, cursor, 'COUNT', math.min(left, PART))
+    cursor, left = page[1], left - #page[2]
+    for i = 1, #page[2] do
+      names[#names + 1] = page[2][i]
+    end
+    if cursor == '0' then
+      if #names == 0 then
+        absent(index)
+      end
+      left = left - 1 -- for the tenant
+      return names, ''
+    end
+  end
+  return names, cursor
+end
+
 local cursor, entries = '0', nil
 if KEYS[3] then
   entries = { string.sub(KEYS[3], #PREFIX + 8), 0 }
@@ -74,16 +99,13 @@ local reply = { now, cursor }
 for i = 1, #entries, 2 do
   local tenant = string.match(entries[i], '^%S+')
   local policy = redis.call('HMGET', PREFIX .. 'policy:' .. tenant, 'revision', 'api', 'file', 'reason')
-  local flows = PREFIX .. 'flows:' .. tenant
-  local names = redis.call('SMEMBERS', flows)
-  if #names == 0 then
-    absent(flows)
-  end
+  local names, goes_on = flows_from(tenant, KEYS[3] and ARGV[6] or '0')
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = entries[i], #names, tonumber(policy[1]) or 0
   reply[n + 4], reply[n + 5], reply[n + 6] = policy[2] or '', policy[3] or '', policy[4] or ''
+  reply[n + 7] = goes_on
   for k = 1, #names do
-    reply[n + 6 + k] = flow_text(names[k]) .. (KEYS[3] and stored_text(names[k]) or '')
+    reply[n + 7 + k] = flow_text(names[k]) .. (KEYS[3] and stored_text(names[k]) or '')
   end
 end
 return reply

@@ -30,7 +30,7 @@ func scanned(flow string) (lua.Scan, error) {
 		return r
 	}, flow)
 	return lua.ScanCall{}.Decode([]any{
-		int64(99), "7", "acme", int64(1), int64(3), `{"capacity":5}`, "", "why", flow,
+		int64(99), "7", "acme", int64(1), int64(3), `{"capacity":5}`, "", "why", "", flow,
 	})
 }
 
@@ -90,8 +90,8 @@ func TestScanRefuses(t *testing.T) {
 		}
 	}
 	for _, values := range [][]any{
-		{int64(1), "0", "acme", int64(2), int64(1), "", "", "", whole},
-		{int64(1), "0", "acme", int64(-1), int64(1), "", "", ""},
+		{int64(1), "0", "acme", int64(2), int64(1), "", "", "", "", whole},
+		{int64(1), "0", "acme", int64(-1), int64(1), "", "", "", ""},
 	} {
 		if _, err := (lua.ScanCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {
 			t.Errorf("%v: %v, want ErrReply", values, err)

@@ -49,6 +49,7 @@ end
 
 -- Read.
 local flows, touched, jobs, ids, names, whole = {}, {}, {}, {}, {}, {}
+local new_bytes = {} -- by flow, of the records of forwarded requests that may end
 local args_at, next_at = {}, 9 -- where in ARGV the settlement of a job begins
 -- Until retune has reached all flows after a change of policies, the index of due flows may be
 -- wrong.
@@ -73,6 +74,10 @@ for k = 6, #KEYS do
         names[#names + 1] = name
       end
       whole[name] = whole[name] or j.seq ~= nil
+      if kept_most then
+        local result = math.max(j.result, plain and 0 or #ARGV[next_at - 1])
+        new_bytes[name] = (new_bytes[name] or 0) + RECORD_BYTES + j.prefix + result
+      end
       if j.epoch > 1 then
         reach[#reach + 1] = PREFIX .. 'returned:' .. name
       end
@@ -108,7 +113,8 @@ local function flow_whole(name)
   flow_reach(f)
   f.later_before = later_known(f)
   if kept_most then
-    kept_read(f, math.min(kept_most, f.policy.capacity_bytes > 0 and f.policy.capacity_bytes or kept_most), reach)
+    local most = math.min(kept_most, f.policy.capacity_bytes > 0 and f.policy.capacity_bytes or kept_most)
+    kept_read(f, most, new_bytes[name] or 0, reach)
   end
   return f
 end
@@ -118,7 +124,7 @@ for i = 1, #names do
   local name = names[i]
   flows[name] = not whole[name] and flow_counts(name, dues[i]) or flow_whole(name)
 end
-redis.call('EXISTS', unpack(reach))
+in_parts('EXISTS', nil, reach, 1)
 
 -- Write.
 unlock()

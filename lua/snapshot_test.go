@@ -41,10 +41,14 @@ func (m *model) snapshot() snapshot {
 		numbers := fmt.Sprintf("%d %d %d %d %d %d %d %d %d %d %d %d %d", c.last, c.off, c.wake, c.depth,
 			c.running, c.swept, c.grace, c.help,
 			c.bytes, c.stored, c.admitted, c.rejected, c.departed)
-		s.Keys["clock"] = present(map[string]string{
+		fields := map[string]string{
 			"n": numbers, "looked": looked, "revision": text(c.revision), "lapsed": text(c.lapsed),
 			"dead": text(c.dead),
-		})
+		}
+		for route, at := range m.lineEnds {
+			fields["line:"+route] = text(at)
+		}
+		s.Keys["clock"] = present(fields)
 	}
 	sorted("due", m.due)
 	sorted("expires", m.expires)

@@ -17,10 +17,11 @@ import (
 
 // Bounds of the flusher.
 const (
-	flushers   = 4   // that send at once where Redis is slow
-	waiters    = 16  // the same with redis.durability: they wait for replicas, and Redis is free meanwhile
-	flushMost  = 128 // jobs of one exchange
-	flushLeast = 16  // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
+	flushers   = 4       // that send at once where Redis is slow
+	waiters    = 16      // the same with redis.durability: they wait for replicas, and Redis is free meanwhile
+	flushMost  = 128     // jobs of one exchange
+	flushBytes = 4 << 20 // of their payloads, beside those of the last batch
+	flushLeast = 16      // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 	batchMost  = 1000
 	maxPayload = 16 << 20
 )
@@ -142,6 +143,14 @@ type pending struct {
 	answer    chan error
 }
 
+// bytes sums up the payloads of the batch.
+func (p *pending) bytes() (sum int) {
+	for i := range p.batch {
+		sum += len(p.batch[i].Payload)
+	}
+	return sum
+}
+
 // flusher gathers admissions. Each of its goroutines takes everything that waits when its turn
 // comes. So requests are gathered during the exchange before them, and none waits for others.
 type flusher struct {
@@ -206,11 +215,13 @@ func (f *flusher) run() {
 			return
 		}
 		runtime.Gosched() // lets goroutines submit that are about to; costs nothing where there are none
-		for jobs := len(gathered[0].batch); jobs < flushMost && len(f.queue) > 0; {
+		bytes := gathered[0].bytes()
+		for jobs := len(gathered[0].batch); jobs < flushMost && bytes < flushBytes && len(f.queue) > 0; {
 			select {
 			case p := <-f.queue:
 				gathered = append(gathered, p)
 				jobs += len(p.batch)
+				bytes += p.bytes()
 			default: // another flusher took it
 			}
 		}

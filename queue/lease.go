@@ -85,7 +85,9 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
 		// The call ran the script that an earlier answer requested, or its answer only requests
 		// one.
+		before := grant.Damaged
 		grant, reading, err = c.poll(ctx, o, cmp.Or(grant.Needed, c.leases))
+		grant.Damaged = append(before, grant.Damaged...)
 	}
 	if err != nil {
 		return Tick{}, err
@@ -233,7 +235,11 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 		}
 	}
 	kind := func(i int) (string, time.Duration, int) {
-		return batch[i].ID, batch[i].Retention, len(items[i].Result)
+		bytes := len(items[i].Result)
+		if bytes > 0 && batch[i].Event != shaper.Succeed {
+			bytes += batch[i].PayloadBytes
+		}
+		return batch[i].ID, batch[i].Retention, bytes
 	}
 	failed := b.perShard(ctx, len(batch), kind, func(g group) (lua.Call, func([]any) error) {
 		s := g.shard

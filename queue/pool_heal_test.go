@@ -57,6 +57,10 @@ func newDamagedPool(t *testing.T, o queue.EngineOptions) *damaged {
 	if tick, err := d.consumer.Tick(t.Context(), poll); err != nil || len(tick.Leases) != 4 {
 		t.Fatalf("Tick: %d leases, %v", len(tick.Leases), err)
 	}
+	poll.Max = 0 // the flows obey the first policies
+	if _, err := d.consumer.Tick(t.Context(), poll); err != nil {
+		t.Fatal(err)
+	}
 	return d
 }
 

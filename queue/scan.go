@@ -26,7 +26,7 @@ type Brief struct {
 	Figures
 }
 
-// Scan reads a page of about most tenants (at least 1) of one shard in one short script. next is
+// Scan reads a page of about most tenants (at least 1) of one shard in short scripts. next is
 // the cursor of the following page; "" starts and ends. A full scan returns every tenant that is
 // known all the while; duplicates are possible. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief, next string, err error) {
@@ -118,26 +118,39 @@ func (q *Queue) listedHere(ctx context.Context, shard ShardKeys, entries []strin
 	return listed, nil
 }
 
+// partFlows is about how many flows addParts reads of a tenant in one call, before it reads more.
+const partFlows = 16
+
 // addParts adds the flows that the tenants have in other shards than this one.
 func (q *Queue) addParts(ctx context.Context, shard ShardKeys, tenants []lua.ScannedTenant, names []string) error {
 	placed := q.policies.Current()
 	var calls []lua.ScanCall
 	var of []int
+	var at []ShardKeys
 	for i, name := range names {
 		for _, s := range placed.Shards(name) {
 			if s != shard {
-				calls = append(calls, lua.ScanCall{Clock: s.Clock(), Tenants: s.Tenants(), Dead: q.retention.Dead, Policy: s.Policy(EncodeName(name))})
-				of = append(of, i)
+				calls = append(calls, lua.ScanCall{Clock: s.Clock(), Tenants: s.Tenants(), Dead: q.retention.Dead, Policy: s.Policy(EncodeName(name)), MostFlows: partFlows})
+				of, at = append(of, i), append(at, s)
 			}
 		}
 	}
-	found, err := store.InvokeAll(ctx, q.store, q.store.Reads, calls, lua.ScanCall.Decode)
-	if err != nil {
-		return err
+	// Redis serves nobody else during the calls of one exchange.
+	var found []lua.Scan
+	for some := range slices.Chunk(calls, lua.ScanFlows/partFlows) {
+		scans, err := store.InvokeAll(ctx, q.store, q.store.Reads, some, lua.ScanCall.Decode)
+		if err != nil {
+			return err
+		}
+		found = append(found, scans...)
 	}
 	for n, scan := range found {
 		if len(scan.Tenants) != 1 {
 			return store.Unavailable(lua.ErrReply)
+		}
+		calls[n].MostFlows = 0
+		if err := store.ScanRest(ctx, q.store.Read, at[n], calls[n], &scan.Tenants[0]); err != nil {
+			return err
 		}
 		t := &tenants[of[n]]
 		if placed.Shards(names[of[n]])[0].Clock() == calls[n].Clock { // a page of a pool's shard has not read the settings
@@ -165,8 +178,8 @@ func addFlow(flows []lua.ScannedFlow, f lua.ScannedFlow) []lua.ScannedFlow {
 }
 
 func (q *Queue) scan(ctx context.Context, shard ShardKeys, call lua.ScanCall) (lua.Scan, error) {
-	call.Clock, call.Tenants, call.Dead = shard.Clock(), shard.Tenants(), q.retention.Dead
-	return store.Invoke(ctx, q.store.Read, call)
+	call.Dead = q.retention.Dead
+	return store.Scan(ctx, q.store.Read, shard, call)
 }
 
 // resolver resolves the policies of scanned flows and caches them: most tenants have the same one.

@@ -212,8 +212,11 @@ type Settlement struct {
 	// ActualCost, from 0 to shaper.MaxCost, replaces the cost that the departure was charged for;
 	// see shaper.Bucket.Correct. Nil keeps that one. A Release has none.
 	ActualCost *int64
-	Attempt    int       // of the lease
-	Log        []Attempt // of the lease; this delivery is added to it
+	// PayloadBytes is about the size of the payload: a result that is stored beside it makes Redis
+	// copy it, so it counts in what one call settles. 0 if unknown.
+	PayloadBytes int
+	Attempt      int       // of the lease
+	Log          []Attempt // of the lease; this delivery is added to it
 }
 
 // HoldCause is why a flow is held.

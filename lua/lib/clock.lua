@@ -13,6 +13,9 @@
 --   looked                           cursor of the scan that applies them: 00 at first, 0 when done
 --   replid, resumes                  the replication id of Redis that was met last, and the instant
 --                                    from which polls lease again, see restore
+--   line:ROUTE                       the instant to which the last flow of a route was put off that
+--                                    had no free slot, see plan
+--   within, forgets                  where retune and forget stopped, within a page of flows
 --   lapsed, dead                     expired leases and dead jobs so far
 --   fence                            1; written to prove that replicas have what was written before
 

@@ -4,24 +4,36 @@
 -- of the flow is their sum. It is part of the sum of the shard. Where the next answer does not fit,
 -- the oldest go: answers must not keep requests out.
 
-local AT_ONCE = 1000 -- most records that one call drops
+local STEP, AT_ONCE = 32, 1000 -- records of one reading; most records that one call drops
 local PASSING = 5 -- s for which a dropped answer is still there for the client that waits for it
+local kept_left = AT_ONCE
 
--- kept_read reads what a flow keeps, before the first write. most is its bound in bytes.
-local function kept_read(f, most, reach)
-  local index, bytes = PREFIX .. 'kept:' .. f.name, 0
+-- kept_read reads what a flow keeps, before the first write: as many of its oldest records as must
+-- go for bytes of new ones, and those past retention. most is its bound in bytes. The last call
+-- that could not drop all leaves the rest to the next ones.
+local function kept_read(f, most, bytes, reach)
+  local index, past = PREFIX .. 'kept:' .. f.name, now - retention.succeeded * 1000000
   f.kept, f.kept_most = tonumber(redis.call('HGET', f.key, 'kept')) or 0, most
-  for a = 1, #ARGV do
-    bytes = bytes + #ARGV[a] + RECORD_BYTES
+  local over, list, at, goes = f.kept + bytes - most, {}, 0, true
+  f.oldest_all = false
+  while goes and kept_left > 0 do
+    local step = math.min(STEP, kept_left)
+    local some = redis.call('ZRANGE', index, at, at + step - 1, 'WITHSCORES')
+    f.oldest_all = #some < 2 * step
+    goes = false
+    for n = 1, #some, 2 do
+      local id, size = string.match(some[n], '^(%S+) ?(%d*)')
+      goes = over > 0 or tonumber(some[n + 1]) <= past
+      over = over - (tonumber(size) or 0)
+      list[#list + 1], list[#list + 2] = some[n], some[n + 1]
+      reach[#reach + 1] = PREFIX .. 'job:' .. id
+    end
+    at, kept_left = at + #some / 2, kept_left - #some / 2
+    goes = goes and not f.oldest_all
   end
-  local last = f.kept + bytes > most and AT_ONCE or #ARGV
-  f.oldest = redis.call('ZRANGE', index, 0, last, 'WITHSCORES')
-  f.oldest_all = #f.oldest < 2 * last
-  if not f.oldest[1] then
+  f.oldest = list
+  if not list[1] then
     absent(index)
-  end
-  for n = 1, #f.oldest, 2 do
-    reach[#reach + 1] = PREFIX .. 'job:' .. string.match(f.oldest[n], '^%S+')
   end
 end
 

@@ -1,6 +1,7 @@
 -- lease: the poll that leases jobs; see tick.lua.
 
 local FLOWS_MOST = 64
+local FORGET_EVERY = 8 -- polls of a busy shard, for one that looks for tenants to forget
 local HINDERED = 1000000 -- µs for which a flow counts as hindered after the instant it was put off to
 
 local ends, leased = {}, {} -- of the leases that carry_out gives: ends with ids, ids with epochs
@@ -79,7 +80,7 @@ local function plan_of(name, budget)
     return { plan_pool(name, budget) }
   end
   local f = flow(name)
-  if f.pool then -- retune has filed it here
+  if f.pool then -- its route has joined the pool since it was filed here
     plan_begin(f)
     unfiled[#unfiled + 1] = name
     return { false, 0, f.pool.name } -- hundreds of its flows may be due before it
@@ -109,25 +110,30 @@ if given and given ~= seen then
   return answer(true, 'redeliver')
 end
 
+-- Leases that are due go before the other work. The reply names one of the scripts that have some,
+-- in turns: the caller runs it before its next poll, so neither waits for the other to end.
+local chores, turn, idle = {}, math.floor(counter / 2), due_head > now + horizon
 if clock.running > 0 and now >= clock.swept + sweep then
-  if unswept() then
-    clock.grace = now + lease
-  elseif now >= clock.grace and head(KEYS[4]) <= now then
-    return answer(true, 'reclaim')
+  local lapsed = not unswept() and now >= clock.grace and head(KEYS[4]) <= now
+  if lapsed then
+    chores[1] = 'reclaim'
+  else
+    clock.grace = unswept() and now + lease or clock.grace
+    clock.swept, changed = now, true
   end
-  clock.swept = now
-  changed = true
 end
-
 if expires_head <= now then
-  return answer(true, 'expire')
+  chores[#chores + 1] = 'expire'
 end
-
-local rescan = clock.looked ~= '0' and 'retune' or nil
-if due_head > now + horizon or most <= 0 then
-  local forget = due_head > now + horizon and head(KEYS[6]) < now - IDLE and 'forget'
-  local needed = rescan or forget
-  return answer(needed and true, needed)
+if clock.looked ~= '0' then
+  chores[#chores + 1] = 'retune'
+end
+if (idle or turn % FORGET_EVERY == 0) and head(KEYS[6]) < now - IDLE then
+  chores[#chores + 1] = 'forget'
+end
+local chore = chores[2] and chores[turn % #chores + 1] or chores[1]
+if idle or most <= 0 then
+  return answer(chore and true, chore)
 end
 
 local was_idle = clock.running == 0
@@ -157,6 +163,9 @@ end
 if was_idle then
   clock.swept = now
 end
+for route, at in pairs(lines_end) do
+  redis.call('HSET', KEYS[1], 'line:' .. route, format('%d', at))
+end
 for i = 1, #touched do
   carry_out(touched[i])
 end
@@ -169,5 +178,5 @@ if leased[1] then
   redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(leased), 'EX', math.max(60, math.ceil(lease / 500000)))
 end
 save_flows(touched, helper and horizon)
-local needed = pools_needed and 'tick_pools' or rescan
+local needed = pools_needed and 'tick_pools' or chore
 return answer(needed or more and budget > 0, needed)

@@ -1,7 +1,9 @@
 -- plan: which jobs of a flow leave now.
 
 local FLOW_JOBS_MOST, PROMOTE_MOST = 250, 200
+local BYTES_MOST, LITTLE = 4194304, 65536 -- of records that a poll reads; of a flow, that count as none
 
+local LINE_APART, lines_end = 1000, {} -- µs; by route, see line_up
 local bounds -- by route and by flow; nil without any
 for i = 18, #ARGV, 2 do
   bounds = bounds or {}
@@ -28,17 +30,67 @@ local function job_waiting(raw, id)
   end
 end
 
--- How many jobs of all flows a poll may still promote, and drop.
+-- How many jobs of all flows a poll may still promote, and drop. A flow may take half of what is
+-- left, and always one, so that none keeps the others from leaving.
 local promote_left, drop_left = PROMOTE_MOST, EXPIRE_MOST
+
+-- half is what a flow may take of such a number.
+local function half(left)
+  return math.max(1, math.ceil(left / 2))
+end
+
+-- promotable is the number of jobs of a flow that the poll may still promote.
+local function promotable(f)
+  f.promotes = f.promotes or half(promote_left)
+  return f.promotes - #f.promote
+end
+
+-- What a poll may still read of records, in bytes. A flow whose waiting jobs may exceed it has only
+-- the heads of their records read, and its next job leaves if the rest fits. One larger job of each
+-- poll does in any case.
+local HEAD_READ, bytes_left, large = UP_TO_PAYLOAD + 1, BYTES_MOST, false
+
+-- record_for reads the record of a job of a flow, or only its head.
+local function record_for(f, id)
+  if f.bytes > bytes_left then
+    local ok, raw = attempt('job ' .. id, redis.call, 'GETRANGE', JOB .. id, '0', UP_TO_PAYLOAD)
+    return ok and raw ~= '' and raw
+  end
+  local raw = record_of(id)
+  bytes_left = bytes_left - (raw and #raw or 0)
+  return raw
+end
+
+-- overdue reports whether a job is dropped at a stamp.
+local function overdue(j, stamp)
+  return j.missing or (j.deadline or 0) > 0 and j.deadline < stamp
+end
+
+-- stays reports whether a job that is next must wait for a later poll: the flow has dropped as many
+-- as it may, or the rest of the record does not fit. It reads that rest.
+local function stays(f, j, stamp)
+  if overdue(j, stamp) then
+    f.drops = f.drops or half(drop_left)
+    return #f.drop >= f.drops
+  elseif #j.full ~= HEAD_READ then -- a shorter record was read as a whole
+    return false
+  end
+  local size = redis.call('STRLEN', JOB .. j.id)
+  if size > bytes_left and large then
+    return true
+  end
+  j.full, bytes_left, large = record_of(j.id), bytes_left - size, true
+  return false
+end
 
 -- promote takes the scheduled and retrying jobs of a flow that are eligible by the stamp from their
 -- index, into waiting by their sequence. It begins at a place in the index and returns where to go
 -- on.
 local function promote(f, waiting, stamp, from)
   local later = PREFIX .. 'later:' .. f.name
-  local due = redis.call('ZRANGEBYSCORE', later, '-inf', stamp, 'WITHSCORES', 'LIMIT', from, promote_left)
+  local due = redis.call('ZRANGEBYSCORE', later, '-inf', stamp, 'WITHSCORES', 'LIMIT', from, promotable(f))
   for i = 1, #due, 2 do
-    local j = job_of_raw(record_of(due[i]), due[i], f)
+    local j = job_of_raw(record_for(f, due[i]), due[i], f)
     j.at, j.promoted = tonumber(due[i + 1]), true
     if j.state == 's' then
       f.seq = f.seq + 1
@@ -81,19 +133,37 @@ local function head_of(f, most, parts)
   return redis.call('ZRANGE', queue, '0', last)
 end
 
--- records_of reads the records of the first most ids, in one command.
-local function records_of(ids, most)
+-- records_of reads the records of the first most ids of a flow, in one command. It reads none of a
+-- flow whose records may be too many bytes.
+local function records_of(f, ids, most)
   local keys = {}
-  for i = 1, math.min(#ids, most) do
+  for i = 1, f.bytes <= bytes_left and math.min(#ids, most) or 0 do
     keys[i] = JOB .. ids[i]
   end
-  return keys[2] and redis.call('MGET', unpack(keys)) or {}
+  local raws = keys[2] and redis.call('MGET', unpack(keys)) or {}
+  for i = 1, f.bytes > LITTLE and #raws or 0 do
+    bytes_left = bytes_left - (raws[i] and #raws[i] or 0)
+  end
+  return raws
 end
 
 -- share_of is the number of jobs of the flow that the worker's bounds let leave; nil if unbounded.
 local function share_of(f)
   local route = bounds[route_of(f.name)]
   return route and math.min(route, math.ceil((3 * route - (bounds[f.name] or 0)) / 4))
+end
+
+-- line_up puts a flow off that may take no slot of the worker. Flows of a route that has none left
+-- line up, each LINE_APART behind the one before, so that thousands of them take few polls. The
+-- field line:ROUTE of the clock holds the instant of the last one.
+local function line_up(f)
+  local route = route_of(f.name)
+  put_off(f, horizon)
+  if bounds[route] <= 0 then
+    local last = lines_end[route] or tonumber(redis.call('HGET', KEYS[1], 'line:' .. route)) or 0
+    f.ready = math.max(f.ready, last + LINE_APART)
+    lines_end[route] = f.ready
+  end
 end
 
 -- plan_begin prepares a flow for a plan, unless that was done.
@@ -108,11 +178,10 @@ end
 local function take(f, j, stamp)
   dequeue(f, j.cost)
   leave_place(f, j)
-  local overdue = (j.deadline or 0) > 0 and j.deadline < stamp
-  if not j.missing and not overdue then
+  if not overdue(j, stamp) then
     return true
   end
-  if overdue then
+  if not j.missing then
     attempt('idempotency key of job ' .. j.id, finish_reads, j)
   end
   drop_left = drop_left - 1
@@ -138,7 +207,7 @@ local function plan(f, budget)
   local share = bounds and share_of(f)
   if share then
     if share <= 0 then
-      put_off(f, horizon)
+      line_up(f)
       f.kept, reply[PUT_OFF] = 'upstream', reply[PUT_OFF] + 1
       return false
     end
@@ -156,8 +225,8 @@ local function plan(f, budget)
   local queued = f.queued -- before anything is dropped or promoted
   local all_seen = seen < wide or seen == queued
   local at, waiting, promoted_from = 1, {}, 0
-  local raws = parts == 1 and records_of(window, leave) or {}
-  while #f.leave < most and drop_left > 0 do
+  local raws = parts == 1 and records_of(f, window, leave) or {}
+  while #f.leave < most do
     if at > #window and not all_seen then
       if wide == most then
         return true
@@ -172,7 +241,7 @@ local function plan(f, budget)
       if not f.later_before then
         return false
       end
-      if promote_left <= 0 then
+      if promotable(f) <= 0 then
         return true
       end
       eligible = f.later_before
@@ -181,14 +250,14 @@ local function plan(f, budget)
     if stamp > now + horizon then
       return false
     end
-    if f.later_before and f.later_before <= stamp and promote_left > 0 then
+    if f.later_before and f.later_before <= stamp and promotable(f) > 0 then
       promoted_from = promote(f, waiting, stamp, promoted_from)
     else
       local j
       if from_window then
         local id, raw = window[at], raws[at]
         if raw == nil then
-          raw = record_of(id)
+          raw = record_for(f, id)
         end
         j = job_waiting(raw, id) or job_of_raw(raw, id, f)
       else
@@ -199,6 +268,9 @@ local function plan(f, budget)
         if stamp > now + horizon then
           return false
         end
+      end
+      if stays(f, j, stamp) then
+        return true
       end
       if from_window then
         at = at + parts

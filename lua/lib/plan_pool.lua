@@ -28,22 +28,27 @@ do
 
   -- take_next takes the next job of a flow for a slot of its pool; nil if none is eligible by then.
   local function take_next(f, slot)
-    while drop_left > 0 do
-      while f.later_before and f.later_before <= slot and promote_left > 0 do
+    while true do
+      while f.later_before and f.later_before <= slot and promotable(f) > 0 do
         f.promoted_from = promote(f, f.waiting, slot, f.promoted_from)
       end
       local id, seq = queue_head(f)
       local j = f.waiting[1]
       local from_queue = id and not (j and j.seq < seq)
       if from_queue then
-        local raw = record_of(id)
+        local raw = record_for(f, id)
         j = job_waiting(raw, id) or job_of_raw(raw, id, f)
       end
       if not j then
+        f.barred = f.later_before and f.later_before <= slot
         return nil
       end
       if j.at > slot then
         f.ready = math.max(f.ready, j.at)
+        return nil
+      end
+      if stays(f, j, slot) then
+        f.barred = true
         return nil
       end
       if from_queue then
@@ -245,7 +250,7 @@ do
     if f.share_left > 0 and bounds[route] > 0 then
       return false
     end
-    put_off(f, horizon)
+    line_up(f)
     f.kept, reply[PUT_OFF] = 'upstream', reply[PUT_OFF] + 1
     return true
   end
@@ -324,7 +329,7 @@ do
   -- returns whether more may be ready to leave, and how many leave.
   plan_pool = function(name, budget)
     local p = pool_of(sub(name, 1, -2), unseen)
-    local most, left = math.min(budget, FLOW_JOBS_MOST), 0
+    local most, left, barred = math.min(budget, FLOW_JOBS_MOST), 0, false
     if p.policy.concurrency > 0 then
       most = math.min(most, p.policy.concurrency - p.running)
     end
@@ -370,7 +375,9 @@ do
         local f = flows[name]
         left = left + (served and 1 or 0)
         local due = f.pool == p and flow_due(f, f.later_before) -- else its route has left the pool
-        if due and not f.kept then -- one that was put off is not looked at again by this poll
+        if due and f.barred then
+          barred = true
+        elseif due and not f.kept then -- one that was put off is not looked at again by this poll
           insert(w.wait, w.wait_now, due, name)
         end
       end
@@ -381,6 +388,6 @@ do
       p.ready_add[name], p.reserve_add[name] = t.start, t.limit > 0 and t.tat or nil
     end
     healed(p, w)
-    return left == most or tries <= 0, left
+    return left == most or tries <= 0 or barred, left
   end
 end

@@ -3,7 +3,7 @@
 
 local ASIDE = 10000000 -- µs for which a damaged item is set aside
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
-local EXPIRE_MOST = 200 -- overdue jobs that one call ends
+local EXPIRE_MOST = 50 -- overdue jobs that one call ends
 local JOB = PREFIX .. 'job:'
 
 clock_load(ARGV[1])
@@ -74,8 +74,16 @@ end
 local due_head, expires_head = head(KEYS[2]), head(KEYS[3])
 local outbox_head = hands_over and head(KEYS[7]) or FARTHEST
 
--- start_writing is called between the last read and the first write.
+-- start_writing is called between the last read and the first write. It reports what was wrong with
+-- a pool: saving the pool repairs it.
 local function start_writing()
+  for i = 1, #pool_list do
+    local p = pool_list[i]
+    if p.healed[1] then -- plan_pool has not reported it
+      damaged[#damaged + 1] = 'pool ' .. p.short .. ': ' .. table.concat(p.healed, ', ')
+      p.healed = {}
+    end
+  end
   changed = true
   unlock()
 end

@@ -74,7 +74,7 @@ func (k *Keeper) checkMoves(ctx context.Context, file *File) error {
 // meanwhile.
 func (k *Keeper) eachFlow(ctx context.Context, shard store.ShardKeys, f func(lua.ScannedFlow)) error {
 	for cursor := "0"; ; {
-		scan, err := store.Invoke(ctx, k.store.RunPatient, lua.ScanCall{Clock: shard.Clock(), Tenants: shard.Tenants(), Cursor: cursor, Most: scanMost})
+		scan, err := store.Scan(ctx, k.store.RunPatient, shard, lua.ScanCall{Cursor: cursor, Most: scanMost})
 		if err != nil {
 			return err
 		}

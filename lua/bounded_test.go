@@ -1,0 +1,317 @@
+package lua_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// meter is put before a script and counts its commands, the values in their arguments and replies,
+// and the bytes of those.
+const meter = `
+local redis = (function(real)
+  local commands, values, bytes = 0, 0, 0
+  local function count(v)
+    if type(v) == 'table' then
+      for i = 1, #v do
+        count(v[i])
+      end
+    else
+      values, bytes = values + 1, bytes + #tostring(v)
+    end
+  end
+  return { REDIS_VERSION_NUM = real.REDIS_VERSION_NUM, pcall = real.pcall, call = function(cmd, ...)
+    local reply = real.call(cmd, ...)
+    commands = commands + 1
+    count({ ... })
+    count(reply)
+    real.call('SET', 'meter', commands .. ' ' .. values .. ' ' .. bytes)
+    return reply
+  end }
+end)(redis)
+`
+
+// work is what one call of a script has done.
+type work struct{ commands, values, bytes int }
+
+// limits is what any call may do, which takes Redis about 10 ms. The bytes are those of arguments
+// and replies.
+var limits = work{commands: 6000, values: 60_000, bytes: 20 << 20}
+
+// measured makes a call, and fails the test if it did more than any call may do.
+func (w *world) measured(call lua.Call) []any {
+	w.Helper()
+	name := call.Script.Name
+	call.Script = lua.NewScript(name, meter+call.Script.Source())
+	w.e.Set(w.ctx, "meter", "0 0 0", 0)
+	values, err := lua.Run(w.ctx, w.e, nil, call)
+	if err != nil {
+		w.Fatalf("%s: %v", name, err)
+	}
+	var did work
+	if _, err := fmt.Sscan(w.e.Get(w.ctx, "meter").Val(), &did.commands, &did.values, &did.bytes); err != nil {
+		w.Fatal(err)
+	}
+	if did.commands > limits.commands || did.values > limits.values || did.bytes > limits.bytes {
+		w.Errorf("%s: %+v, want at most %+v", name, did, limits)
+	}
+	w.reachedMost(name, did)
+	return values
+}
+
+// reachedMost notes the greatest work of a script.
+func (w *world) reachedMost(name string, did work) {
+	if w.most == nil {
+		w.most = map[string]work{}
+	}
+	m := w.most[name]
+	w.most[name] = work{max(m.commands, did.commands), max(m.values, did.values), max(m.bytes, did.bytes)}
+}
+
+// crowd submits one job to each of a tenant's routes.
+func (w *world) crowd(tenant string, routes, payload int, delay, wait time.Duration) {
+	for from := 0; from < routes; from += 250 {
+		call := lua.AdmitCall{
+			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+			Tenants: w.shard.Tenants(), Horizon: horizon,
+		}
+		for i := from; i < min(from+250, routes); i++ {
+			call = w.with(call, tenant, "r"+strconv.Itoa(i), 1, payload, delay, wait)
+		}
+		w.measured(call.Call())
+	}
+}
+
+// heap submits n jobs to one route of a tenant.
+func (w *world) heap(tenant string, n, payload int, delay, wait time.Duration) {
+	call := lua.AdmitCall{
+		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		Tenants: w.shard.Tenants(), Horizon: horizon,
+	}
+	w.measured(w.with(call, tenant, "r0", n, payload, delay, wait).Call())
+}
+
+// with adds jobs of a flow to a call.
+func (w *world) with(call lua.AdmitCall, tenant, route string, n, payload int, delay, wait time.Duration) lua.AdmitCall {
+	flow := tenant + "/" + route
+	call.Flows = append(call.Flows, lua.AdmitFlow{
+		Flow: w.shard.Flow(flow), Queue: w.shard.Queue(flow), Later: w.shard.Later(flow), Lines: w.shard.LinesOf(tenant),
+		Names: w.shard.Names(tenant), Entry: tenant,
+	})
+	for range n {
+		w.names++
+		rest, err := (&lua.Record{Flow: flow, Cost: 1, MaxAttempts: 3, Payload: make([]byte, payload)}).Rest()
+		if err != nil {
+			w.Fatal(err)
+		}
+		call.Jobs = append(call.Jobs, lua.AdmitJob{
+			Flow: len(call.Flows) - 1, Key: w.shard.Job(fmt.Sprintf("j%06d", w.names)), Rest: rest, Delay: delay,
+			MaxWaitMS: wait.Milliseconds(),
+		})
+	}
+	return call
+}
+
+// polls makes n calls of a script of a poll, and returns the last answer and all leases.
+func (w *world) polls(script *lua.Script, n int, bounds ...lua.Bound) (last lua.Grant, leases []lua.LeasedJob) {
+	w.Helper()
+	c := w.workers[0]
+	for range n {
+		call := lua.TickCall{
+			Script: script, At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(),
+			Expires: w.shard.Expires(), Leases: w.shard.Leases(), Grant: w.shard.Grant(c.name),
+			Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: c.counter, Seen: c.seen, Max: 1000,
+			Lease: lease, Horizon: horizon, Sweep: sweep, Retention: w.retention(), Restored: w.replid, Bounds: bounds,
+		}
+		g, err := call.Decode(w.measured(call.Call()))
+		if err != nil || len(g.Damaged) > 0 {
+			w.Fatalf("%s: %v, %q", script.Name, err, g.Damaged)
+		}
+		if g.Restore {
+			restore := lua.RestoreCall{At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants}
+			restored, err := restore.Decode(w.measured(restore.Call()))
+			if err != nil {
+				w.Fatal(err)
+			}
+			w.replid = restored.ReplicationID
+			continue
+		}
+		c.counter++
+		if g.Counter != 0 {
+			c.seen = g.Counter
+		}
+		last, leases = g, append(leases, g.Leases...)
+	}
+	return last, leases
+}
+
+// settled ends leases well.
+func (w *world) settled(leases []lua.LeasedJob) {
+	for len(leases) > 0 {
+		n := min(len(leases), 500)
+		call := lua.SettleCall{
+			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+			Leases: w.shard.Leases(), Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(),
+		}
+		for _, l := range leases[:n] {
+			call.Items = append(call.Items, lua.SettleItem{Key: w.shard.Job(l.ID), Epoch: l.Epoch, Outcome: lua.OutcomeSucceeded})
+		}
+		w.measured(call.Call())
+		leases = leases[n:]
+	}
+}
+
+// TestBoundedWork: whatever a shard holds, no call does more than a bounded number of commands on a
+// bounded number of values and bytes. The shard has 20 tenants with a flow for each of 130 routes,
+// one with 1,500 flows, thousands of jobs that end or become due at one instant, and payloads that
+// no poll could take at once.
+func TestBoundedWork(t *testing.T) {
+	w := newWorld(t, realEngine(t), themes[0], 1)
+	defer w.clean()
+	p := shaper.DefaultPolicy()
+	p.Rate, p.Burst, p.Capacity, p.Concurrency = shaper.Rate{Limit: 1000, Period: time.Second}, 1000, 100_000, 0
+	w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
+	const tenants, routes, many = 20, 130, 1500
+	for i := range tenants {
+		w.crowd(fmt.Sprintf("t%d", i), routes, 10, 0, 0)
+	}
+	w.crowd("many", many, 10, 0, 0)
+
+	// Many flows that wait, of routes that have no free slot.
+	full := []lua.Bound{}
+	for i := range routes {
+		full = append(full, lua.Bound{Name: "r" + strconv.Itoa(i), Slots: 0})
+	}
+	_, leases := w.polls(lua.Commands.Tick, 20, full...)
+	w.settled(leases)
+	// New policies, and then all leave.
+	w.declare(w.wall, 2, shaper.Baseline{Defaults: p})
+	retunes := 0
+	for ; w.e.HGet(w.ctx, w.shard.Clock(), "looked").Val() != "0"; retunes++ {
+		w.polls(lua.Commands.Retune, 1)
+		if retunes > 1000 {
+			t.Fatal("retune does not end")
+		}
+	}
+	w.wall = w.wall.Add(time.Minute)
+	left := tenants*routes + many - len(leases)
+	for rounds := 0; left > 0 && rounds < 1000; rounds++ {
+		_, leases = w.polls(lua.Commands.Tick, 1)
+		w.settled(leases)
+		left -= len(leases)
+	}
+	if left > 0 {
+		t.Fatalf("%d jobs do not leave", left)
+	}
+
+	// Scans read all flows once.
+	flows := map[string]bool{}
+	for cursor, policy, flow := "0", "", ""; ; {
+		call := lua.ScanCall{
+			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: cursor, Most: 200,
+			Dead: retention.Dead, Policy: policy, FlowCursor: flow,
+		}
+		page, err := call.Decode(w.measured(call.Call()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tenant := range page.Tenants {
+			rest := tenant
+			for {
+				for _, f := range rest.Flows {
+					flows[f.Flow] = true
+				}
+				if rest.More == "" {
+					break
+				}
+				part := call
+				part.Policy, part.FlowCursor = w.shard.Policy(tenant.Entry), rest.More
+				got, err := part.Decode(w.measured(part.Call()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				rest = got.Tenants[0]
+			}
+		}
+		if cursor = page.Cursor; cursor == "0" {
+			break
+		}
+	}
+	if len(flows) != tenants*routes+many {
+		t.Errorf("scans read %d flows, want %d", len(flows), tenants*routes+many)
+	}
+
+	// Ten minutes later they are forgotten.
+	w.wall = w.wall.Add(idleAfter + 2*retention.Finished + time.Minute)
+	for rounds := 0; w.e.ZCard(w.ctx, w.shard.Tenants()).Val() > 0 && rounds < 500; rounds++ {
+		w.polls(lua.Commands.Forget, 1)
+	}
+	if n := w.e.ZCard(w.ctx, w.shard.Tenants()).Val(); n > 0 {
+		t.Errorf("%d tenants are not forgotten", n)
+	}
+	if keys, err := keysUnder(w.ctx, w.e, w.prefix+"flow"); err != nil || len(keys) > 0 {
+		t.Errorf("%d keys are left of forgotten flows; %v", len(keys), err)
+	}
+
+	// Payloads that no poll could take at once: 250 of 64 KiB, twice.
+	w.heap("fat", 250, 1<<16, 0, 0)
+	w.heap("fat2", 250, 1<<16, time.Second, 0)
+	w.heap("steady", 5, 10, 0, 0)
+	w.wall = w.wall.Add(2 * time.Second)
+	c := w.workers[0]
+	_, leases = w.polls(lua.Commands.Tick, 1)
+	small := 0
+	for _, l := range leases {
+		if len(l.Record) < 1000 {
+			small++
+		}
+	}
+	if small != 5 {
+		t.Errorf("beside large payloads %d of 5 small jobs leave", small)
+	}
+	for left = 505 - len(leases); left > 0; {
+		_, more := w.polls(lua.Commands.Tick, 1)
+		if len(more) == 0 {
+			t.Fatalf("%d large jobs do not leave", left)
+		}
+		leases, left = append(leases, more...), left-len(more)
+	}
+	c.seen-- // the last answer was lost
+	w.polls(lua.Commands.Redeliver, 1)
+	w.wall = w.wall.Add(lease + time.Second)
+	w.polls(lua.Commands.Tick, 1) // the shard was not polled for long
+	for until := w.wall.Add(lease + time.Second); w.wall < until; w.wall = w.wall.Add(lease / 4) {
+		if g, _ := w.polls(lua.Commands.Tick, 1); g.Needed == lua.Commands.Reclaim {
+			w.polls(lua.Commands.Reclaim, 10)
+			break
+		}
+	}
+	if n := w.e.HGet(w.ctx, w.shard.Clock(), "lapsed").Val(); n != "505" {
+		t.Errorf("%s of 505 expired leases are taken back", n)
+	}
+
+	// Jobs that expire together, also while their flow may leave.
+	w.heap("late", 1000, 10, 0, time.Second)
+	w.heap("late2", 1000, 10, 10*time.Millisecond, time.Second)
+	w.wall = w.wall.Add(2 * time.Second)
+	w.heap("steady", 5, 10, 0, 0)
+	_, leases = w.polls(lua.Commands.Tick, 1)
+	steady := 0
+	for _, l := range leases {
+		if strings.Contains(string(l.Record), "steady/r0") {
+			steady++
+		}
+	}
+	if steady != 10 { // with those that were taken back
+		t.Errorf("beside jobs that have expired %d of 10 jobs leave", steady)
+	}
+	w.polls(lua.Commands.Expire, 20)
+	for name, m := range w.most {
+		t.Logf("%-10s %+v", name, m)
+	}
+}
