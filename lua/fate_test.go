@@ -148,6 +148,11 @@ func (w *world) stepFate(quiet, others []*fated) {
 	case "expire": // many at one instant
 		w.send(evil.tenant, 60, func(c *candidate) { c.maxWait = 4 * fateStep })
 	case "tune":
+		for _, f := range others { // the turn of the one that left last is not renewed by the next slot
+			if w.m.flows[f.flow].Last == w.m.flows["+erp/"].Last {
+				evil = f
+			}
+		}
 		o := shaper.Overrides{
 			Weight:  new(rapid.SampledFrom(hostileWeights).Draw(t, "weight")),
 			Reserve: new(rapid.SampledFrom(hostileReserves).Draw(t, "reserve")),
