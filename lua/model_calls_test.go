@@ -414,7 +414,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	m.clock.depth, m.clock.bytes = m.clock.depth+1, m.clock.bytes+size(j)
 	set(m.queue, f.name, r.id, j.Seq)
 	key := tenantOf(f.name) + ":" + j.Idem
-	if known, ok := m.idem[key]; ok && j.Idem != "" {
+	if known := m.idem[key]; j.Idem != "" && strings.HasPrefix(known, r.id+" ") {
 		m.idem[key] = idAndPrint(known)
 	}
 	m.storeAll([]*flow{f}, true)

@@ -530,7 +530,7 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 		m.done[j.Flow] = list[:min(len(list), 1000)]
 	}
 	key := tenantOf(j.Flow) + ":" + j.Idem
-	if known, ok := m.idem[key]; ok && j.Idem != "" {
+	if known := m.idem[key]; j.Idem != "" && strings.HasPrefix(known, id+" ") {
 		m.idem[key] = fmt.Sprintf("%s %c %d %d %d %d", idAndPrint(known), j.State, j.Created, m.now,
 			j.Attempts, j.MaxAttempts)
 	}

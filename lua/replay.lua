@@ -53,6 +53,7 @@ end
 redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[5], queue, dead, PREFIX .. 'later:' .. f.name)
 local idem_key = PREFIX .. 'idem:' .. tenant_of(f.name) .. ':' .. j.idem
 local known = j.idem ~= '' and redis.call('GET', idem_key)
+known = known and names_job(known, id)
 local later = later_known(f)
 if p.draining then
   return reply(DRAINING, 0, 0, 0)
@@ -97,7 +98,7 @@ redis.call('SETRANGE', KEYS[4], 0, job_head(j))
 redis.call('PERSIST', KEYS[4])
 redis.call('ZADD', queue, j.seq, id)
 if known then
-  redis.call('SET', idem_key, string.match(known, '^%S+ %S+'))
+  redis.call('SET', idem_key, known)
 end
 due_save(f, later, horizon)
 flow_save(f)

@@ -356,3 +356,32 @@ func TestEstimatesRefuseNoDeadline(t *testing.T) {
 		}
 	})
 }
+
+// TestAKeyUsedAgain: a dead letter may outlive its idempotency key. Replayed, it leaves the key to
+// the job that has taken it since.
+func TestAKeyUsedAgain(t *testing.T) {
+	tell(t, "10/s", func(w *world) {
+		keyed := func(id string) {
+			w.admit(admission{at: w.wall, jobs: []candidate{{
+				id: id, tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme",
+				idem: "h", print: "p", cost: 1, maxAttempts: 3, payload: []byte("payload"),
+			}}})
+		}
+		key := w.shard.Idem("acme", "h")
+		keyed("first")
+		w.pollUntilIdle()
+		w.settleAll(lua.OutcomeDead, 0)
+		w.e.Del(w.ctx, key) // as after its retention
+		delete(w.m.idem, "acme:h")
+		keyed("second")
+		w.replay(revival{at: w.wall, tenant: "acme", id: "first", tag: 1, maxAttempts: 3})
+		for range 2 {
+			w.wall = w.wall.Add(time.Second)
+			w.pollUntilIdle()
+			w.settleAll(lua.OutcomeSucceeded, 0)
+			if known := lua.ParseKnown(w.e.Get(w.ctx, key).Val()); known.ID != "second" {
+				w.fail("the key is of %q, want the second job", known.ID)
+			}
+		}
+	})
+}

@@ -29,6 +29,9 @@ const (
 // errClosed is the answer to calls on a closed queue.
 var errClosed = fmt.Errorf("%w: the queue is closed", ErrUnavailable)
 
+// errPoolsChanged is the answer to a job that was placed by policies which are no longer in force.
+var errPoolsChanged = fmt.Errorf("%w: the pools have just changed; submit the job again", ErrUnavailable)
+
 // NewID makes the id of a job of the tenant with the route: 28 characters of [0-9a-v].
 func (q *Queue) NewID(tenant, route string) (string, error) {
 	return store.NewID(q.policies.Current().Placement(tenant, route))
@@ -112,7 +115,7 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 		if err := q.policies.Follow(ctx); err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("%w: another process has just changed the pools; submit the job again", ErrUnavailable)
+		return nil, errPoolsChanged
 	} else if err != nil {
 		return nil, err
 	}
@@ -343,8 +346,11 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 	if err := s.validate(); err != nil {
 		return job, err
 	}
-	if shard, ok := a.q.store.ShardOfID(s.ID); !ok || shard != a.shard {
-		return job, fmt.Errorf("queue: job id %q is not one that NewID makes for the tenant and the route now", s.ID)
+	switch shard, ok := a.q.store.ShardOfID(s.ID); {
+	case ok && shard != a.shard:
+		return job, errPoolsChanged // since NewID made the id
+	case !ok:
+		return job, fmt.Errorf("queue: job id %q is not one that NewID makes", s.ID)
 	}
 	cost, flow := max(s.Cost, 1), store.FlowName(s.Tenant, s.Route)
 	job = lua.AdmitJob{

@@ -401,3 +401,32 @@ func TestOldPlacementIsRefused(t *testing.T) {
 		queuetest.Compare(t, "the depth of the pool", p.Depth, 1)
 	})
 }
+
+// TestAnIdOfBeforeAPool: a job whose id was made before its route got a pool is refused for a while,
+// not as a mistake of the client. Its next submission has an id of the pool's shard.
+func TestAnIdOfBeforeAPool(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := beside(t, embeddedEngine(t), queue.Options{Defaults: perSecond(100)})
+		w := work()
+		w.Route = "erp"
+		var err error
+		if w.ID, err = q.NewID(w.Tenant, w.Route); err != nil {
+			t.Fatal(err)
+		}
+		rate := shaper.Rate{Limit: 10, Period: time.Second}
+		pools := map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp"}, Overrides: shaper.Overrides{Rate: &rate}}}
+		if err := q.SetPolicies(t.Context(), shaper.Baseline{Defaults: perSecond(100), Pools: pools}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := q.Submit(t.Context(), w); !errors.Is(err, queue.ErrUnavailable) {
+			t.Fatalf("Submit with an id of before: %v, want ErrUnavailable", err)
+		}
+		if w.ID, err = q.NewID(w.Tenant, w.Route); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := q.Submit(t.Context(), w); err != nil || v.Outcome != shaper.Admitted {
+			t.Fatalf("Submit with a new id: %v, %v", v.Outcome, err)
+		}
+	})
+}

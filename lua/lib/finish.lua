@@ -135,9 +135,8 @@ local function finish(id, j, f, state, result)
     f.ended = f.ended or {}
     f.ended[#f.ended + 1] = id
   end
-  if j.idem ~= '' and j.key then
-    -- The key answers for the job when the job's own record is gone.
-    local known = string.match(j.key, '^%S+ %S+')
+  local known = j.key and names_job(j.key, id)
+  if known then -- it answers for the job when the job's own record is gone
     redis.call('SET', PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem,
       string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max),
       'EX', math.max(keep, retention.idempotency))

@@ -51,6 +51,12 @@ local function key_bytes(j)
   return j.idem == '' and 0 or KEY_BYTES + #j.flow
 end
 
+-- names_job returns the constant part of an idempotency key's value, nil if it is of another job: a
+-- dead letter with a late callback outlives its key, which a client may have used again.
+local function names_job(value, id)
+  return string.match(value, '^' .. id .. ' %S+')
+end
+
 -- job_bytes is the size of a job in Redis while it is waiting, leased or dead.
 local function job_bytes(j)
   return RECORD_BYTES + j.prefix + j.payload + j.result + key_bytes(j)
