@@ -57,7 +57,7 @@ func TestDefaults(t *testing.T) {
 		Redis: config.Redis{DataDir: "./data", Durability: config.Durability{Timeout: time.Second}},
 		API: config.API{
 			Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000, MaxConnections: 10000,
-			TenantShare: 25, AddressShare: 50,
+			TenantShare: 25, AddressShare: 50, ReadRate: shaper.Rate{Limit: 2000, Period: time.Second},
 		},
 		Admin:   config.Admin{Listen: "127.0.0.1:8081", MaxConnections: 1000},
 		Auth:    config.Auth{Mode: "none", JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub"}},
