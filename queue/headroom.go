@@ -37,7 +37,7 @@ type StoreLimits struct {
 const (
 	headroomAge  = time.Second           // how long they are cached
 	headroomWait = 10 * time.Millisecond // how long an admission waits for a reading: a node may hang
-	headroomOld  = time.Minute           // age from which it waits to the end of the reading
+	headroomOld  = 5 * time.Second       // age from which it waits to the end of the reading
 )
 
 // headroom caches how much may still be stored.
@@ -45,7 +45,8 @@ type headroom struct {
 	q      *Queue
 	limits StoreLimits
 
-	reading sync.Mutex // held while the sums are read
+	mu      sync.Mutex
+	reading chan struct{} // closed when the reading that is under way has ended; nil where none is
 	at      atomic.Int64
 	free    atomic.Int64 // bytes that may still be stored; unbounded where nothing bounds them
 	spare   atomic.Int64 // those that answers to forwarded requests may use: they get half of the store
@@ -69,13 +70,35 @@ func newHeadroom(q *Queue, limits StoreLimits) *headroom {
 func (h *headroom) refresh(ctx context.Context) {
 	now := time.Since(h.begun)
 	age := now - time.Duration(h.at.Load())
-	if age < headroomAge || !h.reading.TryLock() {
+	if age < headroomAge {
 		return
 	}
-	done := make(chan struct{})
+	reading, begun := h.read(ctx, now)
+	var late <-chan time.Time
+	switch {
+	case age >= headroomOld:
+	case begun:
+		late = time.After(headroomWait)
+	default:
+		return
+	}
+	select {
+	case <-reading:
+	case <-late:
+	case <-ctx.Done():
+	}
+}
+
+// read begins a reading, unless one is under way. The channel is closed at its end.
+func (h *headroom) read(ctx context.Context, now time.Duration) (reading chan struct{}, begun bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.reading != nil {
+		return h.reading, false
+	}
+	reading = make(chan struct{})
+	h.reading = reading
 	h.running.Go(func() {
-		defer close(done)
-		defer h.reading.Unlock()
 		free, spare := h.free.Load(), h.spare.Load()
 		if m, err := h.measure(context.WithoutCancel(ctx)); err == nil {
 			h.free.Add(m.free - free) // what was admitted during the reading counts twice until the next one
@@ -84,16 +107,12 @@ func (h *headroom) refresh(ctx context.Context) {
 			h.tenants.Store(m.tenants)
 		}
 		h.at.Store(int64(now))
+		h.mu.Lock()
+		h.reading = nil
+		h.mu.Unlock()
+		close(reading)
 	})
-	var late <-chan time.Time
-	if age < headroomOld {
-		late = time.After(headroomWait)
-	}
-	select {
-	case <-done:
-	case <-late:
-	case <-ctx.Done():
-	}
+	return reading, true
 }
 
 func (h *headroom) close() { h.running.Wait() }
