@@ -474,12 +474,9 @@ func (w *world) movesRunning(b shaper.Baseline) bool {
 func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 	b := shaper.Baseline{Defaults: drawPolicy(t, th)}
 	if th.pooled {
-		p := shaper.PoolSettings{Routes: th.routes, Overrides: drawPool(t, th)}
-		if !th.moves {
-			p.HoldPool = rapid.IntRange(0, 2).Draw(t, "every answer holds the pool") == 0
-			p.MaxHold = rapid.SampledFrom([]time.Duration{0, 20 * time.Millisecond, time.Second}).Draw(t, "max hold")
-		}
-		b.Pools = map[string]shaper.PoolSettings{"erp": p}
+		b.Pools = map[string]shaper.PoolSettings{"erp": {Routes: th.routes, Overrides: drawPool(t, th),
+			HoldPool: rapid.IntRange(0, 2).Draw(t, "every answer holds the pool") == 0,
+			MaxHold:  rapid.SampledFrom([]time.Duration{0, 20 * time.Millisecond, time.Second}).Draw(t, "max hold")}}
 	}
 	if th.moves {
 		b.Pools = map[string]shaper.PoolSettings{}
