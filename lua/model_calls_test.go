@@ -468,7 +468,7 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 		if isPool(name) {
 			flows = append(flows, &m.pool(r.tenant).flow)
 		} else {
-			flows = append(flows, m.load(name))
+			flows = append(flows, m.loadAnew(name))
 		}
 	}
 
@@ -501,21 +501,10 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 	if len(r.lines()) > 0 {
 		m.tuned[r.entry] = r.resolved
 	}
-	var stay []*flow
 	for _, f := range flows {
 		wasPaused := f.policy.Paused
 		before := f.segment
-		lines, _ := m.linesFor(f.name)
-		if moves := lines.poolOf(f.name) != f.home; moves {
-			m.reach("moves to another pool with the next poll")
-			f.revision = 0
-			m.due[f.name] = int64(m.now)
-			m.wakeFor(m.now)
-			m.leavePool(f)
-		} else {
-			m.obey(f)
-			stay = append(stay, f)
-		}
+		m.obey(f)
 		m.reachIf(f.segment != before, "retuned by a change")
 		if wasPaused && !f.policy.Paused {
 			f.Bucket = f.MarkReady(m.now)
@@ -529,7 +518,7 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 		}
 		m.store(f)
 	}
-	m.storeAll(stay, true)
+	m.storeAll(flows, true)
 	m.save()
 	return lua.TunedChanged, p.revision
 }

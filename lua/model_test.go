@@ -269,7 +269,7 @@ var situations = []string{
 	"declared too late", "scanned beside leasing", "other work beside leasing", "bounded", "put off", "in a line",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "kept as a candidate", "pool full", "part of the pool full",
 	"has its part of the concurrency", "pool retuned", "pools needed",
-	"left its pool", "took its jobs to another pool", "moves to another pool with the next poll", "a pool of no file",
+	"left its pool", "took its jobs to another pool", "own lines of an older file", "a pool of no file",
 	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
 	"refunded after it was idle",
 	"estimated by its concurrency", "estimated by its slots",
@@ -340,6 +340,14 @@ func (m *model) declare(at shaper.Instant, revision int64, b shaper.Baseline) bo
 // load is a copy of a flow under the policies in force, retuned if its own has changed.
 func (m *model) load(name string) *flow { return m.loadClaimed(name, m.flows[name].tier) }
 
+// loadAnew is load under the policies in force, even if the flow took its own from them.
+func (m *model) loadAnew(name string) *flow {
+	f := m.flows[name]
+	f.revision = 0
+	m.flows[name] = f
+	return m.load(name)
+}
+
 // loadClaimed is load for a tenant whose credential claims a tier.
 func (m *model) loadClaimed(name, tier string) *flow {
 	f, known := m.flows[name]
@@ -401,6 +409,13 @@ func (m *model) obey(f *flow) {
 	}
 	f.revision, f.dueBefore = m.clock.revision, 0
 	f.policy, f.home = lines.of(f.tier, f.name), lines.poolOf(f.name)
+	if older := tuned && !isPool(f.name) && lines.revision != m.clock.revision; older { // the file in force names its pool
+		if m.reachIf(m.lines.poolOf(f.name) != f.home, "own lines of an older file"); f.home == "" {
+			as := m.lines.of(f.tier, f.name)
+			f.policy.Weight, f.policy.Reserve = as.Weight, as.Reserve
+		}
+		f.home = m.lines.poolOf(f.name)
+	}
 	if f.fresh {
 		f.Bucket = shaper.NewBucket(f.policy.Paces())
 		f.segment = m.newSegment()

@@ -385,3 +385,48 @@ func TestAKeyUsedAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestOwnLinesOfAnOlderFile: the own lines of a tenant may be those of a file whose pool is gone.
+// The flow is in the pool of the file in force, whether the former pool was ever used or not. Its
+// other settings stay.
+func TestOwnLinesOfAnOlderFile(t *testing.T) {
+	fast := shaper.Rate{Limit: 100, Period: time.Second}
+	routed := func(pools ...string) shaper.Baseline {
+		b := shaper.Baseline{Defaults: shaper.DefaultPolicy(), Pools: map[string]shaper.PoolSettings{}}
+		b.Defaults.Weight = 1
+		for _, name := range pools {
+			b.Pools[name] = shaper.PoolSettings{Routes: []string{"echo"}, Overrides: shaper.Overrides{Rate: &fast}}
+		}
+		return b
+	}
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			w := newWorld(t, kind.start(t), themes[0], 1)
+			defer w.clean()
+			own := func() { w.tune(w.tuningOf("acme", "api", shaper.Overrides{Rate: &fast, Weight: new(int64(7))})) }
+			for i, pools := range [][]string{{"used"}, {"unused"}, {"crm"}, {}, {"erp"}} {
+				w.declare(w.wall, int64(2*i+1), routed(pools...))
+				if len(pools) == 0 || pools[0] != "unused" {
+					w.submit(2, time.Second)
+				}
+				w.compare()
+				own()
+			}
+
+			// A process of an older version took the flow to the pool of its own lines.
+			w.declare(w.wall, 20, routed("crm"))
+			f := w.m.flows["acme/echo"]
+			f.revision = 20
+			w.m.flows["acme/echo"] = f
+			if err := w.e.HSet(w.ctx, w.prefix+"flow:acme/echo", "policy", fmt.Sprintf("20 = %s", lineIn(f.home, f.policy))).Err(); err != nil {
+				t.Fatal(err)
+			}
+			own()
+			w.compare()
+			if f = w.m.flows["acme/echo"]; f.home != "+crm" || f.policy.Weight != 7 || f.Depth == 0 {
+				t.Errorf("the flow is in %q with weight %d", f.home, f.policy.Weight)
+			}
+			w.drain()
+		})
+	}
+}

@@ -46,7 +46,13 @@ end
 if ARGV[3] ~= clock.revision then
   return { now, 2, revision }
 end
-redis.call('EXISTS', KEYS[2], KEYS[4], KEYS[6], KEYS[7], PREFIX .. 'lines')
+redis.call('EXISTS', KEYS[2], KEYS[4], KEYS[6], KEYS[7])
+if redis.call('EXISTS', PREFIX .. 'lines', KEYS[1]) < 2 then
+  error('DAMAGED policies')
+end
+-- A flow may obey lines that were older than the policies in force, and be in a pool of theirs. It
+-- leaves that pool when it is read, so the new lines take no flow to a pool that was not read.
+obeys_anew = true
 local flows, names = {}, redis.call('SMEMBERS', KEYS[5])
 for i = 1, #names do
   flows[i] = flow_load(names[i])
@@ -90,7 +96,7 @@ end
 for i = 1, #flows do
   local f = flows[i]
   local was_paused = f.policy.paused
-  flow_obey(f, f.policy.tier, {}, f.pool and f.pool.short or false)
+  flow_obey(f, f.policy.tier, {})
   if was_paused and not f.policy.paused then
     f.ready = math.max(f.ready, now)
   end
@@ -100,15 +106,7 @@ for i = 1, #flows do
       pooling.grace(f)
     end
   end
-  if f.moves then -- to another pool, by the next poll: it reads both before it writes
-    filed[#filed + 1], filed[#filed + 2] = format('%d', now), f.name
-    wake_for(now, horizon)
-    if f.left then
-      pooling.leave(f)
-    end
-  else
-    due_save(f, f.later_before, horizon)
-  end
+  due_save(f, f.later_before, horizon)
   flow_save(f)
 end
 due_flush(horizon)

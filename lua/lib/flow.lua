@@ -96,20 +96,17 @@ local function flow_tallied(f)
   end
 end
 
+local obeys_anew = false -- whether flows that are read obey the policies in force even if they did before
+
 -- flow_obey applies the policies in force to a flow, as of the given tier; true when its paces
--- changed. If the shard has lost its policies, the flow keeps its own. pool is the pool, or false,
--- that the flow may not leave now: if it must, it keeps its policy as one of an older revision.
-local function flow_obey(f, tier, unseen, pool)
+-- changed. If the shard has lost its policies, the flow keeps its own.
+local function flow_obey(f, tier, unseen)
   local policy = policy_of(tenant_of(f.name), tier, route_of(f.name), unseen)
   if not policy then
     absent(PREFIX .. 'lines')
     if not f.policy then
       error('DAMAGED policies')
     end
-    return false
-  end
-  if pool ~= nil and pool ~= (policy.pool or false) then
-    f.policy, f.moves = policy_read('0' .. string.gsub(f.policy.text, '^%d*', '')), true
     return false
   end
   f.policy, f.due_before, f.obeyed = policy, nil, true
@@ -140,7 +137,7 @@ local function flow_read(name, last, claimed, unseen)
     retuned = false, is_pool = names_pool(name),
   }
   local tier = claimed or policy and policy.tier or ''
-  if not policy or policy.revision ~= clock.revision or policy.tier ~= tier then
+  if obeys_anew or not policy or policy.revision ~= clock.revision or policy.tier ~= tier then
     f.retuned = flow_obey(f, tier, unseen)
   end
   return f

@@ -18,6 +18,9 @@
 local PACE = '(%d+):?(%d*):?(%d*)(j?)'
 local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
 
+local SETTINGS = '^(%S+ %d+ %d+ %d+ %d+ %d %d) ?(.*)$' -- of a line, and what follows them
+local PART = '^%d+ %d+:?%d*' -- weight and reserve of a flow in a pool
+
 local policies = {} -- by their text; flows share them
 
 -- policy_read decodes the policy that a flow keeps, nil if there is none.
@@ -59,25 +62,37 @@ local function policy_read(text)
   return p
 end
 
--- line_in returns the line of a class of flows, false if the hash has none. A tier without lines
--- counts as none.
+-- line_in returns the line of a class of flows, false if the hash has none, and the revision that
+-- the lines were resolved with. A tier without lines counts as none.
 local function line_in(lines, tier, route)
-  local found = redis.call('HMGET', lines, tier .. '/' .. route, tier .. '/', '/' .. route, '/')
-  return found[1] or found[2] or found[3] or found[4]
+  local found = redis.call('HMGET', lines, tier .. '/' .. route, tier .. '/', '/' .. route, '/', 'revision')
+  return found[1] or found[2] or found[3] or found[4], found[5]
 end
 
 -- policy_of returns the policy of a tenant's flow under the policies in force, nil if the shard has
--- lost them.
+-- lost them. The file in force alone decides which pool a flow is in: the tenant's own lines may be
+-- those of an older file, whose pools are gone.
 local function policy_of(tenant, tier, route, unseen)
   local own = PREFIX .. 'lines:' .. tenant
   if byte(tenant) == 43 then -- +, a pool
     local line = redis.call('HGET', own, '/') or redis.call('HGET', PREFIX .. 'lines', tenant .. '/')
     return line and policy_read(clock.revision .. ' = ' .. line) or nil
   end
-  local line = line_in(own, tier, route)
+  local line, resolved = line_in(own, tier, route)
   if not line then
     missed(own, unseen)
     line = line_in(PREFIX .. 'lines', tier, route)
+  elseif resolved ~= clock.revision then
+    local settings, pooled = string.match(line, SETTINGS)
+    local _, placed = string.match(line_in(PREFIX .. 'lines', tier, route) or '', SETTINGS)
+    if not settings or not placed then
+      return nil
+    end
+    local part = string.match(pooled, PART)
+    if part then
+      placed = string.gsub(placed, PART, part)
+    end
+    line = placed == '' and settings or settings .. ' ' .. placed
   end
   return line and policy_read(clock.revision .. ' =' .. tier .. ' ' .. line) or nil
 end
