@@ -52,7 +52,7 @@ if redis.call('EXISTS', PREFIX .. 'lines', KEYS[1]) < 2 then
 end
 -- A flow may obey lines that were older than the policies in force, and be in a pool of theirs. It
 -- leaves that pool when it is read, so the new lines take no flow to a pool that was not read.
-obeys_anew = true
+clock.anew = true
 local flows, names = {}, redis.call('SMEMBERS', KEYS[5])
 for i = 1, #names do
   flows[i] = flow_load(names[i])

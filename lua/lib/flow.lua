@@ -96,8 +96,6 @@ local function flow_tallied(f)
   end
 end
 
-local obeys_anew = false -- whether flows that are read obey the policies in force even if they did before
-
 -- flow_obey applies the policies in force to a flow, as of the given tier; true when its paces
 -- changed. If the shard has lost its policies, the flow keeps its own.
 local function flow_obey(f, tier, unseen)
@@ -115,7 +113,7 @@ end
 
 -- flow_read reads the fields of a flow up to the given one, under the policies in force, without
 -- its pool. claimed is the tier that the tenant's credential claims now; nil keeps the one claimed
--- last.
+-- last. With clock.anew a flow obeys those policies even if it did before.
 local function flow_read(name, last, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
   local v
@@ -137,7 +135,7 @@ local function flow_read(name, last, claimed, unseen)
     retuned = false, is_pool = names_pool(name),
   }
   local tier = claimed or policy and policy.tier or ''
-  if obeys_anew or not policy or policy.revision ~= clock.revision or policy.tier ~= tier then
+  if clock.anew or not policy or policy.revision ~= clock.revision or policy.tier ~= tier then
     f.retuned = flow_obey(f, tier, unseen)
   end
   return f

@@ -18,9 +18,6 @@
 local PACE = '(%d+):?(%d*):?(%d*)(j?)'
 local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
 
-local SETTINGS = '^(%S+ %d+ %d+ %d+ %d+ %d %d) ?(.*)$' -- of a line, and what follows them
-local PART = '^%d+ %d+:?%d*' -- weight and reserve of a flow in a pool
-
 local policies = {} -- by their text; flows share them
 
 -- policy_read decodes the policy that a flow keeps, nil if there is none.
@@ -83,14 +80,15 @@ local function policy_of(tenant, tier, route, unseen)
     missed(own, unseen)
     line = line_in(PREFIX .. 'lines', tier, route)
   elseif resolved ~= clock.revision then
-    local settings, pooled = string.match(line, SETTINGS)
-    local _, placed = string.match(line_in(PREFIX .. 'lines', tier, route) or '', SETTINGS)
+    local parts, weighted = '^(%S+ %d+ %d+ %d+ %d+ %d %d) ?(.*)$', '^%d+ %d+:?%d*' -- weight and reserve
+    local settings, pooled = string.match(line, parts)
+    local _, placed = string.match(line_in(PREFIX .. 'lines', tier, route) or '', parts)
     if not settings or not placed then
       return nil
     end
-    local part = string.match(pooled, PART)
-    if part then
-      placed = string.gsub(placed, PART, part)
+    local weight = string.match(pooled, weighted)
+    if weight then
+      placed = string.gsub(placed, weighted, weight)
     end
     line = placed == '' and settings or settings .. ' ' .. placed
   end
