@@ -90,7 +90,7 @@ func servePool(t *testing.T, p shaper.Policy, tenants map[string]shaper.Override
 ) {
 	t.Helper()
 	q := embedded(t, func(o *queue.Options) {
-		o.Shards, o.Tenants = 1, tenants
+		o.Shards, o.Tenants, o.Horizon = 1, tenants, 2*time.Microsecond // nothing is leased ahead of its stamp
 		rates := []shaper.PaceJSON{}
 		for _, r := range p.Rates {
 			rates = append(rates, r.JSON())

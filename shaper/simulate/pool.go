@@ -42,6 +42,9 @@ type PoolRun struct {
 // backlogMost bounds the departures of members with a backlog. Jobs that still wait then stay.
 const backlogMost = 1_000_000
 
+// horizon is that of workers which poll at each stamp.
+const horizon = 2 * time.Microsecond
+
 // Pool replays the traces through the flows of a pool with the policy. It does the arithmetic of
 // shaper.Pool, to the microsecond. Jobs count in the depth until they leave: workers that lease
 // ahead of the stamps are not simulated. service is as in Workers. The error is of type
@@ -299,10 +302,31 @@ func (s *sharing) leave(now shaper.Instant) {
 		slot := s.pool.Stamp(eligible, at)
 		s.candidates(slot)
 		m, reserved := s.pick(slot)
-		if s.expire(m, at); m.place[s.ready.which] > 0 {
+		if s.hasItsPart(m, at) {
+			s.ready.remove(m)
+			s.reserved.remove(m)
+			m.flow.Bucket = m.flow.PutOff(at, horizon)
+			s.file(m)
+		} else if s.expire(m, at); m.place[s.ready.which] > 0 {
 			s.serve(m, reserved, slot, at)
 		}
 	}
+}
+
+// hasItsPart reports whether a member holds its part of the concurrency of the pool: three times
+// what it leaves to the others.
+func (s *sharing) hasItsPart(m *member, at shaper.Instant) bool {
+	most := int(s.policy.Concurrency)
+	if most == 0 {
+		return false
+	}
+	running, own := 0, 0
+	for i := len(s.left) - 1; i >= 0 && s.left[i].At.Add(s.service)+afterZero > at; i-- {
+		if running++; s.left[i].Member == m.index {
+			own++
+		}
+	}
+	return own >= 3*(most-running)
 }
 
 // candidates makes members candidates for the slot. One that left at the slot before was a

@@ -17,7 +17,8 @@ func open() shaper.Policy {
 	return shaper.Policy{Rate: rate("1000000/s"), Burst: 1000, Capacity: shaper.MaxCapacity}
 }
 
-// A pool of one flow is that flow, whichever of the two has the rate.
+// A pool of one flow is that flow, whichever of the two has the rate. Of the capacity of the pool a
+// flow alone has three quarters.
 func TestPoolOfOneIsTheFlow(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -39,6 +40,11 @@ func TestPoolOfOneIsTheFlow(t *testing.T) {
 		}
 		if p.MaxWait > 0 {
 			return // a pool has none
+		}
+		part := p
+		part.Capacity = (3*p.Capacity + 3) / 4
+		if want, err = Shaper(trace, part, Workers{}); err != nil {
+			t.Fatal(err)
 		}
 		flow := open()
 		if got, err = Pool([]Member{{Name: "a", Policy: flow, Trace: trace}}, p, 0); err != nil {
@@ -211,8 +217,25 @@ func TestPoolStories(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if all := r.Report(); all.PeakDepth != 15 || all.Admitted+all.Refused != 40 || all.Expired+all.Departed != all.Admitted {
+		// The flows leave one of its places free for others: each holds at most three times what it leaves.
+		if all := r.Report(); all.PeakDepth != 14 || all.Admitted+all.Refused != 40 || all.Expired+all.Departed != all.Admitted {
 			t.Errorf("%+v", all)
+		}
+	})
+	t.Run("a flow leaves slots of its pool", func(t *testing.T) {
+		small := p
+		small.Rate, small.Concurrency = shaper.Rate{Limit: 1000, Period: sec}, 8
+		slow := weighted(1000, "")
+		slow.Rate = small.Rate
+		r, err := Pool([]Member{
+			{Name: "slow", Policy: slow, Trace: at(repeat(50, 0)...)},
+			{Name: "late", Policy: slow, Trace: at(100 * ms)},
+		}, small, sec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := r.Runs[1].Gone[0]; left > start.Add(100*ms) {
+			t.Errorf("the late job left at %d", left)
 		}
 	})
 	t.Run("paused", func(t *testing.T) {
