@@ -147,14 +147,12 @@ local function unlock()
   redis.call('DEL', PREFIX .. 'unlock')
 end
 
--- Redis 7 has sharded channels: in a cluster only the node of the shard gets a message, not all.
-local SHARDED = redis.REDIS_VERSION_NUM
-
--- publish sends a message on a channel of the shard, and returns 1 for a sharded channel, else 0. A
+-- publish sends a message on a channel of the shard, and returns 1 for a sharded channel, else 0.
+-- Redis 7 has sharded channels: in a cluster only the node of the shard gets a message, not all. A
 -- user may lack the right to SPUBLISH. Workers subscribe to wake in both ways: while a slot moves,
 -- scripts already run on a node where no worker listens yet.
 local function publish(channel, message)
-  if SHARDED then
+  if redis.REDIS_VERSION_NUM then
     local ok, heard = pcall(redis.call, 'SPUBLISH', PREFIX .. channel, message)
     if ok and (heard > 0 or channel ~= 'wake') then
       return 1
