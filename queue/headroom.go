@@ -35,9 +35,10 @@ type StoreLimits struct {
 
 // Bounds of the sums over all shards.
 const (
-	headroomAge  = time.Second           // how long they are cached
-	headroomWait = 10 * time.Millisecond // how long an admission waits for a reading: a node may hang
-	headroomOld  = 5 * time.Second       // age from which it waits to the end of the reading
+	headroomAge  = time.Second            // how long they are cached
+	headroomWait = 10 * time.Millisecond  // how long an admission waits for a reading: a node may hang
+	headroomOld  = 5 * time.Second        // age from which it waits for longer
+	headroomMost = 250 * time.Millisecond // until when after the beginning of the reading
 )
 
 // headroom caches how much may still be stored.
@@ -47,6 +48,7 @@ type headroom struct {
 
 	mu      sync.Mutex
 	reading chan struct{} // closed when the reading that is under way has ended; nil where none is
+	since   time.Duration // when it began
 	at      atomic.Int64
 	free    atomic.Int64 // bytes that may still be stored; unbounded where nothing bounds them
 	spare   atomic.Int64 // those that answers to forwarded requests may use: they get half of the store
@@ -73,31 +75,29 @@ func (h *headroom) refresh(ctx context.Context) {
 	if age < headroomAge {
 		return
 	}
-	reading, begun := h.read(ctx, now)
-	var late <-chan time.Time
-	switch {
-	case age >= headroomOld:
-	case begun:
-		late = time.After(headroomWait)
-	default:
+	reading, since, begun := h.read(ctx, now)
+	wait := headroomWait
+	if age >= headroomOld {
+		wait = headroomMost - (now - since)
+	} else if !begun {
 		return
 	}
 	select {
 	case <-reading:
-	case <-late:
+	case <-time.After(wait):
 	case <-ctx.Done():
 	}
 }
 
 // read begins a reading, unless one is under way. The channel is closed at its end.
-func (h *headroom) read(ctx context.Context, now time.Duration) (reading chan struct{}, begun bool) {
+func (h *headroom) read(ctx context.Context, now time.Duration) (reading chan struct{}, since time.Duration, begun bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.reading != nil {
-		return h.reading, false
+		return h.reading, h.since, false
 	}
 	reading = make(chan struct{})
-	h.reading = reading
+	h.reading, h.since = reading, now
 	h.running.Go(func() {
 		free, spare := h.free.Load(), h.spare.Load()
 		if m, err := h.measure(context.WithoutCancel(ctx)); err == nil {
@@ -112,7 +112,7 @@ func (h *headroom) read(ctx context.Context, now time.Duration) (reading chan st
 		h.mu.Unlock()
 		close(reading)
 	})
-	return reading, true
+	return reading, now, true
 }
 
 func (h *headroom) close() { h.running.Wait() }
