@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/textproto"
 	"net/url"
 	"strconv"
 	"strings"
@@ -28,7 +27,7 @@ import (
 const (
 	credentialHeader = "Sluice-Api-Key" // beside an Authorization that belongs to the upstream
 	maxWaitHeader    = "Sluice-Max-Wait-Ms"
-	ownPrefix        = "Sluice-"
+	replayedHeader   = "Idempotent-Replayed"
 )
 
 // cancelTimeout bounds the cancellation of a request whose client has left.
@@ -97,7 +96,7 @@ func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error)
 	if err == nil {
 		write, err = s.answerTo(c, f, func(a *answer) {
 			if f.decision.Outcome == shaper.Replayed {
-				a.set("Idempotent-Replayed", "true")
+				a.set(replayedHeader, "true")
 			}
 			s.cfg.Headers.Queue(a.header, f.decision.Admission, 0)
 		})
@@ -210,12 +209,18 @@ func (s *Server) expect(c *call, id string, f *awaited) (err error) {
 	return err
 }
 
+// isOwn reports whether a header is Sluice's own, which nobody else may set. To some servers (CGI,
+// WSGI) an underscore and a hyphen are the same.
+func isOwn(name string) bool {
+	return strings.HasPrefix(strings.ToLower(strings.ReplaceAll(name, "_", "-")), "sluice-")
+}
+
 // sentOn returns the headers that go to the upstream: those end to end, without Sluice's own and
 // without a credential that Sluice has used.
 func (s *Server) sentOn(c *call, h http.Header) http.Header {
 	out := httpmsg.EndToEnd(h)
 	for name := range out {
-		if strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(name), ownPrefix) {
+		if isOwn(name) {
 			delete(out, name)
 		}
 	}
@@ -398,9 +403,9 @@ func (s *Server) startAnswer(c *call, f *awaited, started int) (*budget.Outgoing
 	return s.answers.Begin(s.ownerOf(c), max(started, min(rest, budget.Piece)), started+rest)
 }
 
-// writeAnswer writes the upstream's answer as it was. What the start does not have is read in
-// pieces as the client takes them. If that fails, the connection is cut: half an answer never ends
-// like a whole one.
+// writeAnswer writes the upstream's answer as it was, without headers that are Sluice's own. What
+// the start does not have is read in pieces as the client takes them. If that fails, the connection
+// is cut: half an answer never ends like a whole one.
 func (s *Server) writeAnswer(w http.ResponseWriter, c *call, f *awaited, m httpmsg.Answer, out *budget.Outgoing) {
 	defer out.End()
 	job, a := f.decision.Job, f.answer
@@ -408,11 +413,12 @@ func (s *Server) writeAnswer(w http.ResponseWriter, c *call, f *awaited, m httpm
 	h := w.Header()
 	clear(h)
 	for name, values := range m.Header {
-		h[name] = values
+		if !isOwn(name) && !strings.EqualFold(name, replayedHeader) {
+			h[name] = values
+		}
 	}
 	h.Set("Sluice-Job", job.ID)
 	h.Set("Sluice-Waited-Ms", strconv.FormatInt(max(0, job.Started.Sub(job.Created).Milliseconds()), 10))
-	h.Del("Sluice-Truncated") // that of an upstream, which may be another Sluice
 	if m.Truncated {
 		h.Set("Sluice-Truncated", "true")
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -341,6 +342,57 @@ func TestForwardLater(t *testing.T) {
 	p.want("its cancellation", http.StatusOK, "", resp, body)
 	resp, body = p.ask("GET", at, "", "Sluice-Tenant", "paused")
 	p.want("its answer then", http.StatusGone, "job-gone", resp, body)
+}
+
+// TestForwardOwnHeaders: what Sluice says is said by Sluice alone. Neither a client nor an upstream,
+// which may be another Sluice, can set its headers, at any of the places where answers are read.
+func TestForwardOwnHeaders(t *testing.T) {
+	claimed := []string{
+		"Sluice-Cost", "sluice-tenant", "SLUICE_TENANT", "Sluice_Job", "Sluice-Job", "Sluice-Waited-Ms", "Sluice-Truncated",
+		"Sluice-Attempt", "Sluice-", "Idempotent-Replayed", "idempotent-replayed",
+	}
+	p := proxy(t, func(w http.ResponseWriter, _ *http.Request) {
+		h := w.Header()
+		for _, name := range claimed {
+			h[name] = []string{"claimed"}
+		}
+		h["Trailer"], h["X-Sluice-Like"] = []string{"Sluice-Late"}, []string{"kept"}
+		_, _ = io.WriteString(w, "body")
+		h["Sluice-Late"], h[http.TrailerPrefix+"Sluice-Later"] = []string{"claimed"}, []string{"claimed"}
+	}, asIs)
+	header := []string{"Sluice_Tenant", "victim", "sluice-cost-of", "claimed", "Sluice_Job", "claimed", "Idempotency-Key", "k"}
+	check := func(what string, resp *http.Response, body string) {
+		t.Helper()
+		p.want(what, http.StatusOK, "", resp, body)
+		for _, h := range []http.Header{resp.Header, resp.Trailer} {
+			for name, values := range h {
+				if slices.Contains(values, "claimed") {
+					t.Errorf("%s: %s is the upstream's", what, name)
+				}
+			}
+		}
+		if body != "body" || resp.Header.Get("X-Sluice-Like") != "kept" || len(resp.Header.Get("Sluice-Job")) < 10 {
+			t.Errorf("%s: %q, %v", what, body, resp.Header)
+		}
+	}
+	resp, body := p.send(t.Context(), "GET", p.listener+"/x", "", header...)
+	check("the listener", resp, body)
+	job := "/v1/jobs/" + resp.Header.Get("Sluice-Job") + "/response"
+	for name, values := range p.last().Header {
+		if values[0] == "claimed" || values[0] == "victim" {
+			t.Errorf("the upstream got the client's %s", name)
+		}
+	}
+	resp, body = p.send(t.Context(), "GET", p.listener+"/x", "", header...)
+	check("the same key", resp, body)
+	resp, body = p.send(t.Context(), "GET", p.listener+job, "")
+	check("the answer at the listener", resp, body)
+	resp, body = p.ask("GET", job, "")
+	check("the answer", resp, body)
+	resp, body = p.ask("HEAD", job, "")
+	p.want("its head", http.StatusOK, "", resp, body)
+	resp, body = p.ask("GET", "/v1/forward/partner/x", "", header[:6]...)
+	check("the intake", resp, body)
 }
 
 // TestForwardKey: one key is one request at the upstream, and everybody gets its answer; other

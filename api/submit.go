@@ -125,7 +125,7 @@ func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference
 	}
 	a.set("Location", "/v1/jobs/"+job.ID)
 	if admission.Outcome == shaper.Replayed {
-		a.set("Idempotent-Replayed", "true")
+		a.set(replayedHeader, "true")
 	}
 	if a.status == http.StatusAccepted {
 		s.cfg.Headers.Queue(a.header, admission, 0)

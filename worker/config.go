@@ -36,11 +36,16 @@ type Route struct {
 	Connections int // to one host; default 256. Only for a URL
 	Retry       Retry
 	Breaker     Breaker // only for a URL
-	// CostFrom is a JSON pointer (RFC 6901) to the actual cost in the body of an answer, such as
-	// "/usage/total_tokens". The header Sluice-Cost of an answer takes precedence. Only for a URL.
+	// CostFrom says where an answer has the actual cost: "header" is its header Sluice-Cost, "none"
+	// nowhere, and a JSON pointer (RFC 6901) such as "/usage/total_tokens" a part of its body. The
+	// default is header for a URL that is in no pool, otherwise none: there one client's answer
+	// would decide for others. Only for a URL or Forward.
 	CostFrom string
-	Paths    bool     // jobs may name a path below URL. Only for a URL
-	Secrets  []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
+	// MinCost replaces actual costs below it, so that answers with 0 do not buy departures without
+	// end; nil: 1. Go handlers and asynq fleets report any cost.
+	MinCost *int64
+	Paths   bool     // jobs may name a path below URL. Only for a URL
+	Secrets []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
 }
 
 // Forward is the upstream of forwarded requests, whose answers are stored. The zero value of a
@@ -147,6 +152,7 @@ func (r Route) withDefaults() Route {
 		f.Retention = cmp.Or(f.Retention, 10*time.Minute)
 		r.Forward = &f
 	}
+	r.MinCost = cmp.Or(r.MinCost, new(int64(1)))
 	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 10)
 	r.Retry.MinBackoff = cmp.Or(r.Retry.MinBackoff, time.Second)
 	r.Retry.MaxBackoff = cmp.Or(r.Retry.MaxBackoff, time.Hour)
@@ -236,9 +242,11 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 	check(b.Delay > 0 && b.Delay <= maxHold, "breaker.delay", b.Delay, "must be positive and at most 1h")
 	inTime := b.SlowAfter > 0 && b.SlowAfter <= max(1, r.Timeout)
 	check(inTime, "breaker.slow_after", b.SlowAfter, "must be positive and at most the timeout")
-	check(jsontext.Pointer(r.CostFrom).IsValid(), "cost_from", strconv.Quote(r.CostFrom),
-		"must be a JSON pointer (RFC 6901), such as /usage/total_tokens")
+	named := r.CostFrom == costNone || r.CostFrom == costFromHeader
+	check(named || jsontext.Pointer(r.CostFrom).IsValid(), "cost_from", strconv.Quote(r.CostFrom),
+		"must be none, header or a JSON pointer (RFC 6901) such as /usage/total_tokens")
 	check(r.CostFrom == "" || r.calls(), "cost_from", r.CostFrom, "reads answers of a url or forward only")
+	check(*r.MinCost >= 0 && *r.MinCost <= shaper.MaxCost, "min_cost", *r.MinCost, "must be 0 to 1000000")
 	check(!r.Paths || r.URL != "", "paths", r.Paths, "are below a url only")
 	check(len(r.Secrets) == 0 || r.URL != "", "secrets", "(hidden)", "sign requests to a url only")
 	for i, secret := range r.Secrets {

@@ -25,8 +25,15 @@ const (
 	maxCostBody = 1 << 20
 )
 
+// Values of Route.CostFrom beside JSON pointers.
+const (
+	costNone       = "none"
+	costFromHeader = "header"
+)
+
 // Why an actual cost is ignored. The estimate stays charged then.
 var (
+	errCostUnasked = errors.New("the header Sluice-Cost counts on this route only with cost_from: header")
 	errCostHeader  = errors.New("the header Sluice-Cost is not a whole number from 0 to 1000000")
 	errCostValue   = errors.New("the value at cost_from is not a whole number from 0 to 1000000")
 	errCostMissing = errors.New("the answer has nothing at cost_from")
@@ -63,15 +70,41 @@ func SetCost(ctx context.Context, n int64) error {
 	return nil
 }
 
-// costOf returns the actual cost that an answer reports, nil for none. It reads as much of the body
-// as it needs, and replaces the body by one that is complete up to outbound.MaxBody bytes.
-func (r Route) costOf(resp *http.Response) (*int64, error) {
-	if text := resp.Header.Get(costHeader); text != "" {
-		return parseCost(text, errCostHeader)
+// answerCosts reads the actual costs that the answers to a route's requests report.
+type answerCosts struct {
+	pooled  func() bool                    // the route is in a pool, by the file in force
+	ignored func(l queue.Lease, why error) // called when an actual cost is ignored
+}
+
+// of returns the actual cost that an answer reports, nil for none. It reads as much of the body as
+// it needs, and replaces the body by one that is complete up to outbound.MaxBody bytes.
+func (c answerCosts) of(r Route, l queue.Lease, resp *http.Response) *int64 {
+	n, err := c.reported(r, resp)
+	switch {
+	case err != nil:
+		c.ignored(l, err)
+		return nil
+	case n != nil:
+		return new(max(*n, *r.MinCost))
 	}
-	if r.CostFrom == "" {
+	return nil
+}
+
+func (c answerCosts) reported(r Route, resp *http.Response) (*int64, error) {
+	switch header := resp.Header.Get(costHeader); {
+	case strings.HasPrefix(r.CostFrom, "/"):
+		return r.costInBody(resp)
+	case r.CostFrom == costNone || header == "":
 		return nil, nil
+	case r.CostFrom == "" && (r.Forward != nil || c.pooled()):
+		return nil, errCostUnasked // others would pay, or get nothing, for what one client's answer says
+	default:
+		return parseCost(header, errCostHeader)
 	}
+}
+
+// costInBody returns the actual cost to which CostFrom points in an answer, nil for none.
+func (r Route) costInBody(resp *http.Response) (*int64, error) {
 	start := &head{most: outbound.MaxBody + 1}
 	text, err := valueAt(io.TeeReader(resp.Body, start), jsontext.Pointer(r.CostFrom))
 	resp.Body = struct {

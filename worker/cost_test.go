@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +15,13 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
 )
+
+func noPool() bool { return false }
 
 // costText is an actual cost, or why there is none.
 func costText(cost *int64, err error) string {
@@ -42,16 +47,16 @@ func TestActualCostOfAnAnswer(t *testing.T) {
 		{"nothing", 200, "", "{}", "", "none"},
 		{"header", 200, "120", "{}", "", "120"},
 		{"header with blanks", 200, " 120 ", "{}", "", "120"},
-		{"header of zero", 200, "0", "{}", "", "0"},
+		{"header of zero", 200, "0", "{}", "", "1"},
 		{"greatest header", 200, "1000000", "{}", "", "1000000"},
 		{"header beyond", 200, "1000001", "{}", "", errCostHeader.Error()},
 		{"negative header", 200, "-1", "{}", "", errCostHeader.Error()},
 		{"fraction in the header", 200, "1.5", "{}", "", errCostHeader.Error()},
 		{"text in the header", 200, "many", "{}", "", errCostHeader.Error()},
-		{"header of a refusal", 429, "0", "{}", "", "0"},
+		{"header of a refusal", 429, "0", "{}", "", "1"},
 		{"pointer", 200, "", usage(""), pointer, "37"},
-		{"header before pointer", 200, "5", usage(""), pointer, "5"},
-		{"bad header before pointer", 200, "x", usage(""), pointer, errCostHeader.Error()},
+		{"pointer beside a header", 200, "5", usage(""), pointer, "37"},
+		{"pointer beside a bad header", 200, "x", usage(""), pointer, "37"},
 		{"pointer behind much", 200, "", usage(`"text":"` + strings.Repeat("x", 300_000) + `",`), pointer, "37"},
 		{"pointer behind too much", 200, "", usage(`"text":"` + strings.Repeat("x", maxCostBody) + `",`), pointer, errCostBody.Error()},
 		{"pointer into a list", 200, "", `[1,{"a":[7,8,9]}]`, "/1/a/2", "9"},
@@ -70,12 +75,15 @@ func TestActualCostOfAnAnswer(t *testing.T) {
 		{"failure without", 500, "", `<html>`, pointer, "none"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := &httpDeliverer{route: Route{CostFrom: tt.from}}
+			var why error
+			costs := answerCosts{noPool, func(_ queue.Lease, err error) { why = err }}
+			route := Route{CostFrom: tt.from}.withDefaults()
 			resp := &http.Response{StatusCode: tt.status, Header: http.Header{}, Body: io.NopCloser(iotestReader(tt.body))}
 			if tt.header != "" {
 				resp.Header.Set(costHeader, tt.header)
 			}
-			queuetest.Compare(t, "the cost", costText(d.route.costOf(resp)), tt.want)
+			cost := costs.of(route, queue.Lease{}, resp)
+			queuetest.Compare(t, "the cost", costText(cost, why), tt.want)
 			kept, err := io.ReadAll(io.LimitReader(resp.Body, outbound.MaxBody+1))
 			if err != nil || string(kept) != tt.body[:min(len(tt.body), outbound.MaxBody+1)] {
 				t.Errorf("the body read afterwards has %d bytes of %d, and differs: %v", len(kept), len(tt.body), err)
@@ -110,9 +118,93 @@ func TestHTTPDeliveryReportsItsCost(t *testing.T) {
 	}
 }
 
+// TestCostCountsWhereTheRouteAsks: the header of an answer counts only where the route has it in
+// cost_from, or where it delays nobody but its own flow. The route may join a pool at any time.
+func TestCostCountsWhereTheRouteAsks(t *testing.T) {
+	var header, body string
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if header != "" {
+			w.Header().Set(costHeader, header)
+		}
+		_, _ = io.WriteString(w, body)
+	}))
+	defer upstream.Close()
+	for _, tt := range []struct {
+		name               string
+		forward, pooled    bool
+		from, header, body string
+		want               string // the cost, and how many were ignored
+	}{
+		{"a route of its own", false, false, "", "7", "{}", "7, 0 ignored"},
+		{"in a pool", false, true, "", "7", "{}", "none, 1 ignored"},
+		{"in a pool, for nothing", false, true, "", "0", "{}", "none, 1 ignored"},
+		{"in a pool, without the header", false, true, "", "", "{}", "none, 0 ignored"},
+		{"in a pool that asks", false, true, "header", "7", "{}", "7, 0 ignored"},
+		{"a forward route", true, false, "", "7", "{}", "none, 1 ignored"},
+		{"a forward route that asks", true, false, "header", "7", "{}", "7, 0 ignored"},
+		{"a forward route in a pool that asks", true, true, "header", "7", "{}", "7, 0 ignored"},
+		{"none", false, false, "none", "7", "{}", "none, 0 ignored"},
+		{"none in a pool", false, true, "none", "7", "{}", "none, 0 ignored"},
+		{"none of a forward route", true, false, "none", "7", "{}", "none, 0 ignored"},
+		{"a pointer", false, false, "/used", "7", `{"used":12}`, "12, 0 ignored"},
+		{"a pointer in a pool", false, true, "/used", "7", `{"used":12}`, "12, 0 ignored"},
+		{"a pointer of a forward route", true, true, "/used", "7", `{"used":12}`, "12, 0 ignored"},
+		{"a pointer to nothing", false, false, "/used", "7", `{}`, "none, 1 ignored"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			header, body = tt.header, tt.body
+			route := Route{CostFrom: tt.from, URL: upstream.URL}
+			if tt.forward {
+				route.URL, route.Forward = "", &Forward{URL: upstream.URL}
+			}
+			q := newFakeQueue(1)
+			w, err := newWorker(q, nil, nil, Config{
+				Routes: map[string]Route{"default": route}, Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.closers[0]()
+			q.pooled.Store(tt.pooled) // by a changed file
+			l := lease()
+			l.Payload = httpmsg.Request{Method: "GET"}.Encode()
+			s := w.deliverers["default"].Deliver(t.Context(), l)
+			got := fmt.Sprintf("%s, %d ignored", costText(s.ActualCost, nil), w.loads["default"].costs.ignored.Load())
+			queuetest.Compare(t, "the cost", got, tt.want)
+		})
+	}
+}
+
+// TestMinCost: an answer cannot make a delivery cheaper than min_cost.
+func TestMinCost(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		least  *int64
+		header string
+		want   string
+	}{
+		{"nothing", nil, "0", "1"},
+		{"one", nil, "1", "1"},
+		{"more", nil, "2", "2"},
+		{"a lower bound of its own", new(int64(10)), "9", "10"},
+		{"no lower bound", new(int64(0)), "0", "0"},
+		{"no report", new(int64(10)), "", "none"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := deliverTo(t, Route{MinCost: tt.least}, func(w http.ResponseWriter, _ *http.Request) {
+				if tt.header != "" {
+					w.Header().Set(costHeader, tt.header)
+				}
+			})
+			queuetest.Compare(t, "the cost", costText(s.ActualCost, nil), tt.want)
+		})
+	}
+}
+
 func TestUnusableCostIsCountedAndIgnored(t *testing.T) {
 	var why []error
-	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults(), func(_ queue.Lease, err error) { why = append(why, err) })
+	costs := answerCosts{noPool, func(_ queue.Lease, err error) { why = append(why, err) }}
+	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults(), costs)
 	d.client.Transport.RegisterProtocol("http", roundTripper(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, Header: http.Header{costHeader: {"lots"}}, Body: http.NoBody}, nil
 	}))

@@ -21,17 +21,17 @@ import (
 // forwarder sends stored requests to one upstream as their clients sent them, one per attempt, and
 // stores the answers. It follows no redirect.
 type forwarder struct {
-	route   Route
-	base    url.URL
-	path    string // of the base, encoded, without a slash at its end
-	client  *outbound.Client
-	badCost func(l queue.Lease, why error) // called when an actual cost is ignored
+	route  Route
+	base   url.URL
+	path   string // of the base, encoded, without a slash at its end
+	client *outbound.Client
+	costs  answerCosts
 }
 
-func newForwarder(r Route, badCost func(queue.Lease, error)) *forwarder {
+func newForwarder(r Route, costs answerCosts) *forwarder {
 	base, _ := url.Parse(r.Forward.URL) // was validated
 	client := outbound.New("worker", "upstream", r.Timeout, r.Connections, nil)
-	return &forwarder{r, *base, strings.TrimRight(base.EscapedPath(), "/"), client, badCost}
+	return &forwarder{r, *base, strings.TrimRight(base.EscapedPath(), "/"), client, costs}
 }
 
 // Deliver makes one request. What its answer means:
@@ -86,10 +86,7 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 		})
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
-	cost, bad := d.route.costOf(resp)
-	if bad != nil {
-		d.badCost(l, bad)
-	}
+	cost := d.costs.of(d.route, l, resp)
 	answer := httpmsg.Answer{Status: status, Header: httpmsg.EndToEnd(resp.Header), Body: body, Truncated: cut}
 	if m.Method != http.MethodHead && status != http.StatusNotModified {
 		delete(answer.Header, "Content-Length")

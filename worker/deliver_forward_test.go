@@ -29,7 +29,7 @@ func forward(t *testing.T, edit func(*Route), m httpmsg.Request, attempt int, h 
 	r := Route{Forward: &Forward{URL: server.URL + "/base/", RetryOn: []int{502, 503}}, Timeout: 5 * time.Second}
 	r.Retry.MaxAttempts = 3
 	edit(&r)
-	d := newForwarder(r.withDefaults(), func(queue.Lease, error) {})
+	d := newForwarder(r.withDefaults(), answerCosts{noPool, func(queue.Lease, error) {}})
 	defer d.client.Transport.CloseIdleConnections()
 	if m.Header == nil {
 		m.Header = http.Header{}
@@ -170,7 +170,7 @@ func TestForwardedNowhere(t *testing.T) {
 	if s.Event != shaper.Retry || s.Error.Message != "connection failed" {
 		t.Errorf("%+v, %+v", s, s.Error)
 	}
-	d := newForwarder(Route{Forward: &Forward{URL: "http://127.0.0.1:1"}}.withDefaults(), nil)
+	d := newForwarder(Route{Forward: &Forward{URL: "http://127.0.0.1:1"}}.withDefaults(), answerCosts{pooled: noPool})
 	for _, payload := range []string{"", "GET /../x\r\n\r\n", "GET //evil.example\r\n\r\n", "G T /\r\n\r\n"} {
 		l := lease()
 		l.Payload = []byte(payload)

@@ -19,13 +19,13 @@ import (
 // httpDeliverer sends jobs to one HTTP upstream: exactly one request per attempt. It follows no
 // redirect.
 type httpDeliverer struct {
-	route   Route
-	client  *outbound.Client
-	badCost func(l queue.Lease, why error) // called when an actual cost is ignored
+	route  Route
+	client *outbound.Client
+	costs  answerCosts
 }
 
-func newHTTPDeliverer(r Route, badCost func(queue.Lease, error)) *httpDeliverer {
-	return &httpDeliverer{r, outbound.New("worker", "upstream", r.Timeout, r.Connections, r.Secrets), badCost}
+func newHTTPDeliverer(r Route, costs answerCosts) *httpDeliverer {
+	return &httpDeliverer{r, outbound.New("worker", "upstream", r.Timeout, r.Connections, r.Secrets), costs}
 }
 
 // Deliver makes one request; see Retry.decide for what the answers mean.
@@ -37,17 +37,13 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 		}
 	}
 	var cost *int64
-	var bad error
 	answer, err := d.client.Post(ctx, d.route.URL, l.ID, l.Payload,
-		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) { cost, bad = d.route.costOf(resp) })
+		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) { cost = d.costs.of(d.route, l, resp) })
 	if err != nil {
 		why, _ := errors.AsType[outbound.NoAnswer](err)
 		s := d.route.Retry.again(l, why.Message, 0)
 		s.Error.Detail = why.Detail
 		return s
-	}
-	if bad != nil {
-		d.badCost(l, bad)
 	}
 	s := d.route.Retry.decide(l, answer, answer.Headers["retry-after"], time.Now())
 	s.ActualCost = cost

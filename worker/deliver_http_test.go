@@ -48,7 +48,7 @@ func deliverTo(t *testing.T, r Route, handler http.HandlerFunc) queue.Settlement
 
 func deliver(t *testing.T, ctx context.Context, r Route) queue.Settlement {
 	t.Helper()
-	d := newHTTPDeliverer(r.withDefaults(), nil)
+	d := newHTTPDeliverer(r.withDefaults(), answerCosts{pooled: noPool})
 	defer d.client.Transport.CloseIdleConnections()
 	s := d.Deliver(ctx, lease())
 	if s.LeaseRef != lease().LeaseRef {
@@ -190,7 +190,7 @@ func TestUserInformationIsBasicAuthentication(t *testing.T) {
 func TestProxyVariablesAreIgnored(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
-	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults(), nil)
+	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults(), answerCosts{pooled: noPool})
 	// Loopback is never proxied, so the transport is asked instead of a server.
 	if d.client.Transport.Proxy != nil {
 		t.Error("a proxy is used")
@@ -232,7 +232,7 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 	}
 	server.Start()
 	defer server.Close()
-	d := newHTTPDeliverer(Route{URL: server.URL}.withDefaults(), nil)
+	d := newHTTPDeliverer(Route{URL: server.URL}.withDefaults(), answerCosts{pooled: noPool})
 	defer d.client.Transport.CloseIdleConnections()
 	for range 5 {
 		if s := d.Deliver(t.Context(), lease()); s.Event != shaper.Succeed {
@@ -579,7 +579,7 @@ func TestPathsBelowTheURL(t *testing.T) {
 		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.RequestURI }))
 		l := lease()
 		l.Path = c.path
-		d := newHTTPDeliverer(Route{URL: upstream.URL + c.base, Paths: c.paths}.withDefaults(), nil)
+		d := newHTTPDeliverer(Route{URL: upstream.URL + c.base, Paths: c.paths}.withDefaults(), answerCosts{pooled: noPool})
 		s := d.Deliver(t.Context(), l)
 		upstream.Close()
 		if got != c.want || (s.Event == shaper.Die) != (c.want == "") {

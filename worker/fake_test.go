@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,7 @@ type fakeQueue struct {
 	damaged  map[string]bool               // jobs that cannot be settled
 	lose     map[queue.LeaseRef]bool       // leases that Extend reports as lost
 	others   []string                      // live workers beside the one under test
+	pooled   atomic.Bool                   // every route is in a pool
 	shards   []*fakeShard
 	wakes    chan queue.Wake
 	ticks    []fakeTick
@@ -94,6 +96,13 @@ func (q *fakeQueue) put(shard int, id string, d time.Duration) {
 		Attempt: 1, MaxAttempts: 10, Eligible: q.now(), Stamp: q.now().Add(d),
 	})
 	slices.SortStableFunc(s.jobs, func(a, b queue.Lease) int { return cmp.Compare(a.Stamp, b.Stamp) })
+}
+
+func (q *fakeQueue) PoolOf(string) string {
+	if q.pooled.Load() {
+		return "together"
+	}
+	return ""
 }
 
 // set changes the fake under its lock.

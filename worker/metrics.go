@@ -107,7 +107,8 @@ func newMetrics(w *Worker) *metrics {
 			counter("route_cost_actual_total", "Actual costs of the deliveries that reported one.",
 				labels, load.costs.actual.Load)
 			counter("route_cost_ignored_total",
-				"Answers whose actual cost was ignored: it is not a number from 0 to 1000000, or not where cost_from points.",
+				"Answers whose actual cost was ignored: it is not a number from 0 to 1000000, not where cost_from points, or "+
+					"in a header that counts only with cost_from: header.",
 				labels, load.costs.ignored.Load)
 		}
 		if route.Breaker.Failures > 0 {

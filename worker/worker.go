@@ -88,6 +88,7 @@ const (
 type broker interface {
 	Shards() int
 	OneNode() bool
+	PoolOf(route string) string
 	Beat(ctx context.Context, worker string, ttl time.Duration) (queue.Beat, error)
 	Leave(ctx context.Context, worker string) error
 	Wakes(ctx context.Context) <-chan queue.Wake
@@ -103,6 +104,9 @@ type queueBroker struct {
 	*reports.Reports
 	queue *queue.Queue
 }
+
+// PoolOf implements broker.
+func (b queueBroker) PoolOf(route string) string { return b.queue.PoolOf(route) }
 
 // brokerOf returns the broker of a queue and its consumers.
 func brokerOf(q *queue.Queue) (broker, func(worker string, shard int) consumer) {
@@ -211,17 +215,20 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 		return &asynqDeliverer{route: route, lease: w.cfg.Lease, client: client, leases: w.broker}
 	}
 	load := w.loads[name]
-	badCost := func(l queue.Lease, why error) {
-		load.costs.ignored.Add(1)
-		w.troubles.costs.Add(burstlog.Key{Route: name, Kind: why.Error()}, 1, "job", l.ID)
+	costs := answerCosts{
+		pooled: func() bool { return w.broker.PoolOf(name) != "" },
+		ignored: func(l queue.Lease, why error) {
+			load.costs.ignored.Add(1)
+			w.troubles.costs.Add(burstlog.Key{Route: name, Kind: why.Error()}, 1, "job", l.ID)
+		},
 	}
 	var h deliverer
 	var client *outbound.Client
 	if route.Forward != nil {
-		f := newForwarder(route, badCost)
+		f := newForwarder(route, costs)
 		h, client = f, f.client
 	} else {
-		d := newHTTPDeliverer(route, badCost)
+		d := newHTTPDeliverer(route, costs)
 		h, client = d, d.client
 	}
 	w.closers = append(w.closers, client.Transport.CloseIdleConnections)

@@ -36,7 +36,7 @@ func (s settings) withPool() settings {
 	if s.pool == "" {
 		return s
 	}
-	s.routes[poolRoute] = retries
+	s.routes[poolRoute] = retries + ", cost_from: header"
 	for _, name := range poolTenants {
 		s.tenants[name] = tenant{rate: s.pool, weight: poolWeight(name)}.over(s.defaults)
 	}

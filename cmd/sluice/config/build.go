@@ -116,16 +116,12 @@ func (r *reader) route(path string, values map[string]any) Route {
 	_, handsOff := values["asynq"]
 	_, signs := values["secrets"]
 	_, breaks := values["breaker"]
-	_, costs := values["cost_from"]
 	switch {
 	case handsOff && hasURL:
 		r.problem(path+".url", "set", "must not be set together with asynq: a route has one destination")
 	case handsOff && signs:
 		r.problem(path+".secrets", hidden,
 			"must not be set together with asynq: secrets sign deliveries to a url")
-	case handsOff && costs:
-		r.problem(path+".cost_from", show(values["cost_from"]),
-			"must not be set together with asynq: cost_from reads answers of a url")
 	case handsOff && breaks:
 		r.problem(path+".breaker", kindOf(values["breaker"]),
 			"must not be set together with asynq: a breaker guards deliveries to a url")
@@ -133,6 +129,11 @@ func (r *reader) route(path string, values map[string]any) Route {
 		r.problem(path+".asynq.queue", "nothing", "must be set")
 	case !handsOff && !hasURL && !forwards:
 		r.problem(path+".url", "nothing", "must be set, unless forward or asynq is set")
+	}
+	for _, key := range []string{"cost_from", "min_cost"} {
+		if raw, set := values[key]; set && handsOff {
+			r.problem(path+"."+key, show(raw), "must not be set together with asynq: it concerns answers of a url or forward")
+		}
 	}
 	if route.Paths && !hasURL {
 		r.problem(path+".paths", "true", "needs url, below which the paths are")

@@ -31,6 +31,7 @@ func Check(from Sources) (Config, []InForce, error) {
 		l.value(steps, take(values, steps), s)
 	}
 	fill(sectionOf(values, "routes"), RouteSettings)
+	fillCosts(config, sectionOf(values, "routes"))
 	fill(sectionOf(values, "guards"), GuardSettings)
 	fill(sectionOf(values, "pools"), PoolSettings)
 	l.rest(nil, values)
@@ -75,6 +76,19 @@ func fill(sections map[string]any, settings func() []Setting) {
 			if _, set := at[key]; !set {
 				at[key] = s.typed(s.Default)
 			}
+		}
+	}
+}
+
+// fillCosts adds to each route whose answers are read where they have the actual cost. That depends
+// on the pools.
+func fillCosts(c Config, routes map[string]any) {
+	for name, section := range routes {
+		values, _ := section.(map[string]any)
+		if _, handsOff := values["asynq"]; handsOff {
+			delete(values, "min_cost")
+		} else {
+			values["cost_from"] = c.costFrom(name)
 		}
 	}
 }

@@ -92,6 +92,31 @@ guards: { logins: { algorithm: leaky-meter, rate: 5/s, by: [tenant, address] } }
 }
 
 // The sources of a route's url outrank one another as those of the settings do.
+// Where answers have the actual cost depends on the kind of the route and its pool, so it is listed
+// also where the file does not say it.
+func TestCheckListsWhereCostsAre(t *testing.T) {
+	got := inForce(t, config.Sources{File: write(t, `
+routes:
+  alone: { url: "http://a/" }
+  pooled: { url: "http://a/" }
+  rated: { url: "http://a/", rate: 5/s }
+  asks: { url: "http://a/", cost_from: header, min_cost: 3 }
+  points: { url: "http://a/", cost_from: /usage }
+  forwarded: { forward: "http://a/" }
+  forwarded-asks: { forward: "http://a/", cost_from: header }
+  fleet: { asynq: { queue: q } }
+pools: { erp: { rate: 9/s, routes: [pooled, asks, points] } }
+`)})
+	for route, want := range map[string]string{
+		"alone": "header, default, 1", "pooled": "none, default, 1", "rated": "none, default, 1",
+		"asks": "header, file, 3", "points": "/usage, file, 1", "forwarded": "none, default, 1",
+		"forwarded-asks": "header, file, 1", "fleet": ", , ",
+	} {
+		from, least := got["routes."+route+".cost_from"], got["routes."+route+".min_cost"]
+		queuetest.Compare(t, route, from.Value+", "+from.From+", "+least.Value, want)
+	}
+}
+
 func TestRouteURLs(t *testing.T) {
 	file := write(t, "routes: { default: { url: \"http://file/\", timeout: 3s }, a-b: { url: "+
 		"\"http://file/\" } }\n")

@@ -124,7 +124,8 @@ type Route struct {
 	Timeout     time.Duration
 	Connections int64       // maximum connections of this process to the upstream
 	Paths       bool        // jobs may name a path below the URL
-	CostFrom    string      // JSON pointer to the actual cost in an answer, empty for none
+	CostFrom    string      // none, header or a JSON pointer to the actual cost in an answer; may be empty
+	MinCost     int64       // lower actual costs in answers count as this
 	Rate        shaper.Rate // of a pool of this route alone, zero for none
 	Secrets     []string    // they sign deliveries, newest first; none: not signed
 	Retry       Retry
@@ -135,6 +136,24 @@ type Route struct {
 	MaxResponse       int64         // bytes of an answer's body that are stored
 	MaxResponseAction string        // for a larger one: cut or fail
 	Retention         time.Duration // of answers
+}
+
+// Values of Route.CostFrom beside JSON pointers.
+const (
+	costNone   = "none"
+	costHeader = "header"
+)
+
+// costFrom is where the answers of a route have the actual cost. The worker decides in the same way.
+func (c Config) costFrom(name string) string {
+	route := c.Routes[name]
+	switch {
+	case route.CostFrom != "":
+		return route.CostFrom
+	case route.Forwards() || c.Tenants.Baseline().PoolOf(name) != "":
+		return costNone
+	}
+	return costHeader
 }
 
 // Asynq is a queue of an asynq fleet. Without a name the route has a URL.

@@ -72,9 +72,9 @@ func TestDefaults(t *testing.T) {
 		Store:     config.Store{MaxTenants: 1_000_000, FlowShare: 50},
 		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second,
-			Connections: 256,
-			Retry:       config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour},
-			Breaker:     breaker}},
+			Connections: 256, MinCost: 1,
+			Retry:   config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour},
+			Breaker: breaker}},
 		Tenants: config.Tenants{
 			Defaults: shaper.DefaultPolicy(), Tiers: map[string]shaper.Overrides{},
 			Named: map[string]shaper.Overrides{}, Pools: map[string]shaper.PoolSettings{},
@@ -160,7 +160,7 @@ callbacks:
   timeout: 3s
   max_attempts: 4
 routes:
-  default: { url: "http://127.0.0.1:9000/orders?x=1", timeout: 2s, connections: 7, cost_from: /usage/total_tokens }
+  default: { url: "http://127.0.0.1:9000/orders?x=1", timeout: 2s, connections: 7, cost_from: /usage/total_tokens, min_cost: 0 }
   mail:
     url: https://mail.example/
     secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
@@ -218,9 +218,9 @@ log: { level: warn }
 			Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 		},
 		Routes: map[string]config.Route{
-			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7, CostFrom: "/usage/total_tokens",
+			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7, CostFrom: "/usage/total_tokens", MinCost: 0,
 				Retry: config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker},
-			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256,
+			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256, MinCost: 1,
 				Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 				Retry: config.Retry{MaxAttempts: 2, MinBackoff: 100 * time.Millisecond,
 					MaxBackoff: 200 * time.Millisecond}, Breaker: config.Breaker{Share: 50, Delay: 3 * time.Second}},
@@ -485,9 +485,11 @@ func TestProblems(t *testing.T) {
 		{"breaker failures", "routes: { a: { url: \"http://x/\", breaker: { failures: -1 } } }", `routes.a.breaker.failures: -1: must be a whole number from 0 to 1000`},
 		{"breaker share", "routes: { a: { url: \"http://x/\", breaker: { share: 0 } } }", `routes.a.breaker.share: 0: must be a whole number from 1 to 100`},
 		{"breaker delay", "routes: { a: { url: \"http://x/\", breaker: { delay: 2h } } }", `routes.a.breaker.delay: "2h": must be a duration from 100ms to 1h`},
-		{"cost from no pointer", "routes: { a: { url: \"http://x/\", cost_from: usage.total_tokens } }", `routes.a.cost_from: "usage.total_tokens": must be a JSON pointer (RFC 6901), such as /usage/total_tokens`},
-		{"cost from a bad escape", "routes: { a: { url: \"http://x/\", cost_from: /a~2b } }", `routes.a.cost_from: "/a~2b": must be a JSON pointer`},
-		{"asynq with a cost", "routes: { a: { asynq: { queue: q }, cost_from: /used } }", `routes.a.cost_from: "/used": must not be set together with asynq: cost_from reads answers of a url`},
+		{"cost from no pointer", "routes: { a: { url: \"http://x/\", cost_from: usage.total_tokens } }", `routes.a.cost_from: "usage.total_tokens": must be none, header or a JSON pointer (RFC 6901) such as /usage/total_tokens`},
+		{"cost from a bad escape", "routes: { a: { url: \"http://x/\", cost_from: /a~2b } }", `routes.a.cost_from: "/a~2b": must be none, header or a JSON pointer`},
+		{"asynq with a cost", "routes: { a: { asynq: { queue: q }, cost_from: /used } }", `routes.a.cost_from: "/used": must not be set together with asynq: it concerns answers of a url or forward`},
+		{"asynq with a least cost", "routes: { a: { asynq: { queue: q }, min_cost: 2 } }", `routes.a.min_cost: 2: must not be set together with asynq`},
+		{"least cost beyond", "routes: { a: { url: \"http://x/\", min_cost: 1000001 } }", `routes.a.min_cost: 1000001: must be a whole number from 0 to 1000000`},
 		{"asynq with a breaker", "routes: { a: { asynq: { queue: q }, breaker: { failures: 3 } } }", `routes.a.breaker: a section: must not be set together with asynq: a breaker guards deliveries to a url`},
 		{"unknown retry key", "routes: { a: { url: \"http://x/\", retry: { attempts: 2 } } }", `routes.a.retry.attempts: unknown key`},
 		{"retry that is a number", "routes: { a: { url: \"http://x/\", retry: 3 } }", `routes.a.retry: a value: must be a section`},

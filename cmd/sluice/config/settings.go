@@ -306,9 +306,14 @@ func RouteSettings() []Setting {
 		duration("timeout", "10s", time.Millisecond, time.Hour, "Timeout of one delivery."),
 		whole("connections", "256", 1, 100_000, "Maximum connections of this process to the upstream."),
 		toggle("paths", "With url: a job may name a [path below it](http.md#raw-bodies-and-paths)."),
-		{Key: "cost_from", Kind: Text, check: isPointer,
-			Help: "Where an answer in JSON has the [actual cost](tenants.md#costs-known-only-afterwards) of the delivery, within its first MiB. The header Sluice-Cost takes precedence. Not set: only that header counts.",
-			Rule: "must be a JSON pointer (RFC 6901), such as /usage/total_tokens"},
+		{Key: "cost_from", Kind: Text, check: isCostSource,
+			Help: "Where an answer has the [actual cost](tenants.md#costs-known-only-afterwards) of the delivery: " +
+				"`none`; `header`, its header Sluice-Cost; or a JSON pointer into its first MiB. Not set: `header` for " +
+				"a url, but `none` while the route is in a pool, and `none` with forward.",
+			Rule: "must be none, header or a JSON pointer (RFC 6901) such as /usage/total_tokens"},
+		whole("min_cost", "1", 0, 1_000_000,
+			"Lower actual costs in answers count as this. 0: such a delivery costs nothing, and others may follow at "+
+				"up to sixteen times the rate."),
 		{Key: "rate", Kind: Rate, Help: "Short form of a [pool](pools.md) of this route alone, with the name of the route: " +
 			"departures of all its flows per period. Not set: only a pool that lists the route bounds their sum.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +

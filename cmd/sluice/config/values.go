@@ -208,8 +208,11 @@ func isCollector(text string) bool {
 	return text == "" || isUpstream(text) && err == nil && u.User == nil && u.RawQuery == "" && !u.ForceQuery
 }
 
-// isPointer accepts a JSON pointer to a part of an answer.
-func isPointer(text string) bool { return text != "" && jsontext.Pointer(text).IsValid() }
+// isCostSource accepts where an answer may have the actual cost: in the header Sluice-Cost, or at a
+// JSON pointer.
+func isCostSource(text string) bool {
+	return text == costNone || text == costHeader || text != "" && jsontext.Pointer(text).IsValid()
+}
 
 // isQueue accepts the name of an asynq queue.
 func isQueue(text string) bool { return strings.TrimSpace(text) != "" && len(text) <= 255 }
