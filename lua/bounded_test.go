@@ -9,6 +9,7 @@ import (
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/shaper/limiter"
 )
 
 // meter is put before a script and counts its commands, the values in their arguments and replies,
@@ -311,7 +312,154 @@ func TestBoundedWork(t *testing.T) {
 		t.Errorf("beside jobs that have expired %d of 10 jobs leave", steady)
 	}
 	w.polls(lua.Commands.Expire, 20)
+
+	w.sharedPool()
+	w.callsOfClients()
+	for _, s := range lua.Commands.All() {
+		// A repair reads what it repairs, and its caller names the flows.
+		if _, called := w.most[s.Name]; !called && s != lua.Commands.Mend {
+			t.Errorf("nothing is known of the work of %s", s.Name)
+		}
+	}
 	for name, m := range w.most {
 		t.Logf("%-10s %+v", name, m)
+	}
+}
+
+// sharedPool lets the flows of thousands of tenants leave a pool, some of them with a reserve.
+func (w *world) sharedPool() {
+	p, fast := shaper.DefaultPolicy(), shaper.Rate{Limit: 100_000, Period: time.Second}
+	p.Weight, p.Rate = 1, fast
+	b := shaper.Baseline{Defaults: p, Pools: map[string]shaper.PoolSettings{"erp": {
+		Routes: []string{"erp"}, Overrides: shaper.Overrides{Rate: &fast, Burst: new(int64(1000)), Capacity: new(int64(100_000))},
+	}}}
+	w.declare(w.wall, 3, b)
+	const tenants = 3000
+	for from := 0; from < tenants; from += 250 {
+		call := lua.AdmitCall{
+			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+			Tenants: w.shard.Tenants(), Horizon: horizon,
+		}
+		for i := from; i < from+250; i++ {
+			call = w.with(call, "x"+strconv.Itoa(i), "erp", 1, 10, 0, 0)
+		}
+		w.measured(call.Call())
+	}
+	for left, rounds := tenants, 0; left > 0; rounds++ {
+		_, leases := w.polls(lua.Commands.TickPools, 1)
+		left -= len(leases)
+		w.settled(leases)
+		if w.wall = w.wall.Add(5 * time.Millisecond); rounds > 1000 {
+			w.Fatalf("%d jobs do not leave their pool", left)
+		}
+	}
+}
+
+// callsOfClients makes the calls that no poll makes, each with as many jobs or flows as callers put
+// into one.
+func (w *world) callsOfClients() {
+	at := lua.AtInstant(w.wall)
+	job := func(n int) string { return w.shard.Job(fmt.Sprintf("j%06d", n)) }
+
+	// A tenant with a flow for each of 130 routes gets settings of its own.
+	w.crowd("t0", 130, 10, 0, 0)
+	p := shaper.DefaultPolicy()
+	p.Rate, p.Burst, p.Capacity, p.Concurrency = shaper.Rate{Limit: 1000, Period: time.Second}, 1000, 100_000, 0
+	lines := lua.Lines{"/": lua.EncodePolicy(p)}
+	for i := range 130 {
+		lines["/r"+strconv.Itoa(i)] = lua.EncodePolicy(p)
+	}
+	w.measured(lua.TuneCall{
+		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy("t0"), History: w.shard.History("t0"),
+		Names: w.shard.Names("t0"), Tenants: w.shard.Tenants(), Tuned: w.shard.Tuned(), Lines: w.shard.LinesOf("t0"),
+		Horizon: horizon, Policies: 3, Name: "call", Source: "api", Says: "{}", Entry: "t0", Settings: lines,
+	}.Call())
+	w.measured(lua.DeclareCall{Clock: w.shard.Clock(), Lines: w.shard.Lines(), At: at, Revision: 4, Settings: lines}.Call())
+
+	// Jobs are cancelled, leased for longer, shown, and replayed.
+	w.crowd("t1", 130, 10, 0, 0)
+	w.heap("t1", 70, 10, time.Hour, 0)
+	cancel := lua.CancelCall{
+		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Outbox: w.shard.Outbox(),
+		Tenant: "t1", Horizon: horizon, Retention: w.retention(),
+	}
+	for i := range 200 {
+		cancel.Jobs = append(cancel.Jobs, job(w.names-i))
+	}
+	w.measured(cancel.Call())
+	w.heap("fat", 500, 1000, 0, 0)
+	w.measured(lua.StatusCall{At: at, Clock: w.shard.Clock(), Job: job(w.names), Tenant: "fat", MostResult: 1 << 20}.Call())
+	var leases []lua.LeasedJob
+	for rounds := 0; len(leases) < 500 && rounds < 100; rounds++ {
+		_, some := w.polls(lua.Commands.Tick, 1)
+		leases, w.wall = append(leases, some...), w.wall.Add(10*time.Millisecond)
+	}
+	at = lua.AtInstant(w.wall)
+	beat := lua.HeartbeatCall{At: at, Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease}
+	for _, l := range leases[:500] {
+		beat.Jobs, beat.Epochs = append(beat.Jobs, w.shard.Job(l.ID)), append(beat.Epochs, l.Epoch)
+	}
+	w.measured(beat.Call())
+	dead := leases[0]
+	w.measured(lua.SettleCall{
+		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
+		Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(),
+		Items: []lua.SettleItem{{Key: w.shard.Job(dead.ID), Epoch: dead.Epoch, Outcome: lua.OutcomeDead}},
+	}.Call())
+	w.settled(leases[1:])
+	record, err := lua.DecodeRecord(dead.Record)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.measured(lua.ReplayCall{
+		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.ID),
+		Outbox: w.shard.Outbox(), Tenant: tenantOf(record.Flow), Horizon: horizon, Tag: 1, MaxAttempts: 3,
+	}.Call())
+
+	// Ends of jobs are handed over.
+	call := lua.AdmitCall{
+		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(), Horizon: horizon,
+	}
+	call = w.with(call, "t1", "r0", 40, 10, 0, 0)
+	for i := range call.Jobs {
+		r := lua.Record{Flow: "t1/r0", Cost: 1, MaxAttempts: 3, CallbackURL: "https://partner.example/done"}
+		if call.Jobs[i].Rest, err = r.Rest(); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.measured(call.Call())
+	var handed lua.HandedCall
+	for rounds := 0; len(handed.Jobs) < 40 && rounds < 500; rounds++ {
+		w.wall = w.wall.Add(20 * time.Millisecond)
+		_, some := w.polls(lua.Commands.Tick, 1)
+		w.settled(some)
+		claim := lua.ClaimCall{
+			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Claim: w.shard.Claim(),
+			Name: strconv.Itoa(rounds), Max: 32, Lease: time.Minute,
+		}
+		got, err := claim.Decode(w.measured(claim.Call()))
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, j := range got.Jobs {
+			handed.Jobs = append(handed.Jobs, lua.HandedJob{Key: w.shard.Job(j.ID), Epoch: 1, State: shaper.Succeeded})
+		}
+	}
+	if len(handed.Jobs) < 40 {
+		w.Errorf("%d of 40 ends are handed over", len(handed.Jobs))
+	}
+	handed.At, handed.Clock, handed.Outbox, handed.Retention = at, w.shard.Clock(), w.shard.Outbox(), w.retention()
+	w.measured(handed.Call())
+
+	w.measured(lua.BeatCall{At: at, Clock: w.shard.Clock(), Workers: w.prefix + "workers", Worker: "w", TTL: time.Second}.Call())
+	w.measured(lua.PublishCall{Clock: w.shard.Clock(), Channel: "wake", Message: ""}.Call())
+	for i, a := range limiter.Algorithms() {
+		p := limiter.Policy{Algorithm: a, Rate: shaper.Rate{Limit: limiter.MaxLog, Period: time.Second}, Burst: 10}
+		l := newLimited(w.TB, w.e, p, 1000+i)
+		for n := range 3 {
+			l.call.At, l.call.Cost = at, limiter.MaxLog/3
+			l.call.Tag = fmt.Sprintf("%0*d", lua.TagLength, n)
+			w.measured(l.call.Call())
+		}
 	}
 }

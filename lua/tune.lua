@@ -3,7 +3,7 @@
 -- Guarantee: every flow of the tenant obeys at once without a burst, and no job is lost. A change
 -- changes nothing if the expected revision of the tenant, or that of the shard's policies, is not
 -- the one in force. The same call sent twice gets the same answer: the names of the last calls are
--- kept.
+-- kept. A call reads all flows of the tenant, at most one for each route.
 --
 -- KEYS
 --   1 clock   2 due   3 policy   4 history   5 flows   6 tenants   7 tuned   8 lines
