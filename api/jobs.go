@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
@@ -153,8 +154,8 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 				Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job),
 				Replayed: v.Outcome == shaper.Replayed,
 			}
-		case body.Atomic:
-			return nil, refused // none was admitted, and all decisions are equal
+		case body.Atomic: // none was admitted, and all decisions are equal
+			return nil, refusedWhole(refused, v.Admission, batch)
 		default:
 			p := problem.Of(refused)
 			s.metrics.refusal(p)
@@ -162,6 +163,20 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		}
 	}
 	return ok(out), nil
+}
+
+// refusedWhole is the refusal of an atomic batch. It names the job that costs too much.
+func refusedWhole(refused error, a shaper.Admission, batch []queue.Submission) error {
+	var p *problem.Problem
+	if a.Outcome != shaper.TooCostly || !errors.As(refused, &p) {
+		return refused
+	}
+	held := make([]*problem.Problem, len(batch))
+	if i := slices.IndexFunc(batch, func(s queue.Submission) bool { return s.Cost == a.Cost }); i >= 0 {
+		held[i] = p
+		return decode.Together(held)
+	}
+	return p
 }
 
 // submissions builds the jobs of a batch. held has a problem for each job that is not submitted: it

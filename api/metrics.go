@@ -24,7 +24,7 @@ const unavailableOutcome = "unavailable"
 var outcomes = []string{
 	string(shaper.Admitted), string(shaper.Replayed), string(shaper.Full), string(shaper.FullOfBytes),
 	string(shaper.OverShare), string(shaper.StoreFull), string(shaper.Draining),
-	string(shaper.DeadlineUnreachable), string(shaper.KeyReused), unavailableOutcome,
+	string(shaper.DeadlineUnreachable), string(shaper.TooCostly), string(shaper.KeyReused), unavailableOutcome,
 }
 
 // alarming are the refusals whose series exist from the start.

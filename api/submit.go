@@ -297,6 +297,8 @@ func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 			p.Detail = "the job would leave in about " + strconv.FormatInt(p.EstimatedWaitMS, 10) + " ms"
 		}
 		return p
+	case shaper.TooCostly:
+		return tooCostly(a, pool)
 	case shaper.Draining:
 		return problem.TenantDraining.With("it accepts jobs again when it is resumed").RetryIn(pausedRetryAfter)
 	case shaper.KeyReused:
@@ -307,6 +309,20 @@ func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 		p.Cause = errUnknownOutcome(a.Outcome)
 		return p
 	}
+}
+
+// tooCostly is the refusal of a job whose cost exceeds the bound of its pool, or of its flow if pool
+// is empty.
+func tooCostly(a shaper.Admission, pool string) *problem.Problem {
+	setting, most := "max_cost", strconv.FormatInt(a.MaxCost, 10)
+	if pool != "" {
+		setting = "pools." + pool + ".max_cost"
+	}
+	p := problem.TooCostly.With("cost " + strconv.FormatInt(a.Cost, 10) + " exceeds " + setting + ", which is " + most)
+	p.Errors = []wire.FieldError{{Field: "cost", Kind: "number", Rule: "must be at most " + most + ": " + setting}}
+	p.Cost, p.MaxCost = a.Cost, a.MaxCost
+	scoped(p, pool, false)
+	return p
 }
 
 type errUnknownOutcome shaper.Outcome

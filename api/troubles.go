@@ -42,6 +42,7 @@ var refusalKinds = map[shaper.Outcome]problem.Kind{
 	shaper.Full: problem.QueueFull, shaper.FullOfBytes: problem.QueueBytesFull,
 	shaper.OverShare: problem.QueueBytesFull, shaper.StoreFull: problem.StoreFull,
 	shaper.DeadlineUnreachable: problem.DeadlineFarAway, shaper.Draining: problem.TenantDraining,
+	shaper.TooCostly: problem.TooCostly,
 }
 
 // decided notes the outcome of a submission.

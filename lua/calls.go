@@ -89,10 +89,11 @@ type KnownJob struct {
 
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
 	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare, poolFull: shaper.Full, poolFullOfBytes: shaper.FullOfBytes,
-	partFull: shaper.Full, partFullOfBytes: shaper.FullOfBytes}
+	partFull: shaper.Full, partFullOfBytes: shaper.FullOfBytes, tooCostly: shaper.TooCostly, tooCostlyInPool: shaper.TooCostly}
 
-// The outcomes of a job whose pool is full, or the part of it that the flow may hold.
-const poolFull, poolFullOfBytes, partFull, partFullOfBytes = 10, 11, 12, 13
+// The outcomes of a job whose pool is full, or the part of it that the flow may hold, and of one that
+// costs too much for its flow or its pool.
+const poolFull, poolFullOfBytes, partFull, partFullOfBytes, tooCostly, tooCostlyInPool = 10, 11, 12, 13, 14, 15
 
 // outcome reads the outcome of an admission.
 func (r *reader) outcome(a *shaper.Admission) {
@@ -101,7 +102,8 @@ func (r *reader) outcome(a *shaper.Admission) {
 		r.fail("no such outcome")
 		return
 	}
-	a.Outcome, a.OfPool, a.OfPart = outcomes[code], code >= poolFull, code >= partFull
+	a.Outcome, a.OfPool = outcomes[code], code >= poolFull && code != tooCostly
+	a.OfPart = code == partFull || code == partFullOfBytes
 }
 
 // Call is the call in the form that is sent.
@@ -235,6 +237,10 @@ func (v *Decision) detail(r *reader) {
 		v.Created = created
 	}
 	switch known := r.text(); {
+	case v.Outcome == shaper.TooCostly:
+		if _, err := fmt.Sscan(known, &v.Cost, &v.MaxCost); err != nil {
+			r.fail("not a cost and its bound")
+		}
 	case v.Outcome == shaper.Full || v.Outcome == shaper.FullOfBytes:
 		fits := 0
 		to := []any{&v.Asked, &v.AskedBytes, &fits}
@@ -416,6 +422,7 @@ const (
 	CodeRepeated SettleCode = 2
 	CodeStale    SettleCode = 3
 	CodeDied     SettleCode = 4 // settled or repeated: the hold cost the last attempt
+	CodeCut      SettleCode = 5 // settled: the pool is charged for less than the actual cost
 )
 
 // Call is the call in the form that is sent.
@@ -453,7 +460,7 @@ func (c SettleCall) Decode(values []any) ([]SettleCode, error) {
 	}
 	codes := make([]SettleCode, len(text))
 	for i := range codes {
-		if codes[i] = SettleCode(text[i]) - '0'; codes[i] < CodeSettled || codes[i] > CodeDied {
+		if codes[i] = SettleCode(text[i]) - '0'; codes[i] < CodeSettled || codes[i] > CodeCut {
 			r.fail("an unknown code")
 		}
 	}

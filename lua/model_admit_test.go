@@ -155,7 +155,8 @@ func (m *model) admit(r admission) []lua.Decision {
 			}
 		}
 		m.reach(string(v.Outcome))
-		m.reachIf(v.OfPool, "pool full")
+		m.reachIf(v.OfPool && v.Outcome != shaper.TooCostly, "pool full")
+		m.reachIf(v.OfPool && v.Outcome == shaper.TooCostly, "too costly for its pool")
 		m.reachIf(v.OfPart, "part of the pool full")
 		if refused && refusal == nil {
 			if refusal, refusedBy = v, c.flow; r.atomic {
@@ -166,7 +167,7 @@ func (m *model) admit(r admission) []lua.Decision {
 	if r.atomic && refusal != nil {
 		m.reachIf(len(r.jobs) > 1, "refused whole")
 		was := before[refusedBy]
-		if refusal.NextSlot = was.NextSlot; !refusal.OfPool {
+		if refusal.NextSlot = was.NextSlot; !refusal.OfPool || refusal.Outcome == shaper.TooCostly {
 			refusal.Depth, refusal.Bytes, refusal.Remaining = was.Depth, was.Bytes, was.Remaining
 		}
 		for i := range decisions {

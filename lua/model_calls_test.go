@@ -52,11 +52,14 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 		if j.State == shaper.Leased && j.Epoch == s.Epoch {
 			f := flows[j.Flow]
 			m.reach("settled")
-			m.apply(s, j, f)
+			settled := lua.CodeSettled
+			if m.apply(s, j, f) {
+				settled = lua.CodeCut
+			}
 			if !slices.Contains(touched, f) {
 				touched = append(touched, f)
 			}
-			codes = append(codes, diedOr(lua.CodeSettled, s, j))
+			codes = append(codes, diedOr(settled, s, j))
 			continue
 		}
 		// The outcome kept is that of the last lease that ended, which is the one before while the
@@ -96,8 +99,8 @@ func diedOr(code lua.SettleCode, s lua.SettleItem, j *lua.Record) lua.SettleCode
 	return code
 }
 
-// apply ends a current lease.
-func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
+// apply ends a current lease. It returns whether the actual cost exceeds what its pool is charged for.
+func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 	delete(m.leases, s.Key)
 	m.run(f, -1)
 	j.Outcome = byte(s.Outcome)
@@ -107,10 +110,17 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 	if s.ActualCost != nil {
 		f.Bucket = f.Correct(j.Cost, *s.ActualCost, m.now)
 		f.count(func(p *pooled) {
-			p.Bucket, m.corrected[p.name] = p.Correct(j.Cost, *s.ActualCost, m.now), true
-			m.reachIf(*s.ActualCost > j.Cost, "pool cost more")
-			m.reachIf(*s.ActualCost < j.Cost, "pool cost less")
-			m.correctTurn(f, j.Cost, *s.ActualCost, j.Stamp < f.Ready)
+			cut = *s.ActualCost > p.maxCost
+			idle, before, after := j.Stamp < f.Ready, m.chargeOf(p, j, j.Cost), m.chargeOf(p, j, *s.ActualCost)
+			p.Bucket, m.corrected[p.name] = p.Correct(before, after, m.now), true
+			m.reachIf(after > before, "pool cost more")
+			m.reachIf(after < before, "pool cost less")
+			m.correctTurn(f, before, after, idle)
+			var over shaper.Instant
+			if p.Bucket, over = p.Limit(p.maxCost, m.now); over > 0 {
+				m.reach("owes to its pool")
+				f.Bucket = f.Owe(over, p.Earliest(), m.now)
+			}
 		})
 		m.corrected[f.name] = true
 		m.reachIf(*s.ActualCost > j.Cost, "cost more")
@@ -156,13 +166,13 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 		m.reachIf(j.Stamp == f.Last, "refunded")
 		m.reachIf(j.Stamp != f.Last, "slot gone")
 		f.Bucket = f.Refund(j.Stamp, j.Cost)
-		f.count(func(p *pooled) { p.Bucket = p.Refund(j.Stamp, j.Cost) })
+		f.count(func(p *pooled) { p.Bucket = p.Refund(j.Stamp, m.chargeOf(p, j, j.Cost)) })
 		if f.pool != nil {
 			charged := j.Cost
 			if s.ActualCost != nil {
 				charged = *s.ActualCost
 			}
-			m.correctTurn(f, charged, 0, j.Stamp < f.Ready)
+			m.correctTurn(f, m.chargeOf(f.pool, j, charged), 0, j.Stamp < f.Ready)
 		}
 		m.depart(f, -1)
 	}
@@ -201,6 +211,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) {
 			lua.OutcomeMissed: shaper.Release,
 		}[s.Outcome])
 	}
+	return cut
 }
 
 // hold holds a flow or a pool.
@@ -387,7 +398,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	}
 	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.
 	ask := func() (shaper.Flow, shaper.Admission) {
-		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost, Pool: m.shared(f, 1, size(j))}, instants(m.laters[f.name]))
+		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost, Replay: true, Pool: m.shared(f, 1, size(j))}, instants(m.laters[f.name]))
 		a.NextSlot = 0
 		return after, a
 	}

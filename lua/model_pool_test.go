@@ -21,6 +21,8 @@ type pooled struct {
 	paused               shaper.Instant
 	asked                string // as stored; empty before the first
 	weights, reserves    int64
+	maxCost, earlier     int64
+	changed              shaper.Instant
 	wait, ready, reserve zset
 	moved                map[string]bool // candidates of the poll under way
 }
@@ -153,11 +155,37 @@ func (m *model) pool(name string) *pooled {
 		p.moved = map[string]bool{}
 	}
 	p.flow = *m.loadClaimed(name+"/", "")
+	p.rebound(m.now)
+	var cut shaper.Instant
+	if p.Bucket, cut = p.Limit(p.maxCost, m.now); cut > 0 {
+		m.reach("brought back")
+		m.corrected[p.name] = true
+	}
 	if m.open == nil {
 		m.open = map[string]*pooled{}
 	}
 	m.open[name] = p
 	return p
+}
+
+// pacing is the pool in the arithmetic of shaper.
+func (p *pooled) pacing() shaper.Pool {
+	return shaper.Pool{Bucket: p.Bucket, Virtual: p.virtual, Behind: p.behind, MaxCost: p.maxCost,
+		Earlier: p.earlier, Changed: p.changed}
+}
+
+// rebound gives the pool the bound of costs of its policy.
+func (p *pooled) rebound(now shaper.Instant) {
+	bounded := p.pacing().Bounded(p.policy.PoolCost(), p.Running, now)
+	p.maxCost, p.earlier, p.changed = bounded.MaxCost, bounded.Earlier, bounded.Changed
+}
+
+// chargeOf is what counts in the pool of a cost of a job that has departed.
+func (m *model) chargeOf(p *pooled, j *lua.Record, cost int64) int64 {
+	charge := p.pacing().ChargeOf(cost, j.Stamp)
+	m.reachIf(charge < cost, "cut in its pool")
+	m.reachIf(charge < p.pacing().Charge(cost), "cut by an earlier bound")
+	return charge
 }
 
 // join gives a loaded flow its pool.
@@ -281,8 +309,7 @@ func (m *model) correctTurn(f *flow, charged, actual int64, idle bool) {
 	if tat, ok := p.reserve[f.name]; ok && t.filed && int64(t.Tag.Reserve.TAT) != tat {
 		t.Tag.Reserve.TAT, t.Tag.Reserve.Rem = shaper.Instant(tat), 0
 	}
-	pacing := shaper.Pool{Virtual: p.virtual, Behind: p.behind}
-	t.Tag = pacing.CorrectTag(shaper.Candidate{Weight: t.weight, Tag: t.Tag}, charged, actual, idle, m.now)
+	t.Tag = p.pacing().CorrectTag(shaper.Candidate{Weight: t.weight, Tag: t.Tag}, charged, actual, idle, m.now)
 	m.reachIf(t.Reserved, "the reserve pays")
 	m.reachIf(t.Tag.Reserve.Credit > 0, "credit of a reserve")
 	m.reachIf(f.candidate && t.Start < p.virtual, "refunded below the virtual time")
@@ -311,6 +338,7 @@ func (m *model) savePools(wake bool) {
 			m.name(p.name)
 			p.fresh = false
 		}
+		p.rebound(m.now)
 		m.pools[name] = p
 		m.flows[p.name] = p.flow
 		due := never
@@ -351,10 +379,6 @@ func first(z zset) (name string, ok bool) {
 	return list[0].Name, true
 }
 
-func (g *pooling) pacing() shaper.Pool {
-	return shaper.Pool{Bucket: g.p.Bucket, Virtual: g.p.virtual, Behind: g.p.behind}
-}
-
 // enter makes the flows candidates for a slot that wait for an instant up to limit.
 func (g *pooling) enter(limit, slot shaper.Instant) {
 	join := func(name string, t turn) {
@@ -374,7 +398,7 @@ func (g *pooling) enter(limit, slot shaper.Instant) {
 		}
 		t := g.turn(name)
 		stays := last == g.p.Last && last > 0
-		if entered := g.pacing().Enter(t.Tag, slot); stays && t.Start <= entered.Start {
+		if entered := g.p.pacing().Enter(t.Tag, slot); stays && t.Start <= entered.Start {
 			join(name, t)
 		} else {
 			entering = append(entering, name)
@@ -387,12 +411,12 @@ func (g *pooling) enter(limit, slot shaper.Instant) {
 		}
 		g.keep(name, t)
 		before := g.p.behind
-		g.p.behind = g.pacing().Advance(t.Tag, slot).Behind
+		g.p.behind = g.p.pacing().Advance(t.Tag, slot).Behind
 		g.reachIf(g.p.behind != before, "reserves degrade")
 	}
 	for _, name := range entering {
 		t := g.turn(name)
-		t.Tag = g.pacing().Enter(t.Tag, slot)
+		t.Tag = g.p.pacing().Enter(t.Tag, slot)
 		join(name, t)
 	}
 }
@@ -526,10 +550,12 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 	j := g.jobs[id]
 	g.stamp(f, id, slot)
 	g.reachCells("pool ", g.p.Bucket, j)
-	pacing, tag := g.pacing().Serve(shaper.Candidate{Name: f.name, Weight: f.turn.weight, Tag: f.turn.Tag}, reserved, slot, j.Cost)
-	g.served = append(g.served, serving{f.name, g.p.segment, g.p.policy.Rate, slot, j.Cost, reserved})
+	charge := g.p.pacing().Charge(j.Cost)
+	g.reachIf(charge < j.Cost, "charged less in its pool")
+	pacing, tag := g.p.pacing().Serve(shaper.Candidate{Name: f.name, Weight: f.turn.weight, Tag: f.turn.Tag}, reserved, slot, j.Cost)
+	g.served = append(g.served, serving{f.name, g.p.segment, g.p.policy.Rate, slot, charge, reserved})
 	g.p.Bucket, g.p.virtual, g.p.behind, f.turn.Tag = pacing.Bucket, pacing.Virtual, pacing.Behind, tag
-	g.stampedInPool[leaseRef{id, j.Epoch}] = departure{g.p.name, stamping{g.p.segment, g.stamps, g.p.policy.Paces()}, slot, j.Cost}
+	g.stampedInPool[leaseRef{id, j.Epoch}] = departure{g.p.name, stamping{g.p.segment, g.stamps, g.p.policy.Paces()}, slot, charge}
 	g.give(id, max(g.now, slot).Add(lease), found)
 	g.run(f, 1)
 	g.depart(f, 1)

@@ -275,7 +275,8 @@ var situations = []string{
 	"estimated by its concurrency", "estimated by its slots",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
-	"pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
+	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool", "too_costly",
+	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }

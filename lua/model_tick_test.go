@@ -287,7 +287,7 @@ func (l *polling) redeliver(g grant) {
 			}
 			j.Outcome = byte(lua.OutcomeReleased)
 			if f.pool != nil {
-				l.correctTurn(f, j.Cost, 0, j.Stamp < f.Ready)
+				l.correctTurn(f, l.chargeOf(f.pool, j, j.Cost), 0, j.Stamp < f.Ready)
 			}
 			l.run(f, -1)
 			l.depart(f, -1)

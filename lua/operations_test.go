@@ -96,6 +96,7 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 		further.ByJobs = rapid.IntRange(0, 2).Draw(t, "by jobs") == 2
 		p.Rates = append(p.Rates, further)
 	}
+	p.MaxCost = rapid.SampledFrom([]int64{0, 0, 0, 1_000_000, 100, 2, 1}).Draw(t, "max cost")
 	p.Weight = 1
 	if th.pooled {
 		p.Weight = rapid.SampledFrom([]int64{1, 1, 2, 3, 7, 1000}).Draw(t, "weight")
@@ -297,7 +298,7 @@ func (w *world) drawSettle() {
 			if w.th.flood {
 				most = 100 // that the others of a pool soon leave again
 			}
-			s.ActualCost = new(rapid.SampledFrom([]int64{0, 0, 1, 1, 2, 3, 7, 50, most}).Draw(w.T, "actual cost"))
+			s.ActualCost = new(rapid.SampledFrom([]int64{0, 1, most, 2, 50, most, 0, 1, 3, 7, most}).Draw(w.T, "actual cost"))
 		}
 		r.items = append(r.items, s)
 	}
@@ -507,7 +508,7 @@ func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 // drawPool draws the settings of a pool.
 func drawPool(t *rapid.T, th theme) shaper.Overrides {
 	p := drawPolicy(t, th)
-	o := shaper.Overrides{Rate: &p.Rate, Burst: &p.Burst, Capacity: &p.Capacity, CapacityBytes: &p.CapacityBytes, Concurrency: &p.Concurrency, Paused: &p.Paused}
+	o := shaper.Overrides{Rate: &p.Rate, Burst: &p.Burst, Capacity: &p.Capacity, CapacityBytes: &p.CapacityBytes, Concurrency: &p.Concurrency, Paused: &p.Paused, MaxCost: &p.MaxCost}
 	if len(p.Rates) > 0 {
 		o.Rates = &[]shaper.PaceJSON{}
 		for _, r := range p.Rates {
@@ -558,6 +559,9 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 	}
 	if which&16 != 0 {
 		o.MaxWaitMS = &wait
+	}
+	if which&16 != 0 && which&4 != 0 {
+		o.MaxCost = &p.MaxCost
 	}
 	if which&32 != 0 {
 		o.Paused = &p.Paused

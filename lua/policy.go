@@ -24,8 +24,8 @@ func (l Lines) args() []any {
 	return args
 }
 
-// byJobs marks a pace that counts jobs in a line.
-const byJobs = "j"
+// In a line, byJobs marks a pace that counts jobs, and costMark stands before the max cost.
+const byJobs, costMark = "j", ";"
 
 // encodeRate writes a rate with a burst of 1, such as 10 or 10:60000000 for 10 a minute.
 func encodeRate(r shaper.Rate) string {
@@ -37,6 +37,10 @@ func encodeRate(r shaper.Rate) string {
 
 // EncodePolicy writes a policy as a line, for example "10 1000 0 64 0 0 0"; see lib/policy.lua.
 func EncodePolicy(p shaper.Policy) string {
+	cost := ""
+	if p.MaxCost > 0 {
+		cost = costMark + strings.Map(func(r rune) rune { return r - '0' + 'a' }, strconv.FormatInt(p.MaxCost, 10))
+	}
 	paces := make([]string, 0, 1+len(p.Rates))
 	for _, pace := range p.Paces() {
 		text := encodeRate(pace.Rate)
@@ -56,7 +60,7 @@ func EncodePolicy(p shaper.Policy) string {
 			wait++
 		}
 	}
-	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ","), p.Capacity, p.CapacityBytes,
+	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ",")+cost, p.Capacity, p.CapacityBytes,
 		p.Concurrency, wait,
 		flag(p.Paused), flag(p.Draining))
 }
@@ -86,7 +90,8 @@ func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
 	if len(fields) != 9 || fields[1][0] != '=' {
 		return "", nil, fmt.Errorf("%w: not a policy", ErrReply)
 	}
-	for pace := range strings.SplitSeq(fields[2], ",") {
+	all, _, _ := strings.Cut(fields[2], costMark)
+	for pace := range strings.SplitSeq(all, ",") {
 		numbers, jobs := strings.CutSuffix(pace, byJobs)
 		n := []int64{0, time.Second.Microseconds(), 1}
 		given := strings.Count(numbers, ":") + 1

@@ -66,7 +66,7 @@ for n = 1, #order do
     end
     if back then
       if f.pool then
-        pooling.correct(f, j.cost, 0, j.stamp < f.ready) -- its turn is still to come
+        pooling.correct(f, pooling.charge_of(f.pool, j.cost, j.stamp), 0, j.stamp < f.ready) -- its turn is still to come
       end
       run(f, -1)
       leave(f, -1)

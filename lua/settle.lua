@@ -23,7 +23,8 @@
 --   the outcome of an attempt. That cost replaces the one which the departure was charged for.
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
---   the job is dead because the hold cost its last attempt
+--   the job is dead because the hold cost its last attempt, 5 settled, and the pool is charged for
+--   less than the actual cost: for its max cost
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 --   flows wait ready reserve kept
 -- Channels: wake ended
@@ -32,7 +33,7 @@
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
 local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp
-local SETTLED, REPEATED, STALE, DIED = '1', '2', '3', '4'
+local SETTLED, REPEATED, STALE, DIED, CUT = '1', '2', '3', '4', '5'
 clock_load(ARGV[1])
 local horizon = tonumber(ARGV[2])
 retention_of(ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
@@ -139,9 +140,23 @@ local function hold_for(f, till, cause)
   hold(f, till)
 end
 
--- apply settles a current lease.
+-- correct_in_pool replaces the cost that the pool was charged for, and the turn of the flow. What
+-- more than one job may take of the pool's time delays the flow alone.
+local function correct_in_pool(f, j, cost)
+  local p, idle = f.pool, j.stamp < f.ready
+  local before, after = pooling.charge_of(p, j.cost, j.stamp), pooling.charge_of(p, cost, j.stamp)
+  correct(p, before, after)
+  pooling.correct(f, before, after, idle)
+  local over = limit_ahead(p, pooling.cost_of(p.policy))
+  if over > 0 then
+    pooling.owe(f, over)
+  end
+end
+
+-- apply settles a current lease. It returns whether the actual cost exceeds what the pool is charged
+-- for.
 local function apply(id, outcome, cause, cost, delay, most, result, j, f)
-  local dead, again = outcome == 'd' or outcome == 'f', outcome == 'r' or outcome == 'o'
+  local dead, again, cut = outcome == 'd' or outcome == 'f', outcome == 'r' or outcome == 'o', false
   if most > 0 then
     j.max = most
   end
@@ -161,8 +176,8 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   if cost then
     correct(f, j.cost, cost)
     if f.pool then
-      correct(f.pool, j.cost, cost)
-      pooling.correct(f, j.cost, cost, j.stamp < f.ready)
+      cut = cost > pooling.cost_of(f.pool.policy)
+      correct_in_pool(f, j, cost)
     end
   end
   j.outcome = outcome
@@ -200,14 +215,15 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     if outcome ~= 'h' then
       refund(f, j.stamp, j.cost)
       if f.pool then
-        refund(f.pool, j.stamp, j.cost)
-        pooling.correct(f, cost or j.cost, 0, j.stamp < f.ready)
+        refund(f.pool, j.stamp, pooling.charge_of(f.pool, j.cost, j.stamp))
+        pooling.correct(f, pooling.charge_of(f.pool, cost or j.cost, j.stamp), 0, j.stamp < f.ready)
       end
       leave(f, -1)
     end
     keep_result(id, j, f, result)
     give_back(id, j, f)
   end
+  return cut
 end
 
 -- succeed does what apply and finish do, for a job that job_succeeding has read. Most jobs end so.
@@ -250,7 +266,7 @@ for k = 6, #KEYS do
   if not j then
     codes[k - 5] = STALE
   elseif j.state == 'l' and j.epoch == epoch then
-    local f = flows[j.flow]
+    local f, cut = flows[j.flow], false
     if not j.seq then
       succeed(KEYS[k], id, j, f, most, result)
     else
@@ -258,13 +274,13 @@ for k = 6, #KEYS do
       if byte(first) ~= PLAIN then
         cause, cost = string.match(ARGV[a + 1], '^.(%S*) ?(%d*)$')
       end
-      apply(id, outcome, cause, tonumber(cost), delay, most, result, j, f)
+      cut = apply(id, outcome, cause, tonumber(cost), delay, most, result, j, f)
     end
     if not f.touched then
       f.touched = true
       touched[#touched + 1] = f
     end
-    codes[k - 5] = outcome == 'h' and j.state == 'd' and DIED or SETTLED
+    codes[k - 5] = outcome == 'h' and j.state == 'd' and DIED or cut and CUT or SETTLED
   else
     -- While a job is leased again, its last outcome is that of the lease before.
     local settled = j.state == 'l' and j.epoch - 1 or j.epoch

@@ -103,6 +103,7 @@ func (m *model) snapshot() snapshot {
 			if p.asked != "" {
 				fields["asked"] = p.asked
 			}
+			fields["earlier_cost"], fields["changed_cost"] = text(p.earlier), text(p.changed)
 		}
 		if f.trial != (shaper.Trial{}) {
 			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)

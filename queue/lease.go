@@ -213,6 +213,7 @@ var outcomeOf = map[shaper.Event]lua.Outcome{
 
 var settleResults = map[lua.SettleCode]SettleResult{
 	lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died,
+	lua.CodeCut: Cut,
 }
 
 // Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error, results[i] is

@@ -155,7 +155,7 @@ func poolOf(
 	}
 	p := Pool{Name: name, Routes: baseline.Pools[name].Routes, Reason: scanned.Reason,
 		Revision: scanned.Revision, API: s.API}
-	p.Policy, p.Sources = baseline.ResolvePool(name, s.API)
+	p.Policy, p.Sources = baseline.ResolvePoolCost(name, s.API)
 	var flow lua.ScannedFlow // one that never waited
 	if len(scanned.Flows) > 0 {
 		flow = scanned.Flows[0]

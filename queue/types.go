@@ -241,6 +241,7 @@ const (
 	Settled  SettleResult = "settled"
 	Repeated SettleResult = "repeated" // the same settlement came before: nothing changed, all is well
 	Stale    SettleResult = "stale"    // the lease is not the current one: nothing changed
+	Cut      SettleResult = "cut"      // settled: the actual cost exceeds max_cost of the pool, which was charged for that
 	Died     SettleResult = "died"     // settled or repeated: the hold cost the last attempt, so the job is dead
 )
 

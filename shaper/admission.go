@@ -41,6 +41,7 @@ type Request struct {
 	Closed  bool          // the store accepts no more bytes, or no new tenants
 	Delay   time.Duration // not eligible before; 0 is at once
 	MaxWait time.Duration // from admission to departure; 0 is no limit
+	Replay  bool          // of a dead letter: its cost was admitted before, and no bound refuses it
 	Pool    *Shared       // that the flow is in; nil for none
 }
 
@@ -58,6 +59,8 @@ const (
 	// OverShare: the bytes stored of the flow would exceed its share of the store.
 	OverShare Outcome = "over_share"
 	StoreFull Outcome = "store_full" // the store accepts no more bytes, or no new tenants
+	// TooCostly: the cost exceeds max_cost of the flow or of its pool.
+	TooCostly Outcome = "too_costly"
 	Draining  Outcome = "draining"   // the tenant takes no jobs until it is resumed
 	KeyReused Outcome = "key_reused" // the idempotency key exists with another fingerprint
 )
@@ -65,7 +68,7 @@ const (
 // Admission is the decision on one request, with every fact that the client gets.
 type Admission struct {
 	Outcome   Outcome
-	OfPool    bool    // of Full and FullOfBytes: the pool is full, and depth, capacity and bytes are those of the pool
+	OfPool    bool    // of Full and FullOfBytes: the pool is full, and depth, capacity and bytes are those of the pool; of TooCostly: the bound is the pool's
 	OfPart    bool    // of OfPool: only the part of the pool that the flow may hold now is full, and the figures are those
 	Now       Instant // the instant of the decision
 	Position  int64   // 1 is next; 0 unless the job is queued
@@ -77,6 +80,7 @@ type Admission struct {
 	Bytes, CapacityBytes int64 // of the payloads after the decision; their bound, 0 for none
 
 	Stored, Share int64 // of OverShare: bytes stored of the flow, and their bound
+	Cost, MaxCost int64 // of TooCostly: the cost, and the bound that it exceeds
 
 	// RetryAfter is the time until the job or batch fits, at least 1 ms. It is 0 when admitted,
 	// paused, unknown or if it can never fit.
@@ -114,7 +118,10 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	full, departures := fullOf(f, p, r.Size, r.Bytes)
 	inPool := Admission{Now: now, Rate: p.DrainRate()}
 	ofPool := r.Pool.refuses(&inPool, f, r, now)
+	bound, boundOfPool := costBound(p, r.Pool)
 	switch {
+	case bound > 0 && r.Cost > bound && !r.Replay:
+		a.Outcome, a.Cost, a.MaxCost = TooCostly, r.Cost, bound
 	case p.Draining:
 		a.Outcome = Draining
 	case ofPool && (full == "" || departures > 0 && inPool.Never): // never is the better answer
@@ -153,12 +160,25 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		a.Depth, a.Bytes = f.Depth, f.Bytes
 		a.Remaining = max(0, p.Capacity-f.Depth)
 	}
+	a.OfPool = a.OfPool || a.Outcome == TooCostly && boundOfPool
 	if f.Queued > 0 && !p.Paused {
 		if next := f.StartIn(r.Pool, 0, 0, now); next != 0 {
 			a.NextSlot = next.Sub(now)
 		}
 	}
 	return f, a
+}
+
+// costBound is the greatest cost that the flow admits, 0 for no bound, and whether it is the pool's.
+func costBound(p Policy, pool *Shared) (bound int64, ofPool bool) {
+	if pool == nil {
+		return p.MaxCost, false
+	}
+	bound = pool.Policy.PoolCost()
+	if p.MaxCost > 0 && p.MaxCost <= bound {
+		return p.MaxCost, false
+	}
+	return bound, true
 }
 
 // part is how much of a pool's capacity a flow may hold that holds some of it: at most three times
@@ -224,7 +244,7 @@ func (s *Shared) refuses(a *Admission, f Flow, r Request, now Instant) bool {
 	a.Outcome, a.Never = full, departures == 0
 	a.OfPool, a.Remaining = true, max(0, a.Capacity-a.Depth)
 	if departures > 0 {
-		a.RetryAfter, _ = s.retryAfter(p, nil, now, departures, nil)
+		a.RetryAfter, _ = s.bounded().retryAfter(p, nil, now, departures, nil)
 		a.Estimated = a.RetryAfter > 0
 	}
 	return true

@@ -48,7 +48,7 @@ func (b Baseline) PoolOf(route string) string {
 }
 
 // poolSettings are the settings that a pool has.
-var poolSettings = []string{"rate", "burst", "rates", "capacity", "capacity_bytes", "concurrency", "paused"}
+var poolSettings = []string{"rate", "burst", "rates", "capacity", "capacity_bytes", "concurrency", "max_cost", "paused"}
 
 // PoolDefaults is what a pool has without settings: no bound but a rate, which every pool states.
 func PoolDefaults() Policy { return Policy{Burst: 1, Capacity: MaxCapacity, MaxHold: DefaultMaxHold} }
@@ -69,6 +69,13 @@ func (b Baseline) ResolvePool(name string, api Overrides) (Policy, map[string]st
 			sources[setting] = layer.source
 		}
 	}
+	return p, sources
+}
+
+// ResolvePoolCost is ResolvePool with the default of max_cost, where it is not set.
+func (b Baseline) ResolvePoolCost(name string, api Overrides) (Policy, map[string]string) {
+	p, sources := b.ResolvePool(name, api)
+	p.MaxCost = p.PoolCost()
 	return p, sources
 }
 

@@ -2,6 +2,7 @@ package shaper
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -57,6 +58,9 @@ type Policy struct {
 	// Of a pool, as its file says.
 	HoldPool bool          `json:",omitempty"` // an answer with Retry-After holds the pool, not only the flow
 	MaxHold  time.Duration `json:",omitempty"` // how long answers hold the pool at most
+	// MaxCost is the greatest cost of one job, at most the constant of that name. 0 is no bound for a
+	// flow, and the default of PoolCost for a pool.
+	MaxCost int64 `json:",omitzero"`
 
 	// Of a flow whose route is in a pool; see Pool.
 	Weight  int64 // 1 to MaxWeight, 0 counts as 1: its part of what reserves leave of the pool's rate
@@ -104,6 +108,26 @@ func (p Policy) CostRate() Rate {
 		}
 	}
 	return strictest
+}
+
+// poolCostSpan is how much of its time a pool lets one job take by default.
+const poolCostSpan = 10 * time.Second
+
+// PoolCost is the greatest cost of one job in a pool with this policy: MaxCost or, without it, what
+// the rate leaks in ten seconds, or the burst if that is larger. Of several rates by cost, the least
+// counts. In doubles, in the same order as in the scripts.
+func (p Policy) PoolCost() int64 {
+	if p.MaxCost > 0 {
+		return min(p.MaxCost, MaxCost)
+	}
+	most := float64(MaxCost)
+	for _, pace := range p.Paces() {
+		if !pace.ByJobs {
+			leak := float64(pace.Rate.Limit) * float64(poolCostSpan.Microseconds())
+			most = min(most, max(math.Floor(leak/float64(pace.Rate.Period.Microseconds())), float64(pace.Burst)))
+		}
+	}
+	return int64(max(1, most))
 }
 
 // Problem is one setting that breaks a rule.
@@ -204,6 +228,7 @@ func (p Policy) Validate() error {
 	case p.MaxWait%time.Millisecond != 0:
 		ps = append(ps, Problem{"max_wait", p.MaxWait.String(), "must be in whole milliseconds"})
 	}
+	within("max_cost", p.MaxCost, 0, MaxCost)
 	within("weight", p.Weight, 0, MaxWeight)
 	if p.Reserve != (Rate{}) {
 		if err := p.Reserve.Validate(); err != nil {
@@ -227,6 +252,7 @@ type Overrides struct {
 	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty"`
 	Paused        *bool       `json:"paused,omitempty"`
 	Draining      *bool       `json:"draining,omitempty"`
+	MaxCost       *int64      `json:"max_cost,omitempty"`
 	Weight        *int64      `json:"weight,omitempty"`
 	Reserve       *Rate       `json:"reserve,omitempty"`
 
@@ -298,6 +324,9 @@ func (o Overrides) Over(base Policy) Policy {
 	if o.Draining != nil {
 		base.Draining = *o.Draining
 	}
+	if o.MaxCost != nil {
+		base.MaxCost = *o.MaxCost
+	}
 	if o.Weight != nil {
 		base.Weight = *o.Weight
 	}
@@ -322,6 +351,7 @@ var settings = []struct {
 	{"max_wait_ms", func(o Overrides) bool { return o.MaxWaitMS != nil }},
 	{"paused", func(o Overrides) bool { return o.Paused != nil }},
 	{"draining", func(o Overrides) bool { return o.Draining != nil }},
+	{"max_cost", func(o Overrides) bool { return o.MaxCost != nil }},
 	{"weight", func(o Overrides) bool { return o.Weight != nil }},
 	{"reserve", func(o Overrides) bool { return o.Reserve != nil }},
 }

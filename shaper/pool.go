@@ -30,6 +30,44 @@ type Pool struct {
 	// Behind is how far, in µs, the clock of the reserves is behind that of the stamps. It grows
 	// while the pool cannot give all reserves, see Advance.
 	Behind int64
+	// MaxCost is the greatest cost that a job is charged for, here and in the turns; 0 is no bound.
+	// So a job delays the other flows by at most that many intervals.
+	MaxCost int64
+	// Earlier is the least bound of departures up to Changed, 0 if the bound has never changed.
+	Earlier int64
+	Changed Instant
+}
+
+// Bounded returns the pool with another bound of costs, while this many jobs are leased.
+func (p Pool) Bounded(most, running int64, now Instant) Pool {
+	if most != p.MaxCost && p.MaxCost > 0 {
+		if running > 0 && p.Earlier > 0 {
+			p.Earlier = min(p.Earlier, p.MaxCost)
+		} else {
+			p.Earlier = p.MaxCost
+		}
+		p.Changed = max(now, p.Last)
+	}
+	p.MaxCost = most
+	return p
+}
+
+// Charge is what a job of the cost is charged for.
+func (p Pool) Charge(cost int64) int64 {
+	if p.MaxCost > 0 {
+		return min(cost, p.MaxCost)
+	}
+	return cost
+}
+
+// ChargeOf is what counts of a cost of a job that departed at the stamp, when its charge is corrected
+// or given back. It is at most what the departure was charged for where that is cut: a bound that
+// was raised since gives back no more.
+func (p Pool) ChargeOf(cost int64, stamp Instant) int64 {
+	if p.Earlier > 0 && stamp <= p.Changed {
+		cost = min(cost, p.Earlier)
+	}
+	return p.Charge(cost)
 }
 
 // DefaultMaxHold is how long answers of an upstream hold a pool at most, unless it is set.
@@ -167,6 +205,7 @@ func before[T cmp.Ordered](a, b Candidate, of, than T) bool {
 
 // Serve lets a job of the cost leave at the stamp, and returns the pool and the flow's next tag.
 func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, Tag) {
+	cost = p.Charge(cost)
 	p.Bucket = p.Depart(at, cost)
 	t := c.Tag
 	t.Reserved = reserved
@@ -180,8 +219,8 @@ func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, T
 	return p, t
 }
 
-// CorrectTag replaces the cost that a departure of the flow was charged for by the actual one, and
-// returns the flow's next tag. The reserve pays the difference if it took the flow's last
+// CorrectTag replaces the cost that a departure of the flow was charged for by the actual one, both
+// as of ChargeOf, and returns the flow's next tag. The reserve pays the difference if it took the flow's last
 // departure; otherwise the weight does. Together they have paid for what the flow used.
 //
 // A refund may take σ below V, because the flow got too little while it was a candidate. idle says
@@ -276,6 +315,7 @@ func ReserveMicro(r Rate) int64 {
 // cost waiting before it there, while the same flows wait. In doubles, in the same order as in the
 // script.
 func (s Shared) Before(f Flow, ahead int64) int64 {
+	s, f, ahead = s.bounded(), s.boundedFlow(f), min(ahead, f.Queued*s.Policy.PoolCost())
 	rate := float64(farthest)
 	for _, c := range s.Cells {
 		each := 1.0 // cost of what the pace counts
@@ -293,6 +333,18 @@ func (s Shared) Before(f Flow, ahead int64) int64 {
 	return int64(max(0, min(float64(s.Cost), before)))
 }
 
+// bounded is the pool with the cost that its queued jobs are charged for at most, boundedFlow a flow
+// of it. Jobs that were admitted under a higher bound count less than they cost.
+func (s Shared) bounded() Shared {
+	s.Cost = min(s.Cost, s.Queued*s.Policy.PoolCost())
+	return s
+}
+
+func (s Shared) boundedFlow(f Flow) Flow {
+	f.Cost = min(f.Cost, f.Queued*s.Policy.PoolCost())
+	return f
+}
+
 // pacedStart is StartIn by the paces alone: no job leaves before it.
 func (f Flow) pacedStart(s *Shared, jobs, ahead int64, now Instant) Instant {
 	own := f.Start(jobs, ahead, now)
@@ -300,6 +352,7 @@ func (f Flow) pacedStart(s *Shared, jobs, ahead int64, now Instant) Instant {
 		return own
 	}
 	before := s.Before(f, ahead)
+	s = new(s.bounded())
 	in := s.Start(s.jobsIn(before), before, now)
 	if in == 0 {
 		return 0

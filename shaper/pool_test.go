@@ -273,6 +273,7 @@ func TestBeforeWithARateByJobs(t *testing.T) {
 	jobs.ByJobs = true
 	s := shaper.Shared{
 		Flow:   shaper.Flow{Bucket: shaper.NewBucket([]shaper.Pace{pace("1000/s", 1), jobs}), Queued: 10, Cost: 1000},
+		Policy: shaper.Policy{Rate: rate("1000/s"), Burst: 1, Rates: []shaper.Pace{jobs}},
 		Weight: 1, Weights: 2, Reserve: rate("100/s"), ReservesMicro: shaper.ReserveMicro(rate("100/s")),
 	}
 	f := shaper.Flow{Queued: 5, Cost: 500}

@@ -44,6 +44,7 @@ var (
 type costCounts struct {
 	estimated, actual atomic.Int64 // of deliveries whose actual cost is known
 	ignored           atomic.Int64 // actual costs that could not be used
+	cut               atomic.Int64 // actual costs above the max_cost of the route's pool
 }
 
 // settled counts a delivery whose lease has ended.

@@ -140,6 +140,11 @@ func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 		w.metrics.deliveries[outcome].Inc()
 		if load := w.loads[e.job.lease.Route]; load != nil && results != nil && results[i] != queue.Stale {
 			load.costs.settled(e.job.lease.Cost, e.settlement)
+			if results[i] == queue.Cut {
+				l := &e.job.lease
+				load.costs.cut.Add(1)
+				w.troubles.cut.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
+			}
 		}
 		if outcome == outcomeDead {
 			l := &e.job.lease

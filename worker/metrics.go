@@ -110,6 +110,9 @@ func newMetrics(w *Worker) *metrics {
 				"Answers whose actual cost was ignored: it is not a number from 0 to 1000000, not where cost_from points, or "+
 					"in a header that counts only with cost_from: header.",
 				labels, load.costs.ignored.Load)
+			counter("route_cost_cut_total",
+				"Actual costs above the max_cost of the pool, which was charged for that alone.",
+				labels, load.costs.cut.Load)
 		}
 		if route.Breaker.Failures > 0 {
 			gauge("route_breaker_state", "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.",

@@ -20,6 +20,7 @@ type troubles struct {
 	givenUp        *burstlog.Log // settlements
 	costs          *burstlog.Log // actual costs that are ignored
 	breakers       *burstlog.Log // of single flows that open
+	cut            *burstlog.Log // actual costs of which a pool is charged for a part
 
 	mu    sync.Mutex
 	away  map[any]bool // shards, a flusher, the heartbeat and so on that cannot reach Redis
@@ -38,6 +39,8 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 			"settlements were given up; the leases will expire and the jobs be delivered again", nil),
 		costs:    burstlog.New(log, slog.LevelWarn, "actual costs are ignored; the estimates stay charged", nil),
 		breakers: burstlog.New(log, slog.LevelWarn, "circuit breakers of single flows are open", nil),
+		cut: burstlog.New(log, slog.LevelWarn,
+			"actual costs exceed max_cost of the pool; it is charged for max_cost, and the flow waits for the rest", nil),
 	}
 }
 
@@ -70,7 +73,7 @@ func (t *troubles) report(part any, err error) {
 
 // end logs what is not logged yet.
 func (t *troubles) end() {
-	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp, t.costs, t.breakers} {
+	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp, t.costs, t.breakers, t.cut} {
 		l.Flush()
 	}
 }

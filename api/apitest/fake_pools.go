@@ -57,7 +57,7 @@ func (f *Fake) describePool(name string, p *tenant, api shaper.Overrides) queue.
 	out := f.Shared
 	out.Name, out.Routes, out.Reason, out.Revision, out.API = name, f.Baseline.Pools[name].Routes, p.reason,
 		p.revision, api
-	out.Policy, out.Sources = f.Baseline.ResolvePool(name, api)
+	out.Policy, out.Sources = f.Baseline.ResolvePoolCost(name, api)
 	out.Depth, out.EffectiveRate, out.LimitedBy = f.poolDepth(name), out.Policy.Rate.PerSecond(), "idle"
 	if out.Policy.Paused {
 		out.EffectiveRate, out.LimitedBy = 0, "paused"

@@ -21,7 +21,7 @@ func OverridesOf(o shaper.Overrides) Overrides {
 func RouteOverridesOf(o shaper.Overrides) RouteOverrides {
 	out := RouteOverrides{
 		Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes, Concurrency: o.Concurrency,
-		MaxWaitMS: o.MaxWaitMS, Paused: o.Paused, Weight: o.Weight,
+		MaxWaitMS: o.MaxWaitMS, Paused: o.Paused, MaxCost: o.MaxCost, Weight: o.Weight,
 	}
 	if o.Rate != nil {
 		out.Rate = new(RateOf(*o.Rate))

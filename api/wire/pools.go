@@ -11,6 +11,7 @@ type PoolSettings struct {
 	Capacity      *int64      `json:"capacity,omitempty" minimum:"0" maximum:"1000000000" doc:"Limit of the waiting jobs of all flows."`
 	CapacityBytes *int64      `json:"capacity_bytes,omitempty" minimum:"0" maximum:"1125899906842624" doc:"Limit of the payload bytes of the waiting jobs of all flows; 0 is no limit."`
 	Concurrency   *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"Limit of the leased jobs of all flows; 0 is no cap."`
+	MaxCost       *int64      `json:"max_cost,omitempty" minimum:"0" maximum:"1000000" doc:"Limit of the cost of one job: a higher one is refused with 422, and a higher actual cost counts as this in the pool. 0 is what the rate leaks in ten seconds, or the burst if that is larger."`
 	Paused        *bool       `json:"paused,omitempty"`
 	Reason        string      `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
 }
@@ -25,6 +26,7 @@ type Pool struct {
 	Capacity       int64             `json:"capacity" doc:"Limit of the waiting jobs of all flows."`
 	CapacityBytes  int64             `json:"capacity_bytes" doc:"Limit of the payload bytes of waiting jobs; 0 is no limit."`
 	Concurrency    int64             `json:"concurrency" doc:"Limit of the leased jobs of all flows; 0 is no cap."`
+	MaxCost        int64             `json:"max_cost" doc:"Limit of the cost of one job: a higher one is refused with 422, and a higher actual cost counts as this in the pool."`
 	Paused         bool              `json:"paused"`
 	Sources        map[string]string `json:"sources" doc:"Source of each setting: api, file or default."`
 	Reason         string            `json:"reason,omitempty" doc:"The reason given with the last change."`

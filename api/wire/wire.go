@@ -150,6 +150,7 @@ type RouteSettings struct {
 	Concurrency   *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"0 is no cap."`
 	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"0 is no limit."`
 	Paused        *bool       `json:"paused,omitempty"`
+	MaxCost       *int64      `json:"max_cost,omitempty" minimum:"0" maximum:"1000000" doc:"Limit of the cost of one job: a higher one is refused with 422; 0 is no limit. A pool has a limit of its own."`
 	Weight        *int64      `json:"weight,omitempty" minimum:"1" maximum:"1000" doc:"On routes in a pool: weight of the flow when the pool's rate, less the reserves, is shared."`
 	Reserve       *Rate       `json:"reserve,omitempty" doc:"On routes in a pool: part of the pool's rate that the flow gets before others, at most its rate."`
 }
@@ -200,6 +201,7 @@ type RouteOverrides struct {
 	Concurrency   *int64  `json:"concurrency,omitempty"`
 	MaxWaitMS     *int64  `json:"max_wait_ms,omitempty"`
 	Paused        *bool   `json:"paused,omitempty"`
+	MaxCost       *int64  `json:"max_cost,omitempty"`
 	Weight        *int64  `json:"weight,omitempty"`
 	Reserve       *Rate   `json:"reserve,omitempty"`
 }
@@ -238,6 +240,7 @@ type Policy struct {
 	Concurrency   int64             `json:"concurrency"`
 	MaxWaitMS     int64             `json:"max_wait_ms"`
 	Paused        bool              `json:"paused"`
+	MaxCost       int64             `json:"max_cost" doc:"Limit of the cost of one job: a higher one is refused with 422; 0 is no limit. A pool has a limit of its own."`
 	Weight        int64             `json:"weight" doc:"On routes in a pool: weight of the flow when the pool's rate, less the reserves, is shared."`
 	Reserve       *Rate             `json:"reserve,omitempty" doc:"On routes in a pool: part of the pool's rate that the flow gets before others; absent for none."`
 	Sources       map[string]string `json:"sources" doc:"Source of each setting: api, file, tier:NAME or default; the tier can also come from the credential."`
@@ -457,8 +460,10 @@ type Problem struct {
 	CapacityBytes       *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the limit of bytes."`
 	StoredBytes         *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: bytes stored of the route's jobs, dead letters and answers."`
 	ShareBytes          *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store."`
-	Scope               string       `json:"scope,omitempty" enum:"flow,pool,share" doc:"queue-full, queue-bytes-full and never-fits: what is full. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others. All figures are those of the scope."`
+	Scope               string       `json:"scope,omitempty" enum:"flow,pool,share" doc:"queue-full, queue-bytes-full, never-fits and too-costly: what is full, or has the limit. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others. All figures are those of the scope."`
 	Pool                string       `json:"pool,omitempty" doc:"With scope pool: the name of the pool."`
+	Cost                int64        `json:"cost,omitempty" doc:"too-costly: the cost of the job."`
+	MaxCost             int64        `json:"max_cost,omitempty" doc:"too-costly: the greatest cost of one job, in the tenant's route or in the pool: see scope."`
 	RetryAfterMS        int64        `json:"retry_after_ms,omitempty" doc:"queue-full and queue-bytes-full: milliseconds until the requested slots are free; absent while paused, if nobody knows, or if they can never be free. rate-limited: milliseconds until the next request passes."`
 	RetryAfterEstimated bool         `json:"retry_after_estimated,omitempty" doc:"retry_after_ms is an estimate: it depends on how long deliveries take, on other tenants of the pool, or on the bytes or costs of waiting jobs. Absent where it is exact."`
 	Guard               string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`

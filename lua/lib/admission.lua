@@ -4,8 +4,10 @@
 local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED = 1, 2, 3, 4, 5
 local DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE = 6, 7, 8, 9
 
--- The outcomes where it is the pool that is full, or the part of it that the flow may hold.
-local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11 }
+-- The outcomes where it is the pool that is full, or the part of it that the flow may hold, or whose
+-- bound the cost exceeds.
+local TOO_COSTLY = 14
+local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11, [TOO_COSTLY] = 15 }
 local OF_PART = { [FULL] = 12, [FULL_OF_BYTES] = 13 }
 
 local LATER_MOST = 1000 -- shaper.LaterMost
@@ -107,7 +109,8 @@ local function retry_after(f, departures)
   end
   local at = 0
   if departures <= f.queued then
-    at = start_of(f, departures - 1, math.floor((departures - 1) * f.cost / f.queued))
+    local cost = f.is_pool and math.min(f.cost, f.queued * pooling.cost_of(f.policy)) or f.cost
+    at = start_of(f, departures - 1, math.floor((departures - 1) * cost / f.queued))
   else
     at = start_of_later(f, departures - f.queued)
   end

@@ -28,8 +28,13 @@ for i = 1, flow_count do
   f.touched = not f.fresh and f.policy.text ~= f.was[POLICY_AT]
   f.first = math.max(earliest(f), now) -- constant within the call, because nothing leaves here
   local pool = f.pool
+  f.max_cost = p.max_cost -- of a job
   if pool then
     pool.asked, pool.asked_bytes, pool.first = 0, 0, pool.first or math.max(earliest(pool), now)
+    local most = pooling.cost_of(pool.policy)
+    if not f.max_cost or f.max_cost > most then
+      f.max_cost, f.cost_of_pool = most, true
+    end
   end
   flows[i], numbered[format('%d', i)] = f, f
   replies[i] = { p.drain.limit, p.drain.period, p.capacity, p.capacity_bytes, 0 }

@@ -143,7 +143,7 @@ end
 
 -- pool_of returns a pool.
 local function pool_of(short, unseen)
-  pooling = pooling or pool_functions(earliest, cell_move, charged)
+  pooling = pooling or pool_functions(earliest, cell_move, charged, limit_ahead, policy_read)
   return pools[short] or pooling.load(flow_read(short .. '/', POLICY_AT, '', unseen), short)
 end
 
@@ -346,8 +346,10 @@ local function paced_start(f, jobs, ahead)
   if not p or own == 0 then
     return own
   end
-  local before = pooling.cost_before(p, f, ahead)
-  local in_pool = start_after(p, math.floor(before * p.queued / math.max(1, p.cost)), before)
+  local most = pooling.cost_of(p.policy)
+  local before = pooling.cost_before(p, f, math.min(ahead, f.queued * most), most)
+  local all = math.min(p.cost, p.queued * most)
+  local in_pool = start_after(p, math.floor(before * p.queued / math.max(1, all)), before)
   return in_pool > 0 and math.max(own, in_pool) or 0
 end
 

@@ -282,8 +282,9 @@ do
       t.start, t.rem = entry.score, 0
     end
     depart(f, slot, 1, j.cost)
-    depart(p, slot, 1, j.cost)
-    pooling.serve(p, t, reserved, slot, j.cost)
+    local cost = pooling.charge(p, j.cost)
+    depart(p, slot, 1, cost)
+    pooling.serve(p, t, reserved, slot, cost)
     t.last = slot
     f.leave[#f.leave + 1] = j
     run(f, 1)

@@ -4,7 +4,9 @@
 -- every answer with Retry-After holds the pool; 0 for 60 s and flows alone.
 --
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
--- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs; capacity,
+-- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs, and then the max
+-- cost of a job, if there is one: a semicolon and its digits as letters from a to j, because a
+-- process of before takes any number there for a pace; capacity,
 -- capacity in bytes, concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its
 -- weight, its reserve as limit:period_us, 0 for none, and the pool as +NAME; or the word elsewhere
 -- where that pool is in another shard. A burst of 1 is left out, and so is a period of a second
@@ -20,6 +22,12 @@ local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
 
 local policies = {} -- by their text; flows share them
 
+-- cost_in is the max cost behind the paces, nil for none.
+local function cost_in(paces)
+  local letters = string.match(paces, ';(%l+)$')
+  return letters and string.gsub(letters, '%l', function(c) return char(byte(c) - 49) end) + 0
+end
+
 -- policy_read decodes the policy that a flow keeps, nil if there is none.
 local function policy_read(text)
   local p = policies[text]
@@ -34,6 +42,7 @@ local function policy_read(text)
     text = text, revision = revision, tier = tier, paces = {}, capacity = capacity + 0,
     capacity_bytes = bytes + 0,
     concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
+    max_cost = cost_in(paces),
   }
   for limit, period, burst, by in string.gmatch(paces, PACE) do
     p.paces[#p.paces + 1] = {

@@ -15,6 +15,7 @@
 --   asked               of shaper.Pauses, as UNTIL TENANT
 --   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
 --     second
+--   earlier_cost, changed_cost   Earlier and Changed of shaper.Pool
 
 local POOL = 43 -- '+', with which the name of a pool begins
 
@@ -29,11 +30,13 @@ local pooling -- the functions on pools; nil before one is read
 -- pool_functions makes the functions on pools, with those that they use of other parts. Each
 -- function of a script costs every call of it, so they are made when the first pool is read: a job
 -- outside pools costs 8 % more of Redis's instructions otherwise.
-local function pool_functions(earliest, cell_move, charged)
+local function pool_functions(earliest, cell_move, charged, limit_ahead, policy_read)
   local REBASE_AT = 4503599627370496 -- of shaper.Pool
+  local COST_SPAN, COST_MOST = 10000000, 1000000 -- µs and intervals, as in shaper.Policy.PoolCost
+  local CREDIT_MOST = 630720000000000 -- µs; shaper.chargeSpan
   local functions = turn_functions(cell_move, charged)
   local turn_obey, reserve_a_second = functions.obey, functions.reserve_a_second
-  local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'paused' } -- fields of a pool
+  local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'paused', 'earlier_cost', 'changed_cost' } -- fields of a pool
 
   -- fields_of are the first fields of a pool or a flow, and behind them those of its own of a pool,
   -- or the turn of a flow.
@@ -60,6 +63,51 @@ local function pool_functions(earliest, cell_move, charged)
     return size
   end
 
+  -- cost_of is the greatest charge of a job to a pool with the policy: shaper.Policy.PoolCost.
+  local function cost_of(policy)
+    local most = policy.pool_cost
+    if not most then
+      most = policy.max_cost or COST_MOST
+      for i = 1, policy.max_cost and 0 or #policy.paces do
+        local p = policy.paces[i]
+        if not p.by_jobs then
+          most = math.min(most, math.max(math.floor(p.limit * COST_SPAN / p.period), p.burst))
+        end
+      end
+      most = math.min(COST_MOST, math.max(1, most))
+      policy.pool_cost = most
+    end
+    return most
+  end
+
+  -- charge is what a job of the cost is charged for in a pool: shaper.Pool.Charge.
+  local function charge(p, cost)
+    return math.min(cost, cost_of(p.policy))
+  end
+
+  -- charge_of is what counts of a cost of a job that departed at the stamp: shaper.Pool.ChargeOf.
+  local function charge_of(p, cost, stamp)
+    if p.earlier_cost > 0 and stamp <= p.changed_cost then
+      cost = math.min(cost, p.earlier_cost)
+    end
+    return charge(p, cost)
+  end
+
+  -- bounded notes that the policy of a pool has another bound of costs now: shaper.Pool.Bounded.
+  local function bounded(p)
+    local before = p.cost_before
+    p.cost_before = cost_of(p.policy)
+    if before and before ~= p.cost_before then
+      p.earlier_cost = p.running > 0 and p.earlier_cost > 0 and math.min(p.earlier_cost, before) or before
+      p.changed_cost = math.max(now, p.last)
+    end
+  end
+
+  -- owe delays a flow by time that was cut from the charge of its job: shaper.Bucket.Owe.
+  local function owe(f, cut)
+    f.ready = math.min(math.max(f.ready, earliest(f.pool)) + cut, math.max(f.ready, now + CREDIT_MOST))
+  end
+
   -- changes begins the lists of changes of a pool's indexes.
   local function changes(p)
     p.wait, p.unwait, p.unready, p.unreserve, p.ready_add, p.reserve_add = {}, {}, {}, {}, {}, {}
@@ -69,7 +117,11 @@ local function pool_functions(earliest, cell_move, charged)
   local function load(p, short)
     local v = { unpack(p.was, #p.was + 1 - #OWN) }
     numbers(v, #OWN)
-    p.virtual, p.behind, p.weights, p.reserves, p.probe, p.paused = unpack(v)
+    p.virtual, p.behind, p.weights, p.reserves, p.probe, p.paused, p.earlier_cost, p.changed_cost = unpack(v)
+    local was = policy_read(p.was[#p.was - #OWN])
+    p.cost_before = was and cost_of(was)
+    bounded(p)
+    limit_ahead(p, p.cost_before)
     p.fields, p.short, p.turn, p.seen = v, short, '', 0
     changes(p)
     p.wait_index, p.ready_index, p.reserve_index
@@ -287,6 +339,7 @@ local function pool_functions(earliest, cell_move, charged)
     moves_undone()
     for i = 1, #pool_list do
       local p = pool_list[i]
+      bounded(p)
       if p.fresh then
         redis.call('SADD', PREFIX .. 'flows:' .. p.short, p.name)
         p.fresh = false
@@ -313,5 +366,6 @@ local function pool_functions(earliest, cell_move, charged)
   functions.max_hold, functions.grace, functions.answer, functions.probed = max_hold, grace, answer, probed
   functions.stays, functions.file, functions.save = stays, pool_file, save
   functions.left, functions.leave = left, leave_pool
+  functions.cost_of, functions.charge, functions.charge_of, functions.owe = cost_of, charge, charge_of, owe
   return functions
 end

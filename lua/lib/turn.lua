@@ -104,7 +104,7 @@ local function turn_functions(cell_move, charged)
 
   -- part_of is the part of the pool's rate that a flow gets while the flows that wait now keep
   -- waiting: of shaper.Shared.
-  local function part_of(p, f)
+  local function part_of(p, f, all)
     local t, policy, rate = f.turn, f.policy, FARTHEST
     local weights, reserves = p.weights, p.reserves
     local reserve = reserve_a_second(policy.reserve_limit, policy.reserve_period)
@@ -115,7 +115,7 @@ local function turn_functions(cell_move, charged)
       local c = p.cells[i]
       local of_cell = c.limit * 1000000000000 / c.period
       if c.by_jobs then
-        of_cell, p.counts_jobs = of_cell * (p.cost / math.max(1, p.queued)), true
+        of_cell, p.counts_jobs = of_cell * (all / math.max(1, p.queued)), true
       end
       rate = math.min(rate, of_cell)
     end
@@ -126,18 +126,20 @@ local function turn_functions(cell_move, charged)
   end
 
   -- cost_before is the cost that the pool gives away before a job of a flow that has the given cost
-  -- waiting before it there, while the same flows wait: shaper.Shared.Before.
-  local function cost_before(p, f, ahead)
-    if p.cost == 0 then
+  -- waiting before it there, while the same flows wait: shaper.Shared.Before. A job is charged for
+  -- most.
+  local function cost_before(p, f, ahead, most)
+    local all = math.min(p.cost, p.queued * most)
+    if all == 0 then
       return 0
     end
-    local part = not p.counts_jobs and f.part or part_of(p, f)
+    local part = not p.counts_jobs and f.part or part_of(p, f, all)
     f.part = part -- the flows that wait change at the end of the call
-    if part * p.cost <= ahead then
-      return p.cost
+    if part * all <= ahead then
+      return all
     end
-    local half = f.cost / math.max(1, f.queued) / 2
-    return math.max(0, math.min(p.cost, math.floor((ahead + half) / part - half)))
+    local half = math.min(f.cost, f.queued * most) / math.max(1, f.queued) / 2
+    return math.max(0, math.min(all, math.floor((ahead + half) / part - half)))
   end
 
   -- pay moves a reserve by the intervals of one cost less those of another: shaper.Cell.pay.

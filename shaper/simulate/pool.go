@@ -120,7 +120,7 @@ func newSharing(members []Member, p shaper.Policy, service time.Duration) *shari
 	if service == 0 {
 		p.Concurrency = 0
 	}
-	s := &sharing{pool: shaper.Pool{Bucket: shaper.NewBucket(p.Paces())}, policy: p, service: service}
+	s := &sharing{pool: shaper.Pool{Bucket: shaper.NewBucket(p.Paces()), MaxCost: p.PoolCost()}, policy: p, service: service}
 	s.shared.Policy = p
 	byName := func(a, b *member, order int) bool { return cmp.Or(order, strings.Compare(a.Name, b.Name)) < 0 }
 	s.wait = line{which: 0, before: func(a, b *member) bool {

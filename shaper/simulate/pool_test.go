@@ -47,6 +47,7 @@ func TestPoolOfOneIsTheFlow(t *testing.T) {
 			t.Fatal(err)
 		}
 		flow := open()
+		p.MaxCost = shaper.MaxCost // as for a flow
 		if got, err = Pool([]Member{{Name: "a", Policy: flow, Trace: trace}}, p, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ var (
 	operatorKinds = []problem.Kind{problem.Unauthorized, problem.Forbidden, problem.RateLimited}
 	// admissionKinds are those of operations that admit jobs.
 	admissionKinds = []problem.Kind{
-		problem.UnknownRoute, problem.ForwardOnly, problem.DeadlineFarAway, problem.KeyReused, problem.QueueFull,
+		problem.UnknownRoute, problem.ForwardOnly, problem.DeadlineFarAway, problem.TooCostly, problem.KeyReused, problem.QueueFull,
 		problem.QueueBytesFull, problem.NeverFits, problem.StoreFull, problem.TenantDraining,
 		problem.StorageUnavailable, problem.ShuttingDown,
 	}

@@ -186,6 +186,8 @@ func (p *SettingsPatch) member(
 		number(0, shaper.MaxConcurrency, func(o *shaper.Overrides) **int64 { return &o.Concurrency })
 	case "max_wait_ms":
 		number(0, wire.MaxMillis, func(o *shaper.Overrides) **int64 { return &o.MaxWaitMS })
+	case "max_cost":
+		number(0, shaper.MaxCost, func(o *shaper.Overrides) **int64 { return &o.MaxCost })
 	case "weight":
 		number(1, shaper.MaxWeight, func(o *shaper.Overrides) **int64 { return &o.Weight })
 	case "reserve":

@@ -72,6 +72,9 @@ var (
 	DeadlineFarAway = Kind{
 		"deadline-unreachable", http.StatusUnprocessableEntity, "The job could not start within max_wait_ms",
 	}
+	TooCostly = Kind{
+		"too-costly", http.StatusUnprocessableEntity, "The cost exceeds max_cost of the tenant or the pool",
+	}
 	KeyReused = Kind{
 		"idempotency-key-reused", http.StatusUnprocessableEntity,
 		"The idempotency key belongs to another job",
@@ -122,7 +125,7 @@ var Kinds = []Kind{
 	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
 	UnknownTenant, UnknownKey, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
 	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, HopelessWait,
-	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, KeyReused,
+	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, OutcomeUnknown, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
 }

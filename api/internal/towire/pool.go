@@ -16,7 +16,7 @@ func Pool(p queue.Pool) wire.Pool {
 	out := wire.Pool{
 		Pool: p.Name, Routes: p.Routes, Rate: settings.Rate, Rates: settings.Rates, Burst: settings.Burst,
 		Capacity: settings.Capacity, CapacityBytes: settings.CapacityBytes,
-		Concurrency: settings.Concurrency, Paused: settings.Paused, Sources: settings.Sources,
+		Concurrency: settings.Concurrency, MaxCost: p.Policy.MaxCost, Paused: settings.Paused, Sources: settings.Sources,
 		Reason: p.Reason, Revision: p.Revision,
 		Depth: p.Depth, Bytes: p.Bytes, Running: p.Running, Departed: p.Departed, LimitedBy: p.LimitedBy,
 		EffectiveRate: p.EffectiveRate,

@@ -33,7 +33,7 @@ func policy(p shaper.Policy, sources map[string]string) wire.Policy {
 	out := wire.Policy{
 		Rate: wire.RateOf(p.Rate), Rates: wire.PacesOf(p.Rates), Burst: p.Burst, Capacity: p.Capacity,
 		CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
-		Paused: p.Paused, Weight: max(p.Weight, 1), Reserve: reserve(p.Reserve), Sources: sources,
+		Paused: p.Paused, MaxCost: p.MaxCost, Weight: max(p.Weight, 1), Reserve: reserve(p.Reserve), Sources: sources,
 	}
 	if out.Sources == nil {
 		out.Sources = map[string]string{}

@@ -250,6 +250,9 @@ func TenantSettings() []Setting {
 			Rule: "must be a duration in whole milliseconds from 0s to 8784h"},
 		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but stop their departures.",
 			Rule: "must be true or false"},
+		whole("max_cost", "0", 0, 1_000_000,
+			"Maximum cost of one job; more is refused with 422. 0 is no bound: the job delays only its own flow, and "+
+				"a pool has a bound of its own."),
 		whole("weight", "1", 1, 1000,
 			"Part of what reserves leave of the rate of a pool, beside the weights of its other flows."),
 		{Key: "reserve", Kind: Rate,
@@ -275,6 +278,9 @@ func PoolSettings() []Setting {
 		{Key: "concurrency", Kind: Whole, Default: "0",
 			Help: "Maximum concurrent deliveries of the pool by all workers; 0 is no bound.",
 			Rule: "must be a whole number from 0 to 1000000"},
+		whole("max_cost", "0", 0, 1_000_000,
+			"Maximum cost of one job in the pool; more is refused with 422, and a higher actual cost counts as this. "+
+				"0 is what the rate leaks in ten seconds, or the burst if that is larger."),
 		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but stop the departures of the pool.",
 			Rule: "must be true or false"},
 		choice("hold", "flow", "What an answer 429 or 503 with Retry-After holds. flow: its flow, and the pool "+

@@ -110,12 +110,12 @@ func (c *poolGetCmd) Run(a *console.App) error {
 }
 
 // settings are those that --reset accepts.
-var settings = []string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency", "paused"}
+var settings = []string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency", "max_cost", "paused"}
 
 type poolSetCmd struct {
 	poolFlags
 	tenants.LimitFlags
-	Reset  []string `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, paused."`
+	Reset  []string `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_cost, paused."`
 	DryRun bool     `help:"Check the change and print the result without applying it."`
 	Reason string   `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
@@ -308,6 +308,7 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 		setting("capacity in bytes", "capacity_bytes", figure(p.CapacityBytes))
 	}
 	setting("concurrency", "concurrency", figure(p.Concurrency))
+	setting("max cost", "max_cost", figure(p.MaxCost))
 	setting("paused", "paused", strconv.FormatBool(p.Paused))
 	if p.Reason != "" {
 		plain("reason", p.Reason)

@@ -118,9 +118,17 @@ func stances(p wire.Policy) []namedStance {
 		number("capacity", p.Capacity), number("capacity_bytes", p.CapacityBytes), number("concurrency",
 			p.Concurrency),
 		of("max_wait_ms", p.MaxWaitMS, (time.Duration(p.MaxWaitMS) * time.Millisecond).String()), of("paused",
-			p.Paused, strconv.FormatBool(p.Paused)), number("weight", p.Weight),
+			p.Paused, strconv.FormatBool(p.Paused)), of("max_cost", p.MaxCost, costText(p.MaxCost)), number("weight", p.Weight),
 		of("reserve", reserve, cmp.Or(rateText(p.Reserve), "none")),
 	}
+}
+
+// costText is the max cost of a job; 0 is no bound.
+func costText(n int64) string {
+	if n == 0 {
+		return "none"
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // overridesByName returns the set overrides by the name of the setting, without a drain.
@@ -163,7 +171,7 @@ func routeSettingsOf(o wire.RouteOverrides) wire.RouteSettings {
 	out := wire.RouteSettings{
 		Rates: o.Rates, Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes,
 		Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
-		Weight: o.Weight, Reserve: o.Reserve,
+		MaxCost: o.MaxCost, Weight: o.Weight, Reserve: o.Reserve,
 	}
 	if o.Rate != nil {
 		out.Rate = &wire.RateChange{Limit: o.Rate.Limit, PeriodMS: o.Rate.PeriodMS}

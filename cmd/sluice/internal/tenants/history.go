@@ -109,7 +109,7 @@ func routeTexts(prefix string, o wire.RouteOverrides) []overrideText {
 		{"rate", rateText(o.Rate)}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity",
 			pointed(o.Capacity)}, {"capacity_bytes", pointed(o.CapacityBytes)},
 		{"concurrency", pointed(o.Concurrency)},
-		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)}, {"weight", pointed(o.Weight)},
+		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)}, {"max_cost", pointed(o.MaxCost)}, {"weight", pointed(o.Weight)},
 		{"reserve", rateText(o.Reserve)},
 	}
 	for i := range texts {

@@ -168,6 +168,7 @@ type LimitFlags struct {
 	Capacity      *int64       `placeholder:"N" help:"Maximum number of waiting jobs."`
 	CapacityBytes *int64       `placeholder:"N" help:"Maximum bytes of the payloads of waiting jobs; 0 is no bound."`
 	Concurrency   *int64       `placeholder:"N" help:"Concurrent deliveries of all workers; 0 is no bound."`
+	MaxCost       *int64       `placeholder:"N" help:"Maximum cost of one job, up to 1000000; 0 is no bound for a tenant, and for a pool what its rate leaks in ten seconds."`
 	Rates         []string     `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest wins. A rate counts costs; by jobs it counts jobs."`
 }
 
@@ -178,7 +179,7 @@ func (f *LimitFlags) Patch(patch map[string]any) error {
 	}
 	setNumbers(patch, map[string]*int64{"burst": f.Burst, "capacity": f.Capacity,
 		"capacity_bytes": f.CapacityBytes,
-		"concurrency":    f.Concurrency})
+		"concurrency":    f.Concurrency, "max_cost": f.MaxCost})
 	if len(f.Rates) == 0 {
 		return nil
 	}
@@ -210,7 +211,7 @@ type tenantSetCmd struct {
 	Reserve *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"On routes in a pool: part of the pool's rate that the flow gets before others, at most its rate."`
 	Tier    string         `filled:"" placeholder:"NAME" help:"Tier of the tenant, one of the configuration."`
 	Route   string         `filled:"" placeholder:"NAME" help:"Change the settings of this route alone."`
-	Reset   []string       `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, weight, reserve, tier."`
+	Reset   []string       `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, max_cost, weight, reserve, tier."`
 	Reason  string         `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
 
@@ -252,7 +253,7 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 			name = "max_wait_ms"
 		}
 		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency",
-			"max_wait_ms", "paused", "weight", "reserve", "tier"}, name) {
+			"max_wait_ms", "paused", "max_cost", "weight", "reserve", "tier"}, name) {
 			return nil, console.Usagef("--reset: %q: must be a setting of a tenant", name)
 		}
 		patch[name] = nil
@@ -425,6 +426,9 @@ func policyRows(p wire.Policy) [][]string {
 		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(),
 			p.Sources["max_wait_ms"]},
 		[]string{"paused", strconv.FormatBool(p.Paused), p.Sources["paused"]})
+	if p.MaxCost != 0 {
+		rows = append(rows, []string{"max cost", strconv.FormatInt(p.MaxCost, 10), p.Sources["max_cost"]})
+	}
 	if p.Weight != 1 {
 		rows = append(rows, []string{"weight", strconv.FormatInt(p.Weight, 10), p.Sources["weight"]})
 	}

@@ -1,0 +1,177 @@
+package lua_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// tellPool runs a story about a pool of 200/s, whose flows may leave much faster, on both engines.
+// Without a max_cost of its own a job may cost 2,000 there.
+func tellPool(t *testing.T, story func(w *world)) {
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			th := theme{name: "costs", tenants: []string{"evil", "quiet"}, routes: []string{"echo"}, pooled: true}
+			w := newWorld(t, kind.start(t), th, 2)
+			defer w.clean()
+			p := shaper.DefaultPolicy()
+			p.Rate, p.Capacity, p.Concurrency, p.Weight = shaper.Rate{Limit: 100_000, Period: time.Second}, 10_000, 0, 1
+			w.declare(w.wall, 1, shaper.Baseline{Defaults: p, Pools: map[string]shaper.PoolSettings{
+				"erp": {Routes: th.routes, Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 200, Period: time.Second}}},
+			}})
+			story(w)
+			w.drain()
+		})
+	}
+}
+
+// submitCosting admits a job of the cost.
+func (w *world) submitCosting(tenant string, cost int64) {
+	w.names++
+	w.admit(admission{at: w.wall, jobs: []candidate{{
+		id: fmt.Sprintf("j%06d", w.names), tenant: tenant, route: "echo", flow: tenant + "/echo", entry: tenant,
+		cost: cost, maxAttempts: 3,
+	}}})
+}
+
+func (w *world) boundPool(o shaper.Overrides) { w.tune(w.tuningOf("+erp", "api", o)) }
+
+// settleCosting settles what the workers hold with this actual cost.
+func (w *world) settleCosting(actual int64) {
+	var items []lua.SettleItem
+	for _, ref := range w.held {
+		items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded,
+			MaxAttempts: 3, ActualCost: &actual})
+	}
+	w.held = nil
+	w.settle(settlement{w.wall, items})
+}
+
+// nextOf is how long the pool gives no job to a flow that has nothing else to wait for.
+func (w *world) nextOf(tenant string) time.Duration {
+	w.Helper()
+	start := w.wall
+	w.submitCosting(tenant, 1)
+	for range 1000 {
+		g := w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true)
+		for _, l := range g.Leases {
+			if j := w.m.jobs[l.ID]; j.Flow == tenant+"/echo" {
+				return max(0, l.Stamp.Sub(start))
+			}
+		}
+		if !g.More {
+			w.wall = max(w.wall, g.Next.Add(-horizon/2)-w.m.stored.off)
+		}
+	}
+	w.fail("no job of %s leaves", tenant)
+	return 0
+}
+
+func (w *world) atMost(what string, got, most time.Duration) {
+	w.Helper()
+	if got > most {
+		w.fail("%s: %v, want at most %v", what, got, most)
+	}
+}
+
+// TestPoolRefusesACost: a cost above the bound is refused, and delays nobody.
+func TestPoolRefusesACost(t *testing.T) {
+	tellPool(t, func(w *world) {
+		w.submitCosting("evil", 1_000_000)
+		w.submitCosting("evil", 2001)
+		if len(w.m.jobs) != 0 || !w.m.reached["too costly for its pool"] {
+			w.fail("%d jobs were admitted, want none", len(w.m.jobs))
+		}
+		w.atMost("another tenant waits", w.nextOf("quiet"), time.Millisecond)
+		w.submitCosting("evil", 2000)
+		if len(w.m.jobs) != 2 {
+			w.fail("a cost of 2000 was refused")
+		}
+		w.tune(w.tuningOf("evil", "api", shaper.Overrides{MaxCost: new(int64(50))}))
+		w.submitCosting("evil", 51)
+		if len(w.m.jobs) != 2 || !w.m.reached["too_costly"] {
+			w.fail("a cost of 51 was admitted to a flow with a max cost of 50")
+		}
+	})
+}
+
+// TestStoredCostsAreCharged: jobs that were admitted under a higher bound, or by an older process,
+// are charged for no more than the bound in force.
+func TestStoredCostsAreCharged(t *testing.T) {
+	tellPool(t, func(w *world) {
+		w.boundPool(shaper.Overrides{MaxCost: new(int64(1_000_000))})
+		w.submitCosting("evil", 1_000_000)
+		w.boundPool(shaper.Overrides{})
+		w.pollUntilIdle()
+		w.atMost("another tenant waits", w.nextOf("quiet"), 10*time.Second)
+	})
+}
+
+// TestActualCostsAreCut: no actual cost delays the others by more than the bound, and the flow that
+// reports them waits for all that it has used.
+func TestActualCostsAreCut(t *testing.T) {
+	tellPool(t, func(w *world) {
+		for range 4 {
+			w.submitCosting("evil", 1)
+			w.pollUntilIdle()
+			w.wall = w.wall.Add(5 * time.Millisecond)
+		}
+		if len(w.held) != 4 {
+			w.fail("%d jobs left, want 4", len(w.held))
+		}
+		w.settleCosting(1_000_000)
+		if !w.m.reached["owes to its pool"] || !w.m.reached["cut in its pool"] {
+			w.fail("nothing was cut")
+		}
+		w.atMost("another tenant waits", w.nextOf("quiet"), 10*time.Second+time.Millisecond)
+		if f := w.m.flows["evil/echo"]; f.Earliest().Sub(w.wall) < 30*time.Second {
+			w.fail("the flow itself waits until %v, %v from now", f.Earliest(), f.Earliest().Sub(w.wall))
+		}
+	})
+}
+
+// TestRefundsNeverExceedTheCharge: a bound that is raised while jobs are under way gives back no
+// more than they were charged for.
+func TestRefundsNeverExceedTheCharge(t *testing.T) {
+	tellPool(t, func(w *world) {
+		w.boundPool(shaper.Overrides{MaxCost: new(int64(1_000_000))})
+		for range 8 {
+			w.submitCosting("evil", 1000)
+		}
+		w.boundPool(shaper.Overrides{MaxCost: new(int64(4))})
+		for range 8 {
+			w.pollUntilIdle()
+			w.wall = w.wall.Add(20 * time.Millisecond)
+		}
+		if len(w.held) != 8 {
+			w.fail("%d jobs left, want 8", len(w.held))
+		}
+		w.boundPool(shaper.Overrides{MaxCost: new(int64(1_000_000))})
+		w.settleCosting(1)
+		if !w.m.reached["cut by an earlier bound"] {
+			w.fail("the earlier bound was forgotten")
+		}
+		if c := w.m.pools["+erp"].Cells[0]; c.Credit > 8*3*5000 {
+			w.fail("the pool has a credit of %d µs, want at most what was charged too much", c.Credit)
+		}
+	})
+}
+
+// TestDamagedPoolHeals: a pool whose pace is 83 minutes ahead, as older processes left it, is brought
+// back when it is next touched. Its line and fields are those of an older process.
+func TestDamagedPoolHeals(t *testing.T) {
+	tellPool(t, func(w *world) {
+		w.atMost("before", w.nextOf("quiet"), time.Millisecond)
+		p := w.m.pools["+erp"]
+		p.Cells[0].TAT = w.wall.Add(5000 * time.Second)
+		w.m.flows[p.name] = p.flow
+		key := w.shard.Flow("+erp/")
+		if err := w.e.HSet(w.ctx, key, "cells", fmt.Sprintf("%d:0", p.Cells[0].TAT)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		w.atMost("another tenant waits", w.nextOf("quiet"), 10*time.Second+time.Millisecond)
+	})
+}
