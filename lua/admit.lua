@@ -35,11 +35,12 @@
 --   ''. Where there is no capacity the value is the number of jobs and of bytes that needed it, and
 --   0 if they never fit, 1 if retry after is exact, 2 if it is an estimate; where its pool is full
 --   also depth, capacity, bytes and capacity in bytes of that, or of the part of it that the flow
---   may hold. Where it costs too much, the value is its cost and the max cost. The answer to an atomic batch that is refused describes the first job that was
---   refused, and ends with the number of that job's flow. outcome (1 admitted, 2 replayed, 3 full,
---   4 deadline unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share,
---   10 pool full, 11 pool full of bytes, 12 part full, 13 part full of bytes, 14 costs too much for
---   the flow, 15 for its pool); a part is that of the pool which the flow may hold
+--   may hold. Where it costs too much, the value is its cost and the max cost. The answer to an
+--   atomic batch that is refused describes the first job that was refused, and ends with the number
+--   of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key
+--   reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool full, 11 pool full of
+--   bytes, 12 part full, 13 part full of bytes, 14 costs too much for the flow, 15 for its pool); a
+--   part is that of the pool which the flow may hold
 -- Derived keys: flow queue later lines dead done job tenants flows wait ready reserve
 -- Channels: wake
 
@@ -127,11 +128,13 @@ local function asked_of(f, payload)
 end
 
 -- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after,
--- and where there is no capacity asked_text, with the figures of its pool where that is full.
+-- and where there is no capacity asked_text, with the figures of its pool where that is full. Where
+-- it costs too much, the text is its cost and the bound.
 local function outcome_of(f, payload, delay, wait, cost)
   local size, bytes = asked_of(f, payload)
   if f.max_cost and cost > f.max_cost then
-    return f.cost_of_pool and IN_POOL[TOO_COSTLY] or TOO_COSTLY, 0, 0, format('%d %d', cost, f.max_cost)
+    local outcome = f.cost_of_pool and IN_POOL[TOO_COSTLY] or TOO_COSTLY
+    return outcome, 0, 0, format('%d %d', cost, f.max_cost)
   end
   local drained = f.stopped and 0 or start_of(f, f.queued, f.cost)
   local start = drained

@@ -147,7 +147,7 @@ local function correct_in_pool(f, j, cost)
   local before, after = pooling.charge_of(p, j.cost, j.stamp), pooling.charge_of(p, cost, j.stamp)
   correct(p, before, after)
   pooling.correct(f, before, after, idle)
-  local over = limit_ahead(p, pooling.cost_of(p.policy))
+  local over = pooling.limit_ahead(p, pooling.cost_of(p.policy))
   if over > 0 then
     pooling.owe(f, over)
   end

@@ -315,7 +315,7 @@ func (b Bucket) Limit(cost int64, now Instant) (Bucket, Instant) {
 	}
 	if b.Spaced > from && len(b.Cells) > 0 {
 		first := b.Cells[0]
-		space := math.Ceil(float64(cost) * float64(first.period()) / float64(first.Rate.Limit) * shareAll / shareLeast)
+		space := math.Ceil(float64(cost) * float64(first.period()) / float64(first.Rate.Limit) * (shareAll / shareLeast))
 		b.Spaced = min(b.Spaced, from+Instant(min(float64(MaxPeriod.Microseconds()), space)))
 	}
 	return b, cut

@@ -352,7 +352,6 @@ func (f Flow) pacedStart(s *Shared, jobs, ahead int64, now Instant) Instant {
 		return own
 	}
 	before := s.Before(f, ahead)
-	s = new(s.bounded())
 	in := s.Start(s.jobsIn(before), before, now)
 	if in == 0 {
 		return 0
@@ -362,7 +361,7 @@ func (f Flow) pacedStart(s *Shared, jobs, ahead int64, now Instant) Instant {
 
 // jobsIn estimates how many of the pool's waiting jobs have this cost together.
 func (s Shared) jobsIn(cost int64) int64 {
-	return int64(float64(cost) * float64(s.Queued) / float64(max(1, s.Cost)))
+	return int64(float64(cost) * float64(s.Queued) / float64(max(1, s.bounded().Cost)))
 }
 
 // StartIn is Start for a flow that is in a pool, nil for none: every flow that waits now keeps

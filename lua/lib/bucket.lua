@@ -256,26 +256,6 @@ local function correct(f, cost, actual)
   end
 end
 
--- limit_ahead brings back each TAT that is further ahead than a job of the cost may take it. It
--- returns how much time it has cut: shaper.Bucket.Limit.
-local function limit_ahead(f, cost)
-  local base, cut = math.max(now, f.last), 0
-  for i = 1, #f.cells do
-    local c = f.cells[i]
-    local most = base + 1 + math.floor((c.burst - 1 + charged(c, 1, cost)) * c.period / c.limit)
-    if c.tat > most then
-      cut = math.max(cut, c.tat - most)
-      c.tat, c.rem, f.moved = most, 0, true
-    end
-  end
-  if f.spaced > base and f.cells[1] then
-    local c = f.cells[1]
-    f.spaced = math.min(f.spaced,
-      base + math.min(SPACED_MOST, math.ceil(cost * c.period / c.limit * SHARE_ALL / SHARE_LEAST)))
-  end
-  return cut
-end
-
 local function same_pace(c, p)
   return c and c.limit == p.limit and c.period == p.period and c.burst == p.burst and c.by_jobs == p.by_jobs
 end

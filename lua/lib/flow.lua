@@ -143,7 +143,7 @@ end
 
 -- pool_of returns a pool.
 local function pool_of(short, unseen)
-  pooling = pooling or pool_functions(earliest, cell_move, charged, limit_ahead, policy_read)
+  pooling = pooling or pool_functions(earliest, cell_move, charged, policy_read)
   return pools[short] or pooling.load(flow_read(short .. '/', POLICY_AT, '', unseen), short)
 end
 
@@ -346,10 +346,8 @@ local function paced_start(f, jobs, ahead)
   if not p or own == 0 then
     return own
   end
-  local most = pooling.cost_of(p.policy)
-  local before = pooling.cost_before(p, f, math.min(ahead, f.queued * most), most)
-  local all = math.min(p.cost, p.queued * most)
-  local in_pool = start_after(p, math.floor(before * p.queued / math.max(1, all)), before)
+  local before, jobs_before = pooling.before(p, f, ahead)
+  local in_pool = start_after(p, jobs_before, before)
   return in_pool > 0 and math.max(own, in_pool) or 0
 end
 
@@ -363,8 +361,8 @@ local function start_of(f, jobs, ahead)
   end
   start = math.max(start, slot)
   if p and slots_of(p) then
-    local before = pooling.cost_before(p, f, ahead)
-    slot = slot_after(p, math.floor(before * p.queued / math.max(1, p.cost)), f)
+    local _, jobs_before = pooling.before(p, f, ahead)
+    slot = slot_after(p, jobs_before, f)
     return slot > 0 and math.max(start, slot) or 0
   end
   return start

@@ -22,12 +22,6 @@ local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
 
 local policies = {} -- by their text; flows share them
 
--- cost_in is the max cost behind the paces, nil for none.
-local function cost_in(paces)
-  local letters = string.match(paces, ';(%l+)$')
-  return letters and string.gsub(letters, '%l', function(c) return char(byte(c) - 49) end) + 0
-end
-
 -- policy_read decodes the policy that a flow keeps, nil if there is none.
 local function policy_read(text)
   local p = policies[text]
@@ -42,8 +36,11 @@ local function policy_read(text)
     text = text, revision = revision, tier = tier, paces = {}, capacity = capacity + 0,
     capacity_bytes = bytes + 0,
     concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
-    max_cost = cost_in(paces),
   }
+  local letters = string.match(paces, ';(%l+)$')
+  if letters then
+    p.max_cost = string.gsub(letters, '%l', function(c) return char(byte(c) - 49) end) + 0
+  end
   for limit, period, burst, by in string.gmatch(paces, PACE) do
     p.paces[#p.paces + 1] = {
       limit = limit + 0, period = period == '' and 1000000 or period + 0, burst = burst == '' and 1 or burst + 0,

@@ -30,13 +30,15 @@ local pooling -- the functions on pools; nil before one is read
 -- pool_functions makes the functions on pools, with those that they use of other parts. Each
 -- function of a script costs every call of it, so they are made when the first pool is read: a job
 -- outside pools costs 8 % more of Redis's instructions otherwise.
-local function pool_functions(earliest, cell_move, charged, limit_ahead, policy_read)
+local function pool_functions(earliest, cell_move, charged, policy_read)
   local REBASE_AT = 4503599627370496 -- of shaper.Pool
   local COST_SPAN, COST_MOST = 10000000, 1000000 -- µs and intervals, as in shaper.Policy.PoolCost
   local CREDIT_MOST = 630720000000000 -- µs; shaper.chargeSpan
+  local SPACED_MOST, SPACED_BY = 31622400000000, 16 -- µs; intervals at the least share of a rate
   local functions = turn_functions(cell_move, charged)
   local turn_obey, reserve_a_second = functions.obey, functions.reserve_a_second
-  local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'paused', 'earlier_cost', 'changed_cost' } -- fields of a pool
+  local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'paused', 'earlier_cost',
+    'changed_cost' } -- fields of a pool
 
   -- fields_of are the first fields of a pool or a flow, and behind them those of its own of a pool,
   -- or the turn of a flow.
@@ -103,9 +105,38 @@ local function pool_functions(earliest, cell_move, charged, limit_ahead, policy_
     end
   end
 
+  -- limit_ahead brings back each TAT of a pool that is further ahead than a job of the cost may take
+  -- it. It returns how much time it has cut: shaper.Bucket.Limit.
+  local function limit_ahead(p, cost)
+    local base, cut = math.max(now, p.last), 0
+    for i = 1, #p.cells do
+      local c = p.cells[i]
+      local most = base + 1 + math.floor((c.burst - 1 + charged(c, 1, cost)) * c.period / c.limit)
+      if c.tat > most then
+        cut = math.max(cut, c.tat - most)
+        c.tat, c.rem, p.moved = most, 0, true
+      end
+    end
+    if p.spaced > base and p.cells[1] then
+      local c = p.cells[1]
+      p.spaced = math.min(p.spaced,
+        base + math.min(SPACED_MOST, math.ceil(cost * c.period / c.limit * SPACED_BY)))
+    end
+    return cut
+  end
+
   -- owe delays a flow by time that was cut from the charge of its job: shaper.Bucket.Owe.
   local function owe(f, cut)
     f.ready = math.min(math.max(f.ready, earliest(f.pool)) + cut, math.max(f.ready, now + CREDIT_MOST))
+  end
+
+  -- before is the cost that the pool gives away before a job of a flow that has the given cost waiting
+  -- before it there, and how many jobs that is: shaper.Shared.Before.
+  local function before(p, f, ahead)
+    local most = cost_of(p.policy)
+    local all = math.min(p.cost, p.queued * most)
+    local cost = functions.cost_before(p, f, math.min(ahead, f.queued * most), all, most)
+    return cost, math.floor(cost * p.queued / math.max(1, all))
   end
 
   -- changes begins the lists of changes of a pool's indexes.
@@ -366,6 +397,7 @@ local function pool_functions(earliest, cell_move, charged, limit_ahead, policy_
   functions.max_hold, functions.grace, functions.answer, functions.probed = max_hold, grace, answer, probed
   functions.stays, functions.file, functions.save = stays, pool_file, save
   functions.left, functions.leave = left, leave_pool
-  functions.cost_of, functions.charge, functions.charge_of, functions.owe = cost_of, charge, charge_of, owe
+  functions.cost_of, functions.charge, functions.charge_of = cost_of, charge, charge_of
+  functions.limit_ahead, functions.owe, functions.before = limit_ahead, owe, before
   return functions
 end

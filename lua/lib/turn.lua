@@ -126,10 +126,9 @@ local function turn_functions(cell_move, charged)
   end
 
   -- cost_before is the cost that the pool gives away before a job of a flow that has the given cost
-  -- waiting before it there, while the same flows wait: shaper.Shared.Before. A job is charged for
-  -- most.
-  local function cost_before(p, f, ahead, most)
-    local all = math.min(p.cost, p.queued * most)
+  -- waiting before it there, while the same flows wait: a part of shaper.Shared.Before. All that
+  -- waits in the pool costs all, and a job most.
+  local function cost_before(p, f, ahead, all, most)
     if all == 0 then
       return 0
     end
@@ -203,6 +202,7 @@ local function turn_functions(cell_move, charged)
 
   return {
     turn_read = turn_read, turn_text = turn_text, obey = turn_obey, reserve_a_second = reserve_a_second,
-    advance = advance, ahead = ahead, far_ahead = far_ahead, enter = enter, serve = serve, correct = correct_turn, cost_before = cost_before,
+    advance = advance, ahead = ahead, far_ahead = far_ahead, enter = enter, serve = serve,
+    correct = correct_turn, cost_before = cost_before,
   }
 end
