@@ -39,8 +39,8 @@
 --   atomic batch that is refused describes the first job that was refused, and ends with the number
 --   of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key
 --   reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool full, 11 pool full of
---   bytes, 12 part full, 13 part full of bytes, 14 costs too much for the flow, 15 for its pool); a
---   part is that of the pool which the flow may hold
+--   bytes, 12 part full, 13 part full of bytes, 14 too costly, 15 pool too costly);
+--   a part is that of the pool which the flow may hold
 -- Derived keys: flow queue later lines dead done job tenants flows wait ready reserve
 -- Channels: wake
 

@@ -277,6 +277,10 @@ func TestOutcomeCodes(t *testing.T) {
 		if ofPool {
 			detail[5] = "1 7 1 3 2 10 0"
 		}
+		costly := name == "too costly"
+		if costly {
+			detail[5] = "7 5"
+		}
 		decisions, err := call.Decode([]any{zero, flows, decision, []any{detail}})
 		if err != nil {
 			t.Errorf("outcome %q: %v", entry, err)
@@ -285,7 +289,8 @@ func TestOutcomeCodes(t *testing.T) {
 		if got := strings.ReplaceAll(string(decisions[0].Outcome), "_", " "); got != name {
 			t.Errorf("outcome %d is %q in the header and %q in Go", n, name, got)
 		}
-		if decisions[0].OfPool != ofPool || decisions[0].OfPart != ofPart || ofPool && decisions[0].Depth != 3 {
+		if decisions[0].OfPool != ofPool || decisions[0].OfPart != ofPart || ofPool && !costly && decisions[0].Depth != 3 ||
+			costly && (decisions[0].Cost != 7 || decisions[0].MaxCost != 5) {
 			t.Errorf("outcome %d is decoded as %+v", n, decisions[0].Admission)
 		}
 	}
