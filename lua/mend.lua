@@ -1,11 +1,12 @@
 -- mend: compare the counters of flows with what is stored, and repair them.
 --
 -- Guarantee: what it repairs follows from the keys that are there: a key of a wrong type is
--- deleted, an index entry without a record is removed, a record without an index entry is put back,
--- counts are set to what is found, and a flow that was lost begins a new grid one interval from
--- now, so that no repair lets a flow burst. Without ARGV 3 it writes nothing. A second call finds
--- what is left. It reads at most 1,000 records of a flow; of a longer one the cost and the bytes are
--- estimated where the number of its jobs is wrong. The totals take a read of each flow of the shard.
+-- deleted, an index entry without a record is removed, a record without an index entry is put
+-- back, counts are set to what is found, and a flow that was lost begins a new grid one interval
+-- from now, so that no repair lets a flow burst. Without ARGV 3 it writes nothing. A second call
+-- finds what is left. It reads at most 1,000 records of a flow; of a longer one the cost and the
+-- bytes are estimated where the number of its jobs is wrong. The totals take a read of each flow
+-- of the shard.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 tenants   6 outbox

@@ -402,8 +402,8 @@ func TestOldPlacementIsRefused(t *testing.T) {
 	})
 }
 
-// TestAnIdOfBeforeAPool: a job whose id was made before its route got a pool is refused for a while,
-// not as a mistake of the client. Its next submission has an id of the pool's shard.
+// TestAnIdOfBeforeAPool: a job whose id was made before its route got a pool is refused for a
+// while, not as a mistake of the client. Its next submission has an id of the pool's shard.
 func TestAnIdOfBeforeAPool(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -218,7 +218,7 @@ func TestPoolStories(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The flows leave one of its places free for others: each holds at most three times what it leaves.
+		// Each holds at most three times what it leaves, so both leave a place free.
 		if all := r.Report(); all.PeakDepth != 14 || all.Admitted+all.Refused != 40 || all.Expired+all.Departed != all.Admitted {
 			t.Errorf("%+v", all)
 		}
