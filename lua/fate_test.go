@@ -14,14 +14,14 @@ import (
 
 // hostility bounds what the hostile tenants of TestSharedFate do.
 type hostility struct {
-	cost, actual int64 // of a job, at most
-	outcomes     []lua.Outcome
-	crowd        int // tenants with a job each that come at once, at most
+	costs, actual []int64 // of a job, at most one of these
+	outcomes      []lua.Outcome
+	crowd         int // tenants with a job each that come at once, at most
 }
 
 // hostile is what a tenant can do today without a loss for the others.
 var hostile = hostility{
-	cost: 5, actual: 10, crowd: 80,
+	costs: []int64{5, fateCost, 2 * fateCost, shaper.MaxCost}, actual: []int64{0, 10, 2 * fateCost, shaper.MaxCost}, crowd: 80,
 	outcomes: []lua.Outcome{
 		lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeDead, lua.OutcomeFailed, lua.OutcomeReleased,
 		lua.OutcomeMissed, lua.OutcomeHeld,
@@ -46,6 +46,7 @@ var (
 
 const (
 	fatePool    = 200 // of the pool, a second
+	fateCost    = 20  // max_cost of the pool
 	fateStep    = 25 * time.Millisecond
 	fateWindow  = 2 * time.Second
 	fateHostile = 3 // flows
@@ -89,7 +90,9 @@ func (w *world) openFate() (quiet, others []*fated) {
 	p.Capacity, p.Concurrency, p.Weight, p.Rate = 10_000, 0, 1, shaper.Rate{Limit: 1_000_000, Period: time.Second}
 	p.Reserve = rapid.SampledFrom([]shaper.Rate{{}, slowest}).Draw(w.T, "reserve of all")
 	w.declare(w.wall, 1, shaper.Baseline{Defaults: p, Pools: map[string]shaper.PoolSettings{"erp": {
-		Routes: w.th.routes, Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: fatePool, Period: time.Second}},
+		Routes: w.th.routes, Overrides: shaper.Overrides{
+			Rate: &shaper.Rate{Limit: fatePool, Period: time.Second}, MaxCost: new(int64(fateCost)),
+		},
 	}}})
 	vip := rapid.SampledFrom([]shaper.Rate{slowest, {Limit: 60, Period: time.Second}}).Draw(w.T, "reserve of vip")
 	quiet = []*fated{
@@ -109,6 +112,7 @@ func (w *world) openFate() (quiet, others []*fated) {
 		}
 		w.th.tenants = append(w.th.tenants, f.tenant)
 	}
+	w.pollFate() // so that all flows obey the file: the model looks at all of a crowd at once
 	return quiet, others
 }
 
@@ -142,7 +146,7 @@ func (w *world) stepFate(quiet, others []*fated) {
 	switch rapid.SampledFrom([]string{"", "", "", "submit", "submit", "tune", "tune", "crowd", "purge", "expire"}).Draw(t, "does") {
 	case "submit":
 		w.send(evil.tenant, rapid.SampledFrom([]int{1, 3, 60}).Draw(t, "jobs"), func(c *candidate) {
-			c.cost = rapid.Int64Range(1, hostile.cost).Draw(t, "cost")
+			c.cost = rapid.Int64Range(1, rapid.SampledFrom(hostile.costs).Draw(t, "most cost")).Draw(t, "cost")
 			c.delay = rapid.SampledFrom([]time.Duration{0, 0, fateStep, time.Second}).Draw(t, "delay")
 		})
 	case "expire": // many at one instant
@@ -177,6 +181,12 @@ func (w *world) stepFate(quiet, others []*fated) {
 		}
 	}
 	w.wall = w.wall.Add(fateStep)
+	w.pollFate()
+	w.settleFate()
+}
+
+// pollFate leases what is due.
+func (w *world) pollFate() {
 	c := w.workers[0]
 	for range 8 {
 		r := w.pollOf(c, 200)
@@ -185,7 +195,6 @@ func (w *world) stepFate(quiet, others []*fated) {
 			break
 		}
 	}
-	w.settleFate()
 }
 
 // settleFate settles all leases: those of hostile tenants as their upstream likes to.
@@ -196,10 +205,18 @@ func (w *world) settleFate() {
 		if flow := w.m.jobs[ref.id].Flow; len(flow) > 4 && flow[:4] == "evil" {
 			s.Outcome = rapid.SampledFrom(hostile.outcomes).Draw(w.T, "outcome")
 			s.Delay = rapid.SampledFrom([]time.Duration{0, fateStep, time.Second}).Draw(w.T, "delay")
+			if flow == "evil0/echo" { // two tenants together can hold the pool, or slow it down
+				s.Outcome = rapid.SampledFrom([]lua.Outcome{s.Outcome, s.Outcome, lua.OutcomeOverload, lua.OutcomeHeld}).Draw(w.T, "refused")
+			}
 			if s.Outcome == lua.OutcomeHeld {
 				s.Cause = "breaker:0"
+				if flow == "evil0/echo" && rapid.Bool().Draw(w.T, "asks for a pause") {
+					s.Cause = rapid.SampledFrom([]string{"retry_after:429", "retry_after:503"}).Draw(w.T, "cause")
+					s.Delay = rapid.SampledFrom([]time.Duration{0, fateStep, 4 * fateStep, time.Second, time.Hour}).Draw(w.T, "pause")
+				}
 			} else if s.Outcome != lua.OutcomeReleased && s.Outcome != lua.OutcomeMissed && rapid.Bool().Draw(w.T, "with its cost") {
-				s.ActualCost = new(rapid.Int64Range(0, hostile.actual).Draw(w.T, "actual cost"))
+				most := rapid.SampledFrom(hostile.actual).Draw(w.T, "most actual cost")
+				s.ActualCost = new(rapid.Int64Range(0, most).Draw(w.T, "actual cost"))
 			}
 		}
 		r.items = append(r.items, s)
@@ -228,8 +245,9 @@ func (w *world) keepsItsPart(f *fated, quiet []*fated) {
 	if f.reserve != (shaper.Rate{}) {
 		reserve = f.reserve.PerSecond()
 	}
-	const inFlight = 2*fatePool/40 + 1 // jobs that may leave in two steps
-	allowance := float64(inFlight*hostile.actual + hostile.cost + 2)
+	// What a hostile flow has taken before the window, and takes at its end, as a job that has left
+	// has used the quota.
+	const allowance = float64(fateHostile*fateCost + fateCost + 2)
 	served, first := w.m.served, 0
 	if len(served) == 0 {
 		w.fail("nothing left")
