@@ -72,7 +72,13 @@ func (s *Server) pausePool(c *call) (*answer, error) { return switched(c, s.tune
 func (s *Server) resumePool(c *call) (*answer, error) { return switched(c, s.tunePool, resume) }
 
 // unholdPool is POST /v1/pools/{pool}/unhold. It changes no setting.
-func (s *Server) unholdPool(c *call) (*answer, error) { return unheld(c, s.changePool) }
+func (s *Server) unholdPool(c *call) (*answer, error) {
+	body, err := decode.Unhold(c.body)
+	if err != nil {
+		return nil, err
+	}
+	return s.changePool(c, queue.Change{Edit: keep, Reason: body.Reason, EndHolds: true, EndCharge: body.Charge})
+}
 
 // tunePool changes the settings of the pool in the path.
 func (s *Server) tunePool(c *call, reason string, edit edit) (*answer, error) {

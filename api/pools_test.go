@@ -327,3 +327,18 @@ func poolStory(t *testing.T, backend Backend) {
 		}
 	}
 }
+
+// TestTheChargeOfAPoolEnds: the history tells an unhold with charge, and the body has its rules.
+func TestTheChargeOfAPoolEnds(t *testing.T) {
+	b := pooled(t)
+	b.admin.do(t, "POST", "/v1/pools/erp/unhold", nil, `{"charge":1}`).
+		want(t, http.StatusUnprocessableEntity, "invalid-request")
+	b.admin.do(t, "POST", "/v1/tenants/acme/unhold", nil, `{"charge":true}`).
+		want(t, http.StatusUnprocessableEntity, "invalid-request")
+	b.admin.do(t, "POST", "/v1/pools/erp/unhold", nil, `{"charge":true,"reason":"mistake"}`).want(t, http.StatusOK, "")
+	r := b.admin.do(t, "GET", "/v1/pools/erp/history", nil, "")
+	if body := r.Body.String(); !strings.Contains(body, `"action":"unhold-charge","reason":"mistake"`) ||
+		!strings.Contains(body, "192.0.2.1") {
+		t.Errorf("the history is %s", body)
+	}
+}

@@ -106,22 +106,17 @@ func (s *Server) resumeTenant(c *call) (*answer, error) {
 
 // unholdTenant is POST /v1/tenants/{tenant}/unhold. It changes no setting.
 func (s *Server) unholdTenant(c *call) (*answer, error) {
-	return unheld(c, s.change)
-}
-
-func pause(o *shaper.Overrides)  { o.Paused = new(true) }
-func resume(o *shaper.Overrides) { o.Paused, o.Draining = new(false), nil }
-
-// unheld ends the holds of a tenant or a pool for the reason in the body.
-func unheld(c *call, change func(*call, queue.Change) (*answer, error)) (*answer, error) {
 	reason, err := decode.Reason(c.body)
 	if err != nil {
 		return nil, err
 	}
-	return change(c, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-		return o, nil
-	}, Reason: reason, EndHolds: true})
+	return s.change(c, queue.Change{Edit: keep, Reason: reason, EndHolds: true})
 }
+
+func keep(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }
+
+func pause(o *shaper.Overrides)  { o.Paused = new(true) }
+func resume(o *shaper.Overrides) { o.Paused, o.Draining = new(false), nil }
 
 // edit returns the new overrides of a tenant or a pool.
 type edit = func(shaper.Overrides) (shaper.Overrides, error)

@@ -20,6 +20,7 @@ type TuneCall struct {
 	Reason, HistoryEntry                                      string // of the API
 	Entry                                                     string // of the tenant, in the tenants and tuned keys
 	EndHolds                                                  bool
+	EndCharge                                                 bool  // with EndHolds, of a pool
 	Settings                                                  Lines // of the tenant's flows; none without settings of its own
 }
 
@@ -43,11 +44,15 @@ func (c TuneCall) Call() Call {
 	if c.Expected != nil {
 		expected = strconv.FormatInt(*c.Expected, 10)
 	}
+	unhold := flag(c.EndHolds)
+	if c.EndCharge {
+		unhold = "2"
+	}
 	return Call{Commands.Tune, []string{
 		c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Tuned, c.Lines,
 	}, append([]any{
 		string(c.At), c.Horizon.Microseconds(), c.Policies, c.Name, expected, c.Source, c.Says, c.Reason,
-		c.HistoryEntry, c.Entry, flag(c.EndHolds),
+		c.HistoryEntry, c.Entry, unhold,
 	}, c.Settings.args()...)}
 }
 

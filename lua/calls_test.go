@@ -283,7 +283,7 @@ func (w *world) tuneCall(r tuning) lua.TuneCall {
 		Lines: w.shard.LinesOf(r.tenant), Horizon: horizon,
 		Policies: r.resolved.revision, Name: r.name, Expected: r.expected, Source: r.source, Says: r.says,
 		Settings: r.lines(), Reason: r.reason,
-		HistoryEntry: r.historyEntry, Entry: r.entry, EndHolds: r.endHolds,
+		HistoryEntry: r.historyEntry, Entry: r.entry, EndHolds: r.endHolds, EndCharge: r.endCharge,
 	}
 }
 

@@ -448,6 +448,7 @@ type tuning struct {
 	reason        string
 	historyEntry  string
 	endHolds      bool
+	endCharge     bool // of a pool, with endHolds
 }
 
 // lines are none of a tenant without settings of its own.
@@ -525,6 +526,12 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 			f.HeldUntil = min(f.HeldUntil, m.now)
 			if p := m.open[strings.TrimSuffix(f.name, "/")]; p != nil && isPool(f.name) {
 				p.asked = fmt.Sprintf("%d ", m.now.Add(p.policy.MaxHold))
+				if r.endCharge {
+					var cut shaper.Instant
+					f.Bucket, cut = f.Limit(0, m.now)
+					m.reachIf(cut > 0, "charge ended")
+					m.corrected[f.name] = m.corrected[f.name] || cut > 0
+				}
 			}
 		}
 		m.store(f)

@@ -636,6 +636,7 @@ func (w *world) drawTune() {
 		r.expected = &revision
 	}
 	r.endHolds = rapid.IntRange(0, 2).Draw(w.T, "end holds") == 0
+	r.endCharge = r.endHolds && isPool(r.entry) && rapid.Bool().Draw(w.T, "end the charge")
 	w.tune(r)
 	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
 		w.tune(r)

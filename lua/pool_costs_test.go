@@ -175,3 +175,41 @@ func TestDamagedPoolHeals(t *testing.T) {
 		w.atMost("another tenant waits", w.nextOf("quiet"), 10*time.Second+time.Millisecond)
 	})
 }
+
+// TestAnOperatorEndsACharge: after a job of a high cost, a pool that an operator lets go gives its
+// next job at once.
+func TestAnOperatorEndsACharge(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		t.Run(fmt.Sprint(ends), func(t *testing.T) {
+			tellPool(t, func(w *world) {
+				w.submitCosting("evil", 2000)
+				w.pollUntilIdle()
+				r := w.tuningOf("+erp", "api", shaper.Overrides{})
+				r.endHolds, r.endCharge = true, ends
+				w.tune(r)
+				wait := w.nextOf("quiet")
+				if ends {
+					w.atMost("another tenant waits", wait, time.Millisecond)
+				} else if wait < 9*time.Second {
+					w.fail("another tenant waits %v, want what the cost leaks", wait)
+				}
+			})
+		})
+	}
+}
+
+// TestTokensOfAMinute: a pool of 90,000 tokens a minute takes requests of 10,000.
+func TestTokensOfAMinute(t *testing.T) {
+	tellPool(t, func(w *world) {
+		w.boundPool(shaper.Overrides{Rate: &shaper.Rate{Limit: 90_000, Period: time.Minute}})
+		w.submitCosting("quiet", 10_000)
+		w.submitCosting("quiet", 15_000)
+		if len(w.m.jobs) != 2 {
+			w.fail("%d of 2 jobs were admitted", len(w.m.jobs))
+		}
+		w.submitCosting("quiet", 15_001)
+		if len(w.m.jobs) != 2 {
+			w.fail("a cost of more than ten seconds of the rate was admitted")
+		}
+	})
+}

@@ -17,8 +17,8 @@
 --     of the tenant but not its settings
 --   7 settings of the source, '' for none
 --   8 reason   9 entry for the history   10 entry in tenants and tuned
---   11 '1' ends the holds of the tenant's flows; then the settings keep the reason of their last
---     change
+--   11 '1' ends the holds of the tenant's flows, or of the pool; '2' ends its charges, too: it
+--     gives its next stamp now. Then the settings keep the reason of their last change
 --   then per class of flows, none for a tenant without settings of its own: TIER/ROUTE, line as in
 --   lib/policy.lua
 -- Reply
@@ -31,7 +31,7 @@
 
 local HISTORY_KEPT, CALLS_KEPT, LINES_FROM = 100, 16, 12
 clock_load(ARGV[1])
-local horizon, source = tonumber(ARGV[2]), ARGV[6]
+local horizon, source, unhold = tonumber(ARGV[2]), ARGV[6], ARGV[11] ~= '0'
 local v = redis.call('HMGET', KEYS[3], 'revision', 'calls')
 local revision, calls = tonumber(v[1]) or 0, v[2] or ''
 if string.find(' ' .. calls .. ' ', ' ' .. ARGV[4] .. ' ', 1, true) then
@@ -80,7 +80,7 @@ elseif source ~= '' then
   end
 end
 if source == 'api' then
-  if ARGV[11] ~= '1' then
+  if not unhold then
     redis.call('HSET', KEYS[3], 'reason', ARGV[8])
   end
   redis.call('LPUSH', KEYS[4], ARGV[9])
@@ -100,10 +100,13 @@ for i = 1, #flows do
   if was_paused and not f.policy.paused then
     f.ready = math.max(f.ready, now)
   end
-  if ARGV[11] == '1' then
+  if unhold then
     f.held = math.min(f.held, now)
     if f.is_pool then
       pooling.grace(f)
+    end
+    if f.is_pool and ARGV[11] == '2' then
+      pooling.limit_ahead(f, 0)
     end
   end
   due_save(f, f.later_before, horizon)

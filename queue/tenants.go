@@ -191,11 +191,15 @@ func (q *Queue) tune(
 	if change.EndHolds {
 		action = ActionUnhold
 	}
+	if change.EndCharge {
+		action = ActionUnholdCharge
+	}
 	entry, _ := json.Marshal(HistoryEntry{ // text and numbers cannot fail
 		time.Now().UTC(), s.Revision + 1, change.Actor, action, change.Reason, before, s.API,
 	})
 	call := q.policies.TuneCall(p, s, shaper.SourceAPI, policies.EncodeOverrides(s.API))
-	call.Reason, call.HistoryEntry, call.EndHolds = change.Reason, string(entry), change.EndHolds
+	call.Reason, call.HistoryEntry = change.Reason, string(entry)
+	call.EndHolds, call.EndCharge = change.EndHolds, change.EndCharge
 	if err := q.policies.Intend(ctx, p, s.Subject); err != nil {
 		return false, err
 	}

@@ -370,7 +370,8 @@ type Change struct {
 	Actor      string // who made the change, for the history
 	IfRevision *int64 // nil: any
 	DryRun     bool   // change nothing: check, and return the tenant as it would be
-	EndHolds   bool   // end the holds of the tenant's flows
+	EndHolds   bool   // end the holds of the tenant's flows, or of the pool
+	EndCharge  bool   // with EndHolds, of a pool: it stops waiting for costs that were charged
 }
 
 // HistoryEntry is one change of a tenant's API overrides.
@@ -378,14 +379,17 @@ type HistoryEntry struct {
 	At       time.Time        `json:"at"`
 	Revision int64            `json:"revision"` // after the change
 	Actor    string           `json:"actor,omitempty"`
-	Action   string           `json:"action,omitempty"` // ActionUnhold, or empty for settings
+	Action   string           `json:"action,omitempty"` // one of the constants, or empty for settings
 	Reason   string           `json:"reason,omitempty"`
 	Before   shaper.Overrides `json:"before"`
 	After    shaper.Overrides `json:"after"`
 }
 
-// ActionUnhold is the action of a change that ended holds.
-const ActionUnhold = "unhold"
+// The actions of a change that ended holds, and of one that ended the charge of a pool, too.
+const (
+	ActionUnhold       = "unhold"
+	ActionUnholdCharge = "unhold-charge"
+)
 
 // Totals are the sums over all tenants.
 type Totals struct {

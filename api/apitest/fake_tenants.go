@@ -98,6 +98,9 @@ func (t *tenant) change(c queue.Change, validate func(shaper.Overrides) error) (
 		Before: t.overrides, After: o}
 	if c.EndHolds {
 		entry.Action = queue.ActionUnhold
+		if c.EndCharge {
+			entry.Action = queue.ActionUnholdCharge
+		}
 	} else {
 		t.overrides, t.reason, t.actor = o, c.Reason, c.Actor
 	}

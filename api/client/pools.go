@@ -53,6 +53,12 @@ func (c *Client) UnholdPool(ctx context.Context, name, reason string) (p wire.Po
 	return p, err
 }
 
+// EndPoolCharge ends the hold of the pool, and its wait for costs that were charged.
+func (c *Client) EndPoolCharge(ctx context.Context, name, reason string) (p wire.Pool, err error) {
+	_, err = c.call(ctx, http.MethodPost, poolPath(name, "/unhold"), nil, wire.Unhold{Reason: reason, Charge: true}, &p)
+	return p, err
+}
+
 // PoolHistory reads the last changes of a pool's settings, the newest first.
 func (c *Client) PoolHistory(ctx context.Context, name string) (h wire.History, err error) {
 	_, err = c.call(ctx, http.MethodGet, poolPath(name, "/history"), nil, nil, &h)

@@ -168,6 +168,12 @@ type Reason struct {
 	Reason string `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
 }
 
+// Unhold is the optional body of the unhold of a pool.
+type Unhold struct {
+	Reason string `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
+	Charge bool   `json:"charge,omitempty" doc:"Whether the pool stops waiting for costs that were charged: its next job may leave now."`
+}
+
 // Empty is an optional body without members.
 type Empty struct{}
 
@@ -219,7 +225,7 @@ type HistoryEntry struct {
 	At       time.Time `json:"at"`
 	Revision int64     `json:"revision" doc:"The revision after the change."`
 	Actor    string    `json:"actor,omitempty" doc:"Who made the change."`
-	Action   string    `json:"action,omitempty" enum:"unhold" doc:"unhold if the change ended holds; absent for a change of settings."`
+	Action   string    `json:"action,omitempty" enum:"unhold,unhold-charge" doc:"unhold if the change ended holds, unhold-charge if it also ended the charge of a pool; absent for a change of settings."`
 	Reason   string    `json:"reason,omitempty"`
 	Before   Overrides `json:"before"`
 	After    Overrides `json:"after"`

@@ -174,8 +174,9 @@ func Pools() []Operation {
 		ID: "unhold-pool", Method: http.MethodPost, Path: path + "/unhold", tag: tag,
 		summary: "End the hold of a pool",
 		description: "Ends the hold that an upstream requested. The pool continues at the reduced rate of the hold, which then grows by a twentieth of the full rate per second. " +
+			"With charge, the pool also stops waiting for costs that were charged. " +
 			"The history records the change.",
-		Params: change, Body: reason, answers: pool, Refusals: changes,
+		Params: change, Body: jsonBody(wire.Unhold{}, MaxSmallBody, true), answers: pool, Refusals: changes,
 	}, {
 		ID: "pool-history", Method: http.MethodGet, Path: path + "/history", tag: tag,
 		summary:     "List the last changes of a pool's settings",

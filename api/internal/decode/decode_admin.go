@@ -126,6 +126,21 @@ func Reason(body []byte) (reason string, err error) {
 	})
 }
 
+// Unhold reads the optional body of the unhold of a pool.
+func Unhold(body []byte) (u wire.Unhold, err error) {
+	return u, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		switch name {
+		case "reason":
+			u.Reason = rd.text(path, value, 0, shaper.MaxReason)
+		case "charge":
+			u.Charge = rd.truth(path, value)
+		default:
+			return false
+		}
+		return true
+	})
+}
+
 // Empty reads a body that may be absent and has no members.
 func Empty(body []byte) error {
 	return decodeOptional(body, func(*reader, string, string, json.RawMessage) bool { return false })

@@ -209,7 +209,10 @@ func (c *poolResumeCmd) Run(a *console.App) error {
 	return c.change(a, "resume", (*client.Client).ResumePool)
 }
 
-type poolUnholdCmd struct{ switchFlags }
+type poolUnholdCmd struct {
+	switchFlags
+	Charge bool `help:"Also stop waiting for costs that were charged: the next job may leave now."`
+}
 
 func (poolUnholdCmd) Help() string {
 	return `Example:
@@ -217,10 +220,15 @@ func (poolUnholdCmd) Help() string {
 
 An upstream can hold a pool for up to an hour with Retry-After. Use this command if it has recovered earlier. The jobs then leave at a reduced rate, which grows by a twentieth of the full rate each second. The change is in the history.
 
+A pool also waits after a job of a high cost, for as long as its rate takes to leak it. With --charge, it stops waiting. The upstream has then received more than the rate allows.
+
 Next: sluice pool get NAME shows the effective rate.`
 }
 
 func (c *poolUnholdCmd) Run(a *console.App) error {
+	if c.Charge {
+		return c.change(a, "end the charge of", (*client.Client).EndPoolCharge)
+	}
 	return c.change(a, "unhold", (*client.Client).UnholdPool)
 }
 

@@ -61,8 +61,11 @@ func PrintHistory(a *console.App, history wire.History, asJSON bool) error {
 
 // entryText describes a change.
 func entryText(e wire.HistoryEntry) string {
-	if e.Action == "unhold" {
+	switch e.Action {
+	case "unhold":
 		return "holds ended"
+	case "unhold-charge":
+		return "hold and charge ended"
 	}
 	return changeText(e.Before, e.After)
 }
