@@ -56,6 +56,9 @@ type Config struct {
 	// ReadRate bounds the work that the reads of one tenant make in the store, in reads of one job,
 	// with a burst of two seconds. An address has twice as many. Default 2000/s.
 	ReadRate shaper.Rate
+	// MaxDelay returns the longest delay of a job of the client, and the setting that bounds it.
+	// nil: any delay.
+	MaxDelay func(who auth.Principal) (most time.Duration, setting string)
 	// CheckCallback checks a callback URL. Its error is the rule that the URL breaks, such as "must
 	// be an http or https URL with a host", and must not quote the URL. nil: jobs have no
 	// callbacks.

@@ -509,3 +509,23 @@ func TestGuessedKeys(t *testing.T) {
 		b.intake.do(t, "POST", "/v1/jobs", guess(2), plainJob).want(t, http.StatusUnauthorized, "unauthorized")
 	})
 }
+
+// A client that costs nothing must not fill the store for a year.
+func TestDelayOfGuests(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest}, func(c *Config) {
+		c.MaxDelay = func(who auth.Principal) (time.Duration, string) {
+			if who.Guest() {
+				return 10 * time.Minute, "auth.guest.max_delay"
+			}
+			return 366 * 24 * time.Hour, "the longest delay"
+		}
+	})
+	late := `{"type":"t","payload":1,"delay_ms":600001}`
+	r := b.intake.do(t, "POST", "/v1/jobs", nil, late)
+	r.want(t, http.StatusUnprocessableEntity, "invalid-request")
+	if got := r.problem.Errors[0]; got.Field != "delay_ms" || got.Rule != "must be at most 600000 (auth.guest.max_delay), but is 600001" {
+		t.Errorf("%+v", got)
+	}
+	b.intake.do(t, "POST", "/v1/jobs", nil, `{"type":"t","payload":1,"delay_ms":600000}`).want(t, http.StatusAccepted, "")
+	b.intake.do(t, "POST", "/v1/jobs", bearing(b.key("acme", `{}`).Secret), late).want(t, http.StatusAccepted, "")
+}

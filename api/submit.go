@@ -79,9 +79,16 @@ func (s *Server) submission(
 		return queue.Submission{}, problem.Invalid("path", "string",
 			"must be absent: the route "+route+" has no paths: true")
 	}
+	if s.cfg.MaxDelay != nil && body.DelayMS > 0 {
+		if most, setting := s.cfg.MaxDelay(who); body.DelayMS > most.Milliseconds() {
+			return queue.Submission{}, problem.Invalid("delay_ms", "integer", "must be at most "+
+				strconv.FormatInt(most.Milliseconds(), 10)+" ("+setting+"), but is "+strconv.FormatInt(body.DelayMS, 10))
+		}
+	}
 	return queue.Submission{
 		Tenant:         who.Tenant,
 		Tier:           who.Tier,
+		Guest:          who.Guest(),
 		Route:          route,
 		Type:           body.Type,
 		Payload:        body.Payload,
@@ -287,6 +294,12 @@ func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 		s.cfg.Headers.Queue(p.Header, a, seconds)
 		return p
 	case shaper.StoreFull:
+		if a.OfPart {
+			p := problem.StoreFull.With("the tenants of its class use the part of the store that they share: " +
+				"memory becomes free when their jobs have left, or some have been idle for ten minutes")
+			p.Scope = "share"
+			return p.RetryIn(storeRetryAfter)
+		}
 		return problem.StoreFull.With("memory becomes free when jobs have left, or tenants have been idle " +
 			"for ten minutes").RetryIn(storeRetryAfter)
 	case shaper.DeadlineUnreachable:

@@ -20,14 +20,18 @@
 --   5 what the store accepts no more: letters, b bytes, t tenants that are not in the index
 --   6 '' for no bound, or four numbers: the share, which is the bytes that may be stored of a flow;
 --     retention in s of finished jobs, of dead letters, of idempotency keys
---   then per flow: tier that the tenant's credential claims or '', entry in tenants
+--   then per flow: tier that the tenant's credential claims or '', entry in tenants, and '' or the
+--   class that the tenant shares a part of the store with, if it has no settings of its own. It is
+--   what the class may store no more, b or t as above, a colon, the share of the flow in bytes, 0
+--   for that of any flow, a colon, and its name
 --   then per job: its request, and the record from its cost on. The request begins with the number
 --   of the flow, which is all that most jobs need. Otherwise follow, after a blank each: delay in
 --   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key
 -- Reply
 --   now, then an array per flow: limit and period in µs of its strictest pace, capacity, capacity
 --   in bytes, time to next free capacity in µs, and where a job was over its share the bytes that
---   were stored of the flow;
+--   were stored of the flow, and its share; behind these, or two zeros, 1 where the tenant is new in
+--   the index, else 0, and the number of tenants of its class in the shard;
 --   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
@@ -39,9 +43,9 @@
 --   atomic batch that is refused describes the first job that was refused, and ends with the number
 --   of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key
 --   reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool full, 11 pool full of
---   bytes, 12 part full, 13 part full of bytes, 14 too costly, 15 pool too costly);
---   a part is that of the pool which the flow may hold
--- Derived keys: flow queue later lines dead done job tenants flows wait ready reserve
+--   bytes, 12 part full, 13 part full of bytes, 14 too costly, 15 pool too costly, 16 the class's part of
+--   the store full); any other part is that of the pool which the flow may hold
+-- Derived keys: flow queue later lines dead done job tenants flows wait ready reserve class
 -- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing admission batch
@@ -160,10 +164,12 @@ local function outcome_of(f, payload, delay, wait, cost)
       text = text .. format(' %d %d %d %d', of.depth, of.policy.capacity, of.bytes, of.policy.capacity_bytes)
     end
     return refusal, drained, after, text
-  elseif no_bytes or f.unknown then
+  elseif no_bytes or no_tenants and f.unknown then
     return STORE_FULL, 0, 0
-  elseif most_stored and over_share(f, bytes) then
-    replies[f.number][6] = f.live_before + f.others
+  elseif f.class_full then
+    return CLASS_FULL, 0, 0
+  elseif f.most and over_share(f, bytes) then
+    replies[f.number][6], replies[f.number][7] = f.live_before + f.others, f.most
     return OVER_SHARE, 0, 0
   elseif wait > 0 and not f.stopped then
     -- By the paces alone: an estimate of deliveries refuses nothing.
@@ -296,6 +302,14 @@ for i = 1, flow_count do
   f.admitted, clock.admitted = f.admitted + admitted, clock.admitted + admitted
   clock.depth, clock.bytes = clock.depth + f.depth - f.depth_before, clock.bytes + f.bytes - f.bytes_before
   clock.stored = clock.stored + f.live - f.live_before
+  f.leaves = f.touched and f.becomes ~= f.class and (f.class or '')
+  if f.leaves then
+    local before = f.live_before + f.dead_bytes + f.kept_before
+    class_add(f.class, -before)
+    class_add(f.becomes, before)
+    f.class = f.becomes
+  end
+  class_add(f.class, f.live - f.live_before)
   replies[i][5] = next_slot(f)
 end
 
@@ -306,13 +320,24 @@ for i = 1, #flows do
   if f.touched then
     in_parts('ZADD', f.queue, last_first(f.add_queue), 1)
     in_parts('ZADD', f.later, f.add_later, 1)
+    if f.leaves and f.leaves ~= '' then
+      redis.call('HDEL', f.key, 'class')
+      redis.call('SREM', PREFIX .. 'class:' .. f.leaves, tenant_of(f.name))
+    end
+    if f.leaves and f.class then
+      redis.call('HSET', f.key, 'class', f.class)
+      redis.call('SADD', PREFIX .. 'class:' .. f.class, tenant_of(f.name))
+    end
     if f.fresh then
       redis.call('SADD', f.names, f.name)
     end
     if now - f.seen > SEEN_EVERY then
       f.seen = now
       redis.call('SADD', f.names, f.name) -- should the list have been deleted
-      redis.call('ZADD', KEYS[4], now, f.entry)
+      if redis.call('ZADD', KEYS[4], now, f.entry) == 1 then
+        local r = replies[f.number]
+        r[6], r[7], r[8] = r[6] or 0, r[7] or 0, 1
+      end
     end
   end
 end
@@ -328,6 +353,10 @@ for i = 1, #flows do
     due_save(f, f.later_before, horizon)
     flow_save(f)
     saved = true
+  end
+  if f.class then
+    local r = replies[f.number]
+    r[6], r[7], r[8], r[9] = r[6] or 0, r[7] or 0, r[8] or 0, redis.call('SCARD', PREFIX .. 'class:' .. f.class)
   end
 end
 if saved then

@@ -2,6 +2,7 @@ package lua
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,6 +52,15 @@ type AdmitFlow struct {
 	Flow, Queue, Later, Lines, Names string // keys
 	Tier                             string // that the tenant's credential claims, as in keys; empty for none
 	Entry                            string // of the tenant, in the tenants key
+	Class                            Class  // that the tenant is in unless it has settings of its own
+}
+
+// Class is a number of tenants that share a part of the store. The zero value is none.
+type Class struct {
+	Name      string // without blanks
+	NoBytes   bool   // it has no bytes left
+	NoTenants bool   // it accepts no tenants that are not in the index
+	Share     int64  // bytes that may be stored of the flow; 0: as of any flow
 }
 
 // AdmitJob is one job to admit.
@@ -74,6 +84,9 @@ type Decision struct {
 	State   shaper.State   // of an admitted job
 	Created shaper.Instant // when it was admitted, maybe by an earlier sending of the call
 	Known   KnownJob       // of a replayed or reused key
+
+	Members   int64 // tenants of the flow's class in the shard, -1 if unknown
+	NewTenant bool  // the call has put the tenant into the index; of the first job of its flow
 }
 
 // KnownJob is a job as its idempotency key describes it. State and the fields behind it are set
@@ -89,11 +102,12 @@ type KnownJob struct {
 
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
 	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare, poolFull: shaper.Full, poolFullOfBytes: shaper.FullOfBytes,
-	partFull: shaper.Full, partFullOfBytes: shaper.FullOfBytes, tooCostly: shaper.TooCostly, tooCostlyInPool: shaper.TooCostly}
+	partFull: shaper.Full, partFullOfBytes: shaper.FullOfBytes, tooCostly: shaper.TooCostly, tooCostlyInPool: shaper.TooCostly,
+	classFull: shaper.StoreFull}
 
-// The outcomes of a job whose pool is full, or the part of it that the flow may hold, and of one that
-// costs too much for its flow or its pool.
-const poolFull, poolFullOfBytes, partFull, partFullOfBytes, tooCostly, tooCostlyInPool = 10, 11, 12, 13, 14, 15
+// The outcomes of a job whose pool is full, or the part of it that the flow may hold, of one that
+// costs too much for its flow or its pool, and of one whose class has used its part of the store.
+const poolFull, poolFullOfBytes, partFull, partFullOfBytes, tooCostly, tooCostlyInPool, classFull = 10, 11, 12, 13, 14, 15, 16
 
 // outcome reads the outcome of an admission.
 func (r *reader) outcome(a *shaper.Admission) {
@@ -102,8 +116,8 @@ func (r *reader) outcome(a *shaper.Admission) {
 		r.fail("no such outcome")
 		return
 	}
-	a.Outcome, a.OfPool = outcomes[code], code >= poolFull && code != tooCostly
-	a.OfPart = code == partFull || code == partFullOfBytes
+	a.Outcome, a.OfPool = outcomes[code], code >= poolFull && code != tooCostly && code != classFull
+	a.OfPart = code == partFull || code == partFullOfBytes || code == classFull
 }
 
 // Call is the call in the form that is sent.
@@ -115,7 +129,7 @@ func (c AdmitCall) Call() Call {
 		c.share())
 	for _, f := range c.Flows {
 		keys = append(keys, f.Flow, f.Queue, f.Later, f.Lines, f.Names)
-		args = append(args, f.Tier, f.Entry)
+		args = append(args, f.Tier, f.Entry, f.Class.arg())
 	}
 	for _, j := range c.Jobs {
 		keys = append(keys, j.Key)
@@ -140,24 +154,36 @@ func (j AdmitJob) asks() any {
 }
 
 // closed lists what the store accepts no more of, by letters.
-func (c AdmitCall) closed() string {
-	closed := ""
-	if c.NoBytes {
-		closed += "b"
+func (c AdmitCall) closed() string { return closed(c.NoBytes, c.NoTenants) }
+
+func closed(noBytes, noTenants bool) (letters string) {
+	if noBytes {
+		letters += "b"
 	}
-	if c.NoTenants {
-		closed += "t"
+	if noTenants {
+		letters += "t"
 	}
-	return closed
+	return letters
+}
+
+func (c Class) arg() string {
+	if c.Name == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d:%s", closed(c.NoBytes, c.NoTenants), max(0, c.Share), c.Name)
 }
 
 // share is the bound of a flow's bytes, and the retentions that the script needs to count them.
 func (c AdmitCall) share() string {
-	if c.Share <= 0 {
-		return ""
+	share := c.Share
+	if share <= 0 {
+		if !slices.ContainsFunc(c.Flows, func(f AdmitFlow) bool { return f.Class.Share > 0 }) {
+			return ""
+		}
+		share = 1<<53 - 1
 	}
 	r := c.Retention
-	return fmt.Sprintf("%d %d %d %d", c.Share, seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency))
+	return fmt.Sprintf("%d %d %d %d", share, seconds(r.Finished), seconds(r.Dead), seconds(r.Idempotency))
 }
 
 // Decode reads the answer: one decision per job, in order.
@@ -169,14 +195,20 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 		r.fail("not one array per flow")
 	}
 	of := make([]Decision, len(flows)) // by flow, what all its jobs have in common
-	stored := make([]int64, len(flows))
+	stored, shares, fresh := make([]int64, len(flows)), make([]int64, len(flows)), make([]bool, len(flows))
 	for i, item := range flows {
 		fields, _ := item.([]any)
 		f := reader{values: fields}
 		of[i].Now, of[i].Rate = now, shaper.Rate{Limit: f.int(), Period: micros(f.int())}
 		of[i].Capacity, of[i].CapacityBytes, of[i].NextSlot = f.int(), f.int(), micros(f.int())
 		if f.more() {
-			stored[i] = f.int()
+			stored[i], shares[i] = f.int(), f.int()
+		}
+		if f.more() {
+			fresh[i] = f.int() == 1
+		}
+		if of[i].Members = -1; f.more() {
+			of[i].Members = f.int()
 		}
 		r.join(f)
 	}
@@ -192,6 +224,7 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 			return nil, r.err
 		}
 		out[i] = of[j.Flow]
+		out[i].NewTenant, fresh[j.Flow] = fresh[j.Flow], false
 		out[i].read(&numbers)
 	}
 	if numbers.more() {
@@ -204,7 +237,7 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 		if n := d.int(); n >= 1 && n <= int64(len(out)) {
 			v := &out[n-1]
 			if v.detail(&d); v.Outcome == shaper.OverShare {
-				v.Stored, v.Share = stored[jobs[n-1].Flow], c.Share
+				v.Stored, v.Share = stored[jobs[n-1].Flow], shares[jobs[n-1].Flow]
 			}
 		} else {
 			d.fail("no such job")

@@ -27,7 +27,7 @@ func (w *world) admit(r admission) {
 		call.Flows = append(call.Flows, lua.AdmitFlow{
 			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name),
 			Lines: w.shard.LinesOf(tenant),
-			Names: w.shard.Names(tenant), Tier: r.tiers[tenant], Entry: first.entry,
+			Names: w.shard.Names(tenant), Tier: r.tiers[tenant], Entry: first.entry, Class: r.class,
 		})
 	}
 	for _, c := range r.jobs {

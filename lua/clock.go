@@ -18,6 +18,28 @@ type Clock struct {
 	Admitted, Rejected, Departed int64
 }
 
+// ClassField is the field of the clock with the sums of a class.
+func ClassField(class string) string { return "class:" + class }
+
+// ClassSums are the bytes that are stored of a class: of jobs that wait, run or are dead, and of
+// keys that Redis expires.
+type ClassSums struct {
+	Stored        int64
+	Answers, Keys shaper.Aged
+}
+
+// ParseClass reads the sums of a class. An empty text has none.
+func ParseClass(text string) (c ClassSums, err error) {
+	if text == "" {
+		return c, nil
+	}
+	if _, err = fmt.Sscan(text, &c.Stored, &c.Answers.Sum, &c.Answers.Before, &c.Answers.Since,
+		&c.Keys.Sum, &c.Keys.Before, &c.Keys.Since); err != nil {
+		return ClassSums{}, fmt.Errorf("%w: the sums of a class: %w", ErrReply, err)
+	}
+	return c, nil
+}
+
 // ParseClock reads the numbers of a clock. The text of an unused clock is empty, its numbers are 0.
 func ParseClock(text string) (c Clock, err error) {
 	if text == "" {

@@ -7,7 +7,7 @@
 -- it stopped. Everything is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
--- Derived keys: flow lines policy flows dead kept unlock tenants wait ready reserve
+-- Derived keys: flow lines policy flows dead kept unlock tenants wait ready reserve class
 -- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing finish poll
@@ -18,11 +18,11 @@ local LEFT_MOST = 65536 -- bytes
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is checked again
 
 -- idle_flows reads some flows of a tenant. It returns the names of those that are idle; the bytes
--- of their dead letters; the bytes of answers and keys that they have left; the flows whose answers
--- to forwarded requests Redis has all deleted, with the bytes that are still counted; and whether a
--- flow has such answers.
+-- of their dead letters, each with the flow's class; the bytes of answers and keys that they have
+-- left; the flows whose answers to forwarded requests Redis has all deleted, with the bytes that are
+-- still counted; and whether a flow has such answers.
 local function idle_flows(names)
-  local found = { names = {}, dead = 0, left = 0, lapsed = {}, kept = false, all = #names }
+  local found = { names = {}, dead = {}, left = 0, lapsed = {}, kept = false, all = #names }
   for n = 1, #names do
     local f = flow_load(names[n])
     local idle = f.depth == 0 and f.running == 0 and math.max(f.seen, f.last, f.held) < now - IDLE
@@ -31,15 +31,18 @@ local function idle_flows(names)
     if redis.call('EXISTS', PREFIX .. 'kept:' .. names[n]) == 1 then
       found.kept, idle = true, false
     else
-      found.lapsed[#found.lapsed + 1] = { f.key, tonumber(redis.call('HGET', f.key, 'kept')) or 0 }
+      found.lapsed[#found.lapsed + 1] = { f.key, tonumber(redis.call('HGET', f.key, 'kept')) or 0, f.class }
     end
     for c = 1, #f.cells do
       idle = idle and f.cells[c].tat < now
     end
     found.left = found.left + aged_sum(f, ANSWERS, retention.succeeded * 1000000)
       + aged_sum(f, IDEMPOTENCY, math.max(retention.succeeded, retention.idempotency) * 1000000)
+    if f.class then
+      redis.call('EXISTS', PREFIX .. 'class:' .. f.class)
+    end
     if idle then
-      found.dead = found.dead + f.dead_bytes
+      found.dead[#found.dead + 1] = { f.dead_bytes, f.class }
       found.names[#found.names + 1] = names[n]
     end
   end
@@ -66,8 +69,14 @@ local function look(tenant, index, many)
   return found
 end
 
+-- lose subtracts bytes that are no longer stored of a flow of a class.
+local function lose(bytes, class)
+  clock.stored = math.max(0, clock.stored - bytes)
+  class_add(class, -bytes)
+end
+
 local entries = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST)
-local gone, kept, keys, lapsed, part, read = {}, {}, {}, {}, nil, 0
+local gone, kept, keys, lapsed, left, part, read = {}, {}, {}, {}, {}, nil, 0
 for i = 1, #entries do
   local tenant = string.match(entries[i], '^%S+')
   local index = PREFIX .. 'flows:' .. tenant
@@ -84,21 +93,24 @@ for i = 1, #entries do
   for n = 1, #found.lapsed do
     local bytes = found.lapsed[n][2]
     if bytes > 0 then
-      clock.stored = math.max(0, clock.stored - bytes)
+      lose(bytes, found.lapsed[n][3])
       lapsed[#lapsed + 1] = found.lapsed[n][1]
     end
   end
   local forgotten = found.idle and found.names or {}
   for n = 1, #forgotten do
     keys[#keys + 1] = PREFIX .. 'flow:' .. forgotten[n]
+    lose(unpack(found.dead[n], 1, 2))
   end
-  clock.stored = math.max(0, clock.stored - (found.idle and found.dead or 0))
   if many and ok then
     part = found -- the call ends with it
   end
   if found.idle and #forgotten == size then
     gone[#gone + 1] = entries[i]
     keys[#keys + 1] = index
+    for n = 1, #forgotten do
+      left[#left + 1] = found.dead[n][2] and { found.dead[n][2], tenant }
+    end
   elseif found.overrides or found.cursor == '0' then
     kept[#kept + 1] = found.overrides and now + OVERRIDDEN or now
     kept[#kept + 1] = entries[i]
@@ -109,6 +121,9 @@ end
 start_writing()
 for n = 1, #lapsed do
   redis.call('HDEL', lapsed[n], 'kept')
+end
+for n = 1, #left do
+  redis.call('SREM', PREFIX .. 'class:' .. left[n][1], left[n][2])
 end
 in_parts('DEL', nil, keys, 1)
 if part then

@@ -21,10 +21,10 @@
 -- Reply
 --   now, then per finding: kind, name of the key or flow, what was found
 -- Derived keys: flow queue later lines policy flows job dead done returned kept history tenants
---   unlock wait ready reserve
+--   unlock wait ready reserve class
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow filing findings pool_findings
+--! include record clock turn pool policy bucket stored flow filing findings pool_findings class_findings
 
 local RECORDS_MOST, LEASES_MOST = 1000, 5000
 local horizon, totals, with_flows = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'
@@ -252,6 +252,7 @@ local function mend_flow(name)
       clock.depth, clock.bytes = clock.depth + f.depth - depth_before, clock.bytes + f.bytes - bytes_before
       clock.running = clock.running + f.running - running_before
       clock.stored = math.max(0, clock.stored + f.live + f.dead_bytes - stored_before)
+      class_add(f.class, f.live + f.dead_bytes - stored_before)
     end
     redis.call('SADD', PREFIX .. 'flows:' .. tenant_of(name), name)
     if plain then
@@ -272,7 +273,7 @@ end
 
 -- The totals of the shard.
 if recount and repair or totals then
-  local depth, bytes, runs, stored = 0, 0, 0, 0
+  local depth, bytes, runs, stored, of_classes, members = 0, 0, 0, 0, {}, {}
   local entries = redis.call('ZRANGE', KEYS[5], '0', '-1')
   for i = 1, #entries do
     local flows_of = PREFIX .. 'flows:' .. string.match(entries[i], '^%S+')
@@ -280,18 +281,24 @@ if recount and repair or totals then
     for n = 1, #of_tenant do
       local key = PREFIX .. 'flow:' .. of_tenant[n]
       if sound(key, 'hash') then
-        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes', 'queued', 'cost', 'turn', 'kept')
+        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes', 'queued', 'cost', 'turn', 'kept', 'class')
         numbers(v, 7)
         if names_pool(of_tenant[n]) then
           v[1], v[2], v[3] = 0, 0, 0
         else
           pool_add(of_tenant[n], v)
         end
-        depth, bytes, runs, stored = depth + v[1], bytes + v[2], runs + v[3], stored + v[4] + v[5] + (tonumber(v[9]) or 0)
+        local of_flow = v[4] + v[5] + (tonumber(v[9]) or 0)
+        depth, bytes, runs, stored = depth + v[1], bytes + v[2], runs + v[3], stored + of_flow
+        if v[10] then
+          of_classes[v[10]] = (of_classes[v[10]] or 0) + of_flow
+          members[v[10] .. ' ' .. tenant_of(of_tenant[n])] = true
+        end
       end
     end
   end
   set(clock, not recount and 'totals', 'clock', 'depth', depth, 'bytes', bytes, 'running', runs, 'stored', stored)
+  classes_compare(set, of_classes, members)
   pools_compare(set)
   if lost and repair then
     redis.call('HSET', KEYS[1], 'revision', clock.revision, 'looked', '00')

@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 type admission struct {
 	at    shaper.Instant
 	tiers map[string]string // claimed, by tenant as in keys
+	class lua.Class         // of all tenants without settings of their own
 
 	noBytes, noTenants bool  // the store takes no more of them
 	share              int64 // bytes that may be stored of a flow; 0: no bound
@@ -36,8 +38,8 @@ type candidate struct {
 
 func (r admission) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers,
-		r.noBytes, r.noTenants, r.share)
+	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, class %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers,
+		r.class, r.noBytes, r.noTenants, r.share)
 	for _, c := range r.jobs {
 		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem,
 			c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
@@ -120,20 +122,30 @@ func (m *model) admit(r admission) []lua.Decision {
 			askedOf[f.pool]--
 			askedBytesOf[f.pool] -= payload
 			_, live := m.tenants[c.entry]
-			unknown := r.noTenants && f.fresh && !live
+			class := r.class
+			if _, own := m.tuned[c.entry]; own {
+				class = lua.Class{}
+			}
+			unknown := (r.noTenants || class.NoBytes || class.NoTenants) && f.fresh && !live
+			closed := r.noBytes || r.noTenants && unknown
+			classFull := !closed && (class.NoBytes || class.NoTenants && unknown)
+			share := cmp.Or(class.Share, r.share)
 			if wait == 0 {
 				wait = f.policy.MaxWait
 			}
 			f.Flow, v.Admission = shaper.Admit(f.Flow, m.paused(f), m.now,
 				shaper.Request{
-					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait, Closed: r.noBytes || unknown,
-					Stored: jobBytes(m.record(c, 0, 0)), Share: r.share, Pool: m.shared(f, sizeOf, bytesOf),
+					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait, Closed: closed || classFull,
+					Stored: jobBytes(m.record(c, 0, 0)), Share: share, Pool: m.shared(f, sizeOf, bytesOf),
 				}, instants(m.laters[c.flow]))
 			touched[c.flow] = !unknown
 			if refused = v.Outcome != shaper.Admitted; refused {
 				f.rejected++
 				if !unknown {
 					m.clock.rejected++
+				}
+				if classFull && v.Outcome == shaper.StoreFull {
+					v.OfPart = true
 				}
 				if v.Outcome == shaper.OverShare {
 					v.Stored = stored[c.flow]
@@ -157,7 +169,8 @@ func (m *model) admit(r admission) []lua.Decision {
 		m.reach(string(v.Outcome))
 		m.reachIf(v.OfPool && v.Outcome != shaper.TooCostly, "pool full")
 		m.reachIf(v.OfPool && v.Outcome == shaper.TooCostly, "too costly for its pool")
-		m.reachIf(v.OfPart, "part of the pool full")
+		m.reachIf(v.OfPool && v.OfPart, "part of the pool full")
+		m.reachIf(!v.OfPool && v.OfPart, "class full")
 		if refused && refusal == nil {
 			if refusal, refusedBy = v, c.flow; r.atomic {
 				break
@@ -170,6 +183,7 @@ func (m *model) admit(r admission) []lua.Decision {
 		if refusal.NextSlot = was.NextSlot; !refusal.OfPool || refusal.Outcome == shaper.TooCostly {
 			refusal.Depth, refusal.Bytes, refusal.Remaining = was.Depth, was.Bytes, was.Remaining
 		}
+		refusal.Members = -1
 		for i := range decisions {
 			decisions[i] = *refusal
 		}
@@ -185,7 +199,7 @@ func (m *model) admit(r admission) []lua.Decision {
 	for i, c := range r.jobs { // the answer tells it once for a flow
 		decisions[i].NextSlot = m.facts(flows[c.flow], "").NextSlot
 	}
-	saved := false
+	saved, fresh := false, map[string]bool{}
 	for _, c := range r.jobs {
 		f := flows[c.flow]
 		if !touched[c.flow] {
@@ -195,9 +209,23 @@ func (m *model) admit(r admission) []lua.Decision {
 		if f.fresh {
 			m.name(f.name)
 		}
+		class := r.class.Name
+		if _, own := m.tuned[c.entry]; own {
+			class = ""
+		}
+		m.classify(f, class)
 		if m.now.Sub(f.seen) > time.Minute {
 			f.seen = m.now
+			if _, live := m.tenants[c.entry]; !live {
+				fresh[c.flow] = true
+			}
 			m.tenants[c.entry] = int64(m.now)
+		}
+	}
+	for i, c := range r.jobs {
+		decisions[i].NewTenant, fresh[c.flow] = fresh[c.flow], false
+		if decisions[i].Members = -1; flows[c.flow].class != "" {
+			decisions[i].Members = int64(len(m.members[flows[c.flow].class]))
 		}
 	}
 	for i, c := range admitted {

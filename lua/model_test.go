@@ -151,6 +151,7 @@ type flow struct {
 	hindered                                      lua.Hindrance
 	trial                                         shaper.Trial
 	cause                                         string // of the hold that ends last; empty before the first
+	class                                         string // that its bytes are counted in; empty for none
 	live, deadBytes                               int64  // stored: of waiting and leased jobs, of dead letters
 	answers, keys                                 shaper.Aged
 	segment                                       int // counts the policies that the flow has had, see conformity
@@ -225,7 +226,9 @@ type model struct {
 	claimed                       claimed
 	deleted                       map[string]bool    // jobs
 	pools                         map[string]*pooled // by +NAME
-	open                          map[string]*pooled // those that the command under way has read
+	classes                       map[string]lua.ClassSums
+	members                       map[string]map[string]bool // by class: its tenants
+	open                          map[string]*pooled         // those that the command under way has read
 	moving                        []*leaving
 	stampedInPool                 map[leaseRef]departure
 	served                        []serving // by pools
@@ -247,7 +250,7 @@ func newModel() *model {
 		due:      zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{}, flows: map[string]flow{},
 		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{}, returned: map[string]zset{},
 		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
-		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, pools: map[string]*pooled{}, stampedInPool: map[leaseRef]departure{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, corrected: map[string]bool{}, reached: map[string]bool{},
+		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, pools: map[string]*pooled{}, classes: map[string]lua.ClassSums{}, members: map[string]map[string]bool{}, stampedInPool: map[leaseRef]departure{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, corrected: map[string]bool{}, reached: map[string]bool{},
 	}
 }
 
@@ -273,6 +276,7 @@ var situations = []string{
 	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
 	"refunded after it was idle",
 	"estimated by its concurrency", "estimated by its slots",
+	"class full", "left its class",
 	"over_share", "full of bytes of dead letters", "dead letters past retention",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
 	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool", "too_costly",
@@ -538,9 +542,15 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 		}
 	} else {
 		j.Payload = nil
+		c := m.classes[f.class]
 		f.answers = f.answers.Add(m.now, retention.Finished, jobBytes(j)-keyBytes(j))
+		c.Answers = c.Answers.Add(m.now, retention.Finished, jobBytes(j)-keyBytes(j))
 		if j.Idem != "" {
 			f.keys = f.keys.Add(m.now, retention.Idempotency, keyBytes(j))
+			c.Keys = c.Keys.Add(m.now, retention.Idempotency, keyBytes(j))
+		}
+		if f.class != "" {
+			m.classes[f.class] = c
 		}
 		list := append([]string{id}, m.done[j.Flow]...)
 		m.done[j.Flow] = list[:min(len(list), 1000)]
@@ -604,11 +614,42 @@ func (m *model) countIn(f *flow, j *lua.Record) {
 func (m *model) live(f *flow, bytes int64) {
 	f.live += bytes
 	m.clock.stored += bytes
+	m.ofClass(f.class, bytes)
+}
+
+// ofClass counts bytes that are stored of a class.
+func (m *model) ofClass(class string, bytes int64) {
+	if class != "" && bytes != 0 {
+		c := m.classes[class]
+		c.Stored = max(0, c.Stored+bytes)
+		m.classes[class] = c
+	}
+}
+
+// classify moves what is stored of a flow to another class; empty for none.
+func (m *model) classify(f *flow, class string) {
+	if class == f.class {
+		return
+	}
+	m.reachIf(f.class != "", "left its class")
+	bytes := f.live + f.deadBytes
+	m.ofClass(f.class, -bytes)
+	m.ofClass(class, bytes)
+	if f.class != "" {
+		delete(m.members[f.class], tenantOf(f.name))
+	}
+	if f.class = class; class != "" {
+		if m.members[class] == nil {
+			m.members[class] = map[string]bool{}
+		}
+		m.members[class][tenantOf(f.name)] = true
+	}
 }
 
 func (m *model) dead(f *flow, bytes int64) {
 	f.deadBytes += bytes
 	m.clock.stored += bytes
+	m.ofClass(f.class, bytes)
 }
 
 // deadAlive is what is left of the dead letters: those past retention count for their part.

@@ -410,6 +410,7 @@ func (l *polling) forgetIdle(entries []string) {
 			for name := range l.names[tenant] {
 				f := l.model.flows[name]
 				l.dead(&f, -f.deadBytes)
+				delete(l.members[f.class], tenant)
 				delete(l.model.flows, name)
 			}
 			delete(l.names, tenant)

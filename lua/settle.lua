@@ -88,7 +88,7 @@ for k = 6, #KEYS do
 end
 
 local COUNTED = 6
-local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth', 'turn' }
+local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth', 'turn', 'class' }
 
 -- flow_counts reads the counts of a flow that change when its jobs succeed. It returns nil if the
 -- flow's place in the index of due flows may change, too. due is that place, if it has one.
@@ -104,7 +104,7 @@ local function flow_counts(name, due)
   return {
     name = name, key = key, running = v[1], succeeded = v[2], live = v[3], answers = v[4],
     answers_before = v[5], answers_at = v[6], was = v,
-    due = due and tonumber(due), counts = true, pool = pool and pool_of(pool, reach),
+    due = due and tonumber(due), counts = true, class = v[9] or nil, pool = pool and pool_of(pool, reach),
   }
 end
 

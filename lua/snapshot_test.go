@@ -48,6 +48,10 @@ func (m *model) snapshot() snapshot {
 		for route, at := range m.lineEnds {
 			fields["line:"+route] = text(at)
 		}
+		for class, sums := range m.classes {
+			fields[lua.ClassField(class)] = fmt.Sprintf("%d %d %d %d %d %d %d", sums.Stored, sums.Answers.Sum,
+				sums.Answers.Before, sums.Answers.Since, sums.Keys.Sum, sums.Keys.Before, sums.Keys.Since)
+		}
 		s.Keys["clock"] = present(fields)
 	}
 	sorted("due", m.due)
@@ -67,6 +71,11 @@ func (m *model) snapshot() snapshot {
 	}
 	if len(m.tuned) > 0 {
 		s.Keys["tuned"] = slices.Sorted(maps.Keys(m.tuned))
+	}
+	for class, tenants := range m.members {
+		if len(tenants) > 0 {
+			s.Keys["class:"+class] = keysOf(tenants)
+		}
 	}
 	for tenant, names := range m.names {
 		s.Keys["flows:"+tenant] = keysOf(names)
@@ -92,7 +101,8 @@ func (m *model) snapshot() snapshot {
 			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),
 			"live": text(f.live), "dead_bytes": text(f.deadBytes),
 			"answers": text(f.answers.Sum), "answers_before": text(f.answers.Before), "answers_at": text(f.answers.Since),
-			"keys": text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
+			"class": f.class,
+			"keys":  text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
 		}
 		if f.turn.pool != "" {
 			fields["turn"] = f.turn.String()
@@ -197,7 +207,7 @@ var kinds = map[string]func(context.Context, redis.Pipeliner, string) redis.Cmde
 	"clock": hash, "flow": hash, "policy": hash, "lines": hash,
 	"due": sortedSet, "expires": sortedSet, "leases": sortedSet, "tenants": sortedSet, "queue": sortedSet, "later": sortedSet, "dead": sortedSet,
 	"outbox": sortedSet, "returned": sortedSet, "wait": sortedSet, "ready": sortedSet, "reserve": sortedSet,
-	"tuned": plainSet, "flows": plainSet,
+	"tuned": plainSet, "flows": plainSet, "class": plainSet,
 	"history": list, "done": list,
 	"job": plain, "idem": plain, "grant": plain, "claim": plain,
 }
@@ -269,7 +279,7 @@ func (s *snapshot) read(ctx context.Context, e engine, prefix string, keys []str
 			s.Keys[name] = list
 		case *redis.StringSliceCmd:
 			s.Keys[name] = v.Val()
-			if strings.HasPrefix(name, "flows:") || name == "tuned" {
+			if strings.HasPrefix(name, "flows:") || strings.HasPrefix(name, "class:") || name == "tuned" {
 				slices.Sort(v.Val())
 			}
 		case *redis.StringCmd:

@@ -317,6 +317,9 @@ func (a *admission) add(p *pending) {
 		}
 		a.call.Jobs = append(a.call.Jobs, job)
 	}
+	for _, job := range a.call.Jobs[before:] {
+		a.q.headroom.reserve(a.call.Flows[job.Flow].Class, job.StoredBytes())
+	}
 	a.pending = append(a.pending, p)
 }
 
@@ -330,7 +333,7 @@ func (a *admission) flow(name string, s *Submission) int {
 	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
 		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name),
 		Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
-		Tier: store.TierName(s.Tier), Entry: store.TenantEntry(s.Tenant),
+		Tier: store.TierName(s.Tier), Entry: store.TenantEntry(s.Tenant), Class: a.q.headroom.enter(s),
 	})
 	a.flows[name] = len(a.call.Flows) - 1
 	return a.flows[name]
@@ -413,16 +416,30 @@ func (a *admission) answer(r lua.Reply) {
 	if err != nil && len(a.call.Flows) == 1 {
 		err = fmt.Errorf("%s: %w", a.call.Flows[0].Flow, err)
 	}
+	for _, f := range a.call.Flows {
+		a.q.headroom.left(f.Class)
+	}
 	at := 0
 	for _, p := range a.pending {
 		if err != nil {
+			for range p.batch {
+				a.q.headroom.reserve(a.call.Flows[a.call.Jobs[at].Flow].Class, -a.call.Jobs[at].StoredBytes())
+				at++
+			}
 			p.answer <- store.Unavailable(err)
 			continue
 		}
 		for i := range p.batch {
 			p.decisions[i] = decisionOf(&decisions[at+i], &p.batch[i])
+			job := &a.call.Jobs[at+i]
+			if decisions[at+i].NewTenant {
+				a.q.headroom.tenants.Add(1)
+			}
+			a.q.headroom.joined(a.call.Flows[job.Flow].Class, a.shard.Index, decisions[at+i].Members)
 			if decisions[at+i].Outcome == shaper.Admitted {
-				a.q.headroom.admitted(a.call.Jobs[at+i].StoredBytes())
+				a.q.headroom.admitted(job.StoredBytes())
+			} else {
+				a.q.headroom.reserve(a.call.Flows[job.Flow].Class, -job.StoredBytes())
 			}
 		}
 		at += len(p.batch)

@@ -31,7 +31,24 @@ type StoreLimits struct {
 	// FlowShare is the percentage of the store that one flow may use while the others have nothing;
 	// 100: all of it.
 	FlowShare int64
+	// Classes are what classes of tenants may use together. A tenant is in the class ClassGuests if
+	// its submission says so, else in that of its claimed tier. One with settings of its own is in
+	// none.
+	Classes map[string]ClassLimit
 }
+
+// ClassLimit is the part of the store that the tenants of a class may use together, in percent; 0
+// is no bound.
+type ClassLimit struct{ Bytes, Tenants int64 }
+
+// ClassGuests is the class of all guests.
+const ClassGuests = "guests"
+
+// ClassOfTier is the class of the tenants whose credential claims a tier.
+func ClassOfTier(tier string) string { return "tier:" + store.TierName(tier) }
+
+// tenantBytes is about what Redis keeps of a tenant, beside what its jobs have.
+const tenantBytes = 2048
 
 // Bounds of the sums over all shards.
 const (
@@ -54,8 +71,15 @@ type headroom struct {
 	spare   atomic.Int64 // those that answers to forwarded requests may use: they get half of the store
 	full    atomic.Bool  // Redis has so little memory left that it gets no such answers
 	tenants atomic.Int64
+	classes map[string]*classRoom
 	begun   time.Time
 	running sync.WaitGroup // the reading
+}
+
+// classRoom is what a class may store yet, and its tenants by shard.
+type classRoom struct {
+	bytes, tenants atomic.Int64
+	members        []atomic.Int64
 }
 
 const unbounded = 1 << 60
@@ -65,7 +89,18 @@ func newHeadroom(q *Queue, limits StoreLimits) *headroom {
 	h.at.Store(int64(-headroomOld))
 	h.free.Store(unbounded)
 	h.spare.Store(unbounded)
+	h.classes = make(map[string]*classRoom, len(limits.Classes))
+	for name := range limits.Classes {
+		h.classes[name] = &classRoom{members: make([]atomic.Int64, q.store.Len())}
+		h.classes[name].bytes.Store(unbounded)
+		h.classes[name].tenants.Store(unbounded)
+	}
 	return h
+}
+
+// none reports whether nothing is bounded.
+func (h *headroom) none() bool {
+	return h.limits.Bytes == 0 && h.limits.Tenants == 0 && h.limits.FlowShare == 0
 }
 
 // refresh has a reading replaced that is too old, and keeps it where Redis does not answer.
@@ -99,12 +134,20 @@ func (h *headroom) read(ctx context.Context, now time.Duration) (reading chan st
 	reading = make(chan struct{})
 	h.reading, h.since = reading, now
 	h.running.Go(func() {
-		free, spare := h.free.Load(), h.spare.Load()
+		free, spare, tenants := h.free.Load(), h.spare.Load(), h.tenants.Load()
+		before := map[string]classReading{}
+		for name, c := range h.classes {
+			before[name] = classReading{c.bytes.Load(), c.tenants.Load()}
+		}
 		if m, err := h.measure(context.WithoutCancel(ctx)); err == nil {
 			h.free.Add(m.free - free) // what was admitted during the reading counts twice until the next one
 			h.spare.Add(m.spare - spare)
 			h.full.Store(m.full)
-			h.tenants.Store(m.tenants)
+			h.tenants.Add(m.tenants - tenants)
+			for name, c := range h.classes {
+				c.bytes.Add(m.classes[name].bytes - before[name].bytes)
+				c.tenants.Add(m.classes[name].tenants - before[name].tenants)
+			}
 		}
 		h.at.Store(int64(now))
 		h.mu.Lock()
@@ -120,7 +163,7 @@ func (h *headroom) close() { h.running.Wait() }
 // answers returns how many bytes of answers to forwarded requests a flow may keep. Answers of all
 // flows use at most half of the store, so that requests find the other.
 func (h *headroom) answers(ctx context.Context) int64 {
-	if h.limits == (StoreLimits{}) {
+	if h.none() {
 		return unbounded
 	}
 	h.refresh(ctx)
@@ -145,15 +188,57 @@ func (h *headroom) noAnswers(ctx context.Context) bool {
 // limit closes an admission to what may no longer be stored, by the last reading where Redis does
 // not answer.
 func (h *headroom) limit(ctx context.Context, c *lua.AdmitCall) {
-	if h.limits == (StoreLimits{}) {
+	if h.none() {
 		return
 	}
 	h.refresh(ctx)
 	free := h.free.Load()
 	c.NoBytes = free <= 0
 	c.NoTenants = h.limits.Tenants > 0 && h.tenants.Load() >= h.limits.Tenants
-	if share := h.limits.FlowShare; share > 0 && share < 100 && free > 0 && free < unbounded/2 {
-		c.Share = max(1, int64(float64(free)*float64(share)/float64(100-share)))
+	c.Share = h.share(free)
+}
+
+// share returns how many bytes may be stored of a flow while so many are free; 0: no bound.
+func (h *headroom) share(free int64) int64 {
+	share := h.limits.FlowShare
+	if share <= 0 || share >= 100 || free <= 0 || free >= unbounded/2 {
+		return 0
+	}
+	return max(1, int64(float64(free)*float64(share)/float64(100-share)))
+}
+
+// enter returns the class of a submission's tenant, and reserves a place for a tenant that is new;
+// see settled.
+func (h *headroom) enter(s *Submission) lua.Class {
+	name := ""
+	if s.Guest {
+		name = ClassGuests
+	} else if s.Tier != "" && len(h.classes) > 0 {
+		name = ClassOfTier(s.Tier)
+	}
+	room := h.classes[name]
+	if room == nil {
+		return lua.Class{}
+	}
+	free := room.bytes.Load()
+	return lua.Class{
+		Name: name, NoBytes: free <= 0, NoTenants: room.tenants.Add(-1) < 0, Share: h.share(min(free, h.free.Load())),
+	}
+}
+
+// left gives back the place that enter has reserved.
+func (h *headroom) left(c lua.Class) {
+	if room := h.classes[c.Name]; room != nil {
+		room.tenants.Add(1)
+	}
+}
+
+// joined notes how many tenants of a class a shard has.
+func (h *headroom) joined(c lua.Class, shard int, members int64) {
+	if room := h.classes[c.Name]; room != nil && members >= 0 {
+		more := members - room.members[shard].Swap(members)
+		room.tenants.Add(-more)
+		room.bytes.Add(-more * tenantBytes)
 	}
 }
 
@@ -161,7 +246,11 @@ func (h *headroom) limit(ctx context.Context, c *lua.AdmitCall) {
 type reading struct {
 	free, spare, tenants int64
 	full                 bool
+	classes              map[string]classReading
 }
+
+// classReading is what a class may store yet.
+type classReading struct{ bytes, tenants int64 }
 
 // measure reads how many bytes may still be stored: of a cluster, on its fullest master.
 func (h *headroom) measure(ctx context.Context) (r reading, err error) {
@@ -172,7 +261,9 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 		both.Go(func() { nodes, failed = h.q.engine.conn.Memory(ctx) })
 	}
 	t, err := h.q.Totals(ctx)
+	used, classErr := h.used(ctx)
 	both.Wait()
+	all := int64(0) // bytes that all tenants together may store; 0: no bound
 	r = reading{free: unbounded, spare: unbounded, tenants: t.Tenants}
 	bound := func(most, used int64) {
 		r.free, r.spare = min(r.free, most-used), min(r.spare, most/2-used)
@@ -183,16 +274,76 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 	for _, n := range nodes {
 		if most := n.IntakeMax(); most > 0 {
 			bound(most, n.Counted)
+			all += most
 		}
 		r.full = r.full || n.Max > 0 && n.Counted > n.Max-(n.Max-n.IntakeMax())/2
 	}
-	return r, errors.Join(err, failed)
+	if most := h.limits.Bytes; most > 0 && (all == 0 || most < all) {
+		all = most
+	}
+	r.classes = make(map[string]classReading, len(h.classes))
+	for name, l := range h.limits.Classes {
+		left := classReading{unbounded, unbounded}
+		if l.Bytes > 0 && all > 0 {
+			left.bytes = int64(float64(all)/100*float64(l.Bytes)) - used[name].bytes
+		}
+		if l.Tenants > 0 && h.limits.Tenants > 0 {
+			left.tenants = max(1, h.limits.Tenants*l.Tenants/100) - used[name].tenants
+		}
+		r.classes[name] = left
+	}
+	return r, errors.Join(err, failed, classErr)
+}
+
+// used reads what each class has stored.
+func (h *headroom) used(ctx context.Context) (map[string]classReading, error) {
+	sums := make(map[string]classReading, len(h.classes))
+	if len(h.classes) == 0 {
+		return sums, nil
+	}
+	var names, fields []string
+	for name := range h.classes {
+		names, fields = append(names, name), append(fields, lua.ClassField(name))
+	}
+	members := make([]*redis.IntCmd, 0, h.q.store.Len()*len(names))
+	clocks, err := store.Pipeline(ctx, h.q.store.Fast, h.q.store.Shards(),
+		func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
+			for _, name := range names {
+				members = append(members, p.SCard(ctx, shard.Class(name)))
+			}
+			return p.HMGet(ctx, shard.Clock(), fields...)
+		})
+	if err != nil {
+		return nil, err
+	}
+	now, kept := shaper.InstantOf(time.Now()), h.q.retention
+	for i, values := range clocks {
+		for k, name := range names {
+			text, _ := values[k].(string)
+			c, err := lua.ParseClass(text)
+			if err != nil {
+				return nil, store.Unavailable(err)
+			}
+			tenants := members[i*len(names)+k].Val()
+			h.classes[name].members[i].Store(tenants)
+			bytes := c.Stored + c.Answers.Left(now, kept.Finished) + c.Keys.Left(now, max(kept.Finished, kept.Idempotency))
+			sums[name] = classReading{sums[name].bytes + bytes + tenants*tenantBytes, sums[name].tenants + tenants}
+		}
+	}
+	return sums, nil
 }
 
 // admitted notes bytes that came in since the last reading.
 func (h *headroom) admitted(bytes int64) {
 	h.free.Add(-bytes)
 	h.spare.Add(-bytes)
+}
+
+// reserve takes bytes of a class until the answer; negative ones are given back.
+func (h *headroom) reserve(c lua.Class, bytes int64) {
+	if room := h.classes[c.Name]; room != nil {
+		room.bytes.Add(-bytes)
+	}
 }
 
 // Totals sums the figures of all tenants. Errors: ErrUnavailable.

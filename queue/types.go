@@ -87,6 +87,7 @@ type Submission struct {
 	CallbackURL    string        // called back when the job has ended; at most 1,024 bytes, empty for none
 	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
 	Tier           string        // as claimed by the tenant's credential; empty for none
+	Guest          bool          // the tenant cost its client nothing: see StoreLimits.Classes
 }
 
 // Decision is the decision on a submission. Job is the stored job if the outcome is admitted or

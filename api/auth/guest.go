@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 
 	"github.com/go-chi/chi/v5/middleware"
 )
@@ -66,6 +67,9 @@ func (g *guests) principal(r *http.Request) (Principal, error) {
 
 // guestPrefix begins the tenants that are guests.
 const guestPrefix = "guest:"
+
+// Guest reports whether the principal is a client without a credential.
+func (p Principal) Guest() bool { return p.KeyID == "" && strings.HasPrefix(p.Tenant, guestPrefix) }
 
 // guestBits is the length of the IPv6 prefix that names a guest: a host may change the rest at
 // will.

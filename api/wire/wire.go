@@ -466,7 +466,7 @@ type Problem struct {
 	CapacityBytes       *int64       `json:"capacity_bytes,omitempty" doc:"queue-bytes-full: the limit of bytes."`
 	StoredBytes         *int64       `json:"stored_bytes,omitempty" doc:"queue-bytes-full, instead of bytes: bytes stored of the route's jobs, dead letters and answers."`
 	ShareBytes          *int64       `json:"share_bytes,omitempty" doc:"queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store."`
-	Scope               string       `json:"scope,omitempty" enum:"flow,pool,share" doc:"queue-full, queue-bytes-full, never-fits and too-costly: what is full, or has the limit. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others. All figures are those of the scope."`
+	Scope               string       `json:"scope,omitempty" enum:"flow,pool,share" doc:"queue-full, queue-bytes-full, never-fits, too-costly and store-full: what is full, or has the limit. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others; of store-full the part of the store that guests, or the tenants of a tier, share. All figures are those of the scope."`
 	Pool                string       `json:"pool,omitempty" doc:"With scope pool: the name of the pool."`
 	Cost                int64        `json:"cost,omitempty" doc:"too-costly: the cost of the job."`
 	MaxCost             int64        `json:"max_cost,omitempty" doc:"too-costly: the greatest cost of one job, in the tenant's route or in the pool: see scope."`

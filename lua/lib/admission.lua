@@ -2,7 +2,7 @@
 -- shaper.Admit, step for step.
 
 local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED = 1, 2, 3, 4, 5
-local DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE = 6, 7, 8, 9
+local DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE, CLASS_FULL = 6, 7, 8, 9, 16
 
 -- The outcomes where it is the pool that is full, or the part of it that the flow may hold, or whose
 -- bound the cost exceeds.

@@ -1,6 +1,6 @@
 -- batch: reads the arguments of admit and the flows of its jobs.
 
-local FLOW_KEYS, FLOW_ARGS = 5, 2
+local FLOW_KEYS, FLOW_ARGS = 5, 3
 local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
 clock_load(ARGV[1])
 local horizon, atomic, flow_count = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
@@ -18,7 +18,19 @@ for i = 1, flow_count do
     error('MISPLACED flow ' .. f.name) -- by a process that has not heard of the pool yet
   end
   f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
-  f.unknown = no_tenants and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)
+  local closed, share, class = string.match(ARGV[a + 3], '^(%a*):(%d+):(%S+)$')
+  if class and redis.call('EXISTS', KEYS[k + 4]) == 1 then
+    closed, class = nil, nil -- a tenant with settings of its own is in no class
+  end
+  closed, f.becomes, f.most = closed or '', class, class and share ~= '0' and share + 0 or most_stored
+  f.unknown = (no_tenants or closed ~= '') and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)
+  f.class_full = string.find(closed, 'b', 1, true) or string.find(closed, 't', 1, true) and f.unknown
+  if f.becomes ~= f.class then
+    f.kept_before = tonumber(not f.fresh and redis.call('HGET', f.key, 'kept') or '0')
+  end
+  if class or f.class then
+    redis.call('EXISTS', PREFIX .. 'class:' .. (f.class or class), PREFIX .. 'class:' .. (class or f.class))
+  end
   f.stopped = paused(f)
   f.later_before = later_known(f)
   if f.fresh and redis.call('EXISTS', f.queue, f.later) > 0 then
@@ -39,7 +51,7 @@ for i = 1, flow_count do
   flows[i], numbered[format('%d', i)] = f, f
   replies[i] = { p.drain.limit, p.drain.period, p.capacity, p.capacity_bytes, 0 }
   f.seq_before, f.depth_before, f.bytes_before, f.live_before = f.seq, f.depth, f.bytes, f.live
-  if most_stored then
+  if f.most then
     f.others = f.dead_bytes + aged_sum(f, ANSWERS, keep_answers * 1000000)
       + aged_sum(f, IDEMPOTENCY, math.max(keep_answers, keep_keys) * 1000000)
   end
@@ -48,14 +60,14 @@ end
 -- over_share returns whether bytes more would take the flow over its share of the store. It first
 -- subtracts dead letters past retention, which Redis has deleted.
 local function over_share(f, bytes)
-  if f.live + f.others + bytes <= most_stored then
+  if f.live + f.others + bytes <= f.most then
     return false
   end
   if f.dead_bytes > 0 and not f.dead_counted then
     f.dead_counted = true
     f.others = f.others - f.dead_bytes + dead_alive(f, keep_dead * 1000000)
   end
-  return f.live + f.others + bytes > most_stored
+  return f.live + f.others + bytes > f.most
 end
 
 local first_key, first_arg = 5 + flow_count * FLOW_KEYS, 7 + flow_count * FLOW_ARGS

@@ -18,6 +18,7 @@
 --   within, forgets                  where retune and forget stopped, within a page of flows
 --   lapsed, dead                     expired leases and dead jobs so far
 --   fence                            1; written to prove that replicas have what was written before
+--   class:NAME                       bytes stored of a class of tenants, see lib/stored.lua
 
 -- math.min and its like have no short names: a local that a function captures costs every call of
 -- the script. With short names a lone job costs 2 % more of Redis's instructions.
@@ -130,6 +131,9 @@ local function clock_save()
   redis.call('HSET', KEYS[1], 'n', format(CLOCK_TEXT, now, c.off, c.wake, c.depth, c.running, c.swept,
     c.grace, c.help, c.bytes,
     c.stored, c.admitted, c.rejected, c.departed))
+  if c.save_classes then
+    c.save_classes()
+  end
 end
 
 -- replication_id is the name of the history of writes that this Redis has. A replica that becomes a
@@ -147,12 +151,14 @@ local function unlock()
   redis.call('DEL', PREFIX .. 'unlock')
 end
 
--- publish sends a message on a channel of the shard, and returns 1 for a sharded channel, else 0.
--- Redis 7 has sharded channels: in a cluster only the node of the shard gets a message, not all. A
+-- Redis 7 has sharded channels: in a cluster only the node of the shard gets a message, not all.
+local SHARDED = redis.REDIS_VERSION_NUM
+
+-- publish sends a message on a channel of the shard, and returns 1 for a sharded channel, else 0. A
 -- user may lack the right to SPUBLISH. Workers subscribe to wake in both ways: while a slot moves,
 -- scripts already run on a node where no worker listens yet.
 local function publish(channel, message)
-  if redis.REDIS_VERSION_NUM then
+  if SHARDED then
     local ok, heard = pcall(redis.call, 'SPUBLISH', PREFIX .. channel, message)
     if ok and (heard > 0 or channel ~= 'wake') then
       return 1

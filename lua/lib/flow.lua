@@ -50,14 +50,14 @@ local function route_of(name)
   return string.match(name, '/(.*)$')
 end
 
--- The fields of a flow: numbers that every call reads, cells, policy, and the tallies, which tick
--- does without most of the time.
+-- The fields of a flow: numbers that every call reads, cells, policy, and what tick does without
+-- most of the time: the tallies, and the class that its bytes are counted in.
 local FLOW_FIELDS = {
   'last', 'ready', 'held', 'depth', 'queued', 'cost', 'running', 'departed', 'share', 'spaced', 'full', 'bytes', 'cells', 'policy',
   'seq', 'seen', 'admitted', 'rejected', 'succeeded', 'dead', 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at',
-  'keys', 'keys_before', 'keys_at',
+  'keys', 'keys_before', 'keys_at', 'class',
 }
-local NUMBERS_END, CELLS, POLICY_AT, TALLIES_AT, TALLIES_END = 12, 13, 14, 15, 28
+local NUMBERS_END, CELLS, POLICY_AT, TALLIES_AT, TALLIES_END, CLASS_AT = 12, 13, 14, 15, 28, 29
 
 -- cells_of reads the state of each pace, as TAT:remainder, with :credit behind it if there is any,
 -- joined by commas.
@@ -82,6 +82,7 @@ local function flow_tally(f, v)
     n = n and n ~= '0' and n + 0 or 0
     v[i], f[FLOW_FIELDS[i]] = n, n
   end
+  f.class = v[CLASS_AT] or nil
   f.tallied = true
 end
 
@@ -89,7 +90,7 @@ end
 local function flow_tallied(f)
   if not f.tallied then
     local v = redis.call('HMGET', f.key, unpack(FLOW_FIELDS, TALLIES_AT))
-    for i = TALLIES_AT, TALLIES_END do
+    for i = TALLIES_AT, CLASS_AT do
       f.was[i] = v[i - TALLIES_AT + 1]
     end
     flow_tally(f, f.was)
@@ -185,7 +186,7 @@ end
 
 -- flow_load reads a whole flow; see flow_of.
 local function flow_load(name, claimed, unseen)
-  local f = flow_of(name, TALLIES_END, claimed, unseen)
+  local f = flow_of(name, CLASS_AT, claimed, unseen)
   if f.is_pool then
     flow_tallied(f)
     return f

@@ -3,7 +3,7 @@
 local FLOW_JOBS_MOST, PROMOTE_MOST = 250, 200
 local BYTES_MOST, LITTLE = 4194304, 65536 -- of records that a poll reads; of a flow, that count as none
 
-local lines_end = {} -- by route, see line_up
+local LINE_APART, lines_end = 1000, {} -- µs; by route, see line_up
 local bounds -- by route and by flow; nil without any
 for i = 18, #ARGV, 2 do
   bounds = bounds or {}
@@ -154,14 +154,14 @@ local function share_of(f)
 end
 
 -- line_up puts a flow off that may take no slot of the worker. Flows of a route that has none left
--- line up, each 1 ms behind the one before, so that thousands of them take few polls. The
+-- line up, each LINE_APART behind the one before, so that thousands of them take few polls. The
 -- field line:ROUTE of the clock holds the instant of the last one.
 local function line_up(f)
   local route = route_of(f.name)
   put_off(f, horizon)
   if bounds[route] <= 0 then
     local last = lines_end[route] or tonumber(redis.call('HGET', KEYS[1], 'line:' .. route)) or 0
-    f.ready = math.max(f.ready, last + 1000)
+    f.ready = math.max(f.ready, last + LINE_APART)
     lines_end[route] = f.ready
   end
 end

@@ -16,15 +16,15 @@ local from = now + tonumber(ARGV[16]) -- the earliest stamp that this call gives
 -- attempt calls a function that only reads, and returns whether it succeeded, and its result. An
 -- error about stored data is reported as damage of the item. An error about the state of Redis
 -- fails the poll.
+local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING',
+  'executing the script', 'ACL failure', 'non local key' }
 local damaged = {}
 local function attempt(item, read, ...)
   local ok, result = pcall(read, ...)
   if not ok then
     local text = type(result) == 'table' and result.err or result
-    local passing = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING',
-      'executing the script', 'ACL failure', 'non local key' }
-    for i = 1, #passing do
-      if string.find(text, passing[i], 1, true) then
+    for i = 1, #PASSING do
+      if string.find(text, PASSING[i], 1, true) then
         error(result, 0)
       end
     end

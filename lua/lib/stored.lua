@@ -3,19 +3,57 @@
 -- live counts the records of waiting and leased jobs, dead_bytes those of dead letters. Keys that
 -- Redis expires are counted in windows of their time to live: answers, which are records of other
 -- jobs that have ended, and keys, which are idempotency keys of jobs that have ended.
+--
+-- A class is a number of tenants that share a part of the store, such as all guests. The field
+-- class of a flow names the class that its bytes are counted in. The clock of the shard holds a sum
+-- for each class, and the set class:NAME its tenants.
 
 local ANSWERS, IDEMPOTENCY = { 'answers', 'answers_before', 'answers_at' },
   { 'keys', 'keys_before', 'keys_at' }
 
--- stored_add adds bytes to live or dead_bytes, and to the sum of the shard.
+local CLASS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+
+-- class_add adds bytes, if any, to the sum of a class, if there is one, and returns its sums.
+-- clock_save writes them. What an older version has not counted is not subtracted.
+local function class_add(name, bytes)
+  if not name or bytes == 0 then
+    return nil
+  end
+  local all = clock.classes
+  if not all then
+    all = {}
+    clock.classes, clock.save_classes = all, function()
+      for class, c in pairs(all) do
+        redis.call('HSET', KEYS[1], 'class:' .. class, format('%d %d %d %d %d %d %d', c.stored,
+          c.answers, c.answers_before, c.answers_at, c.keys, c.keys_before, c.keys_at))
+      end
+    end
+  end
+  local c = all[name]
+  if not c then
+    local stored, answers, answers_before, answers_at, keys, keys_before, keys_at =
+      string.match(redis.call('HGET', KEYS[1], 'class:' .. name) or '0 0 0 0 0 0 0', CLASS)
+    c = {
+      stored = (stored or 0) + 0, answers = (answers or 0) + 0, answers_before = (answers_before or 0) + 0,
+      answers_at = (answers_at or 0) + 0, keys = (keys or 0) + 0, keys_before = (keys_before or 0) + 0,
+      keys_at = (keys_at or 0) + 0,
+    }
+    all[name] = c
+  end
+  c.stored = math.max(0, c.stored + (bytes or 0))
+  return c
+end
+
+-- stored_add adds bytes to live or dead_bytes, and to the sums of the class and of the shard.
 local function stored_add(f, name, bytes)
   local sum = math.max(0, f[name] + bytes)
   clock.stored = math.max(0, clock.stored + sum - f[name])
+  class_add(f.class, sum - f[name])
   f[name] = sum
 end
 
 -- aged_add adds bytes that Redis deletes after length, in µs, to the current window, which is as
--- long.
+-- long, of a flow and of its class.
 local function aged_add(f, window, length, bytes)
   local sum, before, at = window[1], window[2], window[3]
   if now >= f[at] + 2 * length then
@@ -24,6 +62,9 @@ local function aged_add(f, window, length, bytes)
     f[sum], f[before], f[at] = 0, f[sum], f[at] + length
   end
   f[sum] = f[sum] + bytes
+  if f.class then
+    aged_add(class_add(f.class), window, length, bytes)
+  end
 end
 
 -- aged_sum estimates how many of these bytes are left, as if those of the window before came

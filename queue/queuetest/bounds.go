@@ -20,6 +20,9 @@ var boundsTests = map[string]func(*suite){
 	"a flow gets only its share of the store":         boundShare,
 	"stored answers count in the share":               boundShareOfAnswers,
 	"stored bytes count until they are deleted":       storedFollowsJobs,
+	"guests leave bytes of the store to others":       guestBytes,
+	"guests leave places of tenants to others":        guestTenants,
+	"a claimed tier may have a share of its own":      tierShare,
 }
 
 // sized returns work with a payload of n bytes.
@@ -212,6 +215,112 @@ func boundShareOfAnswers(s *suite) {
 	other := work()
 	other.Tenant = "another"
 	s.admit(other)
+}
+
+// guest returns a submission of the ith guest.
+func guest(i, bytes int) queue.Submission {
+	w := sized(bytes)
+	w.Tenant, w.Guest = "guest:192.0.2."+strconv.Itoa(i), true
+	return w
+}
+
+func guestBytes(s *suite) {
+	limited := func(o *queue.Options) {
+		o.Store = queue.StoreLimits{
+			Bytes: 400_000, FlowShare: 50, Tenants: 1000,
+			Classes: map[string]queue.ClassLimit{queue.ClassGuests: {Bytes: 25, Tenants: 50}},
+		}
+		o.Defaults.Rate = slow
+	}
+	s.restart(limited)
+	fill := func() (admitted int) {
+		s.Helper()
+		for i := range 60 {
+			for range 5 {
+				switch v := s.submit(guest(i, 5000)); v.Outcome {
+				case shaper.Admitted:
+					admitted++
+				case shaper.StoreFull:
+					equal(s, "that it is the part of the guests", v.OfPart, true)
+				case shaper.OverShare:
+				default:
+					s.Fatalf("a guest got %s", v.Outcome)
+				}
+			}
+		}
+		return admitted
+	}
+	within(s, "the jobs of guests in a quarter of the store", int64(fill()), 8, 20)
+	s.admit(sized(5000))
+	s.restart(limited) // another process, which reads the sums
+	within(s, "the jobs of guests when their part is used", int64(fill()), 0, 1)
+	s.admit(sized(100_000))
+	// A guest with settings of its own is none of them any more.
+	if _, err := s.q.Tune(s.ctx, guest(1, 2).Tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Capacity = pointer(int64(7))
+		return o, nil
+	}}); err != nil {
+		s.Fatal(err)
+	}
+	s.admit(guest(1, 5000))
+	totals, err := s.q.Totals(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	within(s, "the tenants: none is stored of a guest that was refused", totals.Tenants, 3, 40)
+	// What leaves makes place.
+	for i := range 60 {
+		if _, err := s.q.Purge(s.ctx, guest(i, 2).Tenant, queue.Filter{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.restart(limited)
+	s.admit(guest(70, 5000))
+}
+
+func guestTenants(s *suite) {
+	limited := func(o *queue.Options) {
+		o.Store.Tenants = 60
+		o.Store.Classes = map[string]queue.ClassLimit{queue.ClassGuests: {Bytes: 25, Tenants: 50}}
+	}
+	s.restart(limited)
+	admitted := 0
+	for i := range 100 {
+		if v := s.submit(guest(i, 2)); v.Outcome == shaper.Admitted {
+			admitted++
+		} else {
+			equal(s, "the outcome", v.Outcome, shaper.StoreFull)
+		}
+	}
+	equal(s, "the guests", admitted, 30)
+	s.restart(limited)
+	equal(s, "the outcome of one more", s.submit(guest(200, 2)).Outcome, shaper.StoreFull)
+	s.admit(guest(3, 2))
+	for i := range 30 {
+		w := work()
+		w.Tenant = "customer-" + strconv.Itoa(i)
+		s.admit(w)
+	}
+}
+
+func tierShare(s *suite) {
+	s.restart(func(o *queue.Options) {
+		o.Store.Tenants = 10
+		o.Store.Classes = map[string]queue.ClassLimit{queue.ClassOfTier("trial"): {Tenants: 20}}
+	})
+	of := func(name string) queue.Submission {
+		w := work()
+		w.Tenant, w.Tier = name, "trial"
+		return w
+	}
+	s.admit(of("a"))
+	s.admit(of("b"))
+	v := s.submit(of("c"))
+	equal(s, "the outcome", v.Outcome, shaper.StoreFull)
+	equal(s, "that it is the part of the class", v.OfPart, true)
+	w := of("c")
+	w.Tier = ""
+	s.admit(w)
 }
 
 func storedFollowsJobs(s *suite) {

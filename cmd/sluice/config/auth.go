@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Auth is the authentication of clients of the API.
@@ -36,6 +37,7 @@ type JWT struct {
 type Guest struct {
 	TrustedProxies []netip.Prefix // their X-Forwarded-For is accepted
 	Tier           string         // of every guest; empty: none
+	MaxDelay       time.Duration  // of their jobs
 }
 
 // Modes returns the modes of authentication, nil for none.
@@ -72,6 +74,8 @@ func authSettings() []Setting {
 			"JWK set with the public keys of the issuer; it is read again after changes.", unsetOr(isKeySet)),
 		text("auth.guest.tier", "", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -",
 			"Tier of guests. Not set: they have no tier.", unsetOr(isRoute)),
+		duration("auth.guest.max_delay", "10m", 0, shaper.MaxPeriod,
+			"Maximum delay of a job of a guest; more is refused with 422. A tier may state a lower one."),
 	}
 }
 

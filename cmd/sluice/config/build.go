@@ -305,7 +305,22 @@ func (r *reader) tiers(c *Config, values map[string]any) {
 			r.problem(path, kindOf(values[name]), "must be a section")
 			continue
 		}
-		c.Tenants.Tiers[name] = r.overrides(path, section, c.Routes, "")
+		bounds := TierBounds{StoreShare: 100, TenantShare: 100, MaxDelay: shaper.MaxPeriod}
+		own, rest := map[string]any{}, map[string]any{}
+		for key, value := range section {
+			if slices.ContainsFunc(TierSettings(), func(s Setting) bool { return s.Key == key }) {
+				own[key] = value
+			} else {
+				rest[key] = value
+			}
+		}
+		if r.scalars(path, own, TierSettings(), &bounds); len(own) > 0 {
+			if c.Tenants.Bounds == nil {
+				c.Tenants.Bounds = map[string]TierBounds{}
+			}
+			c.Tenants.Bounds[name] = bounds
+		}
+		c.Tenants.Tiers[name] = r.overrides(path, rest, c.Routes, "")
 	}
 	guest := c.Auth.Guest.Tier
 	if _, known := c.Tenants.Tiers[guest]; guest != "" && !known &&

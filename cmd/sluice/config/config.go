@@ -104,6 +104,8 @@ type Store struct {
 	Shards       int64 // fixed at the first start; 0: as many as the store has, and 64 in a new one
 	MaxBytes     int64 // of waiting, leased and dead jobs
 	FlowShare    int64 // percent of the store that a flow may use
+	GuestShare   int64 // percent of the bytes that all guests may use together
+	GuestTenants int64 // percent of MaxTenants that may be guests
 	MaxTenants   int64 // with jobs, or active in the last ten minutes
 	CompressOver int64 // minimum bytes of a payload that is stored compressed; 0: no compression
 }
@@ -186,7 +188,30 @@ type Tenants struct {
 	Routes   map[string]shaper.Overrides    // override the defaults for the flows of a route
 	Tiers    map[string]shaper.Overrides    // override the defaults for the tenants of a tier
 	Named    map[string]shaper.Overrides    // override the defaults and the tier
+	Bounds   map[string]TierBounds          // of the tenants of a tier; a tier without any is absent
 	Pools    map[string]shaper.PoolSettings // rates that the flows of several routes or tenants share
+}
+
+// TierBounds bound what the tenants of a tier may store together, in percent, and each job.
+type TierBounds struct {
+	StoreShare, TenantShare int64
+	MaxDelay                time.Duration
+}
+
+// MaxDelay returns the longest delay of a job, and the setting that says so.
+func (c Config) MaxDelay(tenant, claimed string, guest bool) (most time.Duration, setting string) {
+	most, setting = shaper.MaxPeriod, "the longest delay"
+	tier := claimed
+	if named := c.Tenants.Named[tenant].Tier; named != nil {
+		tier = *named
+	}
+	if b, ok := c.Tenants.Bounds[tier]; ok && b.MaxDelay < most {
+		most, setting = b.MaxDelay, "tiers."+tier+".max_delay"
+	}
+	if guest && c.Auth.Guest.MaxDelay < most {
+		most, setting = c.Auth.Guest.MaxDelay, "auth.guest.max_delay"
+	}
+	return most, setting
 }
 
 // Baseline returns the policies of tenants that are not named.

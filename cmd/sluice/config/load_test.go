@@ -59,8 +59,9 @@ func TestDefaults(t *testing.T) {
 			Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000, MaxConnections: 10000,
 			TenantShare: 25, AddressShare: 50, ReadRate: shaper.Rate{Limit: 2000, Period: time.Second},
 		},
-		Admin:   config.Admin{Listen: "127.0.0.1:8081", MaxConnections: 1000},
-		Auth:    config.Auth{Mode: "none", JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub"}},
+		Admin: config.Admin{Listen: "127.0.0.1:8081", MaxConnections: 1000},
+		Auth: config.Auth{Mode: "none", JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub"},
+			Guest: config.Guest{MaxDelay: 10 * time.Minute}},
 		Headers: "both",
 		Worker: config.Worker{
 			Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256,
@@ -69,7 +70,7 @@ func TestDefaults(t *testing.T) {
 			Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour, DeadCapacity: 10000,
 			DeadBytes: 64 << 20,
 		},
-		Store:     config.Store{MaxTenants: 1_000_000, FlowShare: 50},
+		Store:     config.Store{MaxTenants: 1_000_000, FlowShare: 50, GuestShare: 25, GuestTenants: 50},
 		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second,
 			Connections: 256, MinCost: 1,
@@ -153,7 +154,7 @@ auth:
 headers: ietf
 worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8 }
 retention: { succeeded: 2h, dead: 3h, idempotency: 4h, dead_capacity: 5, dead_bytes: 6 }
-store:   { max_bytes: 1000000000, max_tenants: 5, flow_share: 20 }
+store:   { max_bytes: 1000000000, max_tenants: 5, flow_share: 20, guest_share: 10 }
 callbacks:
   allow: ["https://partner.example/hooks/", "http://10.0.0.7:8080"]
   secrets: ["whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="]
@@ -201,7 +202,7 @@ log: { level: warn }
 			JWT: config.JWT{Issuer: "https://issuer.example/", Audience: "sluice", Leeway: time.Minute,
 				TenantClaim: "org", TierClaim: "plan",
 				JWKS: "https://issuer.example/jwks.json"},
-			Guest: config.Guest{Tier: "free"},
+			Guest: config.Guest{Tier: "free", MaxDelay: 10 * time.Minute},
 		},
 		Headers: "ietf",
 		Worker: config.Worker{
@@ -211,7 +212,7 @@ log: { level: warn }
 			Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour, DeadCapacity: 5,
 			DeadBytes: 6,
 		},
-		Store: config.Store{MaxBytes: 1_000_000_000, MaxTenants: 5, FlowShare: 20},
+		Store: config.Store{MaxBytes: 1_000_000_000, MaxTenants: 5, FlowShare: 20, GuestShare: 10, GuestTenants: 50},
 		Callbacks: config.Callbacks{
 			Allow:   []string{"https://partner.example/hooks/", "http://10.0.0.7:8080"},
 			Timeout: 3 * time.Second, MaxAttempts: 4,
@@ -424,6 +425,7 @@ func TestProblems(t *testing.T) {
 		{"a rate by nothing", "tenants: { a: { rates: [ { rate: 5/m, by: } ] } }", `tenants.a.rates[0].by: nothing: must be one of cost, jobs`},
 		{"too many rates", "tenants: { a: { rates: [" + strings.Repeat("{ rate: 5/m },", 8) + "] } }", `tenants.a.rates: 8 rates: must be at most 7`},
 		{"dead bytes", "retention: { dead_bytes: 0 }", `retention.dead_bytes: 0: must be a whole number from 1 to 1125899906842624`},
+		{"share of a tier", "tiers: { trial: { store_share: 0 } }", `tiers.trial.store_share: 0: must be a whole number from 1 to 100`},
 		{"flow share", "store: { flow_share: 101 }", `store.flow_share: 101: must be a whole number from 1 to 100`},
 		{"dead capacity", "retention: { dead_capacity: 0 }",
 			`retention.dead_capacity: 0: must be a whole number from 1 to 1000000`},
@@ -573,7 +575,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"admin.token": "0123456789abcdefgh",
 		"auth.mode":   "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s",
 		"auth.jwt.tenant_claim": "org",
-		"auth.jwt.tier_claim":   "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free",
+		"auth.jwt.tier_claim":   "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free", "auth.guest.max_delay": "5m",
 		"headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
 		"api.max_streams": "7", "api.max_connections": "12", "api.hosts": "jobs.example, jobs.example:8443",
 		"api.tenant_share": "13", "api.address_share": "14", "api.status_rate": "5/m", "api.read_rate": "6/m",
@@ -584,7 +586,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6",
-		"store.flow_share": "9", "store.shards": "128", "retention.dead_bytes": "10", "store.max_tenants": "7",
+		"store.flow_share": "9", "store.guest_share": "8", "store.guest_tenants": "12", "store.shards": "128", "retention.dead_bytes": "10", "store.max_tenants": "7",
 		"store.compress_over": "8", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true",
 		"tenants.defaults.weight": "6", "tenants.defaults.reserve": "2/s", "tenants.defaults.max_cost": "7",
 		"metrics.listen": "127.0.0.1:1", "metrics.tenants": "none", "log.level": "error",

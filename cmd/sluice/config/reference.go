@@ -69,6 +69,7 @@ func Reference() string {
 	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally a `burst` (1) and `by` (cost or jobs; cost) | Further rates, the strictest wins: `[ { rate: 1000/24h, burst: 100 }, { rate: 60/m, by: jobs } ]`. |\n" +
 		"| `routes.ROUTE` | not set | must be a section with the settings above | Settings of the flows of this route. They outrank the settings of the tenant. |\n" +
 		"| `tier` | not set | must be the name of a tier | For a named tenant only: the settings of the tier override the defaults. |\n")
+	table("### Of a tier alone: `tiers.NAME`", TierSettings())
 	return b.String()
 }
 

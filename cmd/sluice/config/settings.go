@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Kind is the type of a setting's value.
@@ -182,6 +184,11 @@ func Settings() []Setting {
 		whole("store.flow_share", "50", 1, 100,
 			"Percent of the store that one flow may use while other flows store little; "+
 				"more is refused with 429. The share shrinks as the store fills. 100 is no bound."),
+		whole("store.guest_share", "25", 1, 100,
+			"Percent of the store's bytes that all guests together may use, so that they never keep others "+
+				"out; their jobs beyond it are refused with 503."),
+		whole("store.guest_tenants", "50", 1, 100,
+			"Percent of store.max_tenants that may be guests."),
 		whole("store.max_bytes", "0", 0, 1<<50,
 			"Maximum bytes of all waiting, leased and dead jobs; more are refused with 503. 0: bounded by "+
 				"the memory of Redis."),
@@ -225,6 +232,15 @@ func Settings() []Setting {
 			Rule: "must be a number from 0 to 1, such as 0.1"})
 	return append(settings, choice("log.level", "info", "Lowest level that is logged.", "debug", "info",
 		"warn", "error"))
+}
+
+// TierSettings returns the scalar settings that only a tier has.
+func TierSettings() []Setting {
+	return []Setting{
+		whole("store_share", "100", 1, 100, "Percent of the store's bytes that the tenants which claim the tier may use together."),
+		whole("tenant_share", "100", 1, 100, "Percent of store.max_tenants that may be tenants which claim the tier."),
+		duration("max_delay", "366d", 0, shaper.MaxPeriod, "Maximum delay of a job of a tenant of the tier; more is refused with 422."),
+	}
 }
 
 // TenantSettings returns the scalar settings of tenants.defaults and of each tenant and tier, which

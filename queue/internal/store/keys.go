@@ -187,6 +187,9 @@ func (s ShardKeys) LinesOf(tenant string) string { return s.prefix + "lines:" + 
 func (s ShardKeys) History(tenant string) string { return s.prefix + "history:" + tenant }
 func (s ShardKeys) Names(tenant string) string   { return s.prefix + "flows:" + tenant }
 
+// Class is the set of the tenants of a class, as in keys.
+func (s ShardKeys) Class(class string) string { return s.prefix + "class:" + class }
+
 // Wait, Ready and Reserve are the indexes of a pool, named as PoolName names it.
 func (s ShardKeys) Wait(pool string) string     { return s.prefix + "wait:" + pool }
 func (s ShardKeys) Ready(pool string) string    { return s.prefix + "ready:" + pool }

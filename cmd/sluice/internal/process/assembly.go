@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/hibiken/asynqmon"
 	"github.com/redis/go-redis/v9"
@@ -84,6 +85,9 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		Horizon:       p.Config.Worker.Horizon,
 		AdminPages:    pages,
 		CheckCallback: shared.guard.Check,
+		MaxDelay: func(who auth.Principal) (time.Duration, string) {
+			return p.Config.MaxDelay(who.Tenant, who.Tier, who.Guest())
+		},
 
 		Guards:         p.guards(),
 		Traces:         shared.traces.Tracer(),

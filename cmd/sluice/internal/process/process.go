@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -326,7 +327,7 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 			DeadCapacity: p.Config.Retention.DeadCapacity, DeadBytes: p.Config.Retention.DeadBytes,
 		},
 		Store: queue.StoreLimits{Bytes: p.Config.Store.MaxBytes, Tenants: p.Config.Store.MaxTenants,
-			FlowShare: p.Config.Store.FlowShare},
+			FlowShare: p.Config.Store.FlowShare, Classes: classesOf(p.Config)},
 		CompressOver: int(p.Config.Store.CompressOver),
 		Horizon:      p.Config.Worker.Horizon,
 		Registerer:   attempt,
@@ -340,4 +341,18 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 			engine.Close())
 	}
 	return engine, q, nil
+}
+
+// classesOf returns what guests, and the tenants of each tier that says so, may use of the store.
+func classesOf(c config.Config) map[string]queue.ClassLimit {
+	classes := map[string]queue.ClassLimit{}
+	for name, b := range c.Tenants.Bounds {
+		if b.StoreShare < 100 || b.TenantShare < 100 {
+			classes[queue.ClassOfTier(name)] = queue.ClassLimit{Bytes: b.StoreShare, Tenants: b.TenantShare}
+		}
+	}
+	if slices.Contains(c.Auth.Modes(), auth.Guest) {
+		classes[queue.ClassGuests] = queue.ClassLimit{Bytes: c.Store.GuestShare, Tenants: c.Store.GuestTenants}
+	}
+	return classes
 }
