@@ -303,7 +303,7 @@ for i = 1, #touched do
   end
   if f.gone then
     stored_add(f, 'live', -f.gone)
-    answer_add(f, f.kept)
+    aged_add(f, ANSWERS, retention.succeeded * 1000000, f.kept)
   end
   if f.counts then
     redis.call('HSET', f.key, unpack(changed_numbers({}, COUNTS, 1, COUNTED, f, f.was)))

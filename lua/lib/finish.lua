@@ -17,11 +17,6 @@ local function retention_of(succeeded, dead, idempotency, dead_capacity, dead_by
   }
 end
 
--- answer_add counts the bytes of records of jobs that have ended, except dead letters.
-local function answer_add(f, bytes)
-  aged_add(f, ANSWERS, retention.succeeded * 1000000, bytes)
-end
-
 -- job_store writes a whole record with another result. An append would make Redis allocate twice
 -- the bytes.
 local function job_store(key, j, result)
@@ -76,11 +71,6 @@ local function came_back(id, j)
   redis.call('ZADD', PREFIX .. 'returned:' .. j.flow, 'NX', format('%d', j.at), id)
 end
 
--- has_returned reports whether came_back may have stored a job: it was leased before.
-local function has_returned(j)
-  return j.epoch > (j.state == 'l' and 1 or 0)
-end
-
 -- finish ends a job of the flow in a terminal state at now. Its record keeps the result ('' keeps
 -- the one it has) and loses the payload, unless the job is a dead letter. The record and
 -- the idempotency key expire after their retention. Subscribers of the job are notified. A job with
@@ -94,7 +84,7 @@ local function finish(id, j, f, state, result)
     redis.call('ZADD', PREFIX .. 'outbox', now, id)
     wake_for(now, 0)
   end
-  if has_returned(j) then
+  if j.epoch > (j.state == 'l' and 1 or 0) then -- it was leased before: came_back may have stored it
     redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
   end
   stored_add(f, 'live', -job_bytes(j))
@@ -127,7 +117,7 @@ local function finish(id, j, f, state, result)
       f.answered = f.answered or {}
       f.answered[#f.answered + 1] = format('%s %d', id, RECORD_BYTES + #record)
     else
-      answer_add(f, RECORD_BYTES + #record)
+      aged_add(f, ANSWERS, keep * 1000000, RECORD_BYTES + #record)
     end
     if j.idem ~= '' then
       aged_add(f, IDEMPOTENCY, math.max(keep, retention.idempotency) * 1000000, key_bytes(j))
