@@ -95,6 +95,7 @@ func (c *configCheckCmd) Run(a *console.App) error {
 type checkedPool struct {
 	Pool     string          `json:"pool"`
 	Rate     shaper.Rate     `json:"rate"` // the strictest by cost
+	MaxCost  int64           `json:"max_cost"`
 	Routes   []string        `json:"routes"`
 	Reserved float64         `json:"reserved_per_second"` // by the named tenants
 	Others   []otherReserves `json:"others"`
@@ -111,7 +112,7 @@ type otherReserves struct {
 func checkedPools(cfg config.Config) []checkedPool {
 	pools := []checkedPool{}
 	for _, p := range cfg.Pools() {
-		out := checkedPool{Pool: p.Name, Rate: p.Strictest, Routes: p.Routes, Reserved: p.Reserved,
+		out := checkedPool{Pool: p.Name, Rate: p.Strictest, MaxCost: p.MaxCost, Routes: p.Routes, Reserved: p.Reserved,
 			Others: []otherReserves{}}
 		for _, tier := range slices.Sorted(maps.Keys(p.Others)) {
 			out.Others = append(out.Others, otherReserves{tier, p.Others[tier].Each, p.Others[tier].Most})
@@ -126,7 +127,7 @@ func printPools(a *console.App, pools []checkedPool) error {
 	if len(pools) == 0 {
 		return nil
 	}
-	rows := [][]string{{"POOL", "RATE", "ROUTES", "RESERVED", "OVERSUBSCRIBED"}}
+	rows := [][]string{{"POOL", "RATE", "MAX COST", "ROUTES", "RESERVED", "OVERSUBSCRIBED"}}
 	for _, p := range pools {
 		var when []string
 		for _, o := range p.Others {
@@ -139,7 +140,7 @@ func printPools(a *console.App, pools []checkedPool) error {
 		if when == nil {
 			when = []string{"no"}
 		}
-		rows = append(rows, []string{p.Pool, p.Rate.String(), strings.Join(p.Routes, ", "),
+		rows = append(rows, []string{p.Pool, p.Rate.String(), fmt.Sprint(p.MaxCost), strings.Join(p.Routes, ", "),
 			fmt.Sprintf("%.6g/s", p.Reserved), strings.Join(when, "; ")})
 	}
 	fmt.Fprintln(a.Out)

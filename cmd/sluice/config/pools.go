@@ -14,6 +14,7 @@ type PoolReserves struct {
 	Name      string
 	Routes    []string
 	Strictest shaper.Rate // of its rates by cost
+	MaxCost   int64       // of a job
 	Reserved  float64     // sum over the flows of the named tenants
 	// Others are the reserves of tenants that are not named: those of each tier, and under the
 	// empty name those of the defaults. A tier without reserves is absent.
@@ -34,7 +35,8 @@ func (c Config) Pools() []PoolReserves {
 	for _, name := range slices.Sorted(maps.Keys(b.Pools)) {
 		policy, _ := b.ResolvePool(name, shaper.Overrides{})
 		p := PoolReserves{Name: name, Routes: b.Pools[name].Routes, Strictest: policy.CostRate(),
-			Others: map[string]OtherReserves{}}
+			MaxCost: policy.PoolCost(),
+			Others:  map[string]OtherReserves{}}
 		for _, o := range c.Tenants.Named {
 			p.Reserved += reservedIn(b, p.Routes, shaper.Statements{File: o})
 		}

@@ -75,7 +75,8 @@ tenants:
   shop: { routes: { orders: { reserve: 31/s } } }
 `)}).Pools()
 	want := []config.PoolReserves{{Name: "erp", Routes: []string{"orders", "refunds"},
-		Strictest: shaper.Rate{Limit: 100, Period: time.Second}, Reserved: 51,
+		Strictest: shaper.Rate{Limit: 100, Period: time.Second},
+		MaxCost:   1000, Reserved: 51,
 		Others: map[string]config.OtherReserves{"gold": {Each: 20, Most: 2}}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
