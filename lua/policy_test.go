@@ -105,7 +105,7 @@ func TestPolicyIsUnderstood(t *testing.T) {
 			Rate: v.Rate, Capacity: v.Capacity, CapacityBytes: v.CapacityBytes, Paused: v.Start == 0,
 		}
 		declared := shaper.Policy{
-			Rate: want.Rate, Capacity: want.Capacity, CapacityBytes: want.CapacityBytes, Paused: want.Paused,
+			Rate: want.DrainRate(), Capacity: want.Capacity, CapacityBytes: want.CapacityBytes, Paused: want.Paused,
 		}
 		if diff := cmp.Diff(declared, obeyed); diff != "" {
 			t.Errorf("the policy that the decision obeys (-want +got):\n%s", diff)

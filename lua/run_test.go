@@ -148,7 +148,7 @@ func TestDecodeRefuses(t *testing.T) {
 			}
 		}
 	}
-	for _, codes := range []string{"", "1", "111", "15", "0a"} {
+	for _, codes := range []string{"", "1", "111", "16", "0a"} {
 		if _, err := (lua.SettleCall{Items: make([]lua.SettleItem, 2)}).
 			Decode([]any{one, codes}); !errors.Is(err, lua.ErrReply) {
 			t.Errorf("settle takes the codes %q for two jobs (%v)", codes, err)
