@@ -96,13 +96,20 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 		further.ByJobs = rapid.IntRange(0, 2).Draw(t, "by jobs") == 2
 		p.Rates = append(p.Rates, further)
 	}
-	p.MaxCost = rapid.SampledFrom([]int64{0, 0, 0, 1_000_000, 100, 2, 1}).Draw(t, "max cost")
+	bounds := []int64{0, 0, 0, 0, 0, 0, 0, 0, 1_000_000, 100, 2, 1}
+	if th.costs {
+		bounds = bounds[5:]
+	}
+	p.MaxCost = rapid.SampledFrom(bounds).Draw(t, "max cost")
 	p.Weight = 1
 	if th.pooled {
 		p.Weight = rapid.SampledFrom([]int64{1, 1, 2, 3, 7, 1000}).Draw(t, "weight")
 		if rapid.IntRange(0, 2).Draw(t, "reserves") == 2 {
 			p.Reserve = rapid.SampledFrom([]shaper.Rate{drawPaces(t, th).Rate, slowest}).Draw(t, "reserve")
 		}
+	}
+	if th.pauses {
+		p.Capacity, p.CapacityBytes, p.Concurrency, p.MaxCost, p.Paused, p.Draining = 1000, 0, 64, 0, false, false
 	}
 	return p
 }
@@ -298,13 +305,16 @@ func (w *world) drawSettle() {
 		if s.Outcome == lua.OutcomeHeld {
 			s.Cause = rapid.SampledFrom([]string{"", "breaker:0", "retry_after:503"}).Draw(w.T, "cause")
 		}
+		if w.th.pauses && rapid.IntRange(0, 3).Draw(w.T, "pause") == 0 {
+			s.Outcome, s.Cause, s.Delay = lua.OutcomeHeld, "retry_after:429", 5*time.Second
+		}
 		attempt := s.Outcome != lua.OutcomeReleased && s.Outcome != lua.OutcomeMissed
 		if w.th.costs && attempt && rapid.IntRange(0, 3).Draw(w.T, "with its cost") > 0 {
 			most := int64(1_000_000)
 			if w.th.flood {
 				most = 100 // that the others of a pool soon leave again
 			}
-			s.ActualCost = new(rapid.SampledFrom([]int64{0, 1, most, 2, 50, most, 0, 1, 3, 7, most}).Draw(w.T, "actual cost"))
+			s.ActualCost = new(rapid.SampledFrom([]int64{0, 1, most, 2, 50, 0, 0, 1, 3, 7, 0, most}).Draw(w.T, "actual cost"))
 		}
 		r.items = append(r.items, s)
 	}
@@ -514,6 +524,9 @@ func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 // drawPool draws the settings of a pool.
 func drawPool(t *rapid.T, th theme) shaper.Overrides {
 	p := drawPolicy(t, th)
+	if rapid.IntRange(0, 2).Draw(t, "a roomy pool") > 0 { // else most jobs are refused
+		p.Capacity, p.CapacityBytes, p.Paused = 1000, 0, false
+	}
 	o := shaper.Overrides{Rate: &p.Rate, Burst: &p.Burst, Capacity: &p.Capacity, CapacityBytes: &p.CapacityBytes, Concurrency: &p.Concurrency, Paused: &p.Paused, MaxCost: &p.MaxCost}
 	if len(p.Rates) > 0 {
 		o.Rates = &[]shaper.PaceJSON{}

@@ -34,6 +34,7 @@ type theme struct {
 	pooled  bool  // all routes are in one pool
 	moves   bool  // routes move to and from pools
 	costs   bool  // deliveries report their actual costs
+	pauses  bool  // the upstream asks for pauses
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
 }
@@ -88,12 +89,16 @@ var themes = []theme{
 	},
 	{
 		name: "actual costs in a pool", tenants: []string{"acme", "b"}, routes: []string{"echo", "mail"}, pooled: true, costs: true,
-		rates: []string{"50/s", "200/s", "3/7ms", "7/3s", "999/m"}, weights: map[string]int{"settle": 20, "tick": 20, "lost tick": 4},
+		rates: []string{"50/s", "200/s", "3/7ms", "7/3s", "999/m"}, weights: map[string]int{"settle": 20, "tick": 20, "lost tick": 4, "tune": 8},
 	},
 	{
 		name: "pool floods with actual costs", tenants: []string{"acme", "b", "c"}, routes: []string{"echo", "mail"},
 		rates: []string{"50/s", "1000000/s"}, costs: true, flood: true, pooled: true,
 		weights: map[string]int{"settle": 20, "tick": 20, "lost tick": 6},
+	},
+	{
+		name: "pauses of a pool", tenants: []string{"acme", "b", "third"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s"},
+		pooled: true, pauses: true, weights: map[string]int{"settle": 24, "tick": 24},
 	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
