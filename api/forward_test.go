@@ -344,8 +344,9 @@ func TestForwardLater(t *testing.T) {
 	p.want("its answer then", http.StatusGone, "job-gone", resp, body)
 }
 
-// TestForwardOwnHeaders: what Sluice says is said by Sluice alone. Neither a client nor an upstream,
-// which may be another Sluice, can set its headers, at any of the places where answers are read.
+// TestForwardOwnHeaders: what Sluice says is said by Sluice alone. Neither a client nor an
+// upstream, which may be another Sluice, can set its headers, at any of the places where answers
+// are read.
 func TestForwardOwnHeaders(t *testing.T) {
 	claimed := []string{
 		"Sluice-Cost", "sluice-tenant", "SLUICE_TENANT", "Sluice_Job", "Sluice-Job", "Sluice-Waited-Ms", "Sluice-Truncated",

@@ -324,8 +324,8 @@ func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 	}
 }
 
-// tooCostly is the refusal of a job whose cost exceeds the bound of its pool, or of its flow if pool
-// is empty.
+// tooCostly is the refusal of a job whose cost exceeds the bound of its pool, or of its flow if
+// pool is empty.
 func tooCostly(a shaper.Admission, pool string) *problem.Problem {
 	setting, most := "max_cost", strconv.FormatInt(a.MaxCost, 10)
 	if pool != "" {

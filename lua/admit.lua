@@ -30,8 +30,8 @@
 -- Reply
 --   now, then an array per flow: limit and period in µs of its strictest pace, capacity, capacity
 --   in bytes, time to next free capacity in µs, and where a job was over its share the bytes that
---   were stored of the flow, and its share; behind these, or two zeros, 1 where the tenant is new in
---   the index, else 0, and the number of tenants of its class in the shard;
+--   were stored of the flow, and its share; behind these, or two zeros, 1 where the tenant is new
+--   in the index, else 0, and the number of tenants of its class in the shard;
 --   then an array with four numbers per job: depth, bytes, position, estimated start (3, 7: when
 --   all that are queued have left);
 --   then an array with an array of details for each job that was not admitted into the queue by
@@ -43,8 +43,9 @@
 --   atomic batch that is refused describes the first job that was refused, and ends with the number
 --   of that job's flow. outcome (1 admitted, 2 replayed, 3 full, 4 deadline unreachable, 5 key
 --   reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool full, 11 pool full of
---   bytes, 12 part full, 13 part full of bytes, 14 too costly, 15 pool too costly, 16 the class's part of
---   the store full); any other part is that of the pool which the flow may hold
+--   bytes, 12 part full, 13 part full of bytes, 14 too costly, 15 pool too costly, 16 class
+--   store full); class is the part of the store that the flow's class may use, part that of the
+--   pool which the flow may hold
 -- Derived keys: flow queue later lines dead done job tenants flows wait ready reserve class
 -- Channels: wake
 

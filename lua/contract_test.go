@@ -268,9 +268,11 @@ func TestOutcomeCodes(t *testing.T) {
 		zero := int64(0)
 		flows, decision := []any{[]any{zero, zero, zero, zero, zero}}, []any{zero, zero, zero, zero}
 		detail := []any{int64(1), n, "", zero, zero, ""}
-		ofPart := strings.HasPrefix(name, "part ")
-		ofPool := ofPart || strings.HasPrefix(name, "pool ")
-		name = strings.TrimPrefix(strings.TrimPrefix(name, "pool "), "part ")
+		of, rest, _ := strings.Cut(name, " ")
+		ofPart, ofPool := of == "part" || of == "class", of == "part" || of == "pool"
+		if ofPart || ofPool {
+			name = rest
+		}
 		if strings.HasPrefix(name, "full") {
 			detail[5] = "1 7 1"
 		}

@@ -19,8 +19,8 @@ local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is
 
 -- idle_flows reads some flows of a tenant. It returns the names of those that are idle; the bytes
 -- of their dead letters, each with the flow's class; the bytes of answers and keys that they have
--- left; the flows whose answers to forwarded requests Redis has all deleted, with the bytes that are
--- still counted; and whether a flow has such answers.
+-- left; the flows whose answers to forwarded requests Redis has all deleted, with the bytes that
+-- are still counted; and whether a flow has such answers.
 local function idle_flows(names)
   local found = { names = {}, dead = {}, left = 0, lapsed = {}, kept = false, all = #names }
   for n = 1, #names do

@@ -99,7 +99,8 @@ func diedOr(code lua.SettleCode, s lua.SettleItem, j *lua.Record) lua.SettleCode
 	return code
 }
 
-// apply ends a current lease. It returns whether the actual cost exceeds what its pool is charged for.
+// apply ends a current lease. It returns whether the actual cost exceeds what its pool is charged
+// for.
 func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 	delete(m.leases, s.Key)
 	m.run(f, -1)

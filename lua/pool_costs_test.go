@@ -160,8 +160,8 @@ func TestRefundsNeverExceedTheCharge(t *testing.T) {
 	})
 }
 
-// TestDamagedPoolHeals: a pool whose pace is 83 minutes ahead, as older processes left it, is brought
-// back when it is next touched. Its line and fields are those of an older process.
+// TestDamagedPoolHeals: a pool whose pace is 83 minutes ahead, as older processes left it, is
+// brought back when it is next touched. Its line and fields are those of an older process.
 func TestDamagedPoolHeals(t *testing.T) {
 	tellPool(t, func(w *world) {
 		w.atMost("before", w.nextOf("quiet"), time.Millisecond)

@@ -153,8 +153,8 @@ local function correct_in_pool(f, j, cost)
   end
 end
 
--- apply settles a current lease. It returns whether the actual cost exceeds what the pool is charged
--- for.
+-- apply settles a current lease. It returns whether the actual cost exceeds what the pool is
+-- charged for.
 local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   local dead, again, cut = outcome == 'd' or outcome == 'f', outcome == 'r' or outcome == 'o', false
   if most > 0 then

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,14 +14,14 @@ import (
 )
 
 // slowReadings delays every pipeline, as a distant Redis does.
-type slowReadings struct{ by time.Duration }
+type slowReadings struct{ by atomic.Int64 }
 
-func (slowReadings) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (slowReadings) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (*slowReadings) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*slowReadings) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
 func (h *slowReadings) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		time.Sleep(h.by)
+		time.Sleep(time.Duration(h.by.Load()))
 		return next(ctx, cmds)
 	}
 }
@@ -47,7 +48,7 @@ func TestNoAdmissionByAnOldReading(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		slow.by = 50 * time.Millisecond
+		slow.by.Store(int64(50 * time.Millisecond))
 		outcomes := make(chan shaper.Outcome, 2)
 		for range cap(outcomes) {
 			go func() {

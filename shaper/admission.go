@@ -169,7 +169,8 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	return f, a
 }
 
-// costBound is the greatest cost that the flow admits, 0 for no bound, and whether it is the pool's.
+// costBound is the greatest cost that the flow admits, 0 for no bound, and whether it is the
+// pool's.
 func costBound(p Policy, pool *Shared) (bound int64, ofPool bool) {
 	if pool == nil {
 		return p.MaxCost, false

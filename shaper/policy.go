@@ -58,8 +58,8 @@ type Policy struct {
 	// Of a pool, as its file says.
 	HoldPool bool          `json:",omitempty"` // an answer with Retry-After holds the pool, not only the flow
 	MaxHold  time.Duration `json:",omitempty"` // how long answers hold the pool at most
-	// MaxCost is the greatest cost of one job, at most the constant of that name. 0 is no bound for a
-	// flow, and the default of PoolCost for a pool.
+	// MaxCost is the greatest cost of one job, at most the constant of that name. 0 is no bound for
+	// a flow, and the default of PoolCost for a pool.
 	MaxCost int64 `json:",omitzero"`
 
 	// Of a flow whose route is in a pool; see Pool.
@@ -114,8 +114,8 @@ func (p Policy) CostRate() Rate {
 const poolCostSpan = 10 * time.Second
 
 // PoolCost is the greatest cost of one job in a pool with this policy: MaxCost or, without it, what
-// the rate leaks in ten seconds, or the burst if that is larger. Of several rates by cost, the least
-// counts. In doubles, in the same order as in the scripts.
+// the rate leaks in ten seconds, or the burst if that is larger. Of several rates by cost, the
+// least counts. In doubles, in the same order as in the scripts.
 func (p Policy) PoolCost() int64 {
 	if p.MaxCost > 0 {
 		return min(p.MaxCost, MaxCost)

@@ -60,9 +60,9 @@ func (p Pool) Charge(cost int64) int64 {
 	return cost
 }
 
-// ChargeOf is what counts of a cost of a job that departed at the stamp, when its charge is corrected
-// or given back. It is at most what the departure was charged for where that is cut: a bound that
-// was raised since gives back no more.
+// ChargeOf is what counts of a cost of a job that departed at the stamp, when its charge is
+// corrected or given back. It is at most what the departure was charged for where that is cut: a
+// bound that was raised since gives back no more.
 func (p Pool) ChargeOf(cost int64, stamp Instant) int64 {
 	if p.Earlier > 0 && stamp <= p.Changed {
 		cost = min(cost, p.Earlier)
@@ -220,8 +220,8 @@ func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, T
 }
 
 // CorrectTag replaces the cost that a departure of the flow was charged for by the actual one, both
-// as of ChargeOf, and returns the flow's next tag. The reserve pays the difference if it took the flow's last
-// departure; otherwise the weight does. Together they have paid for what the flow used.
+// as of ChargeOf, and returns the flow's next tag. The reserve pays the difference if it took the
+// flow's last departure; otherwise the weight does. Together they have paid for what the flow used.
 //
 // A refund may take σ below V, because the flow got too little while it was a candidate. idle says
 // that it has become ready since the departure. Then a refund stops at V: idleness earns no credit.
@@ -333,8 +333,8 @@ func (s Shared) Before(f Flow, ahead int64) int64 {
 	return int64(max(0, min(float64(s.Cost), before)))
 }
 
-// bounded is the pool with the cost that its queued jobs are charged for at most, boundedFlow a flow
-// of it. Jobs that were admitted under a higher bound count less than they cost.
+// bounded is the pool with the cost that its queued jobs are charged for at most, boundedFlow a
+// flow of it. Jobs that were admitted under a higher bound count less than they cost.
 func (s Shared) bounded() Shared {
 	s.Cost = min(s.Cost, s.Queued*s.Policy.PoolCost())
 	return s

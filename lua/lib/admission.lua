@@ -4,8 +4,8 @@
 local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED = 1, 2, 3, 4, 5
 local DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE, CLASS_FULL = 6, 7, 8, 9, 16
 
--- The outcomes where it is the pool that is full, or the part of it that the flow may hold, or whose
--- bound the cost exceeds.
+-- The outcomes where it is the pool that is full, or the part of it that the flow may hold, or
+-- whose bound the cost exceeds.
 local TOO_COSTLY = 14
 local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11, [TOO_COSTLY] = 15 }
 local OF_PART = { [FULL] = 12, [FULL_OF_BYTES] = 13 }

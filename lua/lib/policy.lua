@@ -4,8 +4,8 @@
 -- every answer with Retry-After holds the pool; 0 for 60 s and flows alone.
 --
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
--- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs, and then the max
--- cost of a job, if there is one: a semicolon and its digits as letters from a to j, because a
+-- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs, and then the
+-- max cost of a job, if there is one: a semicolon and its digits as letters from a to j, because a
 -- process of before takes any number there for a pace; capacity,
 -- capacity in bytes, concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its
 -- weight, its reserve as limit:period_us, 0 for none, and the pool as +NAME; or the word elsewhere

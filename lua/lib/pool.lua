@@ -105,8 +105,8 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     end
   end
 
-  -- limit_ahead brings back each TAT of a pool that is further ahead than a job of the cost may take
-  -- it. It returns how much time it has cut: shaper.Bucket.Limit.
+  -- limit_ahead brings back each TAT of a pool that is further ahead than a job of the cost may
+  -- take it. It returns how much time it has cut: shaper.Bucket.Limit.
   local function limit_ahead(p, cost)
     local base, cut = math.max(now, p.last), 0
     for i = 1, #p.cells do
@@ -130,8 +130,8 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     f.ready = math.min(math.max(f.ready, earliest(f.pool)) + cut, math.max(f.ready, now + CREDIT_MOST))
   end
 
-  -- before is the cost that the pool gives away before a job of a flow that has the given cost waiting
-  -- before it there, and how many jobs that is: shaper.Shared.Before.
+  -- before is the cost that the pool gives away before a job of a flow that has the given cost
+  -- waiting before it there, and how many jobs that is: shaper.Shared.Before.
   local function before(p, f, ahead)
     local most = cost_of(p.policy)
     local all = math.min(p.cost, p.queued * most)

@@ -146,7 +146,8 @@ const (
 	costHeader = "header"
 )
 
-// costFrom is where the answers of a route have the actual cost. The worker decides in the same way.
+// costFrom is where the answers of a route have the actual cost. The worker decides in the same
+// way.
 func (c Config) costFrom(name string) string {
 	route := c.Routes[name]
 	switch {
