@@ -36,7 +36,7 @@ func sentinelled(t *testing.T) (url string, servers []*redistest.Server) {
 				good++
 			}
 		}
-		return err == nil && good == 2
+		return err == nil && good == 2 && strings.Count(info(t, master), "state=online") == 2
 	})
 	return "redis+sentinel://" + at + "?master_name=main", servers
 }

@@ -95,7 +95,7 @@ traces: { endpoint: %[2]q }
 		}
 	}
 	later := client.Submission{Submission: wire.Submission{
-		Type: "lives", Payload: json.RawMessage("1"), DelayMS: 3_600_000,
+		Type: "lives", Payload: json.RawMessage("1"), DelayMS: 600_000,
 	}}
 	// A queue that is not empty, so that its tenant is shown.
 	if _, err := jobs.Submit(t.Context(), later); err != nil {
