@@ -198,7 +198,7 @@ func (h *headroom) limit(ctx context.Context, c *lua.AdmitCall) {
 	c.Share = h.share(free)
 }
 
-// share returns how many bytes may be stored of a flow while so many are free; 0: no bound.
+// share returns how many bytes a flow may store while free bytes are left in all; 0 is no bound.
 func (h *headroom) share(free int64) int64 {
 	share := h.limits.FlowShare
 	if share <= 0 || share >= 100 || free <= 0 || free >= unbounded/2 {

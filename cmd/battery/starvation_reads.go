@@ -81,7 +81,7 @@ func largeAnswers(ctx context.Context, w *world, f *findings) error {
 	return w.flooded(ctx, f, takers, path)
 }
 
-// flooded reads a path over so many connections until ctx ends. It compares how long submissions of
+// flooded reads a path over many connections until ctx ends. It compares how long submissions of
 // a quiet tenant take without that and beside it.
 func (w *world) flooded(ctx context.Context, f *findings, connections int, path string) error {
 	alone, failed, err := w.submissions(ctx, time.Second)
