@@ -89,7 +89,7 @@ func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem.Pr
 	case p == nil:
 		return nil
 	case r.Header.Get("Authorization") != "":
-		if many := s.cfg.Guesses.Wrong(auth.AddressOf(r.RemoteAddr)); many != nil {
+		if many := s.cfg.Guesses.Wrong(auth.PeerNetwork(r.RemoteAddr)); many != nil {
 			return problem.Of(many)
 		}
 		return p

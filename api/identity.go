@@ -54,10 +54,10 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 	return who, nil
 }
 
-// addressOf is the address of the client; empty if unknown.
+// addressOf is the client's address as bounds count it, see auth.ClientNetwork; empty if unknown.
 func (s *Server) addressOf(r *http.Request) string {
-	address, _ := s.clientAddress(r)
-	return address
+	network, _ := s.clientNetwork(r)
+	return network
 }
 
 // ownerOf is who uses resources with a request. That of an operator has an address only.

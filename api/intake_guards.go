@@ -28,6 +28,7 @@ type intakeGuard struct {
 	identified bool // needs the tenant
 	guests     bool // there is authentication, so that guests are known
 	address    func(*http.Request) (string, bool)
+	network    func(*http.Request) (string, bool)
 }
 
 // newIntakeGuards makes the guards and registers their metric, if there are any.
@@ -36,6 +37,10 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 		return nil, nil
 	}
 	address, err := auth.ClientAddress(cfg.TrustedProxies...)
+	if err != nil {
+		return nil, err
+	}
+	network, err := auth.ClientNetwork(cfg.TrustedProxies...)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +76,7 @@ func newIntakeGuards(cfg Config) ([]*intakeGuard, error) {
 			errs = append(errs, fmt.Errorf("guard %q: counts guests, but authentication accepts none", name))
 		}
 		guards = append(guards, &intakeGuard{
-			Guard: g, of: of, address: address, guests: cfg.Auth != nil, ofJobs: of.CountsJobs(),
+			Guard: g, of: of, address: address, network: network, guests: cfg.Auth != nil, ofJobs: of.CountsJobs(),
 			identified: slices.Contains(of.By, guard.ByTenant) || slices.Contains(of.By, guard.ByGuest),
 		})
 	}
@@ -99,6 +104,10 @@ func (g *intakeGuard) key(
 			parts[i] = operation
 		case guard.ByAddress:
 			if parts[i], counted = g.address(r); !counted {
+				return "", false
+			}
+		case guard.ByNetwork:
+			if parts[i], counted = g.network(r); !counted {
 				return "", false
 			}
 		case guard.ByGuest:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -141,6 +142,27 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 		b = newBench(t, withGuards(t, awayStore{}, closed))
 		b.wantCodes("closed", nil, http.StatusServiceUnavailable)
 	})
+}
+
+// One client has 65,536 guests in its /48. A guard by network counts them together.
+func TestGuardByNetwork(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Guest}, withGuards(t, limitStore(t), guardBy("networks", guard.ByNetwork)))
+	for _, c := range []struct {
+		from string
+		want int
+	}{
+		{"[2001:db8:1:1::1]:1", http.StatusAccepted}, {"[2001:db8:1:2::1]:1", http.StatusAccepted},
+		{"[2001:db8:1:3::1]:1", http.StatusTooManyRequests}, {"[2001:db8:2:1::1]:1", http.StatusAccepted},
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "http://localhost/v1/jobs",
+			strings.NewReader(plainJob))
+		r.Header.Set("Content-Type", "application/json")
+		r.RemoteAddr = c.from
+		b.s.Intake().ServeHTTP(w, r)
+		if w.Code != c.want {
+			t.Errorf("%s: %d %s, want %d", c.from, w.Code, w.Body, c.want)
+		}
+	}
 }
 
 func TestGuardsThroughTheAdminAPI(t *testing.T) {

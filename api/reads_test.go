@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -51,6 +52,35 @@ func TestReadsBeyondTheBudget(t *testing.T) {
 		<-time.After(500 * time.Millisecond)
 		if r := b.intake.do(t, "GET", paths[1], nil, ""); r.Code != http.StatusOK {
 			t.Errorf("half a second later: %d", r.Code)
+		}
+	})
+}
+
+// Each guest has reads of its own, but all of one client's /48 have those of one address.
+func TestReadsOfANetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newGuarded(t, []auth.Mode{auth.Guest}, func(c *Config) {
+			c.ReadRate = shaper.Rate{Limit: 5, Period: time.Second} // 20 at once of an address
+		})
+		read := func(from string) int {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "http://localhost/v1/jobs?state=queued", nil)
+			r.RemoteAddr = from
+			b.s.Intake().ServeHTTP(w, r)
+			return w.Code
+		}
+		served := 0
+		for i := range 100 {
+			if read("[2001:db8:1:"+strconv.Itoa(i)+"::1]:1") == http.StatusOK {
+				served++
+			}
+		}
+		if served < 19 || served > 21 {
+			t.Errorf("a /48 has %d reads at once, want about 20", served)
+		}
+		for _, from := range []string{"[2001:db8:2:1::1]:1", "192.0.2.1:1"} {
+			if code := read(from); code != http.StatusOK {
+				t.Errorf("another network, %s: %d", from, code)
+			}
 		}
 	})
 }

@@ -58,7 +58,7 @@ type Server struct {
 	admin    http.Handler
 	scrape   http.Handler
 
-	clientAddress func(*http.Request) (address string, ok bool)
+	clientNetwork func(*http.Request) (network string, ok bool)
 
 	arrivals   *arrivals.Log
 	predicting chan struct{} // has an element while a prediction runs
@@ -89,7 +89,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.live = live.New(watched{b, cfg.Routes, s.metrics.figures}, contract.LiveStreams)
-	if s.clientAddress, err = auth.ClientAddress(cfg.TrustedProxies...); err != nil {
+	if s.clientNetwork, err = auth.ClientNetwork(cfg.TrustedProxies...); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	s.bodies = budget.NewBodies(cfg.TenantShare, cfg.AddressShare, s.metrics.evictedBodies)

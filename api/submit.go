@@ -89,6 +89,7 @@ func (s *Server) submission(
 		Tenant:         who.Tenant,
 		Tier:           who.Tier,
 		Guest:          who.Guest(),
+		Network:        who.Network(),
 		Route:          route,
 		Type:           body.Type,
 		Payload:        body.Payload,

@@ -292,7 +292,8 @@ type admission struct {
 	q       *Queue
 	shard   ShardKeys
 	call    lua.AdmitCall
-	flows   map[string]int
+	flows   map[string]int // index in call.Flows
+	network []string       // of each of call.Flows that has reserved a place in it
 	pending []*pending
 }
 
@@ -330,10 +331,12 @@ func (a *admission) flow(name string, s *Submission) int {
 		return i
 	}
 	tenant := EncodeName(s.Tenant)
+	class, network := a.q.headroom.enter(s)
+	a.network = append(a.network, network)
 	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
 		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name),
 		Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
-		Tier: store.TierName(s.Tier), Entry: store.TenantEntry(s.Tenant), Class: a.q.headroom.enter(s),
+		Tier: store.TierName(s.Tier), Entry: store.TenantEntry(s.Tenant), Class: class,
 	})
 	a.flows[name] = len(a.call.Flows) - 1
 	return a.flows[name]
@@ -416,8 +419,13 @@ func (a *admission) answer(r lua.Reply) {
 	if err != nil && len(a.call.Flows) == 1 {
 		err = fmt.Errorf("%s: %w", a.call.Flows[0].Flow, err)
 	}
-	for _, f := range a.call.Flows {
-		a.q.headroom.left(f.Class)
+	for i := range decisions {
+		if err == nil && decisions[i].NewTenant {
+			a.network[a.call.Jobs[i].Flow] = "" // its place stays taken
+		}
+	}
+	for i, f := range a.call.Flows {
+		a.q.headroom.left(f.Class, a.network[i])
 	}
 	at := 0
 	for _, p := range a.pending {

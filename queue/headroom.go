@@ -33,7 +33,8 @@ type StoreLimits struct {
 	FlowShare int64
 	// Classes are what classes of tenants may use together. A tenant is in the class ClassGuests if
 	// its submission says so, else in that of its claimed tier. One with settings of its own is in
-	// none.
+	// none. Through each process, one network brings at most a 50th of all possible guests, or
+	// 16, in ten minutes; its further guests are refused like those of a full class.
 	Classes map[string]ClassLimit
 }
 
@@ -72,6 +73,7 @@ type headroom struct {
 	full    atomic.Bool  // Redis has so little memory left that it gets no such answers
 	tenants atomic.Int64
 	classes map[string]*classRoom
+	guests  *networks // nil: no bound on the number of guests
 	begun   time.Time
 	running sync.WaitGroup // the reading
 }
@@ -90,7 +92,10 @@ func newHeadroom(q *Queue, limits StoreLimits) *headroom {
 	h.free.Store(unbounded)
 	h.spare.Store(unbounded)
 	h.classes = make(map[string]*classRoom, len(limits.Classes))
-	for name := range limits.Classes {
+	for name, l := range limits.Classes {
+		if name == ClassGuests && l.Tenants > 0 && limits.Tenants > 0 {
+			h.guests = newNetworks(limits.Tenants * l.Tenants / 100)
+		}
 		h.classes[name] = &classRoom{members: make([]atomic.Int64, q.store.Len())}
 		h.classes[name].bytes.Store(unbounded)
 		h.classes[name].tenants.Store(unbounded)
@@ -207,9 +212,9 @@ func (h *headroom) share(free int64) int64 {
 	return max(1, int64(float64(free)*float64(share)/float64(100-share)))
 }
 
-// enter returns the class of a submission's tenant, and reserves a place for a tenant that is new;
-// see settled.
-func (h *headroom) enter(s *Submission) lua.Class {
+// enter returns the class of a submission's tenant, and reserves a place for a tenant that is new,
+// in the class and in the network, if any; left gives it back.
+func (h *headroom) enter(s *Submission) (c lua.Class, network string) {
 	name := ""
 	if s.Guest {
 		name = ClassGuests
@@ -218,18 +223,29 @@ func (h *headroom) enter(s *Submission) lua.Class {
 	}
 	room := h.classes[name]
 	if room == nil {
-		return lua.Class{}
+		return lua.Class{}, ""
 	}
 	free := room.bytes.Load()
-	return lua.Class{
+	c = lua.Class{
 		Name: name, NoBytes: free <= 0, NoTenants: room.tenants.Add(-1) < 0, Share: h.share(min(free, h.free.Load())),
 	}
+	if s.Guest && s.Network != "" && h.guests != nil {
+		if h.guests.take(s.Network, time.Now()) {
+			network = s.Network
+		} else {
+			c.NoTenants = true
+		}
+	}
+	return c, network
 }
 
 // left gives back the place that enter has reserved.
-func (h *headroom) left(c lua.Class) {
+func (h *headroom) left(c lua.Class, network string) {
 	if room := h.classes[c.Name]; room != nil {
 		room.tenants.Add(1)
+	}
+	if network != "" {
+		h.guests.give(network)
 	}
 }
 

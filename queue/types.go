@@ -88,6 +88,9 @@ type Submission struct {
 	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
 	Tier           string        // as claimed by the tenant's credential; empty for none
 	Guest          bool          // the tenant cost its client nothing: see StoreLimits.Classes
+	// Network names the guests of one client that may have many: see StoreLimits.Classes. Empty: no
+	// other guests belong to this one.
+	Network string
 }
 
 // Decision is the decision on a submission. Job is the stored job if the outcome is admitted or

@@ -56,7 +56,7 @@ type Authenticator struct {
 	guests *guests
 
 	guesses *Guesses
-	address func(*http.Request) (string, bool)
+	network func(*http.Request) (string, bool)
 }
 
 // New makes an authenticator. It refreshes keys from a URL until ctx ends; a failed fetch is no
@@ -70,7 +70,7 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 	}
 	a := &Authenticator{modes: map[Mode]bool{}, guesses: c.Guesses}
 	var err error
-	if a.address, err = ClientAddress(c.Guest.TrustedProxies...); err != nil {
+	if a.network, err = ClientNetwork(c.Guest.TrustedProxies...); err != nil {
 		return nil, err
 	}
 	for _, mode := range c.Modes {
@@ -135,8 +135,8 @@ func (a *Authenticator) Good(r *http.Request) bool {
 // clients that have the secret.
 func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	if a.guesses != nil {
-		address := func() string { text, _ := a.address(r); return text }
-		if err := a.guesses.Allow(r.Context(), c.id, address); err != nil {
+		network := func() string { text, _ := a.network(r); return text }
+		if err := a.guesses.Allow(r.Context(), c.id, network); err != nil {
 			return Principal{}, err
 		}
 	}

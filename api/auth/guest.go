@@ -54,15 +54,19 @@ func ProxyRule(p netip.Prefix) string {
 
 // principal is the guest that the request comes from.
 func (g *guests) principal(r *http.Request) (Principal, error) {
-	var addr netip.Addr
+	address, known := prefixOf(g.address(r), guestBits)
+	if !known {
+		return Principal{}, refuse(NoAddress)
+	}
+	return Principal{Tenant: guestPrefix + address, Tier: g.tier}, nil
+}
+
+// address is the client's address; not valid if there is none.
+func (g *guests) address(r *http.Request) (addr netip.Addr) {
 	g.clientIP(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		addr = middleware.GetClientIPAddr(r.Context())
 	})).ServeHTTP(nil, r) // which writes nothing
-	name := guestName(addr)
-	if name == "" {
-		return Principal{}, refuse(NoAddress)
-	}
-	return Principal{Tenant: name, Tier: g.tier}, nil
+	return addr
 }
 
 // guestPrefix begins the tenants that are guests.
@@ -70,24 +74,3 @@ const guestPrefix = "guest:"
 
 // Guest reports whether the principal is a client without a credential.
 func (p Principal) Guest() bool { return p.KeyID == "" && strings.HasPrefix(p.Tenant, guestPrefix) }
-
-// guestBits is the length of the IPv6 prefix that names a guest: a host may change the rest at
-// will.
-const guestBits = 64
-
-// guestName is the tenant of an address: guest:192.0.2.7, or the /64 of an IPv6 address as in
-// guest:2001:db8:1:2::/64. Empty if there is no address.
-func guestName(addr netip.Addr) string {
-	addr = addr.Unmap().WithZone("")
-	switch {
-	case !addr.IsValid():
-		return ""
-	case addr.Is4():
-		return guestPrefix + addr.String()
-	}
-	prefix, err := addr.Prefix(guestBits)
-	if err != nil {
-		return ""
-	}
-	return guestPrefix + prefix.String()
-}

@@ -90,6 +90,39 @@ func TestGuests(t *testing.T) {
 	}
 }
 
+// Guests of one /48 have the bounds of one address.
+func TestNetworks(t *testing.T) {
+	guests := gate(t, Config{Modes: []Mode{Guest}})
+	network, err := ClientNetwork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ from, want, ofGuest string }{
+		{"192.0.2.7:1", "192.0.2.7", ""},
+		{"[::ffff:192.0.2.7]:1", "192.0.2.7", ""},
+		{"[2001:db8:1:2::9]:1", "2001:db8:1::/48", "2001:db8:1::/48"},
+		{"[2001:db8:1:ffff::9]:1", "2001:db8:1::/48", "2001:db8:1::/48"},
+		{"[2001:db8:2:2::9]:1", "2001:db8:2::/48", "2001:db8:2::/48"},
+		{"[fe80::1%eth0]:1", "fe80::/48", "fe80::/48"},
+		{"@", "", ""},
+	} {
+		r := request("192.0.2.1:1")
+		r.RemoteAddr = c.from
+		got, ok := network(r)
+		if got != c.want || ok != (c.want != "") || PeerNetwork(c.from) != c.want {
+			t.Errorf("%s counts as %q, and as a peer as %q, want %q", c.from, got, PeerNetwork(c.from), c.want)
+		}
+		if p, _ := guests.Authenticate(r); p.Network() != c.ofGuest {
+			t.Errorf("%s is a guest of %q, want %q", c.from, p.Network(), c.ofGuest)
+		}
+	}
+	for _, p := range []Principal{{Tenant: "acme"}, {Tenant: "guest:2001:db8:1:2::/64", KeyID: "k"}, {Tenant: "guest:x"}} {
+		if got := p.Network(); got != "" {
+			t.Errorf("%+v has the network %q", p, got)
+		}
+	}
+}
+
 func FuzzGuest(f *testing.F) {
 	a := gate(f, Config{
 		Modes: []Mode{Guest},
@@ -123,7 +156,7 @@ func FuzzGuest(f *testing.F) {
 		// Only a proxy may speak for another.
 		if peer, err := netip.ParseAddrPort(from); err == nil &&
 			!netip.MustParsePrefix("10.0.0.0/8").Contains(peer.Addr().Unmap()) {
-			if p.Tenant != guestName(peer.Addr()) {
+			if address, _ := prefixOf(peer.Addr(), guestBits); p.Tenant != guestPrefix+address {
 				t.Errorf("%q made %q of itself by %q", from, p.Tenant, chain)
 			}
 		}

@@ -175,7 +175,7 @@ func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 		protect(w)
 		page, status := d.wrong, http.StatusUnauthorized
 		var many *auth.TooManyGuesses
-		if errors.As(d.guesses.Wrong(auth.AddressOf(r.RemoteAddr)), &many) {
+		if errors.As(d.guesses.Wrong(auth.PeerNetwork(r.RemoteAddr)), &many) {
 			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(many.Wait.Seconds()))))
 			page, status = d.tooOften, http.StatusTooManyRequests
 		}

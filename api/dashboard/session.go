@@ -119,7 +119,7 @@ func (s *sessions) holds(r *http.Request, id [sha256.Size]byte) bool {
 	case known && (have.local || now.Sub(have.seen) < sessionAge):
 		return true
 	}
-	address := func() string { return auth.AddressOf(r.RemoteAddr) }
+	address := func() string { return auth.PeerNetwork(r.RemoteAddr) }
 	ctx, cancel := context.WithTimeout(r.Context(), sessionWait)
 	defer cancel()
 	if !known && s.guesses.Allow(ctx, hex.EncodeToString(id[:]), address) != nil {

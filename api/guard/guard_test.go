@@ -205,6 +205,10 @@ func TestGuardKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	byNetwork, err := KeyByNetwork()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := KeyByAddress(netip.MustParsePrefix("0.0.0.0/0")); err == nil {
 		t.Error("everybody is a proxy")
 	}
@@ -231,6 +235,7 @@ func TestGuardKeys(t *testing.T) {
 			byAddress, request("10.1.1.1:1234", "198.51.100.1", ""), "198.51.100.1", true,
 		},
 		"address, IPv6":  {byAddress, request("[2001:db8:1:2:3::4]:1", "", ""), "2001:db8:1:2::/64", true},
+		"network, IPv6":  {byNetwork, request("[2001:db8:1:2:3::4]:1", "", ""), "2001:db8:1::/48", true},
 		"path":           {KeyByPath, request("192.0.2.7:1", "", ""), "POST /login", true},
 		"header, absent": {KeyByHeader("X-API-Key"), request("192.0.2.7:1", "", ""), "", false},
 		"combination": {

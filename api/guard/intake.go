@@ -32,14 +32,15 @@ const (
 	ByTenant   By = "tenant"   // the tenant; the address of a guest
 	ByGuest    By = "guest"    // the address of a guest; requests with a credential are not counted
 	ByEndpoint By = "endpoint" // the operation
-	ByAddress  By = "address"  // the client's address
+	ByAddress  By = "address"  // the client's address, or its /64 of IPv6
+	ByNetwork  By = "network"  // the client's address, or its /48 of IPv6
 	ByRoute    By = "route"    // the job's route
 	ByType     By = "type"     // the job's type, which clients choose
 )
 
 // Bys returns all parts that a key can have.
 func Bys() []By {
-	return []By{ByTenant, ByGuest, ByEndpoint, ByAddress, ByRoute, ByType}
+	return []By{ByTenant, ByGuest, ByEndpoint, ByAddress, ByNetwork, ByRoute, ByType}
 }
 
 // Endpoints returns what guards can cover: the ids of operations, and "forward" for forwarded

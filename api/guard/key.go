@@ -23,6 +23,13 @@ func KeyByAddress(trusted ...netip.Prefix) (KeyFunc, error) {
 	return KeyFunc(address), err
 }
 
+// KeyByNetwork is KeyByAddress, but IPv6 counts by the /48, which one customer of a provider may
+// have.
+func KeyByNetwork(trusted ...netip.Prefix) (KeyFunc, error) {
+	network, err := auth.ClientNetwork(trusted...)
+	return KeyFunc(network), err
+}
+
 // KeyByHeader counts by the digest of a header, such as X-API-Key, because it may be a secret. A
 // request without the header is not counted; another guard must count those.
 func KeyByHeader(name string) KeyFunc {

@@ -47,7 +47,7 @@ type Listener struct {
 // Limits are the bounds of a Listener.
 type Limits struct {
 	Connections int            // at once, at least 1
-	PerAddress  int            // of them by one address; 0: no bound
+	PerAddress  int            // of them by one address, or /48 of IPv6; 0: no bound
 	Proxies     []netip.Prefix // addresses without that bound, because many clients share them
 }
 
@@ -152,7 +152,7 @@ func (l *Listener) addressOf(conn net.Conn) string {
 	if slices.ContainsFunc(l.limits.Proxies, func(p netip.Prefix) bool { return p.Contains(from) }) {
 		return ""
 	}
-	return auth.AddressOf(conn.RemoteAddr().String())
+	return auth.PeerNetwork(conn.RemoteAddr().String())
 }
 
 // admit takes a slot: a free one, that of the victim, or a reserved one.

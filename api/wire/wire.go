@@ -416,7 +416,7 @@ type Guard struct {
 	Rate      Rate     `json:"rate"`
 	Limit     int64    `json:"limit" doc:"Requests of one key at once: the limit of the rate, or the burst."`
 	BlockMS   int64    `json:"block_ms,omitempty" doc:"How long a key is refused after it exceeded the limit."`
-	By        []string `json:"by" nullable:"false" doc:"The parts of the key: tenant, guest, endpoint, address, route, type."`
+	By        []string `json:"by" nullable:"false" doc:"The parts of the key: tenant, guest, endpoint, address, network, route, type."`
 	Endpoints []string `json:"endpoints,omitempty" doc:"Operations that the guard covers; all if absent."`
 	Routes    []string `json:"routes,omitempty" doc:"Counts only jobs for these routes; all if absent."`
 	Types     []string `json:"types,omitempty" doc:"Counts only jobs of these types; all if absent."`

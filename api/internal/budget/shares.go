@@ -8,7 +8,7 @@ import "sync"
 // Owner is the client that uses a shared resource. An empty part is unknown and has no bound.
 type Owner struct {
 	Tenant  string
-	Address string // see auth.ClientAddress
+	Address string // see auth.ClientNetwork
 }
 
 // Bound is one of the limits of shares.

@@ -58,7 +58,7 @@ func TestGuardProblems(t *testing.T) {
 		"x: 5/m":                           "guards.x: a text: must be a section",
 		"x: { by: [tenant] }":              "guards.x.rate: nothing: must be set",
 		"x: { rate: 1/s }": "guards.x.by: nothing: must be a list of tenant, guest, endpoint, address, " +
-			"route, type",
+			"network, route, type",
 		"x: { rate: 1/s, by: tenant }":                       "guards.x.by: a text: must be a list",
 		"x: { rate: 1/s, by: [] }":                           "guards.x.by: a list: must be a list",
 		"x: { rate: 1/s, by: [colour] }":                     `guards.x.by[0]: "colour": must be one of`,

@@ -49,7 +49,7 @@ func Reference() string {
 		"| `route` | not set | must be the name of a route with forward | Their route. Required. |\n\n")
 	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)",
 		GuardSettings())
-	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address, route, type | "+
+	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address, network, route, type | "+
 		"Parts of the key that requests are counted by, such as `[tenant, endpoint]`. Required. |\n"+
 		"| `endpoints` | not set | must be a list of %s; of a guard that counts jobs, of %s | Operations "+
 		"that it limits. Not set: all. |\n"+

@@ -118,8 +118,8 @@ func Settings() []Setting {
 			"Percent of api.max_connections (running requests), of api.max_streams and of the memory for "+
 				"large bodies that one tenant may use at once."),
 		whole("api.address_share", "50", 1, 100,
-			"The same for one address: connections, running requests, event streams, memory. Proxies of "+
-				"auth.guest.trusted_proxies may use all connections."),
+			"The same for one address, or /48 of IPv6: connections, running requests, event streams, memory. "+
+				"Proxies of auth.guest.trusted_proxies may use all connections."),
 		{Key: "api.status_rate", Kind: Rate,
 			Help: "Maximum rate at which one tenant may read jobs and lists and open event streams in this " +
 				"process, such as 100/s, with a burst of one second. More get 429. Not set: api.read_rate alone " +
@@ -128,7 +128,7 @@ func Settings() []Setting {
 				"1000000 a second"},
 		{Key: "api.read_rate", Kind: Rate, Default: "2000/s",
 			Help: "Work that the reads of one tenant may make Redis do for this process, in reads of one job; " +
-				"an address has twice as many. A list costs 1, one more for each job on the page and for 20 " +
+				"an address, or /48 of IPv6, has twice as many. A list costs 1, one more for each job on the page and for 20 " +
 				"records looked at; a stored answer one more for each 16 KiB. More get 429.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
 				"1000000 a second"},

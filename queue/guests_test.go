@@ -1,0 +1,50 @@
+package queue_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// TestGuestsOfNetworks: guests of one client's network leave places to those of others.
+func TestGuestsOfNetworks(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			q := open(t, options(t), func(o *queue.Options) {
+				o.Store.Tenants = 200
+				o.Store.Classes = map[string]queue.ClassLimit{queue.ClassGuests: {Bytes: 25, Tenants: 50}}
+			})
+			submit := func(network string, guest int) queue.Decision {
+				t.Helper()
+				v, err := q.Submit(t.Context(), queue.Submission{
+					Tenant: fmt.Sprintf("guest:%s:%d::/64", network, guest), Guest: true, Network: network,
+					Route: "default", Type: "t", MaxAttempts: 1,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return v
+			}
+			for _, network := range []string{"2001:db8:1", "2001:db8:2"} {
+				admitted := 0
+				for i := range 60 {
+					switch v := submit(network, i); {
+					case v.Outcome == shaper.Admitted:
+						admitted++
+					case v.Outcome != shaper.StoreFull || !v.OfPart:
+						t.Fatalf("a guest got %s", v.Outcome)
+					}
+				}
+				if admitted != 16 { // a 50th of 100 guests is less
+					t.Errorf("%d guests of %s, want 16", admitted, network)
+				}
+			}
+			if v := submit("2001:db8:1", 0); v.Outcome != shaper.Admitted {
+				t.Errorf("a guest that the store knows got %s", v.Outcome)
+			}
+		})
+	}
+}
