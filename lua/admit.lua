@@ -6,7 +6,8 @@
 -- share only if they and all else that is stored of the flow exceed that. A job whose id is stored
 -- was admitted by an earlier sending of this call and gets the same answer (invariant 7). An
 -- idempotency key makes one job, also within a call. Redis refuses the first write at maxmemory, so
--- the call fails there with nothing changed (invariant 9).
+-- the call fails there with nothing changed (invariant 9). Once a minute of a flow it subtracts
+-- what Redis has expired of it, and of another flow of its tenant.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 tenants
@@ -18,7 +19,7 @@
 --   3 '1' for all or none
 --   4 number of flows
 --   5 what the store accepts no more: letters, b bytes, t tenants that are not in the index
---   6 '' for no bound, or four numbers: the share, which is the bytes that may be stored of a flow;
+--   6 four numbers: the share, which is the bytes that may be stored of a flow, 0 for no bound;
 --     retention in s of finished jobs, of dead letters, of idempotency keys
 --   then per flow: tier that the tenant's credential claims or '', entry in tenants, and '' or the
 --   class that the tenant shares a part of the store with, if it has no settings of its own. It is
@@ -46,7 +47,7 @@
 --   bytes, 12 part full, 13 part full of bytes, 14 too costly, 15 pool too costly, 16 class
 --   store full); class is the part of the store that the flow's class may use, part that of the
 --   pool which the flow may hold
--- Derived keys: flow queue later lines dead done job tenants flows wait ready reserve class
+-- Derived keys: flow queue later lines dead done job tenants flows kept wait ready reserve class
 -- Channels: wake
 
 --! include record clock turn pool policy bucket stored flow filing admission batch
@@ -297,8 +298,14 @@ if refusal and atomic then
   return { now, replies, { f.depth_before, f.bytes_before, decisions[written - 1], decisions[written] },
     { last }, f.number }
 end
+local siblings = {} -- by name
 for i = 1, flow_count do
   local f = flows[i]
+  siblings[f.name] = false
+  if f.looks and f.touched then
+    lapsed_count(f)
+    f.kept_before = f.kept
+  end
   local admitted = f.seq - f.seq_before
   f.admitted, clock.admitted = f.admitted + admitted, clock.admitted + admitted
   clock.depth, clock.bytes = clock.depth + f.depth - f.depth_before, clock.bytes + f.bytes - f.bytes_before
@@ -312,6 +319,15 @@ for i = 1, flow_count do
   end
   class_add(f.class, f.live - f.live_before)
   replies[i][5] = next_slot(f)
+end
+
+for i = 1, flow_count do
+  local f = flows[i]
+  local other = f.looks and f.touched and f.sibling
+  if other and siblings[other.name] == nil then
+    lapsed_count(other)
+    siblings[other.name] = other
+  end
 end
 
 -- Write.
@@ -351,6 +367,9 @@ local saved = false
 for i = 1, #flows do
   local f = flows[i]
   if f.touched then
+    if f.looks then
+      lapsed_trim(f, keep_dead)
+    end
     due_save(f, f.later_before, horizon)
     flow_save(f)
     saved = true
@@ -358,6 +377,12 @@ for i = 1, #flows do
   if f.class then
     local r = replies[f.number]
     r[6], r[7], r[8], r[9] = r[6] or 0, r[7] or 0, r[8] or 0, redis.call('SCARD', PREFIX .. 'class:' .. f.class)
+  end
+end
+for _, other in pairs(siblings) do
+  if other then
+    redis.call('HSET', other.key, 'dead_bytes', format('%d', other.dead_bytes))
+    lapsed_trim(other, FARTHEST)
   end
 end
 if saved then

@@ -175,11 +175,8 @@ func (c Class) arg() string {
 
 // share is the bound of a flow's bytes, and the retentions that the script needs to count them.
 func (c AdmitCall) share() string {
-	share := c.Share
-	if share <= 0 {
-		if !slices.ContainsFunc(c.Flows, func(f AdmitFlow) bool { return f.Class.Share > 0 }) {
-			return ""
-		}
+	share := max(0, c.Share)
+	if share == 0 && slices.ContainsFunc(c.Flows, func(f AdmitFlow) bool { return f.Class.Share > 0 }) {
 		share = 1<<53 - 1
 	}
 	r := c.Retention

@@ -4,7 +4,8 @@
 -- no departure charged to the future, no answers to forwarded requests, and at most LEFT_MOST
 -- bytes of other answers and keys. A call reads about FLOWS_READ flows, and at least one tenant. Of
 -- a tenant with more flows it reads a page, whose idle flows it forgets, and the shard keeps where
--- it stopped. Everything is read before the first write.
+-- it stopped. What Redis has expired of a tenant that stays is subtracted from its counts.
+-- Everything is read before the first write.
 --
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow lines policy flows dead kept unlock tenants wait ready reserve class
@@ -17,21 +18,18 @@ local FLOWS_READ, PART = 256, 128 -- flows that one call reads, about; flows of 
 local LEFT_MOST = 65536 -- bytes
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is checked again
 
--- idle_flows reads some flows of a tenant. It returns the names of those that are idle; the bytes
--- of their dead letters, each with the flow's class; the bytes of answers and keys that they have
--- left; the flows whose answers to forwarded requests Redis has all deleted, with the bytes that
--- are still counted; and whether a flow has such answers.
-local function idle_flows(names)
-  local found = { names = {}, dead = {}, left = 0, lapsed = {}, kept = false, all = #names }
+-- idle_flows reads some flows of a tenant into found: all, those that are idle, the bytes of
+-- answers and keys that they have left, and whether a flow has dead letters or answers to forwarded
+-- requests.
+local function idle_flows(names, found)
   for n = 1, #names do
     local f = flow_load(names[n])
+    found.flows[n] = f
+    lapsed_of(f, retention.dead * 1000000)
     local idle = f.depth == 0 and f.running == 0 and math.max(f.seen, f.last, f.held) < now - IDLE
     -- A replay needs the flow and its name in the index.
-    idle = idle and redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 0
-    if redis.call('EXISTS', PREFIX .. 'kept:' .. names[n]) == 1 then
+    if redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 1 or f.kept > f.kept_lapsed then
       found.kept, idle = true, false
-    else
-      found.lapsed[#found.lapsed + 1] = { f.key, tonumber(redis.call('HGET', f.key, 'kept')) or 0, f.class }
     end
     for c = 1, #f.cells do
       idle = idle and f.cells[c].tat < now
@@ -42,15 +40,13 @@ local function idle_flows(names)
       redis.call('EXISTS', PREFIX .. 'class:' .. f.class)
     end
     if idle then
-      found.dead[#found.dead + 1] = { f.dead_bytes, f.class }
-      found.names[#found.names + 1] = names[n]
+      found.idle[#found.idle + 1] = f
     end
   end
-  return found
 end
 
 -- look reads the flows of an idle tenant, or the next page of them if it has many.
-local function look(tenant, index, many)
+local function look(tenant, index, many, found)
   local overrides = (redis.call('HGET', PREFIX .. 'policy:' .. tenant, 'api') or '') ~= ''
   local names, cursor = nil, '0'
   if many then
@@ -63,53 +59,50 @@ local function look(tenant, index, many)
   if #names == 0 then
     absent(index)
   end
-  local found = idle_flows(names)
-  found.index, found.cursor, found.overrides = index, cursor, overrides and not found.kept
-  found.idle = not overrides and found.left <= LEFT_MOST and (many or #found.names == #names)
-  return found
-end
-
--- lose subtracts bytes that are no longer stored of a flow of a class.
-local function lose(bytes, class)
-  clock.stored = math.max(0, clock.stored - bytes)
-  class_add(class, -bytes)
+  found.read = #names
+  idle_flows(names, found)
+  found.cursor, found.overrides = cursor, overrides and not found.kept
+  found.forgets = not overrides and found.left <= LEFT_MOST and (many or #found.idle == #names)
 end
 
 local entries = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST)
-local gone, kept, keys, lapsed, left, part, read = {}, {}, {}, {}, {}, nil, 0
+local gone, kept, keys, changes, lapsed, left, part, read = {}, {}, {}, {}, {}, {}, nil, 0
 for i = 1, #entries do
   local tenant = string.match(entries[i], '^%S+')
   local index = PREFIX .. 'flows:' .. tenant
   local ok, size = attempt('tenant ' .. tenant, redis.call, 'SCARD', index)
-  local many, found = ok and size > FLOWS_READ, nil
+  local many = ok and size > FLOWS_READ
+  local found = { index = index, flows = {}, idle = {}, left = 0, read = 0, cursor = '0' }
   if read > 0 and ok and read + size > FLOWS_READ then
     break
   end
   if ok then
-    ok, found = attempt('tenant ' .. tenant, look, tenant, index, many)
+    ok = attempt('tenant ' .. tenant, look, tenant, index, many, found)
   end
-  found = ok and found or { names = {}, lapsed = {}, cursor = '0', all = 0 }
-  read = read + found.all + 1
-  for n = 1, #found.lapsed do
-    local bytes = found.lapsed[n][2]
-    if bytes > 0 then
-      lose(bytes, found.lapsed[n][3])
-      lapsed[#lapsed + 1] = found.lapsed[n][1]
-    end
-  end
-  local forgotten = found.idle and found.names or {}
+  read = read + found.read + 1
+  local forgotten = found.forgets and found.idle or {}
   for n = 1, #forgotten do
-    keys[#keys + 1] = PREFIX .. 'flow:' .. forgotten[n]
-    lose(unpack(found.dead[n], 1, 2))
+    keys[#keys + 1] = forgotten[n].key
+    forgotten[n].gone = true
+  end
+  for n = 1, #found.flows do
+    local f = found.flows[n]
+    if f.dead_lapsed then -- else reading it has failed
+      lapsed_count(f)
+    end
+    local args = changed_numbers({}, FLOW_FIELDS, TALLIES_AT, TALLIES_END, f, f.was)
+    if not f.gone and (args[1] or (f.kept_lapsed or 0) > 0) then
+      lapsed[#lapsed + 1], changes[#changes + 1] = f, args
+    end
   end
   if many and ok then
     part = found -- the call ends with it
   end
-  if found.idle and #forgotten == size then
+  if found.forgets and #forgotten == size then
     gone[#gone + 1] = entries[i]
     keys[#keys + 1] = index
     for n = 1, #forgotten do
-      left[#left + 1] = found.dead[n][2] and { found.dead[n][2], tenant }
+      left[#left + 1] = forgotten[n].class and { forgotten[n].class, tenant }
     end
   elseif found.overrides or found.cursor == '0' then
     kept[#kept + 1] = found.overrides and now + OVERRIDDEN or now
@@ -120,14 +113,24 @@ for i = 1, #entries do
 end
 start_writing()
 for n = 1, #lapsed do
-  redis.call('HDEL', lapsed[n], 'kept')
+  local f = lapsed[n]
+  if changes[n][1] then
+    redis.call('HSET', f.key, unpack(changes[n]))
+  end
+  if f.dead_lapsed then
+    lapsed_trim(f, retention.dead * 1000000)
+  end
 end
 for n = 1, #left do
   redis.call('SREM', PREFIX .. 'class:' .. left[n][1], left[n][2])
 end
 in_parts('DEL', nil, keys, 1)
 if part then
-  in_parts('SREM', part.index, part.idle and part.names or {}, 1)
+  local names = {}
+  for n = 1, part.forgets and #part.idle or 0 do
+    names[n] = part.idle[n].name
+  end
+  in_parts('SREM', part.index, names, 1)
   if part.tenant then
     redis.call('HSET', KEYS[1], 'forgets', part.tenant .. ' ' .. part.cursor)
   end

@@ -143,15 +143,15 @@ local function records_of(index)
   return sum
 end
 
--- dead_bytes_of sums up the dead letters of a flow. If Redis has deleted some, or the index is
--- long, it returns the counted sum.
+-- dead_bytes_of sums up the dead letters of a flow. If Redis has expired some, which is no damage,
+-- or the index is long, it returns the counted sum.
 local function dead_bytes_of(name, counted)
   local dead = PREFIX .. 'dead:' .. name
   local ids = redis.call('ZRANGE', dead, '0', format('%d', RECORDS_MOST))
   if #ids > RECORDS_MOST then
     return counted
   end
-  local sum, gone = 0, false
+  local sum, gone = 0, #ids == 0
   for i = 1, #ids do
     local j = job_of(ids[i])
     local dead_letter = j and is_dead_letter(j)
@@ -191,13 +191,19 @@ local function flow_sound(name)
     PREFIX .. 'returned:' .. name, 'zset', PREFIX .. 'kept:' .. name, 'zset')
 end
 
-local recount = lost
+local recount, lapsed = lost, false
 
 local function mend_flow(name)
   if not flow_sound(name) then
     return
   end
   local f = flow_load(name, nil, {})
+  if repair and not f.fresh then
+    lapsed_of(f, FARTHEST)
+    lapsed = lapsed or f.dead_lapsed + f.kept_lapsed > 0
+    lapsed_count(f)
+    lapsed_trim(f, FARTHEST)
+  end
   local queue, later = records_of(PREFIX .. 'queue:' .. name), records_of(PREFIX .. 'later:' .. name)
   local runs = all_leases and (running[name] or 0) or f.running
   local depth = queue.count + later.count
@@ -304,7 +310,7 @@ if recount and repair or totals then
     redis.call('HSET', KEYS[1], 'revision', clock.revision, 'looked', '00')
   end
 end
-if repair and filled > 1 then
+if repair and (filled > 1 or lapsed) then
   clock_save()
   publish('wake', '')
 end

@@ -209,6 +209,10 @@ func (m *model) admit(r admission) []lua.Decision {
 		if f.fresh {
 			m.name(f.name)
 		}
+		looks := !f.fresh && m.now.Sub(f.seen) > time.Minute
+		if looks {
+			m.lapse(f)
+		}
 		class := r.class.Name
 		if _, own := m.tuned[c.entry]; own {
 			class = ""

@@ -277,7 +277,7 @@ var situations = []string{
 	"refunded after it was idle",
 	"estimated by its concurrency", "estimated by its slots",
 	"class full", "left its class",
-	"over_share", "full of bytes of dead letters", "dead letters past retention",
+	"over_share", "full of bytes of dead letters", "dead letters past retention", "lapsed",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
 	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool", "too_costly",
 	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
@@ -529,10 +529,8 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 	}
 	if deadLetter(j) {
 		m.dead(f, m.deadAlive(f)-f.deadBytes)
+		m.trimDead(f.name)
 		m.dead(f, jobBytes(j))
-		maps.DeleteFunc(m.deads[j.Flow], func(_ string, at int64) bool {
-			return at <= int64(m.now.Add(-retention.Dead))
-		})
 		set(m.deads, j.Flow, id, int64(m.now))
 		if len(m.deads[j.Flow]) >= m.deadCapacity || f.deadBytes >= m.deadBytes {
 			m.reachIf(len(m.deads[j.Flow]) >= m.deadCapacity, "full of dead letters")
@@ -644,6 +642,21 @@ func (m *model) classify(f *flow, class string) {
 		}
 		m.members[class][tenantOf(f.name)] = true
 	}
+}
+
+// lapse subtracts the dead letters past retention.
+func (m *model) lapse(f *flow) {
+	if alive := m.deadAlive(f); alive < f.deadBytes {
+		m.dead(f, alive-f.deadBytes)
+		m.trimDead(f.name)
+		m.reach("lapsed")
+	}
+}
+
+func (m *model) trimDead(flow string) {
+	maps.DeleteFunc(m.deads[flow], func(_ string, at int64) bool {
+		return at <= int64(m.now.Add(-retention.Dead))
+	})
 }
 
 func (m *model) dead(f *flow, bytes int64) {

@@ -393,29 +393,33 @@ func (l *polling) forgetIdle(entries []string) {
 	for _, entry := range entries {
 		tenant := tenantOfEntry(entry)
 		overridden := l.policies[tenant].fields["api"] != ""
-		idle, left := !overridden, int64(0)
+		idle, letters, left := !overridden, false, int64(0)
 		for name := range l.names[tenant] {
 			f := l.load(name)
 			idle = idle && f.Depth == 0 && f.Running == 0 && max(f.seen, f.Last, f.HeldUntil) < l.now.Add(-idleAfter)
-			idle = idle && len(l.deads[name]) == 0
+			letters = letters || len(l.deads[name]) > 0
+			if stored := l.model.flows[name]; stored.deadBytes > 0 {
+				l.lapse(&stored)
+				l.model.flows[name] = stored
+			}
 			for _, c := range f.Cells {
 				idle = idle && c.TAT < l.now
 			}
 			left += f.answers.Left(l.now, retention.Finished) + f.keys.Left(l.now, retention.Idempotency)
 		}
+		idle = idle && !letters
 		l.reachIf(idle && left > leftMost, "kept for what it has stored")
 		switch {
 		case idle && left <= leftMost:
 			l.reach("forgotten")
 			for name := range l.names[tenant] {
 				f := l.model.flows[name]
-				l.dead(&f, -f.deadBytes)
 				delete(l.members[f.class], tenant)
 				delete(l.model.flows, name)
 			}
 			delete(l.names, tenant)
 			delete(l.tenants, entry)
-		case overridden:
+		case overridden && !letters:
 			l.reach("kept for an override")
 			l.tenants[entry] = int64(l.now.Add(overriddenAgain))
 		default:

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/queue/repair"
@@ -249,6 +251,42 @@ func TestCheckRepairs(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestCheckAcceptsExpired: dead letters and answers that Redis has expired are no damage, and a
+// repair counts them no longer.
+func TestCheckAcceptsExpired(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDamaged(t, options(t))
+			flow := d.keys.Flow(flowOfWork)
+			clock, err := lua.ParseClock(d.redis.HGet(t.Context(), d.keys.Clock(), lua.ClockNumbers).Val())
+			if err != nil {
+				t.Fatal(err)
+			}
+			numbers := strings.Fields(d.redis.HGet(t.Context(), d.keys.Clock(), lua.ClockNumbers).Val())
+			numbers[9] = strconv.FormatInt(clock.Stored+700+70, 10)
+			if err := errors.Join(
+				d.redis.HSet(t.Context(), flow, "dead_bytes", 700, "kept", 70).Err(),
+				d.redis.HSet(t.Context(), d.keys.Clock(), lua.ClockNumbers, strings.Join(numbers, " ")).Err(),
+			); err != nil {
+				t.Fatal(err)
+			}
+			for _, fix := range []bool{false, true} {
+				if kinds := d.findings(fix); len(kinds) > 0 {
+					t.Errorf("found %v", kinds)
+				}
+			}
+			totals, err := d.Totals(t.Context())
+			if left := d.redis.HMGet(t.Context(), flow, "dead_bytes", "kept").Val(); err != nil ||
+				totals.Stored != clock.Stored || left[0] != "0" || left[1] != nil {
+				t.Errorf("%d bytes are stored, want %d; of the flow %v; %v", totals.Stored, clock.Stored, left,
+					err)
+			}
+		})
 	}
 }
 

@@ -6,7 +6,23 @@ clock_load(ARGV[1])
 local horizon, atomic, flow_count = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
 local no_bytes, no_tenants = string.find(ARGV[5], 'b', 1, true), string.find(ARGV[5], 't', 1, true)
 local most_stored, keep_answers, keep_dead, keep_keys = string.match(ARGV[6], '^(%d+) (%d+) (%d+) (%d+)$')
-most_stored = tonumber(most_stored)
+most_stored = most_stored ~= '0' and most_stored + 0 or nil
+keep_dead = keep_dead * 1000000
+
+-- sibling_of reads a random flow of the tenant. It returns it if Redis has expired all of its dead
+-- letters, or of its answers to forwarded requests, and they are still counted: a flow that gets no
+-- more jobs is not forgotten while the tenant is active.
+local function sibling_of(f)
+  local name = redis.call('SRANDMEMBER', f.names)
+  if not name or name == f.name then
+    return nil
+  end
+  local key = PREFIX .. 'flow:' .. name
+  local v = redis.call('HMGET', key, 'dead_bytes', 'class')
+  local other = { name = name, key = key, dead_bytes = v[1] and v[1] + 0 or 0, class = v[2] or nil }
+  lapsed_of(other, FARTHEST)
+  return other.dead_lapsed + other.kept_lapsed > 0 and other or nil
+end
 
 -- Read. Redis has checked the slot of every key in KEYS when it took the call.
 local flows, numbered, replies = {}, {}, {}
@@ -30,6 +46,11 @@ for i = 1, flow_count do
   end
   if class or f.class then
     redis.call('EXISTS', PREFIX .. 'class:' .. (f.class or class), PREFIX .. 'class:' .. (class or f.class))
+  end
+  f.looks = not f.fresh and now - f.seen > SEEN_EVERY
+  if f.looks then
+    lapsed_of(f, keep_dead)
+    f.sibling = sibling_of(f)
   end
   f.stopped = paused(f)
   f.later_before = later_known(f)
@@ -65,7 +86,7 @@ local function over_share(f, bytes)
   end
   if f.dead_bytes > 0 and not f.dead_counted then
     f.dead_counted = true
-    f.others = f.others - f.dead_bytes + dead_alive(f, keep_dead * 1000000)
+    f.others = f.others - f.dead_bytes + dead_alive(f, keep_dead)
   end
   return f.live + f.others + bytes > f.most
 end

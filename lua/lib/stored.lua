@@ -2,7 +2,9 @@
 --
 -- live counts the records of waiting and leased jobs, dead_bytes those of dead letters. Keys that
 -- Redis expires are counted in windows of their time to live: answers, which are records of other
--- jobs that have ended, and keys, which are idempotency keys of jobs that have ended.
+-- jobs that have ended, and keys, which are idempotency keys of jobs that have ended. Redis expires
+-- dead letters and the answers in kept:FLOW, too. They are subtracted when a job ends in the same
+-- way, once a minute in which the tenant submits jobs, and when forget looks at the tenant.
 --
 -- A class is a number of tenants that share a part of the store, such as all guests. The field
 -- class of a flow names the class that its bytes are counted in. The clock of the shard holds a sum
@@ -89,6 +91,31 @@ local function dead_alive(f, keep)
     return 0
   end
   return math.floor(f.dead_bytes * (redis.call('ZCOUNT', dead, format('(%d', now - keep), '+inf') / count))
+end
+
+-- lapsed_of reads what a flow still counts although Redis has expired it: dead letters, each after
+-- keep, in µs, and answers to forwarded requests.
+local function lapsed_of(f, keep)
+  f.kept = tonumber(redis.call('HGET', f.key, 'kept')) or 0
+  local gone = f.kept > 0 and redis.call('EXISTS', PREFIX .. 'kept:' .. f.name) == 0
+  f.kept_lapsed = gone and f.kept or 0
+  f.dead_lapsed = f.dead_bytes > 0 and f.dead_bytes - dead_alive(f, keep) or 0
+end
+
+-- lapsed_count subtracts what lapsed_of has found from the sums. lapsed_trim removes it from the
+-- store; the caller writes dead_bytes.
+local function lapsed_count(f)
+  stored_add(f, 'dead_bytes', -f.dead_lapsed)
+  stored_add(f, 'kept', -f.kept_lapsed)
+end
+
+local function lapsed_trim(f, keep)
+  if f.dead_lapsed > 0 then
+    redis.call('ZREMRANGEBYSCORE', PREFIX .. 'dead:' .. f.name, '-inf', format('%d', now - keep))
+  end
+  if f.kept_lapsed > 0 then
+    redis.call('HDEL', f.key, 'kept')
+  end
 end
 
 -- dead_left removes a dead letter that has left the index from the counts, and lets a flow go on
