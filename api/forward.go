@@ -161,7 +161,7 @@ func (s *Server) forwarded(
 	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: s.sentOn(c, upstreams), Body: body}
 	path, _, _ := strings.Cut(target, "?")
 	sub := &queue.Submission{
-		Tenant: c.who.Tenant, Tier: c.who.Tier, Guest: c.who.Guest(), Network: c.who.Network(), Route: route, Type: typeOf(m.Method, path),
+		Tenant: c.who.Tenant, Tier: c.who.Tier, Guest: c.who.Guest(), Network: c.who.Network(), Vouched: c.who.Vouched, Route: route, Type: typeOf(m.Method, path),
 		Payload: m.Encode(), Same: []byte(m.Method + " " + target + "\r\n" + string(body)),
 		IdempotencyKey: key, Cost: 1, MaxWait: maxWait, MaxAttempts: s.cfg.Routes[route].MaxAttempts,
 		TraceParent: request.TraceParent(c.r.Header),

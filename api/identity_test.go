@@ -510,6 +510,30 @@ func TestGuessedKeys(t *testing.T) {
 	})
 }
 
+// The store is told who costs its client nothing, and whom the operator knows.
+func TestWhoOfSubmissions(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys, auth.JWT, auth.Guest})
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"iss": "i", "aud": "a", "sub": "shop", "exp": time.Now().Add(time.Hour).Unix(),
+	}).SignedString([]byte(tokenSecret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		with           headers
+		guest, vouched bool
+	}{
+		"a guest": {nil, true, false},
+		"a key":   {bearing(b.key("acme", `{}`).Secret), false, true},
+		"a token": {bearing(token), false, false},
+	} {
+		sub := b.queue.Submission(b.submit(plainJob, c.with).job.ID)
+		if sub.Guest != c.guest || sub.Vouched != c.vouched {
+			t.Errorf("%s: guest %v, vouched for %v", name, sub.Guest, sub.Vouched)
+		}
+	}
+}
+
 // A client that costs nothing must not fill the store for a year.
 func TestDelayOfGuests(t *testing.T) {
 	b := newGuarded(t, []auth.Mode{auth.Keys, auth.Guest}, func(c *Config) {

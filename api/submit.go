@@ -90,6 +90,7 @@ func (s *Server) submission(
 		Tier:           who.Tier,
 		Guest:          who.Guest(),
 		Network:        who.Network(),
+		Vouched:        who.Vouched,
 		Route:          route,
 		Type:           body.Type,
 		Payload:        body.Payload,
@@ -296,8 +297,9 @@ func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 		return p
 	case shaper.StoreFull:
 		if a.OfPart {
-			p := problem.StoreFull.With("the tenants of its class use the part of the store that they share: " +
-				"memory becomes free when their jobs have left, or some have been idle for ten minutes")
+			p := problem.StoreFull.With("the tenant's class uses the part of the store that it may have, or only " +
+				"the reserve is left: memory becomes free when jobs have left, or tenants have been idle for ten " +
+				"minutes")
 			p.Scope = "share"
 			return p.RetryIn(storeRetryAfter)
 		}

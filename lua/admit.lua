@@ -24,7 +24,8 @@
 --   then per flow: tier that the tenant's credential claims or '', entry in tenants, and '' or the
 --   class that the tenant shares a part of the store with, if it has no settings of its own. It is
 --   what the class may store no more, b or t as above, a colon, the share of the flow in bytes, 0
---   for that of any flow, a colon, and its name
+--   for that of any flow, a colon, and its name. The name - is no class, but all tenants without
+--   settings of their own
 --   then per job: its request, and the record from its cost on. The request begins with the number
 --   of the flow, which is all that most jobs need. Otherwise follow, after a blank each: delay in
 --   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key

@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -55,7 +56,8 @@ type AdmitFlow struct {
 	Class                            Class  // that the tenant is in unless it has settings of its own
 }
 
-// Class is a number of tenants that share a part of the store. The zero value is none.
+// Class is a number of tenants that share a part of the store. The zero value is none. Without a
+// name it is what tenants without settings of their own may store.
 type Class struct {
 	Name      string // without blanks
 	NoBytes   bool   // it has no bytes left
@@ -167,10 +169,10 @@ func closed(noBytes, noTenants bool) (letters string) {
 }
 
 func (c Class) arg() string {
-	if c.Name == "" {
+	if c == (Class{}) {
 		return ""
 	}
-	return fmt.Sprintf("%s:%d:%s", closed(c.NoBytes, c.NoTenants), max(0, c.Share), c.Name)
+	return fmt.Sprintf("%s:%d:%s", closed(c.NoBytes, c.NoTenants), max(0, c.Share), cmp.Or(c.Name, "-"))
 }
 
 // share is the bound of a flow's bytes, and the retentions that the script needs to count them.

@@ -171,6 +171,7 @@ func (m *model) admit(r admission) []lua.Decision {
 		m.reachIf(v.OfPool && v.Outcome == shaper.TooCostly, "too costly for its pool")
 		m.reachIf(v.OfPool && v.OfPart, "part of the pool full")
 		m.reachIf(!v.OfPool && v.OfPart, "class full")
+		m.reachIf(v.Outcome == shaper.StoreFull && v.OfPart && r.class.Name == "", "reserve left")
 		if refused && refusal == nil {
 			if refusal, refusedBy = v, c.flow; r.atomic {
 				break

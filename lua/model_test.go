@@ -276,7 +276,7 @@ var situations = []string{
 	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
 	"refunded after it was idle",
 	"estimated by its concurrency", "estimated by its slots",
-	"class full", "left its class",
+	"class full", "reserve left", "left its class",
 	"over_share", "full of bytes of dead letters", "dead letters past retention", "lapsed",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
 	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool", "too_costly",

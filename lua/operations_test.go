@@ -161,9 +161,9 @@ func (w *world) drawAdmit() {
 	r.share = rapid.SampledFrom([]int64{0, 0, 0, 0, 0, 0, 0, 1 << 40, 1 << 40, 20_000, 3_000, 400}).Draw(w.T,
 		"share")
 	r.class.Name = rapid.SampledFrom([]string{"", "", "", "guests", "guests", "tier:trial"}).Draw(w.T, "class")
+	r.class.NoBytes = rapid.IntRange(0, 11).Draw(w.T, "class without bytes") == 11
+	r.class.NoTenants = rapid.IntRange(0, 11).Draw(w.T, "class without tenants") == 11
 	if r.class.Name != "" {
-		r.class.NoBytes = rapid.IntRange(0, 11).Draw(w.T, "class without bytes") == 11
-		r.class.NoTenants = rapid.IntRange(0, 11).Draw(w.T, "class without tenants") == 11
 		r.class.Share = rapid.SampledFrom([]int64{0, 0, 0, 3_000}).Draw(w.T, "share in the class")
 	}
 	w.admit(r)

@@ -31,6 +31,9 @@ type StoreLimits struct {
 	// FlowShare is the percentage of the store that one flow may use while the others have nothing;
 	// 100: all of it.
 	FlowShare int64
+	// Reserve is the percentage of the store, of its bytes and of Tenants, that is kept for tenants
+	// with settings of their own and for submissions that are Vouched. 0: none.
+	Reserve int64
 	// Classes are what classes of tenants may use together. A tenant is in the class ClassGuests if
 	// its submission says so, else in that of its claimed tier. One with settings of its own is in
 	// none. Through each process, one network brings at most a 50th of all possible guests, or
@@ -69,6 +72,7 @@ type headroom struct {
 	since   time.Duration // when it began
 	at      atomic.Int64
 	free    atomic.Int64 // bytes that may still be stored; unbounded where nothing bounds them
+	common  atomic.Int64 // those outside of the reserve
 	spare   atomic.Int64 // those that answers to forwarded requests may use: they get half of the store
 	full    atomic.Bool  // Redis has so little memory left that it gets no such answers
 	tenants atomic.Int64
@@ -90,6 +94,7 @@ func newHeadroom(q *Queue, limits StoreLimits) *headroom {
 	h := &headroom{q: q, limits: limits, begun: time.Now()}
 	h.at.Store(int64(-headroomOld))
 	h.free.Store(unbounded)
+	h.common.Store(unbounded)
 	h.spare.Store(unbounded)
 	h.classes = make(map[string]*classRoom, len(limits.Classes))
 	for name, l := range limits.Classes {
@@ -139,13 +144,14 @@ func (h *headroom) read(ctx context.Context, now time.Duration) (reading chan st
 	reading = make(chan struct{})
 	h.reading, h.since = reading, now
 	h.running.Go(func() {
-		free, spare, tenants := h.free.Load(), h.spare.Load(), h.tenants.Load()
+		free, common, spare, tenants := h.free.Load(), h.common.Load(), h.spare.Load(), h.tenants.Load()
 		before := map[string]classReading{}
 		for name, c := range h.classes {
 			before[name] = classReading{c.bytes.Load(), c.tenants.Load()}
 		}
 		if m, err := h.measure(context.WithoutCancel(ctx)); err == nil {
 			h.free.Add(m.free - free) // what was admitted during the reading counts twice until the next one
+			h.common.Add(m.common - common)
 			h.spare.Add(m.spare - spare)
 			h.full.Store(m.full)
 			h.tenants.Add(m.tenants - tenants)
@@ -221,14 +227,17 @@ func (h *headroom) enter(s *Submission) (c lua.Class, network string) {
 	} else if s.Tier != "" && len(h.classes) > 0 {
 		name = ClassOfTier(s.Tier)
 	}
+	if h.limits.Reserve > 0 && !s.Vouched {
+		c.NoBytes = h.common.Load() <= 0
+		c.NoTenants = h.limits.Tenants > 0 && h.tenants.Load() >= h.unreserved(h.limits.Tenants)
+	}
 	room := h.classes[name]
 	if room == nil {
-		return lua.Class{}, ""
+		return c, ""
 	}
 	free := room.bytes.Load()
-	c = lua.Class{
-		Name: name, NoBytes: free <= 0, NoTenants: room.tenants.Add(-1) < 0, Share: h.share(min(free, h.free.Load())),
-	}
+	c.Name, c.Share = name, h.share(min(free, h.free.Load()))
+	c.NoBytes, c.NoTenants = c.NoBytes || free <= 0, room.tenants.Add(-1) < 0 || c.NoTenants
 	if s.Guest && s.Network != "" && h.guests != nil {
 		if h.guests.take(s.Network, time.Now()) {
 			network = s.Network
@@ -237,6 +246,11 @@ func (h *headroom) enter(s *Submission) (c lua.Class, network string) {
 		}
 	}
 	return c, network
+}
+
+// unreserved is the part of the store, or of its tenants, that is no reserve.
+func (h *headroom) unreserved(most int64) int64 {
+	return most - most/100*h.limits.Reserve - most%100*h.limits.Reserve/100
 }
 
 // left gives back the place that enter has reserved.
@@ -260,9 +274,9 @@ func (h *headroom) joined(c lua.Class, shard int, members int64) {
 
 // reading is what measure reads; see headroom.
 type reading struct {
-	free, spare, tenants int64
-	full                 bool
-	classes              map[string]classReading
+	free, common, spare, tenants int64
+	full                         bool
+	classes                      map[string]classReading
 }
 
 // classReading is what a class may store yet.
@@ -280,9 +294,10 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 	used, classErr := h.used(ctx)
 	both.Wait()
 	all := int64(0) // bytes that all tenants together may store; 0: no bound
-	r = reading{free: unbounded, spare: unbounded, tenants: t.Tenants}
+	r = reading{free: unbounded, common: unbounded, spare: unbounded, tenants: t.Tenants}
 	bound := func(most, used int64) {
 		r.free, r.spare = min(r.free, most-used), min(r.spare, most/2-used)
+		r.common = min(r.common, h.unreserved(most)-used)
 	}
 	if h.limits.Bytes > 0 {
 		bound(h.limits.Bytes, t.Stored)
@@ -352,6 +367,7 @@ func (h *headroom) used(ctx context.Context) (map[string]classReading, error) {
 // admitted notes bytes that came in since the last reading.
 func (h *headroom) admitted(bytes int64) {
 	h.free.Add(-bytes)
+	h.common.Add(-bytes)
 	h.spare.Add(-bytes)
 }
 

@@ -88,6 +88,7 @@ type Submission struct {
 	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
 	Tier           string        // as claimed by the tenant's credential; empty for none
 	Guest          bool          // the tenant cost its client nothing: see StoreLimits.Classes
+	Vouched        bool          // the tenant may use the reserve of the store: see StoreLimits.Reserve
 	// Network names the guests of one client that may have many: see StoreLimits.Classes. Empty: no
 	// other guests belong to this one.
 	Network string

@@ -28,6 +28,8 @@ type Principal struct {
 	Tenant string // for example "acme", "member:u-17", "guest:192.0.2.7"
 	Tier   string // the tier that the credential claims; empty for none
 	KeyID  string // the credential in logs, not a secret; empty for guests
+	// Vouched means that the operator knows the tenant, by an API key, which only operators make.
+	Vouched bool
 }
 
 // KeyStore looks up API keys; *keystore.Store is one. It must be safe for concurrent use.
@@ -152,7 +154,7 @@ func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	if a.guesses != nil {
 		a.guesses.Right(c.id)
 	}
-	return Principal{Tenant: k.Tenant, KeyID: k.ID}, nil
+	return Principal{Tenant: k.Tenant, KeyID: k.ID, Vouched: true}, nil
 }
 
 // Class is a class of reasons for a refusal. Metrics count by it.

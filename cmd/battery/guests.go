@@ -22,6 +22,13 @@ func guests() []check {
 		quick:  scale{jobs: 5_000, tenants: 10_000, limit: time.Minute},
 		full:   scale{jobs: 100_000, tenants: 10_000, limit: 4 * time.Minute},
 		run:    guestsGoIdle,
+	}, {
+		id:     "G3",
+		what:   "guests of 64 IPv4 addresses, of an IPv6 /48 and of a /44 fill a Redis of 64 MB and 120 tenants",
+		target: "each customer, active, new or named in the file, gets 202; guests use ≤ 25 % and ≤ 64 tenants",
+		quick:  scale{window: 6 * time.Second, limit: time.Minute},
+		full:   scale{window: 20 * time.Second, limit: 2 * time.Minute},
+		run:    guestsFillTheStore,
 	}}
 }
 

@@ -71,6 +71,7 @@ type settings struct {
 	node      []string // further options of the nodes of a cluster
 	pool      string   // rate of the pool that poolTenants share; empty: there is none
 	poolMore  string   // further settings of the pool, after a comma
+	more      string   // further sections of the configuration file, in lines
 	callbacks string   // prefixes of the callback URLs that may be called, separated by spaces
 }
 
@@ -337,6 +338,7 @@ func (w *world) configure(name string) (path string, err error) {
 	if s.pool != "" {
 		fmt.Fprintf(&b, "pools: { %s: { rate: %s, routes: [ %s ]%s } }\n", poolName, s.pool, poolRoute, s.poolMore)
 	}
+	b.WriteString(s.more)
 	if s.callbacks != "" {
 		fmt.Fprintf(&b, "callbacks: { allow: [ %s ] }\n", strings.Join(strings.Fields(s.callbacks), ", "))
 	}

@@ -37,6 +37,8 @@ for i = 1, flow_count do
   local closed, share, class = string.match(ARGV[a + 3], '^(%a*):(%d+):(%S+)$')
   if class and redis.call('EXISTS', KEYS[k + 4]) == 1 then
     closed, class = nil, nil -- a tenant with settings of its own is in no class
+  elseif class == '-' then
+    class = nil
   end
   closed, f.becomes, f.most = closed or '', class, class and share ~= '0' and share + 0 or most_stored
   f.unknown = (no_tenants or closed ~= '') and f.fresh and not redis.call('ZSCORE', KEYS[4], f.entry)

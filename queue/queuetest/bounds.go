@@ -22,6 +22,8 @@ var boundsTests = map[string]func(*suite){
 	"stored bytes count until they are deleted":       storedFollowsJobs,
 	"guests leave bytes of the store to others":       guestBytes,
 	"guests leave places of tenants to others":        guestTenants,
+	"a reserve is kept for tenants with settings":     reserveOfTenants,
+	"a reserve of bytes is kept for them":             reserveOfBytes,
 	"a claimed tier may have a share of its own":      tierShare,
 }
 
@@ -301,6 +303,71 @@ func guestTenants(s *suite) {
 		w.Tenant = "customer-" + strconv.Itoa(i)
 		s.admit(w)
 	}
+}
+
+// ofReserve gives the tenant named settings, and returns a submission of it, one that is vouched
+// for, and one of a tenant with neither.
+func ofReserve(s *suite, bytes int) (named, vouched, other queue.Submission) {
+	s.Helper()
+	named, vouched, other = sized(bytes), sized(bytes), sized(bytes)
+	named.Tenant, vouched.Tenant, other.Tenant = "named", "keyed", "other"
+	vouched.Vouched = true
+	if _, err := s.q.Tune(s.ctx, named.Tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Capacity = pointer(int64(7))
+		return o, nil
+	}}); err != nil {
+		s.Fatal(err)
+	}
+	return named, vouched, other
+}
+
+func reserveOfTenants(s *suite) {
+	limited := func(o *queue.Options) { o.Store.Tenants, o.Store.Reserve = 20, 10 }
+	s.restart(limited)
+	named, vouched, other := ofReserve(s, 2)
+	s.admit(named)
+	for i := range 17 {
+		w := work()
+		w.Tenant = "free-" + strconv.Itoa(i)
+		s.admit(w)
+	}
+	s.restart(limited) // another process, which reads how many there are
+	v := s.submit(other)
+	equal(s, "the outcome of a tenant too many", v.Outcome, shaper.StoreFull)
+	equal(s, "that it is the part of others", v.OfPart, true)
+	s.admit(named)
+	for i := range 2 {
+		vouched.Tenant, vouched.ID = "keyed-"+strconv.Itoa(i), ""
+		s.admit(vouched)
+	}
+	s.restart(limited)
+	other.Vouched = true
+	v = s.submit(other)
+	equal(s, "the outcome when the reserve is used, too", v.Outcome, shaper.StoreFull)
+	equal(s, "that it is the whole store", v.OfPart, false)
+}
+
+func reserveOfBytes(s *suite) {
+	limited := func(o *queue.Options) {
+		o.Store = queue.StoreLimits{Bytes: 100_000, Reserve: 20}
+		o.Defaults.Rate, o.Defaults.Capacity = slow, 1000
+	}
+	s.restart(limited)
+	named, vouched, other := ofReserve(s, 5000)
+	admitted := int64(0)
+	for range 40 {
+		if v := s.submit(other); v.Outcome == shaper.Admitted {
+			admitted++
+		} else {
+			equal(s, "the outcome", v.Outcome, shaper.StoreFull)
+			equal(s, "that it is the part of others", v.OfPart, true)
+		}
+	}
+	within(s, "jobs of the tenant without settings", admitted, 14, 17)
+	s.restart(limited) // another process, which reads the sums
+	equal(s, "the outcome in another process", s.submit(other).Outcome, shaper.StoreFull)
+	s.admit(named)
+	s.admit(vouched)
 }
 
 func tierShare(s *suite) {

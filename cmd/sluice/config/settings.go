@@ -184,6 +184,9 @@ func Settings() []Setting {
 		whole("store.flow_share", "50", 1, 100,
 			"Percent of the store that one flow may use while other flows store little; "+
 				"more is refused with 429. The share shrinks as the store fills. 100 is no bound."),
+		whole("store.reserve", "10", 0, 50,
+			"Percent of the store's bytes and of store.max_tenants that only tenants with settings of their "+
+				"own, or with an API key, may use, so that others never keep them out. 0: none."),
 		whole("store.guest_share", "25", 1, 100,
 			"Percent of the store's bytes that all guests together may use, so that they never keep others "+
 				"out; their jobs beyond it are refused with 503."),
