@@ -85,6 +85,12 @@ func (m *model) snapshot() snapshot {
 		if len(p.history) > 0 {
 			s.Keys["history:"+tenant] = p.history
 		}
+		if p.file.Empty() && p.api.Empty() && !isPool(tenant) {
+			s.Ends = append(s.Ends, "policy:"+tenant)
+			if len(p.history) > 0 {
+				s.Ends = append(s.Ends, "history:"+tenant)
+			}
+		}
 	}
 	for name, f := range m.flows {
 		cells := make([]string, len(f.Cells))

@@ -3,7 +3,8 @@
 -- Guarantee: every flow of the tenant obeys at once without a burst, and no job is lost. A change
 -- changes nothing if the expected revision of the tenant, or that of the shard's policies, is not
 -- the one in force. The same call sent twice gets the same answer: the names of the last calls are
--- kept. A call reads all flows of the tenant, at most one for each route.
+-- kept. A call reads all flows of the tenant, at most one for each route. What a tenant without
+-- settings has left, its revision and its history, expires 90 days after its last change.
 --
 -- KEYS
 --   1 clock   2 due   3 policy   4 history   5 flows   6 tenants   7 tuned   8 lines
@@ -30,6 +31,7 @@
 --! include record clock turn pool policy bucket stored flow filing
 
 local HISTORY_KEPT, CALLS_KEPT, LINES_FROM = 100, 16, 12
+local REMOVED_KEPT, DAY = 7776000, 86400 -- s: 90 days
 clock_load(ARGV[1])
 local horizon, source, unhold = tonumber(ARGV[2]), ARGV[6], ARGV[11] ~= '0'
 local v = redis.call('HMGET', KEYS[3], 'revision', 'calls')
@@ -92,6 +94,15 @@ if #ARGV >= LINES_FROM then
   redis.call('SADD', KEYS[7], ARGV[10])
 else
   redis.call('SREM', KEYS[7], ARGV[10])
+end
+for k = 3, 4 do -- policy and history
+  if #ARGV >= LINES_FROM or names_pool(ARGV[10]) then
+    redis.call('PERSIST', KEYS[k])
+  elseif part then -- before the settings: else these would begin with revision 1, which is too old here
+    redis.call('EXPIRE', KEYS[k], REMOVED_KEPT - DAY)
+  elseif source ~= '' then
+    redis.call('EXPIRE', KEYS[k], REMOVED_KEPT)
+  end
 end
 for i = 1, #flows do
   local f = flows[i]
