@@ -4,8 +4,9 @@
 -- no departure charged to the future, no answers to forwarded requests, and at most LEFT_MOST
 -- bytes of other answers and keys. A call reads about FLOWS_READ flows, and at least one tenant. Of
 -- a tenant with more flows it reads a page, whose idle flows it forgets, and the shard keeps where
--- it stopped. What Redis has expired of a tenant that stays is subtracted from its counts.
--- Everything is read before the first write.
+-- it stopped. What Redis has expired of a tenant that stays is subtracted from its counts. Of each
+-- class it checks SAMPLE tenants, and removes those without a flow. Everything is read before the
+-- first write.
 --
 -- KEYS, ARGV, Reply: as of tick
 -- Derived keys: flow lines policy flows dead kept unlock tenants wait ready reserve class
@@ -16,6 +17,7 @@
 local IDLE_MOST = 64
 local FLOWS_READ, PART = 256, 128 -- flows that one call reads, about; flows of one page of a tenant with more
 local LEFT_MOST = 65536 -- bytes
+local SAMPLE = 16 -- tenants of a class that one call checks
 local OVERRIDDEN = 86400000000 -- µs until an idle tenant with API overrides is checked again
 
 -- idle_flows reads some flows of a tenant into found: all, those that are idle, the bytes of
@@ -65,6 +67,31 @@ local function look(tenant, index, many, found)
   found.forgets = not overrides and found.left <= LEFT_MOST and (many or #found.idle == #names)
 end
 
+-- strays_of returns tenants of a random sample of a class that have no flows. A version without
+-- classes has forgotten them.
+local function strays_of(class)
+  local found = {}
+  local sample = redis.call('SRANDMEMBER', class, SAMPLE)
+  for i = 1, #sample do
+    local index = PREFIX .. 'flows:' .. sample[i]
+    if redis.call('EXISTS', index) == 0 then
+      absent(index)
+      found[#found + 1] = sample[i]
+    end
+  end
+  return found
+end
+
+local strays, fields = {}, redis.call('HKEYS', KEYS[1])
+for i = 1, #fields do
+  if sub(fields[i], 1, 6) == 'class:' then
+    local ok, found = attempt(fields[i], strays_of, PREFIX .. fields[i])
+    if ok and found[1] then
+      strays[#strays + 1] = { PREFIX .. fields[i], unpack(found) }
+    end
+  end
+end
+
 local entries = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST)
 local gone, kept, keys, changes, lapsed, left, part, read = {}, {}, {}, {}, {}, {}, nil, 0
 for i = 1, #entries do
@@ -112,6 +139,9 @@ for i = 1, #entries do
   end
 end
 start_writing()
+for n = 1, #strays do
+  redis.call('SREM', unpack(strays[n]))
+end
 for n = 1, #lapsed do
   local f = lapsed[n]
   if changes[n][1] then

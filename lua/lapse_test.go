@@ -91,7 +91,6 @@ func TestNothingStays(t *testing.T) {
 					for _, key := range keys {
 						switch name := strings.TrimPrefix(key, w.prefix); {
 						case name == "clock", name == "lines", strings.Contains(name, ":+"): // a pool
-						case strings.HasPrefix(name, "policy:"), strings.HasPrefix(name, "history:"):
 						default:
 							w.fail("%s is left", name)
 						}
@@ -187,6 +186,34 @@ func TestForgetCountsNothingExpired(t *testing.T) {
 			for days := range 3 {
 				w.forget(w.wall.Add(time.Duration(days+2) * 25 * time.Hour))
 				w.storedIs(live - 100)
+			}
+		})
+	}
+}
+
+// TestStraysLeaveTheirClass: a tenant that a version without classes has forgotten leaves its
+// class.
+func TestStraysLeaveTheirClass(t *testing.T) {
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			w := newWorld(t, kind.start(t), themes[0], 1)
+			w.th.traced = true
+			w.declare(w.wall, 1, shaper.Baseline{Defaults: shaper.DefaultPolicy()})
+			w.admit(admission{at: w.wall, class: lua.Class{Name: "guests"}, jobs: []candidate{{
+				id: "j1", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", cost: 1, maxAttempts: 1,
+			}}})
+			w.pollUntilIdle()
+			class := w.shard.Class("guests")
+			for i := range 100 {
+				w.e.SAdd(w.ctx, class, fmt.Sprintf("gone%d", i))
+			}
+			for calls := 0; w.e.SCard(w.ctx, class).Val() > 1; calls++ {
+				if w.forget(w.wall); calls == 200 {
+					t.Fatalf("%d tenants are in the class, want 1", w.e.SCard(w.ctx, class).Val())
+				}
+			}
+			if !w.e.SIsMember(w.ctx, class, "acme").Val() {
+				t.Error("the tenant that has a flow has left its class")
 			}
 		})
 	}

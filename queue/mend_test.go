@@ -254,6 +254,33 @@ func TestCheckRepairs(t *testing.T) {
 	}
 }
 
+// TestCheckFindsStrays: a tenant that a version without classes has forgotten is still in its
+// class.
+func TestCheckFindsStrays(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDamaged(t, options(t))
+			class := d.keys.Class(queue.ClassGuests)
+			if err := errors.Join(
+				d.redis.HSet(t.Context(), d.keys.Clock(), lua.ClassField(queue.ClassGuests), "0 0 0 0 0 0 0").Err(),
+				d.redis.SAdd(t.Context(), class, "gone").Err(),
+			); err != nil {
+				t.Fatal(err)
+			}
+			for _, fix := range []bool{false, true} {
+				if kinds := d.findings(fix); !slices.Equal(kinds, []string{"unlisted"}) {
+					t.Errorf("found %v", kinds)
+				}
+			}
+			if kinds := d.findings(false); len(kinds) > 0 || d.redis.Exists(t.Context(), class).Val() > 0 {
+				t.Errorf("after the repair: %v", kinds)
+			}
+		})
+	}
+}
+
 // TestCheckAcceptsExpired: dead letters and answers that Redis has expired are no damage, and a
 // repair counts them no longer.
 func TestCheckAcceptsExpired(t *testing.T) {
