@@ -238,7 +238,7 @@ local function mend_flow(name)
     'bytes', bytes, 'live', live,
     'dead_bytes', dead_bytes_of(name, f.dead_bytes))
   local head = later.count > 0 and tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, '0', '0', 'WITHSCORES')[2]) or nil
-  local is_filed = f.pool and filed_in(f.pool, name) or not f.pool and redis.call('ZSCORE', KEYS[2], name)
+  local is_filed = f.pool and filed_in(f) or not f.pool and redis.call('ZSCORE', KEYS[2], name)
   if not is_filed then
     f.due_before = nil
   end

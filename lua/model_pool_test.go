@@ -25,6 +25,47 @@ type pooled struct {
 	changed              shaper.Instant
 	wait, ready, reserve zset
 	moved                map[string]bool // candidates of the poll under way
+	classes              map[string]*poolClass
+}
+
+// poolClass is a class of flows in a pool: those of the tenants that claim a tier.
+type poolClass struct {
+	shaper.Tag
+	last            shaper.Instant // for which it was a candidate
+	weight, counted int64
+	line            zset // its flows
+}
+
+// class is a class of the pool, which has this weight from now on.
+func (p *pooled) class(name string, weight int64) *poolClass {
+	c := p.classes[name]
+	if c == nil {
+		c = &poolClass{Tag: shaper.Tag{Start: p.virtual}, line: zset{}}
+		p.classes[name] = c
+	}
+	c.weight, c.Rem = weight, min(c.Rem, weight-1)
+	return c
+}
+
+// candidate is the class as the pool picks it.
+func (c *poolClass) candidate() shaper.Candidate {
+	return shaper.Candidate{Weight: c.weight, Tag: c.Tag}
+}
+
+// inClass is the class of a flow in its pool, empty for none.
+func (f *flow) inClass() string {
+	if f.home == "" || f.policy.ClassWeight == 0 {
+		return ""
+	}
+	return f.tier
+}
+
+// turnWeight is the weight of the flow's own turn: 0 where its class has the turn.
+func (f *flow) turnWeight() int64 {
+	if f.inClass() != "" {
+		return 0
+	}
+	return f.policy.Weight
 }
 
 // turn is the turn of a flow in its pool.
@@ -94,13 +135,15 @@ func (p *pooled) add(s sums, sign int64) {
 type leaving struct {
 	from, to *pooled
 	turn     turn
+	line     string // its class there
 	sums     sums
 	filed    bool
 }
 
 // left moves the counts of a flow. They come back if the command does not file it.
 func (m *model) left(f *flow, from *pooled, before turn) {
-	l := &leaving{from: from, to: f.pool, turn: before, sums: f.sums()}
+	l := &leaving{from: from, to: f.pool, turn: before, line: f.line, sums: f.sums()}
+	f.line = ""
 	l.move(1)
 	f.left, m.moving = l, append(m.moving, l)
 }
@@ -134,6 +177,10 @@ func (m *model) leavePool(f *flow) {
 	delete(l.from.ready, f.name)
 	delete(l.from.reserve, f.name)
 	delete(l.from.moved, f.name)
+	if l.line != "" {
+		m.reach("left its class in a pool")
+		delete(l.from.classes[l.line].line, f.name)
+	}
 }
 
 // linesOf are the lines of a tenant with settings of its own, or of a pool.
@@ -149,7 +196,7 @@ func (m *model) pool(name string) *pooled {
 	if p := m.open[name]; p != nil {
 		return p
 	}
-	p := &pooled{wait: zset{}, ready: zset{}, reserve: zset{}}
+	p := &pooled{wait: zset{}, ready: zset{}, reserve: zset{}, classes: map[string]*poolClass{}}
 	if stored := m.pools[name]; stored != nil {
 		*p = *stored
 		p.moved = map[string]bool{}
@@ -210,7 +257,8 @@ func (m *model) join(f *flow) {
 		f.turn = turn{pool: name, weight: 1, Tag: shaper.Tag{Start: f.pool.virtual}}
 	}
 	f.dueBefore, f.candidate = 0, false
-	if f.turn.filed && f.Queued > 0 && !f.retuned && f.turn.weight == f.policy.Weight && f.turn.reserve == f.policy.Reserve {
+	if f.turn.filed && f.Queued > 0 && !f.retuned && f.turn.weight == f.turnWeight() && f.turn.reserve == f.policy.Reserve &&
+		f.line == f.inClass() && (f.line == "" || f.pool.classes[f.line].weight == f.policy.ClassWeight) {
 		f.dueBefore = f.Earliest()
 	}
 }
@@ -262,7 +310,19 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 		s.Slots = most
 	}
 	s.Took = f.Took
-	if !f.turn.filed {
+	if name := f.inClass(); name != "" {
+		s.Weight, s.Reserve = f.policy.ClassWeight, shaper.Rate{}
+		c := f.pool.classes[name]
+		if c != nil {
+			s.Members = int64(len(c.line))
+		}
+		if f.line != name {
+			s.Members++
+		}
+		if c == nil || c.counted == 0 {
+			s.Weights += s.Weight
+		}
+	} else if !f.turn.filed {
 		s.Weights += s.Weight
 		s.ReservesMicro += shaper.ReserveMicro(s.Reserve)
 	}
@@ -271,13 +331,13 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 
 // fileInPool files a flow in its pool under its next possible stamp, never for none.
 func (m *model) fileInPool(f *flow, due shaper.Instant) {
-	p, t := f.pool, &f.turn
+	p, t, class := f.pool, &f.turn, f.inClass()
 	if due != never && f.dueBefore != 0 && (due == f.dueBefore || f.candidate && due <= m.now) {
 		m.reach("kept in its pool")
 		m.reachIf(due != f.dueBefore, "corrected in its pool")
 		return
 	}
-	if p.moved[f.name] && t.filed && due <= p.Last && t.weight == f.policy.Weight && t.reserve == f.policy.Reserve {
+	if p.moved[f.name] && t.filed && due <= p.Last && t.weight == f.turnWeight() && t.reserve == f.policy.Reserve {
 		m.reach("kept as a candidate")
 		return
 	}
@@ -287,9 +347,24 @@ func (m *model) fileInPool(f *flow, due shaper.Instant) {
 		p.reserves -= shaper.ReserveMicro(t.reserve)
 		delete(p.ready, f.name)
 		delete(p.reserve, f.name)
+		if class != "" {
+			m.reachIf(f.line == "", "joined a class")
+			delete(p.wait, f.name)
+		}
 	}
 	t.filed = due != never
-	t.weight, t.reserve, t.Tag = f.policy.Weight, f.policy.Reserve, shaper.Pool{Behind: p.behind}.Obey(t.Tag, f.policy.Weight, f.policy.Reserve, m.now)
+	t.weight, t.reserve, t.Tag = f.turnWeight(), f.policy.Reserve, shaper.Pool{Behind: p.behind}.Obey(t.Tag, max(1, f.turnWeight()), f.policy.Reserve, m.now)
+	if f.line != "" && (!t.filed || f.line != class) {
+		m.reachIf(t.filed, "left its class in a pool")
+		delete(p.classes[f.line].line, f.name)
+		f.line = ""
+	}
+	if t.filed && class != "" {
+		m.reach("in a class")
+		p.class(class, f.policy.ClassWeight).line[f.name] = int64(due)
+		f.line = class
+		return
+	}
 	if !t.filed {
 		delete(p.wait, f.name)
 		return
@@ -302,6 +377,14 @@ func (m *model) fileInPool(f *flow, due shaper.Instant) {
 // correctTurn replaces the cost that the flow's turn was charged for by the actual one.
 func (m *model) correctTurn(f *flow, charged, actual int64, idle bool) {
 	p, t := f.pool, &f.turn
+	if t.weight == 0 {
+		if name := f.inClass(); name != "" {
+			m.reach("corrected for its class")
+			c := p.class(name, f.policy.ClassWeight)
+			c.Tag = p.pacing().CorrectTag(c.candidate(), charged, actual, c.counted == 0, m.now)
+		}
+		return
+	}
 	start, candidate := p.ready[f.name]
 	if f.candidate = t.filed && candidate; f.candidate && t.Start != start {
 		t.Start, t.Rem = start, 0
@@ -338,6 +421,7 @@ func (m *model) savePools(wake bool) {
 			m.name(p.name)
 			p.fresh = false
 		}
+		p.saveClasses(m)
 		p.rebound(m.now)
 		m.pools[name] = p
 		m.flows[p.name] = p.flow
@@ -346,8 +430,13 @@ func (m *model) savePools(wake bool) {
 		case p.policy.Paused, p.policy.Concurrency > 0 && p.Running >= p.policy.Concurrency:
 		case len(p.ready) > 0:
 			due = p.Earliest()
-		case len(p.wait) > 0:
-			due = max(p.Earliest(), p.wait.head())
+		default:
+			if due = p.wait.head(); len(p.classes) > 0 {
+				due = min(due, p.lineHead())
+			}
+			if due != never {
+				due = max(p.Earliest(), due)
+			}
 		}
 		if due == never {
 			delete(m.due, p.name)
@@ -360,11 +449,48 @@ func (m *model) savePools(wake bool) {
 	}
 }
 
+// saveClasses counts the classes that have flows, and forgets those that have none and are not
+// ahead.
+func (p *pooled) saveClasses(m *model) {
+	for name, c := range p.classes {
+		counted := int64(0)
+		if len(c.line) > 0 {
+			counted = c.weight
+		}
+		p.weights += counted - c.counted
+		if c.counted = counted; counted == 0 && c.Start <= p.virtual {
+			m.reach("class forgotten")
+			delete(p.classes, name)
+		}
+		m.reachIf(counted == 0 && c.Start > p.virtual, "class ahead")
+	}
+}
+
+// lineHead is the first instant at which a flow of a class may leave.
+func (p *pooled) lineHead() shaper.Instant {
+	head := never
+	for _, c := range p.classes {
+		head = min(head, c.line.head())
+	}
+	return head
+}
+
+// classesText is how the pool stores its classes.
+func (p *pooled) classesText() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(p.classes)) {
+		c := p.classes[name]
+		list = append(list, fmt.Sprintf("%s %d %d %d %d %d", name, c.Start, c.Rem, c.last, c.weight, c.counted))
+	}
+	return strings.Join(list, " ")
+}
+
 // pooling is a poll of a pool under way.
 type pooling struct {
 	*polling
 	p                    *pooled
 	wait, ready, reserve zset
+	lines                map[string]zset // by class
 	turns                map[string]turn
 	moved                map[string]bool
 	kept                 map[string]bool // put off
@@ -458,6 +584,10 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		return 0, false
 	}
 	g := &pooling{polling: l, p: p, wait: zset{}, ready: maps.Clone(p.ready), reserve: maps.Clone(p.reserve), turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}}
+	g.lines = map[string]zset{}
+	for name, c := range p.classes {
+		g.lines[name] = maps.Clone(c.line)
+	}
 	limit, unseenAfter := l.now.Add(horizon), never
 	for _, name := range p.wait.upTo(limit, movesMost) {
 		g.wait[name] = p.wait[name]
@@ -470,7 +600,11 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	for left < most && tries > 0 {
 		eligible := shaper.Instant(0)
 		if len(g.ready) == 0 {
-			if eligible = g.wait.head(); eligible == never {
+			eligible = g.wait.head()
+			for _, line := range g.lines {
+				eligible = min(eligible, line.head())
+			}
+			if eligible == never {
 				break
 			}
 		}
@@ -485,9 +619,13 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 			break
 		}
 		g.enter(slot, slot)
+		due := g.enterClasses(slot)
 		tries--
-		if g.next(slot) {
+		if g.next(slot, due) {
 			left++
+		}
+		for _, name := range due {
+			p.classes[name].last = p.Last
 		}
 	}
 	for name := range g.moved {
@@ -502,17 +640,44 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	return left, left == most || tries <= 0 || g.barred
 }
 
-// next lets the flow whose turn it is use the slot, and reports whether a job left.
-func (g *pooling) next(slot shaper.Instant) bool {
-	name, reserved := first(g.reserve)
-	score := g.reserve[name]
-	if reserved = reserved && score <= int64(slot)-g.p.behind; !reserved {
-		name, _ = first(g.ready)
-		score = g.ready[name]
+// enterClasses returns the classes that are candidates for a slot, sorted.
+func (g *pooling) enterClasses(slot shaper.Instant) (due []string) {
+	for _, name := range slices.Sorted(maps.Keys(g.lines)) {
+		if g.lines[name].head() > slot {
+			continue
+		}
+		c := g.p.classes[name]
+		if entered := g.p.pacing().Enter(c.Tag, slot); c.last != g.p.Last || c.Start > entered.Start {
+			c.Tag = entered
+		}
+		due = append(due, name)
 	}
-	delete(g.ready, name)
-	delete(g.reserve, name)
-	delete(g.moved, name)
+	return due
+}
+
+// next lets the flow whose turn it is use the slot, and reports whether a job left. The classes are
+// those that are candidates.
+func (g *pooling) next(slot shaper.Instant, classes []string) bool {
+	name, reserved := first(g.reserve)
+	score, class := g.reserve[name], ""
+	if reserved = reserved && score <= int64(slot)-g.p.behind; !reserved {
+		var ready bool
+		name, ready = first(g.ready)
+		score = g.ready[name]
+		for _, k := range classes {
+			if start := g.p.classes[k].Start; !ready || start < score {
+				ready, class, score = true, k, start
+				name, _ = first(g.lines[k])
+			}
+		}
+	}
+	if class != "" {
+		delete(g.lines[class], name)
+	} else {
+		delete(g.ready, name)
+		delete(g.reserve, name)
+		delete(g.moved, name)
+	}
 	known := g.polling.flows[name] != nil && g.polling.flows[name].planned
 	f := g.touch(name)
 	if !known && f.pool == g.p {
@@ -521,17 +686,21 @@ func (g *pooling) next(slot shaper.Instant) bool {
 			f.turn = t
 		}
 	}
-	served := g.serve(f, slot, score, reserved)
+	served := g.serve(f, slot, score, reserved, class)
 	g.turns[name] = f.turn
 	if due := f.nextDue(); f.pool == g.p && due != never && f.barred {
 		g.barred = true
 	} else if f.pool == g.p && due != never && !g.kept[name] {
-		g.wait[name] = int64(due)
+		if class != "" {
+			g.lines[class][name] = int64(due)
+		} else {
+			g.wait[name] = int64(due)
+		}
 	}
 	return served
 }
 
-func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool) bool {
+func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool, class string) bool {
 	if f.pool != g.p || f.nextDue() > slot || g.bounded(f) {
 		return false
 	}
@@ -544,7 +713,7 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 	switch {
 	case reserved && int64(f.turn.Tag.Reserve.TAT) != score:
 		f.turn.Tag.Reserve.TAT, f.turn.Tag.Reserve.Rem = shaper.Instant(score), 0
-	case !reserved && f.turn.Start != score:
+	case !reserved && class == "" && f.turn.Start != score:
 		f.turn.Start, f.turn.Rem = score, 0
 	}
 	j := g.jobs[id]
@@ -552,9 +721,14 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 	g.reachCells("pool ", g.p.Bucket, j)
 	charge := g.p.pacing().Charge(j.Cost)
 	g.reachIf(charge < j.Cost, "charged less in its pool")
-	pacing, tag := g.p.pacing().Serve(shaper.Candidate{Name: f.name, Weight: f.turn.weight, Tag: f.turn.Tag}, reserved, slot, j.Cost)
+	candidate, tag := shaper.Candidate{Name: f.name, Weight: f.turn.weight, Tag: f.turn.Tag}, &f.turn.Tag
+	if class != "" {
+		g.reachIf(len(g.ready) > 0, "a class beside others")
+		candidate, tag = g.p.classes[class].candidate(), &g.p.classes[class].Tag
+	}
+	pacing, next := g.p.pacing().Serve(candidate, reserved, slot, j.Cost)
 	g.served = append(g.served, serving{f.name, g.p.segment, g.p.policy.Rate, slot, charge, reserved})
-	g.p.Bucket, g.p.virtual, g.p.behind, f.turn.Tag = pacing.Bucket, pacing.Virtual, pacing.Behind, tag
+	g.p.Bucket, g.p.virtual, g.p.behind, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, next
 	g.stampedInPool[leaseRef{id, j.Epoch}] = departure{g.p.name, stamping{g.p.segment, g.stamps, g.p.policy.Paces()}, slot, charge}
 	g.give(id, max(g.now, slot).Add(lease), found)
 	g.run(f, 1)

@@ -158,6 +158,7 @@ type flow struct {
 
 	home string // the pool of its policy, as +NAME; empty for none
 	turn turn
+	line string // the class that it is filed in; empty for none
 	// Of the command under way.
 	pool       *pooled        // nil for none
 	left       *leaving       // nil for none
@@ -279,6 +280,8 @@ var situations = []string{
 	"class full", "reserve left", "left its class",
 	"over_share", "full of bytes of dead letters", "dead letters past retention", "lapsed",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
+	"in a class", "joined a class", "left its class in a pool", "a class beside others", "class forgotten", "class ahead",
+	"corrected for its class",
 	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool", "too_costly",
 	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
 }

@@ -508,7 +508,7 @@ func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 			}
 		}
 	}
-	if rapid.IntRange(0, 2).Draw(t, "tiers") > 0 {
+	if rapid.IntRange(0, 2).Draw(t, "tiers") > 0 && !th.classes {
 		return b
 	}
 	b.Routes = drawRoutes(t, th)
@@ -517,6 +517,12 @@ func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 		tier := drawSettings(t, th)
 		tier.Draining, tier.Routes = nil, drawRoutes(t, th)
 		b.Tiers[name] = tier
+		if weight := rapid.SampledFrom([]int64{0, 1, 3, 1000}).Draw(t, "weight of "+name); th.pooled && weight > 0 {
+			if b.PoolWeights == nil {
+				b.PoolWeights = map[string]int64{}
+			}
+			b.PoolWeights[name] = weight
+		}
 	}
 	return b
 }

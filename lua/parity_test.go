@@ -32,6 +32,7 @@ type theme struct {
 	flood   bool // batches beyond the bounds of one poll
 	traced  bool
 	pooled  bool  // all routes are in one pool
+	classes bool  // there are tiers
 	moves   bool  // routes move to and from pools
 	costs   bool  // deliveries report their actual costs
 	pauses  bool  // the upstream asks for pauses
@@ -95,6 +96,15 @@ var themes = []theme{
 		name: "pool floods with actual costs", tenants: []string{"acme", "b", "c"}, routes: []string{"echo", "mail"},
 		rates: []string{"50/s", "1000000/s"}, costs: true, flood: true, pooled: true,
 		weights: map[string]int{"settle": 20, "tick": 20, "lost tick": 6},
+	},
+	{
+		name: "classes of a pool", tenants: []string{"acme", "b", "third", "d"}, routes: []string{"echo", "mail"}, pooled: true, classes: true,
+		rates: []string{"50/s", "200/s", "7/3s", "1000000/s"}, costs: true, weights: map[string]int{"settle": 20, "tick": 24, "admit": 24, "declare": 3},
+	},
+	{
+		name: "classes of pools that routes move between", tenants: []string{"acme", "b", "third"}, routes: []string{"echo", "mail"},
+		rates: []string{"50/s", "200/s", "7/3s"}, pooled: true, classes: true, moves: true,
+		weights: map[string]int{"tune": 4, "tick": 20, "declare": 4},
 	},
 	{
 		name: "pauses of a pool", tenants: []string{"acme", "b", "third"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s"},

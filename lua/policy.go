@@ -24,8 +24,20 @@ func (l Lines) args() []any {
 	return args
 }
 
-// In a line, byJobs marks a pace that counts jobs, and costMark stands before the max cost.
-const byJobs, costMark = "j", ";"
+// In a line, byJobs marks a pace that counts jobs. mark stands before the weight of the class and
+// before the max cost, which are letters from firstOfClass and from firstOfCost on.
+const (
+	byJobs, mark              = "j", ";"
+	firstOfClass, firstOfCost = 'A', 'a'
+)
+
+// letters writes a number as a mark and its digits as letters; empty for 0.
+func letters(n int64, first rune) string {
+	if n == 0 {
+		return ""
+	}
+	return mark + strings.Map(func(r rune) rune { return r - '0' + first }, strconv.FormatInt(n, 10))
+}
 
 // encodeRate writes a rate with a burst of 1, such as 10 or 10:60000000 for 10 a minute.
 func encodeRate(r shaper.Rate) string {
@@ -36,11 +48,10 @@ func encodeRate(r shaper.Rate) string {
 }
 
 // EncodePolicy writes a policy as a line, for example "10 1000 0 64 0 0 0"; see lib/policy.lua.
-func EncodePolicy(p shaper.Policy) string {
-	cost := ""
-	if p.MaxCost > 0 {
-		cost = costMark + strings.Map(func(r rune) rune { return r - '0' + 'a' }, strconv.FormatInt(p.MaxCost, 10))
-	}
+func EncodePolicy(p shaper.Policy) string { return encode(p, 0) }
+
+// encode writes a policy with the weight of the flow's class, 0 for none.
+func encode(p shaper.Policy, class int64) string {
 	paces := make([]string, 0, 1+len(p.Rates))
 	for _, pace := range p.Paces() {
 		text := encodeRate(pace.Rate)
@@ -60,14 +71,14 @@ func EncodePolicy(p shaper.Policy) string {
 			wait++
 		}
 	}
-	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ",")+cost, p.Capacity, p.CapacityBytes,
+	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ",")+letters(class, firstOfClass)+letters(p.MaxCost, firstOfCost), p.Capacity, p.CapacityBytes,
 		p.Concurrency, wait,
 		flag(p.Paused), flag(p.Draining))
 }
 
 // EncodePooled writes the policy of a flow that is in a pool, named as in keys.
 func EncodePooled(p shaper.Policy, pool string) string {
-	return fmt.Sprintf("%s %d %s %s", EncodePolicy(p), max(1, p.Weight), encodeRate(p.Reserve), pool)
+	return fmt.Sprintf("%s %d %s %s", encode(p, p.ClassWeight), max(1, p.Weight), encodeRate(p.Reserve), pool)
 }
 
 // EncodeElsewhere writes the policy of a flow whose pool is in another shard. admit refuses its
@@ -90,7 +101,7 @@ func parseObeyed(text string) (tier string, paces []shaper.Pace, err error) {
 	if len(fields) != 9 || fields[1][0] != '=' {
 		return "", nil, fmt.Errorf("%w: not a policy", ErrReply)
 	}
-	all, _, _ := strings.Cut(fields[2], costMark)
+	all, _, _ := strings.Cut(fields[2], mark)
 	for pace := range strings.SplitSeq(all, ",") {
 		numbers, jobs := strings.CutSuffix(pace, byJobs)
 		n := []int64{0, time.Second.Microseconds(), 1}

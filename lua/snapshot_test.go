@@ -119,6 +119,7 @@ func (m *model) snapshot() snapshot {
 			if p.asked != "" {
 				fields["asked"] = p.asked
 			}
+			fields["classes"] = p.classesText()
 			fields["earlier_cost"], fields["changed_cost"] = text(p.earlier), text(p.changed)
 		}
 		if f.trial != (shaper.Trial{}) {
@@ -139,6 +140,9 @@ func (m *model) snapshot() snapshot {
 		sorted("wait:"+name, p.wait)
 		sorted("ready:"+name, p.ready)
 		sorted("reserve:"+name, p.reserve)
+		for class, c := range p.classes {
+			sorted("wait:"+name+"/"+class, c.line)
+		}
 	}
 	for name, z := range m.queue {
 		sorted("queue:"+name, z)

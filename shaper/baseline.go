@@ -26,6 +26,10 @@ type Baseline struct {
 	Routes   map[string]Overrides    // defaults of a route's flows
 	Tiers    map[string]Overrides    // laid over the defaults, by name
 	Pools    map[string]PoolSettings `json:",omitempty"` // by name
+	// PoolWeights are the weights of tiers whose tenants are a class: all tenants that claim the
+	// tier count in a pool as one flow of that weight. A tenant with settings of its own is in no
+	// class.
+	PoolWeights map[string]int64 `json:",omitempty"`
 }
 
 // PoolSettings declare a pool in the configuration file: the routes whose flows share it, and its
@@ -164,16 +168,19 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 	for _, l := range layers {
 		lay(l.source, l.overrides)
 	}
-	if route == "" {
-		return p, sources
+	if route != "" {
+		paused, by := p.Paused, sources["paused"]
+		lay(SourceDefault, b.Routes[route])
+		for _, l := range layers {
+			lay(l.source, l.overrides.Routes[route])
+		}
+		if paused {
+			p.Paused, sources["paused"] = true, by
+		}
 	}
-	paused, by := p.Paused, sources["paused"]
-	lay(SourceDefault, b.Routes[route])
-	for _, l := range layers {
-		lay(l.source, l.overrides.Routes[route])
-	}
-	if paused {
-		p.Paused, sources["paused"] = true, by
+	if weight := b.PoolWeights[tier]; weight > 0 && s.File.Empty() && s.API.Empty() {
+		p.ClassWeight, p.Reserve = weight, Rate{}
+		sources["reserve"] = SourceTier + tier
 	}
 	return p, sources
 }

@@ -65,6 +65,9 @@ type Policy struct {
 	// Of a flow whose route is in a pool; see Pool.
 	Weight  int64 // 1 to MaxWeight, 0 counts as 1: its part of what reserves leave of the pool's rate
 	Reserve Rate  `json:",omitzero"` // the part of the pool's rate that it has before all others, at most Rate; zero for none
+	// ClassWeight is the weight of the flow's class, 0 for none: all its flows in a pool share what
+	// one flow of that weight gets. Weight and Reserve count for nothing then.
+	ClassWeight int64 `json:",omitzero"`
 }
 
 // DefaultPolicy returns the policy of a tenant without settings.
@@ -230,6 +233,7 @@ func (p Policy) Validate() error {
 	}
 	within("max_cost", p.MaxCost, 0, MaxCost)
 	within("weight", p.Weight, 0, MaxWeight)
+	within("pool_weight", p.ClassWeight, 0, MaxWeight)
 	if p.Reserve != (Rate{}) {
 		if err := p.Reserve.Validate(); err != nil {
 			ps = append(ps, Problem{"reserve", fmt.Sprintf("%d per %v", p.Reserve.Limit, p.Reserve.Period), err.Error()})

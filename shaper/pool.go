@@ -24,6 +24,9 @@ const virtualUnit = 1000
 // each stamp, Pick chooses the flow that departs: first by reserves, as in mClock (Gulati et al.,
 // OSDI 2010), then by weights, as in start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996).
 // A candidate is a flow with a waiting job that nothing of its own keeps from leaving at the stamp.
+//
+// The flows of a class are one candidate, whose tag has no reserve. When it is picked, the flow of
+// the class leaves that could have left first. So the class gets no more for being many.
 type Pool struct {
 	Bucket
 	Virtual int64 // V: the virtual start of the last departure by weight
@@ -299,7 +302,8 @@ type Shared struct {
 	Size, Bytes   int64  // capacity that must be free in it for the job or batch
 	Weight        int64  // of the flow
 	Reserve       Rate   // of the flow, zero for none
-	Weights       int64  // sum over the flows that wait and this one
+	Members       int64  // flows of its class that wait and this one, which share Weight; 0 without a class
+	Weights       int64  // sum over the flows that wait and this one; of a class, once its weight
 	ReservesMicro int64  // the same, in millionths of a cost a second: see ReserveMicro
 }
 
@@ -324,7 +328,7 @@ func (s Shared) Before(f Flow, ahead int64) int64 {
 		}
 		rate = min(rate, float64(c.Rate.Limit)*1e12/float64(c.period())*each)
 	}
-	part := Part(s.Weight, s.Weights, float64(ReserveMicro(s.Reserve)), float64(s.ReservesMicro), rate)
+	part := Part(s.Weight, s.Weights, float64(ReserveMicro(s.Reserve)), float64(s.ReservesMicro), rate) / float64(max(1, s.Members))
 	if float64(part*float64(s.Cost)) <= float64(ahead) {
 		return s.Cost
 	}

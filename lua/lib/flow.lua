@@ -133,7 +133,7 @@ local function flow_read(name, last, claimed, unseen)
     last = v[1], ready = v[2], held = v[3], depth = v[4], queued = v[5], cost = v[6], running = v[7],
     departed = v[8], share = v[9], spaced = v[10], full = v[11], bytes = v[12], was = v,
     cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
-    retuned = false, is_pool = names_pool(name),
+    retuned = false, is_pool = names_pool(name), line = policy and policy.class,
   }
   local tier = claimed or policy and policy.tier or ''
   if clock.anew or not policy or policy.revision ~= clock.revision or policy.tier ~= tier then
@@ -173,6 +173,7 @@ local function flow_of(name, last, claimed, unseen)
   end
   local turn = with_turn and f.was[last + 1] or not with_turn and redis.call('HGET', f.key, 'turn') or ''
   local short = string.match(turn, '^[+-](%S+)')
+  f.line = f.line and string.find(turn, '^%+%S+ %d+ %d+ 0$') and f.line -- the class that it is filed in
   if pool then
     f.pool = pool_of(pool, unseen)
     f.turn = pooling.turn_read(turn, f.pool)

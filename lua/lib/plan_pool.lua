@@ -123,8 +123,14 @@ do
       wait = entries_of(wait),
       ready = entries_of(redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')),
       reserve = entries_of(p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}),
-      turns = {}, moved = {}, stale = 0, far_ahead = 0,
+      turns = {}, moved = {}, stale = 0, far_ahead = 0, lines = {},
     }
+    for i = 1, #p.class_list do
+      local c = p.class_list[i]
+      local line = entries_of(c.members > 0 and redis.call('ZRANGEBYSCORE', c.index, '-inf', now + horizon,
+        'WITHSCORES', 'LIMIT', 0, most + 1) or {})
+      w.lines[i] = { class = c, entries = line, current = current_of(line) }
+    end
     w.wait_now, w.ready_now, w.reserve_now = current_of(w.wait), current_of(w.ready), current_of(w.reserve)
     -- Flows that wait for later are not in the window.
     w.unseen_after = #wait / 2 == MOVES_MOST and tonumber(wait[#wait]) or FARTHEST
@@ -143,11 +149,16 @@ do
     return t
   end
 
-  -- drop removes the stale entries of a flow, which is in no index, from those of the pool.
-  local function drop(p, w, name)
+  -- drop removes the stale entries of a flow, which is in no index, from those of the pool, or the
+  -- one of a flow that is not filed in a class.
+  local function drop(p, w, name, line)
+    w.stale = w.stale + 1
+    if line then
+      line.class.unwait[#line.class.unwait + 1] = name
+      return
+    end
     w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
     p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name
-    w.stale = w.stale + 1
   end
 
   -- forgotten reports whether a flow is missing and has no jobs. One with jobs is to be mended.
@@ -211,14 +222,48 @@ do
     end
   end
 
-  -- pick is shaper.Pool.Pick: the entry of the flow that departs at the slot, and whether its
-  -- reserve says so.
+  -- first_line returns the first entry of the classes.
+  local function first_line(w)
+    local head
+    for i = 1, #w.lines do
+      local entry = first_of(w.lines[i].entries, w.lines[i].current)
+      if entry and (not head or entry.score < head.score) then
+        head = entry
+      end
+    end
+    return head
+  end
+
+  -- enter_classes makes the classes candidates for a slot whose first flow is due.
+  local function enter_classes(p, w, slot)
+    for i = 1, #w.lines do
+      local c = w.lines[i].class
+      local entry = first_of(w.lines[i].entries, w.lines[i].current)
+      w.lines[i].head = entry and entry.score <= slot and entry or nil
+      if w.lines[i].head and (c.last ~= p.last or pooling.ahead(p, c)) then
+        pooling.enter_start(p, c)
+      end
+    end
+  end
+
+  -- pick is shaper.Pool.Pick: the entry of the flow that departs at the slot, whether its reserve
+  -- says so, and its line if it is of a class. Of equal candidates, a class comes last.
   local function pick(p, w, slot)
     local reserved = first_of(w.reserve, w.reserve_now)
     if reserved and reserved.score <= slot - p.behind then
       return reserved, true
     end
-    return first_of(w.ready, w.ready_now), false
+    local entry, line, start = first_of(w.ready, w.ready_now), nil, FARTHEST
+    if entry then
+      start = entry.score
+    end
+    for i = 1, #w.lines do
+      local l = w.lines[i]
+      if l.head and l.class.start < start then
+        entry, line, start = l.head, l, l.class.start
+      end
+    end
+    return entry, false, line
   end
 
   -- pooled returns a flow of the pool for a plan, with its turn as in the window.
@@ -257,9 +302,9 @@ do
 
   -- serve_flow lets the next job of a flow leave at the slot. It returns whether one left, nil if
   -- the entry of the flow is stale.
-  local function serve_flow(p, w, entry, reserved, slot)
+  local function serve_flow(p, w, entry, reserved, slot, line)
     local f = pooled(p, w, entry.name)
-    if f.pool == p and not f.turn.filed then
+    if f.pool == p and (not f.turn.filed or f.line ~= (line and line.class.name)) then
       return nil
     end
     local due = f.pool == p and flow_due(f, f.later_before)
@@ -278,13 +323,13 @@ do
     local t = f.turn
     if reserved and t.tat ~= entry.score then
       t.tat, t.tat_rem = entry.score, 0
-    elseif not reserved and t.start ~= entry.score then
+    elseif not reserved and not line and t.start ~= entry.score then
       t.start, t.rem = entry.score, 0
     end
     depart(f, slot, 1, j.cost)
     local cost = pooling.charge(p, j.cost)
     depart(p, slot, 1, cost)
-    pooling.serve(p, t, reserved, slot, cost)
+    pooling.serve(p, line and line.class or t, reserved, slot, cost)
     t.last = slot
     f.leave[#f.leave + 1] = j
     run(f, 1)
@@ -296,10 +341,13 @@ do
   end
 
   -- pool_aside takes a damaged flow out of the pool for a while.
-  local function pool_aside(p, w, name)
-    p.wait[#p.wait + 1], p.wait[#p.wait + 2] = format('%d', now + ASIDE), name
-    p.unready[#p.unready + 1] = name
-    w.moved[name] = nil
+  local function pool_aside(p, w, name, line)
+    local wait = line and line.class.wait or p.wait
+    wait[#wait + 1], wait[#wait + 2] = format('%d', now + ASIDE), name
+    if not line then
+      p.unready[#p.unready + 1] = name
+      w.moved[name] = nil
+    end
     local f = flows[name]
     if f and f.waiting and not f.leave[1] then
       flows[name] = nil
@@ -341,7 +389,10 @@ do
     local tries = math.min(most, slots(p)) + TRIES_MORE
     local w = pool_window(p, tries)
     while left < most and tries > 0 do
-      local ready, wait = first_of(w.ready, w.ready_now), first_of(w.wait, w.wait_now)
+      local ready, wait, first = first_of(w.ready, w.ready_now), first_of(w.wait, w.wait_now), first_line(w)
+      if wait and first and first.score < wait.score or not wait then
+        wait = first
+      end
       if not ready and not wait then
         break
       end
@@ -355,22 +406,27 @@ do
         break
       end
       move_candidates(p, w, slot, slot)
-      local entry, reserved = pick(p, w, slot)
+      enter_classes(p, w, slot)
+      local entry, reserved, line = pick(p, w, slot)
       if not entry then
         tries = 0 -- all that the poll has read were stale
         break
       end
       local name = entry.name
       tries = tries - 1
-      w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
-      local ok, served = attempt('flow ' .. name, serve_flow, p, w, entry, reserved, slot)
+      if line then
+        line.current[name] = nil
+      else
+        w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
+      end
+      local ok, served = attempt('flow ' .. name, serve_flow, p, w, entry, reserved, slot, line)
       if not ok and forgotten(p, w, name) then
         damaged[#damaged], ok, served = nil, true, nil
       end
       if not ok then
-        pool_aside(p, w, name)
+        pool_aside(p, w, name, line)
       elseif served == nil then
-        drop(p, w, name)
+        drop(p, w, name, line)
         tries = tries + 1
       else
         local f = flows[name]
@@ -379,7 +435,16 @@ do
         if due and f.barred then
           barred = true
         elseif due and not f.kept then -- one that was put off is not looked at again by this poll
-          insert(w.wait, w.wait_now, due, name)
+          if line then
+            insert(line.entries, line.current, due, name)
+          else
+            insert(w.wait, w.wait_now, due, name)
+          end
+        end
+      end
+      for i = 1, #w.lines do
+        if w.lines[i].head then
+          w.lines[i].class.last = p.last
         end
       end
     end

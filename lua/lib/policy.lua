@@ -5,9 +5,10 @@
 --
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
 -- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs, and then the
--- max cost of a job, if there is one: a semicolon and its digits as letters from a to j, because a
--- process of before takes any number there for a pace; capacity,
--- capacity in bytes, concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its
+-- weight of the flow's class in pools, if it is in one: a semicolon and its digits as letters from
+-- A to J; and the max cost of a job, if there is one: a semicolon and its digits as letters from a
+-- to j, because a process of before takes any number there for a pace; capacity, capacity in bytes,
+-- concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its
 -- weight, its reserve as limit:period_us, 0 for none, and the pool as +NAME; or the word elsewhere
 -- where that pool is in another shard. A burst of 1 is left out, and so is a period of a second
 -- where no burst follows. Redis stores a hash with a value of over 64 bytes as a table: a job in a
@@ -15,7 +16,8 @@
 -- for each class of flows, TIER/ROUTE: lines for the tenants without settings of their own,
 -- lines:TENANT for any other. The line of a pool is +NAME/ in lines, or / in lines:+NAME. The field
 -- revision of both names the shard's policies that they were resolved with. A flow keeps its line
--- behind that revision and the tier that the credential of its tenant claims.
+-- behind that revision and the tier that the credential of its tenant claims, which names its
+-- class.
 
 local PACE = '(%d+):?(%d*):?(%d*)(j?)'
 local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
@@ -41,6 +43,7 @@ local function policy_read(text)
   if letters then
     p.max_cost = string.gsub(letters, '%l', function(c) return char(byte(c) - 49) end) + 0
   end
+  local of_class = string.match(paces, ';(%u+)')
   for limit, period, burst, by in string.gmatch(paces, PACE) do
     p.paces[#p.paces + 1] = {
       limit = limit + 0, period = period == '' and 1000000 or period + 0, burst = burst == '' and 1 or burst + 0,
@@ -60,6 +63,10 @@ local function policy_read(text)
     end
     period = limit == '0' and 0 or period == '' and 1000000 or period + 0
     p.weight, p.reserve_limit, p.reserve_period, p.pool = weight + 0, limit + 0, period, pool
+    if of_class and tier ~= '' then
+      p.class, p.weight, p.reserve_limit, p.reserve_period = tier, 0, 0, 0
+      p.class_weight = string.gsub(of_class, '%u', function(c) return char(byte(c) - 17) end) + 0
+    end
   end
   policies[text] = p
   return p

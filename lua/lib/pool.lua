@@ -6,7 +6,10 @@
 --   wait:+NAME      by the instant of its next possible stamp
 --   ready:+NAME     by its virtual start: the candidates
 -- and a candidate with a reserve is in reserve:+NAME, too, by the instant from which it is
--- reserved.
+-- reserved. A flow of a class is in neither: its place is in
+--   wait:+NAME/CLASS   by the instant of its next possible stamp
+-- and the class is one candidate while the first of them is due. That one leaves when the class is
+-- picked.
 --
 -- Fields of a pool, beside those of a flow:
 --   virtual, behind     of shaper.Pool
@@ -14,7 +17,10 @@
 --     as a probe; when the hold began
 --   asked               of shaper.Pauses, as UNTIL TENANT
 --   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
---     second
+--     second. A class adds its weight once
+--   classes             for each class with flows in the indexes, or ahead of the virtual time: its
+--     name, virtual start and remainder, the last stamp for which it was a candidate, its weight,
+--     and what of that is in weights
 --   earlier_cost, changed_cost   Earlier and Changed of shaper.Pool
 
 local POOL = 43 -- '+', with which the name of a pool begins
@@ -37,11 +43,12 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local SPACED_MOST, SPACED_BY = 31622400000000, 16 -- µs; intervals at the least share of a rate
   local functions = turn_functions(cell_move, charged)
   local turn_obey, reserve_a_second = functions.obey, functions.reserve_a_second
+  local CLASS = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)'
   local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'paused', 'earlier_cost',
     'changed_cost' } -- fields of a pool
 
   -- fields_of are the first fields of a pool or a flow, and behind them those of its own of a pool,
-  -- or the turn of a flow.
+  -- its classes last, or the turn of a flow.
   local lists = { [true] = {}, [false] = {} }
   local function fields_of(is_pool, fields, last)
     local list = lists[is_pool][last]
@@ -49,6 +56,9 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       list = { unpack(fields, 1, last) }
       for i = 1, is_pool and #OWN or 1 do
         list[last + i] = is_pool and OWN[i] or 'turn'
+      end
+      if is_pool then
+        list[#list + 1] = 'classes'
       end
       lists[is_pool][last] = list
     end
@@ -144,12 +154,44 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     p.wait, p.unwait, p.unready, p.unreserve, p.ready_add, p.reserve_add = {}, {}, {}, {}, {}, {}
   end
 
+  -- class_new adds a class to those of a pool, which are sorted by name. Its fields start, rem and
+  -- weight are those of a turn.
+  local function class_new(p, name, start, rem, last, weight, counted)
+    local c = {
+      name = name, start = start, rem = rem, last = last, weight = weight, counted = counted, members = 0,
+      index = PREFIX .. 'wait:' .. p.short .. '/' .. name, wait = {}, unwait = {},
+    }
+    local place = #p.class_list + 1
+    while place > 1 and p.class_list[place - 1].name > name do
+      place = place - 1
+    end
+    table.insert(p.class_list, place, c)
+    p.classes[name] = c
+    return c
+  end
+
+  -- classes_load reads the classes of a pool, and how many flows each has in its index.
+  local function classes_load(p, text)
+    p.classes, p.class_list, p.classes_text = {}, {}, text
+    for name, start, rem, last, weight, counted in string.gmatch(text, CLASS) do
+      local c = class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0)
+      c.members = size_of(c.index, c.counted > 0)
+    end
+    -- class_of returns a class, which has this weight from now on. A new one starts at the virtual
+    -- time.
+    p.class_of = function(name, weight)
+      local c = p.classes[name] or class_new(p, name, p.virtual, 0, 0, weight, 0)
+      c.weight, c.rem = weight, math.min(c.rem, weight - 1)
+      return c
+    end
+  end
+
   -- load completes a pool that was read as a flow; a new one is made by save.
   local function load(p, short)
-    local v = { unpack(p.was, #p.was + 1 - #OWN) }
+    local v = { unpack(p.was, #p.was - #OWN, #p.was - 1) }
     numbers(v, #OWN)
     p.virtual, p.behind, p.weights, p.reserves, p.probe, p.paused, p.earlier_cost, p.changed_cost = unpack(v)
-    local was = policy_read(p.was[#p.was - #OWN])
+    local was = policy_read(p.was[#p.was - #OWN - 1])
     p.cost_before = was and cost_of(was)
     bounded(p)
     limit_ahead(p, p.cost_before)
@@ -161,6 +203,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       absent(PREFIX .. 'flows:' .. short)
     end
     size_of(p.wait_index, p.weights > 0)
+    classes_load(p, p.was[#p.was] or '')
     p.candidates = size_of(p.ready_index, p.weights > 0) -- at least
     p.may_have_ready = p.candidates > 0
     -- The sum of the reserves is rounded: slow ones may add nothing to it.
@@ -225,6 +268,15 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   -- changed appends to args the fields of a pool that have changed, each with its value.
   local function changed(args, p)
     changed_numbers(args, OWN, 1, #OWN, p, p.fields)
+    local list = {}
+    for i = 1, #p.class_list do
+      local c = p.class_list[i]
+      list[i] = c.name .. format(' %d %d %d %d %d', c.start, c.rem, c.last, c.weight, c.counted)
+    end
+    local text = table.concat(list, ' ')
+    if text ~= p.classes_text then
+      args[#args + 1], args[#args + 2], p.classes_text = 'classes', text, text
+    end
   end
 
   -- pool_due is the next instant at which a pool may give a stamp, nil when it cannot.
@@ -234,21 +286,41 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     elseif p.candidates > 0 or p.may_have_ready and redis.call('EXISTS', p.ready_index) == 1 then
       return earliest(p)
     end
-    local head = redis.call('ZRANGE', p.wait_index, 0, 0, 'WITHSCORES')
-    return head[2] and math.max(earliest(p), tonumber(head[2]))
+    local head = tonumber(redis.call('ZRANGE', p.wait_index, 0, 0, 'WITHSCORES')[2])
+    for i = 1, #p.class_list do
+      local c = p.class_list[i]
+      local first = c.members > 0 and tonumber(redis.call('ZRANGE', c.index, 0, 0, 'WITHSCORES')[2])
+      if first and (not head or first < head) then
+        head = first
+      end
+    end
+    return head and math.max(earliest(p), head)
   end
 
   -- stays reports whether a flow with a job is where its policy wants it in its pool.
   local function stays(f)
     local t, policy = f.turn, f.policy
+    local c = policy.class and f.pool.classes[policy.class]
+    if policy.class and (f.line ~= policy.class or not c or c.weight ~= policy.class_weight) then
+      return false
+    end
     return t.filed and f.queued > 0 and not f.retuned and t.weight == policy.weight
       and t.limit == policy.reserve_limit and t.period == policy.reserve_period
+  end
+
+  -- class_leave takes a flow out of the index of its class.
+  local function class_leave(p, f)
+    local c = p.classes[f.line]
+    if c then
+      c.unwait[#c.unwait + 1] = f.name
+    end
+    f.line = nil
   end
 
   -- pool_file files a flow in its pool under its next possible stamp, nil for none. A candidate
   -- whose turn was corrected stays one if it may leave now: it would lose what a refund gave it.
   local function pool_file(f, due)
-    local p, t = f.pool, f.turn
+    local p, t, class = f.pool, f.turn, f.policy.class
     if due and f.due_before and (due == f.due_before or f.candidate and due <= now) then
       return
     end
@@ -262,10 +334,21 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       p.weights, p.reserves = p.weights - t.weight, p.reserves - reserve_a_second(t.limit, t.period)
       p.unready[#p.unready + 1] = f.name
       p.ready_add[f.name], p.reserve_add[f.name] = nil, nil
+      if class and not f.line then
+        p.unwait[#p.unwait + 1] = f.name
+      end
     end
     t.filed, t.moved = due ~= nil, true
     turn_obey(p, t, f.policy)
-    if due then
+    if f.line and not (due and f.line == class) then
+      class_leave(p, f)
+    end
+    if due and class then
+      local c = p.class_of(class, f.policy.class_weight)
+      f.line = class
+      c.wait[#c.wait + 1] = format('%d', due)
+      c.wait[#c.wait + 1] = f.name
+    elseif due then
       p.weights, p.reserves = p.weights + t.weight, p.reserves + reserve_a_second(t.limit, t.period)
       p.wait[#p.wait + 1] = format('%d', due)
       p.wait[#p.wait + 1] = f.name
@@ -311,6 +394,9 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     end
     p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = f.name, f.name
     p.ready_add[f.name], p.reserve_add[f.name] = nil, nil
+    if f.line then
+      class_leave(p, f)
+    end
   end
 
   -- moves_undone moves the counts back of flows that are not filed in this call.
@@ -338,6 +424,9 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       again[i], again[i + 1] = format('%d', math.max(0, starts[i + 1] - by)), starts[i]
     end
     in_parts('ZADD', ready, again, 1)
+    for i = 1, #p.class_list do
+      p.class_list[i].start = math.max(0, p.class_list[i].start - by)
+    end
     p.virtual = 0
   end
 
@@ -365,6 +454,25 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     changes(p)
   end
 
+  -- save_classes writes the changes of the indexes of classes, and forgets a class that has no flow
+  -- there and is not ahead.
+  local function save_classes(p)
+    for i = #p.class_list, 1, -1 do
+      local c = p.class_list[i]
+      if c.wait[1] or c.unwait[1] then
+        in_parts('ZREM', c.index, c.unwait, 1)
+        in_parts('ZADD', c.index, c.wait, 1)
+        c.wait, c.unwait, c.members = {}, {}, redis.call('ZCARD', c.index)
+      end
+      local counts = c.members > 0 and c.weight or 0
+      p.weights, c.counted = p.weights + counts - c.counted, counts
+      if counts == 0 and c.start <= p.virtual then
+        table.remove(p.class_list, i)
+        p.classes[c.name] = nil
+      end
+    end
+  end
+
   -- save writes the pools that were read, and files each under its next possible stamp.
   local function save(horizon, filed, unfiled, flow_save)
     moves_undone()
@@ -376,6 +484,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
         p.fresh = false
       end
       save_indexes(p)
+      save_classes(p)
       if p.virtual >= REBASE_AT then
         rebase(p)
       end

@@ -1,11 +1,19 @@
 -- pool_findings: what mend compares of pools.
 
 local known = {} -- pools of the shard, as +NAME
+local tiers = {} -- whose tenants are a class in pools
 local sums = {} -- by pool: what its flows add up to
 
 -- pools_sound reports whether the keys of all pools of the shard may be used.
 local function pools_sound()
-  local classes, all = redis.call('HKEYS', PREFIX .. 'lines'), true
+  local lines, all, classes, seen = redis.call('HGETALL', PREFIX .. 'lines'), true, {}, {}
+  for i = 1, #lines, 2 do
+    classes[#classes + 1] = lines[i]
+    local tier = string.find(lines[i + 1], '^%S*;%u') and string.match(lines[i], '^([^/]+)/')
+    if tier and not seen[tier] then
+      tiers[#tiers + 1], seen[tier] = tier, true
+    end
+  end
   for i = 1, #classes do
     local short = string.match(classes[i], '^(%+.*)/$')
     if short then
@@ -15,13 +23,22 @@ local function pools_sound()
         PREFIX .. 'ready:' .. short, 'zset', PREFIX .. 'reserve:' .. short, 'zset') then
         all = false
       end
+      for n = 1, #tiers do
+        if not sound(PREFIX .. 'wait:' .. short .. '/' .. tiers[n], 'zset') then
+          all = false
+        end
+      end
     end
   end
   return all
 end
 
--- filed_in reports whether a flow is in an index of its pool.
-local function filed_in(p, name)
+-- filed_in reports whether a flow is in an index of its pool, or in that of its class.
+local function filed_in(f)
+  local p, name, c = f.pool, f.name, f.line and f.pool.classes[f.line]
+  if f.line then
+    return c and redis.call('ZSCORE', c.index, name)
+  end
   return redis.call('ZSCORE', p.wait_index, name) or redis.call('ZSCORE', p.ready_index, name)
 end
 
@@ -39,8 +56,16 @@ local function misfiled(f)
   local t, wrong = f.turn, nil
   local waits = redis.call('ZSCORE', p.wait_index, name)
   local ready, reserved = redis.call('ZSCORE', p.ready_index, name), redis.call('ZSCORE', p.reserve_index, name)
-  if not t.filed and (waits or ready or reserved) then
-    wrong = 'in an index of its pool, and its turn says in none'
+  for i = 1, #p.class_list do
+    local c = p.class_list[i]
+    if c.name ~= f.line and redis.call('ZSCORE', c.index, name) then
+      wrong = 'in the index of the class ' .. c.name .. ', which is not its own'
+      c.unwait[#c.unwait + 1] = name
+    end
+  end
+  if (f.line or not t.filed) and (waits or ready or reserved) then
+    wrong = f.line and 'in an index of its pool, and its turn says in that of its class'
+      or 'in an index of its pool, and its turn says in none'
     p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name
   elseif waits and ready then
     wrong = 'in two indexes of its pool'
@@ -63,6 +88,9 @@ local function unfile(name)
     redis.call('ZREM', PREFIX .. 'wait:' .. known[i], name)
     redis.call('ZREM', PREFIX .. 'ready:' .. known[i], name)
     redis.call('ZREM', PREFIX .. 'reserve:' .. known[i], name)
+    for n = 1, #tiers do
+      redis.call('ZREM', PREFIX .. 'wait:' .. known[i] .. '/' .. tiers[n], name)
+    end
   end
 end
 
@@ -114,6 +142,13 @@ local function pools_compare(set)
       strangers(p.wait_index, sum.flows)
       strangers(p.ready_index, sum.flows)
       strangers(p.reserve_index, sum.flows)
+      for n = 1, #p.class_list do
+        local c = p.class_list[n]
+        strangers(c.index, sum.flows)
+        c.members = redis.call('ZCARD', c.index)
+        c.counted = c.members > 0 and c.weight or 0
+        sum.weights = sum.weights + c.counted
+      end
       set(p, 'counts', 'flow:' .. p.name, 'depth', sum.depth, 'bytes', sum.bytes, 'running', sum.running, 'queued', sum.queued,
         'cost', sum.cost, 'weights', sum.weights, 'reserves', sum.reserves)
     end

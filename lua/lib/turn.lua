@@ -3,7 +3,7 @@
 -- The field turn of a flow holds its turn in the pool: '+' if it is in an index or '-' if not, the
 -- name of the pool, the virtual start and its remainder, the weight, and the reserve, if there is
 -- one, as limit:period:instant:remainder:credit:1, with 0 at the end if it did not take the last
--- departure.
+-- departure. The weight is 0 if the flow was last filed as one of a class: the class has the turn.
 
 -- turn_functions makes the functions on turns. Each is a field of a table, which pool_functions
 -- completes.
@@ -54,7 +54,7 @@ local function turn_functions(cell_move, charged)
   -- turn_obey lays weight and reserve of the policy over a turn: shaper.Pool.Obey.
   local function turn_obey(p, t, policy)
     local limit, period = policy.reserve_limit, policy.reserve_period
-    t.weight, t.rem = policy.weight, math.min(t.rem, policy.weight - 1)
+    t.weight, t.rem = policy.weight, math.max(0, math.min(t.rem, policy.weight - 1))
     if limit == t.limit and period == t.period then
       return
     end
@@ -88,11 +88,16 @@ local function turn_functions(cell_move, charged)
   end
 
   -- enter is shaper.Pool.Enter: the turn of a flow that becomes a candidate for a stamp.
-  local function enter(p, t, at)
-    t.moved = true
+  -- enter_start is the part of it that a class has, too.
+  local function enter_start(p, t)
     if t.start < p.virtual or ahead(p, t) then
       t.start, t.rem = p.virtual, 0
     end
+  end
+
+  local function enter(p, t, at)
+    t.moved = true
+    enter_start(p, t)
     if t.limit == 0 then
       return
     end
@@ -106,10 +111,14 @@ local function turn_functions(cell_move, charged)
   -- waiting: of shaper.Shared.
   local function part_of(p, f, all)
     local t, policy, rate = f.turn, f.policy, FARTHEST
-    local weights, reserves = p.weights, p.reserves
+    local weights, reserves, weight, members = p.weights, p.reserves, policy.weight, 1
     local reserve = reserve_a_second(policy.reserve_limit, policy.reserve_period)
-    if not t.filed then
-      weights, reserves = weights + policy.weight, reserves + reserve
+    if policy.class then
+      local c = p.classes[policy.class]
+      weight, members = policy.class_weight, (c and c.members or 0) + (t.filed and f.line == policy.class and 0 or 1)
+      weights = weights + (c and c.counted > 0 and 0 or weight)
+    elseif not t.filed then
+      weights, reserves = weights + weight, reserves + reserve
     end
     for i = 1, #p.cells do
       local c = p.cells[i]
@@ -122,7 +131,7 @@ local function turn_functions(cell_move, charged)
     if reserves >= rate then
       return reserve > 0 and reserve / reserves or 0
     end
-    return (reserve + (rate - reserves) * policy.weight / math.max(weights, policy.weight)) / rate
+    return (reserve + (rate - reserves) * weight / math.max(weights, weight)) / rate / math.max(1, members)
   end
 
   -- cost_before is the cost that the pool gives away before a job of a flow that has the given cost
@@ -168,9 +177,27 @@ local function turn_functions(cell_move, charged)
     t.start, t.rem = t.start + math.floor(sum / t.weight), sum % t.weight
   end
 
+  -- correct_weight is the part of shaper.Pool.CorrectTag that is about weights.
+  local function correct_weight(p, t, more, idle)
+    local sum = t.rem + more * VIRTUAL_UNIT
+    local by = math.floor(sum / t.weight)
+    local start = math.max(math.min(t.start, idle and p.virtual or 0),
+      math.min(t.start + by, math.max(t.start, p.virtual + LEAD_MOST)))
+    t.rem = start == t.start + by and sum - by * t.weight or 0
+    t.start = start
+  end
+
   -- correct_turn is shaper.Pool.CorrectTag. The indexes may be newer than a candidate's turn.
   local function correct_turn(f, cost, actual, idle)
     local p, t = f.pool, f.turn
+    if t.weight == 0 then
+      local class = f.policy.class
+      local c = class and p.class_of(class, f.policy.class_weight)
+      if c then
+        correct_weight(p, c, actual - cost, c.counted == 0)
+      end
+      return
+    end
     if t.filed and f.candidate == nil then
       local start = redis.call('ZSCORE', p.ready_index, f.name)
       local tat = t.limit > 0 and redis.call('ZSCORE', p.reserve_index, f.name)
@@ -188,12 +215,7 @@ local function turn_functions(cell_move, charged)
       pay(t, actual, cost, now - p.behind)
       t.credit = idle and math.min(t.credit, credit) or t.credit
     else
-      local sum = t.rem + (actual - cost) * VIRTUAL_UNIT
-      local by = math.floor(sum / t.weight)
-      local start = math.max(math.min(t.start, idle and p.virtual or 0),
-        math.min(t.start + by, math.max(t.start, p.virtual + LEAD_MOST)))
-      t.rem = start == t.start + by and sum - by * t.weight or 0
-      t.start = start
+      correct_weight(p, t, actual - cost, idle)
     end
     if f.candidate then
       p.ready_add[f.name], p.reserve_add[f.name] = t.start, t.limit > 0 and t.tat or nil
@@ -202,7 +224,8 @@ local function turn_functions(cell_move, charged)
 
   return {
     turn_read = turn_read, turn_text = turn_text, obey = turn_obey, reserve_a_second = reserve_a_second,
-    advance = advance, ahead = ahead, far_ahead = far_ahead, enter = enter, serve = serve,
+    advance = advance, ahead = ahead, far_ahead = far_ahead, enter = enter, enter_start = enter_start,
+    serve = serve,
     correct = correct_turn, cost_before = cost_before,
   }
 end
