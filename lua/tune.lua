@@ -60,6 +60,10 @@ for i = 1, #names do
   flows[i] = flow_load(names[i])
   flow_known(flows[i])
   flows[i].later_before = later_known(flows[i])
+  local p, tier = flows[i].pool, flows[i].policy.tier
+  if p and tier ~= '' then
+    redis.call('EXISTS', p.wait_index .. '/' .. tier, KEYS[1]) -- of the class that it may join
+  end
 end
 
 -- The list of the last calls, this one first. One may be sent again after others.

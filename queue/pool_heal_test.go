@@ -20,7 +20,8 @@ const (
 	poolFlow   = "flow:+erp/"
 )
 
-// newDamagedPool has ten jobs of each of three tenants queued in a pool. One of them has a reserve.
+// newDamagedPool has ten jobs of each of three tenants queued in a pool. One of them has a reserve,
+// and one is of a class.
 func newDamagedPool(t *testing.T, o queue.EngineOptions) *damaged {
 	t.Helper()
 	e, err := queue.OpenEngine(t.Context(), o)
@@ -32,6 +33,7 @@ func newDamagedPool(t *testing.T, o queue.EngineOptions) *damaged {
 		Shards: 1, Defaults: perSecond(1000), Horizon: time.Minute,
 		Logger:  slog.New(slog.NewTextHandler(d.log, nil)),
 		Tenants: map[string]shaper.Overrides{"vip": {Reserve: &shaper.Rate{Limit: 60, Period: time.Second}}},
+		Tiers:   map[string]shaper.Overrides{"free": {}}, PoolWeights: map[string]int64{"free": 2},
 		Pools: map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp"}, Overrides: shaper.Overrides{
 			Rate: &shaper.Rate{Limit: 100, Period: time.Second}, Concurrency: new(int64(500)),
 		}}},
@@ -48,7 +50,9 @@ func newDamagedPool(t *testing.T, o queue.EngineOptions) *damaged {
 	for range 10 {
 		for _, tenant := range []string{"vip", "b", "c"} {
 			w := work()
-			w.Tenant, w.Route = tenant, "erp"
+			if w.Tenant, w.Route = tenant, "erp"; tenant == "c" {
+				w.Tier = "free"
+			}
 			d.submit(w)
 		}
 	}
@@ -67,12 +71,12 @@ func newDamagedPool(t *testing.T, o queue.EngineOptions) *damaged {
 func (d *damaged) key(name string) string { return strings.TrimSuffix(d.keys.Clock(), "clock") + name }
 
 // strangers adds entries of flows that were forgotten to an index of the pool.
-func (d *damaged) strangers(index string, score float64) error {
+func (d *damaged) strangers(index string, score float64, of ...string) error {
 	var list []redis.Z
 	for i := range 130 {
 		list = append(list, redis.Z{Score: score, Member: fmt.Sprintf("gone%d/erp", i)})
 	}
-	return d.redis.ZAdd(d.Context(), d.key(index+":"+poolOfWork), list...).Err()
+	return d.redis.ZAdd(d.Context(), d.key(index+":"+poolOfWork+strings.Join(of, "")), list...).Err()
 }
 
 // turn rewrites the turn of a flow.
@@ -88,6 +92,7 @@ func (d *damaged) turn(flow string, edit func(fields []string) string) error {
 var poolDamages = map[string]func(d *damaged) error{
 	"stale entries among the reserves": func(d *damaged) error { return d.strangers("reserve", 0) },
 	"stale candidates":                 func(d *damaged) error { return d.strangers("ready", 0) },
+	"stale entries of a class":         func(d *damaged) error { return d.strangers("wait", 0, "/free") },
 	"stale entries that wait":          func(d *damaged) error { return d.strangers("wait", 0) },
 	"behind of a turn without a reserve": func(d *damaged) error {
 		return d.redis.HSet(d.Context(), d.key(poolFlow), "behind", "-9223372036854775808").Err()
@@ -113,6 +118,15 @@ var poolDamages = map[string]func(d *damaged) error{
 	},
 	"an entry without a reserve among the reserves": func(d *damaged) error {
 		return d.redis.ZAdd(d.Context(), d.key("reserve:"+poolOfWork), redis.Z{Score: 0, Member: "b/erp"}).Err()
+	},
+	"a flow of a class that an older process has filed": func(d *damaged) error {
+		return errors.Join(
+			d.redis.HIncrBy(d.Context(), d.key(poolFlow), "weights", 1).Err(),
+			d.redis.ZAdd(d.Context(), d.key("wait:"+poolOfWork), redis.Z{Score: 0, Member: "c/erp"}).Err(),
+			d.turn("c/erp", func(f []string) string { return strings.Join(append(f[:3], "1"), " ") }))
+	},
+	"a flow of a class in the index of the others": func(d *damaged) error {
+		return d.redis.ZAdd(d.Context(), d.key("ready:"+poolOfWork), redis.Z{Score: 0, Member: "c/erp"}).Err()
 	},
 	"a candidate that its turn does not name": func(d *damaged) error {
 		return errors.Join(
@@ -142,10 +156,17 @@ func TestDamagedPoolHeals(t *testing.T) {
 				if strings.Count(d.log.String(), "\n") > 4 {
 					t.Errorf("too many lines in the log:\n%s", d.log)
 				}
-				for _, index := range []string{"wait", "ready", "reserve"} {
-					if n := d.redis.ZCard(t.Context(), d.key(index+":"+poolOfWork)).Val(); n != 0 {
+				for _, index := range []string{"wait", "ready", "reserve", "class"} {
+					key := d.key(index + ":" + poolOfWork)
+					if index == "class" {
+						key = d.key("wait:" + poolOfWork + "/free")
+					}
+					if n := d.redis.ZCard(t.Context(), key).Val(); n != 0 {
 						t.Errorf("%d entries are left in %s", n, index)
 					}
+				}
+				if weights := d.redis.HGet(t.Context(), d.key(poolFlow), "weights").Val(); weights != "0" && strings.Contains(damage, "class") {
+					t.Errorf("the weights of no flow are %s", weights)
 				}
 				if running := d.redis.HGet(t.Context(), d.key(poolFlow), "running").Val(); strings.HasPrefix(running, "-") {
 					t.Errorf("%s jobs run in the pool", running)

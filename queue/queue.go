@@ -29,14 +29,17 @@ import (
 
 // Options are the settings of a Queue. The zero value of a field means its default.
 type Options struct {
-	Shards    int                            // 1 to 1,024, fixed at the first start; default: as the store has, 64 in a new one
-	Defaults  shaper.Policy                  // of tenants without settings of their own; default shaper.DefaultPolicy()
-	Routes    map[string]shaper.Overrides    // laid over the defaults for the flows of a route
-	Tiers     map[string]shaper.Overrides    // laid over the defaults for the tenants of a tier
-	Pools     map[string]shaper.PoolSettings // rates that the flows of several routes or tenants share
-	Tenants   map[string]shaper.Overrides    // of the tenants named in the configuration file
-	Retention Retention
-	Store     StoreLimits
+	Shards   int                         // 1 to 1,024, fixed at the first start; default: as the store has, 64 in a new one
+	Defaults shaper.Policy               // of tenants without settings of their own; default shaper.DefaultPolicy()
+	Routes   map[string]shaper.Overrides // laid over the defaults for the flows of a route
+	Tiers    map[string]shaper.Overrides // laid over the defaults for the tenants of a tier
+	// PoolWeights are the weights in pools of all tenants together that claim a tier; see
+	// shaper.Baseline.
+	PoolWeights map[string]int64
+	Pools       map[string]shaper.PoolSettings // rates that the flows of several routes or tenants share
+	Tenants     map[string]shaper.Overrides    // of the tenants named in the configuration file
+	Retention   Retention
+	Store       StoreLimits
 	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend).
 	// It does not change the policies in Redis.
 	Reporter bool
@@ -141,7 +144,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 			return nil, e.conn.Advise(store.Unavailable(err))
 		}
 	}
-	file := policies.NewFile(shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers, Pools: o.Pools}, o.Tenants)
+	file := policies.NewFile(shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers, Pools: o.Pools, PoolWeights: o.PoolWeights}, o.Tenants)
 	if o.Reporter {
 		q.policies.Assume(file)
 	} else if err := q.policies.Start(ctx, o.Registerer, file, born, q.layout); err != nil {

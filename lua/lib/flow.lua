@@ -177,6 +177,10 @@ local function flow_of(name, last, claimed, unseen)
   if pool then
     f.pool = pool_of(pool, unseen)
     f.turn = pooling.turn_read(turn, f.pool)
+    local class = f.policy.class
+    if class and not f.pool.classes[class] then
+      f.pool.class_of(class, f.policy.class_weight) -- before the first write
+    end
     f.due_before = pooling.stays(f) and earliest(f)
   end
   if not f.fresh and short ~= pool then

@@ -158,9 +158,10 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   -- weight are those of a turn.
   local function class_new(p, name, start, rem, last, weight, counted)
     local c = {
-      name = name, start = start, rem = rem, last = last, weight = weight, counted = counted, members = 0,
-      index = PREFIX .. 'wait:' .. p.short .. '/' .. name, wait = {}, unwait = {},
+      name = name, start = start, rem = rem, last = last, weight = weight, counted = counted,
+      index = p.wait_index .. '/' .. name, wait = {}, unwait = {},
     }
+    c.members = size_of(c.index, counted > 0)
     local place = #p.class_list + 1
     while place > 1 and p.class_list[place - 1].name > name do
       place = place - 1
@@ -174,8 +175,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function classes_load(p, text)
     p.classes, p.class_list, p.classes_text = {}, {}, text
     for name, start, rem, last, weight, counted in string.gmatch(text, CLASS) do
-      local c = class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0)
-      c.members = size_of(c.index, c.counted > 0)
+      class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0)
     end
     -- class_of returns a class, which has this weight from now on. A new one starts at the virtual
     -- time.

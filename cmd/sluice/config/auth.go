@@ -33,10 +33,13 @@ type JWT struct {
 	Keys        []auth.TokenKey
 }
 
+// GuestTier is the tier of guests unless the settings name another one.
+const GuestTier = "guests"
+
 // Guest defines the tenants of clients without credentials.
 type Guest struct {
 	TrustedProxies []netip.Prefix // their X-Forwarded-For is accepted
-	Tier           string         // of every guest; empty: none
+	Tier           string         // of every guest; empty where there are none
 	MaxDelay       time.Duration  // of their jobs
 }
 
@@ -73,7 +76,7 @@ func authSettings() []Setting {
 		text("auth.jwt.jwks", "", "must be the path of a file, or an http:// or https:// URL",
 			"JWK set with the public keys of the issuer; it is read again after changes.", unsetOr(isKeySet)),
 		text("auth.guest.tier", "", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -",
-			"Tier of guests. Not set: they have no tier.", unsetOr(isRoute)),
+			"Tier of guests. Not set: the tier "+GuestTier+", which need not be in the file.", unsetOr(isRoute)),
 		duration("auth.guest.max_delay", "10m", 0, shaper.MaxPeriod,
 			"Maximum delay of a job of a guest; more is refused with 422. A tier may state a lower one."),
 	}

@@ -294,6 +294,17 @@ func (r *reader) poolRoutes(path string, raw any, routes map[string]Route) (name
 
 // tiers reads the tiers; the defaults must have been read.
 func (r *reader) tiers(c *Config, values map[string]any) {
+	guests := slices.Contains(c.Auth.Modes(), auth.Guest)
+	if guests && c.Auth.Guest.Tier == "" {
+		c.Auth.Guest.Tier = GuestTier
+		if _, declared := values[GuestTier]; !declared {
+			values = maps.Clone(values)
+			if values == nil {
+				values = map[string]any{}
+			}
+			values[GuestTier] = nil
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		path := "tiers." + quoteName(name)
 		if !isRoute(name) {
@@ -321,12 +332,36 @@ func (r *reader) tiers(c *Config, values map[string]any) {
 			c.Tenants.Bounds[name] = bounds
 		}
 		c.Tenants.Tiers[name] = r.overrides(path, rest, c.Routes, "")
+		if _, set := own["pool_weight"]; !set && guests && name == c.Auth.Guest.Tier {
+			bounds.PoolWeight = 1
+		}
+		r.weight(c, path, name, bounds.PoolWeight)
 	}
 	guest := c.Auth.Guest.Tier
-	if _, known := c.Tenants.Tiers[guest]; guest != "" && !known &&
-		slices.Contains(c.Auth.Modes(), auth.Guest) {
+	if _, known := c.Tenants.Tiers[guest]; guests && !known {
 		r.problem(r.at("auth.guest.tier"), show(guest),
 			"must be one of the tiers: "+strings.Join(slices.Sorted(maps.Keys(c.Tenants.Tiers)), ", "))
+	}
+}
+
+// weight makes the tenants of a tier a class in pools, unless the weight is 0. It reports reserves
+// of the tier: each of its tenants would have them, however many there are.
+func (r *reader) weight(c *Config, path, tier string, weight int64) {
+	if weight == 0 {
+		return
+	}
+	if c.Tenants.Weights == nil {
+		c.Tenants.Weights = map[string]int64{}
+	}
+	c.Tenants.Weights[tier] = weight
+	const rule = "must be absent: all tenants of the tier together have its pool_weight in a pool, and each would have the reserve"
+	if o := c.Tenants.Tiers[tier]; o.Reserve != nil {
+		r.problem(path+".reserve", o.Reserve.String(), rule)
+	}
+	for _, route := range slices.Sorted(maps.Keys(c.Tenants.Tiers[tier].Routes)) {
+		if o := c.Tenants.Tiers[tier].Routes[route]; o.Reserve != nil {
+			r.problem(path+".routes."+quoteName(route)+".reserve", o.Reserve.String(), rule)
+		}
 	}
 }
 

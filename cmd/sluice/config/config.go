@@ -191,12 +191,15 @@ type Tenants struct {
 	Tiers    map[string]shaper.Overrides    // override the defaults for the tenants of a tier
 	Named    map[string]shaper.Overrides    // override the defaults and the tier
 	Bounds   map[string]TierBounds          // of the tenants of a tier; a tier without any is absent
+	Weights  map[string]int64               // in pools of all tenants that claim a tier; see shaper.Baseline
 	Pools    map[string]shaper.PoolSettings // rates that the flows of several routes or tenants share
 }
 
-// TierBounds bound what the tenants of a tier may store together, in percent, and each job.
+// TierBounds bound what the tenants of a tier may store together, in percent, and each job. They
+// have the tier's weight in pools, too.
 type TierBounds struct {
 	StoreShare, TenantShare int64
+	PoolWeight              int64
 	MaxDelay                time.Duration
 }
 
@@ -218,7 +221,7 @@ func (c Config) MaxDelay(tenant, claimed string, guest bool) (most time.Duration
 
 // Baseline returns the policies of tenants that are not named.
 func (t Tenants) Baseline() shaper.Baseline {
-	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers, Pools: t.Pools}
+	return shaper.Baseline{Defaults: t.Defaults, Routes: t.Routes, Tiers: t.Tiers, Pools: t.Pools, PoolWeights: t.Weights}
 }
 
 // Traces are the settings of OpenTelemetry spans.

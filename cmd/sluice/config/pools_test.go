@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/shaper"
@@ -126,5 +127,31 @@ func TestPoolProblems(t *testing.T) {
 		"pools: { erp: { rate: 5/s, routes: [orders] } }\ntenants: { a: { reserve: 5/s }, b: { routes: { refunds: { reserve: 9/s } } } }",
 	} {
 		mustLoad(t, config.Sources{File: write(t, twoRoutes+text+"\n")})
+	}
+}
+
+// TestPoolWeights: guests are a class of weight 1 in pools unless their tier says otherwise, and so
+// is any other tier that has a weight.
+func TestPoolWeights(t *testing.T) {
+	const guests = "auth: { mode: [keys, guest] }\n"
+	for text, want := range map[string]map[string]int64{
+		"":     nil,
+		guests: {"guests": 1},
+		guests + "tiers: { guests: { rate: 1/s }, free: {} }":                                    {"guests": 1},
+		guests + "tiers: { guests: { pool_weight: 3 }, trial: { pool_weight: 2 } }":              {"guests": 3, "trial": 2},
+		guests + "tiers: { guests: { pool_weight: 0 } }":                                         {},
+		"auth: { mode: guest, guest: { tier: free } }\ntiers: { free: {}, gold: { weight: 4 } }": {"free": 1},
+		"auth: { mode: keys, guest: { tier: free } }\ntiers: { free: {} }":                       nil,
+	} {
+		c := mustLoad(t, config.Sources{File: write(t, twoRoutes+text+"\n")})
+		if diff := cmp.Diff(want, c.Tenants.Weights, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: %s", text, diff)
+		}
+		if diff := cmp.Diff(want, c.Tenants.Baseline().PoolWeights, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: in the policies: %s", text, diff)
+		}
+		if strings.Contains(text, guests) && c.Auth.Guest.Tier != config.GuestTier {
+			t.Errorf("%s: the tier of guests is %q", text, c.Auth.Guest.Tier)
+		}
 	}
 }

@@ -242,6 +242,8 @@ func TierSettings() []Setting {
 	return []Setting{
 		whole("store_share", "100", 1, 100, "Percent of the store's bytes that the tenants which claim the tier may use together."),
 		whole("tenant_share", "100", 1, 100, "Percent of store.max_tenants that may be tenants which claim the tier."),
+		whole("pool_weight", "0", 0, shaper.MaxWeight, "Weight in each pool of all tenants together that claim the tier: they share "+
+			"what one flow of that weight gets. 0: each counts for itself. The default of the tier of guests is 1."),
 		duration("max_delay", "366d", 0, shaper.MaxPeriod, "Maximum delay of a job of a tenant of the tier; more is refused with 422."),
 	}
 }

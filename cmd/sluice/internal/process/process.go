@@ -315,12 +315,13 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 	// behind in the real one.
 	attempt := prometheus.NewRegistry()
 	q, err := queue.Open(ctx, engine, queue.Options{
-		Shards:   int(p.Config.Store.Shards),
-		Defaults: p.Config.Tenants.Defaults,
-		Routes:   p.Config.Tenants.Routes,
-		Tiers:    p.Config.Tenants.Tiers,
-		Tenants:  p.Config.Tenants.Named,
-		Pools:    p.Config.Tenants.Pools,
+		Shards:      int(p.Config.Store.Shards),
+		Defaults:    p.Config.Tenants.Defaults,
+		Routes:      p.Config.Tenants.Routes,
+		Tiers:       p.Config.Tenants.Tiers,
+		PoolWeights: p.Config.Tenants.Weights,
+		Tenants:     p.Config.Tenants.Named,
+		Pools:       p.Config.Tenants.Pools,
 		Retention: queue.Retention{
 			Succeeded: p.Config.Retention.Succeeded, Dead: p.Config.Retention.Dead,
 			Idempotency:  p.Config.Retention.Idempotency,
