@@ -33,7 +33,7 @@ type Pool struct {
 	Depth, Bytes, Running, Departed int64 // sums over its flows
 
 	Waiting       int64     // flows that have a job to give
-	Weights       int64     // sum of their weights
+	Weights       int64     // sum of their weights, with that of a class once
 	Reserves      float64   // sum of their reserves, in costs a second; above the rate they degrade in proportion
 	HeldUntil     time.Time // zero: it is not held
 	HeldBy        HoldCause // while it is held
@@ -47,6 +47,7 @@ type PoolFlow struct {
 	Depth         int64
 	Departed      int64
 	Running       int64
+	Class         string // the tier whose tenants share Weight; empty for none
 	Weight        int64
 	Reserve       shaper.Rate // zero for none
 	Part          float64     // of the pool's rate that weight and reserve entitle it to while the same flows wait
@@ -80,7 +81,7 @@ func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.O
 	if err != nil {
 		return Pool{}, err
 	}
-	waiting, err := q.waitingFlows(ctx, []policies.Subject{subject})
+	waiting, err := q.waitingFlows(ctx, baseline, []policies.Subject{subject})
 	if err != nil {
 		return Pool{}, err
 	}
@@ -105,7 +106,7 @@ func (q *Queue) AllPools(ctx context.Context) ([]Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	waiting, err := q.waitingFlows(ctx, subjects)
+	waiting, err := q.waitingFlows(ctx, baseline, subjects)
 	if err != nil {
 		return nil, err
 	}
@@ -122,20 +123,24 @@ func (q *Queue) AllPools(ctx context.Context) ([]Pool, error) {
 }
 
 // waitingFlows counts the flows of each pool that have a job to give.
-func (q *Queue) waitingFlows(ctx context.Context, pools []policies.Subject) ([]int64, error) {
+func (q *Queue) waitingFlows(ctx context.Context, baseline shaper.Baseline, pools []policies.Subject) ([]int64, error) {
 	var indexes []string
+	classes := slices.Collect(maps.Keys(baseline.PoolWeights))
 	for _, s := range pools {
 		home := q.policies.Home(s)
 		indexes = append(indexes, home.Wait(s.Key()), home.Ready(s.Key()))
+		for _, tier := range classes {
+			indexes = append(indexes, home.WaitInClass(s.Key(), tier))
+		}
 	}
 	sizes, err := store.Pipeline(ctx, q.store.Reads, indexes,
 		func(p redis.Pipeliner, key string) *redis.IntCmd { return p.ZCard(ctx, key) })
 	if err != nil {
 		return nil, err
 	}
-	counts := make([]int64, len(pools))
-	for i := range counts {
-		counts[i] = sizes[2*i] + sizes[2*i+1]
+	counts, each := make([]int64, len(pools)), 2+len(classes)
+	for i, n := range sizes {
+		counts[i/each] += n
 	}
 	return counts, nil
 }
@@ -202,15 +207,30 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 	if err != nil {
 		return nil, err
 	}
-	subject := policies.Pool(name)
+	subject, weights := policies.Pool(name), q.policies.Current().Baseline.PoolWeights
 	home := q.policies.Home(subject)
-	indexes, err := store.Pipeline(ctx, q.store.Reads, []string{home.Ready(subject.Key()), home.Wait(subject.Key())},
+	keys, tiers := []string{home.Ready(subject.Key())}, slices.Sorted(maps.Keys(weights))
+	for _, tier := range tiers {
+		keys = append(keys, home.WaitInClass(subject.Key(), tier))
+	}
+	keys = append(keys, home.Wait(subject.Key()))
+	indexes, err := store.Pipeline(ctx, q.store.Reads, keys,
 		func(p redis.Pipeliner, key string) *redis.StringSliceCmd { return p.ZRange(ctx, key, 0, int64(most)-1) })
 	if err != nil {
 		return nil, err
 	}
-	names := slices.Concat(indexes...)
-	names = names[:min(len(names), most)]
+	members, err := store.Pipeline(ctx, q.store.Reads, keys,
+		func(p redis.Pipeliner, key string) *redis.IntCmd { return p.ZCard(ctx, key) })
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	var of []int // the index of each
+	for i, index := range indexes {
+		for _, flow := range index[:min(len(index), most-len(names))] {
+			names, of = append(names, flow), append(of, i)
+		}
+	}
 	fields, err := store.Pipeline(ctx, q.store.Reads, names, func(p redis.Pipeliner, flow string) *redis.SliceCmd {
 		return p.HMGet(ctx, home.Flow(flow), "depth", "departed", "running", "turn")
 	})
@@ -227,7 +247,11 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 		}
 		turn, _ := fields[i][3].(string)
 		f.Weight, f.Reserve = lua.ParseTurn(turn)
-		f.Part = shaper.Part(f.Weight, p.Weights, perSecond(f.Reserve), p.Reserves, p.Policy.CostRate().PerSecond())
+		share := 1.0 // of the weight
+		if in := of[i] - 1; in >= 0 && in < len(tiers) {
+			f.Class, f.Weight, share = tiers[in], weights[tiers[in]], 1/float64(max(1, members[of[i]]))
+		}
+		f.Part = share * shaper.Part(f.Weight, p.Weights, perSecond(f.Reserve), p.Reserves, p.Policy.CostRate().PerSecond())
 		flows[i] = f
 	}
 	return flows, nil

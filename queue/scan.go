@@ -211,11 +211,15 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 			policy := r.policy(s)
 			figures := figuresOf(policy, f, scan.Now)
 			if f.Pool != "" {
-				pooled = append(pooled, PoolFlow{
+				flow := PoolFlow{
 					Tenant: name, Route: route, Depth: f.Depth, Departed: f.Departed, Running: f.Running,
 					Weight: max(policy.Weight, 1), Reserve: policy.Reserve,
 					Pool: r.from.Baseline.PoolOf(route), Waits: f.InTurn, LimitedBy: figures.LimitedBy,
-				})
+				}
+				if policy.ClassWeight > 0 {
+					flow.Class, flow.Weight = s.claimed, policy.ClassWeight
+				}
+				pooled = append(pooled, flow)
 			}
 			return figures
 		})

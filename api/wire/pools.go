@@ -42,7 +42,7 @@ type Pool struct {
 	HeldBy         string            `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off" doc:"While it is held: the cause."`
 	HeldStatus     int               `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
 	WaitingFlows   int64             `json:"waiting_flows" doc:"Flows with a job that waits for a stamp."`
-	Weights        int64             `json:"weights" doc:"Sum of the weights of these flows."`
+	Weights        int64             `json:"weights" doc:"Sum of the weights of these flows, with that of a class once."`
 	Reserves       float64           `json:"reserves_per_s" doc:"Sum of the reserves of these flows, per second."`
 	Oversubscribed bool              `json:"oversubscribed" doc:"The reserves of these flows add up to more than the rate. Each flow then gets its reserve reduced in proportion, and flows without a reserve get nothing. Raise the rate or lower reserves."`
 }
@@ -60,6 +60,7 @@ type PoolFlow struct {
 	Running  int64   `json:"running" doc:"Jobs leased by a worker."`
 	Departed int64   `json:"departed_total"`
 	Weight   int64   `json:"weight"`
+	Class    string  `json:"class,omitempty" doc:"The tier whose tenants together have the weight. Absent for none."`
 	Reserve  *Rate   `json:"reserve,omitempty" doc:"Absent for none."`
 	Part     float64 `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait. The flow's own rate may be lower."`
 }
@@ -116,6 +117,7 @@ type PoolShare struct {
 	Running    int64    `json:"running" doc:"Jobs leased by a worker."`
 	Departed   int64    `json:"departed_total"`
 	Weight     int64    `json:"weight"`
+	Class      string   `json:"class,omitempty" doc:"The tier whose tenants together have the weight. Absent for none."`
 	Reserve    *Rate    `json:"reserve,omitempty" doc:"Absent for none."`
 	LimitedBy  string   `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle"`
 	Part       float64  `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait: the mean of the last ten seconds. It is 0 while the flow does not wait."`

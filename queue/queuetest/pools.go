@@ -14,6 +14,7 @@ import (
 
 var poolTests = map[string]func(*suite){
 	"flows share a rate by weight, reserve and their own rate": poolShares,
+	"many tenants of a tier with a weight count as one":        poolOfGuests,
 	"a change of weight is obeyed by the backlog":              poolReweighted,
 	"a change of the pool is obeyed, kept and undone":          poolTuned,
 	"a setting that no pool has is refused":                    poolRefuses,
@@ -107,6 +108,54 @@ func poolShares(s *suite) {
 	s.nearly("c, at most 5/s", got["c"], 10, 1)
 	s.nearly("d, 20/s reserved and weight 1", got["d"], 61, 2)
 	equal(s, "what limits a", s.tenant("a").Routes["erp"].LimitedBy, "rate") // its own next stamp is ahead
+}
+
+// poolOfGuests has 80 guests with 6 jobs each beside a customer, and then a new guest for each job.
+func poolOfGuests(s *suite) {
+	s.restart(func(q *queue.Options) {
+		q.Tiers, q.PoolWeights = map[string]shaper.Overrides{"free": {}}, map[string]int64{"free": 1}
+		q.Pools = map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp"}, Overrides: shaper.Overrides{Rate: pointer(hundred)}}}
+	})
+	s.backlog(200, pooledWork("customer"))
+	guests := 0
+	comes := func(jobs int) {
+		guests++
+		w := pooledWork(fmt.Sprint("guest:", guests))
+		w.Tier, w.Guest = "free", true
+		s.backlog(jobs, w)
+	}
+	for range 80 {
+		comes(6)
+	}
+	s.getAhead()
+	s.nearly("the customer beside 80 guests", s.shares(100, 10*time.Millisecond)["customer"], 50, 1)
+	for range 80 {
+		comes(1)
+	}
+	s.nearly("the customer beside 80 more", s.shares(100, 10*time.Millisecond)["customer"], 50, 1)
+	p, err := s.q.Pool(s.ctx, "erp")
+	if err != nil {
+		s.Fatal(err)
+	}
+	equal(s, "weights", p.Weights, 2)
+	if p.Waiting < 100 {
+		s.Errorf("%d flows wait", p.Waiting)
+	}
+	flows, err := s.q.PoolFlows(s.ctx, "erp", 100)
+	if err != nil || len(flows) != 100 {
+		s.Fatalf("%d flows, %v", len(flows), err)
+	}
+	parts := 0.0
+	for _, f := range flows {
+		if f.Class == "free" {
+			parts += f.Part
+		} else {
+			equal(s, "part of the customer", f.Part, 0.5)
+		}
+	}
+	if whole := parts * float64(p.Waiting-1) / 99; whole < 0.49 || whole > 0.51 {
+		s.Errorf("the guests are entitled to %v, want half", whole)
+	}
 }
 
 func poolReweighted(s *suite) {

@@ -135,9 +135,17 @@ func (s Forecaster) rivals(
 		return nil, err
 	}
 	var rivals []simulate.Member
-	weights := p.Weights
+	weights, classes := p.Weights, map[string]bool{}
 	for _, f := range flows {
+		if classes[f.Class] {
+			continue // all of it is among the rivals
+		}
 		weights -= max(1, f.Weight)
+		if f.Class != "" {
+			classes[f.Class] = true
+			rivals = append(rivals, simulate.Member{Name: "/" + f.Class, Backlog: cost, Policy: unlimited(f.Weight)})
+			continue
+		}
 		if f.Tenant == queue.EncodeName(tenant) {
 			continue
 		}

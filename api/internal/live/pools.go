@@ -106,19 +106,23 @@ func (s *shares) measure(f queue.PoolFlow, key flowKey, now flowSeen) (flow Pool
 // poolSum is the rate of a pool, and what its flows that wait in a scan have together.
 type poolSum struct {
 	weights        int64
-	reserves, rate float64 // a second
+	classes        map[string]int64 // flows of each class; its weight is in weights once
+	reserves, rate float64          // a second
 }
 
 // poolSums adds up the flows of a scan by pool.
 func poolSums(c *Scan) map[string]*poolSum {
 	pools := map[string]*poolSum{}
 	for _, p := range c.Pools {
-		pools[p.Name] = &poolSum{rate: p.Policy.Strictest()}
+		pools[p.Name] = &poolSum{rate: p.Policy.Strictest(), classes: map[string]int64{}}
 	}
 	for i := range c.Briefs {
 		for _, f := range c.Briefs[i].Pooled {
 			if sum := pools[f.Pool]; sum != nil && f.Waits {
-				sum.weights += f.Weight
+				if sum.classes[f.Class] == 0 || f.Class == "" {
+					sum.weights += f.Weight
+				}
+				sum.classes[f.Class]++
 				sum.reserves += perSecondOf(f.Reserve)
 			}
 		}
@@ -132,7 +136,11 @@ func (s *poolSum) part(f queue.PoolFlow) float64 {
 	if !f.Waits {
 		return 0
 	}
-	return shaper.Part(f.Weight, s.weights, perSecondOf(f.Reserve), s.reserves, s.rate)
+	part := shaper.Part(f.Weight, s.weights, perSecondOf(f.Reserve), s.reserves, s.rate)
+	if f.Class != "" {
+		part /= float64(max(1, s.classes[f.Class]))
+	}
+	return part
 }
 
 // perSecondOf is a reserve a second, 0 for none.

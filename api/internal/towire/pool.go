@@ -36,7 +36,7 @@ func PoolFlows(flows []queue.PoolFlow) wire.PoolFlows {
 	for i, f := range flows {
 		out.Items[i] = wire.PoolFlow{
 			Tenant: f.Tenant, Route: f.Route, Depth: f.Depth, Running: f.Running, Departed: f.Departed,
-			Weight: max(f.Weight, 1), Reserve: reserve(f.Reserve), Part: f.Part,
+			Weight: max(f.Weight, 1), Class: f.Class, Reserve: reserve(f.Reserve), Part: f.Part,
 		}
 	}
 	return out
@@ -88,7 +88,7 @@ func PoolShares(c *live.Scan, pool string) wire.PoolShares {
 	for _, f := range flows {
 		share := wire.PoolShare{
 			Tenant: f.Tenant, Route: f.Route, Depth: f.Depth, Running: f.Running, Departed: f.Departed,
-			Weight: f.Weight, Reserve: reserve(f.Reserve), LimitedBy: f.LimitedBy, Part: f.Part,
+			Weight: f.Weight, Class: f.Class, Reserve: reserve(f.Reserve), LimitedBy: f.LimitedBy, Part: f.Part,
 		}
 		if f.Known {
 			share.Departures, share.Got = new(f.Departures), new(f.Got)

@@ -190,6 +190,9 @@ func (s ShardKeys) Names(tenant string) string   { return s.prefix + "flows:" + 
 // Class is the set of the tenants of a class, as in keys.
 func (s ShardKeys) Class(class string) string { return s.prefix + "class:" + class }
 
+// WaitInClass is the index of a pool for the flows of tenants that claim a tier.
+func (s ShardKeys) WaitInClass(pool, tier string) string { return s.Wait(pool) + "/" + TierName(tier) }
+
 // Wait, Ready and Reserve are the indexes of a pool, named as PoolName names it.
 func (s ShardKeys) Wait(pool string) string     { return s.prefix + "wait:" + pool }
 func (s ShardKeys) Ready(pool string) string    { return s.prefix + "ready:" + pool }

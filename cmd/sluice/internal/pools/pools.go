@@ -269,9 +269,13 @@ func (c *poolFlowsCmd) Run(a *console.App) error {
 		if f.Reserve != nil {
 			reserve = console.RateText(*f.Reserve)
 		}
+		weight := figure(f.Weight)
+		if f.Class != "" {
+			weight += " (" + f.Class + ")"
+		}
 		rows = append(rows, []string{f.Tenant, f.Route, figure(f.Depth), figure(f.Running),
 			figure(f.Departed),
-			figure(f.Weight), console.OrDash(reserve), fmt.Sprintf("%.3g%%", 100*f.Part)})
+			weight, console.OrDash(reserve), fmt.Sprintf("%.3g%%", 100*f.Part)})
 	}
 	return console.PrintTable(a.Out, rows)
 }
