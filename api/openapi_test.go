@@ -44,7 +44,7 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 			"GET /v1/tenants/{tenant}/jobs", "GET /v1/tenants/{tenant}/jobs/{id}",
 			"GET /v1/tenants/{tenant}/keys", "GET /version",
 			"PATCH /v1/pools/{pool}", "PATCH /v1/tenants/{tenant}", "POST /v1/pools/{pool}/pause", "POST /v1/pools/{pool}/predict",
-			"POST /v1/pools/{pool}/resume", "POST /v1/pools/{pool}/unhold", "POST /v1/tenants/{tenant}/drain",
+			"POST /v1/pools/{pool}/resume", "POST /v1/pools/{pool}/unhold", "POST /v1/purge", "POST /v1/tenants/{tenant}/drain",
 			"POST /v1/tenants/{tenant}/jobs/{id}/replay", "POST /v1/tenants/{tenant}/keys",
 			"POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/predict",
 			"POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay",

@@ -113,6 +113,7 @@ func (s *Server) handlers() map[string]handler {
 		"unhold-tenant":     s.unholdTenant,
 		"drain-tenant":      s.drainTenant,
 		"purge-tenant":      s.purgeTenant,
+		"purge-tenants":     s.purgeTenants,
 		"replay-tenant":     s.replayTenant,
 		"tenant-history":    s.tenantHistory,
 		"list-pools":        s.listPools,

@@ -20,7 +20,7 @@ func TestGuestsOfNetworks(t *testing.T) {
 			submit := func(network string, guest int) queue.Decision {
 				t.Helper()
 				v, err := q.Submit(t.Context(), queue.Submission{
-					Tenant: fmt.Sprintf("guest:%s:%d::/64", network, guest), Guest: true, Network: network,
+					Tenant: fmt.Sprintf("guest:%s:%d::/64", network, guest), Guest: true, Network: network, Tier: "free",
 					Route: "default", Type: "t", MaxAttempts: 1,
 				})
 				if err != nil {
@@ -41,6 +41,15 @@ func TestGuestsOfNetworks(t *testing.T) {
 				if admitted != 16 { // a 50th of 100 guests is less
 					t.Errorf("%d guests of %s, want 16", admitted, network)
 				}
+			}
+			page, _, err := q.Scan(t.Context(), "", 1000)
+			for _, b := range page {
+				if b.Tier != "free" {
+					t.Errorf("%s has the tier %q", b.Name, b.Tier)
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
 			}
 			if v := submit("2001:db8:1", 0); v.Outcome != shaper.Admitted {
 				t.Errorf("a guest that the store knows got %s", v.Outcome)

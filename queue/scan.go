@@ -18,6 +18,7 @@ import (
 // Brief is a tenant in a scan: the same figures as in Tenant, and the settings that explain them.
 type Brief struct {
 	Name     string
+	Tier     string // by a setting, or claimed with its last job; empty for none
 	Rate     shaper.Rate
 	Rates    []shaper.Pace // shared: read-only
 	Capacity int64
@@ -224,11 +225,22 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 			return figures
 		})
 		briefs[i] = Brief{
-			Name: name, Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity,
+			Name: name, Tier: tierOf(s), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity,
 			Paused: general.Paused, Pooled: pooled, Figures: sum,
 		}
 	}
 	return briefs
+}
+
+// tierOf is the tier of a tenant. Unreadable overrides name none.
+func tierOf(s statement) string {
+	if s.api == "" && s.file == "" {
+		return s.claimed
+	}
+	says, _ := policies.Decode(s.api, s.file)
+	says.Claimed = s.claimed
+	tier, _ := says.Tier()
+	return tier
 }
 
 // policy resolves a policy. Unreadable overrides are ignored here; Tenant fails with them.

@@ -46,6 +46,11 @@ func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
 	out.Tier, out.Sources["tier"] = settings.Tier()
 	out.Figures = figures(out.Policy)
 	out.Depth, out.Admitted, out.Rejected = t.flow.Depth, t.admitted, t.rejected
+	for _, j := range f.jobs {
+		if j.Tenant == name && j.State == shaper.Dead {
+			out.Dead++
+		}
+	}
 	if held, is := f.held[name]; is {
 		out.HeldUntil, out.HeldBy, out.Dead, out.DeadTotal = held.HeldUntil, held.HeldBy, held.Dead, held.DeadTotal
 	}
@@ -151,7 +156,7 @@ func (f *Fake) Scan(ctx context.Context, cursor string, most int) ([]queue.Brief
 			return nil, "", err
 		}
 		brief := queue.Brief{
-			Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity,
+			Name: name, Tier: t.Tier, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity,
 			Paused: t.Policy.Paused, Figures: t.Figures,
 		}
 		for _, flow := range f.Flows {

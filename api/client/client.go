@@ -357,6 +357,13 @@ func (c *Client) Purge(ctx context.Context, name string, f wire.Filter) (s wire.
 	return s, err
 }
 
+// PurgeTenants makes one step of a purge of many tenants. While the answer has More, repeat the
+// call with its Cursor and CreatedBefore.
+func (c *Client) PurgeTenants(ctx context.Context, of wire.TenantsPurge) (p wire.TenantsPurged, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/purge", nil, of, &p)
+	return p, err
+}
+
 // ReplayAll queues the tenant's dead jobs of the filter again, until the queue is full; see Purge
 // for More.
 func (c *Client) ReplayAll(ctx context.Context, name string, f wire.Filter) (s wire.Swept, err error) {

@@ -187,6 +187,30 @@ type Filter struct {
 	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before this instant; the time of the request if absent."`
 }
 
+// TenantsPurge selects tenants, by prefix, by tier or by both, and their jobs. Without a condition
+// on jobs it selects all that wait or are dead.
+type TenantsPurge struct {
+	Prefix        string    `json:"prefix,omitempty" minLength:"1" maxLength:"255" example:"guest:" doc:"Only tenants whose name begins with this. Required without tier."`
+	Tier          string    `json:"tier,omitempty" minLength:"1" maxLength:"64" doc:"Only tenants of this tier, which they have by a setting or claimed with their last job. Required without prefix."`
+	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state."`
+	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured."`
+	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
+	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before this instant; the time of the request if absent."`
+	DryRun        bool      `json:"dry_run,omitempty" doc:"Count the selected tenants and their jobs, and purge nothing."`
+	Cursor        string    `json:"cursor,omitempty" minLength:"1" doc:"The cursor of the answer before."`
+}
+
+// TenantsPurged is the result of one step of a purge of many tenants.
+type TenantsPurged struct {
+	Tenants       int64     `json:"tenants" doc:"Tenants of which jobs were purged; of a dry run, those selected that have jobs."`
+	Count         int64     `json:"count" doc:"Number of purged jobs."`
+	Waiting       int64     `json:"waiting,omitempty" doc:"Dry run: waiting jobs of these tenants, whatever the conditions on jobs are."`
+	DeadLetters   int64     `json:"dead_letters,omitempty" doc:"Dry run: dead letters of these tenants, in the same way."`
+	More          bool      `json:"more,omitempty" doc:"True if tenants may be left: send the same selection again, with this cursor, if any, and this created_before, if any."`
+	Cursor        string    `json:"cursor,omitempty" doc:"Where the next step goes on; absent where it begins at the first tenant."`
+	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Jobs created later were left unchanged; absent while no tenant had jobs."`
+}
+
 // Swept is the result of a purge or a replay.
 type Swept struct {
 	Count         int64     `json:"count" doc:"Number of purged or replayed jobs."`

@@ -96,6 +96,14 @@ func Tenants() []Operation {
 		description: "Jobs leased by a worker stay.",
 		Params:      []*huma.Param{tenantPathParam}, Body: filter, answers: swept, Refusals: known,
 	}, {
+		ID: "purge-tenants", Method: http.MethodPost, Path: "/v1/purge", tag: tag,
+		summary: "Purge the jobs of many tenants",
+		description: "Cancels waiting jobs and deletes dead ones of all tenants that the body selects by prefix " +
+			"or tier; without either it is refused. One request looks at about 500 tenants and purges about " +
+			"10,000 jobs. While the answer has more, send the same body again with its cursor and created_before.",
+		Body:    jsonBody(wire.TenantsPurge{}, MaxSmallBody, false),
+		answers: map[int]Answer{http.StatusOK: {"What this step did.", wire.TenantsPurged{}, nil}}, Refusals: guards,
+	}, {
 		ID: "replay-tenant", Method: http.MethodPost, Path: path + "/replay", tag: tag, summary: "Replay dead jobs",
 		description: "The jobs go through their buckets again, with all their attempts. Replay stops at " +
 			"the first job that does not fit.",

@@ -45,6 +45,41 @@ func Filter(body []byte, states []queue.ListState) (f queue.Filter, err error) {
 	})
 }
 
+// TenantsPurgeOf is a selection of tenants and of their jobs.
+type TenantsPurgeOf struct {
+	Prefix, Tier, Cursor string
+	DryRun               bool
+	Filter               queue.Filter
+}
+
+// TenantsPurge reads the body of a purge of many tenants.
+func TenantsPurge(body []byte) (p TenantsPurgeOf, err error) {
+	err = decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		switch name {
+		case "prefix":
+			p.Prefix = rd.text(path, value, 1, wire.MaxTenantBytes)
+		case "tier":
+			p.Tier = rd.text(path, value, 1, 64)
+		case "state":
+			p.Filter.State = rd.state(path, value, Purgeable)
+		case "route":
+			p.Filter.Route = rd.text(path, value, 1, wire.MaxTypeBytes)
+		case "error":
+			p.Filter.Error = rd.text(path, value, 1, wire.MaxErrorBytes)
+		case "created_before":
+			p.Filter.CreatedBefore = rd.instant(path, value)
+		case "dry_run":
+			p.DryRun = rd.truth(path, value)
+		case "cursor":
+			p.Cursor = rd.text(path, value, 1, wire.MaxTypeBytes)
+		default:
+			return false
+		}
+		return true
+	})
+	return p, err
+}
+
 // state reads one of the states.
 func (rd *reader) state(path string, value json.RawMessage, states []queue.ListState) (s queue.ListState) {
 	if kindOf(value) != "string" || json.Unmarshal(value, &s) != nil || !slices.Contains(states, s) {

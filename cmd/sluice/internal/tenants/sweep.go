@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/api/wire"
@@ -15,7 +16,6 @@ import (
 // sweepFlags select jobs of one tenant.
 type sweepFlags struct {
 	access.AdminFlags
-	Name          string     `arg:"" help:"Name of the tenant."`
 	ID            []string   `name:"id" filled:"" placeholder:"ID" help:"Only these jobs; repeatable."`
 	Route         string     `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
 	Error         string     `filled:"" placeholder:"TEXT" help:"Only jobs whose last error contains this text."`
@@ -36,15 +36,21 @@ func (f *sweepFlags) filter(state string) (wire.Filter, error) {
 
 type tenantPurgeCmd struct {
 	sweepFlags
-	State *string `enum:"queued,scheduled,retrying,dead" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying or dead."`
-	All   bool    `help:"Jobs in every state: queued, scheduled, retrying and dead."`
-	Yes   bool    `short:"y" help:"Do not ask for confirmation."`
+	Name   string  `arg:"" optional:"" help:"Name of the tenant; none with --prefix or --tier."`
+	Prefix string  `filled:"" placeholder:"TEXT" help:"All tenants whose name begins with TEXT, such as guest:"`
+	Tier   string  `filled:"" placeholder:"NAME" help:"All tenants of this tier; with --prefix, those of them."`
+	DryRun bool    `help:"With --prefix or --tier: count the tenants and their jobs, and purge nothing."`
+	State  *string `enum:"queued,scheduled,retrying,dead" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying or dead."`
+	All    bool    `help:"Jobs in every state: queued, scheduled, retrying and dead."`
+	Yes    bool    `short:"y" help:"Do not ask for confirmation."`
 }
 
 func (tenantPurgeCmd) Help() string {
 	return `Example:
   sluice tenant purge acme --state dead --error "404" --yes
   sluice tenant purge acme --all --created-before 2026-01-02T15:04:05Z --yes --json
+  sluice tenant purge --prefix guest: --all --dry-run
+  sluice tenant purge --tier guest --state scheduled
 
 One of --state, --id or --all (every state) is required; other flags narrow the selection. Leased
 jobs are skipped. On a terminal the command asks for confirmation; elsewhere it requires --yes.
@@ -56,7 +62,19 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 	if c.State != nil {
 		state = *c.State
 	}
+	many := c.Prefix != "" || c.Tier != ""
 	switch {
+	case many && c.Name != "":
+		return console.Usagef("the name of a tenant and --prefix or --tier exclude each other")
+	case many && len(c.ID) > 0:
+		return console.Usagef("--id needs the name of a tenant")
+	case !many && c.DryRun:
+		return console.Usagef("--dry-run needs --prefix or --tier")
+	case !many && c.Name == "":
+		return console.Usagef("the name of a tenant, --prefix or --tier is required")
+	case !many && strings.HasSuffix(c.Name, "*"):
+		return console.Usagef("a name is no pattern: --prefix %s selects all tenants that begin with it",
+			strings.TrimSuffix(c.Name, "*"))
 	case c.All && state != "":
 		return console.Usagef("--all and --state exclude each other")
 	case !c.All && state == "" && len(c.ID) == 0:
@@ -70,6 +88,9 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 	remote, err := c.Connect(1)
 	if err != nil {
 		return err
+	}
+	if many {
+		return c.purgeMany(a, remote, filter)
 	}
 	if !c.Yes {
 		if !console.Terminal(a.In) || !console.Terminal(a.Err) {
@@ -89,7 +110,10 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 	return s.run(a, filter, c.JSON)
 }
 
-type tenantReplayCmd struct{ sweepFlags }
+type tenantReplayCmd struct {
+	sweepFlags
+	Name string `arg:"" help:"Name of the tenant."`
+}
 
 func (tenantReplayCmd) Help() string {
 	return `Example:

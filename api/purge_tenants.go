@@ -1,0 +1,98 @@
+package api
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
+)
+
+// Bounds of one purge of many tenants.
+const (
+	purgedTenants = 500             // of one step, selected or not
+	purgedPage    = 100             // tenants that are read at once
+	purgedJobs    = 10_000          // after which it ends
+	purgeTime     = 5 * time.Second // after which it ends, once it has purged some
+)
+
+// purgeTenants is POST /v1/purge: one step of the purge of all tenants of a selection.
+func (s *Server) purgeTenants(c *call) (*answer, error) {
+	of, err := decode.TenantsPurge(c.body)
+	if err != nil {
+		return nil, err
+	}
+	if of.Prefix == "" && of.Tier == "" { // nothing is destroyed by omission
+		return nil, problem.Invalid("prefix", "string", "must be present, or tier: a purge of many tenants needs a selection")
+	}
+	cursor, err := request.OpenCursor(of.Cursor)
+	if err != nil {
+		return nil, request.BadCursor()
+	}
+	began, filter, out := time.Now(), of.Filter, wire.TenantsPurged{}
+	for looked := 0; ; {
+		page, next, err := s.backend.Scan(c.r.Context(), cursor, purgedPage)
+		if errors.Is(err, queue.ErrCursor) {
+			return nil, request.BadCursor()
+		}
+		if err != nil {
+			return nil, err
+		}
+		if out.More, err = s.purgePage(c, of, page, &filter, &out); err != nil {
+			return nil, err
+		}
+		if !out.More { // else this page again; those that are done have no jobs left
+			cursor = next
+		}
+		looked += len(page)
+		if done := out.More || looked >= purgedTenants || time.Since(began) > purgeTime; done || next == "" {
+			out.More = out.More || next != ""
+			break
+		}
+	}
+	if out.More {
+		out.Cursor = request.SealCursor(cursor)
+	}
+	out.CreatedBefore = towire.UTC(filter.CreatedBefore)
+	if out.Count > 0 {
+		s.log.LogAttrs(c.r.Context(), slog.LevelInfo, "purged jobs of many tenants", slog.String("prefix", of.Prefix),
+			slog.String("tier", of.Tier), slog.Int64("tenants", out.Tenants), slog.Int64("jobs", out.Count),
+			slog.String("actor", actor(c.r)))
+	}
+	return ok(out), nil
+}
+
+// purgePage purges or counts the jobs of the selected tenants of a page. It returns true if it ends
+// before the last of them.
+func (s *Server) purgePage(
+	c *call, of decode.TenantsPurgeOf, page []queue.Brief, filter *queue.Filter, out *wire.TenantsPurged,
+) (more bool, err error) {
+	began := time.Now()
+	for _, t := range page {
+		if !strings.HasPrefix(t.Name, of.Prefix) || of.Tier != "" && t.Tier != of.Tier || t.Depth+t.Dead == 0 {
+			continue
+		}
+		if of.DryRun {
+			out.Tenants, out.Waiting, out.DeadLetters = out.Tenants+1, out.Waiting+t.Depth, out.DeadLetters+t.Dead
+			continue
+		}
+		swept, err := s.backend.Purge(c.r.Context(), t.Name, *filter)
+		if err != nil {
+			return false, err
+		}
+		filter.CreatedBefore = swept.CreatedBefore
+		if out.Count += swept.Count; swept.Count > 0 && !swept.More {
+			out.Tenants++
+		}
+		if swept.More || out.Count >= purgedJobs || out.Count > 0 && time.Since(began) > purgeTime {
+			return true, nil
+		}
+	}
+	return false, nil
+}
