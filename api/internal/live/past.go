@@ -12,6 +12,7 @@ const (
 	pastStep    = time.Second      // between two moments while somebody watches or something happens
 	idleEvery   = 10 * time.Second // between two while nothing does
 	sampleEvery = 5 * time.Second  // least time between two readings of a tenant
+	sampleSteps = 5                // jobs that come or leave between two readings of a tenant, at least
 	sampleShare = 100              // unwatched scans take at most 1/sampleShare of the time
 )
 
@@ -26,9 +27,11 @@ type Moment struct {
 }
 
 // Remember records the history until Close, also without watches, so that a new page begins with
-// the minutes before. It reads the overview every second while jobs come or leave, else every ten
-// seconds. It scans every five seconds, unless nothing waits, runs or has happened since the last
-// scan; with many tenants scans are rarer. Call it at most once.
+// the minutes before. It reads the overview about once for each job that comes or leaves: every
+// second while there are many, and every ten seconds while there are none. A reading costs two
+// commands of each shard, and a scan more. Between two scans are five readings, or more with many
+// tenants. It does not scan if nothing waits, runs or has happened since the last scan. Call it at
+// most once.
 func (h *Hub) Remember() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,7 +50,8 @@ func (h *Hub) Stir() {
 func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 	var counted *queue.Totals // at the last scan
 	var due time.Time         // of the next scan
-	for every := pastStep; ; {
+	var seen traffic
+	for every, step := pastStep, pastStep; ; {
 		h.resting.Store(every > pastStep)
 		timer := time.NewTimer(every)
 		select {
@@ -68,9 +72,11 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 			h.sampling.Unlock()
 			now = &o
 		}
-		every = min(2*every, idleEvery)
-		if watched || last == nil || now.Totals != last.Totals {
-			every = pastStep
+		if every = min(2*every, idleEvery); watched || last == nil {
+			every, step = pastStep, pastStep
+		} else if now.Totals != last.Totals {
+			every = seen.step(last, now)
+			step = every
 		}
 		switch {
 		case counting: // for who watches; that is remembered, too
@@ -82,7 +88,7 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 		case !time.Now().Before(due):
 			began := time.Now()
 			c, busy, err := h.take(ctx)
-			due = began.Add(max(sampleEvery, sampleShare*busy))
+			due = began.Add(max(sampleEvery, sampleSteps*step, sampleShare*busy))
 			h.keep(c, err)
 			if err == nil {
 				counted = &now.Totals
@@ -92,8 +98,29 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 	}
 }
 
+// traffic is when jobs were last seen to have come, and to have left.
+type traffic struct{ came, left time.Time }
+
+// step returns the time until the next reading, after one that found a change: about that in which
+// a job came or left, and a second while jobs wait.
+func (t *traffic) step(last, now *Overview) time.Duration {
+	every := idleEvery
+	between := func(at *time.Time, jobs int64) {
+		if jobs > 0 {
+			every, *at = min(every, now.At.Sub(*at)/time.Duration(jobs)), now.At
+		}
+	}
+	between(&t.came, now.Admitted-last.Admitted+now.Rejected-last.Rejected)
+	between(&t.left, now.Departed-last.Departed)
+	if now.Depth > 0 {
+		every = pastStep
+	}
+	return max(every, pastStep)
+}
+
 // Past returns the moments of the last five minutes, the earliest first, and that of now at the
-// end. They are a second apart while there was a watch or jobs came or left, else ten seconds.
+// end. They are a second apart while there was a watch or many jobs came or left, and at most ten
+// seconds.
 // There are none while the store was unavailable.
 func (h *Hub) Past(now *Overview) []Moment {
 	h.mu.Lock()

@@ -62,6 +62,31 @@ func TestRememberingIsCheap(t *testing.T) {
 	})
 }
 
+// With a job every five seconds, the store is read about once for each, and rarely scanned.
+func TestRememberingFewJobsIsCheap(t *testing.T) {
+	s := newSource()
+	s.set(queue.Totals{})
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		h.Remember()
+		pass(time.Minute)
+		read, scans := s.count("totals"), s.count("scan")
+		const jobs = 60
+		for i := range int64(jobs) {
+			s.set(queue.Totals{Admitted: i + 1, Departed: i, Running: 1})
+			h.Stir()
+			pass(100 * time.Millisecond)
+			s.set(queue.Totals{Admitted: i + 1, Departed: i + 1})
+			pass(4900 * time.Millisecond)
+		}
+		if n := s.count("totals") - read; n < jobs || n > jobs*5/4 {
+			t.Errorf("%d overviews read for %d jobs", n, jobs)
+		}
+		if n := s.count("scan") - scans; n < 8 || n > 16 {
+			t.Errorf("%d scans in five minutes", n)
+		}
+	})
+}
+
 // Scans for the history take at most a hundredth of the store's time, with any number of tenants.
 func TestRememberingManyIsRare(t *testing.T) {
 	s := newSource() // something happens all the time
