@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
@@ -143,11 +142,12 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		}
 		v := decisions[0]
 		decisions = decisions[1:]
-		flow := flowName(batch[i].Tenant, batch[i].Route)
-		if !body.Atomic {
-			flow = ""
+		flow, of := "", &batch[i]
+		if body.Atomic {
+			of = &batch[max(i, v.Refused)]
+			flow = flowName(of.Tenant, of.Route)
 		}
-		refused := s.refusal(v.Admission, flow, batch[i].Route)
+		refused := s.refusal(v.Admission, flow, of.Route)
 		switch {
 		case refused == nil:
 			out.Items[i] = wire.JobResult{
@@ -155,7 +155,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 				Replayed: v.Outcome == shaper.Replayed,
 			}
 		case body.Atomic: // none was admitted, and all decisions are equal
-			return nil, refusedWhole(refused, v.Admission, batch)
+			return nil, refusedWhole(refused, v, len(batch))
 		default:
 			p := problem.Of(refused)
 			s.metrics.refusal(p)
@@ -165,18 +165,15 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	return ok(out), nil
 }
 
-// refusedWhole is the refusal of an atomic batch. It names the job that costs too much.
-func refusedWhole(refused error, a shaper.Admission, batch []queue.Submission) error {
+// refusedWhole is the refusal of an atomic batch of n jobs. It names the job that costs too much.
+func refusedWhole(refused error, v queue.Decision, n int) error {
 	var p *problem.Problem
-	if a.Outcome != shaper.TooCostly || !errors.As(refused, &p) {
+	if v.Outcome != shaper.TooCostly || !errors.As(refused, &p) {
 		return refused
 	}
-	held := make([]*problem.Problem, len(batch))
-	if i := slices.IndexFunc(batch, func(s queue.Submission) bool { return s.Cost == a.Cost }); i >= 0 {
-		held[i] = p
-		return decode.Together(held)
-	}
-	return p
+	held := make([]*problem.Problem, n)
+	held[v.Refused] = p
+	return decode.Together(held)
 }
 
 // submissions builds the jobs of a batch. held has a problem for each job that is not submitted: it

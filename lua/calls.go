@@ -89,6 +89,7 @@ type Decision struct {
 
 	Members   int64 // tenants of the flow's class in the shard, -1 if unknown
 	NewTenant bool  // the call has put the tenant into the index; of the first job of its flow
+	Refused   int   // index of the job for which an atomic batch was refused
 }
 
 // KnownJob is a job as its idempotency key describes it. State and the fields behind it are set
@@ -212,9 +213,12 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 		r.join(f)
 	}
 	jobs := c.Jobs
-	whole := r.more() // the batch was refused as a whole, by this flow
+	whole, refused := r.more(), 0 // the batch was refused as a whole, by this flow and job
 	if whole {
 		jobs = []AdmitJob{{Flow: int(r.int()) - 1}}
+		if refused = int(r.int()) - 1; refused < 0 || refused >= len(c.Jobs) {
+			r.fail("no such job")
+		}
 	}
 	out := make([]Decision, len(jobs), max(len(jobs), len(c.Jobs)))
 	for i, j := range jobs {
@@ -242,6 +246,9 @@ func (c AdmitCall) Decode(values []any) ([]Decision, error) {
 			d.fail("no such job")
 		}
 		r.join(d)
+	}
+	if whole {
+		out[0].Refused = refused
 	}
 	for whole && len(out) < len(c.Jobs) {
 		out = append(out, out[0])

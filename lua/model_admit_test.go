@@ -174,6 +174,7 @@ func (m *model) admit(r admission) []lua.Decision {
 		m.reachIf(v.Outcome == shaper.StoreFull && v.OfPart && r.class.Name == "", "reserve left")
 		if refused && refusal == nil {
 			if refusal, refusedBy = v, c.flow; r.atomic {
+				v.Refused = i
 				break
 			}
 		}

@@ -457,7 +457,7 @@ func (a *admission) answer(r lua.Reply) {
 
 // decisionOf returns the decision on a submission.
 func decisionOf(v *lua.Decision, s *Submission) Decision {
-	out, j := Decision{Admission: v.Admission}, Job{ID: s.ID, MaxAttempts: s.MaxAttempts}
+	out, j := Decision{Admission: v.Admission, Refused: v.Refused}, Job{ID: s.ID, MaxAttempts: s.MaxAttempts}
 	switch v.Outcome {
 	case shaper.Admitted:
 		j.State, j.Position, j.Created = v.State, v.Position, v.Created.Time()

@@ -99,7 +99,8 @@ type Submission struct {
 // stored with the key.
 type Decision struct {
 	shaper.Admission
-	Job Job
+	Job     Job
+	Refused int // index of the job for which an atomic batch was refused
 }
 
 // Job is one job as a client may see it. Zero times are absent.

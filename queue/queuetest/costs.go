@@ -12,6 +12,7 @@ var costTests = map[string]func(*suite){
 	"a failed attempt may report a cost":        actualCostOfFailures,
 	"a cost out of bounds is refused":           actualCostBounds,
 	"a rate by jobs counts jobs":                rateByJobs,
+	"a refused batch names the job":             costlyJobOfBatch,
 	"estimates count jobs and costs":            estimatesByJobs,
 }
 
@@ -87,6 +88,20 @@ func actualCostBounds(s *suite) {
 		}
 	}
 	equal(s, "the result", s.settle(l, shaper.Succeed, costing(shaper.MaxCost)), queue.Settled)
+}
+
+func costlyJobOfBatch(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.MaxCost = 5 })
+	s.tune(func(o *shaper.Overrides) {
+		o.Routes = map[string]shaper.Overrides{"mail": {MaxCost: pointer(int64(4))}}
+	})
+	fits, costly := work(), work()
+	fits.Cost, costly.Cost, costly.Route = 5, 5, "mail"
+	for _, v := range s.batch(true, fits, costly, costly) {
+		equal(s, "the outcome", v.Outcome, shaper.TooCostly)
+		equal(s, "the job that is refused", v.Refused, 1)
+		equal(s, "its bound", v.MaxCost, 4)
+	}
 }
 
 func rateByJobs(s *suite) {
