@@ -14,6 +14,7 @@ import (
 // The bounds of one poll.
 const (
 	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 64
+	filedMost                                                             = 64
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 	hindered                                                              = time.Second
@@ -365,7 +366,8 @@ func (l *polling) expireAll(ids []string) {
 }
 
 // scan makes every flow that has jobs obey the policies in force. Any other does when it is next
-// touched.
+// touched. The script stops after about filedMost flows, at a cursor of Redis that the model cannot
+// know, so no history may have more flows with jobs then.
 func (l *polling) scan() {
 	l.reach("scanned all")
 	for entry := range l.tenants {
@@ -376,6 +378,9 @@ func (l *polling) scan() {
 				}
 			}
 		}
+	}
+	if len(l.touched) > filedMost {
+		panic(fmt.Sprintf("new policies meet %d flows with jobs, want at most %d", len(l.touched), filedMost))
 	}
 	l.clock.scan, l.changed = false, true
 	l.storeAll(l.touched, l.helper)

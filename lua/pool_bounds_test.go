@@ -82,7 +82,7 @@ func (w *world) openPool() (flows []*sharer) {
 		Defaults: p, Pools: map[string]shaper.PoolSettings{"erp": {Routes: w.th.routes, Overrides: poolAt(t)}},
 	})
 	rates := []shaper.Rate{{Limit: 1_000_000, Period: time.Second}, {Limit: 40, Period: time.Second}, {Limit: 7, Period: 300 * time.Millisecond}}
-	reserves := []shaper.Rate{{}, {}, {Limit: 1, Period: time.Second}, {Limit: 3, Period: 2 * time.Second}}
+	reserves := []shaper.Rate{{}, {}, {Limit: 1, Period: time.Second}, {Limit: 3, Period: 2 * time.Second}, slowest}
 	for i := range rapid.IntRange(2, 6).Draw(t, "flows") {
 		f := &sharer{
 			tenant: fmt.Sprint("t", i), flow: fmt.Sprintf("t%d/echo", i), steady: i < 2 || rapid.Bool().Draw(t, "steady"),

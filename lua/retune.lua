@@ -39,8 +39,15 @@ local function visit(name)
   if names_pool(name) or (counts[1] or '0') == '0' and (counts[2] or '0') == '0' then
     return
   end
-  if flow(name).pool then
-    unfiled[#unfiled + 1] = name -- its route may have joined the pool
+  local f = flow(name)
+  local p = f.pool
+  if not p then
+    return
+  end
+  unfiled[#unfiled + 1] = name -- its route may have joined the pool
+  -- Saving the flow replaces such an entry, and the report has mend look for others.
+  if not f.turn.filed and (redis.call('ZSCORE', p.wait_index, name) or redis.call('ZSCORE', p.ready_index, name)) then
+    error('in an index of its pool, and its turn says in none')
   end
 end
 

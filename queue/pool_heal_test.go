@@ -204,3 +204,34 @@ func TestCheckRepairsPools(t *testing.T) {
 		}
 	}
 }
+
+// TestNewPoliciesReportStaleEntries: the scan that applies new policies reports a flow that is in an
+// index of its pool although its turn is in none, once.
+func TestNewPoliciesReportStaleEntries(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDamagedPool(t, options(t))
+			if err := poolDamages["a candidate that its turn does not name"](d); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.redis.HSet(t.Context(), d.keys.Clock(), "looked", "00").Err(); err != nil {
+				t.Fatal(err)
+			}
+			o := looking
+			o.Max, o.Horizon = 0, time.Minute
+			for range 10 {
+				if _, err := d.consumer.Tick(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if looked := d.redis.HGet(t.Context(), d.keys.Clock(), "looked").Val(); looked != "0" {
+				t.Errorf("the scan has not ended: %s", looked)
+			}
+			if n := strings.Count(d.log.String(), "kind=misfiled "); n != 1 {
+				t.Errorf("%d lines about it, want 1:\n%s", n, d.log)
+			}
+		})
+	}
+}
