@@ -131,6 +131,9 @@ func TestFiguresOfPools(t *testing.T) {
 		[]string{"other"}) || !p.Oversubscribed || p.WaitingFlows != 2 || p.Weights != 9 || p.Running != 3 || p.Departed != 7 {
 		t.Errorf("%+v", p)
 	}
+	if p := list.Items[0]; p.Hold != "flow" || p.MaxHoldMS != 60_000 || p.MaxCost != 200 {
+		t.Errorf("hold %s for %d ms, max cost %d", p.Hold, p.MaxHoldMS, p.MaxCost)
+	}
 	if p := b.admin.do(t, "PATCH", "/v1/pools/erp", nil, `{"rate":"25/s"}`).pool(t); p.Oversubscribed {
 		t.Errorf("reserves that add up to the rate: %+v", p)
 	}

@@ -27,6 +27,8 @@ type Pool struct {
 	CapacityBytes  int64             `json:"capacity_bytes" doc:"Limit of the payload bytes of waiting jobs; 0 is no limit."`
 	Concurrency    int64             `json:"concurrency" doc:"Limit of the leased jobs of all flows; 0 is no cap."`
 	MaxCost        int64             `json:"max_cost" doc:"Limit of the cost of one job: a higher one is refused with 422, and a higher actual cost counts as this in the pool."`
+	Hold           string            `json:"hold" enum:"flow,pool" doc:"What an answer with Retry-After holds at first: the flow, and the pool once flows of two tenants got one, or the pool at once."`
+	MaxHoldMS      int64             `json:"max_hold_ms" doc:"How long answers hold the pool at most."`
 	Paused         bool              `json:"paused"`
 	Sources        map[string]string `json:"sources" doc:"Source of each setting: api, file or default."`
 	Reason         string            `json:"reason,omitempty" doc:"The reason given with the last change."`

@@ -112,12 +112,13 @@ const heldBecause = {
 };
 
 // held describes a hold: its end and its cause, as far as the server reports them.
-function held({ held_until: until, held_by: by, held_status: status }) {
+function held({ held_until: until, held_by: by, held_status: status, hold }) {
   if (!until) return limits.held;
+  const to = by !== "retry_after" || !hold ? "" : hold === "pool" ? " to one tenant, because of hold: pool" : " to two tenants";
   const answer = by === "hand_off" ? "" : status ? `the upstream answered ${status} ` : "the last delivery got no whole answer ";
   return {
     says: `held until ${moment(until)}`, tone: "warn",
-    why: `Held until ${moment(until)}${by ? `: ${answer}${heldBecause[by] || by}` : ""}. Jobs wait; then one is retried automatically.`,
+    why: `Held until ${moment(until)}${by ? `: ${answer}${heldBecause[by] || by}${to}` : ""}. Jobs wait; then one is retried automatically.`,
   };
 }
 

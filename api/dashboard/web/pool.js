@@ -8,7 +8,7 @@ import { History } from "./history.js";
 import { Shares } from "./shares.js";
 import { oversubscribed } from "./pools.js";
 import { pausePool, resumePool, unholdPool } from "./actions.js";
-import { allRates, count, limitedBy, none, perSecond, plural, short, strictest } from "./format.js";
+import { allRates, count, duration, limitedBy, none, perSecond, plural, short, strictest } from "./format.js";
 
 const chartSeconds = 300;
 
@@ -111,7 +111,7 @@ export class PoolView {
     text(this.pill, says);
     attribute(this.pill, "title", why);
     attribute(this.pill, "data-tone", tone || null);
-    text(this.routes, `${e.routes.length === 1 ? "route" : "routes"} ${e.routes.join(", ")}, rate ${allRates(e)}`);
+    text(this.routes, `${e.routes.length === 1 ? "route" : "routes"} ${e.routes.join(", ")}, rate ${allRates(e)}, max cost ${count(e.max_cost)}, hold ${e.hold}, max hold ${duration(e.max_hold_ms)}`);
     const b = this.buttons;
     for (const button of Object.values(b)) button.disabled = false;
     b.pause.hidden = e.paused;

@@ -17,11 +17,15 @@ func Pool(p queue.Pool) wire.Pool {
 		Pool: p.Name, Routes: p.Routes, Rate: settings.Rate, Rates: settings.Rates, Burst: settings.Burst,
 		Capacity: settings.Capacity, CapacityBytes: settings.CapacityBytes,
 		Concurrency: settings.Concurrency, MaxCost: p.Policy.MaxCost, Paused: settings.Paused, Sources: settings.Sources,
+		Hold: "flow", MaxHoldMS: cmp.Or(p.Policy.MaxHold, shaper.DefaultMaxHold).Milliseconds(),
 		Reason: p.Reason, Revision: p.Revision,
 		Depth: p.Depth, Bytes: p.Bytes, Running: p.Running, Departed: p.Departed, LimitedBy: p.LimitedBy,
 		EffectiveRate: p.EffectiveRate,
 		HeldUntil:     heldUntil(p.HeldUntil), HeldBy: p.HeldBy.By, HeldStatus: p.HeldBy.Status,
 		WaitingFlows: p.Waiting, Weights: p.Weights, Reserves: p.Reserves,
+	}
+	if p.Policy.HoldPool {
+		out.Hold = "pool"
 	}
 	out.Oversubscribed = p.Reserves > p.Policy.CostRate().PerSecond()
 	if !p.API.Empty() {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
@@ -321,6 +322,7 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 	}
 	setting("concurrency", "concurrency", figure(p.Concurrency))
 	setting("max cost", "max_cost", figure(p.MaxCost))
+	plain("hold", fmt.Sprintf("%s, the pool for %v at most", p.Hold, time.Duration(p.MaxHoldMS)*time.Millisecond))
 	setting("paused", "paused", strconv.FormatBool(p.Paused))
 	if p.Reason != "" {
 		plain("reason", p.Reason)
@@ -331,6 +333,11 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 	plain("limited by", p.LimitedBy)
 	held := wire.Figures{HeldUntil: p.HeldUntil, HeldBy: p.HeldBy, HeldStatus: p.HeldStatus}
 	if text := console.HeldText(held); text != "" {
+		if p.HeldBy == "retry_after" && p.Hold == "flow" {
+			text += ", to two tenants"
+		} else if p.HeldBy == "retry_after" {
+			text += ", to one tenant, because of hold: pool"
+		}
 		plain("held", text)
 	}
 	plain("effective rate", fmt.Sprintf("%.4g/s", p.EffectiveRate))

@@ -81,7 +81,7 @@ func TestPoolCommands(t *testing.T) {
 			"limited by paused"}, "", erp},
 		{[]string{"resume", "erp"}, command.ExitOK, []string{"paused false api"}, "", erp},
 		{[]string{"unhold", "erp"}, command.ExitOK, []string{"effective rate 20/s"}, "", erp},
-		{[]string{"unhold", "erp", "--charge"}, command.ExitOK, []string{"max cost 200 default"}, "", erp},
+		{[]string{"unhold", "erp", "--charge"}, command.ExitOK, []string{"max cost 200 default", "hold flow, the pool for 1m0s at most"}, "", erp},
 		{[]string{"history", "erp"}, command.ExitOK, []string{"hold and charge ended", "holds ended", "paused true → false",
 			"maintenance paused - → true", "contract rate - → 30/s, concurrency - → 4"}, "", erp},
 		{[]string{"flows", "erp"}, command.ExitOK, []string{"acme other 5 0 4 8 15/s 80%",
