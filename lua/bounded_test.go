@@ -326,11 +326,11 @@ func TestBoundedWork(t *testing.T) {
 	}
 }
 
-// sharedPool lets the flows of thousands of tenants leave a pool, some of them with a reserve.
+// sharedPool lets the flows of thousands of tenants leave a pool, most of them of a class.
 func (w *world) sharedPool() {
 	p, fast := shaper.DefaultPolicy(), shaper.Rate{Limit: 100_000, Period: time.Second}
 	p.Weight, p.Rate = 1, fast
-	b := shaper.Baseline{Defaults: p, Pools: map[string]shaper.PoolSettings{"erp": {
+	b := shaper.Baseline{Defaults: p, Tiers: map[string]shaper.Overrides{"free": {}}, PoolWeights: map[string]int64{"free": 1}, Pools: map[string]shaper.PoolSettings{"erp": {
 		Routes: []string{"erp"}, Overrides: shaper.Overrides{Rate: &fast, Burst: new(int64(1000)), Capacity: new(int64(100_000))},
 	}}}
 	w.declare(w.wall, 3, b)
@@ -342,6 +342,9 @@ func (w *world) sharedPool() {
 		}
 		for i := from; i < from+250; i++ {
 			call = w.with(call, "x"+strconv.Itoa(i), "erp", 1, 10, 0, 0)
+			if i%3 > 0 {
+				call.Flows[len(call.Flows)-1].Tier = "free"
+			}
 		}
 		w.measured(call.Call())
 	}

@@ -66,7 +66,7 @@ func TestSharedFate(t *testing.T) {
 			history := func(rt *rapid.T) {
 				w := newWorld(rt, e, theme{name: "fate", routes: []string{"echo"}, pooled: true}, int(histories.Add(1)))
 				defer w.clean()
-				w.T = rt
+				w.T, w.th.classes = rt, rapid.Bool().Draw(rt, "the crowd is a class")
 				quiet, others := w.openFate()
 				for range length {
 					w.stepFate(quiet, others)
@@ -89,11 +89,15 @@ func (w *world) openFate() (quiet, others []*fated) {
 	p := shaper.DefaultPolicy()
 	p.Capacity, p.Concurrency, p.Weight, p.Rate = 10_000, 0, 1, shaper.Rate{Limit: 1_000_000, Period: time.Second}
 	p.Reserve = rapid.SampledFrom([]shaper.Rate{{}, slowest}).Draw(w.T, "reserve of all")
-	w.declare(w.wall, 1, shaper.Baseline{Defaults: p, Pools: map[string]shaper.PoolSettings{"erp": {
+	b := shaper.Baseline{Defaults: p, Tiers: map[string]shaper.Overrides{"free": {}}, Pools: map[string]shaper.PoolSettings{"erp": {
 		Routes: w.th.routes, Overrides: shaper.Overrides{
 			Rate: &shaper.Rate{Limit: fatePool, Period: time.Second}, MaxCost: new(int64(fateCost)),
 		},
-	}}})
+	}}}
+	if w.th.classes {
+		b.PoolWeights = map[string]int64{"free": 1}
+	}
+	w.declare(w.wall, 1, b)
 	vip := rapid.SampledFrom([]shaper.Rate{slowest, {Limit: 60, Period: time.Second}}).Draw(w.T, "reserve of vip")
 	quiet = []*fated{
 		{tenant: "vip", weight: 1, reserve: vip}, {tenant: "b", weight: 3, reserve: p.Reserve}, {tenant: "c", weight: 1, reserve: p.Reserve},
@@ -169,7 +173,11 @@ func (w *world) stepFate(quiet, others []*fated) {
 		w.tune(w.tuningOf(evil.tenant, "api", o))
 	case "crowd":
 		for range rapid.IntRange(1, hostile.crowd).Draw(t, "tenants") {
-			w.send(fmt.Sprintf("crowd%d", w.names%400), 1, nil)
+			if w.th.classes { // each is of the tier free
+				w.sendAs(fmt.Sprintf("crowd%d", w.names%400), "free", 1, rapid.Int64Range(1, fateCost).Draw(t, "cost of one"))
+			} else {
+				w.send(fmt.Sprintf("crowd%d", w.names%400), 1, nil)
+			}
 		}
 	case "purge":
 		r := cancellation{at: w.wall, tenant: evil.tenant}
@@ -229,7 +237,7 @@ func (w *world) settleFate() {
 
 // keepsItsPart checks that a quiet flow got what it is entitled to in every window: its reserve,
 // and by its weight its part of what the crowd and all reserves leave, as if each hostile flow
-// waited all the time with the most that it may set.
+// waited all the time with the most that it may set. A crowd that is a class has its weight alone.
 func (w *world) keepsItsPart(f *fated, quiet []*fated) {
 	weights, reserves := float64(fateHostile*hostileWeights[len(hostileWeights)-1]), 0.0
 	reserves += fateHostile * hostileReserves[len(hostileReserves)-1].PerSecond()
@@ -247,7 +255,10 @@ func (w *world) keepsItsPart(f *fated, quiet []*fated) {
 	}
 	// What a hostile flow has taken before the window, and takes at its end, as a job that has left
 	// has used the quota.
-	const allowance = float64(fateHostile*fateCost + fateCost + 2)
+	allowance := float64(fateHostile*fateCost + fateCost + 2)
+	if w.th.classes {
+		weights, allowance = weights+1, allowance+fateCost
+	}
 	served, first := w.m.served, 0
 	if len(served) == 0 {
 		w.fail("nothing left")
@@ -264,7 +275,7 @@ func (w *world) keepsItsPart(f *fated, quiet []*fated) {
 			}
 			if s.flow == f.flow {
 				got += float64(s.cost)
-			} else if len(s.flow) > 5 && s.flow[:5] == "crowd" {
+			} else if len(s.flow) > 5 && s.flow[:5] == "crowd" && !w.th.classes {
 				crowd += float64(s.cost)
 			}
 		}
