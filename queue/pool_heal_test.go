@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -231,6 +232,52 @@ func TestNewPoliciesReportStaleEntries(t *testing.T) {
 			}
 			if n := strings.Count(d.log.String(), "kind=misfiled "); n != 1 {
 				t.Errorf("%d lines about it, want 1:\n%s", n, d.log)
+			}
+		})
+	}
+}
+
+// TestPoolRebases: virtual times that have become large start again at zero, and flows and classes
+// stay in their order.
+func TestPoolRebases(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDamagedPool(t, options(t))
+			const by = 1 << 52
+			classes := strings.Fields(d.redis.HGet(t.Context(), d.key(poolFlow), "classes").Val())
+			start, err := strconv.ParseInt(classes[1], 10, 64)
+			classes[1] = fmt.Sprint(start + by + 4000) // 8 of its jobs are charged already
+			err = errors.Join(err, d.redis.HIncrBy(t.Context(), d.key(poolFlow), "virtual", by).Err(),
+				d.redis.HSet(t.Context(), d.key(poolFlow), "classes", strings.Join(classes, " ")).Err())
+			for _, flow := range []string{"vip/erp", "b/erp"} {
+				err = errors.Join(err, d.redis.ZAddArgsIncr(t.Context(), d.key("ready:"+poolOfWork), redis.ZAddArgs{
+					XX: true, Members: []redis.Z{{Score: by, Member: flow}}}).Err(), d.turn(flow, func(f []string) string {
+					start, _ := strconv.ParseInt(f[1], 10, 64)
+					f[1] = fmt.Sprint(start + by)
+					return strings.Join(f, " ")
+				}))
+			}
+			if err != nil && !errors.Is(err, redis.Nil) {
+				t.Fatal(err)
+			}
+			poll, left := looking, map[string]int{}
+			for poll.Max = 1; left["b"] < 3; {
+				tick, err := d.consumer.Tick(t.Context(), poll)
+				if err != nil || len(tick.Leases) == 0 {
+					t.Fatalf("%v: no job leaves, %v", left, err)
+				}
+				for _, l := range tick.Leases {
+					left[l.Tenant]++
+				}
+			}
+			if left["c"] > 0 {
+				t.Errorf("%v left, want none of the class", left)
+			}
+			now := d.redis.HMGet(t.Context(), d.key(poolFlow), "virtual", "classes").Val()
+			if len(fmt.Sprint(now[0])) > 9 || len(strings.Fields(fmt.Sprint(now[1]))[1]) > 9 {
+				t.Errorf("virtual time and classes are %v", now)
 			}
 		})
 	}
