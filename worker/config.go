@@ -33,9 +33,15 @@ type Route struct {
 	// Timeout bounds one attempt with its answer; default 10s. asynq gets whole seconds, rounded
 	// up.
 	Timeout     time.Duration
-	Connections int // to one host; default 256. Only for a URL
-	Retry       Retry
-	Breaker     Breaker // only for a URL
+	Connections int // to one host; default 256. Only for a URL or Forward
+	// IdleTimeout is how long a connection is kept that is not used; default 30s. A shorter time
+	// that an answer has in Keep-Alive counts instead. ConnectionMaxAge is after how long a
+	// connection gets no further request, so that a change of the name's address is noticed;
+	// default 5m.
+	IdleTimeout      time.Duration
+	ConnectionMaxAge time.Duration
+	Retry            Retry
+	Breaker          Breaker // only for a URL
 	// CostFrom says where an answer has the actual cost: "header" is its header Sluice-Cost, "none"
 	// nowhere, and a JSON pointer (RFC 6901) such as "/usage/total_tokens" a part of its body. The
 	// default is header for a URL that is in no pool, otherwise none: there one client's answer
@@ -141,6 +147,8 @@ type Config struct {
 func (r Route) withDefaults() Route {
 	r.Timeout = cmp.Or(r.Timeout, 10*time.Second)
 	r.Connections = cmp.Or(r.Connections, 256)
+	r.IdleTimeout = cmp.Or(r.IdleTimeout, 30*time.Second)
+	r.ConnectionMaxAge = cmp.Or(r.ConnectionMaxAge, 5*time.Minute)
 	if r.Asynq != nil {
 		to := *r.Asynq
 		to.ReportWithin = cmp.Or(to.ReportWithin, time.Hour)
@@ -230,6 +238,8 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 		"must have exactly one of url, handler, asynq and forward")
 	check(r.Timeout > 0, "timeout", r.Timeout, "must be positive")
 	check(r.Connections > 0, "connections", r.Connections, "must be positive")
+	check(r.IdleTimeout > 0, "idle_timeout", r.IdleTimeout, "must be positive")
+	check(r.ConnectionMaxAge > 0, "connection_max_age", r.ConnectionMaxAge, "must be positive")
 	retry, b := r.Retry, r.Breaker
 	countable := retry.MaxAttempts > 0 && retry.MaxAttempts <= maxAttempts
 	check(countable, "retry.max_attempts", retry.MaxAttempts, "must be 1 to 65535")

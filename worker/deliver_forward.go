@@ -30,7 +30,7 @@ type forwarder struct {
 
 func newForwarder(r Route, costs answerCosts) *forwarder {
 	base, _ := url.Parse(r.Forward.URL) // was validated
-	client := outbound.New("worker", "upstream", r.Timeout, r.Connections, nil)
+	client := r.client()
 	return &forwarder{r, *base, strings.TrimRight(base.EscapedPath(), "/"), client, costs}
 }
 
@@ -52,8 +52,11 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 		return d.notSent(l, queue.JobError{Message: "the request cannot be sent", Detail: err.Error()})
 	}
 	again := l.Attempt < d.route.Retry.MaxAttempts
-	resp, body, cut, err := d.client.Send(req, d.route.Forward.MaxAnswer)
+	resp, body, cut, err := d.client.Send(req, m.Body, d.route.Forward.MaxAnswer)
 	if no, is := err.(outbound.NoAnswer); is {
+		if no.Shortage {
+			return lacksMeans(ctx, l, no)
+		}
 		e := queue.JobError{Message: no.Message, Detail: no.Detail, Timeout: no.Timeout}
 		if again && (no.Unsent || d.repeatable(m)) {
 			s := d.route.Retry.again(l, e.Message, 0)
@@ -67,7 +70,9 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 		return d.failed(l, queue.JobError{Message: "the upstream changed the protocol", Status: status})
 	}
 	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
-	if hold, given := parseRetryAfter(resp.Header.Get("Retry-After"), time.Now()); overload && given {
+	if hold, given := parseRetryAfter(
+		strings.Join(resp.Header["Retry-After"], ","), clockOf(resp.Header, time.Now()),
+	); overload && given {
 		s := d.route.Retry.again(l, refused(status), status)
 		s.Event, s.Cause = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}
 		if s.Delay = hold; hold <= 0 { // at once it would be refused again
@@ -125,7 +130,7 @@ func (d *forwarder) repeatable(m httpmsg.Request) bool {
 
 // request is the request to the upstream. Its path is sent as the client encoded it.
 func (d *forwarder) request(ctx context.Context, m httpmsg.Request, l queue.Lease) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, m.Method, d.base.String(), bytes.NewReader(m.Body))
+	req, err := http.NewRequestWithContext(ctx, m.Method, d.base.String(), nil)
 	if err != nil {
 		return nil, err
 	}

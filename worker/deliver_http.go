@@ -25,7 +25,33 @@ type httpDeliverer struct {
 }
 
 func newHTTPDeliverer(r Route, costs answerCosts) *httpDeliverer {
-	return &httpDeliverer{r, outbound.New("worker", "upstream", r.Timeout, r.Connections, r.Secrets), costs}
+	return &httpDeliverer{r, r.client(), costs}
+}
+
+// client returns a client for the upstream of a route.
+func (r Route) client() *outbound.Client {
+	return outbound.New("worker", "upstream", outbound.Options{
+		Timeout: r.Timeout, Connections: r.Connections, IdleTimeout: r.IdleTimeout, MaxAge: r.ConnectionMaxAge,
+		Secrets: r.Secrets,
+	})
+}
+
+// shortagePause is how long a job keeps its slot that this machine could not send.
+const shortagePause = time.Second
+
+// lacksMeans gives back a job that this machine could not send, without an attempt. The pause
+// bounds how often that happens by the slots.
+func lacksMeans(ctx context.Context, l queue.Lease, no outbound.NoAnswer) queue.Settlement {
+	pause := time.NewTimer(shortagePause)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
+	return queue.Settlement{
+		LeaseRef: l.LeaseRef, Event: shaper.Release, NotSent: true,
+		Error: &queue.JobError{Message: no.Message, Detail: no.Detail},
+	}
 }
 
 // Deliver makes one request; see Retry.decide for what the answers mean.
@@ -37,15 +63,21 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 		}
 	}
 	var cost *int64
+	now := time.Now()
 	answer, err := d.client.Post(ctx, d.route.URL, l.ID, l.Payload,
-		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) { cost = d.costs.of(d.route, l, resp) })
+		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) {
+			cost, now = d.costs.of(d.route, l, resp), clockOf(resp.Header, time.Now())
+		})
 	if err != nil {
 		why, _ := errors.AsType[outbound.NoAnswer](err)
+		if why.Shortage {
+			return lacksMeans(ctx, l, why)
+		}
 		s := d.route.Retry.again(l, why.Message, 0)
 		s.Error.Detail = why.Detail
 		return s
 	}
-	s := d.route.Retry.decide(l, answer, answer.Headers["retry-after"], time.Now())
+	s := d.route.Retry.decide(l, answer, answer.Headers["retry-after"], now)
 	s.ActualCost = cost
 	return s
 }

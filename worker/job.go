@@ -111,7 +111,10 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 		}
 		load.ended(s)
 	}()
-	return d.Deliver(ctx, l)
+	if s = d.Deliver(ctx, l); s.Event == shaper.Release {
+		w.troubles.shortages.Add(burstlog.Key{Route: l.Route}, 1, "detail", s.Error.Detail)
+	}
+	return s
 }
 
 // settle hands the end of a job to the settler. The job keeps its slot until Redis has answered:

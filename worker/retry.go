@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -58,15 +59,37 @@ func (r Retry) decide(
 	return s
 }
 
-// parseRetryAfter reads the header of RFC 9110, section 10.2.3: whole seconds or an HTTP date. The
-// result is from 0, for now or a past date, to maxHold; ok is false for anything else.
+// parseRetryAfter reads the header of RFC 9110, section 10.2.3: whole seconds or an HTTP date.
+// Servers also send fractions, lists and other names of UTC: a list is as long as its longest item.
+// The result is from 0, for now or a past date, to maxHold; ok is false for anything else.
 func parseRetryAfter(value string, now time.Time) (wait time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
-	if seconds, err := strconv.ParseUint(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
-		return time.Duration(min(seconds, uint64(maxHold/time.Second))) * time.Second, true
+	for _, zone := range []string{" UTC", " +0000"} {
+		if rest, is := strings.CutSuffix(value, zone); is {
+			value = rest + " GMT"
+		}
 	}
-	date, err := http.ParseTime(value)
-	return min(max(0, date.Sub(now)), maxHold), err == nil
+	if date, err := http.ParseTime(value); err == nil {
+		return min(max(0, date.Sub(now)), maxHold), true
+	}
+	for item := range strings.SplitSeq(value, ",") {
+		item = strings.TrimSpace(item)
+		seconds, err := strconv.ParseFloat(item, 64)
+		if item == "" || strings.Trim(item, "0123456789.") != "" || err != nil && !errors.Is(err, strconv.ErrRange) {
+			return 0, false
+		}
+		milliseconds := math.Ceil(min(seconds, maxHold.Seconds()) * 1000)
+		wait = max(wait, time.Duration(milliseconds)*time.Millisecond)
+	}
+	return wait, true
+}
+
+// clockOf returns now by the clock of the upstream that gave an answer, which its dates refer to.
+func clockOf(answer http.Header, now time.Time) time.Time {
+	if date, err := http.ParseTime(answer.Get("Date")); err == nil {
+		return date
+	}
+	return now
 }
 
 // backoff returns how long a job waits after its nth failed attempt, n from 1: MinBackoff doubled

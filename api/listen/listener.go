@@ -5,6 +5,7 @@ package listen
 import (
 	"container/list"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -49,6 +50,9 @@ type Limits struct {
 	Connections int            // at once, at least 1
 	PerAddress  int            // of them by one address, or /48 of IPv6; 0: no bound
 	Proxies     []netip.Prefix // addresses without that bound, because many clients share them
+	// Failed gets each error of Accept, such as that of a process without free file descriptors.
+	// The server goes on. nil: not called.
+	Failed func(error)
 }
 
 // peers are the connections of one address, without reserved ones.
@@ -120,6 +124,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
+			if l.limits.Failed != nil && !errors.Is(err, net.ErrClosed) {
+				l.limits.Failed(err)
+			}
 			return nil, err
 		}
 		c := &limitedConn{Conn: conn, of: l, address: l.addressOf(conn), since: time.Now()}

@@ -83,9 +83,11 @@ func New(cfg Config) (*Service, error) {
 	}
 	limits := newSlots(cfg.Concurrency)
 	client := func() *outbound.Client {
-		c := outbound.New("process", "receiver", cfg.Timeout, cfg.Concurrency, cfg.Secrets)
-		tr := c.Transport
-		tr.MaxIdleConns, tr.MaxIdleConnsPerHost, tr.IdleConnTimeout = cfg.Concurrency, 4, 30*time.Second
+		c := outbound.New("process", "receiver", outbound.Options{
+			Timeout: cfg.Timeout, Connections: cfg.Concurrency, IdleTimeout: 30 * time.Second,
+			MaxAge: 5 * time.Minute, Secrets: cfg.Secrets,
+		})
+		c.Transport.MaxIdleConns, c.Transport.MaxIdleConnsPerHost = cfg.Concurrency, 4
 		return c
 	}
 	repeats := burstlog.New(cfg.Logger, slog.LevelWarn, "asynq", nil)

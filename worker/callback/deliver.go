@@ -159,6 +159,9 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	if errors.Is(err, errNotPublic) {
 		return fmt.Errorf("%w: %w", errNotPublic, asynq.SkipRetry)
 	}
+	if no, _ := errors.AsType[outbound.NoAnswer](err); no.Shortage {
+		return errPostponed{firstPostponement + rand.N(firstPostponement), err} // no attempt
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			answered = new(false)

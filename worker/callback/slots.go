@@ -10,10 +10,16 @@ import (
 	"time"
 )
 
-// errPostponed ends a task without a slot. It is no attempt: the task is repeated after the delay.
-type errPostponed struct{ delay time.Duration }
+// errPostponed ends a task that was not attempted: the task is repeated after the delay.
+type errPostponed struct {
+	delay time.Duration
+	cause error // nil: it had no slot
+}
 
 func (e errPostponed) Error() string {
+	if e.cause != nil {
+		return e.cause.Error()
+	}
 	return "its receiver or its tenant has no slot left"
 }
 
@@ -253,5 +259,5 @@ func (s *slots) postpone(to string) error {
 	delay := min(firstPostponement+time.Duration(r.postponed)*r.pace/time.Duration(s.perReceiver),
 		longestPostponement)
 	r.postponed++
-	return errPostponed{delay + rand.N(delay/4)}
+	return errPostponed{delay + rand.N(delay/4), nil}
 }

@@ -125,14 +125,17 @@ type Route struct {
 	URL         string
 	Forward     string // base URL of the upstream of forwarded requests; empty: the route has jobs
 	Timeout     time.Duration
-	Connections int64       // maximum connections of this process to the upstream
-	Paths       bool        // jobs may name a path below the URL
-	CostFrom    string      // none, header or a JSON pointer to the actual cost in an answer; may be empty
-	MinCost     int64       // lower actual costs in answers count as this
-	Rate        shaper.Rate // of a pool of this route alone, zero for none
-	Secrets     []string    // they sign deliveries, newest first; none: not signed
-	Retry       Retry
-	Breaker     Breaker
+	Connections int64 // maximum connections of this process to the upstream
+	Paths       bool  // jobs may name a path below the URL
+	// How long a connection to the upstream is kept unused, and after how long it gets no further
+	// request.
+	IdleTimeout, ConnectionMaxAge time.Duration
+	CostFrom                      string      // none, header or a JSON pointer to the actual cost in an answer; may be empty
+	MinCost                       int64       // lower actual costs in answers count as this
+	Rate                          shaper.Rate // of a pool of this route alone, zero for none
+	Secrets                       []string    // they sign deliveries, newest first; none: not signed
+	Retry                         Retry
+	Breaker                       Breaker
 
 	// Of forwarded requests:
 	Wait              time.Duration // for an answer, unless the client prefers another

@@ -332,6 +332,11 @@ func RouteSettings() []Setting {
 			"has no Idempotency-Key."),
 		duration("timeout", "10s", time.Millisecond, time.Hour, "Timeout of one delivery."),
 		whole("connections", "256", 1, 100_000, "Maximum connections of this process to the upstream."),
+		duration("idle_timeout", "30s", time.Millisecond, time.Hour,
+			"How long a connection to the upstream is kept that is not used. A shorter time in the upstream's "+
+				"header Keep-Alive counts instead."),
+		duration("connection_max_age", "5m", time.Second, year,
+			"After how long a connection gets no further request, so that a new address of the upstream's name is used."),
 		toggle("paths", "With url: a job may name a [path below it](http.md#raw-bodies-and-paths)."),
 		{Key: "cost_from", Kind: Text, check: isCostSource,
 			Help: "Where an answer has the [actual cost](tenants.md#costs-known-only-afterwards) of the delivery: " +

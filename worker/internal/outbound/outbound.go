@@ -3,10 +3,7 @@
 package outbound
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -42,26 +39,35 @@ type Client struct {
 	Transport         *http.Transport // sends the requests
 	process, receiver string          // the two sides in errors
 	signers           []*webhooks.Webhook
-	timeout           time.Duration
+	timeout, maxAge   time.Duration
 }
 
-// New returns a client that names process and receiver in errors and opens at most connections to a
-// host. It signs with each of the secrets, so that receivers can move from one to the next. Without
-// secrets it does not sign. It panics with one that is no ValidSecret.
-func New(process, receiver string, timeout time.Duration, connections int, secrets []string) *Client {
+// Options are the settings of a Client.
+type Options struct {
+	Timeout     time.Duration // of a request with its answer
+	Connections int           // to one host, at most
+	IdleTimeout time.Duration // after which a connection that is not used is closed
+	MaxAge      time.Duration // after which a connection gets no further request
+	Secrets     []string      // each signs the requests of Post; each a ValidSecret
+}
+
+// New returns a client that names process and receiver in errors. It signs with each of the
+// secrets, so that receivers can move from one to the next. It panics with one that is no
+// ValidSecret.
+func New(process, receiver string, o Options) *Client {
 	// Each phase may take all of the timeout; their sum is bounded by the context of the attempt.
-	dialer := &net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}
-	c := &Client{process: process, receiver: receiver, timeout: timeout, Dialer: dialer}
+	dialer := &net.Dialer{Timeout: o.Timeout, KeepAlive: 30 * time.Second}
+	c := &Client{process: process, receiver: receiver, timeout: o.Timeout, maxAge: o.MaxAge, Dialer: dialer}
 	c.Transport = &http.Transport{
-		DialContext:            dialer.DialContext,
-		TLSHandshakeTimeout:    timeout,
+		DialContext:            dial(dialer),
+		TLSHandshakeTimeout:    o.Timeout,
 		DisableCompression:     true,
-		MaxConnsPerHost:        connections,
-		MaxIdleConnsPerHost:    connections,
-		IdleConnTimeout:        90 * time.Second,
+		MaxConnsPerHost:        o.Connections,
+		MaxIdleConnsPerHost:    o.Connections,
+		IdleConnTimeout:        o.IdleTimeout,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 	}
-	for _, secret := range secrets {
+	for _, secret := range o.Secrets {
 		signer, err := webhooks.NewWebhook(secret)
 		if err != nil {
 			panic("outbound: a secret that was not validated")
@@ -77,14 +83,16 @@ func ValidSecret(secret string) bool {
 	return err == nil && len(secret) > len("whsec_")
 }
 
-// Send makes one request as it is, and returns the answer with at most most bytes of its body and
-// whether there were more. A body that breaks off is no answer. An error is a NoAnswer.
-func (c *Client) Send(req *http.Request, most int64) (resp *http.Response, body []byte, cut bool, err error) {
+// Send makes one request with a body, and returns the answer with at most most bytes of its body
+// and whether there were more. A body that breaks off is no answer. An error is a NoAnswer.
+func (c *Client) Send(
+	req *http.Request, content []byte, most int64,
+) (resp *http.Response, body []byte, cut bool, err error) {
 	limited, cancel := context.WithTimeout(req.Context(), c.timeout)
 	defer cancel()
-	resp, err = c.Transport.RoundTrip(req.WithContext(limited))
+	resp, sent, err := c.roundTrip(req.WithContext(limited), content)
 	if err != nil {
-		return nil, nil, false, c.explain(req.Context(), limited, err)
+		return nil, nil, false, c.explain(req.Context(), limited, sent, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 200 { // 101: what follows is not a body, and may never end
@@ -92,7 +100,7 @@ func (c *Client) Send(req *http.Request, most int64) (resp *http.Response, body 
 	}
 	body, err = io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if err != nil {
-		no := c.explain(req.Context(), limited, err)
+		no := c.explain(req.Context(), limited, true, err)
 		switch {
 		case no.Timeout:
 			no.Message = fmt.Sprintf("the %s's answer did not end within %v", c.receiver, c.timeout)
@@ -121,9 +129,9 @@ func (c *Client) Post(
 		return nil, NoAnswer{Message: err.Error()}
 	}
 	edit(req)
-	resp, err := c.Transport.RoundTrip(req)
+	resp, sent, err := c.roundTrip(req, body)
 	if err != nil {
-		return nil, c.explain(ctx, limited, err)
+		return nil, c.explain(ctx, limited, sent, err)
 	}
 	defer resp.Body.Close()
 	a := &queue.Response{Status: resp.StatusCode}
@@ -153,7 +161,7 @@ func (c *Client) Post(
 // request returns a POST of JSON. Its error does not quote the URL, which may hold secrets.
 func (c *Client) request(ctx context.Context, url, id string, body []byte) (*http.Request, error) {
 	at := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
 		return nil, errors.New("the URL cannot be used")
 	}
@@ -173,56 +181,6 @@ func (c *Client) request(ctx context.Context, url, id string, body []byte) (*htt
 	}
 	h.Set(webhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
 	return req, nil
-}
-
-// NoAnswer is why a receiver gave no answer. Message is a fixed text: the cause may quote data,
-// such as a malformed answer that echoes the payload. Detail names hosts, addresses and
-// certificates of the operator's network, so clients must not see it.
-type NoAnswer struct {
-	Message, Detail string
-	Timeout         bool // the receiver took too long
-	Unsent          bool // no connection was made: the receiver has not seen the request
-	cause           error
-}
-
-// Error returns the most exact text.
-func (e NoAnswer) Error() string { return Cut(cmp.Or(e.Detail, e.Message)) }
-
-func (e NoAnswer) Unwrap() error { return e.cause }
-
-// explain returns why a round trip failed. parent is the context of the attempt without its
-// timeout.
-func (c *Client) explain(parent, limited context.Context, err error) NoAnswer {
-	var (
-		timeout net.Error
-		dial    *net.OpError
-		cert    *tls.CertificateVerificationError
-		alert   tls.AlertError
-	)
-	no := NoAnswer{cause: err}
-	no.Unsent = errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &cert) || errors.As(err, &alert)
-	switch {
-	case errors.Is(parent.Err(), context.Canceled):
-		no.Message = fmt.Sprintf("the %s stopped before the %s had answered", c.process, c.receiver)
-	case limited.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
-		no.Message, no.Timeout = fmt.Sprintf("no answer within %v", c.timeout), true
-		if no.Unsent {
-			no.Message = fmt.Sprintf("no connection within %v", c.timeout)
-		}
-	case errors.As(err, &cert):
-		no.Message, no.Detail = "TLS handshake failed", cert.Error()
-	case errors.As(err, &alert):
-		no.Message, no.Detail = "TLS handshake failed", alert.Error()
-	case errors.As(err, &dial) && no.Unsent:
-		no.Message, no.Detail = "connection failed", dial.Error()
-	case errors.As(err, &dial):
-		no.Message, no.Detail = fmt.Sprintf("the connection broke before the %s had answered", c.receiver), dial.Error()
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		no.Message = fmt.Sprintf("the %s closed the connection without an answer", c.receiver)
-	default:
-		no.Message = fmt.Sprintf("the %s's answer is not valid HTTP, or its headers are too large", c.receiver)
-	}
-	return no
 }
 
 // Cut shortens a message to the length that is stored.

@@ -161,7 +161,8 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 		}
 		routes[name] = worker.Route{
 			Forward: forward,
-			Asynq:   fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections), Secrets: r.Secrets, CostFrom: r.CostFrom, MinCost: &r.MinCost,
+			Asynq:   fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections),
+			IdleTimeout: r.IdleTimeout, ConnectionMaxAge: r.ConnectionMaxAge, Secrets: r.Secrets, CostFrom: r.CostFrom, MinCost: &r.MinCost,
 			Paths: r.Paths,
 			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
 				MaxBackoff: r.Retry.MaxBackoff},

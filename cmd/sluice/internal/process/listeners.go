@@ -15,6 +15,7 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/queue/burstlog"
 )
 
 const (
@@ -129,7 +130,9 @@ func (p *Process) listen(
 			rootOf(err), flag)
 	}
 	l := &listener{gate: newGate(), log: p.Log}
+	refused := burstlog.New(p.Log, slog.LevelError, "connections are not accepted", nil)
 	l.socket = listen.Limit(socket, section, listen.Limits{
+		Failed:      func(err error) { refused.Add(burstlog.Key{}, 1, "for", key, "error", rootOf(err)) },
 		Connections: int(most), PerAddress: int(api.Percent(p.Config.API.AddressShare).Of(most)),
 		Proxies: p.Config.Auth.Guest.TrustedProxies,
 	})

@@ -87,6 +87,9 @@ func (p *Process) Run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	loadBallast()
+	if !p.Embedded {
+		p.checkDescriptors(descriptorsMost())
+	}
 	worker.ShortenTurns()
 	reread := make(chan os.Signal, 1)
 	if p.Reloader != nil { // before Redis is there: unhandled, SIGHUP would end the process
@@ -159,6 +162,28 @@ func (p *Process) serve(
 	}
 	p.Log.Info("stopped")
 	return nil
+}
+
+// descriptorsElse are the file descriptors that the process needs beside connections to clients and
+// upstreams, about: of Redis, of files and of the runtime.
+const descriptorsElse = 200
+
+// checkDescriptors warns if the process may have fewer file descriptors than its settings allow
+// connections: clients that are idle could take those of the deliveries. most 0 is unknown.
+func (p *Process) checkDescriptors(most int64) {
+	need := p.Config.Admin.MaxConnections + descriptorsElse
+	if p.Roles.API {
+		need += p.Config.API.MaxConnections * int64(1+len(p.Config.Forward))
+	}
+	if p.Roles.Worker {
+		for _, r := range p.Config.Routes {
+			need += min(r.Connections, p.Config.Worker.Concurrency)
+		}
+	}
+	if most > 0 && most < need {
+		p.Log.Warn("the process may run out of file descriptors: raise the limit (ulimit -n), or lower "+
+			"api.max_connections", "limit", most, "needed", need)
+	}
 }
 
 func (p *Process) closeStore(engine *queue.Engine, q *queue.Queue) {

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package process
+
+func descriptorsMost() int64 { return 0 }

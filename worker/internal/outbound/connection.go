@@ -1,0 +1,171 @@
+package outbound
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// connection is a connection to a receiver that knows when it must not be used again.
+type connection struct {
+	net.Conn
+	made    time.Time
+	written atomic.Int64 // bytes
+	idle    atomic.Int64 // how long the receiver keeps it open unused, in ns; 0 is unknown
+	bound   atomic.Bool  // it may be signed in as one client
+}
+
+func (c *connection) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
+}
+
+// usable reports whether a connection that was unused for that long may get another request.
+func (c *connection) usable(idle, maxAge time.Duration) bool {
+	kept := time.Duration(c.idle.Load())
+	kept -= min(time.Second, kept/5) // the receiver's time began earlier
+	return !c.bound.Load() && time.Since(c.made) < maxAge && (kept <= 0 || idle < kept)
+}
+
+// dial makes connections for a transport.
+func dial(d *net.Dialer) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := d.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &connection{Conn: conn, made: time.Now()}, nil
+	}
+}
+
+// sending is one try to send a request.
+type sending struct {
+	conn   *connection // that the request got; nil for none, and for one that dial did not make
+	got    bool        // the request got a connection
+	reused bool
+	from   int64 // what had been written to conn before
+}
+
+// sent reports whether the receiver may have seen a part of the request.
+func (s *sending) sent() bool { return s.got && (s.conn == nil || s.conn.written.Load() > s.from) }
+
+// gotConn closes a connection that must not be used again. The request then fails unsent.
+func (s *sending) gotConn(info httptrace.GotConnInfo, maxAge time.Duration) {
+	conn := info.Conn
+	if secured, is := conn.(interface{ NetConn() net.Conn }); is {
+		conn = secured.NetConn()
+	}
+	s.got, s.reused = true, info.Reused
+	if s.conn, _ = conn.(*connection); s.conn == nil {
+		return
+	}
+	if s.reused && !s.conn.usable(info.IdleTime, maxAge) {
+		_ = s.conn.Close()
+	}
+	s.from = s.conn.written.Load()
+}
+
+// roundTrip sends a request with this body, once. A request of which nothing was written, because
+// the receiver had closed the connection while it was unused, gets another connection.
+func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response, sent bool, err error) {
+	for {
+		var s sending
+		trace := &httptrace.ClientTrace{
+			GotConn: func(info httptrace.GotConnInfo) { s.gotConn(info, c.maxAge) },
+		}
+		one := req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
+		sendOnce(one, body)
+		resp, err := c.Transport.RoundTrip(one)
+		if err != nil && s.reused && !s.sent() && req.Context().Err() == nil {
+			continue
+		}
+		if s.conn != nil {
+			s.note(req, resp)
+		}
+		return resp, s.sent(), err
+	}
+}
+
+// note keeps what request and answer say about the connection. resp may be nil.
+func (s *sending) note(req *http.Request, resp *http.Response) {
+	if bindsConnection(req.Header["Authorization"]) {
+		s.conn.bound.Store(true)
+	}
+	if resp == nil {
+		return
+	}
+	if bindsConnection(resp.Header["Www-Authenticate"]) {
+		s.conn.bound.Store(true)
+	}
+	s.conn.idle.Store(int64(keptOpen(resp.Header["Keep-Alive"])))
+}
+
+// sendOnce gives a request its body so that net/http sends it at most once. By itself net/http
+// sends a request again on another connection, after it was written, if it takes it for idempotent:
+// one without a body, or with GetBody, that has such a method or one of two headers.
+func sendOnce(req *http.Request, body []byte) {
+	req.GetBody, req.ContentLength, req.TransferEncoding = nil, int64(len(body)), nil
+	switch req.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		if len(body) == 0 {
+			req.TransferEncoding = []string{"identity"} // else net/http waits for the first byte of the body
+		}
+	default:
+		req.Body = http.NoBody // sent as Content-Length: 0
+		if len(body) > 0 {
+			req.Body = io.NopCloser(bytes.NewReader(body))
+		}
+	}
+	for name, hidden := range hiddenHeaders {
+		if values, is := req.Header[name]; is {
+			req.Header = maps.Clone(req.Header)
+			req.Header[hidden] = values
+			delete(req.Header, name)
+		}
+	}
+}
+
+// hiddenHeaders are the headers by which net/http takes a request for idempotent. It does not see
+// them in lower case, and HTTP does not distinguish cases.
+var hiddenHeaders = map[string]string{
+	"Idempotency-Key": "idempotency-key", "X-Idempotency-Key": "x-idempotency-key",
+}
+
+// bindsConnection reports whether one of these values of Authorization or WWW-Authenticate is of a
+// scheme that signs the whole connection in (RFC 4559 and MS-NTHT), not one request.
+func bindsConnection(values []string) bool {
+	for _, value := range values {
+		for challenge := range strings.SplitSeq(value, ",") {
+			scheme, _, _ := strings.Cut(strings.TrimSpace(challenge), " ")
+			switch strings.ToLower(scheme) {
+			case "ntlm", "negotiate", "kerberos", "nego2":
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// keptOpen is how long a server keeps a connection open that is not used, by its header Keep-Alive
+// (RFC 2068, section 19.7.1): 0 if it does not say.
+func keptOpen(values []string) time.Duration {
+	for _, value := range values {
+		for parameter := range strings.SplitSeq(value, ",") {
+			name, seconds, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+			if n, err := strconv.ParseUint(strings.Trim(seconds, `" `), 10, 20); err == nil && strings.EqualFold(name, "timeout") {
+				return max(time.Duration(n)*time.Second, time.Nanosecond)
+			}
+		}
+	}
+	return 0
+}
