@@ -155,8 +155,9 @@ func sameSite(r *http.Request, hosts []string) *problem.Problem {
 			return problem.Forbidden.With("requests from pages of another origin are refused")
 		}
 	}
-	if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-		return problem.Forbidden.With("requests from pages of another site are refused")
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "cross-site", "same-site": // another port of this host is the same site
+		return problem.Forbidden.With("requests from pages of another origin are refused")
 	}
 	return nil
 }

@@ -108,6 +108,9 @@ type RouteInfo struct {
 type Forward struct {
 	Path string        // of the upstream's base URL
 	Wait time.Duration // for an answer, unless the client prefers another; at most 300s
+	// Forwarded is what happens to headers that say where a request came from; default
+	// ReplaceForwarded.
+	Forwarded string
 }
 
 // VersionInfo identifies the program.

@@ -37,8 +37,8 @@ const cancelTimeout = 5 * time.Second
 func (s *Server) forwarding(operations http.Handler) http.Handler {
 	forward := s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			rest, found := strings.CutPrefix(r.RequestURI, contract.ForwardPath)
-			if !found { // in absolute form, or encoded
+			rest, found := strings.CutPrefix(originForm(r.RequestURI), contract.ForwardPath)
+			if !found { // encoded
 				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+contract.ForwardPath))
 				return
 			}
@@ -50,7 +50,7 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 			if err != nil {
 				route = rest[:end]
 			}
-			s.forward(w, r, route, rest[end:])
+			s.forward(w, r, arrival{route: route, target: rest[end:]})
 		})))))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, contract.ForwardPath) {
@@ -65,16 +65,38 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 // those of the upstream.
 func (s *Server) Forward(route string) http.Handler {
 	return s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
-		func(w http.ResponseWriter, r *http.Request) { s.forward(w, r, route, r.RequestURI) })))))
+		func(w http.ResponseWriter, r *http.Request) {
+			s.forward(w, r, arrival{route, originForm(r.RequestURI), true})
+		})))))
+}
+
+// arrival is where a request came in.
+type arrival struct {
+	route, target string
+	own           bool // at a listener of the route alone
+}
+
+// originForm returns a request target in the form in which servers usually get it (RFC 9112, section
+// 3.2). Servers must accept the absolute form, too.
+func originForm(target string) string {
+	scheme, rest, absolute := strings.Cut(target, "://")
+	if !absolute || !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
+		return target
+	}
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		return rest[i:]
+	}
+	return "/"
 }
 
 // forward queues a request and answers with what the upstream answers, or with 202.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, route, target string) {
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, at arrival) {
 	c := &call{op: contract.ForwardEndpoint, r: r, taken: func() {}}
 	// Each step returns before the next one: thousands of clients wait in the third, and their
 	// stacks are as large as the deepest step.
 	f := newAwaited()
-	sub, err := s.forwarded(w, c, route, target, f)
+	f.own = at.own
+	sub, err := s.forwarded(w, c, at, f)
 	if c.counted {
 		defer s.requests.Give(c.owner, 1)
 	}
@@ -112,7 +134,7 @@ func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error)
 // forwarded reads a forwarded request: the submission, and how its client waits. There is no
 // submission where the request is for an answer that is stored.
 func (s *Server) forwarded(
-	w http.ResponseWriter, c *call, route, target string, f *awaited,
+	w http.ResponseWriter, c *call, at arrival, f *awaited,
 ) (*queue.Submission, error) {
 	if s.isDraining() {
 		return nil, drainingProblem()
@@ -121,26 +143,33 @@ func (s *Server) forwarded(
 	if key := upstreams[credentialHeader]; s.cfg.Auth != nil && len(key) > 0 {
 		c.r = c.r.Clone(c.r.Context())
 		c.r.Header.Del("X-Api-Key")
-		c.r.Header["Authorization"] = []string{"Bearer " + key[0]}
+		c.r.Header["Authorization"] = make([]string, len(key)) // one of several would be refused there
+		for i := range key {
+			c.r.Header["Authorization"][i] = "Bearer " + key[i]
+		}
 	}
 	if err := s.enter(c); err != nil {
 		return nil, err
 	}
-	if target == c.r.RequestURI {
-		if stored, err := s.storedAnswer(c, target, f); stored || err != nil {
+	if at.own {
+		if stored, err := s.storedAnswer(c, at.target, f); stored || err != nil {
 			return nil, err
 		}
 	}
-	info := s.cfg.Routes[route].Forward
+	info := s.cfg.Routes[at.route].Forward
 	if info == nil {
 		return nil, problem.UnknownRoute.With("the path names no configured route that forwards requests")
 	}
-	if upgrade := c.r.Header.Get("Upgrade"); c.r.Method == http.MethodConnect ||
-		upgrade != "" && !strings.EqualFold(upgrade, "h2c") { // a client that can do HTTP/2 does not need it
-		return nil, problem.NotForwarded.With("tunnels and upgrades to another protocol, as WebSocket, " +
+	if upgrade := c.r.Header.Get("Upgrade"); upgrade != "" && !strings.EqualFold(upgrade, "h2c") {
+		// A client that can do HTTP/2 does not need the upgrade.
+		return nil, problem.NotForwarded.With("upgrades to another protocol, as WebSocket, " +
 			"are not forwarded: call the upstream directly")
 	}
-	if rule := httpmsg.CheckTarget(info.Path, target); rule != "" {
+	if err := checkMethod(c.r); err != nil {
+		return nil, err
+	}
+	target, rule := httpmsg.Target(info.Path, at.target)
+	if rule != "" {
 		return nil, problem.Invalid("path", "string", rule)
 	}
 	key, err := request.IdempotencyKey(c.r.Header)
@@ -158,12 +187,13 @@ func (s *Server) forwarded(
 	if err != nil {
 		return nil, err
 	}
-	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: s.sentOn(c, upstreams), Body: body}
+	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: s.upstreamHeaders(c, upstreams, info.Forwarded), Body: body}
 	path, _, _ := strings.Cut(target, "?")
 	sub := &queue.Submission{
-		Tenant: c.who.Tenant, Tier: c.who.Tier, Guest: c.who.Guest(), Network: c.who.Network(), Vouched: c.who.Vouched, Route: route, Type: typeOf(m.Method, path),
-		Payload: m.Encode(), Same: []byte(m.Method + " " + target + "\r\n" + string(body)),
-		IdempotencyKey: key, Cost: 1, MaxWait: maxWait, MaxAttempts: s.cfg.Routes[route].MaxAttempts,
+		Tenant: c.who.Tenant, Tier: c.who.Tier, Guest: c.who.Guest(), Network: c.who.Network(), Vouched: c.who.Vouched,
+		Route: at.route, Type: typeOf(m.Method, path),
+		Payload: m.Encode(), Same: identityOf(m, key),
+		IdempotencyKey: key, Cost: 1, MaxWait: maxWait, MaxAttempts: s.cfg.Routes[at.route].MaxAttempts,
 		TraceParent: request.TraceParent(c.r.Header),
 	}
 	if err := s.guardJob(c, *sub); err != nil {
@@ -207,31 +237,6 @@ func (s *Server) expect(c *call, id string, f *awaited) (err error) {
 		}
 	}
 	return err
-}
-
-// isOwn reports whether a header is Sluice's own, which nobody else may set. To some servers (CGI,
-// WSGI) an underscore and a hyphen are the same.
-func isOwn(name string) bool {
-	return strings.HasPrefix(strings.ToLower(strings.ReplaceAll(name, "_", "-")), "sluice-")
-}
-
-// sentOn returns the headers that go to the upstream: those end to end, without Sluice's own and
-// without a credential that Sluice has used.
-func (s *Server) sentOn(c *call, h http.Header) http.Header {
-	out := httpmsg.EndToEnd(h)
-	for name := range out {
-		if isOwn(name) {
-			delete(out, name)
-		}
-	}
-	for _, name := range []string{"Content-Length", "Expect", "Prefer"} {
-		delete(out, name)
-	}
-	if s.cfg.Auth != nil && len(h[credentialHeader]) == 0 && c.who.KeyID != "" {
-		delete(out, "Authorization")
-		delete(out, "X-Api-Key")
-	}
-	return out
 }
 
 // maxWaitOf reads the header Sluice-Max-Wait-Ms; 0 without one.
@@ -412,10 +417,10 @@ func (s *Server) writeAnswer(w http.ResponseWriter, c *call, f *awaited, m httpm
 	size := len(m.Body) + a.Size - len(a.Start)
 	h := w.Header()
 	clear(h)
-	for name, values := range m.Header {
-		if !isOwn(name) && !strings.EqualFold(name, replayedHeader) {
-			h[name] = values
-		}
+	bodiless := m.Status == http.StatusNoContent || m.Status == http.StatusNotModified
+	clientHeaders(h, m.Header, c.r, f.own, size > 0 && !bodiless)
+	if length := m.Header["Content-Length"]; length != nil { // to a HEAD
+		h["Content-Length"] = length
 	}
 	h.Set("Sluice-Job", job.ID)
 	h.Set("Sluice-Waited-Ms", strconv.FormatInt(max(0, job.Started.Sub(job.Created).Milliseconds()), 10))
@@ -425,7 +430,6 @@ func (s *Server) writeAnswer(w http.ResponseWriter, c *call, f *awaited, m httpm
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil // net/http must not guess one
 	}
-	bodiless := m.Status == http.StatusNoContent || m.Status == http.StatusNotModified
 	if !bodiless && c.r.Method != http.MethodHead { // the answer to a HEAD may be read later by a GET
 		h["Content-Length"] = []string{strconv.Itoa(size)}
 	}

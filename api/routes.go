@@ -63,14 +63,24 @@ func (s *Server) adminRouter() (http.Handler, error) {
 		r.Method(http.MethodPost, path, page)
 	}
 	for path, page := range s.cfg.AdminPages {
-		r.Handle(path, deadline.Handler(page))
-		r.Handle(path+"/*", deadline.Handler(page))
+		page = deadline.Handler(unframed(page))
+		r.Handle(path, page)
+		r.Handle(path+"/*", page)
 	}
 	s.serveMetrics(r)
 	if err := contract.Serve(r, api); err != nil {
 		return nil, fmt.Errorf("api: admin document: %w", err)
 	}
 	return r, nil
+}
+
+// unframed serves a page that no other page may show within itself.
+func unframed(page http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", "frame-ancestors 'none'")
+		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
+		page.ServeHTTP(w, r)
+	})
 }
 
 // metricsRouter serves metrics and nothing else.

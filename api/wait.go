@@ -72,6 +72,7 @@ type awaited struct {
 	key    string // idempotency key; empty for none
 	prefer request.Preference
 	answer *queue.Answer // nil for none, or none yet
+	own    bool          // the client came by a listener of the route alone
 }
 
 // newAwaited returns one without a watch. Inlined, it would take a kilobyte of its caller's frame.

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/outbound"
@@ -210,7 +211,7 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 	if r.URL != "" {
 		kinds = append(kinds, "url")
 		shown, usable := redacted(r.URL)
-		check(usable, "url", shown, "must be an http or https URL with a host")
+		check(usable, "url", shown, "must be an http or https URL with a host, percent-encoded and without the segments . and ..")
 	}
 	if r.Handler {
 		kinds = append(kinds, "handler")
@@ -275,7 +276,7 @@ func redacted(raw string) (shown string, usable bool) {
 	if err != nil {
 		return "(not a URL)", false
 	}
-	usable = (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+	usable = httpmsg.CheckURL(raw) == ""
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String(), usable
 }
 

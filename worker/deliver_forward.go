@@ -92,9 +92,9 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	cost := d.costs.of(d.route, l, resp)
-	answer := httpmsg.Answer{Status: status, Header: httpmsg.EndToEnd(resp.Header), Body: body, Truncated: cut}
-	if m.Method != http.MethodHead && status != http.StatusNotModified {
-		delete(answer.Header, "Content-Length")
+	answer := httpmsg.Answer{Status: status, Header: httpmsg.ToClient(resp.Header), Body: body, Truncated: cut}
+	if length := resp.Header["Content-Length"]; length != nil && (m.Method == http.MethodHead || status == http.StatusNotModified) {
+		answer.Header["Content-Length"] = length
 	}
 	return queue.Settlement{
 		LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts,
@@ -122,7 +122,7 @@ func (d *forwarder) notSent(l queue.Lease, e queue.JobError) queue.Settlement {
 // (RFC 9110, section 9.2.2).
 func (d *forwarder) repeatable(m httpmsg.Request) bool {
 	switch m.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodTrace:
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete:
 		return true
 	}
 	return d.route.Forward.RetryUnsafe || m.Header["Idempotency-Key"] != nil
@@ -130,19 +130,26 @@ func (d *forwarder) repeatable(m httpmsg.Request) bool {
 
 // request is the request to the upstream. Its path is sent as the client encoded it.
 func (d *forwarder) request(ctx context.Context, m httpmsg.Request, l queue.Lease) (*http.Request, error) {
+	if rule := httpmsg.CheckMethod(m.Method); rule != "" {
+		return nil, fmt.Errorf("the method %s", rule)
+	}
+	target, rule := httpmsg.Target(d.path, m.Target)
+	if rule != "" {
+		return nil, fmt.Errorf("the path %s", rule)
+	}
 	req, err := http.NewRequestWithContext(ctx, m.Method, d.base.String(), nil)
 	if err != nil {
 		return nil, err
 	}
-	if rule := httpmsg.CheckTarget(d.path, m.Target); rule != "" {
-		return nil, fmt.Errorf("the path %s", rule)
-	}
-	path, query, asked := strings.Cut(m.Target, "?")
+	path, query, asked := strings.Cut(target, "?")
 	req.URL = &url.URL{Scheme: d.base.Scheme, Host: d.base.Host, Opaque: d.path + path, RawQuery: query, ForceQuery: asked}
 	if req.URL.Opaque == "" {
 		req.URL.Opaque = "/"
 	}
-	h := m.Header
+	h := httpmsg.ToUpstream(m.Header)
+	if strings.HasPrefix(d.route.CostFrom, "/") {
+		h["Accept-Encoding"] = []string{"identity"} // or the client decides whether the cost can be read
+	}
 	if h["User-Agent"] == nil {
 		h["User-Agent"] = []string{""} // none
 	}

@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/textproto"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,7 +80,7 @@ func DecodeRequest(b []byte) (Request, error) {
 		return Request{}, err
 	}
 	method, target, ok := strings.Cut(first, " ")
-	if !ok || method == "" || target != "" && target[0] != '/' && target[0] != '?' {
+	if !ok || method == "" || strings.Contains(target, " ") || target != "" && target[0] != '/' && target[0] != '?' {
 		return Request{}, fmt.Errorf("%w: no method and target", ErrForm)
 	}
 	return Request{method, target, header, body}, nil
@@ -121,91 +119,4 @@ func decode(b []byte) (first string, header http.Header, body []byte, err error)
 		header[name] = append(header[name], value)
 	}
 	return first, header, body, nil
-}
-
-// hopByHop are the headers that concern one connection (RFC 9110, section 7.6.1), beside those that
-// Connection names.
-var hopByHop = []string{
-	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
-	"Transfer-Encoding", "Upgrade",
-}
-
-// EndToEnd returns the headers without those of one connection.
-func EndToEnd(h http.Header) http.Header {
-	out := maps.Clone(h)
-	if out == nil {
-		return http.Header{}
-	}
-	for _, value := range h["Connection"] {
-		for name := range strings.SplitSeq(value, ",") {
-			delete(out, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name)))
-		}
-	}
-	for _, name := range hopByHop {
-		delete(out, name)
-	}
-	return out
-}
-
-// CheckTarget returns the rule that a target breaks with which a request could leave the path of
-// its base URL; empty for a good one. base is that path.
-func CheckTarget(base, target string) string {
-	path, _, _ := strings.Cut(target, "?")
-	if path != "" && path[0] != '/' {
-		return "must begin with a slash"
-	}
-	if strings.HasPrefix(strings.TrimRight(base, "/")+path, "//") {
-		return "must not begin with two slashes"
-	}
-	plain, err := url.PathUnescape(path)
-	if err != nil {
-		return "must be percent-encoded"
-	}
-	if hasDots(plain) {
-		return dotsRule
-	}
-	return ""
-}
-
-const dotsRule = "must not have the segments . or .., encoded or not"
-
-// hasDots reports whether a decoded path has a segment . or .., for any server's idea of one.
-func hasDots(path string) bool {
-	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
-		if name, _, _ := strings.Cut(segment, ";"); name == ".." || name == "." {
-			return true
-		}
-	}
-	return false
-}
-
-// CheckPath returns the rule that a path below a base URL breaks; empty for a good one. It is
-// stricter than CheckTarget: only characters of a path (RFC 3986), no query, no empty first
-// segment, and no segments . or .. after any number of decodings.
-func CheckPath(path string) string {
-	for i := range len(path) {
-		c := path[i]
-		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !plain && !strings.ContainsRune("/%-._~!$&'()*+,;=:@", rune(c)) {
-			return "must be percent-encoded, and without a query"
-		}
-	}
-	if path == "" {
-		return "must begin with a slash"
-	}
-	if rule := CheckTarget("", path); rule != "" {
-		return rule
-	}
-	for plain := path; ; {
-		next, err := url.PathUnescape(plain)
-		switch {
-		case err != nil || next == plain:
-			return ""
-		case hasDots(next):
-			return dotsRule
-		case strings.HasPrefix(next, "//"):
-			return "must not begin with two slashes, encoded or not"
-		}
-		plain = next
-	}
 }

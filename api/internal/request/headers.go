@@ -153,6 +153,25 @@ func prefer(h http.Header, most int, async bool) (p Preference) {
 	return p
 }
 
+// OtherPreferences returns the values of Prefer without those that PreferAnswer reads. What remains
+// is as it was.
+func OtherPreferences(values []string) []string {
+	var out []string
+	for _, value := range values {
+		var others []string
+		for _, one := range splitQuoted(value, ',') {
+			name, _, _ := strings.Cut(splitQuoted(one, ';')[0], "=")
+			if name = strings.TrimSpace(name); !strings.EqualFold(name, "wait") && !strings.EqualFold(name, "respond-async") {
+				others = append(others, one)
+			}
+		}
+		if left := strings.TrimSpace(strings.Join(others, ",")); left != "" {
+			out = append(out, left)
+		}
+	}
+	return out
+}
+
 // wholeSeconds reads only digits, of any number, and bounds the result.
 func wholeSeconds(s string, most int) (int, bool) {
 	if s == "" || strings.Trim(s, "0123456789") != "" {

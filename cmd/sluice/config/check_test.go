@@ -163,7 +163,7 @@ func TestRouteURLProblems(t *testing.T) {
 			`--route: "a": must name each route once`},
 		{"no scheme", config.Sources{Environ: []string{"SLUICE_ROUTE_A_URL=localhost:9000"}},
 			`routes.a.url (SLUICE_ROUTE_A_URL): "localhost:9000": must be an absolute http:// or https:// ` +
-				`URL without a fragment; is http://localhost:9000 meant?`},
+				`URL without a fragment, percent-encoded and without the segments . and ..; is http://localhost:9000 meant?`},
 		{"a name", config.Sources{Environ: []string{"SLUICE_ROUTE_A B_URL=http://x/"}},
 			`routes."a b": the name: must be 1 to 64`},
 		{"two routes", config.Sources{File: twins, Environ: []string{"SLUICE_ROUTE_A_B_URL=http://y/"}},

@@ -317,13 +317,17 @@ func RouteSettings() []Setting {
 		{Key: "url", Kind: Text, check: isUpstream,
 			Help: "URL that receives jobs by POST. Required unless forward or asynq.queue is set. A user and password " +
 				"in it become basic authentication.",
-			Rule: "must be an absolute http:// or https:// URL without a fragment"},
+			Rule: "must be an absolute http:// or https:// URL without a fragment, percent-encoded and without the segments . and .."},
 		{Key: "forward", Kind: Text, check: isForwardBase,
 			Help: "Instead of url: base URL of the upstream to which [requests are forwarded](forward.md) as they " +
 				"are. A user and password in it become basic authentication where a request has none.",
-			Rule: "must be an absolute http:// or https:// URL without query and fragment"},
+			Rule: "must be an absolute http:// or https:// URL without query and fragment, percent-encoded and without the segments . and .."},
 		duration("wait", "60s", 0, 300*time.Second,
 			"With forward: how long a client waits for its answer, unless it prefers another wait."),
+		choice("forwarded", "replace", "With forward: what happens to headers that say "+
+			"[where a request came from](forward.md#where-a-request-came-from), such as X-Forwarded-For. replace: those of "+
+			"the client are replaced by its address. append: the address of the peer is appended. pass: they stay.",
+			"replace", "append", "pass"),
 		size("max_response", "1MiB", 1, 8<<20, "With forward: bytes of an answer's body that are stored."),
 		choice("max_response_action", "cut", "With forward: what happens to a larger answer. It is cut, and says "+
 			"so, or its request fails.", "cut", "fail"),

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -197,10 +198,7 @@ func isToken(text string) bool {
 	return len(text) >= 16 && len(text) <= 255
 }
 
-func isUpstream(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Fragment == ""
-}
+func isUpstream(text string) bool { return httpmsg.CheckURL(text) == "" }
 
 // isCollector accepts URLs of a collector of OTLP over HTTP. Empty is not set.
 func isCollector(text string) bool {

@@ -1,15 +1,19 @@
 package outbound
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -21,6 +25,47 @@ type connection struct {
 	written atomic.Int64 // bytes
 	idle    atomic.Int64 // how long the receiver keeps it open unused, in ns; 0 is unknown
 	bound   atomic.Bool  // it may be signed in as one client
+
+	mu   sync.Mutex
+	kept bool   // what is read is kept
+	head []byte // of an answer, with what follows, at most maxHeaderBytes
+}
+
+func (c *connection) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	if c.kept && len(c.head) < maxHeaderBytes {
+		c.head = append(c.head, p[:n]...)
+	}
+	c.mu.Unlock()
+	return n, err
+}
+
+// keep starts or stops keeping what is read.
+func (c *connection) keep(is bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept = is; is {
+		c.head = c.head[:0]
+	}
+}
+
+// options returns the values of Connection in the answer that was read, which net/http removes from
+// the headers where they contain close.
+func (c *connection) options() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := textproto.NewReader(bufio.NewReader(bytes.NewReader(c.head)))
+	for {
+		line, err := r.ReadLine()
+		if err != nil {
+			return nil
+		}
+		h, err := r.ReadMIMEHeader()
+		if _, status, _ := strings.Cut(line, " "); err != nil || !strings.HasPrefix(status, "1") {
+			return h["Connection"]
+		}
+	}
 }
 
 func (c *connection) Write(p []byte) (int, error) {
@@ -47,6 +92,29 @@ func dial(d *net.Dialer) func(ctx context.Context, network, address string) (net
 	}
 }
 
+// dialTLS makes connections with TLS for the transport of c. net/http would read below TLS.
+func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	conn, err := c.Transport.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	settings := c.Transport.TLSClientConfig.Clone()
+	if settings == nil {
+		settings = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if settings.ServerName == "" {
+		settings.ServerName, _, _ = net.SplitHostPort(address)
+	}
+	secured := tls.Client(conn, settings)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &connection{Conn: secured, made: time.Now()}, nil
+}
+
 // sending is one try to send a request.
 type sending struct {
 	conn   *connection // that the request got; nil for none, and for one that dial did not make
@@ -60,14 +128,11 @@ func (s *sending) sent() bool { return s.got && (s.conn == nil || s.conn.written
 
 // gotConn closes a connection that must not be used again. The request then fails unsent.
 func (s *sending) gotConn(info httptrace.GotConnInfo, maxAge time.Duration) {
-	conn := info.Conn
-	if secured, is := conn.(interface{ NetConn() net.Conn }); is {
-		conn = secured.NetConn()
-	}
 	s.got, s.reused = true, info.Reused
-	if s.conn, _ = conn.(*connection); s.conn == nil {
+	if s.conn, _ = info.Conn.(*connection); s.conn == nil {
 		return
 	}
+	s.conn.keep(true)
 	if s.reused && !s.conn.usable(info.IdleTime, maxAge) {
 		_ = s.conn.Close()
 	}
@@ -89,6 +154,7 @@ func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response,
 			continue
 		}
 		if s.conn != nil {
+			s.conn.keep(false)
 			s.note(req, resp)
 		}
 		return resp, s.sent(), err
@@ -107,6 +173,11 @@ func (s *sending) note(req *http.Request, resp *http.Response) {
 		s.conn.bound.Store(true)
 	}
 	s.conn.idle.Store(int64(keptOpen(resp.Header["Keep-Alive"])))
+	if resp.Close && resp.Header["Connection"] == nil {
+		if values := s.conn.options(); values != nil {
+			resp.Header["Connection"] = values
+		}
+	}
 }
 
 // sendOnce gives a request its body so that net/http sends it at most once. By itself net/http

@@ -60,7 +60,7 @@ func New(process, receiver string, o Options) *Client {
 	c := &Client{process: process, receiver: receiver, timeout: o.Timeout, maxAge: o.MaxAge, Dialer: dialer}
 	c.Transport = &http.Transport{
 		DialContext:            dial(dialer),
-		TLSHandshakeTimeout:    o.Timeout,
+		DialTLSContext:         c.dialTLS,
 		DisableCompression:     true,
 		MaxConnsPerHost:        o.Connections,
 		MaxIdleConnsPerHost:    o.Connections,

@@ -223,6 +223,23 @@ func TestUnusedConnections(t *testing.T) {
 	}
 }
 
+// TestConnectionOptions: the headers that Connection names are known also where it contains close.
+func TestConnectionOptions(t *testing.T) {
+	u := raw(t, func(int, string) string {
+		return "HTTP/1.1 103 Early Hints\r\nConnection: x-early\r\n\r\n" +
+			"HTTP/1.1 200 OK\r\nConnection: X-Secret, close\r\nX-Secret: 1\r\nContent-Length: 0\r\n\r\n"
+	})
+	c := newClient(t, outbound.Options{})
+	req, err := http.NewRequestWithContext(t.Context(), "GET", u.url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, _, _, err := c.Send(req, nil, 1)
+	if err != nil || strings.Join(resp.Header["Connection"], ",") != "X-Secret, close" {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
 // TestFailures: messages name what failed, and Unsent is exact.
 func TestFailures(t *testing.T) {
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
