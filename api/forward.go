@@ -37,7 +37,7 @@ const cancelTimeout = 5 * time.Second
 func (s *Server) forwarding(operations http.Handler) http.Handler {
 	forward := s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			rest, found := strings.CutPrefix(originForm(r.RequestURI), contract.ForwardPath)
+			rest, found := strings.CutPrefix(originForm(r), contract.ForwardPath)
 			if !found { // encoded
 				s.fail(w, r, problem.NotForwarded.With("the request target must begin with "+contract.ForwardPath))
 				return
@@ -66,7 +66,7 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 func (s *Server) Forward(route string) http.Handler {
 	return s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			s.forward(w, r, arrival{route, originForm(r.RequestURI), true})
+			s.forward(w, r, arrival{route, originForm(r), true})
 		})))))
 }
 
@@ -76,11 +76,12 @@ type arrival struct {
 	own           bool // at a listener of the route alone
 }
 
-// originForm returns a request target in the form in which servers usually get it (RFC 9112, section
-// 3.2). Servers must accept the absolute form, too.
-func originForm(target string) string {
+// originForm returns the target of a request in the form in which servers usually get it (RFC 9112, section
+// 3.2). Servers of HTTP/1.1 must accept the absolute form, too.
+func originForm(r *http.Request) string {
+	target := r.RequestURI
 	scheme, rest, absolute := strings.Cut(target, "://")
-	if !absolute || !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
+	if !absolute || r.ProtoMajor > 1 || !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
 		return target
 	}
 	if i := strings.IndexAny(rest, "/?"); i >= 0 {

@@ -291,6 +291,31 @@ func TestForwardSmuggling(t *testing.T) {
 		"a null in a header":    "X-A: \x00\r\n\r\n",
 		"two hosts":             "Host: evil.example\r\n\r\n",
 		"a chunk of bad length": "Transfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
+		"two equal encodings":   "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"chunks, then identity": "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+		"an encoding in quotes": "Transfer-Encoding: \"chunked\"\r\n\r\n0\r\n\r\n",
+		"an encoding with more": "Transfer-Encoding: chunked;a=b\r\n\r\n0\r\n\r\n",
+		"an empty encoding":     "Transfer-Encoding:\r\nContent-Length: 3\r\n\r\nabc",
+		"a tab before colon":    "Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n",
+		"a list of lengths":     "Content-Length: 3, 4\r\n\r\nabc",
+		"a length in hex":       "Content-Length: 0x3\r\n\r\nabc",
+		"a length of less":      "Content-Length: -1\r\n\r\nabc",
+		"a length of a float":   "Content-Length: 3.0\r\n\r\nabc",
+		"a length too large":    "Content-Length: 99999999999999999999\r\n\r\nabc",
+		"an empty name":         ": chunked\r\n\r\n",
+		"a name with a blank":   "X A: 1\r\n\r\n",
+		"a name in UTF-8":       "X-\xc3\xa9: 1\r\n\r\n",
+		"no colon":              "X-A\r\n\r\n",
+		"a null in a name":      "X\x00A: 1\r\n\r\n",
+		"a delete in a value":   "X-A: a\x7fb\r\n\r\n",
+		"a bell in a value":     "X-A: a\x07b\r\n\r\n",
+		"a chunk with a sign":   "Transfer-Encoding: chunked\r\n\r\n+3\r\nabc\r\n0\r\n\r\n",
+		"a chunk of less":       "Transfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n0\r\n\r\n",
+		"a chunk too large":     "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n",
+		"a chunk with no end":   "Transfer-Encoding: chunked\r\n\r\n3\r\nabcX\r\n0\r\n\r\n",
+		"a chunk without size":  "Transfer-Encoding: chunked\r\n\r\n\r\nabc\r\n0\r\n\r\n",
+		"an unknown trailer":    "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\n\r\n",
+		"an expectation":        "Expect: 200-ok\r\n\r\n",
 	} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
 		if err != nil {
@@ -299,10 +324,24 @@ func TestForwardSmuggling(t *testing.T) {
 		_, _ = io.WriteString(conn, "POST /v1/forward/partner/x HTTP/1.1\r\nHost: localhost\r\nPrefer: wait=1\r\n"+head)
 		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err == nil && resp.StatusCode/100 != 4 && resp.StatusCode != 501 {
+		if err == nil && (resp.StatusCode/100 != 4 && resp.StatusCode != 501 || resp.StatusCode == http.StatusTeapot) {
 			t.Errorf("%s: %s", name, resp.Status)
 		}
 		_ = conn.Close()
+	}
+	for _, line := range []string{
+		"POST  /v1/forward/partner/x HTTP/1.1", "POST /v1/forward/partner/x  HTTP/1.1", "POST\t/v1/forward/partner/x HTTP/1.1",
+		"POST /v1/forward/partner/x HTTP/1.1 ", "POST /v1/forward/partner/x HTTP/9.1", "POST /v1/forward/partner/x http/1.1",
+		"POST /v1/forward/partner/x\x00 HTTP/1.1", "PO ST /v1/forward/partner/x HTTP/1.1", "POST /v1/forward/partner/x",
+		" POST /v1/forward/partner/x HTTP/1.1", "P\xc3\x96ST /v1/forward/partner/x HTTP/1.1", "POST /v1/forward/partner/x#y HTTP/1.1",
+		"POST /v1/forward/partner/\\..\\x HTTP/1.1", "CONNECT /v1/forward/partner/x HTTP/1.1", "GET * HTTP/1.1",
+	} {
+		conn := p.raw(line + "\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+		b, _ := io.ReadAll(conn)
+		if status := string(b[:min(len(b), 12)]); len(b) > 0 && !strings.HasPrefix(status, "HTTP/1.1 4") &&
+			!strings.HasPrefix(status, "HTTP/1.1 5") || status == "HTTP/1.1 418" {
+			t.Errorf("%q: %s", line, status)
+		}
 	}
 	if p.reached() != 0 {
 		t.Errorf("the upstream was reached %d times, last by %+v", p.reached(), p.last())

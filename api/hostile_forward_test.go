@@ -100,6 +100,31 @@ func TestForwardOddAnswers(t *testing.T) {
 		"/nul":      "HTTP/1.1 200 OK\r\nX-A: a\x00b\r\nContent-Length: 0\r\n\r\n",
 		"/latin":    "HTTP/1.1 200 OK\r\nX-A: \xe9\r\nContent-Length: 0\r\n\r\n",
 		"/own":      "HTTP/1.1 200 OK\r\nSluice-Job: mine\r\nSluice-Truncated: true\r\nSluice-Waited-Ms: -1\r\nContent-Length: 0\r\n\r\n",
+		"/two":      "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nokk",
+		"/both":     "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+		"/fold":     "HTTP/1.1 200 OK\r\nX-A: 1\r\n 2\r\nContent-Length: 0\r\n\r\n",
+		"/cr":       "HTTP/1.1 200 OK\r\nX-A: 1\rX-B: 2\r\nContent-Length: 0\r\n\r\n",
+		"/nocolon":  "HTTP/1.1 200 OK\r\nX-A\r\nContent-Length: 0\r\n\r\n",
+		"/blank":    "HTTP/1.1 200 OK\r\nX-A : 1\r\nContent-Length: 0\r\n\r\n",
+		"/minus":    "HTTP/1.1 -20 Odd\r\nContent-Length: 0\r\n\r\n",
+		"/four":     "HTTP/1.1 2000 Odd\r\nContent-Length: 0\r\n\r\n",
+		"/zero":     "HTTP/1.1 000 Odd\r\nContent-Length: 0\r\n\r\n",
+		"/199":      "HTTP/1.1 199 Odd\r\n\r\n",
+		"/101":      "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+		"/old":      "HTTP/0.9 200 OK\r\n\r\nbody",
+		"/plain":    "just text",
+		"/version":  "HTTP/3.7 200 OK\r\nContent-Length: 0\r\n\r\n",
+		"/ten":      "HTTP/1.0 200 OK\r\nX-A: 1\r\n\r\nok",
+		"/surplus":  "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+		"/sign":     "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok",
+		"/hex":      "HTTP/1.1 200 OK\r\nContent-Length: 0x2\r\n\r\nok",
+		"/xchunked": "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n\r\nok",
+		"/badchunk": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n0\r\n\r\n",
+		"/cutchunk": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nok",
+		"/nochunks": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n",
+		"/204":      "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nevil",
+		"/location": "HTTP/1.1 302 Found\r\nLocation: http://x/\x0b\r\nContent-Length: 0\r\n\r\n",
+		"/cookie":   "HTTP/1.1 200 OK\r\nSet-Cookie: sluice_session_8081=x\r\nSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n",
 		"/date":     "HTTP/1.1 200 OK\r\nDate: then\r\nServer: x\r\nContent-Length: 0\r\n\r\n",
 	}
 	p := proxy(t, func(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +135,7 @@ func TestForwardOddAnswers(t *testing.T) {
 		}
 		defer conn.Close()
 		_, _ = io.WriteString(conn, answers[strings.TrimPrefix(r.URL.Path, "/base")])
-	}, asIs)
+	}, func(_ *api.Config, r *worker.Route, _ *queue.Queue) { r.Retry.MinBackoff = time.Millisecond })
 	for path, want := range map[string]struct {
 		method string
 		status int
@@ -122,6 +147,14 @@ func TestForwardOddAnswers(t *testing.T) {
 		"/trailer": {"GET", 200, 2, "ok"}, "/999": {"GET", 999, 0, ""}, "/large": {"GET", 502, -1, ""},
 		"/short": {"GET", 502, -1, ""}, "/none": {"GET", 502, -1, ""}, "/nul": {"GET", 502, -1, ""},
 		"/latin": {"GET", 200, 0, ""}, "/own": {"GET", 200, 0, ""}, "/date": {"GET", 200, 0, ""},
+		"/two": {"GET", 502, -1, ""}, "/both": {"GET", 200, 2, "ok"}, "/fold": {"GET", 200, 0, ""}, "/cr": {"GET", 502, -1, ""},
+		"/nocolon": {"GET", 502, -1, ""}, "/blank": {"GET", 200, 0, ""}, "/minus": {"GET", 502, -1, ""},
+		"/four": {"GET", 502, -1, ""}, "/zero": {"GET", 502, -1, ""}, "/199": {"GET", 502, -1, ""}, "/101": {"GET", 502, -1, ""},
+		"/old": {"GET", 200, 4, "body"}, "/plain": {"GET", 502, -1, ""}, "/version": {"GET", 200, 0, ""},
+		"/ten": {"GET", 200, 2, "ok"}, "/surplus": {"GET", 200, 2, "ok"}, "/sign": {"GET", 502, -1, ""}, "/hex": {"GET", 502, -1, ""},
+		"/xchunked": {"GET", 502, -1, ""}, "/badchunk": {"GET", 502, -1, ""}, "/cutchunk": {"GET", 502, -1, ""},
+		"/nochunks": {"GET", 502, -1, ""}, "/204": {"GET", 204, 0, ""}, "/location": {"GET", 502, -1, ""},
+		"/cookie": {"GET", 200, 0, ""},
 	} {
 		resp, body := p.ask(want.method, "/v1/forward/partner"+path, "")
 		if resp.StatusCode != want.status || want.status != 502 && (resp.ContentLength != want.length || body != want.body) {
