@@ -66,6 +66,9 @@ type Config struct {
 	// AdminPages are further handlers of the admin listener, with the same access control. Each
 	// serves its path, such as "/asynqmon", and all paths below.
 	AdminPages map[string]http.Handler
+	// DrainGrace is how long a client still waits for the answer to a forwarded request that is
+	// under way when the server drains; default 20s.
+	DrainGrace time.Duration
 	// Guards are limiters in front of the operations of the intake. They count in Limits, which
 	// they need.
 	Guards []guard.Intake
@@ -111,12 +114,18 @@ type Forward struct {
 	// Forwarded is what happens to headers that say where a request came from; default
 	// ReplaceForwarded.
 	Forwarded string
+	// OnWaitEnd is the status of the answer at the end of the wait to a client that has not said how
+	// long it prefers to wait: 202, 503 or 504; default 504. A client that only changed its URL
+	// would take 202 for the upstream's.
+	OnWaitEnd int
 }
 
 // VersionInfo identifies the program.
 type VersionInfo struct {
 	Version, Commit, Go string
 }
+
+const defaultDrainGrace = 20 * time.Second
 
 func (c *Config) setDefaults() {
 	c.MaxBody = cmp.Or(c.MaxBody, contract.DefaultMaxBody)
@@ -127,6 +136,7 @@ func (c *Config) setDefaults() {
 	c.TenantShare = cmp.Or(c.TenantShare, budget.DefaultTenantShare)
 	c.AddressShare = cmp.Or(c.AddressShare, budget.DefaultAddressShare)
 	c.Horizon = cmp.Or(c.Horizon, simulate.Horizon)
+	c.DrainGrace = cmp.Or(c.DrainGrace, defaultDrainGrace)
 	if c.Guesses == nil {
 		c.Guesses = auth.NewGuesses()
 	}

@@ -50,7 +50,7 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 			release()
 		}
 	}()
-	ctx := c.r.Context()
+	ctx := c.client
 	ended, stop, err := s.watch(ctx, id, time.Now().Add(streamSetup))
 	if err != nil {
 		return nil, err

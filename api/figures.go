@@ -109,7 +109,7 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 			server: s, out: newEventWriter(w), watch: watch, table: t, pool: view.Pool,
 			allowed: func() bool { return allowed(c.r) == nil },
 		}
-		f.send(c.r.Context())
+		f.send(c.client)
 	}
 	return a, nil
 }

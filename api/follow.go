@@ -53,7 +53,7 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
 		allowed := s.operator()
-		s.sendArrivals(c.r.Context(), newEventWriter(w), f, func() bool { return allowed(c.r) == nil })
+		s.sendArrivals(c.client, newEventWriter(w), f, func() bool { return allowed(c.r) == nil })
 	}
 	return a, nil
 }

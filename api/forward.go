@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -92,7 +93,7 @@ func originForm(r *http.Request) string {
 
 // forward queues a request and answers with what the upstream answers, or with 202.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, at arrival) {
-	c := &call{op: contract.ForwardEndpoint, r: r, taken: func() {}}
+	c := newCall(contract.ForwardEndpoint, r)
 	// Each step returns before the next one: thousands of clients wait in the third, and their
 	// stacks are as large as the deepest step.
 	f := newAwaited()
@@ -105,14 +106,14 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, at arrival) {
 		err = s.begin(c, sub, f)
 	}
 	if sub = nil; err == nil {
-		err = s.awaitAnswer(r.Context(), f)
+		err = s.awaitAnswer(c.client, f)
 	}
 	s.answered(w, c, f, err)
 }
 
 // answered writes the answer to a forwarded request.
 func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error) {
-	if f.decision.Outcome != "" && f.wait > 0 && c.r.Context().Err() != nil {
+	if errors.Is(err, context.Canceled) {
 		s.abandon(c.who.Tenant, f.decision.Job, f.key)
 	}
 	write := (func(http.ResponseWriter))(nil)
@@ -201,6 +202,7 @@ func (s *Server) forwarded(
 		return nil, err
 	}
 	c.taken = done
+	f.atEnd = cmp.Or(info.OnWaitEnd, http.StatusGatewayTimeout)
 	f.key, f.prefer, f.wait = key, request.PreferAnswer(c.r.Header), info.Wait
 	if f.prefer.Given {
 		f.wait = f.prefer.Wait
@@ -308,7 +310,7 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 	if err := s.expect(c, id, f); err != nil {
 		return nil, err
 	}
-	if err := s.awaitAnswer(c.r.Context(), f); err != nil {
+	if err := s.awaitAnswer(c.client, f); err != nil {
 		return nil, err
 	}
 	write, err := s.answerTo(c, f, func(*answer) {})
@@ -339,6 +341,9 @@ func (s *Server) answerTo(c *call, f *awaited, accepted func(*answer)) (func(htt
 		}
 	}
 	if f.answer != nil || !job.State.Done() {
+		if f.atEnd > http.StatusAccepted && !prefer.Given {
+			return nil, s.pending(f)
+		}
 		a := &answer{status: http.StatusAccepted, body: towire.Job(job)}
 		a.set("Location", "/v1/jobs/"+job.ID+"/response").set("Sluice-Job", job.ID)
 		if prefer.Given {
@@ -348,6 +353,21 @@ func (s *Server) answerTo(c *call, f *awaited, accepted func(*answer)) (func(htt
 		return func(w http.ResponseWriter) { _ = a.write(w, s, c) }, nil // always small
 	}
 	return nil, unanswered(job)
+}
+
+// pending is the problem of a request that has no answer yet. It says where the answer will be.
+func (s *Server) pending(f *awaited) error {
+	job := f.decision.Job
+	p := problem.AnswerPending.With("the request is stored and will be sent: its answer will be at Location")
+	p.Status = f.atEnd
+	if f.drain == nil {
+		p = problem.ShuttingDown.With("the request is stored, and another instance will serve it: its answer will be at Location")
+	}
+	wait := time.Second
+	if !job.EstimatedStart.IsZero() {
+		wait = min(max(wait, time.Until(job.EstimatedStart)), time.Minute)
+	}
+	return p.SetHeader("Location", "/v1/jobs/"+job.ID+"/response").SetHeader("Sluice-Job", job.ID).RetryIn(wait)
 }
 
 // unanswered is the problem of a request that ended without an answer.
@@ -384,12 +404,12 @@ func (s *Server) readHead(c *call, a *queue.Answer) error {
 
 // readPiece reads the next piece of a stored answer from the store, when it is its turn.
 func (s *Server) readPiece(c *call, a *queue.Answer, at int) ([]byte, error) {
-	leave, err := s.gate.Enter(c.r.Context(), s.ownerOf(c), piecePatience)
+	leave, err := s.gate.Enter(c.client, s.ownerOf(c), piecePatience)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return a.Read(c.r.Context(), at, budget.Piece)
+	return a.Read(c.client, at, budget.Piece)
 }
 
 // piecePatience is how long a piece of an answer waits until those of the same tenant or address

@@ -40,7 +40,7 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	prefer := request.Prefer(c.r.Header)
 	var job queue.Job
 	if prefer.Wait > 0 {
-		job, err = s.follow(c.r.Context(), tenant, id, time.Now().Add(prefer.Wait))
+		job, err = s.follow(c.client, tenant, id, time.Now().Add(prefer.Wait))
 	} else {
 		job, err = s.backend.Job(c.r.Context(), tenant, id)
 	}
@@ -295,7 +295,7 @@ const listPatience = 2 * time.Second
 // page answers with the page of a list, whose jobs show makes.
 func (s *Server) page(c *call, asked queue.List, show func(queue.Job) *wire.Job) (*answer, error) {
 	owner := s.ownerOf(c)
-	leave, err := s.gate.Enter(c.r.Context(), owner, listPatience)
+	leave, err := s.gate.Enter(c.client, owner, listPatience)
 	if err != nil {
 		return nil, err
 	}

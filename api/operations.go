@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -25,8 +26,12 @@ import (
 
 // call is one request to one operation.
 type call struct {
-	op      string // id of the operation
+	op string // id of the operation
+	// r has a context that does not end when the client leaves, or only closes its side of the
+	// connection: what it asked for goes on, and its outcome is known. client does end then, and
+	// bounds waits, streams and long work.
 	r       *http.Request
+	client  context.Context
 	body    []byte // the whole of it, if the operation reads one
 	raw     bool   // body is the payload of a job
 	param   func(name string) string
@@ -34,6 +39,11 @@ type call struct {
 	counted bool           // in Server.requests, by owner
 	owner   budget.Owner
 	taken   func() // releases the body of a long operation
+}
+
+func newCall(op string, r *http.Request) *call {
+	client := r.Context()
+	return &call{op: op, r: r.WithContext(context.WithoutCancel(client)), client: client, taken: func() {}}
 }
 
 // answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream
@@ -81,7 +91,8 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 	refuseWhenDraining := intake && op.Method == http.MethodPost
 	api.Adapter().Handle(doc, func(ctx huma.Context) {
 		r, w := humachi.Unwrap(ctx)
-		c := &call{op: op.ID, r: r, param: ctx.Param}
+		c := newCall(op.ID, r)
+		c.param = ctx.Param
 		out, err := s.run(op, handle, w, c, known, refuseWhenDraining)
 		if c.counted { // to the end of the answer, which may be a stream
 			defer s.requests.Give(c.owner, 1)

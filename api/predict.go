@@ -19,7 +19,7 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := c.r.Context()
+	ctx := c.client
 	now, err := s.backend.Tenant(ctx, name)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (s *Server) predictPool(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, name := c.r.Context(), c.param("pool")
+	ctx, name := c.client, c.param("pool")
 	now, err := s.backend.Pool(ctx, name)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/dashboard"
@@ -41,6 +42,7 @@ type Server struct {
 	log      *slog.Logger
 	metrics  *metrics
 	troubles *troubles
+	awaiting atomic.Int64 // clients that wait for the answer to a forwarded request
 	draining chan struct{}
 	streams  budget.Shares // event streams
 	requests budget.Shares // requests of tenants in progress

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
@@ -162,7 +161,7 @@ func (s *Server) admit(
 	if f.known {
 		end = s.seen
 	}
-	if later, err := end(c.r.Context(), sub.Tenant, f.decision.Job.ID, f.ended, f.stop, f.end); err == nil {
+	if later, err := end(c.client, sub.Tenant, f.decision.Job.ID, f.ended, f.stop, f.end); err == nil {
 		f.decision.Job = later
 	}
 	return f.decision.Job, f.decision.Admission, nil
@@ -185,11 +184,7 @@ func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
 	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
-	submitting := ctx
-	if c.op == contract.ForwardEndpoint { // to cancel it, its outcome must be known
-		submitting = context.WithoutCancel(ctx)
-	}
-	err = s.send(submitting, sub, f)
+	err = s.send(ctx, sub, f)
 	crash.At("after-admit")
 	if err = s.note(sub, f, span, err); err != nil {
 		f.stop()

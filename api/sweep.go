@@ -50,7 +50,7 @@ func (s *Server) sweep(
 	if err := s.mustKnow(c.r.Context(), tenant); err != nil {
 		return queue.Swept{}, err
 	}
-	return do(c.r.Context(), tenant, f)
+	return do(c.client, tenant, f)
 }
 
 // tenantHistory is GET /v1/tenants/{tenant}/history.

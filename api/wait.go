@@ -7,6 +7,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // spuriousPause is the pause of a wait after a spurious signal, so that a noisy watch costs little.
@@ -71,8 +72,13 @@ type awaited struct {
 	// Of a forwarded request:
 	key    string // idempotency key; empty for none
 	prefer request.Preference
-	answer *queue.Answer // nil for none, or none yet
-	own    bool          // the client came by a listener of the route alone
+	answer *queue.Answer   // nil for none, or none yet
+	own    bool            // the client came by a listener of the route alone
+	last   time.Time       // when the wait ends at the latest
+	left   <-chan struct{} // closed when the client leaves; nil once it has
+	drain  <-chan struct{} // closed when the server drains; nil once it does
+	// atEnd is the status at the end of the wait, unless the client prefers how long it is; 0: 202.
+	atEnd int
 }
 
 // newAwaited returns one without a watch. Inlined, it would take a kilobyte of its caller's frame.
@@ -80,26 +86,42 @@ type awaited struct {
 //go:noinline
 func newAwaited() *awaited { return &awaited{stop: func() {}} }
 
+// Waits beyond that for the answer.
+const (
+	// leftPatience is how long a request may take to leave after its client has closed its side of
+	// the connection. One that only says so that it sends no more (nc -N) gets its answer then.
+	leftPatience = time.Second
+	// leasedLook is how often a request that is under way is looked at: its worker may give it back.
+	leasedLook = 200 * time.Millisecond
+)
+
 // awaitAnswer waits for the answer to a forwarded request, and reads it with its job. Thousands of
 // clients wait here at once: so that their stacks stay small, it has a small frame, and what it
 // calls returns before the wait. While the store is unavailable it goes on until the end of the
-// wait; then the answer is 202 for a job that this request has stored.
+// wait. A request that is under way when the server drains, or its client leaves, is waited for. If
+// the client of another one leaves, the error is context.Canceled.
 func (s *Server) awaitAnswer(ctx context.Context, f *awaited) error {
 	defer f.stop()
+	s.awaiting.Add(1)
+	defer s.awaiting.Add(-1)
+	f.left, f.drain, f.last = ctx.Done(), s.draining, f.end
+	ctx = context.WithoutCancel(ctx)
 	for look := f.known; ; {
 		over := f.ended == nil || !time.Now().Before(f.end)
 		if !look && !over {
-			over = s.pause(ctx, f.ended, f.end)
-		}
-		if err := ctx.Err(); err != nil {
-			return err
+			over = s.pauseFor(f)
 		}
 		done, err := s.readAnswer(ctx, f)
 		away := errors.Is(err, queue.ErrUnavailable)
 		switch {
 		case over && away && f.decision.Outcome != "": // an error would make the client send it twice
 			return nil
-		case done, over, err != nil && !away:
+		case done, err != nil && !away:
+			return err
+		case over && f.underWay():
+		case over && f.left == nil && f.decision.Outcome != "":
+			return context.Canceled
+		case over:
 			return err
 		}
 		if look = away; away || !f.known {
@@ -107,6 +129,56 @@ func (s *Server) awaitAnswer(ctx context.Context, f *awaited) error {
 		}
 		f.known = false
 	}
+}
+
+// AwaitAnswers returns when no client waits for the answer to a forwarded request, or when ctx ends.
+// While the server drains, they wait only for requests that are under way.
+func (s *Server) AwaitAnswers(ctx context.Context) {
+	for s.awaiting.Load() > 0 && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(leasedLook / 10):
+		}
+	}
+}
+
+// pauseFor returns when the watch reports, and true when the wait must end otherwise.
+func (s *Server) pauseFor(f *awaited) (over bool) {
+	timer := time.NewTimer(time.Until(f.end))
+	defer timer.Stop()
+	select {
+	case <-f.ended:
+		return false
+	case <-timer.C:
+		return true
+	case <-f.drain:
+		f.drain, f.last = nil, earlier(f.last, time.Now().Add(s.cfg.DrainGrace))
+		f.end = time.Now()
+	case <-f.left:
+		if f.left, f.end = nil, time.Now(); f.decision.Outcome != "" {
+			f.end = earlier(f.last, f.end.Add(leftPatience))
+			return false
+		}
+	}
+	return true
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// underWay reports whether to go on waiting at the end of the wait: while the server drains or the
+// client has left, as long as the request is under way.
+func (f *awaited) underWay() bool {
+	now := time.Now()
+	if f.drain != nil && f.left != nil || f.decision.Job.State != shaper.Leased || !now.Before(f.last) {
+		return false
+	}
+	f.end = earlier(f.last, now.Add(leasedLook))
+	return true
 }
 
 // pause returns when the watch reports, and true at end and when the wait must end otherwise.

@@ -201,7 +201,8 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	return Lease{
 		Log:      before.Log,
 		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost, ContentType: contentType, Path: path,
-		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
+		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, FreeLeases: r.FreeLeases, Expired: r.Outcome == 'x',
+		Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
 }
 

@@ -166,6 +166,8 @@ type Lease struct {
 	Cost        int64  // that its departure was charged for
 	Attempt     int    // number of this delivery, from 1
 	MaxAttempts int
+	FreeLeases  int  // holds and expired leases before that cost no attempt
+	Expired     bool // the lease before has expired
 	Created     shaper.Instant
 	Eligible    shaper.Instant // since when it could have left
 	Stamp       shaper.Instant // when it is to leave

@@ -87,6 +87,9 @@ func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlemen
 	d, refused := b.enter(l.Tenant)
 	if refused != nil {
 		b.load.held.Add(1)
+		if b.route.lastHold(l) {
+			return b.route.unanswered(l, *refused.Error)
+		}
 		refused.LeaseRef = l.LeaseRef
 		return *refused
 	}

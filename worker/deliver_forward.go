@@ -36,7 +36,8 @@ func newForwarder(r Route, costs answerCosts) *forwarder {
 
 // Deliver makes one request. What its answer means:
 //
-//	429, 503 with a Retry-After    the flow is held for that long, no attempt is spent
+//	429, 503 with a Retry-After    the flow is held for that long, no attempt is spent; once holds
+//	                               cost attempts and none is left, an answer
 //	a status of RetryOn            tried again, if the request may be sent again; else an answer
 //	any other                      an answer: the job has succeeded
 //	none                           tried again, if the request may be sent again; else it failed
@@ -46,6 +47,10 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 	m, err := httpmsg.DecodeRequest(l.Payload)
 	if err != nil {
 		return d.notSent(l, queue.JobError{Message: "the stored request cannot be read"})
+	}
+	last := d.route.lastHold(l)
+	if last && l.Expired {
+		return d.failed(l, queue.JobError{Message: "too many workers stopped while they sent it"})
 	}
 	req, err := d.request(ctx, m, l)
 	if err != nil {
@@ -72,7 +77,7 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
 	if hold, given := parseRetryAfter(
 		strings.Join(resp.Header["Retry-After"], ","), clockOf(resp.Header, time.Now()),
-	); overload && given {
+	); overload && given && !last {
 		s := d.route.Retry.again(l, refused(status), status)
 		s.Event, s.Cause = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}
 		if s.Delay = hold; hold <= 0 { // at once it would be refused again
@@ -103,11 +108,22 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 	}
 }
 
-// failed ends a request that got no answer.
 func (d *forwarder) failed(l queue.Lease, e queue.JobError) queue.Settlement {
+	return d.route.unanswered(l, e)
+}
+
+// lastHold reports whether a request would end as a dead letter if it were held once more, or its
+// lease expired.
+func (r Route) lastHold(l queue.Lease) bool {
+	return r.Forward != nil && l.FreeLeases >= shaper.FreeLeases && l.Attempt >= r.Retry.MaxAttempts
+}
+
+// unanswered ends a forwarded request that got no answer. Its client gets the failure, so it is no
+// dead letter.
+func (r Route) unanswered(l queue.Lease, e queue.JobError) queue.Settlement {
 	return queue.Settlement{
-		LeaseRef: l.LeaseRef, Event: shaper.Die, Final: true, MaxAttempts: d.route.Retry.MaxAttempts, Error: &e,
-		Retention: d.route.Forward.Retention,
+		LeaseRef: l.LeaseRef, Event: shaper.Die, Final: true, MaxAttempts: r.Retry.MaxAttempts, Error: &e,
+		Retention: r.Forward.Retention,
 	}
 }
 

@@ -85,12 +85,13 @@ func Forward(maxBody int64) []Operation {
 			answers: map[int]Answer{
 				anyStatus: upstreamAnswer(),
 				http.StatusAccepted: {
-					"The wait is over, or was not wanted. Location has the path of the answer.", wire.Job{}, headers,
+					"The wait that the client prefers is over, or was not wanted. Location has the path of the answer.",
+					wire.Job{}, headers,
 				},
 			},
 			Refusals: append([]problem.Kind{
 				problem.UnknownRoute, problem.NotForwarded, problem.KeyReused, problem.QueueFull, problem.QueueBytesFull,
-				problem.NeverFits, problem.StoreFull, problem.TenantDraining, problem.HopelessWait,
+				problem.NeverFits, problem.StoreFull, problem.TenantDraining, problem.HopelessWait, problem.AnswerPending,
 				problem.StorageUnavailable, problem.ShuttingDown,
 			}, answerKinds...),
 		}

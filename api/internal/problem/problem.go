@@ -50,6 +50,8 @@ var (
 	JobGone          = Kind{"job-gone", http.StatusGone, "The job or its answer is gone"}
 	NoAnswer         = Kind{"upstream-no-answer", http.StatusBadGateway, "The upstream gave no answer"}
 	LateAnswer       = Kind{"upstream-timeout", http.StatusGatewayTimeout, "The upstream gave no answer in time"}
+	AnswerPending    = Kind{"answer-pending", http.StatusGatewayTimeout, "The answer of the upstream is not there yet"}
+	ClientLeft       = Kind{"client-left", 499, "The client has closed the connection"}
 	NotForwarded     = Kind{"not-forwarded", http.StatusNotImplemented, "Such a request is not forwarded"}
 	HopelessWait     = Kind{"wait-hopeless", http.StatusServiceUnavailable, "The request could not leave in time"}
 	ForwardOnly      = Kind{"forward-only", http.StatusUnprocessableEntity, "The route takes forwarded requests only"}
@@ -124,7 +126,7 @@ var (
 var Kinds = []Kind{
 	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
 	UnknownTenant, UnknownKey, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
-	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, HopelessWait,
+	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, AnswerPending, HopelessWait, ClientLeft,
 	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, OutcomeUnknown, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
@@ -267,14 +269,15 @@ func Of(err error) *Problem {
 		return answer(StateConflict, "the job's state does not allow this operation")
 	case errors.Is(err, queue.ErrRevision):
 		return answer(RevisionMismatch, "the revision named in If-Match is not the current one")
+	case errors.Is(err, context.Canceled): // nothing else ends the work for a request early
+		return answer(ClientLeft, "nobody waits for this answer")
 	case errors.Is(err, queue.ErrOutcomeUnknown):
 		return answer(OutcomeUnknown, "a failover of the store may undo the change; "+
 			"send the same request again to find out").RetryIn(time.Second)
 	case errors.Is(err, queue.ErrRefused):
 		return answer(StorageUnavailable, "the store has too few replicas and accepts no changes; "+
 			"send the same request again").RetryIn(time.Second)
-	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, context.Canceled):
+	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return answer(StorageUnavailable, "the outcome is unknown; send the same request again").
 			RetryIn(time.Second)
 	case errors.Is(err, queue.ErrScript):

@@ -139,6 +139,7 @@ type Route struct {
 
 	// Of forwarded requests:
 	Wait              time.Duration // for an answer, unless the client prefers another
+	OnWaitEnd         int64         // status at the end of it: 202, 503 or 504
 	Forwarded         string        // replace, append or pass headers that say where a request came from
 	MaxResponse       int64         // bytes of an answer's body that are stored
 	MaxResponseAction string        // for a larger one: cut or fail

@@ -20,10 +20,12 @@ type ForwardListener struct {
 func (r Route) Forwards() bool { return r.Forward != "" }
 
 // forwardKeys are the settings of a route that only forwarded requests have.
-var forwardKeys = []string{"wait", "forwarded", "max_response", "max_response_action", "retention", "retry.on", "retry.unsafe"}
+var forwardKeys = []string{"wait", "on_wait_end", "forwarded", "max_response", "max_response_action", "retention", "retry.on", "retry.unsafe"}
 
 // defaultRetryOn are the statuses of answers after which a forwarded request is sent again.
 var defaultRetryOn = []int64{502, 503, 504}
+
+const onWaitEndRule = "must be 202, 503 or 504"
 
 // forwardRoute checks what concerns forwarded requests in the section at path of a route.
 func (r *reader) forwardRoute(path string, values map[string]any, route *Route) {
@@ -38,7 +40,8 @@ func (r *reader) forwardRoute(path string, values map[string]any, route *Route) 
 				r.problem(path+"."+key, show(raw), "needs forward, whose requests it concerns")
 			}
 		}
-		route.Wait, route.Forwarded, route.MaxResponse, route.MaxResponseAction, route.Retention = 0, "", 0, "", 0
+		route.Wait, route.OnWaitEnd, route.Forwarded = 0, 0, ""
+		route.MaxResponse, route.MaxResponseAction, route.Retention = 0, "", 0
 		return
 	}
 	for _, key := range []string{"url", "asynq", "secrets"} {
@@ -46,6 +49,9 @@ func (r *reader) forwardRoute(path string, values map[string]any, route *Route) 
 			r.problem(path+"."+key, kindOf(values[key]), "must not be set together with forward: a route has one destination, "+
 				"and forwarded requests are not signed")
 		}
+	}
+	if raw := values["on_wait_end"]; raw != nil && !slices.Contains([]int64{202, 503, 504}, route.OnWaitEnd) {
+		r.problem(path+".on_wait_end", show(raw), onWaitEndRule)
 	}
 	route.Retry.On = defaultRetryOn
 	raw, present := retry["on"]

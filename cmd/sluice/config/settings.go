@@ -322,8 +322,12 @@ func RouteSettings() []Setting {
 			Help: "Instead of url: base URL of the upstream to which [requests are forwarded](forward.md) as they " +
 				"are. A user and password in it become basic authentication where a request has none.",
 			Rule: "must be an absolute http:// or https:// URL without query and fragment, percent-encoded and without the segments . and .."},
-		duration("wait", "60s", 0, 300*time.Second,
-			"With forward: how long a client waits for its answer, unless it prefers another wait."),
+		duration("wait", "50s", 0, 300*time.Second,
+			"With forward: how long a client waits for its answer, unless it prefers another wait. A proxy in front "+
+				"must wait for longer; many give up after 60s."),
+		{Key: "on_wait_end", Kind: Whole, Default: "504", min: 202, max: 504, Rule: onWaitEndRule,
+			Help: "With forward: the status at the end of that wait, with Location for the answer. " +
+				"A client that prefers how long it waits always gets 202."},
 		choice("forwarded", "replace", "With forward: what happens to headers that say "+
 			"[where a request came from](forward.md#where-a-request-came-from), such as X-Forwarded-For. replace: those of "+
 			"the client are replaced by its address. append: the address of the peer is appended. pass: they stay.",

@@ -49,7 +49,9 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		info := api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts), Paths: r.Paths}
 		if r.Forwards() {
 			base, _ := url.Parse(r.Forward) // was validated
-			info.Forward = &api.Forward{Path: base.EscapedPath(), Wait: r.Wait, Forwarded: r.Forwarded}
+			info.Forward = &api.Forward{
+				Path: base.EscapedPath(), Wait: r.Wait, OnWaitEnd: int(r.OnWaitEnd), Forwarded: r.Forwarded,
+			}
 		}
 		routes[name] = info
 	}

@@ -151,7 +151,10 @@ func (p *Process) serve(
 	<-ctx.Done()
 	p.Log.Info("stopping")
 	server.Drain()
+	within, cancel := context.WithTimeout(context.Background(), deliveryGrace)
+	defer cancel()
 	err = work.end(shared.engine)
+	server.AwaitAnswers(within) // other processes may deliver
 	listeners.shutdown(server)
 	shared.traces.Close()
 	if failed := cause(ctx); failed != nil {
