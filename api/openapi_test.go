@@ -322,11 +322,11 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 			"unreadable-body", "upstream-no-answer", "upstream-timeout",
 		},
 		"DELETE /v1/forward/{route}/{path}": {
-			"draining", "idempotency-key-reused", "internal", "invalid-request", "issuer-unavailable", "job-gone", "never-fits",
+			"answer-pending", "draining", "idempotency-key-reused", "internal", "invalid-request", "issuer-unavailable", "job-gone", "never-fits",
 			"not-forwarded", "outcome-unknown", "overloaded", "queue-bytes-full", "queue-full", "rate-limited",
 			"shutting-down", "starting",
 			"store-full", "stored-data-damaged", "tenant-mismatch", "too-large", "unauthorized",
-			"unavailable", "unknown-route", "unreadable-body", "upstream-no-answer", "upstream-timeout", "wait-hopeless", "answer-pending",
+			"unavailable", "unknown-route", "unreadable-body", "upstream-no-answer", "upstream-timeout", "wait-hopeless",
 		},
 		"GET /version": {"internal", "invalid-request", "overloaded", "starting", "too-large", "unreadable-body"},
 		"POST /v1/tenants/{tenant}/pause": {
