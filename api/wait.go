@@ -119,7 +119,7 @@ func (s *Server) awaitAnswer(ctx context.Context, f *awaited) error {
 		case done, err != nil && !away:
 			return err
 		case over && f.underWay():
-		case over && f.left == nil && f.decision.Outcome != "":
+		case over && f.left == nil:
 			return context.Canceled
 		case over:
 			return err
@@ -155,10 +155,13 @@ func (s *Server) pauseFor(f *awaited) (over bool) {
 		f.drain, f.last = nil, earlier(f.last, time.Now().Add(s.cfg.DrainGrace))
 		f.end = time.Now()
 	case <-f.left:
-		if f.left, f.end = nil, time.Now(); f.decision.Outcome != "" {
-			f.end = earlier(f.last, f.end.Add(leftPatience))
-			return false
+		f.left, f.end = nil, time.Now()
+		if f.decision.Outcome == "" { // it only reads
+			f.last = f.end
+			return true
 		}
+		f.end = earlier(f.last, f.end.Add(leftPatience))
+		return false
 	}
 	return true
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/7509e464/sluice/api/wire"
 )
 
 // JWTConfig holds the settings for verifying tokens.
@@ -148,17 +150,9 @@ func (t *tokens) candidates(ctx context.Context, token *jwt.Token) (any, error) 
 }
 
 // legalTenant is the rule of the API for names of tenants: 1 to 255 bytes of UTF-8 without control
-// characters.
+// and format characters.
 func legalTenant(name string) bool {
-	if name == "" || len(name) > maxTenant || !utf8.ValidString(name) {
-		return false
-	}
-	for _, c := range name {
-		if unicode.IsControl(c) {
-			return false
-		}
-	}
-	return true
+	return name != "" && len(name) <= maxTenant && utf8.ValidString(name) && !strings.ContainsFunc(name, wire.IsControl)
 }
 
 // plainName accepts 1 to 64 of A-Z a-z 0-9 . _ -.

@@ -35,7 +35,7 @@ func main() {
 	redis.SetLogger(silence{})
 	dropEmpty(os.Environ())
 	ctx, stop := signalContext()
-	code := Run(ctx, os.Args[1:], console.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Environ())
+	code := Run(ctx, os.Args[1:], console.Screens(console.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}), os.Environ())
 	stop()
 	os.Exit(code)
 }

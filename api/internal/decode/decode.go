@@ -12,12 +12,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/7509e464/sluice/api/internal/problem"
+
+	"github.com/7509e464/sluice/api/wire"
 )
 
 // reader reads JSON bodies strictly and collects everything that is wrong with them: unknown and
@@ -139,13 +140,13 @@ func TextRule(s string, least, most int) string {
 		return fmt.Sprintf("must be %d to %d bytes", least, most)
 	}
 	if HasControl(s) {
-		return "must not contain control characters"
+		return "must not contain control or format characters"
 	}
 	return ""
 }
 
-// HasControl reports whether the text has control characters of Unicode.
-func HasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+// HasControl reports whether the text has a wire.IsControl.
+func HasControl(s string) bool { return strings.ContainsFunc(s, wire.IsControl) }
 
 // kindOf is the JSON kind of a value, by its first byte.
 func kindOf(value json.RawMessage) string {

@@ -59,7 +59,7 @@ func headersOf(h http.Header) map[string]string {
 	for name, values := range h {
 		out[name] = strings.Join(values, ", ")
 		switch {
-		case isSecret(name):
+		case isSecret(name), secretParameters[strings.TrimPrefix(strings.ToLower(name), "x-")]:
 			out[name] = hidden
 		case name == "Location" || name == "Content-Location" || name == "Referer":
 			out[name] = targetOf(out[name])
@@ -92,12 +92,14 @@ func targetOf(target string) string {
 // secretWords are parts of the names of headers and parameters that hold credentials.
 var secretWords = []string{
 	"authorization", "cookie", "apikey", "accesskey", "subscriptionkey", "token", "secret", "password", "passwd",
-	"credential", "session", "signature", "xauth", "assertion",
+	"credential", "session", "signature", "xauth", "assertion", "jwt", "hmac", "passphrase", "privatekey", "bearer",
 }
 
 // secretParameters are names of parameters that hold credentials, and would be parts of too many
 // others.
-var secretParameters = map[string]bool{"key": true, "auth": true, "sig": true, "pwd": true, "code": true}
+var secretParameters = map[string]bool{"key": true, "auth": true, "sig": true, "pwd": true, "code": true,
+	"pass": true, "access": true, "otp": true, "pin": true, "sid": true,
+}
 
 // isSecret reports whether a header or a parameter is named like a credential.
 func isSecret(name string) bool {

@@ -50,6 +50,9 @@ var ErrReported = errors.New("reported")
 
 // Terminal reports whether the stream w is a terminal.
 func Terminal(w any) bool {
+	if s, is := w.(*screen); is {
+		w = s.File
+	}
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -27,7 +27,7 @@ func newHandler(w io.Writer, level string) slog.Handler {
 		least = slog.LevelInfo
 	}
 	if Terminal(w) {
-		return tint.NewTextHandler(w, &tint.Options{Level: least, TimeFormat: time.TimeOnly,
+		return tint.NewTextHandler(Raw(w), &tint.Options{Level: least, TimeFormat: time.TimeOnly,
 			NoColor: os.Getenv("NO_COLOR") != ""})
 	}
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: least, ReplaceAttr: inUnits})

@@ -55,16 +55,8 @@ func PrintTable(w io.Writer, rows [][]string) error {
 	return nil
 }
 
-// Printable replaces control characters of an upstream's response, which could control the
-// terminal.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || (r >= ' ' && r != 0x7f && (r < 0x80 || r > 0x9f)) {
-			return r
-		}
-		return '\ufffd'
-	}, s)
-}
+// Printable is Plain for text that may have several lines.
+func Printable(s string) string { return plain(s, "\n\t") }
 
 // OneLine returns printable text on one line, for a cell of a table.
 func OneLine(s string) string { return strings.Join(strings.Fields(Printable(s)), " ") }
@@ -83,10 +75,16 @@ func Plural(n int, one, many string) string {
 // OrDash returns the text, or a dash if it is empty.
 func OrDash(text string) string { return cmp.Or(text, "-") }
 
-// Plain replaces all characters that could control the terminal or change the direction of text.
-func Plain(s string) string {
+// Plain replaces all characters that could control the terminal, change the direction of text or
+// hide in it: those of the categories control, format, private use, unassigned and separators of
+// lines and paragraphs.
+func Plain(s string) string { return plain(s, "") }
+
+func plain(s, but string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' {
+		switch {
+		case strings.ContainsRune(but, r):
+		case unicode.Is(unicode.C, r), unicode.Is(unicode.Zl, r), unicode.Is(unicode.Zp, r):
 			return '\ufffd'
 		}
 		return r

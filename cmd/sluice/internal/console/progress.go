@@ -23,7 +23,7 @@ func NewProgress(w io.Writer) (Progress, time.Duration) { return NewProgressOf(w
 // NewProgressOf is like NewProgress for work on other items than jobs; things is their plural.
 func NewProgressOf(w io.Writer, things string) (Progress, time.Duration) {
 	if Terminal(w) {
-		return &bar{w: w, things: things}, 100 * time.Millisecond
+		return &bar{w: Raw(w), things: things}, 100 * time.Millisecond
 	}
 	return lines{w}, time.Second
 }
@@ -136,7 +136,7 @@ func (a *App) WatchSteps(what string, total int, long bool) (watch func(done int
 			}
 		}, func() {}
 	}
-	bar := progressbar.NewOptions(total, progressbar.OptionSetWriter(a.Err), progressbar.OptionShowCount(),
+	bar := progressbar.NewOptions(total, progressbar.OptionSetWriter(Raw(a.Err)), progressbar.OptionShowCount(),
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionSetTheme(progressbar.ThemeASCII), progressbar.OptionSetPredictTime(total > 1))
 	_ = bar.RenderBlank() // before the first step, which may be slow

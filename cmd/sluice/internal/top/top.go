@@ -105,7 +105,7 @@ func (c *Cmd) live(a *console.App, f *liveFeed, view client.View, remote *client
 		environ = append(slices.Clone(environ),
 			"NO_COLOR=1") // any value counts; the library requires a boolean
 	}
-	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(a.Out),
+	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(console.Raw(a.Out)),
 		tea.WithEnvironment(environ), tea.WithoutSignalHandler(), tea.WithFPS(20))
 	met := make(chan struct{}) // closed with the first event
 	first := true
