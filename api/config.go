@@ -110,12 +110,13 @@ type RouteInfo struct {
 // Forward is the part of a route of forwarded requests that the intake needs.
 type Forward struct {
 	Path string        // of the upstream's base URL
+	Cost int64         // of a request until its answer says more, at least; default 1
 	Wait time.Duration // for an answer, unless the client prefers another; at most 300s
 	// Forwarded is what happens to headers that say where a request came from; default
 	// ReplaceForwarded.
 	Forwarded string
-	// OnWaitEnd is the status of the answer at the end of the wait to a client that has not said how
-	// long it prefers to wait: 202, 503 or 504; default 504. A client that only changed its URL
+	// OnWaitEnd is the status of the answer at the end of the wait to a client that has not said
+	// how long it prefers to wait: 202, 503 or 504; default 504. A client that only changed its URL
 	// would take 202 for the upstream's.
 	OnWaitEnd int
 }

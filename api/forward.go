@@ -27,16 +27,20 @@ import (
 // Headers of a forwarded request that are Sluice's own.
 const (
 	credentialHeader = "Sluice-Api-Key" // beside an Authorization that belongs to the upstream
+	estimateHeader   = "Sluice-Cost-Estimate"
 	maxWaitHeader    = "Sluice-Max-Wait-Ms"
 	replayedHeader   = "Idempotent-Replayed"
 )
+
+// forwardPattern labels forwarded requests in metrics, at whatever address they arrive.
+const forwardPattern = contract.ForwardPath + "{route}"
 
 // cancelTimeout bounds the cancellation of a request whose client has left.
 const cancelTimeout = 5 * time.Second
 
 // forwarding serves forwarded requests, of any method, beside the operations of the intake.
 func (s *Server) forwarding(operations http.Handler) http.Handler {
-	forward := s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
+	forward := s.observeAs(forwardPattern, s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
 			rest, found := strings.CutPrefix(originForm(r), contract.ForwardPath)
 			if !found { // encoded
@@ -65,7 +69,7 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 // Forward returns the handler of a listener whose requests all go to one route: path and query are
 // those of the upstream.
 func (s *Server) Forward(route string) http.Handler {
-	return s.observe(s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
+	return s.observeAs(forwardPattern, s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
 			s.forward(w, r, arrival{route, originForm(r), true})
 		})))))
@@ -77,8 +81,8 @@ type arrival struct {
 	own           bool // at a listener of the route alone
 }
 
-// originForm returns the target of a request in the form in which servers usually get it (RFC 9112, section
-// 3.2). Servers of HTTP/1.1 must accept the absolute form, too.
+// originForm returns the target of a request in the form in which servers usually get it (RFC 9112,
+// section 3.2). Servers of HTTP/1.1 must accept the absolute form, too.
 func originForm(r *http.Request) string {
 	target := r.RequestURI
 	scheme, rest, absolute := strings.Cut(target, "://")
@@ -178,7 +182,11 @@ func (s *Server) forwarded(
 	if err != nil {
 		return nil, err
 	}
-	maxWait, err := maxWaitOf(c.r.Header)
+	maxWait, err := wholeHeader(c.r.Header, maxWaitHeader, int64(shaper.MaxPeriod/time.Millisecond))
+	if err != nil {
+		return nil, err
+	}
+	cost, err := wholeHeader(c.r.Header, estimateHeader, shaper.MaxCost)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +203,7 @@ func (s *Server) forwarded(
 		Tenant: c.who.Tenant, Tier: c.who.Tier, Guest: c.who.Guest(), Network: c.who.Network(), Vouched: c.who.Vouched,
 		Route: at.route, Type: typeOf(m.Method, path),
 		Payload: m.Encode(), Same: identityOf(m, key),
-		IdempotencyKey: key, Cost: 1, MaxWait: maxWait, MaxAttempts: s.cfg.Routes[at.route].MaxAttempts,
+		IdempotencyKey: key, Cost: max(1, info.Cost, cost), MaxWait: time.Duration(maxWait) * time.Millisecond, MaxAttempts: s.cfg.Routes[at.route].MaxAttempts,
 		TraceParent: request.TraceParent(c.r.Header),
 	}
 	if err := s.guardJob(c, *sub); err != nil {
@@ -242,18 +250,17 @@ func (s *Server) expect(c *call, id string, f *awaited) (err error) {
 	return err
 }
 
-// maxWaitOf reads the header Sluice-Max-Wait-Ms; 0 without one.
-func maxWaitOf(h http.Header) (time.Duration, error) {
-	values := h[maxWaitHeader]
+// wholeHeader reads a header that is one whole number from 1 to most; 0 without one.
+func wholeHeader(h http.Header, name string, most int64) (int64, error) {
+	values := h[name]
 	if len(values) == 0 {
 		return 0, nil
 	}
-	ms, err := strconv.ParseUint(values[0], 10, 63)
-	if most := uint64(shaper.MaxPeriod / time.Millisecond); err != nil || len(values) > 1 || ms < 1 || ms > most {
-		return 0, problem.Invalid(maxWaitHeader, "string",
-			"must be one whole number from 1 to "+strconv.FormatUint(most, 10))
+	n, err := strconv.ParseInt(values[0], 10, 64)
+	if err != nil || len(values) > 1 || n < 1 || n > most {
+		return 0, problem.Invalid(name, "string", "must be one whole number from 1 to "+strconv.FormatInt(most, 10))
 	}
-	return time.Duration(ms) * time.Millisecond, nil
+	return n, nil
 }
 
 // typeSegments is how many segments of a path are in the type of a job.

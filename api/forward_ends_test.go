@@ -16,8 +16,8 @@ import (
 	"github.com/7509e464/sluice/worker"
 )
 
-// TestForwardWaitEnds: at the end of its wait a client that only changed its URL gets no success. One
-// that said how long it waits gets 202. Both learn where the answer will be.
+// TestForwardWaitEnds: at the end of its wait a client that only changed its URL gets no success.
+// One that said how long it waits gets 202. Both learn where the answer will be.
 func TestForwardWaitEnds(t *testing.T) {
 	for _, one := range []struct{ set, status, preferring int }{{0, 504, 202}, {504, 504, 202}, {503, 503, 202}, {202, 202, 202}} {
 		p := proxy(t, echo, func(c *api.Config, _ *worker.Route, _ *queue.Queue) {

@@ -162,8 +162,9 @@ func clientHeaders(h, answer http.Header, r *http.Request, ownAddress, hasBody b
 	}
 }
 
-// isBrowser reports whether a browser may have sent the request. Not all of them send Sec-Fetch-Site,
-// and none to a name that is neither https nor loopback, but all begin their User-Agent so.
+// isBrowser reports whether a browser may have sent the request. Not all of them send
+// Sec-Fetch-Site, and none to a name that is neither https nor loopback, but all begin their
+// User-Agent so.
 func isBrowser(r *http.Request) bool {
 	return r.Header["Sec-Fetch-Site"] != nil || r.Header["Sec-Fetch-Mode"] != nil ||
 		strings.HasPrefix(r.Header.Get("User-Agent"), "Mozilla/")

@@ -155,8 +155,8 @@ func TestForwardPreferences(t *testing.T) {
 	}
 }
 
-// TestForwardMethods: what must not be passed on reaches nobody. A target in absolute form is that of
-// a client which takes Sluice for its proxy.
+// TestForwardMethods: what must not be passed on reaches nobody. A target in absolute form is that
+// of a client which takes Sluice for its proxy.
 func TestForwardMethods(t *testing.T) {
 	p := proxy(t, echo, asIs)
 	resp, body := p.ask("TRACE", "/v1/forward/partner/x", "")
@@ -287,8 +287,8 @@ func TestForwardNamedByConnection(t *testing.T) {
 	}
 }
 
-// TestForwardHTTP2Shapes: what HTTP/2 lets through is refused, or reaches the upstream as exactly one
-// request whose parts stay in their places.
+// TestForwardHTTP2Shapes: what HTTP/2 lets through is refused, or reaches the upstream as exactly
+// one request whose parts stay in their places.
 func TestForwardHTTP2Shapes(t *testing.T) {
 	p := proxy(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "%s %s", r.Method, r.RequestURI)

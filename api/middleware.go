@@ -73,13 +73,16 @@ func allowedMethods(router chi.Routes, r *http.Request) []string {
 
 // observe counts every request under its route's pattern and logs it at debug, with ids and without
 // its content.
-func (s *Server) observe(next http.Handler) http.Handler {
+func (s *Server) observe(next http.Handler) http.Handler { return s.observeAs("unmatched", next) }
+
+// observeAs is observe for requests that the router does not match.
+func (s *Server) observeAs(pattern string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		w.Header()["X-Content-Type-Options"] = noSniff
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		defer func() {
-			route, id := "unmatched", ""
+			route, id := pattern, ""
 			if rc := chi.RouteContext(r.Context()); rc != nil {
 				if pattern := rc.RoutePattern(); pattern != "" && !strings.HasSuffix(pattern, "*") {
 					route = pattern

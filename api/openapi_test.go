@@ -325,7 +325,7 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 			"answer-pending", "draining", "idempotency-key-reused", "internal", "invalid-request", "issuer-unavailable", "job-gone", "never-fits",
 			"not-forwarded", "outcome-unknown", "overloaded", "queue-bytes-full", "queue-full", "rate-limited",
 			"shutting-down", "starting",
-			"store-full", "stored-data-damaged", "tenant-mismatch", "too-large", "unauthorized",
+			"store-full", "stored-data-damaged", "tenant-mismatch", "too-costly", "too-large", "unauthorized",
 			"unavailable", "unknown-route", "unreadable-body", "upstream-no-answer", "upstream-timeout", "wait-hopeless",
 		},
 		"GET /version": {"internal", "invalid-request", "overloaded", "starting", "too-large", "unreadable-body"},

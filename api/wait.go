@@ -91,7 +91,8 @@ const (
 	// leftPatience is how long a request may take to leave after its client has closed its side of
 	// the connection. One that only says so that it sends no more (nc -N) gets its answer then.
 	leftPatience = time.Second
-	// leasedLook is how often a request that is under way is looked at: its worker may give it back.
+	// leasedLook is how often a request that is under way is looked at: its worker may give it
+	// back.
 	leasedLook = 200 * time.Millisecond
 )
 
@@ -131,8 +132,8 @@ func (s *Server) awaitAnswer(ctx context.Context, f *awaited) error {
 	}
 }
 
-// AwaitAnswers returns when no client waits for the answer to a forwarded request, or when ctx ends.
-// While the server drains, they wait only for requests that are under way.
+// AwaitAnswers returns when no client waits for the answer to a forwarded request, or when ctx
+// ends. While the server drains, they wait only for requests that are under way.
 func (s *Server) AwaitAnswers(ctx context.Context) {
 	for s.awaiting.Load() > 0 && ctx.Err() == nil {
 		select {

@@ -366,12 +366,12 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 	if s.IdempotencyKey != "" {
 		job.IdemHash = store.ShortHash(s.IdempotencyKey)
 		job.IdemKey = a.shard.Idem(EncodeName(s.Tenant), job.IdemHash)
-		same := s.Payload
+		same, charged := s.Payload, cost
 		if s.Same != nil {
-			same = s.Same
+			same, charged = s.Same, 1 // their cost is no part of the request
 		}
 		print := []string{
-			string(same), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10),
+			string(same), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(charged, 10),
 		}
 		if s.ContentType != "" || s.Path != "" {
 			print = append(print, s.ContentType, s.Path)

@@ -51,8 +51,11 @@ type Route struct {
 	// MinCost replaces actual costs below it, so that answers with 0 do not buy departures without
 	// end; nil: 1. Go handlers and asynq fleets report any cost.
 	MinCost *int64
-	Paths   bool     // jobs may name a path below URL. Only for a URL
-	Secrets []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
+	// CostMissing is what an answer below 300 costs from which CostFrom, if it is set, cannot be
+	// read; nil: the cost that the job or request was admitted with.
+	CostMissing *int64
+	Paths       bool     // jobs may name a path below URL. Only for a URL
+	Secrets     []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
 }
 
 // Forward is the upstream of forwarded requests, whose answers are stored. The zero value of a
@@ -258,6 +261,8 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 		"must be none, header or a JSON pointer (RFC 6901) such as /usage/total_tokens")
 	check(r.CostFrom == "" || r.calls(), "cost_from", r.CostFrom, "reads answers of a url or forward only")
 	check(*r.MinCost >= 0 && *r.MinCost <= shaper.MaxCost, "min_cost", *r.MinCost, "must be 0 to 1000000")
+	missing := r.CostMissing
+	check(missing == nil || *missing >= 0 && *missing <= shaper.MaxCost, "cost_missing", missing, "must be 0 to 1000000")
 	check(!r.Paths || r.URL != "", "paths", r.Paths, "are below a url only")
 	check(len(r.Secrets) == 0 || r.URL != "", "secrets", "(hidden)", "sign requests to a url only")
 	for i, secret := range r.Secrets {

@@ -81,12 +81,14 @@ type answerCosts struct {
 // it needs, and replaces the body by one that is complete up to outbound.MaxBody bytes.
 func (c answerCosts) of(r Route, l queue.Lease, resp *http.Response) *int64 {
 	n, err := c.reported(r, resp)
-	switch {
-	case err != nil:
+	if err != nil {
 		c.ignored(l, err)
-		return nil
-	case n != nil:
+	}
+	switch asked := r.CostFrom == costFromHeader || strings.HasPrefix(r.CostFrom, "/"); {
+	case n != nil && err == nil:
 		return new(max(*n, *r.MinCost))
+	case asked && resp.StatusCode < 300 && r.CostMissing != nil:
+		return new(*r.CostMissing)
 	}
 	return nil
 }

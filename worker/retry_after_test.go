@@ -15,8 +15,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestDatesByTheUpstreamsClock: a date in Retry-After counts from the Date of the same answer, so an
-// upstream whose clock is ten minutes behind is obeyed.
+// TestDatesByTheUpstreamsClock: a date in Retry-After counts from the Date of the same answer, so
+// an upstream whose clock is ten minutes behind is obeyed.
 func TestDatesByTheUpstreamsClock(t *testing.T) {
 	there := time.Now().Add(-10 * time.Minute).UTC()
 	answer := func(w http.ResponseWriter, _ *http.Request) {
@@ -30,8 +30,8 @@ func TestDatesByTheUpstreamsClock(t *testing.T) {
 	queuetest.Compare(t, "the hold of a request", []any{s.Event, s.Delay}, []any{shaper.Hold, 30 * time.Second})
 }
 
-// TestShortageCostsNoAttempt: while this machine has no file descriptors, jobs and requests are given
-// back, after a pause, and nothing counts against the upstream.
+// TestShortageCostsNoAttempt: while this machine has no file descriptors, jobs and requests are
+// given back, after a pause, and nothing counts against the upstream.
 func TestShortageCostsNoAttempt(t *testing.T) {
 	short := func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}

@@ -49,8 +49,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestHeadersOfOneConnection: what concerns one connection goes, also what Connection names, however
-// it is written.
+// TestHeadersOfOneConnection: what concerns one connection goes, also what Connection names,
+// however it is written.
 func TestHeadersOfOneConnection(t *testing.T) {
 	t.Parallel()
 	h := http.Header{
@@ -133,8 +133,8 @@ var leaving = []string{
 // odd are targets with which a request line could be another.
 var odd = []string{"/x HTTP/1.1", "/x\tHTTP/1.1", "/x\r\nHost: evil", "/x\x00", "/x\x7f", "/x?a b", "/x#y", "/x?y#z", "/x\n"}
 
-// TestTarget: no target leaves the path of its base URL or changes the request line. Others are sent
-// as they are, or with what must be encoded.
+// TestTarget: no target leaves the path of its base URL or changes the request line. Others are
+// sent as they are, or with what must be encoded.
 func TestTarget(t *testing.T) {
 	t.Parallel()
 	for target, want := range map[string]string{
@@ -239,8 +239,8 @@ func FuzzCheckPath(f *testing.F) {
 	})
 }
 
-// FuzzTarget: whatever passes makes one request line that is read back as it was, stays below the base
-// URL, and passes unchanged when it is checked once more.
+// FuzzTarget: whatever passes makes one request line that is read back as it was, stays below the
+// base URL, and passes unchanged when it is checked once more.
 func FuzzTarget(f *testing.F) {
 	for _, target := range append(append([]string{"/a?b", "/\xff{}|?%", ""}, odd...), leaving...) {
 		f.Add("GET", target, "X-Name", "a: b", []byte("body"))

@@ -29,8 +29,8 @@ const (
 )
 
 // Target returns the request target with which a request leaves, and the rule that it breaks; empty
-// for a good one. It is the path below the base URL with this path, and the query. Both stay as they
-// are encoded. Characters that must be encoded (RFC 3986), but that clients send, are encoded.
+// for a good one. It is the path below the base URL with this path, and the query. Both stay as
+// they are encoded. Characters that must be encoded (RFC 3986), but that clients send, are encoded.
 func Target(base, target string) (sent, rule string) {
 	path, query, asked := strings.Cut(target, "?")
 	if path != "" && path[0] != '/' {
@@ -76,9 +76,9 @@ const dotsRule = "must not have the segments . or .., encoded or not"
 // decodings bounds how often a path is decoded.
 const decodings = 8
 
-// leaves reports whether a path has a segment . or .. for any server's idea of one: after any number
-// of decodings, with a backslash for a slash, with parameters, blanks or NUL behind it, or in
-// overlong UTF-8.
+// leaves reports whether a path has a segment . or .. for any server's idea of one: after any
+// number of decodings, with a backslash for a slash, with parameters, blanks or NUL behind it, or
+// in overlong UTF-8.
 func leaves(path string) bool {
 	for range decodings {
 		if hasDots(path) {

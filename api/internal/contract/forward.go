@@ -7,6 +7,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // ForwardPath is the path of forwarded requests. The name of the route follows, and then the path
@@ -38,6 +39,12 @@ var (
 	credentialParam = &huma.Param{
 		Name: "Sluice-Api-Key", In: "header", Schema: textSchema(1, 0),
 		Description: "API key or token of the tenant, beside an Authorization that belongs to the upstream.",
+	}
+	estimateParam = &huma.Param{
+		Name: "Sluice-Cost-Estimate", In: "header",
+		Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(float64(shaper.MaxCost))},
+		Description: "About what the request will cost. It counts where it is higher than the cost of the route, until " +
+			"the answer reports the actual cost.",
 	}
 	maxWaitParam = &huma.Param{
 		Name: "Sluice-Max-Wait-Ms", In: "header",
@@ -80,7 +87,7 @@ func Forward(maxBody int64) []Operation {
 				"headers but Sluice's own are the upstream's.",
 			Params: []*huma.Param{
 				routePathParam, forwardPathParam, tenantParam, credentialParam, forwardKeyParam, preferAnswerParam,
-				maxWaitParam, traceParam,
+				maxWaitParam, estimateParam, traceParam,
 			},
 			answers: map[int]Answer{
 				anyStatus: upstreamAnswer(),
@@ -91,7 +98,7 @@ func Forward(maxBody int64) []Operation {
 			},
 			Refusals: append([]problem.Kind{
 				problem.UnknownRoute, problem.NotForwarded, problem.KeyReused, problem.QueueFull, problem.QueueBytesFull,
-				problem.NeverFits, problem.StoreFull, problem.TenantDraining, problem.HopelessWait, problem.AnswerPending,
+				problem.NeverFits, problem.TooCostly, problem.StoreFull, problem.TenantDraining, problem.HopelessWait, problem.AnswerPending,
 				problem.StorageUnavailable, problem.ShuttingDown,
 			}, answerKinds...),
 		}

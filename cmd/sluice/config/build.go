@@ -130,7 +130,7 @@ func (r *reader) route(path string, values map[string]any) Route {
 	case !handsOff && !hasURL && !forwards:
 		r.problem(path+".url", "nothing", "must be set, unless forward or asynq is set")
 	}
-	for _, key := range []string{"cost_from", "min_cost"} {
+	for _, key := range []string{"cost_from", "cost_missing", "min_cost"} {
 		if raw, set := values[key]; set && handsOff {
 			r.problem(path+"."+key, show(raw), "must not be set together with asynq: it concerns answers of a url or forward")
 		}

@@ -131,6 +131,7 @@ type Route struct {
 	// request.
 	IdleTimeout, ConnectionMaxAge time.Duration
 	CostFrom                      string      // none, header or a JSON pointer to the actual cost in an answer; may be empty
+	CostMissing                   string      // estimate, or what an answer without a readable cost costs
 	MinCost                       int64       // lower actual costs in answers count as this
 	Rate                          shaper.Rate // of a pool of this route alone, zero for none
 	Secrets                       []string    // they sign deliveries, newest first; none: not signed
@@ -139,6 +140,7 @@ type Route struct {
 
 	// Of forwarded requests:
 	Wait              time.Duration // for an answer, unless the client prefers another
+	Cost              int64         // of a request until its answer says more, at least
 	OnWaitEnd         int64         // status at the end of it: 202, 503 or 504
 	Forwarded         string        // replace, append or pass headers that say where a request came from
 	MaxResponse       int64         // bytes of an answer's body that are stored

@@ -20,7 +20,7 @@ type ForwardListener struct {
 func (r Route) Forwards() bool { return r.Forward != "" }
 
 // forwardKeys are the settings of a route that only forwarded requests have.
-var forwardKeys = []string{"wait", "on_wait_end", "forwarded", "max_response", "max_response_action", "retention", "retry.on", "retry.unsafe"}
+var forwardKeys = []string{"cost", "wait", "on_wait_end", "forwarded", "max_response", "max_response_action", "retention", "retry.on", "retry.unsafe"}
 
 // defaultRetryOn are the statuses of answers after which a forwarded request is sent again.
 var defaultRetryOn = []int64{502, 503, 504}
@@ -40,7 +40,7 @@ func (r *reader) forwardRoute(path string, values map[string]any, route *Route) 
 				r.problem(path+"."+key, show(raw), "needs forward, whose requests it concerns")
 			}
 		}
-		route.Wait, route.OnWaitEnd, route.Forwarded = 0, 0, ""
+		route.Cost, route.Wait, route.OnWaitEnd, route.Forwarded = 0, 0, 0, ""
 		route.MaxResponse, route.MaxResponseAction, route.Retention = 0, "", 0
 		return
 	}

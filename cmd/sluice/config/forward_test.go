@@ -32,7 +32,7 @@ func TestForward(t *testing.T) {
 		t.Error(diff)
 	}
 	plain := mustLoad(t, config.Sources{File: write(t, "routes: { p: { forward: \"http://127.0.0.1:9000\", max_response: 2MiB } }\n")}).Routes["p"]
-	if diff := cmp.Diff([]int64{502, 503, 504}, plain.Retry.On); diff != "" || plain.Wait != time.Minute || plain.MaxResponse != 2<<20 {
+	if diff := cmp.Diff([]int64{502, 503, 504}, plain.Retry.On); diff != "" || plain.Wait != 50*time.Second || plain.MaxResponse != 2<<20 {
 		t.Errorf("%+v %s", plain, diff)
 	}
 }

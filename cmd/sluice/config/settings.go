@@ -37,6 +37,7 @@ type Setting struct {
 	// min and max bound a whole number or, in nanoseconds, a duration; both 0: checked elsewhere.
 	min, max int64                   // also of a size, in bytes
 	check    func(value string) bool // of a text
+	numbers  bool                    // the text may be a number without quotes
 }
 
 // Env is the environment variable of the setting.
@@ -354,6 +355,13 @@ func RouteSettings() []Setting {
 		whole("min_cost", "1", 0, 1_000_000,
 			"Lower actual costs in answers count as this. 0: such a delivery costs nothing, and others may follow at "+
 				"up to sixteen times the rate."),
+		{Key: "cost_missing", Kind: Text, Default: "estimate", check: isMissingCost, numbers: true,
+			Help: "What an answer below 300 costs that has nothing readable at `cost_from`, for example because it is " +
+				"compressed or too long. estimate: what it was admitted with.",
+			Rule: "must be estimate or a whole number from 0 to 1000000"},
+		whole("cost", "1", 1, 1_000_000,
+			"With forward: what a request costs until its answer says more, at least. A client can name a higher cost in "+
+				"Sluice-Cost-Estimate."),
 		{Key: "rate", Kind: Rate, Help: "Short form of a [pool](pools.md) of this route alone, with the name of the route: " +
 			"departures of all its flows per period. Not set: only a pool that lists the route bounds their sum.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +

@@ -73,6 +73,9 @@ func (s Setting) read(raw any) (value any, rule string) {
 		return &share, ""
 	default:
 		text, ok := raw.(string)
+		if n, is := wholeOf(raw); is && s.numbers {
+			text, ok = strconv.FormatInt(n, 10), true
+		}
 		if ok && (s.check == nil || s.check(text)) {
 			return text, ""
 		}
@@ -210,6 +213,12 @@ func isCollector(text string) bool {
 // JSON pointer.
 func isCostSource(text string) bool {
 	return text == costNone || text == costHeader || text != "" && jsontext.Pointer(text).IsValid()
+}
+
+// isMissingCost accepts what an answer costs that does not report its cost.
+func isMissingCost(text string) bool {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return text == "estimate" || err == nil && n >= 0 && n <= shaper.MaxCost
 }
 
 // isQueue accepts the name of an asynq queue.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/hibiken/asynqmon"
@@ -50,7 +51,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		if r.Forwards() {
 			base, _ := url.Parse(r.Forward) // was validated
 			info.Forward = &api.Forward{
-				Path: base.EscapedPath(), Wait: r.Wait, OnWaitEnd: int(r.OnWaitEnd), Forwarded: r.Forwarded,
+				Path: base.EscapedPath(), Cost: r.Cost, Wait: r.Wait, OnWaitEnd: int(r.OnWaitEnd), Forwarded: r.Forwarded,
 			}
 		}
 		routes[name] = info
@@ -161,9 +162,14 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 				forward.RetryOn = append(forward.RetryOn, int(status))
 			}
 		}
+		var missing *int64
+		if n, err := strconv.ParseInt(r.CostMissing, 10, 64); err == nil {
+			missing = &n
+		}
 		routes[name] = worker.Route{
-			Forward: forward,
-			Asynq:   fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections),
+			CostMissing: missing,
+			Forward:     forward,
+			Asynq:       fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections),
 			IdleTimeout: r.IdleTimeout, ConnectionMaxAge: r.ConnectionMaxAge, Secrets: r.Secrets, CostFrom: r.CostFrom, MinCost: &r.MinCost,
 			Paths: r.Paths,
 			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,

@@ -9,8 +9,8 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/config"
 )
 
-// TestDescriptors: a process whose settings allow more connections than it may have file descriptors
-// says so at its start.
+// TestDescriptors: a process whose settings allow more connections than it may have file
+// descriptors says so at its start.
 func TestDescriptors(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct {
