@@ -50,7 +50,9 @@ func TestForwardMeter(t *testing.T) {
 			}
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, answer)
-		}, func(_ *api.Config, r *worker.Route, _ *queue.Queue) { r.CostFrom, r.CostMissing = "/usage/total_tokens", missing })
+		}, func(_ *api.Config, r *worker.Route, _ *queue.Queue) {
+			r.CostFrom, r.CostMissing = "/usage/total_tokens", missing
+		})
 		unreadable := int64(0) // no actual cost
 		if missing != nil {
 			unreadable = *missing
