@@ -18,6 +18,9 @@ type Clock struct {
 	Admitted, Rejected, Departed int64
 }
 
+// ClosedField is the field of the clock with the routes that admit no jobs until an instant.
+const ClosedField = "closed"
+
 // ClassField is the field of the clock with the sums of a class.
 func ClassField(class string) string { return "class:" + class }
 

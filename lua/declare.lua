@@ -1,7 +1,8 @@
 -- declare: put the policies of a configuration file into force in a shard.
 --
 -- Guarantee: the highest revision wins, in whatever order the calls arrive; backlogs obey it by the
--- next polls. The same call sent twice changes nothing the second time and is answered alike.
+-- next polls. Routes that were closed for it are open again. The same call sent twice changes
+-- nothing the second time and is answered alike.
 --
 -- KEYS
 --   1 clock   2 lines
@@ -29,6 +30,7 @@ end
 if clock.revision ~= revision then
   unlock()
   redis.call('HSET', KEYS[1], 'revision', revision, 'looked', '00')
+  redis.call('HDEL', KEYS[1], 'closed')
   clock_save()
   publish('wake', '')
 end

@@ -80,7 +80,7 @@ func TestNothingStays(t *testing.T) {
 						if rounds == 10 {
 							w.fail("not forgotten: %v", w.e.ZRange(w.ctx, w.shard.Tenants(), 0, -1).Val())
 						}
-						w.wall = w.wall.Add(30*24*time.Hour)
+						w.wall = w.wall.Add(30 * 24 * time.Hour)
 						w.forget(w.wall)
 					}
 					w.expire()

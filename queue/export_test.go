@@ -34,6 +34,19 @@ func (q *Queue) Waiting() (n int) {
 	return n
 }
 
+// AfterScript calls f after each script of the given name. Nothing may use the queue meanwhile.
+func (q *Queue) AfterScript(name string, f func()) {
+	before := q.store.Observe
+	q.store.Observe = func(script string, took time.Duration, err error) {
+		if before != nil {
+			before(script, took, err)
+		}
+		if script == name {
+			f()
+		}
+	}
+}
+
 // StopKeeping ends what the queue compares by itself now and then.
 func (q *Queue) StopKeeping() { q.policies.Close() }
 

@@ -206,8 +206,8 @@ func TestCheckRepairsPools(t *testing.T) {
 	}
 }
 
-// TestNewPoliciesReportStaleEntries: the scan that applies new policies reports a flow that is in an
-// index of its pool although its turn is in none, once.
+// TestNewPoliciesReportStaleEntries: the scan that applies new policies reports a flow that is in
+// an index of its pool although its turn is in none, once.
 func TestNewPoliciesReportStaleEntries(t *testing.T) {
 	t.Parallel()
 	for name, options := range engines {

@@ -9,6 +9,12 @@ local most_stored, keep_answers, keep_dead, keep_keys = string.match(ARGV[6], '^
 most_stored = most_stored ~= '0' and most_stored + 0 or nil
 keep_dead = keep_dead * 1000000
 
+-- is_closed reports whether a route is about to move to another pool.
+local function is_closed(route)
+  local till, routes = string.match(clock.closed, '^(%d+) (.*)$')
+  return now < till + 0 and string.find(' ' .. routes .. ' ', ' ' .. route .. ' ', 1, true)
+end
+
 -- sibling_of reads a random flow of the tenant. It returns it if Redis has expired all of its dead
 -- letters, or of its answers to forwarded requests, and they are still counted: a flow that gets no
 -- more jobs is not forgotten while the tenant is active.
@@ -30,7 +36,7 @@ for i = 1, flow_count do
   local k, a = 4 + (i - 1) * FLOW_KEYS, 6 + (i - 1) * FLOW_ARGS
   local f = flow_load(sub(KEYS[k + 1], #PREFIX + 6), ARGV[a + 1], {})
   local p = f.policy
-  if p.elsewhere then
+  if p.elsewhere or clock.closed and is_closed(route_of(f.name)) then
     error('MISPLACED flow ' .. f.name) -- by a process that has not heard of the pool yet
   end
   f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]

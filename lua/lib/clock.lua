@@ -10,6 +10,8 @@
 --   help                             1 while the owner requests that other workers lease, too
 -- Fields of their own:
 --   revision                         of the policies in force
+--   closed                           an instant, and the routes that admit no jobs until then or
+--                                    new policies: they are about to move to another pool
 --   looked                           cursor of the scan that applies them: 00 at first, 0 when done
 --   replid, resumes                  the replication id of Redis that was met last, and the instant
 --                                    from which polls lease again, see restore
@@ -97,7 +99,7 @@ end
 -- clock_load reads the clock of the shard. If it was deleted while the shard has tenants, its
 -- counts would be wrong: all scripts except mend stop then.
 local function clock_load(injected, mending)
-  local v = redis.call('HMGET', KEYS[1], 'n', 'revision', 'looked', 'replid', 'resumes')
+  local v = redis.call('HMGET', KEYS[1], 'n', 'revision', 'looked', 'replid', 'resumes', 'closed')
   local last, off, wake, depth, running, swept, grace, help, bytes, stored, admitted, rejected, departed =
     string.match(v[1] or '0 0 0 0 0 0 0 0 0 0 0 0 0', CLOCK)
   if not last then
@@ -108,7 +110,7 @@ local function clock_load(injected, mending)
     swept = swept + 0, grace = grace + 0,
     help = help + 0, bytes = bytes + 0, stored = stored + 0, admitted = admitted + 0, rejected = rejected + 0,
     departed = departed + 0, revision = v[2] or '', looked = v[3] or '0', stepped = false,
-    replid = v[4] or '', resumes = v[5] and v[5] + 0 or 0,
+    replid = v[4] or '', resumes = v[5] and v[5] + 0 or 0, closed = v[6],
   }
   local t = tonumber(injected)
   if not t then

@@ -159,7 +159,7 @@ func (k *Keeper) Set(ctx context.Context, file *File) error {
 	}
 	k.file.Store(file)
 	revision, err := k.record(ctx, file)
-	if err != nil {
+	if err != nil { // routes that were closed for it open by themselves
 		k.current.CompareAndSwap(nil, newSet(file, 0, k.store.Keyspace))
 		return err
 	}
