@@ -51,7 +51,7 @@ func (s *suite) agree(names ...string) {
 	for _, name := range names {
 		got, t := all[name], s.tenant(name)
 		want := queue.Brief{
-			Name: name, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity,
+			Name: name, Tier: t.Tier, Rate: t.Policy.Rate, Rates: t.Policy.Rates, Capacity: t.Policy.Capacity,
 			Paused: t.Policy.Paused, Figures: t.Figures,
 		}
 		if got.OldestWait > want.OldestWait || (got.OldestWait == 0) != (want.OldestWait == 0) {
