@@ -36,8 +36,8 @@ func newForwarder(r Route, costs answerCosts) *forwarder {
 
 // Deliver makes one request. What its answer means:
 //
-//	429, 503 with a Retry-After    the flow is held for that long, no attempt is spent; once holds
-//	                               cost attempts and none is left, an answer
+//	429, 503 with a Retry-After    the flow is held for that long, no attempt is spent; after
+//	                               forwardHolds of them, an answer
 //	a status of RetryOn            tried again, if the request may be sent again; else an answer
 //	any other                      an answer: the job has succeeded
 //	none                           tried again, if the request may be sent again; else it failed
@@ -112,11 +112,12 @@ func (d *forwarder) failed(l queue.Lease, e queue.JobError) queue.Settlement {
 	return d.route.unanswered(l, e)
 }
 
-// lastHold reports whether a request would end as a dead letter if it were held once more, or its
-// lease expired.
-func (r Route) lastHold(l queue.Lease) bool {
-	return r.Forward != nil && l.FreeLeases >= shaper.FreeLeases && l.Attempt >= r.Retry.MaxAttempts
-}
+// forwardHolds is how often a forwarded request is held, or its lease expires, before it ends: its
+// client waits, and further ones would make a dead letter of it (shaper.FreeLeases).
+const forwardHolds = 10
+
+// lastHold reports whether a request must end instead of being held once more.
+func (r Route) lastHold(l queue.Lease) bool { return r.Forward != nil && l.FreeLeases >= forwardHolds }
 
 // unanswered ends a forwarded request that got no answer. Its client gets the failure, so it is no
 // dead letter.

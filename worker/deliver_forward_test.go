@@ -22,6 +22,14 @@ import (
 // /base.
 func forward(t *testing.T, edit func(*Route), m httpmsg.Request, attempt int, h http.HandlerFunc) queue.Settlement {
 	t.Helper()
+	return forwardLease(t, edit, m, func(l *queue.Lease) { l.Attempt = attempt }, h)
+}
+
+// forwardLease does so for a lease that change completes.
+func forwardLease(
+	t *testing.T, edit func(*Route), m httpmsg.Request, change func(*queue.Lease), h http.HandlerFunc,
+) queue.Settlement {
+	t.Helper()
 	server := httptest.NewUnstartedServer(h)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.Start()
@@ -35,7 +43,8 @@ func forward(t *testing.T, edit func(*Route), m httpmsg.Request, attempt int, h 
 		m.Header = http.Header{}
 	}
 	l := lease()
-	l.Payload, l.Attempt = m.Encode(), attempt
+	l.Payload = m.Encode()
+	change(&l)
 	s := d.Deliver(t.Context(), l)
 	if s.LeaseRef != l.LeaseRef || s.Retention != 10*time.Minute && s.Event != shaper.Retry && s.Event != shaper.Hold {
 		t.Errorf("settles %+v", s)
