@@ -49,7 +49,10 @@ func TestForwardShown(t *testing.T) {
 		t.Fatalf("shown as %s", text)
 	}
 	queuetest.Compare(t, "the target", job.Request.Target, "/a%2Fb?x=1&api_key=hidden&%74oken=hidden&key=hidden&y")
-	queuetest.Compare(t, "the method and the body", job.Request.Method+" "+job.Request.Body, "POST "+body)
+	queuetest.Compare(t, "the method, and no body", []any{job.Request.Method, job.Request.Body, job.Request.BodyBytes},
+		[]any{"POST", "", len(body)})
+	asked, _ := p.shown("paused", job.ID+"?request_body=true")
+	queuetest.Compare(t, "the body where it is asked for", asked.Request.Body, body)
 	queuetest.Compare(t, "a header", job.Request.Headers["Content-Type"], "text/plain")
 	queuetest.Compare(t, "a credential", job.Request.Headers["Authorization"], "hidden")
 	if strings.Contains(text, "seen") {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -62,7 +61,7 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 	if !decode.IsID(id) {
 		return nil, queue.ErrNotFound
 	}
-	return s.jobDetail(c.r.Context(), name, id)
+	return s.jobDetail(c, name, id)
 }
 
 // findJob is GET /v1/jobs/{id} on the admin listener.
@@ -78,13 +77,19 @@ func (s *Server) findJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.jobDetail(c.r.Context(), job.Tenant, id)
+	return s.jobDetail(c, job.Tenant, id)
 }
 
 var noSuchJob = problem.UnknownJob.With("no tenant has a job with this id: it may be past retention")
 
-// jobDetail answers with the job of the tenant and its payload.
-func (s *Server) jobDetail(ctx context.Context, name, id string) (*answer, error) {
+// jobDetail answers with the job of the tenant and its payload. The body of a forwarded request is
+// in the answer only where the operator requests it: it may have passwords.
+func (s *Server) jobDetail(c *call, name, id string) (*answer, error) {
+	ctx := c.r.Context()
+	withBody := c.r.URL.Query().Get("request_body")
+	if withBody != "" && withBody != "true" && withBody != "false" {
+		return nil, problem.Invalid("query.request_body", "string", "must be true or false")
+	}
 	// The payload first: a job that ends in between is shown as done, with what it had.
 	payload, size, err := s.backend.Payload(ctx, name, id, wire.MaxPayload)
 	if err != nil && !errors.Is(err, queue.ErrNotFound) {
@@ -97,6 +102,9 @@ func (s *Server) jobDetail(ctx context.Context, name, id string) (*answer, error
 	out := wire.JobDetail{
 		Job: *towire.OperatorJob(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload,
 		Request: requestOf(job, payload),
+	}
+	if out.Request != nil && withBody != "true" {
+		out.Request.Body, out.Request.BodyEncoding = "", ""
 	}
 	switch {
 	case len(payload) == 0 || out.Request != nil || s.cfg.Routes[job.Route].Forward != nil:

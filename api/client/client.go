@@ -269,6 +269,12 @@ func (c *Client) Find(ctx context.Context, id string) (job wire.JobDetail, err e
 	return job, err
 }
 
+// FindWithBody is Find with the start of the body of a forwarded request, which may have secrets.
+func (c *Client) FindWithBody(ctx context.Context, id string) (job wire.JobDetail, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/jobs/"+segment(id)+"?request_body=true", nil, nil, &job)
+	return job, err
+}
+
 // Cancel cancels a waiting job. If the job is leased or done, the error is an *Error of the kind
 // job-state-conflict.
 func (c *Client) Cancel(ctx context.Context, tenant, id string) (job wire.Job, err error) {

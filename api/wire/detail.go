@@ -20,7 +20,7 @@ type Request struct {
 	Method        string            `json:"method" example:"PUT"`
 	Target        string            `json:"target" example:"/orders/7?verbose=1" doc:"Path and query below the URL of the route, encoded as the client sent them. Parameters that are named like a credential, such as api_key, have the value hidden."`
 	Headers       map[string]string `json:"headers" doc:"The values of a repeated header are joined by commas. Headers that are named like a credential, such as Authorization, have the value hidden."`
-	Body          string            `json:"body" doc:"Text, or base64 if body_encoding is base64."`
+	Body          string            `json:"body" doc:"The first 4 KiB, as text, or base64 if body_encoding is base64. Empty unless request_body is true."`
 	BodyEncoding  string            `json:"body_encoding,omitempty" enum:"base64"`
 	BodyBytes     int               `json:"body_bytes" doc:"Size of the whole body."`
 	BodyTruncated bool              `json:"body_truncated"`

@@ -66,7 +66,7 @@ export class JobView {
       this.about = el("section", { class: "card", hidden: true }, el("header", null, el("h2", null, "Job")), el("div", { class: "body" }, this.facts)),
       this.way = el("div", { class: "grid", hidden: true },
         el("section", { class: "card" }, el("header", null, el("h2", null, "Timeline")), el("div", { class: "body" }, this.steps)),
-        el("section", { class: "card" }, el("header", null, this.payloadTitle = el("h2", null, "Payload"), this.payloadNote = el("small")), el("div", { class: "body" }, this.payload))),
+        el("section", { class: "card" }, el("header", null, this.payloadTitle = el("h2", null, "Payload"), this.payloadNote = el("small"), this.bodyButton = el("button", { type: "button", hidden: true, onclick: () => { this.withBody = true; this.read(); } }, "Show the body")), el("div", { class: "body" }, this.payload))),
       this.answerCard);
     this.read();
   }
@@ -79,7 +79,7 @@ export class JobView {
     clearTimeout(this.timer);
     let done = false;
     try {
-      const job = await get(tenantPath(this.tenant, "jobs", encodeURIComponent(this.id)));
+      const job = await get(tenantPath(this.tenant, "jobs", encodeURIComponent(this.id)) + (this.withBody ? "?request_body=true" : ""));
       if (this.gone) return;
       this.failed.hidden = true;
       this.show(job);
@@ -118,6 +118,7 @@ export class JobView {
     attribute(this.payload, "aria-label", forwarded ? "Request" : "Payload");
     const carries = forwarded ? httpMessage(`${forwarded.method} ${forwarded.target || "/"}`, forwarded) : job.payload === undefined ? (job.payload_truncated ? "It is larger than 64 KiB and is not shown." : "It is deleted when the job ends, unless the job is dead.") : typeof job.payload === "string" ? job.payload : JSON.stringify(job.payload, null, 2);
     text(this.payload, carries);
+    this.bodyButton.hidden = !forwarded || this.withBody || !forwarded.body_bytes;
     text(this.payloadNote, forwarded ? messageNote(forwarded) : job.payload_bytes ? bytes(job.payload_bytes) : "");
     this.answerCard.hidden = !job.response;
     if (job.response) {

@@ -226,6 +226,10 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	unknown := append([]problem.Kind{problem.UnknownJob}, guards...)
 	conflicts := append([]problem.Kind{problem.StateConflict}, unknown...)
 	job := []*huma.Param{tenantPathParam, jobParam}
+	body := &huma.Param{
+		Name: "request_body", In: "query", Schema: &huma.Schema{Type: huma.TypeBoolean},
+		Description: "true: with the first 4 KiB of the body of a forwarded request.",
+	}
 	list := slices.DeleteFunc(listParams(), func(p *huma.Param) bool { return p == tenantParam })
 	operations := []Operation{{
 		ID: "list-tenant-jobs", Method: http.MethodGet, Path: tenantJobs, tag: tag, summary: "List a tenant's jobs",
@@ -237,13 +241,14 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 		ID: "find-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag,
 		summary:     "Find a job by its id alone",
 		description: "Finds a job of any tenant. The answer names the tenant.",
-		Params:      []*huma.Param{jobParam},
+		Params:      []*huma.Param{jobParam, body},
 		answers:     map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
 		Refusals:    unknown,
 	}, {
 		ID: "get-tenant-job", Method: http.MethodGet, Path: tenantJobs + "/{id}", tag: tag,
-		summary: "Read a job and its payload",
-		Params:  job, answers: map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
+		summary:  "Read a job and its payload",
+		Params:   append(slices.Clip(job), body),
+		answers:  map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
 		Refusals: unknown,
 	}, {
 		ID: "cancel-tenant-job", Method: http.MethodDelete, Path: tenantJobs + "/{id}", tag: tag,

@@ -79,6 +79,7 @@ type jobFindCmd struct {
 	access.AdminFlags
 	ID   string `arg:"" help:"Id of the job."`
 	JSON bool   `help:"Print the job as JSON, with its payload or its forwarded request."`
+	Body bool   `help:"With the first 4 KiB of the body of a forwarded request."`
 }
 
 func (jobFindCmd) Help() string {
@@ -87,7 +88,7 @@ func (jobFindCmd) Help() string {
   sluice job find --json ID
 
 The command asks the admin listener. The output includes the tenant of the job and, while it has not
-ended, a forwarded request. Credentials in it are hidden.`
+ended, a forwarded request. Credentials in its headers and query are hidden. --body shows its body.`
 }
 
 func (c *jobFindCmd) Run(a *console.App) error {
@@ -95,7 +96,11 @@ func (c *jobFindCmd) Run(a *console.App) error {
 	if err != nil {
 		return err
 	}
-	job, err := remote.Find(a.Ctx, c.ID)
+	find := remote.Find
+	if c.Body {
+		find = remote.FindWithBody
+	}
+	job, err := find(a.Ctx, c.ID)
 	if err != nil {
 		return fmt.Errorf("find the job: %w", err)
 	}

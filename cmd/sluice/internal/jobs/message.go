@@ -86,6 +86,9 @@ func (m message) show(w *bufio.Writer) {
 func showRequest(w *bufio.Writer, r wire.Request) {
 	fmt.Fprintf(w, "\nrequest %s %s\n", console.OneLine(r.Method), console.OneLine(cmp.Or(r.Target, "/")))
 	messageOfRequest(r).show(w)
+	if r.Body == "" && r.BodyBytes > 0 {
+		fmt.Fprintf(w, "\n  (%s of body, not shown: --body)\n", console.Plural(r.BodyBytes, "byte", "bytes"))
+	}
 }
 
 // showResponse prints the answer of the upstream.
