@@ -169,6 +169,12 @@ func (r *reader) yaml(content []byte) map[string]any {
 	return values
 }
 
+// IsEmpty reports whether a configuration file has no settings: nothing but comments.
+func IsEmpty(content []byte) bool {
+	var document any
+	return yaml.Unmarshal(content, &document) == nil && document == nil
+}
+
 // keysAsWritten converts the keys of all mappings below the node to text, because they are names.
 // YAML reads 0042 as the number 34 and 2024-01-01 as an instant. Each key is replaced by a copy,
 // because an alias may use it as a value.

@@ -91,11 +91,12 @@ func (p *Process) Run(ctx context.Context) error {
 		p.checkDescriptors(descriptorsMost())
 	}
 	worker.ShortenTurns()
+	// By default each of these would end the process at once, without a stop in order: a reader of
+	// the log that has gone, and the reload of a service that has no file.
+	ignorePipes()
 	reread := make(chan os.Signal, 1)
-	if p.Reloader != nil { // before Redis is there: unhandled, SIGHUP would end the process
-		signal.Notify(reread, syscall.SIGHUP)
-		defer signal.Stop(reread)
-	}
+	signal.Notify(reread, syscall.SIGHUP)
+	defer signal.Stop(reread)
 	listeners, err := p.listenAll(fail)
 	if err != nil {
 		return err
@@ -280,7 +281,18 @@ func (p *Process) reportReady(now Running, engine *queue.Engine) {
 func (p *Process) reload(ctx context.Context, shared parts, server *api.Server,
 	reread <-chan os.Signal) func() {
 	if p.Reloader == nil {
-		return func() {}
+		var ignoring sync.WaitGroup
+		ignoring.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-reread:
+					p.Log.Info("SIGHUP changes nothing: the process has no configuration file")
+				}
+			}
+		})
+		return ignoring.Wait
 	}
 	p.Reloader.set = func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error {
 		server.SetStatusTenants(statusTenants(tenants))

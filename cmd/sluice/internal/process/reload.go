@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -110,7 +111,13 @@ func sameFile(a, b fs.FileInfo) bool {
 // reload reads the file and applies its policies.
 func (r *Reloader) reload(ctx context.Context) {
 	r.read = r.stat()
-	cfg, err := r.load()
+	cfg, err := config.Config{}, r.readable()
+	if err == nil {
+		cfg, err = r.load()
+	}
+	if err == nil {
+		err = r.whole(cfg)
+	}
 	if err != nil {
 		r.wanted = nil // the file has changed since
 		r.good.Set(0)
@@ -130,6 +137,36 @@ func (r *Reloader) reload(ctx context.Context) {
 	}
 	r.wanted = &cfg
 	r.enforce(ctx)
+}
+
+// readable refuses what cannot be read again, such as a pipe, which would hold up the stop of the
+// process, and a file without settings: an editor, a full disk or a template that failed leaves one
+// for a moment, and it would remove every tenant.
+func (r *Reloader) readable() error {
+	if r.read != nil && !r.read.Mode().IsRegular() {
+		return errors.New("must be a regular file to be read again")
+	}
+	content, err := os.ReadFile(r.path)
+	if err == nil && config.IsEmpty(content) {
+		return errors.New("must not be empty")
+	}
+	return nil // load reports what else is wrong
+}
+
+// fewTenants is how many tenants of the file may disappear at once without a signal.
+const fewTenants = 10
+
+// whole refuses a file that has lost more than half of its tenants, unless SIGHUP asks for it: it
+// may have been cut off.
+func (r *Reloader) whole(cfg config.Config) error {
+	before, after := len(r.inForce.Tenants.Named), len(cfg.Tenants.Named)
+	if lost := before - after; !r.asked && lost > fewTenants && after < lost {
+		return shaper.Problems{{
+			Field: "tenants", Value: strconv.Itoa(after), Rule: "must not be less than half of the " +
+				strconv.Itoa(before) + " tenants in force: send SIGHUP to apply it all the same",
+		}}
+	}
+	return nil
 }
 
 // enforce applies what was read. While Redis is unreachable, every poll tries again.

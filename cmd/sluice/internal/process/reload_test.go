@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -135,6 +137,52 @@ func TestFileWithAMistakeIsRefusedWhole(t *testing.T) {
 	r.write("tenants: { acme: { rate: 9/s } }")
 	r.checks(2)
 	r.want("9/s", 1) // as before the mistake: nothing to do
+}
+
+func TestFilesWithoutContentChangeNothing(t *testing.T) {
+	many := "tenants: {"
+	for i := range 30 {
+		many += fmt.Sprintf(" t%d: { rate: 7/s },", i)
+	}
+	many += " acme: { rate: 5/s } }"
+	const few = "tenants: { t1: { rate: 7/s } }"
+	cut := fmt.Sprintf(reloadedFile, few)
+	for name, content := range map[string]string{
+		"nothing": "", "a comment": "# soon\n", "a mark": "---\n", "null": "~\n", "a part of the tenants": cut,
+	} {
+		r := startReloading(t, many)
+		r.write(few)
+		if err := os.WriteFile(r.path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.poll(t.Context())
+		r.poll(t.Context())
+		if len(r.set) != 0 || !strings.Contains(r.log.String(), "is refused") {
+			t.Errorf("%s: put into force %v\n%s", name, r.set, r.log.String())
+		}
+		queuetest.Compare(t, name+": refused", testutil.ToFloat64(r.good), 0.0)
+	}
+	r := startReloading(t, many)
+	r.write(few)
+	r.asked = true
+	r.reload(t.Context())
+	queuetest.Compare(t, "fewer tenants by a signal", len(r.set), 1)
+}
+
+// A pipe cannot be read again: it would hold up the stop of the process.
+func TestPipesAreNotReadAgain(t *testing.T) {
+	r := startReloading(t, "")
+	if err := os.Remove(r.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(r.path, 0o600); err != nil {
+		t.Skip(err)
+	}
+	r.asked = true
+	r.reload(t.Context())
+	if !strings.Contains(r.log.String(), "regular file") {
+		t.Error(r.log.String())
+	}
 }
 
 func TestFileThatIsGoneChangesNothing(t *testing.T) {

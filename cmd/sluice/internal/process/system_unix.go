@@ -2,7 +2,10 @@
 
 package process
 
-import "syscall"
+import (
+	"os/signal"
+	"syscall"
+)
 
 // descriptorsMost returns how many file descriptors the process may have; 0 if that is unknown. Go
 // has raised the soft limit to the hard one.
@@ -13,3 +16,7 @@ func descriptorsMost() int64 {
 	}
 	return int64(limit.Cur)
 }
+
+// ignorePipes makes a write to standard output or error whose reader has gone an error, as it is
+// for other files.
+func ignorePipes() { signal.Ignore(syscall.SIGPIPE) }
