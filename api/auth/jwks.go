@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"encoding/json"
@@ -48,7 +49,7 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 	if refresh == 0 {
 		refresh = defaultRefresh
 	}
-	client := &http.Client{Transport: bounded{http.DefaultTransport}, Timeout: fetchTimeout}
+	client := &http.Client{Transport: usable{http.DefaultTransport, log}, Timeout: fetchTimeout}
 	fetched, err := keyfunc.NewDefaultOverrideCtx(ctx, []string{from}, keyfunc.Override{
 		Client: client, HTTPTimeout: fetchTimeout, RefreshInterval: refresh, RateLimitWaitMax: fetchTimeout,
 		RefreshUnknownKID: rate.NewLimiter(rate.Every(fetchAgain), 1),
@@ -173,23 +174,11 @@ func ReadKeySet(path string) ([]TokenKey, error) {
 	if err != nil {
 		return nil, rootOf(err)
 	}
-	if len(content) > maxSet {
-		return nil, fmt.Errorf("must be at most %d bytes", maxSet)
-	}
-	// The errors of the libraries would quote the content of the file.
-	read, err := keyfunc.NewJWKSetJSON(json.RawMessage(content))
+	set, _, err := usableKeys(content)
 	if err != nil {
-		return nil, errors.New("must be a JWK set (RFC 7517)")
+		return nil, err
 	}
-	all, err := read.Storage().KeyReadAll(context.Background())
-	if err != nil {
-		return nil, errors.New("must be a JWK set (RFC 7517)")
-	}
-	keys := keysOf(all)
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("must have a key for one of %s", strings.Join(Algorithms()[1:], ", "))
-	}
-	return keys, nil
+	return keysIn(set)
 }
 
 // rootOf is the cause without the path, which the caller names.
@@ -201,17 +190,69 @@ func rootOf(err error) error {
 	return err
 }
 
-// bounded ends an answer that is larger than any JWKS.
-type bounded struct{ next http.RoundTripper }
+// usable passes on of a JWKS only the keys that verify tokens. An answer without any is an error,
+// so that the former keys stay: identity providers answer 200 with an error document, too.
+type usable struct {
+	next http.RoundTripper
+	log  *slog.Logger
+}
 
 // RoundTrip implements http.RoundTripper.
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := b.next.RoundTrip(r)
-	if err == nil {
-		resp.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.LimitReader(resp.Body, maxSet), resp.Body}
+func (u usable) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := u.next.RoundTrip(r)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return resp, err
 	}
-	return resp, err
+	content, err := io.ReadAll(io.LimitReader(resp.Body, maxSet+1))
+	_ = resp.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	keys, left, err := usableKeys(content)
+	if err != nil {
+		return nil, err
+	}
+	if left > 0 {
+		u.log.Debug("keys of the JWKS are not used: they verify no tokens, or are not understood", "keys", left)
+	}
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(keys)), int64(len(keys))
+	return resp, nil
+}
+
+// usableKeys returns the JWKS with only the keys that can verify tokens, and how many it leaves
+// out. RFC 7517, section 5, asks to ignore keys that are not understood. The error is the rule that
+// a set breaks; a set without such a key breaks one. It quotes nothing of the set.
+func usableKeys(content []byte) (set []byte, left int, err error) {
+	if len(content) > maxSet {
+		return nil, 0, fmt.Errorf("must be at most %d bytes", maxSet)
+	}
+	var read struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if json.Unmarshal(content, &read) != nil {
+		return nil, 0, errors.New("must be a JWK set (RFC 7517)")
+	}
+	var out struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	for _, key := range read.Keys {
+		if one, err := keysIn(fmt.Appendf(nil, `{"keys":[%s]}`, key)); err == nil && len(one) == 1 {
+			out.Keys = append(out.Keys, key)
+		}
+	}
+	if len(out.Keys) == 0 {
+		return nil, 0, fmt.Errorf("must have a key for one of %s", strings.Join(Algorithms()[1:], ", "))
+	}
+	set, err = json.Marshal(out)
+	return set, len(read.Keys) - len(out.Keys), err
+}
+
+// keysIn returns the keys of a JWKS that verify tokens.
+func keysIn(set []byte) ([]TokenKey, error) {
+	read, err := keyfunc.NewJWKSetJSON(json.RawMessage(set))
+	if err != nil {
+		return nil, err
+	}
+	all, err := read.Storage().KeyReadAll(context.Background())
+	return keysOf(all), err
 }

@@ -11,6 +11,8 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -414,6 +416,57 @@ func TestKeySetOfAURL(t *testing.T) {
 	} {
 		if got := outcome(t, a, token(c.token)); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// Keys that are not understood are left out, from a file as from a URL, and an answer without a
+// usable key changes nothing (RFC 7517, section 5).
+func TestKeysThatAreNotUnderstood(t *testing.T) {
+	p := keyPairs()
+	var good struct{ Keys []json.RawMessage }
+	if err := json.Unmarshal(jwks(t, map[string]any{"r": p.rsa.Public()}), &good); err != nil {
+		t.Fatal(err)
+	}
+	odd := []string{
+		`{"kty":"AKP","alg":"ML-DSA-65","pub":"AAAA","kid":"pq"}`, `{"kty":"EC","crv":"secp256k1","x":"AA","y":"AA"}`,
+		`{"kty":"OKP","crv":"Ed448","x":"AAAA"}`, `null`, `7`, `"x"`, `{}`, `{"kty":"RSA","n":"AQAB","kid":7}`, `{"kty":"RSA","n":"AQAB"}`,
+		`{"kty":"RSA","n":"AQAB","e":"AQAB","use":"tls"}`, `{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}`,
+		`{"kty":"RSA","n":"AQAB","e":"AQAB","key_ops":["wrap"]}`, `{"kty":"RSA","n":"AQAB","e":"AQAB","x5u":"http://x/"}`,
+		`{"kty":"RSA","n":"AQAB","e":"AQAB","x5c":["broken"]}`, `{"kty":"oct","k":"AAAA"}`,
+	}
+	token1 := token(sign(t, RS256, p.rsa, map[string]any{"kid": "r"}, claims()))
+	var content atomic.Pointer[string]
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, *content.Load())
+	}))
+	defer server.Close()
+	path := filepath.Join(t.TempDir(), "jwks.json")
+	for _, one := range odd {
+		set := fmt.Sprintf(`{"keys":[%s,%s,%s],"more":1}`, one, good.Keys[0], one)
+		content.Store(&set)
+		if err := os.WriteFile(path, []byte(set), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range []string{server.URL, path} {
+			a := gate(t, Config{Modes: []Mode{JWT}, JWT: JWTConfig{Issuer: issuer, Audience: audience, JWKS: from}})
+			if got := outcome(t, a, token1); got != "member:u-17" {
+				t.Errorf("beside %s of %.4s: %s", one, from, got)
+			}
+		}
+	}
+	set := fmt.Sprintf(`{"keys":[%s]}`, good.Keys[0])
+	content.Store(&set)
+	a := gate(t, Config{Modes: []Mode{JWT}, JWT: JWTConfig{Issuer: issuer, Audience: audience, JWKS: server.URL}})
+	for _, empty := range []string{`{}`, `{"error":"try later"}`, `{"keys":[]}`, `{"keys":null}`, `<html>`, ``, `{"keys":[` + odd[0] + `]}`} {
+		content.Store(&empty)
+		unknown := token(sign(t, RS256, p.rsa, map[string]any{"kid": "new"}, claims())) // fetches again
+		_, _ = a.Authenticate(unknown)
+		if _, _, err := usableKeys([]byte(empty)); err == nil {
+			t.Errorf("%q is taken for a set", empty)
+		}
+		if got := outcome(t, a, token1); got != "member:u-17" {
+			t.Errorf("after %q: %s", empty, got)
 		}
 	}
 }
