@@ -122,7 +122,7 @@ type Breaker struct {
 
 // Config is the settings of a Worker. The zero value of a field means its default.
 type Config struct {
-	Routes map[string]Route // by name; a job of any other route fails its attempts
+	Routes map[string]Route // by name; a job of any other route waits for another worker
 	// Handler runs the jobs of the routes that have Handler set; usually an *asynq.ServeMux. See
 	// the package's documentation for what handlers may rely on.
 	Handler asynq.Handler

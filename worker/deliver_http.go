@@ -36,22 +36,24 @@ func (r Route) client() *outbound.Client {
 	})
 }
 
-// shortagePause is how long a job keeps its slot that this machine could not send.
+// shortagePause is how long a job keeps its slot that this worker cannot send.
 const shortagePause = time.Second
 
-// lacksMeans gives back a job that this machine could not send, without an attempt. The pause
-// bounds how often that happens by the slots.
+// lacksMeans gives back a job that this machine could not send.
 func lacksMeans(ctx context.Context, l queue.Lease, no outbound.NoAnswer) queue.Settlement {
+	return giveBack(ctx, l, queue.JobError{Message: no.Message, Detail: no.Detail})
+}
+
+// giveBack returns a job that this worker cannot send, without an attempt. The pause before bounds
+// how often that happens by the slots.
+func giveBack(ctx context.Context, l queue.Lease, e queue.JobError) queue.Settlement {
 	pause := time.NewTimer(shortagePause)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
 	case <-ctx.Done():
 	}
-	return queue.Settlement{
-		LeaseRef: l.LeaseRef, Event: shaper.Release, NotSent: true,
-		Error: &queue.JobError{Message: no.Message, Detail: no.Detail},
-	}
+	return queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Release, NotSent: true, Error: &e}
 }
 
 // Deliver makes one request; see Retry.decide for what the answers mean.

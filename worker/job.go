@@ -90,15 +90,15 @@ func (w *Worker) deliver(ctx context.Context, j *job) {
 	w.settle(j, s)
 }
 
-// attempt calls the deliverer of the job's route. A missing route and a panic are failed attempts.
+// attempt calls the deliverer of the job's route. A panic is a failed attempt. A job of a route
+// that this worker does not have goes back: while a new configuration is rolled out, another one
+// has it.
 func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	retry := w.cfg.Routes[l.Route].Retry
 	d, known := w.deliverers[l.Route]
 	if !known {
-		retry = Route{}.withDefaults().Retry
-		retry.MaxAttempts = l.MaxAttempts // the configuration that set it is gone
-		name := outbound.CutTo(l.Route, 64)
-		return retry.again(l, fmt.Sprintf("route %q is not configured in this worker", name), 0)
+		w.troubles.routeless.Add(burstlog.Key{Route: l.Route}, 1, "job", l.ID)
+		return giveBack(ctx, l, queue.JobError{Message: "the route is not configured in this worker"})
 	}
 	load := w.loads[l.Route]
 	load.inFlight.Add(1)

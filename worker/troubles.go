@@ -22,6 +22,7 @@ type troubles struct {
 	breakers       *burstlog.Log // of single flows that open
 	cut            *burstlog.Log // actual costs of which a pool is charged for a part
 	shortages      *burstlog.Log // jobs that this machine could not send
+	routeless      *burstlog.Log // jobs of routes that this worker does not have
 
 	mu    sync.Mutex
 	away  map[any]bool // shards, a flusher, the heartbeat and so on that cannot reach Redis
@@ -42,6 +43,8 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 		breakers: burstlog.New(log, slog.LevelWarn, "circuit breakers of single flows are open", nil),
 		cut: burstlog.New(log, slog.LevelWarn,
 			"actual costs exceed max_cost of the pool; it is charged for max_cost, and the flow waits for the rest", nil),
+		routeless: burstlog.New(log, slog.LevelWarn,
+			"jobs wait for a route that this worker does not have; give all workers the same file", nil),
 		shortages: burstlog.New(log, slog.LevelError,
 			"jobs could not be sent for want of file descriptors, ports, a network or a resolver; they are tried again", nil),
 	}
@@ -76,7 +79,7 @@ func (t *troubles) report(part any, err error) {
 
 // end logs what is not logged yet.
 func (t *troubles) end() {
-	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp, t.costs, t.breakers, t.cut, t.shortages} {
+	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp, t.costs, t.breakers, t.cut, t.shortages, t.routeless} {
 		l.Flush()
 	}
 }

@@ -453,7 +453,7 @@ func TestShardsMoveWithTheLiveWorkers(t *testing.T) {
 	})
 }
 
-func TestPanicAndUnknownRouteAreFailedAttempts(t *testing.T) {
+func TestPanicIsAFailedAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{}, func(context.Context, queue.Lease) queue.Settlement {
@@ -461,31 +461,48 @@ func TestPanicAndUnknownRouteAreFailedAttempts(t *testing.T) {
 		})
 		pass(time.Second)
 		q.put(0, "panics", 0)
-		q.put(0, "lost", 0)
-		q.set(func() { q.shards[0].jobs[1].Route = "gone" })
 		q.wakes <- queue.Wake{Shard: 0}
 		pass(time.Second)
 		r.end(t)
-		want := map[string]string{
-			"panics": "the delivery panicked", "lost": `route "gone" is not configured in this worker`,
+		if len(q.settled) != 1 {
+			t.Fatalf("%d settlements", len(q.settled))
+		}
+		s := q.settled[0]
+		queuetest.Compare(t, "event, attempts of the route", []any{s.Event, s.MaxAttempts}, []any{shaper.Retry, 10})
+		queuetest.Compare(t, "error", s.Error.Message, "the delivery panicked")
+		if s.Delay <= 0 {
+			t.Errorf("the delay is %v, want a backoff", s.Delay)
+		}
+		if age := q.now().Sub(shaper.InstantOf(s.Error.At)); age < 0 || age > 2*time.Second {
+			t.Errorf("the error is from %v, the shard's clock says %v", s.Error.At, q.now().Time())
+		}
+	})
+}
+
+// TestUnknownRoutesWait: jobs of a route that only another worker has, as while a new file is
+// rolled out, go back without an attempt, after a pause.
+func TestUnknownRoutesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r := startRig(t, q, Config{}, func(context.Context, queue.Lease) queue.Settlement {
+			t.Error("delivered")
+			return queue.Settlement{}
+		})
+		pass(time.Second)
+		q.put(0, "lost", 0)
+		q.set(func() { q.shards[0].jobs[0].Route = "gone" })
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(shortagePause / 2)
+		if n := len(q.settled); n != 0 {
+			t.Errorf("%d settlements before the pause", n)
+		}
+		pass(shortagePause)
+		r.end(t)
+		if len(q.settled) == 0 {
+			t.Fatal("not given back")
 		}
 		for _, s := range q.settled {
-			if s.Error == nil {
-				t.Fatalf("%s is settled without an error: %+v", s.ID, s.Settlement)
-			}
-			queuetest.Compare(t, s.ID+": event", s.Event, shaper.Retry)
-			queuetest.Compare(t, s.ID+": error", s.Error.Message, want[s.ID])
-			queuetest.Compare(t, s.ID+": attempts of the route", s.MaxAttempts, 10)
-			if s.Delay <= 0 {
-				t.Errorf("%s: the delay is %v, want a backoff", s.ID, s.Delay)
-			}
-			if age := q.now().Sub(shaper.InstantOf(s.Error.At)); age < 0 || age > 2*time.Second {
-				t.Errorf("%s: the error is from %v, the shard's clock says %v", s.ID, s.Error.At, q.now().Time())
-			}
-			delete(want, s.ID)
-		}
-		if len(want) != 0 {
-			t.Errorf("not settled: %v", want)
+			queuetest.Compare(t, "event", s.Event, shaper.Release)
 		}
 	})
 }
