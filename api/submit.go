@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -178,7 +179,10 @@ func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
 	if f.wait > 0 {
 		if f.ended, f.stop, err = s.watch(ctx, sub.ID, f.end); err != nil {
 			f.stop = func() {}
-			return err
+			if !errors.Is(err, context.DeadlineExceeded) {
+				return err
+			}
+			f.ended, f.end = nil, time.Now() // the wait is over before it has begun
 		}
 	}
 	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
