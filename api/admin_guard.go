@@ -143,7 +143,7 @@ func sameSite(r *http.Request, hosts []string) *problem.Problem {
 	}
 	if !loopback(hostname(r.Host)) && !listed(r.Host) {
 		return problem.Forbidden.With("without authentication only loopback names and the configured hosts " +
-			"are answered")
+			"are answered: name this one in api.hosts or admin.hosts")
 	}
 	origin := r.Header.Get("Origin")
 	if origin != "" {

@@ -153,7 +153,7 @@ func (s *Server) forwarded(
 		}
 	}
 	if err := s.enter(c); err != nil {
-		return nil, err
+		return nil, beside(err)
 	}
 	if at.own {
 		if stored, err := s.storedAnswer(c, at.target, f); stored || err != nil {
@@ -215,6 +215,15 @@ func (s *Server) forwarded(
 	}
 	deadline.Within(w, f.wait+deadline.ReadTimeout+deadline.AnswerTimeout)
 	return sub, nil
+}
+
+// beside says where a credential belongs that was not accepted with a forwarded request.
+func beside(err error) error {
+	if p := problem.Of(err); p.Status == http.StatusUnauthorized {
+		p.Detail += "; beside an Authorization of the upstream, send Sluice's credential as " + credentialHeader
+		return p
+	}
+	return err
 }
 
 // storedAnswer reports whether a request to a listener of its own is for the answer to an earlier

@@ -175,6 +175,9 @@ func (s *Server) writeAnswer(w http.ResponseWriter, c *call, f *awaited, m httpm
 	if length := m.Header["Content-Length"]; length != nil { // to a HEAD
 		h["Content-Length"] = length
 	}
+	if f.decision.Outcome == shaper.Replayed {
+		h.Set(replayedHeader, "true")
+	}
 	h.Set("Sluice-Job", job.ID)
 	h.Set("Sluice-Waited-Ms", strconv.FormatInt(max(0, job.Started.Sub(job.Created).Milliseconds()), 10))
 	if m.Truncated {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -83,6 +84,11 @@ func (s *Server) setOrigin(r *http.Request, out http.Header, forwarded string) {
 	}
 	switch cmp.Or(forwarded, ReplaceForwarded) {
 	case AppendForwarded:
+		for name := range out {
+			if name != list && httpmsg.Is(name, list) { // an upstream would take it for the same list
+				delete(out, name)
+			}
+		}
 		out[list] = []string{strings.Join(append(slices.Clone(out[list]), peer), ", ")}
 	case ReplaceForwarded:
 		claimed := false
@@ -128,7 +134,10 @@ func identityOf(m httpmsg.Request, key string) []byte {
 	same := m.Method + " " + m.Target + "\r\n" + string(m.Body)
 	mac := hmac.New(sha256.New, []byte(key))
 	given := false
-	for _, name := range []string{"Authorization", "Cookie", "X-Api-Key"} {
+	for _, name := range slices.Sorted(maps.Keys(m.Header)) {
+		if !httpmsg.Is(name, "Authorization", "Cookie", "X-Api-Key", "Api-Key", "X-Auth-Token", "X-Access-Token") {
+			continue
+		}
 		for _, value := range m.Header[name] {
 			given = true
 			mac.Write(binary.BigEndian.AppendUint32([]byte(name), uint32(len(value))))
@@ -150,8 +159,8 @@ func clientHeaders(h, answer http.Header, r *http.Request, ownAddress, hasBody b
 				continue
 			}
 		}
-		if !ownAddress && httpmsg.IsAddressState(name) && isBrowser(r) {
-			continue
+		if !ownAddress && (httpmsg.IsPagePolicy(name) || httpmsg.IsAddressState(name) && isBrowser(r)) {
+			continue // a 304 would replace the policy of the answer that a browser keeps
 		}
 		h[name] = values
 	}
@@ -180,10 +189,8 @@ func inert(contentType []string) bool {
 	switch {
 	case err != nil:
 		return false
-	case main == "image":
-		return sub != "svg+xml"
-	case main == "audio", main == "video", main == "font":
-		return true
+	case main == "image", main == "audio", main == "video", main == "font":
+		return !strings.Contains(sub, "xml") && !strings.Contains(sub, "html") && !strings.Contains(sub, "svg")
 	}
 	return kind == "application/octet-stream" || kind == "application/json" || strings.HasSuffix(sub, "+json") ||
 		kind == "text/event-stream" || kind == "text/plain" || kind == "application/zip" || kind == "application/gzip"

@@ -444,8 +444,8 @@ func TestForwardKey(t *testing.T) {
 	for i, want := range []string{"1", "1", "1"} {
 		resp, body := p.ask("POST", "/v1/forward/partner/once", "x", "Idempotency-Key", "k", "X-Try", fmt.Sprint(i))
 		p.want("the answer", http.StatusOK, "", resp, body)
-		if body != want {
-			t.Errorf("answer %q, want %q", body, want)
+		if body != want || (resp.Header.Get("Idempotent-Replayed") == "true") != (i > 0) {
+			t.Errorf("answer %q, want %q: %v", body, want, resp.Header)
 		}
 	}
 	if key := p.last().Header.Get("Idempotency-Key"); key != "k" {

@@ -121,6 +121,7 @@ func TestForwardOrigin(t *testing.T) {
 		{"", claims, "127.0.0.1", "", ""},
 		{"", nil, "", "", ""},
 		{api.AppendForwarded, claims, "192.0.2.1, 127.0.0.1", "192.0.2.1", "evil.example"},
+		{api.AppendForwarded, []string{"X_Forwarded_For", "192.0.2.9"}, "127.0.0.1", "", ""},
 		{api.AppendForwarded, nil, "127.0.0.1", "", ""},
 		{api.PassForwarded, claims, "192.0.2.1", "192.0.2.1", "evil.example"},
 	} {
@@ -129,6 +130,9 @@ func TestForwardOrigin(t *testing.T) {
 		h := p.last().Header
 		if h.Get("X-Forwarded-For") != one.list || h.Get("X-Real-Ip") != one.real || h.Get("X-Forwarded-Host") != one.of {
 			t.Errorf("%q, %v: %v", one.mode, one.claims, h)
+		}
+		if one.mode != api.PassForwarded && h["X_forwarded_for"] != nil {
+			t.Errorf("%q: %v", one.mode, h)
 		}
 		if replaced := one.mode == ""; replaced && strings.Contains(fmt.Sprint(h), "192.0.2.1") {
 			t.Errorf("%v", h)
@@ -210,12 +214,17 @@ func TestForwardOnTheAddressOfTheAPI(t *testing.T) {
 		h["Set-Cookie"] = []string{"a=1", "sluice_session_8081=mine"}
 		h.Set("Clear-Site-Data", `"*"`)
 		h.Set("Content-Security-Policy", "default-src *")
+		if kind == "304" {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
 		_, _ = io.WriteString(w, "<script>")
 	}, asIs)
 	const browser = "Mozilla/5.0 (X11; Linux x86_64)"
 	for k, runs := range map[string]bool{
 		"text/html; charset=utf-8": true, "": true, "image/svg+xml": true, "application/xml": true, "application/xhtml+xml": true,
 		"text/javascript": true, "multipart/related": true, "broken/": true, "application/pdf": true,
+		"image/x+xml": true, "font/html": true,
 		"application/json": false, "application/problem+json": false, "image/png": false, "application/octet-stream": false,
 	} {
 		kind = k
@@ -233,6 +242,12 @@ func TestForwardOnTheAddressOfTheAPI(t *testing.T) {
 	resp, _ := p.ask("GET", "/v1/forward/partner/x", "", "User-Agent", "curl/8")
 	if got := resp.Header["Set-Cookie"]; !slices.Equal(got, []string{"a=1"}) {
 		t.Errorf("to a program: %v", got)
+	}
+	// A 304 must not bring another policy for what a browser keeps.
+	kind = "304"
+	resp, _ = p.ask("GET", "/v1/forward/partner/x", "", "User-Agent", browser)
+	if h := resp.Header; resp.StatusCode != http.StatusNotModified || h.Get("Content-Security-Policy") != "" || h["Set-Cookie"] != nil {
+		t.Errorf("a 304: %d %v", resp.StatusCode, h)
 	}
 	kind = "text/html"
 	resp, _ = p.send(t.Context(), "GET", p.listener+"/x", "", "User-Agent", browser)
@@ -258,6 +273,8 @@ func TestForwardKeyOfAUser(t *testing.T) {
 		{nil, []string{"Cookie", "s=1"}, http.StatusUnprocessableEntity},
 		{[]string{"Cookie", "s=1"}, []string{"Cookie", "s=1; sluice_session=x"}, http.StatusTeapot},
 		{[]string{"X-Api-Key", "ab"}, []string{"X-Api-Key", "a"}, http.StatusUnprocessableEntity},
+		{[]string{"X_Api_Key", "a"}, []string{"X_Api_Key", "b"}, http.StatusUnprocessableEntity},
+		{[]string{"X-Auth-Token", "a"}, []string{"X-Auth-Token", "b"}, http.StatusUnprocessableEntity},
 		{[]string{"Authorization", "a", "Cookie", "b"}, []string{"Authorization", "b", "Cookie", "a"}, http.StatusUnprocessableEntity},
 	} {
 		key := fmt.Sprint("key-", i)

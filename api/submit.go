@@ -317,6 +317,10 @@ func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 	case shaper.Draining:
 		return problem.TenantDraining.With("it accepts jobs again when it is resumed").RetryIn(pausedRetryAfter)
 	case shaper.KeyReused:
+		if s.cfg.Routes[route].Forward != nil {
+			return problem.KeyReused.With("the first request with this Idempotency-Key had another method, path, query or " +
+				"body, or another Authorization, Cookie or X-Api-Key for the upstream")
+		}
 		return problem.KeyReused.With("the first submission with this Idempotency-Key had another payload, " +
 			"content type, path, type, route, delay or cost")
 	default:

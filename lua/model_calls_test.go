@@ -142,7 +142,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 				m.reachIf(f.Share != share, "slowed by refusals")
 			}
 			f.count(func(p *pooled) {
-				share, tenant := p.Share, tenantOf(f.name)
+				share, tenant := p.Share, f.party()
 				if p.policy.HoldPool {
 					tenant = ""
 				}
@@ -227,7 +227,7 @@ func (m *model) hold(f *flow, until shaper.Instant, cause string) {
 func (m *model) answer(p *pooled, f *flow, s lua.SettleItem) (alone bool) {
 	var asked shaper.Pauses
 	_, _ = fmt.Sscan(p.asked, &asked.Until, &asked.Tenant)
-	next, alone, until := asked.Answer(p.policy, tenantOf(f.name), s.Delay, p.HeldUntil, m.now)
+	next, alone, until := asked.Answer(p.policy, f.party(), s.Delay, p.HeldUntil, m.now)
 	if next != asked {
 		p.asked = fmt.Sprintf("%d %s", next.Until, next.Tenant)
 	}

@@ -52,6 +52,14 @@ func (c *poolClass) candidate() shaper.Candidate {
 	return shaper.Candidate{Weight: c.weight, Tag: c.Tag}
 }
 
+// party is whom the pool counts refusals of the flow for: its tenant, or its class.
+func (f *flow) party() string {
+	if class := f.inClass(); class != "" {
+		return "/" + class
+	}
+	return tenantOf(f.name)
+}
+
 // inClass is the class of a flow in its pool, empty for none.
 func (f *flow) inClass() string {
 	if f.home == "" || f.policy.ClassWeight == 0 {

@@ -153,6 +153,12 @@ local function correct_in_pool(f, j, cost)
   end
 end
 
+-- party_of is who a job of a flow is for, as far as its pool counts who is refused: its tenant, or
+-- the class, whose tenants may all be one client.
+local function party_of(f)
+  return f.policy.class and '/' .. f.policy.class or tenant_of(f.name)
+end
+
 -- apply settles a current lease. It returns whether the actual cost exceeds what the pool is
 -- charged for.
 local function apply(id, outcome, cause, cost, delay, most, result, j, f)
@@ -170,7 +176,7 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
       refuse(f, '')
     end
     if f.pool then
-      refuse(f.pool, whole and '' or tenant_of(f.name))
+      refuse(f.pool, whole and '' or party_of(f))
     end
   end
   if cost then
@@ -186,7 +192,7 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   if outcome == 'h' then
     local alone, till = true, 0 -- whether the flow is held, until when the pool
     if f.pool and sub(cause, 1, 11) == 'retry_after' then
-      alone, till = pooling.answer(f.pool, tenant_of(f.name), delay)
+      alone, till = pooling.answer(f.pool, party_of(f), delay)
     end
     if till > 0 then
       f.pool.paused, f.pool.probe = now, alone and now or 0

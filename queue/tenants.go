@@ -214,7 +214,7 @@ func (q *Queue) tune(
 	case tuned == lua.TunedOtherPolicies:
 		return false, q.policies.Reinstate(ctx, q.policies.Home(s.Subject))
 	}
-	return tuned == lua.TunedChanged, q.policies.Spread(ctx, p, s.Subject)
+	return tuned == lua.TunedChanged, q.policies.Spread(ctx, p, s.Subject, change.EndHolds)
 }
 
 // History lists the last changes of a tenant's API overrides, at most 100, the newest first.

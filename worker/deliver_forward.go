@@ -48,8 +48,7 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 	if err != nil {
 		return d.notSent(l, queue.JobError{Message: "the stored request cannot be read"})
 	}
-	last := d.route.lastHold(l)
-	if last && l.Expired {
+	if d.route.lastHold(l) && l.Expired {
 		return d.failed(l, queue.JobError{Message: "too many workers stopped while they sent it"})
 	}
 	req, err := d.request(ctx, m, l)
@@ -70,7 +69,18 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 		}
 		return d.failed(l, e)
 	}
-	status := resp.StatusCode
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	cost := d.costs.of(d.route, l, resp) // of every attempt, also of one that fails
+	s := d.settlement(l, m, resp, body, cut)
+	s.ActualCost = cost
+	return s
+}
+
+// settlement decides what an answer means.
+func (d *forwarder) settlement(
+	l queue.Lease, m httpmsg.Request, resp *http.Response, body []byte, cut bool,
+) queue.Settlement {
+	status, again, last := resp.StatusCode, l.Attempt < d.route.Retry.MaxAttempts, d.route.lastHold(l)
 	if status < http.StatusOK {
 		return d.failed(l, queue.JobError{Message: "the upstream changed the protocol", Status: status})
 	}
@@ -95,15 +105,13 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 			Message: fmt.Sprintf("the answer has more than %d bytes", d.route.Forward.MaxAnswer), Status: status,
 		})
 	}
-	resp.Body = io.NopCloser(bytes.NewReader(body))
-	cost := d.costs.of(d.route, l, resp)
 	answer := httpmsg.Answer{Status: status, Header: httpmsg.ToClient(resp.Header), Body: body, Truncated: cut}
 	if length := resp.Header["Content-Length"]; length != nil && (m.Method == http.MethodHead || status == http.StatusNotModified) {
 		answer.Header["Content-Length"] = length
 	}
 	return queue.Settlement{
 		LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts,
-		Response: &queue.Response{Status: status}, Answer: answer.Encode(), ActualCost: cost,
+		Response: &queue.Response{Status: status}, Answer: answer.Encode(),
 		Retention: d.route.Forward.Retention,
 	}
 }

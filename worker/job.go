@@ -149,7 +149,7 @@ func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 				w.troubles.cut.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
 			}
 		}
-		if outcome == outcomeDead {
+		if outcome == outcomeDead && !e.settlement.Final { // else its client got the failure
 			l := &e.job.lease
 			w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
 		}

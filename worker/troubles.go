@@ -39,7 +39,7 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 		damage: burstlog.New(log, slog.LevelError, "stored data is damaged; its jobs do not leave", nil),
 		givenUp: burstlog.New(log, slog.LevelError,
 			"settlements were given up; the leases will expire and the jobs be delivered again", nil),
-		costs:    burstlog.New(log, slog.LevelWarn, "actual costs are ignored; the estimates stay charged", nil),
+		costs:    burstlog.New(log, slog.LevelWarn, "actual costs cannot be read; cost_missing or the estimates are charged", nil),
 		breakers: burstlog.New(log, slog.LevelWarn, "circuit breakers of single flows are open", nil),
 		cut: burstlog.New(log, slog.LevelWarn,
 			"actual costs exceed max_cost of the pool; it is charged for max_cost, and the flow waits for the rest", nil),

@@ -59,10 +59,13 @@ var Headers = []HeaderRule{
 	{[]string{"Traceparent"}, Partly, Passed, "That of the delivery, where there is a trace."},
 	{[]string{
 		"Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Service-Worker-Allowed", "Nel", "Report-To",
-		"Reporting-Endpoints",
+		"Reporting-Endpoints", "Accept-Ch", "Critical-Ch", "Set-Login", "Sec-Session-Registration",
+		"Secure-Session-Registration", "Use-As-Dictionary", "Public-Key-Pins", "Origin-Agent-Cluster",
+		"Permissions-Policy", "Refresh",
 	}, Passed, Partly, "A browser gets none on the address of the API: they change its state for the whole address."},
 	{[]string{"Content-Security-Policy", "X-Content-Type-Options", "Cross-Origin-Resource-Policy"}, Passed, Partly,
-		"On the address of the API, `sandbox`, `nosniff` and `same-origin`, for an answer that a browser may run."},
+		"On the address of the API, Sluice's alone: `sandbox`, `nosniff` and `same-origin`, for an answer that a browser " +
+			"may run."},
 }
 
 // comparable returns a name in the one form in which names are compared.
@@ -184,10 +187,13 @@ func WithoutOwnSetCookies(values []string) []string {
 	})
 }
 
-var originRule, stateRule = RuleOf("Forwarded"), RuleOf("Clear-Site-Data")
+var originRule, stateRule, policyRule = RuleOf("Forwarded"), RuleOf("Clear-Site-Data"), RuleOf("Content-Security-Policy")
 
 // IsOrigin reports whether a header says where a request came from.
 func IsOrigin(name string) bool { return RuleOf(name) == originRule }
+
+// IsPagePolicy reports whether a header of an answer says what a browser may do with it.
+func IsPagePolicy(name string) bool { return RuleOf(name) == policyRule }
 
 // IsAddressState reports whether a header of an answer changes what a browser keeps of the whole
 // address that the answer came from.

@@ -128,6 +128,8 @@ var leaving = []string{
 	"a", "*", "http://evil.example/", "/..", "/../x", "/a/..", "/%2e%2e/x", "/.%2E/x", "/a%2F..%2Fb", `/a\..\b`,
 	"/a/%5c../b", "/..;x=1/b", "/.", "/%zz", "/%252e%252e/x", "/%25252e./x", "/..%20/x", "/..%00/x", "/..%00.html/x", "/%20../x",
 	"/..%09/x", "/%c0%ae%c0%ae/x", "/%C0%AE./x", "/a%c0%af..%c0%afb", "/%25c0%25ae./x", "/..%3bx/y",
+	"/a/..%3fx", "/a/%2e%2e%3fq", "/a/..%23", "/a/..%c2%a0/b", "/a/..%01/b", "/a/%f0%80%80%ae%f0%80%80%ae/b",
+	"/a/%EF%BC%8E%EF%BC%8E/b", "/a%EF%BC%8F..%EF%BC%8Fb",
 }
 
 // odd are targets with which a request line could be another.
@@ -167,7 +169,7 @@ func TestCheckMethod(t *testing.T) {
 			t.Errorf("%q: %s", method, rule)
 		}
 	}
-	for _, method := range []string{"", "TRACE", "CONNECT", "GET /evil HTTP/1.1", "GET\r\n", "G\xc3\x89T", "A:B", "(x)", "\x00"} {
+	for _, method := range []string{"", "TRACE", "CONNECT", "trace", "Connect", "GET /evil HTTP/1.1", "GET\r\n", "G\xc3\x89T", "A:B", "(x)", "\x00"} {
 		if httpmsg.CheckMethod(method) == "" {
 			t.Errorf("%q may be sent on", method)
 		}

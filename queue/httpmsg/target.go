@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"unicode"
 
 	"golang.org/x/net/http/httpguts"
 )
@@ -15,7 +16,7 @@ func CheckMethod(method string) string {
 	switch {
 	case method == "" || !httpguts.ValidHeaderFieldName(method): // a token, too
 		return "must be a token (RFC 9110, section 5.6.2)"
-	case method == http.MethodConnect || method == http.MethodTrace:
+	case strings.EqualFold(method, http.MethodConnect) || strings.EqualFold(method, http.MethodTrace):
 		return "must not be CONNECT or TRACE"
 	}
 	return ""
@@ -77,8 +78,8 @@ const dotsRule = "must not have the segments . or .., encoded or not"
 const decodings = 8
 
 // leaves reports whether a path has a segment . or .. for any server's idea of one: after any
-// number of decodings, with a backslash for a slash, with parameters, blanks or NUL behind it, or
-// in overlong UTF-8.
+// number of decodings, with a backslash for a slash, with parameters, a query, blanks or NUL behind
+// it, in overlong UTF-8 or in characters that look like them.
 func leaves(path string) bool {
 	for range decodings {
 		if hasDots(path) {
@@ -95,14 +96,18 @@ func leaves(path string) bool {
 
 // overlong turns encodings of dots and slashes that UTF-8 forbids into them.
 var overlong = strings.NewReplacer("\xc0\xae", ".", "\xc0\xaf", "/", "\xe0\x80\xae", ".", "\xe0\x80\xaf", "/",
-	"\xc1\x9c", `\`, "\xe0\x81\x9c", `\`)
+	"\xc1\x9c", `\`, "\xe0\x81\x9c", `\`, "\xf0\x80\x80\xae", ".", "\xf0\x80\x80\xaf", "/", "\xf0\x80\x81\x9c", `\`,
+	"\uff0e", ".", "\u2024", ".", "\uff0f", "/", "\u2215", "/", "\uff3c", `\`)
 
 func hasDots(path string) bool {
 	path = overlong.Replace(path)
 	for segment := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
-		name, _, _ := strings.Cut(segment, ";")
-		name, _, _ = strings.Cut(name, "\x00")
-		if name = strings.Trim(name, " \t\r\n\v\f"); name == ".." || name == "." {
+		end := strings.IndexAny(segment, ";?#\x00")
+		if end < 0 {
+			end = len(segment)
+		}
+		blank := func(r rune) bool { return r <= ' ' || r == 0x7f || unicode.IsSpace(r) || unicode.Is(unicode.Cf, r) }
+		if name := strings.TrimFunc(segment[:end], blank); name == ".." || name == "." {
 			return true
 		}
 	}

@@ -24,6 +24,8 @@ var poolTests = map[string]func(*suite){
 	"a flow leaves places of its pool to the others":           poolShared,
 	"every answer that asks for a pause holds the pool":        poolHeld,
 	"answers to two tenants hold a pool until a probe is well": poolHeldByTwo,
+	"an operator ends the hold of a flow in a pool":            poolUnheld,
+	"answers to many tenants of a class hold no pool":          poolOfRefusedGuests,
 	"a new file pauses no pool, and all its flows obey it":     poolRefiled,
 	"a route of no pool is not delayed":                        poolOutside,
 	"a tenant is one, wherever its flows are":                  poolSpread,
@@ -290,6 +292,61 @@ func poolHeld(s *suite) {
 	equal(s, "by what it is held", p.HeldBy.Status, 429)
 	if left := time.Until(p.HeldUntil); left > 10*time.Minute {
 		s.Errorf("held for %v, more than max_hold", left)
+	}
+}
+
+// poolOfRefusedGuests: all tenants of a class may be one client, so their answers count as those of
+// one tenant. That to a customer makes two.
+func poolOfRefusedGuests(s *suite) {
+	s.restart(func(q *queue.Options) {
+		q.Tiers, q.PoolWeights = map[string]shaper.Overrides{"free": {}}, map[string]int64{"free": 1}
+		q.Pools = map[string]shaper.PoolSettings{"erp": {Routes: []string{"erp"}, Overrides: shaper.Overrides{Rate: pointer(hundred)}}}
+	})
+	refused := func(name, tier string) string {
+		w := pooledWork(name)
+		w.Tier, w.Guest = tier, tier != ""
+		s.backlog(1, w)
+		s.settle(s.lease(1)[0], shaper.Hold, pausing)
+		p, err := s.q.Pool(s.ctx, "erp")
+		equal(s, "the error", err, nil)
+		return p.LimitedBy
+	}
+	for i := range 5 {
+		if by := refused(fmt.Sprint("guest:", i), "free"); by == "held" {
+			s.Fatalf("the pool is held by the answers to %d guests", i+1)
+		}
+	}
+	equal(s, "what limits the pool then", refused("customer", ""), "held")
+}
+
+// poolUnheld: the flow of a pool may be in another shard than the settings of its tenant. The end
+// of its holds reaches it, for a tenant without settings and for one with some.
+func poolUnheld(s *suite) {
+	s.spreadOut()
+	shard := queue.NewKeyspace(16).ShardOf("+erp").Index
+	consumer := s.q.Broker().Consumer("of the pool", shard)
+	leased := func(n int) (all []queue.Lease) {
+		s.await("polls", func() bool {
+			tick, err := consumer.Tick(s.ctx, pollOptions(n, near))
+			equal(s, "the error", err, nil)
+			all = append(all, tick.Leases...)
+			return !tick.More || len(all) == n
+		})
+		return all
+	}
+	for _, has := range []string{"no settings", "settings"} {
+		s.backlog(1, pooledWork(tenant))
+		var l []queue.Lease
+		s.await("the job", func() bool { l = leased(1); return len(l) == 1 })
+		s.settle(l[0], shaper.Hold, pausing)
+		equal(s, has+": held", s.tenant(tenant).Routes["erp"].LimitedBy, "held")
+		t, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: keep, EndHolds: true})
+		equal(s, has+": the error", err, nil)
+		equal(s, has+": the end of the hold", t.Routes["erp"].HeldUntil, time.Time{})
+		equal(s, has+": held then", s.tenant(tenant).Routes["erp"].LimitedBy == "held", false)
+		s.await("the job after the hold", func() bool { l = leased(1); return len(l) == 1 })
+		s.settle(l[0], shaper.Succeed)
+		s.tune(func(o *shaper.Overrides) { o.Capacity = pointer(int64(10)) })
 	}
 }
 

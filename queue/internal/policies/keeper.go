@@ -221,7 +221,7 @@ func (k *Keeper) spreadLeft(ctx context.Context, tenants []string) error {
 		if !slices.Contains(before, tenant) {
 			continue
 		}
-		if err := k.Spread(ctx, k.Current(), Tenant(tenant)); err != nil {
+		if err := k.Spread(ctx, k.Current(), Tenant(tenant), false); err != nil {
 			return err
 		}
 	}

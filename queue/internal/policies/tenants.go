@@ -152,7 +152,7 @@ func (k *Keeper) resolve(ctx context.Context, p *Set, subjects []Subject) (left 
 			if needed {
 				calls, called = append(calls, call), append(called, s)
 			} else {
-				parts = append(parts, k.partCalls(p, s)...)
+				parts = append(parts, k.partCalls(p, s, false)...)
 			}
 		}
 		tuned, err := k.tune(ctx, k.store.Patient, calls)
@@ -167,7 +167,7 @@ func (k *Keeper) resolve(ctx context.Context, p *Set, subjects []Subject) (left 
 			if calls[i].Source != "" {
 				called[i].Revision++
 			}
-			parts = append(parts, k.partCalls(p, called[i])...)
+			parts = append(parts, k.partCalls(p, called[i], false)...)
 		}
 		if _, err := k.tune(ctx, k.store.Patient, parts); err != nil {
 			return nil, err
@@ -229,24 +229,24 @@ func (k *Keeper) tuneCall(p *Set, s Stated, shard store.ShardKeys) lua.TuneCall 
 }
 
 // partCalls give the policies of a subject to the other shards that may hold flows of it, and do
-// not have them.
-func (k *Keeper) partCalls(p *Set, s Stated) (calls []lua.TuneCall) {
+// not have them. With endHolds all get a call, which ends the holds of these flows.
+func (k *Keeper) partCalls(p *Set, s Stated, endHolds bool) (calls []lua.TuneCall) {
 	for _, shard := range p.parts(s.Subject) {
-		if has := s.parts[shard.Index]; has == (part{s.Revision, p.Revision}) {
+		has := s.parts[shard.Index]
+		call := k.tuneCall(p, s, shard)
+		never := len(call.Settings) == 0 && has == (part{}) // had it any settings
+		if !endHolds && (never || has == (part{s.Revision, p.Revision})) {
 			continue
 		}
-		call := k.tuneCall(p, s, shard)
-		if len(call.Settings) == 0 && s.parts[shard.Index] == (part{}) {
-			continue // it never had any
-		}
-		call.Source, call.Expected = lua.TunePart, &s.Revision
+		call.Source, call.Expected, call.EndHolds = lua.TunePart, &s.Revision, endHolds
 		calls = append(calls, call)
 	}
 	return calls
 }
 
-// Spread gives the policies of a changed subject to the other shards that may hold flows of it.
-func (k *Keeper) Spread(ctx context.Context, p *Set, subject Subject) error {
+// Spread gives the policies of a changed subject to the other shards that may hold flows of it, and
+// ends the holds of these if endHolds is set.
+func (k *Keeper) Spread(ctx context.Context, p *Set, subject Subject, endHolds bool) error {
 	if len(p.parts(subject)) == 0 {
 		return nil
 	}
@@ -254,7 +254,7 @@ func (k *Keeper) Spread(ctx context.Context, p *Set, subject Subject) error {
 	if err != nil {
 		return err
 	}
-	if _, err = k.tune(ctx, k.spreads(), k.partCalls(p, found[0])); err != nil && !errors.Is(err, errOutdated) {
+	if _, err = k.tune(ctx, k.spreads(), k.partCalls(p, found[0], endHolds)); err != nil && !errors.Is(err, errOutdated) {
 		return err
 	}
 	return store.Unavailable(k.store.Fast.SRem(ctx, store.SpreadKey, subject.Name).Err())

@@ -24,7 +24,7 @@ type connection struct {
 	made    time.Time
 	written atomic.Int64 // bytes
 	idle    atomic.Int64 // how long the receiver keeps it open unused, in ns; 0 is unknown
-	bound   atomic.Bool  // it may be signed in as one client
+	bound   atomic.Bool  // it may be signed in as one client, or have bytes that no request asked for
 
 	mu   sync.Mutex
 	kept bool   // what is read is kept
@@ -163,7 +163,8 @@ func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response,
 
 // note keeps what request and answer say about the connection. resp may be nil.
 func (s *sending) note(req *http.Request, resp *http.Response) {
-	if bindsConnection(req.Header["Authorization"]) {
+	// Some upstreams answer HEAD with a body, which would begin the answer to another request.
+	if bindsConnection(req.Header["Authorization"]) || req.Method == http.MethodHead {
 		s.conn.bound.Store(true)
 	}
 	if resp == nil {
