@@ -28,12 +28,15 @@ type connection struct {
 
 	mu   sync.Mutex
 	kept bool   // what is read is kept
-	head []byte // of an answer, with what follows, at most maxHeaderBytes
+	head []byte // of an answer, with what follows, about maxHeaderBytes at most
+	read int64  // bytes, since the connection got a request
+	size int64  // of the answer, in bytes with its head; -1 is unknown
 }
 
 func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
+	c.read += int64(n)
 	if c.kept && len(c.head) < maxHeaderBytes {
 		c.head = append(c.head, p[:n]...)
 	}
@@ -41,12 +44,43 @@ func (c *connection) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// keep starts or stops keeping what is read.
-func (c *connection) keep(is bool) {
+// begin keeps what is read from now on, of the answer to another request.
+func (c *connection) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.kept = is; is {
-		c.head = c.head[:0]
+	c.kept, c.head, c.read, c.size = true, c.head[:0], 0, -1
+}
+
+// stop keeps no more.
+func (c *connection) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = false
+}
+
+// surplus reports whether more bytes have come than the answer has: they would begin the answer to
+// another request.
+func (c *connection) surplus() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.size >= 0 && c.read > c.size
+}
+
+// expect notes how many bytes an answer has whose length is known.
+func (c *connection) expect(length int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for rest, at := c.head, 0; length >= 0; {
+		end := bytes.Index(rest, []byte("\r\n\r\n"))
+		if end < 0 {
+			return
+		}
+		at += end + 4
+		if _, status, _ := bytes.Cut(rest, []byte(" ")); !bytes.HasPrefix(status, []byte("1")) {
+			c.size = int64(at) + length
+			return
+		}
+		rest = c.head[at:]
 	}
 }
 
@@ -78,7 +112,7 @@ func (c *connection) Write(p []byte) (int, error) {
 func (c *connection) usable(idle, maxAge time.Duration) bool {
 	kept := time.Duration(c.idle.Load())
 	kept -= min(time.Second, kept/5) // the receiver's time began earlier
-	return !c.bound.Load() && time.Since(c.made) < maxAge && (kept <= 0 || idle < kept)
+	return !c.bound.Load() && !c.surplus() && time.Since(c.made) < maxAge && (kept <= 0 || idle < kept)
 }
 
 // dial makes connections for a transport.
@@ -120,6 +154,7 @@ type sending struct {
 	conn   *connection // that the request got; nil for none, and for one that dial did not make
 	got    bool        // the request got a connection
 	reused bool
+	stale  bool  // conn was closed instead
 	from   int64 // what had been written to conn before
 }
 
@@ -127,14 +162,18 @@ type sending struct {
 func (s *sending) sent() bool { return s.got && (s.conn == nil || s.conn.written.Load() > s.from) }
 
 // gotConn closes a connection that must not be used again. The request then fails unsent.
-func (s *sending) gotConn(info httptrace.GotConnInfo, maxAge time.Duration) {
+func (s *sending) gotConn(info httptrace.GotConnInfo, req *http.Request, maxAge time.Duration) {
 	s.got, s.reused = true, info.Reused
 	if s.conn, _ = info.Conn.(*connection); s.conn == nil {
 		return
 	}
-	s.conn.keep(true)
 	if s.reused && !s.conn.usable(info.IdleTime, maxAge) {
-		_ = s.conn.Close()
+		_, s.stale = s.conn.Close(), true
+	}
+	s.conn.begin()
+	// Some upstreams answer HEAD with a body, which would begin the answer to another request.
+	if req.Method == http.MethodHead || bindsConnection(req.Header["Authorization"]) {
+		s.conn.bound.Store(true)
 	}
 	s.from = s.conn.written.Load()
 }
@@ -145,31 +184,36 @@ func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response,
 	for {
 		var s sending
 		trace := &httptrace.ClientTrace{
-			GotConn: func(info httptrace.GotConnInfo) { s.gotConn(info, c.maxAge) },
+			GotConn: func(info httptrace.GotConnInfo) { s.gotConn(info, req, c.maxAge) },
 		}
 		one := req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
 		sendOnce(one, body)
 		resp, err := c.Transport.RoundTrip(one)
+		if s.stale { // an answer would be of bytes that had come before
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			if err := req.Context().Err(); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
 		if err != nil && s.reused && !s.sent() && req.Context().Err() == nil {
 			continue
 		}
 		if s.conn != nil {
-			s.conn.keep(false)
-			s.note(req, resp)
+			s.note(resp)
 		}
 		return resp, s.sent(), err
 	}
 }
 
-// note keeps what request and answer say about the connection. resp may be nil.
-func (s *sending) note(req *http.Request, resp *http.Response) {
-	// Some upstreams answer HEAD with a body, which would begin the answer to another request.
-	if bindsConnection(req.Header["Authorization"]) || req.Method == http.MethodHead {
-		s.conn.bound.Store(true)
-	}
+// note keeps what an answer says about the connection. resp may be nil.
+func (s *sending) note(resp *http.Response) {
 	if resp == nil {
 		return
 	}
+	s.conn.expect(resp.ContentLength)
 	if bindsConnection(resp.Header["Www-Authenticate"]) {
 		s.conn.bound.Store(true)
 	}
@@ -179,6 +223,7 @@ func (s *sending) note(req *http.Request, resp *http.Response) {
 			resp.Header["Connection"] = values
 		}
 	}
+	s.conn.stop()
 }
 
 // sendOnce gives a request its body so that net/http sends it at most once. By itself net/http

@@ -240,6 +240,29 @@ func TestConnectionOptions(t *testing.T) {
 	}
 }
 
+// TestSurplus: bytes behind an answer never begin the answer to another request.
+func TestSurplus(t *testing.T) {
+	const evil = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL"
+	answers := map[string]string{
+		"HEAD": "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n" + evil,
+		"POST": "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" + evil,
+		"GET":  answered,
+	}
+	u := raw(t, func(_ int, request string) string {
+		method, _, _ := strings.Cut(request, " ")
+		return answers[method]
+	})
+	c := newClient(t, outbound.Options{})
+	for range 200 {
+		for _, method := range []string{"HEAD", "GET", "POST", "GET"} {
+			want := map[string]string{"HEAD": "", "GET": "ok", "POST": "ok"}[method]
+			if got, no := send(t, c, method, u.url, "", nil); got != want || no.Message != "" {
+				t.Fatalf("%s: %q, %v", method, got, no)
+			}
+		}
+	}
+}
+
 // TestFailures: messages name what failed, and Unsent is exact.
 func TestFailures(t *testing.T) {
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
