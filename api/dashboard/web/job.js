@@ -66,7 +66,7 @@ export class JobView {
       this.about = el("section", { class: "card", hidden: true }, el("header", null, el("h2", null, "Job")), el("div", { class: "body" }, this.facts)),
       this.way = el("div", { class: "grid", hidden: true },
         el("section", { class: "card" }, el("header", null, el("h2", null, "Timeline")), el("div", { class: "body" }, this.steps)),
-        el("section", { class: "card" }, el("header", null, this.payloadTitle = el("h2", null, "Payload"), this.payloadNote = el("small"), this.bodyButton = el("button", { type: "button", hidden: true, onclick: () => { this.withBody = true; this.read(); } }, "Show the body")), el("div", { class: "body" }, this.payload))),
+        el("section", { class: "card" }, el("header", null, this.payloadTitle = el("h2", null, "Payload"), this.payloadNote = el("small"), this.bodyButton = el("button", { type: "button", class: "show-body", hidden: true, onclick: () => { this.withBody = true; this.read(); } }, "Show the body")), el("div", { class: "body" }, this.payload))),
       this.answerCard);
     this.read();
   }
