@@ -117,7 +117,7 @@ var seeded = []bug{
 	},
 	{
 		"abandoned-in-spite-of-key", "a forwarded request with a key is cancelled when its client leaves", "./api",
-		"TestForwardAbandoned", "api/forward.go", `if key != "" || job.State.Done()`, "if job.State.Done()",
+		"TestForwardAbandoned", "api/forward_answer.go", `if key != "" || job.State.Done()`, "if job.State.Done()",
 	},
 }
 
