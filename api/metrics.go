@@ -33,7 +33,7 @@ var alarming = []problem.Kind{
 	problem.DeadlineFarAway, problem.TenantDraining, problem.StoreFull, problem.StorageUnavailable,
 	problem.OutcomeUnknown,
 	problem.Overloaded, problem.ShuttingDown, problem.InternalFault,
-	problem.StoredDamaged,
+	problem.StoredDamaged, problem.ClientLeft,
 }
 
 // metrics are the counters of the API. Their labels are bounded: outcomes, methods, route patterns,

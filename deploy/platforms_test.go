@@ -221,7 +221,7 @@ func TestSystemdUnit(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"ExecStart":      "/usr/local/bin/sluice serve --config /etc/sluice/sluice.yaml",
-		"TimeoutStopSec": "30s", "RestartPreventExitStatus": "2", "Restart": "on-failure",
+		"TimeoutStopSec": "30s", "RestartPreventExitStatus": "2", "Restart": "always",
 	} {
 		if got := unit["[Service]"+key]; got != want {
 			t.Errorf("%s is %q, want %q", key, got, want)
