@@ -195,13 +195,15 @@ func (s *Server) forwarded(
 	if err != nil {
 		return nil, err
 	}
-	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: s.upstreamHeaders(c, upstreams, info.Forwarded), Body: body}
+	header := s.upstreamHeaders(c, upstreams, info.Forwarded)
+	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: header, Body: body}
 	path, _, _ := strings.Cut(target, "?")
 	sub := &queue.Submission{
 		Tenant: c.who.Tenant, Tier: c.who.Tier, Guest: c.who.Guest(), Network: c.who.Network(), Vouched: c.who.Vouched,
 		Route: at.route, Type: typeOf(m.Method, path),
 		Payload: m.Encode(), Same: identityOf(m, key),
-		IdempotencyKey: key, Cost: max(1, info.Cost, cost), MaxWait: time.Duration(maxWait) * time.Millisecond, MaxAttempts: s.cfg.Routes[at.route].MaxAttempts,
+		IdempotencyKey: key, Cost: max(1, info.Cost, cost), MaxWait: time.Duration(maxWait) * time.Millisecond,
+		MaxAttempts: s.cfg.Routes[at.route].MaxAttempts,
 		TraceParent: request.TraceParent(c.r.Header),
 	}
 	if err := s.guardJob(c, *sub); err != nil {

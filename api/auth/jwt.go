@@ -152,7 +152,8 @@ func (t *tokens) candidates(ctx context.Context, token *jwt.Token) (any, error) 
 // legalTenant is the rule of the API for names of tenants: 1 to 255 bytes of UTF-8 without control
 // and format characters.
 func legalTenant(name string) bool {
-	return name != "" && len(name) <= maxTenant && utf8.ValidString(name) && !strings.ContainsFunc(name, wire.IsControl)
+	return name != "" && len(name) <= maxTenant && utf8.ValidString(name) &&
+		!strings.ContainsFunc(name, wire.IsControl)
 }
 
 // plainName accepts 1 to 64 of A-Z a-z 0-9 . _ -.
