@@ -30,7 +30,7 @@ local function idle_flows(names, found)
     lapsed_of(f, retention.dead * 1000000)
     local idle = f.depth == 0 and f.running == 0 and math.max(f.seen, f.last, f.held) < now - IDLE
     -- A replay needs the flow and its name in the index.
-    if redis.call('EXISTS', PREFIX .. 'dead:' .. names[n]) == 1 or f.kept > f.kept_lapsed then
+    if exists(PREFIX .. 'dead:' .. names[n]) or f.kept > f.kept_lapsed then
       found.kept, idle = true, false
     end
     for c = 1, #f.cells do
@@ -39,7 +39,7 @@ local function idle_flows(names, found)
     found.left = found.left + aged_sum(f, ANSWERS, retention.succeeded * 1000000)
       + aged_sum(f, IDEMPOTENCY, math.max(retention.succeeded, retention.idempotency) * 1000000)
     if f.class then
-      redis.call('EXISTS', PREFIX .. 'class:' .. f.class)
+      absent(PREFIX .. 'class:' .. f.class)
     end
     if idle then
       found.idle[#found.idle + 1] = f
@@ -74,8 +74,7 @@ local function strays_of(class)
   local sample = redis.call('SRANDMEMBER', class, SAMPLE)
   for i = 1, #sample do
     local index = PREFIX .. 'flows:' .. sample[i]
-    if redis.call('EXISTS', index) == 0 then
-      absent(index)
+    if not exists(index) then
       found[#found + 1] = sample[i]
     end
   end

@@ -208,7 +208,7 @@ local function mend_flow(name)
   local runs = all_leases and (running[name] or 0) or f.running
   local depth = queue.count + later.count
   if f.fresh then
-    if depth + runs == 0 and redis.call('EXISTS', PREFIX .. 'dead:' .. name) == 0 then
+    if depth + runs == 0 and not exists(PREFIX .. 'dead:' .. name) then
       if redis.call('SISMEMBER', PREFIX .. 'flows:' .. tenant_of(name), name) == 1 then
         find('flow_lost', 'flow:' .. name, 'missing, and nothing is left of it', 'SREM',
           PREFIX .. 'flows:' .. tenant_of(name), name)

@@ -73,7 +73,7 @@ if not changes and not unknown then
   return { now, 0, met or '' }
 end
 redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3])
-in_parts('EXISTS', nil, known, 1)
+in_parts('EXISTS', KEYS[1], known, 1)
 unlock()
 for i = 1, #flows do
   local f = flows[i]

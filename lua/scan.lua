@@ -61,7 +61,7 @@ local function stored_text(name)
   local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, unpack(STORED))
   numbers(v, #STORED)
   v[2] = v[2] > 0 and dead_alive({ name = name, dead_bytes = v[2] }, retention) or 0
-  v[#STORED] = v[#STORED] > 0 and redis.call('EXISTS', PREFIX .. 'kept:' .. name) == 1 and v[#STORED] or 0
+  v[#STORED] = v[#STORED] > 0 and exists(PREFIX .. 'kept:' .. name) and v[#STORED] or 0
   return string.format('\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f\n%.0f', unpack(v))
 end
 

@@ -125,7 +125,7 @@ for i = 1, #names do
   local name = names[i]
   flows[name] = not whole[name] and flow_counts(name, dues[i]) or flow_whole(name)
 end
-in_parts('EXISTS', nil, reach, 1)
+in_parts('EXISTS', KEYS[1], reach, 1)
 
 -- Write.
 unlock()

@@ -23,7 +23,7 @@ local function classes_compare(set, stored, members)
   end
   for member in pairs(members) do
     local name, tenant = string.match(member, '^(%S+) (%S+)$')
-    if redis.call('EXISTS', PREFIX .. 'lines:' .. tenant) == 0 then -- else it leaves the class
+    if not exists(PREFIX .. 'lines:' .. tenant) then -- else it leaves the class
       find('unlisted', 'class:' .. name, 'without ' .. tenant, 'SADD', PREFIX .. 'class:' .. name, tenant)
     end
   end

@@ -42,6 +42,15 @@ local function absent(key)
   redis.call('EXISTS', key, KEYS[1])
 end
 
+-- exists reports whether a derived key is there; see absent.
+local function exists(key)
+  local found = redis.call('EXISTS', key) == 1
+  if not found then
+    absent(key)
+  end
+  return found
+end
+
 -- missed is absent, or notes the key in unseen for a caller who checks many at once.
 local function missed(key, unseen)
   if unseen then

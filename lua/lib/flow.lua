@@ -151,7 +151,7 @@ end
 -- flow_leaves notes that a flow has left the pool of its turn, nil if it was in none.
 local function flow_leaves(f, turn, short, unseen)
   f.no_turn = not f.pool
-  local known = short and redis.call('EXISTS', PREFIX .. 'flow:' .. short .. '/') == 1
+  local known = short and exists(PREFIX .. 'flow:' .. short .. '/')
   local p = known and pool_of(short, unseen) or nil
   if p or f.pool then
     pooling.left(f, p, turn)

@@ -283,7 +283,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function pool_due(p)
     if p.policy.paused or p.policy.concurrency > 0 and p.running >= p.policy.concurrency then
       return nil
-    elseif p.candidates > 0 or p.may_have_ready and redis.call('EXISTS', p.ready_index) == 1 then
+    elseif p.candidates > 0 or p.may_have_ready and exists(p.ready_index) then
       return earliest(p)
     end
     local head = tonumber(redis.call('ZRANGE', p.wait_index, 0, 0, 'WITHSCORES')[2])

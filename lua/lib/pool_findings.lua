@@ -133,7 +133,7 @@ local function pools_compare(set)
   for i = 1, #known do
     local short = known[i]
     local sum = sums[short]
-    if sum.depth + sum.running > 0 or redis.call('EXISTS', PREFIX .. 'flow:' .. short .. '/') == 1 then
+    if sum.depth + sum.running > 0 or exists(PREFIX .. 'flow:' .. short .. '/') then
       local p = pool_of(short, {})
       if p.healed[1] then
         find('misfiled', 'flow:' .. p.name, table.concat(p.healed, ', '))

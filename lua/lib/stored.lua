@@ -97,7 +97,7 @@ end
 -- keep, in µs, and answers to forwarded requests.
 local function lapsed_of(f, keep)
   f.kept = tonumber(redis.call('HGET', f.key, 'kept')) or 0
-  local gone = f.kept > 0 and redis.call('EXISTS', PREFIX .. 'kept:' .. f.name) == 0
+  local gone = f.kept > 0 and not exists(PREFIX .. 'kept:' .. f.name)
   f.kept_lapsed = gone and f.kept or 0
   f.dead_lapsed = f.dead_bytes > 0 and f.dead_bytes - dead_alive(f, keep) or 0
 end
