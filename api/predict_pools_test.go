@@ -13,7 +13,7 @@ import (
 )
 
 // Sixty jobs of a tenant come at once to a pool of 20/s, in which two others wait: one of weight 2,
-// and one of weight 1 whose own rate is 2/s.
+// and a guest of weight 1 whose own rate is 2/s.
 func TestPredictionsInAPool(t *testing.T) {
 	for _, tt := range []struct {
 		name, body string
@@ -33,9 +33,9 @@ func TestPredictionsInAPool(t *testing.T) {
 				pool.Overrides.Capacity = nil
 				b.queue.Baseline.Pools["erp"] = pool
 				b.queue.Baseline.Defaults.Rate = shaper.Rate{Limit: 1000, Period: time.Second}
-				b.admin.do(t, http.MethodPatch, "/v1/tenants/slow", nil, `{"rate":{"limit":2,"period_ms":1000}}`)
+				b.admin.do(t, http.MethodPatch, "/v1/tenants/guest:slow", nil, `{"rate":{"limit":2,"period_ms":1000}}`)
 				if !tt.alone {
-					b.queue.Flows = []queue.PoolFlow{{Tenant: "heavy", Route: "other", Weight: 2}, {Tenant: "slow", Route: "other", Weight: 1},
+					b.queue.Flows = []queue.PoolFlow{{Tenant: "heavy", Route: "other", Weight: 2}, {Tenant: "guest:slow", Route: "other", Weight: 1},
 						{Tenant: "acme", Route: "other", Weight: 1}}
 					b.queue.Shared = queue.Pool{Waiting: 3, Weights: 4}
 				}

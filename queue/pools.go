@@ -43,7 +43,7 @@ type Pool struct {
 
 // PoolFlow is a flow of a pool.
 type PoolFlow struct {
-	Tenant, Route string // as in keys
+	Tenant, Route string // the names themselves; as in keys where no waiting job names them
 	Depth         int64
 	Departed      int64
 	Running       int64
@@ -52,7 +52,7 @@ type PoolFlow struct {
 	Reserve       shaper.Rate // zero for none
 	Part          float64     // of the pool's rate that weight and reserve entitle it to while the same flows wait
 
-	// In a Brief, where Part is not set and Tenant is the name itself.
+	// In a Brief, where Part is not set.
 	Pool      string
 	Waits     bool   // it has a job to give, and is in the sums of its pool
 	LimitedBy string // one of LimitCauses
@@ -237,10 +237,12 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 	if err != nil {
 		return nil, err
 	}
-	flows := make([]PoolFlow, len(names))
-	for i, flow := range names {
-		f := PoolFlow{}
-		f.Tenant, f.Route, _ = strings.Cut(flow, "/")
+	flows, err := q.namedFlows(ctx, home, names)
+	if err != nil {
+		return nil, err
+	}
+	for i := range flows {
+		f := &flows[i]
 		for k, n := range []*int64{&f.Depth, &f.Departed, &f.Running} {
 			text, _ := fields[i][k].(string)
 			*n, _ = strconv.ParseInt(text, 10, 64) // 0 where it is missing
@@ -252,7 +254,38 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 			f.Class, f.Weight, share = tiers[in], weights[tiers[in]], 1/float64(max(1, members[of[i]]))
 		}
 		f.Part = share * shaper.Part(f.Weight, p.Weights, perSecond(f.Reserve), p.Reserves, p.Policy.CostRate().PerSecond())
-		flows[i] = f
+	}
+	return flows, nil
+}
+
+// namedFlows returns flows with the names of their tenants and routes. Keys hold some names only as
+// a hash. The record of the next job of such a flow has them in full.
+func (q *Queue) namedFlows(ctx context.Context, home ShardKeys, keys []string) ([]PoolFlow, error) {
+	flows := make([]PoolFlow, len(keys))
+	var waits []string // the keys that hold the jobs of such flows
+	var of []int       // the flow of each
+	for i, key := range keys {
+		flows[i].Tenant, flows[i].Route, _ = strings.Cut(key, "/")
+		if strings.Contains(key, "~") {
+			waits, of = append(waits, home.Queue(key), home.Later(key)), append(of, i, i)
+		}
+	}
+	next, err := store.Pipeline(ctx, q.store.Reads, waits, func(p redis.Pipeliner, key string) *redis.StringSliceCmd {
+		return p.ZRange(ctx, key, 0, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	records, err := store.Pipeline(ctx, q.store.Reads, next, func(p redis.Pipeliner, ids []string) *redis.StringCmd {
+		return p.GetRange(ctx, home.Job(strings.Join(ids, "")), 0, lua.BeforePayload-1) // one id or none
+	})
+	if err != nil {
+		return nil, err
+	}
+	for k, i := range of {
+		if r, err := lua.DecodeStatus([]byte(records[k])); err == nil { // else no job, or it has left meanwhile
+			flows[i].Tenant, flows[i].Route = r.Tenant, r.Route
+		}
 	}
 	return flows, nil
 }

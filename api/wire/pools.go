@@ -56,7 +56,7 @@ type PoolList struct {
 
 // PoolFlow is a flow that waits in a pool.
 type PoolFlow struct {
-	Tenant   string  `json:"tenant" doc:"Name of the tenant. A name with other characters than A-Z a-z 0-9 . _ - or of more than 64 is shown as ~ and its SHA-256."`
+	Tenant   string  `json:"tenant" doc:"Name of the tenant. It may be ~ and a SHA-256 for a flow whose last waiting job has just left."`
 	Route    string  `json:"route"`
 	Depth    int64   `json:"depth" doc:"Jobs scheduled, queued and retrying."`
 	Running  int64   `json:"running" doc:"Jobs leased by a worker."`

@@ -32,6 +32,7 @@ var poolTests = map[string]func(*suite){
 	"settings reach flows in every shard":                      poolTunedEverywhere,
 	"an atomic batch stays within a pool":                      poolBatch,
 	"a route with jobs does not change its pool":               poolMoves,
+	"flows have the names of their tenants":                    poolNames,
 	"a worker that dies costs neither jobs, rate nor shares":   poolWorkerDies,
 }
 
@@ -158,6 +159,28 @@ func poolOfGuests(s *suite) {
 	if whole := parts * float64(p.Waiting-1) / 99; whole < 0.49 || whole > 0.51 {
 		s.Errorf("the guests are entitled to %v, want half", whole)
 	}
+}
+
+func poolNames(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	want := []string{"guest:192.0.2.7", "later, 10 %", "plain", strings.Repeat("long", 20)}
+	for _, tenant := range want {
+		w := pooledWork(tenant)
+		if strings.HasPrefix(tenant, "later") {
+			w.Delay = time.Minute
+		}
+		s.backlog(1, w)
+	}
+	flows, err := s.q.PoolFlows(s.ctx, "erp", 100)
+	equal(s, "the error", err, nil)
+	var got []string
+	for _, f := range flows {
+		got = append(got, f.Tenant)
+		equal(s, "the route of "+f.Tenant, f.Route, "erp")
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	equal(s, "tenants", fmt.Sprint(got), fmt.Sprint(want))
 }
 
 func poolReweighted(s *suite) {

@@ -146,20 +146,17 @@ func (s Forecaster) rivals(
 			rivals = append(rivals, simulate.Member{Name: "/" + f.Class, Backlog: cost, Policy: unlimited(f.Weight)})
 			continue
 		}
-		if f.Tenant == queue.EncodeName(tenant) {
+		if f.Tenant == tenant {
 			continue
 		}
 		m := simulate.Member{Name: f.Tenant + "/" + f.Route, Backlog: cost, Policy: unlimited(f.Weight)}
-		m.Policy.Reserve = f.Reserve
-		if queue.EncodeName(f.Tenant) == f.Tenant { // the key is the name
-			t, err := s.Backend.Tenant(ctx, f.Tenant)
-			if err != nil {
-				return nil, err
-			}
-			own := PolicyOn(t, f.Route)
-			m.Policy.Rate, m.Policy.Burst, m.Policy.Rates = own.Rate, own.Burst, own.Rates
-			m.Policy.Reserve = own.Reserve
+		t, err := s.Backend.Tenant(ctx, f.Tenant)
+		if err != nil {
+			return nil, err
 		}
+		own := PolicyOn(t, f.Route)
+		m.Policy.Rate, m.Policy.Burst, m.Policy.Rates = own.Rate, own.Burst, own.Rates
+		m.Policy.Reserve = own.Reserve
 		rivals = append(rivals, m)
 	}
 	// Flows that were not read: their weights without their own rates.

@@ -274,7 +274,7 @@ func (c *poolFlowsCmd) Run(a *console.App) error {
 		if f.Class != "" {
 			weight += " (" + f.Class + ")"
 		}
-		rows = append(rows, []string{f.Tenant, f.Route, figure(f.Depth), figure(f.Running),
+		rows = append(rows, []string{console.OneLine(f.Tenant), f.Route, figure(f.Depth), figure(f.Running),
 			figure(f.Departed),
 			weight, console.OrDash(reserve), fmt.Sprintf("%.3g%%", 100*f.Part)})
 	}
