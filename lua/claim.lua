@@ -40,7 +40,7 @@ for i = 1, #ids do
   local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
   local j = job_read(raw)
   if not j then
-    absent(key)
+    exists(key)
   end
   if j and (j.state == 'S' or j.state == 'd' or j.state == 'c' or j.state == 'x') then
     found[#found + 1] = ids[i]

@@ -211,7 +211,7 @@ func TestPlainLua(t *testing.T) {
 // alone is a command that asks for one key that the script has derived.
 var alone = regexp.MustCompile(`'EXISTS', (PREFIX|[a-z_]+\.?[a-z_]*)( \.\. [^,()]+)*\)`)
 
-// TestMigratingKeys: whether a derived key is there is asked through exists or absent. While a slot
+// TestMigratingKeys: whether a derived key is there is asked through exists. While a slot
 // migrates, Redis says of one key alone that it is missing, even if the other node has it.
 func TestMigratingKeys(t *testing.T) {
 	for _, s := range lua.Commands.All() {

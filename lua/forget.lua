@@ -28,7 +28,7 @@ local function idle_flows(names, found)
     local f = flow_load(names[n])
     found.flows[n] = f
     lapsed_of(f, retention.dead * 1000000)
-    local idle = f.depth == 0 and f.running == 0 and math.max(f.seen, f.last, f.held) < now - IDLE
+    local idle = f.depth == 0 and f.running == 0 and math.max(f.seen, f.last, f.held, f.ready) < now - IDLE
     -- A replay needs the flow and its name in the index.
     if exists(PREFIX .. 'dead:' .. names[n]) or f.kept > f.kept_lapsed then
       found.kept, idle = true, false
@@ -39,7 +39,7 @@ local function idle_flows(names, found)
     found.left = found.left + aged_sum(f, ANSWERS, retention.succeeded * 1000000)
       + aged_sum(f, IDEMPOTENCY, math.max(retention.succeeded, retention.idempotency) * 1000000)
     if f.class then
-      absent(PREFIX .. 'class:' .. f.class)
+      exists(PREFIX .. 'class:' .. f.class)
     end
     if idle then
       found.idle[#found.idle + 1] = f
@@ -59,7 +59,7 @@ local function look(tenant, index, many, found)
     names = redis.call('SMEMBERS', index)
   end
   if #names == 0 then
-    absent(index)
+    exists(index)
   end
   found.read = #names
   idle_flows(names, found)

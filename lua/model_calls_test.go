@@ -113,15 +113,14 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 		f.count(func(p *pooled) {
 			cut = *s.ActualCost > p.maxCost
 			idle, before, after := j.Stamp < f.Ready, m.chargeOf(p, j, j.Cost), m.chargeOf(p, j, *s.ActualCost)
-			p.Bucket, m.corrected[p.name] = p.Correct(before, after, m.now), true
+			if m.corrected[p.name] = true; after > before {
+				m.exceed(f, before, after)
+			} else {
+				p.Bucket = p.Correct(before, after, m.now)
+			}
 			m.reachIf(after > before, "pool cost more")
 			m.reachIf(after < before, "pool cost less")
 			m.correctTurn(f, before, after, idle)
-			var over shaper.Instant
-			if p.Bucket, over = p.Limit(p.maxCost, m.now); over > 0 {
-				m.reach("owes to its pool")
-				f.Bucket = f.Owe(over, p.Earliest(), m.now)
-			}
 		})
 		m.corrected[f.name] = true
 		m.reachIf(*s.ActualCost > j.Cost, "cost more")
@@ -518,7 +517,10 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 		wasPaused := f.policy.Paused
 		before := f.segment
 		m.obey(f)
-		m.reachIf(f.segment != before, "retuned by a change")
+		if f.segment != before {
+			m.reach("retuned by a change")
+			m.reachIf(f.pool != nil && m.owes(f), "owes after its paces changed")
+		}
 		if wasPaused && !f.policy.Paused {
 			f.Bucket = f.MarkReady(m.now)
 		}
@@ -528,10 +530,10 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 			if p := m.open[strings.TrimSuffix(f.name, "/")]; p != nil && isPool(f.name) {
 				p.asked = fmt.Sprintf("%d ", m.now.Add(p.policy.MaxHold))
 				if r.endCharge {
-					var cut shaper.Instant
-					f.Bucket, cut = f.Limit(0, m.now)
-					m.reachIf(cut > 0, "charge ended")
-					m.corrected[f.name] = m.corrected[f.name] || cut > 0
+					p.ahead = 0
+					if m.limit(f, 0, 0) {
+						m.reach("charge ended")
+					}
 				}
 			}
 		}

@@ -22,7 +22,7 @@ type pooled struct {
 	asked                string // as stored; empty before the first
 	weights, reserves    int64
 	maxCost, earlier     int64
-	changed              shaper.Instant
+	changed, ahead       shaper.Instant
 	wait, ready, reserve zset
 	moved                map[string]bool // candidates of the poll under way
 	classes              map[string]*poolClass
@@ -33,6 +33,7 @@ type poolClass struct {
 	shaper.Tag
 	last            shaper.Instant // for which it was a candidate
 	weight, counted int64
+	excess          shaper.Instant
 	line            zset // its flows
 }
 
@@ -211,10 +212,8 @@ func (m *model) pool(name string) *pooled {
 	}
 	p.flow = *m.loadClaimed(name+"/", "")
 	p.rebound(m.now)
-	var cut shaper.Instant
-	if p.Bucket, cut = p.Limit(p.maxCost, m.now); cut > 0 {
+	if m.limit(&p.flow, p.maxCost, p.ahead) {
 		m.reach("brought back")
-		m.corrected[p.name] = true
 	}
 	if m.open == nil {
 		m.open = map[string]*pooled{}
@@ -226,13 +225,55 @@ func (m *model) pool(name string) *pooled {
 // pacing is the pool in the arithmetic of shaper.
 func (p *pooled) pacing() shaper.Pool {
 	return shaper.Pool{Bucket: p.Bucket, Virtual: p.virtual, Behind: p.behind, MaxCost: p.maxCost,
-		Earlier: p.earlier, Changed: p.changed}
+		Earlier: p.earlier, Changed: p.changed, Ahead: p.ahead}
+}
+
+// limit brings a pool back that is further ahead than a job of the cost may take it, and beyond
+// ahead, and reports whether it was.
+func (m *model) limit(f *flow, cost int64, ahead shaper.Instant) bool {
+	before := f.Cells
+	f.Bucket = f.Limit(cost, ahead, m.now)
+	cut := !slices.Equal(before, f.Cells)
+	m.corrected[f.name] = m.corrected[f.name] || cut
+	return cut
+}
+
+// exceed charges the pool of a flow for more than a departure was charged for.
+func (m *model) exceed(f *flow, before, after int64) {
+	p, excess, weight, filed := f.pool, &f.excess, f.policy.Weight, f.turn.filed
+	if class := f.inClass(); class != "" {
+		c := p.class(class, f.policy.ClassWeight)
+		excess, weight, filed = &c.excess, c.weight, c.counted > 0
+	}
+	weights := p.weights
+	if !filed {
+		weights += weight
+	}
+	var pacing shaper.Pool
+	pacing, *excess = p.pacing().Exceed(*excess, before, after, weight, weights, m.now)
+	p.Bucket, p.ahead = pacing.Bucket, pacing.Ahead
+	m.reachIf(f.inClass() == "" && m.owes(f), "owes to its pool")
+	m.reachIf(f.inClass() != "" && p.pacing().Owes(*excess) > m.now, "a class owes to its pool")
+}
+
+// owes makes a flow wait for its excess, and reports whether it must.
+func (m *model) owes(f *flow) bool {
+	until := f.pool.pacing().Owes(f.excess)
+	if until > m.now {
+		f.Bucket = f.MarkReady(until)
+	}
+	return until > m.now
+}
+
+// readyIn is when a class with a flow that may leave then may leave itself.
+func (c *poolClass) readyIn(p *pooled, head shaper.Instant) shaper.Instant {
+	return max(head, p.pacing().Owes(c.excess))
 }
 
 // rebound gives the pool the bound of costs of its policy.
 func (p *pooled) rebound(now shaper.Instant) {
 	bounded := p.pacing().Bounded(p.policy.PoolCost(), p.Running, now)
-	p.maxCost, p.earlier, p.changed = bounded.MaxCost, bounded.Earlier, bounded.Changed
+	p.maxCost, p.earlier, p.changed, p.ahead = bounded.MaxCost, bounded.Earlier, bounded.Changed, bounded.Ahead
 }
 
 // chargeOf is what counts in the pool of a cost of a job that has departed.
@@ -265,6 +306,9 @@ func (m *model) join(f *flow) {
 		f.turn = turn{pool: name, weight: 1, Tag: shaper.Tag{Start: f.pool.virtual}}
 	}
 	f.dueBefore, f.candidate = 0, false
+	if f.retuned && m.owes(f) {
+		m.reach("owes after its paces changed")
+	}
 	if f.turn.filed && f.Queued > 0 && !f.retuned && f.turn.weight == f.turnWeight() && f.turn.reserve == f.policy.Reserve &&
 		f.line == f.inClass() && (f.line == "" || f.pool.classes[f.line].weight == f.policy.ClassWeight) {
 		f.dueBefore = f.Earliest()
@@ -466,7 +510,7 @@ func (p *pooled) saveClasses(m *model) {
 			counted = c.weight
 		}
 		p.weights += counted - c.counted
-		if c.counted = counted; counted == 0 && c.Start <= p.virtual {
+		if c.counted = counted; counted == 0 && c.Start <= p.virtual && c.excess <= m.now {
 			m.reach("class forgotten")
 			delete(p.classes, name)
 		}
@@ -478,7 +522,9 @@ func (p *pooled) saveClasses(m *model) {
 func (p *pooled) lineHead() shaper.Instant {
 	head := never
 	for _, c := range p.classes {
-		head = min(head, c.line.head())
+		if len(c.line) > 0 {
+			head = min(head, c.readyIn(p, c.line.head()))
+		}
 	}
 	return head
 }
@@ -488,7 +534,7 @@ func (p *pooled) classesText() string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(p.classes)) {
 		c := p.classes[name]
-		list = append(list, fmt.Sprintf("%s %d %d %d %d %d", name, c.Start, c.Rem, c.last, c.weight, c.counted))
+		list = append(list, fmt.Sprintf("%s %d %d %d %d %d %d", name, c.Start, c.Rem, c.last, c.weight, c.counted, c.excess))
 	}
 	return strings.Join(list, " ")
 }
@@ -609,8 +655,8 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		eligible := shaper.Instant(0)
 		if len(g.ready) == 0 {
 			eligible = g.wait.head()
-			for _, line := range g.lines {
-				eligible = min(eligible, line.head())
+			for name := range g.lines {
+				eligible = min(eligible, g.lineHead(name))
 			}
 			if eligible == never {
 				break
@@ -648,10 +694,18 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	return left, left == most || tries <= 0 || g.barred
 }
 
+// lineHead is when the first flow of a class may leave, never if none waits.
+func (g *pooling) lineHead(class string) shaper.Instant {
+	if len(g.lines[class]) == 0 {
+		return never
+	}
+	return g.p.classes[class].readyIn(g.p, g.lines[class].head())
+}
+
 // enterClasses returns the classes that are candidates for a slot, sorted.
 func (g *pooling) enterClasses(slot shaper.Instant) (due []string) {
 	for _, name := range slices.Sorted(maps.Keys(g.lines)) {
-		if g.lines[name].head() > slot {
+		if g.lineHead(name) > slot {
 			continue
 		}
 		c := g.p.classes[name]

@@ -108,7 +108,7 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 			p.Reserve = rapid.SampledFrom([]shaper.Rate{drawPaces(t, th).Rate, slowest}).Draw(t, "reserve")
 		}
 	}
-	if th.pauses {
+	if th.pauses || th.excess {
 		p.Capacity, p.CapacityBytes, p.Concurrency, p.MaxCost, p.Paused, p.Draining = 1000, 0, 64, 0, false, false
 	}
 	return p
@@ -148,7 +148,7 @@ func (w *world) drawAdmit() {
 		w.names++
 		c.id = fmt.Sprintf("j%06d", w.names)
 		if _, drawn := r.tiers[tenantOf(c.flow)]; !drawn {
-			r.tiers[tenantOf(c.flow)] = rapid.SampledFrom(tierNames).Draw(w.T, "claim")
+			r.tiers[tenantOf(c.flow)] = rapid.SampledFrom(w.th.tiers()).Draw(w.T, "claim")
 		}
 		r.jobs = append(r.jobs, c)
 	}
@@ -314,7 +314,11 @@ func (w *world) drawSettle() {
 			if w.th.flood {
 				most = 100 // that the others of a pool soon leave again
 			}
-			s.ActualCost = new(rapid.SampledFrom([]int64{0, 1, most, 2, 50, 0, 0, 1, 3, 7, 0, most}).Draw(w.T, "actual cost"))
+			costs := []int64{0, 1, most, 2, 50, 0, 0, 1, 3, 7, 0, most}
+			if w.th.excess {
+				costs = []int64{1, most, 1000}
+			}
+			s.ActualCost = new(rapid.SampledFrom(costs).Draw(w.T, "actual cost"))
 		}
 		r.items = append(r.items, s)
 	}
@@ -460,6 +464,14 @@ func (w *world) drawReplay() {
 // tierNames are the tiers that there may be, and none.
 var tierNames = []string{"", "", "free", "pro"}
 
+// tiers are those that credentials claim: where classes are to exceed their charges, few.
+func (th theme) tiers() []string {
+	if th.excess {
+		return tierNames[1:3]
+	}
+	return tierNames
+}
+
 func (w *world) drawDeclare() {
 	revision := max(1, w.m.stored.revision+rapid.SampledFrom([]int64{1, 1, 1, 0, -1}).Draw(w.T, "revision"))
 	b := drawBaseline(w.T, w.th)
@@ -517,7 +529,11 @@ func drawBaseline(t *rapid.T, th theme) shaper.Baseline {
 		tier := drawSettings(t, th)
 		tier.Draining, tier.Routes = nil, drawRoutes(t, th)
 		b.Tiers[name] = tier
-		if weight := rapid.SampledFrom([]int64{0, 1, 3, 1000}).Draw(t, "weight of "+name); th.pooled && weight > 0 {
+		weights := []int64{0, 1, 3, 1000}
+		if th.excess {
+			weights = weights[1:2]
+		}
+		if weight := rapid.SampledFrom(weights).Draw(t, "weight of "+name); th.pooled && weight > 0 {
 			if b.PoolWeights == nil {
 				b.PoolWeights = map[string]int64{}
 			}

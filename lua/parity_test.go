@@ -35,6 +35,7 @@ type theme struct {
 	classes bool  // there are tiers
 	moves   bool  // routes move to and from pools
 	costs   bool  // deliveries report their actual costs
+	excess  bool  // which are most often far above the estimates
 	pauses  bool  // the upstream asks for pauses
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
@@ -109,6 +110,10 @@ var themes = []theme{
 	{
 		name: "pauses of a pool", tenants: []string{"acme", "b", "third"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s"},
 		pooled: true, pauses: true, weights: map[string]int{"settle": 24, "tick": 24},
+	},
+	{
+		name: "excess in a pool", tenants: []string{"acme", "b", "third"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s"},
+		pooled: true, classes: true, costs: true, excess: true, weights: map[string]int{"settle": 24, "tick": 24, "admit": 24, "tune": 6},
 	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }

@@ -213,3 +213,95 @@ func TestTokensOfAMinute(t *testing.T) {
 		}
 	})
 }
+
+// crowd is the names of n tenants.
+func crowd(n int) (tenants []string) {
+	for i := range n {
+		tenants = append(tenants, fmt.Sprintf("crowd%02d", i))
+	}
+	return tenants
+}
+
+// departedCost lets tenants with one job each at a time use a pool for some time, and returns the
+// actual costs that have left, each as high as given.
+func (w *world) departedCost(tenants []string, tier string, within time.Duration, actual int64) (cost int64) {
+	w.Helper()
+	end := w.wall.Add(within)
+	for _, tenant := range tenants {
+		w.sendAs(tenant, tier, 1, 1)
+	}
+	for w.wall < end {
+		g := w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true)
+		var again []string
+		for _, l := range g.Leases {
+			again = append(again, tenantOf(w.m.jobs[l.ID].Flow))
+			cost += actual
+		}
+		if len(w.held) > 0 {
+			w.wall = w.wall.Add(horizon / 2)
+			w.settleCosting(actual)
+		}
+		for _, tenant := range again {
+			w.sendAs(tenant, tier, 1, 1)
+		}
+		if !g.More {
+			w.wall = max(w.wall.Add(time.Millisecond), g.Next.Add(-horizon/2)-w.m.stored.off)
+		}
+	}
+	return cost
+}
+
+// TestManyReportersKeepTheRate: tenants whose jobs cost more than anybody expected, one job of each
+// at a time, keep the rate of their pool together.
+func TestManyReportersKeepTheRate(t *testing.T) {
+	tellPool(t, func(w *world) {
+		const actual, within = 1000, 100 * time.Second
+		got := w.departedCost(crowd(40), "", within, actual)
+		// Two horizons of the rate had left before the first cost was known.
+		if most := int64(200*within.Seconds()) + 2000 + 10*actual; got > most || got < most/2 {
+			w.fail("a cost of %d left in %v, want at most %d", got, within, most)
+		}
+	})
+}
+
+// TestAClassOwes: all tenants of a class together are one of a pool's parties, and wait for what
+// they have used above one job of the greatest cost.
+func TestAClassOwes(t *testing.T) {
+	tellClass(t, 1, func(w *world) {
+		w.departedCost(crowd(40), "free", 10*time.Millisecond, 1000)
+		if !w.m.reached["a class owes to its pool"] {
+			w.fail("the class owes nothing")
+		}
+		w.wall = w.wall.Add(11 * time.Second) // a job of 2,000 has leaked
+		w.sendAs("customer", "", 5, 1)
+		w.sendAs("stranger", "free", 5, 1)
+		costs := w.served(time.Second, nil)
+		if costs["customer"] != 5 || rest(costs, "customer") != 0 {
+			w.fail("departed: %v, want 5 of the customer alone", costs)
+		}
+		w.wall = w.wall.Add(time.Minute)
+		if costs = w.served(time.Second, nil); costs["stranger"] != 5 {
+			w.fail("departed a minute later: %v, want 5 of the stranger", costs)
+		}
+	})
+}
+
+// TestPacesDoNotEndADebt: a flow that waits for its excess still does after its rate was changed.
+func TestPacesDoNotEndADebt(t *testing.T) {
+	tellPool(t, func(w *world) {
+		for range 8 {
+			w.submitCosting("evil", 1)
+			w.pollUntilIdle()
+			w.wall = w.wall.Add(5 * time.Millisecond)
+		}
+		w.settleCosting(1000)
+		before := w.m.flows["evil/echo"].Ready
+		w.tune(w.tuningOf("evil", "api", shaper.Overrides{Rate: &shaper.Rate{Limit: 50_000, Period: time.Second}}))
+		if after := w.m.flows["evil/echo"].Ready; after < before || after.Sub(w.wall) < 20*time.Second {
+			w.fail("it waits until %v from now, and did until %v", after.Sub(w.wall), before.Sub(w.wall))
+		}
+		if !w.m.reached["owes to its pool"] || !w.m.reached["owes after its paces changed"] {
+			w.fail("nothing was owed")
+		}
+	})
+}

@@ -26,7 +26,7 @@ local by_flow, order = {}, {}
 for id, epoch in string.gmatch(grant, '\n(%S+) (%d+)') do
   local raw = record_of(id)
   if not raw then
-    absent(JOB .. id)
+    exists(JOB .. id)
   end
   local j = job_read(raw)
   -- The lease of a job of a damaged flow expires.

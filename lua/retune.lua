@@ -62,7 +62,7 @@ local function flows_from(tenant, cursor)
     end
     local names = found[2]
     if not names[1] then
-      absent(index)
+      exists(index)
     end
     for n = 1, #names do
       attempt('flow ' .. names[n], visit, names[n])

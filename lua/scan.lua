@@ -46,7 +46,7 @@ local function flow_text(name)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, unpack(FIELDS))
   if not v[QUEUED] then
-    absent(key)
+    exists(key)
   end
   for k = 1, #FIELDS do
     v[k] = v[k] or '0'
@@ -78,7 +78,7 @@ local function flows_from(tenant, cursor)
     end
     if cursor == '0' then
       if #names == 0 then
-        absent(index)
+        exists(index)
       end
       left = left - 1 -- for the tenant
       return names, ''

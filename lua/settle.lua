@@ -140,17 +140,16 @@ local function hold_for(f, till, cause)
   hold(f, till)
 end
 
--- correct_in_pool replaces the cost that the pool was charged for, and the turn of the flow. What
--- more than one job may take of the pool's time delays the flow alone.
+-- correct_in_pool replaces the cost that the pool was charged for, and the turn of the flow.
 local function correct_in_pool(f, j, cost)
   local p, idle = f.pool, j.stamp < f.ready
   local before, after = pooling.charge_of(p, j.cost, j.stamp), pooling.charge_of(p, cost, j.stamp)
-  correct(p, before, after)
-  pooling.correct(f, before, after, idle)
-  local over = pooling.limit_ahead(p, pooling.cost_of(p.policy))
-  if over > 0 then
-    pooling.owe(f, over)
+  if after > before then
+    pooling.exceed(f, before, after, correct)
+  else
+    correct(p, before, after)
   end
+  pooling.correct(f, before, after, idle)
 end
 
 -- party_of is who a job of a flow is for, as far as its pool counts who is refused: its tenant, or

@@ -107,8 +107,8 @@ func (m *model) snapshot() snapshot {
 			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),
 			"live": text(f.live), "dead_bytes": text(f.deadBytes),
 			"answers": text(f.answers.Sum), "answers_before": text(f.answers.Before), "answers_at": text(f.answers.Since),
-			"class": f.class,
-			"keys":  text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
+			"class": f.class, "excess": text(f.excess),
+			"keys": text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
 		}
 		if f.turn.pool != "" {
 			fields["turn"] = f.turn.String()
@@ -120,7 +120,7 @@ func (m *model) snapshot() snapshot {
 				fields["asked"] = p.asked
 			}
 			fields["classes"] = p.classesText()
-			fields["earlier_cost"], fields["changed_cost"] = text(p.earlier), text(p.changed)
+			fields["earlier_cost"], fields["changed_cost"], fields["ahead"] = text(p.earlier), text(p.changed), text(p.ahead)
 		}
 		if f.trial != (shaper.Trial{}) {
 			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)

@@ -111,7 +111,9 @@ end
 for i = 1, #flows do
   local f = flows[i]
   local was_paused = f.policy.paused
-  flow_obey(f, f.policy.tier, {})
+  if flow_obey(f, f.policy.tier, {}) and f.pool then
+    pooling.owes(f.pool, f)
+  end
   if was_paused and not f.policy.paused then
     f.ready = math.max(f.ready, now)
   end
@@ -121,7 +123,8 @@ for i = 1, #flows do
       pooling.grace(f)
     end
     if f.is_pool and ARGV[11] == '2' then
-      pooling.limit_ahead(f, 0)
+      f.ahead = 0
+      pooling.limit_ahead(f, 0, 0)
     end
   end
   due_save(f, f.later_before, horizon)

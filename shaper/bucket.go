@@ -300,16 +300,15 @@ func (b Bucket) Correct(charged, actual int64, now Instant) Bucket {
 }
 
 // Limit brings back each TAT that is further ahead than a job of the cost may take it from the last
-// stamp, or from now. It returns how much time it has cut.
-func (b Bucket) Limit(cost int64, now Instant) (Bucket, Instant) {
-	from, cut := max(now, b.Last), Instant(0)
+// stamp, or from now, and beyond ahead.
+func (b Bucket) Limit(cost int64, ahead, now Instant) Bucket {
+	from := max(now, b.Last)
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {
 		// In doubles, in the same order as in the script.
 		intervals := float64(c.Burst - 1 + c.Charged(1, cost))
 		most := from + 1 + Instant(math.Floor(float64(intervals*float64(c.period()))/float64(c.Rate.Limit)))
-		if c.TAT > most {
-			cut = max(cut, c.TAT-most)
+		if most = max(most, ahead); c.TAT > most {
 			b.Cells[i].TAT, b.Cells[i].Rem = most, 0
 		}
 	}
@@ -318,13 +317,6 @@ func (b Bucket) Limit(cost int64, now Instant) (Bucket, Instant) {
 		space := math.Ceil(float64(cost) * float64(first.period()) / float64(first.Rate.Limit) * (shareAll / shareLeast))
 		b.Spaced = min(b.Spaced, from+Instant(min(float64(MaxPeriod.Microseconds()), space)))
 	}
-	return b, cut
-}
-
-// Owe delays a flow by time that Limit has cut from the charge of its job: its own jobs wait, and
-// those of the other flows pass. earliest is when the pool may give its next stamp.
-func (b Bucket) Owe(cut, earliest, now Instant) Bucket {
-	b.Ready = min(max(b.Ready, earliest)+cut, max(b.Ready, now.Add(chargeSpan)))
 	return b
 }
 

@@ -39,11 +39,16 @@ type Pool struct {
 	// Earlier is the least bound of departures up to Changed, 0 if the bound has never changed.
 	Earlier int64
 	Changed Instant
+	// Ahead is the instant up to which actual costs above the charges have taken the TATs. They may
+	// take them further than a job could: see Exceed.
+	Ahead Instant
 }
 
-// Bounded returns the pool with another bound of costs, while this many jobs are leased.
+// Bounded returns the pool with another bound of costs, while this many jobs are leased. The TATs
+// may be as far ahead as a job may take them by the new bound.
 func (p Pool) Bounded(most, running int64, now Instant) Pool {
 	if most != p.MaxCost && p.MaxCost > 0 {
+		p.Ahead = 0
 		if running > 0 && p.Earlier > 0 {
 			p.Earlier = min(p.Earlier, p.MaxCost)
 		} else {
@@ -71,6 +76,58 @@ func (p Pool) ChargeOf(cost int64, stamp Instant) int64 {
 		cost = min(cost, p.Earlier)
 	}
 	return p.Charge(cost)
+}
+
+// oweMost is how many times as long as the pool a party takes at most to pay for excess.
+const oweMost = 100
+
+// Exceed replaces the charge of a departure by a higher one, both as of ChargeOf. excess is the
+// state of the departure's party, which is a flow or a class: the instant at which all that the
+// party has used above its charges has leaked at the pool's rate, 0 at first. weights is the sum of
+// the weights of the pool's waiting flows, and the party's own.
+//
+// The cost has left, and nobody expected it. Where the pool pays for all of it, the others wait for
+// one party's many jobs in flight. Where it pays for none, what leaves exceeds its rate by as much
+// as there are parties. So it pays for the excess of each party up to MaxCost at a time, as a leaky
+// bucket does. For the rest the party waits as long as its part of the rate takes, until Owes.
+//
+// So while no party has more than MaxCost of excess in flight, the cost that departs in an interval
+// exceeds the pool's rate by at most one job, and the excess of the jobs in flight at its end.
+func (p Pool) Exceed(excess Instant, charged, actual, weight, weights int64, now Instant) (Pool, Instant) {
+	more, each, from := actual-charged, p.each(), max(excess, now)
+	paid := more
+	if each > 0 && p.MaxCost > 0 {
+		room := math.Floor(float64(p.MaxCost) - float64(from-now)/each)
+		paid = int64(max(0, min(float64(more), room)))
+	}
+	p.Bucket = p.Correct(charged, charged+paid, now)
+	for _, c := range p.Cells {
+		p.Ahead = max(p.Ahead, c.TAT)
+	}
+	excess = from + Instant(math.Floor(float64(paid)*each))
+	if paid < more {
+		begin := max(excess, p.Earliest()+p.most()) // the pool cannot pay for it while it stands still
+		longer := min(oweMost, float64(max(weights, weight))/float64(weight))
+		excess = min(begin+Instant(math.Floor(float64(float64(more-paid)*each)*longer)), max(begin, now.Add(chargeSpan)))
+	}
+	return p, excess
+}
+
+// Owes is the instant before which nothing of a party leaves that has this excess.
+func (p Pool) Owes(excess Instant) Instant { return excess - p.most() }
+
+// most is how long the pool takes for MaxCost.
+func (p Pool) most() Instant { return Instant(math.Floor(float64(p.MaxCost) * p.each())) }
+
+// each is how long the strictest pace takes for a cost of 1, in µs; 0 if none counts costs.
+func (p Pool) each() float64 {
+	longest := 0.0
+	for _, c := range p.Cells {
+		if !c.ByJobs {
+			longest = max(longest, float64(c.period())/float64(c.Rate.Limit))
+		}
+	}
+	return longest
 }
 
 // DefaultMaxHold is how long answers of an upstream hold a pool at most, unless it is set.

@@ -36,27 +36,23 @@ local CLOCK_TEXT = '%d %d %d %d %d %d %d %d %d %d %d %d %d'
 local clock
 local now
 
--- absent raises TRYAGAIN for a derived key that was not found while its slot is migrating: it may
--- still be on the other node. Redis reports that only for a command with several keys.
-local function absent(key)
-  redis.call('EXISTS', key, KEYS[1])
-end
-
--- exists reports whether a derived key is there; see absent.
+-- exists reports whether a derived key is there. It raises TRYAGAIN for one that is not, while its
+-- slot is migrating: the key may be on the other node. Redis reports that only for a command with
+-- several keys. Some call it for that alone.
 local function exists(key)
   local found = redis.call('EXISTS', key) == 1
   if not found then
-    absent(key)
+    redis.call('EXISTS', key, KEYS[1])
   end
   return found
 end
 
--- missed is absent, or notes the key in unseen for a caller who checks many at once.
+-- missed calls exists, or notes the key in unseen for a caller who checks many at once.
 local function missed(key, unseen)
   if unseen then
     unseen[#unseen + 1] = key
   else
-    absent(key)
+    exists(key)
   end
 end
 

@@ -20,7 +20,7 @@ end
 local function sound(key, kind)
   local found = redis.call('TYPE', key).ok
   if found == 'none' then
-    absent(key) -- of a slot that is being moved, nothing is repaired
+    exists(key) -- of a slot that is being moved, nothing is repaired
   end
   if found == kind or found == 'none' then
     return true

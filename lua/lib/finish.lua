@@ -60,7 +60,7 @@ local function finish_reads(j)
     local idem = PREFIX .. 'idem:' .. tenant_of(j.flow) .. ':' .. j.idem
     j.key = redis.call('GET', idem)
     if not j.key then
-      absent(idem)
+      exists(idem)
     end
   end
 end

@@ -102,7 +102,7 @@ end
 local function flow_obey(f, tier, unseen)
   local policy = policy_of(tenant_of(f.name), tier, route_of(f.name), unseen)
   if not policy then
-    absent(PREFIX .. 'lines')
+    exists(PREFIX .. 'lines')
     if not f.policy then
       error('DAMAGED policies')
     end
@@ -181,6 +181,9 @@ local function flow_of(name, last, claimed, unseen)
     if class and not f.pool.classes[class] then
       f.pool.class_of(class, f.policy.class_weight) -- before the first write
     end
+    if f.retuned then
+      pooling.owes(f.pool, f)
+    end
     f.due_before = pooling.stays(f) and earliest(f)
   end
   if not f.fresh and short ~= pool then
@@ -231,6 +234,8 @@ local function flow_save(f)
   end
   if f.is_pool then
     pooling.changed(args, f)
+  elseif f.exceeds then
+    args[#args + 1], args[#args + 2], f.exceeds = 'excess', format('%d', f.excess), nil
   end
   if #args > 0 then
     redis.call('HSET', f.key, unpack(args))
@@ -245,7 +250,7 @@ local function later_head(f)
   end
   local head = redis.call('ZRANGE', PREFIX .. 'later:' .. f.name, 0, 0, 'WITHSCORES')
   if not head[2] then
-    absent(PREFIX .. 'later:' .. f.name)
+    exists(PREFIX .. 'later:' .. f.name)
   end
   return tonumber(head[2])
 end
@@ -263,7 +268,7 @@ end
 -- flow_known stops the script if the flow was deleted although it has jobs.
 local function flow_known(f)
   if f.fresh then
-    absent(f.key) -- while its slot migrates, it may be on another node
+    exists(f.key) -- while its slot migrates, it may be on another node
     error('DAMAGED flow ' .. f.name)
   end
 end

@@ -33,7 +33,7 @@ local function kept_read(f, most, bytes, reach)
   end
   f.oldest = list
   if not list[1] then
-    absent(index)
+    exists(index)
   end
 end
 

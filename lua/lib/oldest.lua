@@ -19,7 +19,7 @@ local function queued_since(name)
   local job = PREFIX .. 'job:' .. (id or '')
   local at = id and redis.call('GETRANGE', job, AT_AT - 1, AT_END - 1) or ''
   if #at < 7 then
-    absent(id and job or queue)
+    exists(id and job or queue)
     return FARTHEST
   end
   return n56(at, 1)

@@ -14,7 +14,7 @@ end
 -- flow: it is dropped.
 local function job_of_raw(raw, id, f)
   if not raw then
-    absent(PREFIX .. 'job:' .. id)
+    exists(PREFIX .. 'job:' .. id)
   end
   local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, payload = 0,
     deadline = 0, flow = f.name }
@@ -219,7 +219,7 @@ local function plan(f, budget)
   local window = head_of(f, wide, parts)
   local seen = #window / parts
   if seen < wide and seen < f.queued then
-    absent(PREFIX .. 'queue:' .. f.name)
+    exists(PREFIX .. 'queue:' .. f.name)
     error('DAMAGED flow ' .. f.name)
   end
   local queued = f.queued -- before anything is dropped or promoted

@@ -19,7 +19,7 @@ do
       end
       f.fetched = f.fetched + #f.window / f.parts
       if not f.window[1] and f.queued > #f.waiting then
-        absent(queue)
+        exists(queue)
         error('DAMAGED flow ' .. f.name)
       end
     end
@@ -222,25 +222,25 @@ do
     end
   end
 
-  -- first_line returns the first entry of the classes.
+  -- first_line finds the first flow of each class. It returns when one of them may leave, nil if
+  -- none waits.
   local function first_line(w)
-    local head
+    local first
     for i = 1, #w.lines do
-      local entry = first_of(w.lines[i].entries, w.lines[i].current)
-      if entry and (not head or entry.score < head.score) then
-        head = entry
-      end
+      local l = w.lines[i]
+      l.head = first_of(l.entries, l.current)
+      l.at = l.head and math.max(l.head.score, l.class.ready)
+      first = l.head and math.min(l.at, first or FARTHEST) or first
     end
-    return head
+    return first
   end
 
-  -- enter_classes makes the classes candidates for a slot whose first flow is due.
+  -- enter_classes makes the classes candidates for a slot whose first flow may leave.
   local function enter_classes(p, w, slot)
     for i = 1, #w.lines do
-      local c = w.lines[i].class
-      local entry = first_of(w.lines[i].entries, w.lines[i].current)
-      w.lines[i].head = entry and entry.score <= slot and entry or nil
-      if w.lines[i].head and (c.last ~= p.last or pooling.ahead(p, c)) then
+      local l, c = w.lines[i], w.lines[i].class
+      l.head = l.head and l.at <= slot and l.head or nil
+      if l.head and (c.last ~= p.last or pooling.ahead(p, c)) then
         pooling.enter_start(p, c)
       end
     end
@@ -390,13 +390,11 @@ do
     local w = pool_window(p, tries)
     while left < most and tries > 0 do
       local ready, wait, first = first_of(w.ready, w.ready_now), first_of(w.wait, w.wait_now), first_line(w)
-      if wait and first and first.score < wait.score or not wait then
-        wait = first
-      end
-      if not ready and not wait then
+      first = wait and math.min(wait.score, first or FARTHEST) or first
+      if not ready and not first then
         break
       end
-      local slot = stamp_of(p, ready and 0 or wait.score, from)
+      local slot = stamp_of(p, ready and 0 or first, from)
       if slot > now + horizon then
         break
       end

@@ -179,7 +179,7 @@ end
 local function job_of(id)
   local raw = redis.call('GETRANGE', PREFIX .. 'job:' .. id, '0', UP_TO_PAYLOAD)
   if raw == '' then
-    absent(PREFIX .. 'job:' .. id)
+    exists(PREFIX .. 'job:' .. id)
   end
   return job_read(raw)
 end

@@ -18,10 +18,11 @@
 --   asked               of shaper.Pauses, as UNTIL TENANT
 --   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
 --     second. A class adds its weight once
---   classes             for each class with flows in the indexes, or ahead of the virtual time: its
---     name, virtual start and remainder, the last stamp for which it was a candidate, its weight,
---     and what of that is in weights
---   earlier_cost, changed_cost   Earlier and Changed of shaper.Pool
+--   classes             for each class with flows in the indexes, or ahead of the virtual time, or
+--     with excess: its name, virtual start and remainder, the last stamp for which it was a
+--     candidate, its weight, what of that is in weights, and its excess
+--   earlier_cost, changed_cost, ahead   Earlier, Changed and Ahead of shaper.Pool
+-- The field excess of a flow is that of shaper.Pool.Exceed.
 
 local POOL = 43 -- '+', with which the name of a pool begins
 
@@ -43,9 +44,10 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local SPACED_MOST, SPACED_BY = 31622400000000, 16 -- µs; intervals at the least share of a rate
   local functions = turn_functions(cell_move, charged)
   local turn_obey, reserve_a_second = functions.obey, functions.reserve_a_second
-  local CLASS = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)'
+  local CLASS = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
+  local OWE_MOST = 100 -- shaper.oweMost
   local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'paused', 'earlier_cost',
-    'changed_cost' } -- fields of a pool
+    'changed_cost', 'ahead' } -- fields of a pool
 
   -- fields_of are the first fields of a pool or a flow, and behind them those of its own of a pool,
   -- its classes last, or the turn of a flow.
@@ -70,7 +72,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function size_of(index, must)
     local size = redis.call('ZCARD', index)
     if size == 0 and must then
-      absent(index)
+      exists(index)
     end
     return size
   end
@@ -111,19 +113,19 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     p.cost_before = cost_of(p.policy)
     if before and before ~= p.cost_before then
       p.earlier_cost = p.running > 0 and p.earlier_cost > 0 and math.min(p.earlier_cost, before) or before
-      p.changed_cost = math.max(now, p.last)
+      p.changed_cost, p.ahead = math.max(now, p.last), 0
     end
   end
 
   -- limit_ahead brings back each TAT of a pool that is further ahead than a job of the cost may
-  -- take it. It returns how much time it has cut: shaper.Bucket.Limit.
-  local function limit_ahead(p, cost)
-    local base, cut = math.max(now, p.last), 0
+  -- take it, and beyond ahead: shaper.Bucket.Limit.
+  local function limit_ahead(p, cost, ahead)
+    local base = math.max(now, p.last)
     for i = 1, #p.cells do
       local c = p.cells[i]
       local most = base + 1 + math.floor((c.burst - 1 + charged(c, 1, cost)) * c.period / c.limit)
+      most = math.max(most, ahead)
       if c.tat > most then
-        cut = math.max(cut, c.tat - most)
         c.tat, c.rem, p.moved = most, 0, true
       end
     end
@@ -132,12 +134,31 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       p.spaced = math.min(p.spaced,
         base + math.min(SPACED_MOST, math.ceil(cost * c.period / c.limit * SPACED_BY)))
     end
-    return cut
   end
 
-  -- owe delays a flow by time that was cut from the charge of its job: shaper.Bucket.Owe.
-  local function owe(f, cut)
-    f.ready = math.min(math.max(f.ready, earliest(f.pool)) + cut, math.max(f.ready, now + CREDIT_MOST))
+  -- each_of is how long the strictest pace takes for a cost of 1, in µs, 0 if none counts costs, and
+  -- for the greatest cost.
+  local function each_of(p)
+    local each = 0
+    for i = 1, #p.cells do
+      local c = p.cells[i]
+      each = c.by_jobs and each or math.max(each, c.period / c.limit)
+    end
+    return each, math.floor(cost_of(p.policy) * each)
+  end
+
+  -- excess_of is the excess of a flow, which is read when it is needed, or of a class.
+  local function excess_of(party)
+    party.excess = party.excess or (redis.call('HGET', party.key, 'excess') or 0) + 0
+    return party.excess
+  end
+
+  -- owes delays a flow or a class for its excess: shaper.Pool.Owes.
+  local function owes(p, party)
+    local _, most = each_of(p)
+    if excess_of(party) - most > now then
+      party.ready = math.max(party.ready, party.excess - most)
+    end
   end
 
   -- before is the cost that the pool gives away before a job of a flow that has the given cost
@@ -156,10 +177,10 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
 
   -- class_new adds a class to those of a pool, which are sorted by name. Its fields start, rem and
   -- weight are those of a turn.
-  local function class_new(p, name, start, rem, last, weight, counted)
+  local function class_new(p, name, start, rem, last, weight, counted, excess)
     local c = {
       name = name, start = start, rem = rem, last = last, weight = weight, counted = counted,
-      index = p.wait_index .. '/' .. name, wait = {}, unwait = {},
+      excess = excess, ready = 0, index = p.wait_index .. '/' .. name, wait = {}, unwait = {},
     }
     c.members = size_of(c.index, counted > 0)
     local place = #p.class_list + 1
@@ -174,33 +195,61 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   -- classes_load reads the classes of a pool, and how many flows each has in its index.
   local function classes_load(p, text)
     p.classes, p.class_list, p.classes_text = {}, {}, text
-    for name, start, rem, last, weight, counted in string.gmatch(text, CLASS) do
-      class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0)
+    for name, start, rem, last, weight, counted, excess in string.gmatch(text, CLASS) do
+      owes(p, class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0, excess + 0))
     end
     -- class_of returns a class, which has this weight from now on. A new one starts at the virtual
     -- time.
     p.class_of = function(name, weight)
-      local c = p.classes[name] or class_new(p, name, p.virtual, 0, 0, weight, 0)
+      local c = p.classes[name] or class_new(p, name, p.virtual, 0, 0, weight, 0, 0)
       c.weight, c.rem = weight, math.min(c.rem, weight - 1)
       return c
     end
+  end
+
+  -- exceed is shaper.Pool.Exceed: it replaces the charge of a departure of a flow by a higher one.
+  local function exceed(f, before, after, correct)
+    local p, more = f.pool, after - before
+    local class = f.policy.class and p.class_of(f.policy.class, f.policy.class_weight)
+    local party, weight, counts = class or f, f.policy.class_weight, class and class.counted > 0
+    if not class then
+      weight, counts = f.policy.weight, f.turn.filed
+    end
+    local each, most = each_of(p)
+    local from, paid = math.max(excess_of(party), now), more
+    if each > 0 then
+      paid = math.max(0, math.min(more, math.floor(cost_of(p.policy) - (from - now) / each)))
+    end
+    correct(p, before, before + paid)
+    for i = 1, #p.cells do
+      p.ahead = math.max(p.ahead, p.cells[i].tat)
+    end
+    local excess = from + math.floor(paid * each)
+    if paid < more then
+      local begin = math.max(excess, earliest(p) + most)
+      local longer = math.min(OWE_MOST, math.max(p.weights + (counts and 0 or weight), weight) / weight)
+      excess = math.min(begin + math.floor((more - paid) * each * longer), math.max(begin, now + CREDIT_MOST))
+    end
+    party.excess, party.exceeds = excess, true
+    owes(p, party)
   end
 
   -- load completes a pool that was read as a flow; a new one is made by save.
   local function load(p, short)
     local v = { unpack(p.was, #p.was - #OWN, #p.was - 1) }
     numbers(v, #OWN)
-    p.virtual, p.behind, p.weights, p.reserves, p.probe, p.paused, p.earlier_cost, p.changed_cost = unpack(v)
+    p.virtual, p.behind, p.weights, p.reserves, p.probe, p.paused, p.earlier_cost, p.changed_cost, p.ahead =
+      unpack(v)
     local was = policy_read(p.was[#p.was - #OWN - 1])
     p.cost_before = was and cost_of(was)
     bounded(p)
-    limit_ahead(p, p.cost_before)
+    limit_ahead(p, p.cost_before, p.ahead)
     p.fields, p.short, p.turn, p.seen = v, short, '', 0
     changes(p)
     p.wait_index, p.ready_index, p.reserve_index
       = PREFIX .. 'wait:' .. short, PREFIX .. 'ready:' .. short, PREFIX .. 'reserve:' .. short
     if p.fresh then
-      absent(PREFIX .. 'flows:' .. short)
+      exists(PREFIX .. 'flows:' .. short)
     end
     size_of(p.wait_index, p.weights > 0)
     classes_load(p, p.was[#p.was] or '')
@@ -271,7 +320,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     local list = {}
     for i = 1, #p.class_list do
       local c = p.class_list[i]
-      list[i] = c.name .. format(' %d %d %d %d %d', c.start, c.rem, c.last, c.weight, c.counted)
+      list[i] = c.name .. format(' %d %d %d %d %d %d', c.start, c.rem, c.last, c.weight, c.counted, c.excess)
     end
     local text = table.concat(list, ' ')
     if text ~= p.classes_text then
@@ -290,6 +339,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     for i = 1, #p.class_list do
       local c = p.class_list[i]
       local first = c.members > 0 and tonumber(redis.call('ZRANGE', c.index, 0, 0, 'WITHSCORES')[2])
+      first = first and math.max(first, c.ready)
       if first and (not head or first < head) then
         head = first
       end
@@ -455,7 +505,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   end
 
   -- save_classes writes the changes of the indexes of classes, and forgets a class that has no flow
-  -- there and is not ahead.
+  -- there, is not ahead, and has no excess.
   local function save_classes(p)
     for i = #p.class_list, 1, -1 do
       local c = p.class_list[i]
@@ -466,7 +516,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       end
       local counts = c.members > 0 and c.weight or 0
       p.weights, c.counted = p.weights + counts - c.counted, counts
-      if counts == 0 and c.start <= p.virtual then
+      if counts == 0 and c.start <= p.virtual and c.excess <= now then
         table.remove(p.class_list, i)
         p.classes[c.name] = nil
       end
@@ -507,6 +557,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   functions.stays, functions.file, functions.save = stays, pool_file, save
   functions.left, functions.leave = left, leave_pool
   functions.cost_of, functions.charge, functions.charge_of = cost_of, charge, charge_of
-  functions.limit_ahead, functions.owe, functions.before = limit_ahead, owe, before
+  functions.limit_ahead, functions.before = limit_ahead, before
+  functions.exceed, functions.owes = exceed, owes
   return functions
 end

@@ -87,7 +87,7 @@ local function dead_alive(f, keep)
   local dead = PREFIX .. 'dead:' .. f.name
   local count = redis.call('ZCARD', dead)
   if count == 0 then
-    absent(dead)
+    exists(dead)
     return 0
   end
   return math.floor(f.dead_bytes * (redis.call('ZCOUNT', dead, format('(%d', now - keep), '+inf') / count))
@@ -125,5 +125,8 @@ local function dead_left(f, j, dead_capacity, dead_bytes)
   stored_add(f, 'dead_bytes', left > 0 and -job_bytes(j) or -f.dead_bytes)
   if f.full ~= 0 and left < dead_capacity and f.dead_bytes < dead_bytes then
     f.full, f.ready = 0, now
+    if f.pool then
+      pooling.owes(f.pool, f)
+    end
   end
 end
