@@ -33,6 +33,9 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 	if rule := decode.TextRule(route, 1, wire.MaxTenantBytes); query.Has("route") && rule != "" {
 		return nil, problem.Invalid("query.route", "string", rule)
 	}
+	if rule := s.routeRule(route); query.Has("route") && rule != "" { // of others nothing arrives
+		return nil, problem.UnknownRouteBy("query.route", rule)
+	}
 	a := &answer{
 		status: http.StatusOK,
 		header: http.Header{"Content-Type": {contract.StreamFormat}, "X-Accel-Buffering": {"no"}},

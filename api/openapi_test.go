@@ -215,7 +215,7 @@ func TestSchemasRefuseWhatIsRefused(t *testing.T) {
 		legal              bool
 	}{
 		{"POST", tenant + "/purge", `{"state":"queued"}`, true}, {"POST", tenant + "/purge", `{"state":"leased"}`, false},
-		{"POST", tenant + "/replay", `{"state":"dead","route":"r"}`, true}, {"POST", tenant + "/replay", `{"state":"queued"}`, false}, {"POST", tenant + "/replay", `{"states":"dead"}`, false},
+		{"POST", tenant + "/replay", `{"state":"dead","route":"other"}`, true}, {"POST", tenant + "/replay", `{"state":"queued"}`, false}, {"POST", tenant + "/replay", `{"states":"dead"}`, false},
 		{"POST", tenant + "/purge", `{"ids":["0a9z"]}`, true}, {"POST", tenant + "/purge", `{"ids":["` + strings.Repeat("z", 64) + `"]}`, true},
 		{"POST", tenant + "/purge", `{"ids":["A"]}`, false}, {"POST", tenant + "/purge", `{"ids":[""]}`, false}, {"POST", tenant + "/replay", `{"ids":["` + strings.Repeat("z", 65) + `"]}`, false},
 		{"PUT", tenant, `{"rate":{"limit":1,"period_ms":1000},"routes":{"other":{"rate":{"limit":1,"period_ms":1000}}}}`, true}, {"PUT", tenant, `{"rate":null,"routes":{"other":null},"burst":1}`, true},

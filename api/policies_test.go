@@ -88,7 +88,7 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 		{`{"tier":"gold"}`, "tier", "must be one of free, pro"},
 		{`{"tier":""}`, "tier", "1 to 64 bytes"},
 		{`{"tier":5}`, "tier", ""},
-		{`{"routes":{"nowhere":{"capacity":1}}}`, "routes.nowhere", "must be a route of the configuration"},
+		{`{"routes":{"nowhere":{"capacity":1}}}`, "routes.nowhere", "must be one of the routes: default, other"},
 		{`{"routes":{"other":{"tier":"pro"}}}`, "routes.other.tier", "is not a known field"},
 		{`{"routes":{"other":{"routes":{}}}}`, "routes.other.routes", "is not a known field"},
 		{`{"routes":{"other":{"draining":true}}}`, "routes.other.draining", "is not a known field"},

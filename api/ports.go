@@ -67,6 +67,8 @@ type Tenants interface {
 	// Tenants lists names; next is the cursor of the following page, "" starts and ends. A cursor
 	// that it did not return is queue.ErrCursor.
 	Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error)
+	// Tiers lists the names of the tiers of the file in force, sorted.
+	Tiers() []string
 	// History lists the last changes of the API overrides, the newest first.
 	History(ctx context.Context, tenant string) ([]queue.HistoryEntry, error)
 }

@@ -31,6 +31,9 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 	if of.Prefix == "" && of.Tier == "" { // nothing is destroyed by omission
 		return nil, problem.Invalid("prefix", "string", "must be present, or tier: a purge of many tenants needs a selection")
 	}
+	if rule := s.tierRule(of.Tier); of.Tier != "" && rule != "" {
+		return nil, problem.Invalid("tier", "string", rule+"; tenants of a removed tier are selected by prefix")
+	}
 	cursor, err := request.OpenCursor(of.Cursor)
 	if err != nil {
 		return nil, request.BadCursor()
@@ -58,6 +61,9 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 	}
 	if out.More {
 		out.Cursor = request.SealCursor(cursor)
+	}
+	if rule := s.routeRule(filter.Route); filter.Route != "" && rule != "" {
+		out.Note = "route " + rule + "; only jobs of a removed route of this name are selected"
 	}
 	out.CreatedBefore = towire.UTC(filter.CreatedBefore)
 	if out.Count > 0 {

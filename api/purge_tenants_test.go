@@ -9,11 +9,13 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
 )
 
 func TestPurgeOfManyTenants(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.MaxRequests = 10_000 })
 	b.queue.SweptMost = 2
+	b.queue.Baseline.Tiers = map[string]shaper.Overrides{"free": {}}
 	for i := range 630 { // more than a page
 		b.submit(plainJob, headers{request.TenantHeader: fmt.Sprintf("guest:%03d", i)})
 	}

@@ -50,6 +50,9 @@ func (s *Server) sweep(
 	if err := s.mustKnow(c.r.Context(), tenant); err != nil {
 		return queue.Swept{}, err
 	}
+	if err := s.mustHave(c.r.Context(), tenant, "route", f.Route); err != nil {
+		return queue.Swept{}, err
+	}
 	return do(c.client, tenant, f)
 }
 

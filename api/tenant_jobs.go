@@ -48,6 +48,9 @@ func (s *Server) listTenantJobs(c *call) (*answer, error) {
 		return nil, err
 	}
 	asked.Tenant = name
+	if err := s.mustHave(c.r.Context(), name, "query.route", asked.Route); err != nil {
+		return nil, err
+	}
 	return s.page(c, asked, towire.OperatorJob)
 }
 

@@ -260,7 +260,7 @@ func tenantAnswer(t queue.Tenant) *answer {
 
 // decode.Settings reads a body with settings of a tenant.
 func (s *Server) decodeSettings(body []byte) (decode.SettingsPatch, error) {
-	return decode.Settings(body, func(route string) bool { _, known := s.cfg.Routes[route]; return known })
+	return decode.Settings(body, s.routeRule)
 }
 
 // patched applies the patch to the overrides of a tenant. A rate with one half takes the other half

@@ -63,6 +63,11 @@ func (q *Queue) Pools() []string {
 	return slices.Sorted(maps.Keys(q.policies.Current().Baseline.Pools))
 }
 
+// Tiers lists the names of the tiers of the file in force, sorted.
+func (q *Queue) Tiers() []string {
+	return slices.Sorted(maps.Keys(q.policies.Current().Baseline.Tiers))
+}
+
 // PoolOf returns the pool that a route is in, empty for none.
 func (q *Queue) PoolOf(route string) string { return q.policies.Current().Baseline.PoolOf(route) }
 

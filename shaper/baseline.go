@@ -239,7 +239,7 @@ func (b Baseline) Validate(s Statements) error {
 		if _, known := b.Tiers[tier]; !known {
 			rule := "must be a tier of the configuration file, which has none"
 			if len(b.Tiers) > 0 {
-				rule = "must be one of " + strings.Join(slices.Sorted(maps.Keys(b.Tiers)), ", ")
+				rule = OneOf("", tier, slices.Sorted(maps.Keys(b.Tiers)))
 			}
 			ps = append(ps, Problem{"tier", fmt.Sprintf("%q", tier), rule})
 		}

@@ -12,6 +12,9 @@ import (
 // Pools implements api.Pools: those of Baseline.
 func (f *Fake) Pools() []string { return slices.Sorted(maps.Keys(f.Baseline.Pools)) }
 
+// Tiers implements api.Tenants: those of Baseline.
+func (f *Fake) Tiers() []string { return slices.Sorted(maps.Keys(f.Baseline.Tiers)) }
+
 // PoolOf implements api.Pools.
 func (f *Fake) PoolOf(route string) string { return f.Baseline.PoolOf(route) }
 

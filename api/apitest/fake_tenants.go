@@ -54,7 +54,13 @@ func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
 	if held, is := f.held[name]; is {
 		out.HeldUntil, out.HeldBy, out.Dead, out.DeadTotal = held.HeldUntil, held.HeldBy, held.Dead, held.DeadTotal
 	}
-	for _, route := range f.Baseline.Mentioned(settings) {
+	routes := f.Baseline.Mentioned(settings)
+	for _, j := range f.jobs {
+		if j.Tenant == name {
+			routes = append(routes, j.Route)
+		}
+	}
+	for _, route := range routes {
 		var flow queue.Flow
 		flow.Policy, flow.Sources = f.Baseline.Resolve(settings, route)
 		flow.Figures = figures(flow.Policy)

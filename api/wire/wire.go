@@ -182,7 +182,7 @@ type Empty struct{}
 type Filter struct {
 	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" pattern:"^[0-9a-z]{1,64}$" doc:"Only these jobs."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay accepts only dead."`
-	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured."`
+	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route: a configured one, or one that the tenant still has jobs or settings of."`
 	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
 	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before this instant; the time of the request if absent."`
 }
@@ -191,7 +191,7 @@ type Filter struct {
 // on jobs it selects all that wait or are dead.
 type TenantsPurge struct {
 	Prefix        string    `json:"prefix,omitempty" minLength:"1" maxLength:"255" example:"guest:" doc:"Only tenants whose name begins with this. Required without tier."`
-	Tier          string    `json:"tier,omitempty" minLength:"1" maxLength:"64" doc:"Only tenants of this tier, which they have by a setting or claimed with their last job. Required without prefix."`
+	Tier          string    `json:"tier,omitempty" minLength:"1" maxLength:"64" doc:"Only tenants of this tier of the configuration, which they have by a setting or claimed with their last job. Required without prefix."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state."`
 	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured."`
 	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
@@ -209,6 +209,7 @@ type TenantsPurged struct {
 	More          bool      `json:"more,omitempty" doc:"True if tenants may be left: send the same selection again, with this cursor, if any, and this created_before, if any."`
 	Cursor        string    `json:"cursor,omitempty" doc:"Where the next step goes on; absent where it begins at the first tenant."`
 	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Jobs created later were left unchanged; absent while no tenant had jobs."`
+	Note          string    `json:"note,omitempty" doc:"Present if no route of this name is configured: only jobs of a removed one are selected."`
 }
 
 // Swept is the result of a purge or a replay.

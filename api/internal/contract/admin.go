@@ -94,7 +94,8 @@ func Tenants() []Operation {
 		ID: "purge-tenant", Method: http.MethodPost, Path: path + "/purge", tag: tag,
 		summary:     "Cancel waiting jobs and delete dead ones",
 		description: "Jobs leased by a worker stay.",
-		Params:      []*huma.Param{tenantPathParam}, Body: filter, answers: swept, Refusals: known,
+		Params:      []*huma.Param{tenantPathParam}, Body: filter, answers: swept,
+		Refusals: append([]problem.Kind{problem.UnknownRoute}, known...),
 	}, {
 		ID: "purge-tenants", Method: http.MethodPost, Path: "/v1/purge", tag: tag,
 		summary: "Purge the jobs of many tenants",
@@ -107,7 +108,8 @@ func Tenants() []Operation {
 		ID: "replay-tenant", Method: http.MethodPost, Path: path + "/replay", tag: tag, summary: "Replay dead jobs",
 		description: "The jobs go through their buckets again, with all their attempts. Replay stops at " +
 			"the first job that does not fit.",
-		Params: []*huma.Param{tenantPathParam}, Body: deadFilter, answers: swept, Refusals: known,
+		Params: []*huma.Param{tenantPathParam}, Body: deadFilter, answers: swept,
+		Refusals: append([]problem.Kind{problem.UnknownRoute}, known...),
 	}, {
 		ID: "tenant-history", Method: http.MethodGet, Path: path + "/history", tag: tag,
 		summary:     "List the last changes of a tenant's settings",
@@ -233,10 +235,10 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	list := slices.DeleteFunc(listParams(), func(p *huma.Param) bool { return p == tenantParam })
 	operations := []Operation{{
 		ID: "list-tenant-jobs", Method: http.MethodGet, Path: tenantJobs, tag: tag, summary: "List a tenant's jobs",
-		description: listDescription + " The route need not be configured.",
+		description: listDescription + " The route is a configured one, or one that the tenant still has jobs or settings of.",
 		Params:      append([]*huma.Param{tenantPathParam}, list...),
 		answers:     map[int]Answer{http.StatusOK: {"One page.", wire.JobList{}, nil}},
-		Refusals:    guards,
+		Refusals:    append([]problem.Kind{problem.UnknownRoute}, guards...),
 	}, {
 		ID: "find-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag,
 		summary:     "Find a job by its id alone",
@@ -307,7 +309,7 @@ func Arrivals() []Operation {
 			"The events.", eventStream{data: wire.Arrivals{}, event: ArrivalsEvent},
 			[]string{"X-Accel-Buffering"},
 		}},
-		Refusals: append([]problem.Kind{problem.TooManyStreams}, operatorKinds...),
+		Refusals: append([]problem.Kind{problem.TooManyStreams, problem.UnknownRoute}, operatorKinds...),
 	}, {
 		ID: "predict-tenant", Method: http.MethodPost, Path: path + "/predict", tag: tag,
 		summary: "Simulate settings with the last hour's arrivals",

@@ -200,7 +200,7 @@ func FuzzSettings(f *testing.F) {
 	}
 	inForce := func(string) shaper.Rate { return shaper.DefaultPolicy().Rate }
 	f.Fuzz(func(t *testing.T, body []byte) {
-		p, err := Settings(body, func(route string) bool { return route == "login" })
+		p, err := Settings(body, func(route string) string { return strings.TrimPrefix(route, "login") })
 		if err != nil {
 			return
 		}

@@ -27,8 +27,9 @@ type overridesPatch []func(o *shaper.Overrides, inForce shaper.Rate) error
 type rateOf func(route string) shaper.Rate
 
 // Settings reads the body of PUT and PATCH /v1/tenants/{tenant}. Bounds that depend on other
-// settings are left to the queue, which knows the policies that result.
-func Settings(body []byte, isRoute func(name string) bool) (SettingsPatch, error) {
+// settings are left to the queue, which knows the policies that result. routeRule is empty for a
+// configured route.
+func Settings(body []byte, routeRule func(name string) string) (SettingsPatch, error) {
 	var p SettingsPatch
 	value, err := oneValue(body)
 	if err != nil {
@@ -47,7 +48,7 @@ func Settings(body []byte, isRoute func(name string) bool) (SettingsPatch, error
 				*p.tier = rd.text(path, value, 1, wire.MaxTierBytes)
 			}
 		case "routes":
-			patchRoutes(&p, &rd, path, value, isRoute)
+			patchRoutes(&p, &rd, path, value, routeRule)
 		default:
 			return p.member(&rd, &p.settings, name, path, value)
 		}
@@ -81,7 +82,7 @@ func PoolSettings(body []byte) (SettingsPatch, error) {
 
 // patchRoutes reads the settings of single routes.
 func patchRoutes(
-	p *SettingsPatch, rd *reader, path string, value json.RawMessage, isRoute func(name string) bool,
+	p *SettingsPatch, rd *reader, path string, value json.RawMessage, routeRule func(name string) string,
 ) {
 	if isNull(value) {
 		p.noRoutes = true
@@ -97,8 +98,8 @@ func patchRoutes(
 			p.routes[route] = nil
 			return true
 		}
-		if !isRoute(route) {
-			rd.wrong(path, value, "must be a route of the configuration")
+		if rule := routeRule(route); rule != "" {
+			rd.wrong(path, value, rule)
 			return true
 		}
 		patch := overridesPatch{}

@@ -214,6 +214,13 @@ func UnknownRouteAt(fields ...string) *Problem {
 	return p
 }
 
+// UnknownRouteBy returns the 404 for a field that names no route that the rule allows.
+func UnknownRouteBy(field, rule string) *Problem {
+	p := UnknownRoute.With(field + " " + rule)
+	p.Errors = []wire.FieldError{{Field: field, Kind: "string", Rule: rule}}
+	return p
+}
+
 // TooLargeBody returns the 413 for a body, or a part of it, above the limit in bytes. what names
 // it, such as "the body".
 func TooLargeBody(what string, limit int64) *Problem {

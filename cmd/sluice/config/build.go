@@ -284,7 +284,7 @@ func (r *reader) poolRoutes(path string, raw any, routes map[string]Route) (name
 		name, _ := item.(string)
 		if _, known := routes[name]; !known {
 			r.problem(fmt.Sprintf("%s[%d]", path, i), show(item),
-				"must be one of the routes: "+strings.Join(slices.Sorted(maps.Keys(routes)), ", "))
+				shaper.OneOf("the routes: ", name, slices.Sorted(maps.Keys(routes))))
 			continue
 		}
 		names = append(names, name)
@@ -340,7 +340,7 @@ func (r *reader) tiers(c *Config, values map[string]any) {
 	guest := c.Auth.Guest.Tier
 	if _, known := c.Tenants.Tiers[guest]; guests && !known {
 		r.problem(r.at("auth.guest.tier"), show(guest),
-			"must be one of the tiers: "+strings.Join(slices.Sorted(maps.Keys(c.Tenants.Tiers)), ", "))
+			shaper.OneOf("the tiers: ", guest, slices.Sorted(maps.Keys(c.Tenants.Tiers))))
 	}
 }
 
@@ -479,7 +479,7 @@ func (r *reader) routeOverrides(path string, raw any, routes map[string]Route) m
 			continue
 		case !r.anyRoute && !known:
 			r.problem(at, "the name",
-				"must be one of the routes: "+strings.Join(slices.Sorted(maps.Keys(routes)), ", "))
+				shaper.OneOf("the routes: ", name, slices.Sorted(maps.Keys(routes))))
 			continue
 		}
 		values, isSection := section[name].(map[string]any)

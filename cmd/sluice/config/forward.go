@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // ForwardListener is an address whose requests are all forwarded to one route.
@@ -18,6 +19,17 @@ type ForwardListener struct {
 
 // Forwards reports whether the route forwards requests instead of delivering jobs.
 func (r Route) Forwards() bool { return r.Forward != "" }
+
+// forwarding returns the sorted names of the routes with forward.
+func forwarding(routes map[string]Route) (names []string) {
+	for name, route := range routes {
+		if route.Forwards() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
 
 // forwardKeys are the settings of a route that only forwarded requests have.
 var forwardKeys = []string{"cost", "wait", "on_wait_end", "forwarded", "max_response", "max_response_action", "retention", "retry.on", "retry.unsafe"}
@@ -100,7 +112,8 @@ func (r *reader) forwardListeners(c *Config, raw any) {
 				"must be HOST:PORT, such as 127.0.0.1:8090, HOST an IP address or localhost")
 		}
 		if route, known := c.Routes[l.Route]; !known || !route.Forwards() {
-			r.problem(path+".route", show(section["route"]), "must be the name of a route with forward")
+			r.problem(path+".route", show(section["route"]),
+				shaper.OneOf("the routes with forward: ", l.Route, forwarding(c.Routes)))
 		}
 		taken := slices.ContainsFunc(c.Forward, func(o ForwardListener) bool { return o.Listen == l.Listen })
 		if taken = taken || slices.Contains([]string{c.API.Listen, c.Admin.Listen, c.Metrics.Listen}, l.Listen); taken &&

@@ -123,7 +123,7 @@ func (r *reader) words(path string, raw any, allowed []string) []string {
 	choices := strings.Join(allowed, ", ")
 	return r.list(path, raw, "must be a list of "+choices, func(word string) string {
 		if !slices.Contains(allowed, word) {
-			return "must be one of " + choices
+			return shaper.OneOf("", word, allowed)
 		}
 		return ""
 	})

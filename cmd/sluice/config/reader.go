@@ -178,39 +178,11 @@ func quoteName(name string) string {
 	return show(name)
 }
 
-// nearest returns the first step of the known key that is at most two edits away from key, or
-// empty.
+// nearest returns the first step of the known key that is near to key, or empty.
 func nearest(key string, known []string) string {
-	best, least := "", min(3, (len(key)+1)/2) // a short key must be nearer
-	for _, k := range known {
-		k, _, _ = strings.Cut(k, ".")
-		if d := distance(strings.ToLower(key), k); d < least && d < len(k) {
-			best, least = k, d
-		}
+	steps := make([]string, len(known))
+	for i, k := range known {
+		steps[i], _, _ = strings.Cut(k, ".")
 	}
-	return best
-}
-
-// distance returns the Levenshtein distance of a and b.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		left, corner := i+1, i
-		for j := range len(b) {
-			cost := corner
-			if a[i] != b[j] {
-				cost = 1 + min(corner, row[j+1], left)
-			}
-			row[j], corner = left, row[j+1]
-			left = cost
-		}
-		row[len(b)] = left
-	}
-	return row[len(b)]
+	return shaper.Nearest(key, steps)
 }

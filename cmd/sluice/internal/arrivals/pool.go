@@ -3,6 +3,7 @@ package arrivals
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,8 @@ func (f *poolFlags) pool(a *console.App, t *traceFlags) (shaper.Policy, []simula
 	baseline := cfg.Tenants.Baseline()
 	pool, declared := baseline.Pools[f.Pool]
 	if !declared {
-		return none, nil, console.Usagef("--pool: %q: is not a pool of %s", f.Pool, f.Config)
+		return none, nil, console.Usagef("--pool: %q: %s", f.Pool,
+			shaper.OneOf("the pools of "+f.Config+": ", f.Pool, slices.Sorted(maps.Keys(baseline.Pools))))
 	}
 	var members []simulate.Member
 	var made []bool // whether the trace of a member is generated

@@ -179,7 +179,7 @@ func TestApplyGoesOnAfterARefusal(t *testing.T) {
 		queuetest.Compare(t, verb+": the exit code", code, command.ExitFailed)
 		queuetest.Contains(t, verb+": the differences", out, "b: rate 10/s (default) → 5/s\n")
 		queuetest.Contains(t, verb+": the refusals", errs, "a: refused: tier must be one of free, pro\n",
-			"c: refused: routes.nowhere must be a route of the configuration\n")
+			"c: refused: routes.nowhere must be one of the routes: default\n")
 		queuetest.Compare(t, verb+": the number of refusals", strings.Count(errs, "refused: "), 2)
 	}
 	for name, want := range map[string]int64{"a": 0, "b": 1, "d": 1} {
@@ -364,7 +364,7 @@ func TestTenantPolicyFlags(t *testing.T) {
 		{[]string{"set", "--route", "default", "--rate", "5/m"}, command.ExitOK,
 			"route default rate 5/m api burst 9 tier:pro"},
 		{[]string{"set", "--route", "nowhere", "--rate", "5/m"}, command.ExitFailed,
-			"routes.nowhere (object) must be a route of the configuration"},
+			"routes.nowhere (object) must be one of the routes: default"},
 		{[]string{"set", "--route", "default", "--tier", "pro"}, command.ExitUsage,
 			"--tier and --route exclude each other: only a tenant has a tier"},
 		{[]string{"set", "--rates", "1000/24h burst 1000,5/m"}, command.ExitOK,

@@ -22,6 +22,7 @@ type manyPurged struct {
 	DeadLetters   int64     `json:"dead_letters,omitempty"`
 	Count         int64     `json:"count"`
 	CreatedBefore time.Time `json:"created_before,omitzero"`
+	Note          string    `json:"note,omitempty"`
 	Error         string    `json:"error,omitempty"` // why it ended early
 }
 
@@ -78,6 +79,10 @@ func (s *manyPurged) steps(ctx context.Context, w io.Writer, remote *client.Clie
 		}
 		s.Tenants, s.Count = s.Tenants+got.Tenants, s.Count+got.Count
 		s.Waiting, s.DeadLetters = s.Waiting+got.Waiting, s.DeadLetters+got.DeadLetters
+		if got.Note != "" && s.Note == "" {
+			s.Note = got.Note
+			fmt.Fprintln(w, got.Note)
+		}
 		if of.Cursor = got.Cursor; !got.CreatedBefore.IsZero() {
 			s.CreatedBefore, of.CreatedBefore = got.CreatedBefore, got.CreatedBefore
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
 )
 
 func TestPurgeManyCommand(t *testing.T) {
@@ -19,7 +20,9 @@ func TestPurgeManyCommand(t *testing.T) {
 		{[]string{"--prefix", "ac", "--all", "--yes"}, command.ExitOK, "tenants  1\npurged   5", "", 0},
 		{[]string{"--prefix", "ac", "--state", "dead", "-y", "--json"}, command.ExitOK, `"count": 5`, "", 0},
 		{[]string{"--prefix", "guest:", "--all", "--yes"}, command.ExitOK, "purged   0", "", 5},
+		{[]string{"--tier", "fre", "--all", "--yes"}, command.ExitFailed, "", "is free meant?", 5},
 		{[]string{"--tier", "free", "--all", "--yes"}, command.ExitOK, "purged   0", "", 5},
+		{[]string{"--prefix", "ac", "--route", "defalt", "--all", "-y"}, command.ExitOK, "purged   0", "is default meant?", 5},
 		{[]string{"--prefix", "ac", "--all", "--dry-run"}, command.ExitOK, "tenants  1\nwaiting  0\ndead     5", "", 5},
 		{[]string{"--prefix", "ac", "--all"}, command.ExitUsage, "", "--yes is required", 5},
 		{[]string{"--prefix", "ac", "--yes"}, command.ExitUsage, "", "one of --state", 5},
@@ -32,6 +35,7 @@ func TestPurgeManyCommand(t *testing.T) {
 	} {
 		with := newControl(t, 5)
 		with.queue.SweptMost = 2
+		with.queue.Baseline.Tiers = map[string]shaper.Overrides{"free": {}}
 		var out, errs bytes.Buffer
 		code := run(t.Context(), append([]string{"tenant", "purge", "--admin", with.url}, c.args...),
 			console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
