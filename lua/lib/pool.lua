@@ -136,8 +136,8 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     end
   end
 
-  -- each_of is how long the strictest pace takes for a cost of 1, in µs, 0 if none counts costs, and
-  -- for the greatest cost.
+  -- each_of is how long the strictest pace takes for a cost of 1, in µs, 0 if none counts costs,
+  -- and for the greatest cost.
   local function each_of(p)
     local each = 0
     for i = 1, #p.cells do
