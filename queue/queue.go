@@ -230,8 +230,8 @@ func (q *Queue) SetPolicies(
 	return q.policies.Set(ctx, policies.NewFile(baseline, tenants))
 }
 
-// Check compares the whole store and passes what each step finds to found. With fix it repairs the
-// findings. Workers may run meanwhile. Errors: ErrUnavailable, ErrScript, or that of found.
+// Check compares the whole store and passes what each step finds to found, each finding once. With
+// fix it repairs the findings. Workers may run meanwhile. Errors: ErrUnavailable, ErrScript, or that of found.
 func (q *Queue) Check(
 	ctx context.Context, fix bool, found func([]repair.Finding) error,
 ) (repair.Checked, error) {

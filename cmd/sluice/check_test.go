@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
@@ -62,4 +65,37 @@ func TestCheckCommand(t *testing.T) {
 	queuetest.Compare(t, "jobs found without an index", report.Counts["unindexed"], 1)
 	queuetest.Compare(t, "the findings are repaired", report.Repaired, true)
 	check(command.ExitOK)
+}
+
+// Each step of a check looks at the keys of the whole shard, and finds the same damage there.
+func TestCheckFindsOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: server.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Close() }()
+	q, err := queue.Open(t.Context(), e, queue.Options{Shards: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = q.Close() }()
+	for i := range 30 { // flows: several steps
+		if _, err := q.Submit(t.Context(), queue.Submission{
+			Tenant: fmt.Sprint("tenant", i), Route: "default", Type: "t", MaxAttempts: 3,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keys := queue.NewKeyspace(1).Shard(0)
+	e.Client().ZAdd(t.Context(), keys.Leases(), redis.Z{Score: 1, Member: "nowhere"})
+	var out, errs bytes.Buffer
+	args := []string{"check", "--route", "default=http://127.0.0.1:9", "--redis-url", server.URL()}
+	if code := Run(t.Context(), args, console.Stdio{Out: &out, Err: &errs}, nil); code != command.ExitFailed {
+		t.Errorf("exit code %d: %s", code, errs.String())
+	}
+	if got := out.String(); !strings.Contains(got, "no_record: 1 (") || strings.Count(got, "nowhere") != 1 {
+		t.Errorf("a lease of a job that is not stored, in 30 flows:\n%s", got)
+	}
 }

@@ -29,11 +29,12 @@ type Checked struct {
 	Jobs    int64 `json:"jobs"` // records, including those of jobs that have ended
 }
 
-// Check compares the whole store and passes what each step finds to found. With repair it repairs
-// the findings. Workers may run meanwhile: each step compares what is stored at its instant.
+// Check compares the whole store and passes what each step finds to found, each finding once. With
+// repair it repairs the findings. Workers may run meanwhile: each step compares what is stored at its instant.
 // Errors: queue.ErrUnavailable, queue.ErrScript, or that of found.
 func (m *Mender) Check(ctx context.Context, repair bool, found func([]Finding) error) (Checked, error) {
-	c := check{m: m, repair: repair, found: found, flows: make([]map[string]bool, m.store.Len())}
+	c := check{m: m, repair: repair, found: found, flows: make([]map[string]bool, m.store.Len()),
+		passed: map[Finding]bool{}}
 	for n := range c.flows {
 		c.flows[n] = map[string]bool{}
 	}
@@ -54,9 +55,10 @@ type check struct {
 	repair bool
 	found  func([]Finding) error
 
-	mu    sync.Mutex // nodes of a cluster are scanned at the same time
-	seen  Checked
-	flows []map[string]bool // names, by shard
+	mu     sync.Mutex // nodes of a cluster are scanned at the same time
+	seen   Checked
+	flows  []map[string]bool // names, by shard
+	passed map[Finding]bool  // to found: each step finds what is damaged of the whole shard
 }
 
 func (c *check) compare(ctx context.Context, of comparison) error {
@@ -67,6 +69,14 @@ func (c *check) compare(ctx context.Context, of comparison) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	found = slices.DeleteFunc(found, func(f Finding) bool {
+		passed := c.passed[f]
+		c.passed[f] = true
+		return passed
+	})
+	if len(found) == 0 {
+		return nil
+	}
 	return c.found(found)
 }
 
