@@ -61,12 +61,12 @@ func TestAdminWithSession(t *testing.T) {
 		{"GET", "/v1/tenants", c.Value, "", "", "", 200},
 		{"GET", "/metrics", c.Value, "none", "", "", 200},
 		{"GET", "/v1/tenants", c.Value + "A", "same-origin", "", "", 401},
-		{"POST", "/v1/tenants/a/pause", c.Value, "same-origin", "http://localhost", "", 200},
-		{"POST", "/v1/tenants/a/pause", c.Value, "", "http://localhost", "", 200},
-		{"POST", "/v1/tenants/a/pause", c.Value, "cross-site", "https://evil.example", "", 403},
-		{"POST", "/v1/tenants/a/pause", c.Value, "same-site", "http://localhost:3000", "", 403},
-		{"POST", "/v1/tenants/a/pause", c.Value, "", "https://evil.example", "", 403},
-		{"POST", "/v1/tenants/a/pause", c.Value, "", "null", "", 403},
+		{"POST", "/v1/tenants/a/pause?create=true", c.Value, "same-origin", "http://localhost", "", 200},
+		{"POST", "/v1/tenants/a/pause?create=true", c.Value, "", "http://localhost", "", 200},
+		{"POST", "/v1/tenants/a/pause?create=true", c.Value, "cross-site", "https://evil.example", "", 403},
+		{"POST", "/v1/tenants/a/pause?create=true", c.Value, "same-site", "http://localhost:3000", "", 403},
+		{"POST", "/v1/tenants/a/pause?create=true", c.Value, "", "https://evil.example", "", 403},
+		{"POST", "/v1/tenants/a/pause?create=true", c.Value, "", "null", "", 403},
 		{"GET", "/v1/tenants", c.Value, "cross-site", "", "", 403},
 		{"DELETE", "/v1/tenants/a", c.Value, "cross-site", "", "", 403},
 		{"GET", "/v1/tenants", c.Value, "same-origin", "", "Bearer wrong", 401},
@@ -150,7 +150,7 @@ func TestAdminWithoutToken(t *testing.T) {
 		{"localhost:8081", "", "cross-site", 403}, {"localhost:8081", "", "none", 200},
 	} {
 		h := headers{"Host": tt.host, "Origin": tt.origin, "Sec-Fetch-Site": tt.site}
-		r := b.admin.do(t, "POST", "/v1/tenants/a/pause", h, "")
+		r := b.admin.do(t, "POST", "/v1/tenants/a/pause?create=true", h, "")
 		if r.Code != tt.status {
 			t.Errorf("%+v: %d %s", tt, r.Code, r.Body)
 		}

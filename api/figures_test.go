@@ -479,7 +479,7 @@ func TestHeldDeadAndRoutes(t *testing.T) {
 		`"routes":`+routes) || !strings.Contains(r.Body.String(), `"dead":317`) {
 		t.Errorf("the overview is %s", r.Body)
 	}
-	b.admin.do(t, "POST", "/v1/tenants/acme/unhold", nil, `{"reason":"mended"}`)
+	b.admin.do(t, "POST", "/v1/tenants/acme/unhold", nil, `{"reason":"mended"}`).want(t, http.StatusOK, "")
 	if r := b.admin.do(t, "GET", "/v1/tenants/acme", nil, ""); strings.Contains(r.Body.String(),
 		"held_until") || strings.Contains(r.Body.String(), "mended") {
 		t.Errorf("after the end of the hold: %s", r.Body)

@@ -214,6 +214,7 @@ func TestSchemasRefuseWhatIsRefused(t *testing.T) {
 		method, path, body string
 		legal              bool
 	}{
+		{"POST", tenant + "/purge", `{}`, false}, {"POST", tenant + "/replay", `{}`, false}, {"POST", tenant + "/purge", `{"all":true}`, true}, {"POST", tenant + "/purge", `{"all":false}`, false},
 		{"POST", tenant + "/purge", `{"state":"queued"}`, true}, {"POST", tenant + "/purge", `{"state":"leased"}`, false},
 		{"POST", tenant + "/replay", `{"state":"dead","route":"other"}`, true}, {"POST", tenant + "/replay", `{"state":"queued"}`, false}, {"POST", tenant + "/replay", `{"states":"dead"}`, false},
 		{"POST", tenant + "/purge", `{"ids":["0a9z"]}`, true}, {"POST", tenant + "/purge", `{"ids":["` + strings.Repeat("z", 64) + `"]}`, true},

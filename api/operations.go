@@ -98,7 +98,7 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 			defer s.requests.Give(c.owner, 1)
 		}
 		if err != nil {
-			if p := s.fail(w, r, err); op.Identifies {
+			if p := s.fail(w, r, op.Advised(err)); op.Identifies {
 				s.metrics.refusal(p)
 			}
 			return

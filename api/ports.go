@@ -55,6 +55,8 @@ type Sweeper interface {
 	// deliveries a job may have.
 	ReplayAll(ctx context.Context, tenant string, f queue.Filter, attempts func(queue.Job) int) (queue.Swept,
 		error)
+	// Note adds action, actor, filter and count of a purge or a replay to the tenant's history.
+	Note(ctx context.Context, tenant string, entry queue.HistoryEntry) error
 }
 
 // Tenants reads and changes policies.

@@ -169,7 +169,7 @@ func story(t *testing.T, backend Backend) {
 		{"POST", path + "/purge", nil, `{"state":"scheduled","route":"default"}`, 200, `"count":1`},
 		{"POST", path + "/purge", nil, `{"created_before":"2020-01-01T00:00:00Z"}`, 200,
 			`{"count":0,"created_before":"2020-01-01T00:00:00Z"}`},
-		{"POST", path + "/purge", nil, "", 200, `"count":2`},
+		{"POST", path + "/purge", nil, `{"all":true}`, 200, `"count":2`},
 		{"POST", path + "/replay", nil, `{"error":"x"}`, 200, `"count":0`},
 		{"POST", path + "/resume", nil, "", 200, `"paused":false`},
 		{"POST", "/v1/jobs", nil, plainJob, 202, `"tenant":"a/é"`},

@@ -271,6 +271,27 @@ func TestRefusals(t *testing.T) {
 
 		{"purge of an unknown field", "POST", tenant + "/purge", nil, `{"tenant":"b"}`, 422,
 			"invalid-request", "tenant (string) is not a known field"},
+		{"purge of nothing", "POST", tenant + "/purge", nil, "", 422, "invalid-request",
+			`body (nothing) must select jobs; the body selects the jobs, such as {\"state\":\"dead\"`},
+		{"purge of an empty selection", "POST", tenant + "/purge", nil, "{}", 422, "invalid-request",
+			`body (object) must select jobs; the body selects the jobs, such as {\"state\":\"dead\"`},
+		{"purge of a misspelt condition", "POST", tenant + "/purge", nil, `{"stat":"dead"}`, 422,
+			"invalid-request", `stat (string) is not a known field; the body selects the jobs`},
+		{"purge by the query", "POST", tenant + "/purge?state=dead", nil, "", 422, "invalid-request",
+			`query.state (string) is not a known parameter; the body selects the jobs`},
+		{"purge of not all", "POST", tenant + "/purge", nil, `{"all":false}`, 422, "invalid-request",
+			"all (boolean) must be true, or absent"},
+		{"purge of all in a state", "POST", tenant + "/purge", nil, `{"all":true,"state":"dead"}`, 422,
+			"invalid-request", "all (boolean) excludes state and ids"},
+		{"purge of all of a list", "POST", tenant + "/purge", nil, `{"all":true,"ids":["a"]}`, 422,
+			"invalid-request", "all (boolean) excludes state and ids"},
+		{"replay of nothing", "POST", tenant + "/replay", nil, "", 422, "invalid-request",
+			"body (nothing) must select jobs; the body selects the jobs"},
+		{"replay of an empty selection", "POST", tenant + "/replay", nil, "{}", 422, "invalid-request",
+			"body (object) must select jobs; the body selects the jobs"},
+		{"cancel of no job", "DELETE", "/v1/tenants/a/jobs", nil, "", 405, "method-not-allowed", ""},
+		{"cancel of no job, with a slash", "DELETE", "/v1/tenants/a/jobs/", nil, "", 404, "not-found", ""},
+		{"cancel by a filter", "DELETE", "/v1/tenants/a/jobs?state=queued", nil, "", 405, "method-not-allowed", ""},
 		{"purge of a list", "POST", tenant + "/purge", nil, `["a"]`, 422, "invalid-request",
 			"body (array) must be an object"},
 		{"purge of null", "POST", tenant + "/purge", nil, `null`, 422, "invalid-request", "body (null)"},
@@ -334,6 +355,7 @@ func TestRefusals(t *testing.T) {
 		{"tenant by POST", "POST", tenant, nil, "{}", 405, "method-not-allowed", "GET, HEAD, PUT, PATCH, DELETE"},
 	}
 	b := newBench(t)
+	b.admin.do(t, "PATCH", tenant, nil, `{}`) // or there would be no such tenant
 	for _, c := range cases {
 		t.Run(c.what, func(t *testing.T) {
 			d := b.intake
@@ -430,8 +452,8 @@ func TestQueueErrors(t *testing.T) {
 			b.admin.do(t, "PATCH", "/v1/tenants/a", headers{"If-Match": `"1","2"`}, `{"capacity":5}`),
 			b.admin.do(t, "POST", "/v1/tenants/a/pause", nil, ""),
 			b.admin.do(t, "POST", "/v1/tenants/a/drain", nil, ""),
-			b.admin.do(t, "POST", "/v1/tenants/a/purge", nil, ""),
-			b.admin.do(t, "POST", "/v1/tenants/a/replay", nil, ""),
+			b.admin.do(t, "POST", "/v1/tenants/a/purge", nil, `{"all":true}`),
+			b.admin.do(t, "POST", "/v1/tenants/a/replay", nil, `{"all":true}`),
 			b.admin.do(t, "GET", "/v1/tenants/a/history", nil, ""),
 		} {
 			r.want(t, c.status, c.kind)

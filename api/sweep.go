@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/towire"
@@ -11,7 +12,7 @@ import (
 
 // purgeTenant is POST /v1/tenants/{tenant}/purge.
 func (s *Server) purgeTenant(c *call) (*answer, error) {
-	swept, err := s.sweep(c, decode.Purgeable, s.backend.Purge)
+	swept, err := s.sweep(c, queue.ActionPurge, decode.Purgeable, s.backend.Purge)
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +22,7 @@ func (s *Server) purgeTenant(c *call) (*answer, error) {
 // replayTenant is POST /v1/tenants/{tenant}/replay. A full queue is no error here: some jobs were
 // queued before.
 func (s *Server) replayTenant(c *call) (*answer, error) {
-	swept, err := s.sweep(c, decode.Replayable,
+	swept, err := s.sweep(c, queue.ActionReplay, decode.Replayable,
 		func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
 			return s.backend.ReplayAll(ctx, tenant, f, s.attempts)
 		})
@@ -35,9 +36,11 @@ func (s *Server) replayTenant(c *call) (*answer, error) {
 	return ok(towire.Swept(swept)), nil
 }
 
-// sweep reads tenant and filter and calls do with them.
+// sweep reads tenant and filter and calls do with them. History and log get what it did, also
+// before an error.
 func (s *Server) sweep(
-	c *call, states []queue.ListState, do func(context.Context, string, queue.Filter) (queue.Swept, error),
+	c *call, action string, states []queue.ListState,
+	do func(context.Context, string, queue.Filter) (queue.Swept, error),
 ) (queue.Swept, error) {
 	tenant, err := pathTenant(c)
 	if err != nil {
@@ -53,7 +56,37 @@ func (s *Server) sweep(
 	if err := s.mustHave(c.r.Context(), tenant, "route", f.Route); err != nil {
 		return queue.Swept{}, err
 	}
-	return do(c.client, tenant, f)
+	swept, err := do(c.client, tenant, f)
+	f.CreatedBefore = swept.CreatedBefore
+	s.noteSwept(c, tenant, queue.HistoryEntry{Action: action, Filter: &f, Count: swept.Count})
+	return swept, err
+}
+
+// noted is how the log says what was done to many jobs.
+var noted = map[string]string{queue.ActionPurge: "jobs were purged", queue.ActionReplay: "dead jobs were replayed"}
+
+// noteSwept puts a change of many jobs of a tenant into its history and into the log. What was done
+// is done, so a history that cannot be written is no error of the request.
+func (s *Server) noteSwept(c *call, tenant string, entry queue.HistoryEntry) {
+	entry.Actor = actor(c.r)
+	f := entry.Filter
+	attrs := []slog.Attr{slog.String("tenant", queue.EncodeName(tenant)), slog.Int64("count", entry.Count)}
+	for _, part := range [][2]string{{"state", string(f.State)}, {"route", f.Route}, {"error", f.Error}} {
+		if part[1] != "" {
+			attrs = append(attrs, slog.String(part[0], part[1]))
+		}
+	}
+	if len(f.IDs) > 0 {
+		attrs = append(attrs, slog.Int("ids", len(f.IDs)))
+	}
+	attrs = append(attrs, slog.Time("created_before", f.CreatedBefore), slog.String("actor", entry.Actor))
+	s.log.LogAttrs(c.r.Context(), slog.LevelInfo, noted[entry.Action], attrs...)
+	if entry.Count == 0 {
+		return
+	}
+	if err := s.backend.Note(c.r.Context(), tenant, entry); err != nil {
+		s.log.Warn("a purge or replay is missing in the history", "tenant", queue.EncodeName(tenant), "error", err)
+	}
 }
 
 // tenantHistory is GET /v1/tenants/{tenant}/history.

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -60,7 +62,7 @@ func TestDrainingTenant(t *testing.T) {
 			!strings.Contains(r.Body.String(), `"status":503`) {
 			t.Errorf("batch: %d %s", r.Code, r.Body)
 		}
-		got := b.admin.do(t, "POST", path+"/replay", nil, "").swept(t)
+		got := b.admin.do(t, "POST", path+"/replay", nil, `{"all":true}`).swept(t)
 		queuetest.Compare(t, "the replay", got, wire.Swept{Stopped: "draining", CreatedBefore: got.CreatedBefore})
 	}
 	refused()
@@ -111,8 +113,8 @@ func TestPurge(t *testing.T) {
 		{fmt.Sprintf(`{"ids":["%s","%s"],"state":"dead"}`, ids[0], ids[2]), 1},
 		{`{"state":"scheduled"}`, 1},
 		{`{"ids":["nope"]}`, 0},
-		{``, 2},
-		{`{}`, 0},
+		{`{"all":true}`, 2},
+		{`{"all":true,"route":"default"}`, 0},
 	} {
 		earliest := time.Now()
 		if strings.Contains(step.body, "created_before") {
@@ -144,11 +146,11 @@ func TestPurgeInSteps(t *testing.T) {
 	for range 7 {
 		b.submit(plainJob, nil)
 	}
-	body, counts := "{}", []int64(nil)
+	body, counts := `{"all":true}`, []int64(nil)
 	for more := true; more; {
 		got := b.admin.do(t, "POST", "/v1/tenants/default/purge", nil, body).swept(t)
 		counts, more = append(counts, got.Count), got.More
-		body = string(must(json.Marshal(wire.Filter{CreatedBefore: got.CreatedBefore})))
+		body = string(must(json.Marshal(wire.Filter{All: true, CreatedBefore: got.CreatedBefore})))
 		b.submit(plainJob, nil) // is younger than the purge, and stays
 	}
 	if fmt.Sprint(counts) != "[3 3 1]" {
@@ -177,18 +179,18 @@ func TestReplayMany(t *testing.T) {
 		job.State != "queued" {
 		t.Errorf("of a route that is gone: %+v", job)
 	}
-	got = b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t)
+	got = b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, `{"all":true}`).swept(t)
 	queuetest.Compare(t, "the replay into a full queue", queuetest.Only(got, "Count", "Stopped", "More"),
 		wire.Swept{Count: 1, Stopped: "queue-full"})
 	if ms := got.RetryAfterMS; ms < 1 || ms > 1000 {
 		t.Errorf("retry_after_ms is %d, want 1 to 1000", ms)
 	}
 	b.admin.do(t, "POST", "/v1/tenants/default/pause", nil, "")
-	got = b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t)
+	got = b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, `{"all":true}`).swept(t)
 	queuetest.Compare(t, "the replay while paused", got,
 		wire.Swept{Stopped: "queue-full", CreatedBefore: got.CreatedBefore})
 	b.admin.do(t, "DELETE", "/v1/tenants/default", nil, "")
-	if got := b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, "").swept(t); got.Count != 3 ||
+	if got := b.admin.do(t, "POST", "/v1/tenants/default/replay", nil, `{"all":true}`).swept(t); got.Count != 3 ||
 		got.Stopped != "" {
 		t.Errorf("%+v", got)
 	}
@@ -237,6 +239,48 @@ func TestHistory(t *testing.T) {
 		}
 		if i > 0 && string(must(json.Marshal(got.Items[i-1].Before))) != want {
 			t.Errorf("%d: %+v does not begin where this ended", i-1, got.Items[i-1])
+		}
+	}
+}
+
+// A purge and a replay are in the history and in the log, with what was selected and how many it
+// were; one that found nothing only in the log.
+func TestSweepsAreRecorded(t *testing.T) {
+	var log bytes.Buffer
+	b := newBench(t, func(c *Config) { c.Logger = slog.New(slog.NewJSONHandler(&log, nil)) })
+	b.dead(plainJob, "502 from upstream")
+	b.dead(plainJob, "404")
+	b.submit(plainJob, nil)
+	const path = "/v1/tenants/default"
+	for _, step := range []struct{ verb, body string }{
+		{"replay", `{"error":"502"}`}, {"purge", `{"state":"scheduled"}`}, {"purge", `{"all":true}`},
+	} {
+		b.admin.do(t, "POST", path+"/"+step.verb, nil, step.body).swept(t)
+	}
+	r := b.admin.do(t, "GET", path+"/history", nil, "")
+	var got wire.History
+	if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil || len(got.Items) != 2 {
+		t.Fatalf("%v %s", err, r.Body)
+	}
+	for i, want := range []wire.HistoryEntry{
+		{Action: "purge", Actor: "api from 192.0.2.1", Count: 3, Filter: &wire.Filter{All: true}},
+		{Action: "replay", Actor: "api from 192.0.2.1", Count: 1, Filter: &wire.Filter{All: true, Error: "502"}},
+	} {
+		e := got.Items[i]
+		if e.At.IsZero() || e.Filter == nil || e.Filter.CreatedBefore.IsZero() {
+			t.Fatalf("%+v lacks a time", e)
+		}
+		e.Filter.CreatedBefore = time.Time{}
+		queuetest.Compare(t, "the entry", queuetest.Only(e, "Action", "Actor", "Count", "Filter"), want)
+	}
+	for _, want := range []string{
+		`"level":"INFO","msg":"dead jobs were replayed","tenant":"default","count":1,"error":"502","created_before":"`,
+		`"level":"INFO","msg":"jobs were purged","tenant":"default","count":0,"state":"scheduled","created_before":"`,
+		`"level":"INFO","msg":"jobs were purged","tenant":"default","count":3,"created_before":"`,
+		`,"actor":"api from 192.0.2.1"}`,
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, &log)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -91,7 +92,13 @@ func (s *Server) deleteTenant(c *call) (*answer, error) {
 
 // pauseTenant is POST /v1/tenants/{tenant}/pause.
 func (s *Server) pauseTenant(c *call) (*answer, error) {
-	return switched(c, s.tune, pause)
+	return s.switchTenant(c, func(o *shaper.Overrides, route string) {
+		if route == "" {
+			pause(o)
+			return
+		}
+		setRoute(o, route, true)
+	})
 }
 
 // drainTenant is POST /v1/tenants/{tenant}/drain.
@@ -101,7 +108,36 @@ func (s *Server) drainTenant(c *call) (*answer, error) {
 
 // resumeTenant is POST /v1/tenants/{tenant}/resume. It overrides a pause in the file too.
 func (s *Server) resumeTenant(c *call) (*answer, error) {
-	return switched(c, s.tune, resume)
+	return s.switchTenant(c, func(o *shaper.Overrides, route string) {
+		if route == "" {
+			resume(o)
+			return
+		}
+		setRoute(o, route, false)
+	})
+}
+
+// switchTenant pauses or resumes a tenant, or one route of it.
+func (s *Server) switchTenant(c *call, edit func(o *shaper.Overrides, route string)) (*answer, error) {
+	body, err := decode.Switch(c.body, s.routeRule)
+	if err != nil {
+		return nil, err
+	}
+	return s.tune(c, body.Reason, func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Routes = maps.Clone(o.Routes)
+		edit(&o, body.Route)
+		return o, nil
+	})
+}
+
+// setRoute sets whether a route is paused. The routes must be a clone.
+func setRoute(o *shaper.Overrides, name string, paused bool) {
+	if o.Routes == nil {
+		o.Routes = map[string]shaper.Overrides{}
+	}
+	r := o.Routes[name]
+	r.Paused = &paused
+	o.Routes[name] = r
 }
 
 // unholdTenant is POST /v1/tenants/{tenant}/unhold. It changes no setting.
@@ -177,22 +213,35 @@ func conditions(c *call, change *queue.Change) (match request.Revisions, err err
 	return match, err
 }
 
-// mayCreate refuses the change of an unknown tenant if create is false: its name may be misspelt.
+// mayCreate refuses the change of an unknown tenant unless create is true: its name may be
+// misspelt. Only settings create a tenant by default.
 func (s *Server) mayCreate(c *call, name string) error {
-	create, err := request.Bool(c.r.URL.Query(), "create", true)
+	settings := c.op == "put-tenant" || c.op == "patch-tenant"
+	create, err := request.Bool(c.r.URL.Query(), "create", settings)
 	if err != nil || create {
 		return err
 	}
 	return s.mustKnow(c.r.Context(), name)
 }
 
-// mustKnow is the problem unknown-tenant for an unknown tenant.
+// suggested is how many tenants a misspelt name is compared with.
+const suggested = 1000
+
+// mustKnow is the problem unknown-tenant for an unknown tenant. It names a tenant with a similar
+// name.
 func (s *Server) mustKnow(ctx context.Context, name string) error {
 	t, err := s.backend.Tenant(ctx, name)
-	if err == nil && !t.Known {
-		err = problem.UnknownTenant.With("no setting names this tenant, and it has sent no jobs recently")
+	if err != nil || t.Known {
+		return err
 	}
-	return err
+	detail := "no setting names this tenant, and it has sent no jobs recently"
+	if names, _, err := s.backend.Tenants(ctx, "", suggested); err == nil {
+		names = slices.DeleteFunc(names, func(n string) bool { return n == name })
+		if near := shaper.Nearest(name, names); near != "" {
+			detail += "; is " + near + " meant?"
+		}
+	}
+	return problem.UnknownTenant.With(detail)
 }
 
 // expected is the revision in If-Match, nil for any. If it lists several, it is the current one of
@@ -258,7 +307,7 @@ func tenantAnswer(t queue.Tenant) *answer {
 	return ok(towire.Tenant(t)).set("Etag", request.ETag(t.Revision))
 }
 
-// decode.Settings reads a body with settings of a tenant.
+// decodeSettings reads a body with settings of a tenant.
 func (s *Server) decodeSettings(body []byte) (decode.SettingsPatch, error) {
 	return decode.Settings(body, s.routeRule)
 }

@@ -97,6 +97,7 @@ func TestPutReplacesAndDeleteDrops(t *testing.T) {
 
 func TestPauseAndResume(t *testing.T) {
 	b := newBench(t)
+	b.admin.do(t, "PATCH", "/v1/tenants/p", nil, `{"capacity":5}`)
 	for _, body := range []string{"", "{}", `{"reason":"deploy"}`} {
 		got := b.admin.do(t, "POST", "/v1/tenants/p/pause", nil, body).tenant(t)
 		if !got.Paused || (got.Reason == "deploy") != strings.Contains(body, "deploy") {
@@ -108,6 +109,52 @@ func TestPauseAndResume(t *testing.T) {
 		if got := b.admin.do(t, "POST", "/v1/tenants/p/resume", nil, body).tenant(t); got.Paused ||
 			got.Sources["paused"] != "api" {
 			t.Errorf("%q: %+v", body, got)
+		}
+	}
+}
+
+// One route is paused and resumed alone; in a paused tenant it stays paused.
+func TestPauseOfARoute(t *testing.T) {
+	b := newBench(t)
+	b.submit(plainJob, headers{"Sluice-Tenant": "p"})
+	for _, step := range []struct {
+		verb, body               string
+		tenant, byDefault, other bool // paused
+	}{
+		{"pause", `{"route":"other","reason":"mail is away"}`, false, false, true},
+		{"resume", ``, false, false, true},
+		{"pause", ``, true, true, true},
+		{"resume", `{"route":"other"}`, true, true, true},
+		{"resume", ``, false, false, false},
+	} {
+		got := b.admin.do(t, "POST", "/v1/tenants/p/"+step.verb, nil, step.body).tenant(t)
+		paused := func(route string) bool {
+			if f, own := got.Routes[route]; own {
+				return f.Paused
+			}
+			return got.Paused
+		}
+		if got.Paused != step.tenant || paused("default") != step.byDefault || paused("other") != step.other {
+			t.Errorf("%s %s: %+v", step.verb, step.body, got)
+		}
+	}
+	var history wire.History
+	r := b.admin.do(t, "GET", "/v1/tenants/p/history", nil, "")
+	if err := json.Unmarshal(r.Body.Bytes(), &history); err != nil {
+		t.Fatal(err)
+	}
+	first := history.Items[len(history.Items)-1]
+	if paused := first.After.Routes["other"].Paused; first.Before.Routes != nil || paused == nil || !*paused ||
+		first.Reason != "mail is away" {
+		t.Errorf("the history has %+v", first)
+	}
+	for body, detail := range map[string]string{
+		`{"route":"nowhere"}`: "route (string) must be one of the routes: default, other", `{"route":""}`: "route (string)",
+		`{"routes":["other"]}`: "routes (array) is not a known field",
+	} {
+		r := b.admin.do(t, "POST", "/v1/tenants/p/pause", nil, body)
+		if r.want(t, http.StatusUnprocessableEntity, "invalid-request"); !strings.Contains(r.problem.Detail, detail) {
+			t.Errorf("%s: %s", body, r.Body)
 		}
 	}
 }
@@ -141,7 +188,7 @@ func TestTenantNamesInPaths(t *testing.T) {
 		"a+b": "a+b", "%2F": "/",
 		"pause": "pause", url.PathEscape(strings.Repeat("/", 255)): strings.Repeat("/", 255),
 	} {
-		for _, suffix := range []string{"", "/pause"} {
+		for _, suffix := range []string{"", "/pause?create=true"} {
 			method := "GET"
 			if suffix != "" {
 				method = "POST"
@@ -188,19 +235,22 @@ func TestTenantsPageByPage(t *testing.T) {
 	}
 }
 
-// A change with create=false makes no tenant; neither do a purge and a replay of all, which have
-// nothing to find there.
+// Only settings make a tenant, and what has create=true. A misspelt name gets a suggestion.
 func TestUnknownTenants(t *testing.T) {
 	b := newBench(t)
+	b.submit(plainJob, headers{"Sluice-Tenant": "Acme"})
 	change := []struct{ method, path, body string }{
 		{"PATCH", "?create=false", `{"capacity":5}`}, {"PUT", "?create=false", `{"capacity":5}`},
 		{"PATCH", "?create=false&dry_run=true", `{"capacity":5}`},
-		{"POST", "/pause?create=false", ""}, {"POST", "/drain?create=false", ""},
-		{"POST", "/resume?create=false", ""}, {"POST", "/purge", ""}, {"POST", "/replay", ""},
+		{"POST", "/pause", ""}, {"POST", "/pause?create=false", `{"route":"other"}`}, {"POST", "/drain", ""},
+		{"POST", "/resume", ""}, {"POST", "/unhold", ""},
+		{"POST", "/purge", `{"all":true}`}, {"POST", "/replay", `{"all":true}`},
 	}
-	for _, c := range change {
-		b.admin.do(t, c.method, "/v1/tenants/acmee"+c.path, nil, c.body).want(t, http.StatusNotFound,
-			"unknown-tenant")
+	for _, c := range append(slices.Clip(change), struct{ method, path, body string }{"DELETE", "", ""}) {
+		r := b.admin.do(t, c.method, "/v1/tenants/acmee"+c.path, nil, c.body)
+		if r.want(t, http.StatusNotFound, "unknown-tenant"); !strings.HasSuffix(r.problem.Detail, "; is Acme meant?") {
+			t.Errorf("%s %s: %s", c.method, c.path, r.Body)
+		}
 	}
 	if got := b.admin.do(t, "GET", "/v1/tenants/acmee", nil, "").tenant(t); got.Revision != 0 {
 		t.Errorf("a tenant was made: %+v", got)
@@ -209,6 +259,11 @@ func TestUnknownTenants(t *testing.T) {
 		http.StatusUnprocessableEntity, "invalid-request")
 	b.submit(plainJob, headers{"Sluice-Tenant": "submits"})
 	b.admin.do(t, "PATCH", "/v1/tenants/stated?create=true", nil, `{"capacity":5}`)
+	for _, verb := range []string{"pause", "drain"} {
+		if got := b.admin.do(t, "POST", "/v1/tenants/"+verb+"s/"+verb+"?create=true", nil, "").tenant(t); got.Revision != 1 {
+			t.Errorf("%s with create=true: %+v", verb, got)
+		}
+	}
 	for _, name := range []string{"submits", "stated"} {
 		for _, c := range change {
 			if r := b.admin.do(t, c.method, "/v1/tenants/"+name+c.path, nil, c.body); r.Code != http.StatusOK {

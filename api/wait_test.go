@@ -179,7 +179,7 @@ func TestDrain(t *testing.T) {
 		b.intake.do(t, "GET", "/v1/jobs/"+id, headers{"Prefer": "wait=30"}, ""),
 		b.intake.do(t, "DELETE", "/v1/jobs/"+id, nil, ""),
 		b.intake.do(t, "GET", "/livez", nil, ""),
-		b.admin.do(t, "POST", "/v1/tenants/a/pause", nil, ""),
+		b.admin.do(t, "POST", "/v1/tenants/a/pause?create=true", nil, ""),
 	} {
 		r.want(t, http.StatusOK, "")
 	}

@@ -26,11 +26,19 @@ const (
 
 // Filter selects jobs of one tenant. An empty or zero field does not restrict the selection.
 type Filter struct {
-	IDs           []string  // at most 1,000
-	State         ListState // of Purge: ListQueued, ListScheduled, ListRetrying or ListDead
-	Route         string
-	Error         string    // text that the message or the detail of the last error contains
-	CreatedBefore time.Time // zero: jobs that exist when the call begins
+	IDs []string `json:"ids,omitempty"` // at most 1,000
+	// State of Purge: ListQueued, ListScheduled, ListRetrying or ListDead.
+	State ListState `json:"state,omitempty"`
+	Route string    `json:"route,omitempty"`
+	// Error is text that the message or the detail of the last error contains.
+	Error string `json:"error,omitempty"`
+	// CreatedBefore is zero for jobs that exist when the call begins.
+	CreatedBefore time.Time `json:"created_before,omitzero"`
+}
+
+func (f Filter) equal(g Filter) bool {
+	return slices.Equal(f.IDs, g.IDs) && f.State == g.State && f.Route == g.Route && f.Error == g.Error &&
+		f.CreatedBefore.Equal(g.CreatedBefore)
 }
 
 // Swept is the result of Purge or ReplayAll. One call changes a bounded number of jobs. With More,

@@ -3,11 +3,14 @@ package queue
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue/internal/policies"
@@ -195,7 +198,8 @@ func (q *Queue) tune(
 		action = ActionUnholdCharge
 	}
 	entry, _ := json.Marshal(HistoryEntry{ // text and numbers cannot fail
-		time.Now().UTC(), s.Revision + 1, change.Actor, action, change.Reason, before, s.API,
+		At: time.Now().UTC(), Revision: s.Revision + 1, Actor: change.Actor, Action: action, Reason: change.Reason,
+		Before: before, After: s.API,
 	})
 	call := q.policies.TuneCall(p, s, shaper.SourceAPI, policies.EncodeOverrides(s.API))
 	call.Reason, call.HistoryEntry = change.Reason, string(entry)
@@ -221,6 +225,60 @@ func (q *Queue) tune(
 // Errors: ErrUnavailable.
 func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, error) {
 	return q.history(ctx, policies.Tenant(tenant))
+}
+
+// Bounds of the history, as in tune.lua.
+const (
+	historyKept  = 100
+	historyStays = 90 * 24 * time.Hour // of a tenant without settings
+)
+
+// Note adds a change of many jobs to the tenant's history: action, actor, filter and count of the
+// entry. Calls of one change, which have all but the count in common, become one entry if nothing
+// else came between. Errors: ErrUnavailable.
+func (q *Queue) Note(ctx context.Context, tenant string, entry HistoryEntry) error {
+	subject := policies.Tenant(tenant)
+	key := q.policies.Home(subject).History(subject.Key())
+	if f := *entry.Filter; len(f.IDs) > NotedIDs {
+		f.IDs = f.IDs[:NotedIDs]
+		entry.Filter = &f
+	}
+	s, err := q.policies.Stated(ctx, subject)
+	if err != nil {
+		return err
+	}
+	entry.At, entry.Revision = time.Now().UTC(), s.Revision
+	note := func(tx *redis.Tx) error {
+		last, err := tx.LRange(ctx, key, 0, 0).Result()
+		if err != nil {
+			return err
+		}
+		entry, former := entry, HistoryEntry{}
+		same := len(last) == 1 && json.Unmarshal([]byte(last[0]), &former) == nil && former.Action == entry.Action &&
+			former.Actor == entry.Actor && former.Filter != nil && former.Filter.equal(*entry.Filter)
+		if same {
+			entry.Count += former.Count
+		}
+		text, _ := json.Marshal(entry) // text and numbers cannot fail
+		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			if same {
+				p.LTrim(ctx, key, 1, -1)
+			}
+			p.LPush(ctx, key, text)
+			p.LTrim(ctx, key, 0, historyKept-1)
+			if s.Revision == 0 { // else the settings rule how long it stays
+				p.PExpire(ctx, key, historyStays)
+			}
+			return nil
+		})
+		return err
+	}
+	for range tuneTries {
+		if err = q.store.Fast.Watch(ctx, note, key); !errors.Is(err, redis.TxFailedErr) {
+			return store.Unavailable(err)
+		}
+	}
+	return fmt.Errorf("%w: too many concurrent changes of %s", ErrUnavailable, subject.Key())
 }
 
 func (q *Queue) history(ctx context.Context, s policies.Subject) ([]HistoryEntry, error) {

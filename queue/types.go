@@ -382,7 +382,7 @@ type Change struct {
 	EndCharge  bool   // with EndHolds, of a pool: it stops waiting for costs that were charged
 }
 
-// HistoryEntry is one change of a tenant's API overrides.
+// HistoryEntry is one change of a tenant's API overrides, or of many of its jobs.
 type HistoryEntry struct {
 	At       time.Time        `json:"at"`
 	Revision int64            `json:"revision"` // after the change
@@ -391,13 +391,23 @@ type HistoryEntry struct {
 	Reason   string           `json:"reason,omitempty"`
 	Before   shaper.Overrides `json:"before"`
 	After    shaper.Overrides `json:"after"`
+	// Of a purge or a replay: which jobs were selected, at most NotedIDs of their ids, and how many
+	// were changed.
+	Filter *Filter `json:"filter,omitempty"`
+	Count  int64   `json:"count,omitempty"`
 }
 
-// The actions of a change that ended holds, and of one that ended the charge of a pool, too.
+// The actions of a change that ended holds, of one that ended the charge of a pool, too, and of
+// changes of many jobs.
 const (
 	ActionUnhold       = "unhold"
 	ActionUnholdCharge = "unhold-charge"
+	ActionPurge        = "purge"
+	ActionReplay       = "replay"
 )
+
+// NotedIDs is how many ids of a filter the history keeps.
+const NotedIDs = 20
 
 // Totals are the sums over all tenants.
 type Totals struct {

@@ -114,3 +114,13 @@ func (f *Fake) sweep(
 	}
 	return swept, nil
 }
+
+// Note implements api.Sweeper.
+func (f *Fake) Note(_ context.Context, name string, entry queue.HistoryEntry) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t := f.tenant(name)
+	entry.At, entry.Revision = time.Now(), t.revision
+	t.history = append([]queue.HistoryEntry{entry}, t.history...)
+	return f.failure
+}

@@ -34,7 +34,8 @@ func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
 		}
 		return queue.Figures{LimitedBy: "idle", EffectiveRate: p.Rate.PerSecond()}
 	}
-	known := t.revision > 0
+	_, known := f.held[name]
+	known = known || t.revision > 0
 	for _, j := range f.jobs {
 		known = known || j.Tenant == name
 	}

@@ -30,7 +30,7 @@ type Client struct {
 	base  string
 	token string
 	http  *http.Client
-	known string // query of changes of tenants
+	known string // query of changes that may create a tenant
 }
 
 // Known returns a client that refuses changes of unknown tenants with an *Error of the kind
@@ -39,6 +39,13 @@ func (c *Client) Known() *Client {
 	known := *c
 	known.known = "?create=false"
 	return &known
+}
+
+// Creating returns a client whose Pause and Drain create unknown tenants, as Put and Patch do.
+func (c *Client) Creating() *Client {
+	creating := *c
+	creating.known = "?create=true"
+	return &creating
 }
 
 // New returns a client of the server at base, such as "http://127.0.0.1:8080". token is the admin
@@ -322,13 +329,20 @@ func (c *Client) Reset(ctx context.Context, name string) error {
 }
 
 // Pause stops the departures of the tenant; its jobs are still admitted. The reason may be empty.
-func (c *Client) Pause(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
+// An unknown tenant is an *Error of the kind unknown-tenant: see Creating.
+func (c *Client) Pause(ctx context.Context, name, reason string) (wire.Tenant, error) {
+	return c.PauseRoute(ctx, name, "", reason)
+}
+
+// PauseRoute is Pause for one route of the tenant; all if it is empty.
+func (c *Client) PauseRoute(ctx context.Context, name, route, reason string) (t wire.Tenant, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/pause"+c.known, nil,
-		wire.Reason{Reason: reason}, &t)
+		wire.Switch{Reason: reason, Route: route}, &t)
 	return t, err
 }
 
 // Drain refuses new jobs of the tenant; waiting ones still leave. The reason may be empty.
+// An unknown tenant is an *Error of the kind unknown-tenant: see Creating.
 func (c *Client) Drain(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/drain"+c.known, nil,
 		wire.Reason{Reason: reason}, &t)
@@ -336,9 +350,14 @@ func (c *Client) Drain(ctx context.Context, name, reason string) (t wire.Tenant,
 }
 
 // Resume ends a pause and a drain.
-func (c *Client) Resume(ctx context.Context, name, reason string) (t wire.Tenant, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume"+c.known, nil,
-		wire.Reason{Reason: reason}, &t)
+func (c *Client) Resume(ctx context.Context, name, reason string) (wire.Tenant, error) {
+	return c.ResumeRoute(ctx, name, "", reason)
+}
+
+// ResumeRoute ends the pause of one route of the tenant; if it is empty, it is Resume.
+func (c *Client) ResumeRoute(ctx context.Context, name, route, reason string) (t wire.Tenant, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(name)+"/resume", nil,
+		wire.Switch{Reason: reason, Route: route}, &t)
 	return t, err
 }
 

@@ -281,11 +281,11 @@ func TestManyJobsOfATenant(t *testing.T) {
 		wire.Filter{IDs: []string{first}, State: "dead"}); err != nil || got.Count != 1 || got.More {
 		t.Errorf("%+v %v", got, err)
 	}
-	got, err := admin.Purge(ctx, "a/b", wire.Filter{})
+	got, err := admin.Purge(ctx, "a/b", wire.Filter{All: true})
 	if err != nil || got.Count != 2 || !got.More {
 		t.Errorf("%+v %v", got, err)
 	}
-	if got, err := admin.Purge(ctx, "a/b", wire.Filter{CreatedBefore: got.CreatedBefore}); err != nil ||
+	if got, err := admin.Purge(ctx, "a/b", wire.Filter{All: true, CreatedBefore: got.CreatedBefore}); err != nil ||
 		got.Count != 1 || got.More {
 		t.Errorf("%+v %v", got, err)
 	}
@@ -318,8 +318,8 @@ func TestManyJobsOfATenant(t *testing.T) {
 	if err := admin.RevokeKey(ctx, "a/b", k.ID); !errors.As(err, &gone) || gone.Kind() != "unknown-key" {
 		t.Errorf("%v", err)
 	}
-	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 2 ||
-		got.Items[1].Reason != "moving" || got.Items[1].After.Draining == nil {
+	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 5 ||
+		got.Items[1].Reason != "moving" || got.Items[1].After.Draining == nil || got.Items[2].Action != "purge" {
 		t.Errorf("%+v %v", got, err)
 	}
 }

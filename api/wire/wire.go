@@ -163,7 +163,13 @@ type Settings struct {
 	Reason string                    `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
 }
 
-// Reason is the optional body of pause, drain and resume.
+// Switch is the optional body of the pause and the resume of a tenant.
+type Switch struct {
+	Reason string `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
+	Route  string `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only this configured route of the tenant."`
+}
+
+// Reason is the optional body of drain and unhold, and of the pause and resume of a pool.
 type Reason struct {
 	Reason string `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
 }
@@ -177,9 +183,10 @@ type Unhold struct {
 // Empty is an optional body without members.
 type Empty struct{}
 
-// Filter is the optional body of purge and replay: it selects the jobs that meet all given
-// conditions; without any, all of the tenant's.
+// Filter is the body of purge and replay: it selects the jobs that meet all given conditions. At
+// least one must be given.
 type Filter struct {
+	All           bool      `json:"all,omitempty" enum:"true" doc:"true: jobs in every state. It is required without another condition, and excludes ids and state."`
 	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" pattern:"^[0-9a-z]{1,64}$" doc:"Only these jobs."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay accepts only dead."`
 	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route: a configured one, or one that the tenant still has jobs or settings of."`
@@ -245,15 +252,18 @@ type Overrides struct {
 	Routes   map[string]RouteOverrides `json:"routes,omitempty"`
 }
 
-// HistoryEntry is one change of the settings of a tenant or a pool through the API.
+// HistoryEntry is one change of the settings of a tenant or a pool, or of many jobs of a tenant,
+// through the API.
 type HistoryEntry struct {
 	At       time.Time `json:"at"`
 	Revision int64     `json:"revision" doc:"The revision after the change."`
 	Actor    string    `json:"actor,omitempty" doc:"Who made the change."`
-	Action   string    `json:"action,omitempty" enum:"unhold,unhold-charge" doc:"unhold if the change ended holds, unhold-charge if it also ended the charge of a pool; absent for a change of settings."`
+	Action   string    `json:"action,omitempty" enum:"unhold,unhold-charge,purge,replay" doc:"unhold if the change ended holds, unhold-charge if it also ended the charge of a pool; purge or replay of many jobs; absent for a change of settings."`
 	Reason   string    `json:"reason,omitempty"`
 	Before   Overrides `json:"before"`
 	After    Overrides `json:"after"`
+	Filter   *Filter   `json:"filter,omitempty" doc:"purge and replay: the selected jobs, with the first 20 ids."`
+	Count    int64     `json:"count,omitempty" doc:"purge and replay: the number of changed jobs."`
 }
 
 // History lists changes, the newest first.

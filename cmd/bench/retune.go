@@ -172,7 +172,7 @@ func (p *program) retune(ctx context.Context, tenant string, r retune) (retuned,
 	if err != nil {
 		return out, err
 	}
-	if _, err := p.operator.Purge(ctx, tenant, wire.Filter{}); err != nil {
+	if _, err := p.operator.Purge(ctx, tenant, wire.Filter{All: true}); err != nil {
 		return out, err
 	}
 	out.Answer = float64(answered.Sub(sent).Microseconds()) / 1000

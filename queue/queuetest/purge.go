@@ -2,6 +2,9 @@ package queuetest
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
@@ -19,6 +22,7 @@ var purgeTests = map[string]func(*suite){
 	"a flow with too many dead letters stops":               deadCapacity,
 	"a flow with too many bytes of dead letters stops":      deadBytes,
 	"the history lists actors and changes":                  history,
+	"the history lists purges and replays":                  historyOfSweeps,
 }
 
 func (s *suite) purge(f queue.Filter) queue.Swept {
@@ -229,4 +233,55 @@ func history(s *suite) {
 	if entries, err := s.q.History(s.ctx, "nobody"); err != nil || len(entries) != 0 {
 		s.Errorf("of a tenant never seen: %+v, %v", entries, err)
 	}
+}
+
+// historyOfSweeps: steps of one purge are one entry, also where the list of ids is long; what came
+// between begins another one. An entry changes no setting.
+func historyOfSweeps(s *suite) {
+	before := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	ids := slices.Repeat([]string{"a"}, queue.NotedIDs+1)
+	purge := queue.HistoryEntry{Action: queue.ActionPurge, Actor: "ops",
+		Filter: &queue.Filter{State: queue.ListDead, Error: "502", CreatedBefore: before, IDs: ids}}
+	note := func(entry queue.HistoryEntry, count int64) {
+		s.Helper()
+		entry.Count = count
+		if err := s.q.Note(s.ctx, tenant, entry); err != nil {
+			s.Fatalf("Note: %v", err)
+		}
+	}
+	list := func() []queue.HistoryEntry {
+		s.Helper()
+		entries, err := s.q.History(s.ctx, tenant)
+		if err != nil {
+			s.Fatalf("History: %v", err)
+		}
+		return entries
+	}
+	note(purge, 10_000)
+	note(purge, 7)
+	if got := list(); len(got) != 1 || got[0].Count != 10_007 || len(got[0].Filter.IDs) != queue.NotedIDs ||
+		got[0].Filter.Error != "502" || !got[0].Filter.CreatedBefore.Equal(before) || got[0].Revision != 0 {
+		s.Fatalf("two steps: %+v", got)
+	}
+	equal(s, "whether the entry makes the tenant known", s.tenant(tenant).Known, false)
+	replay := purge
+	replay.Action, replay.Filter = queue.ActionReplay, &queue.Filter{CreatedBefore: before}
+	note(replay, 3)
+	change := queue.Change{Edit: keep, Reason: "between"}
+	if _, err := s.q.Tune(s.ctx, tenant, change); err != nil {
+		s.Fatal(err)
+	}
+	note(replay, 4)
+	note(purge, 1)
+	var got []string
+	for _, e := range list() {
+		got = append(got, fmt.Sprintf("%s%s %d", e.Action, e.Reason, e.Count))
+	}
+	equal(s, "the history", strings.Join(got, ", "), "purge 1, replay 4, between 0, replay 3, purge 10007")
+	equal(s, "the revision", s.tenant(tenant).Revision, 1)
+	for n := range int64(150) {
+		replay.Actor = fmt.Sprint(n)
+		note(replay, 1)
+	}
+	equal(s, "the entries kept", len(list()), 100)
 }

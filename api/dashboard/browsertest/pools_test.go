@@ -159,7 +159,7 @@ func TestOversubscribedPool(t *testing.T) {
 			"reserve": wire.Rate{Limit: 30, PeriodMS: 1000}}, nil)
 		must(t, program.SubmitTo(t.Context(), name, "orders", 400))
 		defer call(t, "PUT", "/v1/tenants/"+name, map[string]any{}, nil)
-		defer call(t, "POST", "/v1/tenants/"+name+"/purge", map[string]any{}, nil)
+		defer call(t, "POST", "/v1/tenants/"+name+"/purge", map[string]any{"all": true}, nil)
 	}
 	p := open(t, 1000, 800, "light", "#/pool/erp")
 	must(t, p.WaitText(".notice.bad", "add up to 60/s, more than the rate of 40/s"))

@@ -149,7 +149,7 @@ export function purge(t) {
     title: `Purge ${t.tenant}?`, confirm: "Purge", danger: true, extra: el("div", { class: "stack" }, options, effect),
     lines: ["Deliveries in flight are not affected.", "Jobs created from now on are not affected."],
     run: async (_, progress) => {
-      const { total } = await sweep(t, "purge", state ? { state } : {}, progress);
+      const { total } = await sweep(t, "purge", state ? { state } : { all: true }, progress);
       return `${plural(total, "job")} of ${t.tenant} purged.`;
     },
   });
@@ -181,7 +181,7 @@ export function replayAll(t, done) {
     ],
     extra: el("div", { class: "field" }, el("label", { for: "replay-error" }, "Only those whose last error contains"), error),
     run: async (_, progress) => {
-      const filter = error.value.trim() ? { error: error.value.trim() } : {};
+      const filter = error.value.trim() ? { error: error.value.trim() } : { all: true };
       const { total, stopped, retry } = await sweep(t, "replay", filter, progress);
       done();
       const end = stopped ? ` It stopped: ${stops[stopped] || stopped}${retry ? `; capacity frees in ${duration(retry)}` : ""}.` : "";

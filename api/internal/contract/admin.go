@@ -13,6 +13,10 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
+// selection is the advice of operations that change many jobs.
+const selection = `the body selects the jobs, such as {"state":"dead","error":"502"}, {"ids":["…"]}, or ` +
+	`{"all":true} for every job`
+
 // Tenants returns the operations on the settings, the jobs in bulk, and the API keys of tenants.
 func Tenants() []Operation {
 	const tag, keyTag, path = "Tenants", "API keys", "/v1/tenants/{tenant}"
@@ -30,14 +34,18 @@ func Tenants() []Operation {
 		Spec: budget.Spec{Formats: []string{JSONFormat, patchFormat}, Limit: MaxSmallBody},
 	}
 	reason := jsonBody(wire.Reason{}, MaxSmallBody, true)
+	switches := jsonBody(wire.Switch{}, MaxSmallBody, true)
 	tenant := map[int]Answer{http.StatusOK: {"The tenant.", wire.Tenant{}, []string{"ETag"}}}
 	change := []*huma.Param{tenantPathParam, ifMatchParam}
-	making := append(slices.Clip(change), createParam)
-	trial := append(slices.Clip(making), dryRunParam)
+	making := append(slices.Clip(change), createAskedParam)
+	trial := append(slices.Clip(change), createParam, dryRunParam)
 	filter, deadFilter := jsonBody(wire.Filter{}, maxFilterBody, true),
 		jsonBody(wire.Filter{}, maxFilterBody, true)
+	filter.needed, deadFilter.needed = true, true
+	filter.narrower = &huma.Schema{MinProperties: new(1)}
 	deadFilter.narrower = &huma.Schema{
-		Properties: map[string]*huma.Schema{"state": {Enum: []any{queue.ListDead}}},
+		Properties:    map[string]*huma.Schema{"state": {Enum: []any{queue.ListDead}}},
+		MinProperties: new(1),
 	}
 	swept := map[int]Answer{http.StatusOK: {"How many jobs were changed.", wire.Swept{}, nil}}
 	return []Operation{{
@@ -69,15 +77,16 @@ func Tenants() []Operation {
 		description: "The jobs stay. The configuration file and the defaults apply again.",
 		Params:      change,
 		answers:     map[int]Answer{http.StatusNoContent: {"The overrides are deleted.", nil, nil}},
-		Refusals:    changes,
+		Refusals:    makes,
 	}, {
 		ID: "pause-tenant", Method: http.MethodPost, Path: path + "/pause", tag: tag, summary: "Pause a tenant",
-		description: "No job leaves the queue; new jobs are still admitted.",
-		Params:      making, Body: reason, answers: tenant, Refusals: makes,
+		description: "No job leaves the queue, or that of one route; new jobs are still admitted.",
+		Params:      making, Body: switches, answers: tenant, Refusals: makes,
 	}, {
 		ID: "resume-tenant", Method: http.MethodPost, Path: path + "/resume", tag: tag, summary: "Resume a tenant",
-		description: "Ends a pause and a drain. Waiting jobs leave at the rate, without a burst.",
-		Params:      making, Body: reason, answers: tenant, Refusals: makes,
+		description: "Ends a pause and a drain, or the pause of one route, also one of the configuration file. " +
+			"Waiting jobs leave at the rate, without a burst.",
+		Params: change, Body: switches, answers: tenant, Refusals: makes,
 	}, {
 		ID: "unhold-tenant", Method: http.MethodPost, Path: path + "/unhold", tag: tag,
 		summary: "End the holds of a tenant",
@@ -85,16 +94,18 @@ func Tenants() []Operation {
 			"the hold, which then grows by a twentieth of the full rate per second. A circuit breaker that " +
 			"is still open holds a flow again as soon as one of its jobs is due. The history records the " +
 			"change.",
-		Params: change, Body: reason, answers: tenant, Refusals: changes,
+		Params: change, Body: reason, answers: tenant, Refusals: makes,
 	}, {
 		ID: "drain-tenant", Method: http.MethodPost, Path: path + "/drain", tag: tag, summary: "Drain a tenant",
 		description: "No job is admitted or replayed. Waiting jobs leave at the rate.",
 		Params:      making, Body: reason, answers: tenant, Refusals: makes,
 	}, {
 		ID: "purge-tenant", Method: http.MethodPost, Path: path + "/purge", tag: tag,
-		summary:     "Cancel waiting jobs and delete dead ones",
-		description: "Jobs leased by a worker stay.",
-		Params:      []*huma.Param{tenantPathParam}, Body: filter, answers: swept,
+		summary: "Cancel waiting jobs and delete dead ones",
+		description: "The body selects the jobs; all of them only by all. Jobs leased by a worker stay. The " +
+			"history and the log record the purge.",
+		advice: selection,
+		Params: []*huma.Param{tenantPathParam}, Body: filter, answers: swept,
 		Refusals: append([]problem.Kind{problem.UnknownRoute}, known...),
 	}, {
 		ID: "purge-tenants", Method: http.MethodPost, Path: "/v1/purge", tag: tag,
@@ -106,8 +117,10 @@ func Tenants() []Operation {
 		answers: map[int]Answer{http.StatusOK: {"What this step did.", wire.TenantsPurged{}, nil}}, Refusals: guards,
 	}, {
 		ID: "replay-tenant", Method: http.MethodPost, Path: path + "/replay", tag: tag, summary: "Replay dead jobs",
-		description: "The jobs go through their buckets again, with all their attempts. Replay stops at " +
-			"the first job that does not fit.",
+		description: "The body selects the jobs; all of them only by all. They go through their buckets again, " +
+			"with all their attempts. Replay stops at the first job that does not fit. The history and the log " +
+			"record it.",
+		advice: selection,
 		Params: []*huma.Param{tenantPathParam}, Body: deadFilter, answers: swept,
 		Refusals: append([]problem.Kind{problem.UnknownRoute}, known...),
 	}, {

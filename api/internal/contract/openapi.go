@@ -213,6 +213,9 @@ var (
 	createParam = &huma.Param{Name: "create", In: "query", Schema: &huma.Schema{Type: "boolean", Default: true},
 		Description: "false: answer 404 unknown-tenant if the tenant has no settings and no recent jobs, " +
 			"for example because the name is misspelt."}
+	createAskedParam = &huma.Param{Name: "create", In: "query", Schema: &huma.Schema{Type: "boolean", Default: false},
+		Description: "true: create the tenant if it has no settings and no recent jobs. Otherwise the answer " +
+			"is 404 unknown-tenant, because the name may be misspelt."}
 	jobParam        = pathParam("id", "ID of the job.")
 	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
 	keyPathParam    = pathParam("key", "ID of the API key.")

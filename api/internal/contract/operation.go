@@ -2,6 +2,7 @@ package contract
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"reflect"
 	"slices"
@@ -29,6 +30,19 @@ type Operation struct {
 	Refusals         []problem.Kind        // further problems that it may answer with; see Kinds
 	Identifies       bool                  // the handler needs the principal
 	Security         []map[string][]string // as in OpenAPI; nil: those of the listener
+	// advice ends the detail of every invalid-request: what a right request looks like.
+	advice string
+}
+
+// Advised returns the error with the advice of the operation.
+func (op Operation) Advised(err error) error {
+	p, is := errors.AsType[*problem.Problem](err)
+	if !is || op.advice == "" || p.Type != problem.URN+problem.InvalidRequest.Name {
+		return err
+	}
+	advised := *p
+	advised.Detail += "; " + op.advice
+	return &advised
 }
 
 // Body is the request body that an operation reads.
@@ -36,6 +50,9 @@ type Body struct {
 	budget.Spec
 	of       any          // a value of its type
 	narrower *huma.Schema // further rules, where other operations accept more of the type
+	// Needed documents a body as required that is read as an optional one: without it the answer is
+	// a 422 that says what it has, in place of a 415.
+	needed bool
 	// Raw accepts a body of any other format, too, if the query has the parameter type.
 	Raw bool
 }
@@ -58,7 +75,7 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 		Description: op.description, Parameters: op.Params, Responses: map[string]*huma.Response{},
 	}
 	if op.Body != nil {
-		doc.RequestBody = &huma.RequestBody{Required: !op.Body.Optional, Content: map[string]*huma.MediaType{}}
+		doc.RequestBody = &huma.RequestBody{Required: !op.Body.Optional || op.Body.needed, Content: map[string]*huma.MediaType{}}
 		for _, f := range op.Body.Formats {
 			schema := schemaOf(schemas, op.Body.of)
 			if op.Body.narrower != nil {

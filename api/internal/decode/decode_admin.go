@@ -7,16 +7,24 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Filter reads the optional body of purge and replay. Each given condition must restrict the
-// choice: an empty list of ids, or an instant before all jobs, must not select every job.
+// Filter reads the body of purge and replay. Each given condition must restrict the choice: an
+// empty list of ids, or an instant before all jobs, must not select every job. A body without a
+// condition selects nothing: all jobs are selected only by all.
 func Filter(body []byte, states []queue.ListState) (f queue.Filter, err error) {
-	return f, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+	selects, all := false, json.RawMessage(nil)
+	err = decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		selects = true
 		switch name {
+		case "all":
+			if all = value; !rd.truth(path, value) && kindOf(value) == "boolean" {
+				rd.wrong(path, value, "must be true, or absent")
+			}
 		case "ids":
 			n := rd.array(path, value, func(_ int, path string, value json.RawMessage) {
 				var id string
@@ -43,7 +51,20 @@ func Filter(body []byte, states []queue.ListState) (f queue.Filter, err error) {
 		}
 		return true
 	})
+	switch {
+	case err != nil:
+		return f, err
+	case !selects && len(body) == 0:
+		return f, problem.Invalid("body", "nothing", noSelection)
+	case !selects:
+		return f, problem.Invalid("body", "object", noSelection)
+	case all != nil && (f.State != "" || len(f.IDs) > 0):
+		return f, problem.Invalid("all", kindOf(all), "excludes state and ids")
+	}
+	return f, nil
 }
+
+const noSelection = "must select jobs"
 
 // TenantsPurgeOf is a selection of tenants and of their jobs.
 type TenantsPurgeOf struct {
@@ -150,7 +171,27 @@ var (
 	Replayable = []queue.ListState{queue.ListDead}
 )
 
-// Reason reads the optional body of pause, drain and resume.
+// Switch reads the optional body of pause and resume. routeRule is empty for a configured route.
+func Switch(body []byte, routeRule func(name string) string) (s wire.Switch, err error) {
+	return s, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+		switch name {
+		case "reason":
+			s.Reason = rd.text(path, value, 0, shaper.MaxReason)
+		case "route":
+			if s.Route = rd.text(path, value, 1, wire.MaxTypeBytes); s.Route == "" {
+				break
+			}
+			if rule := routeRule(s.Route); rule != "" {
+				rd.wrong(path, value, rule)
+			}
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+// Reason reads the optional body of drain and unhold, and of the pause and resume of a pool.
 func Reason(body []byte) (reason string, err error) {
 	return reason, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
 		if name != "reason" {

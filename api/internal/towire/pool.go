@@ -111,7 +111,13 @@ func Changes(entries []queue.HistoryEntry) wire.History {
 	for i, e := range entries {
 		out.Items[i] = wire.HistoryEntry{
 			At: UTC(e.At), Revision: e.Revision, Actor: e.Actor, Action: e.Action, Reason: e.Reason,
-			Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After),
+			Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After), Count: e.Count,
+		}
+		if f := e.Filter; f != nil {
+			out.Items[i].Filter = &wire.Filter{
+				All: len(f.IDs) == 0 && f.State == "", IDs: f.IDs, State: string(f.State), Route: f.Route, Error: f.Error,
+				CreatedBefore: UTC(f.CreatedBefore),
+			}
 		}
 	}
 	return out

@@ -66,6 +66,15 @@ func entryText(e wire.HistoryEntry) string {
 		return "holds ended"
 	case "unhold-charge":
 		return "hold and charge ended"
+	case "purge", "replay":
+		if e.Filter == nil { // of a later version
+			break
+		}
+		filter := *e.Filter
+		if e.Action == "replay" {
+			filter.State = "dead"
+		}
+		return fmt.Sprintf("%s of %s: %d", e.Action, filterText(filter), e.Count)
 	}
 	return changeText(e.Before, e.After)
 }

@@ -23,8 +23,8 @@ type sweepFlags struct {
 	JSON          bool       `help:"Print the outcome as JSON."`
 }
 
-func (f *sweepFlags) filter(state string) (wire.Filter, error) {
-	filter := wire.Filter{IDs: f.ID, State: state, Route: f.Route, Error: f.Error}
+func (f *sweepFlags) filter(state string, all bool) (wire.Filter, error) {
+	filter := wire.Filter{All: all && len(f.ID) == 0, IDs: f.ID, State: state, Route: f.Route, Error: f.Error}
 	if f.CreatedBefore != nil {
 		// The zero time means now.
 		if filter.CreatedBefore = *f.CreatedBefore; filter.CreatedBefore.Unix() <= 0 {
@@ -81,7 +81,7 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 		return console.Usagef("one of --state, --id or --all is required; --state is queued, scheduled, " +
 			"retrying or dead")
 	}
-	filter, err := c.filter(state)
+	filter, err := c.filter(state, c.All)
 	if err != nil {
 		return err
 	}
@@ -113,19 +113,25 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 type tenantReplayCmd struct {
 	sweepFlags
 	Name string `arg:"" help:"Name of the tenant."`
+	All  bool   `help:"All dead jobs."`
 }
 
 func (tenantReplayCmd) Help() string {
 	return `Example:
   sluice tenant replay acme --error "502"
   sluice tenant replay acme --route default --json
+  sluice tenant replay acme --all
 
-The jobs get all their attempts again and leave at the tenant's rate. Without flags all dead jobs
-are replayed. The command stops when the queue is full, with exit code 1, and can be repeated.`
+One of --id, --route, --error, --created-before or --all is required. The jobs get all their
+attempts again and leave at the tenant's rate. The command stops when the queue is full, with exit
+code 1, and can be repeated.`
 }
 
 func (c *tenantReplayCmd) Run(a *console.App) error {
-	filter, err := c.filter("")
+	if !c.All && len(c.ID) == 0 && c.Route == "" && c.Error == "" && c.CreatedBefore == nil {
+		return console.Usagef("one of --id, --route, --error, --created-before or --all is required")
+	}
+	filter, err := c.filter("", c.All)
 	if err != nil {
 		return err
 	}

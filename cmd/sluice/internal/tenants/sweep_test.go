@@ -71,7 +71,7 @@ func (c *control) run(verb string, flags ...string) (code int, out, errs string)
 	var stdout, stderr bytes.Buffer
 	args := append([]string{"tenant", verb, "acme", "--admin", c.url}, flags...)
 	switch verb {
-	case "set", "pause", "drain", "resume":
+	case "set", "pause", "drain":
 		args = append(args, "--create") // nobody has heard of acme yet
 	}
 	code = run(c.t.Context(), args, console.Stdio{In: strings.NewReader(""), Out: &stdout, Err: &stderr}, nil)
@@ -128,11 +128,13 @@ func TestSweepCommands(t *testing.T) {
 			"--route must not be empty", 3, 0},
 		{"purge of a bad id", []string{"purge", "--id=a/b", "--yes"}, 3, command.ExitFailed, "",
 			"ids[0] (string) must be the id of a job", 3, 0},
-		{"replay", []string{"replay"}, 5, command.ExitOK, "replayed  5", "replayed 4, ", 0, 5},
-		{"replay as JSON", []string{"replay", "--json"}, 1, command.ExitOK, `"tenant": "acme"`, "", 0, 1},
-		{"replay into a full queue", []string{"replay"}, 9, command.ExitFailed,
+		{"replay without a selection", []string{"replay"}, 3, command.ExitUsage, "",
+			"one of --id, --route, --error, --created-before or --all is required", 3, 0},
+		{"replay", []string{"replay", "--all"}, 5, command.ExitOK, "replayed  5", "replayed 4, ", 0, 5},
+		{"replay as JSON", []string{"replay", "--json", "--all"}, 1, command.ExitOK, `"tenant": "acme"`, "", 0, 1},
+		{"replay into a full queue", []string{"replay", "--all"}, 9, command.ExitFailed,
 			"stopped   queue-full; capacity is free again in ", "replayed 6, ", 2, 7},
-		{"replay into a full queue as JSON", []string{"replay", "--json"}, 9, command.ExitFailed,
+		{"replay into a full queue as JSON", []string{"replay", "--json", "--all"}, 9, command.ExitFailed,
 			`"stopped": "queue-full"`, "", 2, 7},
 	} {
 		t.Run(c.what, func(t *testing.T) {

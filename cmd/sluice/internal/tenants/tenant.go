@@ -66,7 +66,7 @@ func (f *changeFlags) tune(
 		return wire.Tenant{}, err
 	}
 	if f.Create {
-		return change(remote)
+		return change(remote.Creating())
 	}
 	t, err := change(remote.Known())
 	var answer *client.Error
@@ -76,7 +76,7 @@ func (f *changeFlags) tune(
 			console.Printable(f.Name))); err != nil {
 			return wire.Tenant{}, err
 		}
-		return change(remote)
+		return change(remote.Creating())
 	}
 	return t, err
 }
@@ -289,31 +289,37 @@ func (c *tenantSetCmd) patch() (map[string]any, error) {
 	return patch, nil
 }
 
-// switchFlags name a tenant that is paused, drained or resumed.
-type switchFlags struct {
-	changeFlags
+// reasonFlags name a tenant to change, and why.
+type reasonFlags struct {
+	tenantFlags
 	Reason string `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
 
 // change makes the change and prints the tenant. verb names the change in an error.
-func (f *switchFlags) change(
-	a *console.App, verb string,
-	change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error),
+func (f *reasonFlags) change(
+	a *console.App, verb string, change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error),
 ) error {
-	t, err := f.tune(a, func(remote *client.Client) (wire.Tenant, error) {
-		return change(remote, a.Ctx, f.Name, f.Reason)
-	})
+	remote, err := f.Connect(1)
+	if err != nil {
+		return err
+	}
+	t, err := change(remote, a.Ctx, f.Name, f.Reason)
 	if err != nil {
 		return fmt.Errorf("%s the tenant: %w", verb, err)
 	}
 	return printTenant(a.Out, t, f.JSON)
 }
 
-type tenantPauseCmd struct{ switchFlags }
+type tenantPauseCmd struct {
+	changeFlags
+	Route  string `filled:"" placeholder:"NAME" help:"Stop the departures of this route alone."`
+	Reason string `placeholder:"TEXT" help:"Reason of the change, for the history."`
+}
 
 func (tenantPauseCmd) Help() string {
 	return `Example:
   sluice tenant pause acme --reason "upstream maintenance"
+  sluice tenant pause acme --route mail
 
 Jobs are still admitted until the queue is full. Running deliveries finish.
 
@@ -321,10 +327,19 @@ Next: sluice tenant resume NAME.`
 }
 
 func (c *tenantPauseCmd) Run(a *console.App) error {
-	return c.change(a, "pause", (*client.Client).Pause)
+	t, err := c.tune(a, func(remote *client.Client) (wire.Tenant, error) {
+		return remote.PauseRoute(a.Ctx, c.Name, c.Route, c.Reason)
+	})
+	if err != nil {
+		return fmt.Errorf("pause the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
 }
 
-type tenantDrainCmd struct{ switchFlags }
+type tenantDrainCmd struct {
+	changeFlags
+	Reason string `placeholder:"TEXT" help:"Reason of the change, for the history."`
+}
 
 func (tenantDrainCmd) Help() string {
 	return `Example:
@@ -337,23 +352,36 @@ Next: sluice top NAME shows the depth.`
 }
 
 func (c *tenantDrainCmd) Run(a *console.App) error {
-	return c.change(a, "drain", (*client.Client).Drain)
+	t, err := c.tune(a, func(remote *client.Client) (wire.Tenant, error) {
+		return remote.Drain(a.Ctx, c.Name, c.Reason)
+	})
+	if err != nil {
+		return fmt.Errorf("drain the tenant: %w", err)
+	}
+	return printTenant(a.Out, t, c.JSON)
 }
 
-type tenantResumeCmd struct{ switchFlags }
+type tenantResumeCmd struct {
+	reasonFlags
+	Route string `filled:"" placeholder:"NAME" help:"End the pause of this route alone."`
+}
 
 func (tenantResumeCmd) Help() string {
 	return `Example:
   sluice tenant resume acme
+  sluice tenant resume acme --route mail
 
-The waiting jobs leave at the tenant's rate, not at once.`
+The waiting jobs leave at the tenant's rate, not at once. A route that was paused alone stays paused
+until it is resumed with --route.`
 }
 
 func (c *tenantResumeCmd) Run(a *console.App) error {
-	return c.change(a, "resume", (*client.Client).Resume)
+	return c.change(a, "resume", func(remote *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error) {
+		return remote.ResumeRoute(ctx, name, c.Route, reason)
+	})
 }
 
-type tenantUnholdCmd struct{ switchFlags }
+type tenantUnholdCmd struct{ reasonFlags }
 
 func (tenantUnholdCmd) Help() string {
 	return `Example:
