@@ -30,8 +30,8 @@ type Checked struct {
 }
 
 // Check compares the whole store and passes what each step finds to found, each finding once. With
-// repair it repairs the findings. Workers may run meanwhile: each step compares what is stored at its instant.
-// Errors: queue.ErrUnavailable, queue.ErrScript, or that of found.
+// repair it repairs the findings. Workers may run meanwhile: each step compares what is stored at
+// its instant. Errors: queue.ErrUnavailable, queue.ErrScript, or that of found.
 func (m *Mender) Check(ctx context.Context, repair bool, found func([]Finding) error) (Checked, error) {
 	c := check{m: m, repair: repair, found: found, flows: make([]map[string]bool, m.store.Len()),
 		passed: map[Finding]bool{}}
