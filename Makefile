@@ -28,18 +28,21 @@ TESTED = $(LONGEST) $(shell $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{
 # Tests wait more than they compute, so three of a package run at once. With six, tests on the
 # embedded engine reach timeouts on two cores. make lint vets all packages, so tests do not.
 .PHONY: test
-test: redis promtool clients ## run every test with the race detector (installs redis-server, promtool, curl, python3 and node where they are missing)
+test: redis promtool clients ## run every test (installs redis-server, promtool, curl, python3 and node where they are missing)
+	$(GO) test -vet=off -short -shuffle=on -parallel 3 -timeout 20m $(TESTED)
+
+.PHONY: test-race
+test-race: redis promtool clients ## run every test with the race detector
 	$(GO) test $(RACE) -vet=off -short -shuffle=on -parallel 3 -timeout 20m $(TESTED)
 
 .PHONY: test-compile
 test-compile:
 	$(GO) list $(RACE) -test -deps -export $(TESTED) >/dev/null
 
-# The files whose tests are shorter with -short, as in make test, or do not run with the race
-# detector. A random search is a fifth with -short.
+# The files whose tests are shorter with -short, as in make test. A random search is a fifth then.
 .PHONY: test-long
-test-long: redis ## run at full length, without the race detector, what make test shortens or leaves out
-	@files=$$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short|^//go:build !race' .); \
+test-long: test-race ## run every test with the race detector, and at full length what make test shortens
+	@files=$$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short' .); \
 	  names=$$(grep -hoE '^func (Test|Example)[A-Za-z0-9_]+' $$files | cut -c6- | paste -sd '|'); \
 	  $(GO) test -vet=off -parallel 6 -timeout 20m -run "^($$names)\$$" $$(dirname $$files | sort -u)
 

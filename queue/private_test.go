@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -197,6 +198,14 @@ func TestPrivateEngineDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Redis answers up to two seconds before it writes its file, while the disk is slow.
+	queuetest.Await(t, "the job in the file", func() bool {
+		files, err := filepath.Glob(filepath.Join(o.DataDir, "appendonlydir", "*.incr.aof"))
+		return err == nil && slices.ContainsFunc(files, func(name string) bool {
+			content, err := os.ReadFile(name)
+			return err == nil && bytes.Contains(content, []byte(v.Job.ID))
+		})
+	})
 	for i := range 2 {
 		pid := childOf(t, before)
 		kill(t, pid)
