@@ -128,7 +128,7 @@ func bearer(r *http.Request, want [sha256.Size]byte) *problem.Problem {
 	if strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1 {
 		return nil
 	}
-	return problem.Unauthorized.With("send the admin token as Authorization: Bearer").
+	return problem.Unauthorized.With("send the admin token as Authorization: Bearer; "+onAdmin).
 		SetHeader("WWW-Authenticate", `Bearer realm="sluice admin"`)
 }
 

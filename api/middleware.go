@@ -28,7 +28,7 @@ func (s *Server) newRouter(where string) *chi.Mux {
 			unserved(w, req)
 			return
 		}
-		p := problem.MethodNotAllowed.With("allowed: " + strings.Join(allowed, ", "))
+		p := problem.MethodNotAllowed.With("allowed: " + strings.Join(allowed, ", ") + "; " + where)
 		p.AllowedMethods = allowed
 		p.SetHeader("Allow", strings.Join(allowed, ", ")).Write(w)
 	})

@@ -42,7 +42,7 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 			"GET /v1/stats", "GET /v1/stream", "GET /v1/tenants", "GET /v1/tenants/{tenant}",
 			"GET /v1/tenants/{tenant}/arrivals", "GET /v1/tenants/{tenant}/history",
 			"GET /v1/tenants/{tenant}/jobs", "GET /v1/tenants/{tenant}/jobs/{id}",
-			"GET /v1/tenants/{tenant}/keys", "GET /version",
+			"GET /v1/tenants/{tenant}/jobs/{id}/events", "GET /v1/tenants/{tenant}/keys", "GET /version",
 			"PATCH /v1/pools/{pool}", "PATCH /v1/tenants/{tenant}", "POST /v1/pools/{pool}/pause", "POST /v1/pools/{pool}/predict",
 			"POST /v1/pools/{pool}/resume", "POST /v1/pools/{pool}/unhold", "POST /v1/purge", "POST /v1/tenants/{tenant}/drain",
 			"POST /v1/tenants/{tenant}/jobs/{id}/replay", "POST /v1/tenants/{tenant}/keys",

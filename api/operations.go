@@ -30,15 +30,17 @@ type call struct {
 	// r has a context that does not end when the client leaves, or only closes its side of the
 	// connection: what it asked for goes on, and its outcome is known. client does end then, and
 	// bounds waits, streams and long work.
-	r       *http.Request
-	client  context.Context
-	body    []byte // the whole of it, if the operation reads one
-	raw     bool   // body is the payload of a job
-	param   func(name string) string
-	who     auth.Principal // of operations that identify
-	counted bool           // in Server.requests, by owner
-	owner   budget.Owner
-	taken   func() // releases the body of a long operation
+	r      *http.Request
+	client context.Context
+	body   []byte // the whole of it, if the operation reads one
+	raw    bool   // body is the payload of a job
+	param  func(name string) string
+	who    auth.Principal // of operations that identify
+	// operator is true for operations of the data plane on the admin listener.
+	operator bool
+	counted  bool // in Server.requests, by owner
+	owner    budget.Owner
+	taken    func() // releases the body of a long operation
 }
 
 func newCall(op string, r *http.Request) *call {

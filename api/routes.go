@@ -144,6 +144,7 @@ func (s *Server) handlers() map[string]handler {
 		"get-tenant-job":    s.getTenantJob,
 		"cancel-tenant-job": s.ofTenant(s.deleteJob),
 		"replay-tenant-job": s.ofTenant(s.replayJob),
+		"stream-tenant-job": s.ofTenant(s.streamJob),
 		"submit-tenant-job": s.ofTenant(s.submitTenantJob),
 		"follow-arrivals":   s.followArrivals,
 		"predict-tenant":    s.predictTenant,

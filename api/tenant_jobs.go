@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/decode"
@@ -25,7 +26,7 @@ func (s *Server) ofTenant(handle handler) handler {
 		if err != nil {
 			return nil, err
 		}
-		c.who = auth.Principal{Tenant: name, Vouched: true}
+		c.who, c.operator = auth.Principal{Tenant: name, Vouched: true}, true
 		a, err := handle(c)
 		if err != nil {
 			return nil, err
@@ -64,7 +65,17 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 	if !decode.IsID(id) {
 		return nil, queue.ErrNotFound
 	}
-	return s.jobDetail(c, name, id)
+	prefer := request.Prefer(c.r.Header)
+	if prefer.Wait > 0 {
+		if _, err := s.follow(c.client, name, id, time.Now().Add(prefer.Wait)); err != nil {
+			return nil, err
+		}
+	}
+	a, err := s.jobDetail(c, name, id)
+	if err == nil && prefer.Given {
+		a.set("Preference-Applied", prefer.Applied())
+	}
+	return a, err
 }
 
 // findJob is GET /v1/jobs/{id} on the admin listener.

@@ -152,6 +152,26 @@ func TestOperatorCancelsAndReplays(t *testing.T) {
 	}
 }
 
+// Operators wait for a job and follow its states as its client does.
+func TestOperatorFollows(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.StatusRate = shaper.Rate{Limit: 1, Period: time.Hour} })
+	id := b.submit(plainJob, headers{"Sluice-Tenant": "a/b"}).job.ID
+	path := "/v1/tenants/a%2Fb/jobs/" + id
+	waited := make(chan reply, 1)
+	go func() { waited <- b.admin.do(t, "GET", path, headers{"Prefer": "wait=20"}, "") }()
+	b.queue.Finish(id, shaper.Succeeded, nil, nil)
+	if r := <-waited; r.job.State != "succeeded" || r.Header().Get("Preference-Applied") != "wait=20" {
+		t.Errorf("%v %s", r.Header(), r.Body)
+	}
+	for range 3 { // their reads do not count
+		r := b.admin.do(t, "GET", path+"/events", nil, "")
+		if events := readEvents(t, r.Body.String()); r.Code != http.StatusOK || len(events) != 1 || !events[0].job(t).Done {
+			t.Errorf("%d %s", r.Code, r.Body)
+		}
+	}
+	b.admin.do(t, "GET", "/v1/tenants/other/jobs/"+id+"/events", nil, "").want(t, http.StatusNotFound, "unknown-job")
+}
+
 // Without admin.submit the admin listener takes no jobs, and does not say that it could.
 func TestOperatorSubmitsWhereItMay(t *testing.T) {
 	const path = "/v1/tenants/a%2Fb/jobs"

@@ -5,6 +5,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,16 @@ type Client struct {
 	token string
 	http  *http.Client
 	known string // query of changes that may create a tenant
+	admin bool   // Jobs, Job, Cancel and Replay are those of operators
+}
+
+// Operator returns a client of the admin listener whose Jobs, Job, Cancel and Replay are about the
+// jobs of any tenant. If the tenant is empty, Jobs lists those of "default", and the others find
+// the job by its id.
+func (c *Client) Operator() *Client {
+	operator := *c
+	operator.admin = true
+	return &operator
 }
 
 // Known returns a client that refuses changes of unknown tenants with an *Error of the kind
@@ -242,9 +253,27 @@ func (c *Client) Jobs(ctx context.Context, l List) (page wire.JobList, err error
 			query.Set(name, t.Format(time.RFC3339Nano))
 		}
 	}
-	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/jobs", query, l.Cursor, l.Limit),
-		tenantHeader(l.Tenant), nil, &page)
+	path, h := "/v1/jobs", tenantHeader(l.Tenant)
+	if c.admin {
+		path, h = "/v1/tenants/"+segment(cmp.Or(l.Tenant, "default"))+path[len("/v1"):], nil
+	}
+	_, err = c.call(ctx, http.MethodGet, pagePath(path, query, l.Cursor, l.Limit), h, nil, &page)
 	return page, err
+}
+
+// jobPath returns the path of a job, and the headers that name its tenant.
+func (c *Client) jobPath(ctx context.Context, tenant, id string) (string, http.Header, error) {
+	if !c.admin {
+		return "/v1/jobs/" + segment(id), tenantHeader(tenant), nil
+	}
+	if tenant == "" {
+		job, err := c.Find(ctx, id)
+		if err != nil {
+			return "", nil, err
+		}
+		tenant = job.Tenant
+	}
+	return "/v1/tenants/" + segment(tenant) + "/jobs/" + segment(id), http.Header{}, nil
 }
 
 // pagePath is the path of a page.
@@ -264,9 +293,12 @@ func pagePath(path string, query url.Values, cursor string, limit int) string {
 // Job reads a job. With a wait it returns when the job is done or the wait is over: whole seconds,
 // at most 30.
 func (c *Client) Job(ctx context.Context, tenant, id string, wait time.Duration) (job wire.Job, err error) {
-	h := tenantHeader(tenant)
+	path, h, err := c.jobPath(ctx, tenant, id)
+	if err != nil {
+		return job, err
+	}
 	prefer(h, wait)
-	_, err = c.call(ctx, http.MethodGet, "/v1/jobs/"+segment(id), h, nil, &job)
+	_, err = c.call(ctx, http.MethodGet, path, h, nil, &job)
 	return job, err
 }
 
@@ -285,14 +317,20 @@ func (c *Client) FindWithBody(ctx context.Context, id string) (job wire.JobDetai
 // Cancel cancels a waiting job. If the job is leased or done, the error is an *Error of the kind
 // job-state-conflict.
 func (c *Client) Cancel(ctx context.Context, tenant, id string) (job wire.Job, err error) {
-	_, err = c.call(ctx, http.MethodDelete, "/v1/jobs/"+segment(id), tenantHeader(tenant), nil, &job)
+	path, h, err := c.jobPath(ctx, tenant, id)
+	if err == nil {
+		_, err = c.call(ctx, http.MethodDelete, path, h, nil, &job)
+	}
 	return job, err
 }
 
 // Replay queues a dead job again. If the job is not dead, the error is an *Error of the kind
 // job-state-conflict.
 func (c *Client) Replay(ctx context.Context, tenant, id string) (job wire.Job, err error) {
-	_, err = c.call(ctx, http.MethodPost, "/v1/jobs/"+segment(id)+"/replay", tenantHeader(tenant), nil, &job)
+	path, h, err := c.jobPath(ctx, tenant, id)
+	if err == nil {
+		_, err = c.call(ctx, http.MethodPost, path+"/replay", h, nil, &job)
+	}
 	return job, err
 }
 

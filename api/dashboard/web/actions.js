@@ -45,6 +45,23 @@ export function resume(t) {
   });
 }
 
+// switchRoute pauses or resumes one route of a tenant.
+export function switchRoute(t, route, flow) {
+  const verb = flow.paused ? "resume" : "pause", Verb = flow.paused ? "Resume" : "Pause";
+  ask({
+    title: `${Verb} the route ${route} of ${t.tenant}?`, confirm: Verb, reason: true,
+    lines: [
+      flow.paused ? `${plural(flow.depth, "waiting job")} will leave ${leaving(t, [flow])}, without a burst.` : `No job of this route leaves until it is resumed: ${plural(flow.depth, "job")} will wait. Other routes go on.`,
+      flow.paused && t.paused && "The tenant is paused as well: no job leaves before it is resumed.",
+      !flow.paused && `New jobs are still admitted. While ${count(flow.capacity)} wait, further ones are refused with 429.`,
+    ].filter(Boolean),
+    run: async (reason) => {
+      await post(tenantPath(t.tenant, verb), { ...reasonBody(reason), route });
+      return `The route ${route} of ${t.tenant} is ${verb}d.`;
+    },
+  });
+}
+
 export function unhold(t) {
   ask({
     title: `End the hold of ${t.tenant}?`, confirm: "End the hold", reason: true,

@@ -8,7 +8,7 @@ import { Knobs } from "./knobs.js";
 import { Jobs } from "./jobs.js";
 import { History } from "./history.js";
 import { Submit } from "./submit.js";
-import { drain, pause, purge, resume, unhold } from "./actions.js";
+import { drain, pause, purge, resume, switchRoute, unhold } from "./actions.js";
 import { allRates, count, duration, leftOf, limitedBy, none, perSecond, plural, policyRate, rateNow, ratePerSecond, short, strictest } from "./format.js";
 
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
@@ -56,7 +56,7 @@ export class TenantView {
     this.routesBody = el("tbody");
     const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
     this.routes = el("section", { class: "card", hidden: true, "aria-labelledby": "routes-title" }, el("header", null, el("h2", { id: "routes-title" }, "Routes"), el("small", null, "each has its own queue, capacity and rate")),
-      el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("Route"), head("Rate"), head("Waiting"), head("Oldest wait", "num p1"), head("In flight", "num p2"), head("Refused", "num p1"), head("State"), this.poolHead = head("Pool", "p1"))), this.routesBody)));
+      el("div", { class: "scroll" }, el("table", { class: "rows" }, el("thead", null, el("tr", null, head("Route"), head("Rate"), head("Waiting"), head("Oldest wait", "num p1"), head("In flight", "num p2"), head("Refused", "num p1"), head("State"), this.poolHead = head("Pool", "p1"), head(el("span", { class: "visually-hidden" }, "Actions")))), this.routesBody)));
     this.node = el("div", { class: "stack" },
       el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, this.pools, el("div", { class: "actions" }, Object.values(this.buttons))),
       this.reason,
@@ -161,12 +161,15 @@ export class TenantView {
     this.poolHead.hidden = items.every((r) => !r.pool);
     keyed(this.routesBody, items, (r) => r.route, (r) => {
       const cells = ["", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" }), pool = el("td", { class: "p1" });
-      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill), pool);
-      row.cellsOf = { cells, pill, pool };
+      const act = el("button", { type: "button", class: "small", onclick: () => switchRoute(this.now, r.route, this.now.routes[r.route]) });
+      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill), pool, el("td", { class: "num" }, act));
+      row.cellsOf = { cells, pill, pool, act };
       return row;
     }, (row, r) => {
-      const { cells, pill, pool } = row.cellsOf, { says, tone, why } = limitedBy(r);
+      const { cells, pill, pool, act } = row.cellsOf, { says, tone, why } = limitedBy(r);
       pool.hidden = this.poolHead.hidden;
+      text(act, r.paused ? "Resume …" : "Pause …");
+      attribute(act, "aria-label", `${r.paused ? "Resume" : "Pause"} the route ${r.route}`);
       keyed(pool, r.pool ? [r.pool] : [], (p) => p, (p) => el("a", { href: poolLink(p) }, p), () => {});
       attribute(pool, "title", r.pool && `weight ${count(r.weight)}, ${r.reserve ? `reserve ${policyRate(r.reserve)}` : "no reserve"}`);
       [rateNow(r, allRates(r)), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));

@@ -1,10 +1,11 @@
 // The table of tenants. The server finds and sorts; the rows are keyed by tenant and changed in place.
 import { el, text, attribute, keyed } from "./dom.js";
-import { tenantLink } from "./api.js";
+import { get, jobLink, tenantLink } from "./api.js";
 import { Meter } from "./meter.js";
 import { allRates, count, duration, limitedBy, none, perSecond, policyRate, rateNow, short } from "./format.js";
 
 const mostSamples = 6; // of a tenant, for its rates
+const jobID = /^[0-9a-v]{28}$/;
 const typing = 250; // ms without a key before the server is asked
 
 // figureCell shows a figure, a zero in a softer colour.
@@ -21,10 +22,10 @@ export class TenantTable {
     this.parameters = parameters;
     this.ask = ask;
     this.recent = new Map();
-    this.search = el("input", { type: "search", id: "tenant-search", placeholder: "Part of a name", value: parameters.q || "", maxlength: 255, autocomplete: "off", spellcheck: "false" });
+    this.search = el("input", { type: "search", id: "tenant-search", placeholder: "Part of a name, or a job id", value: parameters.q || "", maxlength: 255, autocomplete: "off", spellcheck: "false" });
     this.search.addEventListener("input", () => {
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.set({ q: this.search.value || undefined }), typing);
+      this.timer = setTimeout(() => this.find(this.search.value.trim()), typing);
     });
     this.limit = el("select", { id: "tenant-limit", onchange: () => this.set({ limit: Number(this.limit.value) }) }, [25, 50, 100, 500].map((n) => el("option", { value: n, selected: n === parameters.limit }, n)));
     this.matching = el("small", { role: "status" });
@@ -45,6 +46,18 @@ export class TenantTable {
     this.say("Loading tenants …");
   }
 
+  // find opens the job with this id, or shows the tenants whose name contains the text.
+  async find(text) {
+    if (jobID.test(text)) {
+      try {
+        const job = await get("/v1/jobs/" + text);
+        if (this.search.value.trim() === text && this.search.isConnected) location.hash = jobLink(job.tenant, text);
+        return;
+      } catch { /* no job has this id, so it may be a tenant's name */ }
+    }
+    if (this.search.isConnected) this.set({ q: text || undefined });
+  }
+
   set(changes) {
     Object.assign(this.parameters, changes);
     this.sorted();
@@ -60,7 +73,7 @@ export class TenantTable {
     text(this.matching, event.matching === event.items.length ? `${count(event.matching)} shown` : `${count(event.items.length)} of ${count(event.matching)} shown`);
     for (const item of event.items) this.remember(t, item);
     if (event.items.length === 0) {
-      this.say(this.parameters.q ? "No tenant name contains this text." : "No tenant has sent a job yet.");
+      this.say(this.parameters.q ? "No tenant name contains this text, and no job has it as its id." : "No tenant has sent a job yet.");
       return;
     }
     keyed(this.body, event.items, (i) => i.tenant, (i) => this.row(i), (row, i) => this.fill(row, i));

@@ -261,10 +261,20 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 		Refusals:    unknown,
 	}, {
 		ID: "get-tenant-job", Method: http.MethodGet, Path: tenantJobs + "/{id}", tag: tag,
-		summary:  "Read a job and its payload",
-		Params:   append(slices.Clip(job), body),
-		answers:  map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
+		summary:     "Read a job and its payload",
+		description: "With Prefer: wait=N the answer waits until the job is done, at most N seconds.",
+		Params:      append(slices.Clip(job), body, preferParam),
+		answers: map[int]Answer{http.StatusOK: {
+			"The job, done or not.", wire.JobDetail{}, []string{"Preference-Applied"},
+		}},
 		Refusals: unknown,
+	}, {
+		ID: "stream-tenant-job", Method: http.MethodGet, Path: tenantJobs + "/{id}/events", tag: tag,
+		summary:     "Follow the state of a job of a tenant",
+		description: "Server-sent events, as those of the intake.",
+		Params:      append(slices.Clip(job), lastEventParam),
+		answers:     streamAnswers,
+		Refusals:    append([]problem.Kind{problem.TooManyStreams}, unknown...),
 	}, {
 		ID: "cancel-tenant-job", Method: http.MethodDelete, Path: tenantJobs + "/{id}", tag: tag,
 		summary:     "Cancel a waiting job of a tenant",

@@ -120,11 +120,8 @@ func Jobs(maxBody int64) []Operation {
 			"ends after the final state, after 10 minutes, and when the server stops. Open it again with " +
 			"Last-Event-ID. The final state is sent at once, other changes within about 250 ms, so a " +
 			"shorter state may be missed.",
-		Params: []*huma.Param{jobParam, tenantParam, lastEventParam},
-		answers: map[int]Answer{
-			http.StatusOK:        {"The events.", eventStream{data: wire.Job{}}, []string{"X-Accel-Buffering"}},
-			http.StatusNoContent: {"The client has already received the event of the final state.", nil, nil},
-		},
+		Params:  []*huma.Param{jobParam, tenantParam, lastEventParam},
+		answers: streamAnswers,
 		Refusals: []problem.Kind{
 			problem.UnknownJob, problem.RateLimited, problem.TooManyStreams, problem.StorageUnavailable,
 		},
@@ -227,4 +224,10 @@ func Version() Operation {
 		summary: "Read the version of the program",
 		answers: map[int]Answer{http.StatusOK: {"The version.", wire.Version{}, nil}},
 	}
+}
+
+// streamAnswers are those of a stream of the states of a job.
+var streamAnswers = map[int]Answer{
+	http.StatusOK:        {"The events.", eventStream{data: wire.Job{}}, []string{"X-Accel-Buffering"}},
+	http.StatusNoContent: {"The client has already received the event of the final state.", nil, nil},
 }

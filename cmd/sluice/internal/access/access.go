@@ -45,6 +45,26 @@ type AdminFlags struct {
 	AdminToken string `name:"admin-token" env:"SLUICE_ADMIN_TOKEN" placeholder:"TEXT" help:"Its token, if it has one. The variable keeps it out of the process list."`
 }
 
+// JobFlags are those of commands on jobs, which clients and operators use: clients ask the API,
+// operators the admin listener.
+type JobFlags struct {
+	APIFlags
+	AdminFlags
+	Operator bool `help:"As operator: ask the admin listener, for a job of any tenant [if there is an admin token and no API key]."`
+}
+
+// Connect returns a client of the API, or for an operator of the admin listener.
+func (f JobFlags) Connect(calls int) (*client.Client, error) {
+	if !f.Operator && (f.AdminToken == "" || f.APIKey != "") {
+		return f.APIFlags.Connect(calls)
+	}
+	c, err := f.AdminFlags.Connect(calls)
+	if err != nil {
+		return nil, err
+	}
+	return c.Operator(), nil
+}
+
 // Connect returns a client of the API that keeps a connection for each of calls concurrent calls.
 func (f APIFlags) Connect(calls int) (*client.Client, error) {
 	return connect("--api", f.API, f.APIKey, calls)

@@ -18,6 +18,10 @@ func hint(err error, has func(flag string) bool) string {
 	at, token := "--api (SLUICE_API)",
 		"Give the API key or token with --api-key (SLUICE_KEY). sluice key create TENANT creates a key."
 	switch {
+	case has("operator"):
+		at, token = "--api (SLUICE_API), or as operator with --admin (SLUICE_ADMIN)",
+			"Give the API key or token with --api-key (SLUICE_KEY), or as operator the token of the admin listener "+
+				"with --admin-token (SLUICE_ADMIN_TOKEN)."
 	case has("admin-token"):
 		at, token = "--admin (SLUICE_ADMIN)",
 			"Give the token with --admin-token (SLUICE_ADMIN_TOKEN). It is the setting admin.token of the "+
@@ -42,7 +46,17 @@ func hint(err error, has func(flag string) bool) string {
 	case !errors.As(err, &answer):
 		return ""
 	}
+	atAdmin := strings.Contains(answer.Detail, "this is the admin listener")
+	atAPI := strings.Contains(answer.Detail, "this is the listener of the API") ||
+		answer.Kind() == "unauthorized" && !atAdmin || // which is the admin listener's, too, and says so
+		answer.Kind() == "unknown-job" && strings.HasPrefix(answer.Detail, "the tenant has no job") && !has("tenant")
 	switch {
+	case atAdmin && !has("admin"):
+		return "This is the admin listener. Give --api (SLUICE_API) the address of api.listen, by default http://" +
+			access.DefaultAPI + "."
+	case atAPI && has("admin") && !has("operator"):
+		return "This is the listener of the API. Give --admin (SLUICE_ADMIN) the address of admin.listen, by default " +
+			"http://" + access.DefaultAdmin + "."
 	case answer.Status == http.StatusUnauthorized:
 		return token
 	case answer.Kind() == "unknown-tenant" && has("create"):

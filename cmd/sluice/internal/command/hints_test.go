@@ -20,6 +20,11 @@ func TestHints(t *testing.T) {
 			Type: "urn:sluice:problem:" + kind, Status: status,
 		}})
 	}
+	said := func(status int, kind, detail string) error {
+		return &client.Error{Problem: wire.Problem{Type: "urn:sluice:problem:" + kind, Status: status, Detail: detail}}
+	}
+	const admin, api = "send the admin token; this is the admin listener", "this is the listener of the API"
+	operator := []string{"api", "api-key", "admin", "admin-token", "operator", "tenant"}
 	refused := fmt.Errorf("client: %w", &url.Error{
 		Op: "Get", URL: "http://127.0.0.1:1", Err: syscall.ECONNREFUSED,
 	})
@@ -35,7 +40,20 @@ func TestHints(t *testing.T) {
 		{"another server", fmt.Errorf("client: %w", client.ErrNotSluice), []string{"api"},
 			"Another program listens"},
 		{"no key", answer(401, "unauthorized"), []string{"api", "api-key"}, "SLUICE_KEY"},
-		{"no token", answer(401, "unauthorized"), []string{"admin", "admin-token"}, "SLUICE_ADMIN_TOKEN"},
+		{"no token", said(401, "unauthorized", admin), []string{"admin", "admin-token"}, "SLUICE_ADMIN_TOKEN"},
+		{"no key at the admin listener", said(401, "unauthorized", admin), []string{"api", "api-key"},
+			"This is the admin listener. Give --api (SLUICE_API)"},
+		{"a method of the API at the admin listener", said(405, "method-not-allowed", admin), []string{"api", "api-key"},
+			"This is the admin listener. Give --api (SLUICE_API)"},
+		{"no token at the API", said(401, "unauthorized", "the request has no credential"), []string{"admin", "admin-token"},
+			"This is the listener of the API. Give --admin (SLUICE_ADMIN)"},
+		{"a path of the admin listener at the API", said(404, "not-found", api), []string{"admin", "admin-token"},
+			"This is the listener of the API. Give --admin (SLUICE_ADMIN)"},
+		{"a job found at the API", said(404, "unknown-job", "the tenant has no job with this id"),
+			[]string{"admin", "admin-token"}, "This is the listener of the API. Give --admin (SLUICE_ADMIN)"},
+		{"no credential for jobs", said(401, "unauthorized", "the request has no credential"), operator,
+			"or as operator the token of the admin listener with --admin-token"},
+		{"an operator at the API", said(404, "not-found", api), operator, "wrong listener"},
 		{"another tenant's job", answer(404, "unknown-job"), []string{"api", "tenant"}, "--tenant"},
 		{"the other listener", answer(404, "not-found"), []string{"admin"}, "wrong listener"},
 		{"a route that is not there", answer(404, "unknown-route"), []string{"api"}, ""},

@@ -29,14 +29,17 @@ type Cmd struct {
 func (Cmd) Help() string {
 	return `Example:
   sluice job list --tenant acme --state dead
-  sluice job get --tenant acme ID`
+  sluice job get --tenant acme ID
+
+Clients ask the API, with --api-key if it requires one. With --admin-token (SLUICE_ADMIN_TOKEN), or
+with --operator, the commands ask the admin listener, for the jobs of any tenant.`
 }
 
 // jobFlags name one job.
 type jobFlags struct {
-	access.APIFlags
+	access.JobFlags
 	ID     string `arg:"" help:"Id of the job."`
-	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the job [default, or the tenant of the key]."`
+	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the job [default, the tenant of the key, or for operators any]."`
 	JSON   bool   `help:"Print the job as JSON."`
 }
 

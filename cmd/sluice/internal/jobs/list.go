@@ -14,7 +14,7 @@ import (
 )
 
 type jobListCmd struct {
-	access.APIFlags
+	access.JobFlags
 	State  string `default:"all" enum:"all,queued,scheduled,retrying,leased,succeeded,dead,cancelled,expired" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying, leased, succeeded, dead, cancelled or expired [all]."`
 	Route  string `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
 	Type   string `filled:"" placeholder:"TEXT" help:"Only jobs of this type."`
