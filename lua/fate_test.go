@@ -52,8 +52,9 @@ const (
 	fateHostile = 3 // flows
 )
 
-// TestSharedFate: whatever a tenant of a pool does, the others lose at most 1 % of what they are
-// entitled to in every window of 2 s, and what the costs of its jobs in flight take. The script
+// TestSharedFate: whatever the tenants of a pool do, the others lose at most 1 % of what they are
+// entitled to in every window of 2 s, and what the costs of its jobs in flight take. The exception
+// is the first time that two of them hold the pool, until a probe has succeeded. The script
 // and the model run beside each other on both engines.
 //
 // SLUICE_PARITY_STEPS=1000 makes it 100,000 steps.
@@ -213,12 +214,12 @@ func (w *world) settleFate() {
 		if flow := w.m.jobs[ref.id].Flow; len(flow) > 4 && flow[:4] == "evil" {
 			s.Outcome = rapid.SampledFrom(hostile.outcomes).Draw(w.T, "outcome")
 			s.Delay = rapid.SampledFrom([]time.Duration{0, fateStep, time.Second}).Draw(w.T, "delay")
-			if flow == "evil0/echo" { // two tenants together can hold the pool, or slow it down
+			if flow != "evil2/echo" { // three could keep probes of the others from leaving in the hold
 				s.Outcome = rapid.SampledFrom([]lua.Outcome{s.Outcome, s.Outcome, lua.OutcomeOverload, lua.OutcomeHeld}).Draw(w.T, "refused")
 			}
 			if s.Outcome == lua.OutcomeHeld {
 				s.Cause = "breaker:0"
-				if flow == "evil0/echo" && rapid.Bool().Draw(w.T, "asks for a pause") {
+				if flow != "evil2/echo" && rapid.Bool().Draw(w.T, "asks for a pause") {
 					s.Cause = rapid.SampledFrom([]string{"retry_after:429", "retry_after:503"}).Draw(w.T, "cause")
 					s.Delay = rapid.SampledFrom([]time.Duration{0, fateStep, 4 * fateStep, time.Second, time.Hour}).Draw(w.T, "pause")
 				}
@@ -265,6 +266,9 @@ func (w *world) keepsItsPart(f *fated, quiet []*fated) {
 	}
 	last := served[0].at.Add(w.wall.Sub(served[0].at) - fateWindow - 2*fateStep)
 	for at := served[0].at.Add(4 * fateStep); at <= last; at = at.Add(4 * fateStep) {
+		if first := w.m.firstHold; first > 0 && at.Add(fateWindow) > first && at < first.Add(2*fateStep) {
+			continue // a job of a quiet flow is the probe, and ends it
+		}
 		for first < len(served) && served[first].at < at {
 			first++
 		}

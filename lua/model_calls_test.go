@@ -141,12 +141,13 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 				m.reachIf(f.Share != share, "slowed by refusals")
 			}
 			f.count(func(p *pooled) {
-				share, tenant := p.Share, f.party()
-				if p.policy.HoldPool {
-					tenant = ""
+				if !p.policy.HoldPool {
+					m.refuse(p, f)
+					return
 				}
-				p.Bucket, p.trial = p.RefuseOf(p.trial, tenant, p.departed, m.now)
-				m.reachIf(p.Share != share, "a pool slowed by refusals")
+				share := p.Share
+				p.Bucket, p.trial = p.Refuse(p.trial, p.departed, m.now)
+				m.reachIf(p.Share != share, "a pool slowed by all refusals")
 			})
 		}
 	case lua.OutcomeHeld:
@@ -189,10 +190,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 	case s.Outcome == lua.OutcomeSucceeded:
 		f.succeeded++
 		f.count(func(p *pooled) {
-			if p.Probe > 0 && p.HeldUntil > m.now && j.Stamp >= p.paused {
-				m.reach("a probe ended the hold")
-				p.Bucket = p.Resume(m.now)
-			}
+			m.contradict(p, f, j)
 		})
 		m.finish(s.Key, f, shaper.Succeed, s.Result)
 	case again:
@@ -222,24 +220,68 @@ func (m *model) hold(f *flow, until shaper.Instant, cause string) {
 	f.Bucket = f.Hold(until, m.now)
 }
 
+// refuse takes into account that a job of the flow was refused.
+func (m *model) refuse(p *pooled, f *flow) {
+	share, named := p.Share, len(p.refusals.Parties)
+	p.Bucket, p.refusals = p.refusals.Refuse(p.Bucket, f.party(), p.departed, m.now)
+	m.reachIf(p.Share != share, "a pool slowed by refusals")
+	m.reachIf(len(p.refusals.Parties) < named, "no longer refused")
+}
+
 // answer takes an answer with Retry-After into account, and reports whether it holds the flow.
 func (m *model) answer(p *pooled, f *flow, s lua.SettleItem) (alone bool) {
-	var asked shaper.Pauses
-	_, _ = fmt.Sscan(p.asked, &asked.Until, &asked.Tenant)
-	next, alone, until := asked.Answer(p.policy, f.party(), s.Delay, p.HeldUntil, m.now)
-	if next != asked {
-		p.asked = fmt.Sprintf("%d %s", next.Until, next.Tenant)
+	if !p.policy.HoldPool {
+		m.refuse(p, f)
 	}
+	before := p.pauses
+	next, alone, until := before.Answer(p.policy, f.party(), s.Delay, p.Bucket, m.now)
+	p.pauses = next
+	m.reachIf(before.Until > m.now && before.Party == "" && next.Since > 0, "no hold, because the last was wrong")
 	if until > 0 {
 		m.reachIf(alone, "a pool held by two tenants")
+		m.reachIf(alone && before.Before > 0, "held again before a success")
 		m.reachIf(!alone, "a pool held by one answer")
-		p.paused, p.Probe = m.now, 0
+		p.refusals, p.Probe = shaper.Refusals{}, 0
 		if alone {
-			p.Probe = m.now
+			p.Probe, m.firstHold = m.now, cmp.Or(m.firstHold, m.now)
 		}
 		m.hold(&p.flow, until, s.Cause)
 	}
 	return alone
+}
+
+// contradict takes into account that a job of the flow succeeded.
+func (m *model) contradict(p *pooled, f *flow, j *lua.Record) {
+	before, was := p.pauses, p.Bucket
+	p.refusals = p.refusals.Succeed(f.party(), j.Stamp, p.departed, m.now)
+	p.pauses, p.Bucket = before.Succeed(p.policy, f.party(), j.Stamp, p.Bucket, m.now)
+	m.reachIf(was.HeldUntil > p.HeldUntil, "a probe ended the hold")
+	m.reachIf(was.Share != p.Share, "a hold was wrong")
+	if before.Since > 0 && p.pauses.Since == 0 && !p.policy.HoldPool {
+		own := slices.Contains(before.Parties, f.party())
+		m.reachIf(own, "recovered after a hold")
+		m.reachIf(!own && p.pauses.Until == 0, "contradicted before a hold")
+		m.reachIf(!own && before.Until > m.now && before.Party == "", "contradicted again")
+	}
+}
+
+// What is stored of a pool of whose answers nothing is known. It is not written for the first time.
+const noPauses, noRefusals = "0 / 0 0", "0 0 0 0 0"
+
+// noteAnswers sets the texts that are stored.
+func (p *pooled) noteAnswers() {
+	a := p.pauses
+	asked := strings.Join(append([]string{fmt.Sprintf("%d %s %d %d", a.Until, cmp.Or(a.Party, "/"), a.Since, a.Before)}, a.Parties...), " ")
+	refused := fmt.Sprintf("%d %d %d %d %d", p.refusals.First, p.refusals.Since, p.refusals.Departed, p.refusals.Others.Refused, p.refusals.Others.Well)
+	for _, a := range p.refusals.Parties {
+		refused += fmt.Sprintf(" %s %d %d", a.Party, a.Refused, a.Well)
+	}
+	if p.asked != "" || asked != noPauses {
+		p.asked = asked
+	}
+	if p.refused != "" || refused != noRefusals {
+		p.refused = refused
+	}
 }
 
 // heartbeat answers, per lease, 1 if it is extended.
@@ -528,7 +570,7 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 			m.reachIf(f.HeldUntil > m.now, "hold ended")
 			f.HeldUntil = min(f.HeldUntil, m.now)
 			if p := m.open[strings.TrimSuffix(f.name, "/")]; p != nil && isPool(f.name) {
-				p.asked = fmt.Sprintf("%d ", m.now.Add(p.policy.MaxHold))
+				p.pauses, p.Probe = shaper.Pauses{Until: m.now.Add(p.policy.MaxHold)}, 0
 				if r.endCharge {
 					p.ahead = 0
 					if m.limit(f, 0, 0) {

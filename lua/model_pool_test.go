@@ -18,8 +18,9 @@ const movesMost, triesMore = 500, 50
 type pooled struct {
 	flow                 // its bucket, and sums over its flows
 	virtual, behind      int64
-	paused               shaper.Instant
-	asked                string // as stored; empty before the first
+	pauses               shaper.Pauses
+	refusals             shaper.Refusals
+	asked, refused       string // as stored; empty before the first
 	weights, reserves    int64
 	maxCost, earlier     int64
 	changed, ahead       shaper.Instant
@@ -475,6 +476,7 @@ func (m *model) savePools(wake bool) {
 		}
 		p.saveClasses(m)
 		p.rebound(m.now)
+		p.noteAnswers()
 		m.pools[name] = p
 		m.flows[p.name] = p.flow
 		due := never

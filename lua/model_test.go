@@ -233,7 +233,8 @@ type model struct {
 	open                          map[string]*pooled         // those that the command under way has read
 	moving                        []*leaving
 	stampedInPool                 map[leaseRef]departure
-	served                        []serving // by pools
+	served                        []serving      // by pools
+	firstHold                     shaper.Instant // of a pool by several parties
 	deadCapacity                  int
 	deadBytes                     int64
 
@@ -271,6 +272,8 @@ var situations = []string{
 	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes",
 	"store_full", "in a tier",
 	"hold ended", "a pool held by two tenants", "a pool held by one answer", "a probe ended the hold", "a pool slowed by refusals",
+	"held again before a success", "a hold was wrong", "no hold, because the last was wrong", "contradicted before a hold", "contradicted again",
+	"recovered after a hold", "no longer refused",
 	"declared too late", "scanned beside leasing", "other work beside leasing", "bounded", "put off", "in a line",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "kept as a candidate", "pool full", "part of the pool full",
 	"has its part of the concurrency", "pool retuned", "pools needed",

@@ -281,10 +281,23 @@ func (w *world) oldTick() {
 func (w *world) drawSettle() {
 	w.pass()
 	r := settlement{at: w.wall}
-	for range rapid.SampledFrom([]int{1, 2, 4}).Draw(w.T, "items") {
+	items := rapid.SampledFrom([]int{1, 2, 4}).Draw(w.T, "items")
+	if w.th.refuses {
+		items = max(1, len(w.held))
+	}
+	for range items {
 		ref, ok := w.drawLease()
 		if !ok {
 			return
+		}
+		if w.th.refuses && rapid.IntRange(0, 9).Draw(w.T, "refused") > 0 {
+			s := lua.SettleItem{Key: ref.id, Epoch: ref.epoch, MaxAttempts: 30, Outcome: lua.OutcomeOverload}
+			s.Delay = rapid.SampledFrom([]time.Duration{0, 5, 60}).Draw(w.T, "delay") * time.Millisecond
+			if rapid.Bool().Draw(w.T, "with a pause") {
+				s.Outcome, s.Cause, s.Delay = lua.OutcomeHeld, "retry_after:429", 4*s.Delay
+			}
+			r.items = append(r.items, s)
+			continue
 		}
 		if rapid.Bool().Draw(w.T, "plainly") {
 			r.items = append(r.items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded})

@@ -37,6 +37,7 @@ type theme struct {
 	costs   bool  // deliveries report their actual costs
 	excess  bool  // which are most often far above the estimates
 	pauses  bool  // the upstream asks for pauses
+	refuses bool  // the upstream refuses most jobs
 	deads   int   // dead letters that a flow may have; 0: as many as it likes
 	letters int64 // bytes of them; 0: as many as it likes
 }
@@ -115,6 +116,10 @@ var themes = []theme{
 		name: "excess in a pool", tenants: []string{"acme", "b", "third"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s"},
 		pooled: true, classes: true, costs: true, excess: true, weights: map[string]int{"settle": 24, "tick": 24, "admit": 24, "tune": 6},
 	},
+	{
+		name: "refusals of a pool", tenants: []string{"acme", "b", "third"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s"},
+		pooled: true, refuses: true, weights: map[string]int{"settle": 60, "tick": 60, "admit": 40},
+	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
 
@@ -166,7 +171,7 @@ func TestParity(t *testing.T) {
 			})
 		}
 	})
-	embedded := append(slices.DeleteFunc(slices.Clone(themes), func(th theme) bool { return !th.costs }), themes[1])
+	embedded := append(slices.DeleteFunc(slices.Clone(themes), func(th theme) bool { return !th.costs && !th.refuses }), themes[1])
 	t.Run("embedded", func(t *testing.T) {
 		for _, th := range embedded {
 			t.Run(th.name, func(t *testing.T) { run(t, embeddedEngine(t), th, steps(t, 60)) })

@@ -29,7 +29,7 @@
 --   flows wait ready reserve kept
 -- Channels: wake ended
 
---! include record clock turn pool policy bucket stored flow filing finish kept
+--! include record clock turn pool policy bucket stored flow answered filing finish kept
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
 local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp
@@ -152,12 +152,6 @@ local function correct_in_pool(f, j, cost)
   pooling.correct(f, before, after, idle)
 end
 
--- party_of is who a job of a flow is for, as far as its pool counts who is refused: its tenant, or
--- the class, whose tenants may all be one client.
-local function party_of(f)
-  return f.policy.class and '/' .. f.policy.class or tenant_of(f.name)
-end
-
 -- apply settles a current lease. It returns whether the actual cost exceeds what the pool is
 -- charged for.
 local function apply(id, outcome, cause, cost, delay, most, result, j, f)
@@ -172,10 +166,12 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   if outcome == 'o' then
     local whole = f.pool and select(2, pooling.max_hold(f.pool))
     if not whole then
-      refuse(f, '')
+      refuse(f)
     end
-    if f.pool then
-      refuse(f.pool, whole and '' or party_of(f))
+    if whole then
+      refuse(f.pool)
+    elseif f.pool then
+      refuse_in(f.pool, party_of(f))
     end
   end
   if cost then
@@ -191,10 +187,14 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   if outcome == 'h' then
     local alone, till = true, 0 -- whether the flow is held, until when the pool
     if f.pool and sub(cause, 1, 11) == 'retry_after' then
-      alone, till = pooling.answer(f.pool, party_of(f), delay)
+      if not select(2, pooling.max_hold(f.pool)) then
+        refuse_in(f.pool, party_of(f))
+      end
+      alone, till = answer(f.pool, party_of(f), delay)
     end
     if till > 0 then
-      f.pool.paused, f.pool.probe = now, alone and now or 0
+      f.pool.probe = alone and now or 0
+      held_anew(f.pool)
       hold_for(f.pool, till, cause)
     end
     if alone then
@@ -207,8 +207,8 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     finish(id, j, f, 'd', result)
   elseif outcome == 'S' then
     f.succeeded = f.succeeded + 1
-    if f.pool and f.pool.probe > 0 then
-      pooling.probed(f.pool, j.stamp)
+    if f.pool and watched(f.pool, j.stamp) then
+      succeeded(f, j.stamp)
     end
     finish(id, j, f, 'S', result)
   elseif again then
@@ -239,8 +239,8 @@ local function succeed(key, id, j, f, most, result)
     redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
   end
   f.succeeded = f.succeeded + 1
-  if f.pool and f.pool.probe > 0 then
-    pooling.probed(f.pool, n56(raw, STAMP_AT))
+  if f.pool and watched(f.pool, n56(raw, STAMP_AT)) then
+    succeeded(f, n56(raw, STAMP_AT))
   end
   run(f, -1)
   -- Bytes of the result, and before it.
@@ -321,6 +321,7 @@ for i = 1, #touched do
   end
 end
 if #touched > 0 then
+  all_answered_save()
   due_flush(horizon, true)
 end
 return { now, table.concat(codes) }

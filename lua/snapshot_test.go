@@ -115,18 +115,18 @@ func (m *model) snapshot() snapshot {
 		}
 		if p := m.pools[strings.TrimSuffix(name, "/")]; p != nil {
 			fields["virtual"], fields["behind"], fields["weights"], fields["reserves"] = text(p.virtual), text(p.behind), text(p.weights), text(p.reserves)
-			fields["probe"], fields["paused"] = text(f.Probe), text(p.paused)
+			fields["probe"], fields["watched"] = text(f.Probe), text(shaper.Watched(p.pauses, p.refusals))
 			if p.asked != "" {
 				fields["asked"] = p.asked
+			}
+			if p.refused != "" {
+				fields["refused"] = p.refused
 			}
 			fields["classes"] = p.classesText()
 			fields["earlier_cost"], fields["changed_cost"], fields["ahead"] = text(p.earlier), text(p.changed), text(p.ahead)
 		}
 		if f.trial != (shaper.Trial{}) {
 			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)
-			if f.trial.Tenant != "" {
-				fields["trial"] += fmt.Sprintf(" %s %d", f.trial.Tenant, f.trial.Excess)
-			}
 		}
 		if f.hindered.Cause != "" {
 			fields["hindered"] = text(f.hindered.Until) + ":" + f.hindered.Cause

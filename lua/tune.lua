@@ -28,7 +28,7 @@
 -- Derived keys: flow later lines unlock tenants flows wait ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow filing
+--! include record clock turn pool policy bucket stored flow answered filing
 
 local HISTORY_KEPT, CALLS_KEPT, LINES_FROM = 100, 16, 12
 local REMOVED_KEPT, DAY = 7776000, 86400 -- s: 90 days
@@ -120,7 +120,7 @@ for i = 1, #flows do
   if unhold then
     f.held = math.min(f.held, now)
     if f.is_pool then
-      pooling.grace(f)
+      grace(f)
     end
     if f.is_pool and ARGV[11] == '2' then
       f.ahead = 0
@@ -130,6 +130,7 @@ for i = 1, #flows do
   due_save(f, f.later_before, horizon)
   flow_save(f)
 end
+all_answered_save()
 due_flush(horizon)
 clock_save()
 return { now, 1, tonumber(revision) }

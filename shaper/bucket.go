@@ -417,10 +417,6 @@ type Trial struct {
 	Since    Instant // of the first refusal, which is not counted itself
 	Departed int64   // departures of the flow until then
 	Refused  int64   // refusals since then
-	// Of a pool that refusals of one tenant do not slow down: the candidate and the count of
-	// Boyer's and Moore's majority vote over the tenants.
-	Tenant string
-	Excess int64
 }
 
 // Rules of a trial. The simulation in refusal_test.go shows what they reach.
@@ -435,37 +431,32 @@ const (
 // the share of the rate falls by the refused part, at most by half, and grows again as after a
 // hold. So the flow stays close to what the upstream accepts.
 func (b Bucket) Refuse(t Trial, departed int64, now Instant) (Bucket, Trial) {
-	return b.RefuseOf(t, "", departed, now)
-}
-
-// RefuseOf is Refuse for a pool that the refusals of one tenant alone do not slow down. Refusals of
-// the tenant with the most of them count only as far as others have as many. Without a tenant all
-// count.
-func (b Bucket) RefuseOf(t Trial, tenant string, departed int64, now Instant) (Bucket, Trial) {
 	age, departures := now-t.Since, departed-t.Departed
-	if t.Since == 0 || departures < 0 || age > 3*trialSpan && departures > 3*trialLeast {
-		return b, Trial{Since: now, Departed: departed, Tenant: tenant}
+	if overdue(t.Since, age, departures) {
+		return b, Trial{Since: now, Departed: departed}
 	}
 	t.Refused++
-	switch {
-	case tenant == "":
-		t.Tenant, t.Excess = "", 0
-	case t.Tenant == tenant:
-		t.Excess++
-	case t.Excess == 0:
-		t.Tenant, t.Excess = tenant, 1
-	default:
-		t.Excess--
-	}
 	if age < trialSpan || departures < trialLeast {
 		return b, t
 	}
-	if refused := min(t.Refused-t.Excess, departures); refused*trialTolerated > departures && b.HeldUntil <= now {
-		share := b.share(now)
-		b.Share = max(shareLeast, share/2, share*(departures-refused)/departures)
-		b.HeldUntil = now
+	return b.slow(min(t.Refused, departures), departures, now), Trial{Since: now, Departed: departed}
+}
+
+// overdue reports whether a trial begins anew, because there is none, or it is over for long, or the
+// counts were set back.
+func overdue(since, age Instant, departures int64) bool {
+	return since == 0 || departures < 0 || age > 3*trialSpan && departures > 3*trialLeast
+}
+
+// slow reduces the share of the rate by the part that the upstream refuses, at most by half. A part
+// that is tolerated changes nothing, nor does one of a flow that is held.
+func (b Bucket) slow(refused, of int64, now Instant) Bucket {
+	if refused*trialTolerated <= of || b.HeldUntil > now {
+		return b
 	}
-	return b, Trial{Since: now, Departed: departed, Tenant: tenant}
+	share := b.share(now)
+	b.Share, b.HeldUntil = max(shareLeast, share/2, share*(of-refused)/of), now
+	return b
 }
 
 // MarkReady records that at now the flow became able to send: an admission or give-back into an

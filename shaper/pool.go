@@ -130,39 +130,6 @@ func (p Pool) each() float64 {
 	return longest
 }
 
-// DefaultMaxHold is how long answers of an upstream hold a pool at most, unless it is set.
-const DefaultMaxHold = time.Minute
-
-// Pauses remembers the last answer that asked the flow of a pool for a pause. The zero value
-// remembers none.
-type Pauses struct {
-	// Until is until when the answer counts. Of a pool that every answer holds, it is the latest
-	// end of the hold.
-	Until  Instant
-	Tenant string // whose job it answered; empty: until Until, no answer holds the pool
-}
-
-// Answer returns what an answer with Retry-After to a tenant of the pool holds: the flow, and the
-// pool until the given instant, 0 for not at all. A pool is held if a second tenant gets such an
-// answer while that to the first one counts, or with HoldPool at the first one.
-func (p Pauses) Answer(policy Policy, tenant string, delay time.Duration, held, now Instant) (next Pauses, flow bool, pool Instant) {
-	counts := p.Until > now
-	end := now.Add(min(delay, policy.MaxHold))
-	switch {
-	case counts && p.Tenant == "":
-		return p, true, 0
-	case policy.HoldPool && held <= now:
-		return Pauses{now.Add(policy.MaxHold), tenant}, false, end
-	case policy.HoldPool:
-		return p, false, min(now.Add(delay), max(held, p.Until))
-	case held > now, counts && p.Tenant == tenant:
-		return p, true, 0
-	case counts:
-		return Pauses{}, true, end
-	}
-	return Pauses{end, tenant}, true, 0
-}
-
 // Tag is the turn of a flow in its pool. The zero value is that of a flow that was never served.
 type Tag struct {
 	Start   int64 // σ: the virtual start of its next job, in whole units

@@ -97,41 +97,6 @@ local function hold(f, till)
   f.held = math.max(f.held, till)
 end
 
-local TRIAL_SPAN, TRIAL_LEAST, TRIAL_TOLERATED = 1000000, 10, 20 -- of shaper.Bucket.Refuse
-
--- refuse counts that the upstream refused a job as too much, and slows the flow once a trial has
--- seen enough: shaper.Bucket.RefuseOf. tenant is '' or, of a pool that the refusals of one tenant
--- do not slow down, that tenant. The trial is kept apart from the flow's other numbers, which every
--- call reads.
-local function refuse(f, tenant)
-  local since, departed, refused, most, excess = string.match(redis.call('HGET', f.key, 'trial') or '0 0 0',
-    '^(%d+) (%d+) (%d+) ?(%S*) ?(%d*)$')
-  local age, departures = now - since, f.departed - departed
-  refused, excess = refused + 1, excess == '' and 0 or excess + 0
-  if tenant == '' then
-    most, excess = '', 0
-  elseif most == tenant then
-    excess = excess + 1
-  elseif excess == 0 then
-    most, excess = tenant, 1
-  else
-    excess = excess - 1
-  end
-  if since == '0' or departures < 0 or (age > 3 * TRIAL_SPAN and departures > 3 * TRIAL_LEAST) then
-    since, departed, refused, most, excess = now, f.departed, 0, tenant, 0
-  elseif age >= TRIAL_SPAN and departures >= TRIAL_LEAST then
-    local part = math.min(refused - excess, departures)
-    if part * TRIAL_TOLERATED > departures and f.held <= now then
-      local before = share(f, now)
-      f.share = math.max(SHARE_LEAST, math.floor(before / 2), math.floor(before * (departures - part) / departures))
-      f.held = now
-    end
-    since, departed, refused, most, excess = now, f.departed, 0, tenant, 0
-  end
-  local trial = format('%d %d %d', since, departed, refused)
-  redis.call('HSET', f.key, 'trial', most == '' and trial or trial .. format(' %s %d', most, excess))
-end
-
 -- grid is max(L, every e, spaced): the instant at which the paces let the next job leave.
 local function grid(f)
   local e, cells = f.last, f.cells

@@ -13,9 +13,9 @@
 --
 -- Fields of a pool, beside those of a flow:
 --   virtual, behind     of shaper.Pool
---   probe, paused       while answers of several tenants hold the pool: when the next job may leave
---     as a probe; when the hold began
---   asked               of shaper.Pauses, as UNTIL TENANT
+--   probe               while answers to several parties hold the pool: when the next job may leave
+--     as a probe
+--   watched, asked, refused   what is known of the upstream's answers, see lib/answered.lua
 --   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
 --     second. A class adds its weight once
 --   classes             for each class with flows in the indexes, or ahead of the virtual time, or
@@ -46,7 +46,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local turn_obey, reserve_a_second = functions.obey, functions.reserve_a_second
   local CLASS = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
   local OWE_MOST = 100 -- shaper.oweMost
-  local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'paused', 'earlier_cost',
+  local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'watched', 'earlier_cost',
     'changed_cost', 'ahead' } -- fields of a pool
 
   -- fields_of are the first fields of a pool or a flow, and behind them those of its own of a pool,
@@ -238,7 +238,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function load(p, short)
     local v = { unpack(p.was, #p.was - #OWN, #p.was - 1) }
     numbers(v, #OWN)
-    p.virtual, p.behind, p.weights, p.reserves, p.probe, p.paused, p.earlier_cost, p.changed_cost, p.ahead =
+    p.virtual, p.behind, p.weights, p.reserves, p.probe, p.watched, p.earlier_cost, p.changed_cost, p.ahead =
       unpack(v)
     local was = policy_read(p.was[#p.was - #OWN - 1])
     p.cost_before = was and cost_of(was)
@@ -275,43 +275,6 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function max_hold(p)
     local stored = p.policy.wait
     return stored == 0 and 60000000 or math.floor(stored / 2) * 1000, stored % 2 == 1
-  end
-
-  -- grace lets no answer hold a pool for as long as one may.
-  local function grace(p)
-    p.probe = 0
-    redis.call('HSET', p.key, 'asked', format('%d ', now + max_hold(p)))
-  end
-
-  -- answer is shaper.Pauses.Answer: it returns whether an answer to a tenant that asks for a pause
-  -- holds the flow, and until when it holds the pool.
-  local function answer(p, tenant, delay)
-    local most, always = max_hold(p)
-    local till, of = string.match(redis.call('HGET', p.key, 'asked') or '0 ', '^(%d+) (%S*)$')
-    till = till + 0
-    local counts, till_then = till > now, now + math.min(delay, most)
-    if counts and of == '' then
-      return true, 0
-    elseif always and p.held > now then
-      return false, math.min(now + delay, math.max(p.held, till))
-    elseif always then
-      redis.call('HSET', p.key, 'asked', format('%d %s', now + most, tenant))
-      return false, till_then
-    elseif p.held > now or counts and of == tenant then
-      return true, 0
-    elseif counts then
-      redis.call('HSET', p.key, 'asked', '0 ')
-      return true, till_then
-    end
-    redis.call('HSET', p.key, 'asked', format('%d %s', till_then, tenant))
-    return true, 0
-  end
-
-  -- probed ends the hold of a pool if a job that left during it has succeeded.
-  local function probed(p, stamp)
-    if p.held > now and stamp >= p.paused then
-      p.held, p.probe = now, 0
-    end
   end
 
   -- changed appends to args the fields of a pool that have changed, each with its value.
@@ -553,7 +516,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   end
 
   functions.fields_of, functions.load, functions.changed = fields_of, load, changed
-  functions.max_hold, functions.grace, functions.answer, functions.probed = max_hold, grace, answer, probed
+  functions.max_hold = max_hold
   functions.stays, functions.file, functions.save = stays, pool_file, save
   functions.left, functions.leave = left, leave_pool
   functions.cost_of, functions.charge, functions.charge_of = cost_of, charge, charge_of
