@@ -442,8 +442,8 @@ func (b Bucket) Refuse(t Trial, departed int64, now Instant) (Bucket, Trial) {
 	return b.slow(min(t.Refused, departures), departures, now), Trial{Since: now, Departed: departed}
 }
 
-// overdue reports whether a trial begins anew, because there is none, or it is over for long, or the
-// counts were set back.
+// overdue reports whether a trial begins anew: there is none, it is over for long, or the counts
+// were set back.
 func overdue(since, age Instant, departures int64) bool {
 	return since == 0 || departures < 0 || age > 3*trialSpan && departures > 3*trialLeast
 }

@@ -7,8 +7,8 @@ import (
 
 // What a pool learns from the answers of its upstream. An answer to one tenant says nothing of the
 // others: its account may be at its limit, or its path closed. So a pool counts answers by party. A
-// party is a tenant, or a class, whose tenants may all be one client. While a party that the
-// upstream refuses nothing has successes, refusals of up to partiesMost others do not slow the pool.
+// party is a tenant, or a class, whose tenants may all be one client. Refusals of up to partiesMost
+// parties do not slow the pool while others succeed that are refused nothing.
 
 // DefaultMaxHold is how long answers of an upstream hold a pool at most, unless it is set.
 const DefaultMaxHold = time.Minute
@@ -28,8 +28,8 @@ type Pauses struct {
 	// Before is the share of the rate that the pool had before the first hold since then, in
 	// millionths; 0 without a hold.
 	Before int64
-	// Parties got such an answer since then. Where there are more than partiesMost, nobody else
-	// contradicts: so many are no few that are refused beside the others.
+	// Parties got such an answer since then. If there are more than partiesMost, the success of
+	// another party contradicts nothing: the upstream refuses many.
 	Parties []string
 }
 

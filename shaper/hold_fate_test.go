@@ -21,8 +21,7 @@ type answered struct {
 	pause   time.Duration // with Retry-After; 0 for none
 }
 
-// refusing simulates a pool whose flows wait all the time. Those of the first tenants are refused
-// as they like, the others never, but for some jobs where rare says so.
+// refusing simulates a pool whose flows wait all the time.
 type refusing struct {
 	bucket   shaper.Bucket
 	policy   shaper.Policy
@@ -112,8 +111,8 @@ func (s *refusing) note(now shaper.Instant) {
 }
 
 // TestPartiesThatAreRefused: whatever answers up to eight tenants of a pool get, with and without
-// Retry-After, the others keep 99 % of their part in every window of 2 s, but for those of the first
-// time that the pool is held.
+// Retry-After, the others keep 99 % of their part in every window of 2 s. The exception is the
+// first time that the pool is held, until it has its rate again.
 func TestPartiesThatAreRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hostile, good := rapid.IntRange(1, 8).Draw(t, "hostile"), rapid.IntRange(1, 4).Draw(t, "good")
