@@ -481,6 +481,25 @@ func TestPanicIsAnInternalFault(t *testing.T) {
 	}
 }
 
+// A refusal by a part of the store names the bound, its setting and what to do.
+func TestFullParts(t *testing.T) {
+	s := &Server{}
+	for part, says := range map[shaper.StorePart]string{
+		shaper.PartNetwork: "may bring 17 new guests in ten minutes, a 50th of those that store.guest_tenants allows",
+		shaper.PartTenants: "as many tenants as store.guest_tenants, or tenant_share of its tier, allows",
+		shaper.PartBytes:   "as many bytes as store.guest_share, or store_share of its tier, allows",
+		shaper.PartReserve: "store.reserve",
+	} {
+		err := s.refusal(shaper.Admission{
+			Outcome: shaper.StoreFull, OfPart: true, Part: part, PartGuests: 17, RetryAfter: 30 * time.Second,
+		}, "flow", "default")
+		var p *problem.Problem
+		if !errors.As(err, &p) || p.Scope != "share" || p.Header.Get("Retry-After") == "" || !strings.Contains(p.Detail, says) {
+			t.Errorf("%s: refused by %+v", part, err)
+		}
+	}
+}
+
 // TestOverShare: a flow with as much stored as it may have is the client's to wait for, with the
 // bytes of both.
 func TestOverShare(t *testing.T) {

@@ -296,11 +296,9 @@ func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 		return p
 	case shaper.StoreFull:
 		if a.OfPart {
-			p := problem.StoreFull.With("the tenant's class uses the part of the store that it may have, or only " +
-				"the reserve is left: memory becomes free when jobs have left, or tenants have been idle for ten " +
-				"minutes")
+			p := problem.StoreFull.With(partText(a))
 			p.Scope = "share"
-			return p.RetryIn(storeRetryAfter)
+			return p.RetryIn(cmp.Or(a.RetryAfter, storeRetryAfter))
 		}
 		return problem.StoreFull.With("memory becomes free when jobs have left, or tenants have been idle " +
 			"for ten minutes").RetryIn(storeRetryAfter)
@@ -342,6 +340,24 @@ func tooCostly(a shaper.Admission, pool string) *problem.Problem {
 	p.Cost, p.MaxCost = a.Cost, a.MaxCost
 	scoped(p, pool, false)
 	return p
+}
+
+// partText names the part of the store that is full, its settings, and what to do.
+func partText(a shaper.Admission) string {
+	const leave = "there is room again when jobs of it have left, or its tenants have been idle for ten minutes"
+	switch a.Part {
+	case shaper.PartNetwork:
+		return "an address, of IPv6 a /48, may bring " + strconv.FormatInt(a.PartGuests, 10) + " new guests in ten " +
+			"minutes, a 50th of those that store.guest_tenants allows but at least 16: wait, or use an API key " +
+			"or an address that has sent jobs"
+	case shaper.PartTenants:
+		return "the tenant's class has as many tenants as store.guest_tenants, or tenant_share of its tier, allows: " +
+			leave
+	case shaper.PartBytes:
+		return "the tenant's class has as many bytes as store.guest_share, or store_share of its tier, allows: " + leave
+	}
+	return "only the reserve of the store is left (store.reserve), for tenants with an API key or settings of their " +
+		"own: memory becomes free when jobs have left, or tenants have been idle for ten minutes"
 }
 
 type errUnknownOutcome shaper.Outcome

@@ -293,7 +293,7 @@ type admission struct {
 	shard   ShardKeys
 	call    lua.AdmitCall
 	flows   map[string]int // index in call.Flows
-	network []string       // of each of call.Flows that has reserved a place in it
+	places  []place        // of each of call.Flows
 	pending []*pending
 }
 
@@ -331,8 +331,8 @@ func (a *admission) flow(name string, s *Submission) int {
 		return i
 	}
 	tenant := EncodeName(s.Tenant)
-	class, network := a.q.headroom.enter(s)
-	a.network = append(a.network, network)
+	class, at := a.q.headroom.enter(s)
+	a.places = append(a.places, at)
 	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
 		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name),
 		Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
@@ -421,11 +421,11 @@ func (a *admission) answer(r lua.Reply) {
 	}
 	for i := range decisions {
 		if err == nil && decisions[i].NewTenant {
-			a.network[a.call.Jobs[i].Flow] = "" // its place stays taken
+			a.places[a.call.Jobs[i].Flow].network = "" // its place stays taken
 		}
 	}
 	for i, f := range a.call.Flows {
-		a.q.headroom.left(f.Class, a.network[i])
+		a.q.headroom.left(f.Class, a.places[i].network)
 	}
 	at := 0
 	for _, p := range a.pending {
@@ -440,6 +440,7 @@ func (a *admission) answer(r lua.Reply) {
 		for i := range p.batch {
 			p.decisions[i] = decisionOf(&decisions[at+i], &p.batch[i])
 			job := &a.call.Jobs[at+i]
+			a.q.headroom.explain(&p.decisions[i].Admission, a.places[job.Flow])
 			if decisions[at+i].NewTenant {
 				a.q.headroom.tenants.Add(1)
 			}

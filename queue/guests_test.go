@@ -36,6 +36,8 @@ func TestGuestsOfNetworks(t *testing.T) {
 						admitted++
 					case v.Outcome != shaper.StoreFull || !v.OfPart:
 						t.Fatalf("a guest got %s", v.Outcome)
+					case v.Part != shaper.PartNetwork || v.PartGuests != 16 || v.RetryAfter <= 0:
+						t.Fatalf("refused by %q of %d guests, retry after %v", v.Part, v.PartGuests, v.RetryAfter)
 					}
 				}
 				if admitted != 16 { // a 50th of 100 guests is less

@@ -218,9 +218,16 @@ func (h *headroom) share(free int64) int64 {
 	return max(1, int64(float64(free)*float64(share)/float64(100-share)))
 }
 
+// place is what a tenant that is new takes, and what refuses it.
+type place struct {
+	network string // that it takes a place in; empty for none
+	closed  shaper.StorePart
+	wait    time.Duration // until the network has a place
+}
+
 // enter returns the class of a submission's tenant, and reserves a place for a tenant that is new,
 // in the class and in the network, if any; left gives it back.
-func (h *headroom) enter(s *Submission) (c lua.Class, network string) {
+func (h *headroom) enter(s *Submission) (c lua.Class, at place) {
 	name := ""
 	if s.Guest {
 		name = ClassGuests
@@ -230,22 +237,41 @@ func (h *headroom) enter(s *Submission) (c lua.Class, network string) {
 	if h.limits.Reserve > 0 && !s.Vouched {
 		c.NoBytes = h.common.Load() <= 0
 		c.NoTenants = h.limits.Tenants > 0 && h.tenants.Load() >= h.unreserved(h.limits.Tenants)
+		at.closed = shaper.PartReserve
 	}
 	room := h.classes[name]
 	if room == nil {
-		return c, ""
+		return c, at
 	}
 	free := room.bytes.Load()
 	c.Name, c.Share = name, h.share(min(free, h.free.Load()))
-	c.NoBytes, c.NoTenants = c.NoBytes || free <= 0, room.tenants.Add(-1) < 0 || c.NoTenants
+	crowded := room.tenants.Add(-1) < 0
 	if s.Guest && s.Network != "" && h.guests != nil {
-		if h.guests.take(s.Network, time.Now()) {
-			network = s.Network
-		} else {
-			c.NoTenants = true
+		if at.wait = h.guests.take(s.Network, time.Now()); at.wait == 0 {
+			at.network = s.Network
 		}
 	}
-	return c, network
+	switch {
+	case free <= 0:
+		at.closed = shaper.PartBytes
+	case c.NoBytes: // by the reserve
+	case crowded:
+		at.closed = shaper.PartTenants
+	case at.wait > 0:
+		at.closed = shaper.PartNetwork
+	}
+	c.NoBytes, c.NoTenants = c.NoBytes || free <= 0, c.NoTenants || crowded || at.wait > 0
+	return c, at
+}
+
+// explain completes a refusal by a part of the store.
+func (h *headroom) explain(a *shaper.Admission, at place) {
+	if a.Outcome != shaper.StoreFull || !a.OfPart {
+		return
+	}
+	if a.Part = at.closed; a.Part == shaper.PartNetwork {
+		a.PartGuests, a.RetryAfter = h.guests.most, at.wait
+	}
 }
 
 // unreserved is the part of the store, or of its tenants, that is no reserve.

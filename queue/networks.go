@@ -19,6 +19,7 @@ const (
 // has. One client may have a whole network of IPv6, with 65,536 guests. It is a token bucket of
 // most new guests for each network, which is full again after networkSpan.
 type networks struct {
+	most     int64         // new guests of a network in networkSpan
 	interval time.Duration // between two new guests of a network that has used up its bucket
 
 	mu   sync.Mutex
@@ -28,23 +29,24 @@ type networks struct {
 // newNetworks returns the bounds where all guests together are at most this many.
 func newNetworks(guests int64) *networks {
 	paid, _ := simplelru.NewLRU[string, time.Time](networksHeld, nil) // fails only for sizes below 1
-	return &networks{interval: networkSpan / time.Duration(max(networkLeast, guests/networkPart)), paid: paid}
+	most := max(networkLeast, guests/networkPart)
+	return &networks{most: most, interval: networkSpan / time.Duration(most), paid: paid}
 }
 
-// take counts a new guest of the network. It returns false, and counts nothing, if the network has
-// used up its bucket.
-func (n *networks) take(network string, now time.Time) bool {
+// take counts a new guest of the network. If the network has used up its bucket, it counts nothing
+// and returns the time until it would.
+func (n *networks) take(network string, now time.Time) (wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	paid, _ := n.paid.Get(network)
 	if paid.Before(now) {
 		paid = now
 	}
-	if paid.Sub(now)+n.interval > networkSpan {
-		return false
+	if wait = paid.Sub(now) + n.interval - networkSpan; wait > 0 {
+		return wait
 	}
 	n.paid.Add(network, paid.Add(n.interval))
-	return true
+	return 0
 }
 
 // give takes back what take has counted: the guest was not new.

@@ -65,6 +65,17 @@ const (
 	KeyReused Outcome = "key_reused" // the idempotency key exists with another fingerprint
 )
 
+// StorePart is a part of the store, by what bounds it.
+type StorePart string
+
+// The parts of the store.
+const (
+	PartNetwork StorePart = "network" // new guests of one address, or of one /48 of IPv6
+	PartTenants StorePart = "tenants" // tenants of a class
+	PartBytes   StorePart = "bytes"   // bytes of a class
+	PartReserve StorePart = "reserve" // the store without its reserve
+)
+
 // Admission is the decision on one request, with every fact that the client gets.
 type Admission struct {
 	Outcome   Outcome
@@ -78,6 +89,11 @@ type Admission struct {
 	Remaining int64   // capacity left after the decision, e.g. 983
 
 	Bytes, CapacityBytes int64 // of the payloads after the decision; their bound, 0 for none
+
+	// Part is the bound that refused with StoreFull and OfPart, and PartGuests the new guests that
+	// PartNetwork allows.
+	Part       StorePart
+	PartGuests int64
 
 	Stored, Share int64 // of OverShare: bytes stored of the flow, and their bound
 	Cost, MaxCost int64 // of TooCostly: the cost, and the bound that it exceeds

@@ -244,6 +244,7 @@ func guestBytes(s *suite) {
 					admitted++
 				case shaper.StoreFull:
 					equal(s, "that it is the part of the guests", v.OfPart, true)
+					equal(s, "what is used", v.Part, shaper.PartBytes)
 				case shaper.OverShare:
 				default:
 					s.Fatalf("a guest got %s", v.Outcome)
