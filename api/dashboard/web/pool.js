@@ -12,6 +12,9 @@ import { allRates, count, duration, limitedBy, none, perSecond, plural, short, s
 
 const chartSeconds = 300;
 
+// bounded is a capacity to draw: the greatest one, which is the default, bounds nothing and would make all other values flat.
+const bounded = (capacity) => (capacity < 1e9 ? capacity : null);
+
 export class PoolView {
   constructor({ pool }) {
     this.pool = pool;
@@ -78,7 +81,7 @@ export class PoolView {
     for (const l of past) {
       if (l.t <= seen) continue;
       if (l.gap) this.series.gap();
-      this.series.add(l.t, { depth: l.depth, capacity: l.capacity, running: l.running });
+      this.series.add(l.t, { depth: l.depth, capacity: bounded(l.capacity), running: l.running });
     }
   }
 
@@ -89,7 +92,7 @@ export class PoolView {
     const t = Date.parse(e.at) / 1000;
     this.now = e;
     this.lanes.add(t, { admitted: 0, rejected: 0, departed: e.departed_total, ...this.limits(e.effective_rate_per_s, strictest(e)) });
-    const news = this.series.add(t, { depth: e.depth, capacity: e.capacity, running: e.running, cap: e.concurrency || null });
+    const news = this.series.add(t, { depth: e.depth, capacity: bounded(e.capacity), running: e.running, cap: e.concurrency || null });
     if (news || !this.departures.plot) for (const card of [this.departures, ...this.cards]) card.draw(t);
     this.knobs.show(e);
     this.history.follow(e.revision);

@@ -56,7 +56,7 @@ export class Pools {
     c.leftBar.show((left ?? 0) / strictest(p), false);
     text(c.rate, rateNow(p, allRates(p)));
     text(c.depth, short(p.depth));
-    attribute(c.depth, "title", `${count(p.depth)} of ${count(p.capacity)}`);
+    attribute(c.depth, "title", p.capacity < 1e9 ? `${count(p.depth)} of ${count(p.capacity)}` : `${count(p.depth)}, without a bound`);
     c.depthBar.show(p.capacity > 0 ? p.depth / p.capacity : p.depth);
     text(c.flows, count(p.waiting_flows));
     text(c.running, p.concurrency ? `${short(p.running)} of ${short(p.concurrency)}` : short(p.running));

@@ -65,7 +65,8 @@ export class Shares {
     text(c.gotText, percent(f.got));
     text(c.partText, percent(f.part));
     text(c.left, perSecond(f.departures_per_s));
-    text(c.weight, count(f.weight));
+    text(c.weight, f.class ? `${count(f.weight)} (${f.class})` : count(f.weight));
+    attribute(c.weight, "title", f.class ? `All tenants of the tier ${f.class} have this weight together.` : null);
     text(c.reserve, f.reserve ? policyRate(f.reserve) : none);
     text(c.depth, short(f.depth));
     text(c.running, short(f.running));

@@ -15,6 +15,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/cmd/sluice/internal/tenants"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Cmd is the command pool with its subcommands.
@@ -80,7 +81,7 @@ func (c *poolListCmd) Run(a *console.App) error {
 		if p.Oversubscribed {
 			limitedBy += ", oversubscribed"
 		}
-		rows = append(rows, []string{p.Pool, console.RateText(p.Rate), figure(p.Capacity), figure(p.Depth),
+		rows = append(rows, []string{p.Pool, console.RateText(p.Rate), capacity(p.Capacity), figure(p.Depth),
 			figure(p.Running), figure(p.WaitingFlows), limitedBy})
 	}
 	return console.PrintTable(a.Out, rows)
@@ -302,6 +303,14 @@ func (c *poolHistoryCmd) Run(a *console.App) error {
 	return tenants.PrintHistory(a, history, c.JSON)
 }
 
+// capacity is a capacity as text. The default of a pool is the greatest one, which bounds nothing.
+func capacity(n int64) string {
+	if n >= shaper.MaxCapacity {
+		return "unbounded"
+	}
+	return figure(n)
+}
+
 func figure(n int64) string { return strconv.FormatInt(n, 10) }
 
 func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
@@ -316,7 +325,7 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 	if len(p.Rates) > 0 {
 		setting("rates", "rates", console.RatesText(p.Rates))
 	}
-	setting("capacity", "capacity", figure(p.Capacity))
+	setting("capacity", "capacity", capacity(p.Capacity))
 	if p.CapacityBytes > 0 {
 		setting("capacity in bytes", "capacity_bytes", figure(p.CapacityBytes))
 	}

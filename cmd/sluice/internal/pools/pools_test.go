@@ -59,10 +59,10 @@ func TestPoolCommands(t *testing.T) {
 		at   string
 	}{
 		{[]string{"list"}, command.ExitOK, []string{"POOL RATE CAPACITY DEPTH RUNNING FLOWS LIMITED BY",
-			"erp 20/s 1000000000 0 0 2 idle, oversubscribed"}, "", erp},
+			"erp 20/s unbounded 0 0 2 idle, oversubscribed"}, "", erp},
 		{[]string{"list"}, command.ExitOK, nil, "declares no pools", none},
 		{[]string{"list", "--json"}, command.ExitOK, []string{`"items": []`}, "", none},
-		{[]string{"get", "erp"}, command.ExitOK, []string{"routes other", "rate 20/s file",
+		{[]string{"get", "erp"}, command.ExitOK, []string{"routes other", "rate 20/s file", "capacity unbounded default",
 			"concurrency 0 default", "their weights 9", "their reserves 25/s, more than the rate"}, "", erp},
 		{[]string{"get", "erp", "--json"}, command.ExitOK, []string{`"oversubscribed": true`}, "", erp},
 		{[]string{"set", "erp", "--rate", "50/s", "--rates", "100000/h burst 9", "--dry-run"},

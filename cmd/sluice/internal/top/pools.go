@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // poolScreen is the part of the live view with pools: their table, and the flows of one.
@@ -111,7 +112,7 @@ func departuresText(k *track) string {
 
 // boundedText is a figure with its bound, 0 for none.
 func boundedText(n, most int64) string {
-	if most == 0 {
+	if most == 0 || most >= shaper.MaxCapacity {
 		return console.Short(float64(n))
 	}
 	return console.Short(float64(n)) + "/" + console.Short(float64(most))
