@@ -15,8 +15,8 @@ import (
 	"github.com/7509e464/sluice/queue/redistest"
 )
 
-// TestRestorePage runs the commands of docs/deploy.md that restore a backup, on one that Redis needs
-// seconds to read. The Redis that is started afterwards must have all of it.
+// TestRestorePage runs the commands of docs/deploy.md that restore a backup, on one that Redis
+// needs seconds to read. The Redis that is started afterwards must have all of it.
 func TestRestorePage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/deploy.md")
@@ -49,8 +49,8 @@ func TestRestorePage(t *testing.T) {
 		return string(out)
 	}
 	run("redis-cli", "-s", strings.TrimPrefix(from.URL(), "unix://"), "--rdb", "sluice-backup.rdb")
-	// The programs of the page, at a socket of this test. The server pauses 200 µs after each key, and
-	// answers meanwhile that it is loading.
+	// The programs of the page, at a socket of this test. The server pauses 200 µs after each key,
+	// and answers meanwhile that it is loading.
 	for name, options := range map[string]string{
 		"redis-cli": "-s " + socket,
 		"redis-server": "--port 0 --unixsocket " + socket +
