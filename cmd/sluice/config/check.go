@@ -171,7 +171,13 @@ func listText(steps []string, list []any) string {
 	texts := make([]string, len(list))
 	for i, item := range list {
 		texts[i] = fmt.Sprint(item)
-		if pace, ok := item.(map[string]any); ok {
+		if pace, ok := item.(map[string]any); ok && pace["rate"] == nil { // such as an address to forward from
+			var parts []string
+			for _, name := range slices.Sorted(maps.Keys(pace)) {
+				parts = append(parts, fmt.Sprint(name, " ", pace[name]))
+			}
+			texts[i] = strings.Join(parts, " ")
+		} else if ok {
 			texts[i] = fmt.Sprint(pace["rate"])
 			if burst, set := pace["burst"]; set {
 				texts[i] += fmt.Sprintf(" burst %v", burst)

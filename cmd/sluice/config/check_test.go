@@ -1,6 +1,8 @@
 package config_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -258,5 +260,24 @@ func TestStrays(t *testing.T) {
 	}, "\n")
 	if got != want {
 		t.Errorf("notes:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// The addresses that forward are listed as they are written.
+func TestCheckListsForward(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sluice.yaml")
+	text := "routes: { web: { forward: \"http://127.0.0.1:9\" } }\n" +
+		"forward: [ { listen: \"127.0.0.1:8090\", route: web } ]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, settings, err := config.Check(config.Sources{File: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range settings {
+		if s.Key == "forward" && s.Value != "listen 127.0.0.1:8090 route web" {
+			t.Errorf("forward is %q", s.Value)
+		}
 	}
 }
