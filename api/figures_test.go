@@ -465,12 +465,14 @@ func TestHeldDeadAndRoutes(t *testing.T) {
 	}
 	b.queue.Work(reports.Workers{Live: 2, Routes: map[string]reports.RouteLoad{
 		"default": load(reports.BreakerClosed, 3, 10, 0), "gone": load(reports.BreakerHalfOpen, 0, 1, 0),
-		"away": load(reports.BreakerOpen, 0, 0, 0),
+		"away":  load(reports.BreakerOpen, 0, 0, 0),
+		"other": {Ended: 4, Failed: 1, Last: reports.FailureOf(until, "acme", "a1", "the upstream answered 500", "10.0.0.7", 500)},
 	}})
 	routes := `[{"route":"away","breaker":"open","in_flight":0,"ended":0,"failed":0},{"route":"gone",` +
 		`"breaker":"half-open","in_flight":0,"ended":1,"failed":0},` +
-		`{"route":"default","breaker":"closed","in_flight":3,"ended":10,"failed":0},{"route":"other",` +
-		`"breaker":"closed","in_flight":0,"ended":0,"failed":0}]`
+		`{"route":"other","breaker":"closed","in_flight":0,"ended":4,"failed":1,"last_failure":{"at":"2026-03-01T11:00:00Z",` +
+		`"tenant":"acme","job":"a1","message":"the upstream answered 500","detail":"10.0.0.7","status":500}},` +
+		`{"route":"default","breaker":"closed","in_flight":3,"ended":10,"failed":0}]`
 	if r := b.admin.do(t, "GET", "/v1/routes", nil,
 		""); strings.TrimSpace(r.Body.String()) != `{"items":`+routes+`}` {
 		t.Errorf("the routes are %s", r.Body)

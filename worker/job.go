@@ -109,7 +109,13 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 				"job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
 			s = retry.again(l, "the delivery panicked", 0)
 		}
-		load.ended(s)
+		if load.ended(l, s) && s.Event != shaper.Release && s.Error != nil {
+			example := []any{"job", l.ID}
+			if !w.cfg.Routes[l.Route].Handler { // the error of a handler may quote the payload
+				example = append(example, "error", s.Error.Message, "detail", s.Error.Detail)
+			}
+			w.troubles.failures.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, example...)
+		}
 	}()
 	if s = d.Deliver(ctx, l); s.Event == shaper.Release {
 		w.troubles.shortages.Add(burstlog.Key{Route: l.Route}, 1, "detail", s.Error.Detail)

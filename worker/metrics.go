@@ -100,6 +100,10 @@ func newMetrics(w *Worker) *metrics {
 		labels, load := prometheus.Labels{"route": name}, w.loads[name]
 		gauge("route_places_taken", "Slots of this worker that jobs of the route take.", labels,
 			func() int { return w.capacity.ofRoute(name) })
+		counter("route_deliveries_total", "Ended deliveries of a route, without jobs that its circuit breaker held.",
+			labels, load.ends.Load)
+		counter("route_deliveries_failed_total", "Deliveries of a route that failed, whatever became of the job.",
+			labels, load.failures.Load)
 		if route.Asynq == nil {
 			counter("route_cost_estimated_total",
 				"Costs that departures were charged for, of deliveries whose actual cost is known.",

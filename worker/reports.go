@@ -79,19 +79,27 @@ type routeLoad struct {
 	inFlight       atomic.Int64
 	costs          costCounts
 	ends, failures atomic.Int64                              // only grow
+	last           atomic.Pointer[reports.Failure]           // the last failure; nil for none
 	past           [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
 }
 
-// ended counts the end of a delivery, but no job that the circuit breaker held.
-func (l *routeLoad) ended(s queue.Settlement) {
+// ended counts the end of a delivery, but no job that the circuit breaker held. It returns true if
+// the delivery has failed.
+func (l *routeLoad) ended(of queue.Lease, s queue.Settlement) (failed bool) {
 	l.inFlight.Add(-1)
 	if s.Cause.By == queue.HeldByBreaker || s.Cause.By == queue.HeldByFlowBreaker {
-		return
+		return false
 	}
 	l.ends.Add(1)
-	if s.Event != shaper.Succeed && s.Event != "" { // without an event the job is handed off
-		l.failures.Add(1)
+	if s.Event == shaper.Succeed || s.Event == "" { // without an event the job is handed off
+		return false
 	}
+	l.failures.Add(1)
+	if e := s.Error; e != nil {
+		f := reports.FailureOf(time.Now(), of.Tenant, of.ID, e.Message, e.Detail, e.Status)
+		l.last.Store(&f)
+	}
+	return true
 }
 
 // routeLoads are the loads of all routes, by name. The map does not change.
@@ -105,6 +113,9 @@ func (r routeLoads) recent(n int) map[string]reports.RouteLoad {
 		load := reports.RouteLoad{
 			Breaker: reports.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(),
 			Ended: ended - past.ended, Failed: failed - past.failed,
+		}
+		if last := l.last.Load(); last != nil && load.Failed > 0 {
+			load.Last = *last
 		}
 		past.ended, past.failed = ended, failed
 		if load != (reports.RouteLoad{}) {

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -55,7 +56,9 @@ func TestRoutesAreReported(t *testing.T) {
 		}
 		deliver := func(d deliverFunc) {
 			w.deliverers["busy"] = d
-			w.attempt(ctx, queue.Lease{Route: "busy"})
+			l := queue.Lease{Route: "busy", Tenant: "acme"}
+			l.ID = "a-job"
+			w.attempt(ctx, l)
 		}
 		for _, s := range []queue.Settlement{
 			{Event: shaper.Succeed}, {Event: shaper.Retry}, {Event: shaper.Die}, {Event: shaper.Hold}, {},
@@ -69,9 +72,16 @@ func TestRoutesAreReported(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			return queue.Settlement{Event: shaper.Succeed}
 		})
+		var failure reports.Failure // the last that was reported
 		report := func(want map[string]reports.RouteLoad) {
 			t.Helper()
 			last, at := b.seen()
+			last = maps.Clone(last)
+			busy := last["busy"]
+			if busy.Last.Job != "" {
+				failure, busy.Last = busy.Last, reports.Failure{}
+				last["busy"] = busy
+			}
 			if diff := cmp.Diff(want, last); diff != "" {
 				t.Errorf("%v after the start (-want +got):\n%s", time.Since(at[0]), diff)
 			}
@@ -82,8 +92,15 @@ func TestRoutesAreReported(t *testing.T) {
 		})
 		pass(30 * time.Second)
 		report(map[string]reports.RouteLoad{"busy": {Ended: 7, Failed: 4}, "open": {Breaker: reports.BreakerOpen}})
+		if failure.Tenant != "acme" || failure.Job != "a-job" || failure.Message != "the delivery panicked" || failure.At == 0 {
+			t.Errorf("the last failure is %+v", failure)
+		}
 		pass(30 * time.Second)
+		failure = reports.Failure{}
 		report(map[string]reports.RouteLoad{"busy": {Ended: 1}, "open": {Breaker: reports.BreakerOpen}})
+		if failure.Job != "" {
+			t.Errorf("a failure of more than a minute ago is reported: %+v", failure)
+		}
 		loads["open"].breaker.Store(int64(reports.BreakerClosed))
 		_, before := b.seen()
 		pass(time.Minute)

@@ -15,6 +15,7 @@ import (
 // worker cannot reach Redis, and one when all of them can again.
 type troubles struct {
 	log            *slog.Logger
+	failures       *burstlog.Log // deliveries
 	deaths, panics *burstlog.Log
 	damage         *burstlog.Log // stored items that Redis or this process cannot work with
 	givenUp        *burstlog.Log // settlements
@@ -32,11 +33,12 @@ type troubles struct {
 // newTroubles calls stopped with flows that have lost jobs, now and then.
 func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 	return &troubles{
-		log:    log,
-		away:   map[any]bool{},
-		deaths: burstlog.New(log, slog.LevelWarn, "jobs died and are kept as dead letters", stopped),
-		panics: burstlog.New(log, slog.LevelError, "deliveries panicked", nil),
-		damage: burstlog.New(log, slog.LevelError, "stored data is damaged; its jobs do not leave", nil),
+		log:      log,
+		away:     map[any]bool{},
+		failures: burstlog.New(log, slog.LevelWarn, "deliveries failed", nil),
+		deaths:   burstlog.New(log, slog.LevelWarn, "jobs died and are kept as dead letters", stopped),
+		panics:   burstlog.New(log, slog.LevelError, "deliveries panicked", nil),
+		damage:   burstlog.New(log, slog.LevelError, "stored data is damaged; its jobs do not leave", nil),
 		givenUp: burstlog.New(log, slog.LevelError,
 			"settlements were given up; the leases will expire and the jobs be delivered again", nil),
 		costs:    burstlog.New(log, slog.LevelWarn, "actual costs cannot be read; cost_missing or the estimates are charged", nil),
@@ -79,7 +81,7 @@ func (t *troubles) report(part any, err error) {
 
 // end logs what is not logged yet.
 func (t *troubles) end() {
-	for _, l := range []*burstlog.Log{t.deaths, t.panics, t.damage, t.givenUp, t.costs, t.breakers, t.cut, t.shortages, t.routeless} {
+	for _, l := range []*burstlog.Log{t.failures, t.deaths, t.panics, t.damage, t.givenUp, t.costs, t.breakers, t.cut, t.shortages, t.routeless} {
 		l.Flush()
 	}
 }

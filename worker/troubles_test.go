@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/http"
@@ -105,6 +106,35 @@ func TestStoppedFlowIsLogged(t *testing.T) {
 	}
 	if strings.Contains(text, tenant) || strings.Count(text, "jobs died") != 1 {
 		t.Error(text)
+	}
+}
+
+// TestFailuresAreLogged: an upstream that answers 500 is in the log at once, summed by tenant and
+// route, and in the metrics of the route; what a handler says is not logged.
+func TestFailuresAreLogged(t *testing.T) {
+	var text bytes.Buffer
+	w := &Worker{
+		cfg:   Config{Routes: map[string]Route{"web": {}, "go": {Handler: true}}},
+		loads: routeLoads{"web": new(routeLoad), "go": new(routeLoad)}, deliverers: map[string]deliverer{},
+		troubles: newTroubles(slog.New(slog.NewTextHandler(&text, nil)), nil),
+	}
+	fail := deliverFunc(func(context.Context, queue.Lease) queue.Settlement {
+		return queue.Settlement{Event: shaper.Retry, Error: &queue.JobError{Message: "the upstream answered 500", Status: 500}}
+	})
+	w.deliverers["web"], w.deliverers["go"] = fail, fail
+	for range 3 {
+		for _, route := range []string{"web", "go"} {
+			w.attempt(t.Context(), queue.Lease{Route: route, Tenant: "acme"})
+		}
+	}
+	w.troubles.end()
+	const line = `level=WARN msg="deliveries failed" tenant=acme route=`
+	if got := text.String(); strings.Count(got, line) != 2 || !strings.Contains(got, "route=web count=3") ||
+		strings.Count(got, `error="the upstream answered 500"`) != 1 {
+		t.Error(got)
+	}
+	if l := w.loads["web"]; l.ends.Load() != 3 || l.failures.Load() != 3 {
+		t.Errorf("%d of %d failed", l.failures.Load(), l.ends.Load())
 	}
 }
 

@@ -359,6 +359,18 @@ type RouteLine struct {
 	InFlight int64  `json:"in_flight" doc:"Running deliveries."`
 	Ended    int64  `json:"ended" doc:"Deliveries that ended in the last minute."`
 	Failed   int64  `json:"failed" doc:"Deliveries of the last minute that failed."`
+	// Last is the last failure.
+	Last *RouteFailure `json:"last_failure,omitempty" doc:"The last failure, if one is of the last minute."`
+}
+
+// RouteFailure is a delivery that failed.
+type RouteFailure struct {
+	At      time.Time `json:"at"`
+	Tenant  string    `json:"tenant"`
+	Job     string    `json:"job" doc:"ID of the job."`
+	Message string    `json:"message" doc:"Why it failed."`
+	Detail  string    `json:"detail,omitempty" doc:"Addresses, names of hosts and certificates."`
+	Status  int       `json:"status,omitempty" doc:"HTTP status of the upstream's answer, if there was one."`
 }
 
 // RouteList lists routes: first those whose circuit breaker is open, then those with the most

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"math/bits"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/queue/internal/store"
@@ -147,7 +148,31 @@ type RouteLoad struct {
 	InFlight int64        `json:"i"` // deliveries under way
 	Ended    int64        `json:"e"` // deliveries that ended in the last minute
 	Failed   int64        `json:"f"` // of them, those that did not succeed
+	// Last is the last of the failed ones; zero for none.
+	Last Failure `json:"l,omitzero"`
 }
+
+// Failure is a delivery that failed.
+type Failure struct {
+	At      int64  `json:"t"` // µs since 1970, by the clock of the worker
+	Tenant  string `json:"n"`
+	Job     string `json:"j"`
+	Message string `json:"m"`
+	Detail  string `json:"d,omitempty"` // for operators
+	Status  int    `json:"s,omitempty"`
+}
+
+// textMost is how many bytes of a text of a failure are reported.
+const textMost = 200
+
+// FailureOf returns the failure of a delivery. It cuts long texts.
+func FailureOf(at time.Time, tenant, job, message, detail string, status int) Failure {
+	cut := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), textMost)], "") }
+	return Failure{at.UnixMicro(), tenant, job, cut(message), cut(detail), status}
+}
+
+// latest is the last instant of a failure that JSON can express, in the year 9999.
+const latest = 253402300799e6
 
 // ReportRoutes stores the load of a worker's routes for three seconds.
 func (r *Reports) ReportRoutes(ctx context.Context, worker string, routes map[string]RouteLoad) error {
@@ -170,7 +195,12 @@ func addRoutes(routes map[string]RouteLoad, report string) {
 		sum := routes[name]
 		routes[name] = RouteLoad{
 			Breaker: max(sum.Breaker, l.Breaker), InFlight: sum.InFlight + l.InFlight,
-			Ended: sum.Ended + l.Ended, Failed: sum.Failed + l.Failed,
+			Ended: sum.Ended + l.Ended, Failed: sum.Failed + l.Failed, Last: sum.Last,
+		}
+		if l.Last.At > sum.Last.At && l.Last.At <= latest && l.Last.Job != "" {
+			joined := routes[name]
+			joined.Last = l.Last
+			routes[name] = joined
 		}
 	}
 }

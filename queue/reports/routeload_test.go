@@ -40,7 +40,8 @@ func FuzzRoutes(f *testing.F) {
 func TestReportsOfRoutesAreJoined(t *testing.T) {
 	got := map[string]RouteLoad{}
 	for _, report := range []string{
-		`{"default":{"b":2,"e":10,"f":10},"a b:c/é":{"i":1,"e":2}}`, `{"default":{"b":1,"i":3,"e":5,"f":1}}`,
+		`{"default":{"b":2,"e":10,"f":10,"l":{"t":7,"n":"acme","j":"a","m":"answered 500","d":"x","s":500}},"a b:c/é":{"i":1,"e":2}}`,
+		`{"default":{"b":1,"i":3,"e":5,"f":1,"l":{"t":5,"n":"other","j":"b","m":"too old"}}}`, `{"default":{"l":{"t":9}}}`,
 	} {
 		addRoutes(got, report)
 	}
@@ -51,7 +52,10 @@ func TestReportsOfRoutesAreJoined(t *testing.T) {
 	} {
 		addRoutes(got, bad)
 	}
-	want := map[string]RouteLoad{"default": {BreakerOpen, 3, 15, 11}, "a b:c/é": {BreakerClosed, 1, 2, 0}}
+	want := map[string]RouteLoad{
+		"default": {BreakerOpen, 3, 15, 11, Failure{7, "acme", "a", "answered 500", "x", 500}},
+		"a b:c/é": {BreakerClosed, 1, 2, 0, Failure{}},
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -1,6 +1,7 @@
 // The card of routes: the state of each upstream, failing ones first.
 import { el, text, attribute, keyed } from "./dom.js";
-import { count, plural, short } from "./format.js";
+import { jobLink, tenantLink } from "./api.js";
+import { count, failure, moment, none, plural, short } from "./format.js";
 
 const breakers = {
   closed: { says: "closed", tone: "good", why: "Deliveries are made normally." },
@@ -16,7 +17,7 @@ export class Routes {
     this.node = el("section", { class: "card routes", hidden: true, "aria-labelledby": "upstreams-title" },
       el("header", null, el("h2", { id: "upstreams-title" }, "Routes"), this.said),
       el("div", { class: "scroll low" }, el("table", { class: "rows" },
-        el("thead", null, el("tr", null, head("Route"), head("Breaker"), head("In flight", "num"), head("Ended in a minute", "num p1"), head("Failed in a minute", "num"))), this.body)));
+        el("thead", null, el("tr", null, head("Route"), head("Breaker"), head("In flight", "num"), head("Ended in a minute", "num p1"), head("Failed in a minute", "num"), head("Last failure", "wide"))), this.body)));
   }
 
   show(items) {
@@ -24,8 +25,8 @@ export class Routes {
     const open = items.filter((r) => r.breaker !== "closed").length;
     text(this.said, open > 0 ? `${plural(open, "breaker")} not closed` : "");
     keyed(this.body, items, (r) => r.route, (r) => {
-      const c = { pill: el("span", { class: "pill" }), flight: el("td", { class: "num" }), ended: el("td", { class: "num p1" }), failed: el("td", { class: "num" }) };
-      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), el("td", null, c.pill), c.flight, c.ended, c.failed);
+      const c = { pill: el("span", { class: "pill" }), flight: el("td", { class: "num" }), ended: el("td", { class: "num p1" }), failed: el("td", { class: "num" }), why: el("td", { class: "wide" }) };
+      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), el("td", null, c.pill), c.flight, c.ended, c.failed, c.why);
       row.cellsOf = c;
       return row;
     }, (row, r) => {
@@ -39,6 +40,9 @@ export class Routes {
       c.ended.classList.toggle("zero", r.ended === 0);
       text(c.failed, r.failed > 0 ? `${count(r.failed)} (${Math.ceil(100 * r.failed / r.ended)} %)` : "0");
       attribute(c.failed, "class", r.failed > 0 ? "num bad" : "num zero");
+      const last = r.last_failure;
+      keyed(c.why, last ? [last] : [{}], (f) => `${f.tenant} ${f.job} ${f.at}`, (f) => f.job ? el("span", { class: "bad", title: moment(f.at) },
+        el("a", { href: jobLink(f.tenant, f.job) }, failure(f)), ", ", el("a", { href: tenantLink(f.tenant) }, f.tenant)) : el("span", { class: "zero" }, none), () => {});
     });
   }
 }

@@ -44,10 +44,16 @@ func Overview(o live.Overview) wire.Overview {
 func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	out := make([]wire.RouteLine, 0, len(routes))
 	for name, l := range routes {
-		out = append(out, wire.RouteLine{
+		line := wire.RouteLine{
 			Route: name, Breaker: l.Breaker.String(), InFlight: l.InFlight, Ended: l.Ended,
 			Failed: l.Failed,
-		})
+		}
+		if f := l.Last; f.Job != "" {
+			line.Last = &wire.RouteFailure{
+				At: time.UnixMicro(f.At).UTC(), Tenant: f.Tenant, Job: f.Job, Message: f.Message, Detail: f.Detail, Status: f.Status,
+			}
+		}
+		out = append(out, line)
 	}
 	return out
 }

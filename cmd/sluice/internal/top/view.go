@@ -121,6 +121,10 @@ func (m *topModel) titleLines() []string {
 			parts = append(parts, console.Count(*o.Dead)+" dead")
 		}
 		for _, r := range o.Routes {
+			if f := r.Last; f != nil && r.Failed*failingShare >= r.Ended {
+				parts = append(parts, styleBad.Render(fmt.Sprintf("%s: %d of %d failed, last %s: %s", console.Plain(r.Route), r.Failed,
+					r.Ended, console.Plain(f.Tenant), console.Plain(f.Message))))
+			}
 			if r.Breaker != "closed" {
 				parts = append(parts, styleWarn.Render("breaker of "+console.Plain(r.Route)+" "+r.Breaker))
 			}
@@ -132,6 +136,10 @@ func (m *topModel) titleLines() []string {
 	}
 	return append(lines, m.storeLine())
 }
+
+// failingShare is the part of the deliveries of a route, one in this many, that must fail to be
+// shown.
+const failingShare = 20
 
 // linkText returns why there is no stream, without the address, which is on the screen.
 func linkText(err error) string {
