@@ -42,6 +42,7 @@ var orders = map[string]func(a, b *queue.Brief) int{
 	"depth":       byDepth,
 	"oldest_wait": func(a, b *queue.Brief) int { return cmp.Compare(b.OldestWait, a.OldestWait) },
 	"refused":     func(a, b *queue.Brief) int { return cmp.Compare(b.Rejected, a.Rejected) },
+	"dead":        func(a, b *queue.Brief) int { return cmp.Compare(b.Dead, a.Dead) },
 	"name":        func(*queue.Brief, *queue.Brief) int { return 0 },
 }
 
@@ -52,7 +53,7 @@ func tableOf(query url.Values) (table, error) {
 	t := table{search: strings.ToLower(query.Get("q")), limit: contract.DefaultPage}
 	var known bool
 	if t.order, known = orders[query.Get("sort")]; !known || query.Has("sort") && query.Get("sort") == "" {
-		return t, problem.Invalid("query.sort", "string", "must be depth, oldest_wait, refused or name")
+		return t, problem.Invalid("query.sort", "string", "must be depth, oldest_wait, refused, dead or name")
 	}
 	if len(query.Get("q")) > contract.MaxSearch {
 		return t, problem.Invalid("query.q", "string",

@@ -367,14 +367,16 @@ func TestOrdersOfTenants(t *testing.T) {
 	brief := func(name string, depth, rejected int64, wait time.Duration) queue.Brief {
 		return queue.Brief{Name: name, Figures: queue.Figures{Depth: depth, Rejected: rejected, OldestWait: wait}}
 	}
+	dead := brief("É", 2, 0, 0)
+	dead.Dead = 3
 	c := &live.Scan{Briefs: []queue.Brief{
-		brief("d", 1, 7, 3), brief("b", 5, 7, 0), brief("a", 5, 0, 9), brief("c", 0, 0, 0), brief("É", 2, 0, 0),
+		brief("d", 1, 7, 3), brief("b", 5, 7, 0), brief("a", 5, 0, 9), brief("c", 0, 0, 0), dead,
 	}}
 	for _, tt := range []struct {
 		query string
 		want  string
 	}{
-		{"", "a b É d c"}, {"sort=depth", "a b É d c"}, {"sort=refused", "b d a c É"},
+		{"", "a b É d c"}, {"sort=depth", "a b É d c"}, {"sort=refused", "b d a c É"}, {"sort=dead", "É a b c d"},
 		{"sort=oldest_wait", "a d b c É"}, {"sort=name", "a b c d É"},
 		{"sort=name&limit=2", "a b"}, {"q=A", "a"}, {"q=%C3%A9", "É"}, {"q=zz", ""},
 	} {

@@ -30,10 +30,20 @@ type Filter struct {
 	// State of Purge: ListQueued, ListScheduled, ListRetrying or ListDead.
 	State ListState `json:"state,omitempty"`
 	Route string    `json:"route,omitempty"`
-	// Error is text that the message or the detail of the last error contains.
+	// Error is text that the last error contains; see Job.Failed.
 	Error string `json:"error,omitempty"`
 	// CreatedBefore is zero for jobs that exist when the call begins.
 	CreatedBefore time.Time `json:"created_before,omitzero"`
+}
+
+// Failed reports whether the last error of the job contains the text, in any case: the message, the
+// detail, or what the upstream answered.
+func (j Job) Failed(text string) bool {
+	if j.LastError == nil {
+		return false
+	}
+	has := func(s string) bool { return strings.Contains(strings.ToLower(s), strings.ToLower(text)) }
+	return has(j.LastError.Message) || has(j.LastError.Detail) || j.Response != nil && has(string(j.Response.Body))
 }
 
 func (f Filter) equal(g Filter) bool {
@@ -119,8 +129,7 @@ func (q *Queue) sweep(
 		}
 		page = slices.DeleteFunc(page, func(j Job) bool {
 			return !slices.Contains(states, ListState(j.State.String())) || f.Route != "" && j.Route != f.Route ||
-				!j.Created.Before(swept.CreatedBefore) || f.Error != "" && (j.LastError == nil ||
-				!strings.Contains(j.LastError.Message, f.Error) && !strings.Contains(j.LastError.Detail, f.Error))
+				!j.Created.Before(swept.CreatedBefore) || f.Error != "" && !j.Failed(f.Error)
 		})
 		for some := range slices.Chunk(page, size) {
 			count, refusal, err := do(some)

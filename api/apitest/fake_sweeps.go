@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/queue"
@@ -98,8 +97,7 @@ func (f *Fake) sweep(
 			len(filter.IDs) > 0 && !slices.Contains(filter.IDs, id) ||
 			filter.State != "" && j.State.String() != string(filter.State) ||
 			filter.Route != "" && j.Route != filter.Route ||
-			filter.Error != "" &&
-				(j.LastError == nil || !strings.Contains(j.LastError.Message, filter.Error)) ||
+			filter.Error != "" && !j.Failed(filter.Error) ||
 			!j.Created.Before(swept.CreatedBefore) {
 			continue
 		}

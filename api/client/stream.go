@@ -41,7 +41,7 @@ type View struct {
 	Tenant string // gets events of its own; empty for none
 	Pool   string // the same
 	Search string // tenants whose name contains it; empty for all
-	Sort   string // depth, oldest_wait, refused or name; empty for the server's
+	Sort   string // depth, oldest_wait, refused, dead or name; empty for the server's
 	Limit  int    // tenants at most, up to 500; 0 for the server's
 }
 

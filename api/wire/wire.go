@@ -190,7 +190,7 @@ type Filter struct {
 	IDs           []string  `json:"ids,omitzero" nullable:"false" minItems:"1" maxItems:"1000" pattern:"^[0-9a-z]{1,64}$" doc:"Only these jobs."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state. A replay accepts only dead."`
 	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route: a configured one, or one that the tenant still has jobs or settings of."`
-	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
+	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text, in any case of letters: its message, its detail, or the body of the answer of the upstream."`
 	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before this instant; the time of the request if absent."`
 }
 
@@ -201,7 +201,7 @@ type TenantsPurge struct {
 	Tier          string    `json:"tier,omitempty" minLength:"1" maxLength:"64" doc:"Only tenants of this tier of the configuration, which they have by a setting or claimed with their last job. Required without prefix."`
 	State         string    `json:"state,omitempty" enum:"queued,scheduled,retrying,dead" doc:"Only jobs in this state."`
 	Route         string    `json:"route,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs for this route, which need not be configured."`
-	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text."`
+	Error         string    `json:"error,omitempty" minLength:"1" maxLength:"255" doc:"Only jobs whose last error contains this text, in any case of letters: its message, its detail, or the body of the answer of the upstream."`
 	CreatedBefore time.Time `json:"created_before,omitzero" doc:"Only jobs created before this instant; the time of the request if absent."`
 	DryRun        bool      `json:"dry_run,omitempty" doc:"Count the selected tenants and their jobs, and purge nothing."`
 	Cursor        string    `json:"cursor,omitempty" minLength:"1" doc:"The cursor of the answer before."`

@@ -64,6 +64,10 @@ func purgeFilter(s *suite) {
 	s.settle(s.lease(1)[0], shaper.Die, failed("status 400"))
 	s.admit(work())
 	s.settle(s.lease(1)[0], shaper.Die, failed("connection refused"))
+	s.admit(work())
+	s.settle(s.lease(1)[0], shaper.Die, failed("status 422"), func(t *queue.Settlement) {
+		t.Response = &queue.Response{Status: 422, Body: []byte(`{"error":"SKU is unknown"}`)}
+	})
 	mail := work()
 	mail.Route = "mail"
 	s.admit(mail)
@@ -75,7 +79,8 @@ func purgeFilter(s *suite) {
 		{queue.Filter{Error: "no such error"}, 0},
 		{queue.Filter{State: queue.ListRetrying}, 0},
 		{queue.Filter{CreatedBefore: time.Now().Add(-time.Hour)}, 0},
-		{queue.Filter{State: queue.ListDead, Error: "refused"}, 1},
+		{queue.Filter{State: queue.ListDead, Error: "REFUSED"}, 1},
+		{queue.Filter{Error: "sku is UNKNOWN"}, 1}, // the upstream's words
 		{queue.Filter{Route: "mail"}, 1},
 		{queue.Filter{State: queue.ListQueued}, 1},
 		{queue.Filter{}, 1},

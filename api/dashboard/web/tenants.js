@@ -14,7 +14,7 @@ function figureCell(cell, said, value) {
   cell.classList.toggle("zero", !(value > 0));
 }
 
-const sorts = [["name", "Tenant", "ascending"], ["depth", "Waiting", "descending"], ["oldest_wait", "Oldest wait", "descending"], ["refused", "Refused", "descending"]];
+const sorts = [["name", "Tenant", "ascending"], ["depth", "Waiting", "descending"], ["oldest_wait", "Oldest wait", "descending"], ["refused", "Refused", "descending"], ["dead", "Dead letters", "descending"]];
 
 export class TenantTable {
   // ask is called when the parameters of the stream change.
@@ -41,7 +41,7 @@ export class TenantTable {
         el("div", { class: "controls search" }, el("label", { for: "tenant-search" }, "Search"), this.search, el("label", { for: "tenant-limit", class: "visually-hidden" }, "Rows"), this.limit)),
       el("div", { class: "scroll" }, el("table", { class: "rows" },
         el("thead", null, el("tr", null, head("name", "Tenant"), head("depth", "Waiting"), head("oldest_wait", "Oldest wait", "num"), head("", "Arrivals", "num p2"), head("", "Departures", "num p1"),
-          head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("", "Dead letters", "num p3"), head("", "State", "p1"))), this.body)));
+          head("", "Rate", "num p2"), head("refused", "Refused", "num"), head("", "In flight", "num p3"), head("dead", "Dead letters", "num p3"), head("", "State", "p1"))), this.body)));
     this.sorted();
     this.say("Loading tenants …");
   }

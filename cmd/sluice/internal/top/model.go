@@ -19,7 +19,7 @@ import (
 const topReason = "sluice top"
 
 // topSorts are the orders of the table, with the names of the API.
-var topSorts = []string{"depth", "oldest_wait", "refused", "name"}
+var topSorts = []string{"depth", "oldest_wait", "refused", "dead", "name"}
 
 // topRows is the number of requested tenants.
 const topRows = 200

@@ -22,7 +22,7 @@ type Cmd struct {
 	Name     string        `arg:"" optional:"" help:"Show the chart of this tenant."`
 	Pool     string        `filled:"" placeholder:"POOL" help:"Show who gets which part of the rate of this pool."`
 	Search   string        `placeholder:"TEXT" help:"Only tenants whose name contains this."`
-	Sort     string        `enum:"depth,oldest_wait,refused,name" default:"depth" placeholder:"ORDER" help:"Order of the tenants: depth, oldest_wait, refused or name [depth]."`
+	Sort     string        `enum:"depth,oldest_wait,refused,dead,name" default:"depth" placeholder:"ORDER" help:"Order of the tenants: depth, oldest_wait, refused, dead or name [depth]."`
 	Limit    int           `default:"20" placeholder:"N" help:"Maximum number of tenants in lines and JSON, up to 500 [20]."`
 	Count    int           `short:"n" placeholder:"N" help:"Print N samples as lines, then end."`
 	Lines    bool          `help:"Print lines, on a terminal too."`

@@ -349,7 +349,7 @@ func TestTopFurtherRates(t *testing.T) {
 func TestTopRequestsViews(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
 	w.pass(2, 30)
-	w.keys("down", "enter", "esc", "s", "s", "s", "s", "/", "acme", "backspace", "enter", "esc")
+	w.keys("down", "enter", "esc", "s", "s", "s", "s", "s", "/", "acme", "backspace", "enter", "esc")
 	chosen := w.m.table.Items[1].Tenant
 	view := client.View{Sort: "depth", Limit: topRows}
 	with := func(change func(*client.View)) client.View {
@@ -360,7 +360,8 @@ func TestTopRequestsViews(t *testing.T) {
 	want := []client.View{
 		with(func(l *client.View) { l.Tenant = chosen }), view,
 		with(func(l *client.View) { l.Sort = "oldest_wait" }),
-		with(func(l *client.View) { l.Sort = "refused" }), with(func(l *client.View) { l.Sort = "name" }),
+		with(func(l *client.View) { l.Sort = "refused" }), with(func(l *client.View) { l.Sort = "dead" }),
+		with(func(l *client.View) { l.Sort = "name" }),
 		view,
 		with(func(l *client.View) { l.Search = "acm" }), view,
 	}

@@ -243,6 +243,7 @@ func allColumns() []column {
 	capacity := func(r wire.TenantLine) string { return console.Short(float64(r.Capacity)) }
 	running := func(r wire.TenantLine) string { return console.Short(float64(r.Running)) }
 	oldest := func(r wire.TenantLine) string { return oldestText(r.OldestWaitMS) }
+	dead := func(r wire.TenantLine) string { return console.Short(float64(r.DeadLetters)) }
 	return []column{
 		{title: "TENANT", toLeft: true, text: row(name)},
 		{title: "RATE", cells: 8, text: row(set)},
@@ -256,6 +257,7 @@ func allColumns() []column {
 		{title: "OUT/S", cells: 6, text: rate(departedOf)},
 		{title: "REF/S", cells: 6, least: 44, text: rate(refusedOf), style: refusedStyle},
 		{title: "OLDEST", cells: 6, least: 52, text: row(oldest)},
+		{title: "DEAD", cells: 5, least: 96, text: row(dead), style: deadStyle},
 		{title: "TREND", cells: 8, toLeft: true, least: 80},
 	}
 }
@@ -375,6 +377,13 @@ func refusedStyle(_ wire.TenantLine, k *track) lipgloss.Style {
 	return lipgloss.NewStyle()
 }
 
+func deadStyle(r wire.TenantLine, _ *track) lipgloss.Style {
+	if r.DeadLetters > 0 {
+		return styleBad
+	}
+	return lipgloss.NewStyle()
+}
+
 // tableLines returns the header and the rows that fit on the screen.
 func (m *topModel) tableLines() []string {
 	columns := m.columns()
@@ -487,7 +496,7 @@ func (m *topModel) helpLines() []string {
 		{"up down pgup pgdn", "choose a tenant"},
 		{"enter, esc", "show its chart, go back"},
 		{"/", "search by a part of the name"},
-		{"s", "sort by depth, oldest wait, refused, name"},
+		{"s", "sort by depth, oldest wait, refused, dead, name"},
 		{"tab", "the pools, and back; enter shows the flows of one"},
 		{"p, r", "pause and resume the tenant, after a confirmation"},
 		{"+ -", "raise and lower its rate, after a confirmation"},
@@ -498,7 +507,7 @@ func (m *topModel) helpLines() []string {
 			"(by Retry-After or the circuit breaker), paused, idle"},
 		{"FILL, CAP", "the used share of the capacity; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
-		{"OLDEST", "the wait of the oldest job"},
+		{"OLDEST, DEAD", "the wait of the oldest job; dead letters, to be replayed or purged"},
 		{"GOT, ENTITLED", "parts of a pool's rate; weight and reserve entitle to it"},
 		{"TREND", "depth, one column a second, each tenant on its own scale"},
 		{"lateness", "the delay of departures after their planned instants"},
