@@ -86,6 +86,16 @@ func TestOperatorsReadAndChangeJobs(t *testing.T) {
 			if text := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead"); !strings.Contains(text, dead.ID) {
 				t.Errorf("the list lacks the job:\n%s", text)
 			}
+			all := sluice(command.ExitOK, "job", "list", "--all-tenants", "--json", "--payload")
+			for _, want := range []string{dead.ID, waiting.ID, `"payload": 1`} {
+				if !strings.Contains(all, want) {
+					t.Errorf("the jobs of all tenants lack %s:\n%s", want, all)
+				}
+			}
+			if text := sluice(command.ExitOK, "job", "list", "--all-tenants", "--state", "dead"); !strings.Contains(text, "t of acme") ||
+				strings.Contains(text, waiting.ID) {
+				t.Errorf("the dead letters of all tenants:\n%s", text)
+			}
 			if text := sluice(command.ExitOK, "job", "cancel", waiting.ID); !strings.Contains(text, "cancelled") {
 				t.Errorf("cancel:\n%s", text)
 			}

@@ -53,9 +53,12 @@ type JobFlags struct {
 	Operator bool `help:"As operator: ask the admin listener, for a job of any tenant [if there is an admin token and no API key]."`
 }
 
+// OfOperator reports whether the command asks the admin listener.
+func (f JobFlags) OfOperator() bool { return f.Operator || f.AdminToken != "" && f.APIKey == "" }
+
 // Connect returns a client of the API, or for an operator of the admin listener.
 func (f JobFlags) Connect(calls int) (*client.Client, error) {
-	if !f.Operator && (f.AdminToken == "" || f.APIKey != "") {
+	if !f.OfOperator() {
 		return f.APIFlags.Connect(calls)
 	}
 	c, err := f.AdminFlags.Connect(calls)

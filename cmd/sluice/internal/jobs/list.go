@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,6 +22,9 @@ type jobListCmd struct {
 	Key    string `filled:"" placeholder:"TEXT" help:"Only the job with this idempotency key."`
 	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the jobs [default, or the tenant of the key]."`
 
+	AllTenants bool `help:"Operators: all jobs of all tenants."`
+	Payload    bool `help:"Operators, with --json: include payloads of up to 64 KiB."`
+
 	CreatedAfter  *time.Time `placeholder:"TIME" help:"Only jobs created at this time or later, such as 2026-01-02T15:04:05Z."`
 	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before this time."`
 
@@ -33,6 +37,7 @@ func (jobListCmd) Help() string {
   sluice job list --tenant acme --state dead --type order.create --created-after 2026-01-02T15:04:05Z
   sluice job list --tenant acme --key order-17
   sluice job list --state queued --route default --all --json
+  sluice job list --operator --all-tenants --state dead --json --payload
 
 Jobs are listed newest first within each state and route. Of succeeded, expired and cancelled jobs,
 each route keeps the last 1,000. A job that changes its state while the list is read may be missing.
@@ -55,42 +60,118 @@ func (c *jobListCmd) Run(a *console.App) error {
 			return console.Usagef("%s: %s: must be after 1970", at.flag, at.from.Format(time.RFC3339))
 		}
 	}
+	switch {
+	case (c.AllTenants || c.Payload) && !c.OfOperator():
+		return console.Usagef("--all-tenants and --payload are for operators: give --admin-token or --operator")
+	case c.AllTenants && c.Tenant != "":
+		return console.Usagef("--all-tenants and --tenant exclude each other")
+	case c.Payload && !c.JSON:
+		return console.Usagef("--payload needs --json")
+	}
 	remote, err := c.Connect(1)
 	if err != nil {
 		return err
 	}
-	list := console.Listed[wire.Job]{
+	list := console.Listed[wire.JobDetail]{
 		Most: wire.MaxPage / 2,
 		Head: jobLine("ID", "STATE", "POSITION", "ATTEMPTS", "CREATED", "ROUTE", "TYPE"),
-		Row: func(j wire.Job) string {
+		Row: func(j wire.JobDetail) string {
 			position := "-"
 			if j.Position > 0 {
 				position = strconv.FormatInt(j.Position, 10)
 			}
+			kind := kindOf(j.Job)
+			if c.AllTenants {
+				kind += " of " + console.Plain(j.Tenant)
+			}
 			return jobLine(j.ID, j.State, position, fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts),
-				j.Created.UTC().Format(time.RFC3339), j.Route, kindOf(j))
+				j.Created.UTC().Format(time.RFC3339), j.Route, kind)
 		},
-		Fetch: func(cursor string, limit int) ([]wire.Job, string, error) {
+		Fetch: func(cursor string, limit int) ([]wire.JobDetail, string, error) {
 			asked.Limit, asked.Cursor = limit, cursor
-			page, err := remote.Jobs(a.Ctx, asked)
-			for a.Ctx.Err() == nil { // a long list reads more than may be read at once
-				refused, is := errors.AsType[*client.Error](err)
-				if !is || refused.Status != http.StatusTooManyRequests || refused.RetryAfter == 0 {
-					break
-				}
-				select {
-				case <-a.Ctx.Done():
-				case <-time.After(refused.RetryAfter):
-					page, err = remote.Jobs(a.Ctx, asked)
-				}
-			}
-			if err != nil {
-				return nil, "", fmt.Errorf("list the jobs: %w", err)
-			}
-			return page.Items, page.NextCursor, nil
+			return c.page(a.Ctx, remote, asked)
 		},
 	}
+	if c.AllTenants {
+		c.All, list.Fetch = true, c.ofAllTenants(a.Ctx, remote, asked)
+	}
 	return list.Print(a.Out, a.Err, c.ListFlags)
+}
+
+// page reads a page of a tenant's jobs, with payloads if they are requested.
+func (c *jobListCmd) page(
+	ctx context.Context, remote *client.Client, asked client.List,
+) (items []wire.JobDetail, next string, err error) {
+	page, err := remote.Jobs(ctx, asked)
+	for ctx.Err() == nil { // a long list reads more than may be read at once
+		refused, is := errors.AsType[*client.Error](err)
+		if !is || refused.Status != http.StatusTooManyRequests || refused.RetryAfter == 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(refused.RetryAfter):
+			page, err = remote.Jobs(ctx, asked)
+		}
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("list the jobs: %w", err)
+	}
+	for _, j := range page.Items {
+		item := wire.JobDetail{Job: j}
+		if c.Payload {
+			if item, err = remote.Find(ctx, j.ID); err != nil {
+				if gone, is := errors.AsType[*client.Error](err); is && gone.Kind() == "unknown-job" {
+					continue // it was purged meanwhile
+				}
+				return nil, "", fmt.Errorf("read the job: %w", err)
+			}
+		}
+		items = append(items, item)
+	}
+	return items, page.NextCursor, nil
+}
+
+// ofAllTenants returns a function that reads the jobs tenant by tenant. Its cursors are of no use
+// to another call.
+func (c *jobListCmd) ofAllTenants(
+	ctx context.Context, remote *client.Client, asked client.List,
+) func(cursor string, limit int) ([]wire.JobDetail, string, error) {
+	const pageOfTenants = 200
+	var names []string
+	begun, next, seen := false, "", map[string]bool{} // a tenant may be listed twice
+	return func(_ string, limit int) ([]wire.JobDetail, string, error) {
+		for {
+			if len(names) == 0 {
+				if begun && next == "" {
+					return nil, "", nil
+				}
+				page, err := remote.Tenants(ctx, next, pageOfTenants)
+				if err != nil {
+					return nil, "", fmt.Errorf("list the tenants: %w", err)
+				}
+				for _, t := range page.Items {
+					if !seen[t.Tenant] && (c.State != "dead" || t.DeadLetters > 0) {
+						names = append(names, t.Tenant)
+					}
+					seen[t.Tenant] = true
+				}
+				begun, next = true, page.NextCursor
+				continue
+			}
+			asked.Tenant, asked.Limit = names[0], limit
+			items, cursor, err := c.page(ctx, remote, asked)
+			if err != nil {
+				return nil, "", err
+			}
+			if asked.Cursor = cursor; cursor == "" {
+				names = names[1:]
+			}
+			if len(items) > 0 {
+				return items, "more", nil
+			}
+		}
+	}
 }
 
 func jobLine(id, state, position, attempts, created, route, kind string) string {

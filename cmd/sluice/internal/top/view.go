@@ -507,7 +507,7 @@ func (m *topModel) helpLines() []string {
 			"(by Retry-After or the circuit breaker), paused, idle"},
 		{"FILL, CAP", "the used share of the capacity; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
-		{"OLDEST, DEAD", "the wait of the oldest job; dead letters, to be replayed or purged"},
+		{"OLDEST, DEAD", "the wait of the oldest job; the dead letters"},
 		{"GOT, ENTITLED", "parts of a pool's rate; weight and reserve entitle to it"},
 		{"TREND", "depth, one column a second, each tenant on its own scale"},
 		{"lateness", "the delay of departures after their planned instants"},
