@@ -640,6 +640,9 @@ func (m *model) scanned(tenant string) lua.ScannedTenant {
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.names[tenant])) {
 		f := m.load(name)
+		if f.retuned && f.pool != nil {
+			f.Ready = max(m.now, f.full) // a scan reads no pool, and does not know what the flow owes
+		}
 		flow := lua.ScannedFlow{
 			Flow: name, Bucket: f.Bucket, Depth: f.Depth, Queued: f.Queued, Running: f.Running,
 			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,

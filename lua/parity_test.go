@@ -118,7 +118,7 @@ var themes = []theme{
 	},
 	{
 		name: "refusals of a pool", tenants: []string{"acme", "b", "third"}, routes: []string{"echo"}, rates: []string{"50/s", "200/s"},
-		pooled: true, refuses: true, weights: map[string]int{"settle": 60, "tick": 60, "admit": 40},
+		pooled: true, classes: true, refuses: true, weights: map[string]int{"settle": 60, "tick": 60, "admit": 40},
 	},
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }

@@ -179,7 +179,7 @@ local function flow_of(name, last, claimed, unseen)
     f.turn = pooling.turn_read(turn, f.pool)
     local class = f.policy.class
     if class and not f.pool.classes[class] then
-      f.pool.class_of(class, f.policy.class_weight) -- before the first write
+      exists(f.pool.wait_index .. '/' .. class) -- before the first write
     end
     if f.retuned then
       pooling.owes(f.pool, f)

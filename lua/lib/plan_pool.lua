@@ -129,7 +129,7 @@ do
       local c = p.class_list[i]
       local line = entries_of(c.members > 0 and redis.call('ZRANGEBYSCORE', c.index, '-inf', now + horizon,
         'WITHSCORES', 'LIMIT', 0, most + 1) or {})
-      w.lines[i] = { class = c, entries = line, current = current_of(line) }
+      w.lines[i] = { class = c, entries = line, current = current_of(line), ready = pooling.owes_until(p, c) }
     end
     w.wait_now, w.ready_now, w.reserve_now = current_of(w.wait), current_of(w.ready), current_of(w.reserve)
     -- Flows that wait for later are not in the window.
@@ -229,7 +229,7 @@ do
     for i = 1, #w.lines do
       local l = w.lines[i]
       l.head = first_of(l.entries, l.current)
-      l.at = l.head and math.max(l.head.score, l.class.ready)
+      l.at = l.head and math.max(l.head.score, l.ready)
       first = l.head and math.min(l.at, first or FARTHEST) or first
     end
     return first

@@ -153,11 +153,17 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     return party.excess
   end
 
-  -- owes delays a flow or a class for its excess: shaper.Pool.Owes.
-  local function owes(p, party)
+  -- owes_until is the instant before which nothing of a flow or a class leaves: shaper.Pool.Owes.
+  local function owes_until(p, party)
     local _, most = each_of(p)
-    if excess_of(party) - most > now then
-      party.ready = math.max(party.ready, party.excess - most)
+    return excess_of(party) - most
+  end
+
+  -- owes delays a flow for its excess.
+  local function owes(p, f)
+    local till = owes_until(p, f)
+    if till > now then
+      f.ready = math.max(f.ready, till)
     end
   end
 
@@ -180,7 +186,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function class_new(p, name, start, rem, last, weight, counted, excess)
     local c = {
       name = name, start = start, rem = rem, last = last, weight = weight, counted = counted,
-      excess = excess, ready = 0, index = p.wait_index .. '/' .. name, wait = {}, unwait = {},
+      excess = excess, index = p.wait_index .. '/' .. name, wait = {}, unwait = {},
     }
     c.members = size_of(c.index, counted > 0)
     local place = #p.class_list + 1
@@ -196,7 +202,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function classes_load(p, text)
     p.classes, p.class_list, p.classes_text = {}, {}, text
     for name, start, rem, last, weight, counted, excess in string.gmatch(text, CLASS) do
-      owes(p, class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0, excess + 0))
+      class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0, excess + 0)
     end
     -- class_of returns a class, which has this weight from now on. A new one starts at the virtual
     -- time.
@@ -231,7 +237,9 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       excess = math.min(begin + math.floor((more - paid) * each * longer), math.max(begin, now + CREDIT_MOST))
     end
     party.excess, party.exceeds = excess, true
-    owes(p, party)
+    if not class then
+      owes(p, f)
+    end
   end
 
   -- load completes a pool that was read as a flow; a new one is made by save.
@@ -302,7 +310,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     for i = 1, #p.class_list do
       local c = p.class_list[i]
       local first = c.members > 0 and tonumber(redis.call('ZRANGE', c.index, 0, 0, 'WITHSCORES')[2])
-      first = first and math.max(first, c.ready)
+      first = first and math.max(first, owes_until(p, c))
       if first and (not head or first < head) then
         head = first
       end
@@ -521,6 +529,6 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   functions.left, functions.leave = left, leave_pool
   functions.cost_of, functions.charge, functions.charge_of = cost_of, charge, charge_of
   functions.limit_ahead, functions.before = limit_ahead, before
-  functions.exceed, functions.owes = exceed, owes
+  functions.exceed, functions.owes, functions.owes_until = exceed, owes, owes_until
   return functions
 end
