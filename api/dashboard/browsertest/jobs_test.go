@@ -51,6 +51,24 @@ func TestDeadLetters(t *testing.T) {
 	checkDead(t, p, name, 0, 3)
 }
 
+// A failing route says why on the overview, and leads to the job; a job is found by its id.
+func TestFailuresLeadToTheJob(t *testing.T) {
+	const name = "failing"
+	program.Fail(true)
+	defer program.Fail(false)
+	must(t, program.Submit(t.Context(), name, 1))
+	p := open(t, 1280, 900, "light", "#/")
+	must(t, p.WaitText(".routes tbody", "400"))
+	must(t, p.WaitText(".routes tbody", name))
+	must(t, p.Click(".routes tbody td a"))
+	must(t, p.WaitText(".timeline li", "Dead: the upstream answered 400, which is not retried"))
+	id := eval[string](t, p, `document.querySelector("h1").textContent`)
+	must(t, p.Click("#nav-overview"))
+	must(t, p.Fill("#tenant-search", id))
+	must(t, p.Wait(`location.hash.endsWith(`+Quote("/tenant/"+name+"/job/"+id)+`)`))
+	must(t, p.WaitText("h1", id))
+}
+
 // checkDead checks the present number of dead letters.
 func checkDead(t *testing.T, p *Page, name string, now, everyone int) {
 	t.Helper()

@@ -215,6 +215,12 @@ func TestDialogsKnowTheRoutes(t *testing.T) {
 	must(t,
 		p.Wait(`[...document.querySelectorAll("section[aria-labelledby=routes-title] tbody tr")].filter((row) => !row.cells[2].textContent.startsWith("0")).length === 2`))
 	asks(t, p, "Resume", "will leave at the rates of their routes, without a burst.")
+	// One route is paused alone.
+	must(t, p.Click(`[aria-label="Pause the route default"]`))
+	must(t, p.WaitText("dialog li", "Other routes go on."))
+	must(t, p.Click("dialog .primary"))
+	must(t, p.WaitText("#banner", "The route default of routes is paused."))
+	must(t, p.WaitText("section[aria-labelledby=history-title] tbody", "default: paused as configured → true"))
 }
 
 // A narrow screen shows reason and actor of a change, too.

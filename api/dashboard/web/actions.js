@@ -45,15 +45,18 @@ export function resume(t) {
   });
 }
 
+// pausedAlone reports whether the route of a tenant is paused itself: a flow of a paused tenant is paused, too.
+export const pausedAlone = (t, route) => t.overrides?.routes?.[route]?.paused ?? (t.routes[route].paused && !t.paused);
+
 // switchRoute pauses or resumes one route of a tenant.
-export function switchRoute(t, route, flow) {
-  const verb = flow.paused ? "resume" : "pause", Verb = flow.paused ? "Resume" : "Pause";
+export function switchRoute(t, route) {
+  const flow = t.routes[route], paused = pausedAlone(t, route), verb = paused ? "resume" : "pause", Verb = paused ? "Resume" : "Pause";
   ask({
     title: `${Verb} the route ${route} of ${t.tenant}?`, confirm: Verb, reason: true,
     lines: [
-      flow.paused ? `${plural(flow.depth, "waiting job")} will leave ${leaving(t, [flow])}, without a burst.` : `No job of this route leaves until it is resumed: ${plural(flow.depth, "job")} will wait. Other routes go on.`,
-      flow.paused && t.paused && "The tenant is paused as well: no job leaves before it is resumed.",
-      !flow.paused && `New jobs are still admitted. While ${count(flow.capacity)} wait, further ones are refused with 429.`,
+      paused ? `${plural(flow.depth, "waiting job")} will leave ${leaving(t, [flow])}, without a burst.` : `No job of this route leaves until it is resumed: ${plural(flow.depth, "job")} will wait. Other routes go on.`,
+      paused && t.paused && "The tenant is paused as well: no job leaves before it is resumed.",
+      !paused && `New jobs are still admitted. While ${count(flow.capacity)} wait, further ones are refused with 429.`,
     ].filter(Boolean),
     run: async (reason) => {
       await post(tenantPath(t.tenant, verb), { ...reasonBody(reason), route });

@@ -8,7 +8,7 @@ import { Knobs } from "./knobs.js";
 import { Jobs } from "./jobs.js";
 import { History } from "./history.js";
 import { Submit } from "./submit.js";
-import { drain, pause, purge, resume, switchRoute, unhold } from "./actions.js";
+import { drain, pause, pausedAlone, purge, resume, switchRoute, unhold } from "./actions.js";
 import { allRates, count, duration, leftOf, limitedBy, none, perSecond, plural, policyRate, rateNow, ratePerSecond, short, strictest } from "./format.js";
 
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
@@ -161,15 +161,16 @@ export class TenantView {
     this.poolHead.hidden = items.every((r) => !r.pool);
     keyed(this.routesBody, items, (r) => r.route, (r) => {
       const cells = ["", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" }), pool = el("td", { class: "p1" });
-      const act = el("button", { type: "button", class: "small", onclick: () => switchRoute(this.now, r.route, this.now.routes[r.route]) });
+      const act = el("button", { type: "button", class: "small", onclick: () => switchRoute(this.now, r.route) });
       const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill), pool, el("td", { class: "num" }, act));
       row.cellsOf = { cells, pill, pool, act };
       return row;
     }, (row, r) => {
       const { cells, pill, pool, act } = row.cellsOf, { says, tone, why } = limitedBy(r);
       pool.hidden = this.poolHead.hidden;
-      text(act, r.paused ? "Resume …" : "Pause …");
-      attribute(act, "aria-label", `${r.paused ? "Resume" : "Pause"} the route ${r.route}`);
+      const verb = pausedAlone(e, r.route) ? "Resume" : "Pause";
+      text(act, `${verb} …`);
+      attribute(act, "aria-label", `${verb} the route ${r.route}`);
       keyed(pool, r.pool ? [r.pool] : [], (p) => p, (p) => el("a", { href: poolLink(p) }, p), () => {});
       attribute(pool, "title", r.pool && `weight ${count(r.weight)}, ${r.reserve ? `reserve ${policyRate(r.reserve)}` : "no reserve"}`);
       [rateNow(r, allRates(r)), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));
