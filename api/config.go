@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/gauges"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -102,7 +104,7 @@ const defaultRequests = 10_000
 
 // RouteInfo is the part of a route that the intake needs.
 type RouteInfo struct {
-	MaxAttempts int      // deliveries until a job is dead; at least 1
+	MaxAttempts int      // deliveries until a job is dead; 0: queue.DefaultMaxAttempts
 	Forward     *Forward // the route takes forwarded requests only; nil: jobs
 	Paths       bool     // jobs may name a path below the route's URL
 }
@@ -138,6 +140,11 @@ func (c *Config) setDefaults() {
 	c.AddressShare = cmp.Or(c.AddressShare, budget.DefaultAddressShare)
 	c.Horizon = cmp.Or(c.Horizon, simulate.Horizon)
 	c.DrainGrace = cmp.Or(c.DrainGrace, defaultDrainGrace)
+	c.Routes = maps.Clone(c.Routes)
+	for name, r := range c.Routes {
+		r.MaxAttempts = cmp.Or(r.MaxAttempts, queue.DefaultMaxAttempts)
+		c.Routes[name] = r
+	}
 	if c.Guesses == nil {
 		c.Guesses = auth.NewGuesses()
 	}
@@ -176,8 +183,8 @@ func (c Config) validate() error {
 		errs = append(errs, fmt.Errorf("api: top tenants: %d: must be from 0 to %d", c.TopTenants, gauges.MaxShown))
 	}
 	for name, r := range c.Routes {
-		if r.MaxAttempts < 1 {
-			errs = append(errs, fmt.Errorf("api: route %s: max attempts %d: must be at least 1", name, r.MaxAttempts))
+		if r.MaxAttempts < 0 {
+			errs = append(errs, fmt.Errorf("api: route %s: max attempts %d: must not be negative", name, r.MaxAttempts))
 		}
 	}
 	for path := range c.AdminPages {

@@ -23,7 +23,7 @@ import (
 
 func TestConfigIsCheckedAsAWhole(t *testing.T) {
 	_, err := New(apitest.New(), Config{
-		MaxBody: -1, Headers: "all", Routes: map[string]RouteInfo{"r": {}}, StatusTenants: []string{"\xff"},
+		MaxBody: -1, Headers: "all", Routes: map[string]RouteInfo{"r": {MaxAttempts: -1}}, StatusTenants: []string{"\xff"},
 		MaxStreams: -1,
 	})
 	for _, part := range []string{"max body", "headers", "route r", "status tenant", "max streams"} {

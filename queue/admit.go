@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -379,7 +380,7 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 		job.Fingerprint = store.ShortHash(print...)
 	}
 	job.Rest, err = lua.Record{
-		Cost: cost, MaxAttempts: s.MaxAttempts, Flow: flow, Idem: job.IdemHash, Type: s.Type,
+		Cost: cost, MaxAttempts: s.attempts(), Flow: flow, Idem: job.IdemHash, Type: s.Type,
 		Tenant: s.Tenant, Route: s.Route,
 		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.stored(s),
 	}.Rest()
@@ -401,7 +402,7 @@ func (s Submission) validate() error {
 		}
 	}
 	within("cost", s.Cost, 0, shaper.MaxCost)
-	within("max_attempts", int64(s.MaxAttempts), 1, maxAttempts)
+	within("max_attempts", int64(s.MaxAttempts), 0, maxAttempts)
 	within("delay_ms", s.Delay.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
 	within("max_wait_ms", s.MaxWait.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
 	within("payload", int64(len(s.Payload)), 0, maxPayload)
@@ -456,9 +457,15 @@ func (a *admission) answer(r lua.Reply) {
 	}
 }
 
+// DefaultMaxAttempts is how many attempts a job has whose submission names none.
+const DefaultMaxAttempts = 10
+
+// attempts is how many attempts the job has at most.
+func (s *Submission) attempts() int { return cmp.Or(s.MaxAttempts, DefaultMaxAttempts) }
+
 // decisionOf returns the decision on a submission.
 func decisionOf(v *lua.Decision, s *Submission) Decision {
-	out, j := Decision{Admission: v.Admission, Refused: v.Refused}, Job{ID: s.ID, MaxAttempts: s.MaxAttempts}
+	out, j := Decision{Admission: v.Admission, Refused: v.Refused}, Job{ID: s.ID, MaxAttempts: s.attempts()}
 	switch v.Outcome {
 	case shaper.Admitted:
 		j.State, j.Position, j.Created = v.State, v.Position, v.Created.Time()
@@ -470,7 +477,7 @@ func decisionOf(v *lua.Decision, s *Submission) Decision {
 		}
 	case shaper.Replayed:
 		j = knownJob(v.Known)
-		j.MaxAttempts = max(j.MaxAttempts, s.MaxAttempts)
+		j.MaxAttempts = max(j.MaxAttempts, s.attempts())
 	default:
 		return out
 	}

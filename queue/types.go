@@ -83,7 +83,7 @@ type Submission struct {
 	Cost           int64         // departure intervals that it takes, 1 to shaper.MaxCost; 0 means 1
 	Delay          time.Duration // before the job is queued; 0: none
 	MaxWait        time.Duration // from admission to departure; 0: that of the policy
-	MaxAttempts    int           // of its route; at least 1
+	MaxAttempts    int           // of its route; 0: DefaultMaxAttempts
 	CallbackURL    string        // called back when the job has ended; at most 1,024 bytes, empty for none
 	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
 	Tier           string        // as claimed by the tenant's credential; empty for none

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
@@ -165,7 +166,7 @@ func (r Route) withDefaults() Route {
 		r.Forward = &f
 	}
 	r.MinCost = cmp.Or(r.MinCost, new(int64(1)))
-	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, 10)
+	r.Retry.MaxAttempts = cmp.Or(r.Retry.MaxAttempts, queue.DefaultMaxAttempts)
 	r.Retry.MinBackoff = cmp.Or(r.Retry.MinBackoff, time.Second)
 	r.Retry.MaxBackoff = cmp.Or(r.Retry.MaxBackoff, time.Hour)
 	r.Breaker.Share = cmp.Or(r.Breaker.Share, 50)

@@ -225,7 +225,7 @@ func TestGoPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	example, err := os.ReadFile(repository + "/api/example_test.go")
+	example, err := os.ReadFile(repository + "/api/example_run_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestGoPage(t *testing.T) {
 	if len(lines) > 17 { // 15 without the first and the last
 		t.Errorf("the program has %d lines", len(lines)-2)
 	}
-	if !strings.Contains(string(example), "\t"+strings.Join(lines, "\n\t")) {
-		t.Errorf("api/example_test.go does not contain:\n%s", block)
+	if !strings.Contains(string(example), strings.Join(lines, "\n")) {
+		t.Errorf("api/example_run_test.go does not contain:\n%s", block)
 	}
 }

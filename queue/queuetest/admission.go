@@ -300,7 +300,7 @@ func unstorable(s *suite) {
 		"cost 1000001":        func(w *queue.Submission) { w.Cost = shaper.MaxCost + 1 },
 		"cost 4294967297":     func(w *queue.Submission) { w.Cost = 1<<32 + 1 },
 		"65,536 attempts":     func(w *queue.Submission) { w.MaxAttempts = 1 << 16 },
-		"no attempt":          func(w *queue.Submission) { w.MaxAttempts = 0 },
+		"-1 attempts":         func(w *queue.Submission) { w.MaxAttempts = -1 },
 	} {
 		w := work()
 		change(&w)
