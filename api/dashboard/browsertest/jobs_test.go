@@ -118,6 +118,22 @@ func TestSubmitting(t *testing.T) {
 	must(t, p.WaitText("section[aria-labelledby=submit-title] [role=status]", "not JSON"))
 }
 
+// A payload is shown as it was written, and sent as it was typed: no number is rounded, and no member
+// left out.
+func TestPayloadsAsWritten(t *testing.T) {
+	const name = "exact"
+	const payload = `{"order":9007199254740993,"ref":12345678901234567890,"price":1.10,"big":1E400,"a":1,"a":[{}, "}\""]}`
+	call(t, "POST", "/v1/tenants/"+name+"/pause?create=true", nil, nil)
+	p := open(t, 1000, 900, "light", "#/tenant/"+name)
+	must(t, p.Wait(`document.querySelector("#submit-payload")`))
+	eval[bool](t, p, `(document.querySelector("#submit-payload").value = `+Quote(payload)+`, true)`)
+	must(t, p.Click("section[aria-labelledby=submit-title] .primary"))
+	must(t, p.WaitText("section[aria-labelledby=submit-title] [role=status]", "1 job admitted"))
+	must(t, p.Click(`section[aria-labelledby=jobs-title] tbody a`))
+	must(t, p.WaitText("pre.payload", "{\n  \"order\": 9007199254740993,\n  \"ref\": 12345678901234567890,\n"+
+		"  \"price\": 1.10,\n  \"big\": 1E400,\n  \"a\": 1,\n  \"a\": [\n    {},\n    \"}\\\"\"\n  ]\n}"))
+}
+
 // A forwarded request and its answer are text, without credentials. What is no text has a size and
 // a type.
 func TestForwardedRequest(t *testing.T) {

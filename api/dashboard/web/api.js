@@ -29,12 +29,13 @@ async function call(method, path, body, headers) {
   try {
     value = said ? JSON.parse(said) : null;
   } catch { /* not of the API */ }
-  if (answer.ok) return { value, tag: answer.headers.get("ETag"), status: answer.status };
+  if (answer.ok) return { value, said, tag: answer.headers.get("ETag"), status: answer.status };
   if (answer.status === 401) signInAgain();
   throw new Problem(answer.status, value || {});
 }
 
 export const get = async (path) => (await call("GET", path)).value;
+export const getText = async (path) => (await call("GET", path)).said;
 export const post = async (path, body = {}, headers) => (await call("POST", path, body, headers)).value;
 export const patch = async (path, body, headers) => (await call("PATCH", path, body, headers)).value;
 export const del = async (path) => (await call("DELETE", path)).value;

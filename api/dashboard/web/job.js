@@ -1,8 +1,9 @@
 // One job: its facts, its payload or forwarded request, the answer and the steps of its life.
 import { el, text, attribute } from "./dom.js";
-import { del, get, tenantLink, tenantPath } from "./api.js";
+import { del, getText, tenantLink, tenantPath } from "./api.js";
 import { replay } from "./actions.js";
 import { ask, toast } from "./dialog.js";
+import { laidOut, member } from "./json.js";
 import { bytes, count, duration, failure, httpMessage, messageNote, moment, none, plural, shortID, stateTone } from "./format.js";
 
 const often = 1000; // ms between two reads of a job that has not ended
@@ -79,10 +80,11 @@ export class JobView {
     clearTimeout(this.timer);
     let done = false;
     try {
-      const job = await get(tenantPath(this.tenant, "jobs", encodeURIComponent(this.id)) + (this.withBody ? "?request_body=true" : ""));
+      const said = await getText(tenantPath(this.tenant, "jobs", encodeURIComponent(this.id)) + (this.withBody ? "?request_body=true" : ""));
       if (this.gone) return;
+      const job = JSON.parse(said);
       this.failed.hidden = true;
-      this.show(job);
+      this.show(job, said);
       done = job.done;
     } catch (problem) {
       if (this.gone) return;
@@ -93,7 +95,7 @@ export class JobView {
     if (!done) this.timer = setTimeout(() => this.read(), often);
   }
 
-  show(job) {
+  show(job, said) {
     this.about.hidden = this.way.hidden = false;
     text(this.pill, job.state || "gone");
     attribute(this.pill, "data-tone", stateTone[job.state] || null);
@@ -116,7 +118,7 @@ export class JobView {
     const forwarded = job.request;
     text(this.payloadTitle, forwarded ? "Request" : "Payload");
     attribute(this.payload, "aria-label", forwarded ? "Request" : "Payload");
-    const carries = forwarded ? httpMessage(`${forwarded.method} ${forwarded.target || "/"}`, forwarded) : job.payload === undefined ? (job.payload_truncated ? "It is larger than 64 KiB and is not shown." : "It is deleted when the job ends, unless the job is dead.") : typeof job.payload === "string" ? job.payload : JSON.stringify(job.payload, null, 2);
+    const carries = forwarded ? httpMessage(`${forwarded.method} ${forwarded.target || "/"}`, forwarded) : job.payload === undefined ? (job.payload_truncated ? "It is larger than 64 KiB and is not shown." : "It is deleted when the job ends, unless the job is dead.") : typeof job.payload === "string" ? job.payload : laidOut(member(said, "payload"));
     text(this.payload, carries);
     this.bodyButton.hidden = !forwarded || this.withBody || !forwarded.body_bytes;
     text(this.payloadNote, forwarded ? messageNote(forwarded) : job.payload_bytes ? bytes(job.payload_bytes) : "");
