@@ -96,7 +96,7 @@ func constants(source string) map[string]int64 {
 	out := map[string]int64{}
 	for _, found := range constantsOf.FindAllStringSubmatch(source, -1) {
 		names, values := strings.Split(found[1], ", "), strings.Split(found[2], ", ")
-		for i := range names {
+		for i := range min(len(names), len(values)) {
 			n, err := strconv.ParseInt(strings.Trim(values[i], "'"), 10, 64)
 			if err == nil && len(names) == len(values) {
 				out[names[i]] = n

@@ -350,6 +350,8 @@ type Overview struct {
 	Dead     *int64      `json:"dead,omitempty" doc:"Current dead letters of all tenants. The count comes from a scan of all tenants, so it may be some seconds old; absent before the first scan."`
 	Routes   []RouteLine `json:"routes" nullable:"false" doc:"The first 50 routes of GET /v1/routes."`
 	Store    StoreState  `json:"store"`
+	// FiguresAt is nil before the first reading.
+	FiguresAt *time.Time `json:"figures_at,omitempty" doc:"When the figures were read. It is earlier than at while the store does not answer; absent if this process has never read them."`
 }
 
 // RouteLine is the state of one route, over all workers that reported in the last 3 seconds.

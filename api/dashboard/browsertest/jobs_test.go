@@ -118,7 +118,7 @@ func TestSubmitting(t *testing.T) {
 	must(t, p.WaitText("section[aria-labelledby=submit-title] [role=status]", "not JSON"))
 }
 
-// A payload is shown as it was written, and sent as it was typed: no number is rounded, and no member
+// A payload is shown as it was written, and sent as it was typed: no number is rounded, no member
 // left out.
 func TestPayloadsAsWritten(t *testing.T) {
 	const name = "exact"

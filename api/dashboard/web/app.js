@@ -21,6 +21,7 @@ let lostAt = 0;
 
 const stream = new Stream((name, event) => {
   if (name === "history") totals.past(event);
+  if (name === "overview") storeState(event);
   if (name === "overview" && !(view instanceof Overview)) {
     totals.keep(event);
     totals.chart(event);
@@ -45,6 +46,13 @@ function connection(phase, before) {
     lostAt = 0;
     tellVersion();
   }
+}
+
+// storeState shows whether the figures are those of now: not while Redis does not answer.
+function storeState(e) {
+  const ok = e.store?.ok !== false, pulse = document.getElementById("pulse");
+  attribute(pulse, "data-phase", ok ? "live" : "stale");
+  text(document.getElementById("pulse-text"), ok ? says.live : e.figures_at ? `Figures of ${timeOfDay(e.figures_at)}` : "No figures");
 }
 
 // notice shows the one notice of the connection.

@@ -6,7 +6,7 @@ import { Lanes, Series, samplesOf, spansOf } from "./meter.js";
 import { Pools } from "./pools.js";
 import { Routes } from "./routes.js";
 import { TenantTable } from "./tenants.js";
-import { bytes, count, duration, none, perSecond, plural, short } from "./format.js";
+import { bytes, count, duration, none, perSecond, plural, short, timeOfDay } from "./format.js";
 
 const engines = { redis: "Redis", private: "Redis, private to this process", embedded: "In memory: jobs are lost on exit" };
 
@@ -147,7 +147,7 @@ export class Overview {
     const differ = store.differing_processes || 0;
     this.complaint.hidden = Boolean(store.ok) && differ === 0;
     if (store.ok && differ > 0) text(this.complaint, `${plural(differ, "process", "processes")} with a different configuration file: its policies are not in force. Give all processes the same file.`);
-    if (!store.ok) text(this.complaint, store.error ? `Redis does not answer: ${store.error}` : "Redis does not answer.");
+    if (!store.ok) text(this.complaint, `Redis does not answer${store.error ? `: ${store.error}` : ""}. ${e.figures_at ? `The figures are of ${timeOfDay(e.figures_at)}.` : "Its figures are unknown: 0 stands for them."}`);
   }
 
   gap() { this.totals.gap(); }

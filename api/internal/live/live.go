@@ -75,8 +75,9 @@ type Overview struct {
 	Dead    *int64 // dead letters of all tenants; nil before the first scan has ended
 	Store   queue.StoreHealth
 	// Err is why the store did not answer, nil if it did. With an error the figures are the last
-	// known ones, or zero.
-	Err error
+	// that this process has read.
+	Err  error
+	Read time.Time // when the figures were read; zero if they never were
 }
 
 // Scan is the figures of each tenant, in no order, and of each pool. Watches share it, so it must
@@ -114,6 +115,7 @@ type Hub struct {
 	healthAt time.Time  // when the workers and the store's health were last asked for; guarded by sampling
 	deadAt   time.Time  // the same of the dead letters
 	dead     *int64     // as of then; guarded by sampling
+	known    *Overview  // the last one without an error; guarded by sampling
 	doubled  int64      // what Totals.Tenants was above the tenants of the last scan; guarded by sampling
 
 	mu       sync.Mutex

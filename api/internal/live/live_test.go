@@ -423,6 +423,28 @@ func TestWatchersWhileTheStoreIsAway(t *testing.T) {
 	})
 }
 
+// A watch that begins while the store is away gets the figures that were read last, and when.
+func TestWatchersWhoComeWhileTheStoreIsAway(t *testing.T) {
+	s := newSource()
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		read := h.Overview(t.Context())
+		s.fail(queue.ErrUnavailable)
+		pass(time.Minute)
+		w := begin(t, h, View{})
+		pass(time.Second)
+		o := w.Take().Overview
+		if o == nil || o.Err == nil {
+			t.Fatalf("the overview is %+v, want one with an error", o)
+		}
+		queuetest.Compare(t, "totals", o.Totals, read.Totals)
+		queuetest.Compare(t, "workers", o.Workers.Live, 2)
+		if !o.Read.Equal(read.At) {
+			t.Errorf("the figures are of %v, want %v", o.Read, read.At)
+		}
+		w.Close()
+	})
+}
+
 // The first overview has an error if a part of it cannot be read, and the parts that can be.
 func TestFaultOfOnePartIsReported(t *testing.T) {
 	s := newSource()

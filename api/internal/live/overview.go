@@ -72,8 +72,11 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 	last := h.overview
 	h.mu.Unlock()
 	o := &Overview{}
+	if h.known != nil {
+		o.Totals, o.Workers, o.Store, o.Read = h.known.Totals, h.known.Workers, h.known.Store, h.known.Read
+	}
 	if last != nil {
-		o.Totals, o.Workers, o.Store, o.Err = last.Totals, last.Workers, last.Store, last.Err
+		o.Err = last.Err
 	}
 	if h.healthAt.IsZero() || time.Since(h.healthAt) >= healthEvery || o.Err != nil || last == nil {
 		h.healthAt = time.Now()
@@ -87,6 +90,9 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 	}
 	o.Dead, o.Listed = h.dead, max(0, o.Tenants-h.doubled)
 	o.At = time.Now()
+	if o.Err == nil {
+		o.Read, h.known = o.At, o
+	}
 	h.note(o)
 	return o
 }
@@ -122,7 +128,9 @@ func (h *Hub) counted(c *Scan) {
 // health reads what changes slowly.
 func (h *Hub) health(ctx context.Context, o *Overview) error {
 	store, err := h.source.StoreHealth(ctx)
-	o.Store = store
+	if err == nil || o.Read.IsZero() {
+		o.Store = store
+	}
 	if err != nil {
 		return err
 	}

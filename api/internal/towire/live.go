@@ -37,6 +37,9 @@ func Overview(o live.Overview) wire.Overview {
 	if o.Err != nil {
 		out.Store.Error = storeError(o.Err)
 	}
+	if !o.Read.IsZero() {
+		out.FiguresAt = new(o.Read.UTC())
+	}
 	return out
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	tea "charm.land/bubbletea/v2"
 	"charm.land/lipgloss/v2"
@@ -163,7 +164,11 @@ func (m *topModel) storeLine() string {
 		name = console.Plain(s.Engine)
 	}
 	if !s.OK {
-		text := "store is UNREACHABLE (" + name + "): " + console.Plain(console.OneLine(s.Error))
+		text := "store is UNREACHABLE (" + name + ")"
+		if read := m.overview.FiguresAt; read != nil {
+			text += ", figures of " + read.Local().Format(time.TimeOnly)
+		}
+		text += ": " + console.Plain(console.OneLine(s.Error))
 		return styleBad.Render(ansi.Truncate(text, m.width, "…"))
 	}
 	parts := []string{strings.TrimSpace("store: " + name + " " + console.Plain(s.Version)),
