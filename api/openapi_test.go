@@ -303,9 +303,9 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 	}
 	for kind, want := range map[string][]string{
 		"deadline-unreachable": {submit, batch, test}, "idempotency-key-reused": {submit, batch, test},
-		"store-full":       {submit, batch, test},
-		"too-many-keys":    {"POST /v1/tenants/{tenant}/keys"},
-		"unknown-key":      {"DELETE /v1/tenants/{tenant}/keys/{key}"},
+		"store-full":    {submit, batch, test},
+		"too-many-keys": {"POST /v1/tenants/{tenant}/keys"},
+		"unknown-key":   {"DELETE /v1/tenants/{tenant}/keys/{key}"},
 		"too-many-streams": {"GET /v1/jobs/{id}/events", "GET /v1/stream", "GET /v1/tenants/{tenant}/arrivals",
 			"GET /v1/tenants/{tenant}/jobs/{id}/events"},
 	} {

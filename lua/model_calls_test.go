@@ -120,7 +120,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 			}
 			m.reachIf(after > before, "pool cost more")
 			m.reachIf(after < before, "pool cost less")
-			m.correctTurn(f, before, after, idle)
+			m.correctTurn(f, before, shaper.TurnCost(before, after), idle)
 		})
 		m.corrected[f.name] = true
 		m.reachIf(*s.ActualCost > j.Cost, "cost more")
@@ -569,10 +569,17 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 		if r.endHolds {
 			m.reachIf(f.HeldUntil > m.now, "hold ended")
 			f.HeldUntil = min(f.HeldUntil, m.now)
+			if f.pool != nil && f.pool.pacing().Owes(f.excess) > m.now {
+				m.reach("forgiven what it owed")
+				f.excess, f.Ready = 0, min(f.Ready, m.now)
+			}
 			if p := m.open[strings.TrimSuffix(f.name, "/")]; p != nil && isPool(f.name) {
 				p.pauses, p.Probe = shaper.Pauses{Until: m.now.Add(p.policy.MaxHold)}, 0
 				if r.endCharge {
 					p.ahead = 0
+					for _, c := range p.classes {
+						c.excess = 0
+					}
 					if m.limit(f, 0, 0) {
 						m.reach("charge ended")
 					}

@@ -287,7 +287,8 @@ var situations = []string{
 	"in a class", "joined a class", "left its class in a pool", "a class beside others", "class forgotten", "class ahead",
 	"corrected for its class",
 	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool",
-	"a class owes to its pool", "owes after its paces changed", "too_costly",
+	"a class owes to its pool", "owes after its paces changed",
+	"too_costly",
 	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
 }
 

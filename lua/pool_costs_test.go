@@ -264,6 +264,42 @@ func TestManyReportersKeepTheRate(t *testing.T) {
 	})
 }
 
+// TestHighEstimatesTakeNothing: a tenant whose estimates are far too high takes no more of a pool
+// than its part. The pool does not get all of the charge back, and its turn pays for that.
+func TestHighEstimatesTakeNothing(t *testing.T) {
+	tellPool(t, func(w *world) {
+		estimate, actual := map[string]int64{"evil": 2000, "quiet": 10}, map[string]int64{"evil": 1, "quiet": 10}
+		sums := map[string]int64{}
+		for tenant, cost := range estimate {
+			for range 200 {
+				w.submitCosting(tenant, cost)
+			}
+		}
+		const within = 60 * time.Second
+		for end := w.wall.Add(within); w.wall < end; {
+			g := w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true)
+			var items []lua.SettleItem
+			for _, ref := range w.held {
+				tenant := tenantOf(w.m.jobs[ref.id].Flow)
+				cost := actual[tenant]
+				sums[tenant] += cost
+				items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded,
+					MaxAttempts: 3, ActualCost: &cost})
+				w.submitCosting(tenant, estimate[tenant])
+			}
+			if w.held = nil; len(items) > 0 {
+				w.settle(settlement{w.wall, items})
+			}
+			if !g.More {
+				w.wall = max(w.wall.Add(time.Millisecond), g.Next.Add(-horizon/2)-w.m.stored.off)
+			}
+		}
+		if least := int64(200 * within.Seconds() / 2 * 0.97); sums["quiet"] < least {
+			w.fail("departed: %v, want at least %d of quiet", sums, least)
+		}
+	})
+}
+
 // TestAClassOwes: all tenants of a class together are one of a pool's parties, and wait for what
 // they have used above one job of the greatest cost.
 func TestAClassOwes(t *testing.T) {
@@ -302,6 +338,12 @@ func TestPacesDoNotEndADebt(t *testing.T) {
 		}
 		if !w.m.reached["owes to its pool"] || !w.m.reached["owes after its paces changed"] {
 			w.fail("nothing was owed")
+		}
+		r := w.tuningOf("evil", "api", shaper.Overrides{})
+		r.endHolds = true
+		w.tune(r)
+		if after := w.m.flows["evil/echo"].Ready; after > w.wall {
+			w.fail("an operator has let it go, and it waits until %v from now", after.Sub(w.wall))
 		}
 	})
 }

@@ -149,7 +149,7 @@ local function correct_in_pool(f, j, cost)
   else
     correct(p, before, after)
   end
-  pooling.correct(f, before, after, idle)
+  pooling.correct(f, before, math.max(after, math.ceil(before / LEAST_APART)), idle) -- shaper.TurnCost
 end
 
 -- apply settles a current lease. It returns whether the actual cost exceeds what the pool is

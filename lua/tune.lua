@@ -18,8 +18,9 @@
 --     of the tenant but not its settings
 --   7 settings of the source, '' for none
 --   8 reason   9 entry for the history   10 entry in tenants and tuned
---   11 '1' ends the holds of the tenant's flows, or of the pool; '2' ends its charges, too: it
---     gives its next stamp now. Then the settings keep the reason of their last change
+--   11 '1' ends the holds of the tenant's flows and what they owe to their pools, or the hold of
+--     the pool; '2' ends its charges, too, and what its classes owe: it gives its next stamp now.
+--     Then the settings keep the reason of their last change
 --   then per class of flows, none for a tenant without settings of its own: TIER/ROUTE, line as in
 --   lib/policy.lua
 -- Reply
@@ -121,10 +122,15 @@ for i = 1, #flows do
     f.held = math.min(f.held, now)
     if f.is_pool then
       grace(f)
+    elseif f.pool then
+      pooling.forgive(f.pool, f)
     end
     if f.is_pool and ARGV[11] == '2' then
       f.ahead = 0
       pooling.limit_ahead(f, 0, 0)
+      for n = 1, #f.class_list do
+        f.class_list[n].excess = 0
+      end
     end
   end
   due_save(f, f.later_before, horizon)

@@ -316,8 +316,8 @@ func limitedBy(p shaper.Policy, f lua.ScannedFlow, now shaper.Instant) string {
 		return limitedConcurrency
 	case f.Hindered.Until > now:
 		return f.Hindered.Cause
-	case f.Pool != "" && f.Bucket.Earliest() <= now:
-		return limitedPool
+	case f.Pool != "" && (f.Bucket.Earliest() <= now || f.Bucket.Earliest() == f.Bucket.Ready):
+		return limitedPool // its turn, or what it owes
 	}
 	// A flow whose policy has changed is ready at once, so its workers are not late.
 	if bucket, changed := f.Bucket.Retune(p.Paces(), now); !changed && bucket.Earliest() < now.Add(-overdue) {

@@ -138,11 +138,11 @@ func (c Cell) charge(stamp Instant, jobs, cost int64) Cell {
 // correct moves the TAT by n intervals. Where they are negative, it stops at least, and the rest
 // becomes credit. Where they are positive, they use up credit first, and the TAT stops chargeSpan
 // after least.
-func (c Cell) correct(n int64, least Instant) Cell {
+func (c Cell) correct(n int64, least Instant, most int64) Cell {
 	from := c.TAT
 	c = c.move(n)
 	if least = min(least, from); c.TAT < least {
-		c.TAT, c.Credit = least, min(c.Credit+int64(least-c.TAT), chargeSpan.Microseconds())
+		c.TAT, c.Credit = least, min(c.Credit+int64(least-c.TAT), max(c.Credit, most))
 	}
 	used := min(c.Credit, max(0, int64(c.TAT-from)))
 	c.TAT, c.Credit = min(c.TAT-Instant(used), max(from, least.Add(chargeSpan))), c.Credit-used
@@ -268,7 +268,7 @@ func (b Bucket) Rewind(first Instant, jobs, cost int64) Bucket {
 	b.Cells = append([]Cell(nil), b.Cells...)
 	for i, c := range b.Cells {
 		if n := -c.Charged(jobs, cost); c.Credit > 0 {
-			b.Cells[i] = c.correct(n, first)
+			b.Cells[i] = c.correct(n, first, chargeSpan.Microseconds())
 		} else {
 			b.Cells[i] = c.move(n)
 		}
@@ -281,6 +281,11 @@ func (b Bucket) Rewind(first Instant, jobs, cost int64) Bucket {
 // estimates that are sixteen times too high, the flow still uses all of its rate.
 const leastApart = 16
 
+// mostCredit is how many charges of a job its correction may leave as credit. With estimates ten
+// times too high and 64 jobs in flight, the flow still uses its rate. What it did not use for a
+// longer time is lost: credit makes a flow leave at twice its rate.
+const mostCredit = 4
+
 // Correct replaces the cost that a departure was charged for by the actual one, in every pace that
 // counts costs. A TAT moves by the difference, but not before now, because no job leaves in the
 // past, and not closer to the last stamp than leastApart allows, so that nothing bunches. What a
@@ -292,8 +297,9 @@ func (b Bucket) Correct(charged, actual int64, now Instant) Bucket {
 		before := c.Charged(1, charged)
 		if n := c.Charged(1, actual) - before; n != 0 {
 			// In doubles, in the same order as in the script.
-			apart := math.Floor(float64(float64(before)*float64(c.period())) / float64(c.Rate.Limit) / leastApart)
-			b.Cells[i] = c.correct(n, max(now, b.Last+Instant(apart)))
+			takes := float64(float64(before)*float64(c.period())) / float64(c.Rate.Limit)
+			most := int64(math.Floor(min(float64(chargeSpan.Microseconds()), takes*mostCredit)))
+			b.Cells[i] = c.correct(n, max(now, b.Last+Instant(math.Floor(takes/leastApart))), most)
 		}
 	}
 	return b

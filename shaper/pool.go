@@ -246,6 +246,14 @@ func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, T
 	return p, t
 }
 
+// TurnCost is what the turn of a flow pays for a departure of the actual cost. A correction does
+// not give the whole charge back to the pool, see leastApart. So the turn pays for that part, too:
+// else a flow whose estimates are too high would always be next, and the others would get almost
+// nothing.
+func TurnCost(charged, actual int64) int64 {
+	return max(actual, (charged+leastApart-1)/leastApart)
+}
+
 // CorrectTag replaces the cost that a departure of the flow was charged for by the actual one, both
 // as of ChargeOf, and returns the flow's next tag. The reserve pays the difference if it took the
 // flow's last departure; otherwise the weight does. Together they have paid for what the flow used.

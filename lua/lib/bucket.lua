@@ -59,12 +59,12 @@ local function charged(c, jobs, cost)
 end
 
 -- correct_cell moves a TAT by n intervals; see shaper.Cell.
-local function correct_cell(c, n, least)
+local function correct_cell(c, n, least, most)
   local before, credit = c.tat, c.credit or 0
   cell_move(c, n)
   least = math.min(least, before)
   if c.tat < least then
-    credit = math.min(credit + least - c.tat, CHARGE_SPAN)
+    credit = math.min(credit + least - c.tat, math.max(credit, most))
     c.tat = least
   end
   local used = math.min(credit, math.max(0, c.tat - before))
@@ -190,7 +190,7 @@ local function rewind(f, first, jobs, cost)
   for i = 1, #f.cells do
     local c = f.cells[i]
     if c.credit then
-      correct_cell(c, -charged(c, jobs, cost), first)
+      correct_cell(c, -charged(c, jobs, cost), first, CHARGE_SPAN)
     else
       cell_move(c, -charged(c, jobs, cost))
     end
@@ -205,7 +205,7 @@ local function refund(f, stamp, cost)
   end
 end
 
-local LEAST_APART = 16 -- shaper.leastApart
+local LEAST_APART, MOST_CREDIT = 16, 4 -- of shaper.Bucket.Correct
 
 -- correct replaces the cost that a departure was charged for by the actual one:
 -- shaper.Bucket.Correct.
@@ -215,7 +215,9 @@ local function correct(f, cost, actual)
     local before = charged(c, 1, cost)
     local n = charged(c, 1, actual) - before
     if n ~= 0 then
-      correct_cell(c, n, math.max(now, f.last + math.floor(before * c.period / c.limit / LEAST_APART)))
+      local takes = before * c.period / c.limit
+      correct_cell(c, n, math.max(now, f.last + math.floor(takes / LEAST_APART)),
+        math.floor(math.min(CHARGE_SPAN, takes * MOST_CREDIT)))
       f.moved = true
     end
   end

@@ -159,6 +159,13 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     return excess_of(party) - most
   end
 
+  -- forgive ends what a flow owes; its pool has not been charged for it.
+  local function forgive(p, f)
+    if owes_until(p, f) > now then
+      f.excess, f.exceeds, f.ready = 0, true, math.min(f.ready, now)
+    end
+  end
+
   -- owes delays a flow for its excess.
   local function owes(p, f)
     local till = owes_until(p, f)
@@ -529,6 +536,6 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   functions.left, functions.leave = left, leave_pool
   functions.cost_of, functions.charge, functions.charge_of = cost_of, charge, charge_of
   functions.limit_ahead, functions.before = limit_ahead, before
-  functions.exceed, functions.owes, functions.owes_until = exceed, owes, owes_until
+  functions.exceed, functions.owes, functions.owes_until, functions.forgive = exceed, owes, owes_until, forgive
   return functions
 end
