@@ -38,14 +38,11 @@ func Tenant(h http.Header) (string, error) {
 }
 
 // CheckTenant returns the 422 for an invalid tenant name, nil for a valid one; field is where the
-// name was found. A name that is not UTF-8 is invalid, because JSON would change it. So are the two
-// that browsers and proxies take out of a path.
+// name was found. A name that is not UTF-8 is invalid, because JSON would change it.
 func CheckTenant(field, name string) error {
 	rule := decode.TextRule(name, 1, wire.MaxTenantBytes)
 	if rule == "" && !utf8.ValidString(name) {
 		rule = "must be UTF-8"
-	} else if name == "." || name == ".." {
-		rule = "must not be . or .."
 	}
 	if rule != "" {
 		return problem.Invalid(field, "string", rule)

@@ -44,16 +44,6 @@ func TestPrefer(t *testing.T) {
 	}
 }
 
-func TestTenantNames(t *testing.T) {
-	for name, valid := range map[string]bool{
-		"acme": true, "a.b": true, "...": true, "zoë & co": true, "a/b": true, "": false, ".": false, "..": false, "a\xff": false,
-	} {
-		if err := CheckTenant(TenantHeader, name); (err == nil) != valid {
-			t.Errorf("%q: %v, want valid %v", name, err, valid)
-		}
-	}
-}
-
 func TestIdempotencyKeyForms(t *testing.T) {
 	long := strings.Repeat("k", 255)
 	for value, want := range map[string]string{
