@@ -367,7 +367,7 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 		s.Weight, s.Reserve = f.policy.ClassWeight, shaper.Rate{}
 		c := f.pool.classes[name]
 		if c != nil {
-			s.Members = int64(len(c.line))
+			s.Members, s.Owes = int64(len(c.line)), f.pool.pacing().Owes(c.excess)
 		}
 		if f.line != name {
 			s.Members++

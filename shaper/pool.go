@@ -329,14 +329,15 @@ func Part(weight, weights int64, reserve, reserves, rate float64) float64 {
 
 // Shared is a pool as the admission to one of its flows sees it.
 type Shared struct {
-	Flow                 // sums over its flows, and its bucket
-	Policy        Policy // of the pool
-	Size, Bytes   int64  // capacity that must be free in it for the job or batch
-	Weight        int64  // of the flow
-	Reserve       Rate   // of the flow, zero for none
-	Members       int64  // flows of its class that wait and this one, which share Weight; 0 without a class
-	Weights       int64  // sum over the flows that wait and this one; of a class, once its weight
-	ReservesMicro int64  // the same, in millionths of a cost a second: see ReserveMicro
+	Flow                  // sums over its flows, and its bucket
+	Policy        Policy  // of the pool
+	Size, Bytes   int64   // capacity that must be free in it for the job or batch
+	Weight        int64   // of the flow
+	Reserve       Rate    // of the flow, zero for none
+	Owes          Instant // before which nothing of its class leaves: Pool.Owes; 0 without a class
+	Members       int64   // flows of its class that wait and this one, which share Weight; 0 without a class
+	Weights       int64   // sum over the flows that wait and this one; of a class, once its weight
+	ReservesMicro int64   // the same, in millionths of a cost a second: see ReserveMicro
 }
 
 // ReserveMicro is a reserve in millionths of a cost a second, rounded down; 0 for none.
@@ -392,7 +393,7 @@ func (f Flow) pacedStart(s *Shared, jobs, ahead int64, now Instant) Instant {
 	if in == 0 {
 		return 0
 	}
-	return max(own, in)
+	return max(own, in, s.Owes)
 }
 
 // jobsIn estimates how many of the pool's waiting jobs have this cost together.

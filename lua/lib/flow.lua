@@ -358,8 +358,8 @@ local function paced_start(f, jobs, ahead)
     return own
   end
   local before, jobs_before = pooling.before(p, f, ahead)
-  local in_pool = start_after(p, jobs_before, before)
-  return in_pool > 0 and math.max(own, in_pool) or 0
+  local in_pool, c = start_after(p, jobs_before, before), p.classes[f.policy.class]
+  return in_pool > 0 and math.max(own, in_pool, c and pooling.owes_until(p, c) or 0) or 0
 end
 
 -- start_of estimates when a job leaves that has these jobs with this cost waiting before it in its
