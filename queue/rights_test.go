@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -59,7 +60,7 @@ func TestRightsOfDurability(t *testing.T) {
 	t.Run("", func(t *testing.T) {
 		master, _ := replicated(t, 1, strings.Fields(minReplicas)...)
 		o := durable(master, 1)
-		o.URL = r.Restrict(t, master)
+		o.URL, o.Durability.Timeout = r.Restrict(t, master), 10*time.Second
 		submitOne(t, open(t, o, defaults))
 	})
 	allUsed(t, r, durableRights)
@@ -76,6 +77,7 @@ func TestConfigDenied(t *testing.T) {
 			t.Parallel()
 			master, _ := replicated(t, 1, append(strings.Fields(minReplicas), args...)...)
 			o := durable(master, 1)
+			o.Durability.Timeout = 10 * time.Second
 			if args == nil {
 				c := client(t, master.URL())
 				if err := c.Do(t.Context(), "acl", "setuser", "u", "on", ">p", "~*", "&*", "+@all", "-config").Err(); err != nil {
