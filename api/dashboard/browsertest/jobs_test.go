@@ -16,15 +16,15 @@ import (
 // with the others.
 func TestDeadLetters(t *testing.T) {
 	const name = "letters"
-	program.Fail(true)
-	defer program.Fail(false)
+	program.Fail(name)
+	defer program.Fail("")
 	must(t, program.Submit(t.Context(), name, 3))
 	p := open(t, 1280, 900, "light", "#/tenant/"+name)
 	must(t, p.Click(`button[data-state="dead"]`))
 	must(t,
 		p.Wait(`[...document.querySelectorAll("section[aria-labelledby=jobs-title] tbody .pill")].filter((n) => n.textContent === "dead").length === 3`))
 	must(t, p.WaitText("section[aria-labelledby=jobs-title] tbody", "400"))
-	program.Fail(false)
+	program.Fail("")
 	checkDead(t, p, name, 3, 3)
 	asks(t, p, "Purge", "Dead letters (3)")
 	asksOfJobs(t, p, "Delete all", "3 dead letters will be deleted")
@@ -54,8 +54,8 @@ func TestDeadLetters(t *testing.T) {
 // A failing route says why on the overview, and leads to the job; a job is found by its id.
 func TestFailuresLeadToTheJob(t *testing.T) {
 	const name = "failing"
-	program.Fail(true)
-	defer program.Fail(false)
+	program.Fail(name)
+	defer program.Fail("")
 	must(t, program.Submit(t.Context(), name, 1))
 	p := open(t, 1280, 900, "light", "#/")
 	must(t, p.WaitText(".routes tbody", "400"))
@@ -164,8 +164,8 @@ func TestForwardedRequest(t *testing.T) {
 		t.Error("the page shows a credential")
 	}
 	keep(t, p, "forwarded")
-	program.Fail(true)
-	defer program.Fail(false)
+	program.Fail(name)
+	defer program.Fail("")
 	_, err = program.Forward(t.Context(), name, "GET", "/gone", "")
 	must(t, err)
 	must(t, p.Click(".crumb a"))

@@ -36,7 +36,7 @@ type Program struct {
 
 	binary, dir string
 	upstream    *httptest.Server
-	failing     atomic.Bool
+	failing     atomic.Value // the tenant, a string
 	busy        atomic.Int64 // seconds of the Retry-After of a 503; 0: it answers otherwise
 	client      *http.Client
 
@@ -68,7 +68,7 @@ func Start(ctx context.Context, binary, dir, policies string) (*Program, error) 
 			http.Error(w, "come back later", http.StatusServiceUnavailable)
 			return
 		}
-		if p.failing.Load() {
+		if tenant := r.Header.Get("Sluice-Tenant"); tenant != "" && tenant == p.failing.Load() {
 			http.Error(w, "out of stock", http.StatusBadRequest)
 			return
 		}
@@ -185,8 +185,9 @@ func (p *Program) Close() error {
 	return err
 }
 
-// Fail makes the upstream refuse every delivery permanently, or accept them again.
-func (p *Program) Fail(fail bool) { p.failing.Store(fail) }
+// Fail makes the upstream refuse every delivery of one tenant permanently; with "" it accepts them
+// again. Another test may have left jobs, which do not fail.
+func (p *Program) Fail(tenant string) { p.failing.Store(tenant) }
 
 // Busy makes the upstream answer 503 with a Retry-After of that many seconds. With 0 it accepts
 // deliveries.

@@ -91,8 +91,8 @@ func run(ctx context.Context, out string, warm time.Duration, only string) (err 
 
 // kill makes n dead letters, for the list of them.
 func kill(ctx context.Context, p *browsertest.Program, tenant string, n int) error {
-	p.Fail(true)
-	defer p.Fail(false)
+	p.Fail(tenant)
+	defer p.Fail("")
 	if err := p.Submit(ctx, tenant, n); err != nil {
 		return err
 	}
