@@ -113,13 +113,13 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 		f.count(func(p *pooled) {
 			cut = *s.ActualCost > p.maxCost
 			idle, before, after := j.Stamp < f.Ready, m.chargeOf(p, j, j.Cost), m.chargeOf(p, j, *s.ActualCost)
+			m.reachIf(after > before, "pool cost more")
+			m.reachIf(after < before, "pool cost less")
 			if m.corrected[p.name] = true; after > before {
-				m.exceed(f, before, after)
+				after = m.exceed(f, before, after)
 			} else {
 				p.Bucket = p.Correct(before, after, m.now)
 			}
-			m.reachIf(after > before, "pool cost more")
-			m.reachIf(after < before, "pool cost less")
 			m.correctTurn(f, before, shaper.TurnCost(before, after), idle)
 		})
 		m.corrected[f.name] = true
@@ -561,7 +561,6 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 		m.obey(f)
 		if f.segment != before {
 			m.reach("retuned by a change")
-			m.reachIf(f.pool != nil && m.owes(f), "owes after its paces changed")
 		}
 		if wasPaused && !f.policy.Paused {
 			f.Bucket = f.MarkReady(m.now)
@@ -569,18 +568,14 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 		if r.endHolds {
 			m.reachIf(f.HeldUntil > m.now, "hold ended")
 			f.HeldUntil = min(f.HeldUntil, m.now)
-			if f.pool != nil && f.pool.pacing().Owes(f.excess) > m.now {
-				m.reach("forgiven what it owed")
-				f.excess, f.Ready = 0, min(f.Ready, m.now)
+			if f.pool != nil {
+				m.reachIf(f.owed > 0, "forgiven what it owed")
+				f.owed, f.dueBefore = 0, 0
 			}
 			if p := m.open[strings.TrimSuffix(f.name, "/")]; p != nil && isPool(f.name) {
 				p.pauses, p.Probe = shaper.Pauses{Until: m.now.Add(p.policy.MaxHold)}, 0
 				if r.endCharge {
-					p.ahead = 0
-					for _, c := range p.classes {
-						c.excess = 0
-					}
-					if m.limit(f, 0, 0) {
+					if p.ahead = 0; m.limit(f, 0, 0) {
 						m.reach("charge ended")
 					}
 				}

@@ -34,7 +34,6 @@ type poolClass struct {
 	shaper.Tag
 	last            shaper.Instant // for which it was a candidate
 	weight, counted int64
-	excess          shaper.Instant
 	line            zset // its flows
 }
 
@@ -239,38 +238,6 @@ func (m *model) limit(f *flow, cost int64, ahead shaper.Instant) bool {
 	return cut
 }
 
-// exceed charges the pool of a flow for more than a departure was charged for.
-func (m *model) exceed(f *flow, before, after int64) {
-	p, excess, weight, filed := f.pool, &f.excess, f.policy.Weight, f.turn.filed
-	if class := f.inClass(); class != "" {
-		c := p.class(class, f.policy.ClassWeight)
-		excess, weight, filed = &c.excess, c.weight, c.counted > 0
-	}
-	weights := p.weights
-	if !filed {
-		weights += weight
-	}
-	var pacing shaper.Pool
-	pacing, *excess = p.pacing().Exceed(*excess, before, after, weight, weights, m.now)
-	p.Bucket, p.ahead = pacing.Bucket, pacing.Ahead
-	m.reachIf(f.inClass() == "" && m.owes(f), "owes to its pool")
-	m.reachIf(f.inClass() != "" && p.pacing().Owes(*excess) > m.now, "a class owes to its pool")
-}
-
-// owes makes a flow wait for its excess, and reports whether it must.
-func (m *model) owes(f *flow) bool {
-	until := f.pool.pacing().Owes(f.excess)
-	if until > m.now {
-		f.Bucket = f.MarkReady(until)
-	}
-	return until > m.now
-}
-
-// readyIn is when a class with a flow that may leave then may leave itself.
-func (c *poolClass) readyIn(p *pooled, head shaper.Instant) shaper.Instant {
-	return max(head, p.pacing().Owes(c.excess))
-}
-
 // rebound gives the pool the bound of costs of its policy.
 func (p *pooled) rebound(now shaper.Instant) {
 	bounded := p.pacing().Bounded(p.policy.PoolCost(), p.Running, now)
@@ -293,6 +260,8 @@ func (m *model) join(f *flow) {
 		f.pool = m.pool(name)
 	}
 	if before.pool != name {
+		m.reachIf(f.owed > 0, "left a pool to which it owes")
+		f.owed = 0
 		var from *pooled
 		if before.pool != "" {
 			from = m.pool(before.pool)
@@ -307,9 +276,6 @@ func (m *model) join(f *flow) {
 		f.turn = turn{pool: name, weight: 1, Tag: shaper.Tag{Start: f.pool.virtual}}
 	}
 	f.dueBefore, f.candidate = 0, false
-	if f.retuned && m.owes(f) {
-		m.reach("owes after its paces changed")
-	}
 	if f.turn.filed && f.Queued > 0 && !f.retuned && f.turn.weight == f.turnWeight() && f.turn.reserve == f.policy.Reserve &&
 		f.line == f.inClass() && (f.line == "" || f.pool.classes[f.line].weight == f.policy.ClassWeight) {
 		f.dueBefore = f.Earliest()
@@ -357,7 +323,7 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 	}
 	s := &shaper.Shared{
 		Flow: f.pool.Flow, Policy: f.pool.policy, Size: size, Bytes: bytes, Weight: f.policy.Weight, Reserve: f.policy.Reserve,
-		Weights: f.pool.weights, ReservesMicro: f.pool.reserves,
+		Weights: f.pool.weights, ReservesMicro: f.pool.reserves, Owed: f.owed,
 	}
 	if most := s.Policy.Concurrency; most > 0 && s.Running >= most {
 		s.Slots = most
@@ -367,7 +333,7 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 		s.Weight, s.Reserve = f.policy.ClassWeight, shaper.Rate{}
 		c := f.pool.classes[name]
 		if c != nil {
-			s.Members, s.Owes = int64(len(c.line)), f.pool.pacing().Owes(c.excess)
+			s.Members = int64(len(c.line))
 		}
 		if f.line != name {
 			s.Members++
@@ -382,9 +348,16 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 	return s
 }
 
-// fileInPool files a flow in its pool under its next possible stamp, never for none.
+// fileInPool files a flow in its pool under its next possible stamp, never for none; one that owes,
+// at once.
 func (m *model) fileInPool(f *flow, due shaper.Instant) {
 	p, t, class := f.pool, &f.turn, f.inClass()
+	if f.owed > 0 {
+		m.reachIf(class == "", "owes to its pool")
+		m.reachIf(class != "", "owes to its pool in a class")
+		m.reachIf(due == never, "owes without a job")
+		due = min(due, m.now)
+	}
 	if due != never && f.dueBefore != 0 && (due == f.dueBefore || f.candidate && due <= m.now) {
 		m.reach("kept in its pool")
 		m.reachIf(due != f.dueBefore, "corrected in its pool")
@@ -427,16 +400,15 @@ func (m *model) fileInPool(f *flow, due shaper.Instant) {
 	p.wait[f.name] = int64(due)
 }
 
-// correctTurn replaces the cost that the flow's turn was charged for by the actual one.
-func (m *model) correctTurn(f *flow, charged, actual int64, idle bool) {
+// current brings the flow's turn up to date with the indexes, and returns it as the pool picks it,
+// or its class with its name; false if it has no turn.
+func (m *model) current(f *flow) (c shaper.Candidate, class string, ok bool) {
 	p, t := f.pool, &f.turn
 	if t.weight == 0 {
-		if name := f.inClass(); name != "" {
-			m.reach("corrected for its class")
-			c := p.class(name, f.policy.ClassWeight)
-			c.Tag = p.pacing().CorrectTag(c.candidate(), charged, actual, c.counted == 0, m.now)
+		if class = f.inClass(); class == "" {
+			return c, "", false
 		}
-		return
+		return p.class(class, f.policy.ClassWeight).candidate(), class, true
 	}
 	start, candidate := p.ready[f.name]
 	if f.candidate = t.filed && candidate; f.candidate && t.Start != start {
@@ -445,7 +417,37 @@ func (m *model) correctTurn(f *flow, charged, actual int64, idle bool) {
 	if tat, ok := p.reserve[f.name]; ok && t.filed && int64(t.Tag.Reserve.TAT) != tat {
 		t.Tag.Reserve.TAT, t.Tag.Reserve.Rem = shaper.Instant(tat), 0
 	}
-	t.Tag = p.pacing().CorrectTag(shaper.Candidate{Weight: t.weight, Tag: t.Tag}, charged, actual, idle, m.now)
+	return shaper.Candidate{Weight: t.weight, Tag: t.Tag}, "", true
+}
+
+// exceed counts a cost above what a departure was charged for, and returns the part that counts at
+// once.
+func (m *model) exceed(f *flow, charged, actual int64) int64 {
+	p, counts := f.pool, charged
+	pacing := p.pacing()
+	if c, _, ok := m.current(f); ok {
+		pacing, counts = pacing.Exceed(c, charged, actual, m.now)
+	}
+	p.Bucket, p.ahead = pacing.Bucket, pacing.Ahead
+	f.owed += actual - counts
+	m.reachIf(counts > charged, "paid at once")
+	return counts
+}
+
+// correctTurn replaces the cost that the flow's turn was charged for by the actual one.
+func (m *model) correctTurn(f *flow, charged, actual int64, idle bool) {
+	p, t := f.pool, &f.turn
+	candidate, class, ok := m.current(f)
+	if !ok {
+		return
+	}
+	if class != "" {
+		m.reach("corrected for its class")
+		c := p.classes[class]
+		c.Tag = p.pacing().CorrectTag(candidate, charged, actual, c.counted == 0, m.now)
+		return
+	}
+	t.Tag = p.pacing().CorrectTag(candidate, charged, actual, idle, m.now)
 	m.reachIf(t.Reserved, "the reserve pays")
 	m.reachIf(t.Tag.Reserve.Credit > 0, "credit of a reserve")
 	m.reachIf(f.candidate && t.Start < p.virtual, "refunded below the virtual time")
@@ -512,7 +514,7 @@ func (p *pooled) saveClasses(m *model) {
 			counted = c.weight
 		}
 		p.weights += counted - c.counted
-		if c.counted = counted; counted == 0 && c.Start <= p.virtual && c.excess <= m.now {
+		if c.counted = counted; counted == 0 && c.Start <= p.virtual {
 			m.reach("class forgotten")
 			delete(p.classes, name)
 		}
@@ -525,7 +527,7 @@ func (p *pooled) lineHead() shaper.Instant {
 	head := never
 	for _, c := range p.classes {
 		if len(c.line) > 0 {
-			head = min(head, c.readyIn(p, c.line.head()))
+			head = min(head, c.line.head())
 		}
 	}
 	return head
@@ -536,7 +538,7 @@ func (p *pooled) classesText() string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(p.classes)) {
 		c := p.classes[name]
-		list = append(list, fmt.Sprintf("%s %d %d %d %d %d %d", name, c.Start, c.Rem, c.last, c.weight, c.counted, c.excess))
+		list = append(list, fmt.Sprintf("%s %d %d %d %d %d", name, c.Start, c.Rem, c.last, c.weight, c.counted))
 	}
 	return strings.Join(list, " ")
 }
@@ -701,7 +703,7 @@ func (g *pooling) lineHead(class string) shaper.Instant {
 	if len(g.lines[class]) == 0 {
 		return never
 	}
-	return g.p.classes[class].readyIn(g.p, g.lines[class].head())
+	return g.lines[class].head()
 }
 
 // enterClasses returns the classes that are candidates for a slot, sorted.
@@ -752,7 +754,11 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 	}
 	served := g.serve(f, slot, score, reserved, class)
 	g.turns[name] = f.turn
-	if due := f.nextDue(); f.pool == g.p && due != never && f.barred {
+	due := f.nextDue()
+	if f.owed > 0 {
+		due = slot
+	}
+	if f.pool == g.p && due != never && f.barred {
 		g.barred = true
 	} else if f.pool == g.p && due != never && !g.kept[name] {
 		if class != "" {
@@ -765,6 +771,10 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 }
 
 func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool, class string) bool {
+	if f.pool == g.p && f.owed > 0 {
+		g.repay(f, slot, score, reserved, class)
+		return false
+	}
 	if f.pool != g.p || f.nextDue() > slot || g.bounded(f) {
 		return false
 	}
@@ -774,22 +784,13 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 	}
 	g.reachIf(reserved, "reserved")
 	g.reachIf(!reserved && len(g.ready) > 0, "shared by weight")
-	switch {
-	case reserved && int64(f.turn.Tag.Reserve.TAT) != score:
-		f.turn.Tag.Reserve.TAT, f.turn.Tag.Reserve.Rem = shaper.Instant(score), 0
-	case !reserved && class == "" && f.turn.Start != score:
-		f.turn.Start, f.turn.Rem = score, 0
-	}
 	j := g.jobs[id]
+	candidate, tag := g.candidate(f, score, reserved, class)
 	g.stamp(f, id, slot)
 	g.reachCells("pool ", g.p.Bucket, j)
 	charge := g.p.pacing().Charge(j.Cost)
 	g.reachIf(charge < j.Cost, "charged less in its pool")
-	candidate, tag := shaper.Candidate{Name: f.name, Weight: f.turn.weight, Tag: f.turn.Tag}, &f.turn.Tag
-	if class != "" {
-		g.reachIf(len(g.ready) > 0, "a class beside others")
-		candidate, tag = g.p.classes[class].candidate(), &g.p.classes[class].Tag
-	}
+	g.reachIf(class != "" && len(g.ready) > 0, "a class beside others")
 	pacing, next := g.p.pacing().Serve(candidate, reserved, slot, j.Cost)
 	g.served = append(g.served, serving{f.name, g.p.segment, g.p.policy.Rate, slot, charge, reserved})
 	g.p.Bucket, g.p.virtual, g.p.behind, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, next
@@ -802,6 +803,32 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 		g.polling.bounds[routeOf(f.name)]--
 	}
 	return true
+}
+
+// candidate is the flow as its pool picked it at the score, or its class, and its tag.
+func (g *pooling) candidate(f *flow, score int64, reserved bool, class string) (shaper.Candidate, *shaper.Tag) {
+	if class != "" {
+		return g.p.classes[class].candidate(), &g.p.classes[class].Tag
+	}
+	t := &f.turn
+	switch {
+	case reserved && int64(t.Tag.Reserve.TAT) != score:
+		t.Tag.Reserve.TAT, t.Tag.Reserve.Rem = shaper.Instant(score), 0
+	case !reserved && t.Start != score:
+		t.Start, t.Rem = score, 0
+	}
+	return shaper.Candidate{Name: f.name, Weight: t.weight, Tag: t.Tag}, &t.Tag
+}
+
+// repay lets a flow that owes use the slot for a part of that.
+func (g *pooling) repay(f *flow, slot shaper.Instant, score int64, reserved bool, class string) {
+	candidate, tag := g.candidate(f, score, reserved, class)
+	part := g.p.pacing().Repays(f.owed)
+	pacing, next := g.p.pacing().Repay(candidate, reserved, slot, part)
+	g.p.Bucket, g.p.virtual, g.p.behind, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, next
+	f.owed -= part
+	g.reachIf(f.owed == 0, "repaid")
+	g.reachIf(reserved, "repaid by its reserve")
 }
 
 // take takes the next job of a flow for a slot; empty if none is eligible by then.

@@ -150,10 +150,10 @@ type flow struct {
 	revision                                      int64          // of the policies in force when it took its own
 	hindered                                      lua.Hindrance
 	trial                                         shaper.Trial
-	cause                                         string         // of the hold that ends last; empty before the first
-	class                                         string         // that its bytes are counted in; empty for none
-	excess                                        shaper.Instant // of shaper.Pool.Exceed
-	live, deadBytes                               int64          // stored: of waiting and leased jobs, of dead letters
+	cause                                         string // of the hold that ends last; empty before the first
+	class                                         string // that its bytes are counted in; empty for none
+	owed                                          int64  // cost, see shaper.Pool.Repays
+	live, deadBytes                               int64  // stored: of waiting and leased jobs, of dead letters
 	answers, keys                                 shaper.Aged
 	segment                                       int // counts the policies that the flow has had, see conformity
 
@@ -287,7 +287,7 @@ var situations = []string{
 	"in a class", "joined a class", "left its class in a pool", "a class beside others", "class forgotten", "class ahead",
 	"corrected for its class",
 	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool",
-	"a class owes to its pool", "owes after its paces changed",
+	"owes to its pool in a class", "owes without a job", "paid at once", "repaid",
 	"too_costly",
 	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
 }
@@ -725,9 +725,7 @@ func (m *model) deadLeft(f *flow, bytes int64) {
 	m.dead(f, -min(bytes, f.deadBytes))
 	if f.full != 0 && len(m.deads[f.name]) < m.deadCapacity && f.deadBytes < m.deadBytes {
 		m.reach("went on after a dead letter left")
-		if f.full, f.Ready = 0, m.now; f.pool != nil {
-			m.owes(f)
-		}
+		f.full, f.Ready = 0, m.now
 	}
 }
 

@@ -337,6 +337,21 @@ func (w *world) live(length int) {
 	w.compare()
 }
 
+// forgive ends what flows still owe to their pools when their jobs have left.
+func (w *world) forgive() {
+	owing := map[string]bool{}
+	for name, f := range w.m.flows {
+		if f.owed > 0 {
+			owing[tenantOf(name)] = true
+		}
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(owing)) {
+		r := w.tuningOf(tenant, "api", shaper.Overrides{})
+		r.endHolds = true
+		w.tune(r)
+	}
+}
+
 // drain lets everything leave, and proves that nothing is lost (invariant 4) and that all that left
 // conforms (invariant 2).
 func (w *world) drain() {
@@ -369,6 +384,7 @@ func (w *world) drain() {
 			w.held = nil
 		}
 		if w.m.stored.depth == 0 && w.m.stored.running == 0 && !g.More {
+			w.forgive()
 			break
 		}
 		if !g.More && g.Next > 0 {

@@ -2,6 +2,8 @@ package lua_test
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,8 +112,8 @@ func TestStoredCostsAreCharged(t *testing.T) {
 	})
 }
 
-// TestActualCostsAreCut: no actual cost delays the others by more than the bound, and the flow that
-// reports them waits for all that it has used.
+// TestActualCostsAreCut: an actual cost counts as the bound at most. Those of one flow delay the
+// others by no more than the bound, and the flow sends nothing until it has repaid all of them.
 func TestActualCostsAreCut(t *testing.T) {
 	tellPool(t, func(w *world) {
 		for range 4 {
@@ -126,9 +128,13 @@ func TestActualCostsAreCut(t *testing.T) {
 		if !w.m.reached["owes to its pool"] || !w.m.reached["cut in its pool"] {
 			w.fail("nothing was cut")
 		}
+		if got, want := w.m.flows["evil/echo"].owed, int64(3*1999); got < want {
+			w.fail("it owes %d, want %d", got, want)
+		}
 		w.atMost("another tenant waits", w.nextOf("quiet"), 10*time.Second+time.Millisecond)
-		if f := w.m.flows["evil/echo"]; f.Earliest().Sub(w.wall) < 30*time.Second {
-			w.fail("the flow itself waits until %v, %v from now", f.Earliest(), f.Earliest().Sub(w.wall))
+		w.tune(w.tuningOf("evil", "api", shaper.Overrides{Rate: &shaper.Rate{Limit: 100_000_000, Period: time.Second}}))
+		if wait := w.nextOf("evil"); wait < 28*time.Second {
+			w.fail("the flow itself waits %v, want what it has used", wait)
 		}
 	})
 }
@@ -300,30 +306,70 @@ func TestHighEstimatesTakeNothing(t *testing.T) {
 	})
 }
 
-// TestAClassOwes: all tenants of a class together are one of a pool's parties, and wait for what
-// they have used above one job of the greatest cost.
-func TestAClassOwes(t *testing.T) {
-	tellClass(t, 1, func(w *world) {
-		w.departedCost(crowd(40), "free", 10*time.Millisecond, 1000)
-		if !w.m.reached["a class owes to its pool"] {
-			w.fail("the class owes nothing")
+// busy lets tenants use a pool for some time, and returns the actual costs that have left, by
+// tenant. Each has jobs waiting all the time, of the estimate 1.
+func (w *world) busy(tiers map[string]string, actual map[string]int64, within time.Duration) map[string]int64 {
+	w.Helper()
+	costs := map[string]int64{}
+	for _, tenant := range slices.Sorted(maps.Keys(actual)) {
+		w.sendAs(tenant, tiers[tenant], 20, 1)
+	}
+	for end := w.wall.Add(within); w.wall < end; {
+		g := w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true)
+		var items []lua.SettleItem
+		sent := map[string]int{}
+		for _, ref := range w.held {
+			tenant := tenantOf(w.m.jobs[ref.id].Flow)
+			sent[tenant]++
+			cost := actual[tenant]
+			costs[tenant] += cost
+			items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded,
+				MaxAttempts: 3, ActualCost: &cost})
 		}
-		w.wall = w.wall.Add(11 * time.Second) // a job of 2,000 has leaked
-		w.sendAs("customer", "", 5, 1)
-		w.sendAs("stranger", "free", 5, 1)
-		costs := w.served(time.Second, nil)
-		if costs["customer"] != 5 || rest(costs, "customer") != 0 {
-			w.fail("departed: %v, want 5 of the customer alone", costs)
+		if w.held = nil; len(items) > 0 {
+			w.settle(settlement{w.wall, items})
 		}
-		w.wall = w.wall.Add(time.Minute)
-		if costs = w.served(time.Second, nil); costs["stranger"] != 5 {
-			w.fail("departed a minute later: %v, want 5 of the stranger", costs)
+		for _, tenant := range slices.Sorted(maps.Keys(sent)) {
+			w.sendAs(tenant, tiers[tenant], sent[tenant], 1)
 		}
+		if !g.More {
+			w.wall = max(w.wall.Add(time.Millisecond), g.Next.Add(-horizon/2)-w.m.stored.off)
+		}
+	}
+	return costs
+}
+
+// TestDebtsTakeTheirTurn: tenants whose jobs cost more than anybody expected use their part of the
+// pool, alone or in a class. Together with the others they use its rate.
+func TestDebtsTakeTheirTurn(t *testing.T) {
+	const within, rate = 100 * time.Second, 200
+	check := func(w *world, costs map[string]int64, crowd int) {
+		w.Helper()
+		quiet, evil := costs["quiet"], rest(costs, "quiet")
+		// The first jobs of a poll left before a cost was known.
+		most := int64(rate*within.Seconds()) + 2000 + int64(crowd)*10*500
+		if part := int64(rate*within.Seconds()) / 2; float64(quiet) < 0.97*float64(part) || quiet+evil > most || evil < part/2 {
+			w.fail("quiet %d, the others %d: want at least %d for quiet, and at most %d", quiet, evil, part, most)
+		}
+	}
+	t.Run("alone", func(t *testing.T) {
+		tellPool(t, func(w *world) {
+			check(w, w.busy(nil, map[string]int64{"evil": 500, "quiet": 1}, within), 1)
+		})
+	})
+	t.Run("of a class", func(t *testing.T) {
+		tellClass(t, 1, func(w *world) {
+			tiers, actual := map[string]string{}, map[string]int64{"quiet": 1}
+			for _, tenant := range crowd(8) {
+				tiers[tenant], actual[tenant] = "free", 500
+			}
+			check(w, w.busy(tiers, actual, within), 8)
+		})
 	})
 }
 
-// TestPacesDoNotEndADebt: a flow that waits for its excess still does after its rate was changed.
-func TestPacesDoNotEndADebt(t *testing.T) {
+// TestADebtEnds: a flow owes after its rate was changed, and until an operator lets it go.
+func TestADebtEnds(t *testing.T) {
 	tellPool(t, func(w *world) {
 		for range 8 {
 			w.submitCosting("evil", 1)
@@ -331,19 +377,16 @@ func TestPacesDoNotEndADebt(t *testing.T) {
 			w.wall = w.wall.Add(5 * time.Millisecond)
 		}
 		w.settleCosting(1000)
-		before := w.m.flows["evil/echo"].Ready
 		w.tune(w.tuningOf("evil", "api", shaper.Overrides{Rate: &shaper.Rate{Limit: 50_000, Period: time.Second}}))
-		if after := w.m.flows["evil/echo"].Ready; after < before || after.Sub(w.wall) < 20*time.Second {
-			w.fail("it waits until %v from now, and did until %v", after.Sub(w.wall), before.Sub(w.wall))
+		if got, want := w.m.flows["evil/echo"].owed, int64(8*999-2000); got < want {
+			w.fail("it owes %d, want %d", got, want)
 		}
-		if !w.m.reached["owes to its pool"] || !w.m.reached["owes after its paces changed"] {
-			w.fail("nothing was owed")
-		}
-		r := w.tuningOf("evil", "api", shaper.Overrides{})
+		r := w.tuningOf("evil", "api", shaper.Overrides{Rate: &shaper.Rate{Limit: 100_000_000, Period: time.Second}})
 		r.endHolds = true
 		w.tune(r)
-		if after := w.m.flows["evil/echo"].Ready; after > w.wall {
-			w.fail("an operator has let it go, and it waits until %v from now", after.Sub(w.wall))
+		if !w.m.reached["forgiven what it owed"] {
+			w.fail("nothing was owed")
 		}
+		w.atMost("an operator has let it go, and it waits", w.nextOf("evil"), 10*time.Second)
 	})
 }

@@ -145,7 +145,7 @@ local function correct_in_pool(f, j, cost)
   local p, idle = f.pool, j.stamp < f.ready
   local before, after = pooling.charge_of(p, j.cost, j.stamp), pooling.charge_of(p, cost, j.stamp)
   if after > before then
-    pooling.exceed(f, before, after, correct)
+    after = pooling.exceed(f, before, after, correct)
   else
     correct(p, before, after)
   end

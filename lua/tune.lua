@@ -112,9 +112,7 @@ end
 for i = 1, #flows do
   local f = flows[i]
   local was_paused = f.policy.paused
-  if flow_obey(f, f.policy.tier, {}) and f.pool then
-    pooling.owes(f.pool, f)
-  end
+  flow_obey(f, f.policy.tier, {})
   if was_paused and not f.policy.paused then
     f.ready = math.max(f.ready, now)
   end
@@ -123,14 +121,11 @@ for i = 1, #flows do
     if f.is_pool then
       grace(f)
     elseif f.pool then
-      pooling.forgive(f.pool, f)
+      f.owed, f.due_before = 0, nil
     end
     if f.is_pool and ARGV[11] == '2' then
       f.ahead = 0
       pooling.limit_ahead(f, 0, 0)
-      for n = 1, #f.class_list do
-        f.class_list[n].excess = 0
-      end
     end
   end
   due_save(f, f.later_before, horizon)

@@ -78,56 +78,55 @@ func (p Pool) ChargeOf(cost int64, stamp Instant) int64 {
 	return p.Charge(cost)
 }
 
-// oweMost is how many times as long as the pool a party takes at most to pay for excess.
-const oweMost = 100
-
-// Exceed replaces the charge of a departure by a higher one, both as of ChargeOf. excess is the
-// state of the departure's party, which is a flow or a class: the instant at which all that the
-// party has used above its charges has leaked at the pool's rate, 0 at first. weights is the sum of
-// the weights of the pool's waiting flows, and the party's own.
+// Exceed takes the actual cost of a departure, which is above what it was charged for, both as of
+// ChargeOf. It returns the part of it that counts at once, for the pool and for CorrectTag. The
+// flow owes the rest, see Repays. The candidate is the flow, or its class.
 //
-// The cost has left, and nobody expected it. Where the pool pays for all of it, the others wait for
-// one party's many jobs in flight. Where it pays for none, what leaves exceeds its rate by as much
-// as there are parties. So it pays for the excess of each party up to MaxCost at a time, as a leaky
-// bucket does. For the rest the party waits as long as its part of the rate takes, until Owes.
-//
-// So while no party has more than MaxCost of excess in flight, the cost that departs in an interval
-// exceeds the pool's rate by at most one job, and the excess of the jobs in flight at its end.
-func (p Pool) Exceed(excess Instant, charged, actual, weight, weights int64, now Instant) (Pool, Instant) {
-	more, each, from := actual-charged, p.each(), max(excess, now)
-	paid := more
-	if each > 0 && p.MaxCost > 0 {
-		room := math.Floor(float64(p.MaxCost) - float64(from-now)/each)
-		paid = int64(max(0, min(float64(more), room)))
+// The cost has left, and nobody expected it. If the pool paid for all of it, the others would wait
+// for one flow's many jobs in flight. If it paid for none, the first jobs of many flows would leave
+// as if they cost nothing. So it pays as long as the candidate is ahead of the others by at most
+// MaxCost, which is what one job may be. Of a reserve it is never known how far that is ahead.
+func (p Pool) Exceed(c Candidate, charged, actual int64, now Instant) (Pool, int64) {
+	paid := actual - charged
+	if c.Reserved {
+		paid = 0
+	} else if p.MaxCost > 0 {
+		lead := floorDiv(max(0, c.Start-p.Virtual)*c.Weight, virtualUnit)
+		paid = max(0, min(paid, p.MaxCost-lead))
 	}
 	p.Bucket = p.Correct(charged, charged+paid, now)
-	for _, c := range p.Cells {
-		p.Ahead = max(p.Ahead, c.TAT)
+	for _, cell := range p.Cells {
+		p.Ahead = max(p.Ahead, cell.TAT)
 	}
-	excess = from + Instant(math.Floor(float64(paid)*each))
-	if paid < more {
-		begin := max(excess, p.Earliest()+p.most()) // the pool cannot pay for it while it stands still
-		longer := min(oweMost, float64(max(weights, weight))/float64(weight))
-		excess = min(begin+Instant(math.Floor(float64(float64(more-paid)*each)*longer)), max(begin, now.Add(chargeSpan)))
-	}
-	return p, excess
+	return p, charged + paid
 }
 
-// Owes is the instant before which nothing of a party leaves that has this excess.
-func (p Pool) Owes(excess Instant) Instant { return excess - p.most() }
+// repaySpan is how long a pool pays for a debt at one turn: the others wait no longer for it.
+const repaySpan = 100 * time.Millisecond
 
-// most is how long the pool takes for MaxCost.
-func (p Pool) most() Instant { return Instant(math.Floor(float64(p.MaxCost) * p.each())) }
-
-// each is how long the strictest pace takes for a cost of 1, in µs; 0 if none counts costs.
-func (p Pool) each() float64 {
-	longest := 0.0
+// Repays is what a flow repays at one turn of what it owes. A flow that owes is a candidate, with
+// or without jobs, and its turns repay before they take jobs. So the others get what they would
+// beside a flow whose jobs cost as much, and all together leave at the pool's rate, except for the
+// excess of the jobs that are in flight.
+func (p Pool) Repays(owed int64) int64 {
 	for _, c := range p.Cells {
 		if !c.ByJobs {
-			longest = max(longest, float64(c.period())/float64(c.Rate.Limit))
+			// In doubles, in the same order as in the script.
+			leaks := math.Floor(float64(c.Rate.Limit) * float64(repaySpan.Microseconds()) / float64(c.period()))
+			owed = min(owed, int64(max(1, leaks)))
 		}
 	}
-	return longest
+	return p.Charge(owed)
+}
+
+// Repay is Serve for a cost that the candidate owes: no job leaves, so the paces by jobs count
+// none, and the pool has no other last stamp.
+func (p Pool) Repay(c Candidate, reserved bool, at Instant, cost int64) (Pool, Tag) {
+	p.Cells = append([]Cell(nil), p.Cells...)
+	for i, cell := range p.Cells {
+		p.Cells[i] = cell.charge(at, 0, cost)
+	}
+	return p.turn(c, reserved, at, cost)
 }
 
 // Tag is the turn of a flow in its pool. The zero value is that of a flow that was never served.
@@ -234,6 +233,11 @@ func before[T cmp.Ordered](a, b Candidate, of, than T) bool {
 func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, Tag) {
 	cost = p.Charge(cost)
 	p.Bucket = p.Depart(at, cost)
+	return p.turn(c, reserved, at, cost)
+}
+
+// turn lets a flow pay for a cost, with its reserve or by its weight.
+func (p Pool) turn(c Candidate, reserved bool, at Instant, cost int64) (Pool, Tag) {
 	t := c.Tag
 	t.Reserved = reserved
 	if !reserved {
@@ -329,15 +333,15 @@ func Part(weight, weights int64, reserve, reserves, rate float64) float64 {
 
 // Shared is a pool as the admission to one of its flows sees it.
 type Shared struct {
-	Flow                  // sums over its flows, and its bucket
-	Policy        Policy  // of the pool
-	Size, Bytes   int64   // capacity that must be free in it for the job or batch
-	Weight        int64   // of the flow
-	Reserve       Rate    // of the flow, zero for none
-	Owes          Instant // before which nothing of its class leaves: Pool.Owes; 0 without a class
-	Members       int64   // flows of its class that wait and this one, which share Weight; 0 without a class
-	Weights       int64   // sum over the flows that wait and this one; of a class, once its weight
-	ReservesMicro int64   // the same, in millionths of a cost a second: see ReserveMicro
+	Flow                 // sums over its flows, and its bucket
+	Policy        Policy // of the pool
+	Size, Bytes   int64  // capacity that must be free in it for the job or batch
+	Weight        int64  // of the flow
+	Reserve       Rate   // of the flow, zero for none
+	Owed          int64  // cost that the flow owes: Pool.Repays
+	Members       int64  // flows of its class that wait and this one, which share Weight; 0 without a class
+	Weights       int64  // sum over the flows that wait and this one; of a class, once its weight
+	ReservesMicro int64  // the same, in millionths of a cost a second: see ReserveMicro
 }
 
 // ReserveMicro is a reserve in millionths of a cost a second, rounded down; 0 for none.
@@ -349,10 +353,11 @@ func ReserveMicro(r Rate) int64 {
 }
 
 // Before estimates the cost that the pool gives away before a job of the flow that has the given
-// cost waiting before it there, while the same flows wait. In doubles, in the same order as in the
-// script.
+// cost waiting before it there, while the same flows wait. What the flow owes comes first. In
+// doubles, in the same order as in the script.
 func (s Shared) Before(f Flow, ahead int64) int64 {
-	s, f, ahead = s.bounded(), s.boundedFlow(f), min(ahead, f.Queued*s.Policy.PoolCost())
+	s, f, ahead = s.bounded(), s.boundedFlow(f), min(ahead, f.Queued*s.Policy.PoolCost())+s.Owed
+	all := s.Cost + s.Owed
 	rate := float64(farthest)
 	for _, c := range s.Cells {
 		each := 1.0 // cost of what the pace counts
@@ -362,12 +367,12 @@ func (s Shared) Before(f Flow, ahead int64) int64 {
 		rate = min(rate, float64(c.Rate.Limit)*1e12/float64(c.period())*each)
 	}
 	part := Part(s.Weight, s.Weights, float64(ReserveMicro(s.Reserve)), float64(s.ReservesMicro), rate) / float64(max(1, s.Members))
-	if float64(part*float64(s.Cost)) <= float64(ahead) {
-		return s.Cost
+	if float64(part*float64(all)) <= float64(ahead) {
+		return all
 	}
 	half := float64(float64(f.Cost)/float64(max(1, f.Queued))) / 2
 	before := math.Floor(float64(float64(float64(ahead)+half)/part) - half)
-	return int64(max(0, min(float64(s.Cost), before)))
+	return int64(max(0, min(float64(all), before)))
 }
 
 // bounded is the pool with the cost that its queued jobs are charged for at most, boundedFlow a
@@ -393,12 +398,12 @@ func (f Flow) pacedStart(s *Shared, jobs, ahead int64, now Instant) Instant {
 	if in == 0 {
 		return 0
 	}
-	return max(own, in, s.Owes)
+	return max(own, in)
 }
 
 // jobsIn estimates how many of the pool's waiting jobs have this cost together.
 func (s Shared) jobsIn(cost int64) int64 {
-	return int64(float64(cost) * float64(s.Queued) / float64(max(1, s.bounded().Cost)))
+	return min(s.Queued, int64(float64(cost)*float64(s.Queued)/float64(max(1, s.bounded().Cost))))
 }
 
 // StartIn is Start for a flow that is in a pool, nil for none: every flow that waits now keeps

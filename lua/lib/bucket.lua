@@ -153,7 +153,8 @@ local function depart_on_credit(c, stamp, jobs, cost)
   c.tat, c.credit = c.tat - used, c.credit > used and c.credit - used or nil
 end
 
--- depart charges the paces for jobs that leave together at stamp.
+-- depart charges the paces for jobs that leave together at stamp. Without a job it charges only
+-- those by cost.
 local function depart(f, stamp, jobs, cost)
   f.moved = true
   for i = 1, #f.cells do
@@ -166,6 +167,9 @@ local function depart(f, stamp, jobs, cost)
       end
       cell_move(c, charged(c, jobs, cost))
     end
+  end
+  if jobs == 0 then
+    return
   end
   f.last = stamp
   if f.probe and f.probe > 0 and stamp < f.held then

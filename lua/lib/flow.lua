@@ -171,8 +171,11 @@ local function flow_of(name, last, claimed, unseen)
   if not pool and (f.fresh or not f.obeyed) then
     return f
   end
-  local turn = with_turn and f.was[last + 1] or not with_turn and redis.call('HGET', f.key, 'turn') or ''
+  local in_pool = with_turn and { f.was[last + 1], f.was[last + 2] } or redis.call('HMGET', f.key, 'turn', 'owed')
+  local turn = in_pool[1] or ''
   local short = string.match(turn, '^[+-](%S+)')
+  f.owed_before = (in_pool[2] or 0) + 0
+  f.owed = pool and short == pool and f.owed_before or 0
   f.line = f.line and string.find(turn, '^%+%S+ %d+ %d+ 0$') and f.line -- the class that it is filed in
   if pool then
     f.pool = pool_of(pool, unseen)
@@ -180,9 +183,6 @@ local function flow_of(name, last, claimed, unseen)
     local class = f.policy.class
     if class and not f.pool.classes[class] then
       exists(f.pool.wait_index .. '/' .. class) -- before the first write
-    end
-    if f.retuned then
-      pooling.owes(f.pool, f)
     end
     f.due_before = pooling.stays(f) and earliest(f)
   end
@@ -234,8 +234,8 @@ local function flow_save(f)
   end
   if f.is_pool then
     pooling.changed(args, f)
-  elseif f.exceeds then
-    args[#args + 1], args[#args + 2], f.exceeds = 'excess', format('%d', f.excess), nil
+  elseif f.owed ~= f.owed_before then
+    args[#args + 1], args[#args + 2], f.owed_before = 'owed', format('%d', f.owed), f.owed
   end
   if #args > 0 then
     redis.call('HSET', f.key, unpack(args))
@@ -358,8 +358,8 @@ local function paced_start(f, jobs, ahead)
     return own
   end
   local before, jobs_before = pooling.before(p, f, ahead)
-  local in_pool, c = start_after(p, jobs_before, before), p.classes[f.policy.class]
-  return in_pool > 0 and math.max(own, in_pool, c and pooling.owes_until(p, c) or 0) or 0
+  local in_pool = start_after(p, jobs_before, before)
+  return in_pool > 0 and math.max(own, in_pool) or 0
 end
 
 -- start_of estimates when a job leaves that has these jobs with this cost waiting before it in its

@@ -129,7 +129,7 @@ do
       local c = p.class_list[i]
       local line = entries_of(c.members > 0 and redis.call('ZRANGEBYSCORE', c.index, '-inf', now + horizon,
         'WITHSCORES', 'LIMIT', 0, most + 1) or {})
-      w.lines[i] = { class = c, entries = line, current = current_of(line), ready = pooling.owes_until(p, c) }
+      w.lines[i] = { class = c, entries = line, current = current_of(line) }
     end
     w.wait_now, w.ready_now, w.reserve_now = current_of(w.wait), current_of(w.ready), current_of(w.reserve)
     -- Flows that wait for later are not in the window.
@@ -229,8 +229,7 @@ do
     for i = 1, #w.lines do
       local l = w.lines[i]
       l.head = first_of(l.entries, l.current)
-      l.at = l.head and math.max(l.head.score, l.ready)
-      first = l.head and math.min(l.at, first or FARTHEST) or first
+      first = l.head and math.min(l.head.score, first or FARTHEST) or first
     end
     return first
   end
@@ -239,7 +238,7 @@ do
   local function enter_classes(p, w, slot)
     for i = 1, #w.lines do
       local l, c = w.lines[i], w.lines[i].class
-      l.head = l.head and l.at <= slot and l.head or nil
+      l.head = l.head and l.head.score <= slot and l.head or nil
       if l.head and (c.last ~= p.last or pooling.ahead(p, c)) then
         pooling.enter_start(p, c)
       end
@@ -300,12 +299,29 @@ do
     return true
   end
 
-  -- serve_flow lets the next job of a flow leave at the slot. It returns whether one left, nil if
-  -- the entry of the flow is stale.
+  -- turn_at gives the turn of a flow the place at which it was picked.
+  local function turn_at(t, entry, reserved, line)
+    if reserved and t.tat ~= entry.score then
+      t.tat, t.tat_rem = entry.score, 0
+    elseif not reserved and not line and t.start ~= entry.score then
+      t.start, t.rem = entry.score, 0
+    end
+  end
+
+  -- serve_flow lets the next job of a flow leave at the slot, or a flow that owes repay a part of
+  -- that. It returns whether a job left, nil if the entry of the flow is stale.
   local function serve_flow(p, w, entry, reserved, slot, line)
     local f = pooled(p, w, entry.name)
     if f.pool == p and (not f.turn.filed or f.line ~= (line and line.class.name)) then
       return nil
+    end
+    if f.pool == p and f.owed > 0 then
+      local part = pooling.repays(p, f.owed)
+      turn_at(f.turn, entry, reserved, line)
+      depart(p, slot, 0, part) -- shaper.Pool.Repay
+      pooling.serve(p, line and line.class or f.turn, reserved, slot, part)
+      f.owed = f.owed - part
+      return false
     end
     local due = f.pool == p and flow_due(f, f.later_before)
     if not due or due > slot or bounded(p, f) then
@@ -321,11 +337,7 @@ do
       return false
     end
     local t = f.turn
-    if reserved and t.tat ~= entry.score then
-      t.tat, t.tat_rem = entry.score, 0
-    elseif not reserved and not line and t.start ~= entry.score then
-      t.start, t.rem = entry.score, 0
-    end
+    turn_at(t, entry, reserved, line)
     depart(f, slot, 1, j.cost)
     local cost = pooling.charge(p, j.cost)
     depart(p, slot, 1, cost)
@@ -430,6 +442,9 @@ do
         local f = flows[name]
         left = left + (served and 1 or 0)
         local due = f.pool == p and flow_due(f, f.later_before) -- else its route has left the pool
+        if f.pool == p and f.owed > 0 then
+          due = slot
+        end
         if due and f.barred then
           barred = true
         elseif due and not f.kept then -- one that was put off is not looked at again by this poll

@@ -18,11 +18,11 @@
 --   watched, asked, refused   what is known of the upstream's answers, see lib/answered.lua
 --   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
 --     second. A class adds its weight once
---   classes             for each class with flows in the indexes, or ahead of the virtual time, or
---     with excess: its name, virtual start and remainder, the last stamp for which it was a
---     candidate, its weight, what of that is in weights, and its excess
+--   classes             for each class with flows in the indexes, or ahead of the virtual time: its
+--     name, virtual start and remainder, the last stamp for which it was a candidate, its weight,
+--     and what of that is in weights
 --   earlier_cost, changed_cost, ahead   Earlier, Changed and Ahead of shaper.Pool
--- The field excess of a flow is that of shaper.Pool.Exceed.
+-- The field owed of a flow is what it owes: see shaper.Pool.Repays.
 
 local POOL = 43 -- '+', with which the name of a pool begins
 
@@ -44,20 +44,23 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local SPACED_MOST, SPACED_BY = 31622400000000, 16 -- µs; intervals at the least share of a rate
   local functions = turn_functions(cell_move, charged)
   local turn_obey, reserve_a_second = functions.obey, functions.reserve_a_second
-  local CLASS = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
-  local OWE_MOST = 100 -- shaper.oweMost
+  local CLASS = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)'
+  local REPAY_SPAN = 100000 -- µs; shaper.repaySpan
+  local VIRTUAL_UNIT = 1000 -- of shaper.Pool
   local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'watched', 'earlier_cost',
     'changed_cost', 'ahead' } -- fields of a pool
+  local IN_POOL = { 'turn', 'owed' } -- fields of a flow in a pool
 
   -- fields_of are the first fields of a pool or a flow, and behind them those of its own of a pool,
-  -- its classes last, or the turn of a flow.
+  -- its classes last, or the turn of a flow and what it owes.
   local lists = { [true] = {}, [false] = {} }
   local function fields_of(is_pool, fields, last)
     local list = lists[is_pool][last]
     if not list then
       list = { unpack(fields, 1, last) }
-      for i = 1, is_pool and #OWN or 1 do
-        list[last + i] = is_pool and OWN[i] or 'turn'
+      local own = is_pool and OWN or IN_POOL
+      for i = 1, #own do
+        list[last + i] = own[i]
       end
       if is_pool then
         list[#list + 1] = 'classes'
@@ -136,42 +139,34 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     end
   end
 
-  -- each_of is how long the strictest pace takes for a cost of 1, in µs, 0 if none counts costs,
-  -- and for the greatest cost.
-  local function each_of(p)
-    local each = 0
+  -- exceed is shaper.Pool.Exceed: it returns what of the actual cost of a departure counts at once.
+  -- The flow owes the rest.
+  local function exceed(f, before, after, correct)
+    local p, t, paid = f.pool, functions.current(f), 0
+    if not t then
+      f.owed = f.owed + after - before
+      return before
+    elseif not t.reserved then
+      local lead = math.floor(math.max(0, t.start - p.virtual) * t.weight / VIRTUAL_UNIT)
+      paid = math.max(0, math.min(after - before, cost_of(p.policy) - lead))
+    end
+    correct(p, before, before + paid)
+    for i = 1, #p.cells do
+      p.ahead = math.max(p.ahead, p.cells[i].tat)
+    end
+    f.owed = f.owed + after - before - paid
+    return before + paid
+  end
+
+  -- repays is what a flow repays at one turn of what it owes: shaper.Pool.Repays.
+  local function repays(p, owed)
     for i = 1, #p.cells do
       local c = p.cells[i]
-      each = c.by_jobs and each or math.max(each, c.period / c.limit)
+      if not c.by_jobs then
+        owed = math.min(owed, math.max(1, math.floor(c.limit * REPAY_SPAN / c.period)))
+      end
     end
-    return each, math.floor(cost_of(p.policy) * each)
-  end
-
-  -- excess_of is the excess of a flow, which is read when it is needed, or of a class.
-  local function excess_of(party)
-    party.excess = party.excess or (redis.call('HGET', party.key, 'excess') or 0) + 0
-    return party.excess
-  end
-
-  -- owes_until is the instant before which nothing of a flow or a class leaves: shaper.Pool.Owes.
-  local function owes_until(p, party)
-    local _, most = each_of(p)
-    return excess_of(party) - most
-  end
-
-  -- forgive ends what a flow owes; its pool has not been charged for it.
-  local function forgive(p, f)
-    if owes_until(p, f) > now then
-      f.excess, f.exceeds, f.ready = 0, true, math.min(f.ready, now)
-    end
-  end
-
-  -- owes delays a flow for its excess.
-  local function owes(p, f)
-    local till = owes_until(p, f)
-    if till > now then
-      f.ready = math.max(f.ready, till)
-    end
+    return charge(p, owed)
   end
 
   -- before is the cost that the pool gives away before a job of a flow that has the given cost
@@ -180,7 +175,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     local most = cost_of(p.policy)
     local all = math.min(p.cost, p.queued * most)
     local cost = functions.cost_before(p, f, math.min(ahead, f.queued * most), all, most)
-    return cost, math.floor(cost * p.queued / math.max(1, all))
+    return cost, math.min(p.queued, math.floor(cost * p.queued / math.max(1, all)))
   end
 
   -- changes begins the lists of changes of a pool's indexes.
@@ -190,10 +185,10 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
 
   -- class_new adds a class to those of a pool, which are sorted by name. Its fields start, rem and
   -- weight are those of a turn.
-  local function class_new(p, name, start, rem, last, weight, counted, excess)
+  local function class_new(p, name, start, rem, last, weight, counted)
     local c = {
       name = name, start = start, rem = rem, last = last, weight = weight, counted = counted,
-      excess = excess, index = p.wait_index .. '/' .. name, wait = {}, unwait = {},
+      index = p.wait_index .. '/' .. name, wait = {}, unwait = {},
     }
     c.members = size_of(c.index, counted > 0)
     local place = #p.class_list + 1
@@ -208,44 +203,15 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   -- classes_load reads the classes of a pool, and how many flows each has in its index.
   local function classes_load(p, text)
     p.classes, p.class_list, p.classes_text = {}, {}, text
-    for name, start, rem, last, weight, counted, excess in string.gmatch(text, CLASS) do
-      class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0, excess + 0)
+    for name, start, rem, last, weight, counted in string.gmatch(text, CLASS) do
+      class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0)
     end
     -- class_of returns a class, which has this weight from now on. A new one starts at the virtual
     -- time.
     p.class_of = function(name, weight)
-      local c = p.classes[name] or class_new(p, name, p.virtual, 0, 0, weight, 0, 0)
+      local c = p.classes[name] or class_new(p, name, p.virtual, 0, 0, weight, 0)
       c.weight, c.rem = weight, math.min(c.rem, weight - 1)
       return c
-    end
-  end
-
-  -- exceed is shaper.Pool.Exceed: it replaces the charge of a departure of a flow by a higher one.
-  local function exceed(f, before, after, correct)
-    local p, more = f.pool, after - before
-    local class = f.policy.class and p.class_of(f.policy.class, f.policy.class_weight)
-    local party, weight, counts = class or f, f.policy.class_weight, class and class.counted > 0
-    if not class then
-      weight, counts = f.policy.weight, f.turn.filed
-    end
-    local each, most = each_of(p)
-    local from, paid = math.max(excess_of(party), now), more
-    if each > 0 then
-      paid = math.max(0, math.min(more, math.floor(cost_of(p.policy) - (from - now) / each)))
-    end
-    correct(p, before, before + paid)
-    for i = 1, #p.cells do
-      p.ahead = math.max(p.ahead, p.cells[i].tat)
-    end
-    local excess = from + math.floor(paid * each)
-    if paid < more then
-      local begin = math.max(excess, earliest(p) + most)
-      local longer = math.min(OWE_MOST, math.max(p.weights + (counts and 0 or weight), weight) / weight)
-      excess = math.min(begin + math.floor((more - paid) * each * longer), math.max(begin, now + CREDIT_MOST))
-    end
-    party.excess, party.exceeds = excess, true
-    if not class then
-      owes(p, f)
     end
   end
 
@@ -298,7 +264,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     local list = {}
     for i = 1, #p.class_list do
       local c = p.class_list[i]
-      list[i] = c.name .. format(' %d %d %d %d %d %d', c.start, c.rem, c.last, c.weight, c.counted, c.excess)
+      list[i] = c.name .. format(' %d %d %d %d %d', c.start, c.rem, c.last, c.weight, c.counted)
     end
     local text = table.concat(list, ' ')
     if text ~= p.classes_text then
@@ -317,7 +283,6 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     for i = 1, #p.class_list do
       local c = p.class_list[i]
       local first = c.members > 0 and tonumber(redis.call('ZRANGE', c.index, 0, 0, 'WITHSCORES')[2])
-      first = first and math.max(first, owes_until(p, c))
       if first and (not head or first < head) then
         head = first
       end
@@ -345,10 +310,14 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     f.line = nil
   end
 
-  -- pool_file files a flow in its pool under its next possible stamp, nil for none. A candidate
-  -- whose turn was corrected stays one if it may leave now: it would lose what a refund gave it.
+  -- pool_file files a flow in its pool under its next possible stamp, nil for none; one that owes,
+  -- at once. A candidate whose turn was corrected stays one if it may leave now: it would lose what
+  -- a refund gave it.
   local function pool_file(f, due)
     local p, t, class = f.pool, f.turn, f.policy.class
+    if f.owed > 0 then
+      due = math.min(due or now, now)
+    end
     if due and f.due_before and (due == f.due_before or f.candidate and due <= now) then
       return
     end
@@ -483,7 +452,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   end
 
   -- save_classes writes the changes of the indexes of classes, and forgets a class that has no flow
-  -- there, is not ahead, and has no excess.
+  -- there and is not ahead.
   local function save_classes(p)
     for i = #p.class_list, 1, -1 do
       local c = p.class_list[i]
@@ -494,7 +463,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       end
       local counts = c.members > 0 and c.weight or 0
       p.weights, c.counted = p.weights + counts - c.counted, counts
-      if counts == 0 and c.start <= p.virtual and c.excess <= now then
+      if counts == 0 and c.start <= p.virtual then
         table.remove(p.class_list, i)
         p.classes[c.name] = nil
       end
@@ -536,6 +505,6 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   functions.left, functions.leave = left, leave_pool
   functions.cost_of, functions.charge, functions.charge_of = cost_of, charge, charge_of
   functions.limit_ahead, functions.before = limit_ahead, before
-  functions.exceed, functions.owes, functions.owes_until, functions.forgive = exceed, owes, owes_until, forgive
+  functions.exceed, functions.repays = exceed, repays
   return functions
 end

@@ -125,8 +125,5 @@ local function dead_left(f, j, dead_capacity, dead_bytes)
   stored_add(f, 'dead_bytes', left > 0 and -job_bytes(j) or -f.dead_bytes)
   if f.full ~= 0 and left < dead_capacity and f.dead_bytes < dead_bytes then
     f.full, f.ready = 0, now
-    if f.pool then
-      pooling.owes(f.pool, f)
-    end
   end
 end

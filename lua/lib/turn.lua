@@ -138,10 +138,11 @@ local function turn_functions(cell_move, charged)
   -- waiting before it there, while the same flows wait: a part of shaper.Shared.Before. All that
   -- waits in the pool costs all, and a job most.
   local function cost_before(p, f, ahead, all, most)
-    if all == 0 then
+    if all + f.owed == 0 then
       return 0
     end
     local part = not p.counts_jobs and f.part or part_of(p, f, all)
+    all, ahead = all + f.owed, ahead + f.owed
     f.part = part -- the flows that wait change at the end of the call
     if part * all <= ahead then
       return all
@@ -187,16 +188,13 @@ local function turn_functions(cell_move, charged)
     t.start = start
   end
 
-  -- correct_turn is shaper.Pool.CorrectTag. The indexes may be newer than a candidate's turn.
-  local function correct_turn(f, cost, actual, idle)
+  -- current returns the turn of a flow, or of its class, nil if it has none. The indexes may be
+  -- newer than a candidate's turn.
+  local function current(f)
     local p, t = f.pool, f.turn
     if t.weight == 0 then
       local class = f.policy.class
-      local c = class and p.class_of(class, f.policy.class_weight)
-      if c then
-        correct_weight(p, c, actual - cost, c.counted == 0)
-      end
-      return
+      return class and p.class_of(class, f.policy.class_weight)
     end
     if t.filed and f.candidate == nil then
       local start = redis.call('ZSCORE', p.ready_index, f.name)
@@ -208,6 +206,17 @@ local function turn_functions(cell_move, charged)
       if tat and tat + 0 ~= t.tat then
         t.tat, t.tat_rem = tat + 0, 0
       end
+    end
+    return t
+  end
+
+  -- correct_turn is shaper.Pool.CorrectTag.
+  local function correct_turn(f, cost, actual, idle)
+    local p, t = f.pool, current(f)
+    if not t then
+      return
+    elseif t ~= f.turn then
+      return correct_weight(p, t, actual - cost, t.counted == 0)
     end
     t.moved = true
     if t.reserved then
@@ -225,7 +234,7 @@ local function turn_functions(cell_move, charged)
   return {
     turn_read = turn_read, turn_text = turn_text, obey = turn_obey, reserve_a_second = reserve_a_second,
     advance = advance, ahead = ahead, far_ahead = far_ahead, enter = enter, enter_start = enter_start,
-    serve = serve,
+    serve = serve, current = current,
     correct = correct_turn, cost_before = cost_before,
   }
 end
