@@ -219,6 +219,26 @@ func TestCommandsOfPages(t *testing.T) {
 	}
 }
 
+// TestAddressesAreQuoted checks the addresses in the commands of the pages. Where one has an
+// unquoted question mark, zsh, the shell of macOS, looks for a file and sends nothing.
+func TestAddressesAreQuoted(t *testing.T) {
+	source(t, ".md", func(file string) {
+		raw, err := os.ReadFile(filepath.Join(repository, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{"sh", "console"} {
+			for line := range strings.Lines(blocks(string(raw), kind)) {
+				for _, m := range word.FindAllStringSubmatch(line, -1) {
+					if strings.HasPrefix(m[3], "http") && strings.ContainsAny(m[3], "?*[") {
+						t.Errorf("%s: %s has no quotes", file, m[3])
+					}
+				}
+			}
+		}
+	})
+}
+
 // TestGoPage checks that the program in docs/go.md is the tested example of package api.
 func TestGoPage(t *testing.T) {
 	page, err := os.ReadFile(repository + "/docs/go.md")

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
@@ -102,8 +103,22 @@ func operations(t *testing.T, document []byte) (out []string) {
 // anyName is a path without the names of its parameters.
 func anyName(path string) string { return regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "{}") }
 
+// request is one in a page, such as `GET /v1/jobs`, or several methods as in `GET, POST /v1/jobs`.
+var request = regexp.MustCompile(
+	"`((?:GET|HEAD|OPTIONS|POST|PUT|PATCH|DELETE)(?:, [A-Z]+)*) (/[^`? …]+)")
+
+// requests returns the operations that a text names.
+func requests(text string) (out []string) {
+	for _, m := range request.FindAllStringSubmatch(text, -1) {
+		for method := range strings.SplitSeq(m[1], ", ") {
+			out = append(out, method+" "+anyName(m[2]))
+		}
+	}
+	return out
+}
+
 // TestOpenAPI holds the OpenAPI files in docs and the program together. The pages name no other
-// requests, and docs/http.md names every kind of problem.
+// requests, and docs/http.md names all of them, by listener.
 func TestOpenAPI(t *testing.T) {
 	p := processtest.Start(t, map[string]any{
 		"admin":  map[string]any{"submit": true}, // everything that can be turned on
@@ -113,11 +128,15 @@ func TestOpenAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, all, _ := strings.Cut(string(page), "\n## All requests\n")
+	all, _, _ = strings.Cut(all, "\n## ")
+	clients, operators, _ := strings.Cut(all, "\nOperators, ")
 	var known []string
-	for file, address := range map[string]string{
-		"openapi.json": p.API.String(), "openapi-admin.json": p.Admin.String(),
+	for file, of := range map[string]struct{ address, table string }{
+		"openapi.json":       {p.API.String(), clients},
+		"openapi-admin.json": {p.Admin.String(), operators},
 	} {
-		resp, err := http.Get("http://" + address + "/openapi.json")
+		resp, err := http.Get("http://" + of.address + "/openapi.json")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,11 +145,12 @@ func TestOpenAPI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		known = append(known, operations(t, raw)...)
-		for _, m := range problemType.FindAllSubmatch(raw, -1) {
-			if !bytes.Contains(page, []byte("`"+string(m[1])+"`")) {
-				t.Errorf("%s does not name the problem %s", httpPage, m[1])
-			}
+		served, told := operations(t, raw), requests(of.table)
+		known = append(known, served...)
+		slices.Sort(served)
+		slices.Sort(told)
+		if diff := cmp.Diff(served, slices.Compact(told)); diff != "" {
+			t.Errorf("the requests of %s against those in %s:\n%s", httpPage, file, diff)
 		}
 		var want bytes.Buffer
 		if err := json.Indent(&want, raw, "", " "); err != nil {
@@ -152,15 +172,14 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s is not what the program serves: go test ./cmd/sluice -run TestOpenAPI -update", path)
 		}
 	}
-	request := regexp.MustCompile("`((?:GET|POST|PUT|PATCH|DELETE) /[^`? …]+)")
 	source(t, ".md", func(file string) {
 		raw, err := os.ReadFile(filepath.Join(repository, file))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range request.FindAllSubmatch(raw, -1) {
-			if !slices.Contains(known, anyName(string(m[1]))) {
-				t.Errorf("%s names %s, which is no operation", file, m[1])
+		for _, operation := range requests(string(raw)) {
+			if !slices.Contains(known, operation) {
+				t.Errorf("%s names %s, which is no operation", file, operation)
 			}
 		}
 	})

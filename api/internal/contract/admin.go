@@ -415,7 +415,7 @@ func Figures() []Operation {
 				Description: "Only tenants whose name contains this text, ignoring case.",
 				Schema:      textSchema(0, MaxSearch)},
 			{Name: "sort", In: "query", Description: "Order of the tenants: most waiting jobs, longest " +
-				"wait, most refusals, or by name; depth if absent.",
+				"wait, most refusals, most dead letters, or by name; depth if absent.",
 				Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"depth", "oldest_wait", "refused", "dead", "name"}}},
 			{Name: "limit", In: "query", Description: "Tenants per event; 50 if absent. 0 turns `tenants` and `pools` events off.",
 				Schema: &huma.Schema{Type: huma.TypeInteger, Minimum: &low, Maximum: &most}},

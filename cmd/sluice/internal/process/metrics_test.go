@@ -157,7 +157,17 @@ func (f families) table() string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, strings.ToLower(f[name].GetType().String()),
 			strings.Join(labels, ", "), f[name].GetHelp())
 	}
-	return b.String() + "\n"
+	b.WriteString("\nValues of labels that are the same everywhere:\n\n| name | label | values |\n|---|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		of := f.labels(name)
+		for _, label := range slices.Sorted(maps.Keys(of)) {
+			if slices.Contains(closedLabels, label) {
+				fmt.Fprintf(&b, "| `%s` | `%s` | `%s` |\n", name, label,
+					strings.Join(slices.Compact(slices.Sorted(slices.Values(of[label]))), "`, `"))
+			}
+		}
+	}
+	return b.String() + "\n`reason` of `sluice_refusals_total` is the kind of a [problem](http.md#errors).\n\n"
 }
 
 // family is the one that a name in an expression is of: that of a histogram has three more names.
@@ -181,6 +191,8 @@ var (
 	noMetrics = []string{"sluice_wrong"}
 	// Labels whose values are not known beforehand.
 	openLabels = []string{"tenant", "route", "pool", "instance", "le", "script", "listener"}
+	// Labels with a series for each of their values from the start.
+	closedLabels = []string{"by", "class", "decision", "fault", "kind", "outcome", "result"}
 )
 
 // TestMetricsPage holds the page, the program, and everything that names metrics together.
