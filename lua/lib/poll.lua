@@ -17,7 +17,7 @@ local from = now + tonumber(ARGV[16]) -- the earliest stamp that this call gives
 -- error about stored data is reported as damage of the item. An error about the state of Redis
 -- fails the poll.
 local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING',
-  'executing the script', 'ACL failure', 'non local key' }
+  'executing the script', 'ACL failure', 'non local key', 'Unknown Redis command' }
 local damaged = {}
 local function attempt(item, read, ...)
   local ok, result = pcall(read, ...)

@@ -12,6 +12,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/arrivals"
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/queue/reports"
 )
 
@@ -85,10 +86,12 @@ func storeError(err error) string {
 	case strings.Contains(text, "BUSY "):
 		return "busy with a script"
 	case strings.Contains(text, "NOAUTH") || strings.Contains(text, "WRONGPASS") ||
-		strings.Contains(text, "NOPERM"):
+		strings.Contains(text, "NOPERM") || strings.Contains(text, "unauthenticated"):
 		return "refuses the credentials"
 	case strings.Contains(text, "CLUSTERDOWN") || strings.Contains(text, "MASTERDOWN"):
 		return "part of the cluster is down"
+	case errors.Is(err, queue.ErrState):
+		return "cannot serve now"
 	}
 	return "cannot be reached"
 }

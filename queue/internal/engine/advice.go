@@ -24,7 +24,7 @@ func (e *Engine) Advise(err error) error {
 	}
 	_, kind, _ := strings.Cut(e.scheme, "+")
 	if advice := store.Advice(cmp.Or(kind, "plain"), err); advice != "" {
-		return fmt.Errorf("%w: %s (%s)", ErrNoEngine, advice, err.Error()) // it may wrap ErrUnavailable
+		return fmt.Errorf("%w at %s: %s (%s)", ErrNoEngine, e.address, advice, err.Error()) // it may wrap ErrUnavailable
 	}
 	return err
 }

@@ -35,6 +35,7 @@ type Engine struct {
 	product string                      // redis or valkey
 	unsafe  string                      // why it may lose jobs, as found at the start
 	scheme  string                      // of the URL; empty without one
+	address string                      // of the URL, without credentials
 	refusal func(context.Context) error // see target; nil without a URL
 	stop    func() error
 
@@ -83,8 +84,8 @@ func OpenURL(ctx context.Context, redisURL string, o Options) (*Engine, error) {
 		e.Durability, e.Durable = o.Durability, o.Durability.durable(t.client)
 	}
 	e.scheme, _, _ = strings.Cut(redisURL, "://")
-	e.refusal = t.refusal
-	return e.accept(ctx, o, "redis", " at "+address(redisURL))
+	e.address, e.refusal = address(redisURL), t.refusal
+	return e.accept(ctx, o, "redis", " at "+e.address)
 }
 
 // accept checks the Redis of the engine, describes it, and closes the engine on an error.

@@ -24,7 +24,20 @@ var mistakes = []struct{ kind, text, advice string }{
 	{"running", "READONLY", "it is a replica, which is right for the seconds of a failover only: use the address of " +
 		"the master, or redis+sentinel://"},
 	{"running", "MOVED ", "it has become a node of a cluster: use redis+cluster:// instead of redis://"},
-	{"", "NOAUTH", "it wants a password: set it in redis.url (SLUICE_REDIS_URL), as in " +
+	{"running", "LOADING ", "it reads its data after a start: wait until INFO reports loading:0"},
+	{"running", "OOM ", "it has reached its maxmemory: raise that, or purge what is stored"},
+	{"running", "MISCONF ", "it cannot write to its disk and so accepts no writes: see its log, and free space there"},
+	{"running", "BUSY |UNKILLABLE ", "a script of another program keeps it busy: SCRIPT KILL ends one that has not " +
+		"written"},
+	{"running", "NOREPLICAS ", "its master has fewer replicas in sync than min-replicas-to-write: connect them, or " +
+		"lower that"},
+	{"running", "MASTERDOWN ", "it is a replica that has lost its master: use the address of the master"},
+	{"running", "CLUSTERDOWN ", "no master that is up has this slot, and the others serve theirs only with " +
+		"cluster-require-full-coverage no: see CLUSTER INFO"},
+	{"running", "max number of clients", "all of its connections are in use: raise maxclients, or end other clients"},
+	{"", "redis: invalid reply|redis: can't parse", "what answers there is not Redis, or speaks TLS: correct the host " +
+		"and the port in redis.url, or use rediss://"},
+	{"", "NOAUTH|Protocol error: unauthenticated", "it wants a password: set it in redis.url (SLUICE_REDIS_URL), as in " +
 		"redis://user:password@host:6379"},
 	{"", "WRONGPASS", "it refuses the user or the password in redis.url (SLUICE_REDIS_URL)"},
 	{"", "NOPERM|The user executing the script can't|ACL failure in script",
@@ -36,7 +49,7 @@ var mistakes = []struct{ kind, text, advice string }{
 		"to those of the system (SSL_CERT_FILE), and use the name that the certificate is for"},
 	{"", "tls:", "the TLS handshake failed: rediss:// needs a port that speaks TLS, " +
 		"and a certificate that both sides accept"},
-	{"", "unknown command", "it lacks a command that Sluice needs, or has renamed it"},
+	{"", "unknown command|Unknown Redis command", "it lacks a command that Sluice needs, or has renamed it"},
 }
 
 // Advice says what to do about a mistake of the operator, and returns "" for any other error. kind

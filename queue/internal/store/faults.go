@@ -55,25 +55,36 @@ func FaultOf(err error) Fault {
 		return FaultScript
 	case errors.Is(err, ErrState):
 		return FaultState
+	case errors.Is(err, redis.Nil): // where a value has to be
+		return FaultScript
 	case !errors.As(err, &reply):
 		return FaultTransport
-	case serverState.MatchString(reply.Error()):
-		return FaultState
+	case ofData(reply.Error()):
+		return FaultScript
 	}
-	return FaultScript
+	return FaultState
 }
 
-// stateCodes are the error codes by which Redis reports its state.
-const stateCodes = `(LOADING|OOM|READONLY|MISCONF|CLUSTERDOWN|BUSY|UNKILLABLE|MASTERDOWN|TRYAGAIN|` +
-	`NOREPLICAS|NOREPLICA|MOVED|ASK|NOSCRIPT|NOAUTH|WRONGPASS|NOPERM|DENIED|NOPROTO|EXECABORT|NOQUORUM)`
+// ofData reports whether an error reply is about the stored data: a command met a value of another
+// type, or a script of Sluice stopped at what it read. Any other reply, known or not, is about the
+// state of Redis, of the connection, or of what lies between.
+func ofData(reply string) bool {
+	return aboutValue.MatchString(reply) ||
+		strings.HasPrefix(reply, "ERR ") && byScript.MatchString(reply) && !ofState.MatchString(reply)
+}
 
-// serverState matches error replies about the state of the server. For a command within a script,
-// Redis 6.2 answers with ERR and quotes the code behind a minus sign. The last text is the answer
-// to a script on a slot that is being moved.
-var serverState = regexp.MustCompile(`^` + stateCodes + `( |$)|^ERR .*script.*[ :]-` + stateCodes + ` |` +
-	`ERR max number of clients|ERR Script killed|Script killed by user|ERR unknown command|` +
-	`ERR This instance has cluster support disabled|The user executing the script can't|ACL failure in script|` +
-	`Script attempted to access a non local key`)
+// aboutValue matches what commands answer about a value, within a script or not.
+var aboutValue = regexp.MustCompile(`^WRONGTYPE |value is not an? (integer|float|valid float)|would overflow`)
+
+// byScript matches errors that end a script. Redis 7 names the script behind the error; Redis 6.2
+// and the embedded engine say first that it failed.
+var byScript = regexp.MustCompile(`script: [0-9a-f]+, on @|^ERR Error (running|compiling) script`)
+
+// ofState matches errors that a state of Redis causes within a script. Redis 6.2 quotes the code of
+// a command's error behind a minus sign. The last text is the answer to a script on a slot that is
+// being moved.
+var ofState = regexp.MustCompile(`[ :]-[A-Z]{3,} |Script killed by user|Unknown Redis command|` +
+	`The user executing the script can't|ACL failure in script|Script attempted to access a non local key`)
 
 // Unavailable wraps the error of a call: ErrUnavailable, with ErrState where Redis answered, or
 // ErrScript. The error of the caller's context is returned as it is.

@@ -324,7 +324,14 @@ func (p *Process) open(ctx context.Context, registry *prometheus.Registry) (*que
 			return engine, q, err
 		}
 		if now := time.Now(); now.Sub(logged) >= logPause {
-			p.Log.Warn("redis does not answer; retrying", "error", err)
+			text, attributes := "redis does not answer; retrying", []any{"error", err}
+			if errors.Is(err, queue.ErrState) {
+				text = "redis answers, but cannot serve now; retrying"
+			}
+			if advice := queue.Advice(err); advice != "" {
+				attributes = append(attributes, "advice", advice)
+			}
+			p.Log.Warn(text, attributes...)
 			logged = now
 		}
 		select {
