@@ -218,6 +218,21 @@ func (h *headroom) share(free int64) int64 {
 	return max(1, int64(float64(free)*float64(share)/float64(100-share)))
 }
 
+// shareOf returns how many bytes each flow of the tenant may store now; 0 is no bound.
+func (h *headroom) shareOf(ctx context.Context, t lua.ScannedTenant) int64 {
+	if h.limits.FlowShare == 0 {
+		return 0
+	}
+	h.refresh(ctx)
+	free := h.free.Load()
+	if tier := claimedTier(t); tier != "" && t.API == "" && t.File == "" {
+		if room := h.classes[ClassOfTier(tier)]; room != nil {
+			free = min(free, room.bytes.Load())
+		}
+	}
+	return h.share(free)
+}
+
 // place is what a tenant that is new takes, and what refuses it.
 type place struct {
 	network string // that it takes a place in; empty for none

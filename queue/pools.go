@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -90,16 +91,34 @@ func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.O
 	if err != nil {
 		return Pool{}, err
 	}
-	return poolOf(baseline, name, scanned, now, waiting[0], instead)
+	return poolOf(baseline, name, scanned, now, waiting[0].flows, instead)
 }
 
 // AllPools reads all pools, sorted by name, in two round trips. Errors: ErrUnavailable.
 func (q *Queue) AllPools(ctx context.Context) ([]Pool, error) {
-	baseline := q.policies.Current().Baseline
-	names := slices.Sorted(maps.Keys(baseline.Pools))
+	found, err := q.poolsNow(ctx, q.Pools())
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	pools := make([]Pool, len(found))
+	for i, p := range found {
+		pools[i] = p.Pool
+	}
+	return pools, nil
+}
+
+// poolNow is a pool with its waiting flows.
+type poolNow struct {
+	Pool
+	waiting waitingFlows
+}
+
+// poolsNow reads the pools of these names, in two round trips.
+func (q *Queue) poolsNow(ctx context.Context, names []string) ([]poolNow, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
+	baseline := q.policies.Current().Baseline
 	subjects, calls := make([]policies.Subject, len(names)), make([]lua.ScanCall, len(names))
 	for i, name := range names {
 		subjects[i] = policies.Pool(name)
@@ -115,20 +134,93 @@ func (q *Queue) AllPools(ctx context.Context) ([]Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	pools := make([]Pool, len(names))
+	pools := make([]poolNow, len(names))
 	for i, name := range names {
 		if len(scans[i].Tenants) != 1 {
 			return nil, store.Unavailable(lua.ErrReply)
 		}
-		if pools[i], err = poolOf(baseline, name, scans[i].Tenants[0], scans[i].Now, waiting[i], nil); err != nil {
+		pools[i].waiting = waiting[i]
+		pools[i].Pool, err = poolOf(baseline, name, scans[i].Tenants[0], scans[i].Now, waiting[i].flows, nil)
+		if err != nil {
 			return nil, err
 		}
 	}
 	return pools, nil
 }
 
+// bound completes the figures of a flow of the pool that has this policy, and returns the part of
+// the pool's rate that the flow has while the same flows wait, or would have if it waited with them.
+// class is the tier of a flow that shares the weight of its class.
+func (p *poolNow) bound(f *Figures, policy shaper.Policy, class string, waits bool) (part float64) {
+	weight, weights, members := max(policy.Weight, 1), p.Weights, int64(0)
+	reserve, reserves := perSecond(policy.Reserve), p.Reserves
+	if policy.ClassWeight > 0 {
+		weight, members = policy.ClassWeight, p.waiting.classes[class]
+	}
+	if !waits {
+		reserves += reserve
+		if members == 0 {
+			weights += weight
+		}
+		members++
+	}
+	part = shaper.Part(weight, weights, reserve, reserves, p.Policy.CostRate().PerSecond())
+	if policy.ClassWeight > 0 {
+		part /= float64(max(1, members))
+	}
+	if f.LimitedBy == limitedRate && part*p.EffectiveRate < f.EffectiveRate {
+		f.LimitedBy = limitedPool
+	}
+	return part
+}
+
+// pooledFor is how long a scan uses what it has read of the pools.
+const pooledFor = time.Second
+
+// poolCache keeps the pools for the pages of scans.
+type poolCache struct {
+	mu    sync.Mutex
+	at    time.Time
+	pools map[string]*poolNow
+}
+
+// recentPools returns all pools by name, as they were in the last second.
+func (q *Queue) recentPools(ctx context.Context) (map[string]*poolNow, error) {
+	names, c := q.Pools(), &q.pooled
+	if len(names) == 0 {
+		return nil, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.at) < pooledFor && len(c.pools) == len(names) {
+		return c.pools, nil
+	}
+	found, err := q.poolsNow(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	c.at, c.pools = time.Now(), byName(found)
+	return c.pools, nil
+}
+
+func byName(pools []poolNow) map[string]*poolNow {
+	out := make(map[string]*poolNow, len(pools))
+	for i := range pools {
+		out[pools[i].Name] = &pools[i]
+	}
+	return out
+}
+
+// waitingFlows counts the flows of a pool that have a job to give, and those of each class.
+type waitingFlows struct {
+	flows   int64
+	classes map[string]int64
+}
+
 // waitingFlows counts the flows of each pool that have a job to give.
-func (q *Queue) waitingFlows(ctx context.Context, baseline shaper.Baseline, pools []policies.Subject) ([]int64, error) {
+func (q *Queue) waitingFlows(
+	ctx context.Context, baseline shaper.Baseline, pools []policies.Subject,
+) ([]waitingFlows, error) {
 	var indexes []string
 	classes := slices.Collect(maps.Keys(baseline.PoolWeights))
 	for _, s := range pools {
@@ -143,9 +235,15 @@ func (q *Queue) waitingFlows(ctx context.Context, baseline shaper.Baseline, pool
 	if err != nil {
 		return nil, err
 	}
-	counts, each := make([]int64, len(pools)), 2+len(classes)
+	counts, each := make([]waitingFlows, len(pools)), 2+len(classes)
 	for i, n := range sizes {
-		counts[i/each] += n
+		c := &counts[i/each]
+		if c.flows += n; i%each >= 2 && n > 0 {
+			if c.classes == nil {
+				c.classes = map[string]int64{}
+			}
+			c.classes[classes[i%each-2]] = n
+		}
 	}
 	return counts, nil
 }

@@ -78,6 +78,7 @@ type Queue struct {
 	watcher      *watcher
 	headroom     *headroom
 	resolver     resolver
+	pooled       poolCache
 }
 
 // Schema of the stored data. A process reads its own and those from oldestKnown on. 5: a policy

@@ -24,7 +24,18 @@ type Brief struct {
 	Capacity int64
 	Paused   bool
 	Pooled   []PoolFlow // its flows that are in pools
+	// PoolRate is what the pools of its flows allow all of their flows, departures per second; 0
+	// where a flow is in none.
+	PoolRate float64
 	Figures
+}
+
+// Allowed is the effective rate, within what the pools allow.
+func (b *Brief) Allowed() float64 {
+	if b.PoolRate > 0 {
+		return min(b.EffectiveRate, b.PoolRate)
+	}
+	return b.EffectiveRate
 }
 
 // Scan reads a page of about most tenants (at least 1) of one shard in short scripts. next is
@@ -43,7 +54,11 @@ func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief
 	if err := q.complete(ctx, shard, &scan); err != nil {
 		return nil, "", err
 	}
-	return q.resolver.briefs(q.policies.Current(), scan), cursorAfter(n, scan.Cursor, q.store.Len()), nil
+	pools, err := q.recentPools(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	return q.resolver.briefs(q.policies.Current(), scan, pools), cursorAfter(n, scan.Cursor, q.store.Len()), nil
 }
 
 // scanTenant reads one tenant or pool, also one never seen, with its flows in all shards.
@@ -196,7 +211,7 @@ type statement struct{ route, claimed, api, file string }
 // maxCached bounds the policies in the cache.
 const maxCached = 100_000
 
-func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
+func (r *resolver) briefs(from *policies.Set, scan lua.Scan, pools map[string]*poolNow) []Brief {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.from != from || len(r.resolved) > maxCached {
@@ -206,7 +221,7 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 	for i, t := range scan.Tenants {
 		s := statement{api: t.API, file: t.File, claimed: claimedTier(t)}
 		general := r.policy(s)
-		name, pooled := store.TenantOfEntry(t.Entry), []PoolFlow(nil)
+		name, pooled, rates := store.TenantOfEntry(t.Entry), []PoolFlow(nil), map[string]float64{}
 		sum := sumOf(general, t.Flows, scan.Now, func(route string, f lua.ScannedFlow) Figures {
 			s.route = route
 			policy := r.policy(s)
@@ -220,6 +235,10 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 				if policy.ClassWeight > 0 {
 					flow.Class, flow.Weight = s.claimed, policy.ClassWeight
 				}
+				if p := pools[flow.Pool]; p != nil { // else the policies have just changed
+					p.bound(&figures, policy, s.claimed, f.InTurn)
+					flow.LimitedBy, rates[flow.Pool] = figures.LimitedBy, p.EffectiveRate
+				}
 				pooled = append(pooled, flow)
 			}
 			return figures
@@ -227,6 +246,11 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan) []Brief {
 		briefs[i] = Brief{
 			Name: name, Tier: tierOf(s), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity,
 			Paused: general.Paused, Pooled: pooled, Figures: sum,
+		}
+		if len(pooled) == len(t.Flows) {
+			for _, rate := range rates {
+				briefs[i].PoolRate += rate
+			}
 		}
 	}
 	return briefs

@@ -38,12 +38,37 @@ func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Ove
 	if instead != nil {
 		s.API = *instead
 	}
-	return q.tenantOf(tenant, s, scanned, now), nil
+	pools, err := q.poolsOf(ctx, s, scanned)
+	if err != nil {
+		return Tenant{}, err
+	}
+	return q.tenantOf(tenant, s, scanned, pools, q.headroom.shareOf(ctx, scanned), now), nil
 }
 
-// tenantOf resolves a tenant's policies and computes its figures.
+// poolsOf reads the pools that flows of the tenant are in.
+func (q *Queue) poolsOf(
+	ctx context.Context, s shaper.Statements, scanned lua.ScannedTenant,
+) (map[string]*poolNow, error) {
+	baseline, names := q.policies.Current().Baseline, []string(nil)
+	routes := baseline.Mentioned(s)
+	for _, f := range scanned.Flows {
+		_, route, _ := strings.Cut(f.Flow, "/")
+		routes = append(routes, route)
+	}
+	for _, route := range routes {
+		if pool := baseline.PoolOf(route); pool != "" && !slices.Contains(names, pool) {
+			names = append(names, pool)
+		}
+	}
+	found, err := q.poolsNow(ctx, names)
+	return byName(found), err
+}
+
+// tenantOf resolves a tenant's policies and computes its figures. share is what a flow of it may
+// store; 0 is no bound.
 func (q *Queue) tenantOf(
-	tenant string, s shaper.Statements, scanned lua.ScannedTenant, now shaper.Instant,
+	tenant string, s shaper.Statements, scanned lua.ScannedTenant, pools map[string]*poolNow, share int64,
+	now shaper.Instant,
 ) Tenant {
 	baseline := q.policies.Current().Baseline
 	t := Tenant{
@@ -53,25 +78,40 @@ func (q *Queue) tenantOf(
 	}
 	t.Policy, t.Sources = baseline.Resolve(s, "")
 	t.Tier, t.Sources["tier"] = s.Tier()
+	rates := map[string]float64{} // of its pools
 	figures := func(route string, scanned lua.ScannedFlow) Figures {
 		var f Flow
 		f.Policy, f.Sources = baseline.Resolve(s, route)
 		f.Pool, f.Figures = baseline.PoolOf(route), figuresOf(f.Policy, scanned, now)
+		f.Stored, f.Share = q.storedOf(scanned, now), share
+		own := f.Figures
+		if p := pools[f.Pool]; p != nil {
+			f.PoolRate, f.Part = p.EffectiveRate, p.bound(&own, f.Policy, s.Claimed, scanned.InTurn)
+			f.Figures = own
+			f.EffectiveRate = min(f.EffectiveRate, p.EffectiveRate)
+			rates[f.Pool] = p.EffectiveRate
+		}
 		t.Routes[route] = f
-		return f.Figures
+		return own
 	}
 	for _, route := range baseline.Mentioned(s) {
 		figures(route, lua.ScannedFlow{})
 	}
 	t.Figures = sumOf(t.Policy, scanned.Flows, now, figures)
+	together, alone := 0.0, false
+	for _, rate := range rates {
+		together += rate
+	}
+	for _, f := range t.Routes {
+		alone = alone || f.Pool == ""
+	}
+	if len(rates) > 0 && !alone {
+		t.EffectiveRate = min(t.EffectiveRate, together)
+	}
 	full := ""
 	for _, f := range scanned.Flows {
 		t.DeadBytes += f.Stored.Dead
-		t.Stored += f.Stored.Dead + f.Stored.Kept + f.Stored.Answers.Left(now, q.retention.Finished) +
-			f.Stored.Keys.Left(now, max(q.retention.Finished, q.retention.Idempotency))
-		if f.Depth > 0 || f.Running > 0 { // else what is counted is of records that were lost
-			t.Stored += f.Stored.Live
-		}
+		t.Stored += q.storedOf(f, now)
 		switch {
 		case f.FullUntil <= now:
 		case f.Stored.Dead >= q.retention.DeadBytes:
@@ -86,6 +126,16 @@ func (q *Queue) tenantOf(
 		t.Reason = full
 	}
 	return t
+}
+
+// storedOf returns how many bytes the store keeps of a flow.
+func (q *Queue) storedOf(f lua.ScannedFlow, now shaper.Instant) int64 {
+	n := f.Stored.Dead + f.Stored.Kept + f.Stored.Answers.Left(now, q.retention.Finished) +
+		f.Stored.Keys.Left(now, max(q.retention.Finished, q.retention.Idempotency))
+	if f.Depth > 0 || f.Running > 0 { // else what is counted is of records that were lost
+		n += f.Stored.Live
+	}
+	return n
 }
 
 // What limits a flow.

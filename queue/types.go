@@ -200,8 +200,8 @@ type Settlement struct {
 	// Overload, of a retry: the upstream refused the job because of its load; the flow slows down
 	// (shaper.Bucket.Refuse).
 	Overload bool
-	// Missed, of a release: the job came too late to leave at its stamp. The figures of the flow
-	// count it.
+	// Missed, of a release: the job came too late to leave at its stamp, as others do for seconds.
+	// The flow counts as late for a while.
 	Missed bool
 	// NotSent says that the upstream has not seen the job, whose fault that is: the delivery says
 	// nothing about the upstream. It is not stored.
@@ -347,6 +347,13 @@ type Flow struct {
 	Policy  shaper.Policy
 	Sources map[string]string // as in Tenant, without the tier
 	Pool    string            // that the route is in; empty for none
+	// PoolRate is what the pool allows all of its flows now, departures per second. EffectiveRate is
+	// at most that. Part is the part of it that the flow has while the same flows wait, from 0 to 1,
+	// or would have if it waited with them.
+	PoolRate, Part float64
+	// Stored is how many bytes the store keeps of the flow, and Share how many it may have now,
+	// above which jobs are refused; 0 is no bound.
+	Stored, Share int64
 	Figures
 }
 

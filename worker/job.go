@@ -36,15 +36,19 @@ func (w *Worker) accept(n int, jobs []*job) {
 }
 
 // giveBack releases a job that has not departed; missed if it came too late to leave at its stamp.
+// Its flow counts as late where many jobs of the shard are: a busy machine misses a stamp now and
+// then.
 func (w *Worker) giveBack(j *job, missed bool) {
+	late := false
 	if missed {
 		w.lateness.missed.Add(1)
+		late = w.lateness.of(j.shard).miss(w.watch.now())
 	}
 	if j.lost.Load() {
 		w.forget(j, outcomeStale)
 		return
 	}
-	w.settle(j, queue.Settlement{Event: shaper.Release, Missed: missed})
+	w.settle(j, queue.Settlement{Event: shaper.Release, Missed: late})
 }
 
 // forget drops a job whose lease has another owner, or continues without this worker.
@@ -63,6 +67,7 @@ func (w *Worker) deliver(ctx context.Context, j *job) {
 	late := start.since(j.at)
 	w.metrics.lateness.Observe(late.Seconds())
 	w.lateness.observe(late)
+	w.lateness.of(j.shard).left.Add(1)
 	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
 	span := w.cfg.Traces.Process(ctx, &j.lease)
 	l := j.lease

@@ -77,3 +77,31 @@ func TestWorkerReportsItsLateness(t *testing.T) {
 		}
 	})
 }
+
+// TestLateForSeconds: a flow counts as late where at least a quarter of the shard's jobs miss their
+// stamps for two seconds, not for a stamp that is missed now and then.
+func TestLateForSeconds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		every time.Duration // between two misses
+		left  int64         // departures between them
+		late  time.Duration // of the first miss that counts; 0: none does
+	}{
+		"all of them":           {100 * time.Millisecond, 0, 2 * time.Second},
+		"one in three":          {100 * time.Millisecond, 2, 2 * time.Second},
+		"one in ten":            {100 * time.Millisecond, 9, 0},
+		"a slow flow":           {10 * time.Second, 0, 20 * time.Second},
+		"now and then, and idle": {2 * time.Minute, 0, 0},
+	} {
+		var m misses
+		begun, late := moment(time.Hour), time.Duration(0)
+		for passed := time.Duration(0); passed < 10*time.Minute && late == 0; passed += tt.every {
+			if m.miss(begun.add(passed)) {
+				late = passed
+			}
+			m.left.Add(tt.left)
+		}
+		if late != tt.late {
+			t.Errorf("%s: late after %v, want %v", name, late, tt.late)
+		}
+	}
+}

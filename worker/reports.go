@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,6 +44,49 @@ type lateness struct {
 		missed int64
 	}
 	missing bool
+
+	shards sync.Map // shard → *misses
+}
+
+// of returns the misses of a shard.
+func (l *lateness) of(shard int) *misses {
+	m, known := l.shards.Load(shard)
+	if !known {
+		m, _ = l.shards.LoadOrStore(shard, new(misses))
+	}
+	return m.(*misses)
+}
+
+const (
+	missWindow  = time.Second
+	missWindows = 2           // in a row after which a shard's jobs count as late
+	missOld     = time.Minute // a window that began before that says nothing of now
+)
+
+// misses tells jobs of a shard that come too late for seconds from one that does now and then.
+type misses struct {
+	left atomic.Int64 // departures; only grows
+
+	mu     sync.Mutex
+	began  moment // of the window
+	before int64  // left at its beginning
+	missed int64  // stamps within it
+	streak int    // windows in a row in which at least a quarter of the jobs missed their stamps
+}
+
+// miss notes a missed stamp. It reports whether the jobs of the shard are late.
+func (m *misses) miss(now moment) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.missed++
+	if passed := now.since(m.began); passed >= missWindow {
+		left := m.left.Load()
+		if m.streak++; passed >= missOld || 3*m.missed < left-m.before {
+			m.streak = 0
+		}
+		m.began, m.before, m.missed = now, left, 0
+	}
+	return m.streak >= missWindows
 }
 
 func (l *lateness) observe(late time.Duration) { l.counts[reports.LatenessClass(late)].Add(1) }

@@ -292,8 +292,8 @@ type Figures struct {
 	Depth         int64     `json:"depth" doc:"Jobs scheduled, queued and retrying."`
 	Bytes         int64     `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
 	Running       int64     `json:"running" doc:"Jobs leased by a worker."`
-	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the limit of the flow. pool: the flow waits for its turn in the pool of its route. upstream: running deliveries use all slots of the worker for the route or the flow. late: jobs arrive from Redis too late for their stamps. workers: no worker leases the job. held: the upstream requested a pause, or its circuit breaker is open. paused: by an operator, or because the dead letters reached their limit. idle: no job is waiting."`
-	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds; 0 while paused. For a tenant: its general rate, as slow as its slowest route."`
+	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the limit of the flow. pool: the flow waits for its turn in the pool of its route. upstream: running deliveries use all slots of the worker for the route or the flow. late: for seconds, many jobs have arrived from Redis too late for their stamps. workers: no worker leases the job. held: the upstream requested a pause, or its circuit breaker is open. paused: by an operator, or because the dead letters reached their limit. idle: no job is waiting."`
+	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds, and at most the rate of the pool; 0 while paused. For a tenant: its general rate, as slow as its slowest route, and at most the rates of its pools if all of its routes are in pools."`
 	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow is held: when the hold ends. For a tenant: the latest end of its holds."`
 	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off" doc:"While it is held: the cause. retry_after: the upstream named a time; at most one hour of it counts. breaker: the circuit breaker of the route is not closed. flow_breaker: the flow's own is not closed, while other flows of the route are well. hand_off: asynq does not accept its jobs."`
 	HeldStatus    int       `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
@@ -308,7 +308,12 @@ type Figures struct {
 
 // Flow is the policy and the figures of one route of a tenant.
 type Flow struct {
-	Pool string `json:"pool,omitempty" doc:"The pool that the route is in; absent for none."`
+	Pool     string  `json:"pool,omitempty" doc:"The pool that the route is in; absent for none."`
+	PoolRate float64 `json:"pool_rate_per_s,omitempty" doc:"Departures per second that the pool allows all of its flows together now; absent without a pool, and while the pool is paused."`
+	PoolPart float64 `json:"pool_part,omitempty" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait, or would if it waited with them; absent without a pool."`
+	// StoredBytes is that of the flow alone. ShareBytes is 0 without a bound.
+	StoredBytes int64 `json:"stored_bytes" doc:"Bytes stored for the flow: jobs, dead letters, answers and idempotency keys. 0 in lists."`
+	ShareBytes  int64 `json:"share_bytes,omitempty" doc:"Bytes that may be stored for the flow now, by store.flow_share and what the store has left. Above it jobs are refused with 429 queue-bytes-full. Absent for no bound."`
 	Policy
 	Figures
 }
@@ -405,7 +410,7 @@ type TenantLine struct {
 	Tenant        string    `json:"tenant"`
 	Rate          Rate      `json:"rate"`
 	Rates         []Pace    `json:"rates,omitempty" doc:"Further rates; the strictest wins."`
-	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of the general rates, as slow as the slowest route; 0 while paused."`
+	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of the general rates, as slow as the slowest route, and at most the rates of its pools if all of its routes are in pools; 0 while paused."`
 	Capacity      int64     `json:"capacity"`
 	Depth         int64     `json:"depth"`
 	Running       int64     `json:"running"`

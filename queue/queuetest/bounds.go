@@ -174,6 +174,9 @@ func boundShare(s *suite) {
 	equal(s, "the jobs in half of the store", len(ids), 5)
 	within(s, "the bytes stored", v.Stored, 50_000, 60_000)
 	within(s, "the share", v.Share, 40_000, 50_000)
+	flow := s.tenant(tenant).Routes["default"]
+	within(s, "the bytes stored in the figures", flow.Stored, 50_000, 60_000)
+	within(s, "the share in the figures", flow.Share, 40_000, 50_000)
 	batch, err := s.q.SubmitBatch(s.ctx, []queue.Submission{sized(10), sized(10_000)}, true)
 	if err != nil {
 		s.Fatalf("SubmitBatch: %v", err)

@@ -110,7 +110,18 @@ func poolShares(s *suite) {
 	s.nearly("b, weight 2", got["b"], 43, 2)
 	s.nearly("c, at most 5/s", got["c"], 10, 1)
 	s.nearly("d, 20/s reserved and weight 1", got["d"], 61, 2)
-	equal(s, "what limits a", s.tenant("a").Routes["erp"].LimitedBy, "rate") // its own next stamp is ahead
+	a, c := s.tenant("a"), s.tenant("c")
+	equal(s, "what limits a", a.LimitedBy, "pool") // of its own rate, the pool gives it a part
+	equal(s, "what limits its flow", a.Routes["erp"].LimitedBy, "pool")
+	equal(s, "the rate of its pool", a.Routes["erp"].PoolRate, 100)
+	equal(s, "its part of the pool", a.Routes["erp"].Part, 0.4) // 80/s by weight, 4 of 8
+	equal(s, "its effective rate", a.EffectiveRate, 100)
+	equal(s, "what limits c", c.LimitedBy, "rate") // 5/s, and the pool would give it 10
+	equal(s, "its effective rate", c.Routes["erp"].EffectiveRate, 5)
+	scanned := s.scan(100)
+	equal(s, "what limits a in a scan", scanned["a"].LimitedBy, "pool")
+	equal(s, "its pools' rate in a scan", scanned["a"].PoolRate, 100)
+	equal(s, "what limits c in a scan", scanned["c"].LimitedBy, "rate")
 }
 
 // poolOfGuests has 80 guests with 6 jobs each beside a customer, and then a new guest for each job.

@@ -8,7 +8,8 @@ import { allRates, count, duration, limitedBy, plural } from "./format.js";
 function leaving(t, flows) {
   const rates = new Set((flows.length ? flows : [t]).map(allRates));
   if (rates.size > 1) return "at the rates of their routes";
-  return `at ${[...rates][0]}${flows.length > 1 ? " from each route" : ""}`;
+  const pooled = flows.some((f) => f.pool) ? ", as far as their pool allows" : "";
+  return `at ${[...rates][0]}${flows.length > 1 ? " from each route" : ""}${pooled}`;
 }
 
 const flowsOf = (t) => Object.values(t.routes || {});

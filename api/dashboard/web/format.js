@@ -50,7 +50,7 @@ export const allRates = (p) => [policyRate(p.rate), furtherRates(p.rates)].filte
 // strictest is the lowest of the rates, per second. It is what effective_rate_per_s is a part of.
 export const strictest = (p) => Math.min(...[p.rate, ...(p.rates || [])].map(ratePerSecond));
 
-// leftOf is the part of its rate that a flow has, less than 1 after a hold.
+// leftOf is the part of its rate that a flow has, less than 1 after a hold or in a slower pool.
 export const leftOf = (p) => p.effective_rate_per_s / strictest(p);
 
 // rateNow is the rate, after the effective rate where that is lower. said is the text of the rate.
@@ -97,7 +97,7 @@ const limits = {
   concurrency: { says: "at the cap", tone: "warn", why: "Deliveries in flight have reached the concurrency cap: the upstream is slower than the rate." },
   pool: { says: "in its pool", tone: "good", why: "Jobs wait for their turn in a pool: its rate is shared by weight and reserves." },
   upstream: { says: "slow upstream", tone: "warn", why: "Deliveries to this upstream fill all the slots that a worker reserves for it, so they end more slowly than the rate allows. Other routes have their own slots." },
-  late: { says: "late", tone: "warn", why: "Jobs arrive from Redis too late to leave on time and are released: the latency of Redis is too high for worker.lease." },
+  late: { says: "late", tone: "warn", why: "For seconds, many jobs have arrived from Redis too late to leave on time and were released: Redis is too slow for worker.lease, or the machine of the worker is too busy." },
   workers: { says: "no worker", tone: "warn", why: "Jobs may leave, but no worker takes them: all slots are in use (worker.concurrency), or no worker is live." },
   held: { says: "held", tone: "warn", why: "Held: the upstream asked for a pause or does not answer. Jobs wait; delivery is retried automatically." },
   paused: { says: "paused", tone: "warn", why: "No job leaves until an operator resumes it." },

@@ -9,12 +9,26 @@ import { Jobs } from "./jobs.js";
 import { History } from "./history.js";
 import { Submit } from "./submit.js";
 import { drain, pause, pausedAlone, purge, resume, switchRoute, unhold } from "./actions.js";
-import { allRates, count, duration, leftOf, limitedBy, none, perSecond, plural, policyRate, rateNow, ratePerSecond, short, strictest } from "./format.js";
+import { allRates, bytes, count, duration, leftOf, limitedBy, none, perSecond, plural, policyRate, rateNow, ratePerSecond, short, strictest } from "./format.js";
 
 const totalsOf = (e) => ({ admitted: e.admitted_total, rejected: e.rejected_total, departed: e.departed_total });
 
 // limitsOf are the limits of departures: the effective rate, and a stricter further rate, if any.
 const limitsOf = (left, rate, least) => ({ rate: left * rate, further: least < left * rate ? least : null });
+
+// pooled reports whether all routes of the tenant are in pools: its rate is theirs then.
+const pooled = (e) => Object.keys(e.routes || {}).length > 0 && Object.values(e.routes).every((r) => r.pool);
+
+// poolSays is what the pool of a flow allows.
+const poolSays = (r) => `${perSecond(r.pool_rate_per_s || 0)} for all flows of ${r.pool}${r.pool_part > 0 && r.pool_part < 0.995 ? `, ${perSecond(r.pool_part * (r.pool_rate_per_s || 0))} for this one while the same flows wait` : ""}`;
+
+const poolsSay = (e) => Object.values(e.routes || {}).filter((r) => r.pool).map(poolSays).join("; ");
+
+// stored is what the tenant has stored, of what a single route may store.
+function stored(e) {
+  const [only, ...others] = Object.values(e.routes || {});
+  return only?.share_bytes && others.length === 0 ? `${bytes(e.stored_bytes)} of ${bytes(only.share_bytes)}` : bytes(e.stored_bytes);
+}
 
 export class TenantView {
   constructor({ tenant }) {
@@ -61,7 +75,7 @@ export class TenantView {
       el("div", { class: "headline" }, el("h1", null, tenant), this.pill, this.tier, this.pools, el("div", { class: "actions" }, Object.values(this.buttons))),
       this.reason,
       el("div", { class: "beside" }, this.picture.node, this.knobs.node),
-      el("dl", { class: "figures", "aria-label": "Now" }, fact("oldest", "Oldest wait"), fact("running", "In flight"), fact("effective", "Effective rate"), fact("admitted", "Admitted"), fact("rejected", "Refused"), fact("departed", "Departed"), fact("succeeded", "Succeeded"), fact("dead", "Dead letters")),
+      el("dl", { class: "figures", "aria-label": "Now" }, fact("oldest", "Oldest wait"), fact("running", "In flight"), fact("effective", "Effective rate"), fact("admitted", "Admitted"), fact("rejected", "Refused"), fact("departed", "Departed"), fact("succeeded", "Succeeded"), fact("dead", "Dead letters"), fact("stored", "Stored")),
       this.routes,
       el("div", { class: "grid four" }, this.cards.map((c) => c.node)),
       this.more = el("div", { class: "stack" }, this.jobs.node, this.history.node));
@@ -112,7 +126,9 @@ export class TenantView {
     text(f.oldest, e.depth > 0 ? duration(e.oldest_wait_ms) : none);
     text(f.running, e.concurrency ? `${short(e.running)} of ${short(e.concurrency)}` : short(e.running));
     text(f.effective, perSecond(e.effective_rate_per_s));
-    text(f.effective.previousSibling, further ? "Effective, strictest" : "Effective rate");
+    text(f.effective.previousSibling, further ? "Effective, strictest" : pooled(e) ? "Effective, in its pool" : "Effective rate");
+    attribute(f.effective, "title", poolsSay(e) || null);
+    text(f.stored, stored(e));
     text(this.rates.note, further ? "of the strictest of its rates" : "");
     text(f.admitted, short(e.admitted_total));
     text(f.rejected, short(e.rejected_total));
@@ -145,7 +161,8 @@ export class TenantView {
     b.unhold.hidden = !e.held_until;
     b.pause.hidden = e.paused;
     b.drain.hidden = Boolean(e.draining);
-    const explained = [stopped || e.limited_by === "paused" || ["held", "concurrency", "upstream", "workers"].includes(e.limited_by) ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
+    const over = Object.entries(e.routes || {}).filter(([, r]) => r.share_bytes && r.stored_bytes >= r.share_bytes);
+    const explained = [...over.map(([route, r]) => `The route ${route} has stored ${bytes(r.stored_bytes)} of the ${bytes(r.share_bytes)} that it may have in the store now: new jobs are refused with 429 queue-bytes-full.`), stopped || e.limited_by === "paused" || ["held", "concurrency", "upstream", "workers"].includes(e.limited_by) ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
     const unknown = explained.length === 0 && !e.revision && !(e.depth + e.running + e.admitted_total + e.rejected_total);
     if (unknown) explained.push("No job of this tenant is known: it has sent none yet, or its figures were deleted while it was idle. Settings apply from its next job on.");
     attribute(this.reason, "class", unknown ? "notice" : "notice warn");
@@ -172,7 +189,7 @@ export class TenantView {
       text(act, `${verb} …`);
       attribute(act, "aria-label", `${verb} the route ${r.route}`);
       keyed(pool, r.pool ? [r.pool] : [], (p) => p, (p) => el("a", { href: poolLink(p) }, p), () => {});
-      attribute(pool, "title", r.pool && `weight ${count(r.weight)}, ${r.reserve ? `reserve ${policyRate(r.reserve)}` : "no reserve"}`);
+      attribute(pool, "title", r.pool && `${poolSays(r)}, weight ${count(r.weight)}, ${r.reserve ? `reserve ${policyRate(r.reserve)}` : "no reserve"}`);
       [rateNow(r, allRates(r)), `${short(r.depth)} of ${short(r.capacity)}`, r.depth > 0 ? duration(r.oldest_wait_ms) : none, short(r.running), short(r.rejected_total)].forEach((said, i) => text(cells[i], said));
       text(pill, says);
       attribute(pill, "title", why);

@@ -20,7 +20,7 @@ type Sample struct {
 	Depth, Running, Capacity int64 // jobs
 	OldestWait               time.Duration
 	// Rate is the tenant's rate per second, Strictest the strictest of its rates, and Effective
-	// that rate after holds.
+	// that rate after holds, within what its pools allow.
 	Rate, Strictest, Effective   float64
 	Admitted, Rejected, Departed int64 // totals, which only grow
 }
@@ -29,7 +29,7 @@ type Sample struct {
 func sampleAt(at time.Time, b *queue.Brief) Sample {
 	l := Sample{
 		At: at, Depth: b.Depth, Running: b.Running, Capacity: b.Capacity, OldestWait: b.OldestWait,
-		Rate: b.Rate.PerSecond(), Effective: b.EffectiveRate, Admitted: b.Admitted, Rejected: b.Rejected,
+		Rate: b.Rate.PerSecond(), Effective: b.Allowed(), Admitted: b.Admitted, Rejected: b.Rejected,
 		Departed: b.Departed,
 	}
 	l.Strictest = shaper.Policy{Rate: b.Rate, Rates: b.Rates}.Strictest()

@@ -88,7 +88,7 @@ var (
 	NeverFits      = Kind{"never-fits", http.StatusTooManyRequests, "The request can never fit into the queue"}
 	QueueBytesFull = Kind{
 		"queue-bytes-full", http.StatusTooManyRequests,
-		"The payloads have reached their limit in bytes",
+		"A limit in bytes is reached",
 	}
 	StoreFull      = Kind{"store-full", http.StatusServiceUnavailable, "The store is full"}
 	TenantDraining = Kind{

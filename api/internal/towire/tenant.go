@@ -24,7 +24,10 @@ func Tenant(t queue.Tenant) wire.Tenant {
 		if out.Routes == nil {
 			out.Routes = map[string]wire.Flow{}
 		}
-		out.Routes[route] = wire.Flow{Pool: f.Pool, Policy: policy(f.Policy, f.Sources), Figures: figures(f.Figures)}
+		out.Routes[route] = wire.Flow{
+			Pool: f.Pool, PoolRate: f.PoolRate, PoolPart: f.Part, StoredBytes: f.Stored, ShareBytes: f.Share,
+			Policy: policy(f.Policy, f.Sources), Figures: figures(f.Figures),
+		}
 	}
 	return out
 }
@@ -89,7 +92,7 @@ func Swept(swept queue.Swept) wire.Swept {
 func Line(b *queue.Brief) wire.TenantLine {
 	return wire.TenantLine{
 		Tenant: b.Name, Rate: wire.RateOf(b.Rate), Rates: wire.PacesOf(b.Rates),
-		EffectiveRate: b.EffectiveRate, Capacity: b.Capacity, Depth: b.Depth, Running: b.Running,
+		EffectiveRate: b.Allowed(), Capacity: b.Capacity, Depth: b.Depth, Running: b.Running,
 		Paused:    b.Paused,
 		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted,
 		Rejected: b.Rejected, Departed: b.Departed,

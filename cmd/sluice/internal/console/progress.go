@@ -65,13 +65,13 @@ type bar struct {
 	bar    *progressbar.ProgressBar
 }
 
-func (b *bar) Show(phase string, done, total int, c Counts, _ time.Duration) {
+func (b *bar) Show(phase string, done, total int, c Counts, since time.Duration) {
 	if phase != b.phase {
 		b.Close()
 		b.phase = phase
 		b.bar = progressbar.NewOptions(total, progressbar.OptionSetWriter(b.w), progressbar.OptionShowCount(),
 			progressbar.OptionShowIts(),
-			progressbar.OptionSetItsString(b.things), progressbar.OptionSetPredictTime(true),
+			progressbar.OptionSetItsString(b.things), progressbar.OptionSetPredictTime(false),
 			progressbar.OptionFullWidth(),
 			progressbar.OptionSetTheme(progressbar.ThemeASCII))
 	}
@@ -79,8 +79,9 @@ func (b *bar) Show(phase string, done, total int, c Counts, _ time.Duration) {
 	if n := Sum(c.Refused) + Sum(c.Failed); n > 0 {
 		text = fmt.Sprintf("%s (%d refused)", phase, n)
 	}
-	if c.Waiting {
-		text += " (queue full, waiting)"
+	text += leftText(done, total, c, since)
+	if c.Waiting != "" {
+		text += " (waiting: " + c.Waiting + ")"
 	}
 	b.bar.Describe(text)
 	_ = b.bar.Set(done)
@@ -94,26 +95,34 @@ func (b *bar) Close() {
 	}
 }
 
+// leftText estimates the time that is left. While the command waits, nobody knows it.
+func leftText(done, total int, c Counts, since time.Duration) string {
+	switch {
+	case total < 0 || c.Waiting != "":
+		return ""
+	case done == 0:
+		return ", ? left"
+	}
+	left := float64(total-done) / float64(done) * max(since.Seconds(), 0.001)
+	return fmt.Sprintf(", %v left", time.Duration(left*float64(time.Second)).Round(time.Second))
+}
+
 // lines shows progress in a log.
 type lines struct{ w io.Writer }
 
 func (l lines) Show(phase string, done, total int, c Counts, since time.Duration) {
 	rate := float64(done) / max(since.Seconds(), 0.001)
-	of, left := "", ""
+	of, left := "", leftText(done, total, c, since)
 	if total >= 0 {
-		of, left = fmt.Sprintf("/%d", total), ", ? left"
-		if rate > 0 {
-			left = fmt.Sprintf(", %v left",
-				time.Duration(float64(total-done)/rate*float64(time.Second)).Round(time.Second))
-		}
+		of = fmt.Sprintf("/%d", total)
 	}
 	outcomes, state := "", ""
 	if c.Answered() > 0 {
 		outcomes = fmt.Sprintf("; accepted %d, refused %d, failed %d", c.Accepted, Sum(c.Refused),
 			Sum(c.Failed))
 	}
-	if c.Waiting {
-		state = "; queue full, waiting"
+	if c.Waiting != "" {
+		state = "; waiting: " + c.Waiting
 	}
 	fmt.Fprintf(l.w, "%s %d%s, %.1f/s%s%s%s\n", phase, done, of, rate, left, outcomes, state)
 }

@@ -3,7 +3,22 @@ package console
 import (
 	"bytes"
 	"testing"
+	"time"
 )
+
+// TestNoEstimateWhileItWaits: while a command waits, the progress says for what, and estimates no
+// time.
+func TestNoEstimateWhileItWaits(t *testing.T) {
+	var log bytes.Buffer
+	view := lines{&log}
+	view.Show("submitted", 50, 100, Counts{Accepted: 50}, 10*time.Second)
+	view.Show("submitted", 50, 100, Counts{Accepted: 50, Waiting: "The queue is full"}, 20*time.Second)
+	want := "submitted 50/100, 5.0/s, 10s left; accepted 50, refused 0, failed 0\n" +
+		"submitted 50/100, 2.5/s; accepted 50, refused 0, failed 0; waiting: The queue is full\n"
+	if got := log.String(); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
 
 // Long work prints its progress: every step of a known total, few of an unknown one. Short work
 // prints none.

@@ -27,7 +27,7 @@ type Counts struct {
 	Refused  map[string]int // by the kind of refusal
 	Failed   map[string]int // by reason: the outcome is unknown
 	Ended    map[string]int // by the state in which jobs ended
-	Waiting  bool           // the command waits for capacity of the queue
+	Waiting  string         // what the command waits for; empty while it works
 }
 
 // NewTally returns an empty tally that starts at now.

@@ -106,9 +106,10 @@ func (f *feed) sendAll(ctx context.Context) error {
 		}
 		outcomes, err := f.send(ctx, jobs)
 		var pause time.Duration
+		var why string // it waits
 		if err == nil {
-			pause = f.settle(batch, outcomes)
-		} else if pause, err = f.failed(batch, err); err != nil {
+			pause, why = f.settle(batch, outcomes)
+		} else if pause, why, err = f.failed(batch, err); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -116,11 +117,11 @@ func (f *feed) sendAll(ctx context.Context) error {
 				f.pending[0].line, err)
 		}
 		if pause > 0 {
-			f.tally.With(func(c *console.Counts) { c.Waiting = true })
+			f.tally.With(func(c *console.Counts) { c.Waiting = why })
 			if err := console.Sleep(ctx, pause); err != nil {
 				return err
 			}
-			f.tally.With(func(c *console.Counts) { c.Waiting = false })
+			f.tally.With(func(c *console.Counts) { c.Waiting = "" })
 		}
 	}
 }
@@ -199,9 +200,9 @@ func readSubmission(l line, prefix string) (s submission, reason string) {
 // maxLine leaves room in a request for an added key.
 const maxLine = maxBatchBytes - 4<<10
 
-// settle counts the outcomes of a batch. It returns how long to wait for capacity, 0 if all lines
-// have an outcome.
-func (f *feed) settle(batch []submission, outcomes []wire.JobResult) (pause time.Duration) {
+// settle counts the outcomes of a batch. It returns how long to wait for capacity and why, 0 if all
+// lines have an outcome.
+func (f *feed) settle(batch []submission, outcomes []wire.JobResult) (pause time.Duration, why string) {
 	var kept []submission
 	for i, v := range outcomes {
 		s := batch[i]
@@ -219,6 +220,7 @@ func (f *feed) settle(batch []submission, outcomes []wire.JobResult) (pause time
 				if v.RetryAfterMS == 0 {
 					pause = pausedPause
 				}
+				why = waitsFor(v.Problem)
 			}
 			kept = append(kept, s)
 		default:
@@ -232,7 +234,16 @@ func (f *feed) settle(batch []submission, outcomes []wire.JobResult) (pause time
 		f.window = min(2*f.window, wire.MaxBatch)
 	}
 	f.pending = append(kept, f.pending[len(batch):]...)
-	return pause
+	return pause, why
+}
+
+// waitsFor returns why a line is not admitted now, in the words of the problem.
+func waitsFor(p wire.Problem) string {
+	text := strings.TrimSuffix(cmp.Or(p.Title, "the server refuses jobs"), ".")
+	if p.Detail != "" {
+		text += ": " + p.Detail
+	}
+	return console.Plain(text)
 }
 
 // mayPass reports whether the line may be admitted later: the queue was full, and the line fits
@@ -257,7 +268,7 @@ func reasonOf(p wire.Problem) string {
 
 // failed handles a request that was refused as a whole or got no answer. It returns when to send it
 // again, or the error if a retry cannot help.
-func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal error) {
+func (f *feed) failed(batch []submission, err error) (pause time.Duration, why string, fatal error) {
 	var answer *client.Error
 	errors.As(err, &answer)
 	again := access.Transient(err)
@@ -265,14 +276,14 @@ func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal
 		switch {
 		case answer.Status == http.StatusTooManyRequests && f.wait:
 			f.progress = time.Now() // the server works
-			return max(answer.RetryAfter, leastPause), nil
+			return max(answer.RetryAfter, leastPause), waitsFor(answer.Problem), nil
 		case answer.Status == http.StatusRequestEntityTooLarge && len(batch) > 1: // a proxy has a lower bound
 			f.window = len(batch) / 2
-			return 0, nil
+			return 0, "", nil
 		case answer.Status == http.StatusRequestEntityTooLarge:
 			f.refuse(batch[0], cmp.Or(answer.Kind(), "too-large"), cmp.Or(answer.Detail, answer.Title))
 			f.pending = f.pending[1:]
-			return 0, nil
+			return 0, "", nil
 		}
 	}
 	safe := answer != nil && slices.Contains([]string{"shutting-down", "starting", "draining"},
@@ -285,12 +296,16 @@ func (f *feed) failed(batch []submission, err error) (pause time.Duration, fatal
 		again = false
 	}
 	if !again || time.Since(f.progress) >= f.patience {
-		return 0, err
+		return 0, "", err
 	}
-	if answer != nil && answer.RetryAfter > 0 {
-		return answer.RetryAfter, nil
+	why = console.Plain(err.Error())
+	if answer != nil {
+		why = waitsFor(answer.Problem)
+		if answer.RetryAfter > 0 {
+			return answer.RetryAfter, why, nil
+		}
 	}
-	return time.Second, nil
+	return time.Second, why, nil
 }
 
 func (f *feed) refuse(s submission, kind, reason string) {

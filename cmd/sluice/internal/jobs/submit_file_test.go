@@ -120,6 +120,30 @@ func (in *intake) inOrder(n int) bool {
 	return len(in.order) == n
 }
 
+// TestSubmitFileSaysWhatItWaitsFor: with the title and the detail of the problem.
+func TestSubmitFileSaysWhatItWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := &intake{t: t, room: 2}
+		var waits string
+		in.result = func(wire.BatchJob) (wire.JobResult, bool) {
+			share := problem(429, "queue-bytes-full").Problem
+			share.Title, share.Detail = "A limit in bytes is reached", "5 of 4 bytes are stored"
+			return wire.JobResult{Problem: share}, waits == ""
+		}
+		f := in.feed(strings.NewReader(numbered(1)))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.run(t.Context())
+		}()
+		time.Sleep(time.Second)
+		waits = f.tally.Now().Waiting
+		<-done
+		queuetest.Compare(t, "what it waits for", waits, "A limit in bytes is reached: 5 of 4 bytes are stored")
+		queuetest.Compare(t, "then", f.tally.Now().Waiting, "")
+	})
+}
+
 // paused refuses the payload once, as a tenant that is paused does.
 func paused(payload string) func(wire.BatchJob) (wire.JobResult, bool) {
 	first := true

@@ -414,20 +414,50 @@ func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {
 		rows = append(rows, []string{"reason", t.Reason, ""})
 	}
 	rows = append(rows, figureRows(t.Figures)...)
+	if t.StoredBytes > 0 {
+		rows = append(rows, []string{"bytes stored", console.BytesText(t.StoredBytes), ""})
+	}
 	if t.DeadBytes > 0 {
-		rows = append(rows, []string{"bytes stored", console.BytesText(t.StoredBytes), ""},
-			[]string{"of dead letters", console.BytesText(t.DeadBytes), ""})
+		rows = append(rows, []string{"of dead letters", console.BytesText(t.DeadBytes), ""})
 	}
 	for _, route := range slices.Sorted(maps.Keys(t.Routes)) {
 		f := t.Routes[route]
-		if len(t.Routes) == 1 && samePolicy(f.Policy, t.Policy) {
-			break // it would repeat every row
+		if len(t.Routes) == 1 && samePolicy(f.Policy, t.Policy) { // others would repeat every row
+			rows = append(rows, storeRows(f)...)
+			rows = append(rows, poolRows(f)...)
+			break
 		}
 		rows = append(rows, []string{"", "", ""}, []string{"route", route, ""})
 		rows = append(rows, policyRows(f.Policy)...)
 		rows = append(rows, figureRows(f.Figures)...)
+		rows = append(rows, storeRows(f)...)
+		rows = append(rows, poolRows(f)...)
 	}
 	return console.PrintTable(w, rows)
+}
+
+// storeRows returns what a flow has stored of what it may store, where that is bounded.
+func storeRows(f wire.Flow) [][]string {
+	if f.ShareBytes == 0 {
+		return nil
+	}
+	text := console.BytesText(f.StoredBytes) + " of " + console.BytesText(f.ShareBytes)
+	if f.StoredBytes >= f.ShareBytes {
+		text += ": new jobs are refused"
+	}
+	return [][]string{{"share of the store", text, ""}}
+}
+
+// poolRows returns what the pool of a flow allows it.
+func poolRows(f wire.Flow) [][]string {
+	if f.Pool == "" {
+		return nil
+	}
+	text := fmt.Sprintf("%s, %.4g/s for all of its flows", f.Pool, f.PoolRate)
+	if f.PoolPart > 0 && f.PoolPart < 0.995 {
+		text += fmt.Sprintf(", %.4g/s for this one while the same flows wait", f.PoolPart*f.PoolRate)
+	}
+	return [][]string{{"pool", text, ""}}
 }
 
 func samePolicy(a, b wire.Policy) bool {

@@ -70,7 +70,7 @@ func limitOf(t *wire.TenantNow) string {
 	case "upstream":
 		text, style = "the upstream is slow: its deliveries use all slots that a worker allows them", styleWarn
 	case "late":
-		text, style = "its jobs arrive too late from Redis to leave on time", styleWarn
+		text, style = "many of its jobs arrive too late from Redis to leave on time", styleWarn
 	case "workers":
 		text, style = "no worker has a free slot, or no worker is live", styleWarn
 	case "held":
