@@ -32,6 +32,14 @@ local horizon, totals, with_flows = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] =
 if not sound(KEYS[1], 'hash') then
   return reply
 end
+local text = redis.call('HMGET', KEYS[1], 'n', 'resumes')
+local unreadable = text[1] and not string.match(text[1], CLOCK) or text[2] and not tonumber(text[2])
+if unreadable then
+  find('clock_lost', 'clock', 'cannot be read', 'HDEL', KEYS[1], 'n', 'resumes')
+  if not repair then
+    return reply
+  end
+end
 clock_load(ARGV[1], true)
 reply[1] = now
 local due_sound = redis.call('TYPE', KEYS[2]).ok
@@ -60,7 +68,9 @@ end
 -- A clock that was lost counts nothing: its totals are those of all flows.
 local lost = clock.last == 0 and redis.call('EXISTS', KEYS[5]) == 1
 if lost then
-  find('clock_lost', 'clock', 'missing')
+  if not unreadable then
+    find('clock_lost', 'clock', 'missing')
+  end
   clock.revision = redis.call('HGET', PREFIX .. 'lines', 'revision') or ''
 end
 
@@ -233,10 +243,17 @@ local function mend_flow(name)
     cost = queue.count == f.queued and f.cost or cost
     bytes = depth == f.depth and f.bytes or bytes
   end
+  local missing = uncounted(f)
   local live = exact and all_leases and queue.stored + later.stored + (leased_bytes[name] or 0) or f.live
   set(f, 'counts', 'flow:' .. name, 'depth', depth, 'queued', queue.count, 'running', runs, 'cost', cost,
     'bytes', bytes, 'live', live,
     'dead_bytes', dead_bytes_of(name, f.dead_bytes))
+  if missing then
+    f.was[4], f.was[7], recount = false, false, true -- so that they are written; the totals had them
+    if depth + runs == 0 then
+      find('counts', 'flow:' .. name, 'depth or running are missing')
+    end
+  end
   local head = later.count > 0 and tonumber(redis.call('ZRANGE', PREFIX .. 'later:' .. name, '0', '0', 'WITHSCORES')[2]) or nil
   local is_filed = f.pool and filed_in(f) or not f.pool and redis.call('ZSCORE', KEYS[2], name)
   if not is_filed then

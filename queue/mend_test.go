@@ -156,6 +156,15 @@ var damages = []struct {
 	{"a deleted clock", func(d *damaged) error {
 		return d.redis.Del(d.Context(), d.keys.Clock()).Err()
 	}, 7, 1, "clock_lost"},
+	{"a clock that cannot be read", func(d *damaged) error {
+		return d.redis.HSet(d.Context(), d.keys.Clock(), lua.ClockNumbers, "garbage x").Err()
+	}, 7, 1, "clock_lost"},
+	{"deleted counts", func(d *damaged) error {
+		return d.redis.HDel(d.Context(), d.keys.Flow(flowOfWork), "depth", "queued", "running").Err()
+	}, 7, 1, "counts"},
+	{"a deleted depth", func(d *damaged) error {
+		return d.redis.HDel(d.Context(), d.keys.Flow(flowOfWork), "depth").Err()
+	}, 7, 1, "counts"},
 	{"a flow of another type", func(d *damaged) error {
 		return d.redis.Set(d.Context(), d.keys.Flow(flowOfWork), "x", 0).Err()
 	}, 7, 1, "wrong_type"},
@@ -341,6 +350,48 @@ func TestCheckFindsLostEntries(t *testing.T) {
 				t.Errorf("after the repair: %v", got)
 			}
 			d.figures(6, 1)
+		})
+	}
+}
+
+// TestCheckGoesOn: a flow that no repair can read hides neither the rest of its shard nor other
+// shards.
+func TestCheckGoesOn(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDamaged(t, options(t))
+			other := work()
+			other.Tenant = "other"
+			d.submit(other)
+			for flow, field := range map[string]string{flowOfWork: "depth", "other/default": "cost"} {
+				value := "many"
+				if field == "cost" {
+					value = "99"
+				}
+				if err := d.redis.HSet(d.Context(), d.keys.Flow(flow), field, value).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var found []string
+			checked, err := d.Check(d.Context(), true, func(list []repair.Finding) error {
+				for _, f := range list {
+					found = append(found, f.Kind+" "+f.Name)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []string{"unreadable flow:" + flowOfWork, "counts flow:other/default"} {
+				if !slices.Contains(found, want) {
+					t.Errorf("found %q, want %q", found, want)
+				}
+			}
+			if checked.Shards != 1 || checked.Flows != 2 {
+				t.Errorf("checked %+v", checked)
+			}
 		})
 	}
 }

@@ -232,8 +232,7 @@ func (q *Queue) SetPolicies(
 }
 
 // Check compares the whole store and passes what each step finds to found, each finding once. With
-// fix it repairs the findings. Workers may run meanwhile. Errors: ErrUnavailable, ErrScript, or
-// that of found.
+// fix it repairs the findings. Workers may run meanwhile. Errors: ErrUnavailable, or that of found.
 func (q *Queue) Check(
 	ctx context.Context, fix bool, found func([]repair.Finding) error,
 ) (repair.Checked, error) {

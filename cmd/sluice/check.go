@@ -109,6 +109,10 @@ func (c *checkCmd) print(a *console.App, r checkReport) error {
 		fmt.Fprintf(a.Out, "Checked %d shards, %d tenants, %d flows and %d jobs.\n", r.Checked.Shards,
 			r.Checked.Tenants, r.Checked.Flows, r.Checked.Jobs)
 	}
+	if r.Counts["unreadable"] > 0 {
+		fmt.Fprintln(a.Err, "No repair knows what belongs in the place of values that cannot be read: delete the keys "+
+			"or the fields that the findings name, and check again.")
+	}
 	switch {
 	case len(r.Counts) == 0:
 		return nil

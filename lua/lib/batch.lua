@@ -62,7 +62,7 @@ for i = 1, flow_count do
   end
   f.stopped = paused(f)
   f.later_before = later_known(f)
-  if f.fresh and redis.call('EXISTS', f.queue, f.later) > 0 then
+  if not f.fresh or redis.call('EXISTS', f.queue, f.later) > 0 then
     flow_known(f)
   end
   f.add_queue, f.add_later, f.asked, f.asked_bytes = {}, {}, 0, 0

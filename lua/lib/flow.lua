@@ -123,6 +123,7 @@ local function flow_read(name, last, claimed, unseen)
   else
     v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))
   end
+  local no_depth, no_running = not v[4], not v[7]
   numbers(v, NUMBERS_END)
   local fresh, policy = not v[CELLS], policy_read(v[POLICY_AT])
   if fresh then
@@ -134,6 +135,7 @@ local function flow_read(name, last, claimed, unseen)
     departed = v[8], share = v[9], spaced = v[10], full = v[11], bytes = v[12], was = v,
     cells = cells_of(v[CELLS], policy and policy.paces or {}), policy = policy,
     retuned = false, is_pool = names_pool(name), line = policy and policy.class,
+    no_depth = no_depth, no_running = no_running,
   }
   local tier = claimed or policy and policy.tier or ''
   if clock.anew or not policy or policy.revision ~= clock.revision or policy.tier ~= tier then
@@ -265,9 +267,16 @@ local function later_known(f)
   return at
 end
 
--- flow_known stops the script if the flow was deleted although it has jobs.
+-- uncounted reports whether counts of a flow are missing that its jobs have written: its first
+-- admission writes the depth, and its first departure the number of running jobs. A flow whose
+-- tallies were not read is due, so it has had jobs.
+local function uncounted(f)
+  return not f.is_pool and (f.no_depth and (f.admitted or 1) > 0 or f.no_running and f.departed > 0)
+end
+
+-- flow_known stops the script if the flow, or its counts, were deleted although it has jobs.
 local function flow_known(f)
-  if f.fresh then
+  if f.fresh or uncounted(f) then
     exists(f.key) -- while its slot migrates, it may be on another node
     error('DAMAGED flow ' .. f.name)
   end

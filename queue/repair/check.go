@@ -2,6 +2,7 @@ package repair
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -31,10 +32,11 @@ type Checked struct {
 
 // Check compares the whole store and passes what each step finds to found, each finding once. With
 // repair it repairs the findings. Workers may run meanwhile: each step compares what is stored at
-// its instant. Errors: queue.ErrUnavailable, queue.ErrScript, or that of found.
+// its instant. What it cannot read is a finding, too, and it goes on behind it. Errors:
+// queue.ErrUnavailable, or that of found.
 func (m *Mender) Check(ctx context.Context, repair bool, found func([]Finding) error) (Checked, error) {
 	c := check{m: m, repair: repair, found: found, flows: make([]map[string]bool, m.store.Len()),
-		passed: map[Finding]bool{}}
+		closed: map[int]bool{}, passed: map[Finding]bool{}}
 	for n := range c.flows {
 		c.flows[n] = map[string]bool{}
 	}
@@ -58,15 +60,69 @@ type check struct {
 	mu     sync.Mutex // nodes of a cluster are scanned at the same time
 	seen   Checked
 	flows  []map[string]bool // names, by shard
+	closed map[int]bool      // shards whose own keys cannot be read
 	passed map[Finding]bool  // to found: each step finds what is damaged of the whole shard
 }
 
 func (c *check) compare(ctx context.Context, of comparison) error {
+	if c.isClosed(of.shard) {
+		return nil
+	}
 	of.repair = c.repair
 	found, err := c.m.compare(ctx, of)
-	if err != nil || len(found) == 0 {
+	if errors.Is(err, store.ErrScript) {
+		return c.apart(ctx, of, err)
+	}
+	if err != nil {
 		return err
 	}
+	return c.pass(found)
+}
+
+// apart finds what a comparison cannot read, and compares the rest. If it is a key of the shard
+// itself, nothing else of the shard is compared.
+func (c *check) apart(ctx context.Context, of comparison, cause error) error {
+	unreadable := func(name string) error {
+		detail := cause.Error()
+		return c.pass([]Finding{{"unreadable", of.shard.Index, name, detail[:min(len(detail), 300)]}})
+	}
+	if len(of.jobs)+len(of.flows) == 0 {
+		c.mu.Lock()
+		c.closed[of.shard.Index] = c.closed[of.shard.Index] || !of.totals
+		c.mu.Unlock()
+		return unreadable("the keys of the shard")
+	}
+	if err := c.compare(ctx, comparison{shard: of.shard}); err != nil || c.isClosed(of.shard) {
+		return err
+	}
+	switch {
+	case len(of.jobs)+len(of.flows) > 1:
+	case len(of.jobs) == 1:
+		return unreadable(of.shard.Trim(of.jobs[0]))
+	default:
+		return unreadable("flow:" + of.flows[0])
+	}
+	for _, job := range of.jobs {
+		if err := c.compare(ctx, comparison{shard: of.shard, jobs: []string{job}}); err != nil {
+			return err
+		}
+	}
+	for _, flow := range of.flows {
+		if err := c.compare(ctx, comparison{shard: of.shard, flows: []string{flow}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *check) isClosed(s store.ShardKeys) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed[s.Index]
+}
+
+// pass passes findings on, each once.
+func (c *check) pass(found []Finding) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found = slices.DeleteFunc(found, func(f Finding) bool {
@@ -124,7 +180,7 @@ func (c *check) sort(keys []string) map[store.ShardKeys][]string {
 // shard compares all flows of a shard, then its totals.
 func (c *check) shard(ctx context.Context, s store.ShardKeys) error {
 	// The keys of the shard itself come first, so that the tenants and due flows can be read.
-	if err := c.compare(ctx, comparison{shard: s}); err != nil {
+	if err := c.compare(ctx, comparison{shard: s}); err != nil || c.isClosed(s) {
 		return err
 	}
 	flows, client := c.flows[s.Index], c.m.store.Patient

@@ -38,6 +38,7 @@ var Kinds = map[string]string{
 	"misfiled":    "a pool lists a flow in an index in which it is not, or its pace is out of range",
 	"not_due":     "a flow has jobs that may leave, and is not in the index of what is due",
 	"unlisted":    "a flow is missing among those of its tenant",
+	"unreadable":  "a value cannot be read, so that what needs it is neither checked nor repaired",
 	"no_flow":     "the index of what is due names something that is no flow",
 }
 

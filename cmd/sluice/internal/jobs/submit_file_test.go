@@ -124,11 +124,13 @@ func (in *intake) inOrder(n int) bool {
 func TestSubmitFileSaysWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &intake{t: t, room: 2}
-		var waits string
+		first := true
 		in.result = func(wire.BatchJob) (wire.JobResult, bool) {
 			share := problem(429, "queue-bytes-full").Problem
 			share.Title, share.Detail = "A limit in bytes is reached", "5 of 4 bytes are stored"
-			return wire.JobResult{Problem: share}, waits == ""
+			refused := first
+			first = false
+			return wire.JobResult{Problem: share}, refused
 		}
 		f := in.feed(strings.NewReader(numbered(1)))
 		done := make(chan struct{})
@@ -137,7 +139,7 @@ func TestSubmitFileSaysWhatItWaitsFor(t *testing.T) {
 			f.run(t.Context())
 		}()
 		time.Sleep(time.Second)
-		waits = f.tally.Now().Waiting
+		waits := f.tally.Now().Waiting
 		<-done
 		queuetest.Compare(t, "what it waits for", waits, "A limit in bytes is reached: 5 of 4 bytes are stored")
 		queuetest.Compare(t, "then", f.tally.Now().Waiting, "")
