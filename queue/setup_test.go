@@ -323,3 +323,24 @@ func TestSentinelURL(t *testing.T) {
 		}
 	}
 }
+
+// TestFullCoverageIsWarnedOf: with the default of Redis, one dead master of a cluster stops the
+// tenants of all masters.
+func TestFullCoverageIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	for _, value := range []string{"yes", "no"} {
+		c.ConfigSet(t.Context(), "cluster-require-full-coverage", value)
+		var log bytes.Buffer
+		e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+			URL: c.URL(), AllowUnsafe: true, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = e.Close()
+		if warned := strings.Contains(log.String(), "set cluster-require-full-coverage no"); warned != (value == "yes") {
+			t.Errorf("%s: warned: %v\n%s", value, warned, log.String())
+		}
+	}
+}

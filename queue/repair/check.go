@@ -90,6 +90,9 @@ func (c *check) apart(ctx context.Context, of comparison, cause error) error {
 		c.mu.Lock()
 		c.closed[of.shard.Index] = c.closed[of.shard.Index] || !of.totals
 		c.mu.Unlock()
+		if of.totals {
+			return unreadable("totals")
+		}
 		return unreadable("the keys of the shard")
 	}
 	if err := c.compare(ctx, comparison{shard: of.shard}); err != nil || c.isClosed(of.shard) {

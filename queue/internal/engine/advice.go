@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -60,6 +61,7 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 		}
 	}
 	e.Version = version
+	e.warnOfCoverage(ctx, o)
 	e.unsafe, err = e.findUnsafe(ctx, o)
 	switch {
 	case err != nil:
@@ -71,6 +73,29 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 		return version, nil
 	}
 	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)", ErrUnsafe, e.unsafe)
+}
+
+// warnOfCoverage warns of a cluster in which one dead master stops the tenants of all. Where
+// CONFIG is denied, it does not know.
+func (e *Engine) warnOfCoverage(ctx context.Context, o Options) {
+	if !strings.HasSuffix(e.scheme, "+cluster") {
+		return
+	}
+	const setting = "cluster-require-full-coverage"
+	var required atomic.Bool
+	_ = store.EachMaster(ctx, e.Patient, func(ctx context.Context, c lua.Client) error {
+		settings, err := c.(interface {
+			ConfigGet(context.Context, string) *redis.MapStringStringCmd
+		}).ConfigGet(ctx, setting).Result()
+		if err == nil && settings[setting] == "yes" {
+			required.Store(true)
+		}
+		return nil
+	})
+	if required.Load() {
+		o.Logger.Warn("a master that is down stops the tenants of all masters until a replica takes over: set "+
+			setting+" no on each node", setting, "yes")
+	}
 }
 
 // findUnsafe returns why a master may lose jobs and what to set, empty where none does.
