@@ -78,7 +78,8 @@ type Config struct {
 	// Horizon is how far ahead of their stamps workers lease jobs, for predictions; default
 	// simulate.Horizon.
 	Horizon time.Duration
-	// TrustedProxies are the proxies whose X-Forwarded-For is trusted for the address of a client.
+	// TrustedProxies are the proxies whose X-Forwarded-For is trusted for the address of a client,
+	// and whose X-Forwarded-Proto for whether a browser uses TLS.
 	TrustedProxies []netip.Prefix
 	// Guesses counts wrong credentials of both listeners; give Auth the same one. Default: a new
 	// one.

@@ -99,7 +99,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}
-	if s.board, err = dashboard.New(cfg.AdminToken, b, cfg.Guesses, nothingAt(onAdmin)); err != nil {
+	if s.board, err = dashboard.New(cfg.AdminToken, b, cfg.Guesses, auth.OverTLS(cfg.TrustedProxies...), nothingAt(onAdmin)); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {

@@ -63,7 +63,7 @@ t=11s level=WARN msg="requests failed" kind=unavailable count=11 within=1s error
 t=14.96s level=INFO msg="the store answers requests again" after=4.96s
 t=14.96s level=WARN msg="requests failed" kind=unavailable count=29 within=3.871s error="queue: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"
 t=14.96s level=WARN msg="requests failed" kind=internal count=1 within=0s error="a fault"
-t=14.96s level=WARN msg="requests failed" kind=out-of-memory count=1 within=0s error="queue: redis is unavailable: OOM command not allowed when used memory > 'maxmemory'"
+t=14.96s level=WARN msg="requests failed" kind=out-of-memory count=1 within=0s error="queue: redis is unavailable: OOM command not allowed when used memory > 'maxmemory'" advice="it has reached its maxmemory: raise that, or purge what is stored"
 `
 		want = strings.Replace(want, "ENCODED", queue.EncodeName("Käse & Söhne"), 1)
 		if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(out.String(), "\n")); diff != "" {

@@ -149,8 +149,8 @@ func (q *Queue) poolsNow(ctx context.Context, names []string) ([]poolNow, error)
 }
 
 // bound completes the figures of a flow of the pool that has this policy, and returns the part of
-// the pool's rate that the flow has while the same flows wait, or would have if it waited with them.
-// class is the tier of a flow that shares the weight of its class.
+// the pool's rate that the flow has while the same flows wait, or would have if it waited with
+// them. class is the tier of a flow that shares the weight of its class.
 func (p *poolNow) bound(f *Figures, policy shaper.Policy, class string, waits bool) (part float64) {
 	weight, weights, members := max(policy.Weight, 1), p.Weights, int64(0)
 	reserve, reserves := perSecond(policy.Reserve), p.Reserves

@@ -166,8 +166,8 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// Advice says what an operator should set after an error of Redis that does not pass by itself,
-// such as a refused password. It returns "" for any other error.
+// Advice says what an operator can do about an error of Redis that has a known cause, such as a
+// refused password or a full memory. It returns "" for any other error.
 func Advice(err error) string { return store.Advice("running", err) }
 
 // Connect opens an engine and a queue on it, for a program that uses the engine for nothing else.

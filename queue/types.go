@@ -347,9 +347,9 @@ type Flow struct {
 	Policy  shaper.Policy
 	Sources map[string]string // as in Tenant, without the tier
 	Pool    string            // that the route is in; empty for none
-	// PoolRate is what the pool allows all of its flows now, departures per second. EffectiveRate is
-	// at most that. Part is the part of it that the flow has while the same flows wait, from 0 to 1,
-	// or would have if it waited with them.
+	// PoolRate is what the pool allows all of its flows now, departures per second. EffectiveRate
+	// is at most that. Part is the part of it that the flow has while the same flows wait, from 0
+	// to 1, or would have if it waited with them.
 	PoolRate, Part float64
 	// Stored is how many bytes the store keeps of the flow, and Share how many it may have now,
 	// above which jobs are refused; 0 is no bound.

@@ -86,10 +86,10 @@ func TestLateForSeconds(t *testing.T) {
 		left  int64         // departures between them
 		late  time.Duration // of the first miss that counts; 0: none does
 	}{
-		"all of them":           {100 * time.Millisecond, 0, 2 * time.Second},
-		"one in three":          {100 * time.Millisecond, 2, 2 * time.Second},
-		"one in ten":            {100 * time.Millisecond, 9, 0},
-		"a slow flow":           {10 * time.Second, 0, 20 * time.Second},
+		"all of them":            {100 * time.Millisecond, 0, 2 * time.Second},
+		"one in three":           {100 * time.Millisecond, 2, 2 * time.Second},
+		"one in ten":             {100 * time.Millisecond, 9, 0},
+		"a slow flow":            {10 * time.Second, 0, 20 * time.Second},
 		"now and then, and idle": {2 * time.Minute, 0, 0},
 	} {
 		var m misses

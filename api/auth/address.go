@@ -3,6 +3,7 @@ package auth
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -34,6 +35,21 @@ func clientPrefix(bits int, trusted []netip.Prefix) (func(*http.Request) (string
 		return nil, err
 	}
 	return func(r *http.Request) (string, bool) { return prefixOf(g.address(r), bits) }, nil
+}
+
+// OverTLS returns a function that reports whether the client used TLS, to this process or, as a
+// trusted proxy says in X-Forwarded-Proto, to that proxy.
+func OverTLS(trusted ...netip.Prefix) func(*http.Request) bool {
+	return func(r *http.Request) bool {
+		proto, _, _ := strings.Cut(r.Header.Get("X-Forwarded-Proto"), ",")
+		if r.TLS != nil || !strings.EqualFold(strings.TrimSpace(proto), "https") {
+			return r.TLS != nil
+		}
+		peer, err := netip.ParseAddrPort(r.RemoteAddr)
+		return err == nil && slices.ContainsFunc(trusted, func(p netip.Prefix) bool {
+			return p.Contains(peer.Addr().Unmap().WithZone(""))
+		})
+	}
 }
 
 // PeerNetwork returns the address of a connection's peer in the form of ClientNetwork; empty if it

@@ -49,7 +49,10 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 	if refresh == 0 {
 		refresh = defaultRefresh
 	}
-	client := &http.Client{Transport: usable{http.DefaultTransport, log}, Timeout: fetchTimeout}
+	direct := http.DefaultTransport.(*http.Transport).Clone()
+	direct.Proxy = nil // as for all requests of a process: see docs/deploy.md
+	context.AfterFunc(ctx, direct.CloseIdleConnections)
+	client := &http.Client{Transport: usable{direct, log}, Timeout: fetchTimeout}
 	fetched, err := keyfunc.NewDefaultOverrideCtx(ctx, []string{from}, keyfunc.Override{
 		Client: client, HTTPTimeout: fetchTimeout, RefreshInterval: refresh, RateLimitWaitMax: fetchTimeout,
 		RefreshUnknownKID: rate.NewLimiter(rate.Every(fetchAgain), 1),

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -512,5 +513,35 @@ func TestErrorsOfFetchesHideTheURL(t *testing.T) {
 	}
 	if text := said.String(); text == "" || strings.Contains(text, "hunter2") || strings.Contains(text, "user") {
 		t.Errorf("logged: %s", text)
+	}
+}
+
+// TestKeySetWithoutProxy: no proxy variable redirects the fetch of keys. The variables never
+// concern loopback; 0.0.0.0 leads there, and is another address to them.
+func TestKeySetWithoutProxy(t *testing.T) {
+	redirected := make(chan string, 1)
+	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		redirected <- r.URL.String()
+	}))
+	defer proxy.Close()
+	t.Setenv("HTTP_PROXY", proxy.URL)
+	p := keyPairs()
+	set := jwks(t, map[string]any{"r": p.rsa.Public()})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(set) }))
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	at := strings.Replace(server.URL, "127.0.0.1", "0.0.0.0", 1)
+	s, err := newKeySet(ctx, at, 0, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := s.find(ctx, "r", true); err != nil || len(keys) != 1 {
+		t.Errorf("%d keys, %v", len(keys), err)
+	}
+	select {
+	case url := <-redirected:
+		t.Errorf("the proxy got %s", url)
+	default:
 	}
 }

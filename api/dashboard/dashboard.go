@@ -62,11 +62,14 @@ type Dashboard struct {
 }
 
 // New makes the dashboard of a listener with this admin token; empty: there is none. unserved
-// answers unknown paths. Wrong tokens count in guesses.
-func New(token string, store Store, guesses *auth.Guesses, unserved http.Handler) (*Dashboard, error) {
+// answers unknown paths. Wrong tokens count in guesses. overTLS reports whether a browser used TLS.
+func New(
+	token string, store Store, guesses *auth.Guesses, overTLS func(*http.Request) bool, unserved http.Handler,
+) (*Dashboard, error) {
 	d := &Dashboard{guesses: guesses, assets: map[string]*asset{}, unserved: unserved}
 	if token != "" {
 		d.sessions = newSessions(token, store, guesses)
+		d.sessions.overTLS = overTLS
 	}
 	err := fs.WalkDir(web, "web", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

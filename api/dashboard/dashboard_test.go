@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"path"
 	"regexp"
@@ -21,7 +22,8 @@ const token = "0123456789abcdef"
 
 func newDashboard(t testing.TB, token string) *Dashboard {
 	t.Helper()
-	d, err := New(token, newMemory(), auth.NewGuesses(), http.NotFoundHandler())
+	d, err := New(token, newMemory(), auth.NewGuesses(), auth.OverTLS(netip.MustParsePrefix("192.0.2.0/24")),
+		http.NotFoundHandler())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,6 +256,27 @@ func TestCrossOrigin(t *testing.T) {
 		}
 		if CrossOrigin(r) != c.cross {
 			t.Errorf("%+v: %v", c, !c.cross)
+		}
+	}
+}
+
+// TestCookieOverTLS: where a trusted proxy says that the browser uses TLS, the cookie goes over TLS
+// alone.
+func TestCookieOverTLS(t *testing.T) {
+	d := newDashboard(t, token)
+	for proto, want := range map[string]bool{"https": true, "HTTPS, http": true, "http": false, "": false} {
+		h := http.Header{"X-Forwarded-Proto": {proto}}
+		for _, c := range send(d, "POST", "/login", h, url.Values{"token": {token}}).Cookies() {
+			if c.Secure != want {
+				t.Errorf("%q: Secure is %v", proto, c.Secure)
+			}
+		}
+	}
+	d.sessions.overTLS = auth.OverTLS(netip.MustParsePrefix("198.51.100.0/24"))
+	h := http.Header{"X-Forwarded-Proto": {"https"}}
+	for _, c := range send(d, "POST", "/login", h, url.Values{"token": {token}}).Cookies() {
+		if c.Secure {
+			t.Error("the header of a stranger counts")
 		}
 	}
 }

@@ -49,6 +49,7 @@ type sessions struct {
 	digest  [sha256.Size]byte // of the token
 	store   Store
 	guesses *auth.Guesses
+	overTLS func(*http.Request) bool // the cookie of such a request is sent over TLS alone
 
 	mu   sync.Mutex
 	held map[[sha256.Size]byte]session
@@ -64,7 +65,8 @@ type session struct {
 
 func newSessions(token string, store Store, guesses *auth.Guesses) *sessions {
 	return &sessions{
-		digest: sha256.Sum256([]byte(token)), store: store, guesses: guesses, held: map[[sha256.Size]byte]session{},
+		digest: sha256.Sum256([]byte(token)), store: store, guesses: guesses, overTLS: auth.OverTLS(),
+		held: map[[sha256.Size]byte]session{},
 	}
 }
 
@@ -175,7 +177,7 @@ func (s *sessions) begin(r *http.Request) *http.Cookie {
 	err := s.store.SaveSession(ctx, id, sessionLife)
 	now := time.Now()
 	s.remember(id, session{until: now.Add(sessionLife), seen: now, local: err != nil})
-	return bake(r, key, int(sessionLife/time.Second))
+	return s.bake(r, key, int(sessionLife/time.Second))
 }
 
 // end ends the session of the request, here at once and in other processes within sessionAge.
@@ -190,12 +192,12 @@ func (s *sessions) end(r *http.Request) *http.Cookie {
 		defer cancel()
 		_ = s.store.EndSession(ctx, id) // it has ended here in any case
 	}
-	return bake(r, "", -1)
+	return s.bake(r, "", -1)
 }
 
-func bake(r *http.Request, value string, maxAge int) *http.Cookie {
+func (s *sessions) bake(r *http.Request, value string, maxAge int) *http.Cookie {
 	return &http.Cookie{
 		Name: name(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
-		SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+		SameSite: http.SameSiteStrictMode, Secure: s.overTLS(r),
 	}
 }

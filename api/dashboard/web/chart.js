@@ -41,9 +41,16 @@ export const valueAxis = (say, size = wideEnough) => axis({
   size, gap: labelGap, space: (u, i, low, high, px) => Math.min(34, px / 2), values: (_, splits) => splits.map((v) => (v === null ? "" : say(v))),
 });
 
-// fromZero leaves a margin above the highest value. least keeps small values small.
-export function fromZero(least) {
-  return (_, low, high) => [0, Math.max((Number.isFinite(high) ? high : 0) * 1.12, least)];
+const farAbove = 100; // times the values of the first series: a bound there would make them a flat line
+
+// fromZero leaves a margin above the highest value. least keeps small values small. A chart that is within scales by its
+// first series where the others, its bounds, are far above; the legend says them.
+export function fromZero(least, within = false) {
+  return (u, low, high) => {
+    const first = within ? u.data[1].reduce((most, y) => Math.max(most, y ?? 0), least) : Infinity;
+    const top = high > farAbove * first ? first : high;
+    return [0, Math.max((Number.isFinite(top) ? top : 0) * 1.12, least)];
+  };
 }
 
 export const line = (name, extra = {}) => ({ stroke: () => colour(name), width: 2, points: { show: false }, spanGaps: false, ...extra });
@@ -114,8 +121,8 @@ export class Plot {
 
 // ChartCard is a card with a title, a legend that says the present values, or those under the pointer, and the chart.
 export class ChartCard {
-  // empty is the text while there is no data. A chart that fills is as high as the card beside it.
-  constructor({ title, series, data, say, least = 1, height = 170, seconds = 300, note, empty, fill = false }) {
+  // empty is the text while there is no data. A chart that fills is as high as the card beside it. within: see fromZero.
+  constructor({ title, series, data, say, least = 1, height = 170, seconds = 300, note, empty, fill = false, within = false }) {
     this.series = series;
     this.source = data;
     this.say = say;
@@ -131,7 +138,7 @@ export class ChartCard {
     this.node = el("section", { class: "card charted" + (fill ? " full" : "") }, el("header", null, el("h2", null, title), this.note), legend, host, this.nothing);
     this.start = () => {
       this.plot = new Plot(host, {
-        height: fill ? undefined : height, seconds, label: `Chart: ${title}`, series: series.map((s) => s.draw), axes: [timeAxis(), valueAxis(say)], range: fromZero(least),
+        height: fill ? undefined : height, seconds, label: `Chart: ${title}`, series: series.map((s) => s.draw), axes: [timeAxis(), valueAxis(say)], range: fromZero(least, within),
         hover: (i) => { this.at = i; this.tell(); },
       });
     };

@@ -28,7 +28,7 @@ export class PoolView {
     });
     this.cards = [
       new ChartCard({
-        title: "Waiting against capacity", data: pick("depth", "capacity"), say: short, least: 4,
+        title: "Waiting against capacity", data: pick("depth", "capacity"), say: short, least: 4, within: true,
         series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "capacity", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
       }),
       new ChartCard({

@@ -39,7 +39,7 @@ export class TenantView {
     const pick = (...names) => ({ data: () => [this.series.xs, ...names.map((n) => this.series.ys[this.series.names.indexOf(n)])] });
     this.cards = [
       new ChartCard({
-        title: "Depth against capacity", data: pick("depth", "capacity"), say: short, least: 4,
+        title: "Depth against capacity", data: pick("depth", "capacity"), say: short, least: 4, within: true,
         series: [{ label: "waiting", colour: "--water", draw: area("--water", 0.18) }, { label: "capacity", colour: "--edge", mark: "dash", draw: dashed("--edge") }],
       }),
       new ChartCard({

@@ -14,6 +14,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"strings"
 	"sync"
@@ -75,7 +76,8 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 		cfg.Logger.Warn("OTLP over gRPC is not supported: traces are sent over HTTP, so the endpoint must " +
 			"accept HTTP, usually on port 4318")
 	}
-	var options []otlptracehttp.Option
+	direct := func(*http.Request) (*url.URL, error) { return nil, nil } // see docs/deploy.md
+	options := []otlptracehttp.Option{otlptracehttp.WithProxy(direct)}
 	if cfg.Endpoint != "" {
 		options = append(options, otlptracehttp.WithEndpointURL(at))
 	}

@@ -186,3 +186,32 @@ func TestOpenRefusesRegisteredMetrics(t *testing.T) {
 		t.Errorf("metrics that are there already: %v", err)
 	}
 }
+
+// TestTracesWithoutProxy: no proxy variable redirects traces. The variables never concern
+// loopback; 0.0.0.0 leads there, and is another address to them.
+func TestTracesWithoutProxy(t *testing.T) {
+	came := make(chan string, 2)
+	serve := func(name string) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			came <- name
+		}))
+	}
+	proxy, collector := serve("proxy"), serve("collector")
+	defer proxy.Close()
+	defer collector.Close()
+	t.Setenv("HTTP_PROXY", proxy.URL)
+	var log queuetest.Log
+	traces, err := Open(t.Context(), Config{
+		Endpoint: strings.Replace(collector.URL, "127.0.0.1", "0.0.0.0", 1), Logger: log.Logger(slog.LevelInfo),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := queue.Lease{Tenant: "acme", Route: "default"}
+	traces.Tracer().Process(t.Context(), &l).End("succeeded", queue.Settlement{}, false)
+	traces.Close()
+	if at := <-came; at != "collector" {
+		t.Errorf("the %s got the traces", at)
+	}
+}

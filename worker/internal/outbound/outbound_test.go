@@ -347,3 +347,19 @@ func TestFailures(t *testing.T) {
 		}
 	}
 }
+
+// TestNoProxy: no proxy variable redirects deliveries, forwarded requests and callbacks, which all
+// use this client. The variables never concern loopback; 0.0.0.0 leads there, and is another
+// address to them.
+func TestNoProxy(t *testing.T) {
+	proxy := raw(t, func(int, string) string { return answered })
+	t.Setenv("HTTP_PROXY", proxy.url)
+	u := raw(t, func(int, string) string { return answered })
+	c := newClient(t, outbound.Options{})
+	if _, no := send(t, c, "GET", strings.Replace(u.url, "127.0.0.1", "0.0.0.0", 1), "", nil); no.Message != "" {
+		t.Error(no)
+	}
+	if direct, redirected := len(u.requests()), len(proxy.requests()); direct != 1 || redirected != 0 {
+		t.Errorf("%d requests come directly and %d through the proxy", direct, redirected)
+	}
+}

@@ -31,10 +31,10 @@ func TestPasswordForAWhile(t *testing.T) {
 	defer upstream.Close()
 	s := redistest.Start(t)
 	now := processtest.Start(t, map[string]any{
-		"redis":  map[string]any{"url": s.URL()},
-		"routes": map[string]any{"default": map[string]any{"url": upstream.URL}},
+		"redis":   map[string]any{"url": s.URL()},
+		"routes":  map[string]any{"default": map[string]any{"url": upstream.URL}},
 		"tenants": map[string]any{"defaults": map[string]any{"rate": "1000/s"}},
-		"worker": map[string]any{"lease": "5s"},
+		"worker":  map[string]any{"lease": "5s"},
 	})
 	hc := &http.Client{}
 	defer hc.CloseIdleConnections()
