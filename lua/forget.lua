@@ -28,7 +28,7 @@ local function idle_flows(names, found)
     local f = flow_load(names[n])
     found.flows[n] = f
     lapsed_of(f, retention.dead * 1000000)
-    local idle = f.depth == 0 and f.running == 0 and (f.owed or 0) == 0 and math.max(f.seen, f.last, f.held, f.ready) < now - IDLE
+    local idle = f.depth == 0 and f.running == 0 and not (f.pool and f.owed > 0) and math.max(f.seen, f.last, f.held, f.ready) < now - IDLE
     -- A replay needs the flow and its name in the index.
     if exists(PREFIX .. 'dead:' .. names[n]) or f.kept > f.kept_lapsed then
       found.kept, idle = true, false

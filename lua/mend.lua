@@ -304,7 +304,7 @@ if recount and repair or totals then
     for n = 1, #of_tenant do
       local key = PREFIX .. 'flow:' .. of_tenant[n]
       if sound(key, 'hash') then
-        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes', 'queued', 'cost', 'turn', 'kept', 'class')
+        local v = redis.call('HMGET', key, 'depth', 'bytes', 'running', 'live', 'dead_bytes', 'queued', 'cost', 'turn', 'kept', 'class', 'owed')
         numbers(v, 7)
         if names_pool(of_tenant[n]) then
           v[1], v[2], v[3] = 0, 0, 0

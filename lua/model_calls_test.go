@@ -570,11 +570,15 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 			f.HeldUntil = min(f.HeldUntil, m.now)
 			if f.pool != nil {
 				m.reachIf(f.owed > 0, "forgiven what it owed")
+				f.pool.owed -= f.owed
 				f.owed, f.dueBefore = 0, 0
 			}
 			if p := m.open[strings.TrimSuffix(f.name, "/")]; p != nil && isPool(f.name) {
 				p.pauses, p.Probe = shaper.Pauses{Until: m.now.Add(p.policy.MaxHold)}, 0
 				if r.endCharge {
+					for _, c := range p.classes {
+						p.owed, c.owed = p.owed-c.owed, 0
+					}
 					if p.ahead = 0; m.limit(f, 0, 0) {
 						m.reach("charge ended")
 					}

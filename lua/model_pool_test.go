@@ -34,6 +34,7 @@ type poolClass struct {
 	shaper.Tag
 	last            shaper.Instant // for which it was a candidate
 	weight, counted int64
+	owed            int64
 	line            zset // its flows
 }
 
@@ -127,9 +128,9 @@ func lineIn(pool string, p shaper.Policy) string {
 }
 
 // sums are the counts of a flow that its pool adds up.
-type sums struct{ depth, bytes, running, queued, cost int64 }
+type sums struct{ depth, bytes, running, queued, cost, owed int64 }
 
-func (f *flow) sums() sums { return sums{f.Depth, f.Bytes, f.Running, f.Queued, f.Cost} }
+func (f *flow) sums() sums { return sums{f.Depth, f.Bytes, f.Running, f.Queued, f.Cost, f.owed} }
 
 // add adds the counts of a flow to those of a pool, or subtracts them.
 func (p *pooled) add(s sums, sign int64) {
@@ -138,6 +139,7 @@ func (p *pooled) add(s sums, sign int64) {
 	p.Running += sign * s.running
 	p.Queued += sign * s.queued
 	p.Cost += sign * s.cost
+	p.owed += sign * s.owed
 }
 
 // leaving is a flow whose route has left a pool for another one or for none; either may be none.
@@ -225,7 +227,7 @@ func (m *model) pool(name string) *pooled {
 // pacing is the pool in the arithmetic of shaper.
 func (p *pooled) pacing() shaper.Pool {
 	return shaper.Pool{Bucket: p.Bucket, Virtual: p.virtual, Behind: p.behind, MaxCost: p.maxCost,
-		Earlier: p.earlier, Changed: p.changed, Ahead: p.ahead}
+		Earlier: p.earlier, Changed: p.changed, Ahead: p.ahead, Owed: p.owed}
 }
 
 // limit brings a pool back that is further ahead than a job of the cost may take it, and beyond
@@ -260,8 +262,6 @@ func (m *model) join(f *flow) {
 		f.pool = m.pool(name)
 	}
 	if before.pool != name {
-		m.reachIf(f.owed > 0, "left a pool to which it owes")
-		f.owed = 0
 		var from *pooled
 		if before.pool != "" {
 			from = m.pool(before.pool)
@@ -323,7 +323,7 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 	}
 	s := &shaper.Shared{
 		Flow: f.pool.Flow, Policy: f.pool.policy, Size: size, Bytes: bytes, Weight: f.policy.Weight, Reserve: f.policy.Reserve,
-		Weights: f.pool.weights, ReservesMicro: f.pool.reserves, Owed: f.owed,
+		Weights: f.pool.weights, ReservesMicro: f.pool.reserves, Owing: f.owed,
 	}
 	if most := s.Policy.Concurrency; most > 0 && s.Running >= most {
 		s.Slots = most
@@ -334,6 +334,7 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 		c := f.pool.classes[name]
 		if c != nil {
 			s.Members = int64(len(c.line))
+			s.Owing += c.owed
 		}
 		if f.line != name {
 			s.Members++
@@ -353,8 +354,7 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 func (m *model) fileInPool(f *flow, due shaper.Instant) {
 	p, t, class := f.pool, &f.turn, f.inClass()
 	if f.owed > 0 {
-		m.reachIf(class == "", "owes to its pool")
-		m.reachIf(class != "", "owes to its pool in a class")
+		m.reach("owes to its pool")
 		m.reachIf(due == never, "owes without a job")
 		due = min(due, m.now)
 	}
@@ -420,16 +420,19 @@ func (m *model) current(f *flow) (c shaper.Candidate, class string, ok bool) {
 	return shaper.Candidate{Weight: t.weight, Tag: t.Tag}, "", true
 }
 
-// exceed counts a cost above what a departure was charged for, and returns the part that counts at
+// exceed takes a cost above what a departure was charged for, and returns the part that counts at
 // once.
 func (m *model) exceed(f *flow, charged, actual int64) int64 {
-	p, counts := f.pool, charged
-	pacing := p.pacing()
-	if c, _, ok := m.current(f); ok {
-		pacing, counts = pacing.Exceed(c, charged, actual, m.now)
+	p, owed := f.pool, &f.owed
+	if _, class, ok := m.current(f); ok && class != "" {
+		owed = &p.classes[class].owed
+		m.reach("a class owes to its pool")
 	}
-	p.Bucket, p.ahead = pacing.Bucket, pacing.Ahead
-	f.owed += actual - counts
+	pacing, counts := p.pacing().Exceed(*owed, charged, actual, m.now)
+	p.Bucket, p.ahead, p.owed = pacing.Bucket, pacing.Ahead, pacing.Owed
+	if counts == charged {
+		*owed += actual - charged
+	}
 	m.reachIf(counts > charged, "paid at once")
 	return counts
 }
@@ -484,7 +487,7 @@ func (m *model) savePools(wake bool) {
 		due := never
 		switch {
 		case p.policy.Paused, p.policy.Concurrency > 0 && p.Running >= p.policy.Concurrency:
-		case len(p.ready) > 0:
+		case len(p.ready) > 0, p.classOwes():
 			due = p.Earliest()
 		default:
 			if due = p.wait.head(); len(p.classes) > 0 {
@@ -514,12 +517,22 @@ func (p *pooled) saveClasses(m *model) {
 			counted = c.weight
 		}
 		p.weights += counted - c.counted
-		if c.counted = counted; counted == 0 && c.Start <= p.virtual {
+		if c.counted = counted; counted == 0 && c.owed == 0 && c.Start <= p.virtual {
 			m.reach("class forgotten")
 			delete(p.classes, name)
 		}
 		m.reachIf(counted == 0 && c.Start > p.virtual, "class ahead")
 	}
+}
+
+// classOwes reports whether a class of the pool owes to it.
+func (p *pooled) classOwes() bool {
+	for _, c := range p.classes {
+		if c.owed > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // lineHead is the first instant at which a flow of a class may leave.
@@ -538,7 +551,7 @@ func (p *pooled) classesText() string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(p.classes)) {
 		c := p.classes[name]
-		list = append(list, fmt.Sprintf("%s %d %d %d %d %d", name, c.Start, c.Rem, c.last, c.weight, c.counted))
+		list = append(list, fmt.Sprintf("%s %d %d %d %d %d %d", name, c.Start, c.Rem, c.last, c.weight, c.counted, c.owed))
 	}
 	return strings.Join(list, " ")
 }
@@ -661,6 +674,9 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 			eligible = g.wait.head()
 			for name := range g.lines {
 				eligible = min(eligible, g.lineHead(name))
+				if p.classes[name].owed > 0 {
+					eligible = 0
+				}
 			}
 			if eligible == never {
 				break
@@ -709,10 +725,10 @@ func (g *pooling) lineHead(class string) shaper.Instant {
 // enterClasses returns the classes that are candidates for a slot, sorted.
 func (g *pooling) enterClasses(slot shaper.Instant) (due []string) {
 	for _, name := range slices.Sorted(maps.Keys(g.lines)) {
-		if g.lineHead(name) > slot {
+		c := g.p.classes[name]
+		if g.lineHead(name) > slot && c.owed == 0 {
 			continue
 		}
-		c := g.p.classes[name]
 		if entered := g.p.pacing().Enter(c.Tag, slot); c.last != g.p.Last || c.Start > entered.Start {
 			c.Tag = entered
 		}
@@ -736,6 +752,11 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 				name, _ = first(g.lines[k])
 			}
 		}
+	}
+	if class != "" && g.p.classes[class].owed > 0 {
+		c := g.p.classes[class]
+		g.repay(&c.owed, c.candidate(), &c.Tag, false, slot)
+		return false
 	}
 	if class != "" {
 		delete(g.lines[class], name)
@@ -772,7 +793,8 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 
 func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool, class string) bool {
 	if f.pool == g.p && f.owed > 0 {
-		g.repay(f, slot, score, reserved, class)
+		candidate, tag := g.candidate(f, score, reserved, class)
+		g.repay(&f.owed, candidate, tag, reserved, slot)
 		return false
 	}
 	if f.pool != g.p || f.nextDue() > slot || g.bounded(f) {
@@ -820,14 +842,13 @@ func (g *pooling) candidate(f *flow, score int64, reserved bool, class string) (
 	return shaper.Candidate{Name: f.name, Weight: t.weight, Tag: t.Tag}, &t.Tag
 }
 
-// repay lets a flow that owes use the slot for a part of that.
-func (g *pooling) repay(f *flow, slot shaper.Instant, score int64, reserved bool, class string) {
-	candidate, tag := g.candidate(f, score, reserved, class)
-	part := g.p.pacing().Repays(f.owed)
-	pacing, next := g.p.pacing().Repay(candidate, reserved, slot, part)
-	g.p.Bucket, g.p.virtual, g.p.behind, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, next
-	f.owed -= part
-	g.reachIf(f.owed == 0, "repaid")
+// repay lets a flow or a class that owes use the slot for a part of that.
+func (g *pooling) repay(owed *int64, c shaper.Candidate, tag *shaper.Tag, reserved bool, slot shaper.Instant) {
+	part := g.p.pacing().Repays(*owed)
+	pacing, next := g.p.pacing().Repay(c, reserved, slot, part)
+	g.p.Bucket, g.p.virtual, g.p.behind, g.p.owed, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, pacing.Owed, next
+	*owed -= part
+	g.reachIf(*owed == 0, "repaid")
 	g.reachIf(reserved, "repaid by its reserve")
 }
 

@@ -152,7 +152,7 @@ type flow struct {
 	trial                                         shaper.Trial
 	cause                                         string // of the hold that ends last; empty before the first
 	class                                         string // that its bytes are counted in; empty for none
-	owed                                          int64  // cost, see shaper.Pool.Repays
+	owed                                          int64  // to its pool, or to the pool that it is, see shaper.Pool.Exceed
 	live, deadBytes                               int64  // stored: of waiting and leased jobs, of dead letters
 	answers, keys                                 shaper.Aged
 	segment                                       int // counts the policies that the flow has had, see conformity
@@ -287,7 +287,7 @@ var situations = []string{
 	"in a class", "joined a class", "left its class in a pool", "a class beside others", "class forgotten", "class ahead",
 	"corrected for its class",
 	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool",
-	"owes to its pool in a class", "owes without a job", "paid at once", "repaid",
+	"a class owes to its pool", "owes without a job", "paid at once", "repaid",
 	"too_costly",
 	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
 }

@@ -401,7 +401,7 @@ func (l *polling) forgetIdle(entries []string) {
 		idle, letters, left := !overridden, false, int64(0)
 		for name := range l.names[tenant] {
 			f := l.load(name)
-			idle = idle && f.Depth == 0 && f.Running == 0 && f.owed == 0 && max(f.seen, f.Last, f.HeldUntil, f.Ready) < l.now.Add(-idleAfter)
+			idle = idle && f.Depth == 0 && f.Running == 0 && (f.pool == nil || f.owed == 0) && max(f.seen, f.Last, f.HeldUntil, f.Ready) < l.now.Add(-idleAfter)
 			letters = letters || len(l.deads[name]) > 0
 			if stored := l.model.flows[name]; stored.deadBytes > 0 {
 				l.lapse(&stored)

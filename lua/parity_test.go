@@ -337,7 +337,7 @@ func (w *world) live(length int) {
 	w.compare()
 }
 
-// forgive ends what flows still owe to their pools when their jobs have left.
+// forgive ends what flows and classes still owe to their pools when their jobs have left.
 func (w *world) forgive() {
 	owing := map[string]bool{}
 	for name, f := range w.m.flows {
@@ -347,7 +347,7 @@ func (w *world) forgive() {
 	}
 	for _, tenant := range slices.Sorted(maps.Keys(owing)) {
 		r := w.tuningOf(tenant, "api", shaper.Overrides{})
-		r.endHolds = true
+		r.endHolds, r.endCharge = true, isPool(tenant)
 		w.tune(r)
 	}
 }

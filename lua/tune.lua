@@ -121,11 +121,15 @@ for i = 1, #flows do
     if f.is_pool then
       grace(f)
     elseif f.pool then
-      f.owed, f.due_before = 0, nil
+      pooling.owe(f.pool, f, -f.owed)
+      f.due_before = nil
     end
     if f.is_pool and ARGV[11] == '2' then
       f.ahead = 0
       pooling.limit_ahead(f, 0, 0)
+      for n = 1, #f.class_list do
+        pooling.owe(f, f.class_list[n], -f.class_list[n].owed)
+      end
     end
   end
   due_save(f, f.later_before, horizon)

@@ -42,6 +42,7 @@ type Pool struct {
 	// Ahead is the instant up to which actual costs above the charges have taken the TATs. They may
 	// take them further than a job could: see Exceed.
 	Ahead Instant
+	Owed  int64 // the cost that all parties owe, see Exceed
 }
 
 // Bounded returns the pool with another bound of costs, while this many jobs are leased. The TATs
@@ -78,36 +79,36 @@ func (p Pool) ChargeOf(cost int64, stamp Instant) int64 {
 	return p.Charge(cost)
 }
 
-// Exceed takes the actual cost of a departure, which is above what it was charged for, both as of
-// ChargeOf. It returns the part of it that counts at once, for the pool and for CorrectTag. The
-// flow owes the rest, see Repays. The candidate is the flow, or its class.
+// Exceed takes the actual cost of a departure that is above what it was charged for, both as of
+// ChargeOf, and what its party owes, which is the flow or its class. It returns the part of the
+// cost that counts at once, for the pool and for CorrectTag. The party owes the rest.
 //
-// The cost has left, and nobody expected it. If the pool paid for all of it, the others would wait
-// for one flow's many jobs in flight. If it paid for none, the first jobs of many flows would leave
-// as if they cost nothing. So it pays as long as the candidate is ahead of the others by at most
-// MaxCost, which is what one job may be. Of a reserve it is never known how far that is ahead.
-func (p Pool) Exceed(c Candidate, charged, actual int64, now Instant) (Pool, int64) {
-	paid := actual - charged
-	if c.Reserved {
-		paid = 0
-	} else if p.MaxCost > 0 {
-		lead := floorDiv(max(0, c.Start-p.Virtual)*c.Weight, virtualUnit)
-		paid = max(0, min(paid, p.MaxCost-lead))
+// The cost has left, and nobody expected it. If the pool paid for it at once, the others would wait
+// for one party's jobs in flight. If it never did, the first jobs of many parties would leave as if
+// they cost nothing. So it does for the first one of a party while all together owe MaxCost.
+//
+// So what departs in an interval exceeds the rate by at most two jobs, and by what the jobs cost
+// that are in flight before the first answer to their party.
+func (p Pool) Exceed(owed, charged, actual int64, now Instant) (Pool, int64) {
+	more := actual - charged
+	if owed > 0 || p.MaxCost == 0 || p.Owed+more <= p.MaxCost {
+		p.Owed += more
+		return p, charged
 	}
-	p.Bucket = p.Correct(charged, charged+paid, now)
+	p.Bucket = p.Correct(charged, actual, now)
 	for _, cell := range p.Cells {
 		p.Ahead = max(p.Ahead, cell.TAT)
 	}
-	return p, charged + paid
+	return p, actual
 }
 
-// repaySpan is how long a pool pays for a debt at one turn: the others wait no longer for it.
-const repaySpan = 100 * time.Millisecond
+// repaySpan is how long a pool pays for a debt at one turn: the others wait no longer for it. In a
+// shorter one, a debt would cost more polls.
+const repaySpan = 20 * time.Millisecond
 
-// Repays is what a flow repays at one turn of what it owes. A flow that owes is a candidate, with
+// Repays is what a party repays at one turn of what it owes. It is a candidate while it owes, with
 // or without jobs, and its turns repay before they take jobs. So the others get what they would
-// beside a flow whose jobs cost as much, and all together leave at the pool's rate, except for the
-// excess of the jobs that are in flight.
+// beside a party whose jobs cost as much.
 func (p Pool) Repays(owed int64) int64 {
 	for _, c := range p.Cells {
 		if !c.ByJobs {
@@ -126,6 +127,7 @@ func (p Pool) Repay(c Candidate, reserved bool, at Instant, cost int64) (Pool, T
 	for i, cell := range p.Cells {
 		p.Cells[i] = cell.charge(at, 0, cost)
 	}
+	p.Owed -= cost
 	return p.turn(c, reserved, at, cost)
 }
 
@@ -338,7 +340,7 @@ type Shared struct {
 	Size, Bytes   int64  // capacity that must be free in it for the job or batch
 	Weight        int64  // of the flow
 	Reserve       Rate   // of the flow, zero for none
-	Owed          int64  // cost that the flow owes: Pool.Repays
+	Owing         int64  // cost that the flow and its class owe: Pool.Repays
 	Members       int64  // flows of its class that wait and this one, which share Weight; 0 without a class
 	Weights       int64  // sum over the flows that wait and this one; of a class, once its weight
 	ReservesMicro int64  // the same, in millionths of a cost a second: see ReserveMicro
@@ -356,8 +358,8 @@ func ReserveMicro(r Rate) int64 {
 // cost waiting before it there, while the same flows wait. What the flow owes comes first. In
 // doubles, in the same order as in the script.
 func (s Shared) Before(f Flow, ahead int64) int64 {
-	s, f, ahead = s.bounded(), s.boundedFlow(f), min(ahead, f.Queued*s.Policy.PoolCost())+s.Owed
-	all := s.Cost + s.Owed
+	s, f, ahead = s.bounded(), s.boundedFlow(f), min(ahead, f.Queued*s.Policy.PoolCost())+s.Owing
+	all := s.Cost + s.Owing
 	rate := float64(farthest)
 	for _, c := range s.Cells {
 		each := 1.0 // cost of what the pace counts

@@ -176,8 +176,8 @@ local function flow_of(name, last, claimed, unseen)
   local in_pool = with_turn and { f.was[last + 1], f.was[last + 2] } or redis.call('HMGET', f.key, 'turn', 'owed')
   local turn = in_pool[1] or ''
   local short = string.match(turn, '^[+-](%S+)')
-  f.owed_before = (in_pool[2] or 0) + 0
-  f.owed = pool and short == pool and f.owed_before or 0
+  f.owed = (in_pool[2] or 0) + 0
+  f.owed_before = f.owed
   f.line = f.line and string.find(turn, '^%+%S+ %d+ %d+ 0$') and f.line -- the class that it is filed in
   if pool then
     f.pool = pool_of(pool, unseen)

@@ -222,24 +222,25 @@ do
     end
   end
 
-  -- first_line finds the first flow of each class. It returns when one of them may leave, nil if
-  -- none waits.
+  -- first_line finds the first flow of each class. It returns when one of them may leave, 0 if a
+  -- class owes, nil if none waits.
   local function first_line(w)
     local first
     for i = 1, #w.lines do
       local l = w.lines[i]
       l.head = first_of(l.entries, l.current)
-      first = l.head and math.min(l.head.score, first or FARTHEST) or first
+      local at = l.class.owed > 0 and 0 or l.head and l.head.score
+      first = at and math.min(at, first or FARTHEST) or first
     end
     return first
   end
 
-  -- enter_classes makes the classes candidates for a slot whose first flow may leave.
+  -- enter_classes makes the classes candidates for a slot whose first flow may leave, or that owe.
   local function enter_classes(p, w, slot)
     for i = 1, #w.lines do
       local l, c = w.lines[i], w.lines[i].class
-      l.head = l.head and l.head.score <= slot and l.head or nil
-      if l.head and (c.last ~= p.last or pooling.ahead(p, c)) then
+      l.picks = c.owed > 0 or l.head and l.head.score <= slot
+      if l.picks and (c.last ~= p.last or pooling.ahead(p, c)) then
         pooling.enter_start(p, c)
       end
     end
@@ -258,7 +259,7 @@ do
     end
     for i = 1, #w.lines do
       local l = w.lines[i]
-      if l.head and l.class.start < start then
+      if l.picks and l.class.start < start then
         entry, line, start = l.head, l, l.class.start
       end
     end
@@ -308,6 +309,14 @@ do
     end
   end
 
+  -- repay lets a flow or a class repay a part of what it owes, at its turn or that of its class.
+  local function repay(p, party, turn, reserved, slot)
+    local part = pooling.repays(p, party.owed)
+    depart(p, slot, 0, part) -- shaper.Pool.Repay
+    pooling.serve(p, turn, reserved, slot, part)
+    pooling.owe(p, party, -part)
+  end
+
   -- serve_flow lets the next job of a flow leave at the slot, or a flow that owes repay a part of
   -- that. It returns whether a job left, nil if the entry of the flow is stale.
   local function serve_flow(p, w, entry, reserved, slot, line)
@@ -316,11 +325,8 @@ do
       return nil
     end
     if f.pool == p and f.owed > 0 then
-      local part = pooling.repays(p, f.owed)
       turn_at(f.turn, entry, reserved, line)
-      depart(p, slot, 0, part) -- shaper.Pool.Repay
-      pooling.serve(p, line and line.class or f.turn, reserved, slot, part)
-      f.owed = f.owed - part
+      repay(p, f, line and line.class or f.turn, reserved, slot)
       return false
     end
     local due = f.pool == p and flow_due(f, f.later_before)
@@ -386,6 +392,41 @@ do
     end
   end
 
+  -- use_slot gives a slot to the flow that was picked for it. It returns how many jobs left, whether
+  -- the flow must wait for a later poll, and how many entries were stale.
+  local function use_slot(p, w, entry, reserved, slot, line)
+    local name = entry.name
+    if line then
+      line.current[name] = nil
+    else
+      w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
+    end
+    local ok, served = attempt('flow ' .. name, serve_flow, p, w, entry, reserved, slot, line)
+    if not ok and forgotten(p, w, name) then
+      damaged[#damaged], ok, served = nil, true, nil
+    end
+    if not ok then
+      pool_aside(p, w, name, line)
+      return 0, false, 0
+    elseif served == nil then
+      drop(p, w, name, line)
+      return 0, false, 1
+    end
+    local f = flows[name]
+    local due = f.pool == p and flow_due(f, f.later_before) -- else its route has left the pool
+    if f.pool == p and f.owed > 0 then
+      due = slot
+    end
+    if due and not f.barred and not f.kept then -- one that was put off is not looked at again by this poll
+      if line then
+        insert(line.entries, line.current, due, name)
+      else
+        insert(w.wait, w.wait_now, due, name)
+      end
+    end
+    return served and 1 or 0, due and f.barred or false, 0
+  end
+
   -- plan_pool decides, without writing, which jobs of a pool's flows leave now, once in a poll. It
   -- returns whether more may be ready to leave, and how many leave.
   plan_pool = function(name, budget)
@@ -418,45 +459,19 @@ do
       move_candidates(p, w, slot, slot)
       enter_classes(p, w, slot)
       local entry, reserved, line = pick(p, w, slot)
-      if not entry then
+      if not entry and not line then
         tries = 0 -- all that the poll has read were stale
         break
       end
-      local name = entry.name
       tries = tries - 1
-      if line then
-        line.current[name] = nil
+      if line and line.class.owed > 0 then
+        repay(p, line.class, line.class, false, slot)
       else
-        w.ready_now[name], w.reserve_now[name], w.moved[name] = nil, nil, nil
-      end
-      local ok, served = attempt('flow ' .. name, serve_flow, p, w, entry, reserved, slot, line)
-      if not ok and forgotten(p, w, name) then
-        damaged[#damaged], ok, served = nil, true, nil
-      end
-      if not ok then
-        pool_aside(p, w, name, line)
-      elseif served == nil then
-        drop(p, w, name, line)
-        tries = tries + 1
-      else
-        local f = flows[name]
-        left = left + (served and 1 or 0)
-        local due = f.pool == p and flow_due(f, f.later_before) -- else its route has left the pool
-        if f.pool == p and f.owed > 0 then
-          due = slot
-        end
-        if due and f.barred then
-          barred = true
-        elseif due and not f.kept then -- one that was put off is not looked at again by this poll
-          if line then
-            insert(line.entries, line.current, due, name)
-          else
-            insert(w.wait, w.wait_now, due, name)
-          end
-        end
+        local served, more, stale = use_slot(p, w, entry, reserved, slot, line)
+        left, tries, barred = left + served, tries + stale, barred or more
       end
       for i = 1, #w.lines do
-        if w.lines[i].head then
+        if w.lines[i].picks then
           w.lines[i].class.last = p.last
         end
       end

@@ -18,11 +18,12 @@
 --   watched, asked, refused   what is known of the upstream's answers, see lib/answered.lua
 --   weights, reserves   sums over the flows in the indexes; reserves in millionths of a cost a
 --     second. A class adds its weight once
---   classes             for each class with flows in the indexes, or ahead of the virtual time: its
---     name, virtual start and remainder, the last stamp for which it was a candidate, its weight,
---     and what of that is in weights
+--   classes             for each class with flows in the indexes, or ahead of the virtual time, or
+--     that owes: its name, virtual start and remainder, the last stamp for which it was a
+--     candidate, its weight, what of that is in weights, and what it owes
 --   earlier_cost, changed_cost, ahead   Earlier, Changed and Ahead of shaper.Pool
--- The field owed of a flow is what it owes: see shaper.Pool.Repays.
+--   owed                what its flows and classes owe together
+-- The field owed of a flow is what it owes: see shaper.Pool.Exceed.
 
 local POOL = 43 -- '+', with which the name of a pool begins
 
@@ -44,11 +45,10 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local SPACED_MOST, SPACED_BY = 31622400000000, 16 -- µs; intervals at the least share of a rate
   local functions = turn_functions(cell_move, charged)
   local turn_obey, reserve_a_second = functions.obey, functions.reserve_a_second
-  local CLASS = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)'
-  local REPAY_SPAN = 100000 -- µs; shaper.repaySpan
-  local VIRTUAL_UNIT = 1000 -- of shaper.Pool
+  local CLASS = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
+  local REPAY_SPAN = 20000 -- µs; shaper.repaySpan
   local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'watched', 'earlier_cost',
-    'changed_cost', 'ahead' } -- fields of a pool
+    'changed_cost', 'ahead', 'owed' } -- fields of a pool
   local IN_POOL = { 'turn', 'owed' } -- fields of a flow in a pool
 
   -- fields_of are the first fields of a pool or a flow, and behind them those of its own of a pool,
@@ -139,26 +139,28 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     end
   end
 
+  -- owe adds to what a party owes to its pool.
+  local function owe(p, party, cost)
+    party.owed, p.owed = party.owed + cost, math.max(0, p.owed + cost)
+  end
+
   -- exceed is shaper.Pool.Exceed: it returns what of the actual cost of a departure counts at once.
-  -- The flow owes the rest.
+  -- The flow or its class owes the rest.
   local function exceed(f, before, after, correct)
-    local p, t, paid = f.pool, functions.current(f), 0
-    if not t then
-      f.owed = f.owed + after - before
+    local p, t, more = f.pool, functions.current(f), after - before
+    local party = t and t ~= f.turn and t or f
+    if party.owed > 0 or p.owed + more <= cost_of(p.policy) then
+      owe(p, party, more)
       return before
-    elseif not t.reserved then
-      local lead = math.floor(math.max(0, t.start - p.virtual) * t.weight / VIRTUAL_UNIT)
-      paid = math.max(0, math.min(after - before, cost_of(p.policy) - lead))
     end
-    correct(p, before, before + paid)
+    correct(p, before, after)
     for i = 1, #p.cells do
       p.ahead = math.max(p.ahead, p.cells[i].tat)
     end
-    f.owed = f.owed + after - before - paid
-    return before + paid
+    return after
   end
 
-  -- repays is what a flow repays at one turn of what it owes: shaper.Pool.Repays.
+  -- repays is what a party repays at one turn of what it owes: shaper.Pool.Repays.
   local function repays(p, owed)
     for i = 1, #p.cells do
       local c = p.cells[i]
@@ -174,7 +176,9 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function before(p, f, ahead)
     local most = cost_of(p.policy)
     local all = math.min(p.cost, p.queued * most)
-    local cost = functions.cost_before(p, f, math.min(ahead, f.queued * most), all, most)
+    local class = f.policy.class and p.classes[f.policy.class]
+    local owing = f.owed + (class and class.owed or 0)
+    local cost = functions.cost_before(p, f, math.min(ahead, f.queued * most), all, most, owing)
     return cost, math.min(p.queued, math.floor(cost * p.queued / math.max(1, all)))
   end
 
@@ -185,9 +189,9 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
 
   -- class_new adds a class to those of a pool, which are sorted by name. Its fields start, rem and
   -- weight are those of a turn.
-  local function class_new(p, name, start, rem, last, weight, counted)
+  local function class_new(p, name, start, rem, last, weight, counted, owed)
     local c = {
-      name = name, start = start, rem = rem, last = last, weight = weight, counted = counted,
+      name = name, start = start, rem = rem, last = last, weight = weight, counted = counted, owed = owed,
       index = p.wait_index .. '/' .. name, wait = {}, unwait = {},
     }
     c.members = size_of(c.index, counted > 0)
@@ -203,13 +207,13 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   -- classes_load reads the classes of a pool, and how many flows each has in its index.
   local function classes_load(p, text)
     p.classes, p.class_list, p.classes_text = {}, {}, text
-    for name, start, rem, last, weight, counted in string.gmatch(text, CLASS) do
-      class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0)
+    for name, start, rem, last, weight, counted, owed in string.gmatch(text, CLASS) do
+      class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0, (tonumber(owed) or 0))
     end
     -- class_of returns a class, which has this weight from now on. A new one starts at the virtual
     -- time.
     p.class_of = function(name, weight)
-      local c = p.classes[name] or class_new(p, name, p.virtual, 0, 0, weight, 0)
+      local c = p.classes[name] or class_new(p, name, p.virtual, 0, 0, weight, 0, 0)
       c.weight, c.rem = weight, math.min(c.rem, weight - 1)
       return c
     end
@@ -219,7 +223,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   local function load(p, short)
     local v = { unpack(p.was, #p.was - #OWN, #p.was - 1) }
     numbers(v, #OWN)
-    p.virtual, p.behind, p.weights, p.reserves, p.probe, p.watched, p.earlier_cost, p.changed_cost, p.ahead =
+    p.virtual, p.behind, p.weights, p.reserves, p.probe, p.watched, p.earlier_cost, p.changed_cost, p.ahead, p.owed =
       unpack(v)
     local was = policy_read(p.was[#p.was - #OWN - 1])
     p.cost_before = was and cost_of(was)
@@ -264,7 +268,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     local list = {}
     for i = 1, #p.class_list do
       local c = p.class_list[i]
-      list[i] = c.name .. format(' %d %d %d %d %d', c.start, c.rem, c.last, c.weight, c.counted)
+      list[i] = c.name .. format(' %d %d %d %d %d %d', c.start, c.rem, c.last, c.weight, c.counted, c.owed)
     end
     local text = table.concat(list, ' ')
     if text ~= p.classes_text then
@@ -278,6 +282,11 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       return nil
     elseif p.candidates > 0 or p.may_have_ready and exists(p.ready_index) then
       return earliest(p)
+    end
+    for i = 1, #p.class_list do
+      if p.class_list[i].owed > 0 then
+        return earliest(p)
+      end
     end
     local head = tonumber(redis.call('ZRANGE', p.wait_index, 0, 0, 'WITHSCORES')[2])
     for i = 1, #p.class_list do
@@ -356,7 +365,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   end
 
   -- The counts of a pool that are sums over its flows, whether these are filed or not.
-  local SUMS = { 'depth', 'bytes', 'running', 'queued', 'cost' }
+  local SUMS = { 'depth', 'bytes', 'running', 'queued', 'cost', 'owed' }
 
   local moving = {} -- flows of this call that have left a pool for another one or for none
 
@@ -366,13 +375,13 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     local l = { pool = p, turn = p and functions.turn_read(turn, p), to = f.pool }
     for i = 1, #SUMS do
       local name = SUMS[i]
-      l[name] = f[name]
+      l[name] = f[name] or 0
       if p then
-        l[name .. '_before'] = math.min(p[name], f[name])
+        l[name .. '_before'] = math.min(p[name], l[name])
         p[name] = p[name] - l[name .. '_before']
       end
       if l.to then
-        l.to[name] = l.to[name] + f[name]
+        l.to[name] = l.to[name] + l[name]
       end
     end
     f.left, moving[#moving + 1] = l, l
@@ -452,7 +461,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   end
 
   -- save_classes writes the changes of the indexes of classes, and forgets a class that has no flow
-  -- there and is not ahead.
+  -- there, is not ahead, and owes nothing.
   local function save_classes(p)
     for i = #p.class_list, 1, -1 do
       local c = p.class_list[i]
@@ -463,7 +472,7 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       end
       local counts = c.members > 0 and c.weight or 0
       p.weights, c.counted = p.weights + counts - c.counted, counts
-      if counts == 0 and c.start <= p.virtual then
+      if counts == 0 and c.owed == 0 and c.start <= p.virtual then
         table.remove(p.class_list, i)
         p.classes[c.name] = nil
       end
@@ -505,6 +514,6 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   functions.left, functions.leave = left, leave_pool
   functions.cost_of, functions.charge, functions.charge_of = cost_of, charge, charge_of
   functions.limit_ahead, functions.before = limit_ahead, before
-  functions.exceed, functions.repays = exceed, repays
+  functions.exceed, functions.repays, functions.owe = exceed, repays, owe
   return functions
 end

@@ -17,7 +17,7 @@ local function pools_sound()
   for i = 1, #classes do
     local short = string.match(classes[i], '^(%+.*)/$')
     if short then
-      known[#known + 1], sums[short] = short, { flows = {}, depth = 0, bytes = 0, running = 0, queued = 0, cost = 0, weights = 0, reserves = 0 }
+      known[#known + 1], sums[short] = short, { flows = {}, depth = 0, bytes = 0, running = 0, queued = 0, cost = 0, owed = 0, weights = 0, reserves = 0 }
       if not all_sound(PREFIX .. 'flow:' .. short .. '/', 'hash', PREFIX .. 'flows:' .. short, 'set', PREFIX .. 'policy:' .. short, 'hash',
         PREFIX .. 'lines:' .. short, 'hash', PREFIX .. 'history:' .. short, 'list', PREFIX .. 'wait:' .. short, 'zset',
         PREFIX .. 'ready:' .. short, 'zset', PREFIX .. 'reserve:' .. short, 'zset') then
@@ -95,7 +95,7 @@ local function unfile(name)
 end
 
 -- pool_add adds the counts of a flow to the sums of its pool: depth, bytes, running, two others,
--- queued, cost and turn.
+-- queued, cost, turn, and what it owes as the 11th.
 local function pool_add(name, v)
   local is_filed, short = string.match(v[8] or '', '^([+-])(%S+)')
   local sum = sums[short or '']
@@ -104,7 +104,7 @@ local function pool_add(name, v)
   end
   sum.flows[name] = true
   sum.depth, sum.bytes, sum.running = sum.depth + v[1], sum.bytes + v[2], sum.running + v[3]
-  sum.queued, sum.cost = sum.queued + v[6], sum.cost + v[7]
+  sum.queued, sum.cost, sum.owed = sum.queued + v[6], sum.cost + v[7], sum.owed + (v[11] or 0)
   if is_filed == '+' then
     local p = pool_of(short, {}) -- makes pooling
     local t = pooling.turn_read(v[8], p)
@@ -147,10 +147,10 @@ local function pools_compare(set)
         strangers(c.index, sum.flows)
         c.members = redis.call('ZCARD', c.index)
         c.counted = c.members > 0 and c.weight or 0
-        sum.weights = sum.weights + c.counted
+        sum.weights, sum.owed = sum.weights + c.counted, sum.owed + c.owed
       end
       set(p, 'counts', 'flow:' .. p.name, 'depth', sum.depth, 'bytes', sum.bytes, 'running', sum.running, 'queued', sum.queued,
-        'cost', sum.cost, 'weights', sum.weights, 'reserves', sum.reserves)
+        'cost', sum.cost, 'owed', sum.owed, 'weights', sum.weights, 'reserves', sum.reserves)
     end
   end
   if repair then

@@ -136,13 +136,13 @@ local function turn_functions(cell_move, charged)
 
   -- cost_before is the cost that the pool gives away before a job of a flow that has the given cost
   -- waiting before it there, while the same flows wait: a part of shaper.Shared.Before. All that
-  -- waits in the pool costs all, and a job most.
-  local function cost_before(p, f, ahead, all, most)
-    if all + f.owed == 0 then
+  -- waits in the pool costs all, and a job most. What the flow and its class owe comes first.
+  local function cost_before(p, f, ahead, all, most, owing)
+    if all + owing == 0 then
       return 0
     end
     local part = not p.counts_jobs and f.part or part_of(p, f, all)
-    all, ahead = all + f.owed, ahead + f.owed
+    all, ahead = all + owing, ahead + owing
     f.part = part -- the flows that wait change at the end of the call
     if part * all <= ahead then
       return all
