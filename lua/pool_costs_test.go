@@ -346,7 +346,7 @@ func TestDebtsTakeTheirTurn(t *testing.T) {
 	check := func(w *world, costs map[string]int64) {
 		w.Helper()
 		quiet, evil := costs["quiet"], rest(costs, "quiet")
-		// At the beginning and at the end, the jobs of two horizons leave before their costs are known.
+		// At both ends, the jobs of two horizons leave before their costs are known.
 		most := int64(rate*within.Seconds()) + 2*8*actual
 		if part := int64(rate*within.Seconds()) / 2; float64(quiet) < 0.97*float64(part) || quiet+evil > most || evil < part/2 {
 			w.fail("quiet %d, the others %d: want at least %d for quiet, and at most %d", quiet, evil, part, most)

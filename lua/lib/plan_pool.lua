@@ -392,8 +392,8 @@ do
     end
   end
 
-  -- use_slot gives a slot to the flow that was picked for it. It returns how many jobs left, whether
-  -- the flow must wait for a later poll, and how many entries were stale.
+  -- use_slot gives a slot to the flow that was picked for it. It returns how many jobs left,
+  -- whether the flow must wait for a later poll, and how many entries were stale.
   local function use_slot(p, w, entry, reserved, slot, line)
     local name = entry.name
     if line then
@@ -417,7 +417,7 @@ do
     if f.pool == p and f.owed > 0 then
       due = slot
     end
-    if due and not f.barred and not f.kept then -- one that was put off is not looked at again by this poll
+    if due and not f.barred and not f.kept then -- one that was put off waits for another poll
       if line then
         insert(line.entries, line.current, due, name)
       else
