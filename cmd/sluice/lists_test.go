@@ -230,6 +230,52 @@ func TestLists(t *testing.T) {
 	}
 }
 
+// TestStatusesOfProblems compares the statuses in the table of problems with the OpenAPI documents.
+func TestStatusesOfProblems(t *testing.T) {
+	page, err := os.ReadFile(httpPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "| status | kind |")
+	table, _, _ := strings.Cut(text, "\n\n")
+	told := map[string]string{} // the cell of each kind
+	for row := range strings.Lines(table) {
+		if cells := strings.Split(row, "|"); len(cells) > 2 {
+			for _, kind := range names(cells[2]) {
+				told[kind] += cells[1]
+			}
+		}
+	}
+	seen := 0
+	for _, file := range []string{"openapi.json", "openapi-admin.json"} {
+		raw, err := os.ReadFile(repository + "/docs/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var document struct {
+			Paths map[string]map[string]struct{ Responses map[string]json.RawMessage }
+		}
+		if err := json.Unmarshal(raw, &document); err != nil {
+			t.Fatal(err)
+		}
+		for path, methods := range document.Paths {
+			for method, operation := range methods {
+				for status, answer := range operation.Responses {
+					for _, m := range problemType.FindAllSubmatch(answer, -1) {
+						seen++
+						if kind := string(m[1]); !strings.Contains(told[kind], status) {
+							t.Errorf("%s %s answers %s with %s, the page says%s", method, path, kind, status, told[kind])
+						}
+					}
+				}
+			}
+		}
+	}
+	if seen < 100 {
+		t.Errorf("%d answers were found", seen)
+	}
+}
+
 // set returns the names in order, each once and in lower case.
 func set(names []string) []string {
 	var out []string
