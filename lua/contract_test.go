@@ -246,8 +246,8 @@ func TestConstants(t *testing.T) {
 		{lua.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
 		{lua.Commands.Tick, map[string]int64{
 			"EXPIRE_MOST": expireMost, "FLOWS_MOST": flowsMost, "FLOW_JOBS_MOST": flowJobsMost,
-			"PROMOTE_MOST": promoteMost,
-			"IDLE":         idleAfter.Microseconds(), "HINDERED": hindered.Microseconds(),
+			"PROMOTE_MOST": promoteMost, "LOOKS_MOST": looksMost, "LINED_MOST": linedMost,
+			"IDLE": idleAfter.Microseconds(), "HINDERED": hindered.Microseconds(),
 			"PUT_OFF_MOST": shaper.PutOffMost.Microseconds(),
 		}},
 		{lua.Commands.Reclaim, map[string]int64{"SWEEP_MOST": sweepMost}},

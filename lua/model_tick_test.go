@@ -15,6 +15,7 @@ import (
 const (
 	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 64
 	filedMost                                                             = 64
+	looksMost, linedMost                                                  = 16, 400
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 	hindered                                                              = time.Second
@@ -437,15 +438,45 @@ func (l *polling) forgetIdle(entries []string) {
 // leaseAll leases what is stamped up to the horizon, the flow that is due first at first.
 func (l *polling) leaseAll() (more bool) {
 	l.changed = true
-	names := l.due.upTo(l.now.Add(horizon), flowsMost)
-	more = len(names) == flowsMost
 	budget := l.most
 	if l.clock.running == 0 {
 		l.clock.swept = l.now
 	}
 	planned := map[string]bool{}
-	for ; len(names) > 0 && budget > 0; names = names[1:] {
+	limit, all := l.now.Add(horizon), l.due.upTo(l.now.Add(horizon), math.MaxInt)
+	var names []string
+	read, unread, loaded, looks, lined, fromEnd := 0, true, 0, 0, 0, false
+	for budget > 0 {
+		switch {
+		case len(names) > 0 || !unread || loaded >= flowsMost:
+		case lined < linedMost:
+			page := all[read:min(read+flowsMost, len(all))]
+			names, read, unread = slices.Clone(page), read+len(page), len(page) == flowsMost
+		case !fromEnd:
+			fromEnd = true
+			for _, name := range all[max(0, len(all)-flowsMost):] {
+				if !l.full(name) && l.flows[name] == nil {
+					names = append(names, name)
+				}
+			}
+		}
+		if len(names) == 0 {
+			break
+		}
 		name := names[0]
+		names = names[1:]
+		if l.full(name) {
+			if looks++; looks > looksMost {
+				at := l.join(routeOf(name), limit)
+				f := l.model.flows[name]
+				f.Ready, f.hindered = at, lua.Hindrance{Cause: "upstream", Until: at.Add(hindered)}
+				l.model.flows[name], l.due[name] = f, int64(at)
+				l.grant.Kept++
+				lined++
+				continue
+			}
+		}
+		loaded++
 		if isPool(name) && l.script == nil {
 			l.poolsNeeded = true
 			continue
@@ -481,7 +512,21 @@ func (l *polling) leaseAll() (more bool) {
 	}
 	l.reachIf(l.scans(), "scanned beside leasing")
 	l.storeAll(l.touched, l.helper)
-	return more && budget > 0
+	return (more || unread) && budget > 0
+}
+
+// full says that the route of a flow has no free slot.
+func (l *polling) full(name string) bool {
+	free, bounded := l.bounds[routeOf(name)]
+	return bounded && free <= 0
+}
+
+// join is the end of the line of a route without a free slot, for a flow that is put off to an
+// instant or later.
+func (l *polling) join(route string, least shaper.Instant) shaper.Instant {
+	l.reachIf(l.lineEnds[route] >= least, "in a line")
+	l.lineEnds[route] = max(least, l.lineEnds[route].Add(time.Millisecond))
+	return l.lineEnds[route]
 }
 
 // groupByFlow puts the jobs of a flow together: a poll of a pool finds them one by one.
@@ -624,11 +669,8 @@ func (l *polling) putOff(f *flow) {
 // keep delays a flow that is kept from leaving by the cause.
 func (l *polling) keep(f *flow, cause string) {
 	f.Bucket = f.PutOff(l.now, horizon)
-	route := routeOf(f.name)
-	if free, bounded := l.bounds[route]; cause == "upstream" && bounded && free <= 0 {
-		l.reachIf(l.lineEnds[route] >= f.Ready, "in a line")
-		f.Ready = max(f.Ready, l.lineEnds[route].Add(time.Millisecond))
-		l.lineEnds[route] = f.Ready
+	if cause == "upstream" && l.full(f.name) {
+		f.Ready = l.join(routeOf(f.name), f.Ready)
 	}
 	f.hindered = lua.Hindrance{Cause: cause, Until: f.Ready.Add(hindered)}
 }

@@ -3,7 +3,7 @@
 local FLOW_JOBS_MOST, PROMOTE_MOST = 250, 200
 local BYTES_MOST, LITTLE = 4194304, 65536 -- of records that a poll reads; of a flow, that count as none
 
-local LINE_APART, lines_end = 1000, {} -- µs; by route, see line_up
+local line = { APART = 1000, ends = {} } -- µs; by route, see line.join
 local bounds -- by route and by flow; nil without any
 for i = 18, #ARGV, 2 do
   bounds = bounds or {}
@@ -153,16 +153,21 @@ local function share_of(f)
   return route and math.min(route, math.ceil((3 * route - (bounds[f.name] or 0)) / 4))
 end
 
--- line_up puts a flow off that may take no slot of the worker. Flows of a route that has none left
--- line up, each LINE_APART behind the one before, so that thousands of them take few polls. The
--- field line:ROUTE of the clock holds the instant of the last one.
+-- line.join returns the instant to which a flow of a route without a free slot is put off, at least
+-- the given one. Such flows line up, each line.APART behind the one before, so that thousands of
+-- them take few polls. The field line:ROUTE of the clock holds the instant of the last one.
+function line.join(route, least)
+  local last = line.ends[route] or tonumber(redis.call('HGET', KEYS[1], 'line:' .. route)) or 0
+  line.ends[route] = math.max(least, last + line.APART)
+  return line.ends[route]
+end
+
+-- line_up puts a flow off that may take no slot of the worker.
 local function line_up(f)
   local route = route_of(f.name)
   put_off(f, horizon)
   if bounds[route] <= 0 then
-    local last = lines_end[route] or tonumber(redis.call('HGET', KEYS[1], 'line:' .. route)) or 0
-    f.ready = math.max(f.ready, last + LINE_APART)
-    lines_end[route] = f.ready
+    f.ready = line.join(route, f.ready)
   end
 end
 

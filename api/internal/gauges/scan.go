@@ -16,7 +16,7 @@ const (
 	scrapeBudget = 200 * time.Millisecond // of a scrape
 	liveBudget   = 50 * time.Millisecond  // of a sample for event streams
 	scanRest     = 20                     // pause after a scan, as a multiple of its duration
-	scanPage     = 200                    // tenants of one script call, which reads a bounded number of flows
+	scanPage     = 50                     // tenants of one script call: polls and admissions wait for it
 )
 
 // scan reads the figures of all tenants, over several scrapes where there are many. It is not safe

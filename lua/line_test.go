@@ -1,0 +1,127 @@
+package lua_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// TestFullRouteLines: hundreds of flows of a full route become due at once, and a flow of another
+// route just after them. It leaves in the first poll. The others line up, and leave in turn.
+func TestFullRouteLines(t *testing.T) {
+	tell(t, "50/s", func(w *world) {
+		w.pollUntilIdle() // the flows to come obey the policies in force
+		const blocked = 700
+		for from := 0; from < blocked; from += 100 {
+			r := admission{at: w.wall}
+			for i := range 100 {
+				r.jobs = append(r.jobs, candidate{
+					id: fmt.Sprintf("b%03d", from+i), tenant: fmt.Sprintf("t%03d", from+i), route: "echo",
+					flow: fmt.Sprintf("t%03d/echo", from+i), entry: fmt.Sprintf("t%03d", from+i), delay: time.Second, cost: 1,
+					maxAttempts: 3, payload: []byte("payload"),
+				})
+			}
+			w.admit(r)
+		}
+		w.wall = w.wall.Add(time.Second + time.Millisecond)
+		w.admit(admission{at: w.wall, jobs: []candidate{{
+			id: "quiet", tenant: "zoe", route: "mail", flow: "zoe/mail", entry: "zoe", cost: 1, maxAttempts: 3,
+			payload: []byte("payload"),
+		}}})
+		w.wall = w.wall.Add(time.Millisecond)
+		poll := func(most, free int) lua.Grant {
+			r := w.pollOf(w.workers[0], most)
+			r.bounds = []lua.Bound{{Name: "echo", Slots: free}}
+			return w.tick(w.workers[0], r, true)
+		}
+		g := poll(100, 0)
+		if len(g.Leases) != 1 || g.Leases[0].ID != "quiet" || g.Kept < 400 || !g.More {
+			t.Fatalf("the first poll leases %v, puts off %d flows, more %v", g.Leases, g.Kept, g.More)
+		}
+		for g.More {
+			g = poll(100, 0)
+		}
+		w.compare()
+		// Slots come free: as many flows leave, and the others keep their places.
+		w.wall = w.m.due.head()
+		for free := range 5 {
+			if g = poll(100, free); len(g.Leases) != free {
+				t.Errorf("with %d free slots %d jobs leave", free, len(g.Leases))
+			}
+			w.compare()
+			w.wall = w.wall.Add(horizon)
+		}
+		w.settleAll(lua.OutcomeSucceeded, 0)
+	})
+}
+
+// TestFullRouteWork: 20,000 flows of a full route become due at once. Few polls put them into their
+// line, most without loading them. Meanwhile other flows leave at once.
+func TestFullRouteWork(t *testing.T) {
+	const tenants = 20_000
+	w := newWorld(t, realEngine(t), themes[0], 1)
+	defer w.clean()
+	p := shaper.DefaultPolicy()
+	p.Rate, p.Burst, p.Capacity, p.Concurrency = shaper.Rate{Limit: 20, Period: time.Second}, 1, 100_000, 0
+	w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
+	for w.e.HGet(w.ctx, w.shard.Clock(), "looked").Val() != "0" {
+		w.polls(lua.Commands.Retune, 1)
+	}
+	for from := 0; from < tenants; from += 250 {
+		call := lua.AdmitCall{
+			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+			Tenants: w.shard.Tenants(), Horizon: horizon,
+		}
+		for i := range 250 {
+			call = w.with(call, fmt.Sprintf("b%05d", from+i), "full", 1, 10, time.Hour, 0)
+		}
+		w.measured(call.Call())
+	}
+	w.wall = w.wall.Add(time.Hour)
+	for _, deleted := range []string{"b00003", "b00100"} { // loaded, and lined
+		w.e.Del(w.ctx, w.shard.Flow(deleted+"/full"))
+	}
+	w.most = nil
+	polls, commands, damaged := 0, 0, ""
+	for more := true; more; polls++ {
+		w.wall = w.wall.Add(time.Millisecond)
+		w.heap(fmt.Sprint("quiet", polls), 1, 10, 0, 0)
+		delete(w.most, lua.Commands.Tick.Name)
+		g, leases := w.pollsWith(lua.Commands.Tick, 1, lua.Bound{Name: "full", Slots: 0})
+		if len(leases) != 1 {
+			t.Fatalf("beside a full route %d jobs leave in poll %d, want 1", len(leases), polls)
+		}
+		commands += w.most[lua.Commands.Tick.Name].commands
+		more, damaged = g.More, damaged+strings.Join(g.Damaged, "\n")
+	}
+	t.Logf("%d polls with %d commands", polls, commands)
+	if polls > tenants/400+1 || commands > tenants*5/4 {
+		t.Errorf("%d polls with %d commands put %d flows off", polls, commands, tenants)
+	}
+	if strings.Count(damaged, "DAMAGED flow") != 2 {
+		t.Errorf("of deleted flows is reported %q", damaged)
+	}
+	// Each waits behind the one before, so that a second brings 1,000 of them.
+	due, err := w.e.ZRangeWithScores(w.ctx, w.shard.Due(), 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := 0.0
+	for _, f := range due {
+		if strings.Contains("b00003/full b00100/full", f.Member.(string)) {
+			continue // set aside
+		}
+		if f.Score-last < 1000 {
+			t.Errorf("flows of a line are %v µs apart", f.Score-last)
+			break
+		}
+		last = f.Score
+	}
+	if w.e.Exists(w.ctx, w.shard.Flow("b00100/full")).Val() != 0 {
+		t.Error("a deleted flow is written to")
+	}
+}
