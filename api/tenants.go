@@ -35,7 +35,9 @@ func (s *Server) getTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tenantAnswer(t), nil
+	out := towire.Tenant(t)
+	out.Unknown = !t.Known
+	return ok(out).set("Etag", request.ETag(t.Revision)), nil
 }
 
 // putTenant is PUT /v1/tenants/{tenant}: settings that the body omits lose their overrides.

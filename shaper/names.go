@@ -25,7 +25,7 @@ func OneOf(what, name string, known []string) string {
 }
 
 // Nearest returns the known name that is at most two edits away from name, or empty. A short name
-// must be nearer.
+// must be nearer. Two letters that have changed places are one edit.
 func Nearest(name string, known []string) string {
 	best, least := "", min(3, (len(name)+1)/2)
 	for _, k := range known {
@@ -36,26 +36,47 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// distance returns the Levenshtein distance of a and b.
+// NearestKey is Nearest for names of settings and of fields. Without a near one it returns the only
+// known name that has a word more or less at its end, such as delay_ms for delay.
+func NearestKey(name string, known []string) (best string) {
+	if best = Nearest(name, known); best != "" {
+		return best
+	}
+	name = strings.ReplaceAll(strings.ToLower(name), "-", "_")
+	for _, k := range known {
+		if strings.HasPrefix(k, name+"_") || strings.HasPrefix(name, k+"_") {
+			if best != "" {
+				return ""
+			}
+			best = k
+		}
+	}
+	return best
+}
+
+// distance returns how many insertions, deletions, replacements and exchanges of neighbours make b
+// of a.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
 	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
 	}
 	for i := range len(a) {
-		left, corner := i+1, i
+		row[0] = i + 1
 		for j := range len(b) {
-			cost := corner
+			cost := last[j]
 			if a[i] != b[j] {
-				cost = 1 + min(corner, row[j+1], left)
+				cost = 1 + min(last[j], last[j+1], row[j])
 			}
-			row[j], corner = left, row[j+1]
-			left = cost
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				cost = min(cost, before[j-1]+1)
+			}
+			row[j+1] = cost
 		}
-		row[len(b)] = left
+		before, last, row = last, row, before
 	}
-	return row[len(b)]
+	return last[len(b)]
 }

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,8 +40,20 @@ var periodUnits = []struct {
 }
 
 // ParseRate reads "LIMIT/PERIOD": a whole number, a slash, an optional whole number and one of ms,
-// s, m, h, d; for example "10/s", "1/m", "5/24h". The error wraps ErrRate and names the rule.
+// s, m, h, d; for example "10/s", "1/m", "5/24h". The error wraps ErrRate and names the rule and
+// the rate that may be meant.
 func ParseRate(text string) (Rate, error) {
+	r, err := parseRate(text)
+	if err == nil {
+		return r, nil
+	}
+	if like, ok := RateLike(text); ok {
+		err = fmt.Errorf("%w; is %s meant?", err, like)
+	}
+	return r, err
+}
+
+func parseRate(text string) (Rate, error) {
 	limitText, periodText, found := strings.Cut(text, "/")
 	if !found {
 		return Rate{}, fmt.Errorf("%w: want LIMIT/PERIOD, such as 10/s or 5/24h", ErrRate)
@@ -66,6 +81,59 @@ func ParseRate(text string) (Rate, error) {
 		return r, r.Validate()
 	}
 	return Rate{}, fmt.Errorf("%w: the unit of the period must be one of ms, s, m, h, d", ErrRate)
+}
+
+// looseRate matches a rate with a fraction, with a unit in full or without a period.
+var looseRate = regexp.MustCompile(
+	`^(\d{1,9})(?:\.(\d{1,6}))? *(?:jobs|requests|req|r)? *(?:(?:/|per|every|an|a) *(\d{0,9}) *([a-z]+))?$`)
+
+// RateLike returns the rate that a person means by text that is no rate, such as 0.5/s, 10 per
+// minute or 10.
+func RateLike(text string) (r Rate, ok bool) {
+	text = strings.NewReplacer("rps", "/s", "qps", "/s", "rpm", "/m").Replace(strings.ToLower(text))
+	found := looseRate.FindStringSubmatch(strings.TrimSpace(text))
+	if found == nil {
+		return r, false
+	}
+	periods, unit := int64(1), "s"
+	if found[4] != "" {
+		unit = UnitLike(found[4])
+	}
+	if found[3] != "" {
+		periods, _ = strconv.ParseInt(found[3], 10, 64)
+	}
+	limit, _ := strconv.ParseInt(found[1]+found[2], 10, 64)
+	for range found[2] {
+		periods *= 10
+	}
+	for _, u := range periodUnits {
+		if u.name != unit || limit < 1 || periods < 1 {
+			continue
+		}
+		common := new(big.Int).GCD(nil, nil, big.NewInt(limit), big.NewInt(periods)).Int64()
+		if found[2] == "" {
+			common = 1
+		}
+		if periods /= common; periods <= int64(MaxPeriod/u.unit) {
+			r = Rate{Limit: limit / common, Period: time.Duration(periods) * u.unit}
+			return r, r.Validate() == nil
+		}
+	}
+	return r, false
+}
+
+// UnitLike returns the unit of a period, or of a duration, that the word means; empty if it means
+// none.
+func UnitLike(word string) string {
+	for _, u := range []struct{ unit, words string }{
+		{"ms", "ms msec msecs millisecond milliseconds"}, {"s", "s sec secs second seconds"},
+		{"m", "m min mins minute minutes"}, {"h", "h hr hrs hour hours"}, {"d", "d day days"},
+	} {
+		if slices.Contains(strings.Fields(u.words), word) {
+			return u.unit
+		}
+	}
+	return ""
 }
 
 // parseWhole reads a whole number of at least 1 written with digits alone: no sign, no leading

@@ -331,6 +331,7 @@ type Tenant struct {
 	StoredBytes int64           `json:"stored_bytes" doc:"Bytes stored for the tenant: jobs, dead letters, answers and idempotency keys. 0 in lists."`
 	DeadBytes   int64           `json:"dead_bytes" doc:"Bytes of the tenant's dead letters. 0 in lists."`
 	Routes      map[string]Flow `json:"routes,omitempty" doc:"Routes with recent jobs of the tenant, or with settings of their own."`
+	Unknown     bool            `json:"unknown,omitempty" doc:"Present if no setting names the tenant and it has no recent jobs, so its name may be misspelt. Only in the answer to GET."`
 }
 
 // TenantList is one page of tenants.

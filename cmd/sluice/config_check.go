@@ -67,7 +67,7 @@ func (c *configCheckCmd) Run(a *console.App) error {
 		// The file is an argument of this command, not the flag --config.
 		for i, p := range problems {
 			if p.Field == "--config" {
-				problems[i].Field = "FILE"
+				problems[i].Field = "the file"
 			}
 		}
 	}

@@ -96,6 +96,20 @@ func TestOperatorsReadAndChangeJobs(t *testing.T) {
 				strings.Contains(text, waiting.ID) {
 				t.Errorf("the dead letters of all tenants:\n%s", text)
 			}
+			// An API key beside the token does not turn an operator into a client.
+			if text := sluice(command.ExitOK, "job", "list", "--all-tenants", "--api-key", "k"); !strings.Contains(text, dead.ID) {
+				t.Errorf("the jobs of all tenants beside an API key:\n%s", text)
+			}
+			if text := sluice(command.ExitOK, "job", "list", "--tenant", "nosuch"); !strings.Contains(text, "There is no tenant nosuch") {
+				t.Errorf("the jobs of no tenant: %q", text)
+			}
+			if text := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "queued"); text != "" {
+				t.Errorf("no jobs of a tenant: %q", text)
+			}
+			if text := sluice(command.ExitFailed, "job", "get", "--tenant", "acme", "zzz"); !strings.Contains(text,
+				"sluice job list --tenant acme prints its jobs") {
+				t.Errorf("a job that the tenant has not:\n%s", text)
+			}
 			if text := sluice(command.ExitOK, "job", "cancel", waiting.ID); !strings.Contains(text, "cancelled") {
 				t.Errorf("cancel:\n%s", text)
 			}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -41,7 +42,10 @@ func (op Operation) Advised(err error) error {
 		return err
 	}
 	advised := *p
-	advised.Detail += "; " + op.advice
+	if !strings.HasSuffix(advised.Detail, "?") {
+		advised.Detail += ";"
+	}
+	advised.Detail += " " + op.advice
 	return &advised
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/problem"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // reader reads JSON bodies strictly and collects everything that is wrong with them: unknown and
@@ -56,8 +58,9 @@ func (rd *reader) wrong(field string, value json.RawMessage, rule string) {
 }
 
 // object calls member for every member of the object; member reports whether it knows the name.
+// like is a nil pointer to a struct with the known names, for suggestions.
 func (rd *reader) object(
-	path string, value json.RawMessage, member func(name, path string, value json.RawMessage) (known bool),
+	path string, value json.RawMessage, like any, member func(name, path string, value json.RawMessage) (known bool),
 ) {
 	if kindOf(value) != "object" {
 		rd.wrong(cmp.Or(path, "body"), value, "must be an object")
@@ -71,11 +74,33 @@ func (rd *reader) object(
 		case slices.Contains(names, name):
 			rd.wrong(at, v, "must not be repeated")
 		case !member(name, at, v):
-			rd.wrong(at, v, "is not a known field")
+			rd.wrong(at, v, "is not a known field"+Meant(name, "the fields are ", fieldsOf(like)))
 		case len(names) < cap(names): // holds every known name; unknown ones are errors anyway
 			names = append(names, name)
 		}
 	}
+}
+
+// Meant returns the end of the rule for an unknown name: the known name that it resembles, or all
+// of them.
+func Meant(name, all string, known []string) string {
+	switch near := shaper.NearestKey(name, known); {
+	case near != "":
+		return "; is " + near + " meant?"
+	case len(known) == 0:
+		return ""
+	}
+	return "; " + all + strings.Join(known, ", ")
+}
+
+// fieldsOf returns the names in JSON of the fields of the struct that like points to.
+func fieldsOf(like any) (names []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(like).Elem()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // array calls element for every element of the array. It returns the number of elements, -1 if the

@@ -18,7 +18,7 @@ import (
 // condition selects nothing: all jobs are selected only by all.
 func Filter(body []byte, states []queue.ListState) (f queue.Filter, err error) {
 	selects, all := false, json.RawMessage(nil)
-	err = decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+	err = decodeOptional(body, (*wire.Filter)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
 		selects = true
 		switch name {
 		case "all":
@@ -75,7 +75,7 @@ type TenantsPurgeOf struct {
 
 // TenantsPurge reads the body of a purge of many tenants.
 func TenantsPurge(body []byte) (p TenantsPurgeOf, err error) {
-	err = decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+	err = decodeOptional(body, (*wire.TenantsPurge)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
 		switch name {
 		case "prefix":
 			p.Prefix = rd.text(path, value, 1, wire.MaxTenantBytes)
@@ -140,7 +140,7 @@ func IsID(id string) bool {
 
 // Key reads the optional body of a new key.
 func Key(body []byte) (k wire.KeyRequest, err error) {
-	return k, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+	return k, decodeOptional(body, (*wire.KeyRequest)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
 		switch name {
 		case "name":
 			k.Name = rd.text(path, value, 0, wire.MaxKeyName)
@@ -173,7 +173,7 @@ var (
 
 // Switch reads the optional body of pause and resume. routeRule is empty for a configured route.
 func Switch(body []byte, routeRule func(name string) string) (s wire.Switch, err error) {
-	return s, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+	return s, decodeOptional(body, (*wire.Switch)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
 		switch name {
 		case "reason":
 			s.Reason = rd.text(path, value, 0, shaper.MaxReason)
@@ -193,7 +193,7 @@ func Switch(body []byte, routeRule func(name string) string) (s wire.Switch, err
 
 // Reason reads the optional body of drain and unhold, and of the pause and resume of a pool.
 func Reason(body []byte) (reason string, err error) {
-	return reason, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+	return reason, decodeOptional(body, (*wire.Reason)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
 		if name != "reason" {
 			return false
 		}
@@ -204,7 +204,7 @@ func Reason(body []byte) (reason string, err error) {
 
 // Unhold reads the optional body of the unhold of a pool.
 func Unhold(body []byte) (u wire.Unhold, err error) {
-	return u, decodeOptional(body, func(rd *reader, name, path string, value json.RawMessage) bool {
+	return u, decodeOptional(body, (*wire.Unhold)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
 		switch name {
 		case "reason":
 			u.Reason = rd.text(path, value, 0, shaper.MaxReason)
@@ -219,11 +219,11 @@ func Unhold(body []byte) (u wire.Unhold, err error) {
 
 // Empty reads a body that may be absent and has no members.
 func Empty(body []byte) error {
-	return decodeOptional(body, func(*reader, string, string, json.RawMessage) bool { return false })
+	return decodeOptional(body, (*wire.Empty)(nil), func(*reader, string, string, json.RawMessage) bool { return false })
 }
 
 func decodeOptional(
-	body []byte, member func(rd *reader, name, path string, value json.RawMessage) bool,
+	body []byte, like any, member func(rd *reader, name, path string, value json.RawMessage) bool,
 ) error {
 	if len(body) == 0 {
 		return nil
@@ -233,7 +233,7 @@ func decodeOptional(
 		return err
 	}
 	var rd reader
-	rd.object("", value, func(name, path string, value json.RawMessage) bool {
+	rd.object("", value, like, func(name, path string, value json.RawMessage) bool {
 		return member(&rd, name, path, value)
 	})
 	return rd.Err()

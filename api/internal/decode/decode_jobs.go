@@ -38,7 +38,7 @@ func Batch(body []byte, maxPayload int64) (b wire.Batch, wrong []*problem.Proble
 		}
 		wrong[i] = p
 	}
-	rd.object("", value, func(name, path string, value json.RawMessage) bool {
+	rd.object("", value, (*wire.Batch)(nil), func(name, path string, value json.RawMessage) bool {
 		switch name {
 		case "jobs":
 			jobs = value
@@ -121,7 +121,11 @@ func Together(wrong []*problem.Problem) error {
 func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submission, key *string) {
 	hasType := false
 	before := len(rd.Fields)
-	rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+	like := any((*wire.Submission)(nil))
+	if key != nil {
+		like = (*wire.BatchJob)(nil)
+	}
+	rd.object(path, value, like, func(name, path string, value json.RawMessage) bool {
 		switch name {
 		case "type":
 			hasType = true

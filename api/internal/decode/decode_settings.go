@@ -36,7 +36,7 @@ func Settings(body []byte, routeRule func(name string) string) (SettingsPatch, e
 		return p, err
 	}
 	var rd reader
-	rd.object("", value, func(name, path string, value json.RawMessage) bool {
+	rd.object("", value, (*wire.Settings)(nil), func(name, path string, value json.RawMessage) bool {
 		switch name {
 		case "reason":
 			if !isNull(value) {
@@ -65,7 +65,7 @@ func PoolSettings(body []byte) (SettingsPatch, error) {
 		return p, err
 	}
 	var rd reader
-	rd.object("", value, func(name, path string, value json.RawMessage) bool {
+	rd.object("", value, (*wire.PoolSettings)(nil), func(name, path string, value json.RawMessage) bool {
 		switch name {
 		case "reason":
 			if !isNull(value) {
@@ -89,7 +89,7 @@ func patchRoutes(
 		return
 	}
 	p.routes = map[string]*overridesPatch{}
-	rd.object(path, value, func(route, path string, value json.RawMessage) bool {
+	rd.object(path, value, (*wire.Empty)(nil), func(route, path string, value json.RawMessage) bool {
 		if _, repeated := p.routes[route]; repeated {
 			rd.wrong(path, value, "must not be repeated")
 			return true
@@ -103,7 +103,7 @@ func patchRoutes(
 			return true
 		}
 		patch := overridesPatch{}
-		rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+		rd.object(path, value, (*wire.RouteSettings)(nil), func(name, path string, value json.RawMessage) bool {
 			return p.member(rd, &patch, name, path, value)
 		})
 		p.routes[route] = &patch
@@ -279,7 +279,7 @@ func (p *SettingsPatch) rate(rd *reader, to *overridesPatch, path string, value 
 // rateMembers reads the object form of a rate; ok is false if it is noted as wrong.
 func (rd *reader) rateMembers(path string, value json.RawMessage) (limit, period *int64, ok bool) {
 	before := len(rd.Fields)
-	rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+	rd.object(path, value, (*wire.RateChange)(nil), func(name, path string, value json.RawMessage) bool {
 		switch name {
 		case "limit":
 			limit = new(rd.whole(path, value, 1, maxPerTime))
@@ -316,6 +316,12 @@ func (rd *reader) wholeRate(path string, value json.RawMessage) (r shaper.Rate) 
 	return r
 }
 
+// paceFields are the members of a further rate, whose rate may be a text.
+type paceFields struct {
+	wire.Pace
+	Rate string `json:"rate"`
+}
+
 // readPaces reads the further rates, which a patch replaces as a whole.
 func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON {
 	paces := []shaper.PaceJSON{}
@@ -323,7 +329,7 @@ func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON
 		pace := shaper.PaceJSON{Burst: 1}
 		before := len(rd.Fields)
 		var text *shaper.Rate
-		rd.object(path, value, func(name, path string, value json.RawMessage) bool {
+		rd.object(path, value, (*paceFields)(nil), func(name, path string, value json.RawMessage) bool {
 			switch name {
 			case "rate":
 				if r, ok := rd.rateText(path, value); ok {

@@ -133,7 +133,9 @@ func CheckQuery(r *http.Request, known map[string]bool) error {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		switch {
 		case !known[name]:
-			wrong.Add(decode.Join("query", name), "string", "is not a known parameter")
+			names := slices.DeleteFunc(slices.Sorted(maps.Keys(known)), func(name string) bool { return !known[name] })
+			wrong.Add(decode.Join("query", name), "string", "is not a known parameter"+
+				decode.Meant(name, "the parameters are ", names))
 		case len(query[name]) > 1:
 			wrong.Add(decode.Join("query", name), "array", "must not be repeated")
 		}

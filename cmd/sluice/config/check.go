@@ -107,8 +107,8 @@ func (l *lister) rest(steps []string, section map[string]any) {
 		case map[string]any:
 			if len(value) > 0 {
 				l.rest(at, value)
-			} else if len(steps) == 1 && (steps[0] == "tiers" || steps[0] == "tenants") {
-				l.add(at, "no settings of its own")
+			} else if len(steps) == 1 && (steps[0] == "tiers" || steps[0] == "tenants" && name != "defaults") {
+				l.add(at, "no settings of its own") // those of the defaults are listed with the other settings
 			}
 		case []any:
 			l.add(at, listText(at, value))

@@ -218,7 +218,46 @@ func TestSuggestions(t *testing.T) {
 		"tenants: { a: { max_wait: 1.5 } }":           "is 1.5s meant?",
 		"retention: { dead: 99999d }":                 "",
 		"tenants: { a: { capacity: 1000000000000 } }": "",
-		"foo: 1": "", // like no key
+		"foo: 1":                                         "", // like no key
+		"tenants: { defaults: { rate: 0.5/s } }":         "is 1/2s meant?",
+		"tenants: { defaults: { rate: 1.5/m } }":         "is 3/2m meant?",
+		"tenants: { defaults: { rate: 0.5 } }":           "is 1/2s meant?",
+		"tenants: { a: { rate: 10 req/min } }":           "is 10/m meant?",
+		"tenants: { a: { rate: 10/mins } }":              "is 10/m meant?",
+		"tenants: { a: { rate: 10/minutes } }":           "is 10/m meant?",
+		"tenants: { a: { rate: 20rps } }":                "is 20/s meant?",
+		"tenants: { a: { rate: 1 every 5 seconds } }":    "is 1/5s meant?",
+		"tenants: { a: { rate: 10/week } }":              "",
+		"tenants: { a: { rate: 2000/ms } }":              "",
+		"tenants: { a: { max_wait: 5 mins } }":           "is 5m meant?",
+		"tenants: { a: { max_wait: 1.5 hours } }":        "is 1.5h meant?",
+		"callbacks: { timeout: 10m }":                    "", // too long, and no 10ms is meant
+		"callbacks: { timeout: 10h }":                    "",
+		"callbacks: { timeout: 5000 }":                   "", // perhaps of milliseconds
+		"retention: { dead: 1d12h }":                     "",
+		"retention: { dead: 1.5d }":                      "is 36h meant?",
+		"worker: { concurrency: \"1,5\" }":               "",
+		"worker: { concurrency: 1k }":                    "is 1000 meant?",
+		"worker: { concurrency: 1e3 }":                   "is 1000 meant?",
+		"api: { max_body: 1MiB }":                        "is 1048576 meant?",
+		"api: { tenant_share: 30% }":                     "is 30 meant?",
+		"worker: { concurrency: 30% }":                   "",
+		"traces: { sample: 10% }":                        "is 0.1 meant?",
+		"log: { level: warning }":                        "is warn meant?",
+		"log: { level: wran }":                           "is warn meant?",
+		"log: { level: loud }":                           "",
+		"headers: ieft":                                  "is ietf meant?",
+		"admin: { asynqmon: enabled }":                   "is true meant?",
+		"api: { listen: \"http://127.0.0.1:8080/\" }":    "is 127.0.0.1:8080 meant?",
+		"traces: { endpoint: \"htp://collector:4318\" }": "is http://collector:4318 meant?",
+		"traces: { endpoint: \"http:/collector:4318\" }": "is http://collector:4318 meant?",
+		"traces: { endpoint: \"ftp://collector:4318\" }": "",
+		"api: { hosts: \"https://jobs.example/\" }":      "is jobs.example meant?",
+		"tenatns: { a: { rate: 5/s } }":                  "is tenants meant?",
+		"worker: { lease_time: 30s }":                    "is worker.lease meant?",
+		"worker: { cncurrency: 30 }":                     "is worker.concurrency meant?",
+		"tenants: { a: { max_wait_ms: 30 } }":            "is tenants.a.max_wait meant?",
+		"tenants: { a: { rtae: 5/s } }":                  "is tenants.a.rate meant?",
 	} {
 		_, err := config.Load(config.Sources{File: write(t, route+setting+"\n")})
 		if err == nil {
@@ -250,16 +289,73 @@ func TestStrays(t *testing.T) {
 		"SLUICE_REDIS_PORT=tcp://10.0.0.1:6379", "SLUICE_REDIS_SERVICE_HOST=10.0.0.1",
 		"SLUICE_API_PORT=tcp://x", "SLUICE_ADMIN_PORT=tcp://x", "OTHER_WORKER_LEESE=x",
 		"SLUICE_WORKER_SWEEEP=", // empty: not set
+		"SLUICE_REDIS=redis://x", "SLUICE_STORE=redis-server", "SLUICE_ROUTE_ORDERS=http://x/",
+		"SLUICE_ROUTE_ORDERS_PORT=tcp://x", "SLUICE_API_KEY=k", "SLUICE_ADMIN_TOKNE=x",
 	}
 	got := strings.Join(config.Strays(environ), "\n")
 	want := strings.Join([]string{
+		"SLUICE_ADMIN_TOKNE is unknown and is ignored; is SLUICE_ADMIN_TOKEN meant?",
+		"SLUICE_API_KEY is unknown and is ignored; is SLUICE_KEY meant?",
+		"SLUICE_REDIS is unknown and is ignored; is SLUICE_REDIS_URL meant?",
 		"SLUICE_REDIS_URI is unknown and is ignored; is SLUICE_REDIS_URL meant?",
 		"SLUICE_ROUTES_DEFAULT_URL is unknown and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
+		"SLUICE_ROUTE_ORDERS is unknown and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
 		"SLUICE_ROUTE_URL is unknown and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
 		"SLUICE_WORKER_LEESE is unknown and is ignored; is SLUICE_WORKER_LEASE meant?",
 	}, "\n")
 	if got != want {
 		t.Errorf("notes:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// Of the suggestions for routes, none is a wrong one.
+func TestSuggestionsOfRoutes(t *testing.T) {
+	for setting, want := range map[string]string{
+		"url: \"htp://x\"": "is http://x meant?", "url: \"htps://x/\"": "is https://x/ meant?",
+		"url: \"http//x\"": "is http://x meant?", "url: \"ftp://x\"": "", "url: \"http://x/#a\"": "",
+		"url: \"http://x\", timeout: 10": "is 10s meant?", "url: \"http://x\", timeout: 10 d": "",
+		"forward: \"http://x\", wait: 10m":                          "", // 10ms is not meant
+		"forward: \"http://x\", max_response: 64kb":                 "is 64KiB meant?",
+		"url: \"http://x\", cost_from: $.usage.total_tokens":        "is /usage/total_tokens meant?",
+		"url: \"http://x\", cost_from: headers":                     "",
+		"forward: \"http://x\", max_response_action: fial":          "is fail meant?",
+		"url: \"http://x\", time_out: 10s":                          "is routes.a.timeout meant?",
+		"url: \"http://x\", retry: { max_attemps: 3 }":              "is routes.a.retry.max_attempts meant?",
+		"url: \"http://x\", breaker: { delay: 10 seconds }":         "is 10s meant?",
+		"url: \"http://x\", connections: 1_000, cost_missing: many": "is 1000 meant?",
+	} {
+		_, err := config.Load(config.Sources{File: write(t, "routes: { a: { "+setting+" } }\n")})
+		ps := problems(t, err)
+		got := ps[0].String()
+		if !strings.Contains(got, want) || (want == "") != !strings.HasSuffix(got, "meant?") {
+			t.Errorf("%s: %s, want %q", setting, got, want)
+		}
+	}
+}
+
+// A file says its own name, and a tab is called one.
+func TestFilesThatAreNoYAML(t *testing.T) {
+	for content, want := range map[string]string{
+		"worker:\n\tlease: 30s\n":                 "sluice.yaml: must be YAML: line 2 is indented by a tab; indent by spaces",
+		"routes:\n  a:\n  \turl: \"http://x/\"\n": "sluice.yaml: must be YAML: line 3 is indented by a tab; indent by spaces",
+		"routes: {": "sluice.yaml: must be YAML: yaml: line 1",
+	} {
+		_, err := config.Load(config.Sources{File: write(t, content)})
+		if got := problems(t, err)[0].String(); !strings.Contains(got, want) {
+			t.Errorf("%q: %s, want %s", content, got, want)
+		}
+	}
+}
+
+// The settings of the defaults are listed alone, whatever the file sets there.
+func TestCheckListsDefaults(t *testing.T) {
+	for _, defaults := range []string{"{ rate: 20/s }", "{}", "{ rate: 20/s, rates: [ { rate: 9/m } ] }"} {
+		got := inForce(t, config.Sources{File: write(t, "routes: { a: { url: \"http://a/\" } }\n"+
+			"tenants: { defaults: "+defaults+", acme: {} }\n")})
+		if s, listed := got["tenants.defaults"]; listed {
+			t.Errorf("%s: %v", defaults, s)
+		}
+		queuetest.Compare(t, "a tenant", got["tenants.acme"].Value, "no settings of its own")
 	}
 }
 

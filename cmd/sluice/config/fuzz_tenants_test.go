@@ -21,7 +21,7 @@ func FuzzLoadTenants(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		tenants, err := loadTenants("--file", content)
+		tenants, err := loadTenants("--file", "tenants.yaml", content)
 		var problems shaper.Problems
 		if err != nil && !errors.As(err, &problems) {
 			t.Fatalf("%T: %v", err, err)

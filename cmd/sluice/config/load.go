@@ -43,7 +43,7 @@ func Load(from Sources) (Config, error) {
 
 // merge reads the file and merges the sources.
 func (from Sources) merge() (r *reader, values map[string]any) {
-	r = &reader{origin: map[string]string{}, given: "--config"}
+	r = &reader{origin: map[string]string{}, given: "--config", path: from.File}
 	var content []byte
 	if from.File != "" {
 		var err error
@@ -144,7 +144,7 @@ func (r *reader) file(content []byte) map[string]any {
 // yaml parses one document. It returns nil if the content is not one.
 func (r *reader) yaml(content []byte) map[string]any {
 	if documents(content) > 1 {
-		r.problem(r.given, "more than one YAML document", "must be one document")
+		r.problem(r.given, r.path, "has more than one YAML document: must be one document")
 		return nil
 	}
 	var document yaml.Node
@@ -158,16 +158,31 @@ func (r *reader) yaml(content []byte) map[string]any {
 	if err != nil {
 		// For a document that is not a mapping, the error quotes its content.
 		rule := "must be YAML: " + err.Error()
-		if strings.Contains(rule, "cannot unmarshal") {
+		if line := tabbed(content); line > 0 {
+			rule = fmt.Sprintf("must be YAML: line %d is indented by a tab; indent by spaces", line)
+		} else if strings.Contains(rule, "cannot unmarshal") {
 			rule = "must be YAML, a mapping of sections"
 		}
-		r.problem(r.given, "the file", rule)
+		r.problem(r.given, r.path, rule)
 		return nil
 	}
 	if values == nil {
 		values = map[string]any{} // an empty document is valid
 	}
 	return values
+}
+
+// tabbed returns the number of the first line that is indented by a tab, 0 if there is none.
+func tabbed(content []byte) int {
+	n := 0
+	for line := range bytes.Lines(content) {
+		n++
+		rest := bytes.TrimLeft(line, " -")
+		if len(rest) > 0 && rest[0] == '\t' && len(bytes.TrimSpace(rest)) > 0 {
+			return n
+		}
+	}
+	return 0
 }
 
 // IsEmpty reports whether a configuration file has no settings: nothing but comments.

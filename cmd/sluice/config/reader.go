@@ -17,6 +17,7 @@ type reader struct {
 	problems shaper.Problems
 	origin   map[string]string // key → the variable or flag that gave its value
 	given    string            // the flag that named the file
+	path     string            // of the file
 	written  map[string]any    // the content of the file
 	anyRoute bool              // the routes are unknown, so any name is valid
 	unread   bool              // the file could not be read, so missing settings may be in it
@@ -184,5 +185,5 @@ func nearest(key string, known []string) string {
 	for i, k := range known {
 		steps[i], _, _ = strings.Cut(k, ".")
 	}
-	return shaper.Nearest(key, steps)
+	return shaper.NearestKey(key, slices.Compact(steps))
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/7509e464/sluice/shaper"
 )
 
 // A variable of this form sets the url of one route.
@@ -98,11 +100,7 @@ func Strays(environ []string) []string {
 			slices.Contains(known, strings.ToLower(name)) {
 			continue
 		}
-		near := strings.ToUpper(nearest(name, known))
-		if route := strings.HasSuffix(name, routeVariableSuffix) &&
-			strings.HasPrefix(name, "SLUICE_ROUTES_"); route || name == "SLUICE_ROUTE_URL" {
-			near = RouteVariable("NAME")
-		}
+		near := strayMeans(name, value, known)
 		if near != "" {
 			strays[name] = near
 		}
@@ -112,4 +110,29 @@ func Strays(environ []string) []string {
 		notes = append(notes, fmt.Sprintf("%s is unknown and is ignored; is %s meant?", name, strays[name]))
 	}
 	return notes
+}
+
+// strayMeans returns the variable that an unknown one may mean, by its name and then by the scheme
+// of its value; empty for none.
+func strayMeans(name, value string, known []string) string {
+	rest, ofRoute := strings.CutPrefix(name, routeVariablePrefix)
+	route, isURL := strings.CutSuffix(rest, routeVariableSuffix)
+	scheme, _, isScheme := strings.Cut(value, "://")
+	near := strings.ToUpper(shaper.Nearest(name, known))
+	switch {
+	case ofRoute && isURL && route != "":
+		return "" // it names a route
+	case name == "SLUICE_ROUTE_URL",
+		strings.HasPrefix(name, "SLUICE_ROUTES_") && strings.HasSuffix(name, routeVariableSuffix):
+		return RouteVariable("NAME")
+	case name == "SLUICE_API_KEY", name == "SLUICE_API_TOKEN":
+		return "SLUICE_KEY"
+	case near != "":
+		return near
+	case isScheme && strings.HasPrefix(scheme, "redis"):
+		return "SLUICE_REDIS_URL"
+	case ofRoute && !strings.HasSuffix(name, "_FORWARD") && (scheme == "http" || scheme == "https"):
+		return RouteVariable("NAME")
+	}
+	return ""
 }

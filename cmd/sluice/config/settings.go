@@ -38,6 +38,7 @@ type Setting struct {
 	min, max int64                   // also of a size, in bytes
 	check    func(value string) bool // of a text
 	numbers  bool                    // the text may be a number without quotes
+	choices  []string                // of a text, if it is one of them
 }
 
 // Env is the environment variable of the setting.
@@ -74,8 +75,9 @@ func toggle(key, help string) Setting {
 
 func choice(key, value, help string, choices ...string) Setting {
 	return Setting{Key: key, Kind: Text, Default: value, Help: help,
-		Rule:  "must be one of " + strings.Join(choices, ", "),
-		check: func(v string) bool { return slices.Contains(choices, v) }}
+		Rule:    "must be one of " + strings.Join(choices, ", "),
+		choices: choices,
+		check:   func(v string) bool { return slices.Contains(choices, v) }}
 }
 
 func address(key, flag, value, help string) Setting {

@@ -19,12 +19,12 @@ func LoadTenants(given, path string) (map[string]shaper.Overrides, error) {
 	if err != nil {
 		return nil, shaper.Problems{{Field: given, Value: path, Rule: err.Error()}}
 	}
-	return loadTenants(given, content)
+	return loadTenants(given, path, content)
 }
 
 // loadTenants is LoadTenants with the file read.
-func loadTenants(given string, content []byte) (map[string]shaper.Overrides, error) {
-	r := &reader{given: given, anyRoute: true}
+func loadTenants(given, path string, content []byte) (map[string]shaper.Overrides, error) {
+	r := &reader{given: given, path: path, anyRoute: true}
 	values := r.yaml(content)
 	if len(r.problems) > 0 {
 		return nil, r.problems

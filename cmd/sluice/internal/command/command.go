@@ -50,7 +50,7 @@ func Run(ctx context.Context, grammar any, args []string, std console.Stdio, env
 		err = filled(parsed)
 	}
 	if err != nil {
-		fmt.Fprintf(std.Err, "sluice: %s\nTry: sluice%s --help\n", mistakeOf(err), commandOf(parser, args))
+		fmt.Fprintf(std.Err, "sluice: %s\nTry: sluice%s --help\n", mistakeOf(err, args), commandOf(parser, args))
 		return ExitUsage
 	}
 	err = parsed.Run(&console.App{Ctx: ctx, Stdio: std, Environ: environ}, parser)
@@ -58,7 +58,7 @@ func Run(ctx context.Context, grammar any, args []string, std console.Stdio, env
 	var usage console.UsageError
 	if errors.As(err, &usage) {
 		fmt.Fprintf(std.Err, "Try: sluice%s --help\n", commandOf(parser, args))
-	} else if next := hint(err, func(flag string) bool { return hasFlag(parsed, flag) }); next != "" {
+	} else if next := hint(err, flagsGiven(parsed)); next != "" {
 		fmt.Fprintln(std.Err, next)
 	}
 	return code
@@ -75,14 +75,13 @@ func filled(parsed *kong.Context) error {
 	return nil
 }
 
-// hasFlag reports whether the parsed command has this flag.
-func hasFlag(parsed *kong.Context, name string) bool {
+// flagsGiven returns the values of the flags that the parsed command has, by name.
+func flagsGiven(parsed *kong.Context) map[string]string {
+	values := map[string]string{}
 	for _, flag := range parsed.Flags() {
-		if flag.Name == name {
-			return true
-		}
+		values[flag.Name] = fmt.Sprint(parsed.FlagValue(flag))
 	}
-	return false
+	return values
 }
 
 // report prints the failure of a command and returns the exit code.

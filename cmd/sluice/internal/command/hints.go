@@ -10,11 +10,16 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )
 
 // hint returns the next step after a failure of a client command, empty if the failure needs none.
-// has reports whether the command has a flag.
-func hint(err error, has func(flag string) bool) string {
+// flags are those that the command has, with their values.
+func hint(err error, flags map[string]string) string {
+	has := func(flag string) bool {
+		_, is := flags[flag]
+		return is
+	}
 	at, token := "--api (SLUICE_API)",
 		"Give the API key or token with --api-key (SLUICE_KEY). sluice key create TENANT creates a key."
 	switch {
@@ -66,9 +71,14 @@ func hint(err error, has func(flag string) bool) string {
 		return "Check the name: sluice tenant list prints all tenants."
 	case answer.Kind() == "unknown-pool":
 		return "Check the name: sluice pool list prints the pools, which the configuration file of the server declares."
-	case answer.Kind() == "unknown-job" && has("tenant"):
+	case answer.Kind() == "unknown-job" && flags["tenant"] != "":
+		return "Check the id, the tenant and how long ago the job ended: sluice job list --tenant " +
+			console.Plain(flags["tenant"]) + " prints its jobs. An operator finds a job of any tenant by sluice job find ID."
+	case answer.Kind() == "unknown-job" && has("operator") && flags["operator"] == "false" && flags["admin-token"] == "":
 		return "Only its own tenant can read a job: name the tenant with --tenant. sluice job find ID " +
 			"needs no tenant."
+	case answer.Kind() == "unknown-job" && has("tenant"):
+		return "Check the id and how long ago the job ended: sluice job list prints jobs."
 	case answer.Status == http.StatusNotFound && (answer.Kind() == "not-found" || answer.Kind() == ""):
 		return "This may be the wrong listener. Jobs are at --api (SLUICE_API), by default http://" +
 			access.DefaultAPI +

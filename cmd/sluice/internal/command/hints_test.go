@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,15 +23,16 @@ func TestHints(t *testing.T) {
 		return &client.Error{Problem: wire.Problem{Type: "urn:sluice:problem:" + kind, Status: status, Detail: detail}}
 	}
 	const admin, api = "send the admin token; this is the admin listener", "this is the listener of the API"
-	operator := []string{"api", "api-key", "admin", "admin-token", "operator", "tenant"}
+	asClient := []string{"api", "api-key", "admin", "admin-token", "operator=false", "tenant"}
+	operator := []string{"api", "api-key", "admin", "admin-token=secret", "operator=false", "tenant"}
 	refused := fmt.Errorf("client: %w", &url.Error{
 		Op: "Get", URL: "http://127.0.0.1:1", Err: syscall.ECONNREFUSED,
 	})
 	for _, c := range []struct {
 		what  string
 		err   error
-		flags []string
-		want  string // empty: none
+		flags []string // NAME or NAME=VALUE
+		want  string   // empty: none
 	}{
 		{"nothing listens", refused, []string{"api", "api-key"}, "--api (SLUICE_API)"},
 		{"no admin listener", refused, []string{"admin", "admin-token"}, "--admin (SLUICE_ADMIN)"},
@@ -54,13 +54,21 @@ func TestHints(t *testing.T) {
 		{"no credential for jobs", said(401, "unauthorized", "the request has no credential"), operator,
 			"or as operator the token of the admin listener with --admin-token"},
 		{"an operator at the API", said(404, "not-found", api), operator, "wrong listener"},
-		{"another tenant's job", answer(404, "unknown-job"), []string{"api", "tenant"}, "--tenant"},
+		{"another tenant's job", answer(404, "unknown-job"), asClient, "name the tenant with --tenant"},
+		{"a job that the tenant has not", answer(404, "unknown-job"), append(asClient, "tenant=acme"),
+			"sluice job list --tenant acme prints its jobs"},
+		{"a job that no tenant has", answer(404, "unknown-job"), operator, "Check the id"},
 		{"the other listener", answer(404, "not-found"), []string{"admin"}, "wrong listener"},
 		{"a route that is not there", answer(404, "unknown-route"), []string{"api"}, ""},
 		{"a full queue", answer(429, "queue-full"), []string{"api"}, ""},
 		{"anything else", errors.New("disk full"), []string{"api"}, ""},
 	} {
-		got := hint(c.err, func(flag string) bool { return slices.Contains(c.flags, flag) })
+		flags := map[string]string{}
+		for _, flag := range c.flags {
+			name, value, _ := strings.Cut(flag, "=")
+			flags[name] = value
+		}
+		got := hint(c.err, flags)
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}

@@ -22,8 +22,8 @@ type jobListCmd struct {
 	Key    string `filled:"" placeholder:"TEXT" help:"Only the job with this idempotency key."`
 	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the jobs [default, or the tenant of the key]."`
 
-	AllTenants bool `help:"Operators: all jobs of all tenants."`
-	Payload    bool `help:"Operators, with --json: include payloads of up to 64 KiB."`
+	AllTenants bool `help:"As operator: all jobs of all tenants."`
+	Payload    bool `help:"As operator, with --json: include payloads of up to 64 KiB."`
 
 	CreatedAfter  *time.Time `placeholder:"TIME" help:"Only jobs created at this time or later, such as 2026-01-02T15:04:05Z."`
 	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before this time."`
@@ -37,7 +37,7 @@ func (jobListCmd) Help() string {
   sluice job list --tenant acme --state dead --type order.create --created-after 2026-01-02T15:04:05Z
   sluice job list --tenant acme --key order-17
   sluice job list --state queued --route default --all --json
-  sluice job list --operator --all-tenants --state dead --json --payload
+  sluice job list --all-tenants --state dead --json --payload
 
 Jobs are listed newest first within each state and route. Of succeeded, expired and cancelled jobs,
 each route keeps the last 1,000. A job that changes its state while the list is read may be missing.
@@ -60,9 +60,8 @@ func (c *jobListCmd) Run(a *console.App) error {
 			return console.Usagef("%s: %s: must be after 1970", at.flag, at.from.Format(time.RFC3339))
 		}
 	}
+	c.Operator = c.Operator || c.AllTenants || c.Payload // also beside an API key
 	switch {
-	case (c.AllTenants || c.Payload) && !c.OfOperator():
-		return console.Usagef("--all-tenants and --payload are for operators: give --admin-token or --operator")
 	case c.AllTenants && c.Tenant != "":
 		return console.Usagef("--all-tenants and --tenant exclude each other")
 	case c.Payload && !c.JSON:
@@ -95,7 +94,24 @@ func (c *jobListCmd) Run(a *console.App) error {
 	if c.AllTenants {
 		c.All, list.Fetch = true, c.ofAllTenants(a.Ctx, remote, asked)
 	}
-	return list.Print(a.Out, a.Err, c.ListFlags)
+	found, fetch := 0, list.Fetch
+	list.Fetch = func(cursor string, limit int) ([]wire.JobDetail, string, error) {
+		items, next, err := fetch(cursor, limit)
+		found += len(items)
+		return items, next, err
+	}
+	if err := list.Print(a.Out, a.Err, c.ListFlags); err != nil || found > 0 || !c.OfOperator() || c.Tenant == "" {
+		return err
+	}
+	t, err := remote.Tenant(a.Ctx, c.Tenant)
+	if err != nil {
+		return fmt.Errorf("read the tenant: %w", err)
+	}
+	if t.Unknown {
+		fmt.Fprintf(a.Err, "There is no tenant %s: no setting names it, and it has no recent jobs. "+
+			"sluice tenant list prints all tenants.\n", console.Plain(c.Tenant))
+	}
+	return nil
 }
 
 // page reads a page of a tenant's jobs, with payloads if they are requested.

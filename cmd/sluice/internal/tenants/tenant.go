@@ -158,6 +158,10 @@ func (c *tenantGetCmd) Run(a *console.App) error {
 	if err != nil {
 		return fmt.Errorf("read the tenant: %w", err)
 	}
+	if t.Unknown {
+		fmt.Fprintf(a.Err, "There is no tenant %s yet: no setting names it, and it has no recent jobs. These are the "+
+			"defaults.\n", console.Plain(c.Name))
+	}
 	return printTenant(a.Out, t, c.JSON)
 }
 
