@@ -45,6 +45,7 @@ type List struct {
 	Route          string
 	Type           string
 	IdempotencyKey string
+	Error          string    // text that the last error contains; see Job.Failed
 	CreatedAfter   time.Time // at this instant, too
 	CreatedBefore  time.Time
 	Limit          int    // 1 to 1,000
@@ -171,7 +172,7 @@ func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
 
 // takes reports whether the job, which is of the list's tenant and route, belongs to the list.
 func (l List) takes(j Job) bool {
-	return l.has(j.State, j.Type, j.Created)
+	return l.has(j.State, j.Type, j.Created) && (l.Error == "" || j.Failed(l.Error))
 }
 
 // has reports whether a job with these properties belongs to the list.

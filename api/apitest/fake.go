@@ -369,7 +369,7 @@ func (f *Fake) List(_ context.Context, l queue.List) (queue.Page, error) {
 	var page queue.Page
 	for _, j := range f.jobs {
 		in := j.State != 0 && (l.State == queue.ListAll || j.State.String() == string(l.State)) &&
-			(l.Type == "" || j.Type == l.Type) &&
+			(l.Type == "" || j.Type == l.Type) && (l.Error == "" || j.Failed(l.Error)) &&
 			!j.Created.Before(l.CreatedAfter) && (l.CreatedBefore.IsZero() || j.Created.Before(l.CreatedBefore)) &&
 			(l.IdempotencyKey == "" || j.submission.IdempotencyKey == l.IdempotencyKey)
 		if in && j.Tenant == l.Tenant && (l.Route == "" || j.Route == l.Route) &&

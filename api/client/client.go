@@ -232,6 +232,7 @@ type List struct {
 	Route  string // empty: every route
 	Type   string // empty: every type
 	Key    string // idempotency key; empty: with any or none
+	Error  string // operators: text that the last error contains; empty: any
 	Limit  int    // up to 1,000; 0: the server's
 	Cursor string // NextCursor of the page before; empty starts
 
@@ -241,7 +242,7 @@ type List struct {
 // Jobs reads one page of jobs, newest first; pass its NextCursor for the following one.
 func (c *Client) Jobs(ctx context.Context, l List) (page wire.JobList, err error) {
 	query := url.Values{"state": {l.State}}
-	for name, text := range map[string]string{"route": l.Route, "type": l.Type, "idempotency_key": l.Key} {
+	for name, text := range map[string]string{"route": l.Route, "type": l.Type, "idempotency_key": l.Key, "error": l.Error} {
 		if text != "" {
 			query.Set(name, text)
 		}

@@ -302,6 +302,7 @@ type Figures struct {
 	Rejected      int64     `json:"rejected_total"`
 	Departed      int64     `json:"departed_total"`
 	Succeeded     int64     `json:"succeeded_total"`
+	Failed        int64     `json:"failed_total" doc:"Departures that neither succeeded nor are running: deliveries that failed, whatever became of the job, and those of workers that died. GET /v1/routes has those of the last minute."`
 	DeadLetters   int64     `json:"dead" doc:"Current dead letters."`
 	Dead          int64     `json:"dead_total" doc:"All jobs that became dead letters, including replayed, purged and expired ones."`
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/cmd/sluice/internal/jobs"
 	"github.com/7509e464/sluice/cmd/sluice/internal/pools"
+	"github.com/7509e464/sluice/cmd/sluice/internal/routes"
 	"github.com/7509e464/sluice/cmd/sluice/internal/tenants"
 	"github.com/7509e464/sluice/cmd/sluice/internal/top"
 )
@@ -25,6 +26,7 @@ type commands struct {
 	Burst       jobs.BurstCmd         `cmd:"" help:"Submit many jobs at once and watch them leave at the tenant's rate."`
 	Job         jobs.Cmd              `cmd:"" help:"Read, list, wait for, cancel or replay jobs."`
 	Tenant      tenants.Cmd           `cmd:"" help:"Read and change the settings of tenants."`
+	Route       routes.Cmd            `cmd:"" help:"Read how the deliveries of routes fail."`
 	Pool        pools.Cmd             `cmd:"" help:"Read and change pools: rates that tenants share."`
 	Key         tenants.KeyCmd        `cmd:"" help:"Create, list and revoke the API keys of a tenant."`
 	Record      arrivals.RecordCmd    `cmd:"" help:"Record the arrivals of a tenant, for simulate and recommend."`

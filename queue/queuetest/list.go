@@ -3,6 +3,7 @@ package queuetest
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ var listTests = map[string]func(*suite){
 	"a list of a rare type comes in pages":     listRare,
 	"a job is listed by its idempotency key":   listByKey,
 	"a job is found by its id alone":           listFind,
+	"a list finds what an upstream answered":   listByError,
 }
 
 // list pages through the whole list.
@@ -305,6 +307,34 @@ func listFind(s *suite) {
 	for _, id := range []string{"", "x", strings.Repeat("0", 28), strings.Repeat("v", 28)} {
 		if got, err := s.q.Find(s.ctx, id); !errors.Is(err, queue.ErrNotFound) {
 			s.Errorf("Find %q: %+v, %v", id, got, err)
+		}
+	}
+}
+
+// listByError finds jobs by the message, the detail or the upstream's answer, in pages of any size.
+func listByError(s *suite) {
+	s.backlog(4, work())
+	var ids []string
+	for i, l := range s.lease(4) {
+		ids = append(ids, l.ID)
+		s.settle(l, shaper.Die, func(t *queue.Settlement) {
+			t.Error = &queue.JobError{Message: "the upstream answered 422", Detail: "host-" + strconv.Itoa(i%2)}
+			if i == 3 {
+				t.Response = &queue.Response{Status: 422, Body: []byte(`{"why":"sku is unknown"}`)}
+			}
+		})
+	}
+	waits := s.admit(work()).ID
+	for text, want := range map[string][]string{
+		"ANSWERED 422": reversed(ids), "HOST-1": {ids[3], ids[1]}, "sku is UNKNOWN": {ids[3]}, "500": nil, waits: nil,
+	} {
+		for _, state := range []queue.ListState{queue.ListAll, queue.ListDead} {
+			for _, limit := range []int{1, 10} {
+				l := queue.List{Tenant: tenant, State: state, Error: text, Limit: limit}
+				if got := s.list(l); !slices.Equal(got, want) {
+					s.Errorf("%q in pages of %d: %q, want %q", text, limit, got, want)
+				}
+			}
 		}
 	}
 }

@@ -177,13 +177,14 @@ export function purge(t) {
   go.disabled = true; // nothing is chosen yet
 }
 
-// purgeDead deletes all dead letters, from the list of jobs.
-export function purgeDead(t, done) {
+// purgeDead deletes all dead letters, from the list of jobs, or those whose last error contains a text.
+export function purgeDead(t, done, text = "") {
+  const which = text ? `Of ${plural(t.dead, "dead letter")}, those whose last error contains “${text}” will be deleted` : `${plural(t.dead, "dead letter")} will be deleted`;
   ask({
-    title: `Delete all dead letters of ${t.tenant}?`, confirm: "Delete all", danger: true,
-    lines: [`${plural(t.dead, "dead letter")} will be deleted, with payloads and errors.`, "This cannot be undone."],
+    title: text ? `Delete these dead letters of ${t.tenant}?` : `Delete all dead letters of ${t.tenant}?`, confirm: text ? "Delete these" : "Delete all", danger: true,
+    lines: [`${which}, with payloads and errors.`, "This cannot be undone."],
     run: async (_, progress) => {
-      const { total } = await sweep(t, "purge", { state: "dead" }, progress);
+      const { total } = await sweep(t, "purge", { state: "dead", error: text || undefined }, progress);
       done();
       return `${plural(total, "dead letter")} deleted.`;
     },
@@ -192,8 +193,8 @@ export function purgeDead(t, done) {
 
 const stops = { "queue-full": "the queue is full", "queue-bytes-full": "the queue has reached its limit of bytes", draining: "the tenant is draining" };
 
-export function replayAll(t, done) {
-  const error = el("input", { id: "replay-error", maxlength: 255, autocomplete: "off", placeholder: "Any" });
+export function replayAll(t, done, text = "") {
+  const error = el("input", { id: "replay-error", value: text, maxlength: 255, autocomplete: "off", placeholder: "Any" });
   ask({
     title: `Replay all dead letters of ${t.tenant}?`, confirm: "Replay all",
     lines: [

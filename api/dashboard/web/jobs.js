@@ -6,6 +6,7 @@ import { toast } from "./dialog.js";
 import { failure, moment, none, shortID, short, stateTone } from "./format.js";
 
 const page = 20; // rows of a page
+const typing = 300; // ms from the last key to the search
 const mostPages = 20; // of the API in one read
 const often = 2000; // ms between two reads while the list is in view
 const states = [
@@ -30,12 +31,20 @@ export class Jobs {
       this.size += page;
       this.read();
     } }, "Show more");
-    this.replayAll = el("button", { type: "button", class: "small", hidden: true, onclick: () => replayAll(this.tenantNow(), () => this.read()) }, "Replay all …");
-    this.deleteAll = el("button", { type: "button", class: "small danger", hidden: true, onclick: () => purgeDead(this.tenantNow(), () => this.read()) }, "Delete all …");
+    this.replayAll = el("button", { type: "button", class: "small", hidden: true, onclick: () => replayAll(this.tenantNow(), () => this.read(), this.error.value.trim()) }, "Replay all …");
+    this.deleteAll = el("button", { type: "button", class: "small danger", hidden: true, onclick: () => purgeDead(this.tenantNow(), () => this.read(), this.error.value.trim()) }, "Delete all …");
+    this.error = el("input", { type: "search", id: "jobs-error", placeholder: "Text of the last error", maxlength: 255, autocomplete: "off", spellcheck: "false" });
+    this.error.addEventListener("input", () => {
+      clearTimeout(this.typed);
+      this.typed = setTimeout(() => {
+        this.size = page;
+        this.read();
+      }, typing);
+    });
     this.failed = el("p", { class: "notice bad", role: "alert", hidden: true });
     const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
     this.node = el("section", { class: "card", "aria-labelledby": "jobs-title" },
-      el("header", null, el("h2", { id: "jobs-title" }, "Jobs"), el("div", { class: "tabs", role: "group", "aria-label": "State" }, this.tabs), el("div", { class: "actions" }, this.replayAll, this.deleteAll)),
+      el("header", null, el("h2", { id: "jobs-title" }, "Jobs"), el("div", { class: "tabs", role: "group", "aria-label": "State" }, this.tabs), el("div", { class: "controls search" }, el("label", { for: "jobs-error" }, "Error"), this.error), el("div", { class: "actions" }, this.replayAll, this.deleteAll)),
       this.failed,
       el("div", { class: "scroll" }, el("table", { class: "rows" },
         el("thead", null, el("tr", null, head("Job"), head("State"), head("Type", "p1"), head("Route", "p3"), head("Attempts", "num p1"), head("Created", "num p2"), this.when = head("Ended", "num p1"), head("Last error", "p2"), this.acts = head(el("span", { class: "visually-hidden" }, "Actions")))),
@@ -75,7 +84,7 @@ export class Jobs {
       const list = { items: [] };
       // A page may be short, or empty, and be followed by others.
       for (let pages = 0; pages < mostPages && list.items.length < this.size && (pages === 0 || list.next_cursor); pages++) {
-        const page = await get(tenantPath(this.tenant, "jobs") + query({ state: this.state, limit: this.size - list.items.length, cursor: list.next_cursor }));
+        const page = await get(tenantPath(this.tenant, "jobs") + query({ state: this.state, error: this.error.value.trim() || undefined, limit: this.size - list.items.length, cursor: list.next_cursor }));
         if (asked !== this.asked || this.gone) return;
         list.items.push(...page.items);
         list.next_cursor = page.next_cursor;
@@ -101,7 +110,7 @@ export class Jobs {
   show(list) {
     this.more.hidden = !list.next_cursor;
     if (list.items.length === 0) {
-      keyed(this.body, [{ id: "" }], (j) => j.id, () => el("tr", null, el("td", { class: "nothing", colspan: 9 })), (row) => text(row.firstChild, nothing[this.state]));
+      keyed(this.body, [{ id: "" }], (j) => j.id, () => el("tr", null, el("td", { class: "nothing", colspan: 9 })), (row) => text(row.firstChild, this.error.value.trim() ? "No job of this list has this text in its last error." : nothing[this.state]));
       return;
     }
     keyed(this.body, list.items, (j) => j.id + this.state, (j) => this.row(j), (row, j) => this.fill(row, j));
@@ -149,5 +158,6 @@ export class Jobs {
   destroy() {
     this.gone = true;
     clearTimeout(this.timer);
+    clearTimeout(this.typed);
   }
 }

@@ -246,6 +246,9 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 		Description: "true: with the first 4 KiB of the body of a forwarded request.",
 	}
 	list := slices.DeleteFunc(listParams(), func(p *huma.Param) bool { return p == tenantParam })
+	list = append(list, &huma.Param{Name: "error", In: "query", Schema: textSchema(1, wire.MaxErrorBytes),
+		Description: "Only jobs whose last error contains this text, in any case of letters: its message, its " +
+			"detail, or the body of the answer of the upstream."})
 	operations := []Operation{{
 		ID: "list-tenant-jobs", Method: http.MethodGet, Path: tenantJobs, tag: tag, summary: "List a tenant's jobs",
 		description: listDescription + " The route is a configured one, or one that the tenant still has jobs or settings of.",

@@ -21,8 +21,8 @@ import (
 func List(query url.Values) (queue.List, error) {
 	l := queue.List{
 		State: queue.ListState(query.Get("state")), Route: query.Get("route"), Type: query.Get("type"),
-		IdempotencyKey: query.Get("idempotency_key"),
-		Cursor:         query.Get("cursor"),
+		IdempotencyKey: query.Get("idempotency_key"), Error: query.Get("error"),
+		Cursor: query.Get("cursor"),
 	}
 	var wrongs problem.Fields
 	wrong := func(name, kind, rule string) {
@@ -38,7 +38,8 @@ func List(query url.Values) (queue.List, error) {
 	for _, text := range []struct {
 		name string
 		most int
-	}{{"route", wire.MaxTypeBytes}, {"type", wire.MaxTypeBytes}, {"idempotency_key", wire.MaxKeyBytes}} {
+	}{{"route", wire.MaxTypeBytes}, {"type", wire.MaxTypeBytes}, {"idempotency_key", wire.MaxKeyBytes},
+		{"error", wire.MaxErrorBytes}} {
 		if rule := decode.TextRule(query.Get(text.name), 1, text.most); query.Has(text.name) && rule != "" {
 			wrong(text.name, "string", rule)
 		}

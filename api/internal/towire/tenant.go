@@ -65,6 +65,7 @@ func figures(f queue.Figures) wire.Figures {
 		Depth: f.Depth, Bytes: f.Bytes, Running: f.Running, LimitedBy: f.LimitedBy,
 		EffectiveRate: f.EffectiveRate, OldestWaitMS: f.OldestWait.Milliseconds(),
 		Admitted: f.Admitted, Rejected: f.Rejected, Departed: f.Departed, Succeeded: f.Succeeded,
+		Failed:      max(0, f.Departed-f.Succeeded-f.Running),
 		DeadLetters: f.Dead, Dead: f.DeadTotal,
 		HeldUntil: heldUntil(f.HeldUntil), HeldBy: f.HeldBy.By, HeldStatus: f.HeldBy.Status,
 	}

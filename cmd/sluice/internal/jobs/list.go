@@ -20,6 +20,7 @@ type jobListCmd struct {
 	Route  string `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
 	Type   string `filled:"" placeholder:"TEXT" help:"Only jobs of this type."`
 	Key    string `filled:"" placeholder:"TEXT" help:"Only the job with this idempotency key."`
+	Error  string `filled:"" placeholder:"TEXT" help:"As operator: only jobs whose last error contains this text: its message, or what the upstream answered."`
 	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the jobs [default, or the tenant of the key]."`
 
 	AllTenants bool `help:"As operator: all jobs of all tenants."`
@@ -37,6 +38,7 @@ func (jobListCmd) Help() string {
   sluice job list --tenant acme --state dead --type order.create --created-after 2026-01-02T15:04:05Z
   sluice job list --tenant acme --key order-17
   sluice job list --state queued --route default --all --json
+  sluice job list --all-tenants --state dead --error 'sku is unknown'
   sluice job list --all-tenants --state dead --json --payload
 
 Jobs are listed newest first within each state and route. Of succeeded, expired and cancelled jobs,
@@ -46,7 +48,7 @@ Next: sluice job show ID.`
 }
 
 func (c *jobListCmd) Run(a *console.App) error {
-	asked := client.List{Tenant: c.Tenant, State: c.State, Route: c.Route, Type: c.Type, Key: c.Key}
+	asked := client.List{Tenant: c.Tenant, State: c.State, Route: c.Route, Type: c.Type, Key: c.Key, Error: c.Error}
 	for _, at := range []struct {
 		flag string
 		from *time.Time
@@ -60,7 +62,7 @@ func (c *jobListCmd) Run(a *console.App) error {
 			return console.Usagef("%s: %s: must be after 1970", at.flag, at.from.Format(time.RFC3339))
 		}
 	}
-	c.Operator = c.Operator || c.AllTenants || c.Payload // also beside an API key
+	c.Operator = c.Operator || c.AllTenants || c.Payload || c.Error != "" // also beside an API key
 	switch {
 	case c.AllTenants && c.Tenant != "":
 		return console.Usagef("--all-tenants and --tenant exclude each other")

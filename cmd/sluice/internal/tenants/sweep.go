@@ -112,8 +112,10 @@ func (c *tenantPurgeCmd) Run(a *console.App) error {
 
 type tenantReplayCmd struct {
 	sweepFlags
-	Name string `arg:"" help:"Name of the tenant."`
-	All  bool   `help:"All dead jobs."`
+	Name       string `arg:"" optional:"" help:"Name of the tenant; none with --all-tenants."`
+	All        bool   `help:"All dead jobs."`
+	AllTenants bool   `help:"Dead jobs of all tenants, tenant by tenant, after a question."`
+	Yes        bool   `short:"y" help:"With --all-tenants: do not ask for confirmation."`
 }
 
 func (tenantReplayCmd) Help() string {
@@ -121,13 +123,24 @@ func (tenantReplayCmd) Help() string {
   sluice tenant replay acme --error "502"
   sluice tenant replay acme --route default --json
   sluice tenant replay acme --all
+  sluice tenant replay --all-tenants --error "502" --yes
 
 One of --id, --route, --error, --created-before or --all is required. The jobs get all their
 attempts again and leave at the tenant's rate. The command stops when the queue is full, with exit
-code 1, and can be repeated.`
+code 1, and can be repeated. With --all-tenants a tenant whose queue is full does not stop the
+others; the output has the count of each. On a terminal it asks for confirmation; elsewhere it
+requires --yes.`
 }
 
 func (c *tenantReplayCmd) Run(a *console.App) error {
+	switch {
+	case c.AllTenants && c.Name != "":
+		return console.Usagef("the name of a tenant and --all-tenants exclude each other")
+	case !c.AllTenants && c.Name == "":
+		return console.Usagef("the name of a tenant, or --all-tenants, is required")
+	case c.AllTenants && len(c.ID) > 0:
+		return console.Usagef("--id needs the name of a tenant")
+	}
 	if !c.All && len(c.ID) == 0 && c.Route == "" && c.Error == "" && c.CreatedBefore == nil {
 		return console.Usagef("one of --id, --route, --error, --created-before or --all is required")
 	}
@@ -138,6 +151,9 @@ func (c *tenantReplayCmd) Run(a *console.App) error {
 	remote, err := c.Connect(1)
 	if err != nil {
 		return err
+	}
+	if c.AllTenants {
+		return c.replayAllTenants(a, remote, filter)
 	}
 	s := sweep{Tenant: c.Name, verb: "replay", done: "replayed", call: remote.ReplayAll}
 	return s.run(a, filter, c.JSON)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ type control struct {
 	t     *testing.T
 	queue *apitest.Fake
 	url   string
+	jobs  *client.Client
 	fail  func(r *http.Request) bool // answer 503 instead
 }
 
@@ -48,21 +50,39 @@ func newControl(t *testing.T, n int) *control {
 	t.Cleanup(admin.Close)
 	c.url = admin.URL
 	intake := httptest.NewServer(s.Intake())
-	defer intake.Close()
-	jobs, err := client.New(intake.URL, "", intake.Client())
-	if err != nil {
+	t.Cleanup(intake.Close)
+	if c.jobs, err = client.New(intake.URL, "", intake.Client()); err != nil {
 		t.Fatal(err)
 	}
-	for range n {
-		got, err := jobs.Submit(t.Context(), client.Submission{
-			Tenant: "acme", Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")},
+	c.die("acme", slices.Repeat([]string{"502 from upstream"}, n)...)
+	return c
+}
+
+// die adds a dead job of the tenant with each message as its last error.
+func (c *control) die(tenant string, messages ...string) {
+	c.t.Helper()
+	for _, message := range messages {
+		got, err := c.jobs.Submit(c.t.Context(), client.Submission{
+			Tenant: tenant, Submission: wire.Submission{Type: "t", Payload: json.RawMessage("1")},
 		})
 		if err != nil {
-			t.Fatal(err)
+			c.t.Fatal(err)
 		}
-		c.queue.Finish(got.Job.ID, shaper.Dead, nil, &queue.JobError{Message: "502 from upstream"})
+		c.queue.Finish(got.Job.ID, shaper.Dead, nil, &queue.JobError{Message: message})
 	}
-	return c
+}
+
+// dead returns the number of dead jobs of the tenants.
+func (c *control) dead(tenants ...string) (n int) {
+	c.t.Helper()
+	for _, tenant := range tenants {
+		page, err := c.queue.List(c.t.Context(), queue.List{Tenant: tenant, State: queue.ListDead, Limit: 100})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		n += len(page.Jobs)
+	}
+	return n
 }
 
 // run runs a command about the tenant acme.

@@ -158,10 +158,6 @@ func (c *tenantGetCmd) Run(a *console.App) error {
 	if err != nil {
 		return fmt.Errorf("read the tenant: %w", err)
 	}
-	if t.Unknown {
-		fmt.Fprintf(a.Err, "There is no tenant %s yet: no setting names it, and it has no recent jobs. These are the "+
-			"defaults.\n", console.Plain(c.Name))
-	}
 	return printTenant(a.Out, t, c.JSON)
 }
 
@@ -517,6 +513,7 @@ func figureRows(f wire.Figures) [][]string {
 		figure("rejected", strconv.FormatInt(f.Rejected, 10)),
 		figure("departed", strconv.FormatInt(f.Departed, 10)),
 		figure("succeeded", strconv.FormatInt(f.Succeeded, 10)),
+		figure("failed", strconv.FormatInt(f.Failed, 10)),
 		figure("dead", strconv.FormatInt(f.DeadLetters, 10)),
 		figure("dead in all", strconv.FormatInt(f.Dead, 10)),
 	)

@@ -189,7 +189,11 @@ func TestTopCommand(t *testing.T) {
 		for i := range 3 {
 			_, _ = fmt.Fprintf(w,
 				"event: overview\n"+
-					"data: {\"at\":\"2026-03-01T12:00:0%dZ\",\"tenants\":1,\"store\":{\"ok\":true}}\n\n", i)
+					"data: {\"at\":\"2026-03-01T12:00:0%dZ\",\"tenants\":1,\"store\":{\"ok\":true},"+
+					"\"routes\":[{\"route\":\"mail\",\"breaker\":\"closed\",\"in_flight\":2,\"ended\":40,\"failed\":7,"+
+					"\"last_failure\":{\"tenant\":\"acme\",\"job\":\"j\",\"message\":\"the upstream answered 500\"}},"+
+					"{\"route\":\"away\",\"breaker\":\"open\"},{\"route\":\"fine\",\"breaker\":\"closed\",\"ended\":40,\"failed\":1,"+
+					"\"last_failure\":{\"tenant\":\"acme\",\"job\":\"j\",\"message\":\"m\"}}]}\n\n", i)
 			_, _ = fmt.Fprintf(w,
 				"event: tenants\n"+
 					"data: {\"at\":\"2026-03-01T12:00:0%dZ\",\"matching\":1,\"items\":[{\"tenant\":\"acme\",\"rate\":{\"limit\":5,\"period_ms\":1000}}]}\n\n", i)
@@ -206,12 +210,14 @@ func TestTopCommand(t *testing.T) {
 	}
 	code, out, problems := run("--admin-token", "s3cret", "-n", "2")
 	want := "12:00:01 all: tenants 1 depth 0 running 0 in 0/s out 0/s refused 0/s workers 0 store ok\n" +
+		"12:00:01 route mail: breaker closed in flight 2 7 of 40 failed, last acme: the upstream answered 500\n" +
+		"12:00:01 route away: breaker open in flight 0\n" +
 		"12:00:01 acme: rate 5/s by  depth 0/0 running 0 in 0/s out 0/s refused 0/s oldest -\n"
 	if code != command.ExitOK {
 		t.Errorf("exit code %d\n%s%s", code, out, problems)
 	}
-	if !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 4 {
-		t.Errorf("got\n%swant four lines, the first two being\n%s", out, want)
+	if !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 8 {
+		t.Errorf("got\n%swant eight lines, the first four being\n%s", out, want)
 	}
 	if code, out, problems = run("--admin-token", "s3cret", "-n", "1", "--json"); code != command.ExitOK {
 		t.Errorf("with --json: exit code %d\n%s%s", code, out, problems)

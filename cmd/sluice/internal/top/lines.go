@@ -132,8 +132,8 @@ func (c *Cmd) printSample(w io.Writer, l sample) error {
 	return err
 }
 
-// printSampleLines writes a line of all tenants, then one of each pool and tenant. Each line begins
-// with the instant.
+// printSampleLines writes a line of all tenants, then one of each route in trouble, pool and
+// tenant. Each line begins with the instant.
 func printSampleLines(w io.Writer, l sample) {
 	o := l.Overview
 	at := o.At.UTC().Format("15:04:05")
@@ -148,6 +148,7 @@ func printSampleLines(w io.Writer, l sample) {
 	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth,
 		o.Running, o.rateFigures.text(), o.Workers, late, store)
 	if l.Tenant == nil {
+		printRouteLines(w, at, o.Routes)
 		printPoolLines(w, at, l)
 	}
 	if l.Flows != nil {
@@ -168,6 +169,20 @@ func printSampleLines(w io.Writer, l sample) {
 			heldPart(t.HeldUntil, t.HeldBy,
 				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
 			oldestText(t.OldestWaitMS))
+	}
+}
+
+// printRouteLines writes a line of each route that fails or whose circuit breaker is not closed.
+func printRouteLines(w io.Writer, at string, routes []wire.RouteLine) {
+	for _, r := range routes {
+		failing := failingText(r)
+		if r.Breaker == "closed" && failing == "" {
+			continue
+		}
+		if failing != "" {
+			failing = " " + failing
+		}
+		fmt.Fprintf(w, "%s route %s: breaker %s in flight %d%s\n", at, console.Plain(r.Route), r.Breaker, r.InFlight, failing)
 	}
 }
 

@@ -122,9 +122,8 @@ func (m *topModel) titleLines() []string {
 			parts = append(parts, console.Count(*o.Dead)+" dead")
 		}
 		for _, r := range o.Routes {
-			if f := r.Last; f != nil && r.Failed*failingShare >= r.Ended {
-				parts = append(parts, styleBad.Render(fmt.Sprintf("%s: %d of %d failed, last %s: %s", console.Plain(r.Route), r.Failed,
-					r.Ended, console.Plain(f.Tenant), console.Plain(f.Message))))
+			if text := failingText(r); text != "" {
+				parts = append(parts, styleBad.Render(console.Plain(r.Route)+": "+text))
 			}
 			if r.Breaker != "closed" {
 				parts = append(parts, styleWarn.Render("breaker of "+console.Plain(r.Route)+" "+r.Breaker))
@@ -141,6 +140,15 @@ func (m *topModel) titleLines() []string {
 // failingShare is the part of the deliveries of a route, one in this many, that must fail to be
 // shown.
 const failingShare = 20
+
+// failingText returns how the deliveries of a route fail, empty if too few do.
+func failingText(r wire.RouteLine) string {
+	f := r.Last
+	if f == nil || r.Failed*failingShare < r.Ended {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d failed, last %s: %s", r.Failed, r.Ended, console.Plain(f.Tenant), console.OneLine(f.Message))
+}
 
 // linkText returns why there is no stream, without the address, which is on the screen.
 func linkText(err error) string {

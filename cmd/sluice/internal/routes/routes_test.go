@@ -1,0 +1,72 @@
+package routes
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue/reports"
+)
+
+// The routes in trouble come first, with the tenant and the job of the last failure.
+func TestRouteList(t *testing.T) {
+	at := time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+	for name, c := range map[string]struct {
+		routes map[string]reports.RouteLoad
+		out    string
+		n      int
+	}{
+		"idle": {nil, "ROUTE BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE\nmail closed 0 0 0 - - -\n", 1},
+		"failing": {map[string]reports.RouteLoad{
+			"fine": {Ended: 9},
+			"mail": {InFlight: 2, Ended: 40, Failed: 7, Last: reports.FailureOf(at, "acme", "j1", "connection\nfailed", "dial 10.0.0.7", 0)},
+			"away": {Breaker: reports.BreakerOpen},
+		}, `ROUTE BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE
+away open 0 0 0 - - -
+mail closed 2 40 7 acme j1 connection failed: dial 10.0.0.7
+fine closed 0 9 0 - - -
+`, 3},
+	} {
+		fake := apitest.New()
+		fake.Work(reports.Workers{Live: 1, Routes: c.routes})
+		s, err := api.New(fake, api.Config{Routes: map[string]api.RouteInfo{"mail": {}}, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewServer(s.Admin())
+		defer server.Close()
+		run := func(args ...string) (out, errs string) {
+			var o, e bytes.Buffer
+			grammar := &struct {
+				Route Cmd `cmd:""`
+			}{}
+			args = append([]string{"route", "list", "--admin", server.URL}, args...)
+			if code := command.Run(t.Context(), grammar, args, console.Stdio{Out: &o, Err: &e}, nil); code != command.ExitOK {
+				t.Errorf("%s: exit code %d: %s", name, code, e.String())
+			}
+			return o.String(), e.String()
+		}
+		out, errs := run()
+		var narrow strings.Builder
+		for line := range strings.Lines(out) {
+			narrow.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+		}
+		if narrow.String() != c.out || errs != "" {
+			t.Errorf("%s:\n%s%s\nwant:\n%s", name, narrow.String(), errs, c.out)
+		}
+		var list wire.RouteList
+		out, _ = run("--json")
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Items) != c.n {
+			t.Errorf("%s: %v %s", name, err, out)
+		}
+	}
+}

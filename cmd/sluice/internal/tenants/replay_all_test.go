@@ -1,0 +1,46 @@
+package tenants
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+)
+
+// A replay of all tenants counts each, asks before it begins, and is in each tenant's history.
+func TestReplayOfAllTenants(t *testing.T) {
+	for _, c := range []struct {
+		args      []string
+		code      int
+		out, errs string
+		left      int // dead jobs
+	}{
+		{[]string{"--all-tenants", "--error", "502", "--yes"}, command.ExitOK, "TENANT REPLAYED STOPPED\nacme 3 -\nglobex 1 -\nall 4\n", "", 1},
+		{[]string{"--all-tenants", "--all", "-y", "--json"}, command.ExitOK, `"count": 5`, "", 0},
+		{[]string{"--all-tenants", "--error", "404", "--yes"}, command.ExitOK, "all 0\n", "", 5},
+		{[]string{"--all-tenants", "--route", "defalt", "--yes"}, command.ExitFailed, "", "default", 5},
+		{[]string{"--all-tenants", "--error", "502"}, command.ExitUsage, "", "--yes is required", 5},
+		{[]string{"--all-tenants", "--yes"}, command.ExitUsage, "", "one of --id, --route", 5},
+		{[]string{"--all-tenants", "acme", "--all", "--yes"}, command.ExitUsage, "", "exclude each other", 5},
+		{[]string{"--all-tenants", "--id", "a", "--yes"}, command.ExitUsage, "", "--id needs the name", 5},
+		{[]string{"--all", "--yes"}, command.ExitUsage, "", "or --all-tenants, is required", 5},
+	} {
+		with := newControl(t, 3)
+		with.die("globex", "502 from upstream", "the upstream answered 422")
+		var out, errs bytes.Buffer
+		code := run(t.Context(), append([]string{"tenant", "replay", "--admin", with.url}, c.args...),
+			console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
+		var narrow strings.Builder
+		for line := range strings.Lines(out.String()) {
+			narrow.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+		}
+		if code != c.code || !strings.Contains(narrow.String(), c.out) || !strings.Contains(errs.String(), c.errs) {
+			t.Errorf("%q: %d\n%s%s", c.args, code, narrow.String(), errs.String())
+		}
+		if left := with.dead("acme", "globex"); left != c.left {
+			t.Errorf("%q: %d jobs are dead, want %d", c.args, left, c.left)
+		}
+	}
+}
