@@ -111,6 +111,10 @@ func (s *Server) readyz(c *call) (*answer, error) {
 	if !s.backend.Agreement().InForce {
 		h.Detail = "the policies of this process's configuration file are not in force: another process " +
 			"has since applied others"
+		if s.backend.Agreement().Abandoned {
+			h.Detail = "no running process has the configuration file whose policies are in force: send this one " +
+				"SIGHUP, or restart it, to put its file into force"
+		}
 	}
 	return ok(h), nil
 }

@@ -212,6 +212,111 @@ func TestOldFileStaysOut(t *testing.T) {
 	})
 }
 
+// TestEnvironments: the first process with a name marks the store, a new file of that environment
+// takes over without a question, and processes of another environment, or without a name, are
+// refused and change nothing.
+func TestEnvironments(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := openEngine(t, options(t))
+			var log *queuetest.Log // of the last process
+			of := func(environment string, rate int64, tenants ...string) queue.Options {
+				log = &queuetest.Log{}
+				o := queue.Options{Shards: 2, Environment: environment, Defaults: perSecond(rate),
+					Tenants: map[string]shaper.Overrides{}, Logger: log.Logger(slog.LevelInfo)}
+				for _, tenant := range tenants {
+					o.Tenants[tenant] = shaper.Overrides{Burst: &rate}
+				}
+				return o
+			}
+			refused := func(what string, o queue.Options, says ...string) {
+				t.Helper()
+				_, err := queue.Open(t.Context(), e, o)
+				if !errors.Is(err, queue.ErrEnvironment) {
+					t.Fatalf("%s: %v", what, err)
+				}
+				queuetest.Contains(t, what, err.Error(), says...)
+			}
+			begun := 0
+			begin := func(o queue.Options) *queue.Queue {
+				t.Helper()
+				q := beside(t, e, o)
+				begun++
+				queuetest.Await(t, "the process reports its file", func() bool {
+					n, err := e.Client().ZCard(t.Context(), "sluice:{workers}:files").Result()
+					return err == nil && n == int64(begun)
+				})
+				return q
+			}
+			begin(of("", 50, "acme", "globex"))
+			refused("a store that others use without a name", of("staging", 1), "1 running processes use it without store.environment")
+			begin(of("", 60, "acme", "initech", "umbrella"))
+			queuetest.Contains(t, "the log of a takeover", log.String(), "level=WARN", "processes=1 tenants_added=2 tenants_removed=1 tenants_changed=1",
+				"sections_changed=defaults", "set store.environment")
+			begin(of("production", 60, "acme", "initech", "umbrella"))
+			refused("another environment", of("staging", 1), "it is of production, this process of staging")
+			refused("no environment", of("", 70), "it is of production, this process of none", "HSET sluice:meta environment NAME")
+			current := begin(of("production", 90, "acme"))
+			queuetest.Contains(t, "the log of a new version", log.String(), "level=INFO", "tenants_removed=2")
+			refused("another environment, again", of("staging", 1), "production")
+			tenant, err := current.Tenant(t.Context(), "acme")
+			if err != nil || tenant.Policy.Rate.Limit != 90 {
+				t.Errorf("%d/s are in force, %v", tenant.Policy.Rate.Limit, err)
+			}
+		})
+	}
+}
+
+// TestAbandonedFileIsReported: when the process with the file in force has stopped, the others say
+// so once, and no longer when one of them has put its file into force. A restart says nothing.
+func TestAbandonedFileIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := embeddedEngine(t)
+		var log bytes.Buffer
+		q := beside(t, e, queue.Options{Shards: 2, Defaults: perSecond(50), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		start := func() *queue.Queue {
+			t.Helper()
+			other, err := queue.Open(t.Context(), e, queue.Options{Shards: 2, Defaults: perSecond(80)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(awhile)
+			return other
+		}
+		stop := func(q *queue.Queue) {
+			t.Helper()
+			if err := q.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other := start()
+		stop(other)
+		time.Sleep(3 * time.Second) // it is started again
+		other = start()
+		if a := q.Agreement(); a.Abandoned || a.InForce {
+			t.Errorf("after a restart: %+v", a)
+		}
+		stop(other)
+		time.Sleep(time.Minute)
+		if a := q.Agreement(); !a.Abandoned || a.InForce {
+			t.Errorf("after the stop: %+v", a)
+		}
+		if n := strings.Count(log.String(), "send this process SIGHUP, or restart it"); n != 1 {
+			t.Errorf("said %d times:\n%s", n, log.String())
+		}
+		if err := q.SetPolicies(t.Context(), shaper.Baseline{Defaults: perSecond(50)}, nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(awhile)
+		if a := q.Agreement(); a.Abandoned || !a.InForce {
+			t.Errorf("after it has put its file into force: %+v", a)
+		}
+	})
+}
+
 // TestPoliciesSurviveACrash: policies whose process ended after it had recorded them, or before it
 // had reached all tenants, come into force.
 func TestPoliciesSurviveACrash(t *testing.T) {

@@ -15,12 +15,15 @@ type StoreHealth struct {
 	UsedMemory int64         // bytes, over all nodes; 0 unknown
 	MaxMemory  int64         // bytes, over all nodes; 0 no bound
 	Differing  int           // processes whose files have other policies than those in force
+	Abandoned  bool          // no live process has the file in force
 }
 
 // StoreHealth describes Redis. With an error it has the engine and the version. Errors:
 // ErrUnavailable.
 func (q *Queue) StoreHealth(ctx context.Context) (StoreHealth, error) {
-	h := StoreHealth{Engine: q.engine.kind, Version: q.engine.conn.Version, Differing: q.Agreement().Differing}
+	agreement := q.Agreement()
+	h := StoreHealth{Engine: q.engine.kind, Version: q.engine.conn.Version, Differing: agreement.Differing,
+		Abandoned: agreement.Abandoned}
 	start := time.Now()
 	if err := q.store.Fast.Ping(ctx).Err(); err != nil {
 		return h, store.Unavailable(err)

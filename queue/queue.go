@@ -40,6 +40,9 @@ type Options struct {
 	Tenants     map[string]shaper.Overrides    // of the tenants named in the configuration file
 	Retention   Retention
 	Store       StoreLimits
+	// Environment is the name of the deployment, such as production; empty: none. The first process
+	// with a name marks the store with it, and then Open refuses any other: ErrEnvironment.
+	Environment string
 	// Reporter opens the queue for a process that only reports the ends of jobs (Settle, Extend).
 	// It does not change the policies in Redis.
 	Reporter bool
@@ -95,9 +98,13 @@ const defaultShards = 64
 // process cannot work with.
 var ErrSchema = store.ErrSchema
 
+// ErrEnvironment means that the store belongs to another environment than this process.
+var ErrEnvironment = policies.ErrEnvironment
+
 // Open checks what is in Redis, loads the scripts, and puts the policies of the configuration file
 // into force, unless the file was in force before another that a live process has. The caller
-// closes the engine, after the queue. Errors: ErrSchema, ErrUnavailable, ErrNoEngine with advice.
+// closes the engine, after the queue. Errors: ErrSchema, ErrEnvironment, ErrUnavailable,
+// ErrNoEngine with advice.
 func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	o.Horizon = cmp.Or(o.Horizon, 20*time.Millisecond)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
@@ -133,6 +140,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 		return nil, err
 	}
 	q.policies = policies.New(s, o.Horizon, o.Logger)
+	q.policies.Environment = o.Environment
 	if q.mender, err = repair.New(s, o.Horizon, o.Logger, o.Registerer, q.policies.Reinstate); err != nil {
 		return nil, err
 	}
@@ -213,6 +221,7 @@ type Agreement struct {
 	InForce   bool
 	Since     time.Time // of this state
 	Differing int       // processes, this one included, whose files are not in force
+	Abandoned bool      // no live process has the file in force
 }
 
 // Agreement returns the result of the last comparison with the store. A reporter has no file and

@@ -452,7 +452,7 @@ func (f *Fake) StoreHealth(context.Context) (queue.StoreHealth, error) {
 	defer f.mu.Unlock()
 	h := queue.StoreHealth{Engine: queue.EngineEmbedded}
 	if f.agreement != nil {
-		h.Differing = f.agreement.Differing
+		h.Differing, h.Abandoned = f.agreement.Differing, f.agreement.Abandoned
 	}
 	return h, f.failure
 }

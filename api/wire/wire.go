@@ -398,6 +398,7 @@ type StoreState struct {
 	Version    string  `json:"version,omitempty" doc:"Version of Redis at the start of the process."`
 	Error      string  `json:"error,omitempty" doc:"Why the store is not ok."`
 	Differing  int     `json:"differing_processes,omitempty" doc:"Processes whose configuration file has other policies than those in force. Give all processes the same file."`
+	Abandoned  bool    `json:"policies_abandoned,omitempty" doc:"Present if no running process has the configuration file whose policies are in force. SIGHUP to a process, or its restart, puts its file into force."`
 }
 
 // TenantLines are the first tenants in an order, among those that match.

@@ -146,7 +146,8 @@ export class Overview {
     text(s.bytes, bytes(e.bytes));
     const differ = store.differing_processes || 0;
     this.complaint.hidden = Boolean(store.ok) && differ === 0;
-    if (store.ok && differ > 0) text(this.complaint, `${plural(differ, "process", "processes")} with a different configuration file: its policies are not in force. Give all processes the same file.`);
+    if (store.ok && store.policies_abandoned) text(this.complaint, "No running process has the configuration file whose policies are in force. Send SIGHUP to a process, or restart it, to put its file into force.");
+    else if (store.ok && differ > 0) text(this.complaint, `${plural(differ, "process", "processes")} with a different configuration file: its policies are not in force. Give all processes the same file.`);
     if (!store.ok) text(this.complaint, `Redis does not answer${store.error ? `: ${store.error}` : ""}. ${e.figures_at ? `The figures are of ${timeOfDay(e.figures_at)}.` : "Its figures are unknown: 0 stands for them."}`);
   }
 

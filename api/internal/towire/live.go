@@ -29,7 +29,7 @@ func Overview(o live.Overview) wire.Overview {
 		Store: wire.StoreState{
 			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping),
 			UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,
-			Version: o.Store.Version, Differing: o.Store.Differing,
+			Version: o.Store.Version, Differing: o.Store.Differing, Abandoned: o.Store.Abandoned,
 		},
 	}
 	if o.Workers.Lateness.Sum() > 0 {

@@ -101,14 +101,15 @@ type Retention struct {
 
 // Store bounds the data of all tenants together; 0 is no bound.
 type Store struct {
-	Shards       int64 // fixed at the first start; 0: as many as the store has, and 64 in a new one
-	MaxBytes     int64 // of waiting, leased and dead jobs
-	FlowShare    int64 // percent of the store that a flow may use
-	Reserve      int64 // percent of all that only tenants with settings or keys may use
-	GuestShare   int64 // percent of the bytes that all guests may use together
-	GuestTenants int64 // percent of MaxTenants that may be guests
-	MaxTenants   int64 // with jobs, or active in the last ten minutes
-	CompressOver int64 // minimum bytes of a payload that is stored compressed; 0: no compression
+	Environment  string // name of the deployment; empty: none
+	Shards       int64  // fixed at the first start; 0: as many as the store has, and 64 in a new one
+	MaxBytes     int64  // of waiting, leased and dead jobs
+	FlowShare    int64  // percent of the store that a flow may use
+	Reserve      int64  // percent of all that only tenants with settings or keys may use
+	GuestShare   int64  // percent of the bytes that all guests may use together
+	GuestTenants int64  // percent of MaxTenants that may be guests
+	MaxTenants   int64  // with jobs, or active in the last ten minutes
+	CompressOver int64  // minimum bytes of a payload that is stored compressed; 0: no compression
 }
 
 // Callbacks notify clients of the end of their jobs.

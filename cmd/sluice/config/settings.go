@@ -181,6 +181,10 @@ func Settings() []Setting {
 		whole("retention.dead_bytes", "67108864", 1, 1<<50,
 			"Maximum bytes of the dead letters of a flow. At the maximum no job leaves the flow until some "+
 				"are replayed or purged."),
+		{Key: "store.environment", Kind: Text, check: func(text string) bool { return text == "" || isRoute(text) },
+			Help: "Name of the deployment, such as production. The first process with a name marks the store with it; " +
+				"a process with another one, or without, is then refused. See docs/configuration.md.",
+			Rule: "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -"},
 		whole("store.shards", "0", 0, 1024,
 			"Parts of the store, fixed at the first start. 0: as many as the store has, and 64 in a new one. "+
 				"See docs/scaling.md."),

@@ -28,6 +28,9 @@ const (
 	differAfter = 2
 	// fileFor is how long the file of a process counts after its last report.
 	fileFor = 5 * keepEvery
+	// abandonedAfter is how many comparisons in a row must find no live process with the file in
+	// force: a process that is started again takes a while.
+	abandonedAfter = 5
 )
 
 // Agreement is whether the policies of this process's configuration file are in force.
@@ -35,11 +38,14 @@ type Agreement struct {
 	InForce   bool      // false: the policies of another file are in force
 	Since     time.Time // of this state
 	Differing int       // processes, this one included, whose files are not in force
+	Abandoned bool      // no live process has the file in force
 }
 
 // Keeper keeps the policies in force. It follows policies that another process puts into force, and
 // writes the layout and the policies again if the store was emptied.
 type Keeper struct {
+	Environment string // of this process; empty: none. Set before Start.
+
 	store   *store.Store
 	horizon time.Duration
 	log     *slog.Logger
@@ -58,6 +64,7 @@ type Keeper struct {
 	born       string     // when the store was first used
 	member     string     // of store.FilesKey: the file of this process
 	differs    int        // comparisons in a row that found another file in force
+	unheld     int        // comparisons in a row that found no live process with that file
 	unresolved int        // comparisons in a row that found tenants which do not have it yet
 	spreading  []string   // tenants whose settings were about to change at the last comparison
 }
@@ -71,7 +78,7 @@ func New(s *store.Store, horizon time.Duration, log *slog.Logger) *Keeper {
 // reports the ends of jobs.
 func (k *Keeper) Assume(file *File) {
 	k.current.Store(newSet(file, 0, k.store.Keyspace))
-	k.agree(true, 0)
+	k.agree(true, 0, false)
 }
 
 // Start puts the file into force, unless it was in force before another one that a live process
@@ -82,7 +89,7 @@ func (k *Keeper) Start(
 	born string, layout func(ctx context.Context, born string) (string, error),
 ) error {
 	k.layout, k.born = layout, born
-	k.agree(true, 0)
+	k.agree(true, 0, false)
 	k.lost = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sluice_store_lost_total",
 		Help: "Times that this process found the store emptied while it ran: all jobs, API keys and API " +
@@ -102,8 +109,17 @@ func (k *Keeper) Start(
 		Name: "sluice_policies_differing_processes",
 		Help: "Processes at this Redis whose configuration file states other policies than those in force.",
 	}, func() float64 { return float64(k.Agreement().Differing) })
+	abandoned := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sluice_policies_abandoned",
+		Help: "1 if no live process has the configuration file whose policies are in force, else 0.",
+	}, func() float64 {
+		if k.Agreement().Abandoned {
+			return 1
+		}
+		return 0
+	})
 	if r != nil {
-		for _, c := range []prometheus.Collector{k.lost, inForce, others} {
+		for _, c := range []prometheus.Collector{k.lost, inForce, others, abandoned} {
 			if err := r.Register(c); err != nil {
 				return fmt.Errorf("register metrics: %w", err)
 			}
@@ -203,8 +219,13 @@ func (k *Keeper) compare(ctx context.Context) error {
 		return err
 	}
 	others := 0
+	k.unheld++
 	for _, member := range files.Val() {
-		if digest, id, _ := strings.Cut(member, " "); digest != found.Digest && id != k.id {
+		digest, id, _ := strings.Cut(member, " ")
+		switch {
+		case digest == found.Digest:
+			k.unheld = 0
+		case id != k.id:
 			others++
 		}
 	}
@@ -230,10 +251,11 @@ func (k *Keeper) spreadLeft(ctx context.Context, tenants []string) error {
 
 // note records whether this process's file is in force, and logs a change.
 func (k *Keeper) note(digest string, others int) {
-	was, file := k.Agreement().InForce, k.file.Load().digest
+	before, file := k.Agreement(), k.file.Load().digest
+	was := before.InForce
 	if digest == file {
-		k.differs = 0
-		k.agree(true, others)
+		k.differs, k.unheld = 0, 0
+		k.agree(true, others, false)
 		if !was {
 			k.log.Info("the policies of this process's configuration file are in force again")
 		}
@@ -242,7 +264,13 @@ func (k *Keeper) note(digest string, others int) {
 	if k.differs++; k.differs < differAfter {
 		return
 	}
-	k.agree(false, others+1)
+	abandoned := k.unheld >= abandonedAfter
+	k.agree(false, others+1, abandoned)
+	if abandoned && !before.Abandoned {
+		k.log.Warn("no running process has the configuration file whose policies are in force; "+
+			"send this process SIGHUP, or restart it, to put its file into force",
+			"file", file, "in_force", digest)
+	}
 	if was {
 		k.log.Warn("the policies of this process's configuration file are not in force: "+
 			"those of another process are, and this one follows them; "+
@@ -270,8 +298,8 @@ func (k *Keeper) reportFile(ctx context.Context, now time.Time) error {
 	return store.Unavailable(err)
 }
 
-func (k *Keeper) agree(inForce bool, differing int) {
-	a := Agreement{InForce: inForce, Since: time.Now(), Differing: differing}
+func (k *Keeper) agree(inForce bool, differing int, abandoned bool) {
+	a := Agreement{InForce: inForce, Since: time.Now(), Differing: differing, Abandoned: abandoned}
 	if before := k.agreement.Load(); before != nil && before.InForce == inForce {
 		a.Since = before.Since
 	}
@@ -306,6 +334,9 @@ func (k *Keeper) restore(ctx context.Context) error {
 			"key", store.MetaKey)
 	}
 	k.born = born
+	if _, err := k.mark(ctx); err != nil {
+		return err
+	}
 	found, err := readRecord(ctx, k.store.Patient)
 	if err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -36,6 +35,15 @@ func NewFile(baseline shaper.Baseline, tenants map[string]shaper.Overrides) *Fil
 	sum := sha256.Sum256(text)
 	f.text, f.digest = string(text), hex.EncodeToString(sum[:8])
 	return f
+}
+
+// decodeFile decodes the file in force.
+func decodeFile(found record) (*File, error) {
+	file := &File{text: found.Policies, digest: found.Digest}
+	if err := json.Unmarshal([]byte(found.Policies), file); err != nil {
+		return nil, fmt.Errorf("%w: the policies in force cannot be read by this version: %w", store.ErrSchema, err)
+	}
+	return file, nil
 }
 
 // Set is the policies in force, from the file of any process.
@@ -171,6 +179,9 @@ func (k *Keeper) Set(ctx context.Context, file *File) error {
 // bring old settings back.
 func (k *Keeper) start(ctx context.Context, file *File) error {
 	k.file.Store(file)
+	if err := k.admit(ctx, file); err != nil {
+		return err
+	}
 	if old, err := k.outdated(ctx, file); err != nil {
 		return err
 	} else if old {
@@ -190,15 +201,8 @@ func (k *Keeper) outdated(ctx context.Context, file *File) (bool, error) {
 	if found.Revision == 0 || found.Digest == file.digest || !former {
 		return false, nil
 	}
-	now, err := k.store.Patient.Time(ctx).Result()
-	if err != nil {
-		return false, store.Unavailable(err)
-	}
-	files, err := k.store.Patient.ZRangeByScore(ctx, store.FilesKey, &redis.ZRangeBy{
-		Min: strconv.FormatInt(now.Add(-fileFor).UnixMilli(), 10), Max: "+inf",
-	}).Result()
-	live := func(member string) bool { return strings.HasPrefix(member, found.Digest+" ") }
-	return slices.ContainsFunc(files, live), store.Unavailable(err)
+	live, err := k.liveFiles(ctx)
+	return slices.Contains(live, found.Digest), err
 }
 
 const (
@@ -249,9 +253,9 @@ func (k *Keeper) follow(ctx context.Context, finish bool) error {
 	if err != nil || found.Revision == 0 {
 		return err
 	}
-	file := &File{text: found.Policies, digest: found.Digest}
-	if err := json.Unmarshal([]byte(found.Policies), file); err != nil {
-		return fmt.Errorf("%w: the policies in force cannot be read by this version: %w", store.ErrSchema, err)
+	file, err := decodeFile(found)
+	if err != nil {
+		return err
 	}
 	return k.enforce(ctx, newSet(file, found.Revision, k.store.Keyspace), finish)
 }

@@ -362,6 +362,7 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 	// behind in the real one.
 	attempt := prometheus.NewRegistry()
 	q, err := queue.Open(ctx, engine, queue.Options{
+		Environment: p.Config.Store.Environment,
 		Shards:      int(p.Config.Store.Shards),
 		Defaults:    p.Config.Tenants.Defaults,
 		Routes:      p.Config.Tenants.Routes,
@@ -382,6 +383,10 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		Registerer:   attempt,
 		Logger:       p.Log,
 	})
+	if errors.Is(err, queue.ErrEnvironment) {
+		err = shaper.Problems{{Field: "store.environment", Value: cmp.Or(p.Config.Store.Environment, "not set"), Rule: err.Error()}}
+		return nil, nil, errors.Join(err, engine.Close())
+	}
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("open the queue: %w", err), engine.Close())
 	}

@@ -188,6 +188,9 @@ func (m *topModel) storeLine() string {
 	case s.UsedMemory > 0:
 		parts = append(parts, console.BytesText(s.UsedMemory))
 	}
+	if s.Abandoned {
+		parts = append(parts, styleBad.Render("the configuration file in force is of no running process: send one SIGHUP"))
+	}
 	if s.Differing > 0 {
 		parts = append(parts, styleBad.Render(fmt.Sprintf("%d processes with another configuration file",
 			s.Differing)))
