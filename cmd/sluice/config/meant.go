@@ -43,6 +43,9 @@ func (s Setting) meant(raw any) string {
 		return ""
 	}
 	for _, candidate := range s.candidates(text) {
+		if candidate == "" {
+			continue
+		}
 		if _, rule := s.read(s.typed(candidate)); rule == "" {
 			return "; is " + candidate + " meant?"
 		}

@@ -54,7 +54,7 @@ func (k *Keeper) admit(ctx context.Context, file *File) error {
 			cmp.Or(stored, "none"), cmp.Or(k.Environment, "none (store.environment is not set)"), store.MetaKey, metaEnvironment)
 	}
 	if others {
-		k.logTakeover(ctx, found, file, len(live))
+		k.logTakeover(found, file, len(live))
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (k *Keeper) liveFiles(ctx context.Context) (digests []string, err error) {
 
 // logTakeover logs how the file differs from the one in force, which live processes follow. Without
 // an environment the file may be one of another deployment.
-func (k *Keeper) logTakeover(ctx context.Context, found record, file *File, live int) {
+func (k *Keeper) logTakeover(found record, file *File, live int) {
 	before, err := decodeFile(found)
 	if err != nil {
 		return // Set reports it
