@@ -69,6 +69,7 @@ func TestPool(t *testing.T) {
 	must(t, p.Click(".shares tbody th a"))
 	must(t, p.WaitText("h1", "heavy"))
 	must(t, p.WaitText(".headline a.pill", "in the pool erp"))
+	must(t, p.WaitText(".headline .pill", "in its pool")) // not at its rate: three fifths of the pool's are less
 	must(t, p.Wait(`document.querySelector("section[aria-labelledby=routes-title] tbody a").textContent === "erp"`))
 }
 
@@ -131,6 +132,7 @@ func TestWeightAndReserve(t *testing.T) {
 	defer call(t, "PUT", "/v1/tenants/"+name, map[string]any{}, nil)
 	p := open(t, 1280, 900, "light", "#/tenant/"+name)
 	must(t, p.WaitText(".knob small", "1 in the pool, the default"))
+	must(t, p.Wait(`document.querySelector(".figures [title*='for all flows of erp']") !== null`)) // the effective rate
 	must(t, p.Fill("#weight", "5"))
 	must(t, p.WaitText(".forecast", "have no forecast"))
 	must(t, p.Fill("#reserve", "4"))
