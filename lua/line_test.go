@@ -59,6 +59,50 @@ func TestFullRouteLines(t *testing.T) {
 	})
 }
 
+// TestFullRouteLinesInAPool: flows of a full route keep those of another route of their pool from
+// their turns for few polls.
+func TestFullRouteLinesInAPool(t *testing.T) {
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			th := theme{name: "lines", tenants: []string{"zoe"}, routes: []string{"echo", "mail"}, pooled: true}
+			w := newWorld(t, kind.start(t), th, 1)
+			defer w.clean()
+			p := shaper.DefaultPolicy()
+			p.Rate, p.Capacity, p.Concurrency, p.Weight = shaper.Rate{Limit: 1000, Period: time.Second}, 10_000, 0, 1
+			w.declare(w.wall, 1, shaper.Baseline{Defaults: p, Tiers: map[string]shaper.Overrides{"free": {}},
+				PoolWeights: map[string]int64{"free": 1},
+				Pools: map[string]shaper.PoolSettings{"erp": {Routes: th.routes, Overrides: shaper.Overrides{
+					Rate: &shaper.Rate{Limit: 1000, Period: time.Second}}}}})
+			w.pollUntilIdle()
+			for i := range 1200 {
+				tier := map[bool]string{true: "free"}[i%3 == 0]
+				tenant := fmt.Sprintf("t%04d", i)
+				w.admit(admission{at: w.wall, tiers: map[string]string{tenant: tier}, jobs: []candidate{{
+					id: fmt.Sprintf("b%04d", i), tenant: tenant, route: "echo", flow: tenant + "/echo", entry: tenant,
+					delay: time.Second, cost: 1, maxAttempts: 3}}})
+			}
+			w.wall = w.wall.Add(time.Second + time.Millisecond)
+			w.admit(admission{at: w.wall, jobs: []candidate{{id: "quiet", tenant: "zoe", route: "mail", flow: "zoe/mail",
+				entry: "zoe", cost: 1, maxAttempts: 3}}})
+			for polls := 1; ; polls++ {
+				r := w.pollOf(w.workers[0], 100)
+				r.script, r.bounds = lua.Commands.TickPools, []lua.Bound{{Name: "echo", Slots: 0}}
+				if g := w.tick(w.workers[0], r, true); len(g.Leases) == 1 {
+					break
+				}
+				if polls == 4 {
+					w.fail("the job of another route has not left in %d polls", polls)
+				}
+				w.wall = w.wall.Add(time.Millisecond)
+			}
+			w.compare()
+			if !w.m.reached["in a line of a pool"] {
+				w.fail("no flow went into a line")
+			}
+		})
+	}
+}
+
 // TestFullRouteWork: 20,000 flows of a full route become due at once. Few polls put them into their
 // line, most without loading them. Meanwhile other flows leave at once.
 func TestFullRouteWork(t *testing.T) {

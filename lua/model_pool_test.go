@@ -654,20 +654,51 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	if p.policy.Paused || most <= 0 {
 		return 0, false
 	}
-	g := &pooling{polling: l, p: p, wait: zset{}, ready: maps.Clone(p.ready), reserve: maps.Clone(p.reserve), turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}}
-	g.lines = map[string]zset{}
-	for name, c := range p.classes {
-		g.lines[name] = maps.Clone(c.line)
-	}
 	limit, unseenAfter := l.now.Add(horizon), never
-	for _, name := range p.wait.upTo(limit, movesMost) {
-		g.wait[name] = p.wait[name]
-		unseenAfter = shaper.Instant(p.wait[name])
-	}
-	if len(g.wait) < movesMost {
-		unseenAfter = never
-	}
 	tries := min(most, slots(p.Bucket, l.earliest(), limit)) + triesMore
+	looks := 0
+	// lined puts a flow of a full route into its line, unless the poll has looked at few of them.
+	lined := func(name string, wait zset) bool {
+		if !l.full(name) || l.flows[name] != nil {
+			return false
+		}
+		if looks++; looks <= looksMost {
+			return false
+		}
+		l.reach("in a line of a pool")
+		wait[name] = int64(l.join(routeOf(name), limit))
+		l.grant.Kept++
+		return true
+	}
+	g := &pooling{polling: l, p: p, wait: zset{}, ready: zset{}, reserve: zset{}, turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}, lines: map[string]zset{}}
+	waiting := p.wait.upTo(limit, movesMost)
+	if len(waiting) == movesMost {
+		unseenAfter = shaper.Instant(p.wait[waiting[movesMost-1]])
+	}
+	for _, name := range waiting {
+		if at := p.wait[name]; !lined(name, p.wait) {
+			g.wait[name] = at
+		}
+	}
+	for _, name := range p.reserve.upTo(never, tries+1) {
+		g.reserve[name] = p.reserve[name]
+	}
+	for _, name := range p.ready.upTo(never, tries+1) {
+		if g.ready[name] = p.ready[name]; lined(name, p.wait) {
+			for _, index := range []zset{p.ready, p.reserve, g.ready, g.reserve} {
+				delete(index, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.classes)) {
+		c := p.classes[name]
+		g.lines[name] = zset{}
+		for _, flow := range c.line.upTo(limit, tries+1) {
+			if at := c.line[flow]; !lined(flow, c.line) {
+				g.lines[name][flow] = at
+			}
+		}
+	}
 	for left < most && tries > 0 {
 		eligible := shaper.Instant(0)
 		if len(g.ready) == 0 {

@@ -49,7 +49,7 @@ func TestMistakes(t *testing.T) {
 		{"tenant set acme -rate 5/s", says{"unknown flag -rate; is --rate meant?"}},
 		{"tenant set acme -rate=5/s", says{"unknown flag -rate; is --rate meant?"}},
 		{"job list -tenant acme", says{"unknown flag -tenant; is --tenant meant?"}},
-		{"job list --state daed", says{`sluice: --state: "daed": must be one of "all","queued"`, `; is "dead" meant?`}},
+		{"job list --state deadd", says{`sluice: --state: "deadd": must be one of "all","queued"`, `; is "dead" meant?`}},
 		{"serve --worker_lease 30s", says{`did you mean "--worker-lease"?`}},
 		{"submit --typ t 1", says{`sluice: unknown flag --typ, did you mean "--type"?`}},
 		{"submit '{}'", says{"Try: sluice submit --help"}},

@@ -4,7 +4,7 @@
 local pools_needed, plan_pool
 
 do
-  local MOVES_MOST, TRIES_MORE = 500, 50
+  local MOVES_MOST, TRIES_MORE, LOOKS_MOST = 500, 50, 16
 
   -- queue_head returns the id and the sequence of the first queued job that no earlier slot took.
   local function queue_head(f)
@@ -114,24 +114,52 @@ do
     return entry
   end
 
+  -- without_lined returns a list of an index without flows of routes that have no free slot. All
+  -- but LOOKS_MOST of a poll wait in the lines of their routes, without being loaded: thousands of
+  -- them would keep the others from their turns.
+  local function without_lined(w, list, wait, unready)
+    if not bounds then
+      return list
+    end
+    local rest = {}
+    for i = 1, #list, 2 do
+      local name = list[i]
+      local slots = not flows[name] and bounds[route_of(name)]
+      local full = slots and slots <= 0
+      w.looks = w.looks + (full and 1 or 0)
+      if full and w.looks > LOOKS_MOST then
+        wait[#wait + 1], wait[#wait + 2] = format('%d', line.join(route_of(name), now + horizon)), name
+        unready[#unready + 1], w.lined[name] = name, true
+      else
+        rest[#rest + 1], rest[#rest + 2] = name, list[i + 1]
+      end
+    end
+    reply[PUT_OFF] = reply[PUT_OFF] + (#list - #rest) / 2
+    return rest
+  end
+
   -- pool_window reads the indexes of a pool as far as the plan can need them.
   local function pool_window(p, most)
     local last = format('%d', most)
     local wait = redis.call('ZRANGEBYSCORE', p.wait_index, '-inf', now + horizon,
       'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
-    local w = {
-      wait = entries_of(wait),
-      ready = entries_of(redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')),
-      reserve = entries_of(p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}),
-      turns = {}, moved = {}, stale = 0, far_ahead = 0, lines = {},
-    }
+    local ready = redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')
+    local reserve = p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}
+    local w = { turns = {}, moved = {}, stale = 0, far_ahead = 0, lines = {}, looks = 0, lined = {} }
+    w.wait = entries_of(without_lined(w, wait, p.wait, {}))
+    w.ready = entries_of(without_lined(w, ready, p.wait, p.unready))
+    w.reserve = entries_of(reserve)
     for i = 1, #p.class_list do
       local c = p.class_list[i]
-      local line = entries_of(c.members > 0 and redis.call('ZRANGEBYSCORE', c.index, '-inf', now + horizon,
-        'WITHSCORES', 'LIMIT', 0, most + 1) or {})
-      w.lines[i] = { class = c, entries = line, current = current_of(line) }
+      local own = c.members > 0 and redis.call('ZRANGEBYSCORE', c.index, '-inf', now + horizon,
+        'WITHSCORES', 'LIMIT', 0, most + 1) or {}
+      local entries = entries_of(without_lined(w, own, c.wait, {}))
+      w.lines[i] = { class = c, entries = entries, current = current_of(entries) }
     end
     w.wait_now, w.ready_now, w.reserve_now = current_of(w.wait), current_of(w.ready), current_of(w.reserve)
+    for name in pairs(w.lined) do
+      w.reserve_now[name] = nil
+    end
     -- Flows that wait for later are not in the window.
     w.unseen_after = #wait / 2 == MOVES_MOST and tonumber(wait[#wait]) or FARTHEST
     return w

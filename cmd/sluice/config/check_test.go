@@ -320,7 +320,7 @@ func TestSuggestionsOfRoutes(t *testing.T) {
 		"url: \"http://x\", cost_from: headers":                     "",
 		"forward: \"http://x\", max_response_action: fial":          "is fail meant?",
 		"url: \"http://x\", time_out: 10s":                          "is routes.a.timeout meant?",
-		"url: \"http://x\", retry: { max_attemps: 3 }":              "is routes.a.retry.max_attempts meant?",
+		"url: \"http://x\", retry: { max_attemptz: 3 }":             "is routes.a.retry.max_attempts meant?",
 		"url: \"http://x\", breaker: { delay: 10 seconds }":         "is 10s meant?",
 		"url: \"http://x\", connections: 1_000, cost_missing: many": "is 1000 meant?",
 	} {
