@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -25,8 +26,8 @@ import (
 const pollInterval = 500 * time.Millisecond
 
 // Reloader applies the policies of a changed configuration file: defaults, tiers, tenants. A file
-// with a mistake is refused as a whole, and the policies stay as they are. All other settings are
-// read at the start alone; the reloader warns if they differ.
+// with a mistake, or of another environment, is refused as a whole, and the policies stay as they
+// are. All other settings are read at the start alone; the reloader warns if they differ.
 type Reloader struct {
 	path    string
 	load    func() (config.Config, error) // reads all sources again
@@ -116,6 +117,9 @@ func (r *Reloader) reload(ctx context.Context) {
 		cfg, err = r.load()
 	}
 	if err == nil {
+		err = r.ours(cfg)
+	}
+	if err == nil {
 		err = r.whole(cfg)
 	}
 	if err != nil {
@@ -151,6 +155,18 @@ func (r *Reloader) readable() error {
 		return errors.New("must not be empty")
 	}
 	return nil // load reports what else is wrong
+}
+
+// ours refuses a file of another environment than the one that this process started with, even on
+// SIGHUP: only the start compares the environment with that of the store.
+func (r *Reloader) ours(cfg config.Config) error {
+	if before, after := r.inForce.Store.Environment, cfg.Store.Environment; before != after {
+		return shaper.Problems{{
+			Field: "store.environment", Value: cmp.Or(after, "not set"), Rule: "must be " +
+				cmp.Or(before, "not set") + ", as when this process started: restart to change it",
+		}}
+	}
+	return nil
 }
 
 // fewTenants is how many tenants of the file may disappear at once without a signal.

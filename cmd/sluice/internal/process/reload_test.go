@@ -139,6 +139,33 @@ func TestFileWithAMistakeIsRefusedWhole(t *testing.T) {
 	r.want("9/s", 1) // as before the mistake: nothing to do
 }
 
+// A file of another environment, or of none, is refused whole, on a signal too. So is one with a
+// name in a process without.
+func TestFileOfAnotherEnvironmentIsRefused(t *testing.T) {
+	const production, staging = "store: { environment: production }\n", "store: { environment: staging }\n"
+	for name, c := range map[string]struct{ before, after, logged string }{
+		"another": {production, staging, "store.environment: staging: must be production, as when"},
+		"none":    {production, "", "store.environment: not set: must be production, as when"},
+		"a first": {"", staging, "store.environment: staging: must be not set, as when"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startReloading(t, c.before+"tenants: { acme: { rate: 5/s } }")
+			r.write(c.after + "tenants: { acme: { rate: 7/s } }")
+			r.checks(4)
+			if n := strings.Count(r.log.String(), "\n"); n != 1 {
+				t.Errorf("%d lines are logged:\n%s", n, r.log.String())
+			}
+			r.want("", 0, c.logged, "stay in force")
+			r.asked = true
+			r.reload(t.Context())
+			r.want("", 0, c.logged)
+			r.write(c.before + "tenants: { acme: { rate: 9/s } }")
+			r.checks(2)
+			r.want("9/s", 1)
+		})
+	}
+}
+
 func TestFilesWithoutContentChangeNothing(t *testing.T) {
 	many := "tenants: {"
 	for i := range 30 {
