@@ -84,7 +84,7 @@ var (
 	indexed     = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
 	derivedKey  = regexp.MustCompile(`PREFIX \.\. '([a-z]+)`)
 	channel     = regexp.MustCompile(`\bpublish\('([a-z]+)`)
-	constantsOf = regexp.MustCompile(`(?m)^local ([A-Z_]+(?:, [A-Z_]+)*) = ('?\d+'?(?:, '?\d+'?)*)`)
+	constantsOf = regexp.MustCompile(`(?m)^(?:  )?local ([A-Z_]+(?:, [A-Z_]+)*) = ('?\d+'?(?:, '?\d+'?)*)`)
 	// What the embedded engine lacks, or what newer servers alone have.
 	forbidden = regexp.MustCompile(`\btostring\b|\bcmsgpack\b|\bstruct\.|\bbit\.|#!|\bredis\.(setresp|register_function|breakpoint|replicate_commands)\b|FUNCTION`)
 	// Redis writes a number that is joined to a text with 14 digits; an instant has 16.

@@ -260,7 +260,7 @@ local function mend_flow(name)
     f.due_before = nil
   end
   misfiled(f)
-  if (flow_due(f, head) or f.pool and f.owed > 0) and not is_filed then
+  if (flow_due(f, head) or f.pool and not f.left and f.owed > 0) and not is_filed then
     find('not_due', 'flow:' .. name, 'it has jobs that may leave, and no poll would find them')
   end
   -- The entry of any other tenant has its name, which the next admission writes.

@@ -323,7 +323,7 @@ func (m *model) shared(f *flow, size, bytes int64) *shaper.Shared {
 	}
 	s := &shaper.Shared{
 		Flow: f.pool.Flow, Policy: f.pool.policy, Size: size, Bytes: bytes, Weight: f.policy.Weight, Reserve: f.policy.Reserve,
-		Weights: f.pool.weights, ReservesMicro: f.pool.reserves, Owing: f.owed,
+		Weights: f.pool.weights, ReservesMicro: f.pool.reserves, Owing: f.owed, Owed: f.pool.owed,
 	}
 	if most := s.Policy.Concurrency; most > 0 && s.Running >= most {
 		s.Slots = most
@@ -430,9 +430,7 @@ func (m *model) exceed(f *flow, charged, actual int64) int64 {
 	}
 	pacing, counts := p.pacing().Exceed(*owed, charged, actual, m.now)
 	p.Bucket, p.ahead, p.owed = pacing.Bucket, pacing.Ahead, pacing.Owed
-	if counts == charged {
-		*owed += actual - charged
-	}
+	*owed += actual - counts
 	m.reachIf(counts > charged, "paid at once")
 	return counts
 }
@@ -875,10 +873,11 @@ func (g *pooling) candidate(f *flow, score int64, reserved bool, class string) (
 
 // repay lets a flow or a class that owes use the slot for a part of that.
 func (g *pooling) repay(owed *int64, c shaper.Candidate, tag *shaper.Tag, reserved bool, slot shaper.Instant) {
-	part := g.p.pacing().Repays(*owed)
-	pacing, next := g.p.pacing().Repay(c, reserved, slot, part)
+	cost, unused := g.p.pacing().Repays(*owed, slot)
+	g.reachIf(unused > 0, "repaid with unused time")
+	pacing, next := g.p.pacing().Repay(c, reserved, slot, cost, unused)
 	g.p.Bucket, g.p.virtual, g.p.behind, g.p.owed, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, pacing.Owed, next
-	*owed -= part
+	*owed -= cost
 	g.reachIf(*owed == 0, "repaid")
 	g.reachIf(reserved, "repaid by its reserve")
 }

@@ -287,7 +287,7 @@ var situations = []string{
 	"in a class", "joined a class", "left its class in a pool", "a class beside others", "class forgotten", "class ahead",
 	"corrected for its class",
 	"brought back", "cut in its pool", "cut by an earlier bound", "charged less in its pool", "owes to its pool",
-	"a class owes to its pool", "owes without a job", "paid at once", "repaid",
+	"a class owes to its pool", "owes without a job", "paid at once", "repaid", "repaid with unused time",
 	"too_costly",
 	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
 }

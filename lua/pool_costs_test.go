@@ -368,6 +368,49 @@ func TestDebtsTakeTheirTurn(t *testing.T) {
 	})
 }
 
+// inFlight lets n jobs of the estimate 1 leave.
+func (w *world) inFlight(tenant string, n int) {
+	w.Helper()
+	before := len(w.held)
+	for range n {
+		w.submitCosting(tenant, 1)
+	}
+	for range 100 {
+		if len(w.held)-before == n {
+			return
+		}
+		w.pollUntilIdle()
+		w.wall = w.wall.Add(5 * time.Millisecond)
+	}
+	w.fail("%d jobs left, want %d", len(w.held)-before, n)
+}
+
+// TestDebtsOfOneAreNotThoseOfAll: while one tenant owes much, the first answer to another one may
+// stop the pool for max_cost, but not the answers to all that it has in flight.
+func TestDebtsOfOneAreNotThoseOfAll(t *testing.T) {
+	tellPool(t, func(w *world) {
+		for _, tenant := range []string{"evil", "other"} {
+			w.inFlight(tenant, 8)
+			w.settleCosting(1_000_000)
+		}
+		if !w.m.reached["paid at once"] {
+			w.fail("nothing was paid at once")
+		}
+		w.atMost("a third tenant waits", w.nextOf("quiet"), 10*time.Second+horizon)
+	})
+}
+
+// TestUnusedTimeRepays: a tenant with one job at a time, whose delivery takes longer than its cost
+// leaks, waits for nothing afterwards.
+func TestUnusedTimeRepays(t *testing.T) {
+	tellPool(t, func(w *world) {
+		w.inFlight("quiet", 1)
+		w.wall = w.wall.Add(3 * time.Second)
+		w.settleCosting(500)
+		w.atMost("the next job waits", w.nextOf("quiet"), horizon)
+	})
+}
+
 // TestADebtEnds: a flow owes after its rate was changed, and until an operator lets it go.
 func TestADebtEnds(t *testing.T) {
 	tellPool(t, func(w *world) {

@@ -85,47 +85,51 @@ func (p Pool) ChargeOf(cost int64, stamp Instant) int64 {
 //
 // The cost has left, and nobody expected it. If the pool paid for it at once, the others would wait
 // for one party's jobs in flight. If it never did, the first jobs of many parties would leave as if
-// they cost nothing. So it does for the first one of a party while all together owe MaxCost.
+// they cost nothing. So while all together owe MaxCost, it does for the first job of a party that
+// owes nothing: all but 1, so that the party owes for what else it has in flight.
 //
 // So what departs in an interval exceeds the rate by at most two jobs, and by what the jobs cost
 // that are in flight before the first answer to their party.
 func (p Pool) Exceed(owed, charged, actual int64, now Instant) (Pool, int64) {
-	more := actual - charged
-	if owed > 0 || p.MaxCost == 0 || p.Owed+more <= p.MaxCost {
-		p.Owed += more
-		return p, charged
+	counts := charged
+	if owed == 0 && p.MaxCost > 0 && p.Owed+actual-charged > p.MaxCost {
+		counts = actual - 1
+		p.Bucket = p.Correct(charged, counts, now)
+		for _, cell := range p.Cells {
+			p.Ahead = max(p.Ahead, cell.TAT)
+		}
 	}
-	p.Bucket = p.Correct(charged, actual, now)
-	for _, cell := range p.Cells {
-		p.Ahead = max(p.Ahead, cell.TAT)
-	}
-	return p, actual
+	p.Owed += actual - counts
+	return p, counts
 }
 
 // repaySpan is how long a pool pays for a debt at one turn: the others wait no longer for it. In a
 // shorter one, a debt would cost more polls.
 const repaySpan = 20 * time.Millisecond
 
-// Repays is what a party repays at one turn of what it owes. It is a candidate while it owes, with
-// or without jobs, and its turns repay before they take jobs. So the others get what they would
-// beside a party whose jobs cost as much.
-func (p Pool) Repays(owed int64) int64 {
+// Repays is what a party repays at its turn at the stamp, of what it owes, and the part of that for
+// which the pool has time that nobody used. It is a candidate while it owes, with or without jobs,
+// and its turns repay before they take jobs. So the others get what they would beside a party whose
+// jobs cost as much.
+func (p Pool) Repays(owed int64, at Instant) (cost, unused int64) {
+	cost, unused = p.Charge(owed), owed // without a pace by costs, no time is needed
 	for _, c := range p.Cells {
 		if !c.ByJobs {
 			// In doubles, in the same order as in the script.
-			leaks := math.Floor(float64(c.Rate.Limit) * float64(repaySpan.Microseconds()) / float64(c.period()))
-			owed = min(owed, int64(max(1, leaks)))
+			limit, period := float64(c.Rate.Limit), float64(c.period())
+			cost = min(cost, int64(max(1, math.Floor(limit*float64(repaySpan.Microseconds())/period))))
+			unused = int64(min(float64(unused), max(0, math.Floor(float64(at-c.TAT)*limit/period))))
 		}
 	}
-	return p.Charge(owed)
+	return min(owed, cost+unused), unused
 }
 
 // Repay is Serve for a cost that the candidate owes: no job leaves, so the paces by jobs count
-// none, and the pool has no other last stamp.
-func (p Pool) Repay(c Candidate, reserved bool, at Instant, cost int64) (Pool, Tag) {
+// none, and the pool has no other last stamp. For the unused part it takes no time.
+func (p Pool) Repay(c Candidate, reserved bool, at Instant, cost, unused int64) (Pool, Tag) {
 	p.Cells = append([]Cell(nil), p.Cells...)
 	for i, cell := range p.Cells {
-		p.Cells[i] = cell.charge(at, 0, cost)
+		p.Cells[i] = cell.charge(at, 0, cost-unused)
 	}
 	p.Owed -= cost
 	return p.turn(c, reserved, at, cost)
@@ -340,7 +344,8 @@ type Shared struct {
 	Size, Bytes   int64  // capacity that must be free in it for the job or batch
 	Weight        int64  // of the flow
 	Reserve       Rate   // of the flow, zero for none
-	Owing         int64  // cost that the flow and its class owe: Pool.Repays
+	Owing         int64  // cost that the flow and its class owe: see Pool.Exceed
+	Owed          int64  // cost that all parties owe
 	Members       int64  // flows of its class that wait and this one, which share Weight; 0 without a class
 	Weights       int64  // sum over the flows that wait and this one; of a class, once its weight
 	ReservesMicro int64  // the same, in millionths of a cost a second: see ReserveMicro
@@ -359,7 +364,7 @@ func ReserveMicro(r Rate) int64 {
 // doubles, in the same order as in the script.
 func (s Shared) Before(f Flow, ahead int64) int64 {
 	s, f, ahead = s.bounded(), s.boundedFlow(f), min(ahead, f.Queued*s.Policy.PoolCost())+s.Owing
-	all := s.Cost + s.Owing
+	all := s.Cost + s.Owed
 	rate := float64(farthest)
 	for _, c := range s.Cells {
 		each := 1.0 // cost of what the pace counts

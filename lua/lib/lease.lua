@@ -1,8 +1,6 @@
 -- lease: the poll that leases jobs; see tick.lua.
 
 local FLOWS_MOST = 64 -- due flows that a poll reads at once, and that it loads, about
--- Flows of full routes that a poll loads, and about how many more it puts into their lines.
-local LOOKS_MOST, LINED_MOST = 16, 400
 local FORGET_EVERY = 8 -- polls of a busy shard, for one that looks for tenants to forget
 local HINDERED = 1000000 -- µs for which a flow counts as hindered after the instant it was put off to
 
@@ -143,101 +141,111 @@ local was_idle = clock.running == 0
 -- that it has loaded. lined: instants and names of others. All are fields of a table: the scripts
 -- have no local names to spare, and after an error the embedded engine loses what functions write
 -- to local variables.
-local due = { names = {}, read = 0, unread = true, loaded = 0, budget = most, looks = 0, lined = {} }
-local aside = {}
+local due = {
+  names = {}, next = 1, read = 0, unread = true, loaded = 0, budget = most, looks = 0, lined = {}, aside = {},
+}
 
--- due.full reports whether the route of a flow has no free slot.
-function due.full(name)
-  local slots = bounds and bounds[route_of(name)]
-  return slots and slots <= 0
-end
+do -- a block, because a script may have 200 local names
+  -- Flows of full routes that a poll loads, and about how many more it puts into their lines.
+  local LOOKS_MOST, LINED_MOST = 16, 400
 
--- due.read_more appends due flows to the names, earliest first. Flows of full routes would keep the
--- others from being read, so after LINED_MOST of them it reads the end of the index.
-function due.read_more()
-  local names = due.names
-  if not due.unread or due.loaded >= FLOWS_MOST then
-    return
-  elseif #due.lined < 2 * LINED_MOST then
-    local page = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now + horizon, 'LIMIT', due.read, FLOWS_MOST)
-    due.unread, due.read = #page == FLOWS_MOST, due.read + #page
-    for i = 1, #page do
-      names[#names + 1] = page[i]
+  -- due.full reports whether the route of a flow has no free slot.
+  function due.full(name)
+    local slots = bounds and bounds[route_of(name)]
+    return slots and slots <= 0
+  end
+
+  -- due.read_more appends due flows to the names, earliest first. Flows of full routes would keep
+  -- the others from being read, so after LINED_MOST of them it reads the end of the index.
+  function due.read_more()
+    local names = due.names
+    if not due.unread or due.loaded >= FLOWS_MOST then
+      return
+    elseif #due.lined < 2 * LINED_MOST then
+      local page = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now + horizon, 'LIMIT', due.read, FLOWS_MOST)
+      due.unread, due.read = #page == FLOWS_MOST, due.read + #page
+      for i = 1, #page do
+        names[#names + 1] = page[i]
+      end
+    elseif not due.from_end then
+      local page = redis.call('ZREVRANGEBYSCORE', KEYS[2], now + horizon, '-inf', 'LIMIT', 0, FLOWS_MOST)
+      due.from_end = true
+      for i = #page, 1, -1 do
+        names[#names + 1] = not due.full(page[i]) and not flows[page[i]] and page[i] or nil
+      end
     end
-  elseif not due.from_end then
-    local page = redis.call('ZREVRANGEBYSCORE', KEYS[2], now + horizon, '-inf', 'LIMIT', 0, FLOWS_MOST)
-    due.from_end = true
-    for i = #page, 1, -1 do
-      names[#names + 1] = not due.full(page[i]) and not flows[page[i]] and page[i] or nil
+  end
+
+  -- due.plan plans a due flow or pool.
+  function due.plan(name)
+    local depth, bytes, route = clock.depth, clock.bytes, bounds and route_of(name)
+    local ok, planned = attempt('flow ' .. name, plan_of, name, due.budget)
+    due.loaded = due.loaded + 1
+    if not ok then
+      due.aside[#due.aside + 1] = set_aside(name, depth, bytes)
+      due.aside[#due.aside + 1] = name
+      return
+    end
+    due.more, due.budget = due.more or planned[1], due.budget - planned[2]
+    due.names[#due.names + 1] = planned[3]
+    if route and bounds[route] then
+      bounds[route] = bounds[route] - planned[2]
     end
   end
-end
 
--- due.plan plans a due flow or pool.
-function due.plan(name)
-  local depth, bytes, route = clock.depth, clock.bytes, bounds and route_of(name)
-  local ok, planned = attempt('flow ' .. name, plan_of, name, due.budget)
-  due.loaded = due.loaded + 1
-  if not ok then
-    aside[#aside + 1] = set_aside(name, depth, bytes)
-    aside[#aside + 1] = name
-    return
+  -- due.line_up puts a due flow of a full route into its line, without loading it.
+  function due.line_up(name)
+    local lined = due.lined
+    lined[#lined + 1], lined[#lined + 2] = line.join(route_of(name), now + horizon), name
   end
-  due.more, due.budget = due.more or planned[1], due.budget - planned[2]
-  due.names[#due.names + 1] = planned[3]
-  if route and bounds[route] then
-    bounds[route] = bounds[route] - planned[2]
-  end
-end
 
--- due.line_up puts a due flow of a full route into its line, without loading it.
-function due.line_up(name)
-  local lined = due.lined
-  lined[#lined + 1], lined[#lined + 2] = line.join(route_of(name), now + horizon), name
-end
+  -- due.check_lined sets lined flows aside that were deleted.
+  function due.check_lined()
+    local lined, keys = due.lined, {}
+    for i = 2, #lined, 2 do
+      keys[i / 2] = PREFIX .. 'flow:' .. lined[i]
+    end
+    if not keys[1] or redis.call('EXISTS', unpack(keys)) == #keys then
+      return
+    end
+    due.lined = {}
+    for i = 1, #keys do
+      local key, at, name = keys[i], lined[2 * i - 1], lined[2 * i]
+      if attempt('flow ' .. name, flow_known, { key = key, name = name, fresh = not exists(key) }) then
+        due.lined[#due.lined + 1], due.lined[#due.lined + 2] = at, name
+      else
+        due.aside[#due.aside + 1], due.aside[#due.aside + 2] = format('%d', now + ASIDE), name
+      end
+    end
+  end
 
--- due.check_lined sets lined flows aside that were deleted.
-function due.check_lined()
-  local lined, keys = due.lined, {}
-  for i = 2, #lined, 2 do
-    keys[i / 2] = PREFIX .. 'flow:' .. lined[i]
-  end
-  if not keys[1] or redis.call('EXISTS', unpack(keys)) == #keys then
-    return
-  end
-  due.lined = {}
-  for i = 1, #keys do
-    local key, at, name = keys[i], lined[2 * i - 1], lined[2 * i]
-    if attempt('flow ' .. name, flow_known, { key = key, name = name, fresh = not exists(key) }) then
-      due.lined[#due.lined + 1], due.lined[#due.lined + 2] = at, name
+  -- due.take plans a due flow, or puts it into its line.
+  function due.take(name)
+    due.looks = due.looks + (due.full(name) and 1 or 0)
+    if due.looks > LOOKS_MOST and due.full(name) then
+      due.line_up(name)
     else
-      aside[#aside + 1], aside[#aside + 2] = format('%d', now + ASIDE), name
+      due.plan(name)
     end
   end
 end
 
-local next = 1
 while due.budget > 0 do
-  if not due.names[next] then
+  if not due.names[due.next] then
     due.read_more()
   end
-  local name = due.names[next]
+  local name = due.names[due.next]
   if not name then
     break
   end
-  next = next + 1
-  due.looks = due.looks + (due.full(name) and 1 or 0)
-  if due.looks > LOOKS_MOST and due.full(name) then
-    due.line_up(name)
-  else
-    due.plan(name)
-  end
+  due.next = due.next + 1
+  due.take(name)
 end
 due.check_lined()
 redis.call('EXISTS', KEYS[4], unpack(unseen))
 start_writing()
-if aside[1] then
-  redis.call('ZADD', KEYS[2], unpack(aside))
+if due.aside[1] then
+  redis.call('ZADD', KEYS[2], unpack(due.aside))
 end
 if was_idle then
   clock.swept = now

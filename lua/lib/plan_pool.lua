@@ -339,10 +339,10 @@ do
 
   -- repay lets a flow or a class repay a part of what it owes, at its turn or that of its class.
   local function repay(p, party, turn, reserved, slot)
-    local part = pooling.repays(p, party.owed)
-    depart(p, slot, 0, part) -- shaper.Pool.Repay
-    pooling.serve(p, turn, reserved, slot, part)
-    pooling.owe(p, party, -part)
+    local cost, unused = pooling.repays(p, party.owed, slot)
+    depart(p, slot, 0, cost - unused) -- shaper.Pool.Repay
+    pooling.serve(p, turn, reserved, slot, cost)
+    pooling.owe(p, party, -cost)
   end
 
   -- serve_flow lets the next job of a flow leave at the slot, or a flow that owes repay a part of

@@ -153,22 +153,26 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
       owe(p, party, more)
       return before
     end
-    correct(p, before, after)
+    correct(p, before, after - 1)
     for i = 1, #p.cells do
       p.ahead = math.max(p.ahead, p.cells[i].tat)
     end
-    return after
+    owe(p, party, 1)
+    return after - 1
   end
 
-  -- repays is what a party repays at one turn of what it owes: shaper.Pool.Repays.
-  local function repays(p, owed)
+  -- repays is what a party repays at its turn at the slot, of what it owes, and the part of that for
+  -- which the pool has unused time: shaper.Pool.Repays.
+  local function repays(p, owed, slot)
+    local cost, unused = charge(p, owed), owed
     for i = 1, #p.cells do
       local c = p.cells[i]
       if not c.by_jobs then
-        owed = math.min(owed, math.max(1, math.floor(c.limit * REPAY_SPAN / c.period)))
+        cost = math.min(cost, math.max(1, math.floor(c.limit * REPAY_SPAN / c.period)))
+        unused = math.min(unused, math.max(0, math.floor((slot - c.tat) * c.limit / c.period)))
       end
     end
-    return charge(p, owed)
+    return math.min(owed, cost + unused), unused
   end
 
   -- before is the cost that the pool gives away before a job of a flow that has the given cost

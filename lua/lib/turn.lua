@@ -138,11 +138,11 @@ local function turn_functions(cell_move, charged)
   -- waiting before it there, while the same flows wait: a part of shaper.Shared.Before. All that
   -- waits in the pool costs all, and a job most. What the flow and its class owe comes first.
   local function cost_before(p, f, ahead, all, most, owing)
-    if all + owing == 0 then
+    if all + p.owed == 0 then
       return 0
     end
     local part = not p.counts_jobs and f.part or part_of(p, f, all)
-    all, ahead = all + owing, ahead + owing
+    all, ahead = all + p.owed, ahead + owing
     f.part = part -- the flows that wait change at the end of the call
     if part * all <= ahead then
       return all

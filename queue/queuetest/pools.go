@@ -360,8 +360,15 @@ func poolUnheld(s *suite) {
 	shard := queue.NewKeyspace(16).ShardOf("+erp").Index
 	consumer := s.q.Broker().Consumer("of the pool", shard)
 	leased := func(n int) (all []queue.Lease) {
+		var tick queue.Tick
+		defer func() {
+			if s.Failed() {
+				s.Logf("the last poll: %+v", tick)
+			}
+		}()
 		s.await("polls", func() bool {
-			tick, err := consumer.Tick(s.ctx, pollOptions(n, near))
+			var err error
+			tick, err = consumer.Tick(s.ctx, pollOptions(n, near))
 			equal(s, "the error", err, nil)
 			all = append(all, tick.Leases...)
 			return !tick.More || len(all) == n
