@@ -661,8 +661,9 @@ func (m *model) scanned(tenant string) lua.ScannedTenant {
 		if turn := m.flows[name].turn; turn.pool != "" { // as stored
 			flow.Pool, flow.InTurn = turn.pool, turn.filed
 		}
+		flow.Owed = m.flows[name].owed
 		if p := m.pools[strings.TrimSuffix(name, "/")]; p != nil {
-			flow.Weights, flow.Reserves, flow.Oldest = p.weights, float64(p.reserves)/1e6, 0
+			flow.Weights, flow.Reserves, flow.Owed, flow.Oldest = p.weights, float64(p.reserves)/1e6, p.owed, 0
 		}
 		t.Flows = append(t.Flows, flow)
 	}

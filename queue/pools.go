@@ -35,6 +35,7 @@ type Pool struct {
 
 	Waiting       int64     // flows that have a job to give
 	Weights       int64     // sum of their weights, with that of a class once
+	Owed          int64     // what its flows and classes owe together, in costs, see Flow.Owed
 	Reserves      float64   // sum of their reserves, in costs a second; above the rate they degrade in proportion
 	HeldUntil     time.Time // zero: it is not held
 	HeldBy        HoldCause // while it is held
@@ -271,7 +272,7 @@ func poolOf(
 	f := figuresOf(p.Policy, flow, now)
 	p.Depth, p.Bytes, p.Running, p.Departed = f.Depth, f.Bytes, f.Running, f.Departed
 	p.HeldUntil, p.HeldBy, p.LimitedBy, p.EffectiveRate = f.HeldUntil, f.HeldBy, f.LimitedBy, f.EffectiveRate
-	p.Waiting, p.Weights, p.Reserves = waiting, flow.Weights, flow.Reserves
+	p.Waiting, p.Weights, p.Reserves, p.Owed = waiting, flow.Weights, flow.Reserves, flow.Owed
 	return p, nil
 }
 

@@ -87,7 +87,7 @@ func (q *Queue) tenantOf(
 		own := f.Figures
 		if p := pools[f.Pool]; p != nil {
 			f.PoolRate, f.Part = p.EffectiveRate, p.bound(&own, f.Policy, s.Claimed, scanned.InTurn)
-			f.Figures = own
+			f.Figures, f.Owed = own, scanned.Owed
 			f.EffectiveRate = min(f.EffectiveRate, p.EffectiveRate)
 			rates[f.Pool] = p.EffectiveRate
 		}

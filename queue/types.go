@@ -351,6 +351,9 @@ type Flow struct {
 	// is at most that. Part is the part of it that the flow has while the same flows wait, from 0
 	// to 1, or would have if it waited with them.
 	PoolRate, Part float64
+	// Owed is what the flow's jobs have cost above their estimates, and the flow has not repaid to
+	// its pool. A flow of a class owes nothing itself: its class does.
+	Owed int64
 	// Stored is how many bytes the store keeps of the flow, and Share how many it may have now,
 	// above which jobs are refused; 0 is no bound.
 	Stored, Share int64

@@ -46,6 +46,7 @@ type Pool struct {
 	WaitingFlows   int64             `json:"waiting_flows" doc:"Flows with a job that waits for a stamp."`
 	Weights        int64             `json:"weights" doc:"Sum of the weights of these flows, with that of a class once."`
 	Reserves       float64           `json:"reserves_per_s" doc:"Sum of the reserves of these flows, per second."`
+	Owed           int64             `json:"owed,omitempty" doc:"What the flows and tiers of the pool owe together: they repay it before their next jobs. Absent for 0."`
 	Oversubscribed bool              `json:"oversubscribed" doc:"The reserves of these flows add up to more than the rate. Each flow then gets its reserve reduced in proportion, and flows without a reserve get nothing. Raise the rate or lower reserves."`
 }
 

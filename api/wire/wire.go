@@ -312,6 +312,7 @@ type Flow struct {
 	Pool     string  `json:"pool,omitempty" doc:"The pool that the route is in; absent for none."`
 	PoolRate float64 `json:"pool_rate_per_s,omitempty" doc:"Departures per second that the pool allows all of its flows together now; absent without a pool, and while the pool is paused."`
 	PoolPart float64 `json:"pool_part,omitempty" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait, or would if it waited with them; absent without a pool."`
+	Owed     int64   `json:"owed,omitempty" doc:"What the jobs of the flow cost above their estimates and the flow has not repaid to its pool: its turns repay it before they take jobs. Absent for 0. Tenants of a tier with pool_weight owe together, in the pool's owed."`
 	// StoredBytes is that of the flow alone. ShareBytes is 0 without a bound.
 	StoredBytes int64 `json:"stored_bytes" doc:"Bytes stored for the flow: jobs, dead letters, answers and idempotency keys. 0 in lists."`
 	ShareBytes  int64 `json:"share_bytes,omitempty" doc:"Bytes that may be stored for the flow now, by store.flow_share and what the store has left. Above it jobs are refused with 429 queue-bytes-full. Absent for no bound."`

@@ -26,6 +26,7 @@ var poolTests = map[string]func(*suite){
 	"answers to two tenants hold a pool until a probe is well": poolHeldByTwo,
 	"an operator ends the hold of a flow in a pool":            poolUnheld,
 	"answers to many tenants of a class hold no pool":          poolOfRefusedGuests,
+	"what a flow owes is in its tenant and in its pool":        poolOwed,
 	"a new file pauses no pool, and all its flows obey it":     poolRefiled,
 	"a route of no pool is not delayed":                        poolOutside,
 	"a tenant is one, wherever its flows are":                  poolSpread,
@@ -394,6 +395,31 @@ func poolUnheld(s *suite) {
 // pausing asks for an hour.
 func pausing(x *queue.Settlement) {
 	x.Delay, x.Cause = time.Hour, queue.HoldCause{By: queue.HeldByRetryAfter, Status: 429}
+}
+
+// poolOwed: a job that costs more than its estimate makes its flow owe the rest, until an operator
+// ends that.
+func poolOwed(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	owed := func(what string, want int64) {
+		s.Helper()
+		p, err := s.q.Pool(s.ctx, "erp")
+		if err != nil {
+			s.Fatalf("Pool: %v", err)
+		}
+		equal(s, "what the pool is owed "+what, p.Owed, want)
+		equal(s, "what the flow owes "+what, s.tenant("acme").Routes["erp"].Owed, want)
+	}
+	s.admit(pooledWork("acme"))
+	s.admit(pooledWork("acme"))
+	owed("before a cost is known", 0)
+	equal(s, "the result", s.settle(s.lease(1)[0], shaper.Succeed, costing(50)), queue.Settled)
+	owed("after a high cost", 49)
+	keep := func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }
+	if _, err := s.q.Tune(s.ctx, "acme", queue.Change{Edit: keep, EndHolds: true}); err != nil {
+		s.Fatalf("Tune: %v", err)
+	}
+	owed("after unhold", 0)
 }
 
 // poolHeldByTwo: the answer to one tenant holds its flow. That to a second one holds the pool.

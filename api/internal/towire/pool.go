@@ -22,7 +22,7 @@ func Pool(p queue.Pool) wire.Pool {
 		Depth: p.Depth, Bytes: p.Bytes, Running: p.Running, Departed: p.Departed, LimitedBy: p.LimitedBy,
 		EffectiveRate: p.EffectiveRate,
 		HeldUntil:     heldUntil(p.HeldUntil), HeldBy: p.HeldBy.By, HeldStatus: p.HeldBy.Status,
-		WaitingFlows: p.Waiting, Weights: p.Weights, Reserves: p.Reserves,
+		WaitingFlows: p.Waiting, Weights: p.Weights, Reserves: p.Reserves, Owed: p.Owed,
 	}
 	if p.Policy.HoldPool {
 		out.Hold = "pool"

@@ -25,7 +25,7 @@ func Tenant(t queue.Tenant) wire.Tenant {
 			out.Routes = map[string]wire.Flow{}
 		}
 		out.Routes[route] = wire.Flow{
-			Pool: f.Pool, PoolRate: f.PoolRate, PoolPart: f.Part, StoredBytes: f.Stored, ShareBytes: f.Share,
+			Pool: f.Pool, PoolRate: f.PoolRate, PoolPart: f.Part, Owed: f.Owed, StoredBytes: f.Stored, ShareBytes: f.Share,
 			Policy: policy(f.Policy, f.Sources), Figures: figures(f.Figures),
 		}
 	}

@@ -357,5 +357,8 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 		reserves += ", more than the rate: they are reduced in proportion"
 	}
 	plain("their reserves", reserves)
+	if p.Owed > 0 {
+		plain("owed", fmt.Sprintf("%d: flows and tiers repay it before their next jobs", p.Owed))
+	}
 	return console.PrintTable(w, rows)
 }

@@ -31,7 +31,7 @@ func admin(t *testing.T, pools map[string]shaper.PoolSettings) (url string) {
 	t.Helper()
 	fake := apitest.New()
 	fake.Baseline.Pools = pools
-	fake.Shared = queue.Pool{Waiting: 2, Weights: 9, Reserves: 25, Departed: 7}
+	fake.Shared = queue.Pool{Waiting: 2, Weights: 9, Reserves: 25, Owed: 2939, Departed: 7}
 	fake.Flows = []queue.PoolFlow{
 		{Tenant: "acme", Route: "other", Depth: 5, Departed: 4, Weight: 8, Reserve: shaper.Rate{Limit: 15,
 			Period: time.Second}, Part: 0.8},
@@ -63,7 +63,8 @@ func TestPoolCommands(t *testing.T) {
 		{[]string{"list"}, command.ExitOK, nil, "declares no pools", none},
 		{[]string{"list", "--json"}, command.ExitOK, []string{`"items": []`}, "", none},
 		{[]string{"get", "erp"}, command.ExitOK, []string{"routes other", "rate 20/s file", "capacity unbounded default",
-			"concurrency 0 default", "their weights 9", "their reserves 25/s, more than the rate"}, "", erp},
+			"concurrency 0 default", "their weights 9", "their reserves 25/s, more than the rate",
+			"owed 2939: flows and tiers repay it before their next jobs"}, "", erp},
 		{[]string{"get", "erp", "--json"}, command.ExitOK, []string{`"oversubscribed": true`}, "", erp},
 		{[]string{"set", "erp", "--rate", "50/s", "--rates", "100000/h burst 9", "--dry-run"},
 			command.ExitOK, []string{"rate 50/s api", "rates 100000/h burst 9 api",

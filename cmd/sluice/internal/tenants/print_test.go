@@ -13,7 +13,7 @@ func TestTenantOfAPool(t *testing.T) {
 	policy := wire.Policy{Rate: wire.Rate{Limit: 40, PeriodMS: 1000}, Capacity: 1000, Weight: 1}
 	figures := wire.Figures{LimitedBy: "pool", EffectiveRate: 18}
 	flow := wire.Flow{
-		Pool: "erp", PoolRate: 18, PoolPart: 0.5, StoredBytes: 471e6, ShareBytes: 468e6, Policy: policy, Figures: figures,
+		Pool: "erp", PoolRate: 18, PoolPart: 0.5, Owed: 2939, StoredBytes: 471e6, ShareBytes: 468e6, Policy: policy, Figures: figures,
 	}
 	var out bytes.Buffer
 	err := printTenant(&out, wire.Tenant{
@@ -25,7 +25,7 @@ func TestTenantOfAPool(t *testing.T) {
 	said := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
 		"rate 40/s", "effective rate 18/s", "limited by pool",
-		"pool erp, 18/s for all of its flows, 9/s for this one while the same flows wait",
+		"pool erp, 18/s for all of its flows, 9/s for this one while the same flows wait; owes 2939 to it",
 		"bytes stored ", "share of the store ", ": new jobs are refused",
 	} {
 		if !strings.Contains(said, want) {

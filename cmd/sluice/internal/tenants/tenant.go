@@ -457,6 +457,9 @@ func poolRows(f wire.Flow) [][]string {
 	if f.PoolPart > 0 && f.PoolPart < 0.995 {
 		text += fmt.Sprintf(", %.4g/s for this one while the same flows wait", f.PoolPart*f.PoolRate)
 	}
+	if f.Owed > 0 {
+		text += fmt.Sprintf("; owes %d to it", f.Owed)
+	}
 	return [][]string{{"pool", text, ""}}
 }
 
