@@ -161,8 +161,8 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
     return after - 1
   end
 
-  -- repays is what a party repays at its turn at the slot, of what it owes, and the part of that for
-  -- which the pool has unused time: shaper.Pool.Repays.
+  -- repays is what a party repays at its turn at the slot, of what it owes, and the part of that
+  -- for which the pool has unused time: shaper.Pool.Repays.
   local function repays(p, owed, slot)
     local cost, unused = charge(p, owed), owed
     for i = 1, #p.cells do
