@@ -274,7 +274,7 @@ var situations = []string{
 	"hold ended", "a pool held by two tenants", "a pool held by one answer", "a probe ended the hold", "a pool slowed by refusals",
 	"held again before a success", "a hold was wrong", "no hold, because the last was wrong", "contradicted before a hold", "contradicted again",
 	"recovered after a hold", "no longer refused",
-	"declared too late", "scanned beside leasing", "other work beside leasing", "bounded", "put off", "in a line", "in a line of a pool",
+	"declared too late", "scanned beside leasing", "other work beside leasing", "bounded", "put off", "in a line",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "kept as a candidate", "pool full", "part of the pool full",
 	"has its part of the concurrency", "pool retuned", "pools needed",
 	"left its pool", "took its jobs to another pool", "own lines of an older file", "a pool of no file",
