@@ -23,36 +23,44 @@ RACE := -race -gcflags='github.com/yuin/gopher-lua/...=-race=false'
 # The packages that take longest start first, so that the others fill the processors at the end.
 LONGEST := ./queue ./worker ./cmd/sluice ./lua ./api
 # Packages without tests are left out, because the compiler takes long for what they import.
-TESTED = $(LONGEST) $(shell $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
+WITH_TESTS = list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
+TESTED = $(LONGEST) $(shell $(GO) $(WITH_TESTS) ./...)
+# What measures and breaks Sluice is a module of its own.
+TOOLS  = $(shell cd tools && $(GO) $(WITH_TESTS) ./...)
+TEST   = -vet=off -short -shuffle=on -parallel 3 -timeout 20m
 
 # Tests wait more than they compute, so three of a package run at once. With six, tests on the
 # embedded engine reach timeouts on two cores. make lint vets all packages, so tests do not.
 .PHONY: test
 test: redis promtool clients ## run every test (installs redis-server, promtool, curl, python3 and node where they are missing)
-	$(GO) test -vet=off -short -shuffle=on -parallel 3 -timeout 20m $(TESTED)
+	$(GO) test -C tools $(TEST) $(TOOLS)
+	$(GO) test $(TEST) $(TESTED)
 
 .PHONY: test-race
 test-race: redis promtool clients ## run every test with the race detector
-	$(GO) test $(RACE) -vet=off -short -shuffle=on -parallel 3 -timeout 20m $(TESTED)
+	$(GO) test -C tools $(RACE) $(TEST) $(TOOLS)
+	$(GO) test $(RACE) $(TEST) $(TESTED)
 
 .PHONY: test-compile
 test-compile:
 	$(GO) list $(RACE) -test -deps -export $(TESTED) >/dev/null
+	$(GO) list -C tools $(RACE) -test -deps -export $(TOOLS) >/dev/null
 
 # The files whose tests are shorter with -short, as in make test. A random search is a fifth then.
 .PHONY: test-long
 test-long: test-race ## run every test with the race detector, and at full length what make test shortens
-	@files=$$(grep -rlE --include='*_test.go' '"pgregory.net/rapid"|testing\.Short' .); \
+	@for module in . tools; do ( cd $$module; \
+	  files=$$(grep -rlE --include='*_test.go' --exclude-dir=tools '"pgregory.net/rapid"|testing\.Short' .); \
 	  names=$$(grep -hoE '^func (Test|Example)[A-Za-z0-9_]+' $$files | cut -c6- | paste -sd '|'); \
-	  $(GO) test -vet=off -parallel 6 -timeout 20m -run "^($$names)\$$" $$(dirname $$files | sort -u)
+	  $(GO) test -vet=off -parallel 6 -timeout 20m -run "^($$names)\$$" $$(dirname $$files | sort -u) ) || exit 1; done
 
 .PHONY: test-ui
 test-ui: redis chromium ## test the dashboard in a browser, and keep pictures in build/ui/ (installs chromium where it is missing)
-	$(GO) test -tags ui -vet=off -count=1 -timeout 15m ./api/dashboard/browsertest
+	$(GO) test -C tools -tags ui -vet=off -count=1 -timeout 15m ./browsertest
 
 .PHONY: screenshots
 screenshots: redis chromium ## make the pictures of docs/dashboard.md anew (seven minutes)
-	$(GO) run ./api/dashboard/screenshots -out docs
+	$(GO) run -C tools ./screenshots -out ../docs
 
 .PHONY: build
 build: ## build the program into bin/
@@ -67,8 +75,8 @@ lint: ## check format, spelling and mistakes that compile (gofmt, vet, staticche
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	  if [ -n "$$unformatted" ]; then echo "not formatted; run make fmt:" >&2; echo "$$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
-	$(GO) vet -tags ui ./api/dashboard/...
-	$(GO) run $(STATIC) -tags ui ./...
+	$(GO) run $(STATIC) ./...
+	cd tools && $(GO) vet -tags ui ./... && $(GO) run $(STATIC) -tags ui ./...
 	@git ls-files '*.go' '*.lua' '*.md' '*.yaml' '*.html' '*.js' '*.css' | xargs $(GO) run $(MISSPELL) -error
 
 .PHONY: fuzz
@@ -81,16 +89,16 @@ fuzz: redis ## run every fuzz target for FUZZTIME (10s)
 	done
 
 .PHONY: battery
-battery: redis ## break Sluice on purpose and check what it promises (eight minutes; see go run ./cmd/battery -h)
-	$(GO) run ./cmd/battery -quick -keep
+battery: redis ## break Sluice on purpose and check what it promises (eight minutes; see go run -C tools ./battery -h)
+	$(GO) run -C tools ./battery -quick -keep
 
 .PHONY: seeded
 seeded: redis ## plant known bugs, one after the other, and see that the tests find them
-	$(GO) run ./cmd/battery -full -only Q1
+	$(GO) run -C tools ./battery -full -only Q1
 
 .PHONY: profile
 profile: redis ## write processor profiles of the intake and of the drain to profiles/
-	$(GO) run ./cmd/bench -runs 1 -profile profiles P1 P3
+	$(GO) run -C tools ./bench -runs 1 -profile ../profiles P1 P3
 	@echo "now: $(GO) tool pprof -http 127.0.0.1:0 profiles/intake.pprof"
 
 .PHONY: soak
@@ -99,10 +107,10 @@ soak: redis ## hold the scripts against their model over longer random histories
 
 .PHONY: docs
 docs: redis ## write what the docs take from the program: settings, metrics, OpenAPI
-	$(GO) test ./cmd/sluice/config -run TestReferencePage -update
+	$(GO) test ./internal/config -run TestReferencePage -update
 	$(GO) test ./cmd/sluice/internal/process -run TestMetricsPage -update
 	$(GO) test ./cmd/sluice -run TestOpenAPI -update
-	$(GO) test ./queue/httpmsg -run TestHeaderPage -update
+	$(GO) test ./internal/httpmsg -run TestHeaderPage -update
 
 # Not part of .ci: the database of vulnerabilities cannot be reached from every machine.
 .PHONY: vuln

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/api/dashboard"
+	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/listen"
+	"github.com/7509e464/sluice/internal/listen"
 )
 
 // openPaths need no credential: probes must work from anywhere, and the documents are public.

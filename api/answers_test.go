@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/worker"
 )
 

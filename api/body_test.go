@@ -15,7 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/deadline"
+	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/shaper"
 )
 

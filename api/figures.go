@@ -20,8 +20,8 @@ import (
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/reports"
 )
 
 // getStats is GET /v1/stats.

@@ -12,13 +12,13 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/deadline"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/deadline"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/shaper"
 )
 

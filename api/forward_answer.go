@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/budget"
-	"github.com/7509e464/sluice/api/internal/deadline"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/internal/deadline"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/queue/httpmsg"
+	"github.com/7509e464/sluice/internal/httpmsg"
 )
 
 // Values of Forward.Forwarded: what happens to headers that say where a request came from.

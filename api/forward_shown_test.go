@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // shown is the job as operators see it.

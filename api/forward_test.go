@@ -22,7 +22,7 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/api/listen"
+	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"

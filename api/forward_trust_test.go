@@ -16,8 +16,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/worker"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/internal/keystore"
 )
 
 // createKey is POST /v1/tenants/{tenant}/keys. Only this answer contains the secret.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/queue"
 )
 

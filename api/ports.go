@@ -5,10 +5,10 @@ import (
 	"crypto/sha256"
 	"time"
 
-	"github.com/7509e464/sluice/api/dashboard"
+	"github.com/7509e464/sluice/api/internal/dashboard"
+	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/keystore"
-	"github.com/7509e464/sluice/queue/reports"
 )
 
 // Admitter admits jobs. The store owns the clock; an admission is one atomic step.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"

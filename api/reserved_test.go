@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/api/listen"
+	"github.com/7509e464/sluice/internal/listen"
 )
 
 // A full listener still serves probes; other requests get 503 and the connection ends.

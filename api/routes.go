@@ -9,9 +9,9 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/deadline"
+	"github.com/7509e464/sluice/api/internal/dashboard"
+	"github.com/7509e464/sluice/internal/deadline"
 )
 
 // tokenScheme names the admin token in the OpenAPI document.

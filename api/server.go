@@ -26,10 +26,10 @@ import (
 	"sync/atomic"
 
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/api/dashboard"
 	"github.com/7509e464/sluice/api/internal/arrivals"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/shaper"

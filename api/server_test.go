@@ -15,9 +15,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/7509e464/sluice/api/apitest"
-	"github.com/7509e464/sluice/api/internal/deadline"
-	"github.com/7509e464/sluice/api/listen"
+	"github.com/7509e464/sluice/internal/apitest"
+	"github.com/7509e464/sluice/internal/deadline"
+	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -12,8 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/spans"
 )
 
 const traced = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"

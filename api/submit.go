@@ -15,9 +15,9 @@ import (
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/crash"
+	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/crash"
-	"github.com/7509e464/sluice/queue/spans"
 	"github.com/7509e464/sluice/shaper"
 )
 

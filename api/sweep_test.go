@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -14,8 +14,8 @@ import (
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
 )
 
 // ofTenant serves an operation of the data plane for the tenant in the path. It sets Location to

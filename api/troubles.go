@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/shaper"
 )
 

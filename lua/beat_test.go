@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -34,11 +34,11 @@ func TestBeat(t *testing.T) {
 				{4 * time.Second, "b", true, []string{"a"}},
 				{4 * time.Second, "a", true, nil},
 			} {
-				call := lua.BeatCall{
-					At: lua.AtInstant(start.Add(s.at)), Clock: "sluice:{workers}:clock",
+				call := scripts.BeatCall{
+					At: scripts.AtInstant(start.Add(s.at)), Clock: "sluice:{workers}:clock",
 					Workers: "sluice:{workers}:live", Worker: s.worker, TTL: ttl, Leave: s.leave,
 				}
-				values, err := lua.Run(t.Context(), e, nil, call.Call())
+				values, err := scripts.Run(t.Context(), e, nil, call.Call())
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -45,12 +45,12 @@ type work struct{ commands, values, bytes int }
 var limits = work{commands: 6000, values: 60_000, bytes: 20 << 20}
 
 // measured makes a call, and fails the test if it did more than any call may do.
-func (w *world) measured(call lua.Call) []any {
+func (w *world) measured(call scripts.Call) []any {
 	w.Helper()
 	name := call.Script.Name
-	call.Script = lua.NewScript(name, meter+call.Script.Source())
+	call.Script = scripts.NewScript(name, meter+call.Script.Source())
 	w.e.Set(w.ctx, "meter", "0 0 0", 0)
-	values, err := lua.Run(w.ctx, w.e, nil, call)
+	values, err := scripts.Run(w.ctx, w.e, nil, call)
 	if err != nil {
 		w.Fatalf("%s: %v", name, err)
 	}
@@ -77,8 +77,8 @@ func (w *world) reachedMost(name string, did work) {
 // crowd submits one job to each of a tenant's routes.
 func (w *world) crowd(tenant string, routes, payload int, delay, wait time.Duration) {
 	for from := 0; from < routes; from += 250 {
-		call := lua.AdmitCall{
-			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		call := scripts.AdmitCall{
+			At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 			Tenants: w.shard.Tenants(), Horizon: horizon,
 		}
 		for i := from; i < min(from+250, routes); i++ {
@@ -90,27 +90,27 @@ func (w *world) crowd(tenant string, routes, payload int, delay, wait time.Durat
 
 // heap submits n jobs to one route of a tenant.
 func (w *world) heap(tenant string, n, payload int, delay, wait time.Duration) {
-	call := lua.AdmitCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+	call := scripts.AdmitCall{
+		At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Tenants: w.shard.Tenants(), Horizon: horizon,
 	}
 	w.measured(w.with(call, tenant, "r0", n, payload, delay, wait).Call())
 }
 
 // with adds jobs of a flow to a call.
-func (w *world) with(call lua.AdmitCall, tenant, route string, n, payload int, delay, wait time.Duration) lua.AdmitCall {
+func (w *world) with(call scripts.AdmitCall, tenant, route string, n, payload int, delay, wait time.Duration) scripts.AdmitCall {
 	flow := tenant + "/" + route
-	call.Flows = append(call.Flows, lua.AdmitFlow{
+	call.Flows = append(call.Flows, scripts.AdmitFlow{
 		Flow: w.shard.Flow(flow), Queue: w.shard.Queue(flow), Later: w.shard.Later(flow), Lines: w.shard.LinesOf(tenant),
 		Names: w.shard.Names(tenant), Entry: tenant,
 	})
 	for range n {
 		w.names++
-		rest, err := (&lua.Record{Flow: flow, Cost: 1, MaxAttempts: 3, Payload: make([]byte, payload)}).Rest()
+		rest, err := (&scripts.Record{Flow: flow, Cost: 1, MaxAttempts: 3, Payload: make([]byte, payload)}).Rest()
 		if err != nil {
 			w.Fatal(err)
 		}
-		call.Jobs = append(call.Jobs, lua.AdmitJob{
+		call.Jobs = append(call.Jobs, scripts.AdmitJob{
 			Flow: len(call.Flows) - 1, Key: w.shard.Job(fmt.Sprintf("j%06d", w.names)), Rest: rest, Delay: delay,
 			MaxWaitMS: wait.Milliseconds(),
 		})
@@ -120,7 +120,7 @@ func (w *world) with(call lua.AdmitCall, tenant, route string, n, payload int, d
 
 // polls makes n calls of a script of a poll, and returns the last answer and all leases. None finds
 // damage.
-func (w *world) polls(script *lua.Script, n int, bounds ...lua.Bound) (last lua.Grant, leases []lua.LeasedJob) {
+func (w *world) polls(script *scripts.Script, n int, bounds ...scripts.Bound) (last scripts.Grant, leases []scripts.LeasedJob) {
 	w.Helper()
 	last, leases = w.pollsWith(script, n, bounds...)
 	if len(last.Damaged) > 0 {
@@ -130,12 +130,12 @@ func (w *world) polls(script *lua.Script, n int, bounds ...lua.Bound) (last lua.
 }
 
 // pollsWith is polls, with the damage that the last call has found.
-func (w *world) pollsWith(script *lua.Script, n int, bounds ...lua.Bound) (last lua.Grant, leases []lua.LeasedJob) {
+func (w *world) pollsWith(script *scripts.Script, n int, bounds ...scripts.Bound) (last scripts.Grant, leases []scripts.LeasedJob) {
 	w.Helper()
 	c := w.workers[0]
 	for range n {
-		call := lua.TickCall{
-			Script: script, At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(),
+		call := scripts.TickCall{
+			Script: script, At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(),
 			Expires: w.shard.Expires(), Leases: w.shard.Leases(), Grant: w.shard.Grant(c.name),
 			Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: c.counter, Seen: c.seen, Max: 1000,
 			Lease: lease, Horizon: horizon, Sweep: sweep, Retention: w.retention(), Restored: w.replid, Bounds: bounds,
@@ -145,7 +145,7 @@ func (w *world) pollsWith(script *lua.Script, n int, bounds ...lua.Bound) (last 
 			w.Fatalf("%s: %v", script.Name, err)
 		}
 		if g.Restore {
-			restore := lua.RestoreCall{At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants}
+			restore := scripts.RestoreCall{At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants}
 			restored, err := restore.Decode(w.measured(restore.Call()))
 			if err != nil {
 				w.Fatal(err)
@@ -163,15 +163,15 @@ func (w *world) pollsWith(script *lua.Script, n int, bounds ...lua.Bound) (last 
 }
 
 // settled ends leases well.
-func (w *world) settled(leases []lua.LeasedJob) {
+func (w *world) settled(leases []scripts.LeasedJob) {
 	for len(leases) > 0 {
 		n := min(len(leases), 500)
-		call := lua.SettleCall{
-			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		call := scripts.SettleCall{
+			At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 			Leases: w.shard.Leases(), Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(),
 		}
 		for _, l := range leases[:n] {
-			call.Items = append(call.Items, lua.SettleItem{Key: w.shard.Job(l.ID), Epoch: l.Epoch, Outcome: lua.OutcomeSucceeded})
+			call.Items = append(call.Items, scripts.SettleItem{Key: w.shard.Job(l.ID), Epoch: l.Epoch, Outcome: scripts.OutcomeSucceeded})
 		}
 		w.measured(call.Call())
 		leases = leases[n:]
@@ -195,17 +195,17 @@ func TestBoundedWork(t *testing.T) {
 	w.crowd("many", many, 10, 0, 0)
 
 	// Many flows that wait, of routes that have no free slot.
-	full := []lua.Bound{}
+	full := []scripts.Bound{}
 	for i := range routes {
-		full = append(full, lua.Bound{Name: "r" + strconv.Itoa(i), Slots: 0})
+		full = append(full, scripts.Bound{Name: "r" + strconv.Itoa(i), Slots: 0})
 	}
-	_, leases := w.polls(lua.Commands.Tick, 20, full...)
+	_, leases := w.polls(scripts.Commands.Tick, 20, full...)
 	w.settled(leases)
 	// New policies, and then all leave.
 	w.declare(w.wall, 2, shaper.Baseline{Defaults: p})
 	retunes := 0
 	for ; w.e.HGet(w.ctx, w.shard.Clock(), "looked").Val() != "0"; retunes++ {
-		w.polls(lua.Commands.Retune, 1)
+		w.polls(scripts.Commands.Retune, 1)
 		if retunes > 1000 {
 			t.Fatal("retune does not end")
 		}
@@ -213,7 +213,7 @@ func TestBoundedWork(t *testing.T) {
 	w.wall = w.wall.Add(time.Minute)
 	left := tenants*routes + many - len(leases)
 	for rounds := 0; left > 0 && rounds < 1000; rounds++ {
-		_, leases = w.polls(lua.Commands.Tick, 1)
+		_, leases = w.polls(scripts.Commands.Tick, 1)
 		w.settled(leases)
 		left -= len(leases)
 	}
@@ -224,8 +224,8 @@ func TestBoundedWork(t *testing.T) {
 	// Scans read all flows once.
 	flows := map[string]bool{}
 	for cursor, policy, flow := "0", "", ""; ; {
-		call := lua.ScanCall{
-			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: cursor, Most: 200,
+		call := scripts.ScanCall{
+			At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: cursor, Most: 200,
 			Dead: retention.Dead, Policy: policy, FlowCursor: flow,
 		}
 		page, err := call.Decode(w.measured(call.Call()))
@@ -261,7 +261,7 @@ func TestBoundedWork(t *testing.T) {
 	// Ten minutes later they are forgotten.
 	w.wall = w.wall.Add(idleAfter + 2*retention.Finished + time.Minute)
 	for rounds := 0; w.e.ZCard(w.ctx, w.shard.Tenants()).Val() > 0 && rounds < 500; rounds++ {
-		w.polls(lua.Commands.Forget, 1)
+		w.polls(scripts.Commands.Forget, 1)
 	}
 	if n := w.e.ZCard(w.ctx, w.shard.Tenants()).Val(); n > 0 {
 		t.Errorf("%d tenants are not forgotten", n)
@@ -276,7 +276,7 @@ func TestBoundedWork(t *testing.T) {
 	w.heap("steady", 5, 10, 0, 0)
 	w.wall = w.wall.Add(2 * time.Second)
 	c := w.workers[0]
-	_, leases = w.polls(lua.Commands.Tick, 1)
+	_, leases = w.polls(scripts.Commands.Tick, 1)
 	small := 0
 	for _, l := range leases {
 		if len(l.Record) < 1000 {
@@ -287,19 +287,19 @@ func TestBoundedWork(t *testing.T) {
 		t.Errorf("beside large payloads %d of 5 small jobs leave", small)
 	}
 	for left = 505 - len(leases); left > 0; {
-		_, more := w.polls(lua.Commands.Tick, 1)
+		_, more := w.polls(scripts.Commands.Tick, 1)
 		if len(more) == 0 {
 			t.Fatalf("%d large jobs do not leave", left)
 		}
 		leases, left = append(leases, more...), left-len(more)
 	}
 	c.seen-- // the last answer was lost
-	w.polls(lua.Commands.Redeliver, 1)
+	w.polls(scripts.Commands.Redeliver, 1)
 	w.wall = w.wall.Add(lease + time.Second)
-	w.polls(lua.Commands.Tick, 1) // the shard was not polled for long
+	w.polls(scripts.Commands.Tick, 1) // the shard was not polled for long
 	for until := w.wall.Add(lease + time.Second); w.wall < until; w.wall = w.wall.Add(lease / 4) {
-		if g, _ := w.polls(lua.Commands.Tick, 1); g.Needed == lua.Commands.Reclaim {
-			w.polls(lua.Commands.Reclaim, 10)
+		if g, _ := w.polls(scripts.Commands.Tick, 1); g.Needed == scripts.Commands.Reclaim {
+			w.polls(scripts.Commands.Reclaim, 10)
 			break
 		}
 	}
@@ -312,7 +312,7 @@ func TestBoundedWork(t *testing.T) {
 	w.heap("late2", 1000, 10, 10*time.Millisecond, time.Second)
 	w.wall = w.wall.Add(2 * time.Second)
 	w.heap("steady", 5, 10, 0, 0)
-	_, leases = w.polls(lua.Commands.Tick, 1)
+	_, leases = w.polls(scripts.Commands.Tick, 1)
 	steady := 0
 	for _, l := range leases {
 		if strings.Contains(string(l.Record), "steady/r0") {
@@ -322,13 +322,13 @@ func TestBoundedWork(t *testing.T) {
 	if steady != 10 { // with those that were taken back
 		t.Errorf("beside jobs that have expired %d of 10 jobs leave", steady)
 	}
-	w.polls(lua.Commands.Expire, 20)
+	w.polls(scripts.Commands.Expire, 20)
 
 	w.sharedPool()
 	w.callsOfClients()
-	for _, s := range lua.Commands.All() {
+	for _, s := range scripts.Commands.All() {
 		// A repair reads what it repairs, and its caller names the flows.
-		if _, called := w.most[s.Name]; !called && s != lua.Commands.Mend {
+		if _, called := w.most[s.Name]; !called && s != scripts.Commands.Mend {
 			t.Errorf("nothing is known of the work of %s", s.Name)
 		}
 	}
@@ -347,8 +347,8 @@ func (w *world) sharedPool() {
 	w.declare(w.wall, 3, b)
 	const tenants = 3000
 	for from := 0; from < tenants; from += 250 {
-		call := lua.AdmitCall{
-			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		call := scripts.AdmitCall{
+			At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 			Tenants: w.shard.Tenants(), Horizon: horizon,
 		}
 		for i := from; i < from+250; i++ {
@@ -360,7 +360,7 @@ func (w *world) sharedPool() {
 		w.measured(call.Call())
 	}
 	for left, rounds := tenants, 0; left > 0; rounds++ {
-		_, leases := w.polls(lua.Commands.TickPools, 1)
+		_, leases := w.polls(scripts.Commands.TickPools, 1)
 		left -= len(leases)
 		w.settled(leases)
 		if w.wall = w.wall.Add(5 * time.Millisecond); rounds > 1000 {
@@ -372,28 +372,28 @@ func (w *world) sharedPool() {
 // callsOfClients makes the calls that no poll makes, each with as many jobs or flows as callers put
 // into one.
 func (w *world) callsOfClients() {
-	at := lua.AtInstant(w.wall)
+	at := scripts.AtInstant(w.wall)
 	job := func(n int) string { return w.shard.Job(fmt.Sprintf("j%06d", n)) }
 
 	// A tenant with a flow for each of 130 routes gets settings of its own.
 	w.crowd("t0", 130, 10, 0, 0)
 	p := shaper.DefaultPolicy()
 	p.Rate, p.Burst, p.Capacity, p.Concurrency = shaper.Rate{Limit: 1000, Period: time.Second}, 1000, 100_000, 0
-	lines := lua.Lines{"/": lua.EncodePolicy(p)}
+	lines := scripts.Lines{"/": scripts.EncodePolicy(p)}
 	for i := range 130 {
-		lines["/r"+strconv.Itoa(i)] = lua.EncodePolicy(p)
+		lines["/r"+strconv.Itoa(i)] = scripts.EncodePolicy(p)
 	}
-	w.measured(lua.TuneCall{
+	w.measured(scripts.TuneCall{
 		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy("t0"), History: w.shard.History("t0"),
 		Names: w.shard.Names("t0"), Tenants: w.shard.Tenants(), Tuned: w.shard.Tuned(), Lines: w.shard.LinesOf("t0"),
 		Horizon: horizon, Policies: 3, Name: "call", Source: "api", Says: "{}", Entry: "t0", Settings: lines,
 	}.Call())
-	w.measured(lua.DeclareCall{Clock: w.shard.Clock(), Lines: w.shard.Lines(), At: at, Revision: 4, Settings: lines}.Call())
+	w.measured(scripts.DeclareCall{Clock: w.shard.Clock(), Lines: w.shard.Lines(), At: at, Revision: 4, Settings: lines}.Call())
 
 	// Jobs are cancelled, leased for longer, shown, and replayed.
 	w.crowd("t1", 130, 10, 0, 0)
 	w.heap("t1", 70, 10, time.Hour, 0)
-	cancel := lua.CancelCall{
+	cancel := scripts.CancelCall{
 		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Outbox: w.shard.Outbox(),
 		Tenant: "t1", Horizon: horizon, Retention: w.retention(),
 	}
@@ -402,53 +402,53 @@ func (w *world) callsOfClients() {
 	}
 	w.measured(cancel.Call())
 	w.heap("fat", 500, 1000, 0, 0)
-	w.measured(lua.StatusCall{At: at, Clock: w.shard.Clock(), Job: job(w.names), Tenant: "fat", MostResult: 1 << 20}.Call())
-	var leases []lua.LeasedJob
+	w.measured(scripts.StatusCall{At: at, Clock: w.shard.Clock(), Job: job(w.names), Tenant: "fat", MostResult: 1 << 20}.Call())
+	var leases []scripts.LeasedJob
 	for rounds := 0; len(leases) < 500 && rounds < 100; rounds++ {
-		_, some := w.polls(lua.Commands.Tick, 1)
+		_, some := w.polls(scripts.Commands.Tick, 1)
 		leases, w.wall = append(leases, some...), w.wall.Add(10*time.Millisecond)
 	}
-	at = lua.AtInstant(w.wall)
-	beat := lua.HeartbeatCall{At: at, Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease}
+	at = scripts.AtInstant(w.wall)
+	beat := scripts.HeartbeatCall{At: at, Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease}
 	for _, l := range leases[:500] {
 		beat.Jobs, beat.Epochs = append(beat.Jobs, w.shard.Job(l.ID)), append(beat.Epochs, l.Epoch)
 	}
 	w.measured(beat.Call())
 	dead := leases[0]
-	w.measured(lua.SettleCall{
+	w.measured(scripts.SettleCall{
 		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Leases: w.shard.Leases(),
 		Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(),
-		Items: []lua.SettleItem{{Key: w.shard.Job(dead.ID), Epoch: dead.Epoch, Outcome: lua.OutcomeDead}},
+		Items: []scripts.SettleItem{{Key: w.shard.Job(dead.ID), Epoch: dead.Epoch, Outcome: scripts.OutcomeDead}},
 	}.Call())
 	w.settled(leases[1:])
-	record, err := lua.DecodeRecord(dead.Record)
+	record, err := scripts.DecodeRecord(dead.Record)
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.measured(lua.ReplayCall{
+	w.measured(scripts.ReplayCall{
 		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Job: w.shard.Job(dead.ID),
 		Outbox: w.shard.Outbox(), Tenant: tenantOf(record.Flow), Horizon: horizon, Tag: 1, MaxAttempts: 3,
 	}.Call())
 
 	// Ends of jobs are handed over.
-	call := lua.AdmitCall{
+	call := scripts.AdmitCall{
 		At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(), Tenants: w.shard.Tenants(), Horizon: horizon,
 	}
 	call = w.with(call, "t1", "r0", 40, 10, 0, 0)
 	for i := range call.Jobs {
-		r := lua.Record{Flow: "t1/r0", Cost: 1, MaxAttempts: 3, CallbackURL: "https://partner.example/done"}
+		r := scripts.Record{Flow: "t1/r0", Cost: 1, MaxAttempts: 3, CallbackURL: "https://partner.example/done"}
 		if call.Jobs[i].Rest, err = r.Rest(); err != nil {
 			w.Fatal(err)
 		}
 	}
 	w.measured(call.Call())
-	var handed lua.HandedCall
+	var handed scripts.HandedCall
 	for rounds := 0; len(handed.Jobs) < 40 && rounds < 500; rounds++ {
 		w.wall = w.wall.Add(20 * time.Millisecond)
-		_, some := w.polls(lua.Commands.Tick, 1)
+		_, some := w.polls(scripts.Commands.Tick, 1)
 		w.settled(some)
-		claim := lua.ClaimCall{
-			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Claim: w.shard.Claim(),
+		claim := scripts.ClaimCall{
+			At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Claim: w.shard.Claim(),
 			Name: strconv.Itoa(rounds), Max: 32, Lease: time.Minute,
 		}
 		got, err := claim.Decode(w.measured(claim.Call()))
@@ -456,7 +456,7 @@ func (w *world) callsOfClients() {
 			w.Fatal(err)
 		}
 		for _, j := range got.Jobs {
-			handed.Jobs = append(handed.Jobs, lua.HandedJob{Key: w.shard.Job(j.ID), Epoch: 1, State: shaper.Succeeded})
+			handed.Jobs = append(handed.Jobs, scripts.HandedJob{Key: w.shard.Job(j.ID), Epoch: 1, State: shaper.Succeeded})
 		}
 	}
 	if len(handed.Jobs) < 40 {
@@ -465,14 +465,14 @@ func (w *world) callsOfClients() {
 	handed.At, handed.Clock, handed.Outbox, handed.Retention = at, w.shard.Clock(), w.shard.Outbox(), w.retention()
 	w.measured(handed.Call())
 
-	w.measured(lua.BeatCall{At: at, Clock: w.shard.Clock(), Workers: w.prefix + "workers", Worker: "w", TTL: time.Second}.Call())
-	w.measured(lua.PublishCall{Clock: w.shard.Clock(), Channel: "wake", Message: ""}.Call())
+	w.measured(scripts.BeatCall{At: at, Clock: w.shard.Clock(), Workers: w.prefix + "workers", Worker: "w", TTL: time.Second}.Call())
+	w.measured(scripts.PublishCall{Clock: w.shard.Clock(), Channel: "wake", Message: ""}.Call())
 	for i, a := range limiter.Algorithms() {
 		p := limiter.Policy{Algorithm: a, Rate: shaper.Rate{Limit: limiter.MaxLog, Period: time.Second}, Burst: 10}
 		l := newLimited(w.TB, w.e, p, 1000+i)
 		for n := range 3 {
 			l.call.At, l.call.Cost = at, limiter.MaxLog/3
-			l.call.Tag = fmt.Sprintf("%0*d", lua.TagLength, n)
+			l.call.Tag = fmt.Sprintf("%0*d", scripts.TagLength, n)
 			w.measured(l.call.Call())
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -14,8 +14,8 @@ import (
 
 func (w *world) admit(r admission) {
 	w.note("%v", r)
-	call := lua.AdmitCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+	call := scripts.AdmitCall{
+		At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Tenants: w.shard.Tenants(),
 		Horizon: horizon, Atomic: r.atomic, NoBytes: r.noBytes, NoTenants: r.noTenants,
 		Share: r.share, Retention: w.retention(),
@@ -24,14 +24,14 @@ func (w *world) admit(r admission) {
 	for _, name := range names {
 		first := r.jobs[slices.IndexFunc(r.jobs, func(c candidate) bool { return c.flow == name })]
 		tenant := tenantOf(name)
-		call.Flows = append(call.Flows, lua.AdmitFlow{
+		call.Flows = append(call.Flows, scripts.AdmitFlow{
 			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name),
 			Lines: w.shard.LinesOf(tenant),
 			Names: w.shard.Names(tenant), Tier: r.tiers[tenant], Entry: first.entry, Class: r.class,
 		})
 	}
 	for _, c := range r.jobs {
-		rest, err := lua.Record{
+		rest, err := scripts.Record{
 			Cost: c.cost, MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test",
 			Tenant: c.tenant, Route: c.route, Payload: c.payload,
 			CallbackURL: c.callback, TraceParent: c.trace,
@@ -39,7 +39,7 @@ func (w *world) admit(r admission) {
 		if err != nil {
 			w.fail("encode: %v", err)
 		}
-		job := lua.AdmitJob{
+		job := scripts.AdmitJob{
 			Flow: slices.Index(names, c.flow), Key: w.shard.Job(c.id), IdemHash: c.idem, Fingerprint: c.print,
 			Delay:     c.delay,
 			MaxWaitMS: c.maxWait.Milliseconds(), Rest: rest,
@@ -74,10 +74,10 @@ func (w *world) admit(r admission) {
 
 // tick sends a poll. Where its answer is learnt, the worker holds the leases and takes the next
 // number.
-func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
+func (w *world) tick(c *consumer, r poll, learnt bool) scripts.Grant {
 	w.note("%v learnt %v", r, learnt)
-	call := lua.TickCall{
-		Script: r.script, At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(),
+	call := scripts.TickCall{
+		Script: r.script, At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(),
 		Expires: w.shard.Expires(), Leases: w.shard.Leases(),
 		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(),
 		Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon, Lead: r.lead,
@@ -86,7 +86,7 @@ func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	if got.Restore { // the shard is new
-		restore := lua.RestoreCall{
+		restore := scripts.RestoreCall{
 			At: call.At, Clock: call.Clock, Due: call.Due, Tenants: call.Tenants, Horizon: horizon,
 		}
 		restored, failed := restore.Decode(w.run(restore.Call()))
@@ -95,9 +95,9 @@ func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
 		err = errors.Join(failed, err)
 	}
 	want, wantRecords := w.m.tick(r)
-	var records []lua.Record
+	var records []scripts.Record
 	for i := range got.Leases {
-		record, err := lua.DecodeRecord(got.Leases[i].Record)
+		record, err := scripts.DecodeRecord(got.Leases[i].Record)
 		if err != nil {
 			w.fail("a leased record: %v", err)
 		}
@@ -130,7 +130,7 @@ func (w *world) tick(c *consumer, r poll, learnt bool) lua.Grant {
 }
 
 // follow runs the script that an answer said is needed.
-func (w *world) follow(c *consumer, r poll, got lua.Grant) lua.Grant {
+func (w *world) follow(c *consumer, r poll, got scripts.Grant) scripts.Grant {
 	if got.Needed == nil {
 		return got
 	}
@@ -142,7 +142,7 @@ func (w *world) follow(c *consumer, r poll, got lua.Grant) lua.Grant {
 
 // inOrder is invariant 6: who leaves has the lowest sequence of all that were eligible by then.
 // What is handed over again left before.
-func (w *world) inOrder(g lua.Grant, found []lua.Record) {
+func (w *world) inOrder(g scripts.Grant, found []scripts.Record) {
 	for i, l := range g.Leases {
 		if found[i].State == shaper.Leased {
 			continue
@@ -158,8 +158,8 @@ func (w *world) inOrder(g lua.Grant, found []lua.Record) {
 
 func (w *world) settle(r settlement) {
 	w.note("settle %d %s", r.at, describe(r.items))
-	call := lua.SettleCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+	call := scripts.SettleCall{
+		At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Leases: w.shard.Leases(), Outbox: w.shard.Outbox(),
 		Horizon: horizon, Retention: w.retention(),
 	}
@@ -170,13 +170,13 @@ func (w *world) settle(r settlement) {
 	got, err := call.Decode(w.run(call.Call()))
 	w.same("settle", got, w.m.settle(r), err)
 	for i, s := range r.items {
-		if got[i] == lua.CodeSettled && (s.Outcome == lua.OutcomeReleased || s.Outcome == lua.OutcomeMissed) {
+		if got[i] == scripts.CodeSettled && (s.Outcome == scripts.OutcomeReleased || s.Outcome == scripts.OutcomeMissed) {
 			w.left[leaseRef{s.Key, s.Epoch}] = nil
 		}
 	}
 }
 
-func describe(items []lua.SettleItem) string {
+func describe(items []scripts.SettleItem) string {
 	var b strings.Builder
 	for _, s := range items {
 		b.WriteString(s.Key + ":" + text(s.Epoch) + " " + string(rune(s.Outcome)) + " " + s.Delay.String() +
@@ -187,8 +187,8 @@ func describe(items []lua.SettleItem) string {
 
 func (w *world) heartbeat(at shaper.Instant, refs []leaseRef) {
 	w.note("heartbeat %d %v", at, refs)
-	call := lua.HeartbeatCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease,
+	call := scripts.HeartbeatCall{
+		At: scripts.AtInstant(at), Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease,
 	}
 	for _, ref := range refs {
 		call.Jobs, call.Epochs = append(call.Jobs, w.shard.Job(ref.id)), append(call.Epochs, ref.epoch)
@@ -198,7 +198,7 @@ func (w *world) heartbeat(at shaper.Instant, refs []leaseRef) {
 }
 
 // retention is that of all histories, with the theme's bound on dead letters.
-func (w *world) retention() lua.Retention {
+func (w *world) retention() scripts.Retention {
 	r := retention
 	r.DeadCapacity, r.DeadBytes = int64(w.m.deadCapacity), w.m.deadBytes
 	return r
@@ -206,8 +206,8 @@ func (w *world) retention() lua.Retention {
 
 func (w *world) cancel(r cancellation) {
 	w.note("cancel %d %s %v dead %v", r.at, r.tenant, r.ids, r.dead)
-	call := lua.CancelCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+	call := scripts.CancelCall{
+		At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Outbox: w.shard.Outbox(), Tenant: r.tenant,
 		Horizon: horizon, Dead: r.dead, Retention: w.retention(),
 	}
@@ -220,29 +220,29 @@ func (w *world) cancel(r cancellation) {
 
 func (w *world) claim(at shaper.Instant, name string, most int) {
 	w.note("claim %d %s most %d", at, name, most)
-	call := lua.ClaimCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Claim: w.shard.Claim(),
+	call := scripts.ClaimCall{
+		At: scripts.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Claim: w.shard.Claim(),
 		Name: name, Max: most, Lease: lease,
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	var ids []string
-	var records []lua.Record
+	var records []scripts.Record
 	for _, c := range got.Jobs {
-		record, err := lua.DecodeRecord(c.Record)
+		record, err := scripts.DecodeRecord(c.Record)
 		if err != nil {
 			w.fail("a claimed record: %v", err)
 		}
 		ids, records = append(ids, c.ID), append(records, bare(record))
-		w.claims = append(w.claims, lua.HandedJob{Key: c.ID, Epoch: record.Epoch, State: record.State})
+		w.claims = append(w.claims, scripts.HandedJob{Key: c.ID, Epoch: record.Epoch, State: record.State})
 	}
 	more, wantIDs, wantRecords := w.m.claim(at, name, most)
 	w.same("claim", []any{got.More, ids, records}, []any{more, wantIDs, wantRecords}, err)
 }
 
-func (w *world) handed(at shaper.Instant, list []lua.HandedJob) {
+func (w *world) handed(at shaper.Instant, list []scripts.HandedJob) {
 	w.note("handed %d %v", at, list)
-	call := lua.HandedCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Retention: w.retention(),
+	call := scripts.HandedCall{
+		At: scripts.AtInstant(at), Clock: w.shard.Clock(), Outbox: w.shard.Outbox(), Retention: w.retention(),
 	}
 	for _, h := range list {
 		h.Key = w.shard.Job(h.Key)
@@ -254,8 +254,8 @@ func (w *world) handed(at shaper.Instant, list []lua.HandedJob) {
 
 func (w *world) replay(r revival) {
 	w.note("replay %d %s tag %d max %d", r.at, r.id, r.tag, r.maxAttempts)
-	call := lua.ReplayCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+	call := scripts.ReplayCall{
+		At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
 		Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity),
 		DeadBytes: w.m.deadBytes,
@@ -275,9 +275,9 @@ func (w *world) tune(r tuning) {
 	w.same("tune", []any{tuned, revision}, []any{wantTuned, wantRevision}, err)
 }
 
-func (w *world) tuneCall(r tuning) lua.TuneCall {
-	return lua.TuneCall{
-		At: lua.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy(r.tenant),
+func (w *world) tuneCall(r tuning) scripts.TuneCall {
+	return scripts.TuneCall{
+		At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Policy: w.shard.Policy(r.tenant),
 		History: w.shard.History(r.tenant),
 		Names:   w.shard.Names(r.tenant), Tenants: w.shard.Tenants(), Tuned: w.shard.Tuned(),
 		Lines: w.shard.LinesOf(r.tenant), Horizon: horizon,
@@ -289,13 +289,13 @@ func (w *world) tuneCall(r tuning) lua.TuneCall {
 
 func (w *world) status(at shaper.Instant, tenant, id string) {
 	w.note("status %d %s %s", at, tenant, id)
-	call := lua.StatusCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant, MostResult: 1 << 10,
+	call := scripts.StatusCall{
+		At: scripts.AtInstant(at), Clock: w.shard.Clock(), Job: w.shard.Job(id), Tenant: tenant, MostResult: 1 << 10,
 	}
 	got, err := call.Decode(w.run(call.Call()))
-	var record lua.Record
+	var record scripts.Record
 	if got.Found && err == nil {
-		record, err = lua.DecodeStatus(got.Record)
+		record, err = scripts.DecodeStatus(got.Record)
 	}
 	got.Record = nil
 	want, wantRecord := w.m.status(at, tenant, id)
@@ -305,8 +305,8 @@ func (w *world) status(at shaper.Instant, tenant, id string) {
 
 func (w *world) scanTenant(at shaper.Instant, tenant string) {
 	w.note("scan %d %s", at, tenant)
-	call := lua.ScanCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(),
+	call := scripts.ScanCall{
+		At: scripts.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(),
 		Policy: w.shard.Policy(tenant), Dead: retention.Dead,
 	}
 	got, err := call.Decode(w.run(call.Call()))
@@ -316,11 +316,11 @@ func (w *world) scanTenant(at shaper.Instant, tenant string) {
 // scan reads all pages.
 func (w *world) scan(at shaper.Instant) {
 	w.note("scan %d", at)
-	call := lua.ScanCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: "0", Most: 2,
+	call := scripts.ScanCall{
+		At: scripts.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(), Cursor: "0", Most: 2,
 		Dead: retention.Dead,
 	}
-	got := map[string]lua.ScannedTenant{}
+	got := map[string]scripts.ScannedTenant{}
 	for page := 0; page == 0 || call.Cursor != "0"; page++ {
 		s, err := call.Decode(w.run(call.Call()))
 		if err != nil || page > 100 {
@@ -336,9 +336,9 @@ func (w *world) scan(at shaper.Instant) {
 }
 
 // retuned sorts the flows of a scan and retunes their buckets, as the model does.
-func (w *world) retuned(s lua.Scan) lua.Scan {
+func (w *world) retuned(s scripts.Scan) scripts.Scan {
 	for _, t := range s.Tenants {
-		slices.SortFunc(t.Flows, func(a, b lua.ScannedFlow) int { return strings.Compare(a.Flow, b.Flow) })
+		slices.SortFunc(t.Flows, func(a, b scripts.ScannedFlow) int { return strings.Compare(a.Flow, b.Flow) })
 		for i, f := range t.Flows {
 			bucket, changed := f.Bucket.Retune(w.m.load(f.Flow).policy.Paces(), s.Now)
 			if changed {
@@ -352,8 +352,8 @@ func (w *world) retuned(s lua.Scan) lua.Scan {
 
 // declare puts a baseline into force.
 func (w *world) declare(at shaper.Instant, revision int64, b shaper.Baseline) {
-	call := lua.DeclareCall{
-		At: lua.AtInstant(at), Clock: w.shard.Clock(), Lines: w.shard.Lines(), Revision: revision, Settings: obeyed{baseline: b}.baselineLines(),
+	call := scripts.DeclareCall{
+		At: scripts.AtInstant(at), Clock: w.shard.Clock(), Lines: w.shard.Lines(), Revision: revision, Settings: obeyed{baseline: b}.baselineLines(),
 	}
 	w.note("declare %d revision %d %q", at, revision, call.Settings)
 	got, err := call.Decode(w.run(call.Call()))

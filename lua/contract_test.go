@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -137,7 +137,7 @@ func unique(pattern *regexp.Regexp, text string) []string {
 
 // TestHeaders: the header of a script is its contract, and says what the code does.
 func TestHeaders(t *testing.T) {
-	for _, s := range lua.Commands.All() {
+	for _, s := range scripts.Commands.All() {
 		t.Run(s.Name, func(t *testing.T) {
 			h := headerOf(s.Name)
 			if !strings.HasPrefix(h.text, s.Name+": ") {
@@ -183,7 +183,7 @@ func TestHeaders(t *testing.T) {
 // TestPlainLua: nothing is used that one of the engines lacks or that loses digits, and both
 // engines take every script as it is.
 func TestPlainLua(t *testing.T) {
-	for _, s := range lua.Commands.All() {
+	for _, s := range scripts.Commands.All() {
 		for line := range strings.Lines(s.Source()) {
 			if bad := forbidden.FindString(line); bad != "" {
 				t.Errorf("%s uses %s: %s", s.Name, bad, line)
@@ -196,10 +196,10 @@ func TestPlainLua(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
 			e := kind.start(t)
-			if err := lua.Load(context.Background(), e); err != nil {
+			if err := scripts.Load(context.Background(), e); err != nil {
 				t.Fatal(err)
 			}
-			for _, s := range lua.Commands.All() {
+			for _, s := range scripts.Commands.All() {
 				if known, err := e.ScriptExists(context.Background(), s.SHA()).Result(); err != nil || !known[0] {
 					t.Errorf("%s is not known by its SHA (%v)", s.Name, err)
 				}
@@ -214,7 +214,7 @@ var alone = regexp.MustCompile(`'EXISTS', (PREFIX|[a-z_]+\.?[a-z_]*)( \.\. [^,()
 // TestMigratingKeys: whether a derived key is there is asked through exists. While a slot
 // migrates, Redis says of one key alone that it is missing, even if the other node has it.
 func TestMigratingKeys(t *testing.T) {
-	for _, s := range lua.Commands.All() {
+	for _, s := range scripts.Commands.All() {
 		source := strings.ReplaceAll(s.Source(), "local found = redis.call('EXISTS', key) == 1", "")
 		for line := range strings.Lines(source) {
 			if alone.MatchString(line) || strings.Contains(line, "in_parts('EXISTS', nil") {
@@ -227,32 +227,32 @@ func TestMigratingKeys(t *testing.T) {
 // TestConstants: a number that scripts and Go both name is the same in both.
 func TestConstants(t *testing.T) {
 	for _, tt := range []struct {
-		script *lua.Script
+		script *scripts.Script
 		want   map[string]int64
 	}{
-		{lua.Commands.Settle, map[string]int64{
-			"SETTLED": int64(lua.CodeSettled), "REPEATED": int64(lua.CodeRepeated),
-			"STALE": int64(lua.CodeStale), "DIED": int64(lua.CodeDied),
+		{scripts.Commands.Settle, map[string]int64{
+			"SETTLED": int64(scripts.CodeSettled), "REPEATED": int64(scripts.CodeRepeated),
+			"STALE": int64(scripts.CodeStale), "DIED": int64(scripts.CodeDied),
 			"SLACK": shaper.Slack.Microseconds(), "FREE_LEASES": shaper.FreeLeases, "FARTHEST": int64(never),
 		}},
-		{lua.Commands.Admit, map[string]int64{"LATER_MOST": shaper.LaterMost}},
-		{lua.Commands.Cancel, map[string]int64{
-			"ABSENT": int64(lua.JobAbsent), "CANCELLED": int64(lua.JobDone), "DELETED": int64(lua.JobDeleted),
-			"CONFLICT": int64(lua.JobConflict),
+		{scripts.Commands.Admit, map[string]int64{"LATER_MOST": shaper.LaterMost}},
+		{scripts.Commands.Cancel, map[string]int64{
+			"ABSENT": int64(scripts.JobAbsent), "CANCELLED": int64(scripts.JobDone), "DELETED": int64(scripts.JobDeleted),
+			"CONFLICT": int64(scripts.JobConflict),
 		}},
-		{lua.Commands.Replay, map[string]int64{
-			"ABSENT": int64(lua.JobAbsent), "DONE": int64(lua.JobDone), "CONFLICT": int64(lua.JobConflict),
+		{scripts.Commands.Replay, map[string]int64{
+			"ABSENT": int64(scripts.JobAbsent), "DONE": int64(scripts.JobDone), "CONFLICT": int64(scripts.JobConflict),
 		}},
-		{lua.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
-		{lua.Commands.Tick, map[string]int64{
+		{scripts.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
+		{scripts.Commands.Tick, map[string]int64{
 			"EXPIRE_MOST": expireMost, "FLOWS_MOST": flowsMost, "FLOW_JOBS_MOST": flowJobsMost,
 			"PROMOTE_MOST": promoteMost, "LOOKS_MOST": looksMost, "LINED_MOST": linedMost,
 			"IDLE": idleAfter.Microseconds(), "HINDERED": hindered.Microseconds(),
 			"PUT_OFF_MOST": shaper.PutOffMost.Microseconds(),
 		}},
-		{lua.Commands.Reclaim, map[string]int64{"SWEEP_MOST": sweepMost}},
-		{lua.Commands.Expire, map[string]int64{"EXPIRE_MOST": expireMost}},
-		{lua.Commands.Forget, map[string]int64{
+		{scripts.Commands.Reclaim, map[string]int64{"SWEEP_MOST": sweepMost}},
+		{scripts.Commands.Expire, map[string]int64{"EXPIRE_MOST": expireMost}},
+		{scripts.Commands.Forget, map[string]int64{
 			"IDLE_MOST": idleMost, "IDLE": idleAfter.Microseconds(),
 			"OVERRIDDEN": overriddenAgain.Microseconds(),
 		}},
@@ -274,7 +274,7 @@ func TestOutcomeCodes(t *testing.T) {
 	if list == nil {
 		t.Fatal("admit's header lists no outcomes")
 	}
-	call := lua.AdmitCall{Flows: make([]lua.AdmitFlow, 1), Jobs: make([]lua.AdmitJob, 1)}
+	call := scripts.AdmitCall{Flows: make([]scripts.AdmitFlow, 1), Jobs: make([]scripts.AdmitJob, 1)}
 	for _, entry := range strings.Split(list[1], ", ") {
 		code, name, _ := strings.Cut(entry, " ")
 		n, err := strconv.ParseInt(code, 10, 64)
@@ -317,10 +317,10 @@ func TestOutcomeCodes(t *testing.T) {
 	if letters == nil {
 		t.Fatal("settle's header lists no outcomes")
 	}
-	want := map[string]lua.Outcome{
-		"succeeded": lua.OutcomeSucceeded, "retry": lua.OutcomeRetry, "overloaded": lua.OutcomeOverload,
-		"dead": lua.OutcomeDead, "held": lua.OutcomeHeld, "released": lua.OutcomeReleased,
-		"missed": lua.OutcomeMissed, "failed": lua.OutcomeFailed,
+	want := map[string]scripts.Outcome{
+		"succeeded": scripts.OutcomeSucceeded, "retry": scripts.OutcomeRetry, "overloaded": scripts.OutcomeOverload,
+		"dead": scripts.OutcomeDead, "held": scripts.OutcomeHeld, "released": scripts.OutcomeReleased,
+		"missed": scripts.OutcomeMissed, "failed": scripts.OutcomeFailed,
 	}
 	entries := strings.Split(strings.ReplaceAll(letters[1], "\n", " "), ", ")
 	if len(entries) != len(want) {

@@ -8,23 +8,23 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // hostility bounds what the hostile tenants of TestSharedFate do.
 type hostility struct {
 	costs, actual []int64 // of a job, at most one of these
-	outcomes      []lua.Outcome
+	outcomes      []scripts.Outcome
 	crowd         int // tenants with a job each that come at once, at most
 }
 
 // hostile is what a tenant can do today without a loss for the others.
 var hostile = hostility{
 	costs: []int64{5, fateCost, 2 * fateCost, shaper.MaxCost}, actual: []int64{0, 10, 2 * fateCost, shaper.MaxCost}, crowd: 80,
-	outcomes: []lua.Outcome{
-		lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeDead, lua.OutcomeFailed, lua.OutcomeReleased,
-		lua.OutcomeMissed, lua.OutcomeHeld,
+	outcomes: []scripts.Outcome{
+		scripts.OutcomeSucceeded, scripts.OutcomeRetry, scripts.OutcomeDead, scripts.OutcomeFailed, scripts.OutcomeReleased,
+		scripts.OutcomeMissed, scripts.OutcomeHeld,
 	},
 }
 
@@ -199,7 +199,7 @@ func (w *world) pollFate() {
 	c := w.workers[0]
 	for range 8 {
 		r := w.pollOf(c, 200)
-		r.script = lua.Commands.TickPools
+		r.script = scripts.Commands.TickPools
 		if g := w.tick(c, r, true); !g.More && g.Needed == nil {
 			break
 		}
@@ -210,20 +210,20 @@ func (w *world) pollFate() {
 func (w *world) settleFate() {
 	r := settlement{at: w.wall}
 	for _, ref := range w.held {
-		s := lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded}
+		s := scripts.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: scripts.OutcomeSucceeded}
 		if flow := w.m.jobs[ref.id].Flow; len(flow) > 4 && flow[:4] == "evil" {
 			s.Outcome = rapid.SampledFrom(hostile.outcomes).Draw(w.T, "outcome")
 			s.Delay = rapid.SampledFrom([]time.Duration{0, fateStep, time.Second}).Draw(w.T, "delay")
 			if flow != "evil2/echo" { // three could keep probes of the others from leaving in the hold
-				s.Outcome = rapid.SampledFrom([]lua.Outcome{s.Outcome, s.Outcome, lua.OutcomeOverload, lua.OutcomeHeld}).Draw(w.T, "refused")
+				s.Outcome = rapid.SampledFrom([]scripts.Outcome{s.Outcome, s.Outcome, scripts.OutcomeOverload, scripts.OutcomeHeld}).Draw(w.T, "refused")
 			}
-			if s.Outcome == lua.OutcomeHeld {
+			if s.Outcome == scripts.OutcomeHeld {
 				s.Cause = "breaker:0"
 				if flow != "evil2/echo" && rapid.Bool().Draw(w.T, "asks for a pause") {
 					s.Cause = rapid.SampledFrom([]string{"retry_after:429", "retry_after:503"}).Draw(w.T, "cause")
 					s.Delay = rapid.SampledFrom([]time.Duration{0, fateStep, 4 * fateStep, time.Second, time.Hour}).Draw(w.T, "pause")
 				}
-			} else if s.Outcome != lua.OutcomeReleased && s.Outcome != lua.OutcomeMissed && rapid.Bool().Draw(w.T, "with its cost") {
+			} else if s.Outcome != scripts.OutcomeReleased && s.Outcome != scripts.OutcomeMissed && rapid.Bool().Draw(w.T, "with its cost") {
 				most := rapid.SampledFrom(hostile.actual).Draw(w.T, "most actual cost")
 				s.ActualCost = new(rapid.Int64Range(0, most).Draw(w.T, "actual cost"))
 			}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -50,18 +50,18 @@ func TestKept(t *testing.T) {
 // keep settles the first n leases with answers, and keeps at most bound bytes of them. It sends
 // the call twice.
 func (w *world) keep(n, bytesEach int, bound int64) {
-	call := lua.SettleCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+	call := scripts.SettleCall{
+		At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Leases: w.shard.Leases(), Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(), Kept: &bound,
 	}
 	for _, l := range w.held[:n] {
-		call.Items = append(call.Items, lua.SettleItem{
-			Key: w.shard.Job(l.id), Epoch: l.epoch, Outcome: lua.OutcomeSucceeded,
+		call.Items = append(call.Items, scripts.SettleItem{
+			Key: w.shard.Job(l.id), Epoch: l.epoch, Outcome: scripts.OutcomeSucceeded,
 			Result: bytes.Repeat([]byte("x"), bytesEach),
 		})
 	}
 	w.held = w.held[n:]
-	for _, want := range []lua.SettleCode{lua.CodeSettled, lua.CodeRepeated} {
+	for _, want := range []scripts.SettleCode{scripts.CodeSettled, scripts.CodeRepeated} {
 		codes, err := call.Decode(w.run(call.Call()))
 		if err != nil || codes[0] != want {
 			w.fail("settled: %v, %v", codes, err)
@@ -71,8 +71,8 @@ func (w *world) keep(n, bytesEach int, bound int64) {
 
 // forget runs the script that forgets idle tenants.
 func (w *world) forget(at shaper.Instant) {
-	w.run(lua.TickCall{
-		Script: lua.Commands.Forget, At: lua.AtInstant(at), Clock: w.shard.Clock(), Due: w.shard.Due(),
+	w.run(scripts.TickCall{
+		Script: scripts.Commands.Forget, At: scripts.AtInstant(at), Clock: w.shard.Clock(), Due: w.shard.Due(),
 		Expires: w.shard.Expires(), Leases: w.shard.Leases(), Grant: w.shard.Grant("w9"),
 		Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(), Counter: 1, Max: 1, Lease: lease,
 		Horizon: horizon, Sweep: sweep, Retention: w.retention(),
@@ -89,7 +89,7 @@ func (w *world) number(key, field string) int64 {
 // storedIs compares the bytes that the shard counts as stored.
 func (w *world) storedIs(want int64) {
 	w.Helper()
-	c, err := lua.ParseClock(w.e.HGet(w.ctx, w.shard.Clock(), lua.ClockNumbers).Val())
+	c, err := scripts.ParseClock(w.e.HGet(w.ctx, w.shard.Clock(), scripts.ClockNumbers).Val())
 	if err != nil || c.Stored != want {
 		w.Errorf("the shard has %d bytes stored, want %d; %v", c.Stored, want, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -35,7 +35,7 @@ func (w *world) countsNothing() {
 		if !strings.HasPrefix(field, "class:") {
 			continue
 		}
-		c, err := lua.ParseClass(text)
+		c, err := scripts.ParseClass(text)
 		if left := c.Answers.Left(w.wall, retention.Finished) + c.Keys.Left(w.wall, retention.Idempotency); err != nil || c.Stored != 0 || left != 0 {
 			w.Errorf("%s: %d bytes are stored and %d of what expires; %v", field, c.Stored, left, err)
 		}
@@ -114,29 +114,29 @@ func TestActiveTenantsCountNothingExpired(t *testing.T) {
 			w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
 			to := func(route string) {
 				w.names++
-				w.admit(admission{at: w.wall, class: lua.Class{Name: "guests"}, jobs: []candidate{{
+				w.admit(admission{at: w.wall, class: scripts.Class{Name: "guests"}, jobs: []candidate{{
 					id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: route, flow: "acme/" + route, entry: "acme",
 					cost: 1, maxAttempts: 1, payload: []byte("payload"),
 				}}})
 				w.pollUntilIdle()
 			}
 			to("echo")
-			w.settleAll(lua.OutcomeDead, 0)
+			w.settleAll(scripts.OutcomeDead, 0)
 			to("mail")
-			w.settleAll(lua.OutcomeDead, 0)
+			w.settleAll(scripts.OutcomeDead, 0)
 			to("mail")
 			w.keep(1, 1000, 1<<20)
 			w.expire()
 			for rounds := 0; ; rounds++ {
 				w.wall = w.wall.Add(2 * time.Minute)
-				call := lua.AdmitCall{
-					At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+				call := scripts.AdmitCall{
+					At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 					Tenants: w.shard.Tenants(), Horizon: horizon, Retention: w.retention(),
 				}
 				call = w.with(call, "acme", "echo", 1, 10, 0, 0)
-				call.Flows[0].Class = lua.Class{Name: "guests"}
+				call.Flows[0].Class = scripts.Class{Name: "guests"}
 				w.run(call.Call())
-				_, leases := w.polls(lua.Commands.Tick, 1)
+				_, leases := w.polls(scripts.Commands.Tick, 1)
 				w.settled(leases)
 				w.expire()
 				left := w.number(w.shard.Flow("acme/mail"), "dead_bytes") + w.number(w.shard.Flow("acme/mail"), "kept")
@@ -165,7 +165,7 @@ func TestForgetCountsNothingExpired(t *testing.T) {
 			w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
 			w.submit(3, 0)
 			w.pollUntilIdle()
-			w.settleAll(lua.OutcomeDead, 0)
+			w.settleAll(scripts.OutcomeDead, 0)
 			w.tune(w.tuningOf("acme", "api", shaper.Overrides{Draining: new(bool)}))
 			flow := w.shard.Flow("acme/echo")
 			dead := w.number(flow, "dead_bytes")
@@ -200,7 +200,7 @@ func TestStraysLeaveTheirClass(t *testing.T) {
 			w := newWorld(t, kind.start(t), themes[0], 1)
 			w.th.traced = true
 			w.declare(w.wall, 1, shaper.Baseline{Defaults: shaper.DefaultPolicy()})
-			w.admit(admission{at: w.wall, class: lua.Class{Name: "guests"}, jobs: []candidate{{
+			w.admit(admission{at: w.wall, class: scripts.Class{Name: "guests"}, jobs: []candidate{{
 				id: "j1", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", cost: 1, maxAttempts: 1,
 			}}})
 			w.pollUntilIdle()

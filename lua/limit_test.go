@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -32,7 +32,7 @@ const (
 type limited struct {
 	t    rapid.TB
 	e    engine
-	call lua.LimitCall
+	call scripts.LimitCall
 
 	state  limiter.State
 	tags   []string
@@ -41,7 +41,7 @@ type limited struct {
 
 func newLimited(t rapid.TB, e engine, p limiter.Policy, number int) *limited {
 	prefix := fmt.Sprintf("sluice:{%d}:", number)
-	return &limited{t: t, e: e, call: lua.LimitCall{
+	return &limited{t: t, e: e, call: scripts.LimitCall{
 		State: prefix + "limit:k", Log: prefix + "log:k", Blocks: prefix + "blocks:r", Policy: p,
 		Name: "the key's name",
 	}}
@@ -81,12 +81,12 @@ func (l *limited) take(at shaper.Instant, tag string, cost int64) limiter.Decisi
 	before := l.state
 	want, kept := l.model(at, tag, cost)
 	call := l.call
-	call.At, call.Tag, call.Cost = lua.AtInstant(at), tag, cost
+	call.At, call.Tag, call.Cost = scripts.AtInstant(at), tag, cost
 	sent := call.Call()
 	if l.traced {
 		sent.Script = traced[sent.Script]
 	}
-	values, err := lua.Run(context.Background(), l.e, nil, sent)
+	values, err := scripts.Run(context.Background(), l.e, nil, sent)
 	if err != nil {
 		l.t.Fatalf("%v", err)
 	}
@@ -360,8 +360,8 @@ func TestLimitMaxMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		call := l.call
-		call.At, call.Cost = lua.AtInstant(limitStart), 1
-		if _, err := lua.Run(ctx, e, nil, call.Call()); err == nil || !strings.Contains(err.Error(), "OOM") {
+		call.At, call.Cost = scripts.AtInstant(limitStart), 1
+		if _, err := scripts.Run(ctx, e, nil, call.Call()); err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Errorf("%s at maxmemory: %v, want OOM", a, err)
 		}
 		if diff := cmp.Diff(before, e.HGetAll(ctx, l.call.State).Val()); diff != "" {
@@ -384,7 +384,7 @@ func TestLimitByTheServersClock(t *testing.T) {
 				call := l.call
 				call.Cost = 1
 				before := shaper.InstantOf(time.Now())
-				values, err := lua.Run(t.Context(), e, nil, call.Call())
+				values, err := scripts.Run(t.Context(), e, nil, call.Call())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -405,7 +405,7 @@ func TestLimitDecodeRefuses(t *testing.T) {
 	for _, values := range [][]any{
 		nil, {"text"}, {int64(1), int64(1), int64(1)}, {int64(1), int64(1), int64(1), int64(1), "x"},
 	} {
-		if _, _, err := (lua.LimitCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {
+		if _, _, err := (scripts.LimitCall{}).Decode(values); !errors.Is(err, scripts.ErrReply) {
 			t.Errorf("%v is taken for an answer (%v)", values, err)
 		}
 	}

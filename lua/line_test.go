@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -33,9 +33,9 @@ func TestFullRouteLines(t *testing.T) {
 			payload: []byte("payload"),
 		}}})
 		w.wall = w.wall.Add(time.Millisecond)
-		poll := func(most, free int) lua.Grant {
+		poll := func(most, free int) scripts.Grant {
 			r := w.pollOf(w.workers[0], most)
-			r.bounds = []lua.Bound{{Name: "echo", Slots: free}}
+			r.bounds = []scripts.Bound{{Name: "echo", Slots: free}}
 			return w.tick(w.workers[0], r, true)
 		}
 		g := poll(100, 0)
@@ -55,7 +55,7 @@ func TestFullRouteLines(t *testing.T) {
 			w.compare()
 			w.wall = w.wall.Add(horizon)
 		}
-		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.settleAll(scripts.OutcomeSucceeded, 0)
 	})
 }
 
@@ -86,7 +86,7 @@ func TestFullRouteLinesInAPool(t *testing.T) {
 				entry: "zoe", cost: 1, maxAttempts: 3}}})
 			for polls := 1; ; polls++ {
 				r := w.pollOf(w.workers[0], 100)
-				r.script, r.bounds = lua.Commands.TickPools, []lua.Bound{{Name: "echo", Slots: 0}}
+				r.script, r.bounds = scripts.Commands.TickPools, []scripts.Bound{{Name: "echo", Slots: 0}}
 				if g := w.tick(w.workers[0], r, true); len(g.Leases) == 1 {
 					break
 				}
@@ -113,11 +113,11 @@ func TestFullRouteWork(t *testing.T) {
 	p.Rate, p.Burst, p.Capacity, p.Concurrency = shaper.Rate{Limit: 20, Period: time.Second}, 1, 100_000, 0
 	w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
 	for w.e.HGet(w.ctx, w.shard.Clock(), "looked").Val() != "0" {
-		w.polls(lua.Commands.Retune, 1)
+		w.polls(scripts.Commands.Retune, 1)
 	}
 	for from := 0; from < tenants; from += 250 {
-		call := lua.AdmitCall{
-			At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+		call := scripts.AdmitCall{
+			At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 			Tenants: w.shard.Tenants(), Horizon: horizon,
 		}
 		for i := range 250 {
@@ -134,12 +134,12 @@ func TestFullRouteWork(t *testing.T) {
 	for more := true; more; polls++ {
 		w.wall = w.wall.Add(time.Millisecond)
 		w.heap(fmt.Sprint("quiet", polls), 1, 10, 0, 0)
-		delete(w.most, lua.Commands.Tick.Name)
-		g, leases := w.pollsWith(lua.Commands.Tick, 1, lua.Bound{Name: "full", Slots: 0})
+		delete(w.most, scripts.Commands.Tick.Name)
+		g, leases := w.pollsWith(scripts.Commands.Tick, 1, scripts.Bound{Name: "full", Slots: 0})
 		if len(leases) != 1 {
 			t.Fatalf("beside a full route %d jobs leave in poll %d, want 1", len(leases), polls)
 		}
-		commands += w.most[lua.Commands.Tick.Name].commands
+		commands += w.most[scripts.Commands.Tick.Name].commands
 		more, damaged = g.More, damaged+strings.Join(g.Damaged, "\n")
 	}
 	t.Logf("%d polls with %d commands", polls, commands)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -25,7 +25,7 @@ func TestMaxMemory(t *testing.T) {
 	}
 	dead := w.held[0]
 	w.settle(settlement{
-		w.wall, []lua.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: lua.OutcomeDead, MaxAttempts: 1}},
+		w.wall, []scripts.SettleItem{{Key: dead.id, Epoch: dead.epoch, Outcome: scripts.OutcomeDead, MaxAttempts: 1}},
 	})
 	w.held = w.held[1:]
 
@@ -35,42 +35,42 @@ func TestMaxMemory(t *testing.T) {
 		}
 	}
 	limit("1")
-	refused := func(name string, call lua.Call) {
+	refused := func(name string, call scripts.Call) {
 		before := w.compare()
-		if _, err := lua.Run(w.ctx, w.e, nil, call); err == nil || !strings.Contains(err.Error(), "OOM") {
+		if _, err := scripts.Run(w.ctx, w.e, nil, call); err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Errorf("%s at maxmemory: %v, want OOM", name, err)
 		}
 		if diff := difference(before, w.compare()); diff != "" {
 			t.Errorf("%s at maxmemory changed (-before +after):\n%s", name, diff)
 		}
 	}
-	rest, err := lua.Record{Cost: 1, MaxAttempts: 1, Flow: "acme/echo", Type: "test",
+	rest, err := scripts.Record{Cost: 1, MaxAttempts: 1, Flow: "acme/echo", Type: "test",
 		Payload: []byte("x")}.Rest()
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused("admit", lua.AdmitCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+	refused("admit", scripts.AdmitCall{
+		At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Tenants: w.shard.Tenants(), Horizon: horizon,
-		Flows: []lua.AdmitFlow{{
+		Flows: []scripts.AdmitFlow{{
 			Flow: w.shard.Flow("acme/echo"), Queue: w.shard.Queue("acme/echo"),
 			Later: w.shard.Later("acme/echo"), Lines: w.shard.LinesOf("acme"),
 			Names: w.shard.Names("acme"), Entry: "acme",
 		}},
-		Jobs: []lua.AdmitJob{{
+		Jobs: []scripts.AdmitJob{{
 			Key: w.shard.Job("new"), IdemKey: w.shard.Idem("acme", "k"), IdemHash: "k", Fingerprint: "f",
 			Rest: rest,
 		}},
 	}.Call())
-	refused("replay", lua.ReplayCall{
-		At: lua.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
+	refused("replay", scripts.ReplayCall{
+		At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Job: w.shard.Job(dead.id), Outbox: w.shard.Outbox(), Tenant: "acme",
 		Horizon: horizon, Tag: 7, MaxAttempts: 1, DeadCapacity: 10,
 	}.Call())
 
 	// Each of these fails the test where Redis refuses it.
 	w.heartbeat(w.wall, w.held)
-	w.settleAll(lua.OutcomeRetry, time.Second)
+	w.settleAll(scripts.OutcomeRetry, time.Second)
 	w.cancel(cancellation{at: w.wall, tenant: "acme", ids: []string{w.ids[9], dead.id}, dead: true})
 	w.claim(w.wall, "claim", 10)
 	w.handed(w.wall, w.claims)
@@ -79,7 +79,7 @@ func TestMaxMemory(t *testing.T) {
 	capacity := int64(5)
 	w.tune(w.tuningOf("acme", "api", shaper.Overrides{Capacity: &capacity}))
 	w.tune(w.tuningOf("acme", "file", shaper.Overrides{Capacity: &capacity}))
-	if _, err := lua.Run(w.ctx, w.e, nil, lua.BeatCall{Clock: w.prefix + "beats:clock",
+	if _, err := scripts.Run(w.ctx, w.e, nil, scripts.BeatCall{Clock: w.prefix + "beats:clock",
 		Workers: w.prefix + "beats", Worker: "w1", TTL: time.Minute}.Call()); err != nil {
 		t.Errorf("beat at maxmemory: %v", err)
 	}

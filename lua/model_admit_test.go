@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -15,7 +15,7 @@ import (
 type admission struct {
 	at    shaper.Instant
 	tiers map[string]string // claimed, by tenant as in keys
-	class lua.Class         // of all tenants without settings of their own
+	class scripts.Class     // of all tenants without settings of their own
 
 	noBytes, noTenants bool  // the store takes no more of them
 	share              int64 // bytes that may be stored of a flow; 0: no bound
@@ -57,7 +57,7 @@ func flowsOf(jobs []candidate) (names []string) {
 	return names
 }
 
-func (m *model) admit(r admission) []lua.Decision {
+func (m *model) admit(r admission) []scripts.Decision {
 	m.begin(r.at)
 	askedOf, askedBytesOf := map[*pooled]int64{}, map[*pooled]int64{} // an atomic batch of pools
 	flows, asked, askedBytes, touched := map[string]*flow{}, map[string]int64{}, map[string]int64{}, map[string]bool{}
@@ -84,10 +84,10 @@ func (m *model) admit(r admission) []lua.Decision {
 		}
 	}
 
-	decisions, made := make([]lua.Decision, len(r.jobs)), map[string]string{}
+	decisions, made := make([]scripts.Decision, len(r.jobs)), map[string]string{}
 	var admitted []candidate
-	var records []*lua.Record
-	var refusal *lua.Decision
+	var records []*scripts.Record
+	var refusal *scripts.Decision
 	refusedBy := "" // the flow of the refusal
 	for i, c := range r.jobs {
 		f, v := flows[c.flow], &decisions[i]
@@ -103,7 +103,7 @@ func (m *model) admit(r admission) []lua.Decision {
 			}
 		} else if known := m.known(c, made); known != "" {
 			refused = strings.Fields(known)[1] != c.print
-			v.Admission, v.Known = m.facts(f, shaper.Replayed), lua.ParseKnown(known)
+			v.Admission, v.Known = m.facts(f, shaper.Replayed), scripts.ParseKnown(known)
 			if refused {
 				v.Outcome = shaper.KeyReused
 			}
@@ -124,7 +124,7 @@ func (m *model) admit(r admission) []lua.Decision {
 			_, live := m.tenants[c.entry]
 			class := r.class
 			if _, own := m.tuned[c.entry]; own {
-				class = lua.Class{}
+				class = scripts.Class{}
 			}
 			unknown := (r.noTenants || class.NoBytes || class.NoTenants) && f.fresh && !live
 			closed := r.noBytes || r.noTenants && unknown
@@ -296,8 +296,8 @@ func (m *model) name(flow string) {
 	m.names[tenant][flow] = true
 }
 
-func (m *model) record(c candidate, seq int64, wait time.Duration) *lua.Record {
-	j := &lua.Record{
+func (m *model) record(c candidate, seq int64, wait time.Duration) *scripts.Record {
+	j := &scripts.Record{
 		State: shaper.Queued, Outcome: '-', At: m.now.Add(c.delay), Seq: seq, Created: m.now,
 		MaxWaitMS: wait.Milliseconds(), Cost: c.cost,
 		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant,

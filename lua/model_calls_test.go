@@ -8,22 +8,22 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // settlement is one call of settle.
 type settlement struct {
 	at    shaper.Instant
-	items []lua.SettleItem // with the job's id for a key
+	items []scripts.SettleItem // with the job's id for a key
 }
 
-func (m *model) settle(r settlement) (codes []lua.SettleCode) {
+func (m *model) settle(r settlement) (codes []scripts.SettleCode) {
 	m.begin(r.at)
 	whole := map[string]bool{} // flows with other results than successes of plain jobs
 	for _, s := range r.items {
 		if j := m.jobs[s.Key]; j != nil && j.State == shaper.Leased {
-			whole[j.Flow] = whole[j.Flow] || s.Outcome != lua.OutcomeSucceeded || s.ActualCost != nil || j.Idem != "" || j.CallbackURL != ""
+			whole[j.Flow] = whole[j.Flow] || s.Outcome != scripts.OutcomeSucceeded || s.ActualCost != nil || j.Idem != "" || j.CallbackURL != ""
 		}
 	}
 	flows, stays := map[string]*flow{}, map[*flow]bool{} // stays: neither retuned nor filed anew
@@ -46,15 +46,15 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 	for _, s := range r.items {
 		j := m.jobs[s.Key]
 		if j == nil {
-			codes = append(codes, lua.CodeStale)
+			codes = append(codes, scripts.CodeStale)
 			continue
 		}
 		if j.State == shaper.Leased && j.Epoch == s.Epoch {
 			f := flows[j.Flow]
 			m.reach("settled")
-			settled := lua.CodeSettled
+			settled := scripts.CodeSettled
 			if m.apply(s, j, f) {
-				settled = lua.CodeCut
+				settled = scripts.CodeCut
 			}
 			if !slices.Contains(touched, f) {
 				touched = append(touched, f)
@@ -70,10 +70,10 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 		}
 		if ended == s.Epoch && j.Outcome == byte(s.Outcome) {
 			m.reach("repeated")
-			codes = append(codes, diedOr(lua.CodeRepeated, s, j))
+			codes = append(codes, diedOr(scripts.CodeRepeated, s, j))
 		} else {
 			m.reach("stale")
-			codes = append(codes, lua.CodeStale)
+			codes = append(codes, scripts.CodeStale)
 		}
 	}
 	for _, f := range touched {
@@ -92,16 +92,16 @@ func (m *model) settle(r settlement) (codes []lua.SettleCode) {
 }
 
 // diedOr returns the code of a settlement: CodeDied for a hold that took the last attempt.
-func diedOr(code lua.SettleCode, s lua.SettleItem, j *lua.Record) lua.SettleCode {
-	if s.Outcome == lua.OutcomeHeld && j.State == shaper.Dead {
-		return lua.CodeDied
+func diedOr(code scripts.SettleCode, s scripts.SettleItem, j *scripts.Record) scripts.SettleCode {
+	if s.Outcome == scripts.OutcomeHeld && j.State == shaper.Dead {
+		return scripts.CodeDied
 	}
 	return code
 }
 
 // apply ends a current lease. It returns whether the actual cost exceeds what its pool is charged
 // for.
-func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
+func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut bool) {
 	delete(m.leases, s.Key)
 	m.run(f, -1)
 	j.Outcome = byte(s.Outcome)
@@ -129,12 +129,12 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 			m.reachIf(c.Credit > 0, "credit left")
 		}
 	}
-	die, again := false, s.Outcome == lua.OutcomeRetry || s.Outcome == lua.OutcomeOverload
+	die, again := false, s.Outcome == scripts.OutcomeRetry || s.Outcome == scripts.OutcomeOverload
 	switch s.Outcome {
-	case lua.OutcomeSucceeded, lua.OutcomeDead, lua.OutcomeFailed, lua.OutcomeRetry, lua.OutcomeOverload:
+	case scripts.OutcomeSucceeded, scripts.OutcomeDead, scripts.OutcomeFailed, scripts.OutcomeRetry, scripts.OutcomeOverload:
 		j.Attempts++
-		die = s.Outcome == lua.OutcomeDead || s.Outcome == lua.OutcomeFailed || again && j.Attempts >= j.MaxAttempts
-		if s.Outcome == lua.OutcomeOverload {
+		die = s.Outcome == scripts.OutcomeDead || s.Outcome == scripts.OutcomeFailed || again && j.Attempts >= j.MaxAttempts
+		if s.Outcome == scripts.OutcomeOverload {
 			if f.pool == nil || !f.pool.policy.HoldPool {
 				share := f.Share
 				f.Bucket, f.trial = f.Refuse(f.trial, f.departed, m.now)
@@ -150,7 +150,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 				m.reachIf(p.Share != share, "a pool slowed by all refusals")
 			})
 		}
-	case lua.OutcomeHeld:
+	case scripts.OutcomeHeld:
 		m.reach("held")
 		alone := true
 		if strings.HasPrefix(s.Cause, "retry_after") {
@@ -160,9 +160,9 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 			m.hold(f, m.now.Add(s.Delay), s.Cause)
 		}
 		die = chargeFree(j)
-	case lua.OutcomeReleased, lua.OutcomeMissed:
-		if s.Outcome == lua.OutcomeMissed {
-			f.hindered = lua.Hindrance{Cause: "late", Until: m.now.Add(2 * hindered)}
+	case scripts.OutcomeReleased, scripts.OutcomeMissed:
+		if s.Outcome == scripts.OutcomeMissed {
+			f.hindered = scripts.Hindrance{Cause: "late", Until: m.now.Add(2 * hindered)}
 		}
 		m.reachIf(j.Stamp == f.Last, "refunded")
 		m.reachIf(j.Stamp != f.Last, "slot gone")
@@ -177,9 +177,9 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 		}
 		m.depart(f, -1)
 	}
-	m.reachIf(die && s.Outcome != lua.OutcomeDead && s.Outcome != lua.OutcomeFailed, "out of attempts")
-	m.reachIf(s.Outcome == lua.OutcomeFailed, "failed for good")
-	if !die && s.Outcome != lua.OutcomeSucceeded && len(s.Result) > 0 {
+	m.reachIf(die && s.Outcome != scripts.OutcomeDead && s.Outcome != scripts.OutcomeFailed, "out of attempts")
+	m.reachIf(s.Outcome == scripts.OutcomeFailed, "failed for good")
+	if !die && s.Outcome != scripts.OutcomeSucceeded && len(s.Result) > 0 {
 		m.live(f, int64(len(s.Result)-len(j.Result)))
 		j.Result = s.Result
 	}
@@ -187,7 +187,7 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 	case die:
 		f.dead++
 		m.finish(s.Key, f, shaper.Die, s.Result)
-	case s.Outcome == lua.OutcomeSucceeded:
+	case s.Outcome == scripts.OutcomeSucceeded:
 		f.succeeded++
 		f.count(func(p *pooled) {
 			m.contradict(p, f, j)
@@ -204,9 +204,9 @@ func (m *model) apply(s lua.SettleItem, j *lua.Record, f *flow) (cut bool) {
 		f.later = min(f.later, j.At)
 		m.countIn(f, j)
 	default:
-		m.giveBack(s.Key, f, map[lua.Outcome]shaper.Event{
-			lua.OutcomeHeld: shaper.Hold, lua.OutcomeReleased: shaper.Release,
-			lua.OutcomeMissed: shaper.Release,
+		m.giveBack(s.Key, f, map[scripts.Outcome]shaper.Event{
+			scripts.OutcomeHeld: shaper.Hold, scripts.OutcomeReleased: shaper.Release,
+			scripts.OutcomeMissed: shaper.Release,
 		}[s.Outcome])
 	}
 	return cut
@@ -229,7 +229,7 @@ func (m *model) refuse(p *pooled, f *flow) {
 }
 
 // answer takes an answer with Retry-After into account, and reports whether it holds the flow.
-func (m *model) answer(p *pooled, f *flow, s lua.SettleItem) (alone bool) {
+func (m *model) answer(p *pooled, f *flow, s scripts.SettleItem) (alone bool) {
 	if !p.policy.HoldPool {
 		m.refuse(p, f)
 	}
@@ -251,7 +251,7 @@ func (m *model) answer(p *pooled, f *flow, s lua.SettleItem) (alone bool) {
 }
 
 // contradict takes into account that a job of the flow succeeded.
-func (m *model) contradict(p *pooled, f *flow, j *lua.Record) {
+func (m *model) contradict(p *pooled, f *flow, j *scripts.Record) {
 	before, was := p.pauses, p.Bucket
 	p.refusals = p.refusals.Succeed(f.party(), j.Stamp, p.departed, m.now)
 	p.pauses, p.Bucket = before.Succeed(p.policy, f.party(), j.Stamp, p.Bucket, m.now)
@@ -309,28 +309,28 @@ type cancellation struct {
 	dead   bool
 }
 
-func (m *model) cancel(r cancellation) []lua.JobCode {
+func (m *model) cancel(r cancellation) []scripts.JobCode {
 	m.begin(r.at)
-	codes := make([]lua.JobCode, len(r.ids))
+	codes := make([]scripts.JobCode, len(r.ids))
 	for i, id := range r.ids {
-		j, codeOfWaiting := m.jobs[id], lua.JobDone
+		j, codeOfWaiting := m.jobs[id], scripts.JobDone
 		_, awaited := m.outbox[id]
 		switch {
 		case j == nil || tenantOf(j.Flow) != r.tenant:
-			codes[i] = lua.JobAbsent
+			codes[i] = scripts.JobAbsent
 		case j.State == shaper.Cancelled || j.State.Waiting():
 			codes[i] = codeOfWaiting
 		case deadLetter(j) && r.dead && !awaited:
-			codes[i] = lua.JobDeleted
+			codes[i] = scripts.JobDeleted
 		default:
 			m.reachIf(r.dead && awaited, "kept for its callback")
-			codes[i] = lua.JobConflict
+			codes[i] = scripts.JobConflict
 		}
 	}
 	var touched []*flow
 	for i, id := range r.ids {
 		j := m.jobs[id]
-		if j == nil || codes[i] == lua.JobAbsent || codes[i] == lua.JobConflict || j.State == shaper.Cancelled {
+		if j == nil || codes[i] == scripts.JobAbsent || codes[i] == scripts.JobConflict || j.State == shaper.Cancelled {
 			continue
 		}
 		at := slices.IndexFunc(touched, func(f *flow) bool { return f.name == j.Flow })
@@ -339,7 +339,7 @@ func (m *model) cancel(r cancellation) []lua.JobCode {
 			touched = append(touched, m.load(j.Flow))
 		}
 		f := touched[at]
-		if codes[i] == lua.JobDeleted {
+		if codes[i] == scripts.JobDeleted {
 			m.reach("deleted")
 			m.deleted[id] = true
 			delete(m.jobs, id)
@@ -363,7 +363,7 @@ func (m *model) cancel(r cancellation) []lua.JobCode {
 // claim answers the completions with their records.
 func (m *model) claim(
 	at shaper.Instant, name string, most int,
-) (more bool, ids []string, records []lua.Record) {
+) (more bool, ids []string, records []scripts.Record) {
 	m.begin(at)
 	again := m.claimed.name == name
 	if again {
@@ -392,7 +392,7 @@ func (m *model) claim(
 }
 
 // handed answers, per completion, 1 if it is taken out.
-func (m *model) handed(at shaper.Instant, list []lua.HandedJob) (codes []int64) {
+func (m *model) handed(at shaper.Instant, list []scripts.HandedJob) (codes []int64) {
 	m.begin(at)
 	for _, h := range list {
 		j := m.jobs[h.Key]
@@ -420,11 +420,11 @@ type revival struct {
 	maxAttempts int
 }
 
-func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
+func (m *model) replay(r revival) (scripts.JobCode, shaper.Admission) {
 	m.begin(r.at)
 	j := m.jobs[r.id]
 	if j == nil || tenantOf(j.Flow) != r.tenant {
-		return lua.JobAbsent, shaper.Admission{Now: m.now}
+		return scripts.JobAbsent, shaper.Admission{Now: m.now}
 	}
 	f := m.load(j.Flow)
 	if j.Tag == r.tag {
@@ -433,10 +433,10 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 		if a.NextSlot = 0; j.State == shaper.Queued {
 			a.Position, a.Start = m.place(r.id, f)
 		}
-		return lua.JobDone, a
+		return scripts.JobDone, a
 	}
 	if !deadLetter(j) {
-		return lua.JobConflict, shaper.Admission{Now: m.now}
+		return scripts.JobConflict, shaper.Admission{Now: m.now}
 	}
 	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.
 	ask := func() (shaper.Flow, shaper.Admission) {
@@ -446,7 +446,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	}
 	if _, a := ask(); a.Outcome != shaper.Admitted {
 		m.reachIf(a.Outcome == shaper.Full, "replay full")
-		return lua.JobDone, a
+		return scripts.JobDone, a
 	}
 	delete(m.deads[f.name], r.id)
 	delete(m.outbox, r.id)
@@ -472,7 +472,7 @@ func (m *model) replay(r revival) (lua.JobCode, shaper.Admission) {
 	}
 	m.storeAll([]*flow{f}, true)
 	m.save()
-	return lua.JobDone, a
+	return scripts.JobDone, a
 }
 
 // What a policy remembers of its changes.
@@ -494,28 +494,28 @@ type tuning struct {
 }
 
 // lines are none of a tenant without settings of its own.
-func (r tuning) lines() lua.Lines {
+func (r tuning) lines() scripts.Lines {
 	if r.file.Empty() && r.api.Empty() {
 		return nil
 	}
 	return r.resolved.linesOf(r.tenant)
 }
 
-func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
+func (m *model) tune(r tuning) (tuned scripts.Tuned, revision int64) {
 	m.begin(r.at)
 	p := m.policies[r.tenant]
 	calls := strings.Fields(p.fields["calls"])
 	if slices.Contains(calls, r.name) {
 		m.reach("call known")
-		return lua.TunedChanged, p.revision
+		return scripts.TunedChanged, p.revision
 	}
 	if r.expected != nil && *r.expected != p.revision {
 		m.reach("another revision")
-		return lua.TunedOtherTenant, p.revision
+		return scripts.TunedOtherTenant, p.revision
 	}
 	if r.resolved.revision != m.clock.revision {
 		m.reach("other policies")
-		return lua.TunedOtherPolicies, p.revision
+		return scripts.TunedOtherPolicies, p.revision
 	}
 	var flows []*flow
 	for name := range m.names[r.tenant] {
@@ -589,11 +589,11 @@ func (m *model) tune(r tuning) (tuned lua.Tuned, revision int64) {
 	}
 	m.storeAll(flows, true)
 	m.save()
-	return lua.TunedChanged, p.revision
+	return scripts.TunedChanged, p.revision
 }
 
 // status answers the job, and its record without its payload.
-func (m *model) status(at shaper.Instant, tenant, id string) (s lua.Status, record lua.Record) {
+func (m *model) status(at shaper.Instant, tenant, id string) (s scripts.Status, record scripts.Record) {
 	m.begin(at)
 	s.Now = m.now
 	j := m.jobs[id]
@@ -614,21 +614,21 @@ func (m *model) status(at shaper.Instant, tenant, id string) (s lua.Status, reco
 }
 
 // scanTenant answers the flows sorted by name.
-func (m *model) scanTenant(at shaper.Instant, tenant string) lua.Scan {
+func (m *model) scanTenant(at shaper.Instant, tenant string) scripts.Scan {
 	m.begin(at)
 	t := m.scanned(tenant)
 	for i, flow := range t.Flows {
 		f := m.load(flow.Flow)
-		t.Flows[i].Stored = lua.Stored{Live: f.live, Dead: m.deadAlive(f), Answers: f.answers, Keys: f.keys}
+		t.Flows[i].Stored = scripts.Stored{Live: f.live, Dead: m.deadAlive(f), Answers: f.answers, Keys: f.keys}
 		m.reachIf(f.Pace(m.now) < 1, "slowed")
 	}
-	return lua.Scan{Now: m.now, Cursor: "0", Tenants: []lua.ScannedTenant{t}}
+	return scripts.Scan{Now: m.now, Cursor: "0", Tenants: []scripts.ScannedTenant{t}}
 }
 
 // scan answers by the entries of the tenants.
-func (m *model) scan(at shaper.Instant) map[string]lua.ScannedTenant {
+func (m *model) scan(at shaper.Instant) map[string]scripts.ScannedTenant {
 	m.begin(at)
-	out := map[string]lua.ScannedTenant{}
+	out := map[string]scripts.ScannedTenant{}
 	for entry := range m.tenants {
 		tenant, _, _ := strings.Cut(entry, " ")
 		t := m.scanned(tenant)
@@ -638,18 +638,18 @@ func (m *model) scan(at shaper.Instant) map[string]lua.ScannedTenant {
 	return out
 }
 
-func (m *model) scanned(tenant string) lua.ScannedTenant {
+func (m *model) scanned(tenant string) scripts.ScannedTenant {
 	p := m.policies[tenant]
-	t := lua.ScannedTenant{
+	t := scripts.ScannedTenant{
 		Entry: tenant, Revision: p.revision, API: p.fields["api"], File: p.fields["file"],
-		Reason: p.fields["reason"], Flows: []lua.ScannedFlow{},
+		Reason: p.fields["reason"], Flows: []scripts.ScannedFlow{},
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.names[tenant])) {
 		f := m.load(name)
 		if f.retuned && f.pool != nil {
 			f.Ready = max(m.now, f.full) // a scan reads no pool, and does not know what the flow owes
 		}
-		flow := lua.ScannedFlow{
+		flow := scripts.ScannedFlow{
 			Flow: name, Bucket: f.Bucket, Depth: f.Depth, Queued: f.Queued, Running: f.Running,
 			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,
 			Oldest: m.oldest(name), FullUntil: f.full, Bytes: f.Bytes, Tier: f.tier, Hindered: f.hindered,

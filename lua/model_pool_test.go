@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -122,9 +122,9 @@ func (o obeyed) line(flow string, p shaper.Policy) string { return lineIn(o.pool
 // lineIn is the line of the policy of a flow in a pool; empty for none.
 func lineIn(pool string, p shaper.Policy) string {
 	if pool != "" {
-		return lua.EncodePooled(p, pool)
+		return scripts.EncodePooled(p, pool)
 	}
-	return lua.EncodePolicy(p)
+	return scripts.EncodePolicy(p)
 }
 
 // sums are the counts of a flow that its pool adds up.
@@ -195,9 +195,9 @@ func (m *model) leavePool(f *flow) {
 }
 
 // linesOf are the lines of a tenant with settings of its own, or of a pool.
-func (o obeyed) linesOf(tenant string) lua.Lines {
+func (o obeyed) linesOf(tenant string) scripts.Lines {
 	if isPool(tenant) {
-		return lua.Lines{"/": lua.EncodePolicy(o.of("", tenant+"/"))}
+		return scripts.Lines{"/": scripts.EncodePolicy(o.of("", tenant+"/"))}
 	}
 	return o.lines()
 }
@@ -247,7 +247,7 @@ func (p *pooled) rebound(now shaper.Instant) {
 }
 
 // chargeOf is what counts in the pool of a cost of a job that has departed.
-func (m *model) chargeOf(p *pooled, j *lua.Record, cost int64) int64 {
+func (m *model) chargeOf(p *pooled, j *scripts.Record, cost int64) int64 {
 	charge := p.pacing().ChargeOf(cost, j.Stamp)
 	m.reachIf(charge < cost, "cut in its pool")
 	m.reachIf(charge < p.pacing().Charge(cost), "cut by an earlier bound")
@@ -883,12 +883,12 @@ func (g *pooling) repay(owed *int64, c shaper.Candidate, tag *shaper.Tag, reserv
 }
 
 // take takes the next job of a flow for a slot; empty if none is eligible by then.
-func (g *pooling) take(f *flow, slot shaper.Instant) (id string, found lua.Record) {
+func (g *pooling) take(f *flow, slot shaper.Instant) (id string, found scripts.Record) {
 	for {
 		for f.later <= slot && g.promotableOf(f) > 0 {
 			for _, id := range g.laters[f.name].upTo(slot, g.promotableOf(f)) {
 				if f.found == nil {
-					f.found = map[string]lua.Record{}
+					f.found = map[string]scripts.Record{}
 				}
 				f.found[id] = *g.jobs[id]
 				g.promote(f, id)

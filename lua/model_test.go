@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -27,7 +27,7 @@ const (
 
 // retention is long by the server's clock, so no key runs out during a history; dead letters are
 // also trimmed by the shard's clock.
-var retention = lua.Retention{Finished: 2 * time.Hour, Dead: time.Hour, Idempotency: 3 * time.Hour}
+var retention = scripts.Retention{Finished: 2 * time.Hour, Dead: time.Hour, Idempotency: 3 * time.Hour}
 
 // zset is a sorted set as Redis orders it: by score, then by member.
 type zset map[string]int64
@@ -112,8 +112,8 @@ func (o obeyed) of(claimed, flow string) shaper.Policy {
 	return resolved
 }
 
-func (o obeyed) lines() lua.Lines {
-	lines := lua.Lines{}
+func (o obeyed) lines() scripts.Lines {
+	lines := scripts.Lines{}
 	for class, p := range o.baseline.Policies(o.says) {
 		lines[class.Tier+"/"+class.Route] = o.line("/"+class.Route, p)
 	}
@@ -121,16 +121,16 @@ func (o obeyed) lines() lua.Lines {
 }
 
 // baselineLines are those of all tenants without settings of their own, and of the pools.
-func (o obeyed) baselineLines() lua.Lines {
+func (o obeyed) baselineLines() scripts.Lines {
 	lines := o.lines()
 	for name := range o.baseline.Pools {
-		lines["+"+name+"/"] = lua.EncodePolicy(o.of("", "+"+name+"/"))
+		lines["+"+name+"/"] = scripts.EncodePolicy(o.of("", "+"+name+"/"))
 	}
 	return lines
 }
 
 // stored is the hash that holds them.
-func (o obeyed) stored(lines lua.Lines) map[string]string {
+func (o obeyed) stored(lines scripts.Lines) map[string]string {
 	fields := map[string]string(lines)
 	fields["revision"] = text(o.revision)
 	return fields
@@ -148,7 +148,7 @@ type flow struct {
 	full                                          shaper.Instant // stopped by its dead letters until then
 	tier                                          string         // that the credential claimed last
 	revision                                      int64          // of the policies in force when it took its own
-	hindered                                      lua.Hindrance
+	hindered                                      scripts.Hindrance
 	trial                                         shaper.Trial
 	cause                                         string // of the hold that ends last; empty before the first
 	class                                         string // that its bytes are counted in; empty for none
@@ -172,7 +172,7 @@ type flow struct {
 	// for a later poll.
 	promotes, drops                   int
 	promotesKnown, dropsKnown, barred bool
-	found                             map[string]lua.Record // promoted jobs, as they were before
+	found                             map[string]scripts.Record // promoted jobs, as they were before
 }
 
 // paused is the policy that estimates go by: as many dead letters as are kept pause a flow, too.
@@ -220,7 +220,7 @@ type model struct {
 	queue, laters, deads          map[string]zset            // by flow
 	returned                      map[string]zset            // by flow: jobs that came back from a worker, by since when they could have left
 	done                          map[string][]string        // by flow, latest first
-	jobs                          map[string]*lua.Record
+	jobs                          map[string]*scripts.Record
 	idem                          map[string]string // tenant:hash → what is kept
 	grants                        map[string]grant
 	policies                      map[string]policy
@@ -228,7 +228,7 @@ type model struct {
 	claimed                       claimed
 	deleted                       map[string]bool    // jobs
 	pools                         map[string]*pooled // by +NAME
-	classes                       map[string]lua.ClassSums
+	classes                       map[string]scripts.ClassSums
 	members                       map[string]map[string]bool // by class: its tenants
 	open                          map[string]*pooled         // those that the command under way has read
 	moving                        []*leaving
@@ -252,8 +252,8 @@ func newModel() *model {
 		lineEnds: map[string]shaper.Instant{},
 		due:      zset{}, expires: zset{}, leases: zset{}, tenants: zset{}, tuned: map[string]obeyed{}, flows: map[string]flow{},
 		names: map[string]map[string]bool{}, queue: map[string]zset{}, laters: map[string]zset{}, deads: map[string]zset{}, returned: map[string]zset{},
-		done: map[string][]string{}, jobs: map[string]*lua.Record{}, idem: map[string]string{}, grants: map[string]grant{},
-		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, pools: map[string]*pooled{}, classes: map[string]lua.ClassSums{}, members: map[string]map[string]bool{}, stampedInPool: map[leaseRef]departure{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, corrected: map[string]bool{}, reached: map[string]bool{},
+		done: map[string][]string{}, jobs: map[string]*scripts.Record{}, idem: map[string]string{}, grants: map[string]grant{},
+		policies: map[string]policy{}, outbox: zset{}, deleted: map[string]bool{}, pools: map[string]*pooled{}, classes: map[string]scripts.ClassSums{}, members: map[string]map[string]bool{}, stampedInPool: map[leaseRef]departure{}, deadCapacity: 1000, deadBytes: 1 << 40, stamped: map[string]stamping{}, corrected: map[string]bool{}, reached: map[string]bool{},
 	}
 }
 
@@ -510,7 +510,7 @@ func (m *model) enqueue(f *flow, cost int64) {
 
 // become moves a job along an arrow of the state machine; there is no other way to change its
 // state.
-func become(j *lua.Record, event shaper.Event) {
+func become(j *scripts.Record, event shaper.Event) {
 	to, ok := j.State.After(event)
 	if !ok {
 		panic(fmt.Sprintf("the model takes a job from %v by %q", j.State, event))
@@ -570,8 +570,8 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 }
 
 // deadLetter reports whether a job is dead and can be replayed.
-func deadLetter(j *lua.Record) bool {
-	return j.State == shaper.Dead && lua.Outcome(j.Outcome) != lua.OutcomeFailed
+func deadLetter(j *scripts.Record) bool {
+	return j.State == shaper.Dead && scripts.Outcome(j.Outcome) != scripts.OutcomeFailed
 }
 
 // idAndPrint is the part of an idempotency value that never changes.
@@ -613,7 +613,7 @@ func (m *model) oldest(name string) shaper.Instant {
 }
 
 // countIn adds a job to the depth again.
-func (m *model) countIn(f *flow, j *lua.Record) {
+func (m *model) countIn(f *flow, j *scripts.Record) {
 	m.waits(f, 1, size(j))
 }
 
@@ -698,7 +698,7 @@ func (m *model) storedOf(f *flow) int64 {
 // What Redis keeps beside the texts of a record and of an idempotency key.
 const recordBytes, idempotencyBytes = 256, 256
 
-func keyBytes(j *lua.Record) int64 {
+func keyBytes(j *scripts.Record) int64 {
 	if j.Idem == "" {
 		return 0
 	}
@@ -706,7 +706,7 @@ func keyBytes(j *lua.Record) int64 {
 }
 
 // jobBytes is what a job takes in the store.
-func jobBytes(j *lua.Record) int64 {
+func jobBytes(j *scripts.Record) int64 {
 	const written = 56 // by the script: the head up to the cost, where Rest begins
 	rest, err := j.Rest()
 	if err != nil {
@@ -715,7 +715,7 @@ func jobBytes(j *lua.Record) int64 {
 	return int64(recordBytes+written+len(rest)+len(j.Result)) + keyBytes(j)
 }
 
-func size(j *lua.Record) int64 { return int64(len(j.Payload)) }
+func size(j *scripts.Record) int64 { return int64(len(j.Payload)) }
 
 // deadLeft counts out a dead letter that has left, and lets a flow go on that had stopped for them.
 func (m *model) deadLeft(f *flow, bytes int64) {
@@ -743,7 +743,7 @@ func (m *model) leave(id string, f *flow) {
 }
 
 // chargeFree counts a hold or an expired lease and reports whether no attempt is left.
-func chargeFree(j *lua.Record) bool {
+func chargeFree(j *scripts.Record) bool {
 	if j.FreeLeases < shaper.FreeLeases {
 		j.FreeLeases++
 		return false

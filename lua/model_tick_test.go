@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -25,7 +25,7 @@ const (
 
 // poll is one call of tick, or of the script that its answer said is needed.
 type poll struct {
-	script        *lua.Script
+	script        *scripts.Script
 	at            shaper.Instant
 	worker        string
 	counter, seen int64
@@ -34,7 +34,7 @@ type poll struct {
 	helper        bool
 	handsOver     bool
 	lead          time.Duration
-	bounds        []lua.Bound
+	bounds        []scripts.Bound
 }
 
 func (r poll) String() string {
@@ -50,10 +50,10 @@ type polling struct {
 	changed bool
 	flows   map[string]*flow
 	touched []*flow
-	grant   lua.Grant
+	grant   scripts.Grant
 	// How many jobs of all flows the poll may still promote, and drop because they are overdue.
 	promotable, droppable int
-	records               []lua.Record // of the leases, as the poll found them
+	records               []scripts.Record // of the leases, as the poll found them
 	bounds                map[string]int
 	poolsNeeded           bool // a pool is due, and the script leaves pools to another one
 }
@@ -62,7 +62,7 @@ type polling struct {
 func (l *polling) earliest() shaper.Instant { return l.now.Add(l.lead) }
 
 // tick answers the grant and, beside it, the records of its leases.
-func (m *model) tick(r poll) (lua.Grant, []lua.Record) {
+func (m *model) tick(r poll) (scripts.Grant, []scripts.Record) {
 	m.begin(r.at)
 	l := &polling{
 		model: m, poll: r, flows: map[string]*flow{}, promotable: promoteMost, droppable: expireMost,
@@ -71,7 +71,7 @@ func (m *model) tick(r poll) (lua.Grant, []lua.Record) {
 	for _, b := range r.bounds {
 		l.bounds[b.Name] = b.Slots
 	}
-	l.grant = lua.Grant{Now: m.now}
+	l.grant = scripts.Grant{Now: m.now}
 	more, answered := l.step()
 	if !answered {
 		l.answer(more)
@@ -81,11 +81,11 @@ func (m *model) tick(r poll) (lua.Grant, []lua.Record) {
 
 // step does what the script does. answered is true for a sending that is too old for an answer.
 func (l *polling) step() (more, answered bool) {
-	if l.script == nil || l.script == lua.Commands.TickPools {
+	if l.script == nil || l.script == scripts.Commands.TickPools {
 		return l.lease()
 	}
 	switch l.script {
-	case lua.Commands.Redeliver:
+	case scripts.Commands.Redeliver:
 		switch g, ok := l.grants[l.worker]; {
 		case !ok || g.counter == l.seen:
 		case g.counter > l.counter:
@@ -93,17 +93,17 @@ func (l *polling) step() (more, answered bool) {
 		default:
 			l.redeliver(g)
 		}
-	case lua.Commands.Reclaim:
+	case scripts.Commands.Reclaim:
 		if !l.unswept() && l.now >= l.clock.grace {
 			l.takeBack(l.leases.upTo(l.now, sweepMost))
 		}
-	case lua.Commands.Expire:
+	case scripts.Commands.Expire:
 		l.expireAll(l.expires.upTo(l.now, expireMost))
-	case lua.Commands.Retune:
+	case scripts.Commands.Retune:
 		if l.scans() {
 			l.scan()
 		}
-	case lua.Commands.Forget:
+	case scripts.Commands.Forget:
 		l.forgetIdle(l.tenants.upTo(l.now.Add(-idleAfter), idleMost))
 		return l.tenants.head() < l.now.Add(-idleAfter), false
 	}
@@ -112,7 +112,7 @@ func (l *polling) step() (more, answered bool) {
 
 func (r poll) name() string {
 	if r.script == nil {
-		return lua.Commands.Tick.Name
+		return scripts.Commands.Tick.Name
 	}
 	return r.script.Name
 }
@@ -138,7 +138,7 @@ func (l *polling) lease() (more, answered bool) {
 			return false, l.outdated()
 		}
 		if g.counter != l.seen {
-			return l.needs(lua.Commands.Redeliver)
+			return l.needs(scripts.Commands.Redeliver)
 		}
 	}
 	idle := l.due.head() > l.now.Add(horizon)
@@ -150,7 +150,7 @@ func (l *polling) lease() (more, answered bool) {
 	switch {
 	case l.poolsNeeded:
 		l.reach("pools needed")
-		return l.needs(lua.Commands.TickPools)
+		return l.needs(scripts.Commands.TickPools)
 	case chore != nil:
 		return l.needs(chore)
 	}
@@ -158,8 +158,8 @@ func (l *polling) lease() (more, answered bool) {
 }
 
 // chore is the script whose turn it is among those that have work, nil if none has any.
-func (l *polling) chore(idle bool) *lua.Script {
-	var chores []*lua.Script
+func (l *polling) chore(idle bool) *scripts.Script {
+	var chores []*scripts.Script
 	if l.clock.running > 0 && l.now >= l.clock.swept.Add(sweep) {
 		lapsed := l.now >= l.clock.grace && l.leases.head() <= l.now
 		switch {
@@ -170,18 +170,18 @@ func (l *polling) chore(idle bool) *lua.Script {
 		case !lapsed:
 			l.clock.swept, l.changed = l.now, true
 		default:
-			chores = append(chores, lua.Commands.Reclaim)
+			chores = append(chores, scripts.Commands.Reclaim)
 		}
 	}
 	turn := int(l.counter / 2)
 	if l.expires.head() <= l.now {
-		chores = append(chores, lua.Commands.Expire)
+		chores = append(chores, scripts.Commands.Expire)
 	}
 	if l.scans() {
-		chores = append(chores, lua.Commands.Retune)
+		chores = append(chores, scripts.Commands.Retune)
 	}
 	if (idle || turn%forgetEvery == 0) && l.tenants.head() < l.now.Add(-idleAfter) {
-		chores = append(chores, lua.Commands.Forget)
+		chores = append(chores, scripts.Commands.Forget)
 	}
 	if len(chores) == 0 {
 		return nil
@@ -190,7 +190,7 @@ func (l *polling) chore(idle bool) *lua.Script {
 }
 
 // needs answers that the script is to do what is left.
-func (l *polling) needs(script *lua.Script) (more, answered bool) {
+func (l *polling) needs(script *scripts.Script) (more, answered bool) {
 	l.grant.Needed = script
 	return true, false
 }
@@ -236,11 +236,11 @@ func (l *polling) touch(name string) *flow {
 	return l.flows[name]
 }
 
-func (l *polling) give(id string, ends shaper.Instant, found lua.Record) {
+func (l *polling) give(id string, ends shaper.Instant, found scripts.Record) {
 	j := l.jobs[id]
 	l.leases[id] = int64(ends)
 	l.records = append(l.records, bare(found))
-	l.grant.Leases = append(l.grant.Leases, lua.LeasedJob{
+	l.grant.Leases = append(l.grant.Leases, scripts.LeasedJob{
 		ID: id, Epoch: j.Epoch, Stamp: j.Stamp, Ends: ends, Attempts: j.Attempts, Eligible: j.At,
 	})
 }
@@ -287,7 +287,7 @@ func (l *polling) redeliver(g grant) {
 				l.give(id, max(l.now, j.Stamp).Add(lease), found)
 				continue
 			}
-			j.Outcome = byte(lua.OutcomeReleased)
+			j.Outcome = byte(scripts.OutcomeReleased)
 			if f.pool != nil {
 				l.correctTurn(f, l.chargeOf(f.pool, j, j.Cost), 0, j.Stamp < f.Ready)
 			}
@@ -320,7 +320,7 @@ func (l *polling) stamp(f *flow, id string, stamp shaper.Instant) {
 }
 
 // reachCells notes what a departure of the job meets in a bucket; of begins the situation.
-func (l *polling) reachCells(of string, b shaper.Bucket, j *lua.Record) {
+func (l *polling) reachCells(of string, b shaper.Bucket, j *scripts.Record) {
 	for _, c := range b.Cells {
 		l.reachIf(c.Credit > 0, of+"departed on credit")
 		l.reachIf(c.ByJobs && j.Cost > 1, of+"by jobs")
@@ -469,7 +469,7 @@ func (l *polling) leaseAll() (more bool) {
 			if looks++; looks > looksMost {
 				at := l.join(routeOf(name), limit)
 				f := l.model.flows[name]
-				f.Ready, f.hindered = at, lua.Hindrance{Cause: "upstream", Until: at.Add(hindered)}
+				f.Ready, f.hindered = at, scripts.Hindrance{Cause: "upstream", Until: at.Add(hindered)}
 				l.model.flows[name], l.due[name] = f, int64(at)
 				l.grant.Kept++
 				lined++
@@ -571,7 +571,7 @@ func (l *polling) leaseFlow(f *flow, budget int) (left int, stopped bool) {
 	unseen := len(line) > room
 	inView := min(len(line), room) // of those that waited in the queue already
 	line = line[:inView]
-	found := map[string]lua.Record{} // who was promoted, as it was before
+	found := map[string]scripts.Record{} // who was promoted, as it was before
 	waited := map[string]bool{}
 	for _, w := range line {
 		waited[w.Name] = true
@@ -672,7 +672,7 @@ func (l *polling) keep(f *flow, cause string) {
 	if cause == "upstream" && l.full(f.name) {
 		f.Ready = l.join(routeOf(f.name), f.Ready)
 	}
-	f.hindered = lua.Hindrance{Cause: cause, Until: f.Ready.Add(hindered)}
+	f.hindered = scripts.Hindrance{Cause: cause, Until: f.Ready.Add(hindered)}
 }
 
 // promote moves a job whose time has come into the queue: a scheduled one to its end, a retrying

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -229,9 +229,9 @@ func (w *world) pollOf(c *consumer, most int) poll {
 
 // leasing is the script by which the workers poll. Those of a shard with pools change over to
 // TickPools.
-func (w *world) leasing() *lua.Script {
+func (w *world) leasing() *scripts.Script {
 	if w.th.pooled && w.T != nil && rapid.IntRange(0, 3).Draw(w.T, "leases by") > 0 {
-		return lua.Commands.TickPools
+		return scripts.Commands.TickPools
 	}
 	return nil
 }
@@ -251,16 +251,16 @@ func (w *world) drawTick(learnt bool) {
 }
 
 // drawBounds bounds a route, and perhaps the flows of it.
-func (w *world) drawBounds() (bounds []lua.Bound) {
+func (w *world) drawBounds() (bounds []scripts.Bound) {
 	room := rapid.SampledFrom([]int{-1, -1, -1, -1, -1, -1, -1, -1, 0, 1, 3, -7}).Draw(w.T, "room of a route")
 	if room == -1 {
 		return nil
 	}
 	route := rapid.SampledFrom(w.th.routes).Draw(w.T, "bounded route")
-	bounds = []lua.Bound{{Name: route, Slots: room}}
+	bounds = []scripts.Bound{{Name: route, Slots: room}}
 	for _, tenant := range w.th.tenants {
 		if holds := rapid.SampledFrom([]int{0, 1, 3}).Draw(w.T, "places held"); holds > 0 {
-			bounds = append(bounds, lua.Bound{Name: queue.EncodeName(tenant) + "/" + route, Slots: holds})
+			bounds = append(bounds, scripts.Bound{Name: queue.EncodeName(tenant) + "/" + route, Slots: holds})
 		}
 	}
 	return bounds
@@ -291,37 +291,37 @@ func (w *world) drawSettle() {
 			return
 		}
 		if w.th.refuses && rapid.IntRange(0, 9).Draw(w.T, "refused") > 0 {
-			s := lua.SettleItem{Key: ref.id, Epoch: ref.epoch, MaxAttempts: 30, Outcome: lua.OutcomeOverload}
+			s := scripts.SettleItem{Key: ref.id, Epoch: ref.epoch, MaxAttempts: 30, Outcome: scripts.OutcomeOverload}
 			s.Delay = rapid.SampledFrom([]time.Duration{0, 5, 60}).Draw(w.T, "delay") * time.Millisecond
 			if rapid.Bool().Draw(w.T, "with a pause") {
-				s.Outcome, s.Cause, s.Delay = lua.OutcomeHeld, "retry_after:429", 4*s.Delay
+				s.Outcome, s.Cause, s.Delay = scripts.OutcomeHeld, "retry_after:429", 4*s.Delay
 			}
 			r.items = append(r.items, s)
 			continue
 		}
 		if rapid.Bool().Draw(w.T, "plainly") {
-			r.items = append(r.items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded})
+			r.items = append(r.items, scripts.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: scripts.OutcomeSucceeded})
 			continue
 		}
-		s := lua.SettleItem{
+		s := scripts.SettleItem{
 			Key: ref.id, Epoch: ref.epoch, MaxAttempts: rapid.IntRange(0, 3).Draw(w.T, "max attempts"),
-			Outcome: rapid.SampledFrom([]lua.Outcome{
-				lua.OutcomeSucceeded, lua.OutcomeSucceeded, lua.OutcomeRetry, lua.OutcomeOverload,
-				lua.OutcomeReleased, lua.OutcomeMissed, lua.OutcomeDead, lua.OutcomeDead, lua.OutcomeHeld,
+			Outcome: rapid.SampledFrom([]scripts.Outcome{
+				scripts.OutcomeSucceeded, scripts.OutcomeSucceeded, scripts.OutcomeRetry, scripts.OutcomeOverload,
+				scripts.OutcomeReleased, scripts.OutcomeMissed, scripts.OutcomeDead, scripts.OutcomeDead, scripts.OutcomeHeld,
 			}).Draw(w.T, "outcome"),
 			Delay:  rapid.SampledFrom([]time.Duration{0, 5, 60, 1000}).Draw(w.T, "delay") * time.Millisecond,
 			Result: []byte(strings.Repeat("r", rapid.SampledFrom([]int{0, 0, 3, 30}).Draw(w.T, "result"))),
 		}
-		if s.Outcome == lua.OutcomeDead && s.MaxAttempts == 3 {
-			s.Outcome = lua.OutcomeFailed
+		if s.Outcome == scripts.OutcomeDead && s.MaxAttempts == 3 {
+			s.Outcome = scripts.OutcomeFailed
 		}
-		if s.Outcome == lua.OutcomeHeld {
+		if s.Outcome == scripts.OutcomeHeld {
 			s.Cause = rapid.SampledFrom([]string{"", "breaker:0", "retry_after:503"}).Draw(w.T, "cause")
 		}
 		if w.th.pauses && rapid.IntRange(0, 3).Draw(w.T, "pause") == 0 {
-			s.Outcome, s.Cause, s.Delay = lua.OutcomeHeld, "retry_after:429", 5*time.Second
+			s.Outcome, s.Cause, s.Delay = scripts.OutcomeHeld, "retry_after:429", 5*time.Second
 		}
-		attempt := s.Outcome != lua.OutcomeReleased && s.Outcome != lua.OutcomeMissed
+		attempt := s.Outcome != scripts.OutcomeReleased && s.Outcome != scripts.OutcomeMissed
 		if w.th.costs && attempt && rapid.IntRange(0, 3).Draw(w.T, "with its cost") > 0 {
 			most := int64(1_000_000)
 			if w.th.flood {
@@ -369,7 +369,7 @@ func (w *world) drawHeartbeat() {
 	w.heartbeat(w.wall, refs)
 }
 
-func (w *world) drawJob(preferred func(*lua.Record) bool) (id string, ok bool) {
+func (w *world) drawJob(preferred func(*scripts.Record) bool) (id string, ok bool) {
 	var some []string
 	for _, id := range w.ids {
 		if j := w.m.jobs[id]; j != nil && preferred(j) {
@@ -397,7 +397,7 @@ func (w *world) drawCancel() {
 	w.pass()
 	r := cancellation{at: w.wall, dead: rapid.IntRange(0, 2).Draw(w.T, "dead, too") == 2}
 	for range rapid.SampledFrom([]int{1, 1, 3}).Draw(w.T, "jobs") {
-		id, ok := w.drawJob(func(j *lua.Record) bool {
+		id, ok := w.drawJob(func(j *scripts.Record) bool {
 			return j.State.Waiting() || r.dead && j.State == shaper.Dead
 		})
 		if ok {
@@ -447,7 +447,7 @@ func (w *world) drawReplay() {
 	w.pass()
 	// A dead letter past its retention is gone, though its record is still there by the server's
 	// clock.
-	id, ok := w.drawJob(func(j *lua.Record) bool { return j.State == shaper.Dead })
+	id, ok := w.drawJob(func(j *scripts.Record) bool { return j.State == shaper.Dead })
 	if !ok {
 		return
 	}
@@ -700,7 +700,7 @@ func (w *world) drawTune() {
 
 func (w *world) drawStatus() {
 	w.pass()
-	if id, ok := w.drawJob(func(j *lua.Record) bool { return !j.State.Done() }); ok {
+	if id, ok := w.drawJob(func(j *scripts.Record) bool { return !j.State.Done() }); ok {
 		w.status(w.wall, w.drawTenant(id), id)
 	}
 }

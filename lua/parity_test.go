@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -210,11 +210,11 @@ type world struct {
 	workers []*consumer
 	ids     []string
 	held    []leaseRef                // leases that their worker has learnt of
-	claims  []lua.HandedJob           // completions that a worker has learnt of, with the job's id for a key
+	claims  []scripts.HandedJob       // completions that a worker has learnt of, with the job's id for a key
 	left    map[leaseRef]*departure   // what departed, by lease; nil once it was released
 	again   []func(at shaper.Instant) // earlier calls, to be sent again
 	tags    uint32
-	decided []lua.Decision // by the last admit
+	decided []scripts.Decision // by the last admit
 	names   int
 	steps   int
 	most    map[string]work // of each script that was measured
@@ -253,11 +253,11 @@ func (w *world) clean() {
 }
 
 // run sends a call and returns its answer.
-func (w *world) run(call lua.Call) []any {
+func (w *world) run(call scripts.Call) []any {
 	if w.th.traced {
 		call.Script = traced[call.Script]
 	}
-	values, err := lua.Run(w.ctx, w.e, nil, call)
+	values, err := scripts.Run(w.ctx, w.e, nil, call)
 	if err != nil {
 		w.fail("script: %v", err)
 	}
@@ -373,10 +373,10 @@ func (w *world) drain() {
 			w.fail("not drained: %+v", w.m.stored)
 		}
 		g := w.tick(worker, w.pollOf(worker, 1000), true)
-		var items []lua.SettleItem
+		var items []scripts.SettleItem
 		for _, ref := range w.held {
-			items = append(items, lua.SettleItem{
-				Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded, MaxAttempts: 3,
+			items = append(items, scripts.SettleItem{
+				Key: ref.id, Epoch: ref.epoch, Outcome: scripts.OutcomeSucceeded, MaxAttempts: 3,
 			})
 		}
 		if len(items) > 0 {

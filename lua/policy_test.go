@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -87,7 +87,7 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		w.tune(w.tuningOf("acme", "api", overridesOf(t, drawAnyPolicy(t))))
 		want := w.m.load("acme/echo").policy
 
-		call, err := admitOne(w.shard, at, "id", lua.Record{
+		call, err := admitOne(w.shard, at, "id", scripts.Record{
 			Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1,
 		})
 		if err != nil {
@@ -110,8 +110,8 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		if diff := cmp.Diff(declared, obeyed); diff != "" {
 			t.Errorf("the policy that the decision obeys (-want +got):\n%s", diff)
 		}
-		scan := lua.ScanCall{
-			At: lua.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(),
+		scan := scripts.ScanCall{
+			At: scripts.AtInstant(at), Clock: w.shard.Clock(), Tenants: w.shard.Tenants(),
 			Policy: w.shard.Policy("acme"), Dead: retention.Dead,
 		}
 		scanned, err := scan.Decode(w.run(scan.Call()))
@@ -129,7 +129,7 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r, err := lua.DecodeRecord(raw); err != nil || r.MaxWaitMS != want.MaxWait.Milliseconds() {
+		if r, err := scripts.DecodeRecord(raw); err != nil || r.MaxWaitMS != want.MaxWait.Milliseconds() {
 			t.Errorf("the max wait is %d ms (%v), want %v", r.MaxWaitMS, err, want.MaxWait)
 		}
 		// With as many running as may run at once, the flow has no due instant; with one less it
@@ -145,7 +145,7 @@ func TestPolicyIsUnderstood(t *testing.T) {
 			}
 			again := w.tuningOf("acme", "api", w.m.policies["acme"].api)
 			tune := w.tuneCall(again)
-			if tuned, _, err := tune.Decode(w.run(tune.Call())); err != nil || tuned != lua.TunedChanged {
+			if tuned, _, err := tune.Decode(w.run(tune.Call())); err != nil || tuned != scripts.TunedChanged {
 				t.Fatalf("tune: %v, %v", tuned, err)
 			}
 			if got := e.ZCard(t.Context(), w.shard.Due()).Val() == 1; got != (due && !want.Paused) {
@@ -169,7 +169,7 @@ func TestUsualPolicyIsShort(t *testing.T) {
 		"200 10000 0 64 0 0 0 16 20 +erp":          p,
 		"200:60000000 10000 0 64 0 0 0 16 20 +erp": minutes,
 	} {
-		if got := lua.EncodePooled(p, "+erp"); got != want || len(before+got) > 64 {
+		if got := scripts.EncodePooled(p, "+erp"); got != want || len(before+got) > 64 {
 			t.Errorf("%q with %d bytes in all, want %q with at most 64", got, len(before+got), want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -140,7 +140,7 @@ func (w *world) stepPool(flows []*sharer) {
 	w.wall = w.wall.Add(rapid.SampledFrom([]time.Duration{10_000, 10_000, 1, 2500, 20_000, 35_000, 140_000}).Draw(t, "pass") * time.Microsecond)
 	c := w.workers[0]
 	r := w.pollOf(c, rapid.SampledFrom([]int{200, 200, 200, 5, 1}).Draw(t, "most"))
-	r.script = lua.Commands.TickPools
+	r.script = scripts.Commands.TickPools
 	w.tick(c, r, true)
 	w.endSome(flows)
 }
@@ -151,14 +151,14 @@ func (w *world) endSome(flows []*sharer) {
 	if rapid.IntRange(0, 3).Draw(w.T, "ends") == 0 || len(w.held) == 0 {
 		return
 	}
-	outcomes := []lua.Outcome{lua.OutcomeRetry, lua.OutcomeDead, lua.OutcomeReleased}
+	outcomes := []scripts.Outcome{scripts.OutcomeRetry, scripts.OutcomeDead, scripts.OutcomeReleased}
 	if slices.ContainsFunc(flows, func(f *sharer) bool { return f.steady && f.flow == w.m.jobs[w.held[0].id].Flow }) {
 		outcomes = outcomes[:2]
 	}
 	outcome := rapid.SampledFrom(outcomes).Draw(w.T, "outcome of one")
 	r := settlement{at: w.wall}
 	for i, ref := range w.held {
-		s := lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded}
+		s := scripts.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: scripts.OutcomeSucceeded}
 		if i == 0 {
 			s.Outcome, s.Delay = outcome, 50*time.Millisecond
 		}

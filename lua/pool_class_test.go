@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -58,7 +58,7 @@ func (w *world) served(within time.Duration, each func(tenant string)) map[strin
 	for w.wall < end {
 		for {
 			r := w.pollOf(w.workers[0], 1000)
-			r.script = lua.Commands.TickPools
+			r.script = scripts.Commands.TickPools
 			g := w.tick(w.workers[0], r, true)
 			for _, l := range g.Leases {
 				j := w.m.jobs[l.ID]
@@ -67,7 +67,7 @@ func (w *world) served(within time.Duration, each func(tenant string)) map[strin
 				}
 			}
 			if len(w.held) > 0 {
-				w.settleAll(lua.OutcomeSucceeded, 0)
+				w.settleAll(scripts.OutcomeSucceeded, 0)
 			}
 			if !g.More {
 				break

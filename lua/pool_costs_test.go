@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -43,9 +43,9 @@ func (w *world) boundPool(o shaper.Overrides) { w.tune(w.tuningOf("+erp", "api",
 
 // settleCosting settles what the workers hold with this actual cost.
 func (w *world) settleCosting(actual int64) {
-	var items []lua.SettleItem
+	var items []scripts.SettleItem
 	for _, ref := range w.held {
-		items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded,
+		items = append(items, scripts.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: scripts.OutcomeSucceeded,
 			MaxAttempts: 3, ActualCost: &actual})
 	}
 	w.held = nil
@@ -284,12 +284,12 @@ func TestHighEstimatesTakeNothing(t *testing.T) {
 		const within = 60 * time.Second
 		for end := w.wall.Add(within); w.wall < end; {
 			g := w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true)
-			var items []lua.SettleItem
+			var items []scripts.SettleItem
 			for _, ref := range w.held {
 				tenant := tenantOf(w.m.jobs[ref.id].Flow)
 				cost := actual[tenant]
 				sums[tenant] += cost
-				items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded,
+				items = append(items, scripts.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: scripts.OutcomeSucceeded,
 					MaxAttempts: 3, ActualCost: &cost})
 				w.submitCosting(tenant, estimate[tenant])
 			}
@@ -316,14 +316,14 @@ func (w *world) busy(tiers map[string]string, actual map[string]int64, within ti
 	}
 	for end := w.wall.Add(within); w.wall < end; {
 		g := w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true)
-		var items []lua.SettleItem
+		var items []scripts.SettleItem
 		sent := map[string]int{}
 		for _, ref := range w.held {
 			tenant := tenantOf(w.m.jobs[ref.id].Flow)
 			sent[tenant]++
 			cost := actual[tenant]
 			costs[tenant] += cost
-			items = append(items, lua.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: lua.OutcomeSucceeded,
+			items = append(items, scripts.SettleItem{Key: ref.id, Epoch: ref.epoch, Outcome: scripts.OutcomeSucceeded,
 				MaxAttempts: 3, ActualCost: &cost})
 		}
 		if w.held = nil; len(items) > 0 {

@@ -8,24 +8,24 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // admitOne is an admission of one job as the record says, into a shard of its own.
-func admitOne(shard queue.ShardKeys, at shaper.Instant, id string, r lua.Record) (lua.AdmitCall, error) {
+func admitOne(shard queue.ShardKeys, at shaper.Instant, id string, r scripts.Record) (scripts.AdmitCall, error) {
 	rest, err := r.Rest()
 	tenant := tenantOf(r.Flow)
-	call := lua.AdmitCall{
-		At: lua.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(),
+	call := scripts.AdmitCall{
+		At: scripts.AtInstant(at), Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(),
 		Tenants: shard.Tenants(), Horizon: horizon,
-		Flows: []lua.AdmitFlow{{
+		Flows: []scripts.AdmitFlow{{
 			Flow: shard.Flow(r.Flow), Queue: shard.Queue(r.Flow), Later: shard.Later(r.Flow),
 			Lines: shard.LinesOf(tenant), Names: shard.Names(tenant),
 			Entry: entryOf(r.Tenant),
 		}},
-		Jobs: []lua.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Rest: rest}},
+		Jobs: []scripts.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Rest: rest}},
 	}
 	if r.Idem != "" {
 		call.Jobs[0].IdemKey, call.Jobs[0].IdemHash, call.Jobs[0].Fingerprint = shard.Idem(tenant, r.Idem),
@@ -42,7 +42,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	p := shaper.DefaultPolicy()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringN(1, 60, 255)
-		r := lua.Record{
+		r := scripts.Record{
 			Cost:        rapid.Int64Range(1, shaper.MaxCost).Draw(t, "cost"),
 			MaxAttempts: rapid.IntRange(1, 65535).Draw(t, "max attempts"),
 			Idem:        rapid.SampledFrom([]string{"", "0123456789abcdefghijkl"}).Draw(t, "idem"),
@@ -56,11 +56,11 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		r.Flow = queue.EncodeName(r.Tenant) + "/" + queue.EncodeName(r.Route)
 		shard := e.keys.Shard(7)
-		declared := lua.DeclareCall{
-			At: lua.AtInstant(at), Clock: shard.Clock(), Lines: shard.Lines(), Revision: 1,
-			Settings: lua.Lines{"/": lua.EncodePolicy(p)},
+		declared := scripts.DeclareCall{
+			At: scripts.AtInstant(at), Clock: shard.Clock(), Lines: shard.Lines(), Revision: 1,
+			Settings: scripts.Lines{"/": scripts.EncodePolicy(p)},
 		}
-		if _, err := lua.Run(t.Context(), e, nil, declared.Call()); err != nil {
+		if _, err := scripts.Run(t.Context(), e, nil, declared.Call()); err != nil {
 			t.Fatal(err)
 		}
 		call, err := admitOne(shard, at, "id", r)
@@ -68,7 +68,7 @@ func TestRecordRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer e.FlushDB(t.Context()) // the engine is this test's own
-		values, err := lua.Run(t.Context(), e, nil, call.Call())
+		values, err := scripts.Run(t.Context(), e, nil, call.Call())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := lua.DecodeRecord(raw)
+		got, err := scripts.DecodeRecord(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,14 +98,14 @@ func TestRecordRoundTrip(t *testing.T) {
 // TestRecordTooLong: what does not fit into a record is refused before it is sent.
 func TestRecordTooLong(t *testing.T) {
 	long, half := strings.Repeat("x", 256), strings.Repeat("x", 250)
-	for name, r := range map[string]lua.Record{
+	for name, r := range map[string]scripts.Record{
 		"a type of 256 bytes":           {Flow: "a/b", Type: long},
 		"a callback URL of 1,025 bytes": {Flow: "a/b", CallbackURL: strings.Repeat("x", 1025)},
 		"fields that are long together": {
 			Flow: half, Idem: half, Type: half, Tenant: half[1:], Route: half, CallbackURL: strings.Repeat("x", 1024),
 		},
 	} {
-		if _, err := r.Rest(); !errors.Is(err, lua.ErrRecord) {
+		if _, err := r.Rest(); !errors.Is(err, scripts.ErrRecord) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -113,7 +113,7 @@ func TestRecordTooLong(t *testing.T) {
 
 // TestLayout: fields that scripts read or write in one piece are adjacent.
 func TestLayout(t *testing.T) {
-	all := strings.Join(lua.HeadFields(), " ")
+	all := strings.Join(scripts.HeadFields(), " ")
 	for _, piece := range []string{
 		"epoch attempts", // job_waiting
 		"version state epoch attempts free outcome",   // job_succeeding
@@ -133,7 +133,7 @@ func TestLayout(t *testing.T) {
 // FuzzDecodeRecord: stored bytes may be anything. Reading them never panics, and a record that is
 // read can be encoded again.
 func FuzzDecodeRecord(f *testing.F) {
-	rest, err := lua.Record{
+	rest, err := scripts.Record{
 		Cost: 1, MaxAttempts: 5, Flow: "acme/echo", Idem: "hash", Type: "mail", Tenant: "acme", Route: "echo",
 		Payload: []byte("payload"),
 	}.Rest()
@@ -148,9 +148,9 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add([]byte("1" + strings.Repeat("\xff", 100)))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		r, err := lua.DecodeRecord(raw)
+		r, err := scripts.DecodeRecord(raw)
 		if err != nil {
-			if !errors.Is(err, lua.ErrRecord) {
+			if !errors.Is(err, scripts.ErrRecord) {
 				t.Errorf("an error of another kind: %v", err)
 			}
 			return
@@ -158,17 +158,17 @@ func FuzzDecodeRecord(f *testing.F) {
 		if len(r.Payload)+len(r.Result) > len(raw) {
 			t.Errorf("%d bytes hold a payload of %d and a result of %d", len(raw), len(r.Payload), len(r.Result))
 		}
-		if _, err := r.Rest(); err != nil && !errors.Is(err, lua.ErrRecord) {
+		if _, err := r.Rest(); err != nil && !errors.Is(err, scripts.ErrRecord) {
 			t.Errorf("encoding what was read: %v", err)
 		}
-		p, ok := lua.PeekRecord(raw)
+		p, ok := scripts.PeekRecord(raw)
 		if !ok {
 			t.Error("PeekRecord refuses what DecodeRecord reads")
 		}
-		if want := (lua.Peeked{State: r.State, Flow: r.Flow, Type: r.Type, Created: r.Created}); p != want {
+		if want := (scripts.Peeked{State: r.State, Flow: r.Flow, Type: r.Type, Created: r.Created}); p != want {
 			t.Errorf("PeekRecord: %+v, want %+v", p, want)
 		}
-		flow, payload, size, ok := lua.PeekPayload(raw)
+		flow, payload, size, ok := scripts.PeekPayload(raw)
 		if !ok || flow != r.Flow {
 			t.Errorf("PeekPayload: the flow %q (%v), want %q", flow, ok, r.Flow)
 		}
@@ -187,9 +187,9 @@ func FuzzParseKnown(f *testing.F) {
 	f.Add("id print S x 1 99999999999999999999 -1")
 	f.Add("  \n id")
 	f.Fuzz(func(t *testing.T, text string) {
-		k := lua.ParseKnown(text)
+		k := scripts.ParseKnown(text)
 		fields := strings.Fields(text)
-		if len(fields) == 0 && k != (lua.KnownJob{}) {
+		if len(fields) == 0 && k != (scripts.KnownJob{}) {
 			t.Errorf("nothing is read as %+v", k)
 		}
 		if len(fields) > 0 && k.ID != fields[0] {
@@ -204,14 +204,14 @@ func FuzzParseKnown(f *testing.F) {
 // TestParseKnown: the value of an idempotency key has the end of its job, or the id alone while the
 // job lives.
 func TestParseKnown(t *testing.T) {
-	want := lua.KnownJob{
+	want := scripts.KnownJob{
 		ID: "id", State: shaper.Succeeded, Created: 1_772_366_400_000_000, Finished: 1_772_366_400_000_001,
 		Attempts: 2, MaxAttempts: 3,
 	}
-	if got := lua.ParseKnown("id print S 1772366400000000 1772366400000001 2 3"); got != want {
+	if got := scripts.ParseKnown("id print S 1772366400000000 1772366400000001 2 3"); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := lua.ParseKnown("id print"); got != (lua.KnownJob{ID: "id"}) {
+	if got := scripts.ParseKnown("id print"); got != (scripts.KnownJob{ID: "id"}) {
 		t.Errorf("of a living job: %+v", got)
 	}
 }

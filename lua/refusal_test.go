@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -14,13 +14,13 @@ import (
 // are entitled to in every window of 2 s, and 98 % of the pool's rate where the others are held.
 func TestRefusedTenants(t *testing.T) {
 	const step, rate, seconds = 20 * time.Millisecond, 100, 8
-	retry := func(name string) lua.SettleItem {
-		return lua.SettleItem{Outcome: lua.OutcomeHeld, Cause: name, Delay: time.Second}
+	retry := func(name string) scripts.SettleItem {
+		return scripts.SettleItem{Outcome: scripts.OutcomeHeld, Cause: name, Delay: time.Second}
 	}
-	for name, answers := range map[string][]lua.SettleItem{
+	for name, answers := range map[string][]scripts.SettleItem{
 		"429 with Retry-After": {retry("retry_after:429")},
-		"503 without it":       {{Outcome: lua.OutcomeOverload, Delay: time.Second}},
-		"both":                 {retry("retry_after:503"), {Outcome: lua.OutcomeOverload}},
+		"503 without it":       {{Outcome: scripts.OutcomeOverload, Delay: time.Second}},
+		"both":                 {retry("retry_after:503"), {Outcome: scripts.OutcomeOverload}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, kind := range engines {
@@ -45,7 +45,7 @@ func TestRefusedTenants(t *testing.T) {
 						w.pollFate()
 						r := settlement{at: w.wall}
 						for _, ref := range w.held {
-							s := lua.SettleItem{Outcome: lua.OutcomeSucceeded}
+							s := scripts.SettleItem{Outcome: scripts.OutcomeSucceeded}
 							if strings.HasPrefix(w.m.jobs[ref.id].Flow, "evil") {
 								s = answers[n%len(answers)]
 								n++

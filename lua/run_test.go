@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 )
 
 // scriptOf makes a script of a test.
-func scriptOf(source string) *lua.Script { return lua.NewScript("test", source) }
+func scriptOf(source string) *scripts.Script { return scripts.NewScript("test", source) }
 
 // TestRunFallsBack: a server that does not know a script is sent its source, alone and in a
 // pipeline, and knows it from then on.
@@ -24,8 +24,8 @@ func TestRunFallsBack(t *testing.T) {
 			e := kind.start(t)
 			echo, fails, odd := scriptOf("return {ARGV[1]}"), scriptOf("return redis.call('GET')"),
 				scriptOf("return 'no array'")
-			call := func(s *lua.Script, arg string) lua.Call {
-				return lua.Call{Script: s, Keys: []string{"{x}"}, Args: []any{arg}}
+			call := func(s *scripts.Script, arg string) scripts.Call {
+				return scripts.Call{Script: s, Keys: []string{"{x}"}, Args: []any{arg}}
 			}
 			var seen []string
 			observe := func(script string, took time.Duration, _ error) {
@@ -40,7 +40,7 @@ func TestRunFallsBack(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if values, err := lua.Run(ctx, e, observe, call(echo, "one")); err != nil ||
+				if values, err := scripts.Run(ctx, e, observe, call(echo, "one")); err != nil ||
 					!slices.Equal(values, []any{"one"}) {
 					t.Errorf("flushed %v: %v, %v", flushed, values, err)
 				}
@@ -55,14 +55,14 @@ func TestRunFallsBack(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				calls, want := []lua.Call{}, []string{}
+				calls, want := []scripts.Call{}, []string{}
 				for i := range 20 {
 					text := fmt.Sprint(i)
 					calls, want = append(calls, call(echo, text)), append(want, text)
 				}
 				calls[3], calls[7] = call(fails, "3"), call(odd, "7")
 				seen = nil
-				replies := lua.RunAll(ctx, e, observe, calls)
+				replies := scripts.RunAll(ctx, e, observe, calls)
 				if len(seen) != len(calls) {
 					t.Errorf("the observer was called %d times for %d calls", len(seen), len(calls))
 				}
@@ -73,7 +73,7 @@ func TestRunFallsBack(t *testing.T) {
 							t.Errorf("a script that fails: %v", r.Err)
 						}
 					case 7:
-						if !errors.Is(r.Err, lua.ErrReply) {
+						if !errors.Is(r.Err, scripts.ErrReply) {
 							t.Errorf("an answer that is no array: %v", r.Err)
 						}
 					default:
@@ -83,11 +83,11 @@ func TestRunFallsBack(t *testing.T) {
 					}
 				}
 			}
-			if replies := lua.RunAll(ctx, e, nil, []lua.Call{call(echo, "alone")}); len(replies) != 1 ||
+			if replies := scripts.RunAll(ctx, e, nil, []scripts.Call{call(echo, "alone")}); len(replies) != 1 ||
 				!slices.Equal(replies[0].Values, []any{"alone"}) {
 				t.Errorf("a pipeline of one: %+v", replies)
 			}
-			if replies := lua.RunAll(ctx, e, nil, nil); len(replies) != 0 {
+			if replies := scripts.RunAll(ctx, e, nil, nil); len(replies) != 0 {
 				t.Errorf("a pipeline of none: %+v", replies)
 			}
 		})
@@ -101,11 +101,11 @@ func TestRunReportsTheEnd(t *testing.T) {
 	cancel()
 	e := embeddedEngine(t)
 	echo := scriptOf("return {ARGV[1]}")
-	call := lua.Call{Script: echo, Keys: []string{"{x}"}, Args: []any{"one"}}
-	if _, err := lua.Run(ctx, e, nil, call); !errors.Is(err, context.Canceled) {
+	call := scripts.Call{Script: echo, Keys: []string{"{x}"}, Args: []any{"one"}}
+	if _, err := scripts.Run(ctx, e, nil, call); !errors.Is(err, context.Canceled) {
 		t.Errorf("Run: %v", err)
 	}
-	for i, r := range lua.RunAll(ctx, e, nil, []lua.Call{call, call}) {
+	for i, r := range scripts.RunAll(ctx, e, nil, []scripts.Call{call, call}) {
 		if !errors.Is(r.Err, context.Canceled) {
 			t.Errorf("call %d: %v", i, r.Err)
 		}
@@ -117,40 +117,40 @@ func TestDecodeRefuses(t *testing.T) {
 	one := int64(1)
 	for name, decode := range map[string]func([]any) error{
 		"admit": func(v []any) error {
-			_, err := lua.AdmitCall{Jobs: make([]lua.AdmitJob, 1)}.Decode(v)
+			_, err := scripts.AdmitCall{Jobs: make([]scripts.AdmitJob, 1)}.Decode(v)
 			return err
 		},
-		"tick": func(v []any) error { _, err := lua.TickCall{}.Decode(v); return err },
+		"tick": func(v []any) error { _, err := scripts.TickCall{}.Decode(v); return err },
 		"settle": func(v []any) error {
-			_, err := lua.SettleCall{Items: make([]lua.SettleItem, 2)}.Decode(v)
+			_, err := scripts.SettleCall{Items: make([]scripts.SettleItem, 2)}.Decode(v)
 			return err
 		},
 		"heartbeat": func(v []any) error {
-			_, err := lua.HeartbeatCall{Jobs: []string{"a", "b"}}.Decode(v)
+			_, err := scripts.HeartbeatCall{Jobs: []string{"a", "b"}}.Decode(v)
 			return err
 		},
-		"cancel":  func(v []any) error { _, err := lua.CancelCall{}.Decode(v); return err },
-		"replay":  func(v []any) error { _, _, err := lua.ReplayCall{}.Decode(v); return err },
-		"tune":    func(v []any) error { _, _, err := lua.TuneCall{}.Decode(v); return err },
-		"declare": func(v []any) error { _, err := lua.DeclareCall{}.Decode(v); return err },
-		"mend":    func(v []any) error { _, err := lua.MendCall{}.Decode(v); return err },
-		"status":  func(v []any) error { _, err := lua.StatusCall{}.Decode(v); return err },
-		"scan":    func(v []any) error { _, err := lua.ScanCall{}.Decode(v); return err },
-		"beat":    func(v []any) error { _, _, err := lua.BeatCall{}.Decode(v); return err },
+		"cancel":  func(v []any) error { _, err := scripts.CancelCall{}.Decode(v); return err },
+		"replay":  func(v []any) error { _, _, err := scripts.ReplayCall{}.Decode(v); return err },
+		"tune":    func(v []any) error { _, _, err := scripts.TuneCall{}.Decode(v); return err },
+		"declare": func(v []any) error { _, err := scripts.DeclareCall{}.Decode(v); return err },
+		"mend":    func(v []any) error { _, err := scripts.MendCall{}.Decode(v); return err },
+		"status":  func(v []any) error { _, err := scripts.StatusCall{}.Decode(v); return err },
+		"scan":    func(v []any) error { _, err := scripts.ScanCall{}.Decode(v); return err },
+		"beat":    func(v []any) error { _, _, err := scripts.BeatCall{}.Decode(v); return err },
 	} {
 		for _, values := range [][]any{
 			nil, {"text"}, {one, []any{[]any{one}}},
 			{one, []any{[]any{int64(9), one, one, one, one, one, one, one, one, "", ""}}}, {one, nil, "x"},
 			{one, one, one, one, one, "id"},
 		} {
-			if err := decode(values); !errors.Is(err, lua.ErrReply) && !(name == "beat" && len(values) == 0) {
+			if err := decode(values); !errors.Is(err, scripts.ErrReply) && !(name == "beat" && len(values) == 0) {
 				t.Errorf("%s takes %v for an answer (%v)", name, values, err)
 			}
 		}
 	}
 	for _, codes := range []string{"", "1", "111", "16", "0a"} {
-		if _, err := (lua.SettleCall{Items: make([]lua.SettleItem, 2)}).
-			Decode([]any{one, codes}); !errors.Is(err, lua.ErrReply) {
+		if _, err := (scripts.SettleCall{Items: make([]scripts.SettleItem, 2)}).
+			Decode([]any{one, codes}); !errors.Is(err, scripts.ErrReply) {
 			t.Errorf("settle takes the codes %q for two jobs (%v)", codes, err)
 		}
 	}

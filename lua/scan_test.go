@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -19,7 +19,7 @@ const whole = "acme/echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 breaker:502 16:17,1
 	"7\n=gold\n200:1000000:1,5:60000000:3\n1000\n0\n64\n0\n0\n0\n4\n20:1000000\n+erp ++erp\n5\n1\n4\n20:1000000:77:0 7 20000000 23 20 22"
 
 // scanned decodes a page with one flow.
-func scanned(flow string) (lua.Scan, error) {
+func scanned(flow string) (scripts.Scan, error) {
 	flow = strings.Map(func(r rune) rune {
 		switch r {
 		case ' ':
@@ -29,7 +29,7 @@ func scanned(flow string) (lua.Scan, error) {
 		}
 		return r
 	}, flow)
-	return lua.ScanCall{}.Decode([]any{
+	return scripts.ScanCall{}.Decode([]any{
 		int64(99), "7", "acme", int64(1), int64(3), `{"capacity":5}`, "", "why", "", flow,
 	})
 }
@@ -43,10 +43,10 @@ func TestScanReadsAFlow(t *testing.T) {
 	pace := func(limit int64, period time.Duration, burst int64) shaper.Pace {
 		return shaper.Pace{Rate: shaper.Rate{Limit: limit, Period: period}, Burst: burst}
 	}
-	want := lua.Scan{Now: 99, Cursor: "7", Tenants: []lua.ScannedTenant{{
-		Entry: "acme", Revision: 3, API: `{"capacity":5}`, Reason: "why", Flows: []lua.ScannedFlow{{
+	want := scripts.Scan{Now: 99, Cursor: "7", Tenants: []scripts.ScannedTenant{{
+		Entry: "acme", Revision: 3, API: `{"capacity":5}`, Reason: "why", Flows: []scripts.ScannedFlow{{
 			Flow: "acme/echo", Depth: 7, Queued: 8, Running: 9, Admitted: 11, Rejected: 12, Departed: 13, Succeeded: 14, Dead: 15, Oldest: 20,
-			FullUntil: 6, Tier: "gold", Bytes: 10, Hindered: lua.Hindrance{Cause: "upstream", Until: 21}, Letters: 22, Cause: "breaker:502",
+			FullUntil: 6, Tier: "gold", Bytes: 10, Hindered: scripts.Hindrance{Cause: "upstream", Until: 21}, Letters: 22, Cause: "breaker:502",
 			Pool: "+erp", InTurn: true, Weights: 7, Reserves: 20, Owed: 23,
 			Bucket: shaper.Bucket{
 				Last: 1, Ready: 2, HeldUntil: 3, Share: 4, Spaced: 5,
@@ -61,7 +61,7 @@ func TestScanReadsAFlow(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	stored, err := scanned(whole + " 30 31 32 33 34 35 36 37 38")
-	wantStored := lua.Stored{
+	wantStored := scripts.Stored{
 		Live: 30, Dead: 31, Answers: shaper.Aged{Sum: 32, Before: 33, Since: 34},
 		Keys: shaper.Aged{Sum: 35, Before: 36, Since: 37}, Kept: 38,
 	}
@@ -72,7 +72,7 @@ func TestScanReadsAFlow(t *testing.T) {
 	if err != nil {
 		t.Fatalf("a flow that was never touched: %v", err)
 	}
-	if diff := cmp.Diff(lua.ScannedFlow{Flow: "acme/echo"}, bare.Tenants[0].Flows[0]); diff != "" {
+	if diff := cmp.Diff(scripts.ScannedFlow{Flow: "acme/echo"}, bare.Tenants[0].Flows[0]); diff != "" {
 		t.Errorf("a flow that was never touched (-want +got):\n%s", diff)
 	}
 }
@@ -85,7 +85,7 @@ func TestScanRefuses(t *testing.T) {
 		strings.Replace(whole, "200:1000000:1,", "", 1), strings.Replace(whole, "200:1000000:1,", "200::1,", 1), strings.Replace(whole, "\n64", "", 1),
 		strings.Replace(whole, "acme/echo", "", 1),
 	} {
-		if _, err := scanned(bad); !errors.Is(err, lua.ErrReply) {
+		if _, err := scanned(bad); !errors.Is(err, scripts.ErrReply) {
 			t.Errorf("%q: %v, want ErrReply", bad, err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestScanRefuses(t *testing.T) {
 		{int64(1), "0", "acme", int64(2), int64(1), "", "", "", "", whole},
 		{int64(1), "0", "acme", int64(-1), int64(1), "", "", "", ""},
 	} {
-		if _, err := (lua.ScanCall{}).Decode(values); !errors.Is(err, lua.ErrReply) {
+		if _, err := (scripts.ScanCall{}).Decode(values); !errors.Is(err, scripts.ErrReply) {
 			t.Errorf("%v: %v, want ErrReply", values, err)
 		}
 	}
@@ -107,7 +107,7 @@ func FuzzScan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, flow string) {
 		scan, err := scanned(flow)
 		if err != nil {
-			if !errors.Is(err, lua.ErrReply) {
+			if !errors.Is(err, scripts.ErrReply) {
 				t.Errorf("%q: %v", flow, err)
 			}
 			return
@@ -133,7 +133,7 @@ func TestWaitOf(t *testing.T) {
 		{"cancelled before it left", shaper.Cancelled, 0, 0, 0, false},
 		{"cut", shaper.Succeeded, 1, 1, 0, false},
 	} {
-		head := make([]byte, lua.HeadLength)
+		head := make([]byte, scripts.HeadLength)
 		head[0], head[1], head[5] = '1', byte(tt.state), tt.epoch
 		put := func(at int, n int64) {
 			for i := 6; i >= 0; i-- {
@@ -143,7 +143,7 @@ func TestWaitOf(t *testing.T) {
 		}
 		put(14, 5_000_000)
 		put(44, 3_000_000)
-		if got, ok := lua.WaitOf(head[:len(head)-tt.cut]); got != tt.want || ok != tt.ok {
+		if got, ok := scripts.WaitOf(head[:len(head)-tt.cut]); got != tt.want || ok != tt.ok {
 			t.Errorf("%s: %v, %v; want %v, %v", tt.what, got, ok, tt.want, tt.ok)
 		}
 	}
@@ -163,7 +163,7 @@ func TestParseTurn(t *testing.T) {
 		{"++erp 0 0 2 20:1000000", 2, shaper.Rate{}},
 	}
 	for _, test := range tests {
-		if weight, reserve := lua.ParseTurn(test.text); weight != test.weight || reserve != test.reserve {
+		if weight, reserve := scripts.ParseTurn(test.text); weight != test.weight || reserve != test.reserve {
 			t.Errorf("ParseTurn(%q) = %d, %v, want %d, %v", test.text, weight, reserve, test.weight, test.reserve)
 		}
 	}

@@ -10,13 +10,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // snapshot is a whole shard, by the part of each key after the hash tag: hashes as
-// map[string]string, sorted sets as []member, sets and lists as []string, records as lua.Record,
-// other strings as they are. ends lists the keys that run out.
+// map[string]string, sorted sets as []member, sets and lists as []string, records as
+// scripts.Record, other strings as they are. ends lists the keys that run out.
 type snapshot struct {
 	Keys map[string]any
 	Ends []string
@@ -49,7 +49,7 @@ func (m *model) snapshot() snapshot {
 			fields["line:"+route] = text(at)
 		}
 		for class, sums := range m.classes {
-			fields[lua.ClassField(class)] = fmt.Sprintf("%d %d %d %d %d %d %d", sums.Stored, sums.Answers.Sum,
+			fields[scripts.ClassField(class)] = fmt.Sprintf("%d %d %d %d %d %d %d", sums.Stored, sums.Answers.Sum,
 				sums.Answers.Before, sums.Answers.Since, sums.Keys.Sum, sums.Keys.Before, sums.Keys.Since)
 		}
 		s.Keys["clock"] = present(fields)
@@ -171,7 +171,7 @@ func (m *model) snapshot() snapshot {
 	}
 	for key, known := range m.idem {
 		s.Keys["idem:"+key] = known
-		if lua.ParseKnown(known).State != 0 {
+		if scripts.ParseKnown(known).State != 0 {
 			s.Ends = append(s.Ends, "idem:"+key)
 		}
 	}
@@ -202,7 +202,7 @@ func present(fields map[string]string) map[string]string {
 }
 
 // bare is a record in which no bytes are nil.
-func bare(r lua.Record) lua.Record {
+func bare(r scripts.Record) scripts.Record {
 	if len(r.Payload) == 0 {
 		r.Payload = nil
 	}
@@ -295,7 +295,7 @@ func (s *snapshot) read(ctx context.Context, e engine, prefix string, keys []str
 		case *redis.StringCmd:
 			s.Keys[name] = v.Val()
 			if strings.HasPrefix(name, "job:") {
-				record, err := lua.DecodeRecord([]byte(v.Val()))
+				record, err := scripts.DecodeRecord([]byte(v.Val()))
 				if err != nil {
 					return fmt.Errorf("%s: %w", name, err)
 				}
@@ -309,7 +309,7 @@ func (s *snapshot) read(ctx context.Context, e engine, prefix string, keys []str
 // open lists the jobs that are not done.
 func (s snapshot) open() (ids []string) {
 	for name, v := range s.Keys {
-		if j, ok := v.(lua.Record); ok && !j.State.Done() {
+		if j, ok := v.(scripts.Record); ok && !j.State.Done() {
 			ids = append(ids, name+" "+j.State.String())
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -52,10 +52,10 @@ func (w *world) pollUntilIdle() {
 }
 
 // settleAll settles what the workers hold, all alike.
-func (w *world) settleAll(outcome lua.Outcome, delay time.Duration) {
-	var items []lua.SettleItem
+func (w *world) settleAll(outcome scripts.Outcome, delay time.Duration) {
+	var items []scripts.SettleItem
 	for _, ref := range w.held {
-		items = append(items, lua.SettleItem{
+		items = append(items, scripts.SettleItem{
 			Key: ref.id, Epoch: ref.epoch, Outcome: outcome, Delay: delay, MaxAttempts: 3,
 		})
 	}
@@ -69,7 +69,7 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 	tell(t, "10/s", func(w *world) {
 		w.submit(1, 0)
 		w.pollUntilIdle()
-		w.settleAll(lua.OutcomeDead, 0)
+		w.settleAll(scripts.OutcomeDead, 0)
 		for range 3 {
 			w.wall = w.wall.Add(idleAfter + time.Second)
 			w.pollUntilIdle()
@@ -93,7 +93,7 @@ func TestStoredOutlivesIdleness(t *testing.T) {
 	tell(t, "1000000/s", func(w *world) {
 		w.submit(220, 0)
 		w.pollUntilIdle()
-		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.settleAll(scripts.OutcomeSucceeded, 0)
 		known := func() bool { return len(w.m.names["acme"]) > 0 }
 		w.wall = w.wall.Add(idleAfter + time.Second)
 		w.pollUntilIdle()
@@ -132,7 +132,7 @@ func TestFreeLeasesEnd(t *testing.T) {
 		holds := 0
 		for ; w.m.jobs[w.ids[0]].State != shaper.Dead; holds++ {
 			w.pollUntilIdle()
-			w.settleAll(lua.OutcomeHeld, time.Second)
+			w.settleAll(scripts.OutcomeHeld, time.Second)
 			w.wall = w.wall.Add(3 * time.Second) // the hold, and the slow time after it
 		}
 		if want := shaper.FreeLeases + 3; holds != want {
@@ -146,7 +146,7 @@ func TestFreeLeasesEnd(t *testing.T) {
 func TestOverdueAtItsStamp(t *testing.T) {
 	tell(t, "100/s", func(w *world) {
 		start := w.wall
-		one := func() lua.Grant { return w.tick(w.workers[0], w.pollOf(w.workers[0], 1), true) }
+		one := func() scripts.Grant { return w.tick(w.workers[0], w.pollOf(w.workers[0], 1), true) }
 		w.submit(1, 0)
 		w.admit(admission{at: w.wall, jobs: []candidate{{
 			id: "overdue", tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme",
@@ -154,10 +154,10 @@ func TestOverdueAtItsStamp(t *testing.T) {
 		}}})
 		w.submit(2, 0)
 		one()
-		w.settleAll(lua.OutcomeHeld, 12*time.Millisecond)
+		w.settleAll(scripts.OutcomeHeld, 12*time.Millisecond)
 		w.wall = start.Add(5 * time.Millisecond)
 		one()
-		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.settleAll(scripts.OutcomeSucceeded, 0)
 		w.wall = start.Add(13 * time.Millisecond)
 		g := one()
 		if state := w.m.jobs["overdue"].State; state != shaper.Expired {
@@ -202,7 +202,7 @@ func TestClockGoesOnAfterAStepBack(t *testing.T) {
 	tell(t, "1/s", func(w *world) {
 		w.submit(2, 0)
 		w.pollUntilIdle()
-		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.settleAll(scripts.OutcomeSucceeded, 0)
 		w.pollUntilIdle()
 		w.wall = w.wall.Add(-time.Hour)
 		for range 5 {
@@ -239,11 +239,11 @@ func TestSettledAgainAfterForgotten(t *testing.T) {
 		w.submit(1, 0)
 		w.pollUntilIdle()
 		held := w.held
-		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.settleAll(scripts.OutcomeSucceeded, 0)
 		w.wall = w.wall.Add(idleAfter + time.Second)
 		w.pollUntilIdle()
 		w.held = held
-		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.settleAll(scripts.OutcomeSucceeded, 0)
 	})
 }
 
@@ -267,9 +267,9 @@ func TestLostGrantsKeepShares(t *testing.T) {
 			got, c := map[string]int{}, w.workers[0]
 			// After 12 ms, the next slot is before the instant at which the grant is given back.
 			waits := []time.Duration{50 * time.Millisecond, 12 * time.Millisecond}
-			poll := func(learnt bool) lua.Grant {
+			poll := func(learnt bool) scripts.Grant {
 				r := w.pollOf(c, 1) // so that the same flow would lose each time
-				r.script = lua.Commands.TickPools
+				r.script = scripts.Commands.TickPools
 				return w.tick(c, r, learnt)
 			}
 			for n := 0; got["a"]+got["b"] < 80; n++ {
@@ -290,7 +290,7 @@ func TestLostGrantsKeepShares(t *testing.T) {
 }
 
 // retry is the decision on one more job now.
-func (w *world) retry(edit ...func(*candidate)) lua.Decision {
+func (w *world) retry(edit ...func(*candidate)) scripts.Decision {
 	w.names++
 	c := candidate{
 		id: fmt.Sprintf("j%06d", w.names), tenant: "acme", route: "echo", flow: "acme/echo", entry: "acme", cost: 1,
@@ -321,8 +321,8 @@ func TestRetryAfterKnowsConcurrency(t *testing.T) {
 			w.fail("another route: %+v", late)
 		}
 		w.wall = w.wall.Add(2400 * time.Millisecond)
-		w.settleAll(lua.OutcomeSucceeded, 0) // after 2.5 s
-		w.pollUntilIdle()                    // and the next one leaves
+		w.settleAll(scripts.OutcomeSucceeded, 0) // after 2.5 s
+		w.pollUntilIdle()                        // and the next one leaves
 		w.submit(1, 0)
 		w.wall = w.wall.Add(500 * time.Millisecond)
 		if v := w.retry(); v.RetryAfter != 2*time.Second || !v.Estimated || v.NextSlot.Round(time.Millisecond) != 2*time.Second {
@@ -348,7 +348,7 @@ func TestEstimatesRefuseNoDeadline(t *testing.T) {
 			w.fail("nobody knows: %+v", v)
 		}
 		w.wall = w.wall.Add(5 * time.Second)
-		w.settleAll(lua.OutcomeSucceeded, 0)
+		w.settleAll(scripts.OutcomeSucceeded, 0)
 		w.pollUntilIdle()
 		w.wall = w.wall.Add(time.Millisecond)
 		if v := w.retry(soon); v.Outcome != shaper.Admitted || v.Start < v.Now.Add(4*time.Second) {
@@ -370,7 +370,7 @@ func TestAKeyUsedAgain(t *testing.T) {
 		key := w.shard.Idem("acme", "h")
 		keyed("first")
 		w.pollUntilIdle()
-		w.settleAll(lua.OutcomeDead, 0)
+		w.settleAll(scripts.OutcomeDead, 0)
 		w.e.Del(w.ctx, key) // as after its retention
 		delete(w.m.idem, "acme:h")
 		keyed("second")
@@ -378,8 +378,8 @@ func TestAKeyUsedAgain(t *testing.T) {
 		for range 2 {
 			w.wall = w.wall.Add(time.Second)
 			w.pollUntilIdle()
-			w.settleAll(lua.OutcomeSucceeded, 0)
-			if known := lua.ParseKnown(w.e.Get(w.ctx, key).Val()); known.ID != "second" {
+			w.settleAll(scripts.OutcomeSucceeded, 0)
+			if known := scripts.ParseKnown(w.e.Get(w.ctx, key).Val()); known.ID != "second" {
 				w.fail("the key is of %q, want the second job", known.ID)
 			}
 		}

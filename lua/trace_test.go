@@ -3,7 +3,7 @@ package lua_test
 import (
 	"strings"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/scripts"
 )
 
 // tracer is put before a script and watches its commands. Invariant 9: a script touches every key
@@ -62,11 +62,11 @@ end)(redis)
 `
 
 // traced are the scripts with the tracer before them.
-var traced = func() map[*lua.Script]*lua.Script {
-	out := map[*lua.Script]*lua.Script{}
-	for _, s := range lua.Commands.All() {
+var traced = func() map[*scripts.Script]*scripts.Script {
+	out := map[*scripts.Script]*scripts.Script{}
+	for _, s := range scripts.Commands.All() {
 		source := strings.Replace(tracer, "@KINDS@", strings.Join(headerOf(s.Name).derived(), " "), 1) + s.Source()
-		out[s] = lua.NewScript(s.Name, source)
+		out[s] = scripts.NewScript(s.Name, source)
 	}
 	return out
 }()

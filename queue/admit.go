@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
-	"github.com/7509e464/sluice/queue/turn"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
+	"github.com/7509e464/sluice/internal/turn"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -112,7 +112,7 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 	if flusher == nil {
 		return nil, errClosed
 	}
-	if err := flusher.await(p); lua.Misplaced(err) {
+	if err := flusher.await(p); scripts.Misplaced(err) {
 		if err := q.policies.Follow(ctx); err != nil {
 			return nil, err
 		}
@@ -265,7 +265,7 @@ func (f *flusher) exchange(calls []*admission) {
 	for len(calls) > 0 {
 		// No call is sent for submissions that could not be encoded.
 		calls = slices.DeleteFunc(calls, func(a *admission) bool { return len(a.pending) == 0 })
-		sent := make([]lua.Call, len(calls))
+		sent := make([]scripts.Call, len(calls))
 		for i, a := range calls {
 			sent[i] = a.call.Call()
 		}
@@ -292,14 +292,14 @@ func (f *flusher) exchange(calls []*admission) {
 type admission struct {
 	q       *Queue
 	shard   ShardKeys
-	call    lua.AdmitCall
+	call    scripts.AdmitCall
 	flows   map[string]int // index in call.Flows
 	places  []place        // of each of call.Flows
 	pending []*pending
 }
 
 func (q *Queue) newAdmission(shard ShardKeys, atomic bool) *admission {
-	a := &admission{q: q, shard: shard, flows: map[string]int{}, call: lua.AdmitCall{
+	a := &admission{q: q, shard: shard, flows: map[string]int{}, call: scripts.AdmitCall{
 		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(),
 		Horizon: q.horizon, Atomic: atomic, Retention: q.retention,
 	}}
@@ -334,7 +334,7 @@ func (a *admission) flow(name string, s *Submission) int {
 	tenant := EncodeName(s.Tenant)
 	class, at := a.q.headroom.enter(s)
 	a.places = append(a.places, at)
-	a.call.Flows = append(a.call.Flows, lua.AdmitFlow{
+	a.call.Flows = append(a.call.Flows, scripts.AdmitFlow{
 		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name),
 		Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
 		Tier: store.TierName(s.Tier), Entry: store.TenantEntry(s.Tenant), Class: class,
@@ -344,7 +344,7 @@ func (a *admission) flow(name string, s *Submission) int {
 }
 
 // job encodes the submission for the script. A submission without an id gets one.
-func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
+func (a *admission) job(s *Submission) (job scripts.AdmitJob, err error) {
 	if s.ID == "" {
 		if s.ID, err = store.NewID(a.shard); err != nil {
 			return job, err
@@ -360,7 +360,7 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 		return job, fmt.Errorf("queue: job id %q is not one that NewID makes", s.ID)
 	}
 	cost, flow := max(s.Cost, 1), store.FlowName(s.Tenant, s.Route)
-	job = lua.AdmitJob{
+	job = scripts.AdmitJob{
 		Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay),
 		MaxWaitMS: s.MaxWait.Milliseconds(),
 	}
@@ -379,7 +379,7 @@ func (a *admission) job(s *Submission) (job lua.AdmitJob, err error) {
 		}
 		job.Fingerprint = store.ShortHash(print...)
 	}
-	job.Rest, err = lua.Record{
+	job.Rest, err = scripts.Record{
 		Cost: cost, MaxAttempts: s.attempts(), Flow: flow, Idem: job.IdemHash, Type: s.Type,
 		Tenant: s.Tenant, Route: s.Route,
 		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.stored(s),
@@ -412,7 +412,7 @@ func (s Submission) validate() error {
 }
 
 // answer sends each caller its decisions.
-func (a *admission) answer(r lua.Reply) {
+func (a *admission) answer(r scripts.Reply) {
 	decisions, err := a.call.Decode(r.Values)
 	if r.Err != nil {
 		err = r.Err
@@ -464,7 +464,7 @@ const DefaultMaxAttempts = 10
 func (s *Submission) attempts() int { return cmp.Or(s.MaxAttempts, DefaultMaxAttempts) }
 
 // decisionOf returns the decision on a submission.
-func decisionOf(v *lua.Decision, s *Submission) Decision {
+func decisionOf(v *scripts.Decision, s *Submission) Decision {
 	out, j := Decision{Admission: v.Admission, Refused: v.Refused}, Job{ID: s.ID, MaxAttempts: s.attempts()}
 	switch v.Outcome {
 	case shaper.Admitted:
@@ -487,7 +487,7 @@ func decisionOf(v *lua.Decision, s *Submission) Decision {
 }
 
 // knownJob returns what an idempotency key holds of its job.
-func knownJob(k lua.KnownJob) Job {
+func knownJob(k scripts.KnownJob) Job {
 	return Job{
 		ID: k.ID, State: k.State, Attempts: k.Attempts, MaxAttempts: k.MaxAttempts,
 		Created: k.Created.Time(), Finished: k.Finished.Time(),

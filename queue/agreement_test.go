@@ -16,9 +16,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -334,7 +334,7 @@ func TestPoliciesSurviveACrash(t *testing.T) {
 		// The process ends when it has declared the policies in each shard, and before it tells a
 		// tenant.
 		dying, cancel := context.WithCancel(t.Context())
-		e.AddHook(&cancelling{script: lua.Commands.Tune.SHA(), cancel: cancel})
+		e.AddHook(&cancelling{script: scripts.Commands.Tune.SHA(), cancel: cancel})
 		second := beside(t, e, queue.Options{Shards: 2, Defaults: perSecond(50)})
 		err := second.SetPolicies(dying, shaper.Baseline{Defaults: perSecond(80)},
 			map[string]shaper.Overrides{"globex": {Capacity: new(int64(9))}})

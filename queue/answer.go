@@ -6,8 +6,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // Answer is the stored answer to a forwarded request, as package httpmsg encodes it.
@@ -59,7 +59,7 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, er
 	}
 	return found.Job, &Answer{
 		Start: res.answer, Size: found.size - before, q: q, key: shard.Job(id),
-		at: int64(lua.ResultAt(found.head) + before), head: string(found.head),
+		at: int64(scripts.ResultAt(found.head) + before), head: string(found.head),
 	}, nil
 }
 
@@ -75,7 +75,7 @@ func (a *Answer) Read(ctx context.Context, offset, n int) ([]byte, error) {
 		from := a.at + int64(offset)
 		piece = p.GetRange(ctx, a.key, from, from+int64(n)-1)
 		// Read last: if it has not changed by now, nor had the record when the piece was read.
-		head = p.GetRange(ctx, a.key, 0, lua.HeadLength-1)
+		head = p.GetRange(ctx, a.key, 0, scripts.HeadLength-1)
 		return nil
 	}); err != nil {
 		return nil, store.Unavailable(err)

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 )
 
 // clusters are lent to the tests of one suite.

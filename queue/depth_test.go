@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/queue/internal/engine"
+	"github.com/7509e464/sluice/internal/engine"
 )
 
 // EngineOptions say where Redis is. Without a URL and Embedded, OpenEngine starts a private

@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/queue/internal/engine"
+	"github.com/7509e464/sluice/internal/engine"
 )
 
 // HasteRestarts shortens the pauses before the private redis-server is started again, until the end

@@ -9,9 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/redistest"
 )
 
 // reply is an error reply of Redis.
@@ -71,7 +71,7 @@ func TestFaultOf(t *testing.T) {
 			reply("ERR Error running script (call to f_2b5c): @user_script:7: WRONGTYPE Operation against " +
 				"a key holding the wrong kind of value"),
 			fmt.Errorf("script tick: %w", reply("ERR value is not a valid float")),
-			fmt.Errorf("script tick: %w: too short", lua.ErrReply), lua.ErrRecord,
+			fmt.Errorf("script tick: %w: too short", scripts.ErrReply), scripts.ErrRecord,
 		},
 	} {
 		for _, err := range errs {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -85,7 +85,7 @@ func open(
 		t.Fatalf("Open: %v", err)
 	}
 	if len(hooks) > 0 { // which are to see each script once
-		if err := lua.Load(t.Context(), e.Client()); err != nil {
+		if err := scripts.Load(t.Context(), e.Client()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/engine"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/engine"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -198,7 +198,7 @@ func (h *headroom) noAnswers(ctx context.Context) bool {
 
 // limit closes an admission to what may no longer be stored, by the last reading where Redis does
 // not answer.
-func (h *headroom) limit(ctx context.Context, c *lua.AdmitCall) {
+func (h *headroom) limit(ctx context.Context, c *scripts.AdmitCall) {
 	if h.none() {
 		return
 	}
@@ -219,7 +219,7 @@ func (h *headroom) share(free int64) int64 {
 }
 
 // shareOf returns how many bytes each flow of the tenant may store now; 0 is no bound.
-func (h *headroom) shareOf(ctx context.Context, t lua.ScannedTenant) int64 {
+func (h *headroom) shareOf(ctx context.Context, t scripts.ScannedTenant) int64 {
 	if h.limits.FlowShare == 0 {
 		return 0
 	}
@@ -242,7 +242,7 @@ type place struct {
 
 // enter returns the class of a submission's tenant, and reserves a place for a tenant that is new,
 // in the class and in the network, if any; left gives it back.
-func (h *headroom) enter(s *Submission) (c lua.Class, at place) {
+func (h *headroom) enter(s *Submission) (c scripts.Class, at place) {
 	name := ""
 	if s.Guest {
 		name = ClassGuests
@@ -295,7 +295,7 @@ func (h *headroom) unreserved(most int64) int64 {
 }
 
 // left gives back the place that enter has reserved.
-func (h *headroom) left(c lua.Class, network string) {
+func (h *headroom) left(c scripts.Class, network string) {
 	if room := h.classes[c.Name]; room != nil {
 		room.tenants.Add(1)
 	}
@@ -305,7 +305,7 @@ func (h *headroom) left(c lua.Class, network string) {
 }
 
 // joined notes how many tenants of a class a shard has.
-func (h *headroom) joined(c lua.Class, shard int, members int64) {
+func (h *headroom) joined(c scripts.Class, shard int, members int64) {
 	if room := h.classes[c.Name]; room != nil && members >= 0 {
 		more := members - room.members[shard].Swap(members)
 		room.tenants.Add(-more)
@@ -375,7 +375,7 @@ func (h *headroom) used(ctx context.Context) (map[string]classReading, error) {
 	}
 	var names, fields []string
 	for name := range h.classes {
-		names, fields = append(names, name), append(fields, lua.ClassField(name))
+		names, fields = append(names, name), append(fields, scripts.ClassField(name))
 	}
 	members := make([]*redis.IntCmd, 0, h.q.store.Len()*len(names))
 	clocks, err := store.Pipeline(ctx, h.q.store.Fast, h.q.store.Shards(),
@@ -392,7 +392,7 @@ func (h *headroom) used(ctx context.Context) (map[string]classReading, error) {
 	for i, values := range clocks {
 		for k, name := range names {
 			text, _ := values[k].(string)
-			c, err := lua.ParseClass(text)
+			c, err := scripts.ParseClass(text)
 			if err != nil {
 				return nil, store.Unavailable(err)
 			}
@@ -413,7 +413,7 @@ func (h *headroom) admitted(bytes int64) {
 }
 
 // reserve takes bytes of a class until the answer; negative ones are given back.
-func (h *headroom) reserve(c lua.Class, bytes int64) {
+func (h *headroom) reserve(c scripts.Class, bytes int64) {
 	if room := h.classes[c.Name]; room != nil {
 		room.bytes.Add(-bytes)
 	}
@@ -440,14 +440,14 @@ func readShards(ctx context.Context, st *store.Store, set func(ShardKeys) string
 	clocks, err := store.Pipeline(ctx, st.Fast, st.Shards(),
 		func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
 			sizes = append(sizes, p.ZCard(ctx, set(shard)))
-			return p.HMGet(ctx, shard.Clock(), lua.ClockNumbers, "lapsed", "dead")
+			return p.HMGet(ctx, shard.Clock(), scripts.ClockNumbers, "lapsed", "dead")
 		})
 	if err != nil {
 		return s, err
 	}
 	for i, fields := range clocks {
 		numbers, _ := fields[0].(string) // nil of a shard that is new
-		clock, err := lua.ParseClock(numbers)
+		clock, err := scripts.ParseClock(numbers)
 		if err != nil {
 			return s, store.Unavailable(err)
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // StoreHealth describes Redis.

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -76,7 +76,7 @@ func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
 }
 
 // jobOf is the record as clients see it, without its position in the queue.
-func jobOf(id string, r lua.Record) Job {
+func jobOf(id string, r scripts.Record) Job {
 	j := Job{
 		ID: id, Tenant: r.Tenant, Route: r.Route, Type: r.Type, Cost: r.Cost, State: r.State,
 		Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, Created: r.Created.Time(), Started: r.Stamp.Time(),
@@ -113,12 +113,12 @@ func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
 }
 
 // after reads the job again, and returns it with the error of the code.
-func (q *Queue) after(ctx context.Context, tenant, id string, code lua.JobCode) (Job, error) {
-	if code == lua.JobAbsent {
+func (q *Queue) after(ctx context.Context, tenant, id string, code scripts.JobCode) (Job, error) {
+	if code == scripts.JobAbsent {
 		return Job{}, ErrNotFound
 	}
 	j, err := q.Job(ctx, tenant, id)
-	if err == nil && code == lua.JobConflict {
+	if err == nil && code == scripts.JobConflict {
 		err = fmt.Errorf("%w %s", ErrConflict, j.State)
 	}
 	return j, err
@@ -148,7 +148,7 @@ func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) 
 
 // replayed is what the script did with one job.
 type replayed struct {
-	code      lua.JobCode
+	code      scripts.JobCode
 	admission shaper.Admission
 }
 
@@ -156,13 +156,13 @@ type replayed struct {
 func (q *Queue) replay(
 	ctx context.Context, tenant string, jobs []Job, attempts func(Job) int,
 ) ([]replayed, error) {
-	calls, placed := make([]lua.ReplayCall, len(jobs)), q.policies.Current()
+	calls, placed := make([]scripts.ReplayCall, len(jobs)), q.policies.Current()
 	for i, j := range jobs {
 		shard, ok := q.store.ShardOfID(j.ID)
 		if !ok || j.Route != "" && placed.Placement(tenant, j.Route) != shard {
 			return nil, fmt.Errorf("%w dead: its route %q has moved to another pool since; submit it again", ErrConflict, j.Route)
 		}
-		calls[i] = lua.ReplayCall{
+		calls[i] = scripts.ReplayCall{
 			Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
 			Job: shard.Job(j.ID), Tenant: EncodeName(tenant), Horizon: q.horizon,
 			Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: attempts(j),
@@ -170,7 +170,7 @@ func (q *Queue) replay(
 		}
 	}
 	return store.InvokeAll(ctx, q.store, q.store.Durable, calls,
-		func(c lua.ReplayCall, values []any) (r replayed, err error) {
+		func(c scripts.ReplayCall, values []any) (r replayed, err error) {
 			r.code, r.admission, err = c.Decode(values)
 			return r, err
 		})

@@ -13,9 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
-	"github.com/7509e464/sluice/queue/repair"
+	"github.com/7509e464/sluice/internal/repair"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -31,7 +31,7 @@ const (
 type Broker struct {
 	store     *store.Store
 	mender    *repair.Mender
-	retention lua.Retention
+	retention scripts.Retention
 	headroom  *headroom
 	horizon   time.Duration
 	silence   time.Duration                  // see listener
@@ -61,14 +61,14 @@ type Consumer struct {
 	worker  string
 	counter int64
 	seen    int64
-	needed  *lua.Script // that the last answer requested beside its jobs
-	leases  *lua.Script // that leases jobs: Tick, or TickPools once the shard has had a pool
+	needed  *scripts.Script // that the last answer requested beside its jobs
+	leases  *scripts.Script // that leases jobs: Tick, or TickPools once the shard has had a pool
 }
 
 // Consumer returns a consumer of the shard for the worker with this id, which must be unique to the
 // process. There may be only one consumer for a worker and a shard.
 func (b *Broker) Consumer(worker string, shard int) *Consumer {
-	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1, leases: lua.Commands.Tick}
+	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1, leases: scripts.Commands.Tick}
 }
 
 // Tick polls the shard: it queues jobs that are due, ends expired ones, takes back expired leases,
@@ -117,9 +117,9 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 }
 
 // poll makes one call of a poll, of the script that leases or of one that is needed.
-func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) (lua.Grant, Reading, error) {
+func (c *Consumer) poll(ctx context.Context, o TickOptions, script *scripts.Script) (scripts.Grant, Reading, error) {
 	s := c.shard
-	call := lua.TickCall{
+	call := scripts.TickCall{
 		Script: script,
 		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker),
 		Tenants: s.Tenants(), Outbox: s.Outbox(),
@@ -129,13 +129,13 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) 
 	}
 	values, reading, err := c.b.timed(ctx, sentOnce{c.b.store.Patient}, call.Call())
 	if err != nil {
-		return lua.Grant{}, reading, fmt.Errorf("shard %d: %w", s.Index, err)
+		return scripts.Grant{}, reading, fmt.Errorf("shard %d: %w", s.Index, err)
 	}
 	grant, err := call.Decode(values)
 	if err != nil {
 		return grant, reading, store.Unavailable(err)
 	}
-	if grant.Needed == lua.Commands.TickPools {
+	if grant.Needed == scripts.Commands.TickPools {
 		c.leases = grant.Needed
 	}
 	c.counter++
@@ -146,13 +146,13 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, script *lua.Script) 
 	return grant, reading, nil
 }
 
-func boundsOf(bounds []Bound) []lua.Bound {
+func boundsOf(bounds []Bound) []scripts.Bound {
 	if len(bounds) == 0 {
 		return nil
 	}
-	out := make([]lua.Bound, len(bounds))
+	out := make([]scripts.Bound, len(bounds))
 	for i, b := range bounds {
-		out[i] = lua.Bound{Name: EncodeName(b.Route), Slots: b.Slots}
+		out[i] = scripts.Bound{Name: EncodeName(b.Route), Slots: b.Slots}
 		if b.Tenant != "" {
 			out[i].Name = store.FlowName(b.Tenant, b.Route)
 		}
@@ -163,19 +163,19 @@ func boundsOf(bounds []Bound) []lua.Bound {
 // Clock reads the shard's clock, about midway between Sent and Received. Its answer is faster than
 // that of a poll, so the reading is more exact.
 func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
-	call := lua.HeartbeatCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()} // for no lease
+	call := scripts.HeartbeatCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()} // for no lease
 	values, reading, err := c.b.timed(ctx, c.b.store.Patient, call.Call())
 	if err != nil {
 		return Reading{}, err
 	}
-	reading.Now, err = lua.Now(values)
+	reading.Now, err = scripts.Now(values)
 	return reading, store.Unavailable(err)
 }
 
 // timed makes a call and notes when. The caller sets the instant of the clock.
-func (b *Broker) timed(ctx context.Context, c lua.Client, call lua.Call) (values []any, r Reading, err error) {
+func (b *Broker) timed(ctx context.Context, c scripts.Client, call scripts.Call) (values []any, r Reading, err error) {
 	r.Sent = time.Now()
-	reply := b.store.Exec(ctx, c, []lua.Call{call})[0]
+	reply := b.store.Exec(ctx, c, []scripts.Call{call})[0]
 	r.Received = time.Now()
 	return reply.Values, r, store.Unavailable(reply.Err)
 }
@@ -183,12 +183,12 @@ func (b *Broker) timed(ctx context.Context, c lua.Client, call lua.Call) (values
 // Resign wakes the shard's other workers, so that none relies on the next poll that this one had
 // planned.
 func (c *Consumer) Resign(ctx context.Context) error {
-	_, err := store.Invoke(ctx, c.b.store.RunPatient, lua.PublishCall{Clock: c.shard.Clock(), Channel: lua.WakeChannel})
+	_, err := store.Invoke(ctx, c.b.store.RunPatient, scripts.PublishCall{Clock: c.shard.Clock(), Channel: scripts.WakeChannel})
 	return err
 }
 
-func leaseOf(l lua.LeasedJob) (Lease, error) {
-	r, err := lua.DecodeRecord(l.Record)
+func leaseOf(l scripts.LeasedJob) (Lease, error) {
+	r, err := scripts.DecodeRecord(l.Record)
 	if err != nil {
 		return Lease{}, err
 	}
@@ -206,15 +206,15 @@ func leaseOf(l lua.LeasedJob) (Lease, error) {
 	}, nil
 }
 
-var outcomeOf = map[shaper.Event]lua.Outcome{
-	shaper.Succeed: lua.OutcomeSucceeded, shaper.Retry: lua.OutcomeRetry, shaper.Die: lua.OutcomeDead,
-	shaper.Hold:    lua.OutcomeHeld,
-	shaper.Release: lua.OutcomeReleased,
+var outcomeOf = map[shaper.Event]scripts.Outcome{
+	shaper.Succeed: scripts.OutcomeSucceeded, shaper.Retry: scripts.OutcomeRetry, shaper.Die: scripts.OutcomeDead,
+	shaper.Hold:    scripts.OutcomeHeld,
+	shaper.Release: scripts.OutcomeReleased,
 }
 
-var settleResults = map[lua.SettleCode]SettleResult{
-	lua.CodeSettled: Settled, lua.CodeRepeated: Repeated, lua.CodeStale: Stale, lua.CodeDied: Died,
-	lua.CodeCut: Cut,
+var settleResults = map[scripts.SettleCode]SettleResult{
+	scripts.CodeSettled: Settled, scripts.CodeRepeated: Repeated, scripts.CodeStale: Stale, scripts.CodeDied: Died,
+	scripts.CodeCut: Cut,
 }
 
 // Settle ends leases, of any shards. results[i] belongs to batch[i]. With an error, results[i] is
@@ -226,7 +226,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 	for i := range results {
 		results[i] = Stale // remains for an id that no shard has
 	}
-	items, answered := make([]lua.SettleItem, len(batch)), int64(0)
+	items, answered := make([]scripts.SettleItem, len(batch)), int64(0)
 	for i, t := range batch {
 		if t.Answer != nil && b.headroom.noAnswers(ctx) {
 			t.Answer = []byte{}
@@ -243,9 +243,9 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 		}
 		return batch[i].ID, batch[i].Retention, bytes
 	}
-	failed := b.perShard(ctx, len(batch), kind, func(g group) (lua.Call, func([]any) error) {
+	failed := b.perShard(ctx, len(batch), kind, func(g group) (scripts.Call, func([]any) error) {
 		s := g.shard
-		call := lua.SettleCall{
+		call := scripts.SettleCall{
 			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(),
 			Horizon: b.horizon, Retention: b.retention,
 		}
@@ -299,7 +299,7 @@ func errorOf(failed []group) (err error) {
 // that one damaged item does not fail the others.
 func (b *Broker) perShard(
 	ctx context.Context, n int, kind func(int) (id string, retention time.Duration, bytes int),
-	call func(group) (lua.Call, func([]any) error),
+	call func(group) (scripts.Call, func([]any) error),
 ) (failed []group) {
 	var groups []group
 	type open struct {
@@ -324,7 +324,7 @@ func (b *Broker) perShard(
 		groups[at].bytes += bytes
 	}
 	for len(groups) > 0 {
-		calls, decode := make([]lua.Call, len(groups)), make([]func([]any) error, len(groups))
+		calls, decode := make([]scripts.Call, len(groups)), make([]func([]any) error, len(groups))
 		for n, g := range groups {
 			calls[n], decode[n] = call(g)
 		}
@@ -350,15 +350,15 @@ func (b *Broker) perShard(
 }
 
 // settleItem encodes a settlement, without its key.
-func settleItem(t Settlement) (lua.SettleItem, error) {
+func settleItem(t Settlement) (scripts.SettleItem, error) {
 	if t.MaxAttempts < 0 || t.MaxAttempts > maxAttempts {
-		return lua.SettleItem{}, fmt.Errorf("queue: max_attempts %d, want 0 to %d", t.MaxAttempts, maxAttempts)
+		return scripts.SettleItem{}, fmt.Errorf("queue: max_attempts %d, want 0 to %d", t.MaxAttempts, maxAttempts)
 	}
 	if c := t.ActualCost; c != nil && (*c < 0 || *c > shaper.MaxCost) {
-		return lua.SettleItem{}, fmt.Errorf("queue: actual cost %d, want 0 to %d", *c, shaper.MaxCost)
+		return scripts.SettleItem{}, fmt.Errorf("queue: actual cost %d, want 0 to %d", *c, shaper.MaxCost)
 	}
 	delay := min(max(t.Delay, 0), shaper.MaxPeriod)
-	item := lua.SettleItem{Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
+	item := scripts.SettleItem{Epoch: t.Epoch, Outcome: outcomeOf[t.Event], Delay: delay, MaxAttempts: t.MaxAttempts}
 	if t.Event == shaper.Hold {
 		item.Cause = t.Cause.encode()
 	}
@@ -366,13 +366,13 @@ func settleItem(t Settlement) (lua.SettleItem, error) {
 		return item, fmt.Errorf("queue: a lease does not end by %q", t.Event)
 	}
 	if t.Event == shaper.Die && t.Final {
-		item.Outcome = lua.OutcomeFailed
+		item.Outcome = scripts.OutcomeFailed
 	}
 	if t.Event == shaper.Retry && t.Overload {
-		item.Outcome = lua.OutcomeOverload
+		item.Outcome = scripts.OutcomeOverload
 	}
 	if t.Event == shaper.Release && t.Missed {
-		item.Outcome = lua.OutcomeMissed
+		item.Outcome = scripts.OutcomeMissed
 	}
 	if t.Event == shaper.Release { // no attempt: the record keeps its result
 		return item, nil
@@ -444,8 +444,8 @@ func (b *Broker) Extend(
 		}
 	}
 	id := func(i int) (string, time.Duration, int) { return leases[i].ID, 0, 0 }
-	failed := b.perShard(ctx, len(leases), id, func(g group) (lua.Call, func([]any) error) {
-		call := lua.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
+	failed := b.perShard(ctx, len(leases), id, func(g group) (scripts.Call, func([]any) error) {
+		call := scripts.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {
 			call.Jobs = append(call.Jobs, g.shard.Job(leases[i].ID))
 			call.Epochs = append(call.Epochs, leases[i].Epoch)
@@ -493,7 +493,7 @@ func (c keepsAnswers) Pipelined(ctx context.Context, fn func(redis.Pipeliner) er
 // Beat records a heartbeat of the worker and returns the workers with one within ttl, itself
 // included.
 func (b *Broker) Beat(ctx context.Context, worker string, ttl time.Duration) (Beat, error) {
-	return b.beat(ctx, lua.BeatCall{
+	return b.beat(ctx, scripts.BeatCall{
 		Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl,
 	})
 }
@@ -501,13 +501,13 @@ func (b *Broker) Beat(ctx context.Context, worker string, ttl time.Duration) (Be
 // Leave removes the worker and wakes the others.
 func (b *Broker) Leave(ctx context.Context, worker string) error {
 	const ttl = time.Hour // long enough to remove nobody else
-	_, err := b.beat(ctx, lua.BeatCall{
+	_, err := b.beat(ctx, scripts.BeatCall{
 		Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl, Leave: true,
 	})
 	return err
 }
 
-func (b *Broker) beat(ctx context.Context, call lua.BeatCall) (beat Beat, err error) {
+func (b *Broker) beat(ctx context.Context, call scripts.BeatCall) (beat Beat, err error) {
 	var values []any
 	if values, beat.Reading, err = b.timed(ctx, b.store.Patient, call.Call()); err != nil {
 		return Beat{}, err

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/internal/limitertest"
+	"github.com/7509e464/sluice/internal/limits"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/limits"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
-	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
 // apart is a shared store in which the rules of one test have a name of their own.

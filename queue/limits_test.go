@@ -11,12 +11,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/limitertest"
+	"github.com/7509e464/sluice/internal/limits"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/limits"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
-	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
 // oneByOne lets no other command in between the two sendings of twice.

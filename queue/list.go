@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -155,7 +155,7 @@ func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
 	if text == "" {
 		return Page{}, nil
 	}
-	known := lua.ParseKnown(text)
+	known := scripts.ParseKnown(text)
 	job, err := q.Job(ctx, l.Tenant, known.ID)
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -192,11 +192,11 @@ func (q *Queue) Find(ctx context.Context, id string) (Job, error) {
 	if !ok {
 		return Job{}, ErrNotFound
 	}
-	start, err := q.store.Reads.GetRange(ctx, shard.Job(id), 0, lua.PeekFlow-1).Result()
+	start, err := q.store.Reads.GetRange(ctx, shard.Job(id), 0, scripts.PeekFlow-1).Result()
 	if err != nil {
 		return Job{}, store.Unavailable(err)
 	}
-	p, ok := lua.PeekRecord([]byte(start))
+	p, ok := scripts.PeekRecord([]byte(start))
 	if !ok {
 		return Job{}, ErrNotFound
 	}
@@ -265,12 +265,12 @@ func (q *Queue) statuses(ctx context.Context, tenant string, ids []string) ([]*s
 
 // readStatuses reads jobs with at most the given number of bytes of their results.
 func (q *Queue) readStatuses(ctx context.Context, tenant string, ids []string, most int) ([]*status, error) {
-	calls := make([]lua.StatusCall, len(ids))
+	calls := make([]scripts.StatusCall, len(ids))
 	for i, id := range ids {
 		shard, _ := q.store.ShardOfID(id) // ids come from the store, or were checked
-		calls[i] = lua.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant, MostResult: most}
+		calls[i] = scripts.StatusCall{Clock: shard.Clock(), Job: shard.Job(id), Tenant: tenant, MostResult: most}
 	}
-	found, err := store.InvokeAll(ctx, q.store, q.store.Reads, calls, lua.StatusCall.Decode)
+	found, err := store.InvokeAll(ctx, q.store, q.store.Reads, calls, scripts.StatusCall.Decode)
 	if err != nil {
 		return nil, err
 	}
@@ -279,13 +279,13 @@ func (q *Queue) readStatuses(ctx context.Context, tenant string, ids []string, m
 		if !f.Found {
 			continue
 		}
-		r, err := lua.DecodeStatus(f.Record)
+		r, err := scripts.DecodeStatus(f.Record)
 		if err != nil {
 			return nil, store.Unavailable(err)
 		}
 		j := jobOf(ids[i], r)
 		j.Position, j.EstimatedStart = f.Position, f.Start.Time()
-		jobs[i] = &status{j, r.Result, lua.ResultSize(f.Record), f.Record[:lua.HeadLength]}
+		jobs[i] = &status{j, r.Result, scripts.ResultSize(f.Record), f.Record[:scripts.HeadLength]}
 	}
 	return jobs, nil
 }

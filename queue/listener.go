@@ -13,8 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // Bounds of a subscription. Where nothing was heard for silence, a beat is published the way that
@@ -240,7 +240,7 @@ func (l *listener) connect(ctx context.Context, n *line, channels []string) (joi
 	defer hangUp()
 	others.Go(func() {
 		defer hangUp()
-		l.subscribe(ctx, n, pubsub, sharded, channels, shard+lua.BeatChannel)
+		l.subscribe(ctx, n, pubsub, sharded, channels, shard+scripts.BeatChannel)
 	})
 	for silent, confirmed := false, []string(nil); ; {
 		m, err := pubsub.ReceiveTimeout(ctx, l.silence)
@@ -284,7 +284,7 @@ func (l *listener) connect(ctx context.Context, n *line, channels []string) (joi
 	}
 }
 
-func isBeat(channel string) bool { return strings.HasSuffix(channel, "}:"+lua.BeatChannel) }
+func isBeat(channel string) bool { return strings.HasSuffix(channel, "}:"+scripts.BeatChannel) }
 
 func subscribes(sharded bool) string {
 	if sharded {
@@ -297,8 +297,8 @@ func subscribes(sharded bool) string {
 func (l *listener) beat(ctx context.Context, shard string) (sharded bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.silence)
 	defer cancel()
-	return store.Invoke(ctx, l.store.RunPatient, lua.PublishCall{
-		Clock: store.FenceOf(shard), Channel: lua.BeatChannel,
+	return store.Invoke(ctx, l.store.RunPatient, scripts.PublishCall{
+		Clock: store.FenceOf(shard), Channel: scripts.BeatChannel,
 	})
 }
 
@@ -382,7 +382,7 @@ func change(ctx context.Context, pubsub *redis.PubSub, sharded bool, add, drop [
 		return errors.Join(send(ctx, pubsub.Subscribe, add), send(ctx, pubsub.Unsubscribe, drop))
 	}
 	wakes := slices.DeleteFunc(slices.Clone(add), func(c string) bool {
-		return !strings.HasSuffix(c, "}:"+lua.WakeChannel)
+		return !strings.HasSuffix(c, "}:"+scripts.WakeChannel)
 	})
 	errs := []error{send(ctx, pubsub.Subscribe, wakes)} // see publish in lib/clock.lua
 	for _, channels := range byShard(add) {

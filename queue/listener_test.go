@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -103,7 +103,7 @@ func TestWakesFollowASlot(t *testing.T) {
 	c.Move(t.Context(), int(slot), func() { heard(t, q, wakes, 0) })
 	heard(t, q, wakes, 0)
 	queuetest.Await(t, "the subscription is at the other node", func() bool {
-		channels, err := other.PubSubShardChannels(t.Context(), shard.Channel(lua.WakeChannel)).Result()
+		channels, err := other.PubSubShardChannels(t.Context(), shard.Channel(scripts.WakeChannel)).Result()
 		return err == nil && len(channels) == 1
 	})
 	heard(t, q, wakes, 0)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -391,9 +391,9 @@ func (s *lister) merge(ctx context.Context, size int) (some []candidate, err err
 // sift keeps the candidates that belong to the list, as far as the heads of their records tell. It
 // reads the heads only where the index does not say enough.
 func (s *lister) sift(ctx context.Context, some []candidate) (kept []candidate, err error) {
-	last := int64(lua.PeekFlow - 1)
+	last := int64(scripts.PeekFlow - 1)
 	if s.Type != "" {
-		last = lua.PeekType - 1
+		last = scripts.PeekType - 1
 	}
 	var unsure []candidate
 	for _, c := range some {
@@ -429,7 +429,7 @@ func (s *lister) unsure(p *source) bool {
 
 // wants reports whether the job with this head belongs to the list.
 func (s *lister) wants(p *source, head string) bool {
-	j, ok := lua.PeekRecord([]byte(head))
+	j, ok := scripts.PeekRecord([]byte(head))
 	tenant, _, _ := strings.Cut(j.Flow, "/")
 	return ok && tenant == s.tenant && (s.Route == "" || j.Flow == store.FlowName(s.Tenant, s.Route)) &&
 		(p.holds != ListLeased || j.State == shaper.Leased) && s.has(j.State, j.Type, j.Created.Time())

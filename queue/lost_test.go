@@ -10,9 +10,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -53,7 +53,7 @@ func resend(ctx context.Context, cmd redis.Cmder) (second redis.Cmder, settles b
 	if cmd.Name() != "evalsha" || cmd.Err() != nil {
 		return nil, false
 	}
-	return redis.NewCmd(ctx, cmd.Args()...), cmd.Args()[1] == lua.Commands.Settle.SHA()
+	return redis.NewCmd(ctx, cmd.Args()...), cmd.Args()[1] == scripts.Commands.Settle.SHA()
 }
 
 // lossy lets a script run and drops its answer, as often as it is armed to.
@@ -93,7 +93,7 @@ var engines = map[string]func(t *testing.T) queue.EngineOptions{
 // onEngines runs a test with a queue of one shard on each engine, whose answers to the script can
 // be lost.
 func onEngines(
-	t *testing.T, script *lua.Script, rate shaper.Rate, test func(t *testing.T, q *queue.Queue, l *lossy),
+	t *testing.T, script *scripts.Script, rate shaper.Rate, test func(t *testing.T, q *queue.Queue, l *lossy),
 ) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ var slow = shaper.Rate{Limit: 1, Period: time.Minute}
 // TestLostTickAnswer: the worker calls again and gets the same jobs under the same epochs, however
 // often the answer is lost; the call after that brings the next ones.
 func TestLostTickAnswer(t *testing.T) {
-	onEngines(t, lua.Commands.Tick, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
+	onEngines(t, scripts.Commands.Tick, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		var ids []string
 		for range 5 {
 			ids = append(ids, admit(t, q))
@@ -173,7 +173,7 @@ func TestLostTickAnswer(t *testing.T) {
 func TestLostTickAnswerOvertaken(t *testing.T) {
 	const interval = 50 * time.Millisecond
 	rate := shaper.Rate{Limit: 20, Period: time.Second}
-	onEngines(t, lua.Commands.Tick, rate, func(t *testing.T, q *queue.Queue, l *lossy) {
+	onEngines(t, scripts.Commands.Tick, rate, func(t *testing.T, q *queue.Queue, l *lossy) {
 		c := q.Broker().Consumer("w", 0)
 		leaseAll(t, c) // the shard is new to Redis
 		ids := []string{admit(t, q), admit(t, q), admit(t, q)}
@@ -213,7 +213,7 @@ func TestLostTickAnswerOvertaken(t *testing.T) {
 // TestLostSettleAnswer: the same settlement again says that it came before, and nothing is counted
 // twice.
 func TestLostSettleAnswer(t *testing.T) {
-	onEngines(t, lua.Commands.Settle, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
+	onEngines(t, scripts.Commands.Settle, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		admit(t, q)
 		lease := leaseAll(t, q.Broker().Consumer("w", 0))[0]
 		batch := []queue.Settlement{{LeaseRef: lease.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}}
@@ -235,7 +235,7 @@ func TestLostSettleAnswer(t *testing.T) {
 
 // TestLostAdmitAnswer: a client that keeps its id and submits again has one job.
 func TestLostAdmitAnswer(t *testing.T) {
-	onEngines(t, lua.Commands.Admit, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
+	onEngines(t, scripts.Commands.Admit, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		w := work()
 		var err error
 		if w.ID, err = q.NewID(w.Tenant, w.Route); err != nil {
@@ -257,7 +257,7 @@ func TestLostAdmitAnswer(t *testing.T) {
 
 // TestLostTuneAnswer: a change whose answer was lost on the way is made once.
 func TestLostTuneAnswer(t *testing.T) {
-	onEngines(t, lua.Commands.Tune, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
+	onEngines(t, scripts.Commands.Tune, slow, func(t *testing.T, q *queue.Queue, l *lossy) {
 		l.lose.Store(1)
 		change := queue.Change{
 			IfRevision: new(int64),

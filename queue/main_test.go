@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/redistest"
 )
 
 // servers are lent to tests that neither end their server nor change its settings.

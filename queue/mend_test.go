@@ -12,10 +12,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/repair"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -157,7 +157,7 @@ var damages = []struct {
 		return d.redis.Del(d.Context(), d.keys.Clock()).Err()
 	}, 7, 1, "clock_lost"},
 	{"a clock that cannot be read", func(d *damaged) error {
-		return d.redis.HSet(d.Context(), d.keys.Clock(), lua.ClockNumbers, "garbage x").Err()
+		return d.redis.HSet(d.Context(), d.keys.Clock(), scripts.ClockNumbers, "garbage x").Err()
 	}, 7, 1, "clock_lost"},
 	{"deleted counts", func(d *damaged) error {
 		return d.redis.HDel(d.Context(), d.keys.Flow(flowOfWork), "depth", "queued", "running").Err()
@@ -273,7 +273,7 @@ func TestCheckFindsStrays(t *testing.T) {
 			d := newDamaged(t, options(t))
 			class := d.keys.Class(queue.ClassGuests)
 			if err := errors.Join(
-				d.redis.HSet(t.Context(), d.keys.Clock(), lua.ClassField(queue.ClassGuests), "0 0 0 0 0 0 0").Err(),
+				d.redis.HSet(t.Context(), d.keys.Clock(), scripts.ClassField(queue.ClassGuests), "0 0 0 0 0 0 0").Err(),
 				d.redis.SAdd(t.Context(), class, "gone").Err(),
 			); err != nil {
 				t.Fatal(err)
@@ -299,15 +299,15 @@ func TestCheckAcceptsExpired(t *testing.T) {
 			t.Parallel()
 			d := newDamaged(t, options(t))
 			flow := d.keys.Flow(flowOfWork)
-			clock, err := lua.ParseClock(d.redis.HGet(t.Context(), d.keys.Clock(), lua.ClockNumbers).Val())
+			clock, err := scripts.ParseClock(d.redis.HGet(t.Context(), d.keys.Clock(), scripts.ClockNumbers).Val())
 			if err != nil {
 				t.Fatal(err)
 			}
-			numbers := strings.Fields(d.redis.HGet(t.Context(), d.keys.Clock(), lua.ClockNumbers).Val())
+			numbers := strings.Fields(d.redis.HGet(t.Context(), d.keys.Clock(), scripts.ClockNumbers).Val())
 			numbers[9] = strconv.FormatInt(clock.Stored+700+70, 10)
 			if err := errors.Join(
 				d.redis.HSet(t.Context(), flow, "dead_bytes", 700, "kept", 70).Err(),
-				d.redis.HSet(t.Context(), d.keys.Clock(), lua.ClockNumbers, strings.Join(numbers, " ")).Err(),
+				d.redis.HSet(t.Context(), d.keys.Clock(), scripts.ClockNumbers, strings.Join(numbers, " ")).Err(),
 			); err != nil {
 				t.Fatal(err)
 			}

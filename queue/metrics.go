@@ -10,10 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/engine"
-	"github.com/7509e464/sluice/queue/internal/store"
-	"github.com/7509e464/sluice/queue/scrape"
+	"github.com/7509e464/sluice/internal/engine"
+	"github.com/7509e464/sluice/internal/scrape"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // registerMetrics registers the metrics of scripts, connections and the store. setAside counts
@@ -50,7 +50,7 @@ func registerMetrics(
 		}
 	}
 	observers := map[string]prometheus.Observer{}
-	for _, s := range lua.Commands.All() {
+	for _, s := range scripts.Commands.All() {
 		observers[s.Name] = h.WithLabelValues(s.Name)
 		for _, fault := range []Fault{FaultTransport, FaultState, FaultScript} {
 			failed.WithLabelValues(s.Name, string(fault)) // 0 from the start: an alert sees the first one

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/crash"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/crash"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // Completions claims at most most ended jobs of the shard that have a callback URL. Those that
@@ -17,7 +17,7 @@ func (b *Broker) Completions(
 	ctx context.Context, shard int, name string, most int, lease time.Duration,
 ) (list []Completion, more bool, err error) {
 	s := b.store.Shard(shard)
-	call := lua.ClaimCall{
+	call := scripts.ClaimCall{
 		Clock: s.Clock(), Outbox: s.Outbox(), Claim: s.Claim(), Name: name, Max: most, Lease: lease,
 	}
 	claim, err := store.Invoke(ctx, b.store.RunPatient, call)
@@ -25,7 +25,7 @@ func (b *Broker) Completions(
 		return nil, false, err
 	}
 	for _, c := range claim.Jobs {
-		r, err := lua.DecodeRecord(c.Record)
+		r, err := scripts.DecodeRecord(c.Record)
 		if err != nil {
 			// It stays in the outbox and is claimed again after the lease.
 			b.log.Error("a stored job cannot be read", "id", c.ID, "error", err)
@@ -41,9 +41,9 @@ func (b *Broker) Completions(
 // HandedOver acknowledges completions of a shard that were enqueued. A repeat changes nothing.
 func (b *Broker) HandedOver(ctx context.Context, shard int, list []Completion) error {
 	s := b.store.Shard(shard)
-	call := lua.HandedCall{Clock: s.Clock(), Outbox: s.Outbox(), Retention: b.retention}
+	call := scripts.HandedCall{Clock: s.Clock(), Outbox: s.Outbox(), Retention: b.retention}
 	for _, c := range list {
-		call.Jobs = append(call.Jobs, lua.HandedJob{Key: s.Job(c.Job.ID), Epoch: c.Epoch, State: c.Job.State})
+		call.Jobs = append(call.Jobs, scripts.HandedJob{Key: s.Job(c.Job.ID), Epoch: c.Epoch, State: c.Job.State})
 	}
 	_, err := b.store.RunPatient(ctx, call.Call())
 	crash.At("after-handed-over")

@@ -10,8 +10,8 @@ import (
 
 	"github.com/klauspost/compress/s2"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // Payload reads the payload of a job. size is its length in bytes, 0 if the job has ended and its
@@ -24,11 +24,11 @@ func (q *Queue) Payload(
 	if err != nil {
 		return nil, 0, err
 	}
-	start, err := q.store.Reads.GetRange(ctx, shard.Job(id), 0, int64(lua.BeforePayload+maxEnvelope+most)-1).Bytes()
+	start, err := q.store.Reads.GetRange(ctx, shard.Job(id), 0, int64(scripts.BeforePayload+maxEnvelope+most)-1).Bytes()
 	if err != nil {
 		return nil, 0, store.Unavailable(err)
 	}
-	flow, payload, size, ok := lua.PeekPayload(start)
+	flow, payload, size, ok := scripts.PeekPayload(start)
 	if owner, _, _ := strings.Cut(flow, "/"); !ok || owner != EncodeName(tenant) {
 		return nil, 0, ErrNotFound
 	}

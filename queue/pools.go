@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/policies"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/policies"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -120,14 +120,14 @@ func (q *Queue) poolsNow(ctx context.Context, names []string) ([]poolNow, error)
 		return nil, nil
 	}
 	baseline := q.policies.Current().Baseline
-	subjects, calls := make([]policies.Subject, len(names)), make([]lua.ScanCall, len(names))
+	subjects, calls := make([]policies.Subject, len(names)), make([]scripts.ScanCall, len(names))
 	for i, name := range names {
 		subjects[i] = policies.Pool(name)
 		home := q.policies.Home(subjects[i])
-		calls[i] = lua.ScanCall{Clock: home.Clock(), Tenants: home.Tenants(), Dead: q.retention.Dead,
+		calls[i] = scripts.ScanCall{Clock: home.Clock(), Tenants: home.Tenants(), Dead: q.retention.Dead,
 			Policy: home.Policy(subjects[i].Key())}
 	}
-	scans, err := store.InvokeAll(ctx, q.store, q.store.Reads, calls, lua.ScanCall.Decode)
+	scans, err := store.InvokeAll(ctx, q.store, q.store.Reads, calls, scripts.ScanCall.Decode)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (q *Queue) poolsNow(ctx context.Context, names []string) ([]poolNow, error)
 	pools := make([]poolNow, len(names))
 	for i, name := range names {
 		if len(scans[i].Tenants) != 1 {
-			return nil, store.Unavailable(lua.ErrReply)
+			return nil, store.Unavailable(scripts.ErrReply)
 		}
 		pools[i].waiting = waiting[i]
 		pools[i].Pool, err = poolOf(baseline, name, scans[i].Tenants[0], scans[i].Now, waiting[i].flows, nil)
@@ -252,7 +252,7 @@ func (q *Queue) waitingFlows(
 // poolOf resolves the policy of a pool, with other API overrides unless instead is nil, and
 // computes its figures.
 func poolOf(
-	baseline shaper.Baseline, name string, scanned lua.ScannedTenant, now shaper.Instant, waiting int64,
+	baseline shaper.Baseline, name string, scanned scripts.ScannedTenant, now shaper.Instant, waiting int64,
 	instead *shaper.Overrides,
 ) (Pool, error) {
 	s, err := policies.Decode(scanned.API, "")
@@ -265,7 +265,7 @@ func poolOf(
 	p := Pool{Name: name, Routes: baseline.Pools[name].Routes, Reason: scanned.Reason,
 		Revision: scanned.Revision, API: s.API}
 	p.Policy, p.Sources = baseline.ResolvePoolCost(name, s.API)
-	var flow lua.ScannedFlow // one that never waited
+	var flow scripts.ScannedFlow // one that never waited
 	if len(scanned.Flows) > 0 {
 		flow = scanned.Flows[0]
 	}
@@ -352,7 +352,7 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 			*n, _ = strconv.ParseInt(text, 10, 64) // 0 where it is missing
 		}
 		turn, _ := fields[i][3].(string)
-		f.Weight, f.Reserve = lua.ParseTurn(turn)
+		f.Weight, f.Reserve = scripts.ParseTurn(turn)
 		share := 1.0 // of the weight
 		if in := of[i] - 1; in >= 0 && in < len(tiers) {
 			f.Class, f.Weight, share = tiers[in], weights[tiers[in]], 1/float64(max(1, members[of[i]]))
@@ -381,13 +381,13 @@ func (q *Queue) namedFlows(ctx context.Context, home ShardKeys, keys []string) (
 		return nil, err
 	}
 	records, err := store.Pipeline(ctx, q.store.Reads, next, func(p redis.Pipeliner, ids []string) *redis.StringCmd {
-		return p.GetRange(ctx, home.Job(strings.Join(ids, "")), 0, lua.BeforePayload-1) // one id or none
+		return p.GetRange(ctx, home.Job(strings.Join(ids, "")), 0, scripts.BeforePayload-1) // one id or none
 	})
 	if err != nil {
 		return nil, err
 	}
 	for k, i := range of {
-		if r, err := lua.DecodeStatus([]byte(records[k])); err == nil { // else no job, or it has left meanwhile
+		if r, err := scripts.DecodeStatus([]byte(records[k])); err == nil { // else no job, or it has left meanwhile
 			flows[i].Tenant, flows[i].Route = r.Tenant, r.Route
 		}
 	}

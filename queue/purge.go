@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/policies"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/policies"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -67,7 +67,7 @@ func (q *Queue) Purge(ctx context.Context, tenant string, f Filter) (Swept, erro
 	purge := func(jobs []Job) (count int64, _ *shaper.Admission, err error) {
 		codes, err := q.discard(ctx, tenant, jobs, true)
 		for _, code := range codes {
-			if code != lua.JobConflict { // a job that is absent now was deleted by a retry of this call
+			if code != scripts.JobConflict { // a job that is absent now was deleted by a retry of this call
 				count++
 			}
 		}
@@ -87,7 +87,7 @@ func (q *Queue) ReplayAll(
 			switch {
 			case r.admission.Outcome == shaper.Admitted:
 				count++
-			case r.code == lua.JobDone:
+			case r.code == scripts.JobDone:
 				refusal = cmp.Or(refusal, &r.admission)
 			}
 		}
@@ -186,22 +186,22 @@ func (q *Queue) candidates(
 }
 
 // discard cancels waiting jobs of a tenant and, if dead, deletes dead ones.
-func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead bool) ([]lua.JobCode, error) {
-	calls, at := map[ShardKeys]*lua.CancelCall{}, map[ShardKeys][]int{} // at: which of the jobs
+func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead bool) ([]scripts.JobCode, error) {
+	calls, at := map[ShardKeys]*scripts.CancelCall{}, map[ShardKeys][]int{} // at: which of the jobs
 	for i, j := range jobs {
 		shard, ok := q.store.ShardOfID(j.ID)
 		if !ok {
 			return nil, ErrNotFound
 		}
 		if calls[shard] == nil {
-			calls[shard] = &lua.CancelCall{
+			calls[shard] = &scripts.CancelCall{
 				Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
 				Tenant: EncodeName(tenant), Horizon: q.horizon, Retention: q.retention, Dead: dead,
 			}
 		}
 		calls[shard].Jobs, at[shard] = append(calls[shard].Jobs, shard.Job(j.ID)), append(at[shard], i)
 	}
-	codes := make([]lua.JobCode, len(jobs))
+	codes := make([]scripts.JobCode, len(jobs))
 	for shard, call := range calls {
 		found, err := store.Invoke(ctx, q.store.RunDurable, *call)
 		if err != nil {

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -21,7 +21,7 @@ func TestPurgeAfterStepBack(t *testing.T) {
 	}
 	defer func() { _ = e.Close() }()
 	q := open(t, options, func(o *queue.Options) { o.Shards = 1 })
-	if err := e.Client().HSet(t.Context(), "sluice:{0}:clock", lua.ClockNumbers,
+	if err := e.Client().HSet(t.Context(), "sluice:{0}:clock", scripts.ClockNumbers,
 		fmt.Sprintf("%d 0 0 0 0 0 0 0 0 0 0 0 0", time.Now().Add(time.Hour).UnixMicro())).Err(); err != nil {
 		t.Fatal(err)
 	}

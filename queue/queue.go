@@ -20,10 +20,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/policies"
-	"github.com/7509e464/sluice/queue/internal/store"
-	"github.com/7509e464/sluice/queue/repair"
+	"github.com/7509e464/sluice/internal/policies"
+	"github.com/7509e464/sluice/internal/repair"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -74,7 +74,7 @@ type Queue struct {
 	mender       *repair.Mender
 	broker       *Broker
 	compressOver int
-	retention    lua.Retention
+	retention    scripts.Retention
 	horizon      time.Duration
 	log          *slog.Logger
 	lanes        *lanes
@@ -127,7 +127,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 		Durable: e.conn.Durable}
 	q := &Queue{
 		engine: e, store: s, compressOver: o.CompressOver, horizon: o.Horizon, log: o.Logger,
-		retention: lua.Retention{
+		retention: scripts.Retention{
 			Finished:     cmp.Or(o.Retention.Succeeded, time.Hour),
 			Dead:         cmp.Or(o.Retention.Dead, 7*24*time.Hour),
 			Idempotency:  cmp.Or(o.Retention.Idempotency, 24*time.Hour),
@@ -149,7 +149,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 		return nil, e.conn.Advise(err)
 	}
 	if e.kind != EngineEmbedded { // which parses a script to load it, and again to run it
-		if err := store.EachMaster(ctx, s.Patient, lua.Load); err != nil {
+		if err := store.EachMaster(ctx, s.Patient, scripts.Load); err != nil {
 			return nil, e.conn.Advise(store.Unavailable(err))
 		}
 	}
@@ -307,7 +307,7 @@ func (q *Queue) Ping(ctx context.Context) error {
 	if q.engine.kind == EngineEmbedded { // see Open
 		return store.Unavailable(q.store.Fast.Ping(ctx).Err())
 	}
-	if err := store.EachMaster(ctx, q.store.Fast, lua.Load); err != nil {
+	if err := store.EachMaster(ctx, q.store.Fast, scripts.Load); err != nil {
 		return store.Unavailable(err)
 	}
 	return q.engine.conn.CheckReplicas(ctx)

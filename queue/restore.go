@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -96,7 +96,7 @@ func (m *memory) seen() shaper.Instant {
 }
 
 // departed returns the last departures that are remembered.
-func (m *memory) departed() (all []lua.Departed) {
+func (m *memory) departed() (all []scripts.Departed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if time.Since(m.begun) > 2*memoryKept {
@@ -109,7 +109,7 @@ func (m *memory) departed() (all []lua.Departed) {
 		}
 	}
 	for key, d := range last {
-		all = append(all, lua.Departed{
+		all = append(all, scripts.Departed{
 			Flow: store.FlowName(key.tenant, key.route), Stamp: d.stamp, Cost: d.cost, Entry: store.TenantEntry(key.tenant),
 		})
 	}
@@ -127,7 +127,7 @@ func (b *Broker) restore(ctx context.Context, s ShardKeys) error {
 	}
 	lost := 0
 	if seen > 0 {
-		for some := range slices.Chunk(m.departed(), lua.RestoreMost) {
+		for some := range slices.Chunk(m.departed(), scripts.RestoreMost) {
 			got, err := b.restoreFlows(ctx, s, seen, some)
 			if err != nil {
 				return err
@@ -163,13 +163,13 @@ func (b *Broker) restoreSoon(shard int) {
 
 // restoreFlows makes one call, and after one that failed at damaged data one for each flow.
 func (b *Broker) restoreFlows(
-	ctx context.Context, s ShardKeys, seen shaper.Instant, departed []lua.Departed,
-) (out lua.Restored, err error) {
-	call := lua.RestoreCall{
+	ctx context.Context, s ShardKeys, seen shaper.Instant, departed []scripts.Departed,
+) (out scripts.Restored, err error) {
+	call := scripts.RestoreCall{
 		Clock: s.Clock(), Due: s.Due(), Tenants: s.Tenants(), Seen: seen, Horizon: b.horizon, Pause: b.pause,
 		Flows: departed,
 	}
-	reply := b.store.Exec(ctx, b.store.Patient, []lua.Call{call.Call()})[0]
+	reply := b.store.Exec(ctx, b.store.Patient, []scripts.Call{call.Call()})[0]
 	if err = reply.Err; err == nil {
 		out, err = call.Decode(reply.Values)
 	}

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -210,7 +210,7 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 func setForward(t *testing.T, s *redistest.Server, key string, by time.Duration) {
 	t.Helper()
 	c := client(t, s.URL())
-	text, err := c.HGet(t.Context(), key, lua.ClockNumbers).Result()
+	text, err := c.HGet(t.Context(), key, scripts.ClockNumbers).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func setForward(t *testing.T, s *redistest.Server, key string, by time.Duration)
 		t.Fatal(err)
 	}
 	fields[1] = strconv.FormatInt(off+by.Microseconds(), 10)
-	if err := c.HSet(t.Context(), key, lua.ClockNumbers, strings.Join(fields, " ")).Err(); err != nil {
+	if err := c.HSet(t.Context(), key, scripts.ClockNumbers, strings.Join(fields, " ")).Err(); err != nil {
 		t.Fatal(err)
 	}
 }

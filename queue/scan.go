@@ -9,9 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/policies"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/policies"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -47,7 +47,7 @@ func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief
 		return nil, "", err
 	}
 	shard := q.store.Shard(n)
-	scan, err := q.scan(ctx, shard, lua.ScanCall{Cursor: strconv.FormatInt(from, 10), Most: max(1, most)})
+	scan, err := q.scan(ctx, shard, scripts.ScanCall{Cursor: strconv.FormatInt(from, 10), Most: max(1, most)})
 	if err != nil {
 		return nil, "", err
 	}
@@ -62,27 +62,27 @@ func (q *Queue) Scan(ctx context.Context, cursor string, most int) (page []Brief
 }
 
 // scanTenant reads one tenant or pool, also one never seen, with its flows in all shards.
-func (q *Queue) scanTenant(ctx context.Context, s policies.Subject) (t lua.ScannedTenant, now shaper.Instant, err error) {
+func (q *Queue) scanTenant(ctx context.Context, s policies.Subject) (t scripts.ScannedTenant, now shaper.Instant, err error) {
 	home := q.policies.Home(s)
-	scan, err := q.scan(ctx, home, lua.ScanCall{Policy: home.Policy(s.Key())})
+	scan, err := q.scan(ctx, home, scripts.ScanCall{Policy: home.Policy(s.Key())})
 	if err != nil {
 		return t, 0, err
 	}
 	if len(scan.Tenants) != 1 {
-		return t, 0, store.Unavailable(lua.ErrReply)
+		return t, 0, store.Unavailable(scripts.ErrReply)
 	}
 	t = scan.Tenants[0]
 	if s.IsPool {
 		return t, scan.Now, nil
 	}
-	all := []lua.ScannedTenant{t}
+	all := []scripts.ScannedTenant{t}
 	err = q.addParts(ctx, home, all, []string{s.Name})
 	return all[0], scan.Now, err
 }
 
 // complete makes the page of a shard one of tenants with their flows in all shards. It leaves out
 // those that another shard's page has.
-func (q *Queue) complete(ctx context.Context, shard ShardKeys, scan *lua.Scan) error {
+func (q *Queue) complete(ctx context.Context, shard ShardKeys, scan *scripts.Scan) error {
 	entries := make([]string, len(scan.Tenants))
 	for i, t := range scan.Tenants {
 		entries[i] = t.Entry
@@ -91,7 +91,7 @@ func (q *Queue) complete(ctx context.Context, shard ShardKeys, scan *lua.Scan) e
 	if err != nil {
 		return err
 	}
-	scan.Tenants = slices.DeleteFunc(scan.Tenants, func(t lua.ScannedTenant) bool { return !slices.Contains(listed, t.Entry) })
+	scan.Tenants = slices.DeleteFunc(scan.Tenants, func(t scripts.ScannedTenant) bool { return !slices.Contains(listed, t.Entry) })
 	names := make([]string, len(scan.Tenants))
 	for i, t := range scan.Tenants {
 		names[i] = store.TenantOfEntry(t.Entry)
@@ -138,23 +138,23 @@ func (q *Queue) listedHere(ctx context.Context, shard ShardKeys, entries []strin
 const partFlows = 16
 
 // addParts adds the flows that the tenants have in other shards than this one.
-func (q *Queue) addParts(ctx context.Context, shard ShardKeys, tenants []lua.ScannedTenant, names []string) error {
+func (q *Queue) addParts(ctx context.Context, shard ShardKeys, tenants []scripts.ScannedTenant, names []string) error {
 	placed := q.policies.Current()
-	var calls []lua.ScanCall
+	var calls []scripts.ScanCall
 	var of []int
 	var at []ShardKeys
 	for i, name := range names {
 		for _, s := range placed.Shards(name) {
 			if s != shard {
-				calls = append(calls, lua.ScanCall{Clock: s.Clock(), Tenants: s.Tenants(), Dead: q.retention.Dead, Policy: s.Policy(EncodeName(name)), MostFlows: partFlows})
+				calls = append(calls, scripts.ScanCall{Clock: s.Clock(), Tenants: s.Tenants(), Dead: q.retention.Dead, Policy: s.Policy(EncodeName(name)), MostFlows: partFlows})
 				of, at = append(of, i), append(at, s)
 			}
 		}
 	}
 	// Redis serves nobody else during the calls of one exchange.
-	var found []lua.Scan
-	for some := range slices.Chunk(calls, lua.ScanFlows/partFlows) {
-		scans, err := store.InvokeAll(ctx, q.store, q.store.Reads, some, lua.ScanCall.Decode)
+	var found []scripts.Scan
+	for some := range slices.Chunk(calls, scripts.ScanFlows/partFlows) {
+		scans, err := store.InvokeAll(ctx, q.store, q.store.Reads, some, scripts.ScanCall.Decode)
 		if err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (q *Queue) addParts(ctx context.Context, shard ShardKeys, tenants []lua.Sca
 	}
 	for n, scan := range found {
 		if len(scan.Tenants) != 1 {
-			return store.Unavailable(lua.ErrReply)
+			return store.Unavailable(scripts.ErrReply)
 		}
 		calls[n].MostFlows = 0
 		if err := store.ScanRest(ctx, q.store.Read, at[n], calls[n], &scan.Tenants[0]); err != nil {
@@ -182,8 +182,8 @@ func (q *Queue) addParts(ctx context.Context, shard ShardKeys, tenants []lua.Sca
 
 // addFlow adds a flow. A route that has joined or left a pool may have left a flow behind: the one
 // with jobs counts.
-func addFlow(flows []lua.ScannedFlow, f lua.ScannedFlow) []lua.ScannedFlow {
-	i := slices.IndexFunc(flows, func(other lua.ScannedFlow) bool { return other.Flow == f.Flow })
+func addFlow(flows []scripts.ScannedFlow, f scripts.ScannedFlow) []scripts.ScannedFlow {
+	i := slices.IndexFunc(flows, func(other scripts.ScannedFlow) bool { return other.Flow == f.Flow })
 	switch {
 	case i < 0:
 		return append(flows, f)
@@ -193,7 +193,7 @@ func addFlow(flows []lua.ScannedFlow, f lua.ScannedFlow) []lua.ScannedFlow {
 	return flows
 }
 
-func (q *Queue) scan(ctx context.Context, shard ShardKeys, call lua.ScanCall) (lua.Scan, error) {
+func (q *Queue) scan(ctx context.Context, shard ShardKeys, call scripts.ScanCall) (scripts.Scan, error) {
 	call.Dead = q.retention.Dead
 	return store.Scan(ctx, q.store.Read, shard, call)
 }
@@ -211,7 +211,7 @@ type statement struct{ route, claimed, api, file string }
 // maxCached bounds the policies in the cache.
 const maxCached = 100_000
 
-func (r *resolver) briefs(from *policies.Set, scan lua.Scan, pools map[string]*poolNow) []Brief {
+func (r *resolver) briefs(from *policies.Set, scan scripts.Scan, pools map[string]*poolNow) []Brief {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.from != from || len(r.resolved) > maxCached {
@@ -222,7 +222,7 @@ func (r *resolver) briefs(from *policies.Set, scan lua.Scan, pools map[string]*p
 		s := statement{api: t.API, file: t.File, claimed: claimedTier(t)}
 		general := r.policy(s)
 		name, pooled, rates := store.TenantOfEntry(t.Entry), []PoolFlow(nil), map[string]float64{}
-		sum := sumOf(general, t.Flows, scan.Now, func(route string, f lua.ScannedFlow) Figures {
+		sum := sumOf(general, t.Flows, scan.Now, func(route string, f scripts.ScannedFlow) Figures {
 			s.route = route
 			policy := r.policy(s)
 			figures := figuresOf(policy, f, scan.Now)
@@ -280,7 +280,7 @@ func (r *resolver) policy(s statement) shaper.Policy {
 }
 
 // claimedTier is the tier that the tenant's credential claimed last.
-func claimedTier(t lua.ScannedTenant) (tier string) {
+func claimedTier(t scripts.ScannedTenant) (tier string) {
 	for _, f := range t.Flows {
 		tier = f.Tier
 	}
@@ -290,10 +290,10 @@ func claimedTier(t lua.ScannedTenant) (tier string) {
 // sumOf adds up the figures of a tenant's flows, which of computes. The effective rate is that of
 // the slowest flow.
 func sumOf(
-	general shaper.Policy, flows []lua.ScannedFlow, now shaper.Instant,
-	of func(route string, f lua.ScannedFlow) Figures,
+	general shaper.Policy, flows []scripts.ScannedFlow, now shaper.Instant,
+	of func(route string, f scripts.ScannedFlow) Figures,
 ) Figures {
-	sum, slowest, full := figuresOf(general, lua.ScannedFlow{}, now), 1.0, false
+	sum, slowest, full := figuresOf(general, scripts.ScannedFlow{}, now), 1.0, false
 	for _, f := range flows {
 		_, route, _ := strings.Cut(f.Flow, "/")
 		sum.add(of(route, f))
@@ -308,7 +308,7 @@ func sumOf(
 }
 
 // figuresOf computes the figures of a flow by the policy that holds for it now.
-func figuresOf(p shaper.Policy, flow lua.ScannedFlow, now shaper.Instant) Figures {
+func figuresOf(p shaper.Policy, flow scripts.ScannedFlow, now shaper.Instant) Figures {
 	f := Figures{
 		Depth: flow.Depth, Bytes: flow.Bytes, Running: flow.Running, LimitedBy: limitedBy(p, flow, now),
 		Admitted: flow.Admitted, Rejected: flow.Rejected, Departed: flow.Departed, Succeeded: flow.Succeeded,
@@ -328,7 +328,7 @@ func figuresOf(p shaper.Policy, flow lua.ScannedFlow, now shaper.Instant) Figure
 
 // limitedBy names what keeps the next job of a flow from leaving; see LimitCauses. The report of a
 // worker is passed on as it is.
-func limitedBy(p shaper.Policy, f lua.ScannedFlow, now shaper.Instant) string {
+func limitedBy(p shaper.Policy, f scripts.ScannedFlow, now shaper.Instant) string {
 	switch {
 	case p.Paused, f.FullUntil > now:
 		return limitedPaused

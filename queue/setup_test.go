@@ -17,9 +17,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 )
 
 // TestMistakesEndTheStart: what no further attempt mends is no outage, and the error says what to

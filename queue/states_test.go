@@ -21,9 +21,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 )
 

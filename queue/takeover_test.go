@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 )
 
 // hung is a cluster with a node that hangs, and a poll at each shard that is under way there. Until

@@ -12,9 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/policies"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/policies"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -47,7 +47,7 @@ func (q *Queue) describe(ctx context.Context, tenant string, instead *shaper.Ove
 
 // poolsOf reads the pools that flows of the tenant are in.
 func (q *Queue) poolsOf(
-	ctx context.Context, s shaper.Statements, scanned lua.ScannedTenant,
+	ctx context.Context, s shaper.Statements, scanned scripts.ScannedTenant,
 ) (map[string]*poolNow, error) {
 	baseline, names := q.policies.Current().Baseline, []string(nil)
 	routes := baseline.Mentioned(s)
@@ -67,7 +67,7 @@ func (q *Queue) poolsOf(
 // tenantOf resolves a tenant's policies and computes its figures. share is what a flow of it may
 // store; 0 is no bound.
 func (q *Queue) tenantOf(
-	tenant string, s shaper.Statements, scanned lua.ScannedTenant, pools map[string]*poolNow, share int64,
+	tenant string, s shaper.Statements, scanned scripts.ScannedTenant, pools map[string]*poolNow, share int64,
 	now shaper.Instant,
 ) Tenant {
 	baseline := q.policies.Current().Baseline
@@ -79,7 +79,7 @@ func (q *Queue) tenantOf(
 	t.Policy, t.Sources = baseline.Resolve(s, "")
 	t.Tier, t.Sources["tier"] = s.Tier()
 	rates := map[string]float64{} // of its pools
-	figures := func(route string, scanned lua.ScannedFlow) Figures {
+	figures := func(route string, scanned scripts.ScannedFlow) Figures {
 		var f Flow
 		f.Policy, f.Sources = baseline.Resolve(s, route)
 		f.Pool, f.Figures = baseline.PoolOf(route), figuresOf(f.Policy, scanned, now)
@@ -95,7 +95,7 @@ func (q *Queue) tenantOf(
 		return own
 	}
 	for _, route := range baseline.Mentioned(s) {
-		figures(route, lua.ScannedFlow{})
+		figures(route, scripts.ScannedFlow{})
 	}
 	t.Figures = sumOf(t.Policy, scanned.Flows, now, figures)
 	together, alone := 0.0, false
@@ -129,7 +129,7 @@ func (q *Queue) tenantOf(
 }
 
 // storedOf returns how many bytes the store keeps of a flow.
-func (q *Queue) storedOf(f lua.ScannedFlow, now shaper.Instant) int64 {
+func (q *Queue) storedOf(f scripts.ScannedFlow, now shaper.Instant) int64 {
 	n := f.Stored.Dead + f.Stored.Kept + f.Stored.Answers.Left(now, q.retention.Finished) +
 		f.Stored.Keys.Left(now, max(q.retention.Finished, q.retention.Idempotency))
 	if f.Depth > 0 || f.Running > 0 { // else what is counted is of records that were lost
@@ -257,7 +257,7 @@ func (q *Queue) tune(
 	if err := q.policies.Intend(ctx, p, s.Subject); err != nil {
 		return false, err
 	}
-	var tuned lua.Tuned
+	var tuned scripts.Tuned
 	values, err := q.store.RunDurable(ctx, call.Call())
 	if err == nil {
 		tuned, _, err = call.Decode(values)
@@ -265,10 +265,10 @@ func (q *Queue) tune(
 	switch {
 	case err != nil:
 		return false, store.Unavailable(err)
-	case tuned == lua.TunedOtherPolicies:
+	case tuned == scripts.TunedOtherPolicies:
 		return false, q.policies.Reinstate(ctx, q.policies.Home(s.Subject))
 	}
-	return tuned == lua.TunedChanged, q.policies.Spread(ctx, p, s.Subject, change.EndHolds)
+	return tuned == scripts.TunedChanged, q.policies.Spread(ctx, p, s.Subject, change.EndHolds)
 }
 
 // History lists the last changes of a tenant's API overrides, at most 100, the newest first.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 

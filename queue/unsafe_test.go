@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 )
 
 // TestEachMasterIsChecked: a cluster is refused if one master may lose jobs. The error names it.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // waitsMost bounds the jobs that Waits reads.
@@ -38,14 +38,14 @@ func (q *Queue) Waits(ctx context.Context, tenant string, most int) ([]time.Dura
 	}
 	heads, err := store.Pipeline(ctx, q.store.Reads, slices.Concat(ids...), func(p redis.Pipeliner, id string) *redis.StringCmd {
 		shard, _ := q.store.ShardOfID(id)
-		return p.GetRange(ctx, shard.Job(id), 0, lua.HeadLength-1)
+		return p.GetRange(ctx, shard.Job(id), 0, scripts.HeadLength-1)
 	})
 	if err != nil {
 		return nil, err
 	}
 	var waits []time.Duration
 	for _, head := range heads {
-		if wait, ok := lua.WaitOf([]byte(head)); ok {
+		if wait, ok := scripts.WaitOf([]byte(head)); ok {
 			waits = append(waits, wait)
 		}
 	}

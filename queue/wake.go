@@ -3,8 +3,8 @@ package queue
 import (
 	"context"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // Wakes delivers wake-ups until ctx ends, then closes the channel. It reconnects, also from a Redis
@@ -20,7 +20,7 @@ func (b *Broker) Wakes(ctx context.Context) <-chan Wake {
 	}
 	channels := []string{store.WorkersWake}
 	for i, s := range b.store.Shards() {
-		channel := s.Channel(lua.WakeChannel)
+		channel := s.Channel(scripts.WakeChannel)
 		w.shards[channel] = i
 		channels = append(channels, channel)
 	}

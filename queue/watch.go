@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/lua"
-	"github.com/7509e464/sluice/queue/internal/store"
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // watcher listens for the ends of all jobs that are waited for. A job's channel exists only while
@@ -94,7 +94,7 @@ func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, st
 	if !known {
 		shard = q.store.Shard(0) // no such job will end
 	}
-	w, channel, c := q.watcher, shard.Channel(lua.EndedChannel+id), make(chan struct{}, 1)
+	w, channel, c := q.watcher, shard.Channel(scripts.EndedChannel+id), make(chan struct{}, 1)
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()

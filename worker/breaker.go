@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/7509e464/sluice/internal/burstlog"
+	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
-	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 )
 

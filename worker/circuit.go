@@ -3,9 +3,9 @@ package worker
 import (
 	"time"
 
+	"github.com/7509e464/sluice/internal/outbound"
+	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/reports"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const (

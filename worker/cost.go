@@ -13,9 +13,9 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const (

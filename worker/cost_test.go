@@ -14,11 +14,11 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/outbound"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 func noPool() bool { return false }

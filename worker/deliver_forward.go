@@ -12,10 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // forwarder sends stored requests to one upstream as their clients sent them, one per attempt, and

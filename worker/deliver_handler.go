@@ -14,8 +14,8 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // httpDeliverer sends jobs to one HTTP upstream: exactly one request per attempt. It follows no

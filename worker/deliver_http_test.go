@@ -21,10 +21,10 @@ import (
 
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/7509e464/sluice/internal/outbound"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const payload = "{ \"amount\" : 1e400,\t\"note\":\"\\u00e9\" }"

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/7509e464/sluice/internal/crash"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/crash"
 )
 
 const (

@@ -7,10 +7,10 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 
+	"github.com/7509e464/sluice/internal/burstlog"
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 // job is a lease in this worker, from the poll that brought it until it is settled.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/queue/crash"
+	"github.com/7509e464/sluice/internal/crash"
 )
 
 // waiter is how the pacer sleeps. While one goroutine waits, another may call wake only.

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/7509e464/sluice/internal/burstlog"
+	"github.com/7509e464/sluice/internal/crash"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
-	"github.com/7509e464/sluice/queue/crash"
 )
 
 // poll polls the shard once, hands the leased jobs on and returns when to poll again.

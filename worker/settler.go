@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/7509e464/sluice/internal/burstlog"
+	"github.com/7509e464/sluice/internal/crash"
+	"github.com/7509e464/sluice/internal/turn"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
-	"github.com/7509e464/sluice/queue/crash"
-	"github.com/7509e464/sluice/queue/turn"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
 )
 
 // troubles logs bursts of like events in few lines. It logs one line when the first part of the

@@ -66,10 +66,10 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/7509e464/sluice/internal/burstlog"
+	"github.com/7509e464/sluice/internal/outbound"
+	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/burstlog"
-	"github.com/7509e464/sluice/queue/reports"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/internal/keystore"
 )
 
 // Mode is a kind of credential that is accepted.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/internal/keystore"
 )
 
 const (

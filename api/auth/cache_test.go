@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/keystore"
 )
 
 func bearer(key string) *http.Request { return request(somewhere, "Authorization: Bearer "+key) }

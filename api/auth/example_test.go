@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/keystore"
 )
 
 // A tenant gets an API key and sends a request with it. A wrong key is refused, although guests are

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/7509e464/sluice/queue/keystore"
+	"github.com/7509e464/sluice/internal/keystore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

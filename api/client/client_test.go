@@ -15,11 +15,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/apitest"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -5,10 +5,10 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/config"
+	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
 )
 

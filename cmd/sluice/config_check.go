@@ -9,8 +9,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
-	"github.com/7509e464/sluice/queue/redistest"
+	"github.com/7509e464/sluice/internal/redistest"
 )
 
 // The way of an operator: jobs die until their flow stops, the log of attempts says why, the

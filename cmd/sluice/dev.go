@@ -7,10 +7,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
+	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/guard"
-	"github.com/7509e464/sluice/api/listen"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"

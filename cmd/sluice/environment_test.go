@@ -8,7 +8,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
-	"github.com/7509e464/sluice/queue/redistest"
+	"github.com/7509e464/sluice/internal/redistest"
 )
 
 // A process of another environment does not start on the Redis of this one, and says both names.

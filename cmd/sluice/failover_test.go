@@ -12,8 +12,8 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/redistest"
 )
 
 // TestFailoverCommand: the command prints its steps and its result, and exits with what came of it.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/internal/config"
 )
 
 // settingFlags returns the flags of serve: a pointer to a struct for kong, with a field for each

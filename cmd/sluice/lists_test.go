@@ -18,10 +18,10 @@ import (
 
 	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/internal/config"
+	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/shaper/simulate"

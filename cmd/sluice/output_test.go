@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/apitest"
 )
 
 // fullDisk accepts left bytes.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/queue/redistest"
+	"github.com/7509e464/sluice/internal/redistest"
 )
 
 // TestRestorePage runs the commands of docs/deploy.md that restore a backup, on one that Redis

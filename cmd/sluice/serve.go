@@ -3,9 +3,9 @@ package main
 import (
 	"os/exec"
 
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
+	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/7509e464/sluice/internal/limitertest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
-	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
 // start is the instant at which every story begins: the start of a window of every period used.

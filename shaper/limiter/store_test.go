@@ -3,8 +3,8 @@ package limiter_test
 import (
 	"testing"
 
+	"github.com/7509e464/sluice/internal/limitertest"
 	"github.com/7509e464/sluice/shaper/limiter"
-	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
 func TestMemoryStoreConformance(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
 	"github.com/7509e464/sluice/worker/handoff"

@@ -47,9 +47,9 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
-	"github.com/7509e464/sluice/worker/internal/outbound"
 	"github.com/7509e464/sluice/worker/internal/ticket"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/hibiken/asynq"
 	"go.uber.org/goleak"
 
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/internal/ticket"
 )

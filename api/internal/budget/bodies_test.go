@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/7509e464/sluice/api/internal/deadline"
+	"github.com/7509e464/sluice/internal/deadline"
 )
 
 // The memory of a body follows what has arrived, not what was announced.

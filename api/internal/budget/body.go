@@ -12,9 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/7509e464/sluice/api/internal/deadline"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/internal/deadline"
 )
 
 const (

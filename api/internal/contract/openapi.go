@@ -18,10 +18,10 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 	"github.com/go-chi/chi/v5"
 
-	"github.com/7509e464/sluice/api/internal/deadline"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/deadline"
 )
 
 // PageFiles is the page at /docs. It reads /openapi.json and nothing from other hosts.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue/httpmsg"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/shaper"
 )
 

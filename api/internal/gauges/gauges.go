@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/7509e464/sluice/internal/scrape"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/scrape"
 )
 
 // Store is what the gauges read.

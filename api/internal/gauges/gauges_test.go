@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/7509e464/sluice/api/apitest"
+	"github.com/7509e464/sluice/internal/apitest"
+	"github.com/7509e464/sluice/internal/scrape"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/scrape"
 )
 
 // counting counts the questions to the store.

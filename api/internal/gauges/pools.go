@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/7509e464/sluice/queue/scrape"
+	"github.com/7509e464/sluice/internal/scrape"
 )
 
 // poolGauges describe the pools, which are few: every one has gauges.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/7509e464/sluice/internal/scrape"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/scrape"
 )
 
 // Bounds of a scan of all tenants. When the budget is used up, the next scrape or sample continues

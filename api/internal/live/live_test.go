@@ -14,9 +14,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/reports"
 	"github.com/7509e464/sluice/shaper"
 )
 

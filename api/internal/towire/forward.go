@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
 )
 
 // maxShown is how many bytes of a forwarded body, or of the body of its answer, are shown.

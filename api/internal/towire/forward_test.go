@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/queue/httpmsg"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // Names of credentials are recognised however they are written, and other names are not hidden.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/httpmsg"
-	"github.com/7509e464/sluice/queue/keystore"
 	"github.com/7509e464/sluice/shaper"
 )
 

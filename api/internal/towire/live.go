@@ -12,8 +12,8 @@ import (
 	"github.com/7509e464/sluice/api/internal/arrivals"
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/reports"
 )
 
 // overviewRoutes are the routes in an overview, which is sent four times a second.

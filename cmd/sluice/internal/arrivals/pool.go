@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/simulate"
 )

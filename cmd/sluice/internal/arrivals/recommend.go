@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/picture"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/simulate"
-	"github.com/7509e464/sluice/shaper/simulate/picture"
 )
 
 // RecommendCmd is the command recommend.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/picture"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/shaper/simulate"
-	"github.com/7509e464/sluice/shaper/simulate/picture"
 )
 
 // SimulateCmd is the command simulate.

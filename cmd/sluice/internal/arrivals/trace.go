@@ -12,9 +12,9 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/picture"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/simulate"
-	"github.com/7509e464/sluice/shaper/simulate/picture"
 )
 
 // traceFlags select a file of arrivals, or generate arrivals.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // upToN is a list of the numbers from 1 to n; a cursor is the last number.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // heard is a writer that passes each line on.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // upTo accepts the first n submissions and refuses the others.

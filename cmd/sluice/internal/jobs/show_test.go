@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // A job is shown as a timeline with its response. Control characters of others are replaced.

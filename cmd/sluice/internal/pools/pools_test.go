@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/cmd/sluice/config"
+	"github.com/7509e464/sluice/internal/config"
 )
 
 // TestDescriptors: a process whose settings allow more connections than it may have file

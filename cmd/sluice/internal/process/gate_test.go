@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/apitest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // Until the gate opens, /livez answers 200 and the rest 503, with a problem that is documented.

@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/api/listen"
-	"github.com/7509e464/sluice/cmd/sluice/config"
-	"github.com/7509e464/sluice/queue/burstlog"
+	"github.com/7509e464/sluice/internal/burstlog"
+	"github.com/7509e464/sluice/internal/config"
+	"github.com/7509e464/sluice/internal/listen"
 )
 
 const (

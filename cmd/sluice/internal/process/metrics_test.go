@@ -24,10 +24,10 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
-	"github.com/7509e464/sluice/queue/redistest"
+	"github.com/7509e464/sluice/internal/config"
+	"github.com/7509e464/sluice/internal/redistest"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/metrics.md anew")

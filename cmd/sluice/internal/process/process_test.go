@@ -16,7 +16,7 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // A process that stops ends the streams of figures; it does not cut them off.

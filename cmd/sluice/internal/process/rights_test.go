@@ -16,14 +16,14 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/internal/limitertest"
+	"github.com/7509e464/sluice/internal/limits"
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/queue/keystore"
-	"github.com/7509e464/sluice/queue/limits"
-	"github.com/7509e464/sluice/queue/queuetest"
-	"github.com/7509e464/sluice/queue/redistest"
-	"github.com/7509e464/sluice/queue/repair"
 	"github.com/7509e464/sluice/shaper/limiter"
-	"github.com/7509e464/sluice/shaper/limiter/limitertest"
 )
 
 // TestRightsAreEnoughAndNeeded: with the user of docs/redis.md, everything works, no command is

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/api/apitest"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
-	"github.com/7509e464/sluice/queue/reports"
+	"github.com/7509e464/sluice/internal/apitest"
+	"github.com/7509e464/sluice/internal/reports"
 )
 
 // The routes in trouble come first, with the tenant and the job of the last failure.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // poolsAt are two pools: erp at its rate, and one that is held and has more reserves than its rate.

@@ -22,7 +22,7 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
-	"github.com/7509e464/sluice/queue/queuetest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 // topWorld is a server as the model sees it: figures by the second, and what was asked of it.

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/cmd/sluice/config"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
+	"github.com/7509e464/sluice/internal/config"
 )
 
 // Start runs everything in this process until the test ends, with jobs in memory unless the

@@ -1,0 +1,241 @@
+package dashboard
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/internal/queuetest"
+)
+
+// memory is a store of sessions.
+type memory struct {
+	mu    sync.Mutex
+	ends  map[[sha256.Size]byte]time.Time
+	away  bool
+	asked int
+}
+
+func newMemory() *memory { return &memory{ends: map[[sha256.Size]byte]time.Time{}} }
+
+var errAway = errors.New("away")
+
+func (m *memory) call(do func()) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.away {
+		return errAway
+	}
+	do()
+	return nil
+}
+
+func (m *memory) SaveSession(_ context.Context, id [sha256.Size]byte, life time.Duration) error {
+	return m.call(func() { m.ends[id] = time.Now().Add(life) })
+}
+
+func (m *memory) FindSession(_ context.Context, id [sha256.Size]byte) (left time.Duration, err error) {
+	err = m.call(func() { m.asked++; left = max(0, time.Until(m.ends[id])) })
+	return left, err
+}
+
+func (m *memory) EndSession(_ context.Context, id [sha256.Size]byte) error {
+	return m.call(func() { delete(m.ends, id) })
+}
+
+// signInFrom posts a token from an address.
+func signInFrom(d *Dashboard, peer, shown string) *http.Response {
+	r := httptest.NewRequest("POST", "http://localhost:8081/login",
+		strings.NewReader(url.Values{"token": {shown}}.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.RemoteAddr = peer
+	w := httptest.NewRecorder()
+	d.ServeHTTP(w, r)
+	return w.Result()
+}
+
+// Wrong tokens are rate-limited, and the right token still opens a session from the same address.
+func TestWrongTokensLockNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDashboard(t, token)
+		const guesser, another = "192.0.2.1:4000", "192.0.2.2:4000"
+		for n := range auth.GuessLimit {
+			if r := signInFrom(d, guesser,
+				fmt.Sprint("guess ", n)); r.StatusCode != http.StatusUnauthorized ||
+				r.Header.Get("Retry-After") != "" {
+				t.Fatalf("wrong token %d: %d", n, r.StatusCode)
+			}
+		}
+		r := signInFrom(d, guesser, "guess")
+		queuetest.Compare(t, "the status of one too many", r.StatusCode, http.StatusTooManyRequests)
+		queuetest.Compare(t, "its Retry-After", r.Header.Get("Retry-After"), "60")
+		queuetest.Compare(t, "its cookies", len(r.Cookies()), 0)
+		queuetest.Contains(t, "its page", content(t, r), "not the admin token")
+		if r.Header.Get("Content-Security-Policy") == "" {
+			t.Error("one too many: there is no Content-Security-Policy")
+		}
+		for _, peer := range []string{guesser, another} {
+			if r := signInFrom(d, peer, token); r.StatusCode != http.StatusSeeOther || len(r.Cookies()) != 1 {
+				t.Errorf("the right token from %s: %d", peer, r.StatusCode)
+			}
+		}
+		if r := signInFrom(d, another, "guess"); r.StatusCode != http.StatusUnauthorized {
+			t.Errorf("another address: %d", r.StatusCode)
+		}
+	})
+}
+
+// with is a request that carries the cookie.
+func with(c *http.Cookie) *http.Request {
+	r := httptest.NewRequest("GET", "http://localhost:8081/", nil)
+	r.AddCookie(c)
+	return r
+}
+
+// Sessions hold at every process that shares the store and over restarts, and end absolutely.
+func TestSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		process := func(token string) *sessions { return newSessions(token, store, auth.NewGuesses()) }
+		s, elsewhere := process(token), process(token)
+		at := with(&http.Cookie{Name: "x"})
+		c, second := s.begin(at), s.begin(at)
+		queuetest.Compare(t, "the name of the cookie", c.Name, "sluice_session_8081")
+		if c.Value == second.Value {
+			t.Errorf("two sessions have the cookie %v", c)
+		}
+		for id := range store.ends {
+			if strings.Contains(fmt.Sprintf("%x", id), c.Value) {
+				t.Error("the store has what opens")
+			}
+		}
+		queuetest.Compare(t, "it holds here", s.of(with(c)), true)
+		queuetest.Compare(t, "it holds at another process", elsewhere.of(with(c)), true)
+		queuetest.Compare(t, "it holds with another token", process("another token 0000").of(with(c)), false)
+		for _, value := range []string{
+			"", c.Value + "A", c.Value[:len(c.Value)-2], "!" + c.Value[1:], strings.Repeat("A", len(c.Value)),
+		} {
+			if s.of(with(&http.Cookie{Name: c.Name, Value: value})) {
+				t.Errorf("%q opens", value)
+			}
+		}
+		for range 11 { // used all the time
+			time.Sleep(time.Hour)
+			if !s.of(with(c)) {
+				t.Fatal("ended early")
+			}
+		}
+		time.Sleep(time.Hour)
+		if s.of(with(c)) || elsewhere.of(with(c)) {
+			t.Error("it is used, and so never ends")
+		}
+	})
+}
+
+// After a logout the session is invalid, even with a copy of its cookie.
+func TestLogoutEndsTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		s, elsewhere := newSessions(token, store, auth.NewGuesses()), newSessions(token, store, auth.NewGuesses())
+		at := with(&http.Cookie{Name: "x"})
+		c, other := s.begin(at), s.begin(at)
+		if !elsewhere.of(with(c)) {
+			t.Fatal("it does not hold elsewhere")
+		}
+		if gone := s.end(with(c)); gone.MaxAge >= 0 {
+			t.Errorf("the cookie becomes %v, want it to be deleted", gone)
+		}
+		if s.of(with(c)) || !s.of(with(other)) {
+			t.Error("the copy opens, or another session does not")
+		}
+		time.Sleep(sessionAge)
+		if elsewhere.of(with(c)) {
+			t.Error("elsewhere the copy opens after a second")
+		}
+		// The store is away: it ends here all the same, and stays so.
+		store.away = true
+		s.end(with(other))
+		store.away = false
+		time.Sleep(sessionAge)
+		if s.of(with(other)) {
+			t.Error("the store brings it back")
+		}
+	})
+}
+
+// While the store is away, sessions stay open, and the token opens new ones.
+func TestSessionsWhileTheStoreIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		s := newSessions(token, store, auth.NewGuesses())
+		at := with(&http.Cookie{Name: "x"})
+		c := s.begin(at)
+		store.away = true
+		local := s.begin(at)
+		time.Sleep(time.Minute)
+		if !s.of(with(c)) || !s.of(with(local)) {
+			t.Error("signed out by the outage")
+		}
+		store.away = false
+		time.Sleep(time.Minute)
+		if !s.of(with(c)) || !s.of(with(local)) {
+			t.Error("signed out after the outage")
+		}
+	})
+}
+
+// A flood of guessed cookies costs at most half as many lookups in the store, and ends no session.
+func TestGuessedSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemory()
+		s := newSessions(token, store, auth.NewGuesses())
+		good := s.begin(with(&http.Cookie{Name: "x"}))
+		var all sync.WaitGroup
+		for n := range 1000 {
+			all.Go(func() {
+				s.of(with(&http.Cookie{Name: good.Name, Value: fmt.Sprintf("%04d", n) + good.Value[4:]}))
+			})
+		}
+		all.Wait()
+		if store.asked > 500 || !s.of(with(good)) {
+			t.Errorf("%d questions; the good one holds: %v", store.asked, s.of(with(good)))
+		}
+	})
+}
+
+// A process remembers at most sessionsHeld sessions, however many are opened.
+func TestSessionsAreBounded(t *testing.T) {
+	s := newSessions(token, newMemory(), auth.NewGuesses())
+	at := with(&http.Cookie{Name: "x"})
+	first := s.begin(at)
+	for range sessionsHeld + 10 {
+		s.begin(at)
+	}
+	if len(s.held) > sessionsHeld || !s.of(with(first)) {
+		t.Errorf("%d are held; the first holds: %v", len(s.held), s.of(with(first)))
+	}
+}
+
+// Only a cookie of the length of a session key is read as one.
+func FuzzSession(f *testing.F) {
+	s := newSessions(token, newMemory(), auth.NewGuesses())
+	f.Add(s.begin(with(&http.Cookie{Name: "x"})).Value + "A")
+	f.Add("")
+	f.Add("AAAA")
+	s.held = map[[sha256.Size]byte]session{}
+	f.Fuzz(func(t *testing.T, value string) {
+		if _, ok := s.idOf(value); ok && len(value) != 43 {
+			t.Errorf("%q is a key", value)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package apitest
+
+import (
+	"context"
+	"crypto/sha256"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/7509e464/sluice/internal/keystore"
+)
+
+// CreateKey implements api.KeyRing.
+func (f *Fake) CreateKey(
+	_ context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
+) (keystore.Key, error) {
+	id, _ := f.NewID(tenant, "")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return keystore.Key{}, f.failure
+	}
+	active := 0
+	for _, k := range f.ring {
+		if k.Tenant == tenant && !k.Expired(time.Now()) {
+			active++
+		}
+	}
+	if active >= keystore.MaxKeys {
+		return keystore.Key{}, keystore.ErrTooManyKeys
+	}
+	k := keystore.Key{
+		ID: id, Tenant: tenant, Name: name, Hash: hash, Created: time.Now().Truncate(time.Millisecond),
+		Expires: expires,
+	}
+	f.ring = append(f.ring, k)
+	return k, nil
+}
+
+// Keys implements api.KeyRing.
+func (f *Fake) Keys(_ context.Context, tenant string) ([]keystore.Key, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	keys := slices.DeleteFunc(slices.Clone(f.ring), func(k keystore.Key) bool { return k.Tenant != tenant })
+	for i := range keys {
+		keys[i].Hash = [sha256.Size]byte{}
+	}
+	slices.SortFunc(keys, func(a, b keystore.Key) int { return strings.Compare(a.ID, b.ID) })
+	return keys, f.failure
+}
+
+// RevokeKey implements api.KeyRing.
+func (f *Fake) RevokeKey(_ context.Context, tenant, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure != nil {
+		return f.failure
+	}
+	i := slices.IndexFunc(f.ring, func(k keystore.Key) bool { return k.ID == id && k.Tenant == tenant })
+	if i < 0 {
+		return keystore.ErrUnknownKey
+	}
+	f.ring = slices.Delete(f.ring, i, i+1)
+	return nil
+}
+
+// FindKey implements auth.KeyStore.
+func (f *Fake) FindKey(_ context.Context, id string) (keystore.Key, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.found++
+	if f.failure != nil {
+		return keystore.Key{}, f.failure
+	}
+	if i := slices.IndexFunc(f.ring, func(k keystore.Key) bool { return k.ID == id }); i >= 0 {
+		return f.ring[i], nil
+	}
+	return keystore.Key{}, keystore.ErrUnknownKey
+}
+
+// Found is the number of calls of FindKey.
+func (f *Fake) Found() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.found
+}

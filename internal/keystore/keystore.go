@@ -1,0 +1,201 @@
+// Package keystore stores the API keys of tenants and the sessions of operators in Redis. Every
+// error wraps queue.ErrUnavailable unless it says otherwise.
+package keystore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/internal/store"
+)
+
+// Key is an API key of a tenant, with a digest of its secret. Keys live in the shard of their
+// tenant until they are revoked, an expired one until its tenant creates another a day later.
+type Key struct {
+	ID      string            // 28 characters of [0-9a-v]; names the shard, as the id of a job does
+	Tenant  string            // as the client names it
+	Name    string            // for people; may be empty
+	Hash    [sha256.Size]byte // SHA-256 of the secret; zero in a list
+	Created time.Time         // by the clock of the process that made it, to the millisecond
+	Expires time.Time         // from then on it is refused, to the millisecond; zero: never
+}
+
+// Expired reports whether the key has ended at that time.
+func (k Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
+
+// Errors that callers distinguish with errors.Is.
+var (
+	// ErrUnknownKey means that the tenant has no such key.
+	ErrUnknownKey = errors.New("keystore: no such key")
+	// ErrTooManyKeys means that the tenant has MaxKeys keys that have not expired.
+	ErrTooManyKeys = errors.New("keystore: the tenant has the most keys allowed")
+)
+
+const (
+	// MaxKeys is how many keys a tenant may have that have not expired.
+	MaxKeys = 100
+	// expiredKept is how long an expired key stays in the list, to show why it is refused.
+	expiredKept = 24 * time.Hour
+)
+
+// Store stores API keys and sessions of operators. It is safe for concurrent use.
+type Store struct{ store *store.Store }
+
+// New returns the API keys and sessions of a queue; see queue.Queue.Store.
+func New(s *store.Store) *Store { return &Store{s} }
+
+// CreateKey stores a key of the tenant, given the SHA-256 of its secret. A zero expires means
+// never. Errors: ErrTooManyKeys, queue.ErrUnavailable; after the latter an unused key may be
+// stored.
+func (s *Store) CreateKey(
+	ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
+) (Key, error) {
+	shard, now := s.store.ShardOf(tenant), time.Now()
+	id, err := store.NewID(shard)
+	if err != nil {
+		return Key{}, err
+	}
+	k := Key{ID: id, Tenant: tenant, Name: name, Hash: hash, Created: now.UTC().Truncate(time.Millisecond)}
+	fields := []any{
+		"tenant", tenant, "name", name, "hash", hex.EncodeToString(hash[:]), "created", k.Created.UnixMilli(),
+	}
+	ends := math.Inf(1) // its score in the index
+	if !expires.IsZero() {
+		k.Expires = expires.UTC().Truncate(time.Millisecond)
+		fields, ends = append(fields, "expires", k.Expires.UnixMilli()), float64(k.Expires.UnixMilli())
+	}
+	index := shard.Keys(store.EncodeName(tenant))
+	// An expired key stays expired, so it may be read in one step and removed in the next.
+	old, err := s.store.Fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{
+		Min: "-inf", Max: millis(now.Add(-expiredKept)),
+	}).Result()
+	if err != nil {
+		return Key{}, store.Unavailable(err)
+	}
+	var active *redis.IntCmd
+	if _, err := s.store.Durable.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, id := range old {
+			p.Del(ctx, shard.Key(id))
+			p.ZRem(ctx, index, id)
+		}
+		p.ZAdd(ctx, index, redis.Z{Score: ends, Member: id}) // first: no key works that is in no list
+		p.HSet(ctx, shard.Key(id), fields...)
+		active = p.ZCount(ctx, index, "("+millis(now), "+inf")
+		return nil
+	}); err != nil {
+		return Key{}, store.Unavailable(err)
+	}
+	if active.Val() <= MaxKeys {
+		return k, nil
+	}
+	// The count includes this key, so the bound holds with concurrent calls too.
+	if err := s.dropKey(ctx, shard, tenant, id); err != nil {
+		return Key{}, err
+	}
+	return Key{}, fmt.Errorf("%w: %d", ErrTooManyKeys, MaxKeys)
+}
+
+// Keys lists the keys of a tenant, the oldest first, without their hashes. An expired key is listed
+// for at least a day. Errors: queue.ErrUnavailable.
+func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
+	shard := s.store.ShardOf(tenant)
+	ids, err := s.store.Reads.ZRange(ctx, shard.Keys(store.EncodeName(tenant)), 0, -1).Result()
+	if err != nil || len(ids) == 0 {
+		return nil, store.Unavailable(err)
+	}
+	slices.Sort(ids) // they begin with the time
+	found, err := store.Pipeline(ctx, s.store.Reads, ids,
+		func(p redis.Pipeliner, id string) *redis.MapStringStringCmd {
+			return p.HGetAll(ctx, shard.Key(id))
+		})
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]Key, 0, len(ids))
+	for i, id := range ids {
+		k, err := keyOf(id, found[i])
+		switch {
+		case errors.Is(err, ErrUnknownKey): // revoked meanwhile
+		case err != nil:
+			return nil, err
+		case k.Tenant == tenant:
+			k.Hash = [sha256.Size]byte{}
+			keys = append(keys, k)
+		}
+	}
+	return keys, nil
+}
+
+// RevokeKey deletes a key of the tenant. Errors: ErrUnknownKey, queue.ErrUnavailable.
+func (s *Store) RevokeKey(ctx context.Context, tenant, id string) error {
+	k, err := s.FindKey(ctx, id)
+	if errors.Is(err, ErrUnknownKey) {
+		// An earlier call may have deleted it.
+		if unsure := s.store.Confirm(ctx, s.store.ShardOf(tenant).Key(id)); unsure != nil {
+			return unsure
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if k.Tenant != tenant {
+		return ErrUnknownKey
+	}
+	return s.dropKey(ctx, s.store.ShardOf(tenant), tenant, id)
+}
+
+func (s *Store) dropKey(ctx context.Context, shard store.ShardKeys, tenant, id string) error {
+	_, err := s.store.Durable.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Del(ctx, shard.Key(id))
+		p.ZRem(ctx, shard.Keys(store.EncodeName(tenant)), id)
+		return nil
+	})
+	return store.Unavailable(err)
+}
+
+// FindKey reads a key of any tenant, also one that has expired. An id of the wrong format costs no
+// round trip. Errors: ErrUnknownKey, queue.ErrUnavailable.
+func (s *Store) FindKey(ctx context.Context, id string) (Key, error) {
+	shard, ok := s.store.ShardOfID(id)
+	if !ok {
+		return Key{}, ErrUnknownKey
+	}
+	fields, err := s.store.Fast.HGetAll(ctx, shard.Key(id)).Result()
+	if err != nil {
+		return Key{}, store.Unavailable(err)
+	}
+	return keyOf(id, fields)
+}
+
+// keyOf decodes a stored key. An unreadable one is an error, so it is refused.
+func keyOf(id string, fields map[string]string) (Key, error) {
+	if len(fields) == 0 {
+		return Key{}, ErrUnknownKey
+	}
+	k := Key{ID: id, Tenant: fields["tenant"], Name: fields["name"]}
+	sum, err := hex.DecodeString(fields["hash"])
+	created, noTime := strconv.ParseInt(fields["created"], 10, 64)
+	if text, expires := fields["expires"]; expires {
+		ends, noEnd := strconv.ParseInt(text, 10, 64)
+		k.Expires, noTime = time.UnixMilli(ends).UTC(), errors.Join(noTime, noEnd)
+	}
+	if err = errors.Join(err, noTime); err != nil || len(sum) != len(k.Hash) || k.Tenant == "" {
+		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v",
+			store.ErrSchema, slices.Sorted(maps.Keys(fields)))
+	}
+	copy(k.Hash[:], sum)
+	k.Created = time.UnixMilli(created).UTC()
+	return k, nil
+}
+
+func millis(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }

@@ -1,0 +1,338 @@
+// Package listen bounds the connections of an HTTP server. A full listener closes idle connections
+// for new ones and reserves a few connections for probes and operators.
+package listen
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/internal/deadline"
+)
+
+// Listener bounds the connections that are open at once, in all and by address, and counts them. It
+// serves an http.Server; see Attend.
+//
+// When it is full, or an address has its share, a new connection replaces the one (of that address)
+// that has been idle the longest: between two requests, or since its start without a whole header.
+// So silent connections keep no client out. If none is idle, the new connection gets one of a few
+// reserved slots for probes and operators: see Reserved. If all of these are in use, it is closed
+// at once. Left in the kernel's backlog, as netutil.LimitListener does, new connections would hang:
+// clients until their timeout, probes until a supervisor kills a healthy process.
+type Listener struct {
+	net.Listener
+	limits Limits
+
+	mu        sync.Mutex
+	open      int        // without those in reserved slots
+	idle      *list.List // of *limitedConn, the one that has been idle the longest first
+	reserved  *list.List // of *limitedConn in reserved slots, the oldest first
+	addresses map[string]*peers
+
+	gauge   prometheus.GaugeFunc
+	refused prometheus.Counter
+	evicted prometheus.Counter
+	spare   prometheus.Counter
+}
+
+// Limits are the bounds of a Listener.
+type Limits struct {
+	Connections int            // at once, at least 1
+	PerAddress  int            // of them by one address, or /48 of IPv6; 0: no bound
+	Proxies     []netip.Prefix // addresses without that bound, because many clients share them
+	// Failed gets each error of Accept, such as that of a process without free file descriptors.
+	// The server goes on. nil: not called.
+	Failed func(error)
+}
+
+// peers are the connections of one address, without reserved ones.
+type peers struct {
+	open int
+	idle *list.List // as Listener.idle
+}
+
+const (
+	// sendBuffer bounds the bytes of answers that the kernel buffers for a connection. Its default
+	// is some MB for each client that does not read. At a round trip of 100 ms this allows 2.5 MB a
+	// second.
+	sendBuffer = 256 << 10
+	// maxStreams bounds the requests under way of a connection of HTTP/2; maxFrame and
+	// receiveBuffer bound, in bytes, what it holds of requests that no handler has read.
+	maxStreams, maxFrame, receiveBuffer = 250, 16 << 10, 64 << 10
+	// reservedConnections are the connections beyond Limits.Connections that are for probes and
+	// operators.
+	reservedConnections = 32
+	// reservedFor is how long a reserved slot is safe from new connections: long enough for a
+	// probe.
+	reservedFor = time.Second
+)
+
+// Limit bounds the connections of a listener. name is its label in the metrics, which Listener
+// collects.
+func Limit(l net.Listener, name string, limits Limits) *Listener {
+	limits.Connections = max(1, limits.Connections)
+	if limits.PerAddress == 0 {
+		limits.PerAddress = limits.Connections
+	}
+	labels := prometheus.Labels{"listener": name}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, ConstLabels: labels, Help: help})
+	}
+	out := &Listener{
+		Listener: l, limits: limits, idle: list.New(), reserved: list.New(), addresses: map[string]*peers{},
+		refused: counter("sluice_connections_refused_total",
+			"Connections closed at once because the listener or the client's address had reached its limit."),
+		evicted: counter("sluice_connections_evicted_total", "Idle connections closed in favour of new ones."),
+		spare: counter("sluice_connections_reserved_total",
+			"Connections that took a slot reserved for probes and operators."),
+	}
+	out.gauge = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sluice_connections", ConstLabels: labels,
+		Help: "Open connections, by listener."}, func() float64 { return float64(out.Open()) })
+	return out
+}
+
+// Describe implements prometheus.Collector.
+func (l *Listener) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(l, ch) }
+
+// Collect implements prometheus.Collector.
+func (l *Listener) Collect(ch chan<- prometheus.Metric) {
+	l.gauge.Collect(ch)
+	l.refused.Collect(ch)
+	l.evicted.Collect(ch)
+	l.spare.Collect(ch)
+}
+
+// Open returns the number of open connections.
+func (l *Listener) Open() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open + l.reserved.Len()
+}
+
+// Accept waits for a connection within the bounds.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			if l.limits.Failed != nil && !errors.Is(err, net.ErrClosed) {
+				l.limits.Failed(err)
+			}
+			return nil, err
+		}
+		c := &limitedConn{Conn: conn, of: l, address: l.addressOf(conn), since: time.Now()}
+		victim, admitted := l.admit(c)
+		if victim != nil {
+			l.evicted.Inc()
+			_ = victim.Conn.Close() // its server gets an error from the connection
+		}
+		if admitted {
+			if buffered, can := conn.(interface{ SetWriteBuffer(bytes int) error }); can {
+				_ = buffered.SetWriteBuffer(sendBuffer) // best effort
+			}
+			return c, nil
+		}
+		l.refused.Inc()
+		_ = conn.Close() // unused
+	}
+}
+
+// addressOf returns the address whose share a connection counts in; empty for none.
+func (l *Listener) addressOf(conn net.Conn) string {
+	if conn.RemoteAddr() == nil {
+		return ""
+	}
+	at, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return ""
+	}
+	from := at.Addr().Unmap().WithZone("")
+	if slices.ContainsFunc(l.limits.Proxies, func(p netip.Prefix) bool { return p.Contains(from) }) {
+		return ""
+	}
+	return auth.PeerNetwork(conn.RemoteAddr().String())
+}
+
+// admit takes a slot: a free one, that of the victim, or a reserved one.
+func (l *Listener) admit(c *limitedConn) (victim *limitedConn, admitted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	idle := l.idle
+	mine := l.addresses[c.address]
+	full := l.open >= l.limits.Connections
+	if c.address != "" && mine != nil && mine.open >= l.limits.PerAddress {
+		full, idle = true, mine.idle
+	}
+	if full {
+		oldest := idle.Front()
+		if oldest == nil {
+			return l.reserve(c)
+		}
+		victim = oldest.Value.(*limitedConn)
+		l.remove(victim)
+	}
+	l.open++
+	if c.address != "" {
+		if l.addresses[c.address] == nil { // also where the victim was its last one
+			l.addresses[c.address] = &peers{idle: list.New()}
+		}
+		l.addresses[c.address].open++
+	}
+	return victim, true
+}
+
+// reserve takes a reserved slot, if need be that of the oldest. The lock is held.
+func (l *Listener) reserve(c *limitedConn) (victim *limitedConn, admitted bool) {
+	if l.reserved.Len() >= reservedConnections {
+		victim = l.reserved.Front().Value.(*limitedConn)
+		if c.since.Sub(victim.since) < reservedFor {
+			return nil, false
+		}
+		l.remove(victim)
+	}
+	c.reserved = l.reserved.PushBack(c)
+	l.spare.Inc()
+	return victim, true
+}
+
+// remove frees the slot of a connection; only the first call has an effect. The lock is held.
+func (l *Listener) remove(c *limitedConn) {
+	if c.gone {
+		return
+	}
+	c.gone = true
+	if c.reserved != nil {
+		l.reserved.Remove(c.reserved)
+		return
+	}
+	l.busy(c)
+	l.open--
+	if mine := l.addresses[c.address]; mine != nil {
+		if mine.open--; mine.open == 0 {
+			delete(l.addresses, c.address)
+		}
+	}
+}
+
+// rest puts a connection at the end of the idle ones. The lock is held.
+func (l *Listener) rest(c *limitedConn) {
+	c.waits = l.idle.PushBack(c)
+	if mine := l.addresses[c.address]; mine != nil {
+		c.waitsOfMine = mine.idle.PushBack(c)
+	}
+}
+
+// busy takes a connection out of the idle ones. The lock is held.
+func (l *Listener) busy(c *limitedConn) {
+	if c.waits == nil {
+		return
+	}
+	l.idle.Remove(c.waits)
+	if c.waitsOfMine != nil {
+		l.addresses[c.address].idle.Remove(c.waitsOfMine)
+	}
+	c.waits, c.waitsOfMine = nil, nil
+}
+
+// Attend makes the server report which of its connections are idle, so that new ones can replace
+// them, and which are in reserved slots. Call it before Serve.
+func (l *Listener) Attend(s *http.Server) {
+	s.ConnState = func(conn net.Conn, state http.ConnState) {
+		c, ours := conn.(*limitedConn)
+		if !ours {
+			return
+		}
+		idle := state == http.StateIdle || state == http.StateNew
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case c.reserved != nil || c.gone:
+		case idle && c.waits == nil:
+			l.rest(c)
+		case !idle:
+			l.busy(c)
+		}
+	}
+	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		if c, ours := conn.(*limitedConn); ours && c.reserved != nil {
+			return context.WithValue(ctx, reservedKey{}, true)
+		}
+		return ctx
+	}
+}
+
+type reservedKey struct{}
+
+// Reserved reports whether the request came over a connection in a reserved slot. Only probes and
+// operators with a credential are answered there, and the connection ends with the answer.
+func Reserved(ctx context.Context) bool { return ctx.Value(reservedKey{}) != nil }
+
+// limitedConn frees its slot when it is closed.
+type limitedConn struct {
+	net.Conn
+	of       *Listener
+	address  string // whose share it counts in; empty for none
+	since    time.Time
+	reserved *list.Element // in Listener.reserved; fixed once the connection is accepted
+
+	// Guarded by the listener's lock.
+	gone               bool          // the slot is free, or in use by another
+	waits, waitsOfMine *list.Element // while it is idle
+}
+
+// Close closes the connection; only the first call frees the slot.
+func (c *limitedConn) Close() error {
+	err := c.Conn.Close()
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	c.of.remove(c)
+	return err
+}
+
+// CloseWrite closes the sending side, so that a client can read the last answer.
+func (c *limitedConn) CloseWrite() error {
+	if half, can := c.Conn.(interface{ CloseWrite() error }); can {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// Server returns a server with bounds on time and size, so that slow clients cannot block it.
+// Errors of connections, as net/http reports them, are logged at debug.
+func Server(addr string, h http.Handler, log *slog.Logger) *http.Server {
+	if log == nil {
+		log = slog.Default()
+	}
+	return &http.Server{
+		Addr:              addr,
+		Handler:           h,
+		ReadHeaderTimeout: deadline.HeaderTimeout,
+		ReadTimeout:       deadline.ReadTimeout,
+		WriteTimeout:      deadline.WriteTimeout,
+		IdleTimeout:       deadline.IdleTimeout,
+		MaxHeaderBytes:    deadline.MaxHeader,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// AllowHTTP2 makes the server speak HTTP/2 without TLS (h2c), too, to clients that begin with it
+// (RFC 9113, section 3.3). Many requests then share a connection, so the buffers of a connection
+// are small.
+func AllowHTTP2(s *http.Server) {
+	s.Protocols = new(http.Protocols)
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	s.HTTP2 = &http.HTTP2Config{
+		MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame,
+		MaxReceiveBufferPerConnection: receiveBuffer, MaxReceiveBufferPerStream: receiveBuffer,
+	}
+}

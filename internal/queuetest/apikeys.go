@@ -1,0 +1,223 @@
+package queuetest
+
+import (
+	"crypto/sha256"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/queue"
+)
+
+var keyTests = map[string]func(*suite){
+	"a key is found by its id":                           keyFound,
+	"keys are listed without their hashes":               keysListed,
+	"a revoked key is gone":                              keyRevoked,
+	"a key of another tenant cannot be revoked":          keyOfAnother,
+	"an id that no key has is unknown":                   keyUnknown,
+	"a tenant has at most 100 keys, also at once":        keyBound,
+	"an expired key does not count and is deleted later": keyExpired,
+	"a key outlives its tenant's jobs":                   keyOutlives,
+	"a session holds until its end or is ended":          sessions,
+}
+
+// sessions are those of operators.
+func sessions(s *suite) {
+	one, other := sha256.Sum256([]byte("one")), sha256.Sum256([]byte("other"))
+	left := func(id [sha256.Size]byte) time.Duration {
+		d, err := keystore.New(s.q.Store()).FindSession(s.ctx, id)
+		if err != nil {
+			s.Fatal(err)
+		}
+		return d
+	}
+	for _, id := range [][sha256.Size]byte{one, other} {
+		if err := keystore.New(s.q.Store()).SaveSession(s.ctx, id, time.Hour); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if d := left(one); d > time.Hour || d < 59*time.Minute {
+		s.Errorf("%v are left", d)
+	}
+	if err := keystore.New(s.q.Store()).EndSession(s.ctx, one); err != nil {
+		s.Fatal(err)
+	}
+	if left(one) != 0 || left(other) == 0 || left(sha256.Sum256(nil)) != 0 {
+		s.Errorf("after the end: %v, another: %v", left(one), left(other))
+	}
+}
+
+func (s *suite) key(tenant, name string, expires time.Time) keystore.Key {
+	s.Helper()
+	k, err := keystore.New(s.q.Store()).CreateKey(s.ctx, tenant, name, sha256.Sum256([]byte(name)), expires)
+	if err != nil {
+		s.Fatalf("CreateKey: %v", err)
+	}
+	return k
+}
+
+func (s *suite) keys(tenant string) []keystore.Key {
+	s.Helper()
+	keys, err := keystore.New(s.q.Store()).Keys(s.ctx, tenant)
+	if err != nil {
+		s.Fatalf("Keys: %v", err)
+	}
+	return keys
+}
+
+func keyFound(s *suite) {
+	s.restart(func(o *queue.Options) {}) // a key is what Redis has, not this process
+	for _, owner := range []string{tenant, "member:a b", "}{:*", strings.Repeat("x", 255)} {
+		ends := time.Now().Add(time.Hour)
+		for _, expires := range []time.Time{{}, ends} {
+			made := s.key(owner, "ci é", expires)
+			got, err := keystore.New(s.q.Store()).FindKey(s.ctx, made.ID)
+			if err != nil || got != made {
+				s.Errorf("FindKey: %+v, %v, want %+v", got, err, made)
+			}
+			if made.Tenant != owner || made.Name != "ci é" || made.Hash != sha256.Sum256([]byte("ci é")) ||
+				time.Since(made.Created) > limit {
+				s.Errorf("made %+v", made)
+			}
+			if !expires.IsZero() && !made.Expires.Equal(ends.Truncate(time.Millisecond)) ||
+				made.Expired(ends.Add(-time.Second)) ||
+				made.Expired(ends) == expires.IsZero() {
+				s.Errorf("expires %v, want %v", made.Expires, expires)
+			}
+		}
+	}
+}
+
+func keysListed(s *suite) {
+	first, second := s.key(tenant, "first", time.Time{}), s.key(tenant, "second", time.Now().Add(time.Hour))
+	s.key("other", "third", time.Time{})
+	first.Hash, second.Hash = [sha256.Size]byte{}, [sha256.Size]byte{}
+	want := []keystore.Key{first, second}
+	slices.SortFunc(want, func(a, b keystore.Key) int { return strings.Compare(a.ID, b.ID) })
+	if got := s.keys(tenant); !slices.Equal(got, want) {
+		s.Errorf("Keys: %+v, want %+v", got, want)
+	}
+	if got := s.keys("nobody"); len(got) != 0 {
+		s.Errorf("Keys of nobody: %+v", got)
+	}
+}
+
+func keyRevoked(s *suite) {
+	gone, left := s.key(tenant, "gone", time.Time{}), s.key(tenant, "left", time.Time{})
+	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, gone.ID); err != nil {
+		s.Fatalf("RevokeKey: %v", err)
+	}
+	if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, gone.ID); !errors.Is(err, keystore.ErrUnknownKey) {
+		s.Errorf("FindKey of a revoked key: %v", err)
+	}
+	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, gone.ID); !errors.Is(err,
+		keystore.ErrUnknownKey) {
+		s.Errorf("RevokeKey again: %v", err)
+	}
+	if got := s.keys(tenant); len(got) != 1 || got[0].ID != left.ID {
+		s.Errorf("Keys: %+v, want %s alone", got, left.ID)
+	}
+}
+
+func keyOfAnother(s *suite) {
+	k := s.key(tenant, "k", time.Time{})
+	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, "other", k.ID); !errors.Is(err,
+		keystore.ErrUnknownKey) {
+		s.Errorf("RevokeKey by another tenant: %v", err)
+	}
+	if got, err := keystore.New(s.q.Store()).FindKey(s.ctx, k.ID); err != nil || got != k {
+		s.Errorf("FindKey: %+v, %v", got, err)
+	}
+}
+
+func keyUnknown(s *suite) {
+	job := s.admit(work())
+	for _, id := range []string{
+		"", "x", "{0}", "../key", strings.Repeat("0", 27), strings.Repeat("0", 28), strings.Repeat("v", 28),
+		job.ID,
+	} {
+		if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, id); !errors.Is(err, keystore.ErrUnknownKey) {
+			s.Errorf("FindKey(%q): %v", id, err)
+		}
+		if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, id); !errors.Is(err, keystore.ErrUnknownKey) {
+			s.Errorf("RevokeKey(%q): %v", id, err)
+		}
+	}
+}
+
+func keyBound(s *suite) {
+	for range keystore.MaxKeys - 2 {
+		s.key(tenant, "k", time.Time{})
+	}
+	var wg sync.WaitGroup
+	made := make(chan error, 8)
+	for range cap(made) {
+		wg.Go(func() {
+			_, err := keystore.New(s.q.Store()).CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{})
+			made <- err
+		})
+	}
+	wg.Wait()
+	close(made)
+	taken := 0
+	for err := range made {
+		switch {
+		case err == nil:
+			taken++
+		case !errors.Is(err, keystore.ErrTooManyKeys):
+			s.Errorf("CreateKey beyond the bound: %v", err)
+		}
+	}
+	keys := s.keys(tenant)
+	if taken > 2 || len(keys) != keystore.MaxKeys-2+taken {
+		s.Errorf("%d more keys were made, %d are there", taken, len(keys))
+	}
+	for len(keys) < keystore.MaxKeys { // those that met each other at the bound all stepped back
+		s.key(tenant, "again", time.Time{})
+		keys = s.keys(tenant)
+	}
+	if _, err := keystore.New(s.q.Store()).
+		CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{}); !errors.Is(err,
+		keystore.ErrTooManyKeys) {
+		s.Errorf("CreateKey at the bound: %v", err)
+	}
+	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, keys[0].ID); err != nil {
+		s.Fatalf("RevokeKey: %v", err)
+	}
+	s.key(tenant, "again", time.Time{})
+	s.key("other", "its own bound", time.Time{})
+}
+
+func keyExpired(s *suite) {
+	recent := s.key(tenant, "an hour ago", time.Now().Add(-time.Hour))
+	long := s.key(tenant, "two days ago", time.Now().Add(-48*time.Hour))
+	if got, err := keystore.New(s.q.Store()).FindKey(s.ctx, recent.ID); err != nil || !got.Expired(time.Now()) {
+		s.Errorf("FindKey: %+v, %v", got, err)
+	}
+	for range keystore.MaxKeys {
+		s.key(tenant, "k", time.Time{})
+	}
+	keys := s.keys(tenant)
+	if len(keys) != keystore.MaxKeys+1 ||
+		!slices.ContainsFunc(keys, func(k keystore.Key) bool { return k.ID == recent.ID }) {
+		s.Errorf("%d keys are listed, want %d and the one that has just expired", len(keys), keystore.MaxKeys)
+	}
+	if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, long.ID); !errors.Is(err, keystore.ErrUnknownKey) {
+		s.Errorf("FindKey of a key that expired two days ago: %v", err)
+	}
+}
+
+func keyOutlives(s *suite) {
+	k := s.key(tenant, "k", time.Time{})
+	s.admit(work())
+	if _, err := s.q.Purge(s.ctx, tenant, queue.Filter{}); err != nil {
+		s.Fatalf("Purge: %v", err)
+	}
+	s.restart(func(o *queue.Options) {})
+	if got, err := keystore.New(s.q.Store()).FindKey(s.ctx, k.ID); err != nil || got != k {
+		s.Errorf("FindKey: %+v, %v", got, err)
+	}
+}

@@ -1,0 +1,114 @@
+package scripts
+
+import (
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// JobCode is the answer of cancel and replay for one job.
+type JobCode int64
+
+// The answers.
+const (
+	JobAbsent   JobCode = 0
+	JobDone     JobCode = 1 // cancelled; or, of a replay, admitted or refused
+	JobDeleted  JobCode = 2
+	JobConflict JobCode = 3 // not possible in the job's state
+)
+
+// CancelCall ends waiting jobs of one tenant, and deletes dead ones.
+type CancelCall struct {
+	At                          At
+	Clock, Due, Expires, Outbox string   // keys
+	Jobs                        []string // keys of the records
+	Tenant                      string   // as in keys
+	Horizon                     time.Duration
+	Dead                        bool // delete dead jobs
+	Retention                   Retention
+}
+
+// Call is the call in the form that is sent.
+func (c CancelCall) Call() Call {
+	return Call{Commands.Cancel, append([]string{c.Clock, c.Due, c.Expires, c.Outbox}, c.Jobs...),
+		append([]any{string(c.At), c.Tenant, c.Horizon.Microseconds(), flag(c.Dead)}, c.Retention.args()...)}
+}
+
+// Decode reads the answer: JobAbsent, JobDone, JobDeleted or JobConflict per job, in order.
+func (c CancelCall) Decode(values []any) ([]JobCode, error) {
+	return decodeCodes[JobCode](values, len(c.Jobs))
+}
+
+// ReplayCall brings a dead job back.
+type ReplayCall struct {
+	At                               At
+	Clock, Due, Expires, Job, Outbox string // keys
+	Tenant                           string // as in keys
+	Horizon                          time.Duration
+	// Tag is not 0. It is the same when the call is sent again, and differs between calls.
+	Tag                     uint32
+	MaxAttempts             int
+	DeadCapacity, DeadBytes int64
+}
+
+// Call is the call in the form that is sent.
+func (c ReplayCall) Call() Call {
+	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox},
+		[]any{
+			string(c.At), c.Tenant, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity),
+			max(1, c.DeadBytes),
+		}}
+}
+
+// Decode reads the answer. The admission is set for JobDone: its outcome may be a refusal.
+func (c ReplayCall) Decode(values []any) (JobCode, shaper.Admission, error) {
+	r := reader{values: values}
+	a := shaper.Admission{Now: shaper.Instant(r.int())}
+	code := JobCode(r.int())
+	if code == JobDone {
+		r.outcome(&a)
+		a.Position, a.Start = r.int(), shaper.Instant(r.int())
+		a.Depth, a.Capacity, a.RetryAfter = r.int(), r.int(), micros(r.int())
+		a.Remaining = max(0, a.Capacity-a.Depth)
+		a.Rate = shaper.Rate{Limit: r.int(), Period: micros(r.int())}
+		a.Bytes, a.CapacityBytes = r.int(), r.int()
+		bytes, fits := r.int(), r.int()
+		if a.Outcome == shaper.Full || a.Outcome == shaper.FullOfBytes {
+			a.Asked, a.AskedBytes = 1, bytes
+			a.Never, a.Estimated = fits == neverFits, fits == fitsByEstimate && a.RetryAfter > 0
+		}
+	}
+	return code, a, r.err
+}
+
+// StatusCall reads one job.
+type StatusCall struct {
+	At         At
+	Clock, Job string // keys
+	Tenant     string // as in keys
+	MostResult int    // bytes of the result
+}
+
+// Status is the current state of a job.
+type Status struct {
+	Now      shaper.Instant
+	Found    bool
+	Position int64
+	Start    shaper.Instant
+	Record   []byte // without its payload; the result may be cut
+}
+
+// Call is the call in the form that is sent.
+func (c StatusCall) Call() Call {
+	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.MostResult}}
+}
+
+// Decode reads the answer.
+func (c StatusCall) Decode(values []any) (Status, error) {
+	r := reader{values: values}
+	s := Status{
+		Now: shaper.Instant(r.int()), Found: r.int() == 1, Position: r.int(), Start: shaper.Instant(r.int()),
+		Record: []byte(r.text()),
+	}
+	return s, r.err
+}

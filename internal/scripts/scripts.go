@@ -1,0 +1,289 @@
+// Package scripts composes the scripts of package lua, sends them, and has a typed call and reply
+// for each. It also holds the layout of the records and the lines of policies that they read.
+package scripts
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/lua"
+)
+
+// Script is one command. Its source is composed when it is first asked for, because many programs
+// that import this package send none.
+type Script struct {
+	Name   string        // of its file, without .lua
+	Source func() string // the script with what it uses of lib, without comments
+	SHA    func() string // of the source, for EVALSHA
+}
+
+func newScript(name string, source func() string) *Script {
+	source = sync.OnceValue(source)
+	return &Script{name, source, sync.OnceValue(func() string {
+		sum := sha1.Sum([]byte(source()))
+		return hex.EncodeToString(sum[:])
+	})}
+}
+
+// NewScript returns a script that is none of the commands.
+func NewScript(name, source string) *Script { return newScript(name, func() string { return source }) }
+
+// Scripts are all the commands.
+type Scripts struct {
+	Tick, TickPools, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
+
+	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Beat, Publish, Declare, Mend, Restore *Script
+
+	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
+}
+
+// Commands are the scripts of this build.
+var Commands = Scripts{
+	Tick: command("tick"), TickPools: command("tick_pools"), Redeliver: command("redeliver"), Reclaim: command("reclaim"), Expire: command("expire"), Retune: command("retune"),
+	Forget: command("forget"),
+
+	Admit: command("admit"), Settle: command("settle"), Heartbeat: command("heartbeat"),
+	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"),
+	Tune: command("tune"), Status: command("status"),
+	Scan: command("scan"), Beat: command("beat"), Publish: command("publish"), Declare: command("declare"), Mend: command("mend"), Restore: command("restore"),
+
+	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"),
+	SlidingCounter: command("sliding_counter"),
+	TokenBucket:    command("token_bucket"), LeakyMeter: command("leaky_meter"),
+}
+
+var all []*Script
+
+func command(name string) *Script {
+	s := newScript(name, func() string { return compose(name) })
+	all = append(all, s)
+	return s
+}
+
+// All lists the scripts.
+func (Scripts) All() []*Script { return slices.Clone(all) }
+
+const includeMark = "--! include "
+
+// compose reads a script, prepends what it uses of the parts of lib that it names, and drops
+// comment lines, which the embedded engine would parse on every call.
+func compose(name string) string {
+	text, includes := code(name + ".lua")
+	var lib []statement
+	for _, part := range includes {
+		lib = append(lib, libraries()[part]...)
+	}
+	return fold(prune(lib, statements(text)))
+}
+
+// libraries are the parts of lib, read once for all scripts.
+var libraries = sync.OnceValue(func() map[string][]statement {
+	out := map[string][]statement{}
+	files, _ := lua.Sources.ReadDir("lib")
+	for _, file := range files {
+		text, _ := code("lib/" + file.Name())
+		out[strings.TrimSuffix(file.Name(), ".lua")] = statements(text)
+	}
+	out["record"] = slices.Concat(statements(layout()), out["record"])
+	return out
+})
+
+// code is a source without comments, and the parts of lib that it names.
+func code(file string) (text string, includes []string) {
+	raw, err := lua.Sources.ReadFile(file)
+	if err != nil {
+		panic(fmt.Sprintf("scripts: %s is not embedded: %v", file, err))
+	}
+	var out strings.Builder
+	out.Grow(len(raw))
+	for line := range strings.Lines(string(raw)) {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(trimmed, includeMark):
+			includes = strings.Fields(strings.TrimPrefix(trimmed, includeMark))
+		case trimmed == "" || strings.HasPrefix(trimmed, "--"):
+		default:
+			statement, _, _ := strings.Cut(line, " -- ")
+			out.WriteString(strings.TrimRight(statement, "\n"))
+			out.WriteByte('\n')
+		}
+	}
+	return out.String(), includes
+}
+
+// Call is one script with its keys and arguments.
+type Call struct {
+	Script *Script
+	Keys   []string
+	Args   []any
+}
+
+// Reply is the answer to a Call: an array, and the error of this call alone.
+type Reply struct {
+	Values []any
+	Err    error
+}
+
+// Client is the part of a Redis client that the scripts need.
+type Client interface {
+	redis.Scripter
+	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
+}
+
+// Observer is called after each script call with its duration and error. Calls of one pipeline have
+// the duration of the whole pipeline.
+type Observer func(script string, took time.Duration, err error)
+
+// Load loads the scripts that the server does not know, so that the first calls need not send their
+// sources. In a cluster it loads them into one node; the others get them by the fallback of Run.
+func Load(ctx context.Context, c Client) error {
+	scripts := Commands.All()
+	hashes := make([]string, len(scripts))
+	for i, s := range scripts {
+		hashes[i] = s.SHA()
+	}
+	known, err := c.ScriptExists(ctx, hashes...).Result()
+	if err == nil {
+		_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, s := range scripts {
+				if !known[i] {
+					p.ScriptLoad(ctx, s.Source())
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("load the scripts: %w", err)
+	}
+	return nil
+}
+
+// Run sends one call by its SHA, and by its source if the server has not loaded the script.
+func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, error) {
+	start := time.Now()
+	cmd := bySHA(ctx, c, call)
+	if unknown(cmd) {
+		cmd = bySource(ctx, c, call)
+	}
+	r := decode(call, cmd)
+	if observe != nil {
+		observe(call.Script.Name, time.Since(start), r.Err)
+	}
+	return r.Values, r.Err
+}
+
+// RunAll sends the calls in one pipeline, each by its SHA. It sends those whose script the server
+// has not loaded again, by source. The replies are in the order of the calls.
+func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Reply {
+	if len(calls) == 1 {
+		values, err := Run(ctx, c, observe, calls[0])
+		return []Reply{{values, err}}
+	}
+	start := time.Now()
+	replies, left := make([]Reply, len(calls)), make([]int, len(calls))
+	for i := range left {
+		left[i] = i
+	}
+	for _, send := range []func(context.Context, redis.Scripter, Call) *redis.Cmd{bySHA, bySource} {
+		cmds := make([]*redis.Cmd, 0, len(left))
+		// The pipeline's own error is that of its first failed command; each command has its own.
+		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for _, i := range left {
+				cmds = append(cmds, send(ctx, p, calls[i]))
+			}
+			return nil
+		})
+		var again []int
+		for n, i := range left {
+			if replies[i] = decode(calls[i], cmds[n]); unknown(cmds[n]) {
+				again = append(again, i)
+			}
+		}
+		if left = again; left == nil {
+			break
+		}
+	}
+	if observe != nil {
+		took := time.Since(start)
+		for i, call := range calls {
+			observe(call.Script.Name, took, replies[i].Err)
+		}
+	}
+	return replies
+}
+
+func bySHA(ctx context.Context, c redis.Scripter, call Call) *redis.Cmd {
+	return c.EvalSha(ctx, call.Script.SHA(), call.Keys, call.Args...)
+}
+
+func bySource(ctx context.Context, c redis.Scripter, call Call) *redis.Cmd {
+	return c.Eval(ctx, call.Script.Source(), call.Keys, call.Args...)
+}
+
+func unknown(cmd *redis.Cmd) bool {
+	return cmd.Err() != nil && redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT")
+}
+
+// ErrReply means that an answer breaks the contract of its script.
+var ErrReply = errors.New("unexpected reply")
+
+func decode(call Call, cmd *redis.Cmd) Reply {
+	v, err := cmd.Result()
+	if err != nil {
+		return Reply{Err: fmt.Errorf("script %s: %w", call.Script.Name, err)}
+	}
+	values, ok := v.([]any)
+	if !ok {
+		return Reply{Err: fmt.Errorf("script %s: %w: %T instead of an array", call.Script.Name, ErrReply, v)}
+	}
+	return Reply{Values: values}
+}
+
+// reader reads the fields of a reply in order and keeps the first error.
+type reader struct {
+	values []any
+	at     int
+	err    error
+}
+
+func take[T int64 | string | []any](r *reader) (v T) {
+	if r.at >= len(r.values) {
+		r.fail("too short")
+		return v
+	}
+	v, ok := r.values[r.at].(T)
+	r.at++
+	if !ok {
+		r.fail(fmt.Sprintf("field %d is a %T, not a %T", r.at, r.values[r.at-1], v))
+	}
+	return v
+}
+
+func (r *reader) int() int64   { return take[int64](r) }
+func (r *reader) text() string { return take[string](r) }
+func (r *reader) list() []any  { return take[[]any](r) }
+
+// join adopts the error of another reader, unless this one has an error.
+func (r *reader) join(other reader) {
+	if r.err == nil {
+		r.err = other.err
+	}
+}
+
+func (r *reader) more() bool { return r.err == nil && r.at < len(r.values) }
+
+func (r *reader) fail(why string) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: %s", ErrReply, why)
+	}
+}

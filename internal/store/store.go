@@ -1,0 +1,148 @@
+// Package store is Redis as Sluice uses it: its keys, the kinds of its errors, and the calls of
+// scripts. The packages below queue share one Store.
+package store
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/internal/scripts"
+)
+
+// Store sends commands and scripts to one Redis.
+type Store struct {
+	Keyspace
+	Fast redis.UniversalClient // fails fast, because its callers wait
+	// Reads fails fast, too. It has connections of its own for what clients and operators read, so
+	// that no admission and no settlement waits for a connection behind a read.
+	Reads   redis.UniversalClient
+	Patient redis.UniversalClient // waits longer, because its callers can only try again
+	// Durable sends the changes that a caller relies on: it waits for replicas where
+	// redis.durability is set, and else is Fast.
+	Durable redis.UniversalClient
+	Observe scripts.Observer // may be nil
+	// Mend repairs what a call that failed with err found damaged. It reports whether the call may
+	// be sent again.
+	Mend func(ctx context.Context, call scripts.Call, err error) bool
+	// Rest is called when the call fails again after Mend.
+	Rest func(call scripts.Call)
+}
+
+// Cluster reports whether Redis is a cluster.
+func (s *Store) Cluster() bool {
+	_, cluster := s.Patient.(*redis.ClusterClient)
+	return cluster
+}
+
+// Exec sends calls with the client and returns their replies in order. A call that fails at damaged
+// data is sent once more after a repair.
+func (s *Store) Exec(ctx context.Context, c scripts.Client, calls []scripts.Call) []scripts.Reply {
+	replies := scripts.RunAll(ctx, c, s.Observe, calls)
+	for i, r := range replies {
+		if FaultOf(r.Err) == FaultScript && s.Mend(ctx, calls[i], r.Err) {
+			replies[i] = scripts.RunAll(ctx, c, s.Observe, calls[i:i+1])[0]
+			if FaultOf(replies[i].Err) == FaultScript {
+				s.Rest(calls[i])
+			}
+		}
+	}
+	return replies
+}
+
+// Run sends one call with the fail-fast client.
+func (s *Store) Run(ctx context.Context, call scripts.Call) ([]any, error) {
+	r := s.Exec(ctx, s.Fast, []scripts.Call{call})[0]
+	return r.Values, r.Err
+}
+
+// Read sends one call that only reads.
+func (s *Store) Read(ctx context.Context, call scripts.Call) ([]any, error) {
+	r := s.Exec(ctx, s.Reads, []scripts.Call{call})[0]
+	return r.Values, r.Err
+}
+
+// RunDurable sends one call whose effect the caller relies on.
+func (s *Store) RunDurable(ctx context.Context, call scripts.Call) ([]any, error) {
+	r := s.Exec(ctx, s.Durable, []scripts.Call{call})[0]
+	return r.Values, r.Err
+}
+
+// Confirm returns once replicas have what is stored beside the key now, where redis.durability is
+// set. It is for answers that rely on an earlier change.
+func (s *Store) Confirm(ctx context.Context, key string) error {
+	if s.Durable == s.Fast {
+		return nil
+	}
+	return Unavailable(s.Durable.HSet(ctx, FenceOf(key), "fence", 1).Err())
+}
+
+// RunPatient sends one call with the patient client. It repairs nothing.
+func (s *Store) RunPatient(ctx context.Context, call scripts.Call) ([]any, error) {
+	return scripts.Run(ctx, s.Patient, s.Observe, call)
+}
+
+// Invoke sends a call of package lua by send and decodes its answer.
+func Invoke[R any](ctx context.Context, send func(context.Context, scripts.Call) ([]any, error), c interface {
+	Call() scripts.Call
+	Decode(values []any) (R, error)
+},
+) (answer R, err error) {
+	values, err := send(ctx, c.Call())
+	if err == nil {
+		answer, err = c.Decode(values)
+	}
+	return answer, Unavailable(err)
+}
+
+// InvokeAll sends calls of one kind in one exchange and decodes their answers in order. With an
+// error it returns the answers before it.
+func InvokeAll[R any, C interface{ Call() scripts.Call }](
+	ctx context.Context, s *Store, c scripts.Client, calls []C, decode func(C, []any) (R, error),
+) ([]R, error) {
+	sent, answers := make([]scripts.Call, len(calls)), make([]R, 0, len(calls))
+	for i, c := range calls {
+		sent[i] = c.Call()
+	}
+	for i, r := range s.Exec(ctx, c, sent) {
+		answer, err := decode(calls[i], r.Values)
+		if r.Err != nil {
+			err = r.Err
+		}
+		if err != nil {
+			return answers, Unavailable(err)
+		}
+		answers = append(answers, answer)
+	}
+	return answers, nil
+}
+
+// Pipeline sends a command for each item in one exchange, and returns the answers in their order.
+func Pipeline[K, V any, C interface{ Val() V }](
+	ctx context.Context, c redis.UniversalClient, items []K, command func(redis.Pipeliner, K) C,
+) ([]V, error) {
+	cmds, values := make([]C, len(items)), make([]V, len(items))
+	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, item := range items {
+			cmds[i] = command(p, item)
+		}
+		return nil
+	}); err != nil {
+		return nil, Unavailable(err)
+	}
+	for i, cmd := range cmds {
+		values[i] = cmd.Val()
+	}
+	return values, nil
+}
+
+// EachMaster calls ask for every master of a cluster, or for the one Redis there is. A dead replica
+// therefore has no effect.
+func EachMaster(
+	ctx context.Context, c redis.UniversalClient, ask func(context.Context, scripts.Client) error,
+) error {
+	if cluster, many := c.(*redis.ClusterClient); many {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return ask(ctx, c) })
+	}
+	return ask(ctx, c)
+}
