@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/gauges"
@@ -19,7 +20,6 @@ import (
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
 )

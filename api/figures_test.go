@@ -16,10 +16,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/internal/towire"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/wire"
 )
 
 // ear is a client of a stream of arrivals that notes what came when.

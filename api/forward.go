@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"

@@ -17,9 +17,9 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"

@@ -11,12 +11,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 )
 

@@ -16,8 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/guard"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )

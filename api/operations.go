@@ -14,13 +14,13 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/deadline"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // A new stream has the history of the last minutes, also if there was no stream before.

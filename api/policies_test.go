@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 

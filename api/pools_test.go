@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/towire"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"

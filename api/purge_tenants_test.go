@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
 )

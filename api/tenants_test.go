@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 func (r reply) tenant(t *testing.T) wire.Tenant {

@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // Arrivals opens the stream of the tenant's arrivals at this server, from now on; with a route,

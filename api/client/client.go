@@ -19,7 +19,7 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // maxAnswer bounds the bytes read of an answer. A page of 1,000 jobs is below it, even with the

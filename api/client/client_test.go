@@ -16,7 +16,7 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"

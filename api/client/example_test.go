@@ -8,7 +8,7 @@ import (
 	"net/http/httptest"
 
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // A refusal is an *Error, which says when to retry. The server here always refuses.

@@ -3,7 +3,7 @@ package client
 import (
 	"errors"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // ErrNotSluice means that a successful answer is not one of Sluice: another program listens there.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // Replacement holds the new overrides of a tenant for Replace.

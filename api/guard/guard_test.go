@@ -19,8 +19,8 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"

@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/guard"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/internal/repair"

@@ -8,8 +8,8 @@ import (
 	"unicode"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/guard"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )

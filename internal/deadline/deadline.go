@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // Bounds of a connection. A request must be complete ReadTimeout after its first byte, or after the

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // player makes the history of one tenant.

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // call sends one request and returns status and body of the answer.

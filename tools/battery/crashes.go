@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // crashes are the checks that kill Sluice's own processes.

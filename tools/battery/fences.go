@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // grace is what a worker gives its running deliveries at the stop.

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // hostileAnswer is what an upstream does once a request has come: it writes first, then more again

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // isolation are the checks that one tenant or upstream does not disturb the others.

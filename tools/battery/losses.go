@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // losses are the checks of answers that never come.

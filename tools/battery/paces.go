@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // paces are the checks of flows under their plain rate.

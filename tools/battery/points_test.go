@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	crashpoints "github.com/7509e464/sluice/internal/crash"
 )
 

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 

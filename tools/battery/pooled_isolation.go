@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // crowded lets the quiet tenants of a pool send alone and beside one with a long backlog, in turns,

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/simulate"
 )

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // sharedCases are attacks of one tenant on what it shares with others: a pool or a route.

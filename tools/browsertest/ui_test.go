@@ -13,7 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 var (

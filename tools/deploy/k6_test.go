@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/guard"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/internal/limits"
 	"github.com/7509e464/sluice/queue"

@@ -19,7 +19,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/problem"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 

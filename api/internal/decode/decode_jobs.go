@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/shaper"
 )

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 

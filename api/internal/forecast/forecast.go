@@ -6,9 +6,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/arrivals"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/simulate"

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"

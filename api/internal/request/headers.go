@@ -10,9 +10,9 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/wire"
 )
 
 // Names of headers that are Sluice's or a draft's.

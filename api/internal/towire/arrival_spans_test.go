@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/arrivals"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 

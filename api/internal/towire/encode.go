@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // EncodeWaiting writes the same as Encode for a job without an ended delivery, with a newline. It

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/arrivals"
 	"github.com/7509e464/sluice/api/internal/live"
-	"github.com/7509e464/sluice/api/wire"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
 )

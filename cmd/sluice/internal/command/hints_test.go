@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // A failure that the user can repair has a hint at the flags of the command. Others have none.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // Tally counts the outcomes of many jobs. It is safe for concurrent use.

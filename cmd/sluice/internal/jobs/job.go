@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 )

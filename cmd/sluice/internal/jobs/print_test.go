@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // brokenDisk accepts left bytes.

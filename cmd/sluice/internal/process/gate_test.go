@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/queuetest"
 )

@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/internal/config"

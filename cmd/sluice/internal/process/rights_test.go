@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/internal/limitertest"

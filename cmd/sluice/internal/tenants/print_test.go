@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // TestTenantOfAPool: a tenant has what its pool and the store allow, also where it has one route.

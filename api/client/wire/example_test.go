@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/7509e464/sluice/api/wire"
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // The body of POST /v1/jobs. Fields that are not set are absent; durations are milliseconds.
