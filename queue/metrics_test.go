@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/internal/queuetest"
@@ -33,10 +32,10 @@ func scrape(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 			for _, l := range m.GetLabel() {
 				name += " " + l.GetValue()
 			}
-			switch f.GetType() {
-			case dto.MetricType_COUNTER:
+			switch f.GetType().String() {
+			case "COUNTER":
 				out[name] = m.GetCounter().GetValue()
-			case dto.MetricType_GAUGE:
+			case "GAUGE":
 				out[name] = m.GetGauge().GetValue()
 			default:
 				out[name] = float64(m.GetHistogram().GetSampleCount())

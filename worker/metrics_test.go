@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -23,7 +21,7 @@ func (r *rig) gauges(t *testing.T, when, want string) {
 	}
 	got := map[string]string{}
 	for _, f := range families {
-		if f.GetType() == dto.MetricType_GAUGE && len(f.GetMetric()) > 0 {
+		if f.GetType().String() == "GAUGE" && len(f.GetMetric()) > 0 {
 			got[f.GetName()] = fmt.Sprint(f.GetMetric()[0].GetGauge().GetValue())
 		}
 	}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/MicahParks/jwkset"
-	"github.com/MicahParks/keyfunc/v3"
 	"golang.org/x/time/rate"
 )
 
@@ -53,20 +52,25 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 	direct.Proxy = nil // as for all requests of a process: see docs/deploy.md
 	context.AfterFunc(ctx, direct.CloseIdleConnections)
 	client := &http.Client{Transport: usable{direct, log}, Timeout: fetchTimeout}
-	fetched, err := keyfunc.NewDefaultOverrideCtx(ctx, []string{from}, keyfunc.Override{
-		Client: client, HTTPTimeout: fetchTimeout, RefreshInterval: refresh, RateLimitWaitMax: fetchTimeout,
-		RefreshUnknownKID: rate.NewLimiter(rate.Every(fetchAgain), 1),
-		RefreshErrorHandlerFunc: func(string) func(context.Context, error) {
-			return func(_ context.Context, err error) {
-				log.Warn("the JWKS of the token issuer cannot be fetched; keys fetched before stay in use",
-					"error", withoutURL(err))
-			}
+	fetched, err := jwkset.NewStorageFromHTTP(from, jwkset.HTTPClientStorageOptions{
+		Client: client, Ctx: ctx, HTTPTimeout: fetchTimeout, RefreshInterval: refresh,
+		NoErrorReturnFirstHTTPReq: true,
+		RefreshErrorHandler: func(_ context.Context, err error) {
+			log.Warn("the JWKS of the token issuer cannot be fetched; keys fetched before stay in use",
+				"error", withoutURL(err))
 		},
 	})
 	if err != nil {
 		return nil, withoutURL(err)
 	}
-	return &keySet{storage: fetched.Storage()}, nil
+	storage, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
+		HTTPURLs:         map[string]jwkset.Storage{from: fetched},
+		RateLimitWaitMax: fetchTimeout, RefreshUnknownKID: rate.NewLimiter(rate.Every(fetchAgain), 1),
+	})
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	return &keySet{storage: storage}, nil
 }
 
 // withoutURL removes the URL, which may hold a password, from the error of a fetch.
@@ -252,10 +256,14 @@ func usableKeys(content []byte) (set []byte, left int, err error) {
 
 // keysIn returns the keys of a JWKS that verify tokens.
 func keysIn(set []byte) ([]TokenKey, error) {
-	read, err := keyfunc.NewJWKSetJSON(json.RawMessage(set))
+	var read jwkset.JWKSMarshal
+	if err := json.Unmarshal(set, &read); err != nil {
+		return nil, err
+	}
+	storage, err := read.ToStorage()
 	if err != nil {
 		return nil, err
 	}
-	all, err := read.Storage().KeyReadAll(context.Background())
+	all, err := storage.KeyReadAll(context.Background())
 	return keysOf(all), err
 }

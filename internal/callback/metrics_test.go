@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/7509e464/sluice/internal/scrape"
 	"github.com/7509e464/sluice/shaper"
@@ -65,7 +64,7 @@ func gauges(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	got := map[string]float64{}
 	for _, f := range families {
 		name, is := strings.CutPrefix(f.GetName(), "sluice_callbacks_")
-		if is && f.GetType() == dto.MetricType_GAUGE {
+		if is && f.GetType().String() == "GAUGE" {
 			got[name] = f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}

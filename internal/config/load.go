@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/knadh/koanf/providers/confmap"
-	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/v2"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -28,10 +25,6 @@ type Sources struct {
 
 // maxFile bounds the size of a configuration file.
 const maxFile = 16 << 20
-
-// delimiter separates the steps of a path inside koanf. Names of tenants may contain dots, but no
-// control characters.
-const delimiter = "\x00"
 
 // Load reads and checks the settings of all sources. The error is of type shaper.Problems and
 // contains all problems.
@@ -52,23 +45,32 @@ func (from Sources) merge() (r *reader, values map[string]any) {
 			r.unread = true
 		}
 	}
-	k := koanf.New(delimiter)
-	layer := func(values map[string]any) {
-		if err := k.Load(confmap.Provider(values, ""), nil); err != nil {
-			r.problem("configuration", "a layer", err.Error())
-		}
-	}
-	layer(nested(defaults()))
-	layer(from.Preset)
+	values = nested(defaults())
+	overlay(values, from.Preset)
 	r.written = r.file(content)
-	layer(r.written)
-	if err := k.Load(r.environ(from.Environ), nil); err != nil {
-		r.problem("environment", "a variable", err.Error())
+	overlay(values, r.written)
+	overlay(values, r.environ(from.Environ))
+	overlay(values, r.routeVariables(from.Environ, slices.Sorted(maps.Keys(sectionOf(values, "routes")))))
+	overlay(values, r.flags(from.Flags))
+	overlay(values, r.routeFlags(from.Routes))
+	return r, values
+}
+
+// overlay lays values over others, section by section. It keeps no section of over.
+func overlay(values, over map[string]any) {
+	for key, value := range over {
+		section, ok := value.(map[string]any)
+		if !ok {
+			values[key] = value
+			continue
+		}
+		below, ok := values[key].(map[string]any)
+		if !ok {
+			below = map[string]any{}
+			values[key] = below
+		}
+		overlay(below, section)
 	}
-	layer(r.routeVariables(from.Environ, slices.Sorted(maps.Keys(sectionOf(k.Raw(), "routes")))))
-	layer(r.flags(from.Flags))
-	layer(r.routeFlags(from.Routes))
-	return r, k.Raw()
 }
 
 func readFile(path string) ([]byte, error) {
@@ -242,25 +244,22 @@ func documents(content []byte) int {
 	return n
 }
 
-// environ provides the variables of settings. It ignores empty ones, and others that start with
+// environ returns the variables of settings. It ignores empty ones, and others that start with
 // SLUICE_, because orchestrators create some for a service of that name.
-func (r *reader) environ(environ []string) *env.Env {
+func (r *reader) environ(environ []string) map[string]any {
 	byName := map[string]Setting{}
 	for _, s := range Settings() {
 		byName[s.Env()] = s
 	}
-	return env.Provider(".", env.Opt{
-		Prefix:      "SLUICE_",
-		EnvironFunc: func() []string { return environ },
-		TransformFunc: func(name, value string) (string, any) {
-			s, ok := byName[name]
-			if !ok || value == "" {
-				return "", nil
-			}
+	values := map[string]any{}
+	for _, variable := range environ {
+		name, value, _ := strings.Cut(variable, "=")
+		if s, ok := byName[name]; ok && value != "" {
 			r.origin[s.Key] = name
-			return s.Key, s.typed(value)
-		},
-	})
+			values[s.Key] = s.typed(value)
+		}
+	}
+	return nested(values)
 }
 
 func (r *reader) flags(flags map[string]string) map[string]any {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/scrape"
@@ -126,11 +125,10 @@ func series(t *testing.T, g prometheus.Gatherer, name string) map[string]float64
 		}
 		for _, m := range f.GetMetric() {
 			key := ""
-			i := slices.IndexFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
-				return l.GetName() == "tenant"
-			})
-			if i >= 0 {
-				key = m.GetLabel()[i].GetValue()
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "tenant" {
+					key = l.GetValue()
+				}
 			}
 			out[key] = m.GetGauge().GetValue()
 		}

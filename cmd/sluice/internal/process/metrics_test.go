@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -40,7 +39,13 @@ const (
 )
 
 // families is a scrape: what the two roles export, together, by name.
-type families map[string]*dto.MetricFamily
+type families map[string]*family
+
+type family struct {
+	name, help, kind string
+	series           int
+	labels           map[string][]string // values, one for each series
+}
 
 // scrapeProcesses runs one process of each role, with everything that has metrics, on one Redis,
 // lets a job succeed, one die and one wait, and scrapes both.
@@ -121,28 +126,22 @@ traces: { endpoint: %[2]q }
 			if !strings.HasPrefix(name, "sluice_") {
 				continue
 			}
+			kind := strings.ToLower(f.GetType().String())
 			if all[name] == nil {
-				all[name] = f
-				continue
+				all[name] = &family{name: name, help: f.GetHelp(), kind: kind, labels: map[string][]string{}}
 			}
-			if all[name].GetHelp() != f.GetHelp() || all[name].GetType() != f.GetType() {
+			if all[name].help != f.GetHelp() || all[name].kind != kind {
 				t.Errorf("%s is another thing in the other role", name)
 			}
-			all[name].Metric = append(all[name].Metric, f.Metric...)
+			for _, m := range f.GetMetric() {
+				all[name].series++
+				for _, l := range m.GetLabel() {
+					all[name].labels[l.GetName()] = append(all[name].labels[l.GetName()], l.GetValue())
+				}
+			}
 		}
 	}
 	return all
-}
-
-// labels are the values of each label of a family.
-func (f families) labels(name string) map[string][]string {
-	out := map[string][]string{}
-	for _, m := range f[name].GetMetric() {
-		for _, l := range m.GetLabel() {
-			out[l.GetName()] = append(out[l.GetName()], l.GetValue())
-		}
-	}
-	return out
 }
 
 // table is the reference of all metrics, in Markdown.
@@ -151,15 +150,15 @@ func (f families) table() string {
 	b.WriteString("\n| name | type | labels | what it is |\n|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(f)) {
 		var labels []string
-		for _, label := range slices.Sorted(maps.Keys(f.labels(name))) {
+		for _, label := range slices.Sorted(maps.Keys(f[name].labels)) {
 			labels = append(labels, "`"+label+"`")
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, strings.ToLower(f[name].GetType().String()),
-			strings.Join(labels, ", "), f[name].GetHelp())
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, f[name].kind,
+			strings.Join(labels, ", "), f[name].help)
 	}
 	b.WriteString("\nValues of labels that are the same everywhere:\n\n| name | label | values |\n|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(f)) {
-		of := f.labels(name)
+		of := f[name].labels
 		for _, label := range slices.Sorted(maps.Keys(of)) {
 			if slices.Contains(closedLabels, label) {
 				fmt.Fprintf(&b, "| `%s` | `%s` | `%s` |\n", name, label,
@@ -171,12 +170,12 @@ func (f families) table() string {
 }
 
 // family is the one that a name in an expression is of: that of a histogram has three more names.
-func (f families) family(name string) *dto.MetricFamily {
+func (f families) family(name string) *family {
 	if f[name] != nil {
 		return f[name]
 	}
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-		if base, is := strings.CutSuffix(name, suffix); is && f[base].GetType() == dto.MetricType_HISTOGRAM {
+		if base, is := strings.CutSuffix(name, suffix); is && f[base] != nil && f[base].kind == "histogram" {
 			return f[base]
 		}
 	}
@@ -217,17 +216,17 @@ func TestMetricsPage(t *testing.T) {
 			"-update):\n%s", metricsPage, diff)
 	}
 	for name, f := range all {
-		help := f.GetHelp()
+		help := f.help
 		if !strings.HasSuffix(help, ".") || strings.Count(help, ". ") > 0 {
 			t.Errorf("%s: %q is not one sentence", name, help)
 		}
-		if counts := f.GetType() == dto.MetricType_COUNTER; counts != strings.HasSuffix(name, "_total") {
-			t.Errorf("%s is a %v", name, f.GetType())
+		if counts := f.kind == "counter"; counts != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %s", name, f.kind)
 		}
-		if f.GetType() == dto.MetricType_HISTOGRAM && !strings.HasSuffix(name, "_seconds") {
+		if f.kind == "histogram" && !strings.HasSuffix(name, "_seconds") {
 			t.Errorf("%s has no unit", name)
 		}
-		if n := len(f.GetMetric()); n > 200 {
+		if n := f.series; n > 200 {
 			t.Errorf("%s has %d series", name, n)
 		}
 	}
@@ -257,12 +256,12 @@ func TestMetricsPage(t *testing.T) {
 			}
 			for _, m := range matcher.FindAllStringSubmatch(found[2], -1) {
 				label, values := m[1], strings.Split(m[3], "|")
-				known := all.labels(f.GetName())[label]
+				known := f.labels[label]
 				for _, value := range values {
 					if len(known) == 0 && label != "instance" && label != "le" &&
-						f.GetName() != "sluice_route_breaker_held_total" ||
+						f.name != "sluice_route_breaker_held_total" ||
 						!slices.Contains(openLabels, label) && !slices.Contains(known, value) {
-						t.Errorf("%s asks %s for %s=%q; there are %q", filepath.Base(file), f.GetName(),
+						t.Errorf("%s asks %s for %s=%q; there are %q", filepath.Base(file), f.name,
 							label, value, slices.Compact(slices.Sorted(slices.Values(known))))
 					}
 				}
