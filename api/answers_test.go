@@ -14,6 +14,7 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/worker"
 )
@@ -77,11 +78,11 @@ type vanishing struct {
 func (v vanishing) Answer(ctx context.Context, tenant, id string) (queue.Job, *queue.Answer, error) {
 	j, a, err := v.Backend.Answer(ctx, tenant, id)
 	if a != nil && v.gone.Load() {
-		keys, err := v.q.Store().Patient.Keys(ctx, "*job:"+id).Result()
+		keys, err := store.Of(v.q).Patient.Keys(ctx, "*job:"+id).Result()
 		if err != nil || len(keys) != 1 {
 			return j, nil, err
 		}
-		v.q.Store().Patient.Del(ctx, keys...)
+		store.Of(v.q).Patient.Del(ctx, keys...)
 	}
 	return j, a, err
 }

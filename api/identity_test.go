@@ -20,7 +20,6 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -401,7 +400,7 @@ func TestKeysOfATenant(t *testing.T) {
 	if got := list(); len(got) != 2 || got[1].Expires.Year() != 9999 {
 		t.Errorf("%v", got)
 	}
-	for len(list()) < keystore.MaxKeys {
+	for len(list()) < queue.MaxKeys {
 		b.key("a%20b", "")
 	}
 	b.admin.do(t, "POST", path, nil, "").want(t, http.StatusConflict, "too-many-keys")
@@ -441,7 +440,7 @@ func TestKeysOfARealQueue(t *testing.T) {
 	}
 	defer q.Close()
 	a, err := auth.New(t.Context(), auth.Config{
-		Modes: []auth.Mode{auth.Keys}, Keys: keystore.New(q.Store()), Logger: log,
+		Modes: []auth.Mode{auth.Keys}, Keys: q.Keys(), Logger: log,
 	})
 	if err != nil {
 		t.Fatal(err)

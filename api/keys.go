@@ -8,7 +8,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/towire"
-	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/queue"
 )
 
 // createKey is POST /v1/tenants/{tenant}/keys. Only this answer contains the secret.
@@ -38,7 +38,7 @@ func (s *Server) listKeys(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := s.backend.Keys(c.r.Context(), tenant)
+	keys, err := s.backend.ListKeys(c.r.Context(), tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (s *Server) revokeKey(c *call) (*answer, error) {
 	}
 	id := c.param("key")
 	if !decode.IsID(id) {
-		return nil, keystore.ErrUnknownKey
+		return nil, queue.ErrUnknownKey
 	}
 	if err := s.backend.RevokeKey(c.r.Context(), tenant, id); err != nil {
 		return nil, err

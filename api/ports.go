@@ -6,8 +6,9 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/dashboard"
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/internal/reports"
+	"github.com/7509e464/sluice/internal/sessions"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -94,14 +95,14 @@ type Pools interface {
 	PoolFlows(ctx context.Context, name string, limit int) ([]queue.PoolFlow, error)
 }
 
-// KeyRing creates and revokes API keys. The key of another tenant is keystore.ErrUnknownKey.
+// KeyRing creates and revokes API keys. The key of another tenant is queue.ErrUnknownKey.
 type KeyRing interface {
 	// CreateKey stores a key by the digest of its secret; a zero expires means never. Above the
-	// limit it returns keystore.ErrTooManyKeys.
+	// limit it returns queue.ErrTooManyKeys.
 	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte,
-		expires time.Time) (keystore.Key, error)
-	// Keys lists the tenant's keys, the oldest first, without their digests.
-	Keys(ctx context.Context, tenant string) ([]keystore.Key, error)
+		expires time.Time) (queue.Key, error)
+	// ListKeys lists the tenant's keys, the oldest first, without their digests.
+	ListKeys(ctx context.Context, tenant string) ([]queue.Key, error)
 	// RevokeKey removes a key for good.
 	RevokeKey(ctx context.Context, tenant, id string) error
 }
@@ -146,7 +147,8 @@ type Backend interface {
 func BackendOf(q *queue.Queue) Backend {
 	return struct {
 		*queue.Queue
-		*keystore.Store
+		*queue.Keys
+		sessions.Store
 		*reports.Reports
-	}{q, keystore.New(q.Store()), reports.New(q.Store())}
+	}{q, q.Keys(), sessions.New(store.Of(q)), reports.New(store.Of(q))}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/internal/spans"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -50,7 +51,7 @@ func TestSpansOfSubmissions(t *testing.T) {
 		t.Errorf("the job carries %s, want %s", got, carried)
 	}
 	if valueOf(s, "messaging.message.id") != job.ID || valueOf(s, "messaging.sluice.outcome") != "admitted" ||
-		valueOf(s, "messaging.sluice.tenant") != queue.EncodeName("Åcme") {
+		valueOf(s, "messaging.sluice.tenant") != store.EncodeName("Åcme") {
 		t.Errorf("%v", s.Attributes())
 	}
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -70,7 +71,7 @@ var noted = map[string]string{queue.ActionPurge: "jobs were purged", queue.Actio
 func (s *Server) noteSwept(c *call, tenant string, entry queue.HistoryEntry) {
 	entry.Actor = actor(c.r)
 	f := entry.Filter
-	attrs := []slog.Attr{slog.String("tenant", queue.EncodeName(tenant)), slog.Int64("count", entry.Count)}
+	attrs := []slog.Attr{slog.String("tenant", store.EncodeName(tenant)), slog.Int64("count", entry.Count)}
 	for _, part := range [][2]string{{"state", string(f.State)}, {"route", f.Route}, {"error", f.Error}} {
 		if part[1] != "" {
 			attrs = append(attrs, slog.String(part[0], part[1]))
@@ -85,7 +86,7 @@ func (s *Server) noteSwept(c *call, tenant string, entry queue.HistoryEntry) {
 		return
 	}
 	if err := s.backend.Note(c.r.Context(), tenant, entry); err != nil {
-		s.log.Warn("a purge or replay is missing in the history", "tenant", queue.EncodeName(tenant), "error", err)
+		s.log.Warn("a purge or replay is missing in the history", "tenant", store.EncodeName(tenant), "error", err)
 	}
 }
 

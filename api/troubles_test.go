@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -65,7 +66,7 @@ t=14.96s level=WARN msg="requests failed" kind=unavailable count=29 within=3.871
 t=14.96s level=WARN msg="requests failed" kind=internal count=1 within=0s error="a fault"
 t=14.96s level=WARN msg="requests failed" kind=out-of-memory count=1 within=0s error="queue: redis is unavailable: OOM command not allowed when used memory > 'maxmemory'" advice="it has reached its maxmemory: raise that, or purge what is stored"
 `
-		want = strings.Replace(want, "ENCODED", queue.EncodeName("Käse & Söhne"), 1)
+		want = strings.Replace(want, "ENCODED", store.EncodeName("Käse & Söhne"), 1)
 		if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(out.String(), "\n")); diff != "" {
 			t.Error(diff)
 		}

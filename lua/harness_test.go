@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/internal/redistest"
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // TestMain fixes the seed of the random histories, so that a run tells of the change it tests and
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 // engine is a Redis that belongs to one test.
 type engine struct {
 	*redis.Client
-	keys queue.Keyspace
+	keys store.Keyspace
 }
 
 // shards is how many independent places an engine has; every history takes one of its own and
@@ -47,7 +47,7 @@ func connect(t *testing.T, opt *redis.Options) engine {
 	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	opt.ReadTimeout, opt.WriteTimeout = 20*time.Second, 20*time.Second
 	opt.MaxRetries = -1 // a history decides itself what is sent again
-	e := engine{redis.NewClient(opt), queue.NewKeyspace(shards)}
+	e := engine{redis.NewClient(opt), store.NewKeyspace(shards)}
 	t.Cleanup(func() {
 		if err := e.Close(); err != nil {
 			t.Errorf("close the client: %v", err)

@@ -10,11 +10,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/7509e464/sluice/internal/scripts"
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
-type shardKeys = queue.ShardKeys
+type shardKeys = store.ShardKeys
 
 // operations are what a history is made of; the first is the simplest.
 var operations = []struct {
@@ -125,7 +125,7 @@ func drawCapacity(t *rapid.T, th theme) int64 {
 }
 
 func entryOf(tenant string) string {
-	if name := queue.EncodeName(tenant); name != tenant {
+	if name := store.EncodeName(tenant); name != tenant {
 		return name + " " + tenant
 	}
 	return tenant
@@ -178,7 +178,7 @@ func (w *world) drawCandidate() candidate {
 	tenant, route := rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant"),
 		rapid.SampledFrom(w.th.routes).Draw(w.T, "route")
 	c := candidate{
-		tenant: tenant, route: route, flow: queue.EncodeName(tenant) + "/" + queue.EncodeName(route),
+		tenant: tenant, route: route, flow: store.EncodeName(tenant) + "/" + store.EncodeName(route),
 		entry: entryOf(tenant),
 		delay: rapid.SampledFrom([]time.Duration{0, 0, 0, 0, 3, 25, 150, 2000, 600_000}).
 			Draw(w.T, "delay") * time.Millisecond,
@@ -260,7 +260,7 @@ func (w *world) drawBounds() (bounds []scripts.Bound) {
 	bounds = []scripts.Bound{{Name: route, Slots: room}}
 	for _, tenant := range w.th.tenants {
 		if holds := rapid.SampledFrom([]int{0, 1, 3}).Draw(w.T, "places held"); holds > 0 {
-			bounds = append(bounds, scripts.Bound{Name: queue.EncodeName(tenant) + "/" + route, Slots: holds})
+			bounds = append(bounds, scripts.Bound{Name: store.EncodeName(tenant) + "/" + route, Slots: holds})
 		}
 	}
 	return bounds
@@ -390,7 +390,7 @@ func (w *world) drawTenant(id string) string {
 	if j := w.m.jobs[id]; j != nil && rapid.IntRange(0, 9).Draw(w.T, "wrong tenant") != 9 {
 		return tenantOf(j.Flow)
 	}
-	return queue.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant"))
+	return store.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant"))
 }
 
 func (w *world) drawCancel() {
@@ -641,7 +641,7 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 
 // tuningOf is a change of what one source says of a tenant.
 func (w *world) tuningOf(tenant, source string, o shaper.Overrides) tuning {
-	name, entry := queue.EncodeName(tenant), entryOf(tenant)
+	name, entry := store.EncodeName(tenant), entryOf(tenant)
 	if isPool(tenant) {
 		name, entry = tenant, tenant
 	}
@@ -707,7 +707,7 @@ func (w *world) drawStatus() {
 
 func (w *world) drawScanTenant() {
 	w.pass()
-	w.scanTenant(w.wall, queue.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")))
+	w.scanTenant(w.wall, store.EncodeName(rapid.SampledFrom(w.th.tenants).Draw(w.T, "tenant")))
 }
 
 func (w *world) drawScan() {

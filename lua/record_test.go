@@ -9,12 +9,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/7509e464/sluice/internal/scripts"
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // admitOne is an admission of one job as the record says, into a shard of its own.
-func admitOne(shard queue.ShardKeys, at shaper.Instant, id string, r scripts.Record) (scripts.AdmitCall, error) {
+func admitOne(shard store.ShardKeys, at shaper.Instant, id string, r scripts.Record) (scripts.AdmitCall, error) {
 	rest, err := r.Rest()
 	tenant := tenantOf(r.Flow)
 	call := scripts.AdmitCall{
@@ -54,7 +54,7 @@ func TestRecordRoundTrip(t *testing.T) {
 			MaxWaitMS:   rapid.SampledFrom([]int64{0, 1, 60_000, shaper.MaxPeriod.Milliseconds()}).Draw(t, "max wait"),
 			Payload:     rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "payload"),
 		}
-		r.Flow = queue.EncodeName(r.Tenant) + "/" + queue.EncodeName(r.Route)
+		r.Flow = store.EncodeName(r.Tenant) + "/" + store.EncodeName(r.Route)
 		shard := e.keys.Shard(7)
 		declared := scripts.DeclareCall{
 			At: scripts.AtInstant(at), Clock: shard.Clock(), Lines: shard.Lines(), Revision: 1,

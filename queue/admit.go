@@ -291,14 +291,14 @@ func (f *flusher) exchange(calls []*admission) {
 // admission is one call of the admitting script in the making.
 type admission struct {
 	q       *Queue
-	shard   ShardKeys
+	shard   store.ShardKeys
 	call    scripts.AdmitCall
 	flows   map[string]int // index in call.Flows
 	places  []place        // of each of call.Flows
 	pending []*pending
 }
 
-func (q *Queue) newAdmission(shard ShardKeys, atomic bool) *admission {
+func (q *Queue) newAdmission(shard store.ShardKeys, atomic bool) *admission {
 	a := &admission{q: q, shard: shard, flows: map[string]int{}, call: scripts.AdmitCall{
 		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(),
 		Horizon: q.horizon, Atomic: atomic, Retention: q.retention,
@@ -331,7 +331,7 @@ func (a *admission) flow(name string, s *Submission) int {
 		a.call.Flows[i].Tier = store.TierName(s.Tier)
 		return i
 	}
-	tenant := EncodeName(s.Tenant)
+	tenant := store.EncodeName(s.Tenant)
 	class, at := a.q.headroom.enter(s)
 	a.places = append(a.places, at)
 	a.call.Flows = append(a.call.Flows, scripts.AdmitFlow{
@@ -366,7 +366,7 @@ func (a *admission) job(s *Submission) (job scripts.AdmitJob, err error) {
 	}
 	if s.IdempotencyKey != "" {
 		job.IdemHash = store.ShortHash(s.IdempotencyKey)
-		job.IdemKey = a.shard.Idem(EncodeName(s.Tenant), job.IdemHash)
+		job.IdemKey = a.shard.Idem(store.EncodeName(s.Tenant), job.IdemHash)
 		same, charged := s.Payload, cost
 		if s.Same != nil {
 			same, charged = s.Same, 1 // their cost is no part of the request

@@ -33,7 +33,7 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, er
 	}
 	var found *status
 	for _, most := range []int{someResult, mostResult} {
-		all, err := q.readStatuses(ctx, EncodeName(tenant), []string{id}, most)
+		all, err := q.readStatuses(ctx, store.EncodeName(tenant), []string{id}, most)
 		if err != nil {
 			return Job{}, nil, err
 		}

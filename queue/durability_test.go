@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -247,7 +248,7 @@ func TestDurabilityInACluster(t *testing.T) {
 	of := map[int]string{} // a tenant by the index of its shard, which is that of its master
 	for i := 0; len(of) < 2; i++ {
 		tenant := fmt.Sprint("tenant", i)
-		of[q.Store().ShardOf(tenant).Index] = tenant
+		of[store.Of(q).ShardOf(tenant).Index] = tenant
 	}
 	for _, tenant := range of {
 		if err := submit(tenant); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -106,7 +107,7 @@ func TestFaultsOfAnEngine(t *testing.T) {
 			if _, err := q.Submit(t.Context(), work()); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.HSet(t.Context(), queue.NewKeyspace(1).Shard(0).Flow("acme/default"), "depth", "many").Err(); err != nil {
+			if err := c.HSet(t.Context(), store.NewKeyspace(1).Shard(0).Flow("acme/default"), "depth", "many").Err(); err != nil {
 				t.Fatal(err)
 			}
 			_, err := q.Submit(t.Context(), work())

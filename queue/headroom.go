@@ -379,7 +379,7 @@ func (h *headroom) used(ctx context.Context) (map[string]classReading, error) {
 	}
 	members := make([]*redis.IntCmd, 0, h.q.store.Len()*len(names))
 	clocks, err := store.Pipeline(ctx, h.q.store.Fast, h.q.store.Shards(),
-		func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
+		func(p redis.Pipeliner, shard store.ShardKeys) *redis.SliceCmd {
 			for _, name := range names {
 				members = append(members, p.SCard(ctx, shard.Class(name)))
 			}
@@ -421,7 +421,7 @@ func (h *headroom) reserve(c scripts.Class, bytes int64) {
 
 // Totals sums the figures of all tenants. Errors: ErrUnavailable.
 func (q *Queue) Totals(ctx context.Context) (Totals, error) {
-	s, err := readShards(ctx, q.store, ShardKeys.Tenants)
+	s, err := readShards(ctx, q.store, store.ShardKeys.Tenants)
 	s.Tenants = s.size
 	return s.Totals, err
 }
@@ -435,10 +435,10 @@ type shardSums struct {
 }
 
 // readShards reads the clocks of the shards, and the sizes of one of their sorted sets.
-func readShards(ctx context.Context, st *store.Store, set func(ShardKeys) string) (s shardSums, err error) {
+func readShards(ctx context.Context, st *store.Store, set func(store.ShardKeys) string) (s shardSums, err error) {
 	sizes := make([]*redis.IntCmd, 0, st.Len())
 	clocks, err := store.Pipeline(ctx, st.Fast, st.Shards(),
-		func(p redis.Pipeliner, shard ShardKeys) *redis.SliceCmd {
+		func(p redis.Pipeliner, shard store.ShardKeys) *redis.SliceCmd {
 			sizes = append(sizes, p.ZCard(ctx, set(shard)))
 			return p.HMGet(ctx, shard.Clock(), scripts.ClockNumbers, "lapsed", "dead")
 		})

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -17,7 +18,7 @@ import (
 var pairs = [][2]string{
 	{"acme", "acme}1"}, {"acme", "{acme}"}, {"acme", "acme/default"}, {"acme", "ACME"}, {"acme", "acme "},
 	{"acme", "acme\x00"},
-	{"a b", queue.EncodeName("a b")}, {"~", "~~"}, {"a", "a:b"}, {"a:b", "a/b"}, {"}{", "{}"}, {"{1}", "{2}"},
+	{"a b", store.EncodeName("a b")}, {"~", "~~"}, {"a", "a:b"}, {"a:b", "a/b"}, {"}{", "{}"}, {"{1}", "{2}"},
 	{"*", "?"}, {"[a]", "a"},
 	{"é", "e\u0301"}, {"ß", "ss"}, {"\xff", "\xfe"}, {"default", "defaults"}, {"1", "01"},
 	{"sluice:{0}:job:x", "x"},

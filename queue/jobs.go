@@ -51,7 +51,7 @@ func (q *Queue) Job(ctx context.Context, tenant, id string) (Job, error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return Job{}, err
 	}
-	return q.readOne(ctx, EncodeName(tenant), id)
+	return q.readOne(ctx, store.EncodeName(tenant), id)
 }
 
 // readOne reads a job of the tenant, which is named as in keys.
@@ -67,7 +67,7 @@ func (q *Queue) readOne(ctx context.Context, tenant, id string) (Job, error) {
 }
 
 // shardOf returns the shard of a job. ErrNotFound for an id that no job of the tenant can have.
-func (q *Queue) shardOf(tenant, id string) (ShardKeys, error) {
+func (q *Queue) shardOf(tenant, id string) (store.ShardKeys, error) {
 	shard, ok := q.store.ShardOfID(id)
 	if !ok || !q.policies.Current().Holds(shard, tenant) {
 		return shard, ErrNotFound
@@ -164,7 +164,7 @@ func (q *Queue) replay(
 		}
 		calls[i] = scripts.ReplayCall{
 			Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
-			Job: shard.Job(j.ID), Tenant: EncodeName(tenant), Horizon: q.horizon,
+			Job: shard.Job(j.ID), Tenant: store.EncodeName(tenant), Horizon: q.horizon,
 			Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: attempts(j),
 			DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
 		}

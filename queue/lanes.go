@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // lanes has a flusher for each master of a cluster: one that hangs delays no submission to another.
@@ -27,7 +29,7 @@ func newLanes(q *Queue) *lanes {
 
 // of returns the flusher of a shard. It may be nil after close. The client finds the right node
 // also where the shard has moved since.
-func (l *lanes) of(ctx context.Context, shard ShardKeys) *flusher {
+func (l *lanes) of(ctx context.Context, shard store.ShardKeys) *flusher {
 	addr := ""
 	if l.cluster != nil {
 		if node, err := l.cluster.MasterForKey(ctx, shard.Clock()); err == nil {

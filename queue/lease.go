@@ -57,7 +57,7 @@ func (b *Broker) OneNode() bool { return !b.store.Cluster() }
 // answer was lost is answered again with the same jobs. Not safe for concurrent use.
 type Consumer struct {
 	b       *Broker
-	shard   ShardKeys
+	shard   store.ShardKeys
 	worker  string
 	counter int64
 	seen    int64
@@ -152,7 +152,7 @@ func boundsOf(bounds []Bound) []scripts.Bound {
 	}
 	out := make([]scripts.Bound, len(bounds))
 	for i, b := range bounds {
-		out[i] = scripts.Bound{Name: EncodeName(b.Route), Slots: b.Slots}
+		out[i] = scripts.Bound{Name: store.EncodeName(b.Route), Slots: b.Slots}
 		if b.Tenant != "" {
 			out[i].Name = store.FlowName(b.Tenant, b.Route)
 		}
@@ -275,7 +275,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 
 // group holds the indices of at most settleMost items of one shard, and why their call failed.
 type group struct {
-	shard     ShardKeys
+	shard     store.ShardKeys
 	retention time.Duration // of forwarded requests; 0 for other jobs
 	items     []int
 	bytes     int // of their results

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/internal/limitertest"
-	"github.com/7509e464/sluice/internal/limits"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -44,7 +43,7 @@ func (a apart) rule(r limiter.Rule) limiter.Rule {
 // Redis.
 func TestLimitsConformanceOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
-	l := limits.New(open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Store())
+	l := open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Limits()
 	var stores atomic.Int64
 	t.Run("suite", func(t *testing.T) {
 		limitertest.Run(t, func(*testing.T) limiter.Store { return apart{l, fmt.Sprint(stores.Add(1))} })
@@ -61,7 +60,7 @@ func TestLimitsConformanceOnACluster(t *testing.T) {
 // that says so; limiters with one key in Redis decide all the time.
 func TestLimitsWhileASlotMoves(t *testing.T) {
 	cluster := redistest.StartCluster(t)
-	l := limits.New(open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Store())
+	l := open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Limits()
 	const key, moves, callers = "key", 4, 16
 	for _, a := range limiter.Algorithms() {
 		for _, block := range []time.Duration{0, time.Hour} {

@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/internal/limitertest"
-	"github.com/7509e464/sluice/internal/limits"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -41,7 +40,7 @@ func TestLimitsConformance(t *testing.T) {
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
 			limitertest.Run(t, func(t *testing.T) limiter.Store {
-				return limits.New(open(t, options(t), defaults).Store())
+				return open(t, options(t), defaults).Limits()
 			})
 		})
 	}
@@ -51,7 +50,7 @@ func TestLimitsConformance(t *testing.T) {
 // counted twice.
 func TestLimitsConformanceSentTwice(t *testing.T) {
 	limitertest.Run(t, func(t *testing.T) limiter.Store {
-		return limits.New(open(t, lent(t), defaults, oneByOne{mu: new(sync.Mutex)}).Store())
+		return open(t, lent(t), defaults, oneByOne{mu: new(sync.Mutex)}).Limits()
 	})
 }
 
@@ -59,7 +58,7 @@ func TestLimitsConformanceSentTwice(t *testing.T) {
 // name of a Redis key.
 func TestLimitsForget(t *testing.T) {
 	options := lent(t)
-	l := limits.New(open(t, options, defaults).Store())
+	l := open(t, options, defaults).Limits()
 	e, err := queue.OpenEngine(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +103,7 @@ func TestLimitsForget(t *testing.T) {
 // TestLimitsWithoutRedis: every error tells that the store is away.
 func TestLimitsWithoutRedis(t *testing.T) {
 	server := redistest.Start(t)
-	l := limits.New(open(t, queue.EngineOptions{URL: server.URL()}, defaults).Store())
+	l := open(t, queue.EngineOptions{URL: server.URL()}, defaults).Limits()
 	server.Kill()
 	r := limiter.Rule{
 		Name: "r",

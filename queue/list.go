@@ -113,7 +113,7 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 		page.Cost = 2
 		return page, err
 	}
-	s := &lister{q: q, List: l, tenant: EncodeName(l.Tenant)}
+	s := &lister{q: q, List: l, tenant: store.EncodeName(l.Tenant)}
 	if err := s.open(ctx, marks); err != nil {
 		return page, err
 	}
@@ -132,16 +132,16 @@ func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
 }
 
 // flowsOf lists the flows of a tenant, by shard.
-func (q *Queue) flowsOf(ctx context.Context, tenant string, shards []ShardKeys) ([][]string, error) {
-	return store.Pipeline(ctx, q.store.Reads, shards, func(p redis.Pipeliner, s ShardKeys) *redis.StringSliceCmd {
-		return p.SMembers(ctx, s.Names(EncodeName(tenant)))
+func (q *Queue) flowsOf(ctx context.Context, tenant string, shards []store.ShardKeys) ([][]string, error) {
+	return store.Pipeline(ctx, q.store.Reads, shards, func(p redis.Pipeliner, s store.ShardKeys) *redis.StringSliceCmd {
+		return p.SMembers(ctx, s.Names(store.EncodeName(tenant)))
 	})
 }
 
 // listKey lists the job of an idempotency key. Past retention it has only what the key holds.
 func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
-	texts, err := store.Pipeline(ctx, q.store.Reads, q.policies.Current().Shards(l.Tenant), func(p redis.Pipeliner, s ShardKeys) *redis.SliceCmd {
-		return p.MGet(ctx, s.Idem(EncodeName(l.Tenant), store.ShortHash(l.IdempotencyKey))) // no error where it is not
+	texts, err := store.Pipeline(ctx, q.store.Reads, q.policies.Current().Shards(l.Tenant), func(p redis.Pipeliner, s store.ShardKeys) *redis.SliceCmd {
+		return p.MGet(ctx, s.Idem(store.EncodeName(l.Tenant), store.ShortHash(l.IdempotencyKey))) // no error where it is not
 	})
 	if err != nil {
 		return Page{}, err

@@ -8,6 +8,7 @@ import (
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -94,7 +95,7 @@ func broadcasts(t *testing.T, c *redistest.Cluster) (sent [2]string) {
 func TestWakesFollowASlot(t *testing.T) {
 	t.Parallel()
 	c, q, wakes := clustered(t)
-	shard := q.Store().Shard(0)
+	shard := store.Of(q).Shard(0)
 	other := client(t, "redis://"+c.Address(1))
 	slot, err := other.ClusterKeySlot(t.Context(), shard.Clock()).Result()
 	if err != nil {

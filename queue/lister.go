@@ -32,7 +32,7 @@ type lister struct {
 
 // source is a key that holds jobs of a flow, or of a whole shard.
 type source struct {
-	shard     ShardKeys
+	shard     store.ShardKeys
 	flow, key string    // no flow: of the whole shard
 	holds     ListState // ListScheduled: retrying jobs too; ListSucceeded: all that have ended and are not dead
 
@@ -120,7 +120,7 @@ func (s *lister) open(ctx context.Context, marks map[string]mark) error {
 
 // running reports whether the list may have leased jobs of the flows. The index of leases is of the
 // whole shard, so most lists need not read it.
-func (s *lister) running(ctx context.Context, shard ShardKeys, flows []string) (bool, error) {
+func (s *lister) running(ctx context.Context, shard store.ShardKeys, flows []string) (bool, error) {
 	if s.State != ListAll && s.State != ListLeased {
 		return false, nil
 	}

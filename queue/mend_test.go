@@ -15,6 +15,7 @@ import (
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -24,7 +25,7 @@ type damaged struct {
 	*testing.T
 	*queue.Queue
 	redis    redis.UniversalClient
-	keys     queue.ShardKeys
+	keys     store.ShardKeys
 	log      *bytes.Buffer
 	consumer *queue.Consumer
 	ids      []string
@@ -39,7 +40,7 @@ func newDamaged(t *testing.T, o queue.EngineOptions) *damaged {
 	if err != nil {
 		t.Fatalf("OpenEngine: %v", err)
 	}
-	d := &damaged{T: t, redis: e.Client(), keys: queue.NewKeyspace(1).Shard(0), log: &bytes.Buffer{}}
+	d := &damaged{T: t, redis: e.Client(), keys: store.NewKeyspace(1).Shard(0), log: &bytes.Buffer{}}
 	d.Queue, err = queue.Open(t.Context(), e, queue.Options{
 		Shards: 1, Defaults: perSecond(1000), Horizon: time.Minute,
 		Logger: slog.New(slog.NewTextHandler(d.log, nil)),

@@ -172,7 +172,7 @@ func readFigures(ctx context.Context, e *engine.Engine, s *store.Store) map[stri
 	if workers, err := s.LiveWorkers(ctx); err == nil {
 		values["workers"] = float64(len(workers))
 	}
-	if shards, err := readShards(ctx, s, ShardKeys.Outbox); err == nil {
+	if shards, err := readShards(ctx, s, store.ShardKeys.Outbox); err == nil {
 		values["leases_expired_total"] = float64(shards.lapsed)
 		values["jobs_dead_total"] = float64(shards.dead)
 		values["redis_clock_set_back_seconds"] = (time.Duration(shards.off) * time.Microsecond).Seconds()

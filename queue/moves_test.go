@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -16,7 +17,7 @@ import (
 func TestMovesMissNoJob(t *testing.T) {
 	t.Parallel()
 	const shards = 16
-	keys := queue.NewKeyspace(shards)
+	keys := store.NewKeyspace(shards)
 	if keys.ShardOf("acme") == keys.ShardOf("+erp") {
 		t.Fatal("the tenant and the pool are in one shard")
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -90,7 +91,7 @@ func TestForgottenNode(t *testing.T) {
 	q := open(t, queue.EngineOptions{URL: c.URL()}, defaults)
 	await(t, "the map has the replicas", func() bool { return q.Ping(t.Context()) == nil })
 	c.Forget(t.Context(), replicas[0])
-	cluster := q.Store().Fast.(*redis.ClusterClient)
+	cluster := store.Of(q).Fast.(*redis.ClusterClient)
 	for range 40 { // each time the map is read, at a node that is chosen at random
 		var masters atomic.Int64
 		if err := cluster.ForEachMaster(t.Context(), func(context.Context, *redis.Client) error {

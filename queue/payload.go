@@ -29,7 +29,7 @@ func (q *Queue) Payload(
 		return nil, 0, store.Unavailable(err)
 	}
 	flow, payload, size, ok := scripts.PeekPayload(start)
-	if owner, _, _ := strings.Cut(flow, "/"); !ok || owner != EncodeName(tenant) {
+	if owner, _, _ := strings.Cut(flow, "/"); !ok || owner != store.EncodeName(tenant) {
 		return nil, 0, ErrNotFound
 	}
 	whole := len(payload) == size

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -29,7 +30,7 @@ func newDamagedPool(t *testing.T, o queue.EngineOptions) *damaged {
 	if err != nil {
 		t.Fatalf("OpenEngine: %v", err)
 	}
-	d := &damaged{T: t, redis: e.Client(), keys: queue.NewKeyspace(1).Shard(0), log: &bytes.Buffer{}}
+	d := &damaged{T: t, redis: e.Client(), keys: store.NewKeyspace(1).Shard(0), log: &bytes.Buffer{}}
 	d.Queue, err = queue.Open(t.Context(), e, queue.Options{
 		Shards: 1, Defaults: perSecond(1000), Horizon: time.Minute,
 		Logger:  slog.New(slog.NewTextHandler(d.log, nil)),

@@ -364,7 +364,7 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 
 // namedFlows returns flows with the names of their tenants and routes. Keys hold some names only as
 // a hash. The record of the next job of such a flow has them in full.
-func (q *Queue) namedFlows(ctx context.Context, home ShardKeys, keys []string) ([]PoolFlow, error) {
+func (q *Queue) namedFlows(ctx context.Context, home store.ShardKeys, keys []string) ([]PoolFlow, error) {
 	flows := make([]PoolFlow, len(keys))
 	var waits []string // the keys that hold the jobs of such flows
 	var of []int       // the flow of each

@@ -168,7 +168,7 @@ func (q *Queue) candidates(
 				_, err := q.shardOf(tenant, id)
 				return err != nil
 			})
-			yield(q.read(ctx, EncodeName(tenant), ids))
+			yield(q.read(ctx, store.EncodeName(tenant), ids))
 			return
 		}
 		for _, state := range states {
@@ -187,7 +187,7 @@ func (q *Queue) candidates(
 
 // discard cancels waiting jobs of a tenant and, if dead, deletes dead ones.
 func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead bool) ([]scripts.JobCode, error) {
-	calls, at := map[ShardKeys]*scripts.CancelCall{}, map[ShardKeys][]int{} // at: which of the jobs
+	calls, at := map[store.ShardKeys]*scripts.CancelCall{}, map[store.ShardKeys][]int{} // at: which of the jobs
 	for i, j := range jobs {
 		shard, ok := q.store.ShardOfID(j.ID)
 		if !ok {
@@ -196,7 +196,7 @@ func (q *Queue) discard(ctx context.Context, tenant string, jobs []Job, dead boo
 		if calls[shard] == nil {
 			calls[shard] = &scripts.CancelCall{
 				Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
-				Tenant: EncodeName(tenant), Horizon: q.horizon, Retention: q.retention, Dead: dead,
+				Tenant: store.EncodeName(tenant), Horizon: q.horizon, Retention: q.retention, Dead: dead,
 			}
 		}
 		calls[shard].Jobs, at[shard] = append(calls[shard].Jobs, shard.Job(j.ID)), append(at[shard], i)

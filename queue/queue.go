@@ -2,8 +2,6 @@
 // its Queue: clients submit and read jobs there, operators read and change tenants. Its Broker
 // leases jobs to workers. Each step that must be atomic is one script of package lua.
 //
-// Packages below this one share the store of a queue: keystore, limits, reports, repair.
-//
 // Every method is safe for concurrent use unless its comment excludes that. Every error of Redis
 // wraps ErrUnavailable or ErrScript.
 package queue
@@ -210,8 +208,9 @@ func (q *Queue) Close() error {
 // Broker returns the workers' side of the queue.
 func (q *Queue) Broker() *Broker { return q.broker }
 
-// Store returns what the packages below queue share: the connections and the keys.
-func (q *Queue) Store() *store.Store { return q.store }
+func init() {
+	store.Of = func(q any) *store.Store { return q.(*Queue).store }
+}
 
 // MoveError means that a file moves routes to another pool while jobs of theirs wait or run.
 type MoveError = policies.MoveError

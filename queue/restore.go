@@ -118,7 +118,7 @@ func (m *memory) departed() (all []scripts.Departed) {
 
 // restore gives a shard back what this process remembers of it, once for each master. Errors:
 // ErrUnavailable.
-func (b *Broker) restore(ctx context.Context, s ShardKeys) error {
+func (b *Broker) restore(ctx context.Context, s store.ShardKeys) error {
 	m := &b.memories[s.Index]
 	seen := m.seen()
 	first, err := b.restoreFlows(ctx, s, seen, nil)
@@ -163,7 +163,7 @@ func (b *Broker) restoreSoon(shard int) {
 
 // restoreFlows makes one call, and after one that failed at damaged data one for each flow.
 func (b *Broker) restoreFlows(
-	ctx context.Context, s ShardKeys, seen shaper.Instant, departed []scripts.Departed,
+	ctx context.Context, s store.ShardKeys, seen shaper.Instant, departed []scripts.Departed,
 ) (out scripts.Restored, err error) {
 	call := scripts.RestoreCall{
 		Clock: s.Clock(), Due: s.Due(), Tenants: s.Tenants(), Seen: seen, Horizon: b.horizon, Pause: b.pause,

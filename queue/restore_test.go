@@ -17,6 +17,7 @@ import (
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -178,7 +179,7 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 	}
 	if lostClock > 0 {
 		for shard := range 2 {
-			setForward(t, first, queue.NewKeyspace(2).Shard(shard).Clock(), lostClock)
+			setForward(t, first, store.NewKeyspace(2).Shard(shard).Clock(), lostClock)
 		}
 	}
 	// The jobs of the helper's last polls are lost, too.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -122,7 +123,7 @@ func TestRightsInACluster(t *testing.T) {
 		}
 		q := open(t, queue.EngineOptions{URL: r.URL(c.URL()), Logger: slog.New(slog.DiscardHandler)}, defaults)
 		submitOne(t, q)
-		slot, err := client(t, replicas[0].URL()).ClusterKeySlot(t.Context(), queue.NewKeyspace(4).ShardOf("acme").Clock()).Result()
+		slot, err := client(t, replicas[0].URL()).ClusterKeySlot(t.Context(), store.NewKeyspace(4).ShardOf("acme").Clock()).Result()
 		if err != nil {
 			t.Fatal(err)
 		}

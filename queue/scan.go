@@ -82,7 +82,7 @@ func (q *Queue) scanTenant(ctx context.Context, s policies.Subject) (t scripts.S
 
 // complete makes the page of a shard one of tenants with their flows in all shards. It leaves out
 // those that another shard's page has.
-func (q *Queue) complete(ctx context.Context, shard ShardKeys, scan *scripts.Scan) error {
+func (q *Queue) complete(ctx context.Context, shard store.ShardKeys, scan *scripts.Scan) error {
 	entries := make([]string, len(scan.Tenants))
 	for i, t := range scan.Tenants {
 		entries[i] = t.Entry
@@ -101,10 +101,10 @@ func (q *Queue) complete(ctx context.Context, shard ShardKeys, scan *scripts.Sca
 
 // listedHere returns the entries of a shard's index that are tenants listed by this shard: the
 // first of the tenant's shards that knows it.
-func (q *Queue) listedHere(ctx context.Context, shard ShardKeys, entries []string) (listed []string, err error) {
+func (q *Queue) listedHere(ctx context.Context, shard store.ShardKeys, entries []string) (listed []string, err error) {
 	type elsewhere struct {
 		entry string
-		shard ShardKeys
+		shard store.ShardKeys
 	}
 	placed := q.policies.Current()
 	var before []elsewhere
@@ -138,15 +138,15 @@ func (q *Queue) listedHere(ctx context.Context, shard ShardKeys, entries []strin
 const partFlows = 16
 
 // addParts adds the flows that the tenants have in other shards than this one.
-func (q *Queue) addParts(ctx context.Context, shard ShardKeys, tenants []scripts.ScannedTenant, names []string) error {
+func (q *Queue) addParts(ctx context.Context, shard store.ShardKeys, tenants []scripts.ScannedTenant, names []string) error {
 	placed := q.policies.Current()
 	var calls []scripts.ScanCall
 	var of []int
-	var at []ShardKeys
+	var at []store.ShardKeys
 	for i, name := range names {
 		for _, s := range placed.Shards(name) {
 			if s != shard {
-				calls = append(calls, scripts.ScanCall{Clock: s.Clock(), Tenants: s.Tenants(), Dead: q.retention.Dead, Policy: s.Policy(EncodeName(name)), MostFlows: partFlows})
+				calls = append(calls, scripts.ScanCall{Clock: s.Clock(), Tenants: s.Tenants(), Dead: q.retention.Dead, Policy: s.Policy(store.EncodeName(name)), MostFlows: partFlows})
 				of, at = append(of, i), append(at, s)
 			}
 		}
@@ -193,7 +193,7 @@ func addFlow(flows []scripts.ScannedFlow, f scripts.ScannedFlow) []scripts.Scann
 	return flows
 }
 
-func (q *Queue) scan(ctx context.Context, shard ShardKeys, call scripts.ScanCall) (scripts.Scan, error) {
+func (q *Queue) scan(ctx context.Context, shard store.ShardKeys, call scripts.ScanCall) (scripts.Scan, error) {
 	call.Dead = q.retention.Dead
 	return store.Scan(ctx, q.store.Read, shard, call)
 }

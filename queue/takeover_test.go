@@ -8,6 +8,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -94,7 +95,7 @@ func TestTakeoverPausesItsNodeAlone(t *testing.T) {
 	other := client(t, "redis://"+cluster.Address(1))
 	for n := range shards {
 		consumers[n] = q.Broker().Consumer("w", n)
-		slot, err := other.ClusterKeySlot(ctx, q.Store().Shard(n).Clock()).Result()
+		slot, err := other.ClusterKeySlot(ctx, store.Of(q).Shard(n).Clock()).Result()
 		if err != nil {
 			t.Fatal(err)
 		}

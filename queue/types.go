@@ -55,20 +55,6 @@ const (
 // FaultOf returns the kind of a failed call, "" for nil and for a cancelled context.
 func FaultOf(err error) Fault { return store.FaultOf(err) }
 
-// EncodeName encodes a tenant or route as in keys and logs: [A-Za-z0-9._-]{1,64} stays as it is,
-// any other text becomes ~ and its SHA-256 in hex.
-func EncodeName(name string) string { return store.EncodeName(name) }
-
-// Keyspace holds the keys of all shards, ShardKeys those of one, for tools that read Redis
-// directly.
-type (
-	Keyspace  = store.Keyspace
-	ShardKeys = store.ShardKeys
-)
-
-// NewKeyspace returns the keys of n shards, 1 to 1,024.
-func NewKeyspace(n int) Keyspace { return store.NewKeyspace(n) }
-
 // Submission is one job that a client wants delivered.
 type Submission struct {
 	ID             string        // from NewID; empty: made by Submit

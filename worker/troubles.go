@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/internal/burstlog"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -101,6 +102,6 @@ func (w *Worker) stopped(k burstlog.Key) {
 	if f, known := t.Routes[k.Route]; known && f.LimitedBy == "paused" && !f.Policy.Paused {
 		w.log.Error("a flow has stopped: it has as many dead letters, or bytes of them, as are kept; "+
 			"replay or purge them",
-			"tenant", queue.EncodeName(k.Tenant), "route", k.Route, "depth", f.Depth)
+			"tenant", store.EncodeName(k.Tenant), "route", k.Route, "depth", f.Depth)
 	}
 }

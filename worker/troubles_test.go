@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -98,7 +99,7 @@ func TestStoppedFlowIsLogged(t *testing.T) {
 	text := log.String()
 	for _, want := range []string{
 		`level=WARN msg="jobs died and are kept as dead letters"`,
-		` tenant=` + queue.EncodeName(tenant) + ` route=default`, "level=ERROR msg=\"a flow has stopped",
+		` tenant=` + store.EncodeName(tenant) + ` route=default`, "level=ERROR msg=\"a flow has stopped",
 	} {
 		if strings.Count(text, want) == 0 {
 			t.Errorf("%s is missing:\n%s", want, text)

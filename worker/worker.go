@@ -69,6 +69,7 @@ import (
 	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/internal/reports"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -112,7 +113,7 @@ func (b queueBroker) PoolOf(route string) string { return b.queue.PoolOf(route) 
 func brokerOf(q *queue.Queue) (broker, func(worker string, shard int) consumer) {
 	b := q.Broker()
 	consumers := func(worker string, shard int) consumer { return b.Consumer(worker, shard) }
-	return queueBroker{b, reports.New(q.Store()), q}, consumers
+	return queueBroker{b, reports.New(store.Of(q)), q}, consumers
 }
 
 // consumer polls one shard. One goroutine uses it at a time, and after an error repeats the poll

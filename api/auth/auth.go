@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/queue"
 )
 
 // Mode is a kind of credential that is accepted.
@@ -32,11 +32,11 @@ type Principal struct {
 	Vouched bool
 }
 
-// KeyStore looks up API keys; *keystore.Store is one. It must be safe for concurrent use.
+// KeyStore looks up API keys; *queue.Keys is one. It must be safe for concurrent use.
 type KeyStore interface {
-	// FindKey returns the key with this id, also one that has expired. keystore.ErrUnknownKey means
+	// FindKey returns the key with this id, also one that has expired. queue.ErrUnknownKey means
 	// that there is none. Any other error means that the lookup failed.
-	FindKey(ctx context.Context, id string) (keystore.Key, error)
+	FindKey(ctx context.Context, id string) (queue.Key, error)
 }
 
 // Config is the settings of an Authenticator.
@@ -144,7 +144,7 @@ func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	}
 	k, err := a.keys.find(r.Context(), c.id)
 	switch {
-	case errors.Is(err, keystore.ErrUnknownKey):
+	case errors.Is(err, queue.ErrUnknownKey):
 		return Principal{}, refuse(BadKey)
 	case err != nil:
 		return Principal{}, err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/queue"
 )
 
 const (
@@ -32,7 +32,7 @@ type keyCache struct {
 type lookup struct {
 	began time.Time // before the call of the store, so that the answer is never older than it seems
 	done  chan struct{}
-	key   keystore.Key // as err, once done is closed
+	key   queue.Key // as err, once done is closed
 	err   error
 }
 
@@ -43,13 +43,13 @@ func newKeyCache(store KeyStore) *keyCache {
 }
 
 // find returns the key in the state of at most a second ago.
-func (c *keyCache) find(ctx context.Context, id string) (keystore.Key, error) {
+func (c *keyCache) find(ctx context.Context, id string) (queue.Key, error) {
 	l := c.lookup(ctx, id)
 	select {
 	case <-l.done:
 		return l.key, l.err
 	case <-ctx.Done():
-		return keystore.Key{}, ctx.Err()
+		return queue.Key{}, ctx.Err()
 	}
 }
 
@@ -85,7 +85,7 @@ func (c *keyCache) ask(ctx context.Context, id string, l *lookup) {
 	switch {
 	case l.err == nil:
 		remember(c.known, id, l)
-	case errors.Is(l.err, keystore.ErrUnknownKey):
+	case errors.Is(l.err, queue.ErrUnknownKey):
 		remember(c.unknown, id, l)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -34,7 +33,7 @@ func TestKeysAreRememberedForASecond(t *testing.T) {
 		check("acme", 1)
 		<-time.After(time.Nanosecond)
 		check("refused: key", 2)
-		store.set(func(r *ring) { r.keys[id] = keystore.Key{ID: id, Tenant: "acme", Hash: hashOf(t, key)} })
+		store.set(func(r *ring) { r.keys[id] = queue.Key{ID: id, Tenant: "acme", Hash: hashOf(t, key)} })
 		<-time.After(keyAge - time.Nanosecond)
 		check("refused: key", 2)
 		<-time.After(time.Nanosecond)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// An API key is sluice_<id>_<secret>: the id of keystore.Key and 256 random bits in base 62.
+// An API key is sluice_<id>_<secret>: the id of queue.Key and 256 random bits in base 62.
 const (
 	keyPrefix    = "sluice_"
 	idLength     = 28

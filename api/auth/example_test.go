@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -21,7 +20,7 @@ func Example() {
 		panic(err)
 	}
 	defer q.Close()
-	keys := keystore.New(q.Store())
+	keys := q.Keys()
 	a, err := auth.New(ctx, auth.Config{Modes: []auth.Mode{auth.Keys, auth.Guest}, Keys: keys})
 	if err != nil {
 		panic(err)

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/queue"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,19 +22,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // ring is a store of keys in memory.
 type ring struct {
 	mu      sync.Mutex
-	keys    map[string]keystore.Key
+	keys    map[string]queue.Key
 	failure error
 	asked   int
 	hold    chan struct{} // not nil: answers wait until it is closed
 }
 
 // FindKey implements KeyStore.
-func (r *ring) FindKey(ctx context.Context, id string) (keystore.Key, error) {
+func (r *ring) FindKey(ctx context.Context, id string) (queue.Key, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked++
 	if len(id) != idLength || !consistsOf(id, idDigits) {
-		return keystore.Key{}, fmt.Errorf("the id %q should not have come here", id)
+		return queue.Key{}, fmt.Errorf("the id %q should not have come here", id)
 	}
 	k, known := r.keys[id]
 	err := r.failure
@@ -48,9 +48,9 @@ func (r *ring) FindKey(ctx context.Context, id string) (keystore.Key, error) {
 	}
 	switch {
 	case err != nil:
-		return keystore.Key{}, err
+		return queue.Key{}, err
 	case !known:
-		return keystore.Key{}, keystore.ErrUnknownKey
+		return queue.Key{}, queue.ErrUnknownKey
 	}
 	return k, nil
 }
@@ -72,11 +72,11 @@ func (r *ring) add(tenant string, expires time.Time) (id, key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.keys == nil {
-		r.keys = map[string]keystore.Key{}
+		r.keys = map[string]queue.Key{}
 	}
 	secret := NewSecret()
 	id = fmt.Sprintf("%028d", len(r.keys)+1)
-	r.keys[id] = keystore.Key{ID: id, Tenant: tenant, Hash: secret.Hash(), Expires: expires}
+	r.keys[id] = queue.Key{ID: id, Tenant: tenant, Hash: secret.Hash(), Expires: expires}
 	return id, secret.Key(id)
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // An address may log in twice a minute. A third attempt blocks it for an hour. Processes share the
-// store that limits.New of internal/limits returns.
+// store that queue.Queue.Limits returns.
 func ExampleGuard_Handler() {
 	store, err := limiter.NewMemoryStore(100_000)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -51,7 +52,7 @@ func TestCheckCommand(t *testing.T) {
 	if out := check(command.ExitOK); !strings.Contains(out, "2 shards, 1 tenants, 1 flows and 1 jobs") {
 		t.Errorf("of a sound store: %s", out)
 	}
-	keys := queue.NewKeyspace(2).ShardOf("acme")
+	keys := store.NewKeyspace(2).ShardOf("acme")
 	if err := e.Client().Del(t.Context(), keys.Queue("acme/default")).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestCheckFindsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	keys := queue.NewKeyspace(1).Shard(0)
+	keys := store.NewKeyspace(1).Shard(0)
 	e.Client().ZAdd(t.Context(), keys.Leases(), redis.Z{Score: 1, Member: "nowhere"})
 	var out, errs bytes.Buffer
 	args := []string{"check", "--route", "default=http://127.0.0.1:9", "--redis-url", server.URL()}

@@ -16,7 +16,7 @@ import (
 	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/internal/listen"
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -144,7 +144,7 @@ func echoHandler(log *slog.Logger) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(got)
 		if got.ID != "" {
-			log.Info("delivered", "job", got.ID, "tenant", queue.EncodeName(got.Tenant), "attempt",
+			log.Info("delivered", "job", got.ID, "tenant", store.EncodeName(got.Tenant), "attempt",
 				got.Attempt, "bytes", got.Bytes)
 		}
 	})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/internal/queuetest"
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -37,7 +37,7 @@ func TestEcho(t *testing.T) {
 		}
 		queuetest.Compare(t, "the status", w.Code, http.StatusOK)
 		queuetest.Compare(t, "the answer", strings.TrimSpace(string(got)), c.want)
-		if !strings.Contains(log.String(), `"tenant":"`+queue.EncodeName("a b")+`"`) {
+		if !strings.Contains(log.String(), `"tenant":"`+store.EncodeName("a b")+`"`) {
 			t.Errorf("logged %s", log.String())
 		}
 	}

@@ -21,7 +21,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -46,7 +45,7 @@ type Fake struct {
 	pools     map[string]*tenant // settings of pools that were changed
 	watchers  map[string][]chan struct{}
 	watching  int
-	ring      []keystore.Key // API keys
+	ring      []queue.Key // API keys
 	found     int
 	sessions  map[[sha256.Size]byte]time.Time // ends of operators' sessions
 	asked     int

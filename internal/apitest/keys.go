@@ -7,18 +7,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/queue"
 )
 
 // CreateKey implements api.KeyRing.
 func (f *Fake) CreateKey(
 	_ context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
-) (keystore.Key, error) {
+) (queue.Key, error) {
 	id, _ := f.NewID(tenant, "")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
-		return keystore.Key{}, f.failure
+		return queue.Key{}, f.failure
 	}
 	active := 0
 	for _, k := range f.ring {
@@ -26,10 +26,10 @@ func (f *Fake) CreateKey(
 			active++
 		}
 	}
-	if active >= keystore.MaxKeys {
-		return keystore.Key{}, keystore.ErrTooManyKeys
+	if active >= queue.MaxKeys {
+		return queue.Key{}, queue.ErrTooManyKeys
 	}
-	k := keystore.Key{
+	k := queue.Key{
 		ID: id, Tenant: tenant, Name: name, Hash: hash, Created: time.Now().Truncate(time.Millisecond),
 		Expires: expires,
 	}
@@ -38,14 +38,14 @@ func (f *Fake) CreateKey(
 }
 
 // Keys implements api.KeyRing.
-func (f *Fake) Keys(_ context.Context, tenant string) ([]keystore.Key, error) {
+func (f *Fake) ListKeys(_ context.Context, tenant string) ([]queue.Key, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	keys := slices.DeleteFunc(slices.Clone(f.ring), func(k keystore.Key) bool { return k.Tenant != tenant })
+	keys := slices.DeleteFunc(slices.Clone(f.ring), func(k queue.Key) bool { return k.Tenant != tenant })
 	for i := range keys {
 		keys[i].Hash = [sha256.Size]byte{}
 	}
-	slices.SortFunc(keys, func(a, b keystore.Key) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(keys, func(a, b queue.Key) int { return strings.Compare(a.ID, b.ID) })
 	return keys, f.failure
 }
 
@@ -56,26 +56,26 @@ func (f *Fake) RevokeKey(_ context.Context, tenant, id string) error {
 	if f.failure != nil {
 		return f.failure
 	}
-	i := slices.IndexFunc(f.ring, func(k keystore.Key) bool { return k.ID == id && k.Tenant == tenant })
+	i := slices.IndexFunc(f.ring, func(k queue.Key) bool { return k.ID == id && k.Tenant == tenant })
 	if i < 0 {
-		return keystore.ErrUnknownKey
+		return queue.ErrUnknownKey
 	}
 	f.ring = slices.Delete(f.ring, i, i+1)
 	return nil
 }
 
 // FindKey implements auth.KeyStore.
-func (f *Fake) FindKey(_ context.Context, id string) (keystore.Key, error) {
+func (f *Fake) FindKey(_ context.Context, id string) (queue.Key, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.found++
 	if f.failure != nil {
-		return keystore.Key{}, f.failure
+		return queue.Key{}, f.failure
 	}
-	if i := slices.IndexFunc(f.ring, func(k keystore.Key) bool { return k.ID == id }); i >= 0 {
+	if i := slices.IndexFunc(f.ring, func(k queue.Key) bool { return k.ID == id }); i >= 0 {
 		return f.ring[i], nil
 	}
-	return keystore.Key{}, keystore.ErrUnknownKey
+	return queue.Key{}, queue.ErrUnknownKey
 }
 
 // Found is the number of calls of FindKey.

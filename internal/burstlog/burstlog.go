@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 const (
@@ -156,7 +156,7 @@ func (l *Log) take(all bool, now time.Time) (lines []burst, beyond int64) {
 func (s burst) attributes() (attributes []any) {
 	tenant := ""
 	if s.Tenant != "" {
-		tenant = queue.EncodeName(s.Tenant)
+		tenant = store.EncodeName(s.Tenant)
 	}
 	for _, part := range [][2]string{{"tenant", tenant}, {"route", s.Route}, {"kind", s.Kind}} {
 		if part[1] != "" {

@@ -8,7 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/7509e464/sluice/internal/keystore"
+	"github.com/7509e464/sluice/internal/sessions"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -21,28 +22,28 @@ var keyTests = map[string]func(*suite){
 	"a tenant has at most 100 keys, also at once":        keyBound,
 	"an expired key does not count and is deleted later": keyExpired,
 	"a key outlives its tenant's jobs":                   keyOutlives,
-	"a session holds until its end or is ended":          sessions,
+	"a session holds until its end or is ended":          sessionsEnd,
 }
 
-// sessions are those of operators.
-func sessions(s *suite) {
+// sessionsEnd: a session of an operator has an end, and can be ended before.
+func sessionsEnd(s *suite) {
 	one, other := sha256.Sum256([]byte("one")), sha256.Sum256([]byte("other"))
 	left := func(id [sha256.Size]byte) time.Duration {
-		d, err := keystore.New(s.q.Store()).FindSession(s.ctx, id)
+		d, err := sessions.New(store.Of(s.q)).FindSession(s.ctx, id)
 		if err != nil {
 			s.Fatal(err)
 		}
 		return d
 	}
 	for _, id := range [][sha256.Size]byte{one, other} {
-		if err := keystore.New(s.q.Store()).SaveSession(s.ctx, id, time.Hour); err != nil {
+		if err := sessions.New(store.Of(s.q)).SaveSession(s.ctx, id, time.Hour); err != nil {
 			s.Fatal(err)
 		}
 	}
 	if d := left(one); d > time.Hour || d < 59*time.Minute {
 		s.Errorf("%v are left", d)
 	}
-	if err := keystore.New(s.q.Store()).EndSession(s.ctx, one); err != nil {
+	if err := sessions.New(store.Of(s.q)).EndSession(s.ctx, one); err != nil {
 		s.Fatal(err)
 	}
 	if left(one) != 0 || left(other) == 0 || left(sha256.Sum256(nil)) != 0 {
@@ -50,18 +51,18 @@ func sessions(s *suite) {
 	}
 }
 
-func (s *suite) key(tenant, name string, expires time.Time) keystore.Key {
+func (s *suite) key(tenant, name string, expires time.Time) queue.Key {
 	s.Helper()
-	k, err := keystore.New(s.q.Store()).CreateKey(s.ctx, tenant, name, sha256.Sum256([]byte(name)), expires)
+	k, err := s.q.Keys().CreateKey(s.ctx, tenant, name, sha256.Sum256([]byte(name)), expires)
 	if err != nil {
 		s.Fatalf("CreateKey: %v", err)
 	}
 	return k
 }
 
-func (s *suite) keys(tenant string) []keystore.Key {
+func (s *suite) keys(tenant string) []queue.Key {
 	s.Helper()
-	keys, err := keystore.New(s.q.Store()).Keys(s.ctx, tenant)
+	keys, err := s.q.Keys().ListKeys(s.ctx, tenant)
 	if err != nil {
 		s.Fatalf("Keys: %v", err)
 	}
@@ -74,7 +75,7 @@ func keyFound(s *suite) {
 		ends := time.Now().Add(time.Hour)
 		for _, expires := range []time.Time{{}, ends} {
 			made := s.key(owner, "ci é", expires)
-			got, err := keystore.New(s.q.Store()).FindKey(s.ctx, made.ID)
+			got, err := s.q.Keys().FindKey(s.ctx, made.ID)
 			if err != nil || got != made {
 				s.Errorf("FindKey: %+v, %v, want %+v", got, err, made)
 			}
@@ -95,8 +96,8 @@ func keysListed(s *suite) {
 	first, second := s.key(tenant, "first", time.Time{}), s.key(tenant, "second", time.Now().Add(time.Hour))
 	s.key("other", "third", time.Time{})
 	first.Hash, second.Hash = [sha256.Size]byte{}, [sha256.Size]byte{}
-	want := []keystore.Key{first, second}
-	slices.SortFunc(want, func(a, b keystore.Key) int { return strings.Compare(a.ID, b.ID) })
+	want := []queue.Key{first, second}
+	slices.SortFunc(want, func(a, b queue.Key) int { return strings.Compare(a.ID, b.ID) })
 	if got := s.keys(tenant); !slices.Equal(got, want) {
 		s.Errorf("Keys: %+v, want %+v", got, want)
 	}
@@ -107,14 +108,14 @@ func keysListed(s *suite) {
 
 func keyRevoked(s *suite) {
 	gone, left := s.key(tenant, "gone", time.Time{}), s.key(tenant, "left", time.Time{})
-	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, gone.ID); err != nil {
+	if err := s.q.Keys().RevokeKey(s.ctx, tenant, gone.ID); err != nil {
 		s.Fatalf("RevokeKey: %v", err)
 	}
-	if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, gone.ID); !errors.Is(err, keystore.ErrUnknownKey) {
+	if _, err := s.q.Keys().FindKey(s.ctx, gone.ID); !errors.Is(err, queue.ErrUnknownKey) {
 		s.Errorf("FindKey of a revoked key: %v", err)
 	}
-	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, gone.ID); !errors.Is(err,
-		keystore.ErrUnknownKey) {
+	if err := s.q.Keys().RevokeKey(s.ctx, tenant, gone.ID); !errors.Is(err,
+		queue.ErrUnknownKey) {
 		s.Errorf("RevokeKey again: %v", err)
 	}
 	if got := s.keys(tenant); len(got) != 1 || got[0].ID != left.ID {
@@ -124,11 +125,11 @@ func keyRevoked(s *suite) {
 
 func keyOfAnother(s *suite) {
 	k := s.key(tenant, "k", time.Time{})
-	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, "other", k.ID); !errors.Is(err,
-		keystore.ErrUnknownKey) {
+	if err := s.q.Keys().RevokeKey(s.ctx, "other", k.ID); !errors.Is(err,
+		queue.ErrUnknownKey) {
 		s.Errorf("RevokeKey by another tenant: %v", err)
 	}
-	if got, err := keystore.New(s.q.Store()).FindKey(s.ctx, k.ID); err != nil || got != k {
+	if got, err := s.q.Keys().FindKey(s.ctx, k.ID); err != nil || got != k {
 		s.Errorf("FindKey: %+v, %v", got, err)
 	}
 }
@@ -139,24 +140,24 @@ func keyUnknown(s *suite) {
 		"", "x", "{0}", "../key", strings.Repeat("0", 27), strings.Repeat("0", 28), strings.Repeat("v", 28),
 		job.ID,
 	} {
-		if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, id); !errors.Is(err, keystore.ErrUnknownKey) {
+		if _, err := s.q.Keys().FindKey(s.ctx, id); !errors.Is(err, queue.ErrUnknownKey) {
 			s.Errorf("FindKey(%q): %v", id, err)
 		}
-		if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, id); !errors.Is(err, keystore.ErrUnknownKey) {
+		if err := s.q.Keys().RevokeKey(s.ctx, tenant, id); !errors.Is(err, queue.ErrUnknownKey) {
 			s.Errorf("RevokeKey(%q): %v", id, err)
 		}
 	}
 }
 
 func keyBound(s *suite) {
-	for range keystore.MaxKeys - 2 {
+	for range queue.MaxKeys - 2 {
 		s.key(tenant, "k", time.Time{})
 	}
 	var wg sync.WaitGroup
 	made := make(chan error, 8)
 	for range cap(made) {
 		wg.Go(func() {
-			_, err := keystore.New(s.q.Store()).CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{})
+			_, err := s.q.Keys().CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{})
 			made <- err
 		})
 	}
@@ -167,24 +168,24 @@ func keyBound(s *suite) {
 		switch {
 		case err == nil:
 			taken++
-		case !errors.Is(err, keystore.ErrTooManyKeys):
+		case !errors.Is(err, queue.ErrTooManyKeys):
 			s.Errorf("CreateKey beyond the bound: %v", err)
 		}
 	}
 	keys := s.keys(tenant)
-	if taken > 2 || len(keys) != keystore.MaxKeys-2+taken {
+	if taken > 2 || len(keys) != queue.MaxKeys-2+taken {
 		s.Errorf("%d more keys were made, %d are there", taken, len(keys))
 	}
-	for len(keys) < keystore.MaxKeys { // those that met each other at the bound all stepped back
+	for len(keys) < queue.MaxKeys { // those that met each other at the bound all stepped back
 		s.key(tenant, "again", time.Time{})
 		keys = s.keys(tenant)
 	}
-	if _, err := keystore.New(s.q.Store()).
+	if _, err := s.q.Keys().
 		CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{}); !errors.Is(err,
-		keystore.ErrTooManyKeys) {
+		queue.ErrTooManyKeys) {
 		s.Errorf("CreateKey at the bound: %v", err)
 	}
-	if err := keystore.New(s.q.Store()).RevokeKey(s.ctx, tenant, keys[0].ID); err != nil {
+	if err := s.q.Keys().RevokeKey(s.ctx, tenant, keys[0].ID); err != nil {
 		s.Fatalf("RevokeKey: %v", err)
 	}
 	s.key(tenant, "again", time.Time{})
@@ -194,18 +195,18 @@ func keyBound(s *suite) {
 func keyExpired(s *suite) {
 	recent := s.key(tenant, "an hour ago", time.Now().Add(-time.Hour))
 	long := s.key(tenant, "two days ago", time.Now().Add(-48*time.Hour))
-	if got, err := keystore.New(s.q.Store()).FindKey(s.ctx, recent.ID); err != nil || !got.Expired(time.Now()) {
+	if got, err := s.q.Keys().FindKey(s.ctx, recent.ID); err != nil || !got.Expired(time.Now()) {
 		s.Errorf("FindKey: %+v, %v", got, err)
 	}
-	for range keystore.MaxKeys {
+	for range queue.MaxKeys {
 		s.key(tenant, "k", time.Time{})
 	}
 	keys := s.keys(tenant)
-	if len(keys) != keystore.MaxKeys+1 ||
-		!slices.ContainsFunc(keys, func(k keystore.Key) bool { return k.ID == recent.ID }) {
-		s.Errorf("%d keys are listed, want %d and the one that has just expired", len(keys), keystore.MaxKeys)
+	if len(keys) != queue.MaxKeys+1 ||
+		!slices.ContainsFunc(keys, func(k queue.Key) bool { return k.ID == recent.ID }) {
+		s.Errorf("%d keys are listed, want %d and the one that has just expired", len(keys), queue.MaxKeys)
 	}
-	if _, err := keystore.New(s.q.Store()).FindKey(s.ctx, long.ID); !errors.Is(err, keystore.ErrUnknownKey) {
+	if _, err := s.q.Keys().FindKey(s.ctx, long.ID); !errors.Is(err, queue.ErrUnknownKey) {
 		s.Errorf("FindKey of a key that expired two days ago: %v", err)
 	}
 }
@@ -217,7 +218,7 @@ func keyOutlives(s *suite) {
 		s.Fatalf("Purge: %v", err)
 	}
 	s.restart(func(o *queue.Options) {})
-	if got, err := keystore.New(s.q.Store()).FindKey(s.ctx, k.ID); err != nil || got != k {
+	if got, err := s.q.Keys().FindKey(s.ctx, k.ID); err != nil || got != k {
 		s.Errorf("FindKey: %+v, %v", got, err)
 	}
 }

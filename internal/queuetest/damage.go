@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -65,7 +66,7 @@ func (s *suite) onlyKey(pattern string) string {
 	return keys[0]
 }
 
-func (s *suite) shard() queue.ShardKeys { return queue.NewKeyspace(1).Shard(0) }
+func (s *suite) shard() store.ShardKeys { return store.NewKeyspace(1).Shard(0) }
 
 // of is work of a tenant.
 func of(tenant string) queue.Submission {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -111,7 +112,7 @@ func foreignJob(s *suite) {
 		}
 	}
 	for _, other := range []string{
-		"other", "", "ACME", "acme ", "acme/default", "*", queue.EncodeName("acme "),
+		"other", "", "ACME", "acme ", "acme/default", "*", store.EncodeName("acme "),
 	} {
 		s.notFound(other, id)
 		s.notFound(other, dead)
@@ -211,8 +212,8 @@ func oddNames() []string {
 	return []string{
 		"a b", "é", "}x", "{x}", "x", "a:b", "a/b", "a", "A", "a.b", "*", "~", "%", "..", "\"", "'", "\\",
 		" ", "~" + strings.Repeat("0", 64),
-		queue.EncodeName("a b"), queue.EncodeName(queue.EncodeName("a b")), queue.EncodeName("é") + " é",
-		queue.EncodeName("a b") + " a b",
+		store.EncodeName("a b"), store.EncodeName(store.EncodeName("a b")), store.EncodeName("é") + " é",
+		store.EncodeName("a b") + " a b",
 		strings.Repeat("x", 64), strings.Repeat("x", 65), strings.Repeat("x", 255), strings.Repeat("é", 127),
 		"e\u0301", "\xff\xfe", "10.0.0.1",
 		"2001:db8::1", "default", "live", "clock",

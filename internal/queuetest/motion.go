@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/internal/reports"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -188,7 +189,7 @@ func totalsReleased(s *suite) {
 
 func (s *suite) workers() reports.Workers {
 	s.Helper()
-	w, err := reports.New(s.q.Store()).Workers(s.ctx)
+	w, err := reports.New(store.Of(s.q)).Workers(s.ctx)
 	if err != nil {
 		s.Fatalf("Workers: %v", err)
 	}
@@ -204,7 +205,7 @@ func latenessTold(s *suite) {
 	a[reports.LatenessClass(100*time.Microsecond)] = 98
 	b[reports.LatenessClass(100*time.Microsecond)], b[reports.LatenessClass(4*time.Millisecond)] = 1, 1
 	for name, l := range map[string]reports.Lateness{"a": a, "b": b, "gone": b} {
-		if err := reports.New(s.q.Store()).ReportLateness(s.ctx, name, l); err != nil {
+		if err := reports.New(store.Of(s.q)).ReportLateness(s.ctx, name, l); err != nil {
 			s.Fatalf("ReportLateness: %v", err)
 		}
 	}

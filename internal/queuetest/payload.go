@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -125,7 +126,7 @@ func payloadAtTheEnd(s *suite) {
 
 func payloadOfOthers(s *suite) {
 	id := s.admit(work()).ID
-	for _, other := range []string{"other", "", "ACME", "acme ", "acme/default", queue.EncodeName("acme ")} {
+	for _, other := range []string{"other", "", "ACME", "acme ", "acme/default", store.EncodeName("acme ")} {
 		if _, _, err := s.q.Payload(s.ctx, other, id, 100); !errors.Is(err, queue.ErrNotFound) {
 			s.Errorf("read by %q: %v, want ErrNotFound", other, err)
 		}

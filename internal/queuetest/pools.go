@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -358,7 +359,7 @@ func poolOfRefusedGuests(s *suite) {
 // of its holds reaches it, for a tenant without settings and for one with some.
 func poolUnheld(s *suite) {
 	s.spreadOut()
-	shard := queue.NewKeyspace(16).ShardOf("+erp").Index
+	shard := store.NewKeyspace(16).ShardOf("+erp").Index
 	consumer := s.q.Broker().Consumer("of the pool", shard)
 	leased := func() (all []queue.Lease) {
 		s.await("polls", func() bool {
@@ -524,7 +525,7 @@ func poolSpread(s *suite) {
 // spreadOut opens a store with many shards, where the pool is in another shard than the tenant.
 func (s *suite) spreadOut() {
 	s.Helper()
-	keys := queue.NewKeyspace(16)
+	keys := store.NewKeyspace(16)
 	if keys.ShardOf(tenant) == keys.ShardOf("+erp") {
 		s.Fatal("the tenant and the pool are in one shard")
 	}

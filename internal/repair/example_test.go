@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/7509e464/sluice/internal/repair"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -18,7 +19,7 @@ func Example() {
 	q, _ := queue.Open(ctx, engine, queue.Options{Shards: 1, Logger: slog.New(slog.DiscardHandler)})
 	defer q.Close()
 	_, _ = q.Submit(ctx, queue.Submission{Tenant: "acme", Route: "default", Type: "mail", MaxAttempts: 3})
-	_ = engine.Client().Del(ctx, queue.NewKeyspace(1).ShardOf("acme").Queue("acme/default"))
+	_ = engine.Client().Del(ctx, store.NewKeyspace(1).ShardOf("acme").Queue("acme/default"))
 
 	for range 2 {
 		checked, err := q.Check(ctx, true, func(found []repair.Finding) error {

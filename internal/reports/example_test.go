@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/internal/reports"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -18,7 +19,7 @@ func Example() {
 		panic(err)
 	}
 	defer q.Close()
-	store := reports.New(q.Store())
+	store := reports.New(store.Of(q))
 
 	_, _ = q.Broker().Beat(ctx, "worker-1", 3*time.Second)
 	var late reports.Lateness

@@ -91,7 +91,7 @@ const kept = 3 * time.Second
 // Reports stores the reports of workers. Every error wraps queue.ErrUnavailable.
 type Reports struct{ store *store.Store }
 
-// New returns the reports of a queue; see queue.Queue.Store.
+// New returns the reports of a queue; see store.Of.
 func New(s *store.Store) *Reports { return &Reports{s} }
 
 // ReportLateness stores the lateness of a worker's last departures for three seconds.

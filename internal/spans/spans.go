@@ -24,7 +24,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // Attributes that the conventions leave to each messaging system.
@@ -59,7 +59,7 @@ func (t *Tracer) start(
 ) (context.Context, trace.Span, string) {
 	name := operation.Value.AsString()
 	attributes := []attribute.KeyValue{
-		system, operation, semconv.MessagingOperationName(name), tenantKey.String(queue.EncodeName(tenant)),
+		system, operation, semconv.MessagingOperationName(name), tenantKey.String(store.EncodeName(tenant)),
 	}
 	if route != "" {
 		name += " " + route

@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/spans"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -76,7 +77,7 @@ func TestSend(t *testing.T) {
 			"messaging.sluice.tenant=acme messaging.destination.name=orders messaging.sluice.outcome=full " +
 				"error.type=full", sdk.Status{Code: codes.Error, Description: "not admitted"}},
 		{"client text", "Åcme & \r\n", decision(shaper.Admitted, "job-1"), nil,
-			"messaging.sluice.tenant=" + queue.EncodeName("Åcme & \r\n") +
+			"messaging.sluice.tenant=" + store.EncodeName("Åcme & \r\n") +
 				" messaging.destination.name=orders messaging.sluice.outcome=admitted " +
 				"messaging.message.id=job-1", sdk.Status{}},
 		{"redis away", "acme", queue.Decision{}, fmt.Errorf("%w: hunter2", queue.ErrUnavailable),

@@ -35,6 +35,10 @@ func (s *Store) Cluster() bool {
 	return cluster
 }
 
+// Of returns the store of a *queue.Queue. Package queue sets it: a method of Queue that returns it
+// would be open to every program.
+var Of func(queue any) *Store
+
 // Exec sends calls with the client and returns their replies in order. A call that fails at damaged
 // data is sent once more after a repair.
 func (s *Store) Exec(ctx context.Context, c scripts.Client, calls []scripts.Call) []scripts.Reply {

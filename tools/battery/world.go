@@ -21,7 +21,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/7509e464/sluice/internal/scripts"
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -381,7 +381,7 @@ func (w *world) between(least, most time.Duration) time.Duration {
 }
 
 // keyspace is that of a store made by the program's defaults, which no check changes.
-var keyspace = queue.NewKeyspace(64)
+var keyspace = store.NewKeyspace(64)
 
 // leases is the ids of all leased jobs, as Redis has them.
 func (w *world) leases(ctx context.Context) (map[string]bool, error) {

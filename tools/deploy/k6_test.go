@@ -19,7 +19,6 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/internal/config"
-	"github.com/7509e464/sluice/internal/limits"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -101,7 +100,7 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 	settings := api.Config{
-		Routes: map[string]api.RouteInfo{}, Limits: limits.New(q.Store()),
+		Routes: map[string]api.RouteInfo{}, Limits: q.Limits(),
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	for name, r := range c.Routes {

@@ -29,7 +29,7 @@ const (
 	keyBytes = 32
 )
 
-// Store keeps sessions for all processes that share it, and over restarts. *keystore.Store is one.
+// Store keeps sessions for all processes that share it, and over restarts. sessions.Store is one.
 type Store interface {
 	// SaveSession stores a session for the time of life.
 	SaveSession(ctx context.Context, id [sha256.Size]byte, life time.Duration) error

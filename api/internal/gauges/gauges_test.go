@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/scrape"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -153,7 +154,7 @@ func TestNamedTenantsAndOthers(t *testing.T) {
 			{Name: "other", Figures: queue.Figures{Depth: 1, Dead: 8, OldestWait: time.Second}},
 			{Name: "\xff", Figures: queue.Figures{Depth: 2, Running: 2, Dead: 1}},
 		}}
-		odd := queue.EncodeName("\xff")
+		odd := store.EncodeName("\xff")
 		r := m.registry(t, newShown([]string{"a", "a", "other", "\xff", "absent"}, 0))
 		for name, want := range map[string]map[string]float64{
 			"sluice_tenant_depth":               {"a": 5, odd: 2, "absent": 0, "other": 8},

@@ -5,7 +5,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/internal/store"
 )
 
 const (
@@ -109,5 +109,5 @@ func tenantLabel(tenant string) string {
 	if utf8.ValidString(tenant) {
 		return tenant
 	}
-	return queue.EncodeName(tenant)
+	return store.EncodeName(tenant)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/internal/deadline"
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -261,10 +260,10 @@ func Of(err error) *Problem {
 		return RateLimited.With(guesses.Error() + "; valid credentials are still accepted").RetryIn(guesses.Wait)
 	case errors.Is(err, auth.ErrNoKeys):
 		return answer(IssuerUnavailable, "send the same request again").Retry(1)
-	case errors.Is(err, keystore.ErrUnknownKey):
+	case errors.Is(err, queue.ErrUnknownKey):
 		return answer(UnknownKey, "the tenant has no key with this id")
-	case errors.Is(err, keystore.ErrTooManyKeys):
-		return answer(TooManyKeys, fmt.Sprintf("a tenant may have %d keys; revoke one first", keystore.MaxKeys))
+	case errors.Is(err, queue.ErrTooManyKeys):
+		return answer(TooManyKeys, fmt.Sprintf("a tenant may have %d keys; revoke one first", queue.MaxKeys))
 	case errors.Is(err, queue.ErrNotFound):
 		return answer(UnknownJob, "the tenant has no job with this id")
 	case errors.Is(err, queue.ErrGone):

@@ -10,7 +10,6 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/internal/httpmsg"
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -114,6 +113,6 @@ func UTC(t time.Time) time.Time {
 }
 
 // Key converts an API key, without its hash, to its JSON form.
-func Key(k keystore.Key) wire.Key {
+func Key(k queue.Key) wire.Key {
 	return wire.Key{ID: k.ID, Name: k.Name, Created: UTC(k.Created), Expires: UTC(k.Expires)}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/internal/callback"
 	"github.com/7509e464/sluice/internal/config"
-	"github.com/7509e464/sluice/internal/limits"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/worker"
@@ -94,7 +93,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 
 		Guards:         p.guards(),
 		Traces:         shared.traces.Tracer(),
-		Limits:         limits.New(shared.queue.Store()),
+		Limits:         shared.queue.Limits(),
 		TrustedProxies: p.Config.Auth.Guest.TrustedProxies,
 	}
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/tracing"
 	"github.com/7509e464/sluice/internal/callback"
 	"github.com/7509e464/sluice/internal/config"
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
@@ -207,7 +206,7 @@ func (p *Process) watch(ctx context.Context, engine *queue.Engine, fail context.
 
 func (p *Process) server(ctx context.Context, shared parts) (*api.Server, error) {
 	guesses := auth.NewGuesses()
-	authenticator, err := p.authenticator(ctx, keystore.New(shared.queue.Store()), guesses)
+	authenticator, err := p.authenticator(ctx, shared.queue.Keys(), guesses)
 	if err != nil {
 		return nil, err
 	}

@@ -16,12 +16,12 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/internal/limitertest"
-	"github.com/7509e464/sluice/internal/limits"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/repair"
+	"github.com/7509e464/sluice/internal/sessions"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -45,7 +45,7 @@ func TestRightsAreEnoughAndNeeded(t *testing.T) {
 	}
 	t.Run("queue", func(t *testing.T) { queuetest.Run(t, open) })
 	t.Run("limits", func(t *testing.T) {
-		limitertest.Run(t, func(t *testing.T) limiter.Store { return limits.New(openQueue(t, open(t)).Store()) })
+		limitertest.Run(t, func(t *testing.T) limiter.Store { return openQueue(t, open(t)).Limits() })
 	})
 	t.Run("repair", func(t *testing.T) {
 		e := open(t)
@@ -65,7 +65,7 @@ func TestRightsAreEnoughAndNeeded(t *testing.T) {
 		if err != nil || checked.Jobs != 2 {
 			t.Errorf("%+v, %v", checked, err)
 		}
-		if left, err := keystore.New(q.Store()).FindSession(t.Context(), [32]byte{}); left != 0 || err != nil {
+		if left, err := sessions.New(store.Of(q)).FindSession(t.Context(), [32]byte{}); left != 0 || err != nil {
 			t.Errorf("a session that was not opened: %v, %v", left, err)
 		}
 	})

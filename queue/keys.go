@@ -1,6 +1,4 @@
-// Package keystore stores the API keys of tenants and the sessions of operators in Redis. Every
-// error wraps queue.ErrUnavailable unless it says otherwise.
-package keystore
+package queue
 
 import (
 	"context"
@@ -36,9 +34,9 @@ func (k Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Be
 // Errors that callers distinguish with errors.Is.
 var (
 	// ErrUnknownKey means that the tenant has no such key.
-	ErrUnknownKey = errors.New("keystore: no such key")
+	ErrUnknownKey = errors.New("queue: no such key")
 	// ErrTooManyKeys means that the tenant has MaxKeys keys that have not expired.
-	ErrTooManyKeys = errors.New("keystore: the tenant has the most keys allowed")
+	ErrTooManyKeys = errors.New("queue: the tenant has the most keys allowed")
 )
 
 const (
@@ -48,16 +46,16 @@ const (
 	expiredKept = 24 * time.Hour
 )
 
-// Store stores API keys and sessions of operators. It is safe for concurrent use.
-type Store struct{ store *store.Store }
+// Keys stores the API keys of tenants. It is safe for concurrent use.
+type Keys struct{ store *store.Store }
 
-// New returns the API keys and sessions of a queue; see queue.Queue.Store.
-func New(s *store.Store) *Store { return &Store{s} }
+// Keys returns the API keys in the queue's store.
+func (q *Queue) Keys() *Keys { return &Keys{q.store} }
 
 // CreateKey stores a key of the tenant, given the SHA-256 of its secret. A zero expires means
-// never. Errors: ErrTooManyKeys, queue.ErrUnavailable; after the latter an unused key may be
+// never. Errors: ErrTooManyKeys, ErrUnavailable; after the latter an unused key may be
 // stored.
-func (s *Store) CreateKey(
+func (s *Keys) CreateKey(
 	ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
 ) (Key, error) {
 	shard, now := s.store.ShardOf(tenant), time.Now()
@@ -105,9 +103,9 @@ func (s *Store) CreateKey(
 	return Key{}, fmt.Errorf("%w: %d", ErrTooManyKeys, MaxKeys)
 }
 
-// Keys lists the keys of a tenant, the oldest first, without their hashes. An expired key is listed
-// for at least a day. Errors: queue.ErrUnavailable.
-func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
+// ListKeys lists the keys of a tenant, the oldest first, without their hashes. An expired key is
+// listed for at least a day. Errors: ErrUnavailable.
+func (s *Keys) ListKeys(ctx context.Context, tenant string) ([]Key, error) {
 	shard := s.store.ShardOf(tenant)
 	ids, err := s.store.Reads.ZRange(ctx, shard.Keys(store.EncodeName(tenant)), 0, -1).Result()
 	if err != nil || len(ids) == 0 {
@@ -136,8 +134,8 @@ func (s *Store) Keys(ctx context.Context, tenant string) ([]Key, error) {
 	return keys, nil
 }
 
-// RevokeKey deletes a key of the tenant. Errors: ErrUnknownKey, queue.ErrUnavailable.
-func (s *Store) RevokeKey(ctx context.Context, tenant, id string) error {
+// RevokeKey deletes a key of the tenant. Errors: ErrUnknownKey, ErrUnavailable.
+func (s *Keys) RevokeKey(ctx context.Context, tenant, id string) error {
 	k, err := s.FindKey(ctx, id)
 	if errors.Is(err, ErrUnknownKey) {
 		// An earlier call may have deleted it.
@@ -154,7 +152,7 @@ func (s *Store) RevokeKey(ctx context.Context, tenant, id string) error {
 	return s.dropKey(ctx, s.store.ShardOf(tenant), tenant, id)
 }
 
-func (s *Store) dropKey(ctx context.Context, shard store.ShardKeys, tenant, id string) error {
+func (s *Keys) dropKey(ctx context.Context, shard store.ShardKeys, tenant, id string) error {
 	_, err := s.store.Durable.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Del(ctx, shard.Key(id))
 		p.ZRem(ctx, shard.Keys(store.EncodeName(tenant)), id)
@@ -164,8 +162,8 @@ func (s *Store) dropKey(ctx context.Context, shard store.ShardKeys, tenant, id s
 }
 
 // FindKey reads a key of any tenant, also one that has expired. An id of the wrong format costs no
-// round trip. Errors: ErrUnknownKey, queue.ErrUnavailable.
-func (s *Store) FindKey(ctx context.Context, id string) (Key, error) {
+// round trip. Errors: ErrUnknownKey, ErrUnavailable.
+func (s *Keys) FindKey(ctx context.Context, id string) (Key, error) {
 	shard, ok := s.store.ShardOfID(id)
 	if !ok {
 		return Key{}, ErrUnknownKey

@@ -1,5 +1,4 @@
-// Package limits stores the keys of the limiters in Redis, for all processes.
-package limits
+package queue
 
 import (
 	"cmp"
@@ -18,19 +17,19 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// Store is a limiter.Store. Each decision is one script on the shard of the key's hash, by the
-// clock of Redis. A retry after a lost answer is not counted twice, unless more than 32 other
-// requests of the key were allowed in between. Every error wraps queue.ErrUnavailable or is the
-// context's. Only the list of blocked keys holds the text of keys.
-type Store struct{ store *store.Store }
+// Limits stores the keys of limiters, for all processes. It is a limiter.Store. Each decision is one
+// script on the shard of the key's hash, by the clock of Redis. A retry after a lost answer is not
+// counted twice, unless more than 32 other requests of the key were allowed in between. Every error
+// wraps ErrUnavailable or is the context's. Only the list of blocked keys holds the text of keys.
+type Limits struct{ store *store.Store }
 
-var _ limiter.Store = Store{}
+var _ limiter.Store = Limits{}
 
-// New returns the limiters of a queue; see queue.Queue.Store.
-func New(s *store.Store) Store { return Store{s} }
+// Limits returns the limiters whose keys are in the queue's store.
+func (q *Queue) Limits() Limits { return Limits{q.store} }
 
 // Take implements limiter.Store.
-func (s Store) Take(ctx context.Context, r limiter.Rule, key string, cost int64) (limiter.Decision, error) {
+func (s Limits) Take(ctx context.Context, r limiter.Rule, key string, cost int64) (limiter.Decision, error) {
 	if err := r.Policy.Validate(); err != nil {
 		return limiter.Decision{}, err
 	}
@@ -47,7 +46,7 @@ func (s Store) Take(ctx context.Context, r limiter.Rule, key string, cost int64)
 }
 
 // Clear implements limiter.Store.
-func (s Store) Clear(ctx context.Context, r limiter.Rule, key string) (bool, error) {
+func (s Limits) Clear(ctx context.Context, r limiter.Rule, key string) (bool, error) {
 	k := s.keysOf(r, key)
 	var gone *redis.IntCmd
 	if _, err := s.store.Fast.TxPipelined(ctx, func(p redis.Pipeliner) error {
@@ -65,7 +64,7 @@ func (s Store) Clear(ctx context.Context, r limiter.Rule, key string) (bool, err
 }
 
 // Blocked implements limiter.Store.
-func (s Store) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter.Blocked, error) {
+func (s Limits) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter.Blocked, error) {
 	if most < 1 {
 		return nil, nil
 	}
@@ -97,7 +96,7 @@ func (s Store) Blocked(ctx context.Context, r limiter.Rule, most int) ([]limiter
 // limitKeys are the Redis keys of one key of a rule; empty where the rule uses none.
 type limitKeys struct{ state, log, blocked string }
 
-func (s Store) keysOf(r limiter.Rule, key string) limitKeys {
+func (s Limits) keysOf(r limiter.Rule, key string) limitKeys {
 	parts := ruleParts(r)
 	hash := store.ShortHash(append(parts, key)...)
 	shard := s.store.ShardOf(hash)

@@ -1,4 +1,4 @@
-package keystore
+package queue
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package keystore_test
+package queue_test
 
 import (
 	"context"
@@ -7,20 +7,19 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/7509e464/sluice/internal/keystore"
 	"github.com/7509e464/sluice/queue"
 )
 
 // A key is created, found by its id and revoked. The store holds the digest of the secret alone.
 // auth.NewSecret draws a secret, and an auth.Authenticator checks the keys of requests.
-func Example() {
+func ExampleQueue_Keys() {
 	ctx := context.Background()
 	q, err := queue.Connect(ctx, queue.EngineOptions{Embedded: true}, queue.Options{})
 	if err != nil {
 		panic(err)
 	}
 	defer q.Close()
-	keys := keystore.New(q.Store())
+	keys := q.Keys()
 
 	digest := sha256.Sum256([]byte("a secret of 256 random bits"))
 	key, err := keys.CreateKey(ctx, "acme", "ci", digest, time.Now().Add(24*time.Hour))
@@ -34,7 +33,7 @@ func Example() {
 		panic(err)
 	}
 	_, err = keys.FindKey(ctx, key.ID)
-	fmt.Println(errors.Is(err, keystore.ErrUnknownKey))
+	fmt.Println(errors.Is(err, queue.ErrUnknownKey))
 	// Output:
 	// acme ci true false <nil>
 	// true

@@ -1,11 +1,10 @@
-package limits_test
+package queue_test
 
 import (
 	"context"
 	"fmt"
 	"time"
 
-	"github.com/7509e464/sluice/internal/limits"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -13,14 +12,14 @@ import (
 
 // An address may log in twice a minute, counted in Redis for all processes. A third attempt blocks
 // it for an hour, unless an operator clears it. The store also serves a guard.Guard.
-func Example() {
+func ExampleQueue_Limits() {
 	ctx := context.Background()
 	q, err := queue.Connect(ctx, queue.EngineOptions{Embedded: true}, queue.Options{})
 	if err != nil {
 		panic(err)
 	}
 	defer q.Close()
-	store := limits.New(q.Store())
+	store := q.Limits()
 	login := limiter.Rule{Name: "login", Policy: limiter.Policy{
 		Algorithm: limiter.SlidingLog, Rate: shaper.Rate{Limit: 2, Period: time.Minute}, Block: time.Hour,
 	}}
