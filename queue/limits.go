@@ -17,10 +17,11 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// Limits stores the keys of limiters, for all processes. It is a limiter.Store. Each decision is one
-// script on the shard of the key's hash, by the clock of Redis. A retry after a lost answer is not
-// counted twice, unless more than 32 other requests of the key were allowed in between. Every error
-// wraps ErrUnavailable or is the context's. Only the list of blocked keys holds the text of keys.
+// Limits stores the keys of limiters, for all processes. It is a limiter.Store. Each decision is
+// one script on the shard of the key's hash, by the clock of Redis. A retry after a lost answer is
+// not counted twice, unless more than 32 other requests of the key were allowed in between. Every
+// error wraps ErrUnavailable or is the context's. Only the list of blocked keys holds the text of
+// keys.
 type Limits struct{ store *store.Store }
 
 var _ limiter.Store = Limits{}

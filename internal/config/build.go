@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/internal/callback"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/callback"
 )
 
 // config reads the merged sources section by section and checks the rules between settings.

@@ -18,11 +18,11 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/internal/callback"
 	crashpoints "github.com/7509e464/sluice/internal/crash" // crash is a word of the checker
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/tools/internal/product"
+	"github.com/7509e464/sluice/worker/callback"
 	"github.com/7509e464/sluice/worker/handoff"
 )
 

@@ -15,11 +15,11 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/guard"
-	"github.com/7509e464/sluice/internal/callback"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/worker"
+	"github.com/7509e464/sluice/worker/callback"
 )
 
 // authenticator finds the tenants of requests. It is nil without authentication and without the API

@@ -21,11 +21,11 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/cmd/sluice/internal/tracing"
-	"github.com/7509e464/sluice/internal/callback"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
+	"github.com/7509e464/sluice/worker/callback"
 )
 
 const (

@@ -9,9 +9,9 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/7509e464/sluice/internal/callback"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/worker/callback"
 )
 
 // A completion is handed over and delivered. Usually a worker hands completions over: a Service is
