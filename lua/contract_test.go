@@ -246,11 +246,12 @@ func TestConstants(t *testing.T) {
 		{scripts.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
 		{scripts.Commands.Tick, map[string]int64{
 			"EXPIRE_MOST": expireMost, "FLOWS_MOST": flowsMost, "FLOW_JOBS_MOST": flowJobsMost,
-			"PROMOTE_MOST": promoteMost, "LOOKS_MOST": looksMost, "LINED_MOST": linedMost,
+			"PROMOTE_MOST": promoteMost, "LOOKS_MOST": looksMost, "LINED_MOST": linedMost, "BETWEEN_MOST": betweenMost,
 			"IDLE": idleAfter.Microseconds(), "HINDERED": hindered.Microseconds(),
 			"PUT_OFF_MOST": shaper.PutOffMost.Microseconds(),
 		}},
 		{scripts.Commands.Reclaim, map[string]int64{"SWEEP_MOST": sweepMost}},
+		{scripts.Commands.Retune, map[string]int64{"LOOKED_MOST": lookedMost}},
 		{scripts.Commands.Expire, map[string]int64{"EXPIRE_MOST": expireMost}},
 		{scripts.Commands.Forget, map[string]int64{
 			"IDLE_MOST": idleMost, "IDLE": idleAfter.Microseconds(),

@@ -14,7 +14,7 @@
 
 --! include record clock turn pool policy bucket stored flow filing finish poll
 
-local IDLE_MOST = 64
+local IDLE_MOST = 32
 local FLOWS_READ, PART = 256, 128 -- flows that one call reads, about; flows of one page of a tenant with more
 local LEFT_MOST = 65536 -- bytes
 local SAMPLE = 16 -- tenants of a class that one call checks

@@ -13,9 +13,9 @@ import (
 
 // The bounds of one poll.
 const (
-	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 64
-	filedMost                                                             = 64
-	looksMost, linedMost                                                  = 16, 400
+	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 32
+	lookedMost                                                            = 64
+	looksMost, linedMost, betweenMost                                     = 16, 100, 1000
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 	hindered                                                              = time.Second
@@ -138,21 +138,19 @@ func (l *polling) lease() (more, answered bool) {
 			return false, l.outdated()
 		}
 		if g.counter != l.seen {
-			return l.needs(scripts.Commands.Redeliver)
+			l.grant.Needed = scripts.Commands.Redeliver
+			return true, false
 		}
 	}
 	idle := l.due.head() > l.now.Add(horizon)
-	chore := l.chore(idle)
+	l.grant.Needed = l.chore(idle)
 	if !idle && l.most > 0 {
 		more = l.leaseAll()
-		l.reachIf(chore != nil && len(l.grant.Leases) > 0, "other work beside leasing")
+		l.reachIf(l.grant.Needed != nil && len(l.grant.Leases) > 0, "other work beside leasing")
 	}
-	switch {
-	case l.poolsNeeded:
+	if l.poolsNeeded {
 		l.reach("pools needed")
-		return l.needs(scripts.Commands.TickPools)
-	case chore != nil:
-		return l.needs(chore)
+		l.grant.Needed = scripts.Commands.TickPools
 	}
 	return more, false
 }
@@ -187,12 +185,6 @@ func (l *polling) chore(idle bool) *scripts.Script {
 		return nil
 	}
 	return chores[turn%len(chores)]
-}
-
-// needs answers that the script is to do what is left.
-func (l *polling) needs(script *scripts.Script) (more, answered bool) {
-	l.grant.Needed = script
-	return true, false
 }
 
 func (l *polling) answer(more bool) {
@@ -367,12 +359,15 @@ func (l *polling) expireAll(ids []string) {
 }
 
 // scan makes every flow that has jobs obey the policies in force. Any other does when it is next
-// touched. The script stops after about filedMost flows, at a cursor of Redis that the model cannot
-// know, so no history may have more flows with jobs then.
+// touched. The script stops after about lookedMost flows and tenants, at a cursor of Redis that the
+// model cannot know, so no history may have more then.
 func (l *polling) scan() {
 	l.reach("scanned all")
+	looked := 0
 	for entry := range l.tenants {
+		looked++
 		for name := range l.names[tenantOfEntry(entry)] {
+			looked++
 			if f := l.model.flows[name]; !isPool(name) && f.Depth+f.Running > 0 {
 				if l.touch(name).pool != nil {
 					delete(l.due, name)
@@ -380,8 +375,8 @@ func (l *polling) scan() {
 			}
 		}
 	}
-	if len(l.touched) > filedMost {
-		panic(fmt.Sprintf("new policies meet %d flows with jobs, want at most %d", len(l.touched), filedMost))
+	if looked > lookedMost {
+		panic(fmt.Sprintf("new policies meet %d flows and tenants, want at most %d", looked, lookedMost))
 	}
 	l.clock.scan, l.changed = false, true
 	l.storeAll(l.touched, l.helper)
@@ -444,62 +439,54 @@ func (l *polling) leaseAll() (more bool) {
 	}
 	planned := map[string]bool{}
 	limit, all := l.now.Add(horizon), l.due.upTo(l.now.Add(horizon), math.MaxInt)
-	var names []string
-	read, unread, loaded, looks, lined, fromEnd := 0, true, 0, 0, 0, false
-	for budget > 0 {
-		switch {
-		case len(names) > 0 || !unread || loaded >= flowsMost:
-		case lined < linedMost:
-			page := all[read:min(read+flowsMost, len(all))]
-			names, read, unread = slices.Clone(page), read+len(page), len(page) == flowsMost
-		case !fromEnd:
-			fromEnd = true
-			for _, name := range all[max(0, len(all)-flowsMost):] {
-				if !l.full(name) && l.flows[name] == nil {
-					names = append(names, name)
-				}
-			}
-		}
-		if len(names) == 0 {
-			break
-		}
-		name := names[0]
-		names = names[1:]
-		if l.full(name) {
-			if looks++; looks > looksMost {
-				at := l.join(routeOf(name), limit)
-				f := l.model.flows[name]
-				f.Ready, f.hindered = at, scripts.Hindrance{Cause: "upstream", Until: at.Add(hindered)}
-				l.model.flows[name], l.due[name] = f, int64(at)
-				l.grant.Kept++
-				lined++
-				continue
-			}
-		}
+	taken, loaded, looks, lined := 0, 0, 0, 0
+	var plan func(name string)
+	plan = func(name string) {
 		loaded++
-		if isPool(name) && l.script == nil {
+		switch {
+		case isPool(name) && l.script == nil:
 			l.poolsNeeded = true
-			continue
+			return
+		case isPool(name) && planned[name]:
+			return
 		}
-		if isPool(name) && planned[name] {
-			continue
-		}
+		var left int
+		var stopped bool
 		if isPool(name) {
 			planned[name] = true
-			left, stopped := l.leasePool(l.pool(strings.TrimSuffix(name, "/")), budget)
-			more = more || stopped
-			budget -= left
-			continue
-		}
-		f := l.touch(name)
-		if f.pool != nil { // the scan of new policies has made it due
+			left, stopped = l.leasePool(l.pool(strings.TrimSuffix(name, "/")), budget)
+		} else if f := l.touch(name); f.pool != nil { // the scan of new policies has made it due
 			delete(l.due, name)
-			names = append(names, f.pool.name)
-			continue
+			plan(f.pool.name)
+			return
+		} else {
+			left, stopped = l.leaseFlow(f, budget)
 		}
-		left, stopped := l.leaseFlow(f, budget)
 		more = more || stopped
 		budget -= left
+	}
+	for _, name := range l.dueNames(all) {
+		if budget <= 0 || loaded >= flowsMost {
+			break
+		}
+		full := l.full(name)
+		if full {
+			looks++
+		}
+		switch {
+		case !full || looks <= looksMost:
+			plan(name)
+		case lined < linedMost:
+			at := l.join(routeOf(name), limit)
+			f := l.model.flows[name]
+			f.Ready, f.hindered = at, scripts.Hindrance{Cause: "upstream", Until: at.Add(hindered)}
+			l.model.flows[name], l.due[name] = f, int64(at)
+			l.grant.Kept++
+			lined++
+		default:
+			continue
+		}
+		taken++
 	}
 	l.groupByFlow()
 	if len(l.grant.Leases) > 0 {
@@ -512,7 +499,32 @@ func (l *polling) leaseAll() (more bool) {
 	}
 	l.reachIf(l.scans(), "scanned beside leasing")
 	l.storeAll(l.touched, l.helper)
-	return (more || unread) && budget > 0
+	return (more || taken < len(all)) && budget > 0
+}
+
+// dueNames is the due flows that the poll reads: all, or of a long list both ends and a part
+// between them. The routes of a long list take turns.
+func (l *polling) dueNames(all []string) []string {
+	if len(all) < flowsMost {
+		return all
+	}
+	last := len(all) - flowsMost
+	from, to := flowsMost, len(all)
+	if choices := last - flowsMost - betweenMost + 1; choices > 0 {
+		l.reach("a part of many due flows")
+		from += int(l.counter*618034%1_000_000) * choices / 1_000_000
+		to = from + betweenMost
+	}
+	names := slices.Clone(all[:flowsMost])
+	names = append(names, all[from:to]...)
+	names = append(names, all[max(to, last):]...)
+	place, turns := map[string]int{}, map[string]int{}
+	for _, name := range names {
+		place[name] = turns[routeOf(name)]
+		turns[routeOf(name)]++
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return place[a] - place[b] })
+	return names
 }
 
 // full says that the route of a flow has no free slot.

@@ -24,6 +24,7 @@ func tellPool(t *testing.T, story func(w *world)) {
 			w.declare(w.wall, 1, shaper.Baseline{Defaults: p, Pools: map[string]shaper.PoolSettings{
 				"erp": {Routes: th.routes, Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 200, Period: time.Second}}},
 			}})
+			w.pollUntilIdle() // the flows to come obey the policies in force
 			story(w)
 			w.drain()
 		})

@@ -11,8 +11,10 @@
 
 --! include record clock turn pool policy bucket stored flow filing finish poll
 
-local TENANTS = 64 -- about how many of one page
-local LOOKED_MOST, FILED_MOST, PART = 512, 64, 64 -- flows that one call looks at and files, about; flows of one page
+local TENANTS = 32 -- about how many of one page; of a small index Redis returns all
+-- Flows that one call looks at and files, about, with one more looked at for each tenant; flows of
+-- one page of a tenant.
+local LOOKED_MOST, FILED_MOST, PART = 64, 64, 64
 
 if clock.looked == '0' then
   return answer(true)

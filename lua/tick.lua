@@ -32,8 +32,8 @@
 --   its free slots; a flow of such a route and the number of slots that it holds. A flow may hold
 --   up to three times the slots that it leaves to its route. One that may lease nothing is put off.
 -- Reply
---   now, next instant at which something is due (0 none), 1 if work was left, 1 if help is
---   requested, counter of the grant (0 none),
+--   now, next instant at which something is due (0 none), 1 if work was left beside that of the
+--   script that is needed, 1 if help is requested, counter of the grant (0 none),
 --   1 if completions are due, the script that is needed next ('' none),
 --   damaged items, a line for each with its error, number of flows that the bounds have put off,
 --   then per leased job: id, stamp, and its record, before it was leased or, when it is handed over

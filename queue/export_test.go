@@ -9,6 +9,12 @@ import (
 	"github.com/7509e464/sluice/internal/engine"
 )
 
+// HousekeepingEvery and HousekeepingBurst are the pace of housekeeping.
+const (
+	HousekeepingEvery = housekeepingEvery
+	HousekeepingBurst = housekeepingBurst
+)
+
 // HasteRestarts shortens the pauses before the private redis-server is started again, until the end
 // of the test.
 func HasteRestarts(t *testing.T) {

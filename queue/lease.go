@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/internal/scripts"
@@ -24,6 +25,12 @@ const (
 	settleMost  = 500       // items of one settling or extending call
 	settleBytes = 4 << 20   // of their results, so that large answers do not hold Redis for long
 	maxAttempts = 1<<16 - 1 // that a record can count
+
+	// One retune or forget may start each housekeepingEvery in all shards of the process, after an
+	// idle time housekeepingBurst at once. Each takes Redis about 1 ms. After a reload all shards
+	// need dozens of them, and polls would wait for all.
+	housekeepingEvery = 5 * time.Millisecond
+	housekeepingBurst = 4
 )
 
 // Broker is the workers' side of the queue: it leases jobs, ends leases, and passes wake-ups and
@@ -37,6 +44,8 @@ type Broker struct {
 	silence   time.Duration                  // see listener
 	setAside  func(script string, items int) // counts damaged items
 	log       *slog.Logger
+
+	housekeeping *rate.Limiter // see housekeepingEvery
 
 	// See restore.go.
 	memories  []memory      // by shard
@@ -62,6 +71,7 @@ type Consumer struct {
 	counter int64
 	seen    int64
 	needed  *scripts.Script // that the last answer requested beside its jobs
+	turn    time.Time       // from which housekeeping may run in this shard; zero: no turn is reserved
 	leases  *scripts.Script // that leases jobs: Tick, or TickPools once the shard has had a pool
 }
 
@@ -74,7 +84,7 @@ func (b *Broker) Consumer(worker string, shard int) *Consumer {
 // Tick polls the shard: it queues jobs that are due, ends expired ones, takes back expired leases,
 // and leases jobs. After an error (ErrUnavailable) call it again.
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
-	needed := c.needed
+	needed := c.now(c.needed)
 	c.needed = nil
 	grant, reading, err := c.poll(ctx, o, cmp.Or(needed, c.leases))
 	if err == nil && grant.Restore {
@@ -82,11 +92,11 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 			grant, reading, err = c.poll(ctx, o, c.leases)
 		}
 	}
-	if err == nil && len(grant.Leases) == 0 && (needed != nil || grant.Needed != nil) {
+	if next := c.now(grant.Needed); err == nil && len(grant.Leases) == 0 && (needed != nil || next != nil) {
 		// The call ran the script that an earlier answer requested, or its answer only requests
 		// one.
 		before := grant.Damaged
-		grant, reading, err = c.poll(ctx, o, cmp.Or(grant.Needed, c.leases))
+		grant, reading, err = c.poll(ctx, o, cmp.Or(next, c.leases))
 		grant.Damaged = append(before, grant.Damaged...)
 	}
 	if err != nil {
@@ -94,6 +104,14 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	}
 	// Leased jobs do not wait for another script: the next poll begins with it.
 	c.needed = grant.Needed
+	if wait := c.wait(c.needed); wait > 0 {
+		at := grant.Now.Add(wait + o.Horizon/2) // the worker polls half a horizon before the next instant
+		if grant.Next == 0 || at < grant.Next {
+			grant.Next = at
+		}
+	} else if c.needed != nil {
+		grant.More = true
+	}
 	tick := Tick{
 		Reading: reading, Next: grant.Next, More: grant.More || grant.Restore, Paused: grant.Paused,
 		Help: grant.Help, Outbox: grant.Outbox, PutOff: grant.Kept, Damaged: grant.Damaged,
@@ -116,9 +134,31 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	return tick, nil
 }
 
+// wait returns how long a script that an answer has requested must wait for its turn.
+func (c *Consumer) wait(script *scripts.Script) time.Duration {
+	if script != scripts.Commands.Retune && script != scripts.Commands.Forget {
+		return 0
+	}
+	if c.turn.IsZero() {
+		c.turn = time.Now().Add(c.b.housekeeping.Reserve().Delay())
+	}
+	return max(0, time.Until(c.turn))
+}
+
+// now returns the script if it may run now, else nil.
+func (c *Consumer) now(script *scripts.Script) *scripts.Script {
+	if c.wait(script) > 0 {
+		return nil
+	}
+	return script
+}
+
 // poll makes one call of a poll, of the script that leases or of one that is needed.
 func (c *Consumer) poll(ctx context.Context, o TickOptions, script *scripts.Script) (scripts.Grant, Reading, error) {
 	s := c.shard
+	if script == scripts.Commands.Retune || script == scripts.Commands.Forget {
+		c.turn = time.Time{}
+	}
 	call := scripts.TickCall{
 		Script: script,
 		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker),

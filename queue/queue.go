@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"github.com/7509e464/sluice/internal/policies"
 	"github.com/7509e464/sluice/internal/repair"
@@ -161,7 +162,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	q.broker = &Broker{
 		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
 		setAside: setAside, log: o.Logger, silence: silenceLocal,
-		memories: make([]memory, s.Len()),
+		memories: make([]memory, s.Len()), housekeeping: rate.NewLimiter(rate.Every(housekeepingEvery), housekeepingBurst),
 	}
 	q.broker.running, q.broker.stop = context.WithCancel(context.Background())
 	if e.kind == EngineRedis {

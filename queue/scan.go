@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -37,6 +38,13 @@ func (b *Brief) Allowed() float64 {
 	}
 	return b.EffectiveRate
 }
+
+// A page of ScanPage tenants is small enough for polls and admissions, which wait for it. ScanCost
+// is about what a tenant in a page takes of Redis, with a flow or two and beside other work.
+const (
+	ScanPage = 16
+	ScanCost = 60 * time.Microsecond
+)
 
 // Scan reads a page of about most tenants (at least 1) of one shard in short scripts. next is
 // the cursor of the following page; "" starts and ends. A full scan returns every tenant that is

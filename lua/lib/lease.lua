@@ -1,6 +1,6 @@
 -- lease: the poll that leases jobs; see tick.lua.
 
-local FLOWS_MOST = 64 -- due flows that a poll reads at once, and that it loads, about
+local FLOWS_MOST = 64 -- due flows that a poll loads, about; names of each end of a longer list
 local FORGET_EVERY = 8 -- polls of a busy shard, for one that looks for tenants to forget
 local HINDERED = 1000000 -- µs for which a flow counts as hindered after the instant it was put off to
 
@@ -133,47 +133,61 @@ if (idle or turn % FORGET_EVERY == 0) and head(KEYS[6]) < now - IDLE then
 end
 local chore = chores[2] and chores[turn % #chores + 1] or chores[1]
 if idle or most <= 0 then
-  return answer(chore and true, chore)
+  return answer(false, chore)
 end
 
 local was_idle = clock.running == 0
--- Due flows. unread: the index may hold more than the poll has read. looks: flows of full routes
--- that it has loaded. lined: instants and names of others. All are fields of a table: the scripts
--- have no local names to spare, and after an error the embedded engine loses what functions write
--- to local variables.
-local due = {
-  names = {}, next = 1, read = 0, unread = true, loaded = 0, budget = most, looks = 0, lined = {}, aside = {},
-}
+-- Due flows. names: those that the poll has read, of count in all. taken: how many of them it has
+-- planned or put into a line. looks: flows of full routes that it has loaded. lined: instants and
+-- names of others. All are fields of a table: the scripts have no local names to spare, and after
+-- an error the embedded engine loses what functions write to local variables.
+local due = { budget = most, taken = 0, loaded = 0, looks = 0, lined = {}, aside = {} }
 
 do -- a block, because a script may have 200 local names
-  -- Flows of full routes that a poll loads, and about how many more it puts into their lines.
-  local LOOKS_MOST, LINED_MOST = 16, 400
+  -- Names that a poll reads between the ends of a long list of due flows; flows that it puts into
+  -- lines.
+  local BETWEEN_MOST, LINED_MOST = 1000, 100
 
-  -- due.full reports whether the route of a flow has no free slot.
-  function due.full(name)
-    local slots = bounds and bounds[route_of(name)]
-    return slots and slots <= 0
-  end
-
-  -- due.read_more appends due flows to the names, earliest first. Flows of full routes would keep
-  -- the others from being read, so after LINED_MOST of them it reads the end of the index.
-  function due.read_more()
-    local names = due.names
-    if not due.unread or due.loaded >= FLOWS_MOST then
-      return
-    elseif #due.lined < 2 * LINED_MOST then
-      local page = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now + horizon, 'LIMIT', due.read, FLOWS_MOST)
-      due.unread, due.read = #page == FLOWS_MOST, due.read + #page
-      for i = 1, #page do
-        names[#names + 1] = page[i]
-      end
-    elseif not due.from_end then
-      local page = redis.call('ZREVRANGEBYSCORE', KEYS[2], now + horizon, '-inf', 'LIMIT', 0, FLOWS_MOST)
-      due.from_end = true
-      for i = #page, 1, -1 do
-        names[#names + 1] = not due.full(page[i]) and not flows[page[i]] and page[i] or nil
+  -- in_turns orders names so that the routes take turns.
+  local function in_turns(names)
+    local rounds, of_route, ordered = {}, {}, {}
+    for i = 1, #names do
+      local route = route_of(names[i])
+      local n = (of_route[route] or 0) + 1
+      rounds[n], of_route[route] = rounds[n] or {}, n
+      rounds[n][#rounds[n] + 1] = names[i]
+    end
+    for n = 1, #rounds do
+      for i = 1, #rounds[n] do
+        ordered[#ordered + 1] = rounds[n][i]
       end
     end
+    return ordered
+  end
+
+  -- due.read reads the names of due flows, earliest first. Of a long list it reads both ends and a
+  -- part between them, another in each poll, and the routes take turns: thousands of flows that
+  -- became due at one instant do not hide those of other routes.
+  function due.read()
+    local limit = now + horizon
+    local names = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', limit, 'LIMIT', 0, FLOWS_MOST)
+    due.names, due.count = names, #names
+    if #names < FLOWS_MOST then
+      return
+    end
+    due.count = redis.call('ZCOUNT', KEYS[2], '-inf', limit)
+    local last = due.count - FLOWS_MOST
+    local choices = math.max(0, last - FLOWS_MOST - BETWEEN_MOST + 1)
+    local from = FLOWS_MOST + math.floor(counter * 618034 % 1000000 * choices / 1000000)
+    local parts = { from, math.min(from + BETWEEN_MOST, due.count) - 1,
+      math.max(from + BETWEEN_MOST, last), due.count - 1 }
+    for n = 1, 3, 2 do
+      local part = redis.call('ZRANGE', KEYS[2], parts[n], parts[n + 1])
+      for i = 1, #part do
+        names[#names + 1] = part[i]
+      end
+    end
+    due.names = in_turns(names)
   end
 
   -- due.plan plans a due flow or pool.
@@ -187,16 +201,12 @@ do -- a block, because a script may have 200 local names
       return
     end
     due.more, due.budget = due.more or planned[1], due.budget - planned[2]
-    due.names[#due.names + 1] = planned[3]
     if route and bounds[route] then
       bounds[route] = bounds[route] - planned[2]
     end
-  end
-
-  -- due.line_up puts a due flow of a full route into its line, without loading it.
-  function due.line_up(name)
-    local lined = due.lined
-    lined[#lined + 1], lined[#lined + 2] = line.join(route_of(name), now + horizon), name
+    if planned[3] and due.budget > 0 then
+      due.plan(planned[3])
+    end
   end
 
   -- due.check_lined sets lined flows aside that were deleted.
@@ -219,27 +229,28 @@ do -- a block, because a script may have 200 local names
     end
   end
 
-  -- due.take plans a due flow, or puts it into its line.
+  -- due.take plans a due flow. If its route is full, it goes into the line of the route without
+  -- being loaded, unless the poll has looked at few of those.
   function due.take(name)
-    due.looks = due.looks + (due.full(name) and 1 or 0)
-    if due.looks > LOOKS_MOST and due.full(name) then
-      due.line_up(name)
-    else
+    local lined, full = due.lined, line.full(name)
+    due.looks = due.looks + (full and 1 or 0)
+    if not full or due.looks <= LOOKS_MOST then
       due.plan(name)
+    elseif #lined < 2 * LINED_MOST then
+      lined[#lined + 1], lined[#lined + 2] = line.join(route_of(name), now + horizon), name
+    else
+      return
     end
+    due.taken = due.taken + 1
   end
 end
 
-while due.budget > 0 do
-  if not due.names[due.next] then
-    due.read_more()
-  end
-  local name = due.names[due.next]
-  if not name then
+due.read()
+for i = 1, #due.names do
+  if due.budget <= 0 or due.loaded >= FLOWS_MOST then
     break
   end
-  due.next = due.next + 1
-  due.take(name)
+  due.take(due.names[i])
 end
 due.check_lined()
 redis.call('EXISTS', KEYS[4], unpack(unseen))
@@ -272,5 +283,4 @@ if leased[1] then
   redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(leased), 'EX', math.max(60, math.ceil(lease / 500000)))
 end
 save_flows(touched, helper and horizon)
-local needed = pools_needed and 'tick_pools' or chore
-return answer(needed or (due.more or due.unread) and due.budget > 0, needed)
+return answer((due.more or due.taken < due.count) and due.budget > 0, pools_needed and 'tick_pools' or chore)

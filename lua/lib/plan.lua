@@ -3,6 +3,9 @@
 local FLOW_JOBS_MOST, PROMOTE_MOST = 250, 200
 local BYTES_MOST, LITTLE = 4194304, 65536 -- of records that a poll reads; of a flow, that count as none
 
+-- Flows of full routes that a poll loads. Others go into the lines of their routes without being
+-- loaded: thousands of them would keep the rest from being polled.
+local LOOKS_MOST = 16
 local line = { APART = 1000, ends = {} } -- µs; by route, see line.join
 local bounds -- by route and by flow; nil without any
 for i = 18, #ARGV, 2 do
@@ -162,12 +165,17 @@ function line.join(route, least)
   return line.ends[route]
 end
 
+-- line.full reports whether the route of a flow has no free slot.
+function line.full(name)
+  local slots = bounds and bounds[route_of(name)]
+  return slots and slots <= 0
+end
+
 -- line_up puts a flow off that may take no slot of the worker.
 local function line_up(f)
-  local route = route_of(f.name)
   put_off(f, horizon)
-  if bounds[route] <= 0 then
-    f.ready = line.join(route, f.ready)
+  if line.full(f.name) then
+    f.ready = line.join(route_of(f.name), f.ready)
   end
 end
 

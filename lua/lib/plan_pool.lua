@@ -4,7 +4,7 @@
 local pools_needed, plan_pool
 
 do
-  local MOVES_MOST, TRIES_MORE, LOOKS_MOST = 500, 50, 16
+  local MOVES_MOST, TRIES_MORE = 500, 50
 
   -- queue_head returns the id and the sequence of the first queued job that no earlier slot took.
   local function queue_head(f)
@@ -114,9 +114,8 @@ do
     return entry
   end
 
-  -- without_lined returns a list of an index without flows of routes that have no free slot. All
-  -- but LOOKS_MOST of a poll wait in the lines of their routes, without being loaded: thousands of
-  -- them would keep the others from their turns.
+  -- without_lined returns a list of an index without flows of full routes. All but LOOKS_MOST
+  -- of a poll wait in the lines of their routes, without being loaded.
   local function without_lined(w, list, wait, unready)
     if not bounds then
       return list
@@ -124,8 +123,7 @@ do
     local rest = {}
     for i = 1, #list, 2 do
       local name = list[i]
-      local slots = not flows[name] and bounds[route_of(name)]
-      local full = slots and slots <= 0
+      local full = not flows[name] and line.full(name)
       w.looks = w.looks + (full and 1 or 0)
       if full and w.looks > LOOKS_MOST then
         wait[#wait + 1], wait[#wait + 2] = format('%d', line.join(route_of(name), now + horizon)), name

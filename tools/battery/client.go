@@ -200,12 +200,15 @@ func (w *world) job(ctx context.Context, tenant, id string) (wire.Job, error) {
 }
 
 // operate changes or reads a tenant on the admin listener: verb is a method, or POST's pause or
-// resume.
+// resume. A pause creates the tenant.
 func (w *world) operate(ctx context.Context, s *sluice, verb, tenant, body string) (wire.Tenant, error) {
 	var t wire.Tenant
 	method, path := verb, "/v1/tenants/"+tenant
 	if verb == strings.ToLower(verb) {
 		method, path = http.MethodPost, path+"/"+verb
+	}
+	if verb == "pause" {
+		path += "?create=true"
 	}
 	var raw []byte
 	if body != "" {

@@ -16,7 +16,6 @@ const (
 	scrapeBudget = 200 * time.Millisecond // of a scrape
 	liveBudget   = 50 * time.Millisecond  // of a sample for event streams
 	scanRest     = 20                     // pause after a scan, as a multiple of its duration
-	scanPage     = 50                     // tenants of one script call: polls and admissions wait for it
 )
 
 // scan reads the figures of all tenants, over several scrapes where there are many. It is not safe
@@ -43,7 +42,7 @@ func (s *scan) goOn(ctx context.Context, wanted []string, budget time.Duration) 
 	}
 	begin := time.Now()
 	for time.Since(begin) < budget {
-		some, next, err := s.store.Scan(ctx, s.cursor, scanPage)
+		some, next, err := s.store.Scan(ctx, s.cursor, queue.ScanPage)
 		if err != nil {
 			break // the next scrape continues at the cursor
 		}
@@ -52,6 +51,10 @@ func (s *scan) goOn(ctx context.Context, wanted []string, budget time.Duration) 
 			s.spent += time.Since(begin)
 			s.done, s.gather, s.endedAt, s.rest = s.gather, nil, time.Now(), max(scrape.Age, scanRest*s.spent)
 			return s.done
+		}
+		select { // so that the scan takes at most about half of Redis
+		case <-time.After(time.Duration(len(some)) * queue.ScanCost):
+		case <-ctx.Done():
 		}
 	}
 	s.spent += time.Since(begin)

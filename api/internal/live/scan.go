@@ -3,6 +3,8 @@ package live
 import (
 	"context"
 	"time"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 // count makes one scan after the other until ctx ends. A failed scan is ignored: the overview shows
@@ -40,11 +42,11 @@ func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error)
 	seen := map[string]bool{}
 	for cursor := ""; ; {
 		asked := time.Now()
-		part, next, err := h.source.Scan(ctx, cursor, scanPart)
+		part, next, err := h.source.Scan(ctx, cursor, queue.ScanPage)
 		// What goes beyond the most that it can have cost was spent waiting for others, and calls
 		// for no rest.
 		read := time.Now()
-		took := min(read.Sub(asked), callCost+time.Duration(len(part))*tenantCost)
+		took := min(read.Sub(asked), callCost+time.Duration(len(part))*queue.ScanCost)
 		busy += took
 		if err != nil {
 			return nil, busy, err
