@@ -13,19 +13,10 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/gauges"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/shaper"
 )
 
 // unavailableOutcome labels submissions with unknown outcome: the store failed before it answered.
 const unavailableOutcome = "unavailable"
-
-// outcomes label submissions. Every series exists from the start, so that rate() sees its first
-// event.
-var outcomes = []string{
-	string(shaper.Admitted), string(shaper.Replayed), string(shaper.Full), string(shaper.FullOfBytes),
-	string(shaper.OverShare), string(shaper.StoreFull), string(shaper.Draining),
-	string(shaper.DeadlineUnreachable), string(shaper.TooCostly), string(shaper.KeyReused), unavailableOutcome,
-}
 
 // alarming are the refusals whose series exist from the start.
 var alarming = []problem.Kind{
@@ -113,8 +104,10 @@ func newMetrics(b Backend, cfg Config) (*metrics, error) {
 		Help: "Forwarded requests without an Idempotency-Key that were cancelled while they waited, because " +
 			"their client had left.",
 	})
+	// Every series exists from the start, so that rate() sees its first event.
+	m.admissions.WithLabelValues(unavailableOutcome)
 	for _, o := range outcomes {
-		m.admissions.WithLabelValues(o)
+		m.admissions.WithLabelValues(string(o.of))
 	}
 	for _, k := range alarming {
 		m.refusals.WithLabelValues(k.Name)

@@ -3,7 +3,12 @@ package api
 import (
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -532,7 +537,37 @@ func TestOverShare(t *testing.T) {
 		p.Bytes != nil {
 		t.Errorf("the problem is %+v", p.Problem)
 	}
-	if refusalKinds[shaper.OverShare] != problem.QueueBytesFull {
+	if outcomeOf(shaper.OverShare).logged != problem.QueueBytesFull {
 		t.Error("such a refusal is not logged")
+	}
+}
+
+// TestEveryOutcomeHasARow: whatever the queue decides has an answer. An outcome of a later version
+// is a fault, and no 202.
+func TestEveryOutcomeHasARow(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../shaper/admission.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok || fmt.Sprint(v.Type) != "Outcome" {
+			return true
+		}
+		declared++
+		name, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+		if err != nil || !slices.ContainsFunc(outcomes, func(o outcome) bool { return string(o.of) == name }) {
+			t.Errorf("%s has no row: %v", name, err)
+		}
+		return true
+	})
+	if declared != len(outcomes) {
+		t.Errorf("%d outcomes are declared, and %d have a row", declared, len(outcomes))
+	}
+	var p *problem.Problem
+	if err := (&Server{}).refusal(shaper.Admission{Outcome: "later"}, "flow", "default"); !errors.As(err, &p) ||
+		p.Status != http.StatusInternalServerError {
+		t.Errorf("an unknown outcome is answered by %v", err)
 	}
 }

@@ -36,21 +36,9 @@ func newTroubles(log *slog.Logger) *troubles {
 	}
 }
 
-// refusalKinds are the kinds of problems of refused jobs. A reused key is missing: it is the
-// client's mistake, which an operator cannot mend.
-var refusalKinds = map[shaper.Outcome]problem.Kind{
-	shaper.Full: problem.QueueFull, shaper.FullOfBytes: problem.QueueBytesFull,
-	shaper.OverShare: problem.QueueBytesFull, shaper.StoreFull: problem.StoreFull,
-	shaper.DeadlineUnreachable: problem.DeadlineFarAway, shaper.Draining: problem.TenantDraining,
-	shaper.TooCostly: problem.TooCostly,
-}
-
 // decided notes the outcome of a submission.
 func (t *troubles) decided(s queue.Submission, o shaper.Outcome) {
-	if o == shaper.Admitted {
-		return
-	}
-	if k, refused := refusalKinds[o]; refused {
+	if k := outcomeOf(o).logged; k != (problem.Kind{}) {
 		t.refused.Add(burstlog.Key{Tenant: s.Tenant, Route: s.Route, Kind: k.Name}, 1)
 	}
 }

@@ -114,13 +114,16 @@ func TestArchitecture(t *testing.T) {
 	for _, row := range rows("Scripts") {
 		scripts = append(scripts, names(row[0])...)
 	}
-	files, _ := filepath.Glob(repository + "/lua/*.lua")
-	for _, file := range files {
-		found = append(found, strings.TrimSuffix(filepath.Base(file), ".lua"))
+	for _, folder := range []string{"/lua/*.lua", "/lua/lib/*.lua"} {
+		files, _ := filepath.Glob(repository + folder)
+		for _, file := range files {
+			found = append(found, strings.TrimSuffix(filepath.Base(file), ".lua"))
+		}
 	}
+	slices.Sort(found)
 	slices.Sort(scripts)
 	if diff := cmp.Diff(found, scripts); diff != "" {
-		t.Errorf("scripts (-code +page):\n%s", diff)
+		t.Errorf("scripts and their parts (-code +page):\n%s", diff)
 	}
 
 	raw, err := os.ReadFile(repository + "/internal/store/keys.go")
