@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/guard"
@@ -21,7 +22,6 @@ import (
 	"github.com/7509e464/sluice/api/internal/gauges"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -44,7 +44,7 @@ type Config struct {
 	Gatherer    prometheus.Gatherer   // nil: no /metrics
 	Logger      *slog.Logger          // default slog.Default()
 	// Traces makes one span per submission; nil: none, and jobs carry the client's traceparent.
-	Traces *spans.Tracer
+	Traces trace.TracerProvider
 	// StatusTenants lists the tenants with gauges of their own; the others share one. Nil: no
 	// gauges by tenant.
 	StatusTenants []string

@@ -218,7 +218,7 @@ func (s *Server) submitPassed(
 			return nil, err
 		}
 	}
-	span := s.cfg.Traces.SendBatch(c.r.Context(), request.TraceParent(c.r.Header), passed)
+	span := s.traces.SendBatch(c.r.Context(), request.TraceParent(c.r.Header), passed)
 	for i := range passed {
 		passed[i].TraceParent = span.TraceParent
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -41,6 +42,7 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	metrics  *metrics
+	traces   *spans.Tracer
 	troubles *troubles
 	awaiting atomic.Int64 // clients that wait for the answer to a forwarded request
 	draining chan struct{}
@@ -77,7 +79,8 @@ func New(b Backend, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		backend: b, cfg: cfg, log: cfg.Logger, troubles: newTroubles(cfg.Logger), draining: make(chan struct{}),
+		backend: b, cfg: cfg, log: cfg.Logger, traces: spans.New(cfg.Traces),
+		troubles: newTroubles(cfg.Logger), draining: make(chan struct{}),
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
 		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), turns: ratelimit.NewTurns(),

@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
@@ -24,7 +23,7 @@ const traced = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
 func TestSpansOfSubmissions(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	b := newBench(t, func(c *Config) {
-		c.Traces = spans.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder)))
+		c.Traces = sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
 	})
 	h := headers{"traceparent": "00-" + traced + "-01", request.TenantHeader: "Åcme", "Idempotency-Key": "k"}
 	last := func(n int, name string) sdk.ReadOnlySpan {
@@ -104,7 +103,7 @@ func BenchmarkSubmitTraced(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			provider := sdk.NewTracerProvider(sdk.WithSampler(sampler), sdk.WithBatcher(discard{}))
 			defer func() { _ = provider.Shutdown(context.Background()) }()
-			submitAll(b, func(c *Config) { c.Registerer, c.Traces = nil, spans.New(provider) })
+			submitAll(b, func(c *Config) { c.Registerer, c.Traces = nil, provider })
 		})
 	}
 }

@@ -184,7 +184,7 @@ func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
 			f.ended, f.end = nil, time.Now() // the wait is over before it has begun
 		}
 	}
-	span := s.cfg.Traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
+	span := s.traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
 	err = s.send(ctx, sub, f)

@@ -240,11 +240,18 @@ func (q *Queue) SetPolicies(
 	return q.policies.Set(ctx, policies.NewFile(baseline, tenants))
 }
 
+// Finding is something that Check found to be wrong: its kind, such as "counts", the shard, the
+// name of the key or of a part of it, and a detail.
+type Finding = repair.Finding
+
+// Checked is how much Check compared: shards, tenants, flows and jobs.
+type Checked = repair.Checked
+
 // Check compares the whole store and passes what each step finds to found, each finding once. With
 // fix it repairs the findings. Workers may run meanwhile. Errors: ErrUnavailable, or that of found.
 func (q *Queue) Check(
-	ctx context.Context, fix bool, found func([]repair.Finding) error,
-) (repair.Checked, error) {
+	ctx context.Context, fix bool, found func([]Finding) error,
+) (Checked, error) {
 	return q.mender.Check(ctx, fix, found)
 }
 

@@ -15,10 +15,10 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/outbound"
-	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -145,7 +145,7 @@ type Config struct {
 	Registerer  prometheus.Registerer // nil: metrics are not registered
 	// Traces makes one span per delivery. Nil: none, and deliveries carry the submitted
 	// traceparent.
-	Traces *spans.Tracer
+	Traces trace.TracerProvider
 	Logger *slog.Logger // default slog.Default()
 }
 

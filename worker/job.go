@@ -69,7 +69,7 @@ func (w *Worker) deliver(ctx context.Context, j *job) {
 	w.lateness.observe(late)
 	w.lateness.of(j.shard).left.Add(1)
 	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
-	span := w.cfg.Traces.Process(ctx, &j.lease)
+	span := w.traces.Process(ctx, &j.lease)
 	l := j.lease
 	l.TraceParent = span.TraceParent
 	s := w.attempt(span.Context, l)

@@ -16,15 +16,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/7509e464/sluice/internal/queuetest"
-	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // recorded is a tracer and the spans that it has ended.
-func recorded() (*spans.Tracer, *tracetest.SpanRecorder) {
+func recorded() (*sdk.TracerProvider, *tracetest.SpanRecorder) {
 	r := tracetest.NewSpanRecorder()
-	return spans.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(r))), r
+	return sdk.NewTracerProvider(sdk.WithSpanProcessor(r)), r
 }
 
 // toldOf is the value of an attribute of the span as text, empty if it has none.

@@ -69,6 +69,7 @@ import (
 	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/internal/reports"
+	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
@@ -138,6 +139,7 @@ type Worker struct {
 	// Many fields, because they are its parts: it owns each, and most of them call back into it.
 	id         string
 	cfg        Config
+	traces     *spans.Tracer
 	broker     broker
 	consumers  func(worker string, shard int) consumer
 	deliverers map[string]deliverer
@@ -179,6 +181,7 @@ func newWorker(
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	w := &Worker{
+		traces:     spans.New(cfg.Traces),
 		id:         rand.Text(),
 		cfg:        cfg,
 		broker:     b,

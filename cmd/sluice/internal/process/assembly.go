@@ -92,7 +92,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		},
 
 		Guards:         p.guards(),
-		Traces:         shared.traces.Tracer(),
+		Traces:         shared.traces.Provider(),
 		Limits:         shared.queue.Limits(),
 		TrustedProxies: p.Config.Auth.Guest.TrustedProxies,
 	}
@@ -181,6 +181,6 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 		Routes: routes, AsynqClient: shared.engine.Client(), Lease: p.Config.Worker.Lease,
 		Sweep: p.Config.Worker.Sweep, Horizon: p.Config.Worker.Horizon,
 		Concurrency: int(p.Config.Worker.Concurrency), Grace: deliveryGrace, Callbacks: callbacks,
-		Traces: shared.traces.Tracer(), Registerer: shared.registry, Logger: p.Log,
+		Traces: shared.traces.Provider(), Registerer: shared.registry, Logger: p.Log,
 	}, nil
 }

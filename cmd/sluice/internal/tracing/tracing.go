@@ -28,8 +28,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
 
-	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -96,12 +96,12 @@ func Open(ctx context.Context, cfg Config) (*Tracing, error) {
 	if err != nil {
 		cfg.Logger.Warn("traces: the resource attributes of this process are incomplete", "error", short(err))
 	}
-	trace := []sdk.TracerProviderOption{sdk.WithBatcher(exporter), sdk.WithResource(who)}
+	provided := []sdk.TracerProviderOption{sdk.WithBatcher(exporter), sdk.WithResource(who)}
 	if cfg.Sample != nil {
-		trace = append(trace, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(*cfg.Sample))))
+		provided = append(provided, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(*cfg.Sample))))
 	}
 	cfg.Logger.Info("traces are sent", "to", at)
-	return &Tracing{provider: sdk.NewTracerProvider(trace...), exporter: exporter}, nil
+	return &Tracing{provider: sdk.NewTracerProvider(provided...), exporter: exporter}, nil
 }
 
 // The variables of the endpoint. The first one is for traces alone and used unchanged; the second
@@ -145,12 +145,12 @@ func (c Config) protocol() string {
 	return c.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")
 }
 
-// Tracer returns the tracer, nil if traces are off.
-func (t *Tracing) Tracer() *spans.Tracer {
+// Provider returns the provider of tracers, nil if traces are off.
+func (t *Tracing) Provider() trace.TracerProvider {
 	if t == nil {
 		return nil
 	}
-	return spans.New(t.provider)
+	return t.provider
 }
 
 // Close sends the remaining spans within closeGrace and ends the export. It may be called again.

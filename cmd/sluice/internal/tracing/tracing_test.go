@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -137,7 +138,7 @@ func TestCollectorThatHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tracer := traces.Tracer()
+	tracer := spans.New(traces.Provider())
 	span := func() {
 		l := queue.Lease{Tenant: "acme", Route: "default"}
 		tracer.Process(t.Context(), &l).End("succeeded", queue.Settlement{}, false)
@@ -168,7 +169,7 @@ func TestTracingIsOff(t *testing.T) {
 	if traces != nil || err != nil {
 		t.Errorf("%v, %v, want neither traces nor an error", traces, err)
 	}
-	if traces.Tracer() != nil {
+	if traces.Provider() != nil {
 		t.Error("there is a tracer")
 	}
 	traces.Close()
@@ -209,7 +210,7 @@ func TestTracesWithoutProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := queue.Lease{Tenant: "acme", Route: "default"}
-	traces.Tracer().Process(t.Context(), &l).End("succeeded", queue.Settlement{}, false)
+	spans.New(traces.Provider()).Process(t.Context(), &l).End("succeeded", queue.Settlement{}, false)
 	traces.Close()
 	if at := <-came; at != "collector" {
 		t.Errorf("the %s got the traces", at)
