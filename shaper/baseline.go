@@ -51,9 +51,6 @@ func (b Baseline) PoolOf(route string) string {
 	return ""
 }
 
-// poolSettings are the settings that a pool has.
-var poolSettings = []string{"rate", "burst", "rates", "capacity", "capacity_bytes", "concurrency", "max_cost", "paused"}
-
 // PoolDefaults is what a pool has without settings: no bound but a rate, which every pool states.
 func PoolDefaults() Policy { return Policy{Burst: 1, Capacity: MaxCapacity, MaxHold: DefaultMaxHold} }
 
@@ -61,7 +58,7 @@ func PoolDefaults() Policy { return Policy{Burst: 1, Capacity: MaxCapacity, MaxH
 func (b Baseline) ResolvePool(name string, api Overrides) (Policy, map[string]string) {
 	p, sources := PoolDefaults(), map[string]string{}
 	p.HoldPool, p.MaxHold = b.Pools[name].HoldPool, cmp.Or(b.Pools[name].MaxHold, DefaultMaxHold)
-	for _, setting := range poolSettings {
+	for _, setting := range Names(SettingsOfPools()) {
 		sources[setting] = SourceDefault
 	}
 	for _, layer := range []struct {
@@ -87,9 +84,10 @@ func (b Baseline) ResolvePoolCost(name string, api Overrides) (Policy, map[strin
 // result is of type Problems.
 func (b Baseline) ValidatePool(name string, api Overrides) error {
 	var ps Problems
+	has := Names(SettingsOfPools())
 	for _, says := range []Overrides{b.Pools[name].Overrides, api} {
 		for _, setting := range says.Set() {
-			ps.Check(slices.Contains(poolSettings, setting), setting, "set", "must be absent: a pool has "+strings.Join(poolSettings, ", "))
+			ps.Check(slices.Contains(has, setting), setting, "set", "must be absent: a pool has "+strings.Join(has, ", "))
 		}
 		ps.Check(says.Tier == nil, "tier", "set", "must be absent: tenants have tiers")
 		ps.Check(len(says.Routes) == 0, "routes", "set", "must be absent: the configuration file lists the routes of a pool")
@@ -156,7 +154,7 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 		overrides Overrides
 	}{{SourceTier + tier, b.Tiers[tier]}, {SourceFile, s.File}, {SourceAPI, s.API}}
 	p, sources := b.Defaults, map[string]string{}
-	for _, name := range Settings() {
+	for _, name := range Names(settings) {
 		sources[name] = SourceDefault
 	}
 	lay := func(source string, overrides Overrides) {

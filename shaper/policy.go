@@ -1,8 +1,10 @@
 package shaper
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -38,36 +40,6 @@ func (p Pace) By() string {
 		return ByJobs
 	}
 	return ByCost
-}
-
-// Policy is the settings of a tenant; they hold for each of its flows. The zero value is not legal,
-// see DefaultPolicy.
-type Policy struct {
-	Rate     Rate
-	Burst    int64  // jobs that may leave at once after an idle period, at least 1
-	Rates    []Pace // further rates, each with its own burst; the strictest wins
-	Capacity int64  // the greatest depth that an admission may reach
-
-	CapacityBytes int64 // bytes of the payloads that count in the depth; 0 is no bound
-
-	Concurrency int64         // jobs leased at once over all workers; 0 is no cap
-	MaxWait     time.Duration // whole milliseconds from admission to departure; 0 is no limit
-	Paused      bool          // nothing leaves; admission goes on
-	Draining    bool          // nothing is admitted; what waits leaves
-
-	// Of a pool, as its file says.
-	HoldPool bool          `json:",omitempty"` // an answer with Retry-After holds the pool, not only the flow
-	MaxHold  time.Duration `json:",omitempty"` // how long answers hold the pool at most
-	// MaxCost is the greatest cost of one job, at most the constant of that name. 0 is no bound for
-	// a flow, and the default of PoolCost for a pool.
-	MaxCost int64 `json:",omitzero"`
-
-	// Of a flow whose route is in a pool; see Pool.
-	Weight  int64 // 1 to MaxWeight, 0 counts as 1: its part of what reserves leave of the pool's rate
-	Reserve Rate  `json:",omitzero"` // the part of the pool's rate that it has before all others, at most Rate; zero for none
-	// ClassWeight is the weight of the flow's class, 0 for none: all its flows in a pool share what
-	// one flow of that weight gets. Weight and Reserve count for nothing then.
-	ClassWeight int64 `json:",omitzero"`
 }
 
 // DefaultPolicy returns the policy of a tenant without settings.
@@ -222,17 +194,21 @@ func (p Policy) Validate() error {
 			pace(fmt.Sprintf("rates[%d].", i), r)
 		}
 	}
-	within("capacity", p.Capacity, 0, MaxCapacity)
-	within("capacity_bytes", p.CapacityBytes, 0, MaxBytes)
-	within("concurrency", p.Concurrency, 0, MaxConcurrency)
-	switch {
-	case p.MaxWait < 0 || p.MaxWait > MaxPeriod:
-		ps = append(ps, Problem{"max_wait", p.MaxWait.String(), "must be from 0 to 366d"})
-	case p.MaxWait%time.Millisecond != 0:
-		ps = append(ps, Problem{"max_wait", p.MaxWait.String(), "must be in whole milliseconds"})
+	for _, setting := range settings {
+		switch v := setting.in(&p).(type) {
+		case *int64:
+			if setting.High > 0 && (*v != 0 || setting.Low == 0) { // a burst is bounded by its rate
+				within(setting.Name, *v, setting.Low, setting.High)
+			}
+		case *time.Duration:
+			switch {
+			case *v < 0 || *v > millis(setting.High):
+				ps = append(ps, Problem{setting.Key(), v.String(), "must be from 0 to 366d"})
+			case *v%time.Millisecond != 0:
+				ps = append(ps, Problem{setting.Key(), v.String(), "must be in whole milliseconds"})
+			}
+		}
 	}
-	within("max_cost", p.MaxCost, 0, MaxCost)
-	within("weight", p.Weight, 0, MaxWeight)
 	within("pool_weight", p.ClassWeight, 0, MaxWeight)
 	if p.Reserve != (Rate{}) {
 		if err := p.Reserve.Validate(); err != nil {
@@ -242,29 +218,6 @@ func (p Policy) Validate() error {
 		}
 	}
 	return ps.Err()
-}
-
-// Overrides are the settings of a tenant in one source (a file, the API); nil leaves a
-// setting to the sources below it.
-type Overrides struct {
-	Rate          *Rate       `json:"rate,omitempty"`
-	Burst         *int64      `json:"burst,omitempty"`
-	Rates         *[]PaceJSON `json:"rates,omitempty"`
-	Capacity      *int64      `json:"capacity,omitempty"`
-	Concurrency   *int64      `json:"concurrency,omitempty"`
-	CapacityBytes *int64      `json:"capacity_bytes,omitempty"`
-	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty"`
-	Paused        *bool       `json:"paused,omitempty"`
-	Draining      *bool       `json:"draining,omitempty"`
-	MaxCost       *int64      `json:"max_cost,omitempty"`
-	Weight        *int64      `json:"weight,omitempty"`
-	Reserve       *Rate       `json:"reserve,omitempty"`
-
-	// Tier is the tier of the tenant; empty for none. It cannot be set for a route or a tier.
-	Tier *string `json:"tier,omitempty"`
-	// Routes are the overrides of single routes, by name: all settings but Draining, Tier and
-	// Routes.
-	Routes map[string]Overrides `json:"routes,omitempty"`
 }
 
 // PaceJSON is the form of a further rate in the API:
@@ -295,93 +248,47 @@ func (j PaceJSON) Pace() Pace {
 	return Pace{Rate: Rate{Limit: j.Limit, Period: period}, Burst: burst, ByJobs: j.By == ByJobs}
 }
 
-// Over returns base with the overrides in place of its settings, except the overrides of single
-// routes.
-func (o Overrides) Over(base Policy) Policy {
-	if o.Rate != nil {
-		base.Rate = *o.Rate
+// String writes the form that ParsePace reads, such as 1000/24h burst 1000 by jobs.
+func (j PaceJSON) String() string {
+	p := j.Pace()
+	text := fmt.Sprintf("%s burst %d", p.Rate, p.Burst)
+	if p.ByJobs {
+		text += " by jobs"
 	}
-	if o.Burst != nil {
-		base.Burst = *o.Burst
+	return text
+}
+
+// ParsePace reads a further rate: 1000/24h, with burst 1000 or by jobs or both behind it.
+func ParsePace(text string) (PaceJSON, error) {
+	words := strings.Fields(text)
+	if len(words)%2 == 0 {
+		words = append(words, "") // a rate is missing, or the value of the last word
 	}
-	if o.Rates != nil {
-		base.Rates = make([]Pace, len(*o.Rates))
-		for i, r := range *o.Rates {
-			base.Rates[i] = r.Pace()
+	r, err := ParseRate(words[0])
+	if err != nil {
+		return PaceJSON{}, err
+	}
+	pace := Pace{Rate: r, Burst: 1}.JSON()
+	rule := errors.New("must be like 1000/24h, 1000/24h burst 1000 or 1000/24h burst 1000 by jobs")
+	for i := 1; i < len(words); i += 2 {
+		switch value := words[i+1]; words[i] {
+		case "burst":
+			if pace.Burst, err = strconv.ParseInt(value, 10, 64); err != nil {
+				return PaceJSON{}, rule
+			}
+			if pace.Burst < 1 { // the server would take 0 for left out
+				return PaceJSON{}, errors.New("the burst must be at least 1")
+			}
+		case "by":
+			if value != ByCost && value != ByJobs {
+				return PaceJSON{}, fmt.Errorf("by %s: a rate counts by cost or by jobs", value)
+			}
+			pace.By = value
+		default:
+			return PaceJSON{}, rule
 		}
 	}
-	if o.Capacity != nil {
-		base.Capacity = *o.Capacity
-	}
-	if o.CapacityBytes != nil {
-		base.CapacityBytes = *o.CapacityBytes
-	}
-	if o.Concurrency != nil {
-		base.Concurrency = *o.Concurrency
-	}
-	if o.MaxWaitMS != nil {
-		base.MaxWait = millis(*o.MaxWaitMS)
-	}
-	if o.Paused != nil {
-		base.Paused = *o.Paused
-	}
-	if o.Draining != nil {
-		base.Draining = *o.Draining
-	}
-	if o.MaxCost != nil {
-		base.MaxCost = *o.MaxCost
-	}
-	if o.Weight != nil {
-		base.Weight = *o.Weight
-	}
-	if o.Reserve != nil {
-		base.Reserve = *o.Reserve
-	}
-	return base
-}
-
-// settings are the names of all settings in the API, and how to tell whether overrides say
-// something of one.
-var settings = []struct {
-	name string
-	set  func(Overrides) bool
-}{
-	{"rate", func(o Overrides) bool { return o.Rate != nil }},
-	{"burst", func(o Overrides) bool { return o.Burst != nil }},
-	{"rates", func(o Overrides) bool { return o.Rates != nil }},
-	{"capacity", func(o Overrides) bool { return o.Capacity != nil }},
-	{"capacity_bytes", func(o Overrides) bool { return o.CapacityBytes != nil }},
-	{"concurrency", func(o Overrides) bool { return o.Concurrency != nil }},
-	{"max_wait_ms", func(o Overrides) bool { return o.MaxWaitMS != nil }},
-	{"paused", func(o Overrides) bool { return o.Paused != nil }},
-	{"draining", func(o Overrides) bool { return o.Draining != nil }},
-	{"max_cost", func(o Overrides) bool { return o.MaxCost != nil }},
-	{"weight", func(o Overrides) bool { return o.Weight != nil }},
-	{"reserve", func(o Overrides) bool { return o.Reserve != nil }},
-}
-
-// Settings returns the name of every setting, as in the API.
-func Settings() []string {
-	names := make([]string, len(settings))
-	for i, s := range settings {
-		names[i] = s.name
-	}
-	return names
-}
-
-// Empty reports whether no setting is set.
-func (o Overrides) Empty() bool { return len(o.Set()) == 0 && o.Tier == nil && len(o.Routes) == 0 }
-
-// Set returns the names, as in the API, of the settings that are set, except those of single
-// routes.
-func (o Overrides) Set() []string {
-	var names []string
-	for _, s := range settings {
-		if s.set(o) {
-			names = append(names, s.name)
-		}
-	}
-	return names
+	return pace, nil
 }
 
 // millis converts without overflow: what is out of range stays out of range for Validate to name.

@@ -30,7 +30,7 @@ var tuneTests = map[string]func(*suite){
 func tuneAndReset(s *suite) {
 	before := s.tenant(tenant)
 	equal(s, "the revision of a tenant never seen", before.Revision, 0)
-	for _, setting := range shaper.Settings() {
+	for _, setting := range shaper.Names(shaper.Settings()) {
 		equal(s, "the source of "+setting, before.Sources[setting], shaper.SourceDefault)
 	}
 	t, err := s.q.Tune(s.ctx, tenant, queue.Change{Reason: "too loud", Actor: "ops",
@@ -74,7 +74,7 @@ func tuneEverySetting(s *suite) {
 	if diff := cmp.Diff(want, t.Policy); diff != "" {
 		s.Errorf("the policy (-want +got):\n%s", diff)
 	}
-	for _, setting := range shaper.Settings() {
+	for _, setting := range shaper.Names(shaper.Settings()) {
 		equal(s, "the source of "+setting, t.Sources[setting], shaper.SourceAPI)
 	}
 	equal(s, "the effective rate while paused", t.EffectiveRate, 0)

@@ -58,7 +58,7 @@ func (rd *reader) wrong(field string, value json.RawMessage, rule string) {
 }
 
 // object calls member for every member of the object; member reports whether it knows the name.
-// like is a nil pointer to a struct with the known names, for suggestions.
+// like has the known names, for suggestions: a []string, or a nil pointer to a struct.
 func (rd *reader) object(
 	path string, value json.RawMessage, like any, member func(name, path string, value json.RawMessage) (known bool),
 ) {
@@ -66,7 +66,7 @@ func (rd *reader) object(
 		rd.wrong(cmp.Or(path, "body"), value, "must be an object")
 		return
 	}
-	var seen [12]string
+	var seen [16]string
 	names := seen[:0]
 	for name, v := range members(value) {
 		at := Join(path, name)
@@ -93,8 +93,11 @@ func Meant(name, all string, known []string) string {
 	return "; " + all + strings.Join(known, ", ")
 }
 
-// fieldsOf returns the names in JSON of the fields of the struct that like points to.
+// fieldsOf returns like, or the names in JSON of the fields of the struct that it points to.
 func fieldsOf(like any) (names []string) {
+	if names, are := like.([]string); are {
+		return names
+	}
 	for _, f := range reflect.VisibleFields(reflect.TypeOf(like).Elem()) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
 			names = append(names, name)

@@ -1,9 +1,11 @@
 package decode
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
@@ -20,8 +22,18 @@ type SettingsPatch struct {
 	Partial  bool                       // a rate has only one half: the other one comes from the rate in force
 }
 
-// overridesPatch changes the general settings, or those of one route; inForce is the rate there.
-type overridesPatch []func(o *shaper.Overrides, inForce shaper.Rate) error
+// overridesPatch changes the general settings, or those of one route.
+type overridesPatch struct {
+	given  []shaper.Setting
+	values shaper.Overrides // of those given; not set: it is reset
+	rate   rateChange       // merges into the rate, if it has a path
+}
+
+// rateChange is a rate in the form of an object, of which one half may be absent.
+type rateChange struct {
+	path          string
+	limit, period *int64
+}
 
 // rateOf returns the rate in force for a route, or that of the tenant for "".
 type rateOf func(route string) shaper.Rate
@@ -30,52 +42,47 @@ type rateOf func(route string) shaper.Rate
 // settings are left to the queue, which knows the policies that result. routeRule is empty for a
 // configured route.
 func Settings(body []byte, routeRule func(name string) string) (SettingsPatch, error) {
-	var p SettingsPatch
-	value, err := oneValue(body)
-	if err != nil {
-		return p, err
-	}
-	var rd reader
-	rd.object("", value, (*wire.Settings)(nil), func(name, path string, value json.RawMessage) bool {
-		switch name {
-		case "reason":
-			if !isNull(value) {
-				p.Reason = rd.text(path, value, 0, shaper.MaxReason)
+	return patchOf(body, shaper.SettingsOfTenants(), []string{"tier", "routes"},
+		func(p *SettingsPatch, rd *reader, name, path string, value json.RawMessage) {
+			switch {
+			case name == "routes":
+				patchRoutes(p, rd, path, value, routeRule)
+			case isNull(value):
+				p.tier = new("")
+			default:
+				p.tier = new(rd.text(path, value, 1, wire.MaxTierBytes))
 			}
-		case "tier":
-			p.tier = new("")
-			if !isNull(value) {
-				*p.tier = rd.text(path, value, 1, wire.MaxTierBytes)
-			}
-		case "routes":
-			patchRoutes(&p, &rd, path, value, routeRule)
-		default:
-			return p.member(&rd, &p.settings, name, path, value)
-		}
-		return true
-	})
-	return p, rd.Err()
+		})
 }
 
 // PoolSettings reads the body of PUT and PATCH /v1/pools/{pool}.
 func PoolSettings(body []byte) (SettingsPatch, error) {
+	return patchOf(body, shaper.SettingsOfPools(), nil, nil)
+}
+
+// patchOf reads a patch of the settings and of the other members, for which it calls other.
+func patchOf(body []byte, settings []shaper.Setting, others []string,
+	other func(p *SettingsPatch, rd *reader, name, path string, value json.RawMessage),
+) (SettingsPatch, error) {
 	var p SettingsPatch
 	value, err := oneValue(body)
 	if err != nil {
 		return p, err
 	}
 	var rd reader
-	rd.object("", value, (*wire.PoolSettings)(nil), func(name, path string, value json.RawMessage) bool {
-		switch name {
-		case "reason":
+	names := slices.Concat(shaper.Names(settings), others, []string{"reason"})
+	rd.object("", value, names, func(name, path string, value json.RawMessage) bool {
+		switch {
+		case name == "reason":
 			if !isNull(value) {
 				p.Reason = rd.text(path, value, 0, shaper.MaxReason)
 			}
-			return true
-		case "max_wait_ms", "weight", "reserve": // of flows alone
-			return false
+		case slices.Contains(others, name):
+			other(&p, &rd, name, path, value)
+		default:
+			return p.member(&rd, settings, &p.settings, name, path, value)
 		}
-		return p.member(&rd, &p.settings, name, path, value)
+		return true
 	})
 	return p, rd.Err()
 }
@@ -102,9 +109,9 @@ func patchRoutes(
 			rd.wrong(path, value, rule)
 			return true
 		}
-		patch := overridesPatch{}
-		rd.object(path, value, (*wire.RouteSettings)(nil), func(name, path string, value json.RawMessage) bool {
-			return p.member(rd, &patch, name, path, value)
+		patch, settings := overridesPatch{}, shaper.SettingsOfTenants()
+		rd.object(path, value, shaper.Names(settings), func(name, path string, value json.RawMessage) bool {
+			return p.member(rd, settings, &patch, name, path, value)
 		})
 		p.routes[route] = &patch
 		return true
@@ -144,69 +151,58 @@ func (p SettingsPatch) Apply(o shaper.Overrides, inForce rateOf) (shaper.Overrid
 }
 
 func (p overridesPatch) apply(o *shaper.Overrides, inForce shaper.Rate) error {
-	for _, edit := range p {
-		if err := edit(o, inForce); err != nil {
-			return err
-		}
+	if o.Rate != nil {
+		inForce = *o.Rate
 	}
+	for _, s := range p.given {
+		s.Copy(o, p.values)
+	}
+	if p.rate.path == "" {
+		return nil
+	}
+	r, err := shaper.RateOf(deref(p.rate.limit, inForce.Limit), deref(p.rate.period, inForce.Period.Milliseconds()))
+	if err != nil {
+		return problem.Invalid(p.rate.path, "object", err.Error())
+	}
+	o.Rate = &r
 	return nil
 }
 
-// member reads one setting into the patch; it reports whether there is such a setting.
+func deref(n *int64, absent int64) int64 {
+	if n == nil {
+		return absent
+	}
+	return *n
+}
+
+// member reads one of the settings into the patch; it reports whether there is such a setting.
 func (p *SettingsPatch) member(
-	rd *reader, to *overridesPatch, name, path string, value json.RawMessage,
+	rd *reader, settings []shaper.Setting, to *overridesPatch, name, path string, value json.RawMessage,
 ) bool {
-	set := func(edit func(o *shaper.Overrides)) {
-		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { edit(o); return nil })
-	}
-	number := func(low, high int64, field func(o *shaper.Overrides) **int64) {
-		if isNull(value) {
-			set(func(o *shaper.Overrides) { *field(o) = nil })
-			return
-		}
-		n := rd.whole(path, value, low, high)
-		set(func(o *shaper.Overrides) { *field(o) = &n })
-	}
-	switch name {
-	case "rate":
-		p.rate(rd, to, path, value)
-	case "rates":
-		if isNull(value) {
-			set(func(o *shaper.Overrides) { o.Rates = nil })
-			break
-		}
-		paces := readPaces(rd, path, value)
-		set(func(o *shaper.Overrides) { o.Rates = &paces })
-	case "burst":
-		number(1, maxInt, func(o *shaper.Overrides) **int64 { return &o.Burst })
-	case "capacity":
-		number(0, shaper.MaxCapacity, func(o *shaper.Overrides) **int64 { return &o.Capacity })
-	case "capacity_bytes":
-		number(0, shaper.MaxBytes, func(o *shaper.Overrides) **int64 { return &o.CapacityBytes })
-	case "concurrency":
-		number(0, shaper.MaxConcurrency, func(o *shaper.Overrides) **int64 { return &o.Concurrency })
-	case "max_wait_ms":
-		number(0, wire.MaxMillis, func(o *shaper.Overrides) **int64 { return &o.MaxWaitMS })
-	case "max_cost":
-		number(0, shaper.MaxCost, func(o *shaper.Overrides) **int64 { return &o.MaxCost })
-	case "weight":
-		number(1, shaper.MaxWeight, func(o *shaper.Overrides) **int64 { return &o.Weight })
-	case "reserve":
-		if isNull(value) {
-			set(func(o *shaper.Overrides) { o.Reserve = nil })
-			break
-		}
-		reserve := rd.wholeRate(path, value)
-		set(func(o *shaper.Overrides) { o.Reserve = &reserve })
-	case "paused":
-		if isNull(value) {
-			set(func(o *shaper.Overrides) { o.Paused = nil })
-			break
-		}
-		paused := rd.truth(path, value)
-		set(func(o *shaper.Overrides) { o.Paused = &paused })
-	default:
+	at := slices.IndexFunc(settings, func(s shaper.Setting) bool { return s.Name == name })
+	if at < 0 {
 		return false
+	}
+	s := settings[at]
+	to.given = append(to.given, s)
+	if isNull(value) {
+		return true
+	}
+	switch field := s.Of(&to.values).(type) {
+	case **int64:
+		*field = new(rd.whole(path, value, s.Low, cmp.Or(s.High, maxInt)))
+	case **bool:
+		*field = new(rd.truth(path, value))
+	case **[]shaper.PaceJSON:
+		*field = new(readPaces(rd, path, value))
+	case **shaper.Rate:
+		if name == "rate" && kindOf(value) == "object" {
+			limit, period, ok := rd.rateMembers(path, value)
+			to.rate = rateChange{path, limit, period}
+			p.Partial = p.Partial || ok && (limit == nil || period == nil)
+			break
+		}
+		*field = new(rd.wholeRate(path, value))
 	}
 	return true
 }
@@ -231,49 +227,6 @@ func (rd *reader) rateText(path string, value json.RawMessage) (r shaper.Rate, o
 		rd.wrong(path, value, err.Error())
 	}
 	return r, err == nil
-}
-
-// rate reads the rate: a text, or an object whose members merge one by one.
-func (p *SettingsPatch) rate(rd *reader, to *overridesPatch, path string, value json.RawMessage) {
-	if isNull(value) {
-		*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = nil; return nil })
-		return
-	}
-	switch kindOf(value) {
-	case "string":
-		if r, ok := rd.rateText(path, value); ok {
-			*to = append(*to, func(o *shaper.Overrides, _ shaper.Rate) error { o.Rate = &r; return nil })
-		}
-		return
-	case "object":
-	default:
-		rd.wrong(path, value, rateRule)
-		return
-	}
-	limit, period, ok := rd.rateMembers(path, value)
-	if !ok {
-		return
-	}
-	p.Partial = p.Partial || limit == nil || period == nil
-	*to = append(*to, func(o *shaper.Overrides, inForce shaper.Rate) error {
-		merged := inForce
-		if o.Rate != nil {
-			merged = *o.Rate
-		}
-		l, ms := merged.Limit, merged.Period.Milliseconds()
-		if limit != nil {
-			l = *limit
-		}
-		if period != nil {
-			ms = *period
-		}
-		r, err := shaper.RateOf(l, ms)
-		if err != nil {
-			return problem.Invalid(path, "object", err.Error())
-		}
-		o.Rate = &r
-		return nil
-	})
 }
 
 // rateMembers reads the object form of a rate; ok is false if it is noted as wrong.

@@ -3,8 +3,12 @@ package decode
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/7509e464/sluice/shaper"
 )
 
 // members and elements find the parts of objects and arrays that encoding/json finds.
@@ -68,6 +72,52 @@ func TestHalvesOfSurrogatePairs(t *testing.T) {
 		got := len(rd.Fields) > 0 && strings.Contains(rd.Fields[0].Rule, "surrogate")
 		if got != half || !json.Valid([]byte(text)) {
 			t.Errorf("%s: %v", text, rd.Fields)
+		}
+	}
+}
+
+// A repeated member is refused whichever it is, however many stand before it.
+func TestRepeatedSettings(t *testing.T) {
+	names := append(shaper.Names(shaper.SettingsOfTenants()), "tier", "routes", "reason")
+	for _, repeated := range names {
+		var body strings.Builder
+		for _, name := range append(slices.Clone(names), repeated) {
+			fmt.Fprintf(&body, `,%q:null`, name)
+		}
+		_, err := Settings([]byte("{"+body.String()[1:]+"}"), nil)
+		if err == nil || !strings.Contains(fmt.Sprintf("%+v", err), "must not be repeated") {
+			t.Errorf("%s twice: %v", repeated, err)
+		}
+	}
+}
+
+// Every setting of the table can be set and reset, and only those that a pool has in a pool.
+func TestSettingsOfTheTable(t *testing.T) {
+	values := map[shaper.Kind]string{shaper.KindRate: `"7/s"`, shaper.KindRates: `[{"rate":"7/s"}]`,
+		shaper.KindNumber: "7", shaper.KindDuration: "7", shaper.KindSwitch: "true"}
+	inForce := func(string) shaper.Rate { return shaper.DefaultPolicy().Rate }
+	for _, s := range shaper.Settings() {
+		body := fmt.Appendf(nil, `{%q:%s}`, s.Name, values[s.Kind])
+		patch, err := Settings(body, nil)
+		if (err == nil) == s.Verb {
+			t.Errorf("%s of a tenant: %v", s.Name, err)
+		}
+		if _, err := PoolSettings(body); (err == nil) != s.Pool {
+			t.Errorf("%s of a pool: %v", s.Name, err)
+		}
+		if s.Verb {
+			continue
+		}
+		o, err := patch.Apply(shaper.Overrides{}, inForce)
+		if err != nil || !slices.Equal(o.Set(), []string{s.Name}) {
+			t.Errorf("%s sets %v, %v", body, o.Set(), err)
+		}
+		reset, err := Settings(fmt.Appendf(nil, `{%q:null}`, s.Name), nil)
+		if err != nil {
+			t.Errorf("reset %s: %v", s.Name, err)
+		}
+		if o, err = reset.Apply(o, inForce); err != nil || !o.Empty() {
+			t.Errorf("reset %s leaves %v, %v", s.Name, o.Set(), err)
 		}
 	}
 }
