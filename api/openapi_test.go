@@ -20,6 +20,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/shaper"
 )
 
 func TestDocumentNamesEveryOperation(t *testing.T) {
@@ -99,8 +100,8 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 	}
 	for _, v := range []any{
 		wire.Job{}, wire.JobDetail{}, wire.Attempt{}, wire.Submission{}, wire.Batch{}, wire.BatchJob{},
-		wire.JobResult{}, wire.JobList{}, wire.Problem{}, wire.Tenant{}, wire.Settings{},
-		wire.Filter{}, wire.Swept{}, wire.History{}, wire.HistoryEntry{}, wire.Overrides{},
+		wire.JobResult{}, wire.JobList{}, wire.Problem{}, wire.Tenant{},
+		wire.Filter{}, wire.Swept{}, wire.History{}, wire.HistoryEntry{}, shaper.Overrides{},
 		wire.KeyRequest{}, wire.Key{}, wire.NewKey{}, wire.KeyList{}, wire.Guard{}, wire.GuardList{},
 		wire.BlockedKey{}, wire.BlockedList{},
 		wire.Arrival{}, wire.Arrivals{}, wire.Prediction{}, wire.Outlook{},

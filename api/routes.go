@@ -54,7 +54,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	for _, op := range append(operations, contract.Version()) {
 		s.mount(api, op, handlers[op.ID], false)
 	}
-	contract.AllowPatches(api)
+	contract.DescribeSettings(api)
 	page := deadline.Handler(s.board)
 	for _, path := range []string{dashboard.PagePath, dashboard.LoginPath, dashboard.AssetsPath + "*"} {
 		r.Method(http.MethodGet, path, page)

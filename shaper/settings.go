@@ -104,8 +104,8 @@ var settings = []Setting{
 	{Name: "rate", Kind: KindRate, Default: "10/s", Rule: rateRule,
 		Help: "Departures per period, such as 10/s or 5/24h.",
 		Pool: true,
-		PoolHelp: "Departures of all flows of the pool per period, such as 200/s. At least the reserves of all named " +
-			"tenants together.",
+		PoolHelp: "Departures of all flows of the pool per period, such as 200/s. Every pool has one, at least the " +
+			"reserves of all named tenants together.",
 		of: func(o *Overrides) any { return &o.Rate },
 		in: func(p *Policy) any { return &p.Rate }},
 	{Name: "burst", Kind: KindNumber, Low: 1, Default: "1",

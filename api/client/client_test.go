@@ -329,7 +329,7 @@ func TestTenants(t *testing.T) {
 	ctx := t.Context()
 	for _, name := range []string{"acme", "a/b", "é", ".", "..", "%2e", "a b"} {
 		limit := int64(5)
-		change := wire.Settings{RouteSettings: wire.RouteSettings{Capacity: &limit}, Reason: "r"}
+		change := wire.Settings{Overrides: shaper.Overrides{Capacity: &limit}, Reason: "r"}
 		got, err := c.Patch(ctx, name, change)
 		if err != nil {
 			t.Errorf("Patch %q: %v", name, err)
@@ -349,8 +349,8 @@ func TestTenants(t *testing.T) {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
 		if got, err := c.Put(ctx, name,
-			wire.Settings{RouteSettings: wire.RouteSettings{Rate: &wire.RateChange{Limit: 3,
-				PeriodMS: 1000}}}); err != nil || got.Rate.Limit != 3 {
+			wire.Settings{Overrides: shaper.Overrides{Rate: &shaper.Rate{Limit: 3,
+				Period: time.Second}}}); err != nil || got.Rate.Limit != 3 {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
 		if err := c.Reset(ctx, name); err != nil {

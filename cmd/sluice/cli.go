@@ -41,9 +41,9 @@ type commands struct {
 }
 
 // newCommands returns the command line. serve, check, config check and redis failover have a flag
-// for each setting.
+// for each setting of the program, tenant set and pool set for each of a policy.
 func newCommands() *commands {
-	cli := &commands{}
+	cli := &commands{Tenant: tenants.New(), Pool: pools.New()}
 	cli.Serve.Plugins = kong.Plugins{settingFlags()}
 	cli.Config.Check.Plugins = kong.Plugins{settingFlags()}
 	cli.Check.Plugins = kong.Plugins{settingFlags()}

@@ -2,9 +2,11 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/7509e464/sluice/api/guard"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Reference returns the tables of the reference page in Markdown: every scalar setting, then those
@@ -59,15 +61,16 @@ func Reference() string {
 		"these types, each job of a batch as one. |\n",
 		strings.Join(guard.Endpoints(), ", "), strings.Join(guard.JobEndpoints(), ", "))
 	table("### A pool: `pools.NAME`, a rate that [the flows of its routes share](pools.md)", PoolSettings())
-	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally a `burst` (1) and `by` (cost or jobs; cost) | Further rates, the strictest wins. |\n" +
-		"| `routes` | not set | must be a list of names of routes, each in one pool at most | Routes whose flows share the rate. Required. |\n")
+	rates := shaper.SettingsOfPools()[slices.IndexFunc(shaper.SettingsOfPools(), func(s shaper.Setting) bool { return s.Kind == shaper.KindRates })]
+	fmt.Fprintf(&b, "| `%s` | not set | %s | %s |\n", rates.Key(), rates.FileRule(), rates.PoolHelp)
+	b.WriteString("| `routes` | not set | must be a list of names of routes, each in one pool at most | Routes whose flows share the rate. Required. |\n")
 	tenant := TenantSettings()
 	for i := range tenant {
 		tenant[i].Default = ""
 	}
 	table("### A tenant: `tenants.NAME`, `tenants.defaults`, and a tier: `tiers.NAME`", tenant)
-	b.WriteString("| `rates` | not set | must be a list of at most 7 sections with a `rate` and optionally a `burst` (1) and `by` (cost or jobs; cost) | Further rates, the strictest wins: `[ { rate: 1000/24h, burst: 100 }, { rate: 60/m, by: jobs } ]`. |\n" +
-		"| `routes.ROUTE` | not set | must be a section with the settings above | Settings of the flows of this route. They outrank the settings of the tenant. |\n" +
+	fmt.Fprintf(&b, "| `%s` | not set | %s | %s |\n", rates.Key(), rates.FileRule(), rates.Help)
+	b.WriteString("| `routes.ROUTE` | not set | must be a section with the settings above | Settings of the flows of this route. They outrank the settings of the tenant. |\n" +
 		"| `tier` | not set | must be the name of a tier | For a named tenant only: the settings of the tier override the defaults. |\n")
 	table("### Of a tier alone: `tiers.NAME`", TierSettings())
 	return b.String()

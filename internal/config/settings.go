@@ -258,64 +258,34 @@ func TierSettings() []Setting {
 // TenantSettings returns the scalar settings of tenants.defaults and of each tenant and tier, which
 // have no defaults of their own. shaper.Policy checks their bounds together.
 func TenantSettings() []Setting {
-	return []Setting{
-		{Key: "rate", Kind: Rate, Default: "10/s", Help: "Departures per period, such as 10/s or 5/24h.",
-			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
-				"1000000 a second"},
-		{Key: "burst", Kind: Whole, Default: "1", Help: "Jobs that may leave at once after an idle period.",
-			Rule: "must be a whole number of at least 1; burst × period at most 200 years"},
-		{Key: "capacity", Kind: Whole, Default: "1000",
-			Help: "Maximum waiting jobs; more are refused with 429.",
-			Rule: "must be a whole number from 0 to 1000000000"},
-		{Key: "capacity_bytes", Kind: Whole, Default: "0",
-			Help: "Maximum bytes of the payloads of waiting jobs; more are refused with 429. 0 is no bound.",
-			Rule: "must be a whole number from 0 to 1125899906842624"},
-		{Key: "concurrency", Kind: Whole, Default: "64",
-			Help: "Maximum concurrent deliveries of all workers; 0 is no bound.",
-			Rule: "must be a whole number from 0 to 1000000"},
-		{Key: "max_wait", Kind: Duration, Default: "0s",
-			Help: "Longest wait before a job expires; 0s is no bound.",
-			Rule: "must be a duration in whole milliseconds from 0s to 8784h"},
-		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but stop their departures.",
-			Rule: "must be true or false"},
-		whole("max_cost", "0", 0, 1_000_000,
-			"Maximum cost of one job; more is refused with 422. 0 is no bound: the job delays only its own flow, and "+
-				"a pool has a bound of its own."),
-		whole("weight", "1", 1, 1000,
-			"Part of what reserves leave of the rate of a pool, beside the weights of its other flows."),
-		{Key: "reserve", Kind: Rate,
-			Help: "Part of the rate of a pool that a flow has before all others.",
-			Rule: "must be LIMIT/PERIOD, at most the rate"},
-	}
+	return tableOf(shaper.SettingsOfTenants(), func(s shaper.Setting) (value, help string) { return s.Default, s.Help })
 }
 
 // PoolSettings returns the scalar settings of each pool.
 func PoolSettings() []Setting {
-	return []Setting{
-		{Key: "rate", Kind: Rate,
-			Help: "Departures of all flows of the pool per period, such as 200/s. Required. At least the reserves of all named tenants together.",
-			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most 1000000 a second"},
-		{Key: "burst", Kind: Whole, Default: "1", Help: "Jobs of the pool that may leave at once after an idle period.",
-			Rule: "must be a whole number of at least 1; burst × period at most 200 years"},
-		{Key: "capacity", Kind: Whole, Default: "1000000000",
-			Help: "Maximum waiting jobs of the pool; more are refused with 429.",
-			Rule: "must be a whole number from 0 to 1000000000"},
-		{Key: "capacity_bytes", Kind: Whole, Default: "0",
-			Help: "Maximum bytes of the payloads of waiting jobs of the pool; more are refused with 429. 0 is no bound.",
-			Rule: "must be a whole number from 0 to 1125899906842624"},
-		{Key: "concurrency", Kind: Whole, Default: "0",
-			Help: "Maximum concurrent deliveries of the pool by all workers; 0 is no bound.",
-			Rule: "must be a whole number from 0 to 1000000"},
-		whole("max_cost", "0", 0, 1_000_000,
-			"Maximum cost of one job in the pool; more is refused with 422, and a higher actual cost counts as this. "+
-				"0 is what the rate leaks in ten seconds, or the burst if that is larger."),
-		{Key: "paused", Kind: Switch, Default: "false", Help: "Admit jobs but stop the departures of the pool.",
-			Rule: "must be true or false"},
+	settings := tableOf(shaper.SettingsOfPools(), func(s shaper.Setting) (value, help string) { return s.PoolDefault, s.PoolHelp })
+	return append(settings,
 		choice("hold", "flow", "What an answer 429 or 503 with Retry-After holds. flow: its flow, and the pool "+
 			"only once two tenants get one. pool: the whole pool at once.", "flow", "pool"),
 		duration("max_hold", "60s", time.Second, time.Hour,
-			"How long such answers hold the pool at most."),
+			"How long such answers hold the pool at most."))
+}
+
+// tableOf returns the scalars among settings of a policy.
+func tableOf(of []shaper.Setting, texts func(shaper.Setting) (value, help string)) (settings []Setting) {
+	kinds := map[shaper.Kind]Kind{shaper.KindRate: Rate, shaper.KindNumber: Whole, shaper.KindDuration: Duration,
+		shaper.KindSwitch: Switch}
+	for _, s := range of {
+		if kind, scalar := kinds[s.Kind]; scalar {
+			value, help := texts(s)
+			setting := Setting{Key: s.Key(), Kind: kind, Default: value, Rule: s.FileRule(), Help: help}
+			if kind == Whole && s.Low > 0 && s.High > 0 {
+				setting.min, setting.max = s.Low, s.High // a policy takes 0 for not set
+			}
+			settings = append(settings, setting)
+		}
 	}
+	return settings
 }
 
 // RouteSettings returns the scalar settings of each route.

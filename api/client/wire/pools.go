@@ -1,20 +1,18 @@
 package wire
 
-import "time"
+import (
+	"time"
 
-// PoolSettings is the body of PUT and PATCH /v1/pools/{pool}. An absent setting is left to the
-// configuration (PUT) or unchanged (PATCH); null resets it.
-type PoolSettings struct {
-	Rate          *RateChange `json:"rate,omitempty"`
-	Rates         *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
-	Burst         *int64      `json:"burst,omitempty" minimum:"1"`
-	Capacity      *int64      `json:"capacity,omitempty" minimum:"0" maximum:"1000000000" doc:"Limit of the waiting jobs of all flows."`
-	CapacityBytes *int64      `json:"capacity_bytes,omitempty" minimum:"0" maximum:"1125899906842624" doc:"Limit of the payload bytes of the waiting jobs of all flows; 0 is no limit."`
-	Concurrency   *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"Limit of the leased jobs of all flows; 0 is no cap."`
-	MaxCost       *int64      `json:"max_cost,omitempty" minimum:"0" maximum:"1000000" doc:"Limit of the cost of one job: a higher one is refused with 422, and a higher actual cost counts as this in the pool. 0 is what the rate leaks in ten seconds, or the burst if that is larger."`
-	Paused        *bool       `json:"paused,omitempty"`
-	Reason        string      `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
-}
+	"github.com/7509e464/sluice/shaper"
+)
+
+// PoolSettings is the body of PUT and PATCH /v1/pools/{pool}: the settings that pools have. An
+// absent setting is left to the configuration (PUT) or unchanged (PATCH). A PATCH that resets a
+// setting by null is a map instead.
+type PoolSettings Settings
+
+// RouteOverrides are the API overrides of a pool, or of one route of a tenant.
+type RouteOverrides shaper.Overrides
 
 // Pool is a rate that the flows of its routes share, with the sums of their figures.
 type Pool struct {

@@ -8,6 +8,8 @@ package wire
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Bounds of the fields of a submission. The schema tags repeat them; a test compares both.
@@ -126,7 +128,7 @@ type Rate struct {
 	PeriodMS int64 `json:"period_ms" minimum:"1" maximum:"31622400000"`
 }
 
-// RateChange is a rate; a PATCH may give only the half that changes.
+// RateChange is a rate in a PATCH, which may give only the half that changes.
 type RateChange struct {
 	Limit    int64 `json:"limit,omitempty" minimum:"1"`
 	PeriodMS int64 `json:"period_ms,omitempty" minimum:"1" maximum:"31622400000"`
@@ -139,28 +141,12 @@ type Pace struct {
 	By    string `json:"by,omitempty" enum:"cost,jobs" doc:"What the rate counts: the costs of jobs, or jobs whatever they cost. cost if absent."`
 }
 
-// RouteSettings are the settings of one route, or the general ones. An absent setting is left to
-// the sources below the API (PUT) or unchanged (PATCH); null resets it.
-type RouteSettings struct {
-	Rate          *RateChange `json:"rate,omitempty"`
-	Rates         *[]Pace     `json:"rates,omitempty" maxItems:"7" doc:"Further rates; the strictest wins."`
-	Burst         *int64      `json:"burst,omitempty" minimum:"1"`
-	Capacity      *int64      `json:"capacity,omitempty" minimum:"0" maximum:"1000000000"`
-	CapacityBytes *int64      `json:"capacity_bytes,omitempty" minimum:"0" maximum:"1125899906842624" doc:"Limit of the payload bytes of waiting jobs; 0 is no limit."`
-	Concurrency   *int64      `json:"concurrency,omitempty" minimum:"0" maximum:"1000000" doc:"0 is no cap."`
-	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"0 is no limit."`
-	Paused        *bool       `json:"paused,omitempty"`
-	MaxCost       *int64      `json:"max_cost,omitempty" minimum:"0" maximum:"1000000" doc:"Limit of the cost of one job: a higher one is refused with 422; 0 is no limit. A pool has a limit of its own."`
-	Weight        *int64      `json:"weight,omitempty" minimum:"1" maximum:"1000" doc:"On routes in a pool: weight of the flow when the pool's rate, less the reserves, is shared."`
-	Reserve       *Rate       `json:"reserve,omitempty" doc:"On routes in a pool: part of the pool's rate that the flow gets before others, at most its rate."`
-}
-
-// Settings is the body of PUT and PATCH /v1/tenants/{tenant}.
+// Settings is the body of PUT and PATCH /v1/tenants/{tenant}: all settings but draining, which has
+// operations of its own. An absent setting is left to the sources below the API (PUT) or unchanged
+// (PATCH). A PATCH that resets a setting by null, or gives one half of the rate, is a map instead.
 type Settings struct {
-	RouteSettings
-	Tier   *string                   `json:"tier,omitempty" minLength:"1" maxLength:"64" doc:"One of the tiers of the configuration."`
-	Routes map[string]*RouteSettings `json:"routes,omitempty" doc:"Settings of single routes, by name. They override the general settings."`
-	Reason string                    `json:"reason,omitempty" maxLength:"255" doc:"Stored with the change, at most 255 bytes."`
+	shaper.Overrides
+	Reason string `json:"reason,omitempty"`
 }
 
 // Switch is the optional body of the pause and the resume of a tenant.
@@ -228,42 +214,18 @@ type Swept struct {
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Replay that stopped: milliseconds until a slot is free, if known."`
 }
 
-// RouteOverrides are the API overrides of one route, or the general ones. Absent settings come from
-// the configuration.
-type RouteOverrides struct {
-	Rate          *Rate   `json:"rate,omitempty"`
-	Rates         *[]Pace `json:"rates,omitempty" nullable:"false"`
-	Burst         *int64  `json:"burst,omitempty"`
-	Capacity      *int64  `json:"capacity,omitempty"`
-	CapacityBytes *int64  `json:"capacity_bytes,omitempty"`
-	Concurrency   *int64  `json:"concurrency,omitempty"`
-	MaxWaitMS     *int64  `json:"max_wait_ms,omitempty"`
-	Paused        *bool   `json:"paused,omitempty"`
-	MaxCost       *int64  `json:"max_cost,omitempty"`
-	Weight        *int64  `json:"weight,omitempty"`
-	Reserve       *Rate   `json:"reserve,omitempty"`
-}
-
-// Overrides are all API overrides of a tenant at one time.
-type Overrides struct {
-	RouteOverrides
-	Draining *bool                     `json:"draining,omitempty"`
-	Tier     string                    `json:"tier,omitempty"`
-	Routes   map[string]RouteOverrides `json:"routes,omitempty"`
-}
-
 // HistoryEntry is one change of the settings of a tenant or a pool, or of many jobs of a tenant,
 // through the API.
 type HistoryEntry struct {
-	At       time.Time `json:"at"`
-	Revision int64     `json:"revision" doc:"The revision after the change."`
-	Actor    string    `json:"actor,omitempty" doc:"Who made the change."`
-	Action   string    `json:"action,omitempty" enum:"unhold,unhold-charge,purge,replay" doc:"unhold if the change ended holds, unhold-charge if it also ended the charge of a pool; purge or replay of many jobs; absent for a change of settings."`
-	Reason   string    `json:"reason,omitempty"`
-	Before   Overrides `json:"before"`
-	After    Overrides `json:"after"`
-	Filter   *Filter   `json:"filter,omitempty" doc:"purge and replay: the selected jobs, with the first 20 ids."`
-	Count    int64     `json:"count,omitempty" doc:"purge and replay: the number of changed jobs."`
+	At       time.Time        `json:"at"`
+	Revision int64            `json:"revision" doc:"The revision after the change."`
+	Actor    string           `json:"actor,omitempty" doc:"Who made the change."`
+	Action   string           `json:"action,omitempty" enum:"unhold,unhold-charge,purge,replay" doc:"unhold if the change ended holds, unhold-charge if it also ended the charge of a pool; purge or replay of many jobs; absent for a change of settings."`
+	Reason   string           `json:"reason,omitempty"`
+	Before   shaper.Overrides `json:"before"`
+	After    shaper.Overrides `json:"after"`
+	Filter   *Filter          `json:"filter,omitempty" doc:"purge and replay: the selected jobs, with the first 20 ids."`
+	Count    int64            `json:"count,omitempty" doc:"purge and replay: the number of changed jobs."`
 }
 
 // History lists changes, the newest first.
@@ -325,10 +287,10 @@ type Tenant struct {
 	Tenant string `json:"tenant"`
 	Tier   string `json:"tier,omitempty" doc:"Tier of the tenant."`
 	Policy
-	Draining  bool       `json:"draining,omitempty" doc:"No jobs are admitted until the tenant is resumed."`
-	Reason    string     `json:"reason,omitempty" doc:"The reason given with the last change, or why the tenant was paused automatically."`
-	Revision  int64      `json:"revision" doc:"Revision of the settings, also the ETag; 0 if the settings were never changed."`
-	Overrides *Overrides `json:"overrides,omitempty" doc:"Settings made through the API; absent if there are none."`
+	Draining  bool              `json:"draining,omitempty" doc:"No jobs are admitted until the tenant is resumed."`
+	Reason    string            `json:"reason,omitempty" doc:"The reason given with the last change, or why the tenant was paused automatically."`
+	Revision  int64             `json:"revision" doc:"Revision of the settings, also the ETag; 0 if the settings were never changed."`
+	Overrides *shaper.Overrides `json:"overrides,omitempty" doc:"Settings made through the API; absent if there are none."`
 	Figures
 	StoredBytes int64           `json:"stored_bytes" doc:"Bytes stored for the tenant: jobs, dead letters, answers and idempotency keys. 0 in lists."`
 	DeadBytes   int64           `json:"dead_bytes" doc:"Bytes of the tenant's dead letters. 0 in lists."`

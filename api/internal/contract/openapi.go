@@ -18,7 +18,6 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 	"github.com/go-chi/chi/v5"
 
-	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/internal/deadline"
@@ -84,46 +83,6 @@ func Serve(router chi.Router, api huma.API) error {
 		})
 	}
 	return nil
-}
-
-// AllowPatches documents the other forms of the settings of a tenant or a pool: a rate as text, and
-// null to reset a setting. Call it once everything is mounted.
-func AllowPatches(api huma.API) {
-	for _, settings := range []any{wire.Settings{}, wire.RouteSettings{}, wire.PoolSettings{}} {
-		allowRateText(api.OpenAPI().Components.Schemas, settings)
-		allowNull(api.OpenAPI().Components.Schemas, settings)
-	}
-}
-
-// allowRateText documents the text form of rates.
-func allowRateText(schemas huma.Registry, of any) {
-	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
-	low := 1.0
-	text := &huma.Schema{
-		Type: "string", Pattern: "^[1-9][0-9]*/([1-9][0-9]*)?(ms|s|m|h|d)$", Examples: []any{"10/s", "5/24h"},
-	}
-	s.Properties["rate"] = &huma.Schema{AnyOf: []*huma.Schema{s.Properties["rate"], text}}
-	if reserve, has := s.Properties["reserve"]; has {
-		s.Properties["reserve"] = &huma.Schema{Description: reserve.Description,
-			AnyOf: []*huma.Schema{reserve, text}}
-	}
-	rates := s.Properties["rates"]
-	rates.Items = &huma.Schema{AnyOf: []*huma.Schema{rates.Items, {
-		Type: "object", Properties: map[string]*huma.Schema{
-			"rate": text, "burst": {Type: "integer", Minimum: &low}, "by": {Type: "string", Enum: []any{"cost", "jobs"}},
-		}, Required: []string{"rate"}, AdditionalProperties: false,
-	}}}
-}
-
-// allowNull documents that null resets a setting, or a member of a setting that is a map.
-func allowNull(schemas huma.Registry, of any) {
-	s := schemas.SchemaFromRef(schemaOf(schemas, of).Ref)
-	for name, p := range s.Properties {
-		if member, isMap := p.AdditionalProperties.(*huma.Schema); isMap {
-			p.AdditionalProperties = &huma.Schema{AnyOf: []*huma.Schema{member, {Type: "null"}}}
-		}
-		s.Properties[name] = &huma.Schema{Description: p.Description, AnyOf: []*huma.Schema{p, {Type: "null"}}}
-	}
 }
 
 // headerDocs describes the headers of answers once for all operations.

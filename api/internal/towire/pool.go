@@ -29,7 +29,7 @@ func Pool(p queue.Pool) wire.Pool {
 	}
 	out.Oversubscribed = p.Reserves > p.Policy.CostRate().PerSecond()
 	if !p.API.Empty() {
-		out.Overrides = new(wire.RouteOverridesOf(p.API))
+		out.Overrides = (*wire.RouteOverrides)(&p.API)
 	}
 	return out
 }
@@ -111,7 +111,7 @@ func Changes(entries []queue.HistoryEntry) wire.History {
 	for i, e := range entries {
 		out.Items[i] = wire.HistoryEntry{
 			At: UTC(e.At), Revision: e.Revision, Actor: e.Actor, Action: e.Action, Reason: e.Reason,
-			Before: wire.OverridesOf(e.Before), After: wire.OverridesOf(e.After), Count: e.Count,
+			Before: e.Before, After: e.After, Count: e.Count,
 		}
 		if f := e.Filter; f != nil {
 			out.Items[i].Filter = &wire.Filter{

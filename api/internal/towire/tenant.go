@@ -18,7 +18,7 @@ func Tenant(t queue.Tenant) wire.Tenant {
 		Figures: figures(t.Figures), StoredBytes: t.Stored, DeadBytes: t.DeadBytes,
 	}
 	if !t.API.Empty() {
-		out.Overrides = new(wire.OverridesOf(t.API))
+		out.Overrides = &t.API
 	}
 	for route, f := range t.Routes {
 		if out.Routes == nil {

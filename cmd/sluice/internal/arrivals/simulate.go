@@ -143,7 +143,7 @@ func (c *SimulateCmd) replay(t simulate.Trace, name string) (*simulate.Run, erro
 	p := shaper.Policy{Rate: c.Rate, Burst: max(1, c.Burst), Capacity: c.Capacity, Concurrency: c.Concurrency,
 		MaxWait: c.MaxWait}
 	for _, text := range c.Rates {
-		pace, err := console.ParsePace(text)
+		pace, err := shaper.ParsePace(text)
 		if err != nil {
 			return nil, console.Usagef("--rates: %q: %v", text, err)
 		}

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -88,46 +87,9 @@ func RateText(r wire.Rate) string {
 func RatesText(paces []wire.Pace) string {
 	texts := make([]string, len(paces))
 	for i, p := range paces {
-		texts[i] = fmt.Sprintf("%s burst %d", RateText(p.Rate), max(p.Burst, 1))
-		if p.By == shaper.ByJobs {
-			texts[i] += " by jobs"
-		}
+		texts[i] = shaper.PaceJSON{Limit: p.Limit, PeriodMS: p.PeriodMS, Burst: p.Burst, By: p.By}.String()
 	}
 	return strings.Join(texts, ", ")
-}
-
-// ParsePace reads a further rate as RatesText writes it: "1000/24h", with "burst 1000" or "by jobs"
-// or both behind it.
-func ParsePace(text string) (wire.Pace, error) {
-	words := strings.Fields(text)
-	if len(words)%2 == 0 {
-		words = append(words, "") // a rate is missing, or the value of the last word
-	}
-	r, err := shaper.ParseRate(words[0])
-	if err != nil {
-		return wire.Pace{}, err
-	}
-	pace := wire.Pace{Rate: wire.Rate{Limit: r.Limit, PeriodMS: r.Period.Milliseconds()}, Burst: 1}
-	rule := errors.New("must be like 1000/24h, 1000/24h burst 1000 or 1000/24h burst 1000 by jobs")
-	for i := 1; i < len(words); i += 2 {
-		switch value := words[i+1]; words[i] {
-		case "burst":
-			if pace.Burst, err = strconv.ParseInt(value, 10, 64); err != nil {
-				return wire.Pace{}, rule
-			}
-			if pace.Burst < 1 { // the server would take 0 for left out
-				return wire.Pace{}, errors.New("the burst must be at least 1")
-			}
-		case "by":
-			if value != shaper.ByCost && value != shaper.ByJobs {
-				return wire.Pace{}, fmt.Errorf("by %s: a rate counts by cost or by jobs", value)
-			}
-			pace.By = value
-		default:
-			return wire.Pace{}, rule
-		}
-	}
-	return pace, nil
 }
 
 // HeldText returns until when a flow is held and why, empty if it is not held.

@@ -5,15 +5,17 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/settings"
 	"github.com/7509e464/sluice/cmd/sluice/internal/tenants"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -28,6 +30,12 @@ type Cmd struct {
 	Unhold  poolUnholdCmd  `cmd:"" help:"End the hold of a pool after its upstream has recovered."`
 	Flows   poolFlowsCmd   `cmd:"" help:"List the flows that wait in a pool, with their parts of the rate."`
 	History poolHistoryCmd `cmd:"" help:"List the last changes of a pool's settings."`
+}
+
+// New returns the command with the flags of its settings.
+func New() (c Cmd) {
+	c.Set.Plugins = settings.Flags(shaper.SettingsOfPools(), func(s shaper.Setting) string { return s.PoolHelp })
+	return c
 }
 
 func (Cmd) Help() string {
@@ -111,15 +119,11 @@ func (c *poolGetCmd) Run(a *console.App) error {
 	return printPool(a.Out, p, c.JSON)
 }
 
-// settings are those that --reset accepts.
-var settings = []string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency", "max_cost", "paused"}
-
 type poolSetCmd struct {
 	poolFlags
-	tenants.LimitFlags
-	Reset  []string `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_cost, paused."`
-	DryRun bool     `help:"Check the change and print the result without applying it."`
-	Reason string   `placeholder:"TEXT" help:"Reason of the change, for the history."`
+	kong.Plugins        // the flags of the settings
+	DryRun       bool   `help:"Check the change and print the result without applying it."`
+	Reason       string `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
 
 func (poolSetCmd) Help() string {
@@ -134,14 +138,8 @@ Next: sluice pool get NAME.`
 }
 
 func (c *poolSetCmd) Run(a *console.App) error {
-	patch := map[string]any{}
-	for _, name := range c.Reset {
-		if !slices.Contains(settings, name) {
-			return console.Usagef("--reset: %q: must be a setting of a pool", name)
-		}
-		patch[name] = nil
-	}
-	if err := c.Patch(patch); err != nil {
+	patch, err := settings.Patch(c.Plugins, "a pool")
+	if err != nil {
 		return err
 	}
 	if len(patch) == 0 {
@@ -318,21 +316,14 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 		return console.PrintJSON(w, p)
 	}
 	rows := [][]string{{"pool", p.Pool, ""}, {"routes", strings.Join(p.Routes, ", "), ""}}
-	setting := func(label, key, value string) { rows = append(rows, []string{label, value, p.Sources[key]}) }
 	plain := func(label, value string) { rows = append(rows, []string{label, value, ""}) }
-	setting("rate", "rate", console.RateText(p.Rate))
-	setting("burst", "burst", figure(p.Burst))
-	if len(p.Rates) > 0 {
-		setting("rates", "rates", console.RatesText(p.Rates))
+	for _, row := range settings.Rows(p, shaper.SettingsOfPools(), p.Sources) {
+		if row[0] == "capacity" {
+			row[1] = capacity(p.Capacity)
+		}
+		rows = append(rows, row)
 	}
-	setting("capacity", "capacity", capacity(p.Capacity))
-	if p.CapacityBytes > 0 {
-		setting("capacity in bytes", "capacity_bytes", figure(p.CapacityBytes))
-	}
-	setting("concurrency", "concurrency", figure(p.Concurrency))
-	setting("max cost", "max_cost", figure(p.MaxCost))
 	plain("hold", fmt.Sprintf("%s, the pool for %v at most", p.Hold, time.Duration(p.MaxHoldMS)*time.Millisecond))
-	setting("paused", "paused", strconv.FormatBool(p.Paused))
 	if p.Reason != "" {
 		plain("reason", p.Reason)
 	}

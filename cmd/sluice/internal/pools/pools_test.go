@@ -23,7 +23,7 @@ type cli struct {
 }
 
 func run(ctx context.Context, args []string, std console.Stdio) int {
-	return command.Run(ctx, &cli{}, args, std, nil)
+	return command.Run(ctx, &cli{New()}, args, std, nil)
 }
 
 // admin is the admin listener over a fake queue with the pool erp, unless there are no pools.

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/settings"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -41,7 +39,7 @@ func (c settingChange) String() string {
 // changesBetween returns the settings that differ between a tenant before and after a change. It
 // omits changes that a route inherits from the tenant.
 func changesBetween(before, after wire.Tenant) []settingChange {
-	was, willBe := overridesByName(before.Overrides), overridesByName(after.Overrides)
+	was, willBe := declared(before.Overrides), declared(after.Overrides)
 	var changes []settingChange
 	list := func(prefix string, from, to []namedStance, inherited []namedStance, heir []namedStance) {
 		for i, f := range from {
@@ -98,83 +96,25 @@ func tierStance(t wire.Tenant) namedStance {
 		cmp.Or(t.Tier, "none")}}
 }
 
-// stances returns the settings of a policy in the order of printTenant.
-func stances(p wire.Policy) []namedStance {
-	of := func(name string, value any, text string) namedStance {
-		return namedStance{name, stance{value, p.Sources[name], text}}
+// stances returns the settings of a policy in the order of the table.
+func stances(p wire.Policy) (all []namedStance) {
+	o := settings.Of(p)
+	if o.Rates == nil {
+		o.Rates = &[]shaper.PaceJSON{}
 	}
-	number := func(name string, n int64) namedStance { return of(name, n, strconv.FormatInt(n, 10)) }
-	rates := p.Rates
-	if rates == nil {
-		rates = []wire.Pace{}
+	for _, s := range shaper.SettingsOfTenants() {
+		all = append(all, namedStance{s.Name, stance{s.Of(&o), p.Sources[s.Name], cmp.Or(s.Text(o), "none")}})
 	}
-	var reserve any
-	if p.Reserve != nil {
-		reserve = *p.Reserve
-	}
-	return []namedStance{
-		of("rate", p.Rate, console.RateText(p.Rate)), number("burst", p.Burst), of("rates", rates,
-			cmp.Or(console.RatesText(rates), "none")),
-		number("capacity", p.Capacity), number("capacity_bytes", p.CapacityBytes), number("concurrency",
-			p.Concurrency),
-		of("max_wait_ms", p.MaxWaitMS, (time.Duration(p.MaxWaitMS) * time.Millisecond).String()), of("paused",
-			p.Paused, strconv.FormatBool(p.Paused)), of("max_cost", p.MaxCost, costText(p.MaxCost)), number("weight", p.Weight),
-		of("reserve", reserve, cmp.Or(rateText(p.Reserve), "none")),
-	}
+	return all
 }
 
-// costText is the max cost of a job; 0 is no bound.
-func costText(n int64) string {
-	if n == 0 {
-		return "none"
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-// overridesByName returns the set overrides by the name of the setting, without a drain.
-func overridesByName(o *wire.Overrides) map[string]string {
-	set := map[string]string{}
+// declared returns the texts of the overrides by the name of the setting, without a drain, which
+// files cannot have.
+func declared(o *shaper.Overrides) map[string]string {
 	if o == nil {
-		return set
+		return nil
 	}
-	note := func(texts []overrideText) {
-		for _, t := range texts {
-			if t.value != "" {
-				set[t.name] = t.value
-			}
-		}
-	}
-	note(overrideTexts(*o))
-	delete(set, "draining")
-	for route, own := range o.Routes {
-		note(routeTexts("routes."+route+".", own))
-	}
-	return set
-}
-
-// settingsOf returns the body of a PUT that sets the overrides.
-func settingsOf(o *wire.Overrides) wire.Settings {
-	out := wire.Settings{RouteSettings: routeSettingsOf(o.RouteOverrides)}
-	if o.Tier != "" {
-		out.Tier = &o.Tier
-	}
-	for route, own := range o.Routes {
-		if out.Routes == nil {
-			out.Routes = map[string]*wire.RouteSettings{}
-		}
-		out.Routes[route] = new(routeSettingsOf(own))
-	}
-	return out
-}
-
-func routeSettingsOf(o wire.RouteOverrides) wire.RouteSettings {
-	out := wire.RouteSettings{
-		Rates: o.Rates, Burst: o.Burst, Capacity: o.Capacity, CapacityBytes: o.CapacityBytes,
-		Concurrency: o.Concurrency, MaxWaitMS: o.MaxWaitMS, Paused: o.Paused,
-		MaxCost: o.MaxCost, Weight: o.Weight, Reserve: o.Reserve,
-	}
-	if o.Rate != nil {
-		out.Rate = &wire.RateChange{Limit: o.Rate.Limit, PeriodMS: o.Rate.PeriodMS}
-	}
-	return out
+	texts := overrideTexts(*o)
+	delete(texts, "draining")
+	return texts
 }

@@ -1,7 +1,6 @@
 package tenants
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
 )
 
 type tenantHistoryCmd struct {
@@ -80,67 +80,50 @@ func entryText(e wire.HistoryEntry) string {
 }
 
 // changeText returns the settings that differ.
-func changeText(before, after wire.Overrides) string {
+func changeText(before, after shaper.Overrides) string {
 	was, is := overrideTexts(before), overrideTexts(after)
-	routes := map[string]bool{}
-	for _, set := range []map[string]wire.RouteOverrides{before.Routes, after.Routes} {
-		for name := range set {
-			routes[name] = true
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(routes)) {
-		was = append(was, routeTexts("routes."+name+".", before.Routes[name])...)
-		is = append(is, routeTexts("routes."+name+".", after.Routes[name])...)
-	}
 	var changes []string
-	for i := range was {
-		if was[i].value != is[i].value {
-			changes = append(changes, fmt.Sprintf("%s %s → %s", was[i].name, console.OrDash(was[i].value),
-				console.OrDash(is[i].value)))
+	for _, name := range settingNames(before, after) {
+		if was[name] != is[name] {
+			changes = append(changes, fmt.Sprintf("%s %s → %s", name, console.OrDash(was[name]), console.OrDash(is[name])))
 		}
 	}
 	return console.OrDash(strings.Join(changes, ", "))
 }
 
-type overrideText struct{ name, value string }
-
-// overrideTexts returns the settings of a tenant as readable text, in the order of printTenant.
-// Empty is not set.
-func overrideTexts(o wire.Overrides) []overrideText {
-	return append(routeTexts("", o.RouteOverrides), overrideText{"draining", pointed(o.Draining)},
-		overrideText{"tier", o.Tier})
+// settingNames returns the names of all settings, those of the routes behind those of the tenant.
+func settingNames(of ...shaper.Overrides) []string {
+	names := append(shaper.Names(shaper.Settings()), "tier")
+	routes := map[string]bool{}
+	for _, o := range of {
+		for route := range o.Routes {
+			routes[route] = true
+		}
+	}
+	for _, route := range slices.Sorted(maps.Keys(routes)) {
+		for _, s := range shaper.SettingsOfTenants() {
+			names = append(names, "routes."+route+"."+s.Name)
+		}
+	}
+	return names
 }
 
-// routeTexts returns the settings that a route can have.
-func routeTexts(prefix string, o wire.RouteOverrides) []overrideText {
-	rates := ""
-	if o.Rates != nil {
-		rates = cmp.Or(console.RatesText(*o.Rates), "none")
+// overrideTexts returns the settings that are set as text, by name.
+func overrideTexts(o shaper.Overrides) map[string]string {
+	texts := map[string]string{}
+	note := func(prefix string, o shaper.Overrides) {
+		for _, s := range shaper.Settings() {
+			if text := s.Text(o); text != "" {
+				texts[prefix+s.Name] = text
+			}
+		}
 	}
-	texts := []overrideText{
-		{"rate", rateText(o.Rate)}, {"burst", pointed(o.Burst)}, {"rates", rates}, {"capacity",
-			pointed(o.Capacity)}, {"capacity_bytes", pointed(o.CapacityBytes)},
-		{"concurrency", pointed(o.Concurrency)},
-		{"max_wait_ms", pointed(o.MaxWaitMS)}, {"paused", pointed(o.Paused)}, {"max_cost", pointed(o.MaxCost)}, {"weight", pointed(o.Weight)},
-		{"reserve", rateText(o.Reserve)},
+	note("", o)
+	if o.Tier != nil {
+		texts["tier"] = *o.Tier
 	}
-	for i := range texts {
-		texts[i].name = prefix + texts[i].name
+	for route, own := range o.Routes {
+		note("routes."+route+".", own)
 	}
 	return texts
-}
-
-// rateText is empty for nil.
-func rateText(r *wire.Rate) string {
-	if r == nil {
-		return ""
-	}
-	return console.RateText(*r)
-}
-
-func pointed[T any](v *T) string {
-	if v == nil {
-		return ""
-	}
-	return fmt.Sprint(*v)
 }

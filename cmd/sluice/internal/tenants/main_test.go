@@ -14,8 +14,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // run runs one of the commands of this package; it returns the exit code.
 func run(ctx context.Context, args []string, std console.Stdio, environ []string) int {
-	var grammar struct {
+	grammar := struct {
 		Tenant Cmd `cmd:""`
-	}
+	}{New()}
 	return command.Run(ctx, &grammar, args, std, environ)
 }

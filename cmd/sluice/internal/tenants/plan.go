@@ -39,7 +39,7 @@ type tenantPlan struct {
 	Applied bool            `json:"applied,omitempty"`
 	Error   string          `json:"error,omitempty"` // why the server refuses it
 
-	wanted   *wire.Overrides
+	wanted   shaper.Overrides
 	revision int64 // that the changes are based on
 	printed  bool  // the refusal was printed
 }
@@ -59,7 +59,7 @@ func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides,
 	t *console.Tally) (plans []tenantPlan, compared int, err error) {
 	all := make([]tenantPlan, 0, len(wanted))
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		all = append(all, tenantPlan{Tenant: name, wanted: new(wire.OverridesOf(wanted[name]))})
+		all = append(all, tenantPlan{Tenant: name, wanted: wanted[name]})
 	}
 	if p.prune {
 		others, err := p.overridden(ctx, wanted)
@@ -67,7 +67,7 @@ func (p planner) plans(ctx context.Context, wanted map[string]shaper.Overrides,
 			return nil, 0, fmt.Errorf("list the tenants: %w", err)
 		}
 		for _, name := range others {
-			all = append(all, tenantPlan{Tenant: name, Pruned: true, wanted: &wire.Overrides{}})
+			all = append(all, tenantPlan{Tenant: name, Pruned: true})
 		}
 	}
 	err = side(ctx, len(all), func(ctx context.Context, i int) error {
@@ -90,7 +90,7 @@ func (p planner) overridden(ctx context.Context, named map[string]shaper.Overrid
 			return nil, err
 		}
 		for _, t := range page.Items {
-			if _, isNamed := named[t.Tenant]; !isNamed && len(overridesByName(t.Overrides)) > 0 {
+			if _, isNamed := named[t.Tenant]; !isNamed && len(declared(t.Overrides)) > 0 {
 				found[t.Tenant] = true
 			}
 		}
@@ -108,10 +108,10 @@ func (p planner) work(ctx context.Context, plan *tenantPlan) error {
 			return plan.refused(err)
 		}
 		plan.Changes, plan.revision = []settingChange{}, before.Revision
-		if maps.Equal(overridesByName(before.Overrides), overridesByName(plan.wanted)) {
+		if maps.Equal(declared(before.Overrides), declared(&plan.wanted)) {
 			return nil
 		}
-		after, err := p.remote.Replace(ctx, plan.Tenant, client.Replacement{Settings: settingsOf(plan.wanted),
+		after, err := p.remote.Replace(ctx, plan.Tenant, client.Replacement{Settings: wire.Settings{Overrides: plan.wanted},
 			Revision: before.Revision, DryRun: true})
 		switch {
 		case statusOf(err) == http.StatusPreconditionFailed:
@@ -130,8 +130,7 @@ const changedAgain = "too many concurrent changes"
 
 // apply makes the change with the reason. A tenant that was changed meanwhile is compared again.
 func (p planner) apply(ctx context.Context, plan *tenantPlan, reason string) error {
-	settings := settingsOf(plan.wanted)
-	settings.Reason = reason
+	settings := wire.Settings{Overrides: plan.wanted, Reason: reason}
 	for range planTries {
 		_, err := p.remote.Replace(ctx, plan.Tenant, client.Replacement{Settings: settings,
 			Revision: plan.revision})

@@ -249,7 +249,7 @@ func TestHistoryCommand(t *testing.T) {
 		{"AT", "REVISION", "BY", "REASON", "CHANGE"},
 		{" 5 ", "api from 127.0.0.1", " - ", "paused true → false, draining true → -"},
 		{" 4 ", "moves", "draining - → true"}, {" 3 ", "paused - → true"},
-		{" 2 ", "rate 200/s → -, max_wait_ms - → 5000"},
+		{" 2 ", "rate 200/s → -, max_wait_ms - → 5s"},
 		{" 1 ", "black friday", "rate - → 200/s, capacity - → 5"},
 	} {
 		for _, text := range want {
@@ -266,19 +266,16 @@ func TestHistoryCommand(t *testing.T) {
 
 // The text of a change has both values of each setting. A value of 0 differs from none.
 func TestChangeText(t *testing.T) {
-	paces := []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86400000}, Burst: 100}}
+	paces := []shaper.PaceJSON{{Limit: 1000, PeriodMS: 86400000, Burst: 100}}
 	for _, c := range []struct {
-		before, after wire.Overrides
+		before, after shaper.Overrides
 		want          string
 	}{
-		{wire.Overrides{}, wire.Overrides{}, "-"},
-		{wire.Overrides{}, wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}},
-			"rates - → 1000/d burst 100"},
-		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &paces}},
-			wire.Overrides{RouteOverrides: wire.RouteOverrides{Rates: &[]wire.Pace{}}},
+		{shaper.Overrides{}, shaper.Overrides{}, "-"},
+		{shaper.Overrides{}, shaper.Overrides{Rates: &paces}, "rates - → 1000/d burst 100"},
+		{shaper.Overrides{Rates: &paces}, shaper.Overrides{Rates: &[]shaper.PaceJSON{}},
 			"rates 1000/d burst 100 → none"},
-		{wire.Overrides{RouteOverrides: wire.RouteOverrides{Burst: new(int64(0))}},
-			wire.Overrides{RouteOverrides: wire.RouteOverrides{Concurrency: new(int64(0))}},
+		{shaper.Overrides{Burst: new(int64(0))}, shaper.Overrides{Concurrency: new(int64(0))},
 			"burst 0 → -, concurrency - → 0"},
 	} {
 		if got := changeText(c.before, c.after); got != c.want {

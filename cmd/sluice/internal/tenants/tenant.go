@@ -11,10 +11,13 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/settings"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -32,6 +35,12 @@ type Cmd struct {
 	Diff    tenantDiffCmd    `cmd:"" help:"Show the changes that tenant apply would make."`
 	Apply   tenantApplyCmd   `cmd:"" help:"Apply the settings of tenants in a file."`
 	History tenantHistoryCmd `cmd:"" help:"List the last changes of a tenant's settings."`
+}
+
+// New returns the command with the flags of its settings.
+func New() (c Cmd) {
+	c.Set.Plugins = settings.Flags(shaper.SettingsOfTenants(), func(s shaper.Setting) string { return s.Help }, "tier")
+	return c
 }
 
 func (Cmd) Help() string {
@@ -161,58 +170,12 @@ func (c *tenantGetCmd) Run(a *console.App) error {
 	return printTenant(a.Out, t, c.JSON)
 }
 
-// LimitFlags are the settings that tenants and pools have.
-type LimitFlags struct {
-	Rate          *shaper.Rate `placeholder:"LIMIT/PERIOD" help:"Departures per period, such as 200/s or 5/24h."`
-	Burst         *int64       `placeholder:"N" help:"Jobs that may leave at once after an idle period."`
-	Capacity      *int64       `placeholder:"N" help:"Maximum number of waiting jobs."`
-	CapacityBytes *int64       `placeholder:"N" help:"Maximum bytes of the payloads of waiting jobs; 0 is no bound."`
-	Concurrency   *int64       `placeholder:"N" help:"Concurrent deliveries of all workers; 0 is no bound."`
-	MaxCost       *int64       `placeholder:"N" help:"Maximum cost of one job, up to 1000000; 0 is no bound for a tenant, and for a pool what its rate leaks in ten seconds."`
-	Rates         []string     `filled:"" placeholder:"RATE" help:"Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest wins. A rate counts costs; by jobs it counts jobs."`
-}
-
-// Patch adds the given flags to a JSON merge patch.
-func (f *LimitFlags) Patch(patch map[string]any) error {
-	if f.Rate != nil {
-		patch["rate"] = *f.Rate
-	}
-	setNumbers(patch, map[string]*int64{"burst": f.Burst, "capacity": f.Capacity,
-		"capacity_bytes": f.CapacityBytes,
-		"concurrency":    f.Concurrency, "max_cost": f.MaxCost})
-	if len(f.Rates) == 0 {
-		return nil
-	}
-	paces := make([]wire.Pace, len(f.Rates))
-	for i, text := range f.Rates {
-		pace, err := console.ParsePace(text)
-		if err != nil {
-			return console.Usagef("--rates: %q: %v", text, err)
-		}
-		paces[i] = pace
-	}
-	patch["rates"] = paces
-	return nil
-}
-
-func setNumbers(patch map[string]any, numbers map[string]*int64) {
-	for name, value := range numbers {
-		if value != nil {
-			patch[name] = *value
-		}
-	}
-}
-
 type tenantSetCmd struct {
 	changeFlags
-	LimitFlags
-	MaxWait *time.Duration `help:"Longest wait before a job expires; 0s is no limit."`
-	Weight  *int64         `placeholder:"N" help:"On routes in a pool: weight of the flow when the pool's rate is shared, 1 to 1000."`
-	Reserve *shaper.Rate   `placeholder:"LIMIT/PERIOD" help:"On routes in a pool: part of the pool's rate that the flow gets before others, at most its rate."`
-	Tier    string         `filled:"" placeholder:"NAME" help:"Tier of the tenant, one of the configuration."`
-	Route   string         `filled:"" placeholder:"NAME" help:"Change the settings of this route alone."`
-	Reset   []string       `filled:"" placeholder:"SETTING" help:"Reset settings to the configuration: rate, rates, burst, capacity, capacity_bytes, concurrency, max_wait, paused, max_cost, weight, reserve, tier."`
-	Reason  string         `placeholder:"TEXT" help:"Reason of the change, for the history."`
+	kong.Plugins        // the flags of the settings
+	Tier         string `filled:"" placeholder:"NAME" help:"Tier of the tenant, one of the configuration."`
+	Route        string `filled:"" placeholder:"NAME" help:"Change the settings of this route alone."`
+	Reason       string `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
 
 func (tenantSetCmd) Help() string {
@@ -247,29 +210,9 @@ func (c *tenantSetCmd) Run(a *console.App) error {
 
 // patch returns the flags as a JSON merge patch; null resets a setting.
 func (c *tenantSetCmd) patch() (map[string]any, error) {
-	patch := map[string]any{}
-	for _, name := range c.Reset {
-		if name == "max_wait" {
-			name = "max_wait_ms"
-		}
-		if !slices.Contains([]string{"rate", "rates", "burst", "capacity", "capacity_bytes", "concurrency",
-			"max_wait_ms", "paused", "max_cost", "weight", "reserve", "tier"}, name) {
-			return nil, console.Usagef("--reset: %q: must be a setting of a tenant", name)
-		}
-		patch[name] = nil
-	}
-	if err := c.Patch(patch); err != nil {
+	patch, err := settings.Patch(c.Plugins, "a tenant")
+	if err != nil {
 		return nil, err
-	}
-	setNumbers(patch, map[string]*int64{"weight": c.Weight})
-	if c.Reserve != nil {
-		patch["reserve"] = *c.Reserve
-	}
-	if c.MaxWait != nil {
-		if *c.MaxWait%time.Millisecond != 0 {
-			return nil, console.Usagef("--max-wait: %v: must be in whole milliseconds", *c.MaxWait)
-		}
-		patch["max_wait_ms"] = c.MaxWait.Milliseconds()
 	}
 	if c.Tier != "" {
 		patch["tier"] = c.Tier
@@ -468,35 +411,8 @@ func samePolicy(a, b wire.Policy) bool {
 	return slices.EqualFunc(policyRows(a), policyRows(b), same)
 }
 
-// policyRows returns the settings with their sources.
 func policyRows(p wire.Policy) [][]string {
-	rows := [][]string{
-		{"rate", console.RateText(p.Rate), p.Sources["rate"]},
-		{"burst", strconv.FormatInt(p.Burst, 10), p.Sources["burst"]},
-	}
-	if len(p.Rates) > 0 {
-		rows = append(rows, []string{"rates", console.RatesText(p.Rates), p.Sources["rates"]})
-	}
-	rows = append(rows, []string{"capacity", strconv.FormatInt(p.Capacity, 10), p.Sources["capacity"]})
-	if p.CapacityBytes > 0 {
-		rows = append(rows, []string{"capacity in bytes", strconv.FormatInt(p.CapacityBytes, 10),
-			p.Sources["capacity_bytes"]})
-	}
-	rows = append(rows,
-		[]string{"concurrency", strconv.FormatInt(p.Concurrency, 10), p.Sources["concurrency"]},
-		[]string{"max wait", (time.Duration(p.MaxWaitMS) * time.Millisecond).String(),
-			p.Sources["max_wait_ms"]},
-		[]string{"paused", strconv.FormatBool(p.Paused), p.Sources["paused"]})
-	if p.MaxCost != 0 {
-		rows = append(rows, []string{"max cost", strconv.FormatInt(p.MaxCost, 10), p.Sources["max_cost"]})
-	}
-	if p.Weight != 1 {
-		rows = append(rows, []string{"weight", strconv.FormatInt(p.Weight, 10), p.Sources["weight"]})
-	}
-	if p.Reserve != nil {
-		rows = append(rows, []string{"reserve", console.RateText(*p.Reserve), p.Sources["reserve"]})
-	}
-	return rows
+	return settings.Rows(p, shaper.SettingsOfTenants(), p.Sources)
 }
 
 func figureRows(f wire.Figures) [][]string {

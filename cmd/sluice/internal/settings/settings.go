@@ -1,0 +1,127 @@
+// Package settings holds what the commands of tenants and pools share: flags, texts and rows of
+// settings, made from the table of settings in package shaper.
+package settings
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const (
+	ratesHelp = "Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest " +
+		"wins. A rate counts costs; by jobs it counts jobs."
+	resetField = "Reset"
+)
+
+// Flags returns a flag for each setting but switches, which have commands of their own, and the
+// flag --reset for all of them and for others. help is the text of a flag.
+func Flags(of []shaper.Setting, help func(shaper.Setting) string, others ...string) kong.Plugins {
+	var fields []reflect.StructField
+	var names []string
+	add := func(field string, kind reflect.Type, tag string, args ...any) {
+		fields = append(fields, reflect.StructField{Name: field, Type: kind, Tag: reflect.StructTag(fmt.Sprintf(tag, args...))})
+	}
+	for i, s := range of {
+		names = append(names, s.Key())
+		field, flag := fmt.Sprintf("Setting%d", i), strings.ReplaceAll(s.Key(), "_", "-")
+		const tag = `setting:%q name:%q help:%q placeholder:%q`
+		switch s.Kind {
+		case shaper.KindRate:
+			add(field, reflect.TypeFor[*shaper.Rate](), tag, s.Name, flag, help(s), "LIMIT/PERIOD")
+		case shaper.KindRates:
+			add(field, reflect.TypeFor[[]string](), tag+` filled:""`, s.Name, flag, ratesHelp, "RATE")
+		case shaper.KindNumber:
+			add(field, reflect.TypeFor[*int64](), tag, s.Name, flag, help(s), "N")
+		case shaper.KindDuration:
+			add(field, reflect.TypeFor[*time.Duration](), tag, s.Name, flag, help(s), "DURATION")
+		}
+	}
+	names = append(names, others...)
+	add(resetField, reflect.TypeFor[[]string](), `filled:"" placeholder:"SETTING" help:%q settings:%q`,
+		"Reset settings to the configuration: "+strings.Join(names, ", ")+".", strings.Join(names, ","))
+	return kong.Plugins{reflect.New(reflect.StructOf(fields)).Interface()}
+}
+
+// Patch returns the given flags as a JSON merge patch: null resets a setting. subject is what has
+// the settings, such as "a tenant".
+func Patch(flags kong.Plugins, subject string) (map[string]any, error) {
+	patch := map[string]any{}
+	given := reflect.ValueOf(flags[0]).Elem()
+	reset, _ := given.Type().FieldByName(resetField)
+	known := strings.Split(reset.Tag.Get("settings"), ",")
+	for _, name := range given.FieldByIndex(reset.Index).Interface().([]string) {
+		if !slices.Contains(known, strings.TrimSuffix(name, "_ms")) {
+			return nil, console.Usagef("--reset: %q: must be a setting of %s", name, subject)
+		}
+		patch[nameOf(name)] = nil
+	}
+	for i := range given.NumField() - 1 {
+		field := given.Type().Field(i)
+		if given.Field(i).IsNil() {
+			continue
+		}
+		value := given.Field(i).Interface()
+		switch v := value.(type) {
+		case []string:
+			paces := make([]shaper.PaceJSON, len(v))
+			for i, text := range v {
+				pace, err := shaper.ParsePace(text)
+				if err != nil {
+					return nil, console.Usagef("--%s: %q: %v", field.Tag.Get("name"), text, err)
+				}
+				paces[i] = pace
+			}
+			value = paces
+		case *time.Duration:
+			if *v%time.Millisecond != 0 {
+				return nil, console.Usagef("--%s: %v: must be in whole milliseconds", field.Tag.Get("name"), *v)
+			}
+			value = v.Milliseconds()
+		}
+		patch[field.Tag.Get("setting")] = value
+	}
+	return patch, nil
+}
+
+// nameOf returns the name in the API of the setting with the key; another key is its own name.
+func nameOf(key string) string {
+	for _, s := range shaper.Settings() {
+		if s.Key() == key {
+			return s.Name
+		}
+	}
+	return key
+}
+
+// Of returns the settings of a policy in the form of the API, such as wire.Policy or wire.Pool.
+// What this version cannot read is not set.
+func Of(policy any) shaper.Overrides {
+	var of struct { // all but what a pool has under the same names
+		shaper.Overrides
+		Tier   any `json:"tier"`
+		Routes any `json:"routes"`
+	}
+	raw, _ := json.Marshal(policy) // text and numbers cannot fail
+	_ = json.Unmarshal(raw, &of)
+	return of.Overrides
+}
+
+// Rows returns the settings of a policy with their sources, for a table.
+func Rows(policy any, settings []shaper.Setting, sources map[string]string) (rows [][]string) {
+	o := Of(policy)
+	for _, s := range settings {
+		if text := s.Text(o); text != "" && (!s.Rare || text != s.Default) {
+			rows = append(rows, []string{s.Label(), text, sources[s.Name]})
+		}
+	}
+	return rows
+}
