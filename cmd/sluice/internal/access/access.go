@@ -2,6 +2,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -116,4 +117,21 @@ func TooOften(err error) time.Duration {
 		return max(answer.RetryAfter, time.Second)
 	}
 	return 0
+}
+
+// Jobs reads a page of jobs. A long list reads more than may be read at once: then it waits for as
+// long as the server says.
+func Jobs(ctx context.Context, remote *client.Client, asked client.List) (wire.JobList, error) {
+	for {
+		page, err := remote.Jobs(ctx, asked)
+		refused, is := errors.AsType[*client.Error](err)
+		if !is || refused.Status != http.StatusTooManyRequests || refused.RetryAfter == 0 {
+			return page, err
+		}
+		select {
+		case <-ctx.Done():
+			return page, err
+		case <-time.After(refused.RetryAfter):
+		}
+	}
 }

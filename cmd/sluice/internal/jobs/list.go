@@ -120,18 +120,7 @@ func (c *jobListCmd) Run(a *console.App) error {
 func (c *jobListCmd) page(
 	ctx context.Context, remote *client.Client, asked client.List,
 ) (items []wire.JobDetail, next string, err error) {
-	page, err := remote.Jobs(ctx, asked)
-	for ctx.Err() == nil { // a long list reads more than may be read at once
-		refused, is := errors.AsType[*client.Error](err)
-		if !is || refused.Status != http.StatusTooManyRequests || refused.RetryAfter == 0 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(refused.RetryAfter):
-			page, err = remote.Jobs(ctx, asked)
-		}
-	}
+	page, err := access.Jobs(ctx, remote, asked)
 	if err != nil {
 		return nil, "", fmt.Errorf("list the jobs: %w", err)
 	}

@@ -16,7 +16,8 @@ import (
 type allReplayed struct {
 	Tenants []*sweep `json:"tenants"` // of which jobs were replayed, or which stopped early
 	Count   int64    `json:"count"`
-	Error   string   `json:"error,omitempty"` // why it ended early
+	DryRun  bool     `json:"dry_run,omitempty"` // the jobs were counted, and none was replayed
+	Error   string   `json:"error,omitempty"`   // why it ended early
 }
 
 // replayAllTenants replays dead jobs tenant by tenant. Each tenant's history and the log have its
@@ -30,7 +31,7 @@ func (c *tenantReplayCmd) replayAllTenants(a *console.App, remote *client.Client
 		fmt.Fprintln(a.Err, "No tenant has dead letters.")
 		return console.Print(a.Out, &allReplayed{Tenants: []*sweep{}}, c.JSON, (&allReplayed{}).print)
 	}
-	if !c.Yes {
+	if !c.Yes && !c.DryRun {
 		if !console.Terminal(a.In) || !console.Terminal(a.Err) {
 			return console.Usagef("a replay of all tenants: --yes is required without a terminal")
 		}
@@ -40,11 +41,11 @@ func (c *tenantReplayCmd) replayAllTenants(a *console.App, remote *client.Client
 			return err
 		}
 	}
-	all := allReplayed{Tenants: []*sweep{}}
+	all := allReplayed{Tenants: []*sweep{}, DryRun: c.DryRun}
 	unknown := 0
 	var stopped bool
 	for _, name := range names {
-		s := &sweep{Tenant: name, verb: "replay", done: "replayed", call: remote.ReplayAll}
+		s := c.sweepOf(remote, name)
 		err = s.steps(a.Ctx, a.Err, filter)
 		if failed, is := errors.AsType[*client.Error](err); is && failed.Kind() == "unknown-route" {
 			if unknown++; unknown < len(names) { // a removed route that another tenant still has jobs of
@@ -96,7 +97,11 @@ func tenantsWithDead(a *console.App, remote *client.Client) (names []string, dea
 func (s *allReplayed) print(w io.Writer) error {
 	var rows [][]string
 	if len(s.Tenants) > 0 {
-		rows = append(rows, []string{"TENANT", "REPLAYED", "STOPPED"})
+		count := "REPLAYED"
+		if s.DryRun {
+			count = "TO REPLAY"
+		}
+		rows = append(rows, []string{"TENANT", count, "STOPPED"})
 	}
 	for _, t := range s.Tenants {
 		why := t.Stopped

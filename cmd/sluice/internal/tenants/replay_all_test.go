@@ -19,6 +19,11 @@ func TestReplayOfAllTenants(t *testing.T) {
 	}{
 		{[]string{"--all-tenants", "--error", "502", "--yes"}, command.ExitOK, "TENANT REPLAYED STOPPED\nacme 3 -\nglobex 1 -\nall 4\n", "", 1},
 		{[]string{"--all-tenants", "--all", "-y", "--json"}, command.ExitOK, `"count": 5`, "", 0},
+		{[]string{"--all-tenants", "--error", "502", "--dry-run"}, command.ExitOK, "TENANT TO REPLAY STOPPED\nacme 3 -\nglobex 1 -\nall 4\n", "", 5},
+		{[]string{"--all-tenants", "--all", "--dry-run", "--json"}, command.ExitOK, `"dry_run": true`, "", 5},
+		{[]string{"--all-tenants", "--route", "defalt", "--dry-run"}, command.ExitFailed, "", "default", 5},
+		{[]string{"globex", "--error", "502", "--dry-run"}, command.ExitOK, "to replay 1\n", "", 5},
+		{[]string{"globex", "--id", "a", "--dry-run"}, command.ExitUsage, "", "exclude each other", 5},
 		{[]string{"--all-tenants", "--error", "404", "--yes"}, command.ExitOK, "all 0\n", "", 5},
 		{[]string{"--all-tenants", "--route", "defalt", "--yes"}, command.ExitFailed, "", "default", 5},
 		{[]string{"--all-tenants", "--error", "502"}, command.ExitUsage, "", "--yes is required", 5},

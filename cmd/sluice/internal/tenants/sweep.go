@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/access"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
@@ -115,6 +116,7 @@ type tenantReplayCmd struct {
 	Name       string `arg:"" optional:"" help:"Name of the tenant; none with --all-tenants."`
 	All        bool   `help:"All dead jobs."`
 	AllTenants bool   `help:"Dead jobs of all tenants, tenant by tenant, after a question."`
+	DryRun     bool   `help:"Count the jobs, and replay nothing."`
 	Yes        bool   `short:"y" help:"With --all-tenants: do not ask for confirmation."`
 }
 
@@ -123,6 +125,7 @@ func (tenantReplayCmd) Help() string {
   sluice tenant replay acme --error "502"
   sluice tenant replay acme --route default --json
   sluice tenant replay acme --all
+  sluice tenant replay --all-tenants --error "502" --dry-run
   sluice tenant replay --all-tenants --error "502" --yes
 
 One of --id, --route, --error, --created-before or --all is required. The jobs get all their
@@ -140,6 +143,8 @@ func (c *tenantReplayCmd) Run(a *console.App) error {
 		return console.Usagef("the name of a tenant, or --all-tenants, is required")
 	case c.AllTenants && len(c.ID) > 0:
 		return console.Usagef("--id needs the name of a tenant")
+	case c.DryRun && len(c.ID) > 0:
+		return console.Usagef("--dry-run and --id exclude each other")
 	}
 	if !c.All && len(c.ID) == 0 && c.Route == "" && c.Error == "" && c.CreatedBefore == nil {
 		return console.Usagef("one of --id, --route, --error, --created-before or --all is required")
@@ -155,8 +160,29 @@ func (c *tenantReplayCmd) Run(a *console.App) error {
 	if c.AllTenants {
 		return c.replayAllTenants(a, remote, filter)
 	}
-	s := sweep{Tenant: c.Name, verb: "replay", done: "replayed", call: remote.ReplayAll}
-	return s.run(a, filter, c.JSON)
+	return c.sweepOf(remote, c.Name).run(a, filter, c.JSON)
+}
+
+// sweepOf is the replay of one tenant, or with --dry-run the count of its jobs.
+func (c *tenantReplayCmd) sweepOf(remote *client.Client, tenant string) *sweep {
+	if !c.DryRun {
+		return &sweep{Tenant: tenant, verb: "replay", done: "replayed", call: remote.ReplayAll}
+	}
+	return &sweep{Tenant: tenant, DryRun: true, verb: "count", done: "to replay",
+		call: func(ctx context.Context, tenant string, f wire.Filter) (swept wire.Swept, err error) {
+			if swept.CreatedBefore = f.CreatedBefore; swept.CreatedBefore.IsZero() {
+				swept.CreatedBefore = time.Now()
+			}
+			asked := client.List{Tenant: tenant, State: "dead", Route: f.Route, Error: f.Error, Limit: wire.MaxPage,
+				CreatedBefore: swept.CreatedBefore}
+			for more := true; more && err == nil; more = asked.Cursor != "" {
+				var page wire.JobList
+				page, err = access.Jobs(ctx, remote.Operator(), asked)
+				swept.Count += int64(len(page.Items))
+				asked.Cursor = page.NextCursor
+			}
+			return swept, err
+		}}
 }
 
 // filterText describes the jobs of a purge.
@@ -184,6 +210,7 @@ func filterText(f wire.Filter) string {
 type sweep struct {
 	Tenant        string    `json:"tenant"`
 	Count         int64     `json:"count"`
+	DryRun        bool      `json:"dry_run,omitempty"` // the jobs were counted, and none was changed
 	CreatedBefore time.Time `json:"created_before,omitzero"`
 	Stopped       string    `json:"stopped,omitempty"`
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty"`
