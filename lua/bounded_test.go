@@ -178,6 +178,20 @@ func (w *world) settled(leases []scripts.LeasedJob) {
 	}
 }
 
+// TestCommandsOfABatch: what all jobs of a flow need is read once, however many a call admits.
+func TestCommandsOfABatch(t *testing.T) {
+	w := newWorld(t, realEngine(t), themes[0], 1)
+	defer w.clean()
+	p := shaper.DefaultPolicy()
+	p.Capacity, p.Concurrency = 10_000, 0
+	w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
+	w.heap("one", 1000, 10, 0, 0)
+	w.heap("one", 1000, 10, 0, 0)
+	if n := w.most["admit"].commands; n > 30 {
+		t.Errorf("%d commands admit 1,000 jobs of a flow, want at most 30", n)
+	}
+}
+
 // TestBoundedWork: whatever a shard holds, no call does more than a bounded number of commands on a
 // bounded number of values and bytes. The shard has 20 tenants with a flow for each of 130 routes,
 // one with 1,500 flows, thousands of jobs that end or become due at one instant, and payloads that

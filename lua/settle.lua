@@ -239,7 +239,8 @@ local function succeed(key, id, j, f, most, result)
     redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
   end
   f.succeeded = f.succeeded + 1
-  if f.pool and watched(f.pool, n56(raw, STAMP_AT)) then
+  local p = f.pool
+  if p and (p.watched > 0 or p.pauses) and watched(p, n56(raw, STAMP_AT)) then
     succeeded(f, n56(raw, STAMP_AT))
   end
   run(f, -1)

@@ -43,6 +43,10 @@ local function full_in_pool(f, size, bytes, all, all_bytes)
   local p = f.pool
   local most = p.policy
   local outcome, departures = full(p, all, all_bytes)
+  if not outcome and f.depth + size <= part(most.capacity, p.depth, f.depth)
+    and (most.capacity_bytes == 0 or f.bytes + bytes <= part(most.capacity_bytes, p.bytes, f.bytes)) then
+    return nil
+  end
   local alone, alone_bytes = part(most.capacity, 0, 0), part(most.capacity_bytes, 0, 0)
   if not outcome or departures then
     local never = size > alone and FULL or most.capacity_bytes > 0 and bytes > alone_bytes and FULL_OF_BYTES
@@ -58,11 +62,9 @@ local function full_in_pool(f, size, bytes, all, all_bytes)
   local over = FULL
   if f.depth + size > jobs then
     departures = math.ceil((f.depth + 4 * size - 3 * (most.capacity - p.depth) - 3) / 3)
-  elseif most.capacity_bytes > 0 and f.bytes + bytes > stored then
+  else
     over = FULL_OF_BYTES
     departures = math.ceil((f.bytes + 4 * bytes - 3 * (most.capacity_bytes - p.bytes) - 3) / 3 * p.depth / p.bytes)
-  else
-    return nil
   end
   return OF_PART[over], math.min(p.depth, departures), { depth = f.depth, bytes = f.bytes,
     policy = { capacity = jobs, capacity_bytes = most.capacity_bytes > 0 and stored or 0 } }, size, bytes

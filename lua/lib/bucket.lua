@@ -123,7 +123,7 @@ end
 
 -- earliest is E = max(L, ready, held until, every e, spaced).
 local function earliest(f)
-  return math.max(grid(f), f.ready, stopped(f))
+  return math.max(grid(f), f.ready, f.probe and stopped(f) or f.held)
 end
 
 -- stamp_of returns the stamp of a job that is eligible since the given instant. from is the
@@ -131,7 +131,7 @@ end
 -- that is at most slack before from; otherwise the missed slots are gone. A job that only had to
 -- become ready starts a new grid.
 local function stamp_of(f, eligible, from)
-  local on_grid, ready = grid(f), math.max(f.ready, stopped(f), eligible)
+  local on_grid, ready = grid(f), math.max(f.ready, f.probe and stopped(f) or f.held, eligible)
   if ready >= on_grid then
     return math.max(ready, from)
   end

@@ -175,7 +175,6 @@ local function flow_of(name, last, claimed, unseen)
   end
   local in_pool = with_turn and { f.was[last + 1], f.was[last + 2] } or redis.call('HMGET', f.key, 'turn', 'owed')
   local turn = in_pool[1] or ''
-  local short = string.match(turn, '^[+-](%S+)')
   f.owed = (in_pool[2] or 0) + 0
   f.owed_before = f.owed
   f.line = f.line and string.find(turn, '^%+%S+ %d+ %d+ 0$') and f.line -- the class that it is filed in
@@ -188,8 +187,11 @@ local function flow_of(name, last, claimed, unseen)
     end
     f.due_before = pooling.stays(f) and earliest(f)
   end
-  if not f.fresh and short ~= pool then
-    flow_leaves(f, turn, short, unseen)
+  if not f.fresh and (not pool or sub(turn, 2, #pool + 2) ~= pool .. ' ') then
+    local short = string.match(turn, '^[+-](%S+)')
+    if short ~= pool then
+      flow_leaves(f, turn, short, unseen)
+    end
   end
   return f
 end
@@ -322,6 +324,7 @@ local function slots_of(f)
     if not f.slots and not f.is_pool and f.queued > 0 and f.held <= now and grid(f) <= now then
       local till, cause = string.match(redis.call('HGET', f.key, 'hindered') or '', '^(%d+):(.*)$')
       f.slots = till and till + 0 > now and (cause == 'upstream' or cause == 'pool') and math.max(1, f.running)
+        or false -- not nil: the next job of the call would read it again
     end
   end
   return f.slots

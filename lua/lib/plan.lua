@@ -56,8 +56,10 @@ local HEAD_READ, bytes_left, large = UP_TO_PAYLOAD + 1, BYTES_MOST, false
 -- record_for reads the record of a job of a flow, or only its head.
 local function record_for(f, id)
   if f.bytes > bytes_left then
-    local ok, raw = attempt('job ' .. id, redis.call, 'GETRANGE', JOB .. id, '0', UP_TO_PAYLOAD)
-    return ok and raw ~= '' and raw
+    local raw = redis.pcall('GETRANGE', JOB .. id, '0', UP_TO_PAYLOAD)
+    if type(raw) == 'string' then
+      return raw ~= '' and raw
+    end
   end
   local raw = record_of(id)
   bytes_left = bytes_left - (raw and #raw or 0)
@@ -70,13 +72,13 @@ local function overdue(j, stamp)
 end
 
 -- stays reports whether a job that is next must wait for a later poll: the flow has dropped as many
--- as it may, or the rest of the record does not fit. It reads that rest.
-local function stays(f, j, stamp)
-  if overdue(j, stamp) then
+-- as it may, or the rest of the record does not fit. It reads that rest. late is what overdue has
+-- returned. Callers do not call it for a job that is neither overdue nor long, as most are: that is
+-- 2 % of a poll.
+local function stays(f, j, late)
+  if late then
     f.drops = f.drops or half(drop_left)
     return #f.drop >= f.drops
-  elseif #j.full ~= HEAD_READ then -- a shorter record was read as a whole
-    return false
   end
   local size = redis.call('STRLEN', JOB .. j.id)
   if size > bytes_left and large then
@@ -187,11 +189,11 @@ local function plan_begin(f)
 end
 
 -- take removes a job that leaves or is dropped from the counts of its flow. It returns whether the
--- job may leave at the stamp.
-local function take(f, j, stamp)
+-- job may leave. late is what overdue has returned.
+local function take(f, j, late)
   dequeue(f, j.cost)
   leave_place(f, j)
-  if not overdue(j, stamp) then
+  if not late then
     return true
   end
   if not j.missing then
@@ -282,7 +284,8 @@ local function plan(f, budget)
           return false
         end
       end
-      if stays(f, j, stamp) then
+      local late = overdue(j, stamp)
+      if (late or #j.full == HEAD_READ) and stays(f, j, late) then
         return true
       end
       if from_window then
@@ -291,7 +294,7 @@ local function plan(f, budget)
         table.remove(waiting, 1)
         j.gone = true
       end
-      if take(f, j, stamp) then
+      if take(f, j, late) then
         depart(f, stamp, 1, j.cost)
         j.stamp = stamp
         f.leave[#f.leave + 1] = j

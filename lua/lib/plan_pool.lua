@@ -47,7 +47,8 @@ do
         f.ready = math.max(f.ready, j.at)
         return nil
       end
-      if stays(f, j, slot) then
+      local late = overdue(j, slot)
+      if (late or #j.full == HEAD_READ) and stays(f, j, late) then
         f.barred = true
         return nil
       end
@@ -57,7 +58,7 @@ do
         table.remove(f.waiting, 1)
         j.gone = true
       end
-      if take(f, j, slot) then
+      if take(f, j, late) then
         j.stamp = slot
         return j
       end
@@ -226,7 +227,7 @@ do
     local head = first_of(w.wait, w.wait_now)
     while head and head.score <= limit do
       local t = turn_of(p, w, head.name)
-      local damaged_turn = pooling.far_ahead(p, t, slot)
+      local damaged_turn = t.limit > 0 and pooling.far_ahead(p, t, slot)
       if t.last == p.last and p.last > 0 and not damaged_turn and not pooling.ahead(p, t) then
         become_candidate(w, head.name, t)
       else
@@ -236,7 +237,10 @@ do
       w.wait_now[head.name] = nil
       head = first_of(w.wait, w.wait_now)
     end
-    local reserved, t = reserve_head(p, w)
+    local reserved, t
+    if w.reserve[w.reserve.head] then
+      reserved, t = reserve_head(p, w)
+    end
     if reserved then
       t.tat, t.tat_rem = reserved.score, t.tat == reserved.score and t.tat_rem or 0
       pooling.advance(p, t, slot)
@@ -275,7 +279,7 @@ do
   -- pick is shaper.Pool.Pick: the entry of the flow that departs at the slot, whether its reserve
   -- says so, and its line if it is of a class. Of equal candidates, a class comes last.
   local function pick(p, w, slot)
-    local reserved = first_of(w.reserve, w.reserve_now)
+    local reserved = w.reserve[w.reserve.head] and first_of(w.reserve, w.reserve_now)
     if reserved and reserved.score <= slot - p.behind then
       return reserved, true
     end
@@ -308,13 +312,14 @@ do
   -- bounded puts a flow off that may take no slot of the worker, or has its part of the pool's
   -- concurrency: at most three times what it leaves to the others, and one more.
   local function bounded(p, f)
-    local most, route = p.policy.concurrency, route_of(f.name)
+    local most = p.policy.concurrency
     if most > 0 and f.running >= 3 * (most - p.running) then
       put_off(f, horizon)
       f.kept = 'pool'
       return true
     end
-    if not bounds or not bounds[route] then
+    local route = bounds and route_of(f.name)
+    if not route or not bounds[route] then
       return false
     end
     f.share_left = f.share_left or share_of(f)
@@ -468,7 +473,9 @@ do
     local tries = math.min(most, slots(p)) + TRIES_MORE
     local w = pool_window(p, tries)
     while left < most and tries > 0 do
-      local ready, wait, first = first_of(w.ready, w.ready_now), first_of(w.wait, w.wait_now), first_line(w)
+      local ready, wait = first_of(w.ready, w.ready_now), first_of(w.wait, w.wait_now)
+      local classes = w.lines[1] ~= nil -- most pools have none
+      local first = classes and first_line(w) or nil
       first = wait and math.min(wait.score, first or FARTHEST) or first
       if not ready and not first then
         break
@@ -483,7 +490,9 @@ do
         break
       end
       move_candidates(p, w, slot, slot)
-      enter_classes(p, w, slot)
+      if classes then
+        enter_classes(p, w, slot)
+      end
       local entry, reserved, line = pick(p, w, slot)
       if not entry and not line then
         tries = 0 -- all that the poll has read were stale

@@ -178,12 +178,19 @@ local function pool_functions(earliest, cell_move, charged, policy_read)
   -- before is the cost that the pool gives away before a job of a flow that has the given cost
   -- waiting before it there, and how many jobs that is: shaper.Shared.Before.
   local function before(p, f, ahead)
-    local most = cost_of(p.policy)
-    local all = math.min(p.cost, p.queued * most)
-    local class = f.policy.class and p.classes[f.policy.class]
-    local owing = f.owed + (class and class.owed or 0)
-    local cost = functions.cost_before(p, f, math.min(ahead, f.queued * most), all, most, owing)
-    return cost, math.min(p.queued, math.floor(cost * p.queued / math.max(1, all)))
+    local most, queued = cost_of(p.policy), p.queued
+    local all, class = queued * most, f.policy.class and p.classes[f.policy.class]
+    if p.cost < all then
+      all = p.cost
+    end
+    if f.queued * most < ahead then
+      ahead = f.queued * most
+    end
+    local cost = functions.cost_before(p, f, ahead, all, most, f.owed + (class and class.owed or 0))
+    if cost == all then
+      return cost, all > 0 and queued or 0
+    end
+    return cost, math.min(queued, math.floor(cost * queued / math.max(1, all)))
   end
 
   -- changes begins the lists of changes of a pool's indexes.

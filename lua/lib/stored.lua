@@ -50,7 +50,9 @@ end
 local function stored_add(f, name, bytes)
   local sum = math.max(0, f[name] + bytes)
   clock.stored = math.max(0, clock.stored + sum - f[name])
-  class_add(f.class, sum - f[name])
+  if f.class then
+    class_add(f.class, sum - f[name])
+  end
   f[name] = sum
 end
 
