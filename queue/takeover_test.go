@@ -85,7 +85,7 @@ func TestTakeoverPausesItsNodeAlone(t *testing.T) {
 	poll := func() (paused []int) {
 		for n, c := range consumers {
 			tick, err := c.Tick(ctx, queue.TickOptions{Max: 1, Lease: time.Minute, Sweep: time.Second})
-			if err == nil && tick.Next > tick.Now {
+			if err == nil && tick.Paused {
 				paused = append(paused, n)
 			}
 		}
