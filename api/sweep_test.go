@@ -224,8 +224,8 @@ func TestHistory(t *testing.T) {
 		t.Fatalf("%v %s", err, r.Body)
 	}
 	for i, want := range []string{
-		`{}`, `{"rates":[],"burst":2,"capacity":0,"concurrency":0,"max_wait_ms":5,"paused":true,"draining":true}`,
-		`{"rates":[],"burst":2,"capacity":0,"concurrency":0,"max_wait_ms":5,"paused":true}`,
+		`{}`, `{"burst":2,"rates":[],"capacity":0,"concurrency":0,"max_wait_ms":5,"paused":true,"draining":true}`,
+		`{"burst":2,"rates":[],"capacity":0,"concurrency":0,"max_wait_ms":5,"paused":true}`,
 		`{"rate":{"limit":5,"period_ms":1000},"rates":[{"limit":9,"period_ms":60000,"burst":1}],"capacity":0}`,
 	} {
 		e := got.Items[i]
