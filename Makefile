@@ -38,17 +38,18 @@ test: redis promtool clients ## run every test (installs redis-server, promtool,
 
 .PHONY: test-race
 test-race: redis promtool clients ## run every test with the race detector
-	$(GO) test -C tools $(RACE) $(TEST) $(TOOLS)
 	$(GO) test $(RACE) $(TEST) $(TESTED)
 
 .PHONY: test-compile
 test-compile:
 	$(GO) list $(RACE) -test -deps -export $(TESTED) >/dev/null
-	$(GO) list -C tools $(RACE) -test -deps -export $(TOOLS) >/dev/null
 
 # The files whose tests are shorter with -short, as in make test. A random search is a fifth then.
 .PHONY: test-long
-test-long: test-race ## run every test with the race detector, and at full length what make test shortens
+test-long: test-race test-full ## run every test with the race detector, and at full length what make test shortens
+
+.PHONY: test-full
+test-full: redis ## run at full length what make test shortens
 	@for module in . tools; do ( cd $$module; \
 	  files=$$(grep -rlE --include='*_test.go' --exclude-dir=tools '"pgregory.net/rapid"|testing\.Short' .); \
 	  names=$$(grep -hoE '^func (Test|Example)[A-Za-z0-9_]+' $$files | cut -c6- | paste -sd '|'); \

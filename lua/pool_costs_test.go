@@ -343,7 +343,7 @@ func (w *world) busy(tiers map[string]string, actual map[string]int64, within ti
 // TestDebtsTakeTheirTurn: tenants whose jobs cost more than anybody expected use their part of the
 // pool, alone or in a class. Together with the others they use its rate.
 func TestDebtsTakeTheirTurn(t *testing.T) {
-	const within, rate, actual = 30 * time.Second, 200, 100
+	const within, rate, actual = 12 * time.Second, 200, 100
 	check := func(w *world, costs map[string]int64) {
 		w.Helper()
 		quiet, evil := costs["quiet"], rest(costs, "quiet")
