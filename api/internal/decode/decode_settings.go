@@ -29,7 +29,7 @@ type overridesPatch struct {
 	rate   rateChange       // merges into the rate, if it has a path
 }
 
-// rateChange is a rate in the form of an object, of which one half may be absent.
+// rateChange is a rate as an object in a change. A half that is nil keeps its value.
 type rateChange struct {
 	path          string
 	limit, period *int64
