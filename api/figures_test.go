@@ -401,7 +401,7 @@ func TestLinesShowFurtherRates(t *testing.T) {
 	line := towire.Line(&queue.Brief{
 		Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day},
 	})
-	want := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
+	want := shaper.PaceJSON{Limit: 1000, PeriodMS: 86_400_000, Burst: 1000}
 	if len(line.Rates) != 1 || line.Rates[0] != want {
 		t.Errorf("%+v", line)
 	}

@@ -170,7 +170,7 @@ func (s *Server) listGuards(*call) (*answer, error) {
 	for i, g := range s.guards {
 		p := g.of.Rule.Policy
 		item := wire.Guard{
-			Guard: g.of.Rule.Name, Algorithm: string(p.Algorithm), Rate: wire.RateOf(p.Rate),
+			Guard: g.of.Rule.Name, Algorithm: string(p.Algorithm), Rate: p.Rate,
 			Limit: p.Limit(), BlockMS: p.Block.Milliseconds(),
 			Endpoints: g.of.Endpoints, Routes: g.of.Routes, Types: g.of.Types, OnError: "open", Shadow: g.of.Shadow,
 		}

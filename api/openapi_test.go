@@ -115,6 +115,7 @@ func TestSchemasHaveTheFieldsOfTheWire(t *testing.T) {
 		want := memberNames(typ)
 		slices.Sort(got)
 		slices.Sort(want)
+		want = slices.Compact(want) // the outer of two members counts
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: schema has %v, the type has %v", typ.Name(), got, want)
 		}

@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -193,7 +192,7 @@ func TestDryRun(t *testing.T) {
 	b.admin.do(t, "PUT", "/v1/tenants/a?dry_run=true", headers{"If-Match": `"0"`}, `{}`).want(t,
 		http.StatusPreconditionFailed, "")
 	got := b.admin.do(t, "GET", "/v1/tenants/a", nil, "").tenant(t)
-	if got.Revision != 1 || got.Capacity != 50 || got.Tier != "" {
+	if got.Revision != 1 || *got.Capacity != 50 || got.Tier != "" {
 		t.Errorf("changed: %+v", got)
 	}
 	if got := b.admin.do(t, "PUT", "/v1/tenants/a?dry_run=false", nil, `{}`).tenant(t); got.Revision != 2 ||
@@ -212,17 +211,11 @@ func TestRateAsText(t *testing.T) {
 		{"PATCH", `{"rates":[{"rate":"60/m","by":"jobs"},{"limit":7,"period_ms":1000,"by":"cost"}]}`, "5/d 60/m burst 1 by jobs 7/s burst 1", "5/d"},
 	} {
 		got := b.admin.do(t, step.method, "/v1/tenants/a", nil, step.body).tenant(t)
-		text := func(r wire.Rate) string {
-			return (shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}).String()
+		general := got.Rate.String()
+		for _, p := range got.InForce().Rates {
+			general += " " + p.JSON().String()
 		}
-		general := text(got.Rate)
-		for _, p := range got.Rates {
-			general += fmt.Sprintf(" %s burst %d", text(p.Rate), p.Burst)
-			if p.By != "" {
-				general += " by " + p.By
-			}
-		}
-		if other := text(got.Routes["other"].Rate); general != step.general || other != step.other {
+		if other := got.Routes["other"].Rate.String(); general != step.general || other != step.other {
 			t.Errorf("%s %s: %s, other %s, want %s, other %s", step.method, step.body, general, other,
 				step.general, step.other)
 		}

@@ -68,11 +68,11 @@ func TestSettingsOfAPool(t *testing.T) {
 	b.admin.do(t, "PATCH", "/v1/pools/erp", headers{"If-Match": `"4", "5"`}, `{"capacity":1}`).want(t,
 		http.StatusOK, "")
 	if p := b.admin.do(t, "POST", "/v1/pools/erp/pause", nil,
-		`{"reason":"maintenance"}`).pool(t); !p.Paused || p.LimitedBy != "paused" || p.Reason != "maintenance" {
+		`{"reason":"maintenance"}`).pool(t); !*p.Paused || p.LimitedBy != "paused" || p.Reason != "maintenance" {
 		t.Errorf("paused: %+v", p)
 	}
 	if p := b.admin.do(t, "POST", "/v1/pools/erp/resume", nil,
-		"").pool(t); p.Paused || p.Overrides == nil || p.Overrides.Paused == nil {
+		"").pool(t); *p.Paused || p.Overrides == nil || p.Overrides.Paused == nil {
 		t.Errorf("resumed: %+v", p)
 	}
 	b.admin.do(t, "POST", "/v1/pools/erp/unhold", nil, `{"reason":"back"}`).want(t, http.StatusOK, "")
@@ -131,8 +131,8 @@ func TestFiguresOfPools(t *testing.T) {
 		[]string{"other"}) || !p.Oversubscribed || p.WaitingFlows != 2 || p.Weights != 9 || p.Running != 3 || p.Departed != 7 {
 		t.Errorf("%+v", p)
 	}
-	if p := list.Items[0]; p.Hold != "flow" || p.MaxHoldMS != 60_000 || p.MaxCost != 200 {
-		t.Errorf("hold %s for %d ms, max cost %d", p.Hold, p.MaxHoldMS, p.MaxCost)
+	if p := list.Items[0]; p.Hold != "flow" || p.MaxHoldMS != 60_000 || *p.MaxCost != 200 {
+		t.Errorf("hold %s for %d ms, max cost %d", p.Hold, p.MaxHoldMS, *p.MaxCost)
 	}
 	if p := b.admin.do(t, "PATCH", "/v1/pools/erp", nil, `{"rate":"25/s"}`).pool(t); p.Oversubscribed {
 		t.Errorf("reserves that add up to the rate: %+v", p)
@@ -163,7 +163,7 @@ func TestWeightAndReserve(t *testing.T) {
 		{`{"weight":null,"reserve":null}`, 1, 0, 2},
 	} {
 		got := b.admin.do(t, "PATCH", "/v1/tenants/a", nil, step.body).tenant(t)
-		limit := func(r *wire.Rate) int64 {
+		limit := func(r *shaper.Rate) int64 {
 			if r == nil {
 				return 0
 			}
@@ -173,8 +173,8 @@ func TestWeightAndReserve(t *testing.T) {
 		if f, own := got.Routes["other"]; own {
 			other = f.Policy
 		}
-		if got.Weight != step.weight || limit(got.Reserve) != step.reserve || limit(other.Reserve) != step.other {
-			t.Errorf("%s: weight %d, reserve %+v, other %+v", step.body, got.Weight, got.Reserve,
+		if *got.Weight != step.weight || limit(got.Reserve) != step.reserve || limit(other.Reserve) != step.other {
+			t.Errorf("%s: weight %d, reserve %+v, other %+v", step.body, *got.Weight, got.Reserve,
 				other.Reserve)
 		}
 	}

@@ -40,8 +40,9 @@ func TestDrainingTenant(t *testing.T) {
 	dead := b.dead(plainJob, "refused")
 	first := b.admin.do(t, "POST", path+"/drain", headers{"If-Match": `"0"`}, `{"reason":"moving out"}`)
 	got := first.tenant(t)
-	queuetest.Compare(t, "the tenant", queuetest.Only(got, "Draining", "Reason", "Paused", "Revision", "Depth"),
+	queuetest.Compare(t, "the tenant", queuetest.Only(got, "Draining", "Reason", "Revision", "Depth"),
 		wire.Tenant{Draining: true, Reason: "moving out", Revision: 1, Figures: wire.Figures{Depth: 1}})
+	queuetest.Compare(t, "it is paused", *got.Paused, false)
 	queuetest.Compare(t, "the ETag", first.Header().Get("ETag"), `"1"`)
 
 	refused := func() {
@@ -69,20 +70,20 @@ func TestDrainingTenant(t *testing.T) {
 	// Neither a patch nor a replacement of the settings ends it.
 	for _, method := range []string{"PATCH", "PUT"} {
 		if r := b.admin.do(t, method, path, nil, `{"capacity":7}`); !r.tenant(t).Draining ||
-			r.tenant(t).Capacity != 7 {
+			*r.tenant(t).Capacity != 7 {
 			t.Errorf("%s: %s", method, r.Body)
 		}
 		refused()
 	}
-	if r := b.admin.do(t, "POST", path+"/pause", nil, ""); !r.tenant(t).Draining || !r.tenant(t).Paused {
+	if r := b.admin.do(t, "POST", path+"/pause", nil, ""); !r.tenant(t).Draining || !*r.tenant(t).Paused {
 		t.Errorf("pause: %s", r.Body)
 	}
 	r := b.admin.do(t, "POST", path+"/resume", nil, "")
 	if strings.Contains(r.Body.String(), `"draining":true`) {
 		t.Errorf("resumed, the tenant drains: %s", r.Body)
 	}
-	queuetest.Compare(t, "resumed, it is paused", r.tenant(t).Paused, false)
-	queuetest.Compare(t, "resumed, its capacity", r.tenant(t).Capacity, 7)
+	queuetest.Compare(t, "resumed, it is paused", *r.tenant(t).Paused, false)
+	queuetest.Compare(t, "resumed, its capacity", *r.tenant(t).Capacity, 7)
 	b.submit(plainJob, nil)
 	b.admin.do(t, "POST", path+"/drain", nil, "")
 	b.admin.do(t, "DELETE", path, nil, "")

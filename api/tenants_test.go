@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/shaper"
 )
 
 func (r reply) tenant(t *testing.T) wire.Tenant {
@@ -25,7 +27,8 @@ func TestTenantNeverSeenHasTheDefaults(t *testing.T) {
 	b := newBench(t)
 	r := b.admin.do(t, "GET", "/v1/tenants/new", nil, "")
 	got := r.tenant(t)
-	if got.Tenant != "new" || got.Rate != (wire.Rate{Limit: 10, PeriodMS: 1000}) || got.Capacity != 1000 ||
+	policy := got.InForce()
+	if got.Tenant != "new" || policy.Rate != (shaper.Rate{Limit: 10, Period: time.Second}) || policy.Capacity != 1000 ||
 		got.Revision != 0 ||
 		got.Sources["rate"] != "default" || got.LimitedBy != "idle" || r.Header().Get("ETag") != `"0"` {
 		t.Errorf("%s %s", r.Header().Get("ETag"), r.Body)
@@ -36,27 +39,27 @@ func TestPatchIsAMergePatch(t *testing.T) {
 	b := newBench(t)
 	for _, step := range []struct {
 		patch   string
-		rate    wire.Rate
+		rate    shaper.Rate
 		cap     int64
 		sources string // of rate and capacity
 		reason  string
 	}{
-		{`{"rate":{"limit":200,"period_ms":1000},"reason":"accept"}`, wire.Rate{Limit: 200, PeriodMS: 1000},
+		{`{"rate":{"limit":200,"period_ms":1000},"reason":"accept"}`, shaper.Rate{Limit: 200, Period: time.Second},
 			1000, "api default", "accept"},
-		{`{"capacity":50}`, wire.Rate{Limit: 200, PeriodMS: 1000}, 50, "api api", ""},
-		{`{"rate":{"period_ms":500}}`, wire.Rate{Limit: 200, PeriodMS: 500}, 50, "api api", ""},
-		{`{"rate":null,"capacity":7,"reason":null}`, wire.Rate{Limit: 10, PeriodMS: 1000}, 7, "default api", ""},
-		{`{"rate":{"limit":20}}`, wire.Rate{Limit: 20, PeriodMS: 1000}, 7, "api api", ""},
-		{`{}`, wire.Rate{Limit: 20, PeriodMS: 1000}, 7, "api api", ""},
+		{`{"capacity":50}`, shaper.Rate{Limit: 200, Period: time.Second}, 50, "api api", ""},
+		{`{"rate":{"period_ms":500}}`, shaper.Rate{Limit: 200, Period: 500 * time.Millisecond}, 50, "api api", ""},
+		{`{"rate":null,"capacity":7,"reason":null}`, shaper.Rate{Limit: 10, Period: time.Second}, 7, "default api", ""},
+		{`{"rate":{"limit":20}}`, shaper.Rate{Limit: 20, Period: time.Second}, 7, "api api", ""},
+		{`{}`, shaper.Rate{Limit: 20, Period: time.Second}, 7, "api api", ""},
 		{`{"capacity":null,"rate":null,"burst":null,"rates":null,"concurrency":null,"max_wait_ms":null,` +
 			`"paused":null}`,
-			wire.Rate{Limit: 10, PeriodMS: 1000}, 1000, "default default", ""},
+			shaper.Rate{Limit: 10, Period: time.Second}, 1000, "default default", ""},
 	} {
 		got := b.admin.do(t, "PATCH", "/v1/tenants/a", nil, step.patch).tenant(t)
-		if sources := got.Sources["rate"] + " " + got.Sources["capacity"]; got.Rate != step.rate ||
-			got.Capacity != step.cap ||
-			sources != step.sources || got.Reason != step.reason {
-			t.Errorf("%s: rate %v capacity %d sources %s reason %q", step.patch, got.Rate, got.Capacity,
+		policy := got.InForce()
+		if sources := got.Sources["rate"] + " " + got.Sources["capacity"]; policy.Rate != step.rate ||
+			policy.Capacity != step.cap || sources != step.sources || got.Reason != step.reason {
+			t.Errorf("%s: rate %v capacity %d sources %s reason %q", step.patch, policy.Rate, policy.Capacity,
 				sources, got.Reason)
 		}
 	}
@@ -67,13 +70,13 @@ func TestPatchTakesEverySetting(t *testing.T) {
 	h := headers{"Content-Type": "application/merge-patch+json; charset=utf-8"}
 	got := b.admin.do(t, "PATCH", "/v1/tenants/a", h, `{"rate":{"limit":7,"period_ms":3000},"burst":2,"capacity":0,"concurrency":0,
 		"max_wait_ms":5000,"paused":true,"rates":[{"limit":1000,"period_ms":86400000},{"limit":5,"period_ms":1000,"burst":9}]}`).tenant(t)
-	want := []wire.Pace{
-		{Rate: wire.Rate{Limit: 1000, PeriodMS: 86400000}, Burst: 1},
-		{Rate: wire.Rate{Limit: 5, PeriodMS: 1000}, Burst: 9},
+	want := []shaper.PaceJSON{
+		{Limit: 1000, PeriodMS: 86400000, Burst: 1},
+		{Limit: 5, PeriodMS: 1000, Burst: 9},
 	}
-	if got.Rate != (wire.Rate{Limit: 7, PeriodMS: 3000}) || got.Burst != 2 || got.Capacity != 0 ||
-		got.Concurrency != 0 ||
-		got.MaxWaitMS != 5000 || !got.Paused || got.LimitedBy != "paused" || !slices.Equal(got.Rates, want) {
+	if policy := got.InForce(); policy.Rate != (shaper.Rate{Limit: 7, Period: 3 * time.Second}) || policy.Burst != 2 ||
+		policy.Capacity != 0 || policy.Concurrency != 0 || policy.MaxWait != 5*time.Second || !policy.Paused ||
+		got.LimitedBy != "paused" || !slices.Equal(*got.Rates, want) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -83,7 +86,7 @@ func TestPutReplacesAndDeleteDrops(t *testing.T) {
 	b.admin.do(t, "PATCH", "/v1/tenants/a", nil, `{"capacity":50,"paused":true}`)
 	got := b.admin.do(t, "PUT", "/v1/tenants/a", nil,
 		`{"rate":{"limit":1,"period_ms":60000},"reason":"slow"}`).tenant(t)
-	if got.Capacity != 1000 || got.Paused || got.Rate.Limit != 1 || got.Reason != "slow" {
+	if policy := got.InForce(); policy.Capacity != 1000 || policy.Paused || policy.Rate.Limit != 1 || got.Reason != "slow" {
 		t.Errorf("%+v", got)
 	}
 	r := b.admin.do(t, "DELETE", "/v1/tenants/a", nil, "")
@@ -100,13 +103,13 @@ func TestPauseAndResume(t *testing.T) {
 	b.admin.do(t, "PATCH", "/v1/tenants/p", nil, `{"capacity":5}`)
 	for _, body := range []string{"", "{}", `{"reason":"deploy"}`} {
 		got := b.admin.do(t, "POST", "/v1/tenants/p/pause", nil, body).tenant(t)
-		if !got.Paused || (got.Reason == "deploy") != strings.Contains(body, "deploy") {
+		if !*got.Paused || (got.Reason == "deploy") != strings.Contains(body, "deploy") {
 			t.Errorf("%q: %+v", body, got)
 		}
 		if actor := b.queue.Actor("p"); !strings.HasPrefix(actor, "api from 192.0.2.1") {
 			t.Errorf("actor %q", actor)
 		}
-		if got := b.admin.do(t, "POST", "/v1/tenants/p/resume", nil, body).tenant(t); got.Paused ||
+		if got := b.admin.do(t, "POST", "/v1/tenants/p/resume", nil, body).tenant(t); *got.Paused ||
 			got.Sources["paused"] != "api" {
 			t.Errorf("%q: %+v", body, got)
 		}
@@ -130,11 +133,11 @@ func TestPauseOfARoute(t *testing.T) {
 		got := b.admin.do(t, "POST", "/v1/tenants/p/"+step.verb, nil, step.body).tenant(t)
 		paused := func(route string) bool {
 			if f, own := got.Routes[route]; own {
-				return f.Paused
+				return *f.Paused
 			}
-			return got.Paused
+			return *got.Paused
 		}
-		if got.Paused != step.tenant || paused("default") != step.byDefault || paused("other") != step.other {
+		if *got.Paused != step.tenant || paused("default") != step.byDefault || paused("other") != step.other {
 			t.Errorf("%s %s: %+v", step.verb, step.body, got)
 		}
 	}

@@ -238,6 +238,14 @@ func (p Pace) JSON() PaceJSON {
 	return j
 }
 
+// PacesJSON is the form of paces in the API; nil for none.
+func PacesJSON(paces []Pace) (out []PaceJSON) {
+	for _, p := range paces {
+		out = append(out, p.JSON())
+	}
+	return out
+}
+
 // Pace converts the form to a pace, without checks.
 func (j PaceJSON) Pace() Pace {
 	period := time.Duration(min(max(j.PeriodMS, 0), MaxPeriod.Milliseconds()+1)) * time.Millisecond

@@ -309,6 +309,29 @@ func (s Setting) over(o *Overrides, p *Policy) {
 	}
 }
 
+// state puts the setting of the policy into the overrides, unless it is none.
+func (s Setting) state(p *Policy, o *Overrides) {
+	switch to := s.of(o).(type) {
+	case **Rate:
+		if r := *s.in(p).(*Rate); r != (Rate{}) {
+			*to = &r
+		}
+	case **bool:
+		*to = new(*s.in(p).(*bool))
+	case **[]PaceJSON:
+		if paces := PacesJSON(*s.in(p).(*[]Pace)); paces != nil {
+			*to = &paces
+		}
+	case **int64:
+		switch v := s.in(p).(type) {
+		case *int64:
+			*to = new(max(*v, s.Low))
+		case *time.Duration:
+			*to = new(v.Milliseconds())
+		}
+	}
+}
+
 func put[T any](to, from *T) {
 	if from != nil {
 		*to = *from
@@ -322,6 +345,15 @@ func (o Overrides) Over(base Policy) Policy {
 		s.over(&o, &base)
 	}
 	return base
+}
+
+// Overrides returns these settings of the policy in the form of the API. A rate or further rates
+// that are none are not set.
+func (p Policy) Overrides(of []Setting) (o Overrides) {
+	for _, s := range of {
+		s.state(&p, &o)
+	}
+	return o
 }
 
 // Empty reports whether no setting is set.

@@ -335,17 +335,17 @@ func TestTenants(t *testing.T) {
 			t.Errorf("Patch %q: %v", name, err)
 		}
 		queuetest.Compare(t, "the tenant", got.Tenant, name)
-		queuetest.Compare(t, "the capacity of "+name, got.Capacity, 5)
+		queuetest.Compare(t, "the capacity of "+name, *got.Capacity, 5)
 		queuetest.Compare(t, "the reason of "+name, got.Reason, "r")
 		if got, err = c.Pause(ctx, name, "deploy"); err != nil {
 			t.Errorf("Pause %q: %v", name, err)
 		}
-		queuetest.Compare(t, name+" is paused", got.Paused, true)
+		queuetest.Compare(t, name+" is paused", *got.Paused, true)
 		queuetest.Compare(t, "the reason of "+name, got.Reason, "deploy")
-		if got, err := c.Resume(ctx, name, ""); err != nil || got.Paused {
+		if got, err := c.Resume(ctx, name, ""); err != nil || *got.Paused {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
-		if got, err := c.Patch(ctx, name, map[string]any{"capacity": nil}); err != nil || got.Capacity != 1000 {
+		if got, err := c.Patch(ctx, name, map[string]any{"capacity": nil}); err != nil || *got.Capacity != 1000 {
 			t.Errorf("%q: %+v %v", name, got, err)
 		}
 		if got, err := c.Put(ctx, name,

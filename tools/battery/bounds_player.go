@@ -73,7 +73,7 @@ func (y *player) do(ctx context.Context, client int, a ask) {
 		var t wire.Tenant
 		t, err = y.w.operate(ctx, y.w.living("api")[0], http.MethodGet, y.plan.tenant, "")
 		c.reply.figures = figures{
-			depth: int(t.Depth), running: int(t.Running), capacity: int(t.Capacity),
+			depth: int(t.Depth), running: int(t.Running), capacity: int(*t.Capacity),
 			admitted: int(t.Admitted), rejected: int(t.Rejected),
 			departed: int(t.Departed),
 		}

@@ -386,9 +386,10 @@ func (w *world) standing(ctx context.Context) (standing, error) {
 		if err != nil {
 			return s, err
 		}
+		policy := t.InForce()
 		s.policies = append(s.policies,
 			fmt.Sprintf("%s: rate %v, capacity %d, paused %v, reason %q, revision %d, sources %v",
-				name, t.Rate, t.Capacity, t.Paused, t.Reason, t.Revision, t.Sources))
+				name, policy.Rate, policy.Capacity, policy.Paused, t.Reason, t.Revision, t.Sources))
 	}
 	return s, nil
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // painted counts the pixels of the charts and buckets that are not empty, the fewest of one.
@@ -137,7 +137,7 @@ type drawing struct {
 // times, each job once. So do the pages that are opened after it, and one reached by Back.
 func TestHistoryOfALatePage(t *testing.T) {
 	const name = "late"
-	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": wire.Rate{Limit: 10, PeriodMS: 1000}}, nil)
+	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": shaper.Rate{Limit: 10, Period: time.Second}}, nil)
 	p := open(t, 1280, 900, "light", "#/tenant/"+name)
 	must(t, program.Submit(t.Context(), name, 200))
 	must(t, p.Wait(`Number(document.querySelectorAll(".figures dd")[5].textContent) >= 120`)) // have departed

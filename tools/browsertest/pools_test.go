@@ -7,17 +7,19 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // fill lets the tenants wait in the pool erp: heavy with weight 3, and others.
 func fill(t *testing.T) {
 	t.Helper()
-	call(t, "PATCH", "/v1/tenants/heavy", map[string]any{"weight": 3, "rate": wire.Rate{Limit: 40, PeriodMS: 1000}}, nil)
+	call(t, "PATCH", "/v1/tenants/heavy", map[string]any{"weight": 3, "rate": shaper.Rate{Limit: 40, Period: time.Second}}, nil)
 	for _, name := range []string{"heavy", "lighter", hostile} {
 		must(t, program.SubmitTo(t.Context(), name, "orders", 400))
 	}
@@ -93,7 +95,7 @@ func TestPoolIsTuned(t *testing.T) {
 	must(t, p.WaitText(".knobs .notice", "Applied: rate 50/s"))
 	now := poolNow(t)
 	queuetest.Compare(t, "the limit of the rate", now.Rate.Limit, 50)
-	queuetest.Compare(t, "the concurrency", now.Concurrency, 90)
+	queuetest.Compare(t, "the concurrency", *now.Concurrency, 90)
 	queuetest.Compare(t, "the reason", now.Reason, "their new contract")
 	must(t, p.WaitText("section[aria-labelledby=history-title]", "their new contract"))
 	press := func(button string) {
@@ -106,14 +108,14 @@ func TestPoolIsTuned(t *testing.T) {
 	must(t, p.WaitText("dialog li", "of all tenants will wait"))
 	must(t, p.Press(kb.Escape))
 	must(t, p.Wait(`!document.querySelector("dialog")`))
-	queuetest.Compare(t, "Escape has paused it", poolNow(t).Paused, false)
+	queuetest.Compare(t, "Escape has paused it", *poolNow(t).Paused, false)
 	press("Pause")
 	must(t, p.Fill("#ask-reason", "they are closed"))
 	must(t, p.Click("dialog .primary"))
 	must(t, p.WaitText(".headline .pill", "paused"))
 	must(t, p.WaitText(".notice.warn", "Reason: they are closed"))
 	keep(t, p, "pool-paused")
-	queuetest.Compare(t, "it is paused", poolNow(t).Paused, true)
+	queuetest.Compare(t, "it is paused", *poolNow(t).Paused, true)
 	press("Resume")
 	must(t, p.Click("dialog .primary"))
 	must(t, p.Wait(`![...document.querySelectorAll(".headline .pill")].some((n) => n.textContent === "paused")`))
@@ -139,14 +141,14 @@ func TestWeightAndReserve(t *testing.T) {
 	must(t, p.Press(kb.Enter))
 	must(t, p.WaitText(".knobs .notice", "Applied: weight 5, reserve 4/s"))
 	now := tenantOf(t, name)
-	queuetest.Compare(t, "the weight", now.Weight, 5)
-	queuetest.Compare(t, "the reserve", *now.Reserve, wire.Rate{Limit: 4, PeriodMS: 1000})
+	queuetest.Compare(t, "the weight", *now.Weight, 5)
+	queuetest.Compare(t, "the reserve", *now.Reserve, shaper.Rate{Limit: 4, Period: time.Second})
 	keep(t, p, "weight")
 	must(t, p.Fill("#reserve", "0"))
 	must(t, p.Click(".apply .primary"))
 	must(t, p.WaitText(".knobs .notice", "Applied: reserve as configured"))
-	if now := tenantOf(t, name); now.Reserve != nil || now.Weight != 5 {
-		t.Errorf("reserve %v, weight %d", now.Reserve, now.Weight)
+	if now := tenantOf(t, name); now.Reserve != nil || *now.Weight != 5 {
+		t.Errorf("reserve %v, weight %d", now.Reserve, *now.Weight)
 	}
 	must(t, program.Submit(t.Context(), "elsewhere", 1))
 	q := open(t, 1000, 800, "light", "#/tenant/elsewhere")
@@ -157,8 +159,8 @@ func TestWeightAndReserve(t *testing.T) {
 // Reserves above the rate are reported on both pages.
 func TestOversubscribedPool(t *testing.T) {
 	for _, name := range []string{"first", "second"} {
-		call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": wire.Rate{Limit: 30, PeriodMS: 1000},
-			"reserve": wire.Rate{Limit: 30, PeriodMS: 1000}}, nil)
+		call(t, "PATCH", "/v1/tenants/"+name, map[string]any{"rate": shaper.Rate{Limit: 30, Period: time.Second},
+			"reserve": shaper.Rate{Limit: 30, Period: time.Second}}, nil)
 		must(t, program.SubmitTo(t.Context(), name, "orders", 400))
 		defer call(t, "PUT", "/v1/tenants/"+name, map[string]any{}, nil)
 		defer call(t, "POST", "/v1/tenants/"+name+"/purge", map[string]any{"all": true}, nil)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // A rate that is chosen with the keyboard is forecast, applied and measured. A change that somebody
@@ -41,7 +42,7 @@ func TestRateChangeReachesTheFlow(t *testing.T) {
 	must(t, p.Press(kb.Enter))
 	must(t, p.WaitText(".knobs .notice", "Applied: rate 40/s"))
 	now := tenantOf(t, name)
-	queuetest.Compare(t, "the rate", now.Rate, wire.Rate{Limit: 40, PeriodMS: 1000})
+	queuetest.Compare(t, "the rate", *now.Rate, shaper.Rate{Limit: 40, Period: time.Second})
 	queuetest.Compare(t, "the reason", now.Reason, "browser test")
 	queuetest.Compare(t, "the source of the rate", now.Sources["rate"], "api")
 	// What leaves, by the page's own figure: a measurement over some seconds.
@@ -58,8 +59,8 @@ func TestRateChangeReachesTheFlow(t *testing.T) {
 	must(t, p.Click(".apply .primary"))
 	must(t, p.WaitText(".knobs .notice", "Applied: capacity 600"))
 	now = tenantOf(t, name)
-	queuetest.Compare(t, "the capacity", now.Capacity, 600)
-	queuetest.Compare(t, "the concurrency", now.Concurrency, 7)
+	queuetest.Compare(t, "the capacity", *now.Capacity, 600)
+	queuetest.Compare(t, "the concurrency", *now.Concurrency, 7)
 	queuetest.Compare(t, "the limit of the rate", now.Rate.Limit, 40)
 	for _, said := range p.Complaints() {
 		if !strings.Contains(said, "412") {
@@ -89,7 +90,7 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	must(t, p.WaitText("dialog li", "jobs will wait"))
 	must(t, p.Press(kb.Escape))
 	must(t, p.Wait(`!document.querySelector("dialog")`))
-	if tenantOf(t, name).Paused {
+	if *tenantOf(t, name).Paused {
 		t.Fatal("Escape has paused it")
 	}
 	press("Pause", "Pause switch?")
@@ -98,7 +99,7 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	confirm()
 	must(t, p.WaitText(".headline .pill", "paused"))
 	now := tenantOf(t, name)
-	queuetest.Compare(t, "it is paused", now.Paused, true)
+	queuetest.Compare(t, "it is paused", *now.Paused, true)
 	queuetest.Compare(t, "the reason", now.Reason, "their warehouse is closed")
 	must(t, p.WaitText(".lane-head .value", "0/s"))
 	press("Resume", "Resume switch?")
@@ -119,8 +120,9 @@ func TestPauseResumeDrainPurge(t *testing.T) {
 	must(t, p.Wait(`[...document.querySelectorAll(".lane-head .value")][2].textContent === "0"`))
 	press("Resume", "Resume switch?")
 	confirm()
-	queuetest.Compare(t, "the tenant", queuetest.Only(tenantOf(t, name), "Draining", "Paused", "Depth"),
+	queuetest.Compare(t, "the tenant", queuetest.Only(tenantOf(t, name), "Draining", "Depth"),
 		wire.Tenant{})
+	queuetest.Compare(t, "it is paused", *tenantOf(t, name).Paused, false)
 }
 
 // A hold shows its end and cause, and an operator ends it.
@@ -161,8 +163,8 @@ func TestHolds(t *testing.T) {
 func TestFurtherRates(t *testing.T) {
 	const name = "partner"
 	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{
-		"rate":   wire.Rate{Limit: 10, PeriodMS: 1000},
-		"rates":  []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}},
+		"rate":   shaper.Rate{Limit: 10, Period: time.Second},
+		"rates":  []shaper.PaceJSON{{Limit: 1000, PeriodMS: 86_400_000, Burst: 1000}},
 		"reason": "their contract",
 	}, nil)
 	must(t, program.Submit(t.Context(), name, 300))
@@ -198,8 +200,7 @@ func asks(t *testing.T, p *Page, button, want string) {
 func TestDialogsKnowTheRoutes(t *testing.T) {
 	const name = "routes"
 	call(t, "PATCH", "/v1/tenants/"+name,
-		map[string]any{"routes": map[string]any{"login": map[string]any{"rate": wire.Rate{Limit: 5,
-			PeriodMS: 60_000}}}}, nil)
+		map[string]any{"routes": map[string]any{"login": map[string]any{"rate": shaper.Rate{Limit: 5, Period: time.Minute}}}}, nil)
 	submit := func(route string) {
 		call(t, "POST", "/v1/tenants/"+name+"/jobs", map[string]any{"type": "test", "payload": 1,
 			"route": route}, nil)
@@ -227,7 +228,7 @@ func TestDialogsKnowTheRoutes(t *testing.T) {
 func TestHistoryOnAPhone(t *testing.T) {
 	const name = "history"
 	call(t, "PATCH", "/v1/tenants/"+name, map[string]any{
-		"rate": wire.Rate{Limit: 3, PeriodMS: 1000}, "reason": "their warehouse is slow",
+		"rate": shaper.Rate{Limit: 3, Period: time.Second}, "reason": "their warehouse is slow",
 	}, nil)
 	for _, width := range []int64{360, 700, 1280} {
 		p := open(t, width, 780, "light", "#/tenant/"+name)

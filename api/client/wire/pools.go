@@ -16,36 +16,28 @@ type RouteOverrides shaper.Overrides
 
 // Pool is a rate that the flows of its routes share, with the sums of their figures.
 type Pool struct {
-	Pool           string            `json:"pool"`
-	Routes         []string          `json:"routes" nullable:"false" doc:"The flows of these routes, of all tenants, are in the pool."`
-	Rate           Rate              `json:"rate" doc:"Departures of all flows together."`
-	Rates          []Pace            `json:"rates,omitempty" doc:"Further rates; the strictest wins."`
-	Burst          int64             `json:"burst"`
-	Capacity       int64             `json:"capacity" doc:"Limit of the waiting jobs of all flows."`
-	CapacityBytes  int64             `json:"capacity_bytes" doc:"Limit of the payload bytes of waiting jobs; 0 is no limit."`
-	Concurrency    int64             `json:"concurrency" doc:"Limit of the leased jobs of all flows; 0 is no cap."`
-	MaxCost        int64             `json:"max_cost" doc:"Limit of the cost of one job: a higher one is refused with 422, and a higher actual cost counts as this in the pool."`
-	Hold           string            `json:"hold" enum:"flow,pool" doc:"What an answer with Retry-After holds at first: the flow, and the pool once flows of two tenants got one, or the pool at once."`
-	MaxHoldMS      int64             `json:"max_hold_ms" doc:"How long answers hold the pool at most."`
-	Paused         bool              `json:"paused"`
-	Sources        map[string]string `json:"sources" doc:"Source of each setting: api, file or default."`
-	Reason         string            `json:"reason,omitempty" doc:"The reason given with the last change."`
-	Revision       int64             `json:"revision" doc:"Revision of the settings, also the ETag; 0 if the settings were never changed."`
-	Overrides      *RouteOverrides   `json:"overrides,omitempty" doc:"Settings made through the API; absent if there are none."`
-	Depth          int64             `json:"depth" doc:"Jobs scheduled, queued and retrying."`
-	Bytes          int64             `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
-	Running        int64             `json:"running" doc:"Jobs leased by a worker."`
-	Departed       int64             `json:"departed_total"`
-	LimitedBy      string            `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle" doc:"What keeps the next job of the pool from leaving now, as for a flow."`
-	EffectiveRate  float64           `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds; 0 while paused."`
-	HeldUntil      time.Time         `json:"held_until,omitzero" doc:"While the pool is held: when the hold ends."`
-	HeldBy         string            `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off" doc:"While it is held: the cause."`
-	HeldStatus     int               `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
-	WaitingFlows   int64             `json:"waiting_flows" doc:"Flows with a job that waits for a stamp."`
-	Weights        int64             `json:"weights" doc:"Sum of the weights of these flows, with that of a class once."`
-	Reserves       float64           `json:"reserves_per_s" doc:"Sum of the reserves of these flows, per second."`
-	Owed           int64             `json:"owed,omitempty" doc:"What the flows and tiers of the pool owe together: they repay it before their next jobs. Absent for 0."`
-	Oversubscribed bool              `json:"oversubscribed" doc:"The reserves of these flows add up to more than the rate. Each flow then gets its reserve reduced in proportion, and flows without a reserve get nothing. Raise the rate or lower reserves."`
+	Pool   string   `json:"pool"`
+	Routes []string `json:"routes" nullable:"false" doc:"The flows of these routes, of all tenants, are in the pool."`
+	Policy
+	Hold           string          `json:"hold" enum:"flow,pool" doc:"What an answer with Retry-After holds at first: the flow, and the pool once flows of two tenants got one, or the pool at once."`
+	MaxHoldMS      int64           `json:"max_hold_ms" doc:"How long answers hold the pool at most."`
+	Reason         string          `json:"reason,omitempty" doc:"The reason given with the last change."`
+	Revision       int64           `json:"revision" doc:"Revision of the settings, also the ETag; 0 if the settings were never changed."`
+	Overrides      *RouteOverrides `json:"overrides,omitempty" doc:"Settings made through the API; absent if there are none."`
+	Depth          int64           `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Bytes          int64           `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
+	Running        int64           `json:"running" doc:"Jobs leased by a worker."`
+	Departed       int64           `json:"departed_total"`
+	LimitedBy      string          `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle" doc:"What keeps the next job of the pool from leaving now, as for a flow."`
+	EffectiveRate  float64         `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds; 0 while paused."`
+	HeldUntil      time.Time       `json:"held_until,omitzero" doc:"While the pool is held: when the hold ends."`
+	HeldBy         string          `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off" doc:"While it is held: the cause."`
+	HeldStatus     int             `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
+	WaitingFlows   int64           `json:"waiting_flows" doc:"Flows with a job that waits for a stamp."`
+	Weights        int64           `json:"weights" doc:"Sum of the weights of these flows, with that of a class once."`
+	Reserves       float64         `json:"reserves_per_s" doc:"Sum of the reserves of these flows, per second."`
+	Owed           int64           `json:"owed,omitempty" doc:"What the flows and tiers of the pool owe together: they repay it before their next jobs. Absent for 0."`
+	Oversubscribed bool            `json:"oversubscribed" doc:"The reserves of these flows add up to more than the rate. Each flow then gets its reserve reduced in proportion, and flows without a reserve get nothing. Raise the rate or lower reserves."`
 }
 
 // PoolList lists the pools by name.
@@ -55,15 +47,15 @@ type PoolList struct {
 
 // PoolFlow is a flow that waits in a pool.
 type PoolFlow struct {
-	Tenant   string  `json:"tenant" doc:"Name of the tenant. It may be ~ and a SHA-256 for a flow whose last waiting job has just left."`
-	Route    string  `json:"route"`
-	Depth    int64   `json:"depth" doc:"Jobs scheduled, queued and retrying."`
-	Running  int64   `json:"running" doc:"Jobs leased by a worker."`
-	Departed int64   `json:"departed_total"`
-	Weight   int64   `json:"weight"`
-	Class    string  `json:"class,omitempty" doc:"The tier whose tenants together have the weight. Absent for none."`
-	Reserve  *Rate   `json:"reserve,omitempty" doc:"Absent for none."`
-	Part     float64 `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait. The flow's own rate may be lower."`
+	Tenant   string       `json:"tenant" doc:"Name of the tenant. It may be ~ and a SHA-256 for a flow whose last waiting job has just left."`
+	Route    string       `json:"route"`
+	Depth    int64        `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Running  int64        `json:"running" doc:"Jobs leased by a worker."`
+	Departed int64        `json:"departed_total"`
+	Weight   int64        `json:"weight"`
+	Class    string       `json:"class,omitempty" doc:"The tier whose tenants together have the weight. Absent for none."`
+	Reserve  *shaper.Rate `json:"reserve,omitempty" doc:"Absent for none."`
+	Part     float64      `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait. The flow's own rate may be lower."`
 }
 
 // PoolFlows lists flows that wait in a pool, those that may leave next first.
@@ -112,16 +104,16 @@ type PoolShares struct {
 // PoolShare is a flow with the part of its pool's rate that it got in the last ten seconds, beside
 // the part that it was entitled to.
 type PoolShare struct {
-	Tenant     string   `json:"tenant"`
-	Route      string   `json:"route"`
-	Depth      int64    `json:"depth" doc:"Jobs scheduled, queued and retrying."`
-	Running    int64    `json:"running" doc:"Jobs leased by a worker."`
-	Departed   int64    `json:"departed_total"`
-	Weight     int64    `json:"weight"`
-	Class      string   `json:"class,omitempty" doc:"The tier whose tenants together have the weight. Absent for none."`
-	Reserve    *Rate    `json:"reserve,omitempty" doc:"Absent for none."`
-	LimitedBy  string   `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle"`
-	Part       float64  `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait: the mean of the last ten seconds. It is 0 while the flow does not wait."`
-	Departures *float64 `json:"departures_per_s,omitempty" doc:"Departures a second, the mean of the last ten seconds; absent until it is known."`
-	Got        *float64 `json:"got,omitempty" doc:"Part of the pool's strictest rate that these departures are. A departure counts as one, whatever its cost."`
+	Tenant     string       `json:"tenant"`
+	Route      string       `json:"route"`
+	Depth      int64        `json:"depth" doc:"Jobs scheduled, queued and retrying."`
+	Running    int64        `json:"running" doc:"Jobs leased by a worker."`
+	Departed   int64        `json:"departed_total"`
+	Weight     int64        `json:"weight"`
+	Class      string       `json:"class,omitempty" doc:"The tier whose tenants together have the weight. Absent for none."`
+	Reserve    *shaper.Rate `json:"reserve,omitempty" doc:"Absent for none."`
+	LimitedBy  string       `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle"`
+	Part       float64      `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait: the mean of the last ten seconds. It is 0 while the flow does not wait."`
+	Departures *float64     `json:"departures_per_s,omitempty" doc:"Departures a second, the mean of the last ten seconds; absent until it is known."`
+	Got        *float64     `json:"got,omitempty" doc:"Part of the pool's strictest rate that these departures are. A departure counts as one, whatever its cost."`
 }

@@ -122,23 +122,10 @@ type Response struct {
 	BodyTruncated bool              `json:"body_truncated"`
 }
 
-// Rate is a number of departures per period.
-type Rate struct {
-	Limit    int64 `json:"limit" minimum:"1"`
-	PeriodMS int64 `json:"period_ms" minimum:"1" maximum:"31622400000"`
-}
-
 // RateChange is a rate in a PATCH, which may give only the half that changes.
 type RateChange struct {
 	Limit    int64 `json:"limit,omitempty" minimum:"1"`
 	PeriodMS int64 `json:"period_ms,omitempty" minimum:"1" maximum:"31622400000"`
-}
-
-// Pace is a further rate with its own burst.
-type Pace struct {
-	Rate
-	Burst int64  `json:"burst,omitempty" minimum:"1" doc:"1 if absent."`
-	By    string `json:"by,omitempty" enum:"cost,jobs" doc:"What the rate counts: the costs of jobs, or jobs whatever they cost. cost if absent."`
 }
 
 // Settings is the body of PUT and PATCH /v1/tenants/{tenant}: all settings but draining, which has
@@ -233,21 +220,15 @@ type History struct {
 	Items []HistoryEntry `json:"items" nullable:"false"`
 }
 
-// Policy is the settings in force.
+// Policy is the settings in force: those of shaper.SettingsOfTenants or, of a pool,
+// shaper.SettingsOfPools. A setting that is none, such as a reserve, is nil.
 type Policy struct {
-	Rate          Rate              `json:"rate"`
-	Rates         []Pace            `json:"rates,omitempty" doc:"Further rates; the strictest wins."`
-	Burst         int64             `json:"burst"`
-	Capacity      int64             `json:"capacity"`
-	CapacityBytes int64             `json:"capacity_bytes" doc:"Limit of the payload bytes of waiting jobs; 0 is no limit."`
-	Concurrency   int64             `json:"concurrency"`
-	MaxWaitMS     int64             `json:"max_wait_ms"`
-	Paused        bool              `json:"paused"`
-	MaxCost       int64             `json:"max_cost" doc:"Limit of the cost of one job: a higher one is refused with 422; 0 is no limit. A pool has a limit of its own."`
-	Weight        int64             `json:"weight" doc:"On routes in a pool: weight of the flow when the pool's rate, less the reserves, is shared."`
-	Reserve       *Rate             `json:"reserve,omitempty" doc:"On routes in a pool: part of the pool's rate that the flow gets before others; absent for none."`
-	Sources       map[string]string `json:"sources" doc:"Source of each setting: api, file, tier:NAME or default; the tier can also come from the credential."`
+	shaper.Overrides
+	Sources map[string]string `json:"sources" doc:"Source of each setting: api, file, tier:NAME or default; the tier can also come from the credential."`
 }
+
+// InForce returns the settings as values: zero for none.
+func (p Policy) InForce() shaper.Policy { return p.Overrides.Over(shaper.Policy{}) }
 
 // Figures are those of one flow, or of all flows of a tenant.
 type Figures struct {
@@ -373,25 +354,25 @@ type TenantLines struct {
 
 // TenantLine is a tenant in a table.
 type TenantLine struct {
-	Tenant        string    `json:"tenant"`
-	Rate          Rate      `json:"rate"`
-	Rates         []Pace    `json:"rates,omitempty" doc:"Further rates; the strictest wins."`
-	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of the general rates, as slow as the slowest route, and at most the rates of its pools if all of its routes are in pools; 0 while paused."`
-	Capacity      int64     `json:"capacity"`
-	Depth         int64     `json:"depth"`
-	Running       int64     `json:"running"`
-	Paused        bool      `json:"paused"`
-	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While flows of the tenant are held: the latest end of the holds."`
-	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off"`
-	HeldStatus    int       `json:"held_status,omitempty" doc:"HTTP status of the upstream's last answer, absent if there was none."`
-	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle"`
-	OldestWaitMS  int64     `json:"oldest_wait_ms"`
-	Admitted      int64     `json:"admitted_total"`
-	Rejected      int64     `json:"rejected_total"`
-	Departed      int64     `json:"departed_total"`
-	Succeeded     int64     `json:"succeeded_total"`
-	DeadLetters   int64     `json:"dead" doc:"Current dead letters."`
-	Dead          int64     `json:"dead_total"`
+	Tenant        string            `json:"tenant"`
+	Rate          shaper.Rate       `json:"rate"`
+	Rates         []shaper.PaceJSON `json:"rates,omitempty" doc:"Further rates; the strictest wins."`
+	EffectiveRate float64           `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of the general rates, as slow as the slowest route, and at most the rates of its pools if all of its routes are in pools; 0 while paused."`
+	Capacity      int64             `json:"capacity"`
+	Depth         int64             `json:"depth"`
+	Running       int64             `json:"running"`
+	Paused        bool              `json:"paused"`
+	HeldUntil     time.Time         `json:"held_until,omitzero" doc:"While flows of the tenant are held: the latest end of the holds."`
+	HeldBy        string            `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off"`
+	HeldStatus    int               `json:"held_status,omitempty" doc:"HTTP status of the upstream's last answer, absent if there was none."`
+	LimitedBy     string            `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle"`
+	OldestWaitMS  int64             `json:"oldest_wait_ms"`
+	Admitted      int64             `json:"admitted_total"`
+	Rejected      int64             `json:"rejected_total"`
+	Departed      int64             `json:"departed_total"`
+	Succeeded     int64             `json:"succeeded_total"`
+	DeadLetters   int64             `json:"dead" doc:"Current dead letters."`
+	Dead          int64             `json:"dead_total"`
 }
 
 // TenantNow is a tenant at an instant, with the waits of its most recent jobs: those that succeeded
@@ -431,17 +412,17 @@ type KeyList struct {
 
 // Guard is a limiter in front of the intake, as configured.
 type Guard struct {
-	Guard     string   `json:"guard"`
-	Algorithm string   `json:"algorithm" example:"sliding-log"`
-	Rate      Rate     `json:"rate"`
-	Limit     int64    `json:"limit" doc:"Requests of one key at once: the limit of the rate, or the burst."`
-	BlockMS   int64    `json:"block_ms,omitempty" doc:"How long a key is refused after it exceeded the limit."`
-	By        []string `json:"by" nullable:"false" doc:"The parts of the key: tenant, guest, endpoint, address, network, route, type."`
-	Endpoints []string `json:"endpoints,omitempty" doc:"Operations that the guard covers; all if absent."`
-	Routes    []string `json:"routes,omitempty" doc:"Counts only jobs for these routes; all if absent."`
-	Types     []string `json:"types,omitempty" doc:"Counts only jobs of these types; all if absent."`
-	OnError   string   `json:"on_error" example:"open" doc:"open: requests pass while Redis fails. closed: they are refused."`
-	Shadow    bool     `json:"shadow" doc:"The guard refuses nothing, and counts the requests that it would refuse."`
+	Guard     string      `json:"guard"`
+	Algorithm string      `json:"algorithm" example:"sliding-log"`
+	Rate      shaper.Rate `json:"rate"`
+	Limit     int64       `json:"limit" doc:"Requests of one key at once: the limit of the rate, or the burst."`
+	BlockMS   int64       `json:"block_ms,omitempty" doc:"How long a key is refused after it exceeded the limit."`
+	By        []string    `json:"by" nullable:"false" doc:"The parts of the key: tenant, guest, endpoint, address, network, route, type."`
+	Endpoints []string    `json:"endpoints,omitempty" doc:"Operations that the guard covers; all if absent."`
+	Routes    []string    `json:"routes,omitempty" doc:"Counts only jobs for these routes; all if absent."`
+	Types     []string    `json:"types,omitempty" doc:"Counts only jobs of these types; all if absent."`
+	OnError   string      `json:"on_error" example:"open" doc:"open: requests pass while Redis fails. closed: they are refused."`
+	Shadow    bool        `json:"shadow" doc:"The guard refuses nothing, and counts the requests that it would refuse."`
 }
 
 // GuardList lists the guards.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/internal/deadline"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // PageFiles is the page at /docs. It reads /openapi.json and nothing from other hosts.
@@ -44,7 +46,11 @@ func New(router chi.Router, title, version string) huma.API {
 	cfg.Info.Description = "Requests to other paths or with other methods are also answered with a problem. " +
 		describeKinds(http.StatusNotFound, RouterKinds) + ". " +
 		describeKinds(http.StatusMethodNotAllowed, RouterKinds) + "."
-	return humachi.New(router, cfg)
+	api := humachi.New(router, cfg)
+	schemas := api.OpenAPI().Components.Schemas
+	schemas.RegisterTypeAlias(reflect.TypeFor[shaper.Rate](), reflect.TypeFor[Rate]())
+	schemas.RegisterTypeAlias(reflect.TypeFor[shaper.PaceJSON](), reflect.TypeFor[Pace]())
+	return api
 }
 
 // Serve serves /openapi.json and /docs. Call it once everything is mounted.

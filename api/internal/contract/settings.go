@@ -1,17 +1,34 @@
 package contract
 
 import (
+	"maps"
+	"reflect"
+	"slices"
+
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 
+// Rate describes a number of departures per period.
+type Rate struct {
+	Limit    int64 `json:"limit" minimum:"1"`
+	PeriodMS int64 `json:"period_ms" minimum:"1" maximum:"31622400000"`
+}
+
+// Pace describes a further rate with its own burst.
+type Pace struct {
+	Rate
+	Burst int64  `json:"burst,omitempty" minimum:"1" doc:"1 if absent."`
+	By    string `json:"by,omitempty" enum:"cost,jobs" doc:"What the rate counts: the costs of jobs, or jobs whatever they cost. cost if absent."`
+}
+
 // DescribeSettings documents the settings of tenants and pools, from the table of settings: in a
 // change a rate may be text, and null resets a setting. Call it once everything is mounted.
 func DescribeSettings(api huma.API) {
 	schemas := api.OpenAPI().Components.Schemas
-	for _, v := range []any{wire.Settings{}, wire.PoolSettings{}, wire.RateChange{}, wire.Rate{}, wire.Pace{}} {
+	for _, v := range []any{wire.Settings{}, wire.PoolSettings{}, wire.RateChange{}, Rate{}, Pace{}} {
 		schemaOf(schemas, v)
 	}
 	d := settingsDoc{schemas}
@@ -32,6 +49,13 @@ func DescribeSettings(api huma.API) {
 		"Overrides": stated, "RouteOverrides": statedOfRoute,
 	} {
 		schemas.Map()[name] = &huma.Schema{Type: huma.TypeObject, Properties: properties, AdditionalProperties: false}
+	}
+	for _, v := range []any{wire.Tenant{}, wire.TenantNow{}} {
+		d.inForce(v, shaper.SettingsOfTenants(), false)
+	}
+	d.inForce(wire.Flow{}, shaper.SettingsOfTenants(), false, "tier", "routes", "draining")
+	for _, v := range []any{wire.Pool{}, wire.PoolNow{}} {
+		d.inForce(v, shaper.SettingsOfPools(), true, "tier", "draining")
 	}
 }
 
@@ -77,6 +101,26 @@ func (d settingsDoc) changes(settings []shaper.Setting, ofPool bool) map[string]
 		members[s.Name] = orNull(members[s.Name])
 	}
 	return members
+}
+
+// inForce documents the settings in force in the schema of v, which has none of the others.
+func (d settingsDoc) inForce(v any, settings []shaper.Setting, ofPool bool, others ...string) {
+	s := d.schemas.Map()[reflect.TypeOf(v).Name()]
+	for _, name := range append(others, shaper.Names(shaper.SettingsOfTenants())...) {
+		delete(s.Properties, name)
+	}
+	maps.Copy(s.Properties, d.stated(settings))
+	for _, setting := range settings {
+		m := s.Properties[setting.Name]
+		m.Description = setting.Doc
+		if ofPool {
+			m.Description = setting.PoolDoc
+		}
+		if setting.Default != "" {
+			s.Required = append(s.Required, setting.Name)
+		}
+	}
+	slices.Sort(s.Required)
 }
 
 // stated returns the members of settings that are set, by name.

@@ -271,7 +271,7 @@ func (rd *reader) wholeRate(path string, value json.RawMessage) (r shaper.Rate) 
 
 // paceFields are the members of a further rate, whose rate may be a text.
 type paceFields struct {
-	wire.Pace
+	shaper.PaceJSON
 	Rate string `json:"rate"`
 }
 

@@ -12,11 +12,8 @@ import (
 
 // Pool is the pool in its JSON form.
 func Pool(p queue.Pool) wire.Pool {
-	settings := policy(p.Policy, p.Sources)
 	out := wire.Pool{
-		Pool: p.Name, Routes: p.Routes, Rate: settings.Rate, Rates: settings.Rates, Burst: settings.Burst,
-		Capacity: settings.Capacity, CapacityBytes: settings.CapacityBytes,
-		Concurrency: settings.Concurrency, MaxCost: p.Policy.MaxCost, Paused: settings.Paused, Sources: settings.Sources,
+		Pool: p.Name, Routes: p.Routes, Policy: policy(p.Policy, shaper.SettingsOfPools(), p.Sources),
 		Hold: "flow", MaxHoldMS: cmp.Or(p.Policy.MaxHold, shaper.DefaultMaxHold).Milliseconds(),
 		Reason: p.Reason, Revision: p.Revision,
 		Depth: p.Depth, Bytes: p.Bytes, Running: p.Running, Departed: p.Departed, LimitedBy: p.LimitedBy,

@@ -23,7 +23,7 @@ func TestPolicyHasTheSettingsOfTheTable(t *testing.T) {
 		case **[]shaper.PaceJSON:
 			*field = &[]shaper.PaceJSON{{Limit: 7, PeriodMS: 1000, Burst: 1}}
 		}
-		text, err := json.Marshal(policy(o.Over(shaper.DefaultPolicy()), nil))
+		text, err := json.Marshal(policy(o.Over(shaper.DefaultPolicy()), shaper.SettingsOfTenants(), nil))
 		if err != nil {
 			t.Fatal(err)
 		}

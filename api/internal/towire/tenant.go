@@ -12,8 +12,9 @@ import (
 
 // Tenant converts a tenant to its JSON form.
 func Tenant(t queue.Tenant) wire.Tenant {
+	settings := shaper.SettingsOfTenants()
 	out := wire.Tenant{
-		Tenant: t.Name, Tier: t.Tier, Policy: policy(t.Policy, t.Sources), Draining: t.Policy.Draining,
+		Tenant: t.Name, Tier: t.Tier, Policy: policy(t.Policy, settings, t.Sources), Draining: t.Policy.Draining,
 		Reason: t.Reason, Revision: t.Revision,
 		Figures: figures(t.Figures), StoredBytes: t.Stored, DeadBytes: t.DeadBytes,
 	}
@@ -26,30 +27,26 @@ func Tenant(t queue.Tenant) wire.Tenant {
 		}
 		out.Routes[route] = wire.Flow{
 			Pool: f.Pool, PoolRate: f.PoolRate, PoolPart: f.Part, Owed: f.Owed, StoredBytes: f.Stored, ShareBytes: f.Share,
-			Policy: policy(f.Policy, f.Sources), Figures: figures(f.Figures),
+			Policy: policy(f.Policy, settings, f.Sources), Figures: figures(f.Figures),
 		}
 	}
 	return out
 }
 
-func policy(p shaper.Policy, sources map[string]string) wire.Policy {
-	out := wire.Policy{
-		Rate: wire.RateOf(p.Rate), Rates: wire.PacesOf(p.Rates), Burst: p.Burst, Capacity: p.Capacity,
-		CapacityBytes: p.CapacityBytes, Concurrency: p.Concurrency, MaxWaitMS: p.MaxWait.Milliseconds(),
-		Paused: p.Paused, MaxCost: p.MaxCost, Weight: max(p.Weight, 1), Reserve: reserve(p.Reserve), Sources: sources,
+// policy converts these settings of a policy to their JSON form.
+func policy(p shaper.Policy, of []shaper.Setting, sources map[string]string) wire.Policy {
+	if sources == nil {
+		sources = map[string]string{}
 	}
-	if out.Sources == nil {
-		out.Sources = map[string]string{}
-	}
-	return out
+	return wire.Policy{Overrides: p.Overrides(of), Sources: sources}
 }
 
 // reserve is nil for none.
-func reserve(r shaper.Rate) *wire.Rate {
+func reserve(r shaper.Rate) *shaper.Rate {
 	if r == (shaper.Rate{}) {
 		return nil
 	}
-	return new(wire.RateOf(r))
+	return &r
 }
 
 // heldUntil is the end of the hold, zero if there is none.
@@ -92,7 +89,7 @@ func Swept(swept queue.Swept) wire.Swept {
 // Line converts the figures of a tenant to a line of the table.
 func Line(b *queue.Brief) wire.TenantLine {
 	return wire.TenantLine{
-		Tenant: b.Name, Rate: wire.RateOf(b.Rate), Rates: wire.PacesOf(b.Rates),
+		Tenant: b.Name, Rate: b.Rate, Rates: shaper.PacesJSON(b.Rates),
 		EffectiveRate: b.Allowed(), Capacity: b.Capacity, Depth: b.Depth, Running: b.Running,
 		Paused:    b.Paused,
 		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted,

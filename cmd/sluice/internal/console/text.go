@@ -78,16 +78,11 @@ func SpanText(seconds float64) string {
 // MillisText is SpanText of milliseconds.
 func MillisText(ms int64) string { return SpanText(float64(ms) / 1000) }
 
-// RateText returns a rate, such as 10/s.
-func RateText(r wire.Rate) string {
-	return shaper.Rate{Limit: r.Limit, Period: time.Duration(r.PeriodMS) * time.Millisecond}.String()
-}
-
 // RatesText returns further rates, such as 1000/24h burst 1000 by jobs.
-func RatesText(paces []wire.Pace) string {
+func RatesText(paces []shaper.Pace) string {
 	texts := make([]string, len(paces))
 	for i, p := range paces {
-		texts[i] = shaper.PaceJSON{Limit: p.Limit, PeriodMS: p.PeriodMS, Burst: p.Burst, By: p.By}.String()
+		texts[i] = p.JSON().String()
 	}
 	return strings.Join(texts, ", ")
 }

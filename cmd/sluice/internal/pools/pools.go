@@ -89,7 +89,7 @@ func (c *poolListCmd) Run(a *console.App) error {
 		if p.Oversubscribed {
 			limitedBy += ", oversubscribed"
 		}
-		rows = append(rows, []string{p.Pool, console.RateText(p.Rate), capacity(p.Capacity), figure(p.Depth),
+		rows = append(rows, []string{p.Pool, p.InForce().Rate.String(), capacity(p.InForce().Capacity), figure(p.Depth),
 			figure(p.Running), figure(p.WaitingFlows), limitedBy})
 	}
 	return console.PrintTable(a.Out, rows)
@@ -267,7 +267,7 @@ func (c *poolFlowsCmd) Run(a *console.App) error {
 	for _, f := range flows.Items {
 		reserve := ""
 		if f.Reserve != nil {
-			reserve = console.RateText(*f.Reserve)
+			reserve = f.Reserve.String()
 		}
 		weight := figure(f.Weight)
 		if f.Class != "" {
@@ -317,9 +317,9 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 	}
 	rows := [][]string{{"pool", p.Pool, ""}, {"routes", strings.Join(p.Routes, ", "), ""}}
 	plain := func(label, value string) { rows = append(rows, []string{label, value, ""}) }
-	for _, row := range settings.Rows(p, shaper.SettingsOfPools(), p.Sources) {
+	for _, row := range settings.Rows(p.Policy, shaper.SettingsOfPools()) {
 		if row[0] == "capacity" {
-			row[1] = capacity(p.Capacity)
+			row[1] = capacity(p.InForce().Capacity)
 		}
 		rows = append(rows, row)
 	}

@@ -123,7 +123,7 @@ func operateProcess(t *testing.T, redisURL string) {
 	must(err)
 	pool, err := operator.Pool(ctx, "shared")
 	must(err)
-	queuetest.Compare(t, "the pool is paused", pool.Paused, true)
+	queuetest.Compare(t, "the pool is paused", *pool.Paused, true)
 	for {
 		event, err := live.Next()
 		must(err)

@@ -3,7 +3,6 @@
 package settings
 
 import (
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -102,25 +102,11 @@ func nameOf(key string) string {
 	return key
 }
 
-// Of returns the settings of a policy in the form of the API, such as wire.Policy or wire.Pool.
-// What this version cannot read is not set.
-func Of(policy any) shaper.Overrides {
-	var of struct { // all but what a pool has under the same names
-		shaper.Overrides
-		Tier   any `json:"tier"`
-		Routes any `json:"routes"`
-	}
-	raw, _ := json.Marshal(policy) // text and numbers cannot fail
-	_ = json.Unmarshal(raw, &of)
-	return of.Overrides
-}
-
 // Rows returns the settings of a policy with their sources, for a table.
-func Rows(policy any, settings []shaper.Setting, sources map[string]string) (rows [][]string) {
-	o := Of(policy)
+func Rows(policy wire.Policy, settings []shaper.Setting) (rows [][]string) {
 	for _, s := range settings {
-		if text := s.Text(o); text != "" && (!s.Rare || text != s.Default) {
-			rows = append(rows, []string{s.Label(), text, sources[s.Name]})
+		if text := s.Text(policy.Overrides); text != "" && (!s.Rare || text != s.Default) {
+			rows = append(rows, []string{s.Label(), text, policy.Sources[s.Name]})
 		}
 	}
 	return rows

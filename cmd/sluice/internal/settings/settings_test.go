@@ -1,12 +1,15 @@
 package settings
 
 import (
+	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -47,23 +50,30 @@ func TestFlagsOfTheTable(t *testing.T) {
 
 // Every setting of a policy has a row, unless it is rare and has its default.
 func TestRowsOfTheTable(t *testing.T) {
-	policy := map[string]any{"tier": "gold", "routes": []string{"r"}, "depth": 4}
-	sources, labels := map[string]string{}, []string{}
+	values, sources, labels := map[string]any{}, map[string]string{}, []string{}
 	for _, s := range shaper.SettingsOfTenants() {
-		policy[s.Name] = map[shaper.Kind]any{shaper.KindRate: map[string]int{"limit": 7, "period_ms": 1000},
+		values[s.Name] = map[shaper.Kind]any{shaper.KindRate: map[string]int{"limit": 7, "period_ms": 1000},
 			shaper.KindRates:  []map[string]int{{"limit": 7, "period_ms": 1000}},
 			shaper.KindNumber: 7, shaper.KindDuration: 7, shaper.KindSwitch: true}[s.Kind]
 		sources[s.Name] = "from " + s.Name
 		labels = append(labels, s.Label())
 	}
-	rows := Rows(policy, shaper.SettingsOfTenants(), sources)
+	policy := func(values map[string]any) (p wire.Policy) {
+		values["sources"] = sources
+		text, err := json.Marshal(values)
+		if err := errors.Join(err, json.Unmarshal(text, &p)); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	rows := Rows(policy(values), shaper.SettingsOfTenants())
 	for i, s := range shaper.SettingsOfTenants() {
 		if i >= len(rows) || rows[i][0] != labels[i] || !strings.Contains(rows[i][1], "7") && rows[i][1] != "true" ||
 			rows[i][2] != "from "+s.Name {
 			t.Fatalf("rows %v, want those of %v", rows, labels)
 		}
 	}
-	plain := Rows(map[string]any{"capacity": 0, "max_cost": 0, "weight": 1}, shaper.SettingsOfTenants(), nil)
+	plain := Rows(policy(map[string]any{"capacity": 0, "max_cost": 0, "weight": 1}), shaper.SettingsOfTenants())
 	if len(plain) != 1 || plain[0][0] != "capacity" {
 		t.Errorf("rows of defaults: %v", plain)
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/settings"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -98,7 +97,7 @@ func tierStance(t wire.Tenant) namedStance {
 
 // stances returns the settings of a policy in the order of the table.
 func stances(p wire.Policy) (all []namedStance) {
-	o := settings.Of(p)
+	o := p.Overrides
 	if o.Rates == nil {
 		o.Rates = &[]shaper.PaceJSON{}
 	}

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // TestTenantOfAPool: a tenant has what its pool and the store allow, also where it has one route.
 func TestTenantOfAPool(t *testing.T) {
-	policy := wire.Policy{Rate: wire.Rate{Limit: 40, PeriodMS: 1000}, Capacity: 1000, Weight: 1}
+	policy := wire.Policy{Overrides: shaper.Policy{
+		Rate: shaper.Rate{Limit: 40, Period: time.Second}, Capacity: 1000}.Overrides(shaper.SettingsOfTenants())}
 	figures := wire.Figures{LimitedBy: "pool", EffectiveRate: 18}
 	flow := wire.Flow{
 		Pool: "erp", PoolRate: 18, PoolPart: 0.5, Owed: 2939, StoredBytes: 471e6, ShareBytes: 468e6, Policy: policy, Figures: figures,

@@ -126,7 +126,8 @@ func (c *tenantListCmd) Run(a *console.App) error {
 			if t.Draining {
 				limitedBy += ", draining"
 			}
-			return tenantLine(t.Tenant, console.RateText(t.Rate), figure(t.Capacity), figure(t.Depth),
+			policy := t.InForce()
+			return tenantLine(t.Tenant, policy.Rate.String(), figure(policy.Capacity), figure(t.Depth),
 				figure(t.Running), figure(t.DeadLetters), limitedBy)
 		},
 		Fetch: func(cursor string, limit int) ([]wire.Tenant, string, error) {
@@ -412,7 +413,7 @@ func samePolicy(a, b wire.Policy) bool {
 }
 
 func policyRows(p wire.Policy) [][]string {
-	return settings.Rows(p, shaper.SettingsOfTenants(), p.Sources)
+	return settings.Rows(p, shaper.SettingsOfTenants())
 }
 
 func figureRows(f wire.Figures) [][]string {

@@ -155,17 +155,18 @@ func printSampleLines(w io.Writer, l sample) {
 		return
 	}
 	if t := l.Tenant; t != nil {
+		policy := t.InForce()
 		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s "+
-			"p99 %s\n", at, console.Plain(t.Tenant.Tenant), console.RateText(t.Rate), t.LimitedBy,
+			"p99 %s\n", at, console.Plain(t.Tenant.Tenant), policy.Rate, t.LimitedBy,
 			heldPart(t.HeldUntil, t.HeldBy,
-				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
+				t.HeldStatus), t.Depth, policy.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
 			oldestText(t.OldestWaitMS), console.MillisText(t.WaitP50MS),
 			console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))
 		return
 	}
 	for _, t := range l.Tenants {
 		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s\n", at,
-			console.Plain(t.Tenant), console.RateText(t.Rate), t.LimitedBy,
+			console.Plain(t.Tenant), t.Rate, t.LimitedBy,
 			heldPart(t.HeldUntil, t.HeldBy,
 				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
 			oldestText(t.OldestWaitMS))

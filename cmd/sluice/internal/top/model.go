@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // topReason is the reason of every change of top.
@@ -34,8 +35,8 @@ type topPorts struct {
 type change struct {
 	tenant string
 	action string // pause, resume or rate
-	rate   wire.Rate
-	before wire.Rate
+	rate   shaper.Rate
+	before shaper.Rate
 	depth  int64
 	varied bool // other rates apply too, so the rate alone does not determine the time to drain
 }
@@ -315,8 +316,9 @@ func searchText(s string) string { return strings.ToValidUTF8(s[:min(len(s), 255
 // subject returns the tenant that a change applies to, with its last figures.
 func (m *topModel) subject() (row wire.TenantLine, found bool) {
 	if t := m.tenant; m.view.Tenant != "" && t != nil {
-		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: t.Rate, Rates: t.Rates, Depth: t.Depth,
-			Capacity: t.Capacity, Paused: t.Paused}, true
+		policy := t.InForce()
+		return wire.TenantLine{Tenant: t.Tenant.Tenant, Rate: policy.Rate, Rates: shaper.PacesJSON(policy.Rates),
+			Depth: t.Depth, Capacity: policy.Capacity, Paused: policy.Paused}, true
 	}
 	name := m.chosen
 	if m.view.Tenant != "" {
@@ -335,7 +337,7 @@ func (m *topModel) routesVary() bool {
 		return false
 	}
 	for _, flow := range m.tenant.Routes {
-		if flow.Rate != m.tenant.Rate || len(flow.Rates) > 0 {
+		if own := flow.InForce(); own.Rate != m.tenant.InForce().Rate || len(own.Rates) > 0 {
 			return true
 		}
 	}
@@ -358,7 +360,7 @@ func (m *topModel) propose(action string) {
 		c.action, c.rate = "rate", slower(row.Rate)
 	}
 	if c.action == "rate" && c.rate == c.before {
-		m.notice, m.failed = "the limit of rates is "+console.RateText(c.rate), true
+		m.notice, m.failed = "the limit of rates is "+c.rate.String(), true
 		return
 	}
 	m.plan = &c
@@ -400,14 +402,14 @@ func (c change) question() string {
 				console.Count(c.depth))
 		}
 		return fmt.Sprintf("Resume %s? Its jobs leave at %s: %s. A drain ends too.", name,
-			console.RateText(c.rate), drainText(c.depth, c.rate))
+			c.rate.String(), drainText(c.depth, c.rate))
 	}
 	if c.varied {
 		return fmt.Sprintf("Change the rate of %s from %s to %s? Further rates, and rates of routes, stay "+
-			"as they are.", name, console.RateText(c.before), console.RateText(c.rate))
+			"as they are.", name, c.before.String(), c.rate.String())
 	}
-	return fmt.Sprintf("Change the rate of %s from %s to %s? Then %s.", name, console.RateText(c.before),
-		console.RateText(c.rate), drainText(c.depth, c.rate))
+	return fmt.Sprintf("Change the rate of %s from %s to %s? Then %s.", name, c.before.String(),
+		c.rate.String(), drainText(c.depth, c.rate))
 }
 
 // showOutcome shows the outcome of a change.
@@ -424,7 +426,7 @@ func (m *topModel) showOutcome(n changedNews) {
 	case "resume":
 		m.notice = name + " is resumed"
 	default:
-		m.notice = fmt.Sprintf("the rate of %s is %s", name, console.RateText(n.after.Rate))
+		m.notice = fmt.Sprintf("the rate of %s is %s", name, n.after.InForce().Rate)
 	}
 	m.notice += fmt.Sprintf(" (revision %d)", n.after.Revision)
 }

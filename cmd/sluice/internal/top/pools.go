@@ -93,7 +93,7 @@ func (m *topModel) pressInPools(name string) tea.Cmd {
 // poolState names what limits the next departure of a pool, in a few cells.
 func poolState(p wire.Pool) (string, lipgloss.Style) {
 	row := wire.TenantLine{LimitedBy: p.LimitedBy}
-	if p.Paused {
+	if p.InForce().Paused {
 		row.LimitedBy = "paused"
 	}
 	if p.Oversubscribed {
@@ -174,12 +174,13 @@ func (m *topModel) poolTable() []string {
 		p := m.pools.list.Items[i]
 		k := m.pools.tracks[p.Pool]
 		state, style := poolState(p)
+		policy := p.InForce()
 		used := ""
 		if now, known := k.now(); known {
-			used = gauge(now.departed*slowestInterval(p.Rate, p.Rates), 8)
+			used = gauge(now.departed/policy.Strictest(), 8)
 		}
-		line := m.line(poolColumns, []string{console.Plain(p.Pool), console.RateText(p.Rate) + furtherMark(p.Rates),
-			departuresText(k), used, boundedText(p.Depth, p.Capacity), boundedText(p.Running, p.Concurrency),
+		line := m.line(poolColumns, []string{console.Plain(p.Pool), policy.Rate.String() + furtherMark(len(policy.Rates)),
+			departuresText(k), used, boundedText(p.Depth, policy.Capacity), boundedText(p.Running, policy.Concurrency),
 			console.Short(float64(p.WaitingFlows)), state})
 		if i == m.pools.row {
 			lines = append(lines, styleRow.Render(left("> "+line, m.width)))
@@ -189,9 +190,6 @@ func (m *topModel) poolTable() []string {
 	}
 	return lines
 }
-
-// slowestInterval is the time between two departures at the strictest rate, in seconds.
-func slowestInterval(r wire.Rate, further []wire.Pace) float64 { return effective(r, further, 1) }
 
 var flowColumns = []cell{
 	{title: "TENANT"}, {title: "ROUTE", cells: 10, toLeft: true, least: 76}, {title: "GOT", cells: 6},
@@ -207,7 +205,7 @@ func (m *topModel) poolLines(height int) []string {
 	if !found {
 		return []string{"", name, "", "waiting for its figures …"}
 	}
-	now := wire.TenantNow{Tenant: wire.Tenant{Reason: p.Reason, Policy: wire.Policy{Paused: p.Paused},
+	now := wire.TenantNow{Tenant: wire.Tenant{Reason: p.Reason, Policy: p.Policy,
 		Figures: wire.Figures{LimitedBy: p.LimitedBy, HeldUntil: p.HeldUntil, HeldBy: p.HeldBy,
 			HeldStatus: p.HeldStatus}}}
 	lines := []string{name + ": " + limitOf(&now)}
@@ -215,15 +213,15 @@ func (m *topModel) poolLines(height int) []string {
 		lines = append(lines, styleBad.Render(ansi.Truncate(
 			"oversubscribed: the reserves of the waiting flows add up to more than the rate", m.width, "…")))
 	}
-	cells := max(0, m.width-topLabel)
+	cells, policy := max(0, m.width-topLabel), p.InForce()
 	lines = append(lines,
-		m.joined("rate "+console.RateText(p.Rate)+from(p.Sources["rate"]), ratesPart(p.Rates),
-			"effective "+effectiveText(p.Rate, p.Rates, p.EffectiveRate), "routes "+console.Plain(strings.Join(p.Routes, " "))),
-		m.joined("depth "+boundedText(p.Depth, p.Capacity), "running "+boundedText(p.Running, p.Concurrency),
+		m.joined("rate "+policy.Rate.String()+from(p.Sources["rate"]), ratesPart(policy.Rates),
+			"effective "+effectiveText(policy, p.EffectiveRate), "routes "+console.Plain(strings.Join(p.Routes, " "))),
+		m.joined("depth "+boundedText(p.Depth, policy.Capacity), "running "+boundedText(p.Running, policy.Concurrency),
 			console.Plural(int(p.WaitingFlows), "waiting flow", "waiting flows"),
 			"weights "+console.Count(p.Weights), "reserves "+console.Short(p.Reserves)+"/s"),
 		left("departures", 11)+right(departuresText(m.pools.tracks[p.Pool]), 7)+"/s  "+
-			styleGood.Render(spark(m.pools.tracks[p.Pool].last(cells, departedOf), cells, 1/slowestInterval(p.Rate, p.Rates))),
+			styleGood.Render(spark(m.pools.tracks[p.Pool].last(cells, departedOf), cells, policy.Strictest())),
 		styleHead.Render(left(m.line(flowColumns, titles(flowColumns)), m.width)),
 	)
 	shares := m.pools.shares
@@ -255,7 +253,7 @@ func gotOf(f wire.PoolShare) float64 {
 func (m *topModel) flowLine(f wire.PoolShare, most float64) string {
 	reserve, out := "-", "-"
 	if f.Reserve != nil {
-		reserve = console.RateText(*f.Reserve)
+		reserve = f.Reserve.String()
 	}
 	if f.Departures != nil {
 		out = console.Short(*f.Departures)
@@ -299,7 +297,7 @@ func printPoolLines(w io.Writer, at string, l sample) {
 		if l.Flows != nil && l.Flows.Pool != p.Pool.Pool {
 			continue
 		}
-		out, over := "", ""
+		out, over, policy := "", "", p.InForce()
 		if p.Departures != nil {
 			out = fmt.Sprintf(" out %s/s", console.Short(*p.Departures))
 		}
@@ -307,9 +305,9 @@ func printPoolLines(w io.Writer, at string, l sample) {
 			over = " oversubscribed"
 		}
 		fmt.Fprintf(w, "%s pool %s: rate %s by %s%s%s depth %d/%d running %s flows %d%s\n", at,
-			console.Plain(p.Pool.Pool), console.RateText(p.Rate), p.LimitedBy,
-			heldPart(p.HeldUntil, p.HeldBy, p.HeldStatus), out, p.Depth, p.Capacity,
-			strings.TrimSuffix(fmt.Sprintf("%d/%d", p.Running, p.Concurrency), "/0"), p.WaitingFlows, over)
+			console.Plain(p.Pool.Pool), policy.Rate, p.LimitedBy,
+			heldPart(p.HeldUntil, p.HeldBy, p.HeldStatus), out, p.Depth, policy.Capacity,
+			strings.TrimSuffix(fmt.Sprintf("%d/%d", p.Running, policy.Concurrency), "/0"), p.WaitingFlows, over)
 	}
 	if l.Flows == nil {
 		return
@@ -317,7 +315,7 @@ func printPoolLines(w io.Writer, at string, l sample) {
 	for _, f := range l.Flows.Items {
 		reserve, out := "", ""
 		if f.Reserve != nil {
-			reserve = " reserve " + console.RateText(*f.Reserve)
+			reserve = " reserve " + f.Reserve.String()
 		}
 		if f.Departures != nil {
 			out = fmt.Sprintf(" out %s/s", console.Short(*f.Departures))

@@ -15,18 +15,20 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // poolsAt are two pools: erp at its rate, and one that is held and has more reserves than its rate.
 func poolsAt(seconds int64) poolsNews {
 	erp := wire.Pool{
-		Pool: "erp", Routes: []string{"orders", "refunds"}, Rate: wire.Rate{Limit: 200, PeriodMS: 1000}, Capacity: 50_000,
-		Concurrency: 100, Sources: map[string]string{"rate": "api"}, Depth: 3273 - seconds, Running: 12,
+		Pool: "erp", Routes: []string{"orders", "refunds"}, Policy: policyInForce(shaper.Policy{
+			Rate: shaper.Rate{Limit: 200, Period: time.Second}, Capacity: 50_000, Concurrency: 100}), Depth: 3273 - seconds, Running: 12,
 		Departed: 196 * seconds, LimitedBy: "rate", EffectiveRate: 200, WaitingFlows: 3, Weights: 8, Reserves: 7,
 	}
 	mail := wire.Pool{
-		Pool: "mail", Routes: []string{"mail"}, Rate: wire.Rate{Limit: 10, PeriodMS: 1000}, Capacity: 1000, Depth: 1000,
-		Rates:    []wire.Pace{{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}},
+		Pool: "mail", Routes: []string{"mail"}, Policy: policyInForce(shaper.Policy{
+			Rate: shaper.Rate{Limit: 10, Period: time.Second}, Capacity: 1000,
+			Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}}}), Depth: 1000,
 		Departed: 70, LimitedBy: "held", HeldUntil: time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC), HeldBy: "breaker",
 		EffectiveRate: 5, WaitingFlows: 2, Weights: 2, Reserves: 20, Oversubscribed: true,
 	}
@@ -41,7 +43,7 @@ func sharesAt(at time.Time) sharesNews {
 			Part: part, Departures: new(200 * got), Got: new(got)}
 	}
 	first := share("acme", 0.377, 0.5575, 4, "concurrency")
-	first.Reserve = &wire.Rate{Limit: 5, PeriodMS: 1000}
+	first.Reserve = &shaper.Rate{Limit: 5, Period: time.Second}
 	unknown := share("new", 0, 0.108, 1, "pool")
 	unknown.Got, unknown.Departures = nil, nil
 	return sharesNews{At: at, Pool: "erp", Matching: 3, Items: []wire.PoolShare{

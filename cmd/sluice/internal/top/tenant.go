@@ -13,6 +13,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // tenantLines returns height lines about the shown tenant: its settings, its state and its charts.
@@ -25,21 +26,21 @@ func (m *topModel) tenantLines(height int) []string {
 	if t.Tier != "" {
 		name += ", tier " + console.Plain(t.Tier)
 	}
-	state := limitOf(t)
+	state, policy := limitOf(t), t.InForce()
 	lines := []string{
 		name + ": " + state,
 		m.joined(
-			"rate "+console.RateText(t.Rate)+from(t.Sources["rate"]), "effective "+effectiveText(t.Rate,
-				t.Rates, t.EffectiveRate), fmt.Sprintf("burst %s", console.Count(t.Burst)),
-			ratesPart(t.Rates), boundPart("concurrency", t.Concurrency), maxWaitPart(t.MaxWaitMS),
+			"rate "+policy.Rate.String()+from(t.Sources["rate"]), "effective "+effectiveText(policy, t.EffectiveRate),
+			"burst "+console.Count(policy.Burst), ratesPart(policy.Rates),
+			boundPart("concurrency", policy.Concurrency), maxWaitPart(policy.MaxWait),
 		),
 	}
-	share := fillOf(wire.TenantLine{Depth: t.Depth, Capacity: t.Capacity})
+	share := fillOf(wire.TenantLine{Depth: t.Depth, Capacity: policy.Capacity})
 	cells := min(40, max(8, m.width/4))
 	lines = append(lines,
 		m.joined(
 			fmt.Sprintf("depth [%s] %s of %s", shareStyle(share).Render(gauge(share, cells)),
-				console.Count(t.Depth), console.Count(t.Capacity)),
+				console.Count(t.Depth), console.Count(policy.Capacity)),
 			console.Count(t.Running)+" running", "oldest wait "+oldestText(t.OldestWaitMS)),
 		m.joined(fmt.Sprintf("waits p50 %s  p95 %s  p99 %s", console.MillisText(t.WaitP50MS),
 			console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))),
@@ -83,7 +84,7 @@ func limitOf(t *wire.TenantNow) string {
 	default:
 		text = "idle"
 	}
-	if t.Paused && t.LimitedBy != "paused" {
+	if t.InForce().Paused && t.LimitedBy != "paused" {
 		text, style = "paused", styleWarn
 	}
 	if t.Draining {
@@ -102,7 +103,7 @@ func from(source string) string {
 	return " (" + console.Plain(source) + ")"
 }
 
-func ratesPart(paces []wire.Pace) string {
+func ratesPart(paces []shaper.Pace) string {
 	if len(paces) == 0 {
 		return ""
 	}
@@ -116,11 +117,11 @@ func boundPart(label string, n int64) string {
 	return label + " " + console.Count(n)
 }
 
-func maxWaitPart(ms int64) string {
-	if ms == 0 {
+func maxWaitPart(most time.Duration) string {
+	if most == 0 {
 		return ""
 	}
-	return "max wait " + console.MillisText(ms)
+	return "max wait " + console.SpanText(most.Seconds())
 }
 
 const (

@@ -21,8 +21,8 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // topWorld is a server as the model sees it: figures by the second, and what was asked of it.
@@ -41,7 +41,7 @@ func newTopWorld(t *testing.T, width, height int) *topWorld {
 		view: func(l client.View) { w.views = append(w.views, l) },
 		change: func(_ context.Context, c change) (wire.Tenant, error) {
 			w.changes = append(w.changes, c)
-			return wire.Tenant{Tenant: c.tenant, Policy: wire.Policy{Rate: c.rate}, Revision: 8}, w.err
+			return wire.Tenant{Tenant: c.tenant, Policy: policyInForce(shaper.Policy{Rate: c.rate}), Revision: 8}, w.err
 		},
 	})
 	w.send(tea.WindowSizeMsg{Width: width, Height: height})
@@ -85,7 +85,7 @@ func (w *topWorld) keys(names ...string) (quit bool) {
 func tenantAt(n int, seconds int) wire.TenantLine {
 	s := int64(seconds)
 	r := wire.TenantLine{
-		Tenant: fmt.Sprintf("tenant-%02d", n), Rate: wire.Rate{Limit: 10, PeriodMS: 1000}, EffectiveRate: 10,
+		Tenant: fmt.Sprintf("tenant-%02d", n), Rate: shaper.Rate{Limit: 10, Period: time.Second}, EffectiveRate: 10,
 		Capacity: 1000, Depth: max(0, int64(900-60*n)),
 		Running: 2, LimitedBy: "rate", OldestWaitMS: int64(90_000 - 6000*n), Admitted: 1000 + 10*s,
 		Departed: 100 + 10*s, Succeeded: 99 + 10*s, Dead: 1,
@@ -93,7 +93,7 @@ func tenantAt(n int, seconds int) wire.TenantLine {
 	switch n {
 	case 0:
 		wave := int64(300 + 200*math.Sin(float64(seconds)/3))
-		r.Tenant, r.Rate, r.EffectiveRate = "acme", wire.Rate{Limit: 200, PeriodMS: 1000}, 200
+		r.Tenant, r.Rate, r.EffectiveRate = "acme", shaper.Rate{Limit: 200, Period: time.Second}, 200
 		r.Capacity, r.Depth, r.Admitted, r.Departed, r.Rejected = 5000, 5000-wave/4, 270*s+wave, 200*s,
 			70*s+max(0, wave-350)
 		r.OldestWaitMS = 24_870
@@ -101,7 +101,7 @@ func tenantAt(n int, seconds int) wire.TenantLine {
 		r.Tenant, r.Paused, r.LimitedBy, r.Departed, r.Depth = "日本商店 with a long name.example", true,
 			"paused", 100, min(1000, 700+10*s)
 	case 2:
-		r.Rate, r.EffectiveRate, r.LimitedBy = wire.Rate{Limit: 5, PeriodMS: 86_400_000}, 2.5/86400, "held"
+		r.Rate, r.EffectiveRate, r.LimitedBy = shaper.Rate{Limit: 5, Period: 24 * time.Hour}, 2.5/86400, "held"
 	case 3:
 		r.LimitedBy = "concurrency"
 	case 15:
@@ -134,10 +134,9 @@ func (w *topWorld) pass(seconds, tenants int) {
 			r := rows[at]
 			n := tenantNews{At: w.now, WaitP50MS: 120, WaitP95MS: 2345, WaitP99MS: 24_870}
 			n.Tenant.Tenant, n.Tier, n.Revision, n.Reason = r.Tenant, "pro", 7, "black friday"
-			n.Policy = wire.Policy{
+			n.Policy = policyInForce(shaper.Policy{
 				Rate: r.Rate, Burst: 1, Capacity: r.Capacity, Concurrency: 64, Paused: r.Paused,
-				Sources: map[string]string{"rate": "api"},
-			}
+			})
 			n.Figures = wire.Figures{
 				Depth: r.Depth, Running: r.Running, LimitedBy: r.LimitedBy, EffectiveRate: r.EffectiveRate,
 				OldestWaitMS: r.OldestWaitMS,
@@ -147,6 +146,11 @@ func (w *topWorld) pass(seconds, tenants int) {
 			w.send(n)
 		}
 	}
+}
+
+// policyInForce is a policy whose rate is from the API.
+func policyInForce(p shaper.Policy) wire.Policy {
+	return wire.Policy{Overrides: p.Overrides(shaper.SettingsOfTenants()), Sources: map[string]string{"rate": "api"}}
 }
 
 // frame is the screen without colours; it checks the size.
@@ -284,8 +288,8 @@ func TestTopChanges(t *testing.T) {
 	w.send(tenantsNews{At: w.now.Add(time.Second), Matching: 5, Items: rows})
 	w.keys("y")
 	want := change{
-		tenant: "acme", action: "rate", rate: wire.Rate{Limit: 250, PeriodMS: 1000},
-		before: wire.Rate{Limit: 200, PeriodMS: 1000}, depth: 4883,
+		tenant: "acme", action: "rate", rate: shaper.Rate{Limit: 250, Period: time.Second},
+		before: shaper.Rate{Limit: 200, Period: time.Second}, depth: 4883,
 	}
 	if len(w.changes) != 3 || w.changes[2] != want {
 		t.Fatalf("the changes are %+v, want three, the last of them %+v", w.changes, want)
@@ -308,19 +312,19 @@ func TestTopChanges(t *testing.T) {
 // predicted only if the first rate alone decides.
 func TestTopFurtherRates(t *testing.T) {
 	w := newTopWorld(t, 140, 30)
-	day := wire.Pace{Rate: wire.Rate{Limit: 1000, PeriodMS: 86_400_000}, Burst: 1000}
+	day := shaper.PaceJSON{Limit: 1000, PeriodMS: 86_400_000, Burst: 1000}
 	row := tenantAt(5, 1)
-	row.Tenant, row.Rates, row.EffectiveRate = "partner", []wire.Pace{day}, 1000.0/86_400
+	row.Tenant, row.Rates, row.EffectiveRate = "partner", []shaper.PaceJSON{day}, 1000.0/86_400
 	show := func() {
 		w.now = w.now.Add(time.Second)
 		w.send(linkNews{})
 		w.send(tenantsNews{At: w.now, Matching: 1, Items: []wire.TenantLine{row}})
 		n := tenantNews{At: w.now}
-		n.Tenant.Tenant, n.Rate, n.Rates, n.EffectiveRate, n.Depth = row.Tenant, row.Rate, row.Rates,
+		n.Tenant.Tenant, n.Policy, n.EffectiveRate, n.Depth = row.Tenant, policyInForce(policyOf(row)),
 			row.EffectiveRate, row.Depth
 		n.Routes = map[string]wire.Flow{"default": {Policy: n.Policy}}
 		if len(row.Rates) == 0 {
-			n.Routes["login"] = wire.Flow{Policy: wire.Policy{Rate: wire.Rate{Limit: 5, PeriodMS: 60_000}}}
+			n.Routes["login"] = wire.Flow{Policy: policyInForce(shaper.Policy{Rate: shaper.Rate{Limit: 5, Period: time.Minute}})}
 		}
 		w.send(n)
 	}
@@ -337,7 +341,7 @@ func TestTopFurtherRates(t *testing.T) {
 	w.keys("n", "enter")
 	row.EffectiveRate /= 2
 	show()
-	says(w.frame(), "rate 10/s, effective 50%", "and 1000/d burst 1000")
+	says(w.frame(), "rate 10/s (api), effective 50%", "and 1000/d burst 1000")
 
 	row.Rates, row.EffectiveRate = nil, 10
 	show()
@@ -416,7 +420,7 @@ func TestTopPlainText(t *testing.T) {
 	w.send(tenantsNews{
 		At: w.now, Matching: 1,
 		Items: []wire.TenantLine{{Tenant: evil, LimitedBy: "rate",
-			Rate: wire.Rate{Limit: 1, PeriodMS: 1000}}},
+			Rate: shaper.Rate{Limit: 1, Period: time.Second}}},
 	})
 	w.send(linkNews{err: errors.New(evil)})
 	for _, key := range []string{"p", "y", "enter"} {
@@ -478,30 +482,29 @@ func TestTrack(t *testing.T) {
 
 // Steps go up and down through round rates, and change the period where the limit is 1.
 func TestRateSteps(t *testing.T) {
-	second, minute, day := int64(1000), int64(60_000), int64(86_400_000)
-	for _, c := range []struct{ rate, faster, slower wire.Rate }{
-		{wire.Rate{Limit: 200, PeriodMS: second}, wire.Rate{Limit: 250, PeriodMS: second},
-			wire.Rate{Limit: 160, PeriodMS: second}},
-		{wire.Rate{Limit: 250, PeriodMS: second}, wire.Rate{Limit: 310, PeriodMS: second},
-			wire.Rate{Limit: 200, PeriodMS: second}},
-		{wire.Rate{Limit: 2, PeriodMS: second}, wire.Rate{Limit: 3, PeriodMS: second},
-			wire.Rate{Limit: 1, PeriodMS: second}},
-		{wire.Rate{Limit: 1, PeriodMS: second}, wire.Rate{Limit: 2, PeriodMS: second},
-			wire.Rate{Limit: 1, PeriodMS: 2 * second}},
-		{wire.Rate{Limit: 1, PeriodMS: 2 * second}, wire.Rate{Limit: 1, PeriodMS: second},
-			wire.Rate{Limit: 1, PeriodMS: 4 * second}},
-		{wire.Rate{Limit: 5, PeriodMS: minute}, wire.Rate{Limit: 6, PeriodMS: minute},
-			wire.Rate{Limit: 4, PeriodMS: minute}},
-		{wire.Rate{Limit: 1_000_000, PeriodMS: second}, wire.Rate{Limit: 1_000_000, PeriodMS: second},
-			wire.Rate{Limit: 800_000, PeriodMS: second}},
-		{wire.Rate{Limit: 1, PeriodMS: 366 * day}, wire.Rate{Limit: 1, PeriodMS: 183 * day},
-			wire.Rate{Limit: 1, PeriodMS: 366 * day}},
+	for _, c := range []struct{ rate, faster, slower shaper.Rate }{
+		{shaper.Rate{Limit: 200, Period: time.Second}, shaper.Rate{Limit: 250, Period: time.Second},
+			shaper.Rate{Limit: 160, Period: time.Second}},
+		{shaper.Rate{Limit: 250, Period: time.Second}, shaper.Rate{Limit: 310, Period: time.Second},
+			shaper.Rate{Limit: 200, Period: time.Second}},
+		{shaper.Rate{Limit: 2, Period: time.Second}, shaper.Rate{Limit: 3, Period: time.Second},
+			shaper.Rate{Limit: 1, Period: time.Second}},
+		{shaper.Rate{Limit: 1, Period: time.Second}, shaper.Rate{Limit: 2, Period: time.Second},
+			shaper.Rate{Limit: 1, Period: 2 * time.Second}},
+		{shaper.Rate{Limit: 1, Period: 2 * time.Second}, shaper.Rate{Limit: 1, Period: time.Second},
+			shaper.Rate{Limit: 1, Period: 4 * time.Second}},
+		{shaper.Rate{Limit: 5, Period: time.Minute}, shaper.Rate{Limit: 6, Period: time.Minute},
+			shaper.Rate{Limit: 4, Period: time.Minute}},
+		{shaper.Rate{Limit: 1_000_000, Period: time.Second}, shaper.Rate{Limit: 1_000_000, Period: time.Second},
+			shaper.Rate{Limit: 800_000, Period: time.Second}},
+		{shaper.Rate{Limit: 1, Period: 8784 * time.Hour}, shaper.Rate{Limit: 1, Period: 4392 * time.Hour},
+			shaper.Rate{Limit: 1, Period: 8784 * time.Hour}},
 	} {
 		if got := faster(c.rate); got != c.faster {
-			t.Errorf("faster than %s: %s", console.RateText(c.rate), console.RateText(got))
+			t.Errorf("faster than %s: %s", c.rate.String(), got.String())
 		}
 		if got := slower(c.rate); got != c.slower {
-			t.Errorf("slower than %s: %s", console.RateText(c.rate), console.RateText(got))
+			t.Errorf("slower than %s: %s", c.rate.String(), got.String())
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Colours of the 16 of every terminal, so that its theme applies. No information is in colour
@@ -252,8 +253,8 @@ func allColumns() []column {
 		return func(r wire.TenantLine, _ *track) string { return text(r) }
 	}
 	name := func(r wire.TenantLine) string { return console.Plain(r.Tenant) }
-	set := func(r wire.TenantLine) string { return console.RateText(r.Rate) + furtherMark(r.Rates) }
-	left := func(r wire.TenantLine) string { return effectiveText(r.Rate, r.Rates, r.EffectiveRate) }
+	set := func(r wire.TenantLine) string { return r.Rate.String() + furtherMark(len(r.Rates)) }
+	left := func(r wire.TenantLine) string { return effectiveText(policyOf(r), r.EffectiveRate) }
 	fill := func(r wire.TenantLine) string { return gauge(fillOf(r), 8) }
 	depth := func(r wire.TenantLine) string { return console.Short(float64(r.Depth)) }
 	capacity := func(r wire.TenantLine) string { return console.Short(float64(r.Capacity)) }
@@ -355,32 +356,28 @@ func limitStyle(r wire.TenantLine, _ *track) lipgloss.Style {
 }
 
 // furtherMark marks a rate with further rates.
-func furtherMark(further []wire.Pace) string {
-	if len(further) == 0 {
+func furtherMark(further int) string {
+	if further == 0 {
 		return ""
 	}
 	return "+"
 }
 
+// policyOf returns the rates of a tenant in the table.
+func policyOf(r wire.TenantLine) shaper.Policy {
+	return shaper.Overrides{Rate: &r.Rate, Rates: &r.Rates}.Over(shaper.Policy{})
+}
+
 // effectiveText returns the effective rate in percent of the strictest rate.
-func effectiveText(r wire.Rate, further []wire.Pace, perSecond float64) string {
-	return fmt.Sprintf("%.0f%%", 100*effective(r, further, perSecond))
+func effectiveText(p shaper.Policy, perSecond float64) string {
+	return fmt.Sprintf("%.0f%%", 100*effective(p, perSecond))
 }
 
 // effective returns the effective rate as a share of the strictest rate.
-func effective(r wire.Rate, further []wire.Pace, perSecond float64) float64 {
-	left := perSecond * interval(r)
-	for _, p := range further {
-		left = max(left, perSecond*interval(p.Rate))
-	}
-	return left
-}
-
-// interval returns the time between two departures at the rate, in seconds.
-func interval(r wire.Rate) float64 { return float64(r.PeriodMS) / 1000 / float64(max(r.Limit, 1)) }
+func effective(p shaper.Policy, perSecond float64) float64 { return perSecond / p.Strictest() }
 
 func slowedStyle(r wire.TenantLine, _ *track) lipgloss.Style {
-	if effective(r.Rate, r.Rates, r.EffectiveRate) < 0.99 {
+	if effective(policyOf(r), r.EffectiveRate) < 0.99 {
 		return styleWarn
 	}
 	return lipgloss.NewStyle()
