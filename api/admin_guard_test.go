@@ -124,7 +124,7 @@ func TestAdminPages(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"", "other", "/", "/other/", "/{x}", "/*"} {
-		if _, err := New(b.queue, Config{AdminPages: map[string]http.Handler{path: page}}); err == nil {
+		if _, err := newServer(b.queue.ports(), Config{AdminPages: map[string]http.Handler{path: page}}); err == nil {
 			t.Errorf("%q is taken for a path", path)
 		}
 	}

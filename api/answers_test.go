@@ -70,13 +70,13 @@ func TestLargeAnswers(t *testing.T) {
 
 // vanishing deletes the record of a job once the start of its answer was read.
 type vanishing struct {
-	api.Backend
+	api.Ends
 	q    *queue.Queue
 	gone *atomic.Bool
 }
 
 func (v vanishing) Answer(ctx context.Context, tenant, id string) (queue.Job, *queue.Answer, error) {
-	j, a, err := v.Backend.Answer(ctx, tenant, id)
+	j, a, err := v.Ends.Answer(ctx, tenant, id)
 	if a != nil && v.gone.Load() {
 		keys, err := store.Of(v.q).Patient.Keys(ctx, "*job:"+id).Result()
 		if err != nil || len(keys) != 1 {
@@ -92,7 +92,7 @@ func (v vanishing) Answer(ctx context.Context, tenant, id string) (queue.Job, *q
 func TestAnswerThatExpires(t *testing.T) {
 	v := vanishing{gone: new(atomic.Bool)}
 	p := proxy(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(largeBody(900_001)) }, asIs,
-		func(b api.Backend) api.Backend { v.Backend = b; return &v })
+		func(p *api.Ports) { v.Ends, *p.Ends() = *p.Ends(), &v })
 	v.q = p.q
 	client := overHTTP2(t)
 	for name, c := range map[string]*http.Client{"HTTP/1.1": http.DefaultClient, "HTTP/2": client} {

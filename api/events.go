@@ -60,7 +60,7 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 			stop()
 		}
 	}()
-	job, err := s.backend.Job(ctx, tenant, id)
+	job, err := s.queue.Job(ctx, tenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (s *Server) sendStates(
 		if !signalled && s.rows.Take(budget.Owner{Tenant: job.Tenant}, time.Now()) > 0 {
 			continue // the tenant reads too much: the next poll may find the change
 		}
-		switch now, err := s.backend.Job(ctx, job.Tenant, job.ID); {
+		switch now, err := s.queue.Job(ctx, job.Tenant, job.ID); {
 		case err == nil:
 			job = now
 		case errors.Is(err, queue.ErrUnavailable): // it may recover, and then the client has missed nothing

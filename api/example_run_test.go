@@ -26,7 +26,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer q.Close()
-	server, err := api.New(api.BackendOf(q), api.Config{Routes: map[string]api.RouteInfo{"default": {}}})
+	server, err := api.New(q, api.Config{Routes: map[string]api.RouteInfo{"default": {}}})
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,7 @@ func ExampleNew() {
 	ctx := context.Background()
 	q, _ := queue.Connect(ctx, queue.EngineOptions{Embedded: true}, queue.Options{})
 	defer q.Close()
-	server, err := api.New(api.BackendOf(q),
-		api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
+	server, err := api.New(q, api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
 	if err != nil {
 		panic(err)
 	}

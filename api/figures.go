@@ -24,6 +24,15 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
+// figures are what the streams of figures show, beside tenants and pools.
+type figures interface {
+	Totals(ctx context.Context) (queue.Totals, error)
+	Workers(ctx context.Context) (reports.Workers, error)
+	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
+	Scan(ctx context.Context, cursor string, limit int) (part []queue.Brief, next string, err error)
+	Waits(ctx context.Context, tenant string, limit int) ([]time.Duration, error)
+}
+
 // getStats is GET /v1/stats.
 func (s *Server) getStats(c *call) (*answer, error) {
 	return ok(towire.Overview(s.live.Overview(c.r.Context()))), nil
@@ -216,14 +225,14 @@ func (t table) lines(c *live.Scan) wire.TenantLines {
 // watched is the source of the figures: the store, the configured routes, and the results of the
 // scans.
 type watched struct {
-	Backend
-	routes  map[string]RouteInfo
-	figures *gauges.Gauges
+	ports
+	routes map[string]RouteInfo
+	gauges *gauges.Gauges
 }
 
 // Workers reports every configured route, also idle ones.
 func (w watched) Workers(ctx context.Context) (reports.Workers, error) {
-	workers, err := w.Backend.Workers(ctx)
+	workers, err := w.ports.Workers(ctx)
 	routes := make(map[string]reports.RouteLoad, len(w.routes))
 	for name := range w.routes {
 		routes[name] = reports.RouteLoad{}
@@ -234,7 +243,7 @@ func (w watched) Workers(ctx context.Context) (reports.Workers, error) {
 }
 
 // DeadLetters implements live.Source.
-func (w watched) DeadLetters(ctx context.Context) (int64, bool) { return w.figures.DeadLetters(ctx) }
+func (w watched) DeadLetters(ctx context.Context) (int64, bool) { return w.gauges.DeadLetters(ctx) }
 
 // listRoutes is GET /v1/routes.
 func (s *Server) listRoutes(c *call) (*answer, error) {

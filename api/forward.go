@@ -240,7 +240,7 @@ func (s *Server) storedAnswer(c *call, target string, f *awaited) (bool, error) 
 	if err := s.reading(c); err != nil {
 		return false, err
 	}
-	if _, err := s.backend.Job(c.r.Context(), c.who.Tenant, id); err != nil {
+	if _, err := s.queue.Job(c.r.Context(), c.who.Tenant, id); err != nil {
 		return false, nil
 	}
 	return s.expect(c, id, f) == nil, nil

@@ -24,7 +24,7 @@ func (s *Server) abandon(tenant string, job queue.Job, key string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
 	defer cancel()
-	if _, err := s.backend.Cancel(ctx, tenant, job.ID); err == nil {
+	if _, err := s.queue.Cancel(ctx, tenant, job.ID); err == nil {
 		s.metrics.abandoned.Inc()
 	}
 }

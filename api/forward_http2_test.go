@@ -148,16 +148,16 @@ func TestForwardHTTP2Streams(t *testing.T) {
 	}
 }
 
-// leavingBackend lets the client leave between the admission of its request and the answer of the
+// leavingAdmitter lets the client leave between the admission of its request and the answer of the
 // store.
-type leavingBackend struct {
-	api.Backend
+type leavingAdmitter struct {
+	api.Admitter
 	leave func()
 	left  <-chan struct{}
 }
 
-func (b leavingBackend) Submit(ctx context.Context, sub queue.Submission) (queue.Decision, error) {
-	v, err := b.Backend.Submit(ctx, sub)
+func (b leavingAdmitter) Submit(ctx context.Context, sub queue.Submission) (queue.Decision, error) {
+	v, err := b.Admitter.Submit(ctx, sub)
 	b.leave()
 	<-b.left
 	select {
@@ -173,7 +173,7 @@ func (b leavingBackend) Submit(ctx context.Context, sub queue.Submission) (queue
 func TestForwardAbandonedWhileAdmitted(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan struct{})
-	p := proxy(t, echo, asIs, func(b api.Backend) api.Backend { return leavingBackend{b, leave, left} })
+	p := proxy(t, echo, asIs, func(p *api.Ports) { *p.Admitter() = leavingAdmitter{*p.Admitter(), leave, left} })
 	p.send(ctx, "POST", p.url+"/v1/forward/partner/x", "", "Sluice-Tenant", "paused")
 	p.await("admitted", "paused", 1)
 	close(left)

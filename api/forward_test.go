@@ -45,7 +45,7 @@ type proxied struct {
 // proxy starts it. handler is the upstream; edit changes the settings, wrap the queue of the API.
 func proxy(
 	t *testing.T, handler http.HandlerFunc, edit func(*api.Config, *worker.Route, *queue.Queue),
-	wrap ...func(api.Backend) api.Backend,
+	wrap ...func(*api.Ports),
 ) *proxied {
 	t.Helper()
 	p := &proxied{t: t, metrics: prometheus.NewRegistry()}
@@ -79,11 +79,7 @@ func proxy(
 		},
 	}
 	edit(&cfg, &route, p.q)
-	backend := api.BackendOf(p.q)
-	for _, w := range wrap {
-		backend = w(backend)
-	}
-	server, err := api.New(backend, cfg)
+	server, err := api.NewOver(p.q, cfg, wrap...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -528,14 +524,14 @@ sluice_forward_abandoned_total 1
 func TestForwardCredentials(t *testing.T) {
 	var secret string
 	p := proxy(t, echo, func(c *api.Config, _ *worker.Route, q *queue.Queue) {
-		keys := api.BackendOf(q)
+		keys := q.Keys()
 		secretOf := auth.NewSecret()
 		k, err := keys.CreateKey(t.Context(), "acme", "test", secretOf.Hash(), time.Time{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		secret = secretOf.Key(k.ID)
-		a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: keys.(auth.KeyStore), Logger: c.Logger})
+		a, err := auth.New(t.Context(), auth.Config{Modes: []auth.Mode{auth.Keys}, Keys: keys, Logger: c.Logger})
 		if err != nil {
 			t.Fatal(err)
 		}

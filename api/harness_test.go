@@ -20,7 +20,6 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/internal/apitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // OpenAPI document.
 type bench struct {
 	t             testing.TB
-	queue         *apitest.Fake
+	queue         *fakeQueue
 	s             *Server
 	intake, admin document
 }
@@ -57,9 +56,9 @@ func newBench(t testing.TB, change ...func(*Config)) *bench {
 	for _, f := range change {
 		f(&cfg)
 	}
-	b := &bench{t: t, queue: apitest.New()}
+	b := &bench{t: t, queue: newFake()}
 	var err error
-	if b.s, err = New(b.queue, cfg); err != nil {
+	if b.s, err = newServer(b.queue.ports(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	b.intake, b.admin = readDocument(t, b.s.Intake()), readDocument(t, b.s.Admin())

@@ -255,7 +255,8 @@ func TestForwardLocationOfTheListener(t *testing.T) {
 
 // away is a store that is unavailable for a while to those who read answers.
 type away struct {
-	api.Backend
+	api.Ends
+	api.Jobs
 	fails *atomic.Int64 // how often
 	reads *atomic.Int64 // of jobs
 }
@@ -265,19 +266,22 @@ func (a away) Answer(ctx context.Context, tenant, id string) (queue.Job, *queue.
 		return queue.Job{}, nil, fmt.Errorf("%w: away", queue.ErrUnavailable)
 	}
 	a.reads.Add(1)
-	return a.Backend.Answer(ctx, tenant, id)
+	return a.Ends.Answer(ctx, tenant, id)
 }
 
 func (a away) Job(ctx context.Context, tenant, id string) (queue.Job, error) {
 	a.reads.Add(1)
-	return a.Backend.Job(ctx, tenant, id)
+	return a.Jobs.Job(ctx, tenant, id)
 }
 
 // TestForwardWhileTheStoreIsAway: a client that waits gets its answer once the store is back, and
 // else 202: the request is stored.
 func TestForwardWhileTheStoreIsAway(t *testing.T) {
 	a := away{fails: new(atomic.Int64), reads: new(atomic.Int64)}
-	p := proxy(t, echo, asIs, func(b api.Backend) api.Backend { a.Backend = b; return a })
+	p := proxy(t, echo, asIs, func(p *api.Ports) {
+		a.Ends, a.Jobs = *p.Ends(), *p.Jobs()
+		*p.Ends(), *p.Jobs() = a, a
+	})
 	resp, body := p.ask("GET", "/v1/forward/partner/x", "")
 	p.want("a request", http.StatusTeapot, "", resp, body)
 	if n := a.reads.Load(); n != 1 {

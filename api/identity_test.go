@@ -445,7 +445,7 @@ func TestKeysOfARealQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(BackendOf(q), Config{
+	s, err := New(q, Config{
 		Routes: map[string]RouteInfo{"default": {MaxAttempts: 1}}, Auth: a, Logger: log,
 	})
 	if err != nil {

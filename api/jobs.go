@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -17,6 +18,15 @@ import (
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
+
+// jobs reads and cancels the jobs of a tenant. The job of another tenant is queue.ErrNotFound.
+type jobs interface {
+	Job(ctx context.Context, tenant, id string) (queue.Job, error)
+	Find(ctx context.Context, id string) (queue.Job, error)
+	Payload(ctx context.Context, tenant, id string, limit int) (payload []byte, size int, err error)
+	List(ctx context.Context, l queue.List) (queue.Page, error)
+	Cancel(ctx context.Context, tenant, id string) (queue.Job, error)
+}
 
 // tenantAndID returns the tenant and the job id of a request. An id that cannot exist is refused
 // without a lookup.
@@ -42,7 +52,7 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	if prefer.Wait > 0 {
 		job, err = s.follow(c.client, tenant, id, time.Now().Add(prefer.Wait))
 	} else {
-		job, err = s.backend.Job(c.r.Context(), tenant, id)
+		job, err = s.queue.Job(c.r.Context(), tenant, id)
 	}
 	if err != nil {
 		return nil, err
@@ -60,7 +70,7 @@ func (s *Server) deleteJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	job, err := s.backend.Cancel(c.r.Context(), tenant, id)
+	job, err := s.queue.Cancel(c.r.Context(), tenant, id)
 	if errors.Is(err, queue.ErrConflict) {
 		return nil, problem.Conflict(job, "only a scheduled, queued or retrying job can be cancelled")
 	}
@@ -79,7 +89,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err := decode.Empty(c.body); err != nil {
 		return nil, err
 	}
-	job, err := s.backend.Job(c.r.Context(), tenant, id)
+	job, err := s.queue.Job(c.r.Context(), tenant, id)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +98,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 			return nil, err
 		}
 	}
-	v, err := s.backend.Replay(c.r.Context(), tenant, id, s.attempts(job))
+	v, err := s.queue.Replay(c.r.Context(), tenant, id, s.attempts(job))
 	if errors.Is(err, queue.ErrConflict) {
 		return nil, problem.Conflict(v.Job, "only a dead job can be replayed")
 	}
@@ -214,7 +224,7 @@ func (s *Server) submitPassed(
 	}
 	for i := range passed {
 		var err error
-		if passed[i].ID, err = s.backend.NewID(c.who.Tenant, passed[i].Route); err != nil {
+		if passed[i].ID, err = s.queue.NewID(c.who.Tenant, passed[i].Route); err != nil {
 			return nil, err
 		}
 	}
@@ -222,7 +232,7 @@ func (s *Server) submitPassed(
 	for i := range passed {
 		passed[i].TraceParent = span.TraceParent
 	}
-	decisions, err := s.backend.SubmitBatch(c.r.Context(), passed, atomic)
+	decisions, err := s.queue.SubmitBatch(c.r.Context(), passed, atomic)
 	span.EndBatch(decisions, err)
 	if err != nil {
 		s.metrics.admission(unavailableOutcome)
@@ -303,7 +313,7 @@ func (s *Server) page(c *call, asked queue.List, show func(queue.Job) *wire.Job)
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.backend.List(c.r.Context(), asked)
+	page, err := s.queue.List(c.r.Context(), asked)
 	leave()
 	if errors.Is(err, queue.ErrCursor) {
 		return nil, request.BadCursor()

@@ -1,8 +1,11 @@
 package api
 
 import (
+	"context"
+	"crypto/sha256"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
@@ -10,6 +13,13 @@ import (
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/queue"
 )
+
+// keyRing creates and revokes API keys. The key of another tenant is queue.ErrUnknownKey.
+type keyRing interface {
+	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (queue.Key, error)
+	ListKeys(ctx context.Context, tenant string) ([]queue.Key, error)
+	RevokeKey(ctx context.Context, tenant, id string) error
+}
 
 // createKey is POST /v1/tenants/{tenant}/keys. Only this answer contains the secret.
 func (s *Server) createKey(c *call) (*answer, error) {
@@ -22,7 +32,7 @@ func (s *Server) createKey(c *call) (*answer, error) {
 		return nil, err
 	}
 	secret := auth.NewSecret()
-	k, err := s.backend.CreateKey(c.r.Context(), tenant, wanted.Name, secret.Hash(), wanted.Expires)
+	k, err := s.queue.CreateKey(c.r.Context(), tenant, wanted.Name, secret.Hash(), wanted.Expires)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +48,7 @@ func (s *Server) listKeys(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := s.backend.ListKeys(c.r.Context(), tenant)
+	keys, err := s.queue.ListKeys(c.r.Context(), tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +69,7 @@ func (s *Server) revokeKey(c *call) (*answer, error) {
 	if !decode.IsID(id) {
 		return nil, queue.ErrUnknownKey
 	}
-	if err := s.backend.RevokeKey(c.r.Context(), tenant, id); err != nil {
+	if err := s.queue.RevokeKey(c.r.Context(), tenant, id); err != nil {
 		return nil, err
 	}
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key revoked", slog.String("key", id))

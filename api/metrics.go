@@ -60,9 +60,9 @@ type requestSeries struct {
 	duration prometheus.Observer
 }
 
-func newMetrics(b Backend, cfg Config) (*metrics, error) {
+func newMetrics(source gauges.Store, cfg Config) (*metrics, error) {
 	m := &metrics{
-		figures: gauges.New(b, cfg.StatusTenants, cfg.TopTenants),
+		figures: gauges.New(source, cfg.StatusTenants, cfg.TopTenants),
 		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_admissions_total", Help: "Submissions and replays by outcome.",
 		}, []string{"outcome"}),

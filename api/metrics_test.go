@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -83,10 +82,10 @@ func TestNoMetricsWithoutARegistry(t *testing.T) {
 func TestMetricsAreRegisteredOnceOrNotAtAll(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := Config{Registerer: registry, Logger: slog.New(slog.DiscardHandler)}
-	if _, err := New(apitest.New(), cfg); err != nil {
+	if _, err := newServer(newFake().ports(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(apitest.New(), cfg); err == nil {
+	if _, err := newServer(newFake().ports(), cfg); err == nil {
 		t.Error("the second server registered its metrics beside the first's")
 	}
 }

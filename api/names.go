@@ -22,7 +22,7 @@ func (s *Server) routeRule(name string) string {
 
 // tierRule is the rule for the name of a tier; empty for one of the file in force.
 func (s *Server) tierRule(name string) string {
-	tiers := s.backend.Tiers()
+	tiers := s.queue.Tiers()
 	if slices.Contains(tiers, name) {
 		return ""
 	}
@@ -32,7 +32,7 @@ func (s *Server) tierRule(name string) string {
 // ofPool serves an operation on the pool in the path.
 func (s *Server) ofPool(handle handler) handler {
 	return func(c *call) (*answer, error) {
-		name, pools := c.param("pool"), s.backend.Pools()
+		name, pools := c.param("pool"), s.queue.Pools()
 		if !slices.Contains(pools, name) {
 			return nil, problem.UnknownPool.With(shaper.OneOf("the pools of the configuration file: ", name, pools))
 		}
@@ -47,7 +47,7 @@ func (s *Server) mustHave(ctx context.Context, tenant, field, route string) erro
 	if route == "" || rule == "" {
 		return nil
 	}
-	t, err := s.backend.Tenant(ctx, tenant)
+	t, err := s.queue.Tenant(ctx, tenant)
 	if _, has := t.Routes[route]; err != nil || has {
 		return err
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/7509e464/sluice/api/client/wire"
@@ -12,10 +13,21 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+// pools reads pools and changes their policies. One that the configuration does not declare is
+// queue.ErrNoPool.
+type pools interface {
+	Pools() []string
+	Pool(ctx context.Context, name string) (queue.Pool, error)
+	AllPools(ctx context.Context) ([]queue.Pool, error)
+	TunePool(ctx context.Context, name string, change queue.Change) (queue.Pool, error)
+	PoolHistory(ctx context.Context, name string) ([]queue.HistoryEntry, error)
+	PoolFlows(ctx context.Context, name string, limit int) ([]queue.PoolFlow, error)
+}
+
 // listPools is GET /v1/pools.
 func (s *Server) listPools(c *call) (*answer, error) {
 	list := wire.PoolList{Items: []wire.Pool{}}
-	pools, err := s.backend.AllPools(c.r.Context())
+	pools, err := s.queue.AllPools(c.r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +39,7 @@ func (s *Server) listPools(c *call) (*answer, error) {
 
 // getPool is GET /v1/pools/{pool}.
 func (s *Server) getPool(c *call) (*answer, error) {
-	p, err := s.backend.Pool(c.r.Context(), c.param("pool"))
+	p, err := s.queue.Pool(c.r.Context(), c.param("pool"))
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +68,7 @@ func (s *Server) patchPool(c *call) (*answer, error) {
 	}
 	var inForce queue.Pool
 	if patch.Partial {
-		if inForce, err = s.backend.Pool(c.r.Context(), c.param("pool")); err != nil {
+		if inForce, err = s.queue.Pool(c.r.Context(), c.param("pool")); err != nil {
 			return nil, err
 		}
 	}
@@ -93,13 +105,13 @@ func (s *Server) changePool(c *call, change queue.Change) (*answer, error) {
 		return nil, err
 	}
 	change.IfRevision, err = expected(match, func() (int64, error) {
-		p, err := s.backend.Pool(c.r.Context(), name)
+		p, err := s.queue.Pool(c.r.Context(), name)
 		return p.Revision, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.backend.TunePool(c.r.Context(), name, change)
+	p, err := s.queue.TunePool(c.r.Context(), name, change)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +120,7 @@ func (s *Server) changePool(c *call, change queue.Change) (*answer, error) {
 
 // poolHistory is GET /v1/pools/{pool}/history.
 func (s *Server) poolHistory(c *call) (*answer, error) {
-	entries, err := s.backend.PoolHistory(c.r.Context(), c.param("pool"))
+	entries, err := s.queue.PoolHistory(c.r.Context(), c.param("pool"))
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +133,7 @@ func (s *Server) poolFlows(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	flows, err := s.backend.PoolFlows(c.r.Context(), c.param("pool"), limit)
+	flows, err := s.queue.PoolFlows(c.r.Context(), c.param("pool"), limit)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/api/internal/towire"
-	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -234,9 +233,8 @@ func TestPoolOfARealQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	for name, backend := range map[string]Backend{"fake": withBaseline(apitest.New()),
-		"embedded": BackendOf(q)} {
-		t.Run(name, func(t *testing.T) { poolStory(t, backend) })
+	for name, over := range map[string]ports{"fake": withBaseline(newFake()).ports(), "embedded": portsOf(q)} {
+		t.Run(name, func(t *testing.T) { poolStory(t, over) })
 	}
 	flows, err := q.PoolFlows(t.Context(), "erp", 10)
 	if err != nil || len(flows) != 2 || flows[0].Part+flows[1].Part < 0.999 {
@@ -278,13 +276,13 @@ func pooledWeights(t *testing.T, q *queue.Queue) map[string]int64 {
 	}
 }
 
-func withBaseline(f *apitest.Fake) *apitest.Fake {
+func withBaseline(f *fakeQueue) *fakeQueue {
 	f.Baseline = erp()
 	return f
 }
 
-func poolStory(t *testing.T, backend Backend) {
-	s, err := New(backend, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 5},
+func poolStory(t *testing.T, over ports) {
+	s, err := newServer(over, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 5},
 		"other": {MaxAttempts: 1}}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -20,11 +20,11 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 		return nil, err
 	}
 	ctx := c.client
-	now, err := s.backend.Tenant(ctx, name)
+	now, err := s.queue.Tenant(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	then, err := s.backend.Tune(ctx, name, queue.Change{Edit: patched(patch, now), DryRun: true})
+	then, err := s.queue.Tune(ctx, name, queue.Change{Edit: patched(patch, now), DryRun: true})
 	if err != nil {
 		return nil, err
 	}
@@ -38,11 +38,11 @@ func (s *Server) predictPool(c *call) (*answer, error) {
 		return nil, err
 	}
 	ctx, name := c.client, c.param("pool")
-	now, err := s.backend.Pool(ctx, name)
+	now, err := s.queue.Pool(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	then, err := s.backend.TunePool(ctx, name, queue.Change{DryRun: true,
+	then, err := s.queue.TunePool(ctx, name, queue.Change{DryRun: true,
 		Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
 			return patch.Apply(o, func(string) shaper.Rate { return now.Policy.Rate })
 		}})
@@ -62,7 +62,7 @@ func (s *Server) predict(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	out, err := of(forecast.Forecaster{Backend: s.backend, Arrivals: s.arrivals, Horizon: s.cfg.Horizon})
+	out, err := of(forecast.Forecaster{Backend: s.queue, Arrivals: s.arrivals, Horizon: s.cfg.Horizon})
 	if err != nil {
 		return nil, err
 	}

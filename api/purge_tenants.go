@@ -40,7 +40,7 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 	}
 	began, filter, out := time.Now(), of.Filter, wire.TenantsPurged{}
 	for looked := 0; ; {
-		page, next, err := s.backend.Scan(c.r.Context(), cursor, purgedPage)
+		page, next, err := s.queue.Scan(c.r.Context(), cursor, purgedPage)
 		if errors.Is(err, queue.ErrCursor) {
 			return nil, request.BadCursor()
 		}
@@ -88,7 +88,7 @@ func (s *Server) purgePage(
 			out.Tenants, out.Waiting, out.DeadLetters = out.Tenants+1, out.Waiting+t.Depth, out.DeadLetters+t.Dead
 			continue
 		}
-		swept, err := s.backend.Purge(c.r.Context(), t.Name, *filter)
+		swept, err := s.queue.Purge(c.r.Context(), t.Name, *filter)
 		if err != nil {
 			return false, err
 		}

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
@@ -30,8 +29,8 @@ func TestStoryOverBothQueues(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer real.Close()
-	for name, backend := range map[string]Backend{"fake": apitest.New(), "embedded": BackendOf(real)} {
-		t.Run(name, func(t *testing.T) { story(t, backend) })
+	for name, over := range map[string]ports{"fake": newFake().ports(), "embedded": portsOf(real)} {
+		t.Run(name, func(t *testing.T) { story(t, over) })
 	}
 }
 
@@ -72,7 +71,7 @@ func TestAttemptLogOfARealQueue(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s, err := New(BackendOf(q), Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 2}}, Logger: log})
+	s, err := New(q, Config{Routes: map[string]RouteInfo{"default": {MaxAttempts: 2}}, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +101,8 @@ func TestAttemptLogOfARealQueue(t *testing.T) {
 	}
 }
 
-func story(t *testing.T, backend Backend) {
-	s, err := New(backend, Config{
+func story(t *testing.T, over ports) {
+	s, err := newServer(over, Config{
 		Routes: map[string]RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

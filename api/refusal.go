@@ -72,7 +72,7 @@ func (s *Server) refusal(a shaper.Admission, flow, route string) error {
 	}
 	r := refusal{Admission: a, server: s, flow: flow, route: route, where: "the queue"}
 	if a.OfPool {
-		r.pool = s.backend.PoolOf(route)
+		r.pool = s.queue.PoolOf(route)
 		r.where = "the pool " + r.pool
 		if flow != "" {
 			r.flow = flowName("", r.pool) // no tenant has the empty name

@@ -493,7 +493,7 @@ func TestQueueErrors(t *testing.T) {
 
 func TestPanicIsAnInternalFault(t *testing.T) {
 	b := newBench(t)
-	b.s.backend = nil // the next use of it panics
+	b.s.queue = ports{} // the next use of it panics
 	r := b.intake.do(t, http.MethodGet, "/v1/jobs/abc", nil, "")
 	r.want(t, http.StatusInternalServerError, "internal")
 	if strings.Contains(r.Body.String(), "nil pointer") {

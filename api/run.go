@@ -16,6 +16,12 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
+// health is what the probes show.
+type health interface {
+	Ping(ctx context.Context) error
+	Agreement() queue.Agreement
+}
+
 // shutdownGrace bounds how long Run waits for answers in progress at the end.
 const shutdownGrace = 5 * time.Second
 
@@ -97,7 +103,7 @@ func (s *Server) readyz(c *call) (*answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), pingTimeout)
 	defer cancel()
-	if err := s.backend.Ping(ctx); err != nil {
+	if err := s.queue.Ping(ctx); err != nil {
 		p := problem.StorageUnavailable.With("the store does not answer, or its scripts are not loaded").Retry(1)
 		if errors.Is(err, queue.ErrReplicas) {
 			p.Detail = "a master of the store has fewer replicas in sync than redis.durability.replicas"
@@ -108,10 +114,10 @@ func (s *Server) readyz(c *call) (*answer, error) {
 		return nil, p
 	}
 	h := wire.Health{Status: "ok"}
-	if !s.backend.Agreement().InForce {
+	if !s.queue.Agreement().InForce {
 		h.Detail = "the policies of this process's configuration file are not in force: another process " +
 			"has since applied others"
-		if s.backend.Agreement().Abandoned {
+		if s.queue.Agreement().Abandoned {
 			h.Detail = "no running process has the configuration file whose policies are in force: send this one " +
 				"SIGHUP, or restart it, to put its file into force"
 		}

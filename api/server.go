@@ -4,7 +4,7 @@
 // Every error is a problem (RFC 9457) that names the field, the kind of value and the rule, and
 // never repeats a payload. Every answer is documented by /openapi.json. The package keeps no state
 // except caches of figures and the arrivals of the last hour, for predictions. Jobs and rates
-// belong to the queue, see Backend.
+// belong to the queue.
 //
 // # How a request is answered
 //
@@ -32,13 +32,17 @@ import (
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/live"
 	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/internal/reports"
+	"github.com/7509e464/sluice/internal/sessions"
 	"github.com/7509e464/sluice/internal/spans"
+	"github.com/7509e464/sluice/internal/store"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // Server answers the HTTP API. It holds the parts that all handlers share, hence its many fields.
 type Server struct {
-	backend  Backend
+	queue    ports
 	cfg      Config
 	log      *slog.Logger
 	metrics  *metrics
@@ -68,18 +72,47 @@ type Server struct {
 	predicting chan struct{} // has an element while a prediction runs
 }
 
+// ports are what a Server uses of a queue, which documents them. Each is declared beside its
+// handlers, and tests replace single ones. Every error about the store wraps queue.ErrUnavailable
+// or queue.ErrScript.
+type ports struct {
+	admitter
+	jobs
+	ends
+	sweeper
+	tenants
+	pools
+	keyRing
+	health
+	figures
+	dashboard.Store
+}
+
 // New makes the server of a queue. Its error is that of bad settings, or of metrics that are
 // registered already.
-func New(b Backend, cfg Config) (*Server, error) {
-	if b == nil {
+func New(q *queue.Queue, cfg Config) (*Server, error) {
+	if q == nil {
 		return nil, errors.New("api: no queue")
 	}
+	return newServer(portsOf(q), cfg)
+}
+
+func portsOf(q *queue.Queue) ports {
+	s := store.Of(q)
+	f := struct {
+		*queue.Queue
+		*reports.Reports
+	}{q, reports.New(s)}
+	return ports{q, q, q, q, q, q, q.Keys(), q, f, sessions.New(s)}
+}
+
+func newServer(ports ports, cfg Config) (*Server, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	s := &Server{
-		backend: b, cfg: cfg, log: cfg.Logger, traces: spans.New(cfg.Traces),
+		queue: ports, cfg: cfg, log: cfg.Logger, traces: spans.New(cfg.Traces),
 		troubles: newTroubles(cfg.Logger), draining: make(chan struct{}),
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
@@ -90,10 +123,10 @@ func New(b Backend, cfg Config) (*Server, error) {
 		s.reads = budget.NewReads(cfg.StatusRate)
 	}
 	var err error
-	if s.metrics, err = newMetrics(b, cfg); err != nil {
+	if s.metrics, err = newMetrics(ports, cfg); err != nil {
 		return nil, err
 	}
-	s.live = live.New(watched{b, cfg.Routes, s.metrics.figures}, contract.LiveStreams)
+	s.live = live.New(watched{ports, cfg.Routes, s.metrics.figures}, contract.LiveStreams)
 	if s.clientNetwork, err = auth.ClientNetwork(cfg.TrustedProxies...); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
@@ -102,7 +135,7 @@ func New(b Backend, cfg Config) (*Server, error) {
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}
-	if s.board, err = dashboard.New(cfg.AdminToken, b, cfg.Guesses, auth.OverTLS(cfg.TrustedProxies...), nothingAt(onAdmin)); err != nil {
+	if s.board, err = dashboard.New(cfg.AdminToken, ports, cfg.Guesses, auth.OverTLS(cfg.TrustedProxies...), nothingAt(onAdmin)); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {

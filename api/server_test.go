@@ -15,14 +15,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/shaper"
 )
 
 func TestConfigIsCheckedAsAWhole(t *testing.T) {
-	_, err := New(apitest.New(), Config{
+	_, err := newServer(newFake().ports(), Config{
 		MaxBody: -1, Headers: "all", Routes: map[string]RouteInfo{"r": {MaxAttempts: -1}}, StatusTenants: []string{"\xff"},
 		MaxStreams: -1,
 	})

@@ -20,6 +20,16 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+// admitter admits jobs. The store owns the clock; an admission is one atomic step. A refusal is an
+// outcome of the decision, not an error.
+type admitter interface {
+	NewID(tenant, route string) (string, error)
+	Submit(ctx context.Context, s queue.Submission) (queue.Decision, error)
+	SubmitBatch(ctx context.Context, batch []queue.Submission, atomic bool) ([]queue.Decision, error)
+	Replay(ctx context.Context, tenant, id string, maxAttempts int) (queue.Decision, error)
+	PoolOf(route string) string
+}
+
 const defaultRoute = "default"
 
 // postJob is POST /v1/jobs.
@@ -171,7 +181,7 @@ func (s *Server) admit(
 // the submission, so that it cannot miss a fast end. A refusal is an error. sub loses its payload.
 func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
 	ctx := c.r.Context()
-	if sub.ID, err = s.backend.NewID(sub.Tenant, sub.Route); err != nil {
+	if sub.ID, err = s.queue.NewID(sub.Tenant, sub.Route); err != nil {
 		return err
 	}
 	f.end = time.Now().Add(f.wait)
@@ -208,7 +218,7 @@ func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
 //
 //go:noinline
 func (s *Server) send(ctx context.Context, sub *queue.Submission, f *awaited) (err error) {
-	f.decision, err = s.backend.Submit(ctx, *sub)
+	f.decision, err = s.queue.Submit(ctx, *sub)
 	return err
 }
 

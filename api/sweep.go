@@ -11,9 +11,16 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+// sweeper changes many jobs of a tenant: those of a filter, a bounded number in one call.
+type sweeper interface {
+	Purge(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error)
+	ReplayAll(ctx context.Context, tenant string, f queue.Filter, attempts func(queue.Job) int) (queue.Swept, error)
+	Note(ctx context.Context, tenant string, entry queue.HistoryEntry) error
+}
+
 // purgeTenant is POST /v1/tenants/{tenant}/purge.
 func (s *Server) purgeTenant(c *call) (*answer, error) {
-	swept, err := s.sweep(c, queue.ActionPurge, decode.Purgeable, s.backend.Purge)
+	swept, err := s.sweep(c, queue.ActionPurge, decode.Purgeable, s.queue.Purge)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +32,7 @@ func (s *Server) purgeTenant(c *call) (*answer, error) {
 func (s *Server) replayTenant(c *call) (*answer, error) {
 	swept, err := s.sweep(c, queue.ActionReplay, decode.Replayable,
 		func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
-			return s.backend.ReplayAll(ctx, tenant, f, s.attempts)
+			return s.queue.ReplayAll(ctx, tenant, f, s.attempts)
 		})
 	s.metrics.admitted(string(shaper.Admitted), swept.Count) // also those before an error
 	if err != nil {
@@ -85,7 +92,7 @@ func (s *Server) noteSwept(c *call, tenant string, entry queue.HistoryEntry) {
 	if entry.Count == 0 {
 		return
 	}
-	if err := s.backend.Note(c.r.Context(), tenant, entry); err != nil {
+	if err := s.queue.Note(c.r.Context(), tenant, entry); err != nil {
 		s.log.Warn("a purge or replay is missing in the history", "tenant", store.EncodeName(tenant), "error", err)
 	}
 }
@@ -96,7 +103,7 @@ func (s *Server) tenantHistory(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := s.backend.History(c.r.Context(), tenant)
+	entries, err := s.queue.History(c.r.Context(), tenant)
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,7 @@ func (s *Server) findJob(c *call) (*answer, error) {
 	if !decode.IsID(id) {
 		return nil, noSuchJob
 	}
-	job, err := s.backend.Find(c.r.Context(), id)
+	job, err := s.queue.Find(c.r.Context(), id)
 	if errors.Is(err, queue.ErrNotFound) {
 		return nil, noSuchJob
 	}
@@ -105,11 +105,11 @@ func (s *Server) jobDetail(c *call, name, id string) (*answer, error) {
 		return nil, problem.Invalid("query.request_body", "string", "must be true or false")
 	}
 	// The payload first: a job that ends in between is shown as done, with what it had.
-	payload, size, err := s.backend.Payload(ctx, name, id, wire.MaxPayload)
+	payload, size, err := s.queue.Payload(ctx, name, id, wire.MaxPayload)
 	if err != nil && !errors.Is(err, queue.ErrNotFound) {
 		return nil, err
 	}
-	job, err := s.backend.Job(ctx, name, id)
+	job, err := s.queue.Job(ctx, name, id)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,15 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+// tenants reads and changes policies. A tenant that was never seen has the defaults.
+type tenants interface {
+	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
+	Tune(ctx context.Context, tenant string, change queue.Change) (queue.Tenant, error)
+	Tenants(ctx context.Context, cursor string, limit int) (names []string, next string, err error)
+	Tiers() []string
+	History(ctx context.Context, tenant string) ([]queue.HistoryEntry, error)
+}
+
 // pathTenant is the tenant named in the path, percent-decoded exactly once.
 func pathTenant(c *call) (string, error) {
 	name := c.param("tenant")
@@ -31,7 +40,7 @@ func (s *Server) getTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.backend.Tenant(c.r.Context(), name)
+	t, err := s.queue.Tenant(c.r.Context(), name)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +83,7 @@ func (s *Server) patchTenant(c *call) (*answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if inForce, err = s.backend.Tenant(c.r.Context(), name); err != nil {
+		if inForce, err = s.queue.Tenant(c.r.Context(), name); err != nil {
 			return nil, err
 		}
 	}
@@ -192,13 +201,13 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 		return nil, err
 	}
 	change.IfRevision, err = expected(match, func() (int64, error) {
-		t, err := s.backend.Tenant(c.r.Context(), name)
+		t, err := s.queue.Tenant(c.r.Context(), name)
 		return t.Revision, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.backend.Tune(c.r.Context(), name, change)
+	t, err := s.queue.Tune(c.r.Context(), name, change)
 	if err != nil {
 		return nil, err
 	}
@@ -232,12 +241,12 @@ const suggested = 1000
 // mustKnow is the problem unknown-tenant for an unknown tenant. It names a tenant with a similar
 // name.
 func (s *Server) mustKnow(ctx context.Context, name string) error {
-	t, err := s.backend.Tenant(ctx, name)
+	t, err := s.queue.Tenant(ctx, name)
 	if err != nil || t.Known {
 		return err
 	}
 	detail := "no setting names this tenant, and it has sent no jobs recently"
-	if names, _, err := s.backend.Tenants(ctx, "", suggested); err == nil {
+	if names, _, err := s.queue.Tenants(ctx, "", suggested); err == nil {
 		names = slices.DeleteFunc(names, func(n string) bool { return n == name })
 		if near := shaper.Nearest(name, names); near != "" {
 			detail += "; is " + near + " meant?"
@@ -287,7 +296,7 @@ func (s *Server) listTenants(c *call) (*answer, error) {
 	if err != nil || (query.Has("cursor") && cursor == "") {
 		return nil, request.BadCursor()
 	}
-	names, next, err := s.backend.Tenants(c.r.Context(), cursor, limit)
+	names, next, err := s.queue.Tenants(c.r.Context(), cursor, limit)
 	if errors.Is(err, queue.ErrCursor) {
 		return nil, request.BadCursor()
 	}
@@ -296,7 +305,7 @@ func (s *Server) listTenants(c *call) (*answer, error) {
 	}
 	list := wire.TenantList{Items: make([]wire.Tenant, 0, len(names)), NextCursor: request.SealCursor(next)}
 	for _, name := range names {
-		t, err := s.backend.Tenant(c.r.Context(), name)
+		t, err := s.queue.Tenant(c.r.Context(), name)
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,12 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
+// ends report the ends of jobs. A state that is read after Watch returned cannot miss the end.
+type ends interface {
+	Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error)
+	Answer(ctx context.Context, tenant, id string) (job queue.Job, answer *queue.Answer, err error)
+}
+
 // spuriousPause is the pause of a wait after a spurious signal, so that a noisy watch costs little.
 const spuriousPause = 50 * time.Millisecond
 
@@ -26,7 +32,7 @@ func (s *Server) follow(ctx context.Context, tenant, id string, end time.Time) (
 func (s *Server) seen(
 	ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time,
 ) (queue.Job, error) {
-	job, err := s.backend.Job(ctx, tenant, id)
+	job, err := s.queue.Job(ctx, tenant, id)
 	if err != nil || job.State.Done() {
 		stop()
 		return job, err
@@ -38,7 +44,7 @@ func (s *Server) seen(
 func (s *Server) watch(ctx context.Context, id string, end time.Time) (<-chan struct{}, func(), error) {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
-	return s.backend.Watch(ctx, id)
+	return s.queue.Watch(ctx, id)
 }
 
 // await returns the job when it is done, at end, or when the server drains; the error is the
@@ -52,7 +58,7 @@ func (s *Server) await(
 		if err := ctx.Err(); err != nil {
 			return queue.Job{}, err
 		}
-		job, err := s.backend.Job(ctx, tenant, id)
+		job, err := s.queue.Job(ctx, tenant, id)
 		if err != nil || over || job.State.Done() {
 			return job, err
 		}
@@ -204,7 +210,7 @@ func (s *Server) pause(ctx context.Context, ended <-chan struct{}, end time.Time
 //
 //go:noinline
 func (s *Server) readAnswer(ctx context.Context, f *awaited) (done bool, err error) {
-	job, answer, err := s.backend.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID)
+	job, answer, err := s.queue.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID)
 	if err != nil {
 		return false, err
 	}

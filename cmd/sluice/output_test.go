@@ -13,7 +13,8 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
-	"github.com/7509e464/sluice/internal/apitest"
+	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/queue"
 )
 
 // fullDisk accepts left bytes.
@@ -29,7 +30,7 @@ func (d *fullDisk) Write(p []byte) (int, error) {
 
 // A command whose output could not be written whole has failed, wherever it broke.
 func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
-	server, err := api.New(apitest.New(), api.Config{
+	server, err := api.New(queuetest.NewDesk(t, queue.Options{}).Queue, api.Config{
 		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

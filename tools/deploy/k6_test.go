@@ -112,7 +112,7 @@ func newWorld(t *testing.T) *world {
 			Routes: g.Routes, Types: g.Types, FailClosed: g.FailClosed, Shadow: g.Shadow,
 		})
 	}
-	s, err := api.New(api.BackendOf(q), settings)
+	s, err := api.New(q, settings)
 	if err != nil {
 		t.Fatal(err)
 	}

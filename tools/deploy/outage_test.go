@@ -136,7 +136,7 @@ func TestAlertsFireInAnOutage(t *testing.T) {
 		}
 		defer q.Close()
 		registry := prometheus.NewRegistry()
-		server, err := api.New(api.BackendOf(q), api.Config{
+		server, err := api.New(q, api.Config{
 			Registerer: registry, StatusTenants: []string{refusing, away, fine},
 			Logger: slog.New(slog.DiscardHandler),
 		})

@@ -3,9 +3,9 @@ package gauges
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,29 +13,43 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/scrape"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
-// counting counts the questions to the store.
-type counting struct {
-	*apitest.Fake
-	asked atomic.Int64
+// fixed is a store of no tenants, which counts the questions for its totals.
+type fixed struct {
+	pools map[string]queue.Pool
+	err   error // of every call
+	asked int
 }
 
-func (c *counting) Totals(ctx context.Context) (queue.Totals, error) {
-	c.asked.Add(1)
+func (f *fixed) Totals(ctx context.Context) (queue.Totals, error) {
+	f.asked++
 	if _, bounded := ctx.Deadline(); !bounded {
 		panic("a scrape without a deadline")
 	}
-	return c.Fake.Totals(ctx)
+	return queue.Totals{}, f.err
 }
+
+func (f *fixed) Tenant(_ context.Context, name string) (t queue.Tenant, err error) {
+	t.Name, t.Policy = name, shaper.DefaultPolicy()
+	return t, f.err
+}
+
+func (f *fixed) Scan(context.Context, string, int) ([]queue.Brief, string, error) {
+	return nil, "", f.err
+}
+
+func (f *fixed) Pools() []string { return slices.Sorted(maps.Keys(f.pools)) }
+
+func (f *fixed) Pool(_ context.Context, name string) (queue.Pool, error) { return f.pools[name], f.err }
 
 func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counting{Fake: apitest.New()}
+		store := &fixed{}
 		registry := prometheus.NewRegistry()
 		if err := registry.Register(newGauges(store, newShown([]string{"a"}, 0))); err != nil {
 			t.Fatal(err)
@@ -50,15 +64,15 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 		for range 10 {
 			gather()
 		}
-		if n := store.asked.Load(); n != 1 {
+		if n := store.asked; n != 1 {
 			t.Errorf("asked %d times within a second", n)
 		}
 		<-time.After(scrape.Age)
-		store.Fail(queue.ErrUnavailable)
-		if n := gather(); n != 0 || store.asked.Load() != 2 {
-			t.Errorf("%d figures without a store, asked %d times", n, store.asked.Load())
+		store.err = queue.ErrUnavailable
+		if n := gather(); n != 0 || store.asked != 2 {
+			t.Errorf("%d figures without a store, asked %d times", n, store.asked)
 		}
-		store.Fail(nil)
+		store.err = nil
 		<-time.After(scrape.Age)
 		if n := gather(); n != 19 {
 			t.Errorf("%d figures", n)
@@ -68,7 +82,7 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 
 // many is a store of many tenants, in pages of ten; each page takes a while.
 type many struct {
-	*apitest.Fake
+	fixed
 	briefs []queue.Brief
 	step   time.Duration
 	steps  int
@@ -148,7 +162,7 @@ func (m *many) registry(t *testing.T, s *shown) *prometheus.Registry {
 
 func TestNamedTenantsAndOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &many{Fake: apitest.New(), briefs: []queue.Brief{
+		m := &many{briefs: []queue.Brief{
 			{Name: "a", Figures: queue.Figures{Depth: 5, Running: 1, Dead: 2, OldestWait: 3 * time.Second}},
 			{Name: "b", Figures: queue.Figures{Depth: 7, Dead: 4, OldestWait: 9 * time.Second}},
 			{Name: "other", Figures: queue.Figures{Depth: 1, Dead: 8, OldestWait: time.Second}},
@@ -184,7 +198,7 @@ func TestNamedTenantsAndOthers(t *testing.T) {
 // in ten minutes.
 func TestTopTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &many{Fake: apitest.New()}
+		m := &many{}
 		fill := func(prefix string, depth int64) {
 			m.briefs = nil
 			for i := range 50 {
@@ -241,7 +255,7 @@ func TestTopTenants(t *testing.T) {
 // A scan that takes long is spread over scrapes, and after its end there is a rest.
 func TestScanIsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &many{Fake: apitest.New(), step: 40 * time.Millisecond}
+		m := &many{step: 40 * time.Millisecond}
 		for i := range 95 { // ten steps: 400 ms
 			m.briefs = append(m.briefs, queue.Brief{Name: fmt.Sprint(i), Figures: queue.Figures{Depth: 1, Dead: 1}})
 		}

@@ -6,20 +6,22 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
 func TestGaugesOfPools(t *testing.T) {
-	store := apitest.New()
 	per := func(limit int64) *shaper.Rate { return &shaper.Rate{Limit: limit, Period: time.Second} }
-	store.Baseline.Pools = map[string]shaper.PoolSettings{
-		"erp": {Routes: []string{"r"}, Overrides: shaper.Overrides{Rate: per(50),
-			Rates: &[]shaper.PaceJSON{{Limit: 20, PeriodMS: 1000}}}},
-		"mail": {Routes: []string{"s"}, Overrides: shaper.Overrides{Rate: per(10), Paused: new(true)}},
+	baseline := shaper.Baseline{Pools: map[string]shaper.PoolSettings{
+		"erp": {Overrides: shaper.Overrides{Rate: per(50), Rates: &[]shaper.PaceJSON{{Limit: 20, PeriodMS: 1000}}}},
+		"mail": {Overrides: shaper.Overrides{Rate: per(10), Paused: new(true)}},
+	}}
+	store := &fixed{pools: map[string]queue.Pool{}}
+	for name, limitedBy := range map[string]string{"erp": "idle", "mail": "paused"} {
+		p := queue.Pool{Running: 3, Departed: 7, Waiting: 2, Reserves: 25, LimitedBy: limitedBy}
+		p.Policy, _ = baseline.ResolvePoolCost(name, shaper.Overrides{})
+		store.pools[name] = p
 	}
-	store.Shared = queue.Pool{Running: 3, Departed: 7, Waiting: 2, Reserves: 25}
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(newGauges(store, newShown(nil, 0))); err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func run(ctx context.Context, redisURL string, at api.Addresses) error {
 		return err
 	}
 	defer q.Close()
-	server, err := api.New(api.BackendOf(q), api.Config{Registerer: metrics, Gatherer: metrics,
+	server, err := api.New(q, api.Config{Registerer: metrics, Gatherer: metrics,
 		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
 	if err != nil {
 		return err

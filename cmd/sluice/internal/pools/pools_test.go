@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api"
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
-	"github.com/7509e464/sluice/internal/apitest"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -26,18 +27,23 @@ func run(ctx context.Context, args []string, std console.Stdio) int {
 	return command.Run(ctx, &cli{New()}, args, std, nil)
 }
 
-// admin is the admin listener over a fake queue with the pool erp, unless there are no pools.
+// admin is the admin listener over a queue with these pools, in which jobs of two tenants wait.
 func admin(t *testing.T, pools map[string]shaper.PoolSettings) (url string) {
 	t.Helper()
-	fake := apitest.New()
-	fake.Baseline.Pools = pools
-	fake.Shared = queue.Pool{Waiting: 2, Weights: 9, Reserves: 25, Owed: 2939, Departed: 7}
-	fake.Flows = []queue.PoolFlow{
-		{Tenant: "acme", Route: "other", Depth: 5, Departed: 4, Weight: 8, Reserve: shaper.Rate{Limit: 15,
-			Period: time.Second}, Part: 0.8},
-		{Tenant: "umbrella", Route: "other", Depth: 1, Weight: 1, Part: 0.2},
+	reserve := func(limit int64) *shaper.Rate { return &shaper.Rate{Limit: limit, Period: time.Second} }
+	q := queuetest.NewDesk(t, queue.Options{Pools: pools, Tenants: map[string]shaper.Overrides{
+		"acme":     {Weight: new(int64(8)), Reserve: reserve(15)},
+		"umbrella": {Reserve: reserve(10)},
+	}})
+	for tenant, n := range map[string]int{"acme": 5, "umbrella": 1} {
+		for range n {
+			if _, err := q.Submit(t.Context(), queue.Submission{Tenant: tenant, Route: "other", Type: "t",
+				Payload: []byte("1")}); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	s, err := api.New(fake, api.Config{Routes: map[string]api.RouteInfo{"other": {MaxAttempts: 5}},
+	s, err := api.New(q.Queue, api.Config{Routes: map[string]api.RouteInfo{"other": {MaxAttempts: 5}},
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -63,8 +69,7 @@ func TestPoolCommands(t *testing.T) {
 		{[]string{"list"}, command.ExitOK, nil, "declares no pools", none},
 		{[]string{"list", "--json"}, command.ExitOK, []string{`"items": []`}, "", none},
 		{[]string{"get", "erp"}, command.ExitOK, []string{"routes other", "rate 20/s file", "capacity unbounded default",
-			"concurrency 0 default", "their weights 9", "their reserves 25/s, more than the rate",
-			"owed 2939: flows and tiers repay it before their next jobs"}, "", erp},
+			"concurrency 0 default", "their weights 9", "their reserves 25/s, more than the rate"}, "", erp},
 		{[]string{"get", "erp", "--json"}, command.ExitOK, []string{`"oversubscribed": true`}, "", erp},
 		{[]string{"set", "erp", "--rate", "50/s", "--rates", "100000/h burst 9", "--dry-run"},
 			command.ExitOK, []string{"rate 50/s api", "rates 100000/h burst 9 api",
@@ -109,5 +114,13 @@ func TestPoolCommands(t *testing.T) {
 				t.Errorf("%v: want %q in\n%s", c.args, part, printed)
 			}
 		}
+	}
+}
+
+func TestOwedByAPool(t *testing.T) {
+	var out strings.Builder
+	if err := printPool(&out, wire.Pool{Owed: 2939}, false); err != nil ||
+		!strings.Contains(out.String(), "2939: flows and tiers repay it before their next jobs") {
+		t.Errorf("%v\n%s", err, &out)
 	}
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/queue"
 )
 
 // Until the gate opens, /livez answers 200 and the rest 503, with a problem that is documented.
@@ -39,7 +39,7 @@ func TestGate(t *testing.T) {
 	if err := json.Unmarshal(ask("/v1/jobs/x").Body.Bytes(), &said); err != nil {
 		t.Fatal(err)
 	}
-	s, err := api.New(apitest.New(), api.Config{})
+	s, err := api.New(queuetest.NewDesk(t, queue.Options{}).Queue, api.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -212,7 +212,7 @@ func (p *Process) server(ctx context.Context, shared parts) (*api.Server, error)
 	}
 	cfg := p.apiConfig(shared)
 	cfg.Auth, cfg.Guesses = authenticator, guesses
-	return api.New(api.BackendOf(shared.queue), cfg)
+	return api.New(shared.queue, cfg)
 }
 
 // work is a running worker.

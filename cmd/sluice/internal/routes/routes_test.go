@@ -13,8 +13,10 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
-	"github.com/7509e464/sluice/internal/apitest"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/reports"
+	"github.com/7509e464/sluice/internal/store"
+	"github.com/7509e464/sluice/queue"
 )
 
 // The routes in trouble come first, with the tenant and the job of the last failure.
@@ -36,9 +38,14 @@ mail closed 2 40 7 acme j1 connection failed: dial 10.0.0.7
 fine closed 0 9 0 - - -
 `, 3},
 	} {
-		fake := apitest.New()
-		fake.Work(reports.Workers{Live: 1, Routes: c.routes})
-		s, err := api.New(fake, api.Config{Routes: map[string]api.RouteInfo{"mail": {}}, Logger: slog.New(slog.DiscardHandler)})
+		desk := queuetest.NewDesk(t, queue.Options{})
+		if _, err := desk.Broker().Beat(t.Context(), "w", time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if err := reports.New(store.Of(desk.Queue)).ReportRoutes(t.Context(), "w", c.routes); err != nil {
+			t.Fatal(err)
+		}
+		s, err := api.New(desk.Queue, api.Config{Routes: map[string]api.RouteInfo{"mail": {}}, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,15 +27,13 @@ import (
 // tiered is a control with the tiers free and pro.
 func tiered(t *testing.T) *control {
 	t.Helper()
-	c := newControl(t, 0)
-	c.queue.Baseline.Tiers = map[string]shaper.Overrides{
+	return newControl(t, 0, map[string]shaper.Overrides{
 		"free": {Rate: &shaper.Rate{Limit: 2, Period: time.Second}},
 		"pro": {
 			Rate:   &shaper.Rate{Limit: 50, Period: time.Second},
 			Routes: map[string]shaper.Overrides{"default": {Burst: new(int64(9))}},
 		},
-	}
-	return c
+	})
 }
 
 // file runs diff or apply with a file of this content.

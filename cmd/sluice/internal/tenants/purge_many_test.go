@@ -2,11 +2,13 @@ package tenants
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -33,17 +35,33 @@ func TestPurgeManyCommand(t *testing.T) {
 		{[]string{"--tier", "free", "--id", "a", "--yes"}, command.ExitUsage, "", "--id needs the name", 5},
 		{[]string{"--prefix", "", "--all", "--yes"}, command.ExitUsage, "", "--prefix must not be empty", 5},
 	} {
-		with := newControl(t, 5)
-		with.queue.SweptMost = 2
-		with.queue.Baseline.Tiers = map[string]shaper.Overrides{"free": {}}
+		with := newControl(t, 5, map[string]shaper.Overrides{"free": {}})
 		var out, errs bytes.Buffer
 		code := run(t.Context(), append([]string{"tenant", "purge", "--admin", with.url}, c.args...),
 			console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
 		if code != c.code || !strings.Contains(out.String(), c.out) || !strings.Contains(errs.String(), c.errs) {
 			t.Errorf("%q: %d\n%s%s", c.args, code, out.String(), errs.String())
 		}
-		if left := len(with.queue.IDs()); left != c.left {
+		if left := with.dead("acme"); left != c.left {
 			t.Errorf("%q: %d jobs are left, want %d", c.args, left, c.left)
 		}
+	}
+}
+
+// A purge goes on from step to step: the server looks at some hundred tenants in one.
+func TestPurgeOfManySteps(t *testing.T) {
+	const tenants = 501
+	with := newControl(t, 0)
+	for i := range tenants {
+		if _, err := with.queue.Submit(t.Context(), queue.Submission{Tenant: fmt.Sprint("guest:", i), Route: "default",
+			Type: "t", Payload: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"tenant", "purge", "--prefix", "guest:", "--all", "--yes", "--admin", with.url},
+		console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
+	if want := fmt.Sprintf("tenants  %d\npurged   %[1]d", tenants); code != command.ExitOK || !strings.Contains(out.String(), want) {
+		t.Errorf("%d\n%s%s", code, out.String(), errs.String())
 	}
 }

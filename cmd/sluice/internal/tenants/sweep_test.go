@@ -3,6 +3,7 @@ package tenants
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -16,25 +17,30 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
-	"github.com/7509e464/sluice/internal/apitest"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// control is the admin listener over a fake queue, with n dead jobs of the tenant acme.
+// control is the admin listener, with n dead jobs of the tenant acme.
 type control struct {
 	t     *testing.T
-	queue *apitest.Fake
+	queue *queuetest.Desk
 	url   string
 	jobs  *client.Client
 	fail  func(r *http.Request) bool // answer 503 instead
+	step  int                        // jobs that one purge or replay changes at most; 0: as the queue does
+	ids   []string                   // of the jobs that died
 }
 
-func newControl(t *testing.T, n int) *control {
+func newControl(t *testing.T, n int, tiers ...map[string]shaper.Overrides) *control {
 	t.Helper()
-	c := &control{t: t, queue: apitest.New(), fail: func(*http.Request) bool { return false }}
-	s, err := api.New(c.queue, api.Config{
+	c := &control{t: t, fail: func(*http.Request) bool { return false }}
+	var options queue.Options
+	for _, options.Tiers = range tiers {
+	}
+	c.queue = queuetest.NewDesk(t, options)
+	s, err := api.New(c.queue.Queue, api.Config{
 		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -45,7 +51,7 @@ func newControl(t *testing.T, n int) *control {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		s.Admin().ServeHTTP(w, r)
+		c.sweep(s.Admin(), w, r)
 	}))
 	t.Cleanup(admin.Close)
 	c.url = admin.URL
@@ -58,6 +64,42 @@ func newControl(t *testing.T, n int) *control {
 	return c
 }
 
+// sweep serves a request, but of a purge or a replay of more than step jobs only the first step.
+func (c *control) sweep(admin http.Handler, w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	var f wire.Filter
+	more := false
+	if sweeps := strings.HasSuffix(r.URL.Path, "/purge") || strings.HasSuffix(r.URL.Path, "/replay"); c.step > 0 && sweeps &&
+		json.Unmarshal(body, &f) == nil && len(f.IDs) == 0 {
+		page, err := c.queue.List(r.Context(), queue.List{Tenant: "acme", State: queue.ListDead, Error: f.Error,
+			CreatedBefore: f.CreatedBefore, Limit: c.step + 1})
+		if err != nil {
+			c.t.Error(err)
+		}
+		if more = len(page.Jobs) > c.step; more {
+			f.All = false
+			for _, j := range page.Jobs[:c.step] {
+				f.IDs = append(f.IDs, j.ID)
+			}
+			body, _ = json.Marshal(f)
+		}
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	if !more {
+		admin.ServeHTTP(w, r)
+		return
+	}
+	got := httptest.NewRecorder()
+	admin.ServeHTTP(got, r)
+	swept := map[string]any{}
+	if err := json.Unmarshal(got.Body.Bytes(), &swept); err != nil || got.Code != http.StatusOK {
+		c.t.Errorf("%s: %d %s", r.URL.Path, got.Code, got.Body)
+	}
+	swept["more"] = swept["stopped"] == nil
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(swept)
+}
+
 // die adds a dead job of the tenant with each message as its last error.
 func (c *control) die(tenant string, messages ...string) {
 	c.t.Helper()
@@ -68,7 +110,8 @@ func (c *control) die(tenant string, messages ...string) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		c.queue.Finish(got.Job.ID, shaper.Dead, nil, &queue.JobError{Message: message})
+		c.queue.End(got.Job.ID, queue.Settlement{Event: shaper.Die, Error: &queue.JobError{Message: message}})
+		c.ids = append(c.ids, got.Job.ID)
 	}
 }
 
@@ -119,8 +162,7 @@ func TestSweepCommands(t *testing.T) {
 			"purged  0", "", 3, 0},
 		{"purge of old jobs", []string{"purge", "--all", "--created-before=2020-01-01T00:00:00Z", "--yes"}, 3,
 			command.ExitOK, "purged  0", "", 3, 0},
-		{"purge of some ids", []string{"purge", "--id=0000000000000000000000000001,abc",
-			"--id=0000000000000000000000000002", "--yes", "--json"}, 3, command.ExitOK, `"count": 2`, "", 1,
+		{"purge of some ids", []string{"purge", "--id=FIRST,abc", "--id=SECOND", "--yes", "--json"}, 3, command.ExitOK, `"count": 2`, "", 1,
 			0},
 		{"purge of all time", []string{"purge", "--all", "--created-before=0001-01-01T00:00:00Z", "--yes"}, 3,
 			command.ExitUsage, "", "after 1970", 3, 0},
@@ -159,7 +201,7 @@ func TestSweepCommands(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			with := newControl(t, c.dead)
-			with.queue.SweptMost = 2
+			with.step = 2
 			limit := int64(7)
 			if _, err := with.queue.Tune(t.Context(), "acme",
 				queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
@@ -168,7 +210,14 @@ func TestSweepCommands(t *testing.T) {
 				}}); err != nil {
 				t.Fatal(err)
 			}
-			code, out, errs := with.run(c.args[0], c.args[1:]...)
+			var args []string
+			for _, arg := range c.args {
+				if len(with.ids) > 1 {
+					arg = strings.NewReplacer("FIRST", with.ids[0], "SECOND", with.ids[1]).Replace(arg)
+				}
+				args = append(args, arg)
+			}
+			code, out, errs := with.run(args[0], args[1:]...)
 			if code != c.code {
 				t.Errorf("exit code %d, want %d\n%s%s", code, c.code, out, errs)
 			}
@@ -187,7 +236,7 @@ func TestSweepCommands(t *testing.T) {
 // A failure reports what was done before it, and the same command does the rest.
 func TestSweepThatBreaks(t *testing.T) {
 	c := newControl(t, 5)
-	c.queue.SweptMost = 2
+	c.step = 2
 	calls := 0
 	c.fail = func(*http.Request) bool { calls++; return calls > 2 }
 	code, out, errs := c.run("purge", "--all", "--yes")

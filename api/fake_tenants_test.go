@@ -1,4 +1,4 @@
-package apitest
+package api
 
 import (
 	"context"
@@ -10,8 +10,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Tenant implements api.Tenants.
-func (f *Fake) Tenant(_ context.Context, name string) (queue.Tenant, error) {
+func (f *fakeQueue) Tenant(_ context.Context, name string) (queue.Tenant, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
@@ -20,13 +19,13 @@ func (f *Fake) Tenant(_ context.Context, name string) (queue.Tenant, error) {
 	return f.describe(name), nil
 }
 
-func (f *Fake) describe(name string) queue.Tenant {
+func (f *fakeQueue) describe(name string) queue.Tenant {
 	t := f.tenant(name)
 	return f.with(t, t.overrides, name)
 }
 
 // with returns the tenant with the overrides.
-func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
+func (f *fakeQueue) with(t *fakeTenant, o shaper.Overrides, name string) queue.Tenant {
 	settings := shaper.Statements{API: o}
 	figures := func(p shaper.Policy) queue.Figures {
 		if p.Paused {
@@ -70,8 +69,7 @@ func (f *Fake) with(t *tenant, o shaper.Overrides, name string) queue.Tenant {
 	return out
 }
 
-// Tune implements api.Tenants.
-func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenant, error) {
+func (f *fakeQueue) Tune(_ context.Context, name string, c queue.Change) (queue.Tenant, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
@@ -94,7 +92,7 @@ func (f *Fake) Tune(_ context.Context, name string, c queue.Change) (queue.Tenan
 }
 
 // change makes the change of a tenant or a pool, and returns the overrides that result.
-func (t *tenant) change(c queue.Change, validate func(shaper.Overrides) error) (o shaper.Overrides,
+func (t *fakeTenant) change(c queue.Change, validate func(shaper.Overrides) error) (o shaper.Overrides,
 	err error) {
 	if c.IfRevision != nil && *c.IfRevision != t.revision {
 		return o, queue.ErrRevision
@@ -120,15 +118,14 @@ func (t *tenant) change(c queue.Change, validate func(shaper.Overrides) error) (
 	return o, nil
 }
 
-// History implements api.Tenants.
-func (f *Fake) History(_ context.Context, name string) ([]queue.HistoryEntry, error) {
+func (f *fakeQueue) History(_ context.Context, name string) ([]queue.HistoryEntry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.tenant(name).history), f.failure
 }
 
-// Tenants implements api.Tenants; a cursor is the last name of the page before.
-func (f *Fake) Tenants(_ context.Context, cursor string, limit int) ([]string, string, error) {
+// Tenants returns the last name of a page as its cursor.
+func (f *fakeQueue) Tenants(_ context.Context, cursor string, limit int) ([]string, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
@@ -150,8 +147,8 @@ func (f *Fake) Tenants(_ context.Context, cursor string, limit int) ([]string, s
 	return names[:limit], names[limit-1], nil
 }
 
-// Scan implements api.Figures; a cursor is the last name of the part before.
-func (f *Fake) Scan(ctx context.Context, cursor string, most int) ([]queue.Brief, string, error) {
+// Scan returns the last name of a part as its cursor.
+func (f *fakeQueue) Scan(ctx context.Context, cursor string, most int) ([]queue.Brief, string, error) {
 	names, next, err := f.Tenants(ctx, cursor, most)
 	if err != nil {
 		return nil, "", err

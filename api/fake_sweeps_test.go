@@ -1,4 +1,4 @@
-package apitest
+package api
 
 import (
 	"context"
@@ -10,8 +10,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Cancel implements api.Jobs.
-func (f *Fake) Cancel(_ context.Context, name, id string) (queue.Job, error) {
+func (f *fakeQueue) Cancel(_ context.Context, name, id string) (queue.Job, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j, err := f.find(name, id)
@@ -28,8 +27,7 @@ func (f *Fake) Cancel(_ context.Context, name, id string) (queue.Job, error) {
 	return j.Job, nil
 }
 
-// Replay implements api.Jobs.
-func (f *Fake) Replay(_ context.Context, name, id string, maxAttempts int) (queue.Decision, error) {
+func (f *fakeQueue) Replay(_ context.Context, name, id string, maxAttempts int) (queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j, err := f.find(name, id)
@@ -42,7 +40,7 @@ func (f *Fake) Replay(_ context.Context, name, id string, maxAttempts int) (queu
 	return f.replay(j, maxAttempts), nil
 }
 
-func (f *Fake) replay(j *stored, maxAttempts int) queue.Decision {
+func (f *fakeQueue) replay(j *fakeJob, maxAttempts int) queue.Decision {
 	t := f.tenant(j.Tenant)
 	flow, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()),
 		shaper.Request{Size: 1, Cost: 1}, nil)
@@ -53,9 +51,8 @@ func (f *Fake) replay(j *stored, maxAttempts int) queue.Decision {
 	return queue.Decision{Admission: a, Job: j.Job}
 }
 
-// Purge implements api.Sweeper.
-func (f *Fake) Purge(_ context.Context, name string, filter queue.Filter) (queue.Swept, error) {
-	return f.sweep(name, filter, func(j *stored) *shaper.Admission {
+func (f *fakeQueue) Purge(_ context.Context, name string, filter queue.Filter) (queue.Swept, error) {
+	return f.sweep(name, filter, func(j *fakeJob) *shaper.Admission {
 		if j.State == shaper.Dead {
 			delete(f.jobs, j.ID)
 			return nil
@@ -66,11 +63,10 @@ func (f *Fake) Purge(_ context.Context, name string, filter queue.Filter) (queue
 	}, shaper.Queued, shaper.Scheduled, shaper.Retrying, shaper.Dead)
 }
 
-// ReplayAll implements api.Sweeper.
-func (f *Fake) ReplayAll(
+func (f *fakeQueue) ReplayAll(
 	_ context.Context, name string, filter queue.Filter, attempts func(queue.Job) int,
 ) (queue.Swept, error) {
-	return f.sweep(name, filter, func(j *stored) *shaper.Admission {
+	return f.sweep(name, filter, func(j *fakeJob) *shaper.Admission {
 		if v := f.replay(j, attempts(j.Job)); v.Outcome != shaper.Admitted {
 			return &v.Admission
 		}
@@ -79,8 +75,8 @@ func (f *Fake) ReplayAll(
 }
 
 // sweep calls do with the filter's jobs in these states, the newest first, until one is refused.
-func (f *Fake) sweep(
-	name string, filter queue.Filter, do func(*stored) *shaper.Admission, states ...shaper.State,
+func (f *fakeQueue) sweep(
+	name string, filter queue.Filter, do func(*fakeJob) *shaper.Admission, states ...shaper.State,
 ) (queue.Swept, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,8 +109,7 @@ func (f *Fake) sweep(
 	return swept, nil
 }
 
-// Note implements api.Sweeper.
-func (f *Fake) Note(_ context.Context, name string, entry queue.HistoryEntry) error {
+func (f *fakeQueue) Note(_ context.Context, name string, entry queue.HistoryEntry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.tenant(name)

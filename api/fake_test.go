@@ -1,12 +1,4 @@
-// Package apitest has a queue in memory for tests of the API and of its clients. It decides
-// admissions with the real arithmetic of package shaper, but no job leaves by itself: a test ends
-// jobs with Finish.
-//
-// The embedded engine does not replace it, because tests need what no engine does at will: a signal
-// without an end, a record that is gone, a purge of two jobs at a time. The tests of api/client,
-// which need least of this, take 0.18 s of a processor; on the engine they took 0.46 s and 38 more
-// lines.
-package apitest
+package api
 
 import (
 	"bytes"
@@ -26,8 +18,11 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Fake is a queue in memory. The zero value is not usable, see New.
-type Fake struct {
+// fakeQueue is a queue in memory, see newFake. It decides admissions with the real arithmetic of
+// package shaper, but no job leaves by itself: a test ends jobs with Finish. The embedded engine
+// does not replace it, because tests need what no engine does at will: a signal without an end, a
+// record that is gone, a purge of two jobs at a time.
+type fakeQueue struct {
 	SweptMost int64            // jobs that one Purge or ReplayAll changes; set it before use
 	Shared    queue.Pool       // figures of every pool but the depth; set them before use
 	Flows     []queue.PoolFlow // that wait in every pool; set them before use
@@ -39,10 +34,10 @@ type Fake struct {
 	failure   error
 	agreement *queue.Agreement // nil: in force
 	seq       int
-	jobs      map[string]*stored
+	jobs      map[string]*fakeJob
 	keys      map[string]string // tenant NUL key → id
-	tenants   map[string]*tenant
-	pools     map[string]*tenant // settings of pools that were changed
+	tenants   map[string]*fakeTenant
+	pools     map[string]*fakeTenant // settings of pools that were changed
 	watchers  map[string][]chan struct{}
 	watching  int
 	ring      []queue.Key // API keys
@@ -54,12 +49,12 @@ type Fake struct {
 	workers reports.Workers
 }
 
-type stored struct {
+type fakeJob struct {
 	queue.Job
 	submission queue.Submission
 }
 
-type tenant struct {
+type fakeTenant struct {
 	overrides          shaper.Overrides
 	flow               shaper.Flow
 	admitted, rejected int64
@@ -69,32 +64,34 @@ type tenant struct {
 	history            []queue.HistoryEntry
 }
 
-// New returns an empty queue.
-func New() *Fake {
-	return &Fake{
+func newFake() *fakeQueue {
+	return &fakeQueue{
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
-		jobs: map[string]*stored{}, keys: map[string]string{}, tenants: map[string]*tenant{},
-		pools: map[string]*tenant{}, sessions: map[[sha256.Size]byte]time.Time{},
+		jobs: map[string]*fakeJob{}, keys: map[string]string{}, tenants: map[string]*fakeTenant{},
+		pools: map[string]*fakeTenant{}, sessions: map[[sha256.Size]byte]time.Time{},
 		watchers: map[string][]chan struct{}{},
 	}
 }
 
+// ports are those of a server over the fake alone.
+func (f *fakeQueue) ports() ports { return ports{f, f, f, f, f, f, f, f, f, f} }
+
 // Fail makes every call fail with err from now on; nil ends that.
-func (f *Fake) Fail(err error) {
+func (f *fakeQueue) Fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.failure = err
 }
 
 // Watching is the number of watches that were begun and not stopped.
-func (f *Fake) Watching() int {
+func (f *fakeQueue) Watching() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.watching
 }
 
 // Submission is the submission of the job.
-func (f *Fake) Submission(id string) queue.Submission {
+func (f *fakeQueue) Submission(id string) queue.Submission {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if j := f.jobs[id]; j != nil {
@@ -104,14 +101,14 @@ func (f *Fake) Submission(id string) queue.Submission {
 }
 
 // Actor is the actor of the last change of the tenant.
-func (f *Fake) Actor(name string) string {
+func (f *fakeQueue) Actor(name string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.tenant(name).actor
 }
 
 // IDs are the ids of all jobs, oldest first.
-func (f *Fake) IDs() []string {
+func (f *fakeQueue) IDs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Sorted(maps.Keys(f.jobs))
@@ -123,13 +120,13 @@ var endings = map[shaper.State]shaper.Event{
 }
 
 // Finish brings the job into the state and signals its watchers.
-func (f *Fake) Finish(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
+func (f *fakeQueue) Finish(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
 	f.Change(id, state, r, e)
 	f.Signal(id)
 }
 
 // Change brings the job into the state without a signal.
-func (f *Fake) Change(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
+func (f *fakeQueue) Change(id string, state shaper.State, r *queue.Response, e *queue.JobError) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j := f.jobs[id]
@@ -155,7 +152,7 @@ func (f *Fake) Change(id string, state shaper.State, r *queue.Response, e *queue
 }
 
 // Took sets the duration of the last delivery of a job.
-func (f *Fake) Took(id string, d time.Duration) {
+func (f *fakeQueue) Took(id string, d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j := f.jobs[id]
@@ -163,7 +160,7 @@ func (f *Fake) Took(id string, d time.Duration) {
 }
 
 // Signal wakes the watchers of the job, whatever its state.
-func (f *Fake) Signal(id string) {
+func (f *fakeQueue) Signal(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, ch := range f.watchers[id] {
@@ -175,14 +172,14 @@ func (f *Fake) Signal(id string) {
 }
 
 // Forget deletes the job but keeps its idempotency key.
-func (f *Fake) Forget(id string) {
+func (f *fakeQueue) Forget(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j := f.jobs[id]
 	j.Job = queue.Job{ID: id, Tenant: j.Tenant, Route: j.Route, Type: j.Type}
 }
 
-func (f *Fake) leave(j *stored) {
+func (f *fakeQueue) leave(j *fakeJob) {
 	flow := &f.tenant(j.Tenant).flow
 	flow.Depth--
 	if j.State == shaper.Queued {
@@ -192,27 +189,25 @@ func (f *Fake) leave(j *stored) {
 	j.Position, j.EstimatedStart = 0, time.Time{}
 }
 
-func (f *Fake) tenant(name string) *tenant {
+func (f *fakeQueue) tenant(name string) *fakeTenant {
 	t := f.tenants[name]
 	if t == nil {
-		t = &tenant{flow: shaper.Flow{Bucket: shaper.NewBucket(shaper.DefaultPolicy().Paces())}}
+		t = &fakeTenant{flow: shaper.Flow{Bucket: shaper.NewBucket(shaper.DefaultPolicy().Paces())}}
 		f.tenants[name] = t
 	}
 	return t
 }
 
-func (t *tenant) policy() shaper.Policy { return t.overrides.Over(shaper.DefaultPolicy()) }
+func (t *fakeTenant) policy() shaper.Policy { return t.overrides.Over(shaper.DefaultPolicy()) }
 
-// NewID implements api.Admitter.
-func (f *Fake) NewID(string, string) (string, error) {
+func (f *fakeQueue) NewID(string, string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seq++
 	return fmt.Sprintf("%028s", strconv.FormatInt(int64(f.seq), 32)), nil
 }
 
-// Submit implements api.Admitter.
-func (f *Fake) Submit(_ context.Context, s queue.Submission) (queue.Decision, error) {
+func (f *fakeQueue) Submit(_ context.Context, s queue.Submission) (queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
@@ -221,7 +216,7 @@ func (f *Fake) Submit(_ context.Context, s queue.Submission) (queue.Decision, er
 	return f.admit(s, 1), nil
 }
 
-func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
+func (f *fakeQueue) admit(s queue.Submission, size int64) queue.Decision {
 	t := f.tenant(s.Tenant)
 	key := s.Tenant + "\x00" + s.IdempotencyKey
 	if id, known := f.keys[key]; known && s.IdempotencyKey != "" {
@@ -251,7 +246,7 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 		return queue.Decision{Admission: a}
 	}
 	t.admitted++
-	j := &stored{submission: s, Job: queue.Job{
+	j := &fakeJob{submission: s, Job: queue.Job{
 		ID: s.ID, Tenant: s.Tenant, Route: s.Route, Type: s.Type, Cost: s.Cost, State: shaper.Queued, Position: a.Position,
 		EstimatedStart: a.Start.Time(), MaxAttempts: s.MaxAttempts, Created: now.Time(),
 	}}
@@ -265,8 +260,7 @@ func (f *Fake) admit(s queue.Submission, size int64) queue.Decision {
 	return queue.Decision{Admission: a, Job: j.Job}
 }
 
-// SubmitBatch implements api.Admitter.
-func (f *Fake) SubmitBatch(
+func (f *fakeQueue) SubmitBatch(
 	_ context.Context, batch []queue.Submission, atomic bool,
 ) ([]queue.Decision, error) {
 	f.mu.Lock()
@@ -299,7 +293,7 @@ func (f *Fake) SubmitBatch(
 	return out, nil
 }
 
-func (f *Fake) find(name, id string) (*stored, error) {
+func (f *fakeQueue) find(name, id string) (*fakeJob, error) {
 	if f.failure != nil {
 		return nil, f.failure
 	}
@@ -310,8 +304,7 @@ func (f *Fake) find(name, id string) (*stored, error) {
 	return j, nil
 }
 
-// Job implements api.Jobs.
-func (f *Fake) Job(_ context.Context, name, id string) (queue.Job, error) {
+func (f *fakeQueue) Job(_ context.Context, name, id string) (queue.Job, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j, err := f.find(name, id)
@@ -321,14 +314,13 @@ func (f *Fake) Job(_ context.Context, name, id string) (queue.Job, error) {
 	return j.Job, nil
 }
 
-// Find implements api.Jobs.
-// Answer has none: no test forwards through a Fake.
-func (f *Fake) Answer(ctx context.Context, name, id string) (queue.Job, *queue.Answer, error) {
+// Answer has none: no test forwards through a fakeQueue.
+func (f *fakeQueue) Answer(ctx context.Context, name, id string) (queue.Job, *queue.Answer, error) {
 	j, err := f.Job(ctx, name, id)
 	return j, nil, err
 }
 
-func (f *Fake) Find(_ context.Context, id string) (queue.Job, error) {
+func (f *fakeQueue) Find(_ context.Context, id string) (queue.Job, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if j := f.jobs[id]; j != nil && f.failure == nil {
@@ -337,8 +329,7 @@ func (f *Fake) Find(_ context.Context, id string) (queue.Job, error) {
 	return queue.Job{}, cmp.Or(f.failure, queue.ErrNotFound)
 }
 
-// Payload implements api.Jobs.
-func (f *Fake) Payload(_ context.Context, name, id string, most int) ([]byte, int, error) {
+func (f *fakeQueue) Payload(_ context.Context, name, id string, most int) ([]byte, int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j, err := f.find(name, id)
@@ -355,8 +346,8 @@ func (f *Fake) Payload(_ context.Context, name, id string, most int) ([]byte, in
 	return payload, len(payload), nil
 }
 
-// List implements api.Jobs; a cursor is the last id of the page before.
-func (f *Fake) List(_ context.Context, l queue.List) (queue.Page, error) {
+// List returns the last id of a page as its cursor.
+func (f *fakeQueue) List(_ context.Context, l queue.List) (queue.Page, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
@@ -385,8 +376,7 @@ func (f *Fake) List(_ context.Context, l queue.List) (queue.Page, error) {
 	return page, nil
 }
 
-// Watch implements api.Jobs.
-func (f *Fake) Watch(_ context.Context, id string) (<-chan struct{}, func(), error) {
+func (f *fakeQueue) Watch(_ context.Context, id string) (<-chan struct{}, func(), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
@@ -404,7 +394,7 @@ func (f *Fake) Watch(_ context.Context, id string) (<-chan struct{}, func(), err
 }
 
 // Hold sets the figures of a tenant's hold and dead letters.
-func (f *Fake) Hold(tenant string, figures queue.Figures) {
+func (f *fakeQueue) Hold(tenant string, figures queue.Figures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.held == nil {
@@ -415,21 +405,21 @@ func (f *Fake) Hold(tenant string, figures queue.Figures) {
 }
 
 // Work sets the result of Workers.
-func (f *Fake) Work(w reports.Workers) {
+func (f *fakeQueue) Work(w reports.Workers) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.workers = w
 }
 
-// Workers implements api.Figures: the result that Work has set.
-func (f *Fake) Workers(context.Context) (reports.Workers, error) {
+// Workers returns what Work has set.
+func (f *fakeQueue) Workers(context.Context) (reports.Workers, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.workers, f.failure
 }
 
-// Agreement implements api.Health: the value of SetAgreement, by default in force.
-func (f *Fake) Agreement() queue.Agreement {
+// Agreement returns the value of SetAgreement, by default in force.
+func (f *fakeQueue) Agreement() queue.Agreement {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.agreement == nil {
@@ -439,14 +429,13 @@ func (f *Fake) Agreement() queue.Agreement {
 }
 
 // SetAgreement sets the agreement that Agreement and StoreHealth report.
-func (f *Fake) SetAgreement(a queue.Agreement) {
+func (f *fakeQueue) SetAgreement(a queue.Agreement) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.agreement = &a
 }
 
-// StoreHealth implements api.Figures.
-func (f *Fake) StoreHealth(context.Context) (queue.StoreHealth, error) {
+func (f *fakeQueue) StoreHealth(context.Context) (queue.StoreHealth, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h := queue.StoreHealth{Engine: queue.EngineEmbedded}
@@ -456,8 +445,8 @@ func (f *Fake) StoreHealth(context.Context) (queue.StoreHealth, error) {
 	return h, f.failure
 }
 
-// Waits implements api.Figures: of the jobs that Finish ended.
-func (f *Fake) Waits(_ context.Context, tenant string, most int) ([]time.Duration, error) {
+// Waits returns those of the jobs that Finish ended.
+func (f *fakeQueue) Waits(_ context.Context, tenant string, most int) ([]time.Duration, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var waits []time.Duration
@@ -470,15 +459,13 @@ func (f *Fake) Waits(_ context.Context, tenant string, most int) ([]time.Duratio
 	return waits, f.failure
 }
 
-// Ping implements api.Health.
-func (f *Fake) Ping(context.Context) error {
+func (f *fakeQueue) Ping(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.failure
 }
 
-// Totals implements api.Health.
-func (f *Fake) Totals(context.Context) (queue.Totals, error) {
+func (f *fakeQueue) Totals(context.Context) (queue.Totals, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var total queue.Totals

@@ -1,4 +1,4 @@
-package apitest
+package api
 
 import (
 	"context"
@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// SaveSession implements dashboard.Store.
-func (f *Fake) SaveSession(_ context.Context, id [sha256.Size]byte, life time.Duration) error {
+func (f *fakeQueue) SaveSession(_ context.Context, id [sha256.Size]byte, life time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure == nil {
@@ -16,16 +15,14 @@ func (f *Fake) SaveSession(_ context.Context, id [sha256.Size]byte, life time.Du
 	return f.failure
 }
 
-// FindSession implements dashboard.Store.
-func (f *Fake) FindSession(_ context.Context, id [sha256.Size]byte) (time.Duration, error) {
+func (f *fakeQueue) FindSession(_ context.Context, id [sha256.Size]byte) (time.Duration, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
 	return max(0, time.Until(f.sessions[id])), f.failure
 }
 
-// EndSession implements dashboard.Store.
-func (f *Fake) EndSession(_ context.Context, id [sha256.Size]byte) error {
+func (f *fakeQueue) EndSession(_ context.Context, id [sha256.Size]byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure == nil {
@@ -35,7 +32,7 @@ func (f *Fake) EndSession(_ context.Context, id [sha256.Size]byte) error {
 }
 
 // SessionsAsked is the number of calls of FindSession.
-func (f *Fake) SessionsAsked() int {
+func (f *fakeQueue) SessionsAsked() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.asked

@@ -1,4 +1,4 @@
-package apitest
+package api
 
 import (
 	"context"
@@ -9,17 +9,15 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Pools implements api.Pools: those of Baseline.
-func (f *Fake) Pools() []string { return slices.Sorted(maps.Keys(f.Baseline.Pools)) }
+// Pools are those of Baseline.
+func (f *fakeQueue) Pools() []string { return slices.Sorted(maps.Keys(f.Baseline.Pools)) }
 
-// Tiers implements api.Tenants: those of Baseline.
-func (f *Fake) Tiers() []string { return slices.Sorted(maps.Keys(f.Baseline.Tiers)) }
+// Tiers are those of Baseline.
+func (f *fakeQueue) Tiers() []string { return slices.Sorted(maps.Keys(f.Baseline.Tiers)) }
 
-// PoolOf implements api.Pools.
-func (f *Fake) PoolOf(route string) string { return f.Baseline.PoolOf(route) }
+func (f *fakeQueue) PoolOf(route string) string { return f.Baseline.PoolOf(route) }
 
-// Pool implements api.Pools.
-func (f *Fake) Pool(_ context.Context, name string) (queue.Pool, error) {
+func (f *fakeQueue) Pool(_ context.Context, name string) (queue.Pool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p, err := f.pool(name)
@@ -29,8 +27,7 @@ func (f *Fake) Pool(_ context.Context, name string) (queue.Pool, error) {
 	return f.describePool(name, p, p.overrides), nil
 }
 
-// AllPools implements api.Pools.
-func (f *Fake) AllPools(ctx context.Context) (all []queue.Pool, err error) {
+func (f *fakeQueue) AllPools(ctx context.Context) (all []queue.Pool, err error) {
 	for _, name := range f.Pools() {
 		p, err := f.Pool(ctx, name)
 		if err != nil {
@@ -42,7 +39,7 @@ func (f *Fake) AllPools(ctx context.Context) (all []queue.Pool, err error) {
 }
 
 // pool returns what was changed of a declared pool.
-func (f *Fake) pool(name string) (*tenant, error) {
+func (f *fakeQueue) pool(name string) (*fakeTenant, error) {
 	if f.failure != nil {
 		return nil, f.failure
 	}
@@ -50,13 +47,13 @@ func (f *Fake) pool(name string) (*tenant, error) {
 		return nil, queue.ErrNoPool
 	}
 	if f.pools[name] == nil {
-		f.pools[name] = &tenant{}
+		f.pools[name] = &fakeTenant{}
 	}
 	return f.pools[name], nil
 }
 
 // describePool returns the pool with the overrides.
-func (f *Fake) describePool(name string, p *tenant, api shaper.Overrides) queue.Pool {
+func (f *fakeQueue) describePool(name string, p *fakeTenant, api shaper.Overrides) queue.Pool {
 	out := f.Shared
 	out.Name, out.Routes, out.Reason, out.Revision, out.API = name, f.Baseline.Pools[name].Routes, p.reason,
 		p.revision, api
@@ -69,7 +66,7 @@ func (f *Fake) describePool(name string, p *tenant, api shaper.Overrides) queue.
 }
 
 // poolDepth counts the jobs that wait in the pool.
-func (f *Fake) poolDepth(name string) (depth int64) {
+func (f *fakeQueue) poolDepth(name string) (depth int64) {
 	for _, j := range f.jobs {
 		if j.State.Waiting() && slices.Contains(f.Baseline.Pools[name].Routes, j.Route) {
 			depth++
@@ -79,7 +76,7 @@ func (f *Fake) poolDepth(name string) (depth int64) {
 }
 
 // poolFull is the refusal of jobs that do not fit into the pool of their route.
-func (f *Fake) poolFull(route string, size int64, now shaper.Instant) (a shaper.Admission, full bool) {
+func (f *fakeQueue) poolFull(route string, size int64, now shaper.Instant) (a shaper.Admission, full bool) {
 	name := f.Baseline.PoolOf(route)
 	p, err := f.pool(name)
 	if name == "" || err != nil {
@@ -93,8 +90,7 @@ func (f *Fake) poolFull(route string, size int64, now shaper.Instant) (a shaper.
 	}, depth+size > policy.Capacity
 }
 
-// TunePool implements api.Pools.
-func (f *Fake) TunePool(_ context.Context, name string, c queue.Change) (queue.Pool, error) {
+func (f *fakeQueue) TunePool(_ context.Context, name string, c queue.Change) (queue.Pool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p, err := f.pool(name)
@@ -108,8 +104,7 @@ func (f *Fake) TunePool(_ context.Context, name string, c queue.Change) (queue.P
 	return f.describePool(name, p, o), nil
 }
 
-// PoolHistory implements api.Pools.
-func (f *Fake) PoolHistory(_ context.Context, name string) ([]queue.HistoryEntry, error) {
+func (f *fakeQueue) PoolHistory(_ context.Context, name string) ([]queue.HistoryEntry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p, err := f.pool(name)
@@ -119,8 +114,8 @@ func (f *Fake) PoolHistory(_ context.Context, name string) ([]queue.HistoryEntry
 	return slices.Clone(p.history), nil
 }
 
-// PoolFlows implements api.Pools: the first of Flows.
-func (f *Fake) PoolFlows(_ context.Context, name string, limit int) ([]queue.PoolFlow, error) {
+// PoolFlows are the first of Flows.
+func (f *fakeQueue) PoolFlows(_ context.Context, name string, limit int) ([]queue.PoolFlow, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.pool(name); err != nil {

@@ -1,4 +1,4 @@
-package apitest
+package api
 
 import (
 	"context"
@@ -10,8 +10,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// CreateKey implements api.KeyRing.
-func (f *Fake) CreateKey(
+func (f *fakeQueue) CreateKey(
 	_ context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
 ) (queue.Key, error) {
 	id, _ := f.NewID(tenant, "")
@@ -37,8 +36,7 @@ func (f *Fake) CreateKey(
 	return k, nil
 }
 
-// Keys implements api.KeyRing.
-func (f *Fake) ListKeys(_ context.Context, tenant string) ([]queue.Key, error) {
+func (f *fakeQueue) ListKeys(_ context.Context, tenant string) ([]queue.Key, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	keys := slices.DeleteFunc(slices.Clone(f.ring), func(k queue.Key) bool { return k.Tenant != tenant })
@@ -49,8 +47,7 @@ func (f *Fake) ListKeys(_ context.Context, tenant string) ([]queue.Key, error) {
 	return keys, f.failure
 }
 
-// RevokeKey implements api.KeyRing.
-func (f *Fake) RevokeKey(_ context.Context, tenant, id string) error {
+func (f *fakeQueue) RevokeKey(_ context.Context, tenant, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
@@ -64,8 +61,7 @@ func (f *Fake) RevokeKey(_ context.Context, tenant, id string) error {
 	return nil
 }
 
-// FindKey implements auth.KeyStore.
-func (f *Fake) FindKey(_ context.Context, id string) (queue.Key, error) {
+func (f *fakeQueue) FindKey(_ context.Context, id string) (queue.Key, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.found++
@@ -79,7 +75,7 @@ func (f *Fake) FindKey(_ context.Context, id string) (queue.Key, error) {
 }
 
 // Found is the number of calls of FindKey.
-func (f *Fake) Found() int {
+func (f *fakeQueue) Found() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.found
