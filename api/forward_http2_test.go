@@ -136,16 +136,9 @@ func TestForwardHTTP2Streams(t *testing.T) {
 	end()
 	all.Wait()
 	p.await("once the client has left", "paused", 0)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		resp, body := p.ask("GET", "/v1/forward/partner/x", "")
-		if resp.StatusCode == http.StatusTeapot {
-			break
-		}
-		if time.Now().After(end) { // handlers end a moment after their requests are cancelled
-			p.want("another", http.StatusTeapot, "", resp, body)
-			break
-		}
-	}
+	p.until("the end of the streams", func() bool { return p.serving.Load() == 0 })
+	resp, body := p.ask("GET", "/v1/forward/partner/x", "")
+	p.want("another", http.StatusTeapot, "", resp, body)
 }
 
 // leavingAdmitter lets the client leave between the admission of its request and the answer of the

@@ -38,8 +38,54 @@ type proxied struct {
 	server   *api.Server
 	metrics  *prometheus.Registry
 
+	stirred chan struct{} // has a signal since a submission was decided, or a request ended
+	serving atomic.Int64  // requests
+
 	mu   sync.Mutex
 	seen []*http.Request // at the upstream
+}
+
+// stir signals that something has changed.
+func (p *proxied) stir() {
+	select {
+	case p.stirred <- struct{}{}:
+	default: // a signal is pending
+	}
+}
+
+// until waits until the condition holds. Only submissions and ends of requests may change it.
+func (p *proxied) until(what string, holds func() bool) {
+	p.t.Helper()
+	for limit := time.After(20 * time.Second); !holds(); {
+		select {
+		case <-p.stirred:
+		case <-limit:
+			p.t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// watched stirs at the end of every request.
+func (p *proxied) watched(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.serving.Add(1)
+		defer func() {
+			p.serving.Add(-1)
+			p.stir()
+		}()
+		h.ServeHTTP(w, r)
+	})
+}
+
+// stirring stirs after each decision on a submission.
+type stirring struct {
+	api.Admitter
+	p *proxied
+}
+
+func (s stirring) Submit(ctx context.Context, sub queue.Submission) (queue.Decision, error) {
+	defer s.p.stir()
+	return s.Admitter.Submit(ctx, sub)
 }
 
 // proxy starts it. handler is the upstream; edit changes the settings, wrap the queue of the API.
@@ -48,7 +94,7 @@ func proxy(
 	wrap ...func(*api.Ports),
 ) *proxied {
 	t.Helper()
-	p := &proxied{t: t, metrics: prometheus.NewRegistry()}
+	p := &proxied{t: t, metrics: prometheus.NewRegistry(), stirred: make(chan struct{}, 1)}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
 		p.seen = append(p.seen, r)
@@ -79,6 +125,9 @@ func proxy(
 		},
 	}
 	edit(&cfg, &route, p.q)
+	wrap = append([]func(*api.Ports){func(ports *api.Ports) {
+		*ports.Admitter() = stirring{*ports.Admitter(), p}
+	}}, wrap...)
 	server, err := api.NewOver(p.q, cfg, wrap...)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +138,7 @@ func proxy(
 	}
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
-	intake, listener := serveHTTP2(server.Intake()), serveHTTP2(server.Forward("partner"))
+	intake, listener := serveHTTP2(p.watched(server.Intake())), serveHTTP2(p.watched(server.Forward("partner")))
 	p.url, p.listener, p.admin, p.server = intake.URL, listener.URL, server.Admin(), server
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
@@ -163,18 +212,13 @@ func (p *proxied) want(what string, status int, problem string, resp *http.Respo
 // await waits until that many requests of the tenant wait.
 func (p *proxied) await(what, tenant string, want int64) {
 	p.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	p.until(fmt.Sprintf("%s: until %d wait", what, want), func() bool {
 		f, err := p.q.Tenant(p.t.Context(), tenant)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		if f.Depth == want {
-			return
-		}
-		if time.Now().After(end) {
-			p.t.Fatalf("%s: %d wait, want %d", what, f.Depth, want)
-		}
-	}
+		return f.Depth == want
+	})
 }
 
 // reached is how many requests the upstream has seen.
@@ -506,17 +550,12 @@ func TestForwardAbandoned(t *testing.T) {
 	leave("Idempotency-Key", "k")
 	leave()
 	p.await("once it has left", "paused", 1)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		err := testutil.GatherAndCompare(p.metrics, bytes.NewBufferString(`# HELP sluice_forward_abandoned_total Forwarded requests without an Idempotency-Key that were cancelled while they waited, because their client had left.
+	p.until("until the requests have ended", func() bool { return p.serving.Load() == 0 })
+	if err := testutil.GatherAndCompare(p.metrics, bytes.NewBufferString(`# HELP sluice_forward_abandoned_total Forwarded requests without an Idempotency-Key that were cancelled while they waited, because their client had left.
 # TYPE sluice_forward_abandoned_total counter
 sluice_forward_abandoned_total 1
-`), "sluice_forward_abandoned_total")
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
+`), "sluice_forward_abandoned_total"); err != nil {
+		t.Error(err)
 	}
 }
 

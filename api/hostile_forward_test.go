@@ -188,12 +188,17 @@ func TestForwardLargeAnswers(t *testing.T) {
 	upstream := func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/base/trickle":
+			step := time.NewTicker(50 * time.Millisecond)
+			defer step.Stop()
 			for r.Context().Err() == nil {
 				if _, err := w.Write([]byte("x")); err != nil {
 					return
 				}
 				_ = http.NewResponseController(w).Flush()
-				time.Sleep(50 * time.Millisecond)
+				select {
+				case <-step.C:
+				case <-r.Context().Done():
+				}
 			}
 		case "/base/exact":
 			_, _ = w.Write(bytes.Repeat([]byte("x"), 1000))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/command"
 	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
 )
@@ -39,15 +40,10 @@ func TestFailoverCommand(t *testing.T) {
 	}
 	s := redis.NewSentinelClient(&redis.Options{Addr: at, DisableIdentity: true})
 	defer s.Close()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	queuetest.Await(t, "the sentinel to know the replica", func() bool {
 		list, err := s.Replicas(t.Context(), "main").Result()
-		if err == nil && len(list) == 1 && list[0]["flags"] == "slave" && list[0]["master-link-status"] == "ok" {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the sentinel does not know the replica: %v, %v", list, err)
-		}
-	}
+		return err == nil && len(list) == 1 && list[0]["flags"] == "slave" && list[0]["master-link-status"] == "ok"
+	})
 	out, errs := failover(command.ExitOK, "--redis-url", url, "--json")
 	var result queue.Failover
 	if err := json.Unmarshal([]byte(out), &result); err != nil || result.From != fmt.Sprint("127.0.0.1:", port) || result.To == "" {
