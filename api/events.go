@@ -50,14 +50,14 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 			release()
 		}
 	}()
-	ctx := c.client
-	ended, stop, err := s.watch(ctx, id, time.Now().Add(streamSetup))
-	if err != nil {
+	ctx, f := c.client, newAwaited(s)
+	f.end = time.Now().Add(streamSetup)
+	if err := f.watch(ctx, id); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if !taken {
-			stop()
+			f.stop()
 		}
 	}()
 	job, err := s.queue.Job(ctx, tenant, id)
@@ -77,10 +77,10 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	taken = true
 	a.stream = func(w http.ResponseWriter) {
 		defer release()
-		defer stop()
+		defer f.stop()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		s.sendStates(ctx, newEventWriter(w), job, ended, func() bool { return s.stillGood(c.r) })
+		s.sendStates(ctx, newEventWriter(w), job, f.ended, func() bool { return s.stillGood(c.r) })
 	}
 	return a, nil
 }

@@ -98,17 +98,17 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, at arrival) {
 	c := newCall(contract.ForwardEndpoint, r)
 	// Each step returns before the next one: thousands of clients wait in the third, and their
 	// stacks are as large as the deepest step.
-	f := newAwaited()
+	f := newAwaited(s)
 	f.own = at.own
 	sub, err := s.forwarded(w, c, at, f)
 	if c.counted {
 		defer s.requests.Give(c.owner, 1)
 	}
 	if err == nil && sub != nil {
-		err = s.begin(c, sub, f)
+		err = s.admit(c, sub, f)
 	}
 	if sub = nil; err == nil {
-		err = s.awaitAnswer(c.client, f)
+		err = f.awaitAnswer(c.client)
 	}
 	s.answered(w, c, f, err)
 }
@@ -252,9 +252,7 @@ func (s *Server) expect(c *call, id string, f *awaited) (err error) {
 	f.prefer = request.PreferAnswer(c.r.Header)
 	f.end = time.Now().Add(f.prefer.Wait)
 	if f.prefer.Wait > 0 {
-		if f.ended, f.stop, err = s.watch(c.r.Context(), id, f.end); err != nil {
-			f.ended, f.stop = nil, func() {}
-		}
+		err = f.watch(c.r.Context(), id)
 	}
 	return err
 }

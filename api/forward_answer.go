@@ -38,11 +38,11 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 	if err := s.reading(c); err != nil {
 		return nil, err
 	}
-	f := newAwaited()
+	f := newAwaited(s)
 	if err := s.expect(c, id, f); err != nil {
 		return nil, err
 	}
-	if err := s.awaitAnswer(c.client, f); err != nil {
+	if err := f.awaitAnswer(c.client); err != nil {
 		return nil, err
 	}
 	write, err := s.answerTo(c, f, func(*answer) {})

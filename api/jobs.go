@@ -50,7 +50,7 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	prefer := request.Prefer(c.r.Header)
 	var job queue.Job
 	if prefer.Wait > 0 {
-		job, err = s.follow(c.client, tenant, id, time.Now().Add(prefer.Wait))
+		job, err = s.follow(c.client, tenant, id, prefer.Wait)
 	} else {
 		job, err = s.queue.Job(c.r.Context(), tenant, id)
 	}
@@ -195,14 +195,8 @@ func (s *Server) submissions(
 	copy(held, wrong)
 	batch = make([]queue.Submission, len(jobs))
 	for i, job := range jobs {
-		if held[i] != nil {
-			continue
-		}
-		if batch[i], held[i] = s.submission(who, job.IdempotencyKey, job.Submission); held[i] != nil {
-			continue
-		}
-		if rule := s.callbackRule(job.CallbackURL); rule != "" {
-			held[i] = problem.InvalidFields([]wire.FieldError{{Field: "callback_url", Kind: "string", Rule: rule}})
+		if held[i] == nil {
+			batch[i], held[i] = s.submission(who, job.IdempotencyKey, job.Submission)
 		}
 	}
 	return batch, held

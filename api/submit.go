@@ -15,7 +15,6 @@ import (
 	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/internal/crash"
-	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -34,27 +33,39 @@ const defaultRoute = "default"
 
 // postJob is POST /v1/jobs.
 func (s *Server) postJob(c *call) (*answer, error) {
-	key, err := request.IdempotencyKey(c.r.Header)
+	sub, err := s.parse(c)
 	if err != nil {
 		return nil, err
+	}
+	if err := s.guardJob(c, sub); err != nil {
+		return nil, err
+	}
+	prefer := request.Prefer(c.r.Header)
+	f := newAwaited(s)
+	f.wait = prefer.Wait
+	if err := s.admit(c, &sub, f); err != nil {
+		return nil, err
+	}
+	f.awaitEnd(c.client)
+	return s.accepted(f, prefer), nil
+}
+
+// parse reads a submission.
+func (s *Server) parse(c *call) (sub queue.Submission, err error) {
+	key, err := request.IdempotencyKey(c.r.Header)
+	if err != nil {
+		return sub, err
 	}
 	body, contentType, err := submitted(c)
 	if err != nil {
-		return nil, err
+		return sub, err
 	}
-	submission, wrong := s.submission(c.who, key, body)
+	sub, wrong := s.submission(c.who, key, body)
 	if wrong != nil {
-		return nil, wrong
+		return sub, wrong
 	}
-	submission.ContentType = contentType
-	if rule := s.callbackRule(body.CallbackURL); rule != "" {
-		return nil, problem.Invalid("callback_url", "string", rule)
-	}
-	if err := s.guardJob(c, submission); err != nil {
-		return nil, err
-	}
-	submission.TraceParent = request.TraceParent(c.r.Header)
-	return s.submit(c, submission, request.Prefer(c.r.Header))
+	sub.ContentType, sub.TraceParent = contentType, request.TraceParent(c.r.Header)
+	return sub, nil
 }
 
 // submitted reads a submission, in JSON or as a raw body with its content type.
@@ -73,7 +84,7 @@ func submitted(c *call) (body wire.Submission, contentType string, err error) {
 	return body, "", err
 }
 
-// submission builds the submission for the queue, unless the route takes no jobs or not its path.
+// submission builds the submission for the queue, unless the configuration does not allow it.
 func (s *Server) submission(
 	who auth.Principal, key string, body wire.Submission,
 ) (queue.Submission, *problem.Problem) {
@@ -93,6 +104,9 @@ func (s *Server) submission(
 			return queue.Submission{}, problem.Invalid("delay_ms", "integer", "must be at most "+
 				strconv.FormatInt(most.Milliseconds(), 10)+" ("+setting+"), but is "+strconv.FormatInt(body.DelayMS, 10))
 		}
+	}
+	if rule := s.callbackRule(body.CallbackURL); rule != "" {
+		return queue.Submission{}, problem.Invalid("callback_url", "string", rule)
 	}
 	return queue.Submission{
 		Tenant:         who.Tenant,
@@ -127,114 +141,68 @@ func (s *Server) callbackRule(url string) string {
 	return ""
 }
 
-// submit requests admission and, if the client prefers, waits for the job's end.
-func (s *Server) submit(c *call, sub queue.Submission, prefer request.Preference) (*answer, error) {
-	job, admission, err := s.admit(c, sub, prefer.Wait)
-	if err != nil {
-		return nil, err
-	}
-	out := towire.Job(job)
-	a := &answer{status: http.StatusAccepted, body: out}
-	if prefer.Given {
-		a.set("Preference-Applied", prefer.Applied())
-		if out.Done {
-			a.status = http.StatusOK
-		}
-	}
-	a.set("Location", "/v1/jobs/"+job.ID)
-	if admission.Outcome == shaper.Replayed {
-		a.set(replayedHeader, "true")
-	}
-	if a.status == http.StatusAccepted {
-		s.cfg.Headers.Queue(a.header, admission, 0)
-	}
-	crash.At("before-answer")
-	return a, nil
-}
-
-// admit requests admission and waits for the job's end, at most for the given time. A refusal is an
-// error. After a failed wait it returns the admitted job: an error would make the client submit it
-// twice.
-func (s *Server) admit(
-	c *call, sub queue.Submission, wait time.Duration,
-) (queue.Job, shaper.Admission, error) {
-	f := newAwaited()
-	f.wait = wait
-	if err := s.begin(c, &sub, f); err != nil {
-		return queue.Job{}, f.decision.Admission, err
-	}
-	if wait <= 0 || towire.Job(f.decision.Job).Done {
-		f.stop()
-		return f.decision.Job, f.decision.Admission, nil
-	}
-	end := s.await
-	if f.known {
-		end = s.seen
-	}
-	if later, err := end(c.client, sub.Tenant, f.decision.Job.ID, f.ended, f.stop, f.end); err == nil {
-		f.decision.Job = later
-	}
-	return f.decision.Job, f.decision.Admission, nil
-}
-
-// begin requests admission and begins a watch of the job, if f has a wait. The watch begins before
-// the submission, so that it cannot miss a fast end. A refusal is an error. sub loses its payload.
-func (s *Server) begin(c *call, sub *queue.Submission, f *awaited) (err error) {
+// admit requests admission. If f has a wait, it begins a watch of the job before that, so that it
+// cannot miss a fast end. A refusal is an error. sub loses its payload.
+func (s *Server) admit(c *call, sub *queue.Submission, f *awaited) (err error) {
 	ctx := c.r.Context()
 	if sub.ID, err = s.queue.NewID(sub.Tenant, sub.Route); err != nil {
 		return err
 	}
 	f.end = time.Now().Add(f.wait)
 	if f.wait > 0 {
-		if f.ended, f.stop, err = s.watch(ctx, sub.ID, f.end); err != nil {
-			f.stop = func() {}
-			if !errors.Is(err, context.DeadlineExceeded) {
-				return err
-			}
-			f.ended, f.end = nil, time.Now() // the wait is over before it has begun
+		if err = f.watch(ctx, sub.ID); errors.Is(err, context.DeadlineExceeded) {
+			f.end = time.Now() // the wait is over before it has begun
+		} else if err != nil {
+			return err
 		}
 	}
 	span := s.traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
-	err = s.send(ctx, sub, f)
+	f.decision, err = s.queue.Submit(ctx, *sub)
 	crash.At("after-admit")
-	if err = s.note(sub, f, span, err); err != nil {
+	span.End(f.decision, err)
+	if err != nil {
+		s.metrics.admission(unavailableOutcome)
+	} else {
+		s.decided(*sub, f.decision)
+		err = s.refusal(f.decision.Admission, flowName(sub.Tenant, sub.Route), sub.Route)
+	}
+	if err != nil {
 		f.stop()
 		return err
 	}
+	f.decision.Job.Tenant = sub.Tenant
 	c.taken() // a wait must not hold the memory of a large body
 	sub.Payload, sub.Same = nil, nil
-	if f.known = f.decision.Job.ID != sub.ID; f.known && f.wait > 0 { // by its idempotency key: wait for the earlier job
+	if f.known = f.decision.Job.ID != sub.ID; f.known && f.wait > 0 { // by its idempotency key
 		f.stop()
-		if f.ended, f.stop, err = s.watch(ctx, f.decision.Job.ID, f.end); err != nil {
-			f.ended, f.stop, f.end = nil, func() {}, time.Now() // the job is stored all the same
+		if f.watch(ctx, f.decision.Job.ID) != nil {
+			f.end = time.Now() // the job is stored all the same
 		}
 	}
 	return nil
 }
 
-// send requests admission. It has a frame of its own: see Server.forward.
-//
-//go:noinline
-func (s *Server) send(ctx context.Context, sub *queue.Submission, f *awaited) (err error) {
-	f.decision, err = s.queue.Submit(ctx, *sub)
-	return err
-}
-
-// note records the end of send. A refusal is an error. It has a frame of its own, like send.
-//
-//go:noinline
-func (s *Server) note(sub *queue.Submission, f *awaited, span spans.Sending, err error) error {
-	v := &f.decision
-	span.End(*v, err)
-	if err != nil {
-		s.metrics.admission(unavailableOutcome)
-		return err
+// accepted is the answer to a submission whose job was admitted or known.
+func (s *Server) accepted(f *awaited, prefer request.Preference) *answer {
+	job := towire.Job(f.decision.Job)
+	a := &answer{status: http.StatusAccepted, body: job}
+	if prefer.Given {
+		a.set("Preference-Applied", prefer.Applied())
+		if job.Done {
+			a.status = http.StatusOK
+		}
 	}
-	s.decided(*sub, *v)
-	v.Job.Tenant = sub.Tenant
-	return s.refusal(v.Admission, flowName(sub.Tenant, sub.Route), sub.Route)
+	a.set("Location", "/v1/jobs/"+job.ID)
+	if f.decision.Outcome == shaper.Replayed {
+		a.set(replayedHeader, "true")
+	}
+	if a.status == http.StatusAccepted {
+		s.cfg.Headers.Queue(a.header, f.decision.Admission, 0)
+	}
+	crash.At("before-answer")
+	return a
 }
 
 // decided counts a submission that the queue has decided on, records it as an arrival, and logs

@@ -67,7 +67,7 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 	}
 	prefer := request.Prefer(c.r.Header)
 	if prefer.Wait > 0 {
-		if _, err := s.follow(c.client, name, id, time.Now().Add(prefer.Wait)); err != nil {
+		if _, err := s.follow(c.client, name, id, prefer.Wait); err != nil {
 			return nil, err
 		}
 	}

@@ -16,58 +16,9 @@ type ends interface {
 	Answer(ctx context.Context, tenant, id string) (job queue.Job, answer *queue.Answer, err error)
 }
 
-// spuriousPause is the pause of a wait after a spurious signal, so that a noisy watch costs little.
-const spuriousPause = 50 * time.Millisecond
-
-// follow watches the job, reads it, and awaits its end unless it has come.
-func (s *Server) follow(ctx context.Context, tenant, id string, end time.Time) (queue.Job, error) {
-	ended, stop, err := s.watch(ctx, id, end)
-	if err != nil {
-		return queue.Job{}, err
-	}
-	return s.seen(ctx, tenant, id, ended, stop, end)
-}
-
-// seen is await for a job that may have ended before the watch.
-func (s *Server) seen(
-	ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time,
-) (queue.Job, error) {
-	job, err := s.queue.Job(ctx, tenant, id)
-	if err != nil || job.State.Done() {
-		stop()
-		return job, err
-	}
-	return s.await(ctx, tenant, id, ended, stop, end)
-}
-
-// watch begins a watch, which must be in force before end.
-func (s *Server) watch(ctx context.Context, id string, end time.Time) (<-chan struct{}, func(), error) {
-	ctx, cancel := context.WithDeadline(ctx, end)
-	defer cancel()
-	return s.queue.Watch(ctx, id)
-}
-
-// await returns the job when it is done, at end, or when the server drains; the error is the
-// context's or the queue's. The watch must have begun before the job was read; await stops it.
-func (s *Server) await(
-	ctx context.Context, tenant, id string, ended <-chan struct{}, stop func(), end time.Time,
-) (queue.Job, error) {
-	defer stop()
-	for {
-		over := s.pause(ctx, ended, end)
-		if err := ctx.Err(); err != nil {
-			return queue.Job{}, err
-		}
-		job, err := s.queue.Job(ctx, tenant, id)
-		if err != nil || over || job.State.Done() {
-			return job, err
-		}
-		s.rest(ctx, min(spuriousPause, time.Until(end)))
-	}
-}
-
 // awaited is a job that a client waits for.
 type awaited struct {
+	server   *Server
 	decision queue.Decision  // with the job as it was last seen
 	known    bool            // the job may have ended before the watch
 	wait     time.Duration   // for the end of the job, at most; 0 for none
@@ -87,13 +38,77 @@ type awaited struct {
 	atEnd int
 }
 
-// newAwaited returns one without a watch. Inlined, it would take a kilobyte of its caller's frame.
+// newAwaited returns one without a watch. Inlined, it would take a kilobyte of its caller's frame:
+// see awaitAnswer.
 //
 //go:noinline
-func newAwaited() *awaited { return &awaited{stop: func() {}} }
+func newAwaited(s *Server) *awaited { return &awaited{server: s, stop: func() {}} }
 
-// Waits beyond that for the answer.
+// watch begins a watch of the job, which must be in force before the end of the wait.
+func (f *awaited) watch(ctx context.Context, id string) (err error) {
+	ctx, cancel := context.WithDeadline(ctx, f.end)
+	defer cancel()
+	if f.ended, f.stop, err = f.server.queue.Watch(ctx, id); err != nil {
+		f.ended, f.stop = nil, func() {}
+	}
+	return err
+}
+
+// follow reads a job when it is done, at the end of the wait, or when the server drains.
+func (s *Server) follow(ctx context.Context, tenant, id string, wait time.Duration) (queue.Job, error) {
+	f := newAwaited(s)
+	f.wait, f.end, f.known = wait, time.Now().Add(wait), true
+	if err := f.watch(ctx, id); err != nil {
+		return queue.Job{}, err
+	}
+	f.decision.Job.Tenant, f.decision.Job.ID = tenant, id
+	err := f.awaitEnd(ctx)
+	return f.decision.Job, err
+}
+
+// awaitEnd waits until the job is done, the wait is over or the server drains. decision has the job
+// as it is then. After an error, which is the context's or the queue's, it has the job as it was.
+func (f *awaited) awaitEnd(ctx context.Context) error {
+	defer f.stop()
+	if job := f.decision.Job; f.wait <= 0 || job.State.Done() || job.State == 0 && !f.known {
+		return nil
+	}
+	for look := f.known; ; look = false {
+		over := !look && f.pause(ctx)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		job, err := f.server.queue.Job(ctx, f.decision.Job.Tenant, f.decision.Job.ID)
+		if err != nil {
+			return err
+		}
+		if f.decision.Job = job; over || job.State.Done() {
+			return nil
+		}
+		if !look {
+			f.server.rest(ctx, min(spuriousPause, time.Until(f.end)))
+		}
+	}
+}
+
+// pause returns when the watch reports, and true when the wait must end otherwise.
+func (f *awaited) pause(ctx context.Context) (over bool) {
+	timer := time.NewTimer(time.Until(f.end))
+	defer timer.Stop()
+	select {
+	case <-f.ended:
+		return false
+	case <-timer.C:
+	case <-f.server.draining:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// Pauses of waits, and waits beyond the end of a wait.
 const (
+	// spuriousPause follows a spurious signal, so that a noisy watch costs little.
+	spuriousPause = 50 * time.Millisecond
 	// leftPatience is how long a request may take to leave after its client has closed its side of
 	// the connection. One that only says so that it sends no more (nc -N) gets its answer then.
 	leftPatience = time.Second
@@ -102,12 +117,15 @@ const (
 	leasedLook = 200 * time.Millisecond
 )
 
-// awaitAnswer waits for the answer to a forwarded request, and reads it with its job. Thousands of
-// clients wait here at once: so that their stacks stay small, it has a small frame, and what it
-// calls returns before the wait. While the store is unavailable it goes on until the end of the
-// wait. A request that is under way when the server drains, or its client leaves, is waited for. If
-// the client of another one leaves, the error is context.Canceled.
-func (s *Server) awaitAnswer(ctx context.Context, f *awaited) error {
+// awaitAnswer waits for the answer to a forwarded request, and reads it with its job. While the
+// store is unavailable it goes on until the end of the wait. A request that is under way when the
+// server drains, or its client leaves, is waited for. If the client of another one leaves, the
+// error is context.Canceled.
+//
+// Thousands of clients wait here at once. So that each has a stack of 8 KiB and not of 16, it has a
+// small frame, and what it calls returns before the wait (TestForwardWaitsOnSmallStacks).
+func (f *awaited) awaitAnswer(ctx context.Context) error {
+	s := f.server
 	defer f.stop()
 	s.awaiting.Add(1)
 	defer s.awaiting.Add(-1)
@@ -116,9 +134,9 @@ func (s *Server) awaitAnswer(ctx context.Context, f *awaited) error {
 	for look := f.known; ; {
 		over := f.ended == nil || !time.Now().Before(f.end)
 		if !look && !over {
-			over = s.pauseFor(f)
+			over = f.pauseForAnswer()
 		}
-		done, err := s.readAnswer(ctx, f)
+		done, err := f.readAnswer(ctx)
 		away := errors.Is(err, queue.ErrUnavailable)
 		switch {
 		case over && away && f.decision.Outcome != "": // an error would make the client send it twice
@@ -149,8 +167,8 @@ func (s *Server) AwaitAnswers(ctx context.Context) {
 	}
 }
 
-// pauseFor returns when the watch reports, and true when the wait must end otherwise.
-func (s *Server) pauseFor(f *awaited) (over bool) {
+// pauseForAnswer returns when the watch reports, and true when the wait must end otherwise.
+func (f *awaited) pauseForAnswer() (over bool) {
 	timer := time.NewTimer(time.Until(f.end))
 	defer timer.Stop()
 	select {
@@ -159,7 +177,7 @@ func (s *Server) pauseFor(f *awaited) (over bool) {
 	case <-timer.C:
 		return true
 	case <-f.drain:
-		f.drain, f.last = nil, earlier(f.last, time.Now().Add(s.cfg.DrainGrace))
+		f.drain, f.last = nil, earlier(f.last, time.Now().Add(f.server.cfg.DrainGrace))
 		f.end = time.Now()
 	case <-f.left:
 		f.left, f.end = nil, time.Now()
@@ -191,26 +209,12 @@ func (f *awaited) underWay() bool {
 	return true
 }
 
-// pause returns when the watch reports, and true at end and when the wait must end otherwise.
-func (s *Server) pause(ctx context.Context, ended <-chan struct{}, end time.Time) (over bool) {
-	timer := time.NewTimer(time.Until(end))
-	defer timer.Stop()
-	select {
-	case <-ended:
-		return false
-	case <-timer.C:
-	case <-s.draining:
-	case <-ctx.Done():
-	}
-	return true
-}
-
 // readAnswer reads a job and its answer. done means that there will be no other. It has a frame of
 // its own: see awaitAnswer.
 //
 //go:noinline
-func (s *Server) readAnswer(ctx context.Context, f *awaited) (done bool, err error) {
-	job, answer, err := s.queue.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID)
+func (f *awaited) readAnswer(ctx context.Context) (done bool, err error) {
+	job, answer, err := f.server.queue.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID)
 	if err != nil {
 		return false, err
 	}
