@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/shaper"
@@ -103,6 +104,9 @@ func (b *bench) serveAll(h http.Handler) (*pipeListener, func()) {
 // The longest wait is not cut short by the bounds against slow clients, even when the request came
 // slowly.
 func TestLongestWaitOverAConnection(t *testing.T) {
+	if deadline.MaxWait != wire.MaxWaitSeconds*time.Second {
+		t.Errorf("connections allow waits of %v, clients %d s", deadline.MaxWait, wire.MaxWaitSeconds)
+	}
 	for _, method := range []string{http.MethodPost, http.MethodGet} {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

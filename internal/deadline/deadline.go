@@ -5,8 +5,6 @@ package deadline
 import (
 	"net/http"
 	"time"
-
-	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // Bounds of a connection. A request must be complete ReadTimeout after its first byte, or after the
@@ -21,7 +19,9 @@ const (
 	// RefuseTimeout is for a problem, which may only begin after the rest of a body was read.
 	RefuseTimeout = ReadTimeout + 500*time.Millisecond
 	// WriteTimeout is from the end of the header to the end of the answer.
-	WriteTimeout = ReadTimeout + wire.MaxWaitSeconds*time.Second + AnswerTimeout
+	WriteTimeout = ReadTimeout + MaxWait + AnswerTimeout
+	// MaxWait is how long a request waits for the end of its job: wire.MaxWaitSeconds.
+	MaxWait = 30 * time.Second
 	IdleTimeout  = 2 * time.Minute // between two requests
 	MaxHeader    = 32 << 10        // bytes of all headers of a request
 
