@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"

@@ -261,7 +261,7 @@ func TestManyJobsOfATenant(t *testing.T) {
 	if err := admin.RevokeKey(ctx, "a/b", k.ID); !errors.As(err, &gone) || gone.Kind() != "unknown-key" {
 		t.Errorf("%v", err)
 	}
-	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 5 ||
+	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 4 ||
 		got.Items[1].Reason != "moving" || got.Items[1].After.Draining == nil || got.Items[2].Action != "purge" {
 		t.Errorf("%+v %v", got, err)
 	}

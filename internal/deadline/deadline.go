@@ -21,9 +21,9 @@ const (
 	// WriteTimeout is from the end of the header to the end of the answer.
 	WriteTimeout = ReadTimeout + MaxWait + AnswerTimeout
 	// MaxWait is how long a request waits for the end of its job: wire.MaxWaitSeconds.
-	MaxWait = 30 * time.Second
-	IdleTimeout  = 2 * time.Minute // between two requests
-	MaxHeader    = 32 << 10        // bytes of all headers of a request
+	MaxWait     = 30 * time.Second
+	IdleTimeout = 2 * time.Minute // between two requests
+	MaxHeader   = 32 << 10        // bytes of all headers of a request
 
 	// BodyStep is how many bytes of a body, or of an answer, extend its deadline by a second.
 	BodyStep = 64 << 10

@@ -39,7 +39,7 @@ func NewDesk(t testing.TB, o queue.Options) *Desk {
 // Break closes the queue: from now on it is unavailable.
 func (d *Desk) Break() { d.close() }
 
-// End leases the jobs that wait, whenever they are to leave, and ends the one with the id as s says.
+// End leases the jobs that wait, whenever they are to leave, and ends the one with the id by s.
 func (d *Desk) End(id string, s queue.Settlement) {
 	d.t.Helper()
 	Await(d.t, "the lease of job "+id, func() bool {

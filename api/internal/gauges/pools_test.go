@@ -13,7 +13,7 @@ import (
 func TestGaugesOfPools(t *testing.T) {
 	per := func(limit int64) *shaper.Rate { return &shaper.Rate{Limit: limit, Period: time.Second} }
 	baseline := shaper.Baseline{Pools: map[string]shaper.PoolSettings{
-		"erp": {Overrides: shaper.Overrides{Rate: per(50), Rates: &[]shaper.PaceJSON{{Limit: 20, PeriodMS: 1000}}}},
+		"erp":  {Overrides: shaper.Overrides{Rate: per(50), Rates: &[]shaper.PaceJSON{{Limit: 20, PeriodMS: 1000}}}},
 		"mail": {Overrides: shaper.Overrides{Rate: per(10), Paused: new(true)}},
 	}}
 	store := &fixed{pools: map[string]queue.Pool{}}
