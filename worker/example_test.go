@@ -32,7 +32,7 @@ func Example() {
 	quiet := slog.New(slog.DiscardHandler)
 	engine, _ := queue.OpenEngine(ctx, queue.EngineOptions{Embedded: true})
 	q, _ := queue.Open(ctx, engine, queue.Options{})
-	server, _ := api.New(api.BackendOf(q),
+	server, _ := api.New(q,
 		api.Config{Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
 	w, _ := worker.New(q, worker.Config{
 		Handler: mux, Routes: map[string]worker.Route{"default": {Handler: true}}, Logger: quiet,
