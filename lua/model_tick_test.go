@@ -502,11 +502,14 @@ func (l *polling) leaseAll() (more bool) {
 	return (more || taken < len(all)) && budget > 0
 }
 
-// dueNames is the due flows that the poll reads: all, or of a long list both ends and a part
-// between them. The routes of a long list take turns.
+// dueNames is the due flows that the poll reads: all, or the earliest of a long list, or both of its
+// ends and a part between them while a route is bounded. Then the routes take turns.
 func (l *polling) dueNames(all []string) []string {
 	if len(all) < flowsMost {
 		return all
+	}
+	if len(l.bounds) == 0 {
+		return all[:flowsMost]
 	}
 	last := len(all) - flowsMost
 	from, to := flowsMost, len(all)

@@ -165,9 +165,10 @@ do -- a block, because a script may have 200 local names
     return ordered
   end
 
-  -- due.read reads the names of due flows, earliest first. Of a long list it reads both ends and a
-  -- part between them, another in each poll, and the routes take turns: thousands of flows that
-  -- became due at one instant do not hide those of other routes.
+  -- due.read reads the names of due flows, earliest first. While a route is bounded, it reads both
+  -- ends of a long list and a part between them, another in each poll, and the routes take turns:
+  -- thousands of flows that may not leave do not hide those of other routes. Otherwise each poll
+  -- plans the earliest, and reading more would make it a seventh longer.
   function due.read()
     local limit = now + horizon
     local names = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', limit, 'LIMIT', 0, FLOWS_MOST)
@@ -176,6 +177,9 @@ do -- a block, because a script may have 200 local names
       return
     end
     due.count = redis.call('ZCOUNT', KEYS[2], '-inf', limit)
+    if not bounds then
+      return
+    end
     local last = due.count - FLOWS_MOST
     local choices = math.max(0, last - FLOWS_MOST - BETWEEN_MOST + 1)
     local from = FLOWS_MOST + math.floor(counter * 618034 % 1000000 * choices / 1000000)
