@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/queue"
@@ -51,12 +51,12 @@ type checkReport struct {
 	Examples []repair.Finding `json:"examples"`
 }
 
-func (c *checkCmd) Run(a *console.App) (err error) {
+func (c *checkCmd) Run(a *cli.App) (err error) {
 	cfg, err := config.Load(c.sources(a, c.Config))
 	if err != nil {
 		return err
 	}
-	log := console.NewLogger(a.Err, "error")
+	log := cli.NewLogger(a.Err, "error")
 	engine, err := queue.OpenEngine(a.Ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir,
 		AllowUnsafe: true, Logger: log})
 	if err != nil {
@@ -91,9 +91,9 @@ func (c *checkCmd) Run(a *console.App) (err error) {
 	return c.print(a, report)
 }
 
-func (c *checkCmd) print(a *console.App, r checkReport) error {
+func (c *checkCmd) print(a *cli.App, r checkReport) error {
 	if c.JSON {
-		if err := console.PrintJSON(a.Out, r); err != nil {
+		if err := cli.PrintJSON(a.Out, r); err != nil {
 			return err
 		}
 	} else {
@@ -101,8 +101,8 @@ func (c *checkCmd) print(a *console.App, r checkReport) error {
 			fmt.Fprintf(a.Out, "%s: %d (%s)\n", kind, r.Counts[kind], repair.Kinds[kind])
 			for _, f := range r.Examples {
 				if f.Kind == kind {
-					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, console.OneLine(f.Name),
-						console.OneLine(f.Detail))
+					fmt.Fprintf(a.Out, "  shard %d %s: %s\n", f.Shard, cli.OneLine(f.Name),
+						cli.OneLine(f.Detail))
 				}
 			}
 		}
@@ -121,5 +121,5 @@ func (c *checkCmd) print(a *console.App, r checkReport) error {
 	default:
 		fmt.Fprintln(a.Err, "sluice check --repair repairs these findings.")
 	}
-	return console.ErrReported
+	return cli.ErrReported
 }

@@ -9,8 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/store"
@@ -27,12 +26,12 @@ func TestCheckCommand(t *testing.T) {
 		var out, err bytes.Buffer
 		args = append([]string{"check", "--route", "default=http://127.0.0.1:9", "--redis-url", server.URL()},
 			args...)
-		if code := Run(t.Context(), args, console.Stdio{Out: &out, Err: &err}, nil); code != want {
+		if code := Run(t.Context(), args, cli.Stdio{Out: &out, Err: &err}, nil); code != want {
 			t.Fatalf("%v: exit code %d, want %d: %s%s", args, code, want, out.String(), err.String())
 		}
 		return out.String() + err.String()
 	}
-	if out := check(command.ExitUsage); !strings.Contains(out, "sluice:meta is missing") {
+	if out := check(cli.ExitUsage); !strings.Contains(out, "sluice:meta is missing") {
 		t.Errorf("of a Redis without a store: %s", out)
 	}
 	e, err := queue.OpenEngine(t.Context(), queue.EngineOptions{URL: server.URL()})
@@ -49,23 +48,23 @@ func TestCheckCommand(t *testing.T) {
 		MaxAttempts: 3}); err != nil {
 		t.Fatal(err)
 	}
-	if out := check(command.ExitOK); !strings.Contains(out, "2 shards, 1 tenants, 1 flows and 1 jobs") {
+	if out := check(cli.ExitOK); !strings.Contains(out, "2 shards, 1 tenants, 1 flows and 1 jobs") {
 		t.Errorf("of a sound store: %s", out)
 	}
 	keys := store.NewKeyspace(2).ShardOf("acme")
 	if err := e.Client().Del(t.Context(), keys.Queue("acme/default")).Err(); err != nil {
 		t.Fatal(err)
 	}
-	queuetest.Contains(t, "the report of a deleted queue", check(command.ExitFailed), "unindexed: 1 (",
+	queuetest.Contains(t, "the report of a deleted queue", check(cli.ExitFailed), "unindexed: 1 (",
 		"job:", "sluice check --repair")
 	var report checkReport
-	text, _, _ := strings.Cut(check(command.ExitFailed, "--repair", "--json"), "Repaired.")
+	text, _, _ := strings.Cut(check(cli.ExitFailed, "--repair", "--json"), "Repaired.")
 	if err := json.Unmarshal([]byte(text), &report); err != nil {
 		t.Fatalf("the report is %s: %v", text, err)
 	}
 	queuetest.Compare(t, "jobs found without an index", report.Counts["unindexed"], 1)
 	queuetest.Compare(t, "the findings are repaired", report.Repaired, true)
-	check(command.ExitOK)
+	check(cli.ExitOK)
 }
 
 // Each step of a check looks at the keys of the whole shard, and finds the same damage there.
@@ -93,7 +92,7 @@ func TestCheckFindsOnce(t *testing.T) {
 	e.Client().ZAdd(t.Context(), keys.Leases(), redis.Z{Score: 1, Member: "nowhere"})
 	var out, errs bytes.Buffer
 	args := []string{"check", "--route", "default=http://127.0.0.1:9", "--redis-url", server.URL()}
-	if code := Run(t.Context(), args, console.Stdio{Out: &out, Err: &errs}, nil); code != command.ExitFailed {
+	if code := Run(t.Context(), args, cli.Stdio{Out: &out, Err: &errs}, nil); code != cli.ExitFailed {
 		t.Errorf("exit code %d: %s", code, errs.String())
 	}
 	if got := out.String(); !strings.Contains(got, "no_record: 1 (") || strings.Count(got, "nowhere") != 1 {

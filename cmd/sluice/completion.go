@@ -7,7 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 type completionCmd struct {
@@ -64,7 +64,7 @@ complete -c sluice -n __sluice_finds -f -a '(printf "%s\n" $__sluice_found)'
 `,
 }
 
-func (c *completionCmd) Run(a *console.App) error {
+func (c *completionCmd) Run(a *cli.App) error {
 	_, err := fmt.Fprint(a.Out, completionScripts[c.Shell])
 	return err
 }
@@ -81,7 +81,7 @@ func (completeCmd) Help() string {
 The scripts of sluice completion call it.`
 }
 
-func (c *completeCmd) Run(a *console.App, parser *kong.Kong) error {
+func (c *completeCmd) Run(a *cli.App, parser *kong.Kong) error {
 	for _, found := range candidates(parser.Model.Node, c.Words) {
 		if _, err := fmt.Fprintln(a.Out, found); err != nil {
 			return err

@@ -8,13 +8,12 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 func testParser(t testing.TB) *kong.Kong {
 	t.Helper()
-	parser, err := command.NewParser(newCommands(), console.Stdio{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
+	parser, err := cli.NewParser(newCommands(), cli.Stdio{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
 	if err != nil {
 		t.Fatal(err)
 	}

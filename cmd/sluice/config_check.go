@@ -9,7 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -30,7 +30,7 @@ type sourceFlags struct {
 	kong.Plugins // the flags of the settings
 }
 
-func (f *sourceFlags) sources(a *console.App, file string) config.Sources {
+func (f *sourceFlags) sources(a *cli.App, file string) config.Sources {
 	return config.Sources{File: file, Environ: a.Environ, Flags: settingValues(f.Plugins), Routes: f.Route}
 }
 
@@ -57,7 +57,7 @@ Next: sluice serve --config FILE. Settings of tenants that were changed through 
 file: sluice tenant get NAME prints them.`
 }
 
-func (c *configCheckCmd) Run(a *console.App) error {
+func (c *configCheckCmd) Run(a *cli.App) error {
 	for _, note := range config.Strays(a.Environ) {
 		fmt.Fprintln(a.Err, "sluice: note:", note)
 	}
@@ -75,13 +75,13 @@ func (c *configCheckCmd) Run(a *console.App) error {
 		return err
 	}
 	if c.JSON {
-		return console.PrintJSON(a.Out, map[string]any{"settings": settings, "pools": checkedPools(cfg)})
+		return cli.PrintJSON(a.Out, map[string]any{"settings": settings, "pools": checkedPools(cfg)})
 	}
 	rows := [][]string{{"KEY", "VALUE", "FROM"}}
 	for _, s := range settings {
-		rows = append(rows, []string{s.Key, console.OneLine(s.Value), s.From})
+		rows = append(rows, []string{s.Key, cli.OneLine(s.Value), s.From})
 	}
-	if err := console.PrintTable(a.Out, rows); err != nil {
+	if err := cli.PrintTable(a.Out, rows); err != nil {
 		return err
 	}
 	if err := printPools(a, checkedPools(cfg)); err != nil {
@@ -123,7 +123,7 @@ func checkedPools(cfg config.Config) []checkedPool {
 }
 
 // printPools prints what each pool has to give and who reserves it.
-func printPools(a *console.App, pools []checkedPool) error {
+func printPools(a *cli.App, pools []checkedPool) error {
 	if len(pools) == 0 {
 		return nil
 	}
@@ -144,5 +144,5 @@ func printPools(a *console.App, pools []checkedPool) error {
 			fmt.Sprintf("%.6g/s", p.Reserved), strings.Join(when, "; ")})
 	}
 	fmt.Fprintln(a.Out)
-	return console.PrintTable(a.Out, rows)
+	return cli.PrintTable(a.Out, rows)
 }

@@ -10,8 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/internal/redistest"
 )
@@ -46,7 +45,7 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 			server = "--admin=http://" + now.Admin.String()
 		}
 		var out, errs bytes.Buffer
-		code := Run(t.Context(), append(words, server), console.Stdio{
+		code := Run(t.Context(), append(words, server), cli.Stdio{
 			In: strings.NewReader(""), Out: &out, Err: &errs,
 		}, nil)
 		if code != want {
@@ -75,17 +74,17 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		return found[1]
 	}
 
-	failed := submit(command.ExitFailed, `"fine"`, "--wait")
-	refused := submit(command.ExitFailed, `"malformed"`, "--wait")
+	failed := submit(cli.ExitFailed, `"fine"`, "--wait")
+	refused := submit(cli.ExitFailed, `"malformed"`, "--wait")
 
 	// Two dead letters are the limit: no job leaves, and the tenant shows why.
-	waiting := submit(command.ExitOK, `"fine"`)
-	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +paused",
+	waiting := submit(cli.ExitOK, `"fine"`)
+	says(sluice(cli.ExitOK, "tenant", "get", "acme"), "limited by +paused",
 		`reason +it had as many dead letters as are kept \(now 2\): replay or purge some`,
 		"effective rate +0/s", "depth +1", "paused +false +default", "dead +2")
-	says(sluice(command.ExitOK, "job", "get", waiting, "--tenant", "acme"), "state +queued")
+	says(sluice(cli.ExitOK, "job", "get", waiting, "--tenant", "acme"), "state +queued")
 
-	list := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead")
+	list := sluice(cli.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead")
 	says(list, failed+" +dead +- +2 of 2 .*", refused+" +dead +- +1 of 2 .*")
 	if strings.Contains(list, waiting) {
 		t.Errorf("a job that waits is among the dead:\n%s", list)
@@ -96,25 +95,25 @@ func TestDeadLettersAreFoundAndRepaired(t *testing.T) {
 		"1 +retry +" + instant + " +502 +the upstream answered 502 Bad Gateway",
 		"2 +dead +" + instant + " +502 +the upstream answered 502 Bad Gateway",
 	}
-	says(sluice(command.ExitOK, "job", "get", failed, "--tenant", "acme"),
+	says(sluice(cli.ExitOK, "job", "get", failed, "--tenant", "acme"),
 		append(attempts, "last error +the upstream answered 502 Bad Gateway")...)
-	says(sluice(command.ExitOK, "job", "show", refused, "--tenant", "acme"),
+	says(sluice(cli.ExitOK, "job", "show", refused, "--tenant", "acme"),
 		"1 +dead +"+instant+" +422 +the upstream answered 422 Unprocessable Entity")
 
 	// The replay of one makes room, so the flow goes on with all that waits.
 	mended.Store(true)
-	says(sluice(command.ExitOK, "tenant", "replay", "acme", "--error", "502"), "replayed +1")
+	says(sluice(cli.ExitOK, "tenant", "replay", "acme", "--error", "502"), "replayed +1")
 	for _, id := range []string{failed, waiting} {
-		says(sluice(command.ExitOK, "job", "wait", id, "--tenant", "acme"), "state +succeeded")
+		says(sluice(cli.ExitOK, "job", "wait", id, "--tenant", "acme"), "state +succeeded")
 	}
-	says(sluice(command.ExitOK, "job", "get", failed, "--tenant", "acme"),
+	says(sluice(cli.ExitOK, "job", "get", failed, "--tenant", "acme"),
 		append(attempts, "1 +succeeded +"+instant+" +200")...)
-	says(sluice(command.ExitOK, "tenant", "get", "acme"), "limited by +idle", "effective rate +200/s",
+	says(sluice(cli.ExitOK, "tenant", "get", "acme"), "limited by +idle", "effective rate +200/s",
 		"depth +0", "dead +1", "dead in all +2", "succeeded +2")
 
-	says(sluice(command.ExitOK, "tenant", "purge", "acme", "--state", "dead", "--yes"), "purged +1")
-	if text := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead"); text != "" {
+	says(sluice(cli.ExitOK, "tenant", "purge", "acme", "--state", "dead", "--yes"), "purged +1")
+	if text := sluice(cli.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead"); text != "" {
 		t.Errorf("dead letters after the purge:\n%s", text)
 	}
-	sluice(command.ExitFailed, "job", "get", refused, "--tenant", "acme")
+	sluice(cli.ExitFailed, "job", "get", refused, "--tenant", "acme")
 }

@@ -7,8 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
@@ -41,8 +40,8 @@ environment is not read. Jobs are in memory and are lost on exit.
 Next: paste the commands that it prints. For production use sluice serve.`
 }
 
-func (c *devCmd) Run(a *console.App) error {
-	log := console.NewLogger(a.Err, c.LogLevel)
+func (c *devCmd) Run(a *cli.App) error {
+	log := cli.NewLogger(a.Err, c.LogLevel)
 	from := config.Sources{Flags: map[string]string{
 		"api.listen": c.API, "admin.listen": c.Admin, "admin.submit": "true", "log.level": c.LogLevel,
 		"tenants.defaults.rate": c.Rate, "tenants.defaults.capacity": c.Capacity,
@@ -93,7 +92,7 @@ func (c *devCmd) inFlags(err error) error {
 func (c *devCmd) welcome(w io.Writer, r process.Running, upstream string) {
 	api, admin := "http://"+r.API.String(), "http://"+r.Admin.String()
 	where := ""
-	if r.API.String() != access.DefaultAPI {
+	if r.API.String() != cli.DefaultAPI {
 		where += " --api " + api
 	}
 	forward := ""
@@ -128,5 +127,5 @@ Meanwhile, in another terminal, change the rate:
 
 Ctrl-C stops it.
 
-`, api, admin, upstream, c.Rate, where, console.Invoked(os.Args[0]), forward)
+`, api, admin, upstream, c.Rate, where, cli.Invoked(os.Args[0]), forward)
 }

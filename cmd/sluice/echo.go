@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/guard"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
@@ -37,11 +37,11 @@ line. sluice dev contains the same upstream.
 Next, in another terminal: sluice serve --route default=http://127.0.0.1:9000/`
 }
 
-func (c *echoCmd) Run(a *console.App) error {
+func (c *echoCmd) Run(a *cli.App) error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return console.Usagef("--listen: %q: must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
+		return cli.Usagef("--listen: %q: must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
 	}
-	log := console.NewLogger(a.Err, "info")
+	log := cli.NewLogger(a.Err, "info")
 	handler, err := limited(echoHandler(log), c.Rate)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
@@ -30,7 +30,7 @@ func TestEcho(t *testing.T) {
 			r.Header.Set(name, value)
 		}
 		w := httptest.NewRecorder()
-		echoHandler(console.NewLogger(&log, "info")).ServeHTTP(w, r)
+		echoHandler(cli.NewLogger(&log, "info")).ServeHTTP(w, r)
 		got, err := io.ReadAll(w.Result().Body)
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func TestEcho(t *testing.T) {
 
 // With a rate, the echo server refuses what is beyond it.
 func TestEchoOfARate(t *testing.T) {
-	h, err := limited(echoHandler(console.NewLogger(io.Discard, "info")), &shaper.Rate{Limit: 2, Period: time.Hour})
+	h, err := limited(echoHandler(cli.NewLogger(io.Discard, "info")), &shaper.Rate{Limit: 2, Period: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/internal/redistest"
 )
@@ -25,8 +24,8 @@ func TestAnotherEnvironmentDoesNotStart(t *testing.T) {
 		var out, errs bytes.Buffer
 		code := Run(t.Context(), []string{"serve", "--route=default=http://127.0.0.1:9/", "--redis-url", url, given,
 			"--redis-allow-unsafe", "--api=127.0.0.1:0", "--admin=127.0.0.1:0"},
-			console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
-		if code != command.ExitUsage || !strings.Contains(errs.String(), says) {
+			cli.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
+		if code != cli.ExitUsage || !strings.Contains(errs.String(), says) {
 			t.Errorf("%s: exit code %d\n%s", given, code, errs.String())
 		}
 	}

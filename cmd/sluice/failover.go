@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/queue"
 )
@@ -49,7 +49,7 @@ configuration.
 Next: maintain the former master. It is a replica now.`
 }
 
-func (c *failoverCmd) Run(a *console.App) error {
+func (c *failoverCmd) Run(a *cli.App) error {
 	from := c.sources(a, c.Config)
 	if c.Config == "" && len(from.Routes) == 0 {
 		from.Routes = []string{"default=http://127.0.0.1:9/"} // it needs none, but a configuration does
@@ -62,12 +62,12 @@ func (c *failoverCmd) Run(a *console.App) error {
 		URL: cfg.Redis.URL, Master: c.Master, Step: func(text string) { fmt.Fprintln(a.Err, text+" …") },
 	})
 	if errors.Is(err, queue.ErrNoEngine) {
-		return console.UsageError(strings.TrimPrefix(err.Error(), queue.ErrNoEngine.Error()+": "))
+		return cli.UsageError(strings.TrimPrefix(err.Error(), queue.ErrNoEngine.Error()+": "))
 	} else if err != nil {
 		return err
 	}
 	if c.JSON {
-		return console.PrintJSON(a.Out, out)
+		return cli.PrintJSON(a.Out, out)
 	}
 	fmt.Fprintf(a.Out, "%s has taken over from %s.", out.To, out.From)
 	if out.Paused > 0 {

@@ -9,8 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
@@ -25,16 +24,16 @@ func TestFailoverCommand(t *testing.T) {
 	failover := func(want int, args ...string) (out, errs string) {
 		t.Helper()
 		var o, e bytes.Buffer
-		if code := Run(t.Context(), append([]string{"redis", "failover"}, args...), console.Stdio{Out: &o, Err: &e}, nil); code != want {
+		if code := Run(t.Context(), append([]string{"redis", "failover"}, args...), cli.Stdio{Out: &o, Err: &e}, nil); code != want {
 			t.Fatalf("%v: exit code %d, want %d: %s%s", args, code, want, o.String(), e.String())
 		}
 		return o.String(), e.String()
 	}
-	if _, errs := failover(command.ExitUsage, "--redis-url", master.URL()); !strings.Contains(errs, "redis.url must name Sentinel") {
+	if _, errs := failover(cli.ExitUsage, "--redis-url", master.URL()); !strings.Contains(errs, "redis.url must name Sentinel") {
 		t.Errorf("of one server: %s", errs)
 	}
 	url := "redis+sentinel://" + at + "?master_name=main"
-	if _, errs := failover(command.ExitFailed, "--redis-url", url, "--master", "127.0.0.1:1"); !strings.Contains(errs, "nothing was changed") {
+	if _, errs := failover(cli.ExitFailed, "--redis-url", url, "--master", "127.0.0.1:1"); !strings.Contains(errs, "nothing was changed") {
 		t.Errorf("of another master: %s", errs)
 	}
 	s := redis.NewSentinelClient(&redis.Options{Addr: at, DisableIdentity: true})
@@ -43,7 +42,7 @@ func TestFailoverCommand(t *testing.T) {
 		list, err := s.Replicas(t.Context(), "main").Result()
 		return err == nil && len(list) == 1 && list[0]["flags"] == "slave" && list[0]["master-link-status"] == "ok"
 	})
-	out, errs := failover(command.ExitOK, "--redis-url", url, "--json")
+	out, errs := failover(cli.ExitOK, "--redis-url", url, "--json")
 	var result queue.Failover
 	if err := json.Unmarshal([]byte(out), &result); err != nil || result.From != fmt.Sprint("127.0.0.1:", port) || result.To == "" {
 		t.Errorf("%s, %v", out, err)

@@ -6,8 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 type healthcheckCmd struct {
@@ -25,12 +24,12 @@ A process is ready if it reaches Redis and is not stopping. The command asks its
 is made for health checks of containers. Exit codes: 0 ready, 1 not ready.`
 }
 
-func (c *healthcheckCmd) Run(a *console.App) error {
+func (c *healthcheckCmd) Run(a *cli.App) error {
 	ctx, cancel := context.WithTimeout(a.Ctx, c.Timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, access.BaseURL(c.Admin)+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, cli.BaseURL(c.Admin)+"/readyz", nil)
 	if err != nil {
-		return console.Usagef("--admin: %q: must be an address such as %s", c.Admin, access.DefaultAdmin)
+		return cli.Usagef("--admin: %q: must be an address such as %s", c.Admin, cli.DefaultAdmin)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -41,7 +40,7 @@ func (c *healthcheckCmd) Run(a *console.App) error {
 		return fmt.Errorf("not ready: %s", response.Status)
 	}
 	if c.JSON {
-		return console.PrintJSON(a.Out, map[string]string{"status": "ready"})
+		return cli.PrintJSON(a.Out, map[string]string{"status": "ready"})
 	}
 	_, err = fmt.Fprintln(a.Out, "ready")
 	return err

@@ -9,8 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/config"
 )
 
@@ -29,8 +28,8 @@ func commandPaths(node *kong.Node, path []string, visit func(path []string, leaf
 func helpOf(t *testing.T, path ...string) string {
 	t.Helper()
 	var out, err bytes.Buffer
-	code := Run(t.Context(), append(path, "--help"), console.Stdio{Out: &out, Err: &err}, nil)
-	if code != command.ExitOK || err.Len() > 0 {
+	code := Run(t.Context(), append(path, "--help"), cli.Stdio{Out: &out, Err: &err}, nil)
+	if code != cli.ExitOK || err.Len() > 0 {
 		t.Fatalf("%v --help: exit code %d, %s", path, code, err.String())
 	}
 	return out.String()

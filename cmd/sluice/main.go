@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // silence discards the log of the Redis client. Its failures are returned as errors and logged
@@ -35,7 +35,7 @@ func main() {
 	redis.SetLogger(silence{})
 	dropEmpty(os.Environ())
 	ctx, stop := signalContext()
-	code := Run(ctx, os.Args[1:], console.Screens(console.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}), os.Environ())
+	code := Run(ctx, os.Args[1:], cli.Screens(cli.Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}), os.Environ())
 	stop()
 	os.Exit(code)
 }

@@ -5,8 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // What a newcomer mistypes is answered with the flag, the value and the rule. A flag that selects
@@ -82,7 +81,7 @@ func TestMistakes(t *testing.T) {
 		{"tenant list --limit 0", says{"at least 1"}},
 		{"burst -n 0", says{"at least 1"}},
 	} {
-		if out := fails(t, command.ExitUsage, tt.command, tt.says...); out != "" {
+		if out := fails(t, cli.ExitUsage, tt.command, tt.says...); out != "" {
 			t.Errorf("%s prints %q", tt.command, out)
 		}
 	}
@@ -91,9 +90,9 @@ func TestMistakes(t *testing.T) {
 // Where nothing listens, the next step is printed.
 func TestNothingListens(t *testing.T) {
 	const refused, nothing = "connection refused", "\nNo server listens at this address. "
-	fails(t, command.ExitFailed, "submit --api http://127.0.0.1:1 --type t 1", refused,
+	fails(t, cli.ExitFailed, "submit --api http://127.0.0.1:1 --type t 1", refused,
 		nothing+"Start one with sluice dev or sluice serve, or give its address with --api (SLUICE_API).")
-	fails(t, command.ExitFailed, "tenant get acme --admin http://127.0.0.1:1", refused, nothing, "--admin (SLUICE_ADMIN)")
+	fails(t, cli.ExitFailed, "tenant get acme --admin http://127.0.0.1:1", refused, nothing, "--admin (SLUICE_ADMIN)")
 }
 
 // fails runs a command that fails, checks the exit code and what it says on standard error, and
@@ -101,7 +100,7 @@ func TestNothingListens(t *testing.T) {
 func fails(t *testing.T, code int, line string, says ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
-	if got := Run(t.Context(), arguments(line), console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil); got != code {
+	if got := Run(t.Context(), arguments(line), cli.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil); got != code {
 		t.Errorf("%s: exit code %d, want %d", line, got, code)
 	}
 	for _, text := range append(says, "sluice: ") {

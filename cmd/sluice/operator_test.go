@@ -11,8 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 )
 
@@ -41,7 +40,7 @@ func TestOperatorsReadAndChangeJobs(t *testing.T) {
 				t.Helper()
 				var out, errs bytes.Buffer
 				code := Run(t.Context(), append(words, "--api=http://127.0.0.1:1", "--admin", admin, "--admin-token", token),
-					console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
+					cli.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
 				if code != want {
 					t.Fatalf("sluice %s: exit code %d, want %d\n%s%s", strings.Join(words, " "), code, want, &out, &errs)
 				}
@@ -72,48 +71,48 @@ func TestOperatorsReadAndChangeJobs(t *testing.T) {
 					words []string
 					says  string
 				}{
-					{command.ExitFailed, []string{"job", "wait", dead.ID}, "the job ended as dead"},
-					{command.ExitOK, []string{"job", "get", dead.ID, "--wait", "10s"}, "answered 422"},
-					{command.ExitOK, []string{"job", "show", dead.ID}, "answered 422"},
-					{command.ExitOK, []string{"job", "replay", dead.ID}, "acme"},
-					{command.ExitFailed, []string{"job", "wait", dead.ID}, "the job ended as dead"},
+					{cli.ExitFailed, []string{"job", "wait", dead.ID}, "the job ended as dead"},
+					{cli.ExitOK, []string{"job", "get", dead.ID, "--wait", "10s"}, "answered 422"},
+					{cli.ExitOK, []string{"job", "show", dead.ID}, "answered 422"},
+					{cli.ExitOK, []string{"job", "replay", dead.ID}, "acme"},
+					{cli.ExitFailed, []string{"job", "wait", dead.ID}, "the job ended as dead"},
 				} {
 					if text := sluice(step.code, append(step.words, of...)...); !strings.Contains(text, step.says) {
 						t.Errorf("%s lacks %q:\n%s", step.words, step.says, text)
 					}
 				}
 			}
-			if text := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead"); !strings.Contains(text, dead.ID) {
+			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "acme", "--state", "dead"); !strings.Contains(text, dead.ID) {
 				t.Errorf("the list lacks the job:\n%s", text)
 			}
-			all := sluice(command.ExitOK, "job", "list", "--all-tenants", "--json", "--payload")
+			all := sluice(cli.ExitOK, "job", "list", "--all-tenants", "--json", "--payload")
 			for _, want := range []string{dead.ID, waiting.ID, `"payload": 1`} {
 				if !strings.Contains(all, want) {
 					t.Errorf("the jobs of all tenants lack %s:\n%s", want, all)
 				}
 			}
-			if text := sluice(command.ExitOK, "job", "list", "--all-tenants", "--state", "dead"); !strings.Contains(text, "t of acme") ||
+			if text := sluice(cli.ExitOK, "job", "list", "--all-tenants", "--state", "dead"); !strings.Contains(text, "t of acme") ||
 				strings.Contains(text, waiting.ID) {
 				t.Errorf("the dead letters of all tenants:\n%s", text)
 			}
 			// An API key beside the token does not turn an operator into a client.
-			if text := sluice(command.ExitOK, "job", "list", "--all-tenants", "--api-key", "k"); !strings.Contains(text, dead.ID) {
+			if text := sluice(cli.ExitOK, "job", "list", "--all-tenants", "--api-key", "k"); !strings.Contains(text, dead.ID) {
 				t.Errorf("the jobs of all tenants beside an API key:\n%s", text)
 			}
-			if text := sluice(command.ExitOK, "job", "list", "--tenant", "nosuch"); !strings.Contains(text, "There is no tenant nosuch") {
+			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "nosuch"); !strings.Contains(text, "There is no tenant nosuch") {
 				t.Errorf("the jobs of no tenant: %q", text)
 			}
-			if text := sluice(command.ExitOK, "job", "list", "--tenant", "acme", "--state", "queued"); text != "" {
+			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "acme", "--state", "queued"); text != "" {
 				t.Errorf("no jobs of a tenant: %q", text)
 			}
-			if text := sluice(command.ExitFailed, "job", "get", "--tenant", "acme", "zzz"); !strings.Contains(text,
+			if text := sluice(cli.ExitFailed, "job", "get", "--tenant", "acme", "zzz"); !strings.Contains(text,
 				"sluice job list --tenant acme prints its jobs") {
 				t.Errorf("a job that the tenant has not:\n%s", text)
 			}
-			if text := sluice(command.ExitOK, "job", "cancel", waiting.ID); !strings.Contains(text, "cancelled") {
+			if text := sluice(cli.ExitOK, "job", "cancel", waiting.ID); !strings.Contains(text, "cancelled") {
 				t.Errorf("cancel:\n%s", text)
 			}
-			if text := sluice(command.ExitFailed, "job", "get", "0000000000000000000000000000"); !strings.Contains(text, "There is no such job") {
+			if text := sluice(cli.ExitFailed, "job", "get", "0000000000000000000000000000"); !strings.Contains(text, "There is no such job") {
 				t.Errorf("a job that nobody has:\n%s", text)
 			}
 		})
@@ -146,8 +145,8 @@ func TestTheOtherListener(t *testing.T) {
 					{[]string{"pool", "list", "--admin", api}, isAPI},
 				} {
 					var out, errs bytes.Buffer
-					code := Run(t.Context(), c.words, console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
-					if code == command.ExitOK || !strings.Contains(errs.String(), c.says) {
+					code := Run(t.Context(), c.words, cli.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
+					if code == cli.ExitOK || !strings.Contains(errs.String(), c.says) {
 						t.Errorf("sluice %s: exit code %d, want %q in\n%s", strings.Join(c.words, " "), code, c.says, &errs)
 					}
 				}

@@ -11,8 +11,7 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 )
@@ -49,13 +48,13 @@ func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 			"1s", "--wait-p99", "10s"}, {"version"}, {"completion", "bash"},
 	} {
 		var whole, errs bytes.Buffer
-		if code := Run(t.Context(), args, console.Stdio{Out: &whole, Err: &errs}, nil); code != command.ExitOK {
+		if code := Run(t.Context(), args, cli.Stdio{Out: &whole, Err: &errs}, nil); code != cli.ExitOK {
 			t.Fatalf("%v: %s", args, errs.String())
 		}
 		for _, n := range []int{0, whole.Len() / 2, whole.Len() - 1} {
 			errs.Reset()
-			if code := Run(t.Context(), args, console.Stdio{Out: &fullDisk{n}, Err: &errs},
-				nil); code != command.ExitFailed || !strings.Contains(errs.String(), "the disk is full") {
+			if code := Run(t.Context(), args, cli.Stdio{Out: &fullDisk{n}, Err: &errs},
+				nil); code != cli.ExitFailed || !strings.Contains(errs.String(), "the disk is full") {
 				t.Errorf("%v after %d of %d bytes: exit code %d, %s", args, n, whole.Len(), code, errs.String())
 			}
 		}

@@ -3,7 +3,7 @@ package main
 import (
 	"os/exec"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/shaper"
@@ -42,7 +42,7 @@ listed.
 Next: sluice top shows the running server.`
 }
 
-func (c *serveCmd) Run(a *console.App) error {
+func (c *serveCmd) Run(a *cli.App) error {
 	sources := c.sources(a, c.Config)
 	cfg, loadErr := config.Load(sources)
 	problems, _ := loadErr.(shaper.Problems)
@@ -65,7 +65,7 @@ func (c *serveCmd) Run(a *console.App) error {
 	}
 	p := &process.Process{
 		Config: cfg, Version: build(), Roles: r, Embedded: embedded,
-		Log:    console.NewLogger(a.Err, cfg.Log.Level),
+		Log:    cli.NewLogger(a.Err, cfg.Log.Level),
 		Getenv: func(name string) string { return a.Env(name, "") },
 	}
 	for _, note := range config.Strays(a.Environ) {

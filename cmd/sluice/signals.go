@@ -7,7 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // signalContext returns a context that ends with the first SIGTERM or SIGINT, so that the process
@@ -27,7 +27,7 @@ func signalContext() (ctx context.Context, stop func()) {
 		select {
 		case s := <-signals:
 			fmt.Fprintf(os.Stderr, "sluice: second signal (%v): ending at once\n", s)
-			os.Exit(command.ExitFailed)
+			os.Exit(cli.ExitFailed)
 		case <-done:
 		}
 	}()

@@ -23,8 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/internal/queuetest"
 )
@@ -264,7 +263,7 @@ routes: { default: { url: %q, retry: { min_backoff: 10ms } } }
 			ended := make(chan int, 1)
 			go func() {
 				ended <- Run(ctx, []string{"serve", "--config", file},
-					console.Stdio{Out: io.Discard, Err: writer}, os.Environ())
+					cli.Stdio{Out: io.Discard, Err: writer}, os.Environ())
 				_ = writer.Close()
 			}()
 			address := ""
@@ -282,7 +281,7 @@ routes: { default: { url: %q, retry: { min_backoff: 10ms } } }
 			}()
 			job := submitTraced(t, address)
 			stop()
-			if code := <-ended; code != command.ExitOK {
+			if code := <-ended; code != cli.ExitOK {
 				t.Errorf("exit code %d", code)
 			}
 			<-rest

@@ -6,7 +6,7 @@ import (
 	"runtime/debug"
 
 	"github.com/7509e464/sluice/api"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // Set at build time by -ldflags "-X main.version=… -X main.commit=…". If empty, the module's build
@@ -50,10 +50,10 @@ func (versionCmd) Help() string {
 The output has the version, its commit and the version of Go.`
 }
 
-func (c versionCmd) Run(a *console.App) error {
+func (c versionCmd) Run(a *cli.App) error {
 	v := build()
 	if c.JSON {
-		return console.PrintJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit,
+		return cli.PrintJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit,
 			"go": v.Go})
 	}
 	_, err := fmt.Fprintf(a.Out, "sluice %s, commit %s, %s\n", v.Version, v.Commit, v.Go)

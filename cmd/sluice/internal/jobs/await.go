@@ -7,8 +7,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // queueFull is the kind of a refusal because the queue is full.
@@ -49,10 +48,10 @@ func awaitJob(ctx context.Context, c *client.Client, tenant string, job wire.Job
 			return now, nil
 		case err == nil:
 			job = now
-		case access.Transient(err):
-			_ = console.Sleep(ctx, time.Second)
-		case access.TooOften(err) > 0:
-			_ = console.Sleep(ctx, access.TooOften(err))
+		case cli.Transient(err):
+			_ = cli.Sleep(ctx, time.Second)
+		case cli.TooOften(err) > 0:
+			_ = cli.Sleep(ctx, cli.TooOften(err))
 		default:
 			return job, err
 		}

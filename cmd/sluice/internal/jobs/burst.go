@@ -15,13 +15,12 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // BurstCmd is the command burst.
 type BurstCmd struct {
-	access.APIFlags
+	cli.APIFlags
 	Tenant      string        `filled:"" placeholder:"NAME" help:"Tenant of the jobs [default, or the tenant of the key]."`
 	N           int           `short:"n" default:"100" placeholder:"N" help:"Number of jobs [100]."`
 	Concurrency int           `default:"16" placeholder:"N" help:"Concurrent submissions [16]."`
@@ -47,9 +46,9 @@ an unknown outcome or another refusal, if a job did not succeed, or if the comma
 Next, in another terminal: sluice top.`
 }
 
-func (c *BurstCmd) Run(a *console.App) error {
+func (c *BurstCmd) Run(a *cli.App) error {
 	if c.N < 1 || c.Concurrency < 1 {
-		return console.Usagef("-n: %d, --concurrency: %d: must be at least 1", c.N, c.Concurrency)
+		return cli.Usagef("-n: %d, --concurrency: %d: must be at least 1", c.N, c.Concurrency)
 	}
 	remote, err := c.Connect(c.Concurrency)
 	if err != nil {
@@ -78,9 +77,9 @@ func (c *BurstCmd) Run(a *console.App) error {
 	if name, ok := tenant.Load().(string); ok {
 		summary.Tenant = name
 	}
-	err = console.Print(a.Out, summary, c.JSON, summary.print)
+	err = cli.Print(a.Out, summary, c.JSON, summary.print)
 	if err == nil && !summary.ok() {
-		return errors.Join(console.ErrReported, summary.failure)
+		return errors.Join(cli.ErrReported, summary.failure)
 	}
 	return err
 }
@@ -115,12 +114,12 @@ type burstSummary struct {
 
 // run submits and follows the jobs until they have ended or ctx ends, and returns the summary.
 func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
-	t := console.NewTally(time.Now())
-	view, every := console.NewProgress(w)
+	t := cli.NewTally(time.Now())
+	view, every := cli.NewProgress(w)
 	ids := make([]string, 0, b.n)
 	var failure error // of one submission, other than a full queue
 	var mu sync.Mutex
-	console.Watched(view, every, "submitted", b.n, t, console.Counts.Answered, func() {
+	cli.Watched(view, every, "submitted", b.n, t, cli.Counts.Answered, func() {
 		each(ctx, b.n, b.concurrency, func(i int) {
 			job, err := b.submit(ctx, i)
 			var refusal *refusedError
@@ -164,7 +163,7 @@ func (b *burst) run(ctx context.Context, w io.Writer) burstSummary {
 
 // followAll waits for the jobs in order, a few at a time, because they leave in that order. It ends
 // with ctx, and if no job ends within the patience.
-func (b *burst) followAll(ctx context.Context, view console.Progress, every time.Duration, t *console.Tally,
+func (b *burst) followAll(ctx context.Context, view cli.Progress, every time.Duration, t *cli.Tally,
 	ids []string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -183,7 +182,7 @@ func (b *burst) followAll(ctx context.Context, view console.Progress, every time
 			}
 		}
 	}()
-	console.Watched(view, every, "done", len(ids), t, console.Counts.Done, func() {
+	cli.Watched(view, every, "done", len(ids), t, cli.Counts.Done, func() {
 		each(ctx, len(ids), b.concurrency, func(i int) {
 			for ctx.Err() == nil {
 				job, err := b.await(ctx, ids[i])
@@ -192,7 +191,7 @@ func (b *burst) followAll(ctx context.Context, view console.Progress, every time
 					return
 				}
 				if err != nil {
-					_ = console.Sleep(ctx, time.Second) // the server may be restarting
+					_ = cli.Sleep(ctx, time.Second) // the server may be restarting
 				}
 			}
 		})
@@ -206,7 +205,7 @@ func (s burstSummary) ok() bool {
 			return false
 		}
 	}
-	if len(s.Failed) > 0 || s.Accepted+console.Sum(s.Refused) < s.Requested {
+	if len(s.Failed) > 0 || s.Accepted+cli.Sum(s.Refused) < s.Requested {
 		return false
 	}
 	return !s.follow || s.Followed && s.Ended["succeeded"] == s.Accepted
@@ -225,7 +224,7 @@ func (s burstSummary) print(w io.Writer) error {
 	add("failed", s.Failed)
 	add("ended", s.Ended)
 	if s.follow {
-		if left := s.Accepted - console.Sum(s.Ended); left > 0 {
+		if left := s.Accepted - cli.Sum(s.Ended); left > 0 {
 			rows = append(rows, []string{"end unknown", strconv.Itoa(left)})
 		}
 		rows = append(rows,
@@ -233,7 +232,7 @@ func (s burstSummary) print(w io.Writer) error {
 			[]string{"wait p50", (time.Duration(s.WaitP50MS) * time.Millisecond).String()},
 			[]string{"wait p99", (time.Duration(s.WaitP99MS) * time.Millisecond).String()})
 	}
-	return console.PrintTable(w, rows)
+	return cli.PrintTable(w, rows)
 }
 
 // each runs f(0) to f(n-1) on k goroutines. After the end of ctx it starts no more.

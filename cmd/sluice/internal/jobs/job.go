@@ -11,8 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // Cmd is the command job with its subcommands.
@@ -37,14 +36,14 @@ with --operator, the commands ask the admin listener, for the jobs of any tenant
 
 // jobFlags name one job.
 type jobFlags struct {
-	access.JobFlags
+	cli.JobFlags
 	ID     string `arg:"" help:"Id of the job."`
 	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the job [default, the tenant of the key, or for operators any]."`
 	JSON   bool   `help:"Print the job as JSON."`
 }
 
 // run calls the API and prints the job. verb names the call in an error.
-func (f *jobFlags) run(a *console.App, verb string, call func(*client.Client) (wire.Job, error)) error {
+func (f *jobFlags) run(a *cli.App, verb string, call func(*client.Client) (wire.Job, error)) error {
 	remote, err := f.Connect(1)
 	if err != nil {
 		return err
@@ -72,14 +71,14 @@ response of the upstream.
 Next: sluice job show ID prints the same as a timeline.`
 }
 
-func (c *jobGetCmd) Run(a *console.App) error {
+func (c *jobGetCmd) Run(a *cli.App) error {
 	return c.run(a, "read", func(remote *client.Client) (wire.Job, error) {
 		return remote.Job(a.Ctx, c.Tenant, c.ID, c.Wait)
 	})
 }
 
 type jobFindCmd struct {
-	access.AdminFlags
+	cli.AdminFlags
 	ID   string `arg:"" help:"Id of the job."`
 	JSON bool   `help:"Print the job as JSON, with its payload or its forwarded request."`
 	Body bool   `help:"With the first 4 KiB of the body of a forwarded request."`
@@ -94,7 +93,7 @@ The command asks the admin listener. The output includes the tenant of the job a
 ended, a forwarded request. Credentials in its headers and query are hidden. --body shows its body.`
 }
 
-func (c *jobFindCmd) Run(a *console.App) error {
+func (c *jobFindCmd) Run(a *cli.App) error {
 	remote, err := c.Connect(1)
 	if err != nil {
 		return err
@@ -108,7 +107,7 @@ func (c *jobFindCmd) Run(a *console.App) error {
 		return fmt.Errorf("find the job: %w", err)
 	}
 	if c.JSON {
-		return console.PrintJSON(a.Out, job)
+		return cli.PrintJSON(a.Out, job)
 	}
 	if err := printJob(a.Out, job.Job, false); err != nil || job.Request == nil {
 		return err
@@ -131,7 +130,7 @@ The job must be scheduled, queued or retrying. Its capacity is free at once. A l
 cancelled.`
 }
 
-func (c *jobCancelCmd) Run(a *console.App) error {
+func (c *jobCancelCmd) Run(a *cli.App) error {
 	return c.run(a, "cancel", func(remote *client.Client) (wire.Job, error) {
 		return remote.Cancel(a.Ctx, c.Tenant, c.ID)
 	})
@@ -148,7 +147,7 @@ The job gets all its attempts again and leaves at the rate of its flow.
 Next: sluice job wait ID.`
 }
 
-func (c *jobReplayCmd) Run(a *console.App) error {
+func (c *jobReplayCmd) Run(a *cli.App) error {
 	return c.run(a, "replay", func(remote *client.Client) (wire.Job, error) {
 		return remote.Replay(a.Ctx, c.Tenant, c.ID)
 	})
@@ -157,7 +156,7 @@ func (c *jobReplayCmd) Run(a *console.App) error {
 // printJob prints the fields of the job that are set.
 func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	if asJSON {
-		return console.PrintJSON(w, job)
+		return cli.PrintJSON(w, job)
 	}
 	rows := [][]string{{"id", job.ID}, {"tenant", job.Tenant}, {"route", job.Route}, {"type", job.Type},
 		{"state", job.State}}
@@ -184,10 +183,10 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	}
 	if r := job.Response; r != nil {
 		add("response", strconv.Itoa(r.Status), true)
-		add("body", cmp.Or(messageOfResponse(*r).summary(), console.Printable(r.Body)),
+		add("body", cmp.Or(messageOfResponse(*r).summary(), cli.Printable(r.Body)),
 			r.Body != "" && (r.BodyEncoding == "" || messageOfResponse(*r).summary() != ""))
 	}
-	if err := console.PrintTable(w, rows); err != nil {
+	if err := cli.PrintTable(w, rows); err != nil {
 		return err
 	}
 	return printAttempts(w, job.AttemptLog)
@@ -204,9 +203,9 @@ func printAttempts(w io.Writer, log []wire.Attempt) error {
 		if a.Status > 0 {
 			status = strconv.Itoa(a.Status)
 		}
-		rows = append(rows, []string{strconv.Itoa(a.Attempt), a.Outcome, console.InstantText(a.At), status,
-			console.OneLine(a.Message)})
+		rows = append(rows, []string{strconv.Itoa(a.Attempt), a.Outcome, cli.InstantText(a.At), status,
+			cli.OneLine(a.Message)})
 	}
 	fmt.Fprintln(w)
-	return console.PrintTable(w, rows)
+	return cli.PrintTable(w, rows)
 }

@@ -10,12 +10,11 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 type jobListCmd struct {
-	access.JobFlags
+	cli.JobFlags
 	State  string `default:"all" enum:"all,queued,scheduled,retrying,leased,succeeded,dead,cancelled,expired" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying, leased, succeeded, dead, cancelled or expired [all]."`
 	Route  string `filled:"" placeholder:"NAME" help:"Only jobs for this route."`
 	Type   string `filled:"" placeholder:"TEXT" help:"Only jobs of this type."`
@@ -29,7 +28,7 @@ type jobListCmd struct {
 	CreatedAfter  *time.Time `placeholder:"TIME" help:"Only jobs created at this time or later, such as 2026-01-02T15:04:05Z."`
 	CreatedBefore *time.Time `placeholder:"TIME" help:"Only jobs created before this time."`
 
-	console.ListFlags
+	cli.ListFlags
 }
 
 func (jobListCmd) Help() string {
@@ -47,7 +46,7 @@ each route keeps the last 1,000. A job that changes its state while the list is 
 Next: sluice job show ID.`
 }
 
-func (c *jobListCmd) Run(a *console.App) error {
+func (c *jobListCmd) Run(a *cli.App) error {
 	asked := client.List{Tenant: c.Tenant, State: c.State, Route: c.Route, Type: c.Type, Key: c.Key, Error: c.Error}
 	for _, at := range []struct {
 		flag string
@@ -59,21 +58,21 @@ func (c *jobListCmd) Run(a *console.App) error {
 			continue
 		}
 		if *at.to = *at.from; at.from.Unix() <= 0 { // the zero time means any
-			return console.Usagef("%s: %s: must be after 1970", at.flag, at.from.Format(time.RFC3339))
+			return cli.Usagef("%s: %s: must be after 1970", at.flag, at.from.Format(time.RFC3339))
 		}
 	}
 	c.Operator = c.Operator || c.AllTenants || c.Payload || c.Error != "" // also beside an API key
 	switch {
 	case c.AllTenants && c.Tenant != "":
-		return console.Usagef("--all-tenants and --tenant exclude each other")
+		return cli.Usagef("--all-tenants and --tenant exclude each other")
 	case c.Payload && !c.JSON:
-		return console.Usagef("--payload needs --json")
+		return cli.Usagef("--payload needs --json")
 	}
 	remote, err := c.Connect(1)
 	if err != nil {
 		return err
 	}
-	list := console.Listed[wire.JobDetail]{
+	list := cli.Listed[wire.JobDetail]{
 		Most: wire.MaxPage / 2,
 		Head: jobLine("ID", "STATE", "POSITION", "ATTEMPTS", "CREATED", "ROUTE", "TYPE"),
 		Row: func(j wire.JobDetail) string {
@@ -83,7 +82,7 @@ func (c *jobListCmd) Run(a *console.App) error {
 			}
 			kind := kindOf(j.Job)
 			if c.AllTenants {
-				kind += " of " + console.Plain(j.Tenant)
+				kind += " of " + cli.Plain(j.Tenant)
 			}
 			return jobLine(j.ID, j.State, position, fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts),
 				j.Created.UTC().Format(time.RFC3339), j.Route, kind)
@@ -111,7 +110,7 @@ func (c *jobListCmd) Run(a *console.App) error {
 	}
 	if t.Unknown {
 		fmt.Fprintf(a.Err, "There is no tenant %s: no setting names it, and it has no recent jobs. "+
-			"sluice tenant list prints all tenants.\n", console.Plain(c.Tenant))
+			"sluice tenant list prints all tenants.\n", cli.Plain(c.Tenant))
 	}
 	return nil
 }
@@ -120,7 +119,7 @@ func (c *jobListCmd) Run(a *console.App) error {
 func (c *jobListCmd) page(
 	ctx context.Context, remote *client.Client, asked client.List,
 ) (items []wire.JobDetail, next string, err error) {
-	page, err := access.Jobs(ctx, remote, asked)
+	page, err := cli.Jobs(ctx, remote, asked)
 	if err != nil {
 		return nil, "", fmt.Errorf("list the jobs: %w", err)
 	}

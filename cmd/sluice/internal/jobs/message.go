@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // message is what a forwarded request and an answer have in common.
@@ -39,14 +39,14 @@ func (m message) summary() string {
 	if raw, err := base64.StdEncoding.DecodeString(m.body); err == nil {
 		size = max(size, len(raw))
 	}
-	text := console.Plural(size, "byte", "bytes") + " of " + m.header("Content-Type")
+	text := cli.Plural(size, "byte", "bytes") + " of " + m.header("Content-Type")
 	if m.cut && m.bytes == 0 {
 		text = "more than " + text
 	}
 	if encoding := m.header("Content-Encoding"); encoding != "" {
 		text += ", " + encoding
 	}
-	return console.OneLine(text)
+	return cli.OneLine(text)
 }
 
 func (m message) header(name string) string {
@@ -61,7 +61,7 @@ func (m message) header(name string) string {
 // show prints the headers and the body, indented.
 func (m message) show(w *bufio.Writer) {
 	for _, name := range slices.Sorted(maps.Keys(m.headers)) {
-		fmt.Fprintf(w, "  %s: %s\n", console.OneLine(name), console.OneLine(m.headers[name]))
+		fmt.Fprintf(w, "  %s: %s\n", cli.OneLine(name), cli.OneLine(m.headers[name]))
 	}
 	if m.body == "" {
 		return
@@ -78,16 +78,16 @@ func (m message) show(w *bufio.Writer) {
 	if m.cut {
 		cut = "  (cut off)\n"
 	}
-	fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(console.Printable(strings.TrimRight(m.body,
+	fmt.Fprintf(w, "\n%s  %s\n%s", note, strings.ReplaceAll(cli.Printable(strings.TrimRight(m.body,
 		"\n")), "\n", "\n  "), cut)
 }
 
 // showRequest prints a forwarded request.
 func showRequest(w *bufio.Writer, r wire.Request) {
-	fmt.Fprintf(w, "\nrequest %s %s\n", console.OneLine(r.Method), console.OneLine(cmp.Or(r.Target, "/")))
+	fmt.Fprintf(w, "\nrequest %s %s\n", cli.OneLine(r.Method), cli.OneLine(cmp.Or(r.Target, "/")))
 	messageOfRequest(r).show(w)
 	if r.Body == "" && r.BodyBytes > 0 {
-		fmt.Fprintf(w, "\n  (%s of body, not shown: --body)\n", console.Plural(r.BodyBytes, "byte", "bytes"))
+		fmt.Fprintf(w, "\n  (%s of body, not shown: --body)\n", cli.Plural(r.BodyBytes, "byte", "bytes"))
 	}
 }
 

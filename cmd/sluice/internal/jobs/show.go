@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 type jobShowCmd struct{ jobFlags }
@@ -24,7 +24,7 @@ of the upstream.
 Next: sluice job replay ID queues a dead job again.`
 }
 
-func (c *jobShowCmd) Run(a *console.App) error {
+func (c *jobShowCmd) Run(a *cli.App) error {
 	remote, err := c.Connect(1)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (c *jobShowCmd) Run(a *console.App) error {
 		return fmt.Errorf("read the job: %w", err)
 	}
 	if c.JSON {
-		return console.PrintJSON(a.Out, job)
+		return cli.PrintJSON(a.Out, job)
 	}
 	return showJob(a.Out, job)
 }
@@ -81,9 +81,9 @@ func errorText(e wire.JobError) string {
 // messageOf returns the message, with the detail if the server included it.
 func messageOf(e wire.JobError) string {
 	if e.Detail == "" {
-		return console.OneLine(e.Message)
+		return cli.OneLine(e.Message)
 	}
-	return console.OneLine(e.Message + ": " + e.Detail)
+	return cli.OneLine(e.Message + ": " + e.Detail)
 }
 
 func showJob(out io.Writer, job wire.Job) error {
@@ -100,9 +100,9 @@ func showJob(out io.Writer, job wire.Job) error {
 		if !job.Created.IsZero() && !m.at.Equal(job.Created) {
 			after = fmt.Sprintf("%+.3fs", m.at.Sub(job.Created).Seconds())
 		}
-		rows = append(rows, []string{console.InstantText(m.at), after, m.what})
+		rows = append(rows, []string{cli.InstantText(m.at), after, m.what})
 	}
-	if err := console.PrintTable(w, rows); err != nil {
+	if err := cli.PrintTable(w, rows); err != nil {
 		return err
 	}
 	if err := printAttempts(w, job.AttemptLog); err != nil {

@@ -13,13 +13,12 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // SubmitCmd is the command submit.
 type SubmitCmd struct {
-	access.APIFlags
+	cli.APIFlags
 	Payload     string        `arg:"" optional:"" help:"Payload, any JSON value. Without it, or with -, it is read from standard input."`
 	Type        string        `placeholder:"TEXT" help:"Type of the job, for the upstream, such as order.create. Required without --file."`
 	Tenant      string        `filled:"" placeholder:"NAME" help:"Tenant of the job [default, or the tenant of the key]."`
@@ -67,7 +66,7 @@ Next: sluice job wait ID, or sluice job list.`
 // maxPayload bounds the payload in memory; the server's own bound is lower.
 const maxPayload = 16 << 20
 
-func (c *SubmitCmd) Run(a *console.App) error {
+func (c *SubmitCmd) Run(a *cli.App) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -112,7 +111,7 @@ func (c *SubmitCmd) Run(a *console.App) error {
 }
 
 // payload returns the payload and, of a raw one, its content type.
-func (c *SubmitCmd) payload(a *console.App) (payload []byte, contentType string, err error) {
+func (c *SubmitCmd) payload(a *cli.App) (payload []byte, contentType string, err error) {
 	payload, from := []byte(c.Payload), io.Reader(nil)
 	switch {
 	case c.Raw != "" && c.Raw != "-":
@@ -126,7 +125,7 @@ func (c *SubmitCmd) payload(a *console.App) (payload []byte, contentType string,
 		from = a.In
 	}
 	if from != nil {
-		err := a.Interruptible(func(*console.App) (err error) {
+		err := a.Interruptible(func(*cli.App) (err error) {
 			payload, err = io.ReadAll(io.LimitReader(from, maxPayload+1))
 			return err
 		})
@@ -136,11 +135,11 @@ func (c *SubmitCmd) payload(a *console.App) (payload []byte, contentType string,
 	}
 	switch {
 	case len(payload) > maxPayload:
-		return nil, "", console.Usagef("the payload must have at most %d MiB", maxPayload>>20)
+		return nil, "", cli.Usagef("the payload must have at most %d MiB", maxPayload>>20)
 	case c.Raw != "":
 		return payload, cmp.Or(c.ContentType, mime.TypeByExtension(filepath.Ext(c.Raw)), "application/octet-stream"), nil
 	case !json.Valid(payload):
-		return nil, "", console.Usagef("the payload must be one JSON value; --raw FILE delivers any bytes")
+		return nil, "", cli.Usagef("the payload must be one JSON value; --raw FILE delivers any bytes")
 	}
 	return payload, "", nil
 }
@@ -149,24 +148,24 @@ func (c *SubmitCmd) payload(a *console.App) (payload []byte, contentType string,
 func (c *SubmitCmd) check() error {
 	for name, d := range map[string]time.Duration{"--delay": c.Delay, "--max-wait": c.MaxWait} {
 		if d < 0 || d%time.Millisecond != 0 {
-			return console.Usagef("%s: %v: must be in whole milliseconds and not negative", name, d)
+			return cli.Usagef("%s: %v: must be in whole milliseconds and not negative", name, d)
 		}
 	}
 	if c.File == "" {
 		switch {
 		case c.Type == "":
-			return console.Usagef("--type: must be set without --file, such as order.create")
+			return cli.Usagef("--type: must be set without --file, such as order.create")
 		case c.KeyPrefix != "" || c.NoWait:
-			return console.Usagef("--key-prefix and --no-wait require --file")
+			return cli.Usagef("--key-prefix and --no-wait require --file")
 		case c.ContentType != "" && c.Raw == "":
-			return console.Usagef("--content-type requires --raw")
+			return cli.Usagef("--content-type requires --raw")
 		case c.Raw != "" && c.Payload != "":
-			return console.Usagef("a payload and --raw exclude each other")
+			return cli.Usagef("a payload and --raw exclude each other")
 		}
 		return nil
 	}
 	if c.Wait {
-		return console.Usagef("--wait and --file exclude each other; see sluice job wait")
+		return cli.Usagef("--wait and --file exclude each other; see sluice job wait")
 	}
 	for _, own := range []struct {
 		name  string
@@ -178,7 +177,7 @@ func (c *SubmitCmd) check() error {
 		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0}, {"--callback-url", c.CallbackURL != ""},
 	} {
 		if own.given {
-			return console.Usagef("%s and --file exclude each other: set it in the lines of the file",
+			return cli.Usagef("%s and --file exclude each other: set it in the lines of the file",
 				own.name)
 		}
 	}

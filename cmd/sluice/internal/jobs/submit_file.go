@@ -19,8 +19,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 const (
@@ -38,7 +37,7 @@ type feed struct {
 	wait     bool          // for capacity while the queue is full
 	patience time.Duration // with a server that fails
 	send     func(ctx context.Context, jobs []json.RawMessage) ([]wire.JobResult, error)
-	tally    *console.Tally
+	tally    *cli.Tally
 
 	pending  []submission // read and without an outcome, in order
 	ended    bool         // there are no further lines
@@ -85,7 +84,7 @@ func (f *feed) run(ctx context.Context) feedSummary {
 			err = fmt.Errorf("read the file: %w", err)
 		}
 	}
-	f.summary.Error = console.EndedEarly(err)
+	f.summary.Error = cli.EndedEarly(err)
 	f.summary.Unsent = len(f.pending)
 	f.summary.Seconds = time.Since(began).Seconds()
 	return f.summary
@@ -117,11 +116,11 @@ func (f *feed) sendAll(ctx context.Context) error {
 				f.pending[0].line, err)
 		}
 		if pause > 0 {
-			f.tally.With(func(c *console.Counts) { c.Waiting = why })
-			if err := console.Sleep(ctx, pause); err != nil {
+			f.tally.With(func(c *cli.Counts) { c.Waiting = why })
+			if err := cli.Sleep(ctx, pause); err != nil {
 				return err
 			}
-			f.tally.With(func(c *console.Counts) { c.Waiting = "" })
+			f.tally.With(func(c *cli.Counts) { c.Waiting = "" })
 		}
 	}
 }
@@ -243,7 +242,7 @@ func waitsFor(p wire.Problem) string {
 	if p.Detail != "" {
 		text += ": " + p.Detail
 	}
-	return console.Plain(text)
+	return cli.Plain(text)
 }
 
 // mayPass reports whether the line may be admitted later: the queue was full, and the line fits
@@ -271,7 +270,7 @@ func reasonOf(p wire.Problem) string {
 func (f *feed) failed(batch []submission, err error) (pause time.Duration, why string, fatal error) {
 	var answer *client.Error
 	errors.As(err, &answer)
-	again := access.Transient(err)
+	again := cli.Transient(err)
 	if answer != nil {
 		switch {
 		case answer.Status == http.StatusTooManyRequests && f.wait:
@@ -298,7 +297,7 @@ func (f *feed) failed(batch []submission, err error) (pause time.Duration, why s
 	if !again || time.Since(f.progress) >= f.patience {
 		return 0, "", err
 	}
-	why = console.Plain(err.Error())
+	why = cli.Plain(err.Error())
 	if answer != nil {
 		why = waitsFor(answer.Problem)
 		if answer.RetryAfter > 0 {
@@ -318,12 +317,12 @@ func (f *feed) refuse(s submission, kind, reason string) {
 }
 
 // submitFile is submit --file.
-func (c *SubmitCmd) submitFile(a *console.App) error {
+func (c *SubmitCmd) submitFile(a *cli.App) error {
 	in, total := a.In, -1
 	if c.File != "-" {
 		file, err := os.Open(c.File)
 		if err != nil {
-			return console.Usagef("--file: %v", err)
+			return cli.Usagef("--file: %v", err)
 		}
 		defer file.Close()
 		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
@@ -342,7 +341,7 @@ func (c *SubmitCmd) submitFile(a *console.App) error {
 	}
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
-	t := console.NewTally(time.Now())
+	t := cli.NewTally(time.Now())
 	f := &feed{
 		lines:  feedLines(ctx, newLineReader(in, maxLine)),
 		prefix: c.KeyPrefix, wait: !c.NoWait, patience: c.Timeout, tally: t,
@@ -350,17 +349,17 @@ func (c *SubmitCmd) submitFile(a *console.App) error {
 			return remote.SubmitRaw(ctx, c.Tenant, jobs, false)
 		},
 	}
-	view, every := console.NewProgress(a.Err)
+	view, every := cli.NewProgress(a.Err)
 	var s feedSummary
-	console.Watched(view, every, "submitted", total, t, console.Counts.Answered, func() { s = f.run(ctx) })
+	cli.Watched(view, every, "submitted", total, t, cli.Counts.Answered, func() { s = f.run(ctx) })
 	view.Close()
 	if total > s.Lines && s.Error != "" {
 		s.Unsent += total - s.Lines
 	}
-	err = console.Print(a.Out, s, c.JSON, s.print)
+	err = cli.Print(a.Out, s, c.JSON, s.print)
 	s.explain(a.Err)
 	if err == nil && !s.ok() {
-		return console.ErrReported
+		return cli.ErrReported
 	}
 	return err
 }
@@ -376,7 +375,7 @@ func (s feedSummary) print(w io.Writer) error {
 	if s.Unsent > 0 {
 		rows = append(rows, []string{"unknown outcome", strconv.Itoa(s.Unsent)})
 	}
-	return console.PrintTable(w, append(rows, []string{"time", fmt.Sprintf("%.2f s", s.Seconds)}))
+	return cli.PrintTable(w, append(rows, []string{"time", fmt.Sprintf("%.2f s", s.Seconds)}))
 }
 
 // explain prints the first refused lines and why the run ended early.
@@ -384,7 +383,7 @@ func (s feedSummary) explain(w io.Writer) {
 	for _, r := range s.First {
 		fmt.Fprintf(w, "line %d: %s: %s\n", r.Line, r.Kind, r.Reason)
 	}
-	if more := console.Sum(s.Refused) - len(s.First); more > 0 {
+	if more := cli.Sum(s.Refused) - len(s.First); more > 0 {
 		fmt.Fprintf(w, "and %d more\n", more)
 	}
 	if s.Error != "" {

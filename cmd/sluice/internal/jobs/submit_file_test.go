@@ -15,8 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/queuetest"
 )
 
@@ -106,7 +105,7 @@ func (in *intake) feed(text io.Reader) *feed {
 	return &feed{
 		lines: feedLines(in.t.Context(), newLineReader(text, maxLine)), prefix: "p-", wait: true,
 		patience: time.Minute,
-		tally:    console.NewTally(time.Now()), send: in.send,
+		tally:    cli.NewTally(time.Now()), send: in.send,
 	}
 }
 
@@ -412,9 +411,9 @@ func FuzzReadSubmission(f *testing.F) {
 func TestSubmitTooMuch(t *testing.T) {
 	var out, errs strings.Builder
 	in := strings.NewReader(`"` + strings.Repeat("x", maxPayload) + `"`)
-	code := run(t.Context(), []string{"submit", "--type", "t"}, console.Stdio{In: in, Out: &out, Err: &errs},
+	code := run(t.Context(), []string{"submit", "--type", "t"}, cli.Stdio{In: in, Out: &out, Err: &errs},
 		nil)
-	if code != command.ExitUsage || !strings.Contains(errs.String(), "the payload must have at most 16 MiB") {
+	if code != cli.ExitUsage || !strings.Contains(errs.String(), "the payload must have at most 16 MiB") {
 		t.Errorf("exit code %d, %s", code, errs.String())
 	}
 }

@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // A submit that waits for its payload from a terminal can be interrupted.
@@ -20,7 +19,7 @@ func TestPayloadThatDoesNotComeCanBeInterrupted(t *testing.T) {
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{"submit", "--type", "t"},
-			console.Stdio{In: in, Out: io.Discard, Err: &errs}, nil)
+			cli.Stdio{In: in, Out: io.Discard, Err: &errs}, nil)
 	}()
 	if _, err := typing.Write([]byte("{")); err != nil { // it reads
 		t.Fatal(err)
@@ -28,7 +27,7 @@ func TestPayloadThatDoesNotComeCanBeInterrupted(t *testing.T) {
 	cancel()
 	select {
 	case code := <-ended:
-		if code != command.ExitFailed || errs.String() != "sluice: read the payload: interrupted\n" {
+		if code != cli.ExitFailed || errs.String() != "sluice: read the payload: interrupted\n" {
 			t.Errorf("exit code %d\n%s", code, errs.String())
 		}
 	case <-time.After(10 * time.Second):

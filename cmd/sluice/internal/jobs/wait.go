@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // firstRead is the least time for the first read of the job, so that the command prints its state
@@ -27,9 +27,9 @@ The command retries while the server is unreachable. Exit codes: 0 the job succe
 another way, did not end in time, or could not be read.`
 }
 
-func (c *jobWaitCmd) Run(a *console.App) error {
+func (c *jobWaitCmd) Run(a *cli.App) error {
 	if c.Timeout <= 0 {
-		return console.Usagef("--timeout: %v: must be more than 0s", c.Timeout)
+		return cli.Usagef("--timeout: %v: must be more than 0s", c.Timeout)
 	}
 	remote, err := c.Connect(1)
 	if err != nil {

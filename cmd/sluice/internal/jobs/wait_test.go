@@ -9,8 +9,7 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // A timeout that is shorter than any request still prints the state of the job.
@@ -22,9 +21,9 @@ func TestWaitPrintsTheStateWhateverTheTimeout(t *testing.T) {
 	defer server.Close()
 	var out, errs bytes.Buffer
 	code := run(t.Context(), []string{"job", "wait", "--api", server.URL, "--timeout", "1ns", "7"},
-		console.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
-	if code != command.ExitFailed {
-		t.Errorf("exit code %d, want %d", code, command.ExitFailed)
+		cli.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs}, nil)
+	if code != cli.ExitFailed {
+		t.Errorf("exit code %d, want %d", code, cli.ExitFailed)
 	}
 	if !strings.Contains(out.String(), "queued") {
 		t.Errorf("the output lacks the state:\n%s", out.String())

@@ -11,7 +11,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 )
 
@@ -41,10 +41,10 @@ func TestBoundsOfAProcess(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Kind() != "rate-limited" {
 		t.Fatalf("the second read: %v, want it to be rate-limited", err)
 	}
-	if wait := access.TooOften(err); wait == 0 || wait < refused.RetryAfter {
+	if wait := cli.TooOften(err); wait == 0 || wait < refused.RetryAfter {
 		t.Errorf("commands wait %v, want at least %v", wait, refused.RetryAfter)
 	}
-	if access.Transient(err) {
+	if cli.Transient(err) {
 		t.Errorf("%v counts as an outage", err)
 	}
 	for range 5 { // the idle ones make room

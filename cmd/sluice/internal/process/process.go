@@ -20,7 +20,6 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/cmd/sluice/internal/tracing"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -74,7 +73,7 @@ type Running struct {
 // parts are what the intake and the worker of a process share.
 type parts struct {
 	registry *prometheus.Registry
-	traces   *tracing.Tracing
+	traces   *tracing
 	engine   *queue.Engine
 	queue    *queue.Queue
 	guard    *callback.Guard
@@ -105,7 +104,7 @@ func (p *Process) Run(ctx context.Context) error {
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	listeners.register(registry)
-	traces, err := tracing.Open(ctx, tracing.Config{
+	traces, err := openTraces(ctx, tracesConfig{
 		Endpoint: p.Config.Traces.Endpoint, Sample: p.Config.Traces.Sample, Version: p.Version.Version,
 		Getenv: p.Getenv, Registerer: registry, Logger: p.Log,
 	})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 const (
@@ -84,7 +84,7 @@ func (f *liveFeed) run(ctx context.Context, view client.View) error {
 		case errors.Is(err, io.EOF) &&
 			time.Since(began) > time.Second: // the server ends streams after some minutes
 			continue
-		case !access.Transient(err), !met && !answered(err):
+		case !cli.Transient(err), !met && !answered(err):
 			return fmt.Errorf("follow the figures: %w", err)
 		}
 		if lost.IsZero() {

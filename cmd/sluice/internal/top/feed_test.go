@@ -17,8 +17,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/queuetest"
 )
 
@@ -205,7 +204,7 @@ func TestTopCommand(t *testing.T) {
 	run := func(args ...string) (code int, out, problems string) {
 		var o, e strings.Builder
 		code = run(t.Context(), append([]string{"top", "--admin", srv.URL, "--search", "ac", "--limit", "7",
-			"--sort", "name"}, args...), console.Stdio{Out: &o, Err: &e}, nil)
+			"--sort", "name"}, args...), cli.Stdio{Out: &o, Err: &e}, nil)
 		return code, o.String(), e.String()
 	}
 	code, out, problems := run("--admin-token", "s3cret", "-n", "2")
@@ -213,23 +212,23 @@ func TestTopCommand(t *testing.T) {
 		"12:00:01 route mail: breaker closed in flight 2 7 of 40 failed, last acme: the upstream answered 500\n" +
 		"12:00:01 route away: breaker open in flight 0\n" +
 		"12:00:01 acme: rate 5/s by  depth 0/0 running 0 in 0/s out 0/s refused 0/s oldest -\n"
-	if code != command.ExitOK {
+	if code != cli.ExitOK {
 		t.Errorf("exit code %d\n%s%s", code, out, problems)
 	}
 	if !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 8 {
 		t.Errorf("got\n%swant eight lines, the first four being\n%s", out, want)
 	}
-	if code, out, problems = run("--admin-token", "s3cret", "-n", "1", "--json"); code != command.ExitOK {
+	if code, out, problems = run("--admin-token", "s3cret", "-n", "1", "--json"); code != cli.ExitOK {
 		t.Errorf("with --json: exit code %d\n%s%s", code, out, problems)
 	}
 	if !strings.HasPrefix(out, `{"overview":`) || strings.Count(out, "\n") != 1 {
 		t.Errorf("with --json: got\n%swant one line, an overview", out)
 	}
 	code, out, problems = run("--admin-token", "wrong")
-	queuetest.Compare(t, "the exit code with a wrong token", code, command.ExitFailed)
+	queuetest.Compare(t, "the exit code with a wrong token", code, cli.ExitFailed)
 	queuetest.Compare(t, "the output with a wrong token", out, "")
 	queuetest.Contains(t, "the errors with a wrong token", problems, "401")
-	if code, _, problems = run("--limit", "501"); code != command.ExitUsage ||
+	if code, _, problems = run("--limit", "501"); code != cli.ExitUsage ||
 		!strings.Contains(problems, "--limit: 501: must be") {
 		t.Errorf("exit code %d, %s", code, problems)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // sample is one sample as JSON: the figures of the server, and the rates of the last second.
@@ -86,7 +86,7 @@ func (l *samples) take(news any) (out sample, complete bool) {
 }
 
 // print writes samples until there are enough or the command is interrupted.
-func (c *Cmd) print(a *console.App, f *liveFeed, view client.View) error {
+func (c *Cmd) print(a *cli.App, f *liveFeed, view client.View) error {
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
 	l := &samples{model: newTopModel(ctx, "", view, topPorts{})}
@@ -143,7 +143,7 @@ func printSampleLines(w io.Writer, l sample) {
 	}
 	late := ""
 	if o.Lateness != nil {
-		late = fmt.Sprintf(" lateness_p99 %sms", console.Short(*o.Lateness))
+		late = fmt.Sprintf(" lateness_p99 %sms", cli.Short(*o.Lateness))
 	}
 	fmt.Fprintf(w, "%s all: tenants %d depth %d running %d%s workers %d%s store %s\n", at, o.Tenants, o.Depth,
 		o.Running, o.rateFigures.text(), o.Workers, late, store)
@@ -157,16 +157,16 @@ func printSampleLines(w io.Writer, l sample) {
 	if t := l.Tenant; t != nil {
 		policy := t.InForce()
 		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s "+
-			"p99 %s\n", at, console.Plain(t.Tenant.Tenant), policy.Rate, t.LimitedBy,
+			"p99 %s\n", at, cli.Plain(t.Tenant.Tenant), policy.Rate, t.LimitedBy,
 			heldPart(t.HeldUntil, t.HeldBy,
 				t.HeldStatus), t.Depth, policy.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
-			oldestText(t.OldestWaitMS), console.MillisText(t.WaitP50MS),
-			console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))
+			oldestText(t.OldestWaitMS), cli.MillisText(t.WaitP50MS),
+			cli.MillisText(t.WaitP95MS), cli.MillisText(t.WaitP99MS))
 		return
 	}
 	for _, t := range l.Tenants {
 		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s\n", at,
-			console.Plain(t.Tenant), t.Rate, t.LimitedBy,
+			cli.Plain(t.Tenant), t.Rate, t.LimitedBy,
 			heldPart(t.HeldUntil, t.HeldBy,
 				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
 			oldestText(t.OldestWaitMS))
@@ -183,7 +183,7 @@ func printRouteLines(w io.Writer, at string, routes []wire.RouteLine) {
 		if failing != "" {
 			failing = " " + failing
 		}
-		fmt.Fprintf(w, "%s route %s: breaker %s in flight %d%s\n", at, console.Plain(r.Route), r.Breaker, r.InFlight, failing)
+		fmt.Fprintf(w, "%s route %s: breaker %s in flight %d%s\n", at, cli.Plain(r.Route), r.Breaker, r.InFlight, failing)
 	}
 }
 
@@ -214,6 +214,6 @@ func (r rateFigures) text() string {
 	if r.Arrivals == nil {
 		return ""
 	}
-	return fmt.Sprintf(" in %s/s out %s/s refused %s/s", console.Short(*r.Arrivals),
-		console.Short(*r.Departures), console.Short(*r.Refusals))
+	return fmt.Sprintf(" in %s/s out %s/s refused %s/s", cli.Short(*r.Arrivals),
+		cli.Short(*r.Departures), cli.Short(*r.Refusals))
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -122,7 +122,7 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.showOutcome(msg)
 	case tea.PasteMsg:
 		if m.typing {
-			m.typed = searchText(m.typed + console.OneLine(msg.Content))
+			m.typed = searchText(m.typed + cli.OneLine(msg.Content))
 		}
 	case tea.KeyPressMsg:
 		return m, m.press(msg)
@@ -372,7 +372,7 @@ func (m *topModel) decide(key string) tea.Cmd {
 	c := *m.plan
 	switch {
 	case key == "y":
-		m.plan, m.notice, m.failed = nil, "changing "+console.Plain(c.tenant)+" …", false
+		m.plan, m.notice, m.failed = nil, "changing "+cli.Plain(c.tenant)+" …", false
 		return func() tea.Msg {
 			after, err := m.ports.change(m.ctx, c)
 			return changedNews{change: c, after: after, err: err}
@@ -391,15 +391,15 @@ func (m *topModel) decide(key string) tea.Cmd {
 
 // question describes the proposed change.
 func (c change) question() string {
-	name := console.Plain(c.tenant)
+	name := cli.Plain(c.tenant)
 	switch c.action {
 	case "pause":
 		return fmt.Sprintf("Pause %s? Its jobs stop leaving (%s wait). New jobs are admitted until the "+
-			"queue is full.", name, console.Count(c.depth))
+			"queue is full.", name, cli.Count(c.depth))
 	case "resume":
 		if c.varied {
 			return fmt.Sprintf("Resume %s? Its jobs (%s wait) leave at their rates. A drain ends too.", name,
-				console.Count(c.depth))
+				cli.Count(c.depth))
 		}
 		return fmt.Sprintf("Resume %s? Its jobs leave at %s: %s. A drain ends too.", name,
 			c.rate.String(), drainText(c.depth, c.rate))
@@ -414,10 +414,10 @@ func (c change) question() string {
 
 // showOutcome shows the outcome of a change.
 func (m *topModel) showOutcome(n changedNews) {
-	name := console.Plain(n.tenant)
+	name := cli.Plain(n.tenant)
 	if m.failed = n.err != nil; m.failed {
 		m.notice = fmt.Sprintf("%s was not changed: %s", name,
-			strings.TrimPrefix(console.OneLine(n.err.Error()), "client: "))
+			strings.TrimPrefix(cli.OneLine(n.err.Error()), "client: "))
 		return
 	}
 	switch n.action {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -105,7 +105,7 @@ func poolState(p wire.Pool) (string, lipgloss.Style) {
 // departuresText is what leaves a pool a second, "-" before it is known.
 func departuresText(k *track) string {
 	if p, known := k.now(); known {
-		return console.Short(p.departed)
+		return cli.Short(p.departed)
 	}
 	return "-"
 }
@@ -113,9 +113,9 @@ func departuresText(k *track) string {
 // boundedText is a figure with its bound, 0 for none.
 func boundedText(n, most int64) string {
 	if most == 0 || most >= shaper.MaxCapacity {
-		return console.Short(float64(n))
+		return cli.Short(float64(n))
 	}
-	return console.Short(float64(n)) + "/" + console.Short(float64(most))
+	return cli.Short(float64(n)) + "/" + cli.Short(float64(most))
 }
 
 // cell is a column of the tables of pools and flows.
@@ -179,9 +179,9 @@ func (m *topModel) poolTable() []string {
 		if now, known := k.now(); known {
 			used = gauge(now.departed/policy.Strictest(), 8)
 		}
-		line := m.line(poolColumns, []string{console.Plain(p.Pool), policy.Rate.String() + furtherMark(len(policy.Rates)),
+		line := m.line(poolColumns, []string{cli.Plain(p.Pool), policy.Rate.String() + furtherMark(len(policy.Rates)),
 			departuresText(k), used, boundedText(p.Depth, policy.Capacity), boundedText(p.Running, policy.Concurrency),
-			console.Short(float64(p.WaitingFlows)), state})
+			cli.Short(float64(p.WaitingFlows)), state})
 		if i == m.pools.row {
 			lines = append(lines, styleRow.Render(left("> "+line, m.width)))
 		} else {
@@ -200,7 +200,7 @@ var flowColumns = []cell{
 
 // poolLines returns height lines about the shown pool: its rate, and who gets which part of it.
 func (m *topModel) poolLines(height int) []string {
-	name := styleTitle.Render(console.Plain(m.view.Pool))
+	name := styleTitle.Render(cli.Plain(m.view.Pool))
 	p, found := m.pool()
 	if !found {
 		return []string{"", name, "", "waiting for its figures …"}
@@ -216,10 +216,10 @@ func (m *topModel) poolLines(height int) []string {
 	cells, policy := max(0, m.width-topLabel), p.InForce()
 	lines = append(lines,
 		m.joined("rate "+policy.Rate.String()+from(p.Sources["rate"]), ratesPart(policy.Rates),
-			"effective "+effectiveText(policy, p.EffectiveRate), "routes "+console.Plain(strings.Join(p.Routes, " "))),
+			"effective "+effectiveText(policy, p.EffectiveRate), "routes "+cli.Plain(strings.Join(p.Routes, " "))),
 		m.joined("depth "+boundedText(p.Depth, policy.Capacity), "running "+boundedText(p.Running, policy.Concurrency),
-			console.Plural(int(p.WaitingFlows), "waiting flow", "waiting flows"),
-			"weights "+console.Count(p.Weights), "reserves "+console.Short(p.Reserves)+"/s"),
+			cli.Plural(int(p.WaitingFlows), "waiting flow", "waiting flows"),
+			"weights "+cli.Count(p.Weights), "reserves "+cli.Short(p.Reserves)+"/s"),
 		left("departures", 11)+right(departuresText(m.pools.tracks[p.Pool]), 7)+"/s  "+
 			styleGood.Render(spark(m.pools.tracks[p.Pool].last(cells, departedOf), cells, policy.Strictest())),
 		styleHead.Render(left(m.line(flowColumns, titles(flowColumns)), m.width)),
@@ -256,18 +256,18 @@ func (m *topModel) flowLine(f wire.PoolShare, most float64) string {
 		reserve = f.Reserve.String()
 	}
 	if f.Departures != nil {
-		out = console.Short(*f.Departures)
+		out = cli.Short(*f.Departures)
 	}
 	most = max(most, 1e-9)
 	return m.line(flowColumns, []string{
-		console.Plain(f.Tenant), console.Plain(f.Route), gotText(f), gauge(gotOf(f)/most, 8), percent(f.Part),
-		gauge(f.Part/most, 8), out, console.Count(f.Weight), reserve, console.Short(float64(f.Depth)),
-		console.Short(float64(f.Running)), limitText(wire.TenantLine{LimitedBy: f.LimitedBy}),
+		cli.Plain(f.Tenant), cli.Plain(f.Route), gotText(f), gauge(gotOf(f)/most, 8), percent(f.Part),
+		gauge(f.Part/most, 8), out, cli.Count(f.Weight), reserve, cli.Short(float64(f.Depth)),
+		cli.Short(float64(f.Running)), limitText(wire.TenantLine{LimitedBy: f.LimitedBy}),
 	})
 }
 
 // percent is a part of a rate.
-func percent(part float64) string { return console.Short(100*part) + "%" }
+func percent(part float64) string { return cli.Short(100*part) + "%" }
 
 // gotText is the part that a flow got, "-" before it is known.
 func gotText(f wire.PoolShare) string {
@@ -299,13 +299,13 @@ func printPoolLines(w io.Writer, at string, l sample) {
 		}
 		out, over, policy := "", "", p.InForce()
 		if p.Departures != nil {
-			out = fmt.Sprintf(" out %s/s", console.Short(*p.Departures))
+			out = fmt.Sprintf(" out %s/s", cli.Short(*p.Departures))
 		}
 		if p.Oversubscribed {
 			over = " oversubscribed"
 		}
 		fmt.Fprintf(w, "%s pool %s: rate %s by %s%s%s depth %d/%d running %s flows %d%s\n", at,
-			console.Plain(p.Pool.Pool), policy.Rate, p.LimitedBy,
+			cli.Plain(p.Pool.Pool), policy.Rate, p.LimitedBy,
 			heldPart(p.HeldUntil, p.HeldBy, p.HeldStatus), out, p.Depth, policy.Capacity,
 			strings.TrimSuffix(fmt.Sprintf("%d/%d", p.Running, policy.Concurrency), "/0"), p.WaitingFlows, over)
 	}
@@ -318,10 +318,10 @@ func printPoolLines(w io.Writer, at string, l sample) {
 			reserve = " reserve " + f.Reserve.String()
 		}
 		if f.Departures != nil {
-			out = fmt.Sprintf(" out %s/s", console.Short(*f.Departures))
+			out = fmt.Sprintf(" out %s/s", cli.Short(*f.Departures))
 		}
 		fmt.Fprintf(w, "%s %s/%s: got %s entitled %s%s weight %d%s by %s depth %d running %d\n", at,
-			console.Plain(f.Tenant), console.Plain(f.Route), gotText(f), percent(f.Part), out, f.Weight, reserve,
+			cli.Plain(f.Tenant), cli.Plain(f.Route), gotText(f), percent(f.Part), out, f.Weight, reserve,
 			f.LimitedBy, f.Depth, f.Running)
 	}
 }
@@ -341,6 +341,6 @@ func (m *topModel) poolFoot() string {
 		return ""
 	}
 	text := fmt.Sprintf("%s, by weight and reserve; parts are those of the last ten seconds",
-		console.Plural(shares.Matching, "flow", "flows"))
+		cli.Plural(shares.Matching, "flow", "flows"))
 	return styleFaint.Render(ansi.Truncate(text, m.width, "…"))
 }

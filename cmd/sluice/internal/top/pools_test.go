@@ -12,8 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/command"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -154,14 +153,14 @@ func TestTopOfAPool(t *testing.T) {
 	defer srv.Close()
 	top := func(args ...string) (code int, problems string) {
 		var o, e strings.Builder
-		code = run(t.Context(), append([]string{"top", "--admin", srv.URL}, args...), console.Stdio{Out: &o, Err: &e}, nil)
+		code = run(t.Context(), append([]string{"top", "--admin", srv.URL}, args...), cli.Stdio{Out: &o, Err: &e}, nil)
 		return code, e.String()
 	}
 	code, problems := top("--pool", "nowhere")
-	if code != command.ExitFailed || !strings.Contains(problems, "read the pool") {
+	if code != cli.ExitFailed || !strings.Contains(problems, "read the pool") {
 		t.Errorf("an unknown pool: exit code %d, %s", code, problems)
 	}
-	if code, problems = top("acme", "--pool", "erp"); code != command.ExitUsage || !strings.Contains(problems, "--pool: ") {
+	if code, problems = top("acme", "--pool", "erp"); code != cli.ExitUsage || !strings.Contains(problems, "--pool: ") {
 		t.Errorf("with a tenant: exit code %d, %s", code, problems)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -51,5 +51,5 @@ func drainText(jobs int64, r shaper.Rate) string {
 	if jobs == 0 {
 		return "no jobs wait"
 	}
-	return fmt.Sprintf("the waiting jobs (%s) leave in %s", console.Count(jobs), console.SpanText(float64(jobs)/r.PerSecond()))
+	return fmt.Sprintf("the waiting jobs (%s) leave in %s", cli.Count(jobs), cli.SpanText(float64(jobs)/r.PerSecond()))
 }

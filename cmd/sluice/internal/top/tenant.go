@@ -12,26 +12,26 @@ import (
 	"github.com/guptarohit/asciigraph"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // tenantLines returns height lines about the shown tenant: its settings, its state and its charts.
 func (m *topModel) tenantLines(height int) []string {
-	name := styleTitle.Render(console.Plain(m.view.Tenant))
+	name := styleTitle.Render(cli.Plain(m.view.Tenant))
 	t := m.tenant
 	if t == nil {
 		return []string{"", name, "", "waiting for its figures …"}
 	}
 	if t.Tier != "" {
-		name += ", tier " + console.Plain(t.Tier)
+		name += ", tier " + cli.Plain(t.Tier)
 	}
 	state, policy := limitOf(t), t.InForce()
 	lines := []string{
 		name + ": " + state,
 		m.joined(
 			"rate "+policy.Rate.String()+from(t.Sources["rate"]), "effective "+effectiveText(policy, t.EffectiveRate),
-			"burst "+console.Count(policy.Burst), ratesPart(policy.Rates),
+			"burst "+cli.Count(policy.Burst), ratesPart(policy.Rates),
 			boundPart("concurrency", policy.Concurrency), maxWaitPart(policy.MaxWait),
 		),
 	}
@@ -40,14 +40,14 @@ func (m *topModel) tenantLines(height int) []string {
 	lines = append(lines,
 		m.joined(
 			fmt.Sprintf("depth [%s] %s of %s", shareStyle(share).Render(gauge(share, cells)),
-				console.Count(t.Depth), console.Count(policy.Capacity)),
-			console.Count(t.Running)+" running", "oldest wait "+oldestText(t.OldestWaitMS)),
-		m.joined(fmt.Sprintf("waits p50 %s  p95 %s  p99 %s", console.MillisText(t.WaitP50MS),
-			console.MillisText(t.WaitP95MS), console.MillisText(t.WaitP99MS))),
-		m.joined(fmt.Sprintf("admitted %s", console.Count(t.Admitted)),
-			fmt.Sprintf("refused %s", console.Count(t.Rejected)), fmt.Sprintf("succeeded %s",
-				console.Count(t.Succeeded)),
-			fmt.Sprintf("dead %s now, %s in all", console.Count(t.DeadLetters), console.Count(t.Dead))),
+				cli.Count(t.Depth), cli.Count(policy.Capacity)),
+			cli.Count(t.Running)+" running", "oldest wait "+oldestText(t.OldestWaitMS)),
+		m.joined(fmt.Sprintf("waits p50 %s  p95 %s  p99 %s", cli.MillisText(t.WaitP50MS),
+			cli.MillisText(t.WaitP95MS), cli.MillisText(t.WaitP99MS))),
+		m.joined(fmt.Sprintf("admitted %s", cli.Count(t.Admitted)),
+			fmt.Sprintf("refused %s", cli.Count(t.Rejected)), fmt.Sprintf("succeeded %s",
+				cli.Count(t.Succeeded)),
+			fmt.Sprintf("dead %s now, %s in all", cli.Count(t.DeadLetters), cli.Count(t.Dead))),
 	)
 	return append(lines, m.charts(height-len(lines))...)
 }
@@ -76,7 +76,7 @@ func limitOf(t *wire.TenantNow) string {
 		text, style = "no worker has a free slot, or no worker is live", styleWarn
 	case "held":
 		text, style = "held", styleWarn
-		if held := console.HeldText(t.Figures); held != "" {
+		if held := cli.HeldText(t.Figures); held != "" {
 			text += " " + held
 		}
 	case "paused":
@@ -91,7 +91,7 @@ func limitOf(t *wire.TenantNow) string {
 		text, style = text+", draining: no job is admitted", styleWarn
 	}
 	if t.Reason != "" {
-		text += " (reason: " + console.Plain(t.Reason) + ")"
+		text += " (reason: " + cli.Plain(t.Reason) + ")"
 	}
 	return style.Render(text)
 }
@@ -100,28 +100,28 @@ func from(source string) string {
 	if source == "" {
 		return ""
 	}
-	return " (" + console.Plain(source) + ")"
+	return " (" + cli.Plain(source) + ")"
 }
 
 func ratesPart(paces []shaper.Pace) string {
 	if len(paces) == 0 {
 		return ""
 	}
-	return "and " + console.RatesText(paces)
+	return "and " + cli.RatesText(paces)
 }
 
 func boundPart(label string, n int64) string {
 	if n == 0 {
 		return "no " + label + " cap"
 	}
-	return label + " " + console.Count(n)
+	return label + " " + cli.Count(n)
 }
 
 func maxWaitPart(most time.Duration) string {
 	if most == 0 {
 		return ""
 	}
-	return "max wait " + console.SpanText(most.Seconds())
+	return "max wait " + cli.SpanText(most.Seconds())
 }
 
 const (
@@ -156,7 +156,7 @@ func (m *topModel) charts(height int) []string {
 		values := m.figures.last(cells, c.figure)
 		caption := c.caption
 		if p, known := m.figures.now(); known {
-			caption += ": " + console.Short(c.figure(p))
+			caption += ": " + cli.Short(c.figure(p))
 		}
 		if i == 0 {
 			caption += fmt.Sprintf("  (the last %v, a second a column)", time.Duration(cells)*time.Second)
@@ -184,7 +184,7 @@ func plotLines(values []float64, cells, height int, style lipgloss.Style) []stri
 	text := asciigraph.Plot(padded, asciigraph.Height(height-1), asciigraph.LowerBound(0),
 		asciigraph.UpperBound(most), asciigraph.Offset(3),
 		asciigraph.YAxisValueFormatter(func(v float64) string {
-			return right(console.Short(v),
+			return right(cli.Short(v),
 				chartAxis-3)
 		}))
 	lines := strings.Split(text, "\n")

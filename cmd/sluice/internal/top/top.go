@@ -12,13 +12,12 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/7509e464/sluice/api/client"
-	"github.com/7509e464/sluice/cmd/sluice/internal/access"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // Cmd is the command top.
 type Cmd struct {
-	access.AdminFlags
+	cli.AdminFlags
 	Name     string        `arg:"" optional:"" help:"Show the chart of this tenant."`
 	Pool     string        `filled:"" placeholder:"POOL" help:"Show who gets which part of the rate of this pool."`
 	Search   string        `placeholder:"TEXT" help:"Only tenants whose name contains this."`
@@ -56,19 +55,19 @@ Exit codes: 0 after q, -n samples or an interrupt; 1 if the server refuses, does
 start, or is unreachable for longer than --patience.`
 }
 
-func (c *Cmd) Run(a *console.App) error {
+func (c *Cmd) Run(a *cli.App) error {
 	switch {
 	case c.Count < 0:
-		return console.Usagef("-n: %d: must be at least 1", c.Count)
+		return cli.Usagef("-n: %d: must be at least 1", c.Count)
 	case c.Limit < 1 || c.Limit > 500:
-		return console.Usagef("--limit: %d: must be from 1 to 500", c.Limit)
+		return cli.Usagef("--limit: %d: must be from 1 to 500", c.Limit)
 	}
 	if c.Name != "" && c.Pool != "" {
-		return console.Usagef("--pool: cannot be given with the name of a tenant")
+		return cli.Usagef("--pool: cannot be given with the name of a tenant")
 	}
-	stream, err := client.New(access.BaseURL(c.Admin), c.AdminToken, streamClient())
+	stream, err := client.New(cli.BaseURL(c.Admin), c.AdminToken, streamClient())
 	if err != nil {
-		return console.Usagef("--admin: %v", err)
+		return cli.Usagef("--admin: %v", err)
 	}
 	remote, err := c.Connect(1)
 	if err != nil {
@@ -80,7 +79,7 @@ func (c *Cmd) Run(a *console.App) error {
 		}
 	}
 	view := client.View{Tenant: c.Name, Pool: c.Pool, Search: c.Search, Sort: c.Sort, Limit: c.Limit}
-	if c.JSON || c.Lines || c.Count > 0 || !console.Terminal(a.Out) || a.Env("TERM", "") == "dumb" {
+	if c.JSON || c.Lines || c.Count > 0 || !cli.Terminal(a.Out) || a.Env("TERM", "") == "dumb" {
 		return c.print(a, newLiveFeed(stream, c.Patience), view)
 	}
 	view.Limit = topRows
@@ -95,17 +94,17 @@ func streamClient() *http.Client {
 }
 
 // live runs the full screen. It opens the screen only after the server has answered.
-func (c *Cmd) live(a *console.App, f *liveFeed, view client.View, remote *client.Client) error {
+func (c *Cmd) live(a *cli.App, f *liveFeed, view client.View, remote *client.Client) error {
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
-	model := newTopModel(ctx, access.BaseURL(c.Admin), view,
+	model := newTopModel(ctx, cli.BaseURL(c.Admin), view,
 		topPorts{view: f.ask, change: applyChange(remote)})
 	environ := a.Environ
 	if a.Env("NO_COLOR", "") != "" {
 		environ = append(slices.Clone(environ),
 			"NO_COLOR=1") // any value counts; the library requires a boolean
 	}
-	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(console.Raw(a.Out)),
+	program := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(a.In), tea.WithOutput(cli.Raw(a.Out)),
 		tea.WithEnvironment(environ), tea.WithoutSignalHandler(), tea.WithFPS(20))
 	met := make(chan struct{}) // closed with the first event
 	first := true

@@ -12,7 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/cmd/sluice/internal/console"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -96,7 +96,7 @@ func (m *topModel) titleLines() []string {
 	if m.overview != nil {
 		at = m.overview.At.UTC().Format("15:04:05 UTC")
 	}
-	title := styleTitle.Render(ansi.Truncate("sluice top  "+console.Plain(m.server),
+	title := styleTitle.Render(ansi.Truncate("sluice top  "+cli.Plain(m.server),
 		max(0, m.width-len(at)-1), "…"))
 	lines := []string{title + strings.Repeat(" ", max(1, m.width-ansi.StringWidth(title)-len(at))) + at}
 	o := m.overview
@@ -111,27 +111,27 @@ func (m *topModel) titleLines() []string {
 	case o == nil:
 		lines = append(lines, "connecting …")
 	default:
-		tenants := console.Count(o.Tenants) + " tenants"
+		tenants := cli.Count(o.Tenants) + " tenants"
 		if o.Tenants == 1 {
 			tenants = "1 tenant"
 		}
 		parts := []string{
-			tenants, fmt.Sprintf("depth %s (%s)", console.Count(o.Depth), console.BytesText(o.Bytes)),
-			console.Count(o.Running) + " running", console.Plural(o.Workers, "worker", "workers"),
+			tenants, fmt.Sprintf("depth %s (%s)", cli.Count(o.Depth), cli.BytesText(o.Bytes)),
+			cli.Count(o.Running) + " running", cli.Plural(o.Workers, "worker", "workers"),
 		}
 		if o.Dead != nil && *o.Dead > 0 {
-			parts = append(parts, console.Count(*o.Dead)+" dead")
+			parts = append(parts, cli.Count(*o.Dead)+" dead")
 		}
 		for _, r := range o.Routes {
 			if text := failingText(r); text != "" {
-				parts = append(parts, styleBad.Render(console.Plain(r.Route)+": "+text))
+				parts = append(parts, styleBad.Render(cli.Plain(r.Route)+": "+text))
 			}
 			if r.Breaker != "closed" {
-				parts = append(parts, styleWarn.Render("breaker of "+console.Plain(r.Route)+" "+r.Breaker))
+				parts = append(parts, styleWarn.Render("breaker of "+cli.Plain(r.Route)+" "+r.Breaker))
 			}
 		}
 		if o.Lateness != nil {
-			parts = append(parts, "lateness p99 "+console.Short(*o.Lateness)+" ms")
+			parts = append(parts, "lateness p99 "+cli.Short(*o.Lateness)+" ms")
 		}
 		lines = append(lines, m.joined(parts...))
 	}
@@ -148,7 +148,7 @@ func failingText(r wire.RouteLine) string {
 	if f == nil || r.Failed*failingShare < r.Ended {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d failed, last %s: %s", r.Failed, r.Ended, console.Plain(f.Tenant), console.OneLine(f.Message))
+	return fmt.Sprintf("%d of %d failed, last %s: %s", r.Failed, r.Ended, cli.Plain(f.Tenant), cli.OneLine(f.Message))
 }
 
 // linkText returns why there is no stream, without the address, which is on the screen.
@@ -157,7 +157,7 @@ func linkText(err error) string {
 	if errors.As(err, &request) {
 		err = request.Err
 	}
-	return strings.TrimPrefix(console.Plain(console.OneLine(err.Error())), "client: ")
+	return strings.TrimPrefix(cli.Plain(cli.OneLine(err.Error())), "client: ")
 }
 
 // storeLine shows the state of Redis.
@@ -170,24 +170,24 @@ func (m *topModel) storeLine() string {
 		"embedded": "in memory: jobs are lost on exit"}
 	name, known := names[s.Engine]
 	if !known {
-		name = console.Plain(s.Engine)
+		name = cli.Plain(s.Engine)
 	}
 	if !s.OK {
 		text := "store is UNREACHABLE (" + name + ")"
 		if read := m.overview.FiguresAt; read != nil {
 			text += ", figures of " + read.Local().Format(time.TimeOnly)
 		}
-		text += ": " + console.Plain(console.OneLine(s.Error))
+		text += ": " + cli.Plain(cli.OneLine(s.Error))
 		return styleBad.Render(ansi.Truncate(text, m.width, "…"))
 	}
-	parts := []string{strings.TrimSpace("store: " + name + " " + console.Plain(s.Version)),
-		console.Short(s.PingMS) + " ms"}
+	parts := []string{strings.TrimSpace("store: " + name + " " + cli.Plain(s.Version)),
+		cli.Short(s.PingMS) + " ms"}
 	switch {
 	case s.MaxMemory > 0:
-		parts = append(parts, fmt.Sprintf("%s of %s", console.BytesText(s.UsedMemory),
-			console.BytesText(s.MaxMemory)))
+		parts = append(parts, fmt.Sprintf("%s of %s", cli.BytesText(s.UsedMemory),
+			cli.BytesText(s.MaxMemory)))
 	case s.UsedMemory > 0:
-		parts = append(parts, console.BytesText(s.UsedMemory))
+		parts = append(parts, cli.BytesText(s.UsedMemory))
 	}
 	if s.Abandoned {
 		parts = append(parts, styleBad.Render("the configuration file in force is of no running process: send one SIGHUP"))
@@ -207,7 +207,7 @@ func (m *topModel) overviewLines() []string {
 	line := func(label string, figure func(point) float64, most float64, style lipgloss.Style) string {
 		text := "-"
 		if p, known := m.all.now(); known {
-			text = console.Short(figure(p))
+			text = cli.Short(figure(p))
 		}
 		return left(label, 11) + right(text, 7) + "/s  " + style.Render(spark(m.all.last(cells, figure),
 			cells, most))
@@ -244,7 +244,7 @@ func allColumns() []column {
 	rate := func(figure func(point) float64) func(wire.TenantLine, *track) string {
 		return func(_ wire.TenantLine, k *track) string {
 			if p, known := k.now(); known {
-				return console.Short(figure(p))
+				return cli.Short(figure(p))
 			}
 			return "-"
 		}
@@ -252,15 +252,15 @@ func allColumns() []column {
 	row := func(text func(r wire.TenantLine) string) func(wire.TenantLine, *track) string {
 		return func(r wire.TenantLine, _ *track) string { return text(r) }
 	}
-	name := func(r wire.TenantLine) string { return console.Plain(r.Tenant) }
+	name := func(r wire.TenantLine) string { return cli.Plain(r.Tenant) }
 	set := func(r wire.TenantLine) string { return r.Rate.String() + furtherMark(len(r.Rates)) }
 	left := func(r wire.TenantLine) string { return effectiveText(policyOf(r), r.EffectiveRate) }
 	fill := func(r wire.TenantLine) string { return gauge(fillOf(r), 8) }
-	depth := func(r wire.TenantLine) string { return console.Short(float64(r.Depth)) }
-	capacity := func(r wire.TenantLine) string { return console.Short(float64(r.Capacity)) }
-	running := func(r wire.TenantLine) string { return console.Short(float64(r.Running)) }
+	depth := func(r wire.TenantLine) string { return cli.Short(float64(r.Depth)) }
+	capacity := func(r wire.TenantLine) string { return cli.Short(float64(r.Capacity)) }
+	running := func(r wire.TenantLine) string { return cli.Short(float64(r.Running)) }
 	oldest := func(r wire.TenantLine) string { return oldestText(r.OldestWaitMS) }
-	dead := func(r wire.TenantLine) string { return console.Short(float64(r.DeadLetters)) }
+	dead := func(r wire.TenantLine) string { return cli.Short(float64(r.DeadLetters)) }
 	return []column{
 		{title: "TENANT", toLeft: true, text: row(name)},
 		{title: "RATE", cells: 8, text: row(set)},
@@ -323,7 +323,7 @@ func oldestText(ms int64) string {
 	if ms <= 0 {
 		return "-"
 	}
-	return console.MillisText(ms)
+	return cli.MillisText(ms)
 }
 
 func fillOf(r wire.TenantLine) float64 {
@@ -415,7 +415,7 @@ func (m *topModel) tableLines() []string {
 		case m.table.At.IsZero():
 			text = ""
 		case m.view.Search != "":
-			text = "no name of a tenant contains " + console.Plain(m.view.Search)
+			text = "no name of a tenant contains " + cli.Plain(m.view.Search)
 		}
 		return append(lines, "", "  "+text)
 	}
@@ -474,7 +474,7 @@ func (m *topModel) foot() []string {
 	case m.keys:
 		return []string{"", "any key: back"}
 	case m.typing:
-		return []string{"search: " + console.Plain(m.typed) + "█", "enter search  esc cancel"}
+		return []string{"search: " + cli.Plain(m.typed) + "█", "enter search  esc cancel"}
 	case m.plan != nil:
 		answer := "y yes  any other key cancels"
 		if m.plan.action == "rate" {
@@ -494,10 +494,10 @@ func (m *topModel) foot() []string {
 		text = m.poolFoot()
 	case m.view.Tenant == "" && len(m.table.Items) > 0:
 		text = fmt.Sprintf("%d to %d of %s", m.first+1, min(len(m.table.Items), m.first+max(1, m.rows())),
-			console.Count(int64(m.table.Matching)))
+			cli.Count(int64(m.table.Matching)))
 		text += ", by " + strings.ReplaceAll(m.view.Sort, "_", " ")
 		if m.view.Search != "" {
-			text += ", with " + console.Plain(m.view.Search) + " in the name (esc: all)"
+			text += ", with " + cli.Plain(m.view.Search) + " in the name (esc: all)"
 		}
 		text = styleFaint.Render(ansi.Truncate(text, m.width, "…"))
 	}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// mistakes map messages of kong about flags and arguments to messages with the flag, the value and
+// the rule.
+var mistakes = []struct {
+	found *regexp.Regexp
+	text  string // for fmt.Sprintf, with the groups
+}{
+	{regexp.MustCompile(`^(--[\w-]+): expected a valid \d+ bit u?int but got (".*")$`),
+		"%s: %s: must be a whole number, such as 100"},
+	{regexp.MustCompile(`^(--[\w-]+): expected duration but got "(\d+)": `),
+		"%s: %q: must have a unit, such as %[2]ss"},
+	{regexp.MustCompile(`^(--[\w-]+): expected duration but got (".*"): `),
+		"%s: %s: must be a duration, such as 250ms, 10s or 1h30m"},
+	{regexp.MustCompile(`^(--[\w-]+): parsing time (".*?") as `),
+		"%s: %s: must be a time, such as 2026-01-02T15:04:05Z"},
+	{regexp.MustCompile(`^(--[\w-]+): (?:expected .* value but got "EOL"|missing value)`),
+		"%s: the value is missing"},
+	{regexp.MustCompile(`^expected "<([\w-]+)>`), "the argument <%s> is missing"},
+}
+
+var (
+	notOneOf      = regexp.MustCompile(`^(--[\w-]+|<[\w-]+>) must be one of (".*") but got "(.*)"$`)
+	unknownShort  = regexp.MustCompile(`^unknown flag -(\w)`)
+	extraArgument = regexp.MustCompile(`^unexpected argument (.+?)(?:, did you mean .*)?$`)
+)
+
+// mistakeOf returns the message of an error of the parser for these arguments.
+func mistakeOf(err error, args []string) string {
+	node := nodeOf(err)
+	if found := extraArgument.FindStringSubmatch(err.Error()); found != nil && node != nil {
+		if text := unknownCommand(node, found[1]); text != "" {
+			return text
+		}
+	}
+	if found := unknownShort.FindStringSubmatch(err.Error()); found != nil && node != nil {
+		for _, arg := range args {
+			word, _, _ := strings.Cut(arg, "=")
+			if name := strings.TrimPrefix(word, "-"); strings.HasPrefix(name, found[1]) && name != word && len(name) > 1 {
+				if near := shaper.Nearest(name, flagsOf(node)); near != "" {
+					return "unknown flag " + word + "; is --" + near + " meant?"
+				}
+			}
+		}
+	}
+	if found := notOneOf.FindStringSubmatch(err.Error()); found != nil {
+		rule := fmt.Sprintf("%s: %q: must be one of %s", found[1], found[3], found[2])
+		if near := shaper.Nearest(found[3], strings.Split(strings.Trim(found[2], `"`), `","`)); near != "" {
+			rule += fmt.Sprintf("; is %q meant?", near)
+		}
+		return rule
+	}
+	for _, m := range mistakes {
+		if groups := m.found.FindStringSubmatch(err.Error()); groups != nil {
+			values := make([]any, len(groups)-1)
+			for i, g := range groups[1:] {
+				values[i] = g
+			}
+			return fmt.Sprintf(m.text, values...)
+		}
+	}
+	return err.Error()
+}
+
+// nodeOf returns the command at which the parser stopped, nil if it is unknown.
+func nodeOf(err error) *kong.Node {
+	parse, is := errors.AsType[*kong.ParseError](err)
+	if !is {
+		return nil
+	}
+	if at := parse.Context.Selected(); at != nil {
+		return at
+	}
+	return parse.Context.Model.Node
+}
+
+// unknownCommand is the message for a word where the command has subcommands: the nearest one,
+// those of other commands with this name, or all. It is empty for a command without subcommands.
+func unknownCommand(node *kong.Node, word string) string {
+	root, names, elsewhere := node, []string{}, []string{}
+	for root.Parent != nil {
+		root = root.Parent
+	}
+	for _, child := range commandsOf(node) {
+		names = append(names, child.Name)
+	}
+	for _, child := range commandsOf(root) {
+		for _, below := range commandsOf(child) {
+			if below.Name == word && child != node {
+				elsewhere = append(elsewhere, "sluice "+child.Name+" "+word)
+			}
+		}
+	}
+	at := ""
+	if node.Type == kong.CommandNode {
+		at = node.Name + " "
+	}
+	near := shaper.Nearest(word, names)
+	switch {
+	case len(names) == 0:
+		return ""
+	case near != "":
+		return fmt.Sprintf("unknown command %s%s; is sluice %s%s meant?", at, word, at, near)
+	case len(elsewhere) > 0:
+		return fmt.Sprintf("unknown command %s%s; is %s meant?", at, word, strings.Join(elsewhere, " or "))
+	}
+	return fmt.Sprintf("unknown command %s%s; the commands are %s", at, word, strings.Join(names, ", "))
+}
+
+// commandsOf returns the visible commands directly below the node.
+func commandsOf(node *kong.Node) (commands []*kong.Node) {
+	for _, child := range node.Children {
+		if child.Type == kong.CommandNode && !child.Hidden {
+			commands = append(commands, child)
+		}
+	}
+	return commands
+}
+
+func flagsOf(node *kong.Node) (names []string) {
+	for _, group := range node.AllFlags(true) {
+		for _, flag := range group {
+			names = append(names, flag.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,145 @@
+package policies
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
+)
+
+// KeyCmd is the command key with its subcommands.
+type KeyCmd struct {
+	Create keyCreateCmd `cmd:"" help:"Create an API key of a tenant and print it once."`
+	List   keyListCmd   `cmd:"" help:"List the API keys of a tenant, without the keys themselves."`
+	Revoke keyRevokeCmd `cmd:"" help:"Revoke an API key of a tenant."`
+}
+
+func (KeyCmd) Help() string {
+	return `Example:
+  sluice key create acme --name ci
+  sluice key list acme
+
+The commands ask the admin listener. Clients send a key as Authorization: Bearer or X-API-Key; the
+other commands of sluice read it from SLUICE_KEY. The server accepts keys if auth.mode contains
+keys.`
+}
+
+type keyCreateCmd struct {
+	cli.AdminFlags
+	Tenant    string        `arg:"" help:"Name of the tenant."`
+	Name      string        `placeholder:"TEXT" help:"Name of the key in the list."`
+	ExpiresIn time.Duration `placeholder:"DURATION" help:"Lifetime, such as 720h [no end]."`
+	JSON      bool          `help:"Print the key, its id and its times as JSON."`
+}
+
+func (keyCreateCmd) Help() string {
+	return `Example:
+  KEY=$(sluice key create acme --name ci)
+  sluice key create acme --name contractor --expires-in 720h --json
+
+The key is the only line on standard output. It cannot be read again, because only a digest is
+stored. A tenant may have 100 keys, so that a new one can replace an old one without a gap.
+
+Next: SLUICE_KEY=KEY sluice submit --type t 1`
+}
+
+func (c *keyCreateCmd) Run(a *cli.App) error {
+	wanted := wire.KeyRequest{Name: c.Name}
+	switch {
+	case c.ExpiresIn < 0:
+		return cli.Usagef("--expires-in: %v: must not be negative", c.ExpiresIn)
+	case c.ExpiresIn > 0:
+		wanted.Expires = time.Now().Add(c.ExpiresIn).UTC()
+	}
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	k, err := remote.CreateKey(a.Ctx, c.Tenant, wanted)
+	if err != nil {
+		return fmt.Errorf("create the key: %w", err)
+	}
+	if c.JSON {
+		return cli.PrintJSON(a.Out, k)
+	}
+	if _, err := fmt.Fprintln(a.Out, k.Secret); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	fmt.Fprintf(a.Err, "The id of the key is %s. Store the key in a safe place: it cannot be read again.\n",
+		k.ID)
+	return nil
+}
+
+type keyListCmd struct {
+	cli.AdminFlags
+	Tenant string `arg:"" help:"Name of the tenant."`
+	JSON   bool   `help:"Print JSON: {\"items\": […]}."`
+}
+
+func (keyListCmd) Help() string {
+	return `Example:
+  sluice key list acme
+
+The list has id, creation, expiry and name of each key, oldest first, but not the key itself. An
+expired key stays in the list for at least a day.`
+}
+
+func (c *keyListCmd) Run(a *cli.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	list, err := remote.Keys(a.Ctx, c.Tenant)
+	if err != nil {
+		return fmt.Errorf("list the keys: %w", err)
+	}
+	if c.JSON {
+		return cli.PrintJSON(a.Out, list)
+	}
+	if len(list.Items) == 0 {
+		fmt.Fprintln(a.Err, "The tenant has no keys.")
+		return nil
+	}
+	rows := [][]string{{"ID", "CREATED", "EXPIRES", "NAME"}}
+	for _, k := range list.Items {
+		expires := "never"
+		if !k.Expires.IsZero() {
+			expires = cli.InstantText(k.Expires)
+			if !time.Now().Before(k.Expires) {
+				expires += " (expired)"
+			}
+		}
+		rows = append(rows, []string{k.ID, cli.InstantText(k.Created), expires,
+			cli.OrDash(cli.OneLine(k.Name))})
+	}
+	return cli.PrintTable(a.Out, rows)
+}
+
+type keyRevokeCmd struct {
+	cli.AdminFlags
+	Tenant string `arg:"" help:"Name of the tenant."`
+	ID     string `arg:"" help:"Id of the key from key list; not the key itself."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+func (keyRevokeCmd) Help() string {
+	return `Example:
+  sluice key revoke acme ID
+
+Within a second no process accepts the key. Jobs that were submitted with it stay.`
+}
+
+func (c *keyRevokeCmd) Run(a *cli.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	if err := remote.RevokeKey(a.Ctx, c.Tenant, c.ID); err != nil {
+		return fmt.Errorf("revoke the key: %w", err)
+	}
+	if c.JSON {
+		return cli.PrintJSON(a.Out, map[string]string{"revoked": c.ID})
+	}
+	return cli.PrintTable(a.Out, [][]string{{"revoked", c.ID}})
+}

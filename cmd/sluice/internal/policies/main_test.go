@@ -1,0 +1,22 @@
+package policies
+
+import (
+	"context"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// run runs one of the commands of this package; it returns the exit code.
+func run(ctx context.Context, args []string, std cli.Stdio, environ []string) int {
+	grammar := struct {
+		Tenant TenantCmd `cmd:""`
+		Pool   PoolCmd   `cmd:""`
+		Route  RouteCmd  `cmd:""`
+	}{Tenant: NewTenant(), Pool: NewPool()}
+	return cli.Run(ctx, &grammar, args, std, environ)
+}

@@ -1,0 +1,111 @@
+package policies
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
+	"github.com/7509e464/sluice/shaper"
+)
+
+const (
+	ratesHelp = "Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest " +
+		"wins. A rate counts costs; by jobs it counts jobs."
+	resetField = "Reset"
+)
+
+// settingFlags returns a flag for each setting but switches, which have commands of their own, and
+// the flag --reset for all of them and for others. help is the text of a flag.
+func settingFlags(of []shaper.Setting, help func(shaper.Setting) string, others ...string) kong.Plugins {
+	var fields []reflect.StructField
+	var names []string
+	add := func(field string, kind reflect.Type, tag string, args ...any) {
+		fields = append(fields, reflect.StructField{Name: field, Type: kind, Tag: reflect.StructTag(fmt.Sprintf(tag, args...))})
+	}
+	for i, s := range of {
+		names = append(names, s.Key())
+		field, flag := fmt.Sprintf("Setting%d", i), strings.ReplaceAll(s.Key(), "_", "-")
+		const tag = `setting:%q name:%q help:%q placeholder:%q`
+		switch s.Kind {
+		case shaper.KindRate:
+			add(field, reflect.TypeFor[*shaper.Rate](), tag, s.Name, flag, help(s), "LIMIT/PERIOD")
+		case shaper.KindRates:
+			add(field, reflect.TypeFor[[]string](), tag+` filled:""`, s.Name, flag, ratesHelp, "RATE")
+		case shaper.KindNumber:
+			add(field, reflect.TypeFor[*int64](), tag, s.Name, flag, help(s), "N")
+		case shaper.KindDuration:
+			add(field, reflect.TypeFor[*time.Duration](), tag, s.Name, flag, help(s), "DURATION")
+		}
+	}
+	names = append(names, others...)
+	add(resetField, reflect.TypeFor[[]string](), `filled:"" placeholder:"SETTING" help:%q settings:%q`,
+		"Reset settings to the configuration: "+strings.Join(names, ", ")+".", strings.Join(names, ","))
+	return kong.Plugins{reflect.New(reflect.StructOf(fields)).Interface()}
+}
+
+// settingPatch returns the given flags as a JSON merge patch: null resets a setting. subject is
+// what has the settings, such as "a tenant".
+func settingPatch(flags kong.Plugins, subject string) (map[string]any, error) {
+	patch := map[string]any{}
+	given := reflect.ValueOf(flags[0]).Elem()
+	reset, _ := given.Type().FieldByName(resetField)
+	known := strings.Split(reset.Tag.Get("settings"), ",")
+	for _, name := range given.FieldByIndex(reset.Index).Interface().([]string) {
+		if !slices.Contains(known, strings.TrimSuffix(name, "_ms")) {
+			return nil, cli.Usagef("--reset: %q: must be a setting of %s", name, subject)
+		}
+		patch[settingName(name)] = nil
+	}
+	for i := range given.NumField() - 1 {
+		field := given.Type().Field(i)
+		if given.Field(i).IsNil() {
+			continue
+		}
+		value := given.Field(i).Interface()
+		switch v := value.(type) {
+		case []string:
+			paces := make([]shaper.PaceJSON, len(v))
+			for i, text := range v {
+				pace, err := shaper.ParsePace(text)
+				if err != nil {
+					return nil, cli.Usagef("--%s: %q: %v", field.Tag.Get("name"), text, err)
+				}
+				paces[i] = pace
+			}
+			value = paces
+		case *time.Duration:
+			if *v%time.Millisecond != 0 {
+				return nil, cli.Usagef("--%s: %v: must be in whole milliseconds", field.Tag.Get("name"), *v)
+			}
+			value = v.Milliseconds()
+		}
+		patch[field.Tag.Get("setting")] = value
+	}
+	return patch, nil
+}
+
+// settingName returns the name in the API of the setting with the key; another key is its own name.
+func settingName(key string) string {
+	for _, s := range shaper.Settings() {
+		if s.Key() == key {
+			return s.Name
+		}
+	}
+	return key
+}
+
+// settingRows returns the settings of a policy with their sources, for a table.
+func settingRows(policy wire.Policy, settings []shaper.Setting) (rows [][]string) {
+	for _, s := range settings {
+		if text := s.Text(policy.Overrides); text != "" && (!s.Rare || text != s.Default) {
+			rows = append(rows, []string{s.Label(), text, policy.Sources[s.Name]})
+		}
+	}
+	return rows
+}

@@ -1,0 +1,80 @@
+package policies
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// Every setting of the table has a flag, unless it is a switch, and --reset takes it.
+func TestFlagsOfTheTable(t *testing.T) {
+	values := map[shaper.Kind]string{shaper.KindRate: "7/s", shaper.KindRates: "7/s,9/h by jobs",
+		shaper.KindNumber: "7", shaper.KindDuration: "7s"}
+	for subject, of := range map[string][]shaper.Setting{
+		"a tenant": shaper.SettingsOfTenants(), "a pool": shaper.SettingsOfPools(),
+	} {
+		parse := func(args ...string) (map[string]any, error) {
+			var grammar struct{ kong.Plugins }
+			grammar.Plugins = settingFlags(of, func(s shaper.Setting) string { return s.Help }, "tier")
+			parser, err := kong.New(&grammar)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := parser.Parse(args); err != nil {
+				return nil, err
+			}
+			return settingPatch(grammar.Plugins, subject)
+		}
+		for _, s := range shaper.Settings() {
+			has := slices.ContainsFunc(of, func(has shaper.Setting) bool { return has.Name == s.Name })
+			flag := "--" + strings.ReplaceAll(s.Key(), "_", "-") + "=" + values[s.Kind]
+			if patch, err := parse(flag); has && s.Kind != shaper.KindSwitch && (err != nil || patch[s.Name] == nil) {
+				t.Errorf("%s of %s: %v, %v", flag, subject, patch, err)
+			} else if !has && err == nil {
+				t.Errorf("%s of %s is taken", flag, subject)
+			}
+			patch, err := parse("--reset=" + s.Key())
+			if value, given := patch[s.Name]; (err == nil) != has || given != has || value != nil {
+				t.Errorf("reset %s of %s: %v, %v", s.Key(), subject, patch, err)
+			}
+		}
+	}
+}
+
+// Every setting of a policy has a row, unless it is rare and has its default.
+func TestRowsOfTheTable(t *testing.T) {
+	values, sources, labels := map[string]any{}, map[string]string{}, []string{}
+	for _, s := range shaper.SettingsOfTenants() {
+		values[s.Name] = map[shaper.Kind]any{shaper.KindRate: map[string]int{"limit": 7, "period_ms": 1000},
+			shaper.KindRates:  []map[string]int{{"limit": 7, "period_ms": 1000}},
+			shaper.KindNumber: 7, shaper.KindDuration: 7, shaper.KindSwitch: true}[s.Kind]
+		sources[s.Name] = "from " + s.Name
+		labels = append(labels, s.Label())
+	}
+	policy := func(values map[string]any) (p wire.Policy) {
+		values["sources"] = sources
+		text, err := json.Marshal(values)
+		if err := errors.Join(err, json.Unmarshal(text, &p)); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	rows := settingRows(policy(values), shaper.SettingsOfTenants())
+	for i, s := range shaper.SettingsOfTenants() {
+		if i >= len(rows) || rows[i][0] != labels[i] || !strings.Contains(rows[i][1], "7") && rows[i][1] != "true" ||
+			rows[i][2] != "from "+s.Name {
+			t.Fatalf("rows %v, want those of %v", rows, labels)
+		}
+	}
+	plain := settingRows(policy(map[string]any{"capacity": 0, "max_cost": 0, "weight": 1}), shaper.SettingsOfTenants())
+	if len(plain) != 1 || plain[0][0] != "capacity" {
+		t.Errorf("rows of defaults: %v", plain)
+	}
+}
