@@ -12,7 +12,7 @@
 -- Derived keys: unlock tenants
 -- Channels: wake
 
---! include record clock
+--! needs clock
 
 clock_load(ARGV[1])
 redis.call('EXISTS', KEYS[2])

@@ -44,13 +44,24 @@ type work struct{ commands, values, bytes int }
 // and replies.
 var limits = work{commands: 6000, values: 60_000, bytes: 20 << 20}
 
+// metered is a script with the meter before it.
+func metered(s *scripts.Script) *scripts.Script {
+	if s == nil {
+		return nil
+	}
+	out := scripts.NewScript(s.Name, meter+s.Source())
+	out.Pools = metered(s.Pools)
+	return out
+}
+
 // measured makes a call, and fails the test if it did more than any call may do.
 func (w *world) measured(call scripts.Call) []any {
 	w.Helper()
-	name := call.Script.Name
-	call.Script = scripts.NewScript(name, meter+call.Script.Source())
+	var name string // of the script that has answered
+	observe := func(script string, _ time.Duration, _ error) { name = script }
+	call.Script = metered(call.Script)
 	w.e.Set(w.ctx, "meter", "0 0 0", 0)
-	values, err := scripts.Run(w.ctx, w.e, nil, call)
+	values, err := scripts.Run(w.ctx, w.e, observe, call)
 	if err != nil {
 		w.Fatalf("%s: %v", name, err)
 	}
@@ -374,7 +385,7 @@ func (w *world) sharedPool() {
 		w.measured(call.Call())
 	}
 	for left, rounds := tenants, 0; left > 0; rounds++ {
-		_, leases := w.polls(scripts.Commands.TickPools, 1)
+		_, leases := w.polls(scripts.Commands.Tick.Pools, 1)
 		left -= len(leases)
 		w.settled(leases)
 		if w.wall = w.wall.Add(5 * time.Millisecond); rounds > 1000 {

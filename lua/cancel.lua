@@ -21,7 +21,7 @@
 --   flows wait ready reserve
 -- Channels: wake ended
 
---! include record clock turn pool policy bucket stored flow filing finish
+--! needs record clock stored flow finish
 
 local ABSENT, CANCELLED, DELETED, CONFLICT = 0, 1, 2, 3
 clock_load(ARGV[1])

@@ -13,7 +13,7 @@
 -- Derived keys: job unlock tenants
 -- Channels: (none)
 
---! include record clock
+--! needs record clock
 
 local BYTES_MOST = 4194304 -- of the records that one call claims; it claims at least one
 

@@ -15,7 +15,7 @@
 -- Derived keys: unlock tenants
 -- Channels: wake
 
---! include record clock policy
+--! needs clock policy
 
 clock_load(ARGV[1])
 local before, revision = tonumber(clock.revision) or 0, ARGV[2]

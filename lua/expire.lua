@@ -7,7 +7,7 @@
 --   flows wait ready reserve
 -- Channels: wake ended
 
---! include record clock turn pool policy bucket stored flow filing finish poll
+--! needs clock finish poll
 
 local ids = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, EXPIRE_MOST)
 local jobs = jobs_to_change(ids, KEYS[3])

@@ -199,7 +199,6 @@ func (w *world) pollFate() {
 	c := w.workers[0]
 	for range 8 {
 		r := w.pollOf(c, 200)
-		r.script = scripts.Commands.TickPools
 		if g := w.tick(c, r, true); !g.More && g.Needed == nil {
 			break
 		}

@@ -17,7 +17,7 @@
 -- Derived keys: (none)
 -- Channels: (none)
 
---! include limit
+--! needs limit
 
 local start, count = limit_load('start', 'count')
 local window = math.floor(now / period) * period

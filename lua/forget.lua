@@ -12,7 +12,7 @@
 -- Derived keys: flow lines policy flows dead kept unlock tenants wait ready reserve class
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow filing finish poll
+--! needs record clock stored flow finish poll
 
 local IDLE_MOST = 32
 local FLOWS_READ, PART = 256, 128 -- flows that one call reads, about; flows of one page of a tenant with more
@@ -31,7 +31,7 @@ local function idle_flows(names, found)
     local idle = f.depth == 0 and f.running == 0 and not (f.pool and f.owed > 0) and math.max(f.seen, f.last, f.held, f.ready) < now - IDLE
     -- A replay needs the flow and its name in the index.
     if exists(PREFIX .. 'dead:' .. names[n]) or f.kept > f.kept_lapsed then
-      found.kept, idle = true, false
+      found.needed, idle = true, false
     end
     for c = 1, #f.cells do
       idle = idle and f.cells[c].tat < now
@@ -63,7 +63,7 @@ local function look(tenant, index, many, found)
   end
   found.read = #names
   idle_flows(names, found)
-  found.cursor, found.overrides = cursor, overrides and not found.kept
+  found.cursor, found.overrides = cursor, overrides and not found.needed
   found.forgets = not overrides and found.left <= LEFT_MOST and (many or #found.idle == #names)
 end
 
@@ -92,7 +92,7 @@ for i = 1, #fields do
 end
 
 local entries = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST)
-local gone, kept, keys, changes, lapsed, left, part, read = {}, {}, {}, {}, {}, {}, nil, 0
+local forgot, later, keys, changes, lapsed, left, part, read = {}, {}, {}, {}, {}, {}, nil, 0
 for i = 1, #entries do
   local tenant = string.match(entries[i], '^%S+')
   local index = PREFIX .. 'flows:' .. tenant
@@ -109,7 +109,7 @@ for i = 1, #entries do
   local forgotten = found.forgets and found.idle or {}
   for n = 1, #forgotten do
     keys[#keys + 1] = forgotten[n].key
-    forgotten[n].gone = true
+    forgotten[n].forgot = true
   end
   for n = 1, #found.flows do
     local f = found.flows[n]
@@ -117,7 +117,7 @@ for i = 1, #entries do
       lapsed_count(f)
     end
     local args = changed_numbers({}, FLOW_FIELDS, TALLIES_AT, TALLIES_END, f, f.was)
-    if not f.gone and (args[1] or (f.kept_lapsed or 0) > 0) then
+    if not f.forgot and (args[1] or (f.kept_lapsed or 0) > 0) then
       lapsed[#lapsed + 1], changes[#changes + 1] = f, args
     end
   end
@@ -125,14 +125,14 @@ for i = 1, #entries do
     part = found -- the call ends with it
   end
   if found.forgets and #forgotten == size then
-    gone[#gone + 1] = entries[i]
+    forgot[#forgot + 1] = entries[i]
     keys[#keys + 1] = index
     for n = 1, #forgotten do
       left[#left + 1] = forgotten[n].class and { forgotten[n].class, tenant }
     end
   elseif found.overrides or found.cursor == '0' then
-    kept[#kept + 1] = found.overrides and now + OVERRIDDEN or now
-    kept[#kept + 1] = entries[i]
+    later[#later + 1] = found.overrides and now + OVERRIDDEN or now
+    later[#later + 1] = entries[i]
   else
     part.tenant = tenant
   end
@@ -164,10 +164,10 @@ if part then
     redis.call('HSET', KEYS[1], 'forgets', part.tenant .. ' ' .. part.cursor)
   end
 end
-if gone[1] then
-  redis.call('ZREM', KEYS[6], unpack(gone))
+if forgot[1] then
+  redis.call('ZREM', KEYS[6], unpack(forgot))
 end
-if kept[1] then
-  redis.call('ZADD', KEYS[6], unpack(kept))
+if later[1] then
+  redis.call('ZADD', KEYS[6], unpack(later))
 end
 return answer(head(KEYS[6]) < now - IDLE)

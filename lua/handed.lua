@@ -15,7 +15,7 @@
 -- Derived keys: unlock tenants
 -- Channels: (none)
 
---! include record clock
+--! needs record clock
 
 clock_load(ARGV[1])
 redis.call('EXISTS', KEYS[2])

@@ -13,7 +13,7 @@
 -- Derived keys: unlock tenants
 -- Channels: (none)
 
---! include record clock
+--! needs record clock
 
 clock_load(ARGV[1])
 local lease = tonumber(ARGV[2])

@@ -39,8 +39,8 @@ func TestFullRouteLines(t *testing.T) {
 			return w.tick(w.workers[0], r, true)
 		}
 		g := poll(100, 0)
-		if len(g.Leases) != 1 || g.Leases[0].ID != "quiet" || g.Kept < 100 || !g.More {
-			t.Fatalf("the first poll leases %v, puts off %d flows, more %v", g.Leases, g.Kept, g.More)
+		if len(g.Leases) != 1 || g.Leases[0].ID != "quiet" || g.PutOff < 100 || !g.More {
+			t.Fatalf("the first poll leases %v, puts off %d flows, more %v", g.Leases, g.PutOff, g.More)
 		}
 		for g.More {
 			g = poll(100, 0)
@@ -86,7 +86,7 @@ func TestFullRouteLinesInAPool(t *testing.T) {
 				entry: "zoe", cost: 1, maxAttempts: 3}}})
 			for polls := 1; ; polls++ {
 				r := w.pollOf(w.workers[0], 100)
-				r.script, r.bounds = scripts.Commands.TickPools, []scripts.Bound{{Name: "echo", Slots: 0}}
+				r.bounds = []scripts.Bound{{Name: "echo", Slots: 0}}
 				if g := w.tick(w.workers[0], r, true); len(g.Leases) == 1 {
 					break
 				}

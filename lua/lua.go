@@ -3,7 +3,7 @@
 // step for step; a parity test compares the two.
 //
 // The scripts are plain Lua 5.1 and use only what the embedded engine has, too. Shared code is in
-// lib and is included by name.
+// lib and is linked by name.
 package lua
 
 import "embed"

@@ -24,7 +24,7 @@
 --   unlock wait ready reserve class
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow filing findings pool_findings class_findings
+--! needs record clock pools stored bucket flow filing findings pool_findings class_findings
 
 local RECORDS_MOST, LEASES_MOST = 1000, 5000
 local horizon, totals, with_flows = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'

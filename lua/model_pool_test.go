@@ -665,7 +665,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		}
 		l.reach("in a line of a pool")
 		wait[name] = int64(l.join(routeOf(name), limit))
-		l.grant.Kept++
+		l.grant.PutOff++
 		return true
 	}
 	g := &pooling{polling: l, p: p, wait: zset{}, ready: zset{}, reserve: zset{}, turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}, lines: map[string]zset{}}

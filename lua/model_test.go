@@ -276,7 +276,7 @@ var situations = []string{
 	"recovered after a hold", "no longer refused",
 	"declared too late", "scanned beside leasing", "other work beside leasing", "bounded", "put off", "in a line",
 	"reserved", "shared by weight", "reserves degrade", "kept in its pool", "kept as a candidate", "pool full", "part of the pool full",
-	"has its part of the concurrency", "pool retuned", "pools needed",
+	"has its part of the concurrency", "pool retuned",
 	"left its pool", "took its jobs to another pool", "own lines of an older file", "a pool of no file",
 	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
 	"refunded after it was idle",

@@ -55,7 +55,6 @@ type polling struct {
 	promotable, droppable int
 	records               []scripts.Record // of the leases, as the poll found them
 	bounds                map[string]int
-	poolsNeeded           bool // a pool is due, and the script leaves pools to another one
 }
 
 // earliest is the earliest stamp that the poll gives.
@@ -81,7 +80,7 @@ func (m *model) tick(r poll) (scripts.Grant, []scripts.Record) {
 
 // step does what the script does. answered is true for a sending that is too old for an answer.
 func (l *polling) step() (more, answered bool) {
-	if l.script == nil || l.script == scripts.Commands.TickPools {
+	if l.script == nil {
 		return l.lease()
 	}
 	switch l.script {
@@ -147,10 +146,6 @@ func (l *polling) lease() (more, answered bool) {
 	if !idle && l.most > 0 {
 		more = l.leaseAll()
 		l.reachIf(l.grant.Needed != nil && len(l.grant.Leases) > 0, "other work beside leasing")
-	}
-	if l.poolsNeeded {
-		l.reach("pools needed")
-		l.grant.Needed = scripts.Commands.TickPools
 	}
 	return more, false
 }
@@ -443,11 +438,7 @@ func (l *polling) leaseAll() (more bool) {
 	var plan func(name string)
 	plan = func(name string) {
 		loaded++
-		switch {
-		case isPool(name) && l.script == nil:
-			l.poolsNeeded = true
-			return
-		case isPool(name) && planned[name]:
+		if isPool(name) && planned[name] {
 			return
 		}
 		var left int
@@ -481,7 +472,7 @@ func (l *polling) leaseAll() (more bool) {
 			f := l.model.flows[name]
 			f.Ready, f.hindered = at, scripts.Hindrance{Cause: "upstream", Until: at.Add(hindered)}
 			l.model.flows[name], l.due[name] = f, int64(at)
-			l.grant.Kept++
+			l.grant.PutOff++
 			lined++
 		default:
 			continue
@@ -678,7 +669,7 @@ func (l *polling) dropped(f *flow) {
 func (l *polling) putOff(f *flow) {
 	l.reach("put off")
 	l.keep(f, "upstream")
-	l.grant.Kept++
+	l.grant.PutOff++
 }
 
 // keep delays a flow that is kept from leaving by the cause.

@@ -224,16 +224,7 @@ func (w *world) drawWorker() *consumer {
 }
 
 func (w *world) pollOf(c *consumer, most int) poll {
-	return poll{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, helper: c != w.workers[0], handsOver: c == w.workers[0], script: w.leasing()}
-}
-
-// leasing is the script by which the workers poll. Those of a shard with pools change over to
-// TickPools.
-func (w *world) leasing() *scripts.Script {
-	if w.th.pooled && w.T != nil && rapid.IntRange(0, 3).Draw(w.T, "leases by") > 0 {
-		return scripts.Commands.TickPools
-	}
-	return nil
+	return poll{at: w.wall, worker: c.name, counter: c.counter, seen: c.seen, most: most, helper: c != w.workers[0], handsOver: c == w.workers[0]}
 }
 
 func (w *world) drawTick(learnt bool) {

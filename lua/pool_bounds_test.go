@@ -140,7 +140,6 @@ func (w *world) stepPool(flows []*sharer) {
 	w.wall = w.wall.Add(rapid.SampledFrom([]time.Duration{10_000, 10_000, 1, 2500, 20_000, 35_000, 140_000}).Draw(t, "pass") * time.Microsecond)
 	c := w.workers[0]
 	r := w.pollOf(c, rapid.SampledFrom([]int{200, 200, 200, 5, 1}).Draw(t, "most"))
-	r.script = scripts.Commands.TickPools
 	w.tick(c, r, true)
 	w.endSome(flows)
 }

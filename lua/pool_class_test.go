@@ -58,7 +58,6 @@ func (w *world) served(within time.Duration, each func(tenant string)) map[strin
 	for w.wall < end {
 		for {
 			r := w.pollOf(w.workers[0], 1000)
-			r.script = scripts.Commands.TickPools
 			g := w.tick(w.workers[0], r, true)
 			for _, l := range g.Leases {
 				j := w.m.jobs[l.ID]

@@ -12,6 +12,6 @@
 -- Derived keys: (none)
 -- Channels: (that of the argument)
 
---! include record clock
+--! needs clock
 
 return { publish(ARGV[1], ARGV[2]) }

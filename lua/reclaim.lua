@@ -8,7 +8,7 @@
 --   flows wait ready reserve
 -- Channels: wake ended
 
---! include record clock turn pool policy bucket stored flow filing finish poll
+--! needs clock flow finish poll
 
 local SWEEP_MOST = 64 -- leases that one call takes back
 

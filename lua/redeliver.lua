@@ -10,7 +10,7 @@
 --   ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow filing finish poll
+--! needs record clock bucket turn pool flow finish poll
 
 local grant = redis.call('GET', KEYS[5])
 local given = granted(grant)
@@ -32,7 +32,7 @@ for id, epoch in string.gmatch(grant, '\n(%S+) (%d+)') do
   -- The lease of a job of a damaged flow expires.
   if j and j.state == 'l' and j.epoch == tonumber(epoch)
     and attempt('flow ' .. j.flow, flow_reached, j.flow) then
-    j.id, j.full = id, raw
+    j.id, j.record = id, raw
     if not by_flow[j.flow] then
       by_flow[j.flow] = {}
       order[#order + 1] = j.flow
@@ -66,10 +66,10 @@ for n = 1, #order do
     end
     if back then
       if f.pool then
-        pooling.correct(f, pooling.charge_of(f.pool, j.cost, j.stamp), 0, j.stamp < f.ready) -- its turn is still to come
+        turn_correct(f, pool_charge_of(f.pool, j.cost, j.stamp), 0, j.stamp < f.ready) -- its turn is still to come
       end
       run(f, -1)
-      leave(f, -1)
+      count_departed(f, -1)
       j.outcome = 'R'
       give_back(j.id, j, f)
       redis.call('ZREM', KEYS[4], j.id)

@@ -20,7 +20,7 @@
 -- Derived keys: flow queue later lines idem dead done job tenants flows wait ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow filing admission
+--! needs record clock stored flow filing admission pool_full
 
 local ABSENT, DONE, CONFLICT = 0, 1, 3
 clock_load(ARGV[1])
@@ -33,7 +33,7 @@ end
 local f = flow_load(j.flow)
 local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
-local function reply(outcome, position, start, after, of, fits)
+local function answer(outcome, position, start, after, of, fits)
   of = of or f -- what is full
   local bound, pace = of.policy, p.drain
   return { now, DONE, outcome, position, start, of.depth, bound.capacity, after, pace.limit, pace.period, of.bytes, bound.capacity_bytes,
@@ -42,10 +42,10 @@ end
 if j.tag == tag then
   local rank = redis.call('ZRANK', queue, id)
   if not rank then
-    return reply(ADMITTED, 0, 0, 0)
+    return answer(ADMITTED, 0, 0, 0)
   end
   local position, start = place_of(f, rank)
-  return reply(ADMITTED, position, start, 0)
+  return answer(ADMITTED, position, start, 0)
 end
 if not is_dead_letter(j) then
   return { now, CONFLICT }
@@ -56,13 +56,13 @@ local known = j.idem ~= '' and redis.call('GET', idem_key)
 known = known and names_job(known, id)
 local later = later_known(f)
 if p.draining then
-  return reply(DRAINING, 0, 0, 0)
+  return answer(DRAINING, 0, 0, 0)
 end
 -- drained is the instant at which all queued jobs have left, 0 when unknown.
 local function drained()
   return paused(f) and 0 or start_of(f, f.queued, f.cost)
 end
-local refusal, departures = full(f, 1, j.payload)
+local refusal, departures = exceeds(f, 1, j.payload)
 local of, by = f, f
 if f.pool then
   f.pool.sampled = f
@@ -73,7 +73,7 @@ if f.pool then
 end
 if refusal then
   local after, exact = retry_after(by, departures)
-  return reply(refusal, 0, drained(), after, of, not departures and 0 or exact and refusal == FULL and 1 or 2)
+  return answer(refusal, 0, drained(), after, of, not departures and 0 or exact and refusal == FULL and 1 or 2)
 end
 if slots_of(f) or f.pool and slots_of(f.pool) then
   took_of(f) -- before the first write
@@ -104,4 +104,4 @@ due_save(f, later, horizon)
 flow_save(f)
 due_flush(horizon)
 clock_save()
-return reply(ADMITTED, f.queued, start, 0)
+return answer(ADMITTED, f.queued, start, 0)

@@ -21,7 +21,7 @@
 -- Derived keys: flow flows later lines tenants unlock wait ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow filing
+--! needs clock pools bucket flow filing
 
 local FLOWS_FROM = 5
 clock_load(ARGV[1])
@@ -44,10 +44,10 @@ end
 local function use_up(f, stamp, cost)
   for i = 1, #f.cells do
     local c = f.cells[i]
-    local full = { limit = c.limit, period = c.period, tat = stamp, rem = 0 }
-    cell_move(full, c.burst - 1 + charged(c, 1, cost))
-    if full.tat > c.tat then
-      c.tat, c.rem, c.credit = full.tat, full.rem, nil
+    local used = { limit = c.limit, period = c.period, tat = stamp, rem = 0 }
+    cell_move(used, c.burst - 1 + charged(c, 1, cost))
+    if used.tat > c.tat then
+      c.tat, c.rem, c.credit = used.tat, used.rem, nil
     end
   end
   f.last, f.moved = stamp, true

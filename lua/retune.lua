@@ -9,7 +9,7 @@
 -- Derived keys: flow later lines done flows unlock tenants wait ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow filing finish poll
+--! needs clock pools filing finish poll
 
 local TENANTS = 32 -- about how many of one page; of a small index Redis returns all
 -- Flows that one call looks at and files, about, with one more looked at for each tenant; flows of

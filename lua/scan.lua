@@ -26,7 +26,7 @@
 -- Derived keys: flow flows job policy queue later returned dead kept tenants
 -- Channels: (none)
 
---! include record clock stored oldest
+--! needs record clock stored oldest
 
 -- Stored values are passed on as they are, and no policy is resolved here: Go does that without
 -- keeping Redis busy.

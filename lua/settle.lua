@@ -29,10 +29,9 @@
 --   flows wait ready reserve kept
 -- Channels: wake ended
 
---! include record clock turn pool policy bucket stored flow answered filing finish kept
+--! needs record clock pools stored flow answered filing finish lease_end kept
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
-local LATE = 2000000 -- µs for which a flow counts as late after a job of it missed its stamp
 local SETTLED, REPEATED, STALE, DIED, CUT = '1', '2', '3', '4', '5'
 clock_load(ARGV[1])
 local horizon = tonumber(ARGV[2])
@@ -130,135 +129,6 @@ in_parts('EXISTS', KEYS[1], reach, 1)
 -- Write.
 unlock()
 
-local ended = {} -- ids of the leases
-
--- hold_for holds a flow or a pool, and stores the cause of the hold that ends last.
-local function hold_for(f, till, cause)
-  if till >= f.held then
-    redis.call('HSET', f.key, 'cause', cause == '' and '0' or cause)
-  end
-  hold(f, till)
-end
-
--- correct_in_pool replaces the cost that the pool was charged for, and the turn of the flow.
-local function correct_in_pool(f, j, cost)
-  local p, idle = f.pool, j.stamp < f.ready
-  local before, after = pooling.charge_of(p, j.cost, j.stamp), pooling.charge_of(p, cost, j.stamp)
-  if after > before then
-    after = pooling.exceed(f, before, after, correct)
-  else
-    correct(p, before, after)
-  end
-  pooling.correct(f, before, math.max(after, math.ceil(before / LEAST_APART)), idle) -- shaper.TurnCost
-end
-
--- apply settles a current lease. It returns whether the actual cost exceeds what the pool is
--- charged for.
-local function apply(id, outcome, cause, cost, delay, most, result, j, f)
-  local dead, again, cut = outcome == 'd' or outcome == 'f', outcome == 'r' or outcome == 'o', false
-  if most > 0 then
-    j.max = most
-  end
-  if outcome == 'S' or again or dead then
-    j.attempts = j.attempts + 1
-    dead = dead or (again and j.attempts >= j.max)
-  end
-  if outcome == 'o' then
-    local whole = f.pool and select(2, pooling.max_hold(f.pool))
-    if not whole then
-      refuse(f)
-    end
-    if whole then
-      refuse(f.pool)
-    elseif f.pool then
-      refuse_in(f.pool, party_of(f))
-    end
-  end
-  if cost then
-    correct(f, j.cost, cost)
-    if f.pool then
-      cut = cost > pooling.cost_of(f.pool.policy)
-      correct_in_pool(f, j, cost)
-    end
-  end
-  j.outcome = outcome
-  ended[#ended + 1] = id
-  run(f, -1)
-  if outcome == 'h' then
-    local alone, till = true, 0 -- whether the flow is held, until when the pool
-    if f.pool and sub(cause, 1, 11) == 'retry_after' then
-      if not select(2, pooling.max_hold(f.pool)) then
-        refuse_in(f.pool, party_of(f))
-      end
-      alone, till = answer(f.pool, party_of(f), delay)
-    end
-    if till > 0 then
-      f.pool.probe = alone and now or 0
-      held_anew(f.pool)
-      hold_for(f.pool, till, cause)
-    end
-    if alone then
-      hold_for(f, now + delay, cause)
-    end
-    dead = charge_free(j)
-  end
-  if dead then
-    f.dead = f.dead + 1
-    finish(id, j, f, 'd', result)
-  elseif outcome == 'S' then
-    f.succeeded = f.succeeded + 1
-    if f.pool and watched(f.pool, j.stamp) then
-      succeeded(f, j.stamp)
-    end
-    finish(id, j, f, 'S', result)
-  elseif again then
-    retry_later(id, j, f, delay, result)
-  else
-    if outcome == 'm' then
-      hinder(f, 'late', now + LATE)
-    end
-    if outcome ~= 'h' then
-      refund(f, j.stamp, j.cost)
-      if f.pool then
-        refund(f.pool, j.stamp, pooling.charge_of(f.pool, j.cost, j.stamp))
-        pooling.correct(f, pooling.charge_of(f.pool, cost or j.cost, j.stamp), 0, j.stamp < f.ready)
-      end
-      leave(f, -1)
-    end
-    keep_result(id, j, f, result)
-    give_back(id, j, f)
-  end
-  return cut
-end
-
--- succeed does what apply and finish do, for a job that job_succeeding has read. Most jobs end so.
-local function succeed(key, id, j, f, most, result)
-  local raw = j.raw
-  ended[#ended + 1] = id
-  if j.epoch > 1 then
-    redis.call('ZREM', PREFIX .. 'returned:' .. j.flow, id)
-  end
-  f.succeeded = f.succeeded + 1
-  local p = f.pool
-  if p and (p.watched > 0 or p.pauses) and watched(p, n56(raw, STAMP_AT)) then
-    succeeded(f, n56(raw, STAMP_AT))
-  end
-  run(f, -1)
-  -- Bytes of the result, and before it.
-  local kept, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT)
-  if kept > 0 and result == '' then
-    result = redis.call('GETRANGE', key, text, text + kept - 1)
-  end
-  j.state, j.outcome, j.attempts = 'S', 'S', j.attempts + 1
-  ended_now = ended_now or u56(now) .. ZERO7
-  local record = job_ended(j, ended_now, result, most)
-  redis.call('SET', key, record, 'EX', expiry)
-  f.gone, f.kept = (f.gone or 0) + RECORD_BYTES + text + kept, (f.kept or 0) + RECORD_BYTES + #record
-  f.ended = f.ended or {}
-  f.ended[#f.ended + 1] = id
-  publish('ended:' .. id, 'S')
-end
-
 local codes = {}
 for k = 6, #KEYS do
   local a, id = args_at[k], ids[k]
@@ -307,9 +177,9 @@ for i = 1, #touched do
   if kept_most then
     kept_save(f)
   end
-  if f.gone then
-    stored_add(f, 'live', -f.gone)
-    aged_add(f, ANSWERS, retention.succeeded * 1000000, f.kept)
+  if f.freed then
+    stored_add(f, 'live', -f.freed)
+    aged_add(f, ANSWERS, retention.succeeded * 1000000, f.answered_bytes)
   end
   if f.counts then
     redis.call('HSET', f.key, unpack(changed_numbers({}, COUNTS, 1, COUNTED, f, f.was)))
@@ -322,7 +192,9 @@ for i = 1, #touched do
   end
 end
 if #touched > 0 then
-  all_answered_save()
+  if pool_list[1] then
+    all_answered_save()
+  end
   due_flush(horizon, true)
 end
 return { now, table.concat(codes) }

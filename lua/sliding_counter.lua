@@ -8,7 +8,7 @@
 -- Derived keys: (none)
 -- Channels: (none)
 
---! include limit
+--! needs limit
 
 local start, count, previous = limit_load('start', 'count', 'previous')
 local window = math.floor(now / period) * period

@@ -23,7 +23,7 @@
 -- Derived keys: (none)
 -- Channels: (none)
 
---! include limit
+--! needs limit
 
 local PART, PART_MOST = 4, 512 -- requests read at a time
 

@@ -10,9 +10,9 @@
 --   now, then 0 no such job of this tenant or 1, position (0 unless queued), estimated start (0
 --   unknown), record without its payload, whose result may be cut
 -- Derived keys: flow queue lines done job tenants flows wait ready reserve
--- Channels: wake
+-- Channels: (none)
 
---! include record clock turn pool policy bucket stored flow
+--! needs record clock flow
 
 clock_load(ARGV[1])
 local raw = redis.call('GETRANGE', KEYS[2], '0', UP_TO_PAYLOAD)

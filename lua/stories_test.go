@@ -269,7 +269,6 @@ func TestLostGrantsKeepShares(t *testing.T) {
 			waits := []time.Duration{50 * time.Millisecond, 12 * time.Millisecond}
 			poll := func(learnt bool) scripts.Grant {
 				r := w.pollOf(c, 1) // so that the same flow would lose each time
-				r.script = scripts.Commands.TickPools
 				return w.tick(c, r, learnt)
 			}
 			for n := 0; got["a"]+got["b"] < 80; n++ {

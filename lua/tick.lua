@@ -3,9 +3,11 @@
 -- Guarantee: leases what is stamped up to now + horizon, in order, within each flow's paces and
 -- concurrency (invariants 2, 3, 6). It promotes scheduled and retrying jobs that are eligible by
 -- the stamp being given. Other work has scripts of its own. The reply names the next one, and the
--- caller runs it with the same KEYS and ARGV: redeliver, reclaim, expire, retune, forget, and
--- tick_pools for a shard with pools. Where it names restore, all of them do nothing yet: the worker
--- calls restore and then polls again, or, if there is a next instant, waits for it.
+-- caller runs it with the same KEYS and ARGV: redeliver, reclaim, expire, retune, forget. Where it
+-- names restore, all of them do nothing yet: the worker calls restore and then polls again, or, if
+-- there is a next instant, waits for it.
+-- In a shard with pools, the stamps of each pool conform to its paces, go to its flows by reserve
+-- and weight, and leave no slot empty while a flow of it may go (shaper.Pool).
 -- Everything a call writes is read before its first write. A call that finds nothing to do writes
 -- nothing but when the owner polls next, unless the wall clock was set back. Each call carries the
 -- worker's counter and the counter of the last grant it has seen. redeliver hands over a stored
@@ -43,4 +45,4 @@
 --   wait ready reserve
 -- Channels: wake ended
 
---! include record clock turn pool policy bucket stored flow filing finish poll plan no_pools lease
+--! needs lease

@@ -8,6 +8,6 @@
 -- Derived keys: (none)
 -- Channels: (none)
 
---! include limit
+--! needs limit
 
 return limit_bucket(tonumber(ARGV[6]))

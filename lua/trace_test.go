@@ -65,8 +65,11 @@ end)(redis)
 var traced = func() map[*scripts.Script]*scripts.Script {
 	out := map[*scripts.Script]*scripts.Script{}
 	for _, s := range scripts.Commands.All() {
-		source := strings.Replace(tracer, "@KINDS@", strings.Join(headerOf(s.Name).derived(), " "), 1) + s.Source()
+		source := strings.Replace(tracer, "@KINDS@", strings.Join(headerOf(s.File()).derived(), " "), 1) + s.Source()
 		out[s] = scripts.NewScript(s.Name, source)
+	}
+	for s, with := range out {
+		with.Pools = out[s.Pools]
 	}
 	return out
 }()

@@ -29,7 +29,7 @@
 -- Derived keys: flow later lines unlock tenants flows wait ready reserve
 -- Channels: wake
 
---! include record clock turn pool policy bucket stored flow answered filing
+--! needs clock pools policy pool flow answered filing
 
 local HISTORY_KEPT, CALLS_KEPT, LINES_FROM = 100, 16, 12
 local REMOVED_KEPT, DAY = 7776000, 86400 -- s: 90 days
@@ -119,16 +119,16 @@ for i = 1, #flows do
   if unhold then
     f.held = math.min(f.held, now)
     if f.is_pool then
-      grace(f)
+      begin_grace(f)
     elseif f.pool then
-      pooling.owe(f.pool, f, -f.owed)
+      pool_owe(f.pool, f, -f.owed)
       f.due_before = nil
     end
     if f.is_pool and ARGV[11] == '2' then
       f.ahead = 0
-      pooling.limit_ahead(f, 0, 0)
+      pool_limit_ahead(f, 0, 0)
       for n = 1, #f.class_list do
-        pooling.owe(f, f.class_list[n], -f.class_list[n].owed)
+        pool_owe(f, f.class_list[n], -f.class_list[n].owed)
       end
     end
   end

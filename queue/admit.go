@@ -302,6 +302,7 @@ func (q *Queue) newAdmission(shard store.ShardKeys, atomic bool) *admission {
 	a := &admission{q: q, shard: shard, flows: map[string]int{}, call: scripts.AdmitCall{
 		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(),
 		Horizon: q.horizon, Atomic: atomic, Retention: q.retention,
+		Pools: q.policies.Current().HasPools(shard),
 	}}
 	q.headroom.limit(context.Background(), &a.call)
 	return a

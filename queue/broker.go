@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/time/rate"
 
+	"github.com/7509e464/sluice/internal/policies"
 	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/store"
@@ -26,6 +27,7 @@ const (
 type Broker struct {
 	store     *store.Store
 	mender    *repair.Mender
+	policies  *policies.Keeper
 	retention scripts.Retention
 	headroom  *headroom
 	horizon   time.Duration

@@ -53,7 +53,8 @@ func resend(ctx context.Context, cmd redis.Cmder) (second redis.Cmder, settles b
 	if cmd.Name() != "evalsha" || cmd.Err() != nil {
 		return nil, false
 	}
-	return redis.NewCmd(ctx, cmd.Args()...), cmd.Args()[1] == scripts.Commands.Settle.SHA()
+	settle := scripts.Commands.Settle
+	return redis.NewCmd(ctx, cmd.Args()...), cmd.Args()[1] == settle.SHA() || cmd.Args()[1] == settle.Pools.SHA()
 }
 
 // lossy lets a script run and drops its answer, as often as it is armed to.

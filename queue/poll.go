@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -30,7 +29,6 @@ type Consumer struct {
 	seen    int64
 	needed  *scripts.Script // that the last answer requested beside its jobs
 	turn    time.Time       // from which housekeeping may run in this shard; zero: no turn is reserved
-	leases  *scripts.Script // that leases jobs: Tick, or TickPools once the shard has had a pool
 }
 
 // Tick polls the shard: it queues jobs that are due, ends expired ones, takes back expired leases,
@@ -38,17 +36,17 @@ type Consumer struct {
 func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	needed := c.now(c.needed)
 	c.needed = nil
-	grant, reading, err := c.poll(ctx, o, cmp.Or(needed, c.leases))
+	grant, reading, err := c.poll(ctx, o, needed)
 	if err == nil && grant.Restore {
 		if err = c.b.restore(ctx, c.shard); err == nil {
-			grant, reading, err = c.poll(ctx, o, c.leases)
+			grant, reading, err = c.poll(ctx, o, nil)
 		}
 	}
 	if next := c.now(grant.Needed); err == nil && len(grant.Leases) == 0 && (needed != nil || next != nil) {
 		// The call ran the script that an earlier answer requested, or its answer only requests
 		// one.
 		before := grant.Damaged
-		grant, reading, err = c.poll(ctx, o, cmp.Or(next, c.leases))
+		grant, reading, err = c.poll(ctx, o, next)
 		grant.Damaged = append(before, grant.Damaged...)
 	}
 	if err != nil {
@@ -66,7 +64,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	}
 	tick := Tick{
 		Reading: reading, Next: grant.Next, More: grant.More || grant.Restore, Paused: grant.Paused,
-		Help: grant.Help, Outbox: grant.Outbox, PutOff: grant.Kept, Damaged: grant.Damaged,
+		Help: grant.Help, Outbox: grant.Outbox, PutOff: grant.PutOff, Damaged: grant.Damaged,
 	}
 	for _, l := range grant.Leases {
 		lease, err := leaseOf(l)
@@ -105,15 +103,15 @@ func (c *Consumer) now(script *scripts.Script) *scripts.Script {
 	return script
 }
 
-// poll makes one call of a poll, of the script that leases or of one that is needed.
+// poll makes one call of a poll, of the script that is needed, or of the one that leases for nil.
 func (c *Consumer) poll(ctx context.Context, o TickOptions, script *scripts.Script) (scripts.Grant, Reading, error) {
 	s := c.shard
 	if script == scripts.Commands.Retune || script == scripts.Commands.Forget {
 		c.turn = time.Time{}
 	}
 	call := scripts.TickCall{
-		Script: script,
-		Clock:  s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker),
+		Script: script, Pools: c.b.policies.Current().HasPools(s),
+		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Grant: s.Grant(c.worker),
 		Tenants: s.Tenants(), Outbox: s.Outbox(),
 		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon,
 		Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
@@ -126,9 +124,6 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, script *scripts.Scri
 	grant, err := call.Decode(values)
 	if err != nil {
 		return grant, reading, store.Unavailable(err)
-	}
-	if grant.Needed == scripts.Commands.TickPools {
-		c.leases = grant.Needed
 	}
 	c.counter++
 	if grant.Counter != 0 {

@@ -160,7 +160,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	}
 	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
-		store: s, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
+		store: s, policies: q.policies, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
 		setAside: setAside, log: o.Logger, silence: silenceLocal,
 		memories: make([]memory, s.Len()), housekeeping: rate.NewLimiter(rate.Every(housekeepingEvery), housekeepingBurst),
 	}

@@ -17,7 +17,7 @@ const maxAttempts = 1<<16 - 1
 // Consumer returns a consumer of the shard for the worker with this id, which must be unique to the
 // process. There may be only one consumer for a worker and a shard.
 func (b *Broker) Consumer(worker string, shard int) *Consumer {
-	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1, leases: scripts.Commands.Tick}
+	return &Consumer{b: b, shard: b.store.Shard(shard), worker: worker, counter: 1}
 }
 
 var outcomeOf = map[shaper.Event]scripts.Outcome{
@@ -61,7 +61,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 		s := g.shard
 		call := scripts.SettleCall{
 			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(),
-			Horizon: b.horizon, Retention: b.retention,
+			Horizon: b.horizon, Retention: b.retention, Pools: b.policies.Current().HasPools(s),
 		}
 		if g.retention > 0 {
 			call.Retention.Finished, call.Kept = g.retention, new(b.headroom.answers(ctx))

@@ -95,6 +95,11 @@ func (p *Set) Holds(shard store.ShardKeys, tenant string) bool {
 	return shard == p.in.ShardOf(tenant) || slices.Contains(p.shards, shard)
 }
 
+// HasPools reports whether a shard has pools. Nil, before there are policies, has none.
+func (p *Set) HasPools(shard store.ShardKeys) bool {
+	return p != nil && slices.Contains(p.shards, shard)
+}
+
 // Lines returns the policies of a tenant's flows in a shard in the form of the scripts.
 func (p *Set) Lines(s shaper.Statements, shard store.ShardKeys) scripts.Lines {
 	resolved := p.Baseline.Policies(s)

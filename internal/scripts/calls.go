@@ -44,6 +44,7 @@ type AdmitCall struct {
 	NoBytes, NoTenants           bool  // the store accepts no more of them
 	Share                        int64 // bytes that may be stored of a flow; 0: no bound
 	Retention                    Retention
+	Pools                        bool // the shard may have pools
 	Flows                        []AdmitFlow
 	Jobs                         []AdmitJob
 }
@@ -141,7 +142,7 @@ func (c AdmitCall) Call() Call {
 		}
 		args = append(args, j.asks(), j.Rest)
 	}
-	return Call{Commands.Admit, keys, args}
+	return Call{Commands.Admit.For(c.Pools), keys, args}
 }
 
 // asks is the request of the job, beside its record.
@@ -311,7 +312,7 @@ type Grant struct {
 	Restore bool     // the caller makes a RestoreCall, and polls again
 	Paused  bool     // since a failover; until Next
 	Damaged []string // damaged items that were set aside, each with its error
-	Kept    int64    // number of flows that the bounds have put off
+	PutOff  int64    // number of flows that the bounds have put off
 	Leases  []LeasedJob
 }
 
@@ -330,6 +331,7 @@ type LeasedJob struct {
 // as needed.
 type TickCall struct {
 	Script                                              *Script // that is needed; nil for Tick
+	Pools                                               bool    // the shard may have pools
 	At                                                  At
 	Clock, Due, Expires, Leases, Grant, Tenants, Outbox string // keys
 	Counter, Seen                                       int64  // of this call; of the last grant seen
@@ -360,7 +362,7 @@ func (c TickCall) Call() Call {
 	}
 	script := c.Script
 	if script == nil {
-		script = Commands.Tick
+		script = Commands.Tick.For(c.Pools)
 	}
 	return Call{script, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, args}
 }
@@ -382,7 +384,7 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 	if damaged := r.text(); damaged != "" {
 		g.Damaged = strings.Split(damaged, "\n")
 	}
-	g.Kept = r.int()
+	g.PutOff = r.int()
 	if n := (len(values) - r.at) / 3; n > 0 {
 		g.Leases = make([]LeasedJob, 0, n)
 	}
@@ -402,7 +404,7 @@ func (c TickCall) Decode(values []any) (Grant, error) {
 
 // neededBy is the script with the name that a poll may need, nil for none.
 func neededBy(name string) *Script {
-	for _, s := range []*Script{Commands.TickPools, Commands.Redeliver, Commands.Reclaim, Commands.Expire, Commands.Retune, Commands.Forget} {
+	for _, s := range []*Script{Commands.Redeliver, Commands.Reclaim, Commands.Expire, Commands.Retune, Commands.Forget} {
 		if s.Name == name {
 			return s
 		}
@@ -411,7 +413,7 @@ func neededBy(name string) *Script {
 }
 
 // Polls reports whether the script is one of a worker's poll.
-func (s *Script) Polls() bool { return s == Commands.Tick || neededBy(s.Name) == s }
+func (s *Script) Polls() bool { return s.File() == Commands.Tick.Name || neededBy(s.Name) == s }
 
 // SettleCall ends leases of one shard.
 type SettleCall struct {
@@ -419,6 +421,7 @@ type SettleCall struct {
 	Clock, Due, Expires, Leases, Outbox string // keys
 	Horizon                             time.Duration
 	Retention                           Retention
+	Pools                               bool // the shard may have pools
 	// Kept, in a call for forwarded requests, is how many bytes of their answers a flow may keep;
 	// nil in any other.
 	Kept  *int64
@@ -485,7 +488,7 @@ func (c SettleCall) Call() Call {
 		}
 		args = append(args, s.Epoch, outcome, s.Delay.Microseconds(), s.MaxAttempts, s.Result)
 	}
-	return Call{Commands.Settle, keys, args}
+	return Call{Commands.Settle.For(c.Pools), keys, args}
 }
 
 // Decode reads the answer: one code per item, in order.

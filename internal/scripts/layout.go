@@ -93,7 +93,7 @@ func layout() string {
 	}
 	out.WriteString(decoder("head_read(raw)", "raw = raw, flow = '', idem = '', type_at = 0", head...))
 	// A table of nine fields takes twice as much as one of eight.
-	out.WriteString(decoder("waiting_read(raw, id)", "id = id, full = raw, stamp = 0",
+	out.WriteString(decoder("waiting_read(raw, id)", "id = id, record = raw, stamp = 0",
 		&fieldEpoch, &fieldAttempts, &fieldAt, &fieldCost, &fieldPayload))
 	out.WriteString(decoder("succeeding_read(raw)", "raw = raw, flow = '', type_at = 0",
 		&fieldState, &fieldEpoch, &fieldAttempts, &fieldOutcome, &fieldPrefix))

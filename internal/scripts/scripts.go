@@ -14,32 +14,44 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/7509e464/sluice/lua"
 )
 
-// Script is one command. Its source is composed when it is first asked for, because many programs
+// Script is one command. Its source is linked when it is first asked for, because many programs
 // that import this package send none.
 type Script struct {
-	Name   string        // of its file, without .lua
+	Name   string        // of its file, without .lua; behind it _pools, if it is the Pools of another
 	Source func() string // the script with what it uses of lib, without comments
 	SHA    func() string // of the source, for EVALSHA
+	Pools  *Script       // the same command for shards with pools; nil where one script is for all
 }
 
 func newScript(name string, source func() string) *Script {
 	source = sync.OnceValue(source)
-	return &Script{name, source, sync.OnceValue(func() string {
+	return &Script{Name: name, Source: source, SHA: sync.OnceValue(func() string {
 		sum := sha1.Sum([]byte(source()))
 		return hex.EncodeToString(sum[:])
 	})}
 }
+
+// For returns the script for a shard that has pools, or has none.
+func (s *Script) For(pools bool) *Script {
+	if pools && s.Pools != nil {
+		return s.Pools
+	}
+	return s
+}
+
+// File is the file of the script in package lua, without .lua.
+func (s *Script) File() string { return strings.TrimSuffix(s.Name, poolsSuffix) }
+
+const poolsSuffix = "_pools"
 
 // NewScript returns a script that is none of the commands.
 func NewScript(name, source string) *Script { return newScript(name, func() string { return source }) }
 
 // Scripts are all the commands.
 type Scripts struct {
-	Tick, TickPools, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
+	Tick, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
 
 	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Beat, Publish, Declare, Mend, Restore *Script
 
@@ -48,10 +60,10 @@ type Scripts struct {
 
 // Commands are the scripts of this build.
 var Commands = Scripts{
-	Tick: command("tick"), TickPools: command("tick_pools"), Redeliver: command("redeliver"), Reclaim: command("reclaim"), Expire: command("expire"), Retune: command("retune"),
-	Forget: command("forget"),
+	Tick: twice("tick"), Redeliver: command("redeliver"), Reclaim: command("reclaim"),
+	Expire: command("expire"), Retune: command("retune"), Forget: command("forget"),
 
-	Admit: command("admit"), Settle: command("settle"), Heartbeat: command("heartbeat"),
+	Admit: twice("admit"), Settle: twice("settle"), Heartbeat: command("heartbeat"),
 	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"),
 	Tune: command("tune"), Status: command("status"),
 	Scan: command("scan"), Beat: command("beat"), Publish: command("publish"), Declare: command("declare"), Mend: command("mend"), Restore: command("restore"),
@@ -64,61 +76,23 @@ var Commands = Scripts{
 var all []*Script
 
 func command(name string) *Script {
-	s := newScript(name, func() string { return compose(name) })
+	s := newScript(name, func() string { return link(name, true) })
 	all = append(all, s)
+	return s
+}
+
+// twice is a command that is linked without pools, and with them: a job outside pools costs Redis
+// less that way. Without pools it stops before its first write where it meets one.
+func twice(name string) *Script {
+	s := newScript(name, func() string { return link(name, false) })
+	all = append(all, s)
+	s.Pools = command(name)
+	s.Pools.Name += poolsSuffix
 	return s
 }
 
 // All lists the scripts.
 func (Scripts) All() []*Script { return slices.Clone(all) }
-
-const includeMark = "--! include "
-
-// compose reads a script, prepends what it uses of the parts of lib that it names, and drops
-// comment lines, which the embedded engine would parse on every call.
-func compose(name string) string {
-	text, includes := code(name + ".lua")
-	var lib []statement
-	for _, part := range includes {
-		lib = append(lib, libraries()[part]...)
-	}
-	return fold(prune(lib, statements(text)))
-}
-
-// libraries are the parts of lib, read once for all scripts.
-var libraries = sync.OnceValue(func() map[string][]statement {
-	out := map[string][]statement{}
-	files, _ := lua.Sources.ReadDir("lib")
-	for _, file := range files {
-		text, _ := code("lib/" + file.Name())
-		out[strings.TrimSuffix(file.Name(), ".lua")] = statements(text)
-	}
-	out["record"] = slices.Concat(statements(layout()), out["record"])
-	return out
-})
-
-// code is a source without comments, and the parts of lib that it names.
-func code(file string) (text string, includes []string) {
-	raw, err := lua.Sources.ReadFile(file)
-	if err != nil {
-		panic(fmt.Sprintf("scripts: %s is not embedded: %v", file, err))
-	}
-	var out strings.Builder
-	out.Grow(len(raw))
-	for line := range strings.Lines(string(raw)) {
-		trimmed := strings.TrimSpace(line)
-		switch {
-		case strings.HasPrefix(trimmed, includeMark):
-			includes = strings.Fields(strings.TrimPrefix(trimmed, includeMark))
-		case trimmed == "" || strings.HasPrefix(trimmed, "--"):
-		default:
-			statement, _, _ := strings.Cut(line, " -- ")
-			out.WriteString(strings.TrimRight(statement, "\n"))
-			out.WriteByte('\n')
-		}
-	}
-	return out.String(), includes
-}
 
 // Call is one script with its keys and arguments.
 type Call struct {
@@ -168,7 +142,13 @@ func Load(ctx context.Context, c Client) error {
 	return nil
 }
 
-// Run sends one call by its SHA, and by its source if the server has not loaded the script.
+// needsPools reports whether a call stopped because its script is linked without pools.
+func needsPools(call Call, err error) bool {
+	return err != nil && call.Script.Pools != nil && strings.Contains(err.Error(), "POOLS are needed")
+}
+
+// Run sends one call by its SHA, and by its source if the server has not loaded the script. It
+// sends the call once more, with the script for shards with pools, if that is needed.
 func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, error) {
 	start := time.Now()
 	cmd := bySHA(ctx, c, call)
@@ -179,11 +159,16 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 	if observe != nil {
 		observe(call.Script.Name, time.Since(start), r.Err)
 	}
+	if needsPools(call, r.Err) {
+		call.Script = call.Script.Pools
+		return Run(ctx, c, observe, call)
+	}
 	return r.Values, r.Err
 }
 
 // RunAll sends the calls in one pipeline, each by its SHA. It sends those whose script the server
-// has not loaded again, by source. The replies are in the order of the calls.
+// has not loaded again, by source, and those that need the script for shards with pools. The
+// replies are in the order of the calls.
 func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Reply {
 	if len(calls) == 1 {
 		values, err := Run(ctx, c, observe, calls[0])
@@ -217,6 +202,12 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 		took := time.Since(start)
 		for i, call := range calls {
 			observe(call.Script.Name, took, replies[i].Err)
+		}
+	}
+	for i, call := range calls {
+		if needsPools(call, replies[i].Err) {
+			call.Script = call.Script.Pools
+			replies[i].Values, replies[i].Err = Run(ctx, c, observe, call)
 		}
 	}
 	return replies

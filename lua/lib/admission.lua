@@ -1,21 +1,19 @@
 -- admission: whether a flow has capacity left, and when it has again. The arithmetic is that of
 -- shaper.Admit, step for step.
 
+--! needs clock bucket flow pool
+
 local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED = 1, 2, 3, 4, 5
 local DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE, CLASS_FULL = 6, 7, 8, 9, 16
 
--- The outcomes where it is the pool that is full, or the part of it that the flow may hold, or
--- whose bound the cost exceeds.
-local TOO_COSTLY = 14
-local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11, [TOO_COSTLY] = 15 }
-local OF_PART = { [FULL] = 12, [FULL_OF_BYTES] = 13 }
+local TOO_COSTLY, TOO_COSTLY_IN_POOL = 14, 15
 
 local LATER_MOST = 1000 -- shaper.LaterMost
 
--- full returns the outcome FULL or FULL_OF_BYTES if size jobs with these bytes exceed that
+-- exceeds returns the outcome FULL or FULL_OF_BYTES if size jobs with these bytes exceed that
 -- capacity, else nil. The second value is the number of departures until they fit, nil if they
 -- never do. It is exact for jobs; for bytes it assumes that they are spread evenly over the jobs.
-local function full(f, size, bytes)
+local function exceeds(f, size, bytes)
   local p = f.policy
   if size > p.capacity then
     return FULL, nil
@@ -26,48 +24,6 @@ local function full(f, size, bytes)
   elseif p.capacity_bytes > 0 and f.bytes + bytes > p.capacity_bytes then
     return FULL_OF_BYTES, math.ceil((f.bytes + bytes - p.capacity_bytes) * f.depth / f.bytes)
   end
-end
-
--- part returns how much of a pool's capacity a flow may hold that holds some of it: at most three
--- times what it leaves, and one more. So a greedy flow never keeps the others out.
-local function part(capacity, taken, holds)
-  return holds + math.floor((3 * (capacity - taken) - holds + 3) / 4)
-end
-
--- full_in_pool is full for the pool of a flow. size and bytes are those of the flow's jobs, all and
--- all_bytes those of all jobs of the call in the pool. The third value is what is full: depth,
--- bytes and, in its policy, their bounds. The fourth and the fifth are the jobs and bytes that it
--- has no capacity for. Where a departure of any flow frees a place, the part grows by three
--- quarters of it.
-local function full_in_pool(f, size, bytes, all, all_bytes)
-  local p = f.pool
-  local most = p.policy
-  local outcome, departures = full(p, all, all_bytes)
-  if not outcome and f.depth + size <= part(most.capacity, p.depth, f.depth)
-    and (most.capacity_bytes == 0 or f.bytes + bytes <= part(most.capacity_bytes, p.bytes, f.bytes)) then
-    return nil
-  end
-  local alone, alone_bytes = part(most.capacity, 0, 0), part(most.capacity_bytes, 0, 0)
-  if not outcome or departures then
-    local never = size > alone and FULL or most.capacity_bytes > 0 and bytes > alone_bytes and FULL_OF_BYTES
-    if never then -- not even into the empty pool
-      return IN_POOL[never], nil, { depth = p.depth, bytes = p.bytes,
-        policy = { capacity = alone, capacity_bytes = most.capacity_bytes > 0 and alone_bytes or 0 } }, size, bytes
-    end
-  end
-  if outcome then
-    return IN_POOL[outcome], departures, p, all, all_bytes
-  end
-  local jobs, stored = part(most.capacity, p.depth, f.depth), part(most.capacity_bytes, p.bytes, f.bytes)
-  local over = FULL
-  if f.depth + size > jobs then
-    departures = math.ceil((f.depth + 4 * size - 3 * (most.capacity - p.depth) - 3) / 3)
-  else
-    over = FULL_OF_BYTES
-    departures = math.ceil((f.bytes + 4 * bytes - 3 * (most.capacity_bytes - p.bytes) - 3) / 3 * p.depth / p.bytes)
-  end
-  return OF_PART[over], math.min(p.depth, departures), { depth = f.depth, bytes = f.bytes,
-    policy = { capacity = jobs, capacity_bytes = most.capacity_bytes > 0 and stored or 0 } }, size, bytes
 end
 
 -- start_of_later estimates when the nth of the scheduled and retrying jobs leaves, after all that
@@ -111,7 +67,7 @@ local function retry_after(f, departures)
   end
   local at = 0
   if departures <= f.queued then
-    local cost = f.is_pool and math.min(f.cost, f.queued * pooling.cost_of(f.policy)) or f.cost
+    local cost = f.is_pool and math.min(f.cost, f.queued * pool_cost(f.policy)) or f.cost
     at = start_of(f, departures - 1, math.floor((departures - 1) * cost / f.queued))
   else
     at = start_of_later(f, departures - f.queued)

@@ -1,5 +1,4 @@
--- answered: what a flow and a pool learn from the answers of their upstream: shaper.Trial, and of a
--- pool shaper.Pauses and shaper.Refusals.
+-- answered: what a pool learns from the answers of its upstream: shaper.Pauses and shaper.Refusals.
 --
 -- Fields of a pool:
 --   asked     of shaper.Pauses: UNTIL PARTY SINCE BEFORE, then each party; / for no party
@@ -8,38 +7,8 @@
 --   watched   since when departures matter if they succeed, 0 for none: shaper.Watched. A success
 --     reads the other two fields only then
 
-local TRIAL_SPAN, TRIAL_LEAST, TRIAL_TOLERATED = 1000000, 10, 20 -- of shaper.Trial
-
--- overdue reports whether a trial begins anew: shaper.overdue.
-local function overdue(since, age, departures)
-  return since == 0 or departures < 0 or (age > 3 * TRIAL_SPAN and departures > 3 * TRIAL_LEAST)
-end
-
--- slow reduces the share of the rate by the part that the upstream refuses: shaper.Bucket.slow.
-local function slow(f, refused, of)
-  if refused * TRIAL_TOLERATED > of and f.held <= now then
-    local before = share(f, now)
-    f.share = math.max(SHARE_LEAST, math.floor(before / 2), math.floor(before * (of - refused) / of))
-    f.held = now
-  end
-end
-
--- refuse counts that the upstream refused a job as too much, and slows the flow once a trial has
--- seen enough: shaper.Bucket.Refuse. The trial is kept apart from the flow's other numbers, which
--- every call reads.
-local function refuse(f)
-  local since, departed, refused = string.match(redis.call('HGET', f.key, 'trial') or '0 0 0',
-    '^(%d+) (%d+) (%d+)')
-  local age, departures = now - since, f.departed - departed
-  refused = refused + 1
-  if overdue(since + 0, age, departures) then
-    since, departed, refused = now, f.departed, 0
-  elseif age >= TRIAL_SPAN and departures >= TRIAL_LEAST then
-    slow(f, math.min(refused, departures), departures)
-    since, departed, refused = now, f.departed, 0
-  end
-  redis.call('HSET', f.key, 'trial', format('%d %d %d', since, departed, refused))
-end
+--! needs clock pools bucket policy flow trial pool
+--! pools
 
 local NO_PAUSES, NO_REFUSALS = '0 / 0 0', '0 0 0 0 0'
 local PARTIES_MOST = 8 -- shaper.partiesMost
@@ -85,8 +54,8 @@ local function answered_load(p)
   end
 end
 
--- watched reports whether a success of a job that departed at the stamp matters to the pool.
-local function watched(p, stamp)
+-- is_watched reports whether a success of a job that departed at the stamp matters to the pool.
+local function is_watched(p, stamp)
   return p.pauses ~= nil or p.watched > 0 and stamp >= p.watched
 end
 
@@ -112,7 +81,8 @@ local function answered_save(p)
   p.watched = (a.since == 0 or r.first == 0) and math.max(a.since, r.first) or math.min(a.since, r.first)
 end
 
-local function names(parties, party)
+-- has_party reports whether a list of parties has one.
+local function has_party(parties, party)
   for i = 1, #parties do
     if parties[i] == party then
       return true
@@ -126,11 +96,11 @@ local function recovered(p)
   return p.held <= now and share(p, now) >= p.pauses.before
 end
 
--- answer is shaper.Pauses.Answer: it returns whether an answer to a party that asks for a pause
+-- pause_asked is shaper.Pauses.Answer: it returns whether an answer to a party that asks for a pause
 -- holds the flow, and until when it holds the pool, 0 for not at all.
-local function answer(p, party, delay)
+local function pause_asked(p, party, delay)
   answered_load(p)
-  local most, always = pooling.max_hold(p)
+  local most, always = max_pool_hold(p)
   local a, held, till = p.pauses, p.held > now, now + math.min(delay, most)
   local counts = a.till > now
   local grace = counts and a.party == '/'
@@ -145,7 +115,7 @@ local function answer(p, party, delay)
   if a.since == 0 or not counts and recovered(p) then
     a.since, a.before, a.parties = now, 0, {}
   end
-  if #a.parties <= PARTIES_MOST and not names(a.parties, party) then
+  if #a.parties <= PARTIES_MOST and not has_party(a.parties, party) then
     a.parties[#a.parties + 1] = party
   end
   if grace or held or counts and a.party == party then
@@ -159,10 +129,10 @@ local function answer(p, party, delay)
   return true, 0
 end
 
--- grace lets no answer hold a pool for as long as one may.
-local function grace(p)
+-- begin_grace lets no answer hold a pool for as long as one may.
+local function begin_grace(p)
   answered_load(p)
-  p.probe, p.pauses = 0, pauses_new(now + pooling.max_hold(p), '/', 0, 0)
+  p.probe, p.pauses = 0, pauses_new(now + max_pool_hold(p), '/', 0, 0)
 end
 
 -- contradict is shaper.Pauses.Succeed, for a job that departed at the stamp.
@@ -171,7 +141,7 @@ local function contradict(p, party, stamp)
   if a.since == 0 or stamp < a.since then
     return
   end
-  local most, always = pooling.max_hold(p)
+  local most, always = max_pool_hold(p)
   if always then
     p.pauses = pauses_new(a.till, a.party, 0, 0)
     return
@@ -179,7 +149,7 @@ local function contradict(p, party, stamp)
   if p.probe > 0 and held > now then
     p.held, p.probe = now, 0
   end
-  if #a.parties > PARTIES_MOST or names(a.parties, party) then
+  if #a.parties > PARTIES_MOST or has_party(a.parties, party) then
     if a.till <= now and recovered(p) then
       p.pauses = pauses_new(0, '/', 0, 0)
     end
@@ -211,8 +181,8 @@ local function answers_all(r)
   return n
 end
 
--- least is shaper.Refusals.least.
-local function least(r, departures)
+-- least_refused is shaper.Refusals.least.
+local function least_refused(r, departures)
   if r.refused == 0 and (r.well > 0 or (departures - answers_all(r)) * TRIAL_TOLERATED > departures) then
     return 0, 1
   end
@@ -232,7 +202,7 @@ local function refuse_in(p, party)
   answered_load(p)
   local r = p.refusals
   local age, departures = now - r.since, p.departed - r.departed
-  if overdue(r.since, age, departures) then
+  if trial_over(r.since, age, departures) then
     p.refusals = refusals_new(now, now, p.departed)
     p.refusals.parties[1] = { name = party, refused = 0, well = 0 }
     return
@@ -247,7 +217,7 @@ local function refuse_in(p, party)
     return
   end
   if #r.parties > 1 then
-    slow(p, least(r, departures))
+    slow(p, least_refused(r, departures))
   end
   p.refusals = refusals_new(r.first, now, p.departed)
   for i = 1, #r.parties do
@@ -263,8 +233,8 @@ local function held_anew(p)
   p.refusals = refusals_new(0, 0, 0)
 end
 
--- succeeded takes into account that a job of the flow succeeded that departed at the stamp.
-local function succeeded(f, stamp)
+-- success_seen takes into account that a job of the flow succeeded that departed at the stamp.
+local function success_seen(f, stamp)
   local p = f.pool
   answered_load(p)
   local r, since = p.refusals, p.pauses.since
@@ -274,7 +244,7 @@ local function succeeded(f, stamp)
   end
   local party = party_of(f)
   if counts then
-    if overdue(r.since, now - r.since, p.departed - r.departed) then
+    if trial_over(r.since, now - r.since, p.departed - r.departed) then
       p.refusals = refusals_new(0, 0, 0)
     else
       local to = answers_to(r, party)

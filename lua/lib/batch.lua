@@ -1,5 +1,7 @@
 -- batch: reads the arguments of admit and the flows of its jobs.
 
+--! needs record clock stored bucket flow pool
+
 local FLOW_KEYS, FLOW_ARGS = 5, 3
 local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
 clock_load(ARGV[1])
@@ -72,7 +74,7 @@ for i = 1, flow_count do
   f.max_cost = p.max_cost -- of a job
   if pool then
     pool.asked, pool.asked_bytes, pool.first = 0, 0, pool.first or math.max(earliest(pool), now)
-    local most = pooling.cost_of(pool.policy)
+    local most = pool_cost(pool.policy)
     if not f.max_cost or f.max_cost > most then
       f.max_cost, f.cost_of_pool = most, true
     end

@@ -1,5 +1,7 @@
 -- bucket: the pacing of a flow. The arithmetic is that of shaper.Bucket, step for step.
 
+--! needs clock
+
 local SLACK = 10000 -- µs; shaper.Slack
 -- Millionths of the rate; the last one is µs after a hold for each of them.
 local SHARE_ALL, SHARE_LEAST, SHARE_REGAIN = 1000000, 62500, 20
@@ -256,13 +258,13 @@ end
 -- retune lays the policy's paces over the bucket; true when something changed. A cell of the same
 -- pace stays as it is. The others follow the order of the paces.
 local function retune(f)
-  local paces, cells, kept, left = f.policy.paces, f.cells, {}, {}
+  local paces, cells, same_cells, left = f.policy.paces, f.cells, {}, {}
   local same = #paces == #cells
   for i = 1, #cells do
     local stays = false
     for n = 1, #paces do
-      if not stays and not kept[n] and same_pace(cells[i], paces[n]) then
-        kept[n], stays = cells[i], true
+      if not stays and not same_cells[n] and same_pace(cells[i], paces[n]) then
+        same_cells[n], stays = cells[i], true
         same = same and n == i
       end
     end
@@ -275,7 +277,7 @@ local function retune(f)
   end
   local retuned = {}
   for i = 1, #paces do
-    retuned[i] = kept[i] or cell_for(paces[i], table.remove(left, 1), f.last)
+    retuned[i] = same_cells[i] or cell_for(paces[i], table.remove(left, 1), f.last)
   end
   f.cells, f.spaced, f.moved = retuned, 0, true
   if f.fresh then

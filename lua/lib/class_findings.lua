@@ -1,5 +1,7 @@
 -- class_findings: what mend compares of classes of tenants.
 
+--! needs clock stored findings
+
 -- classes_compare compares the sums of the classes with those over the flows, by class, and their
 -- tenants with the flows' own, which are named CLASS TENANT.
 local function classes_compare(set, stored, members)

@@ -1,6 +1,8 @@
 -- filing: where flows and pools are filed by the instant of their next possible stamp: KEYS[2], the
 -- index due, and the indexes of pools.
 
+--! needs clock pools bucket pool flow
+
 -- flow_due is the next instant at which a job of the flow may leave, nil when none can.
 local function flow_due(f, later)
   local p = f.policy
@@ -19,6 +21,14 @@ local function hinder(f, cause, till)
   redis.call('HSET', f.key, 'hindered', format('%d:', till) .. cause)
 end
 
+-- hold_for holds a flow or a pool, and stores the cause of the hold that ends last.
+local function hold_for(f, till, cause)
+  if till >= f.held then
+    redis.call('HSET', f.key, 'cause', cause == '' and '0' or cause)
+  end
+  hold(f, till)
+end
+
 local filed, unfiled = {}, {} -- flows to add to the index of due flows, and to remove from it
 
 -- due_save files the flow under its next possible stamp; flow_save and due_flush write it. If
@@ -28,11 +38,11 @@ local function due_save(f, later, horizon)
     return -- due_flush does it
   end
   if f.left then
-    pooling.leave(f)
+    pool_leave(f)
   end
   local due = flow_due(f, later)
   if f.pool then
-    pooling.file(f, due)
+    pool_file(f, due)
   elseif due then
     filed[#filed + 1] = format('%d', due)
     filed[#filed + 1] = f.name
@@ -60,8 +70,8 @@ end
 -- owner for a pool if horizon is given. With with_clock it saves the clock, before an index of a
 -- wrong type can stop the script: the sums of the shard are those of its flows.
 local function due_flush(horizon, with_clock)
-  if pooling then
-    pooling.save(horizon, filed, unfiled, flow_save)
+  if pool_list[1] then
+    pools_save(horizon, filed, unfiled, flow_save)
   end
   if with_clock then
     clock_save()

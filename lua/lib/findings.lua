@@ -1,5 +1,7 @@
 -- findings: the report of mend, and checks for keys of a wrong type.
 
+--! needs record clock
+
 local repair = ARGV[3] == '1'
 local reply, filled = { 0 }, 1
 

@@ -1,5 +1,7 @@
 -- finish: what every terminal state has in common.
 
+--! needs record clock stored flow filing
+
 local FREE_LEASES = 20 -- shaper.FreeLeases
 
 local DONE_KEPT = 1000 -- recent terminal ids of a flow

@@ -1,5 +1,7 @@
 -- flow: reads and writes flows and pools, and their counts.
 
+--! needs record clock pools policy bucket turn pool stored
+
 -- paused reports whether the flow or its pool is paused, or the flow full of dead letters.
 local function paused(f)
   return f.policy.paused or f.full > now or f.pool ~= nil and f.pool.policy.paused
@@ -34,8 +36,8 @@ local function run(f, n)
   end
 end
 
--- leave counts n more departures of the flow.
-local function leave(f, n)
+-- count_departed counts n more departures of the flow.
+local function count_departed(f, n)
   f.departed, clock.departed = f.departed + n, clock.departed + n
   if f.pool then
     f.pool.departed = f.pool.departed + n
@@ -117,12 +119,8 @@ end
 -- last. With clock.anew a flow obeys those policies even if it did before.
 local function flow_read(name, last, claimed, unseen)
   local key = PREFIX .. 'flow:' .. name
-  local v
-  if pooling then
-    v = redis.call('HMGET', key, unpack(pooling.fields_of(names_pool(name), FLOW_FIELDS, last)))
-  else
-    v = redis.call('HMGET', key, unpack(FLOW_FIELDS, 1, last))
-  end
+  local fields = POOLS and pool_fields(names_pool(name), FLOW_FIELDS, last) or FLOW_FIELDS
+  local v = redis.call('HMGET', key, unpack(fields, 1, POOLS and #fields or last))
   local no_depth, no_running = not v[4], not v[7]
   numbers(v, NUMBERS_END)
   local fresh, policy = not v[CELLS], policy_read(v[POLICY_AT])
@@ -146,8 +144,7 @@ end
 
 -- pool_of returns a pool.
 local function pool_of(short, unseen)
-  pooling = pooling or pool_functions(earliest, cell_move, charged, policy_read)
-  return pools[short] or pooling.load(flow_read(short .. '/', POLICY_AT, '', unseen), short)
+  return pools[short] or pool_load(flow_read(short .. '/', POLICY_AT, '', unseen), short)
 end
 
 -- flow_leaves notes that a flow has left the pool of its turn, nil if it was in none.
@@ -156,7 +153,7 @@ local function flow_leaves(f, turn, short, unseen)
   local known = short and exists(PREFIX .. 'flow:' .. short .. '/')
   local p = known and pool_of(short, unseen) or nil
   if p or f.pool then
-    pooling.left(f, p, turn)
+    pool_left(f, p, turn)
   end
 end
 
@@ -167,25 +164,24 @@ local function flow_of(name, last, claimed, unseen)
   if names_pool(name) then
     return pool_of(sub(name, 1, -2), unseen)
   end
-  local with_turn = pooling ~= nil
   local f = flow_read(name, last, claimed, unseen)
   local pool = f.policy.pool
   if not pool and (f.fresh or not f.obeyed) then
     return f
   end
-  local in_pool = with_turn and { f.was[last + 1], f.was[last + 2] } or redis.call('HMGET', f.key, 'turn', 'owed')
+  local in_pool = POOLS and { f.was[last + 1], f.was[last + 2] } or redis.call('HMGET', f.key, 'turn', 'owed')
   local turn = in_pool[1] or ''
   f.owed = (in_pool[2] or 0) + 0
   f.owed_before = f.owed
   f.line = f.line and string.find(turn, '^%+%S+ %d+ %d+ 0$') and f.line -- the class that it is filed in
   if pool then
     f.pool = pool_of(pool, unseen)
-    f.turn = pooling.turn_read(turn, f.pool)
+    f.turn = turn_read(turn, f.pool)
     local class = f.policy.class
     if class and not f.pool.classes[class] then
       exists(f.pool.wait_index .. '/' .. class) -- before the first write
     end
-    f.due_before = pooling.stays(f) and earliest(f)
+    f.due_before = stays_filed(f) and earliest(f)
   end
   if not f.fresh and (not pool or sub(turn, 2, #pool + 2) ~= pool .. ' ') then
     local short = string.match(turn, '^[+-](%S+)')
@@ -230,14 +226,14 @@ local function flow_save(f)
     f.was[POLICY_AT] = f.policy.text
   end
   if f.pool and f.turn.moved then
-    args[#args + 1], args[#args + 2] = 'turn', pooling.turn_text(f.turn, f.pool)
+    args[#args + 1], args[#args + 2] = 'turn', turn_text(f.turn, f.pool)
     f.turn.moved = false
   elseif f.no_turn then
     args[#args + 1], args[#args + 2] = 'turn', ''
     f.no_turn = false
   end
   if f.is_pool then
-    pooling.changed(args, f)
+    pool_changed(args, f)
   elseif f.owed ~= f.owed_before then
     args[#args + 1], args[#args + 2], f.owed_before = 'owed', format('%d', f.owed), f.owed
   end
@@ -369,7 +365,7 @@ local function paced_start(f, jobs, ahead)
   if not p or own == 0 then
     return own
   end
-  local before, jobs_before = pooling.before(p, f, ahead)
+  local before, jobs_before = pool_before(p, f, ahead)
   local in_pool = start_after(p, jobs_before, before)
   return in_pool > 0 and math.max(own, in_pool) or 0
 end
@@ -384,7 +380,7 @@ local function start_of(f, jobs, ahead)
   end
   start = math.max(start, slot)
   if p and slots_of(p) then
-    local _, jobs_before = pooling.before(p, f, ahead)
+    local _, jobs_before = pool_before(p, f, ahead)
     slot = slot_after(p, jobs_before, f)
     return slot > 0 and math.max(start, slot) or 0
   end

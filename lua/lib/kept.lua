@@ -4,8 +4,10 @@
 -- of the flow is their sum. It is part of the sum of the shard. Where the next answer does not fit,
 -- the oldest go: answers must not keep requests out.
 
+--! needs clock stored finish
+
 local STEP, AT_ONCE = 32, 1000 -- records of one reading; most records that one call drops
-local PASSING = 5 -- s for which a dropped answer is still there for the client that waits for it
+local LINGERS = 5 -- s for which a dropped answer is still there for the client that waits for it
 local kept_left = AT_ONCE
 
 -- kept_read reads what a flow keeps, before the first write: as many of its oldest records as must
@@ -62,7 +64,7 @@ local function kept_save(f)
     stored_add(f, 'kept', -bytes)
     gone[#gone + 1] = list[n]
     if not expired then
-      redis.call('EXPIRE', PREFIX .. 'job:' .. id, PASSING)
+      redis.call('EXPIRE', PREFIX .. 'job:' .. id, LINGERS)
     end
   end
   if gone[1] then

@@ -1,5 +1,7 @@
 -- lease: the poll that leases jobs; see tick.lua.
 
+--! needs record clock pools flow filing finish poll plan plan_pool
+
 local FLOWS_MOST = 64 -- due flows that a poll loads, about; names of each end of a longer list
 local FORGET_EVERY = 8 -- polls of a busy shard, for one that looks for tenants to forget
 local HINDERED = 1000000 -- µs for which a flow counts as hindered after the instant it was put off to
@@ -12,16 +14,16 @@ local function carry_out_rare(f)
   for i = 1, #f.promote do
     local j = f.promote[i]
     redis.call('ZREM', PREFIX .. 'later:' .. f.name, j.id)
-    if j.missing and not j.gone then -- plan stopped before it dropped the job
-      j.gone = true
+    if j.missing and not j.taken then -- plan stopped before it dropped the job
+      j.taken = true
       dequeue(f, j.cost)
       leave_place(f, j)
     end
-    if not j.gone then
+    if not j.taken then
       j.state = 'q'
       redis.call('ZADD', queue, j.seq, j.id)
     end
-    if not j.gone or j.state == 'l' then
+    if not j.taken or j.state == 'l' then
       redis.call('SETRANGE', JOB .. j.id, 0, job_head(j))
     end
   end
@@ -38,9 +40,9 @@ local function carry_out_rare(f)
 end
 
 local function carry_out(f)
-  local gone = {}
-  for i = 1, #f.leave do
-    local j = f.leave[i]
+  local dequeued = {}
+  for i = 1, #f.leaving do
+    local j = f.leaving[i]
     j.epoch = j.epoch + 1
     if (j.deadline or 0) > 0 then
       redis.call('ZREM', KEYS[3], j.id)
@@ -51,25 +53,25 @@ local function carry_out(f)
     if j.promoted then
       j.state = 'l'
     else
-      gone[#gone + 1] = j.id
-      redis.call('SETRANGE', JOB .. j.id, '1', job_leased(j.epoch, j.full, j.stamp))
+      dequeued[#dequeued + 1] = j.id
+      redis.call('SETRANGE', JOB .. j.id, '1', job_leased(j.epoch, j.record, j.stamp))
     end
     leased[#leased + 1] = j.id
     leased[#leased + 1] = j.epoch == 1 and ' 1\n' or format(' %d\n', j.epoch)
     hand_out(j)
   end
-  if #gone > 0 then
-    redis.call('ZREM', PREFIX .. 'queue:' .. f.name, unpack(gone))
+  if #dequeued > 0 then
+    redis.call('ZREM', PREFIX .. 'queue:' .. f.name, unpack(dequeued))
   end
   if f.promote[1] or f.drop[1] then
     carry_out_rare(f)
   end
-  if f.kept then
-    hinder(f, f.kept, f.ready + HINDERED)
+  if f.put_off then
+    hinder(f, f.put_off, f.ready + HINDERED)
   end
   if not f.pool then -- else plan_pool has counted them
-    run(f, #f.leave)
-    leave(f, #f.leave)
+    run(f, #f.leaving)
+    count_departed(f, #f.leaving)
   end
 end
 
@@ -90,7 +92,7 @@ local function plan_of(name, budget)
     flow_reach(f)
     flow_tallied(f)
   end
-  return { more, #f.leave }
+  return { more, #f.leaving }
 end
 
 -- set_aside undoes the plan of a flow, and returns when the flow is due again.
@@ -236,9 +238,9 @@ do -- a block, because a script may have 200 local names
   -- due.take plans a due flow. If its route is full, it goes into the line of the route without
   -- being loaded, unless the poll has looked at few of those.
   function due.take(name)
-    local lined, full = due.lined, line.full(name)
-    due.looks = due.looks + (full and 1 or 0)
-    if not full or due.looks <= LOOKS_MOST then
+    local lined, no_slot = due.lined, line.no_slot(name)
+    due.looks = due.looks + (no_slot and 1 or 0)
+    if not no_slot or due.looks <= LOOKS_MOST then
       due.plan(name)
     elseif #lined < 2 * LINED_MOST then
       lined[#lined + 1], lined[#lined + 2] = line.join(route_of(name), now + horizon), name
@@ -287,4 +289,4 @@ if leased[1] then
   redis.call('SET', KEYS[5], ARGV[2] .. '\n' .. table.concat(leased), 'EX', math.max(60, math.ceil(lease / 500000)))
 end
 save_flows(touched, helper and horizon)
-return answer((due.more or due.taken < due.count) and due.budget > 0, pools_needed and 'tick_pools' or chore)
+return answer((due.more or due.taken < due.count) and due.budget > 0, chore)

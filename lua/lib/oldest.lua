@@ -1,5 +1,7 @@
 -- oldest: since when the oldest job of a flow could have left, and its dead letters.
 
+--! needs record clock
+
 local function head_of(index)
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
   return head[1], tonumber(head[2])

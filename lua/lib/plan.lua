@@ -1,5 +1,7 @@
 -- plan: which jobs of a flow leave now.
 
+--! needs record clock bucket flow finish poll
+
 local FLOW_JOBS_MOST, PROMOTE_MOST = 250, 200
 local BYTES_MOST, LITTLE = 4194304, 65536 -- of records that a poll reads; of a flow, that count as none
 
@@ -21,7 +23,7 @@ local function job_of_raw(raw, id, f)
   end
   local j = job_read(raw) or { missing = true, state = 'q', at = 0, seq = 0, cost = 1, payload = 0,
     deadline = 0, flow = f.name }
-  j.id, j.full = id, raw
+  j.id, j.record = id, raw
   return j
 end
 
@@ -84,7 +86,7 @@ local function stays(f, j, late)
   if size > bytes_left and large then
     return true
   end
-  j.full, bytes_left, large = record_of(j.id), bytes_left - size, true
+  j.record, bytes_left, large = record_of(j.id), bytes_left - size, true
   return false
 end
 
@@ -129,8 +131,8 @@ local function slots(f)
   return most
 end
 
--- head_of reads the ids of the first jobs of a queue, each followed by its sequence if parts is 2.
-local function head_of(f, most, parts)
+-- queue_ids reads the ids of the first jobs of a queue, each followed by its sequence if parts is 2.
+local function queue_ids(f, most, parts)
   local queue, last = PREFIX .. 'queue:' .. f.name, format('%d', most - 1)
   if parts == 2 then
     return redis.call('ZRANGE', queue, '0', last, 'WITHSCORES')
@@ -167,8 +169,8 @@ function line.join(route, least)
   return line.ends[route]
 end
 
--- line.full reports whether the route of a flow has no free slot.
-function line.full(name)
+-- line.no_slot reports whether the route of a flow has no free slot.
+function line.no_slot(name)
   local slots = bounds and bounds[route_of(name)]
   return slots and slots <= 0
 end
@@ -176,15 +178,15 @@ end
 -- line_up puts a flow off that may take no slot of the worker.
 local function line_up(f)
   put_off(f, horizon)
-  if line.full(f.name) then
+  if line.no_slot(f.name) then
     f.ready = line.join(route_of(f.name), f.ready)
   end
 end
 
 -- plan_begin prepares a flow for a plan, unless that was done.
 local function plan_begin(f)
-  if not f.leave then
-    f.leave, f.drop, f.promote = {}, {}, {}
+  if not f.leaving then
+    f.leaving, f.drop, f.promote = {}, {}, {}
   end
 end
 
@@ -204,7 +206,7 @@ local function take(f, j, late)
   return false
 end
 
--- plan decides, without writing, which jobs of a flow leave now: f.leave, f.drop (overdue) and
+-- plan decides, without writing, which jobs of a flow leave now: f.leaving, f.drop (overdue) and
 -- f.promote. True if more jobs may be ready to leave.
 local function plan(f, budget)
   local p = f.policy
@@ -223,15 +225,15 @@ local function plan(f, budget)
   if share then
     if share <= 0 then
       line_up(f)
-      f.kept, reply[PUT_OFF] = 'upstream', reply[PUT_OFF] + 1
+      f.put_off, reply[PUT_OFF] = 'upstream', reply[PUT_OFF] + 1
       return false
     end
     most = math.min(most, share)
   end
-  local leave = slots(f)
-  local wide = math.min(most, leave + 1) -- one more than the paces let leave
+  local paced = slots(f)
+  local wide = math.min(most, paced + 1) -- one more than the paces let leave
   local parts = f.later_before and 2 or 1 -- sequences are needed only beside promoted jobs
-  local window = head_of(f, wide, parts)
+  local window = queue_ids(f, wide, parts)
   local seen = #window / parts
   if seen < wide and seen < f.queued then
     exists(PREFIX .. 'queue:' .. f.name)
@@ -240,14 +242,14 @@ local function plan(f, budget)
   local queued = f.queued -- before anything is dropped or promoted
   local all_seen = seen < wide or seen == queued
   local at, waiting, promoted_from = 1, {}, 0
-  local raws = parts == 1 and records_of(f, window, leave) or {}
-  while #f.leave < most do
+  local raws = parts == 1 and records_of(f, window, paced) or {}
+  while #f.leaving < most do
     if at > #window and not all_seen then
       if wide == most then
         return true
       end
       wide = most -- some took no slot
-      window, raws = head_of(f, wide, parts), {}
+      window, raws = queue_ids(f, wide, parts), {}
       all_seen = #window / parts < wide or #window / parts == queued
     end
     local from_window = at <= #window and not (waiting[1] and waiting[1].seq < tonumber(window[at + 1]))
@@ -285,19 +287,19 @@ local function plan(f, budget)
         end
       end
       local late = overdue(j, stamp)
-      if (late or #j.full == HEAD_READ) and stays(f, j, late) then
+      if (late or #j.record == HEAD_READ) and stays(f, j, late) then
         return true
       end
       if from_window then
         at = at + parts
       else
         table.remove(waiting, 1)
-        j.gone = true
+        j.taken = true
       end
       if take(f, j, late) then
         depart(f, stamp, 1, j.cost)
         j.stamp = stamp
-        f.leave[#f.leave + 1] = j
+        f.leaving[#f.leaving + 1] = j
       end
     end
   end

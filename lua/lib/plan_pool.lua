@@ -1,7 +1,10 @@
 -- plan_pool: which jobs of a pool's flows leave now. A block, because a script
 -- may have 200 local names.
 
-local pools_needed, plan_pool
+--! needs record clock bucket turn pool flow filing finish poll plan
+--! pools
+
+local plan_pool
 
 do
   local MOVES_MOST, TRIES_MORE = 500, 50
@@ -48,7 +51,7 @@ do
         return nil
       end
       local late = overdue(j, slot)
-      if (late or #j.full == HEAD_READ) and stays(f, j, late) then
+      if (late or #j.record == HEAD_READ) and stays(f, j, late) then
         f.barred = true
         return nil
       end
@@ -56,7 +59,7 @@ do
         f.at = f.at + f.parts
       else
         table.remove(f.waiting, 1)
-        j.gone = true
+        j.taken = true
       end
       if take(f, j, late) then
         j.stamp = slot
@@ -124,9 +127,9 @@ do
     local rest = {}
     for i = 1, #list, 2 do
       local name = list[i]
-      local full = not flows[name] and line.full(name)
-      w.looks = w.looks + (full and 1 or 0)
-      if full and w.looks > LOOKS_MOST then
+      local no_slot = not flows[name] and line.no_slot(name)
+      w.looks = w.looks + (no_slot and 1 or 0)
+      if no_slot and w.looks > LOOKS_MOST then
         wait[#wait + 1], wait[#wait + 2] = format('%d', line.join(route_of(name), now + horizon)), name
         unready[#unready + 1], w.lined[name] = name, true
       else
@@ -169,7 +172,7 @@ do
     local t = w.turns[name]
     if not t then
       local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, 'turn', 'last')
-      t = pooling.turn_read(v[1], p)
+      t = turn_read(v[1], p)
       t.last, t.missing = tonumber(v[2]) or 0, not v[1]
       w.turns[name] = t
     end
@@ -227,8 +230,8 @@ do
     local head = first_of(w.wait, w.wait_now)
     while head and head.score <= limit do
       local t = turn_of(p, w, head.name)
-      local damaged_turn = t.limit > 0 and pooling.far_ahead(p, t, slot)
-      if t.last == p.last and p.last > 0 and not damaged_turn and not pooling.ahead(p, t) then
+      local damaged_turn = t.limit > 0 and reserve_far_ahead(p, t, slot)
+      if t.last == p.last and p.last > 0 and not damaged_turn and not turn_ahead(p, t) then
         become_candidate(w, head.name, t)
       else
         entering[#entering + 1] = head.name
@@ -243,11 +246,11 @@ do
     end
     if reserved then
       t.tat, t.tat_rem = reserved.score, t.tat == reserved.score and t.tat_rem or 0
-      pooling.advance(p, t, slot)
+      reserves_advance(p, t, slot)
     end
     for i = 1, #entering do
       local t = turn_of(p, w, entering[i])
-      pooling.enter(p, t, slot)
+      turn_enter(p, t, slot)
       become_candidate(w, entering[i], t)
     end
   end
@@ -270,8 +273,8 @@ do
     for i = 1, #w.lines do
       local l, c = w.lines[i], w.lines[i].class
       l.picks = c.owed > 0 or l.head and l.head.score <= slot
-      if l.picks and (c.last ~= p.last or pooling.ahead(p, c)) then
-        pooling.enter_start(p, c)
+      if l.picks and (c.last ~= p.last or turn_ahead(p, c)) then
+        turn_enter_start(p, c)
       end
     end
   end
@@ -315,7 +318,7 @@ do
     local most = p.policy.concurrency
     if most > 0 and f.running >= 3 * (most - p.running) then
       put_off(f, horizon)
-      f.kept = 'pool'
+      f.put_off = 'pool'
       return true
     end
     local route = bounds and route_of(f.name)
@@ -327,7 +330,7 @@ do
       return false
     end
     line_up(f)
-    f.kept, reply[PUT_OFF] = 'upstream', reply[PUT_OFF] + 1
+    f.put_off, reply[PUT_OFF] = 'upstream', reply[PUT_OFF] + 1
     return true
   end
 
@@ -342,10 +345,10 @@ do
 
   -- repay lets a flow or a class repay a part of what it owes, at its turn or that of its class.
   local function repay(p, party, turn, reserved, slot)
-    local cost, unused = pooling.repays(p, party.owed, slot)
+    local cost, unused = pool_repays(p, party.owed, slot)
     depart(p, slot, 0, cost - unused) -- shaper.Pool.Repay
-    pooling.serve(p, turn, reserved, slot, cost)
-    pooling.owe(p, party, -cost)
+    turn_serve(p, turn, reserved, slot, cost)
+    pool_owe(p, party, -cost)
   end
 
   -- serve_flow lets the next job of a flow leave at the slot, or a flow that owes repay a part of
@@ -376,13 +379,13 @@ do
     local t = f.turn
     turn_at(t, entry, reserved, line)
     depart(f, slot, 1, j.cost)
-    local cost = pooling.charge(p, j.cost)
+    local cost = pool_charge(p, j.cost)
     depart(p, slot, 1, cost)
-    pooling.serve(p, line and line.class or t, reserved, slot, cost)
+    turn_serve(p, line and line.class or t, reserved, slot, cost)
     t.last = slot
-    f.leave[#f.leave + 1] = j
+    f.leaving[#f.leaving + 1] = j
     run(f, 1)
-    leave(f, 1)
+    count_departed(f, 1)
     if f.share_left then
       f.share_left, bounds[route_of(f.name)] = f.share_left - 1, bounds[route_of(f.name)] - 1
     end
@@ -398,7 +401,7 @@ do
       w.moved[name] = nil
     end
     local f = flows[name]
-    if f and f.waiting and not f.leave[1] then
+    if f and f.waiting and not f.leaving[1] then
       flows[name] = nil
       for i = #touched, 1, -1 do
         if touched[i] == f then
@@ -448,7 +451,7 @@ do
     if f.pool == p and f.owed > 0 then
       due = slot
     end
-    if due and not f.barred and not f.kept then -- one that was put off waits for another poll
+    if due and not f.barred and not f.put_off then -- one that was put off waits for another poll
       if line then
         insert(line.entries, line.current, due, name)
       else

@@ -19,6 +19,8 @@
 -- behind that revision and the tier that the credential of its tenant claims, which names its
 -- class.
 
+--! needs record clock
+
 local PACE = '(%d+):?(%d*):?(%d*)(j?)'
 local POLICY = '^(%d*) =(%S*) (%S+) (%d+) (%d+) (%d+) (%d+) (%d) (%d) ?(.*)$'
 

@@ -1,6 +1,8 @@
 -- poll: shared by the scripts of a worker's poll: their arguments, their reply, and how they set
 -- damaged items aside. See tick.lua for KEYS, ARGV and reply.
 
+--! needs record clock pools flow finish
+
 local ASIDE = 10000000 -- µs for which a damaged item is set aside
 local IDLE = 600000000 -- µs until an idle tenant is forgotten
 local EXPIRE_MOST = 50 -- overdue jobs that one call ends
@@ -16,7 +18,7 @@ local from = now + tonumber(ARGV[16]) -- the earliest stamp that this call gives
 -- attempt calls a function that only reads, and returns whether it succeeded, and its result. An
 -- error about stored data is reported as damage of the item. An error about the state of Redis
 -- fails the poll.
-local PASSING = { 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING',
+local PASSING = { 'POOLS are needed', 'TRYAGAIN', 'MOVED ', 'ASK ', 'CLUSTERDOWN', 'MASTERDOWN', 'LOADING',
   'executing the script', 'ACL failure', 'non local key', 'Unknown Redis command' }
 local damaged = {}
 local function attempt(item, read, ...)
@@ -68,7 +70,7 @@ local reply, filled = { now, 0, 0, 0, 0, 0, '', '', 0 }, 9
 -- hand_out puts a leased job into the reply.
 local function hand_out(j)
   local r, n = reply, filled
-  r[n + 1], r[n + 2], r[n + 3] = j.id, j.stamp, j.full
+  r[n + 1], r[n + 2], r[n + 3] = j.id, j.stamp, j.record
   filled = n + 3
 end
 local due_head, expires_head = head(KEYS[2]), head(KEYS[3])

@@ -1,5 +1,8 @@
 -- pool_findings: what mend compares of pools.
 
+--! needs record clock turn flow filing findings
+--! pools
+
 local known = {} -- pools of the shard, as +NAME
 local tiers = {} -- whose tenants are a class in pools
 local sums = {} -- by pool: what its flows add up to
@@ -72,9 +75,9 @@ local function misfiled(f)
   elseif (reserved and true or false) ~= (ready and t.limit > 0 or false) then
     wrong = reserved and 'in the index of reserves, and no candidate with one' or 'a candidate missing in the index of reserves'
     p.unreserve[#p.unreserve + 1] = name
-  elseif pooling.far_ahead(p, t, now) then
+  elseif reserve_far_ahead(p, t, now) then
     wrong = format('its reserve is %d µs ahead of the clock of the reserves', t.tat - now + p.behind)
-    pooling.enter(p, t, now)
+    turn_enter(p, t, now)
   end
   if wrong then
     find('misfiled', 'flow:' .. name, wrong)
@@ -106,9 +109,9 @@ local function pool_add(name, v)
   sum.depth, sum.bytes, sum.running = sum.depth + v[1], sum.bytes + v[2], sum.running + v[3]
   sum.queued, sum.cost, sum.owed = sum.queued + v[6], sum.cost + v[7], sum.owed + (v[11] or 0)
   if is_filed == '+' then
-    local p = pool_of(short, {}) -- makes pooling
-    local t = pooling.turn_read(v[8], p)
-    sum.weights, sum.reserves = sum.weights + t.weight, sum.reserves + pooling.reserve_a_second(t.limit, t.period)
+    local p = pool_of(short, {})
+    local t = turn_read(v[8], p)
+    sum.weights, sum.reserves = sum.weights + t.weight, sum.reserves + reserve_a_second(t.limit, t.period)
   end
 end
 

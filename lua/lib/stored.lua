@@ -10,6 +10,8 @@
 -- class of a flow names the class that its bytes are counted in. The clock of the shard holds a sum
 -- for each class, and the set class:NAME its tenants.
 
+--! needs record clock
+
 local ANSWERS, IDEMPOTENCY = { 'answers', 'answers_before', 'answers_at' },
   { 'keys', 'keys_before', 'keys_at' }
 
