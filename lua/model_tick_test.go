@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -512,12 +513,18 @@ func (l *polling) dueNames(all []string) []string {
 	names := slices.Clone(all[:flowsMost])
 	names = append(names, all[from:to]...)
 	names = append(names, all[max(to, last):]...)
+	var routes []string
 	place, turns := map[string]int{}, map[string]int{}
 	for _, name := range names {
+		if turns[routeOf(name)] == 0 {
+			routes = append(routes, routeOf(name))
+		}
 		place[name] = turns[routeOf(name)]
 		turns[routeOf(name)]++
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return place[a] - place[b] })
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(place[a]-place[b], slices.Index(routes, routeOf(a))-slices.Index(routes, routeOf(b)))
+	})
 	return names
 }
 

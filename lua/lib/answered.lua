@@ -96,8 +96,8 @@ local function recovered(p)
   return p.held <= now and share(p, now) >= p.pauses.before
 end
 
--- pause_asked is shaper.Pauses.Answer: it returns whether an answer to a party that asks for a pause
--- holds the flow, and until when it holds the pool, 0 for not at all.
+-- pause_asked is shaper.Pauses.Answer: it returns whether an answer to a party that asks for a
+-- pause holds the flow, and until when it holds the pool, 0 for not at all.
 local function pause_asked(p, party, delay)
   answered_load(p)
   local most, always = max_pool_hold(p)

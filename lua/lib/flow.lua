@@ -49,7 +49,7 @@ local function tenant_of(name)
 end
 
 local function route_of(name)
-  return string.match(name, '/(.*)$')
+  return string.match(name, '^[^/]*/(.*)$')
 end
 
 -- The fields of a flow: numbers that every call reads, cells, policy, and what tick does without
@@ -374,17 +374,16 @@ end
 -- flow, 0 when unknown. In a pool, every flow that waits now keeps waiting.
 local function start_of(f, jobs, ahead)
   local start, p = paced_start(f, jobs, ahead), f.pool
+  if start == 0 or not (slots_of(f) or p and slots_of(p)) then
+    return start
+  end
   local slot = slot_after(f, jobs, f.sampled or f)
-  if start == 0 or slot == 0 then
-    return 0
-  end
-  start = math.max(start, slot)
-  if p and slots_of(p) then
+  if slot > 0 and p and slots_of(p) then
     local _, jobs_before = pool_before(p, f, ahead)
-    slot = slot_after(p, jobs_before, f)
-    return slot > 0 and math.max(start, slot) or 0
+    local in_pool = slot_after(p, jobs_before, f)
+    slot = in_pool > 0 and math.max(slot, in_pool) or 0
   end
-  return start
+  return slot > 0 and math.max(start, slot) or 0
 end
 
 -- place_of returns the position in the queue and the estimated start of a job by its rank.

@@ -152,19 +152,26 @@ do -- a block, because a script may have 200 local names
 
   -- in_turns orders names so that the routes take turns.
   local function in_turns(names)
-    local rounds, of_route, ordered = {}, {}, {}
-    for i = 1, #names do
-      local route = route_of(names[i])
-      local n = (of_route[route] or 0) + 1
-      rounds[n], of_route[route] = rounds[n] or {}, n
-      rounds[n][#rounds[n] + 1] = names[i]
-    end
-    for n = 1, #rounds do
-      for i = 1, #rounds[n] do
-        ordered[#ordered + 1] = rounds[n][i]
+    local by_route, order, count = {}, {}, #names
+    for i = 1, count do
+      local name = names[i]
+      local route = route_of(name) or ''
+      local of_route = by_route[route]
+      if of_route then
+        of_route[#of_route + 1] = name
+      else
+        of_route = { name }
+        by_route[route], order[#order + 1] = of_route, of_route
       end
     end
-    return ordered
+    local ordered, turn = {}, 1
+    while order[2] and #ordered < count do
+      for i = 1, #order do
+        ordered[#ordered + 1] = order[i][turn]
+      end
+      turn = turn + 1
+    end
+    return order[2] and ordered or names
   end
 
   -- due.read reads the names of due flows, earliest first. While a route is bounded, it reads both

@@ -131,7 +131,8 @@ local function slots(f)
   return most
 end
 
--- queue_ids reads the ids of the first jobs of a queue, each followed by its sequence if parts is 2.
+-- queue_ids reads the ids of the first jobs of a queue, each followed by its sequence if parts is
+-- 2.
 local function queue_ids(f, most, parts)
   local queue, last = PREFIX .. 'queue:' .. f.name, format('%d', most - 1)
   if parts == 2 then

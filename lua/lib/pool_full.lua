@@ -7,14 +7,14 @@
 local IN_POOL = { [FULL] = 10, [FULL_OF_BYTES] = 11 }
 local OF_PART = { [FULL] = 12, [FULL_OF_BYTES] = 13 }
 
--- part_left returns how much of a pool's capacity a flow may hold that holds some of it: at most three
--- times what it leaves, and one more. So a greedy flow never keeps the others out.
+-- part_left returns how much of a pool's capacity a flow may hold that holds some of it: at most
+-- three times what it leaves, and one more. So a greedy flow never keeps the others out.
 local function part_left(capacity, taken, holds)
   return holds + math.floor((3 * (capacity - taken) - holds + 3) / 4)
 end
 
--- full_in_pool is exceeds for the pool of a flow. size and bytes are those of the flow's jobs, all and
--- all_bytes those of all jobs of the call in the pool. The third value is what is full: depth,
+-- full_in_pool is exceeds for the pool of a flow. size and bytes are those of the flow's jobs, all
+-- and all_bytes those of all jobs of the call in the pool. The third value is what is full: depth,
 -- bytes and, in its policy, their bounds. The fourth and the fifth are the jobs and bytes that it
 -- has no capacity for. Where a departure of any flow frees a place, the part grows by three
 -- quarters of it.

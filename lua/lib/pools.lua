@@ -1,5 +1,5 @@
--- pools: what each script knows of pools. One that is linked without pools has no_pools in the place
--- of the functions of the parts that are marked with pools.
+-- pools: what each script knows of pools. One that is linked without pools has no_pools in place of
+-- the functions of the parts that are marked with pools.
 
 --! needs record
 

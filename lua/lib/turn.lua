@@ -1,4 +1,5 @@
--- turn: the turns of flows and classes in their pool. The arithmetic is that of shaper.Pool, step for step.
+-- turn: the turns of flows and classes in their pool. The arithmetic is that of shaper.Pool, step
+-- for step.
 --
 -- The field turn of a flow holds its turn in the pool: '+' if it is in an index or '-' if not, the
 -- name of the pool, the virtual start and its remainder, the weight, and the reserve, if there is
