@@ -139,8 +139,9 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 	}
 	departed, clocks := map[string][]queue.Lease{}, map[int]shaper.Instant{}
 	var mu sync.Mutex
-	pollOne := func(consumers []*queue.Consumer, long time.Duration) (n int) {
-		for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	pollOne := func(consumers []*queue.Consumer, long time.Duration, least int64, all *atomic.Int64) {
+		began := time.Now()
+		for time.Since(began) < long || all.Load() < least && time.Since(began) < 20*time.Second {
 			for i, c := range consumers {
 				tick, err := c.Tick(ctx, queue.TickOptions{Max: 20, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second})
 				if err != nil {
@@ -153,7 +154,7 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 					clocks[shard] = max(clocks[shard], tick.Now)
 				}
 				for _, l := range tick.Leases {
-					n++ // of this process
+					all.Add(1)
 					departed[l.Tenant] = append(departed[l.Tenant], l)
 					if l.Route == "shared" {
 						departed["the pool"] = append(departed["the pool"], l)
@@ -161,19 +162,20 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 				}
 				mu.Unlock()
 			}
+			time.Sleep(2 * time.Millisecond)
 		}
-		return n
 	}
-	poll := func(consumers []*queue.Consumer, long time.Duration) (n int) { // each process by itself
+	// poll polls for long, and longer until least jobs have departed. Each process polls by itself.
+	poll := func(consumers []*queue.Consumer, long time.Duration, least int64) int64 {
 		var polls sync.WaitGroup
 		var all atomic.Int64
 		for process := range slices.Chunk(consumers, 2) {
-			polls.Go(func() { all.Add(int64(pollOne(process, long))) })
+			polls.Go(func() { pollOne(process, long, least, &all) })
 		}
 		polls.Wait()
-		return int(all.Load())
+		return all.Load()
 	}
-	poll(consumers, 700*time.Millisecond)
+	poll(consumers, 700*time.Millisecond, 20)
 	if err := replica.Do(ctx, "replicaof", "no", "one").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +185,7 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 		}
 	}
 	// The jobs of the helper's last polls are lost, too.
-	if n := poll(consumers, 700*time.Millisecond) + poll(consumers[2:], 300*time.Millisecond); n < 20 {
+	if n := poll(consumers, 700*time.Millisecond, 10) + poll(consumers[2:], 300*time.Millisecond, 10); n < 20 {
 		t.Fatalf("only %d departures can be lost", n)
 	}
 	board.turn(otherPort)
@@ -196,7 +198,7 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 		}
 		consumers = consumers[2:]
 	}
-	if n := poll(consumers, 1500*time.Millisecond); n < 20 {
+	if n := poll(consumers, 1500*time.Millisecond, 20); n < 20 {
 		t.Errorf("only %d departures after the failover", n)
 	}
 	paces["the pool"] = inPool
