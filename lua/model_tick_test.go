@@ -494,8 +494,8 @@ func (l *polling) leaseAll() (more bool) {
 	return (more || taken < len(all)) && budget > 0
 }
 
-// dueNames is the due flows that the poll reads: all, or the earliest of a long list, or both of its
-// ends and a part between them while a route is bounded. Then the routes take turns.
+// dueNames is the due flows that the poll reads: all, or the earliest of a long list. While a route
+// is bounded, it is both ends of the list and a part between them, and the routes take turns.
 func (l *polling) dueNames(all []string) []string {
 	if len(all) < flowsMost {
 		return all

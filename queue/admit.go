@@ -12,7 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/store"
-	"github.com/7509e464/sluice/internal/turn"
+	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -155,11 +155,11 @@ func (p *pending) bytes() (sum int) {
 	return sum
 }
 
-// flusher gathers admissions. Each of its goroutines takes everything that waits when its turn
-// comes. So requests are gathered during the exchange before them, and none waits for others.
+// flusher gathers admissions. Each of its goroutines takes everything that waits when it gets
+// the baton. So requests are gathered during the exchange before them, and none waits for others.
 type flusher struct {
 	q      *Queue
-	turns  *turn.Turns
+	baton  *baton.Baton
 	queue  chan *pending
 	closed chan struct{}
 	done   sync.WaitGroup
@@ -171,7 +171,7 @@ func newFlusher(q *Queue) *flusher {
 		n = waiters
 	}
 	f := &flusher{
-		q: q, turns: turn.New(), queue: make(chan *pending, n*flushMost), closed: make(chan struct{}),
+		q: q, baton: baton.New(), queue: make(chan *pending, n*flushMost), closed: make(chan struct{}),
 	}
 	for range n {
 		f.done.Go(f.run)
@@ -193,7 +193,7 @@ func (f *flusher) await(p *pending) error {
 		}
 	}
 	if len(f.queue) >= flushLeast {
-		f.turns.Share()
+		f.baton.Pass()
 	}
 	select {
 	case err := <-p.answer:
@@ -214,7 +214,7 @@ func (f *flusher) run() {
 		case <-f.closed:
 			return
 		}
-		end, ok := f.turns.Take(f.closed)
+		end, ok := f.baton.Take(f.closed)
 		if !ok {
 			return
 		}

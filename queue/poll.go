@@ -28,7 +28,7 @@ type Consumer struct {
 	counter int64
 	seen    int64
 	needed  *scripts.Script // that the last answer requested beside its jobs
-	turn    time.Time       // from which housekeeping may run in this shard; zero: no turn is reserved
+	chores  time.Time       // from which housekeeping may run in this shard; zero: not reserved
 }
 
 // Tick polls the shard: it queues jobs that are due, ends expired ones, takes back expired leases,
@@ -84,15 +84,15 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 	return tick, nil
 }
 
-// wait returns how long a script that an answer has requested must wait for its turn.
+// wait returns how long a script that an answer has requested must wait.
 func (c *Consumer) wait(script *scripts.Script) time.Duration {
 	if script != scripts.Commands.Retune && script != scripts.Commands.Forget {
 		return 0
 	}
-	if c.turn.IsZero() {
-		c.turn = time.Now().Add(c.b.housekeeping.Reserve().Delay())
+	if c.chores.IsZero() {
+		c.chores = time.Now().Add(c.b.housekeeping.Reserve().Delay())
 	}
-	return max(0, time.Until(c.turn))
+	return max(0, time.Until(c.chores))
 }
 
 // now returns the script if it may run now, else nil.
@@ -107,7 +107,7 @@ func (c *Consumer) now(script *scripts.Script) *scripts.Script {
 func (c *Consumer) poll(ctx context.Context, o TickOptions, script *scripts.Script) (scripts.Grant, Reading, error) {
 	s := c.shard
 	if script == scripts.Commands.Retune || script == scripts.Commands.Forget {
-		c.turn = time.Time{}
+		c.chores = time.Time{}
 	}
 	call := scripts.TickCall{
 		Script: script, Pools: c.b.policies.Current().HasPools(s),

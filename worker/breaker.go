@@ -46,7 +46,7 @@ type breaker struct {
 	named burstlog.Key  // the route
 
 	mu      sync.Mutex
-	turns   int // states that circuits have had
+	changes int // of the states of circuits
 	all     circuit
 	by      int                     // tenants whose failures opened the circuit of the route
 	alone   string                  // that tenant, if by is 1
@@ -66,7 +66,7 @@ type flowCircuit struct {
 type sending struct {
 	tenant      string
 	began       moment
-	route, flow int  // turns of the circuits
+	route, flow int  // generations of the circuits
 	ofRoute     bool // it is the probe of the route's circuit
 	ofFlow      bool // it is the probe of the flow's circuit
 	slow        bool // it counts as slow
@@ -137,13 +137,13 @@ func (b *breaker) enter(tenant string) (*sending, *queue.Settlement) {
 			b.change(&f.circuit, reports.BreakerHalfOpen, now)
 			d.ofFlow = true
 		}
-		d.flow = f.turn
+		d.flow = f.generation
 	}
 	if bound && b.all.state == reports.BreakerOpen {
 		b.changeRoute(reports.BreakerHalfOpen, now)
 		d.ofRoute = true
 	}
-	d.route = b.all.turn
+	d.route = b.all.generation
 	return d, nil
 }
 
@@ -193,8 +193,8 @@ func (b *breaker) forget(now moment) {
 // notClosed is 1 for a circuit that is not closed.
 func notClosed(state reports.BreakerState) int64 { return int64(min(state, 1)) }
 
-// leave takes the end of a delivery into account, unless it began in an earlier turn or was cut off
-// by the worker's stop.
+// leave takes the end of a delivery into account, unless it began in an earlier generation or was
+// cut off by the worker's stop.
 func (b *breaker) leave(ctx context.Context, d *sending, s queue.Settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,7 +204,7 @@ func (b *breaker) leave(ctx context.Context, d *sending, s queue.Settlement) {
 	if d.ended = true; d.slow {
 		b.all.slow, f.slow = b.all.slow-1, f.slow-1
 	}
-	if ctx.Err() != nil || d.route != b.all.turn || d.flow != f.turn {
+	if ctx.Err() != nil || d.route != b.all.generation || d.flow != f.generation {
 		return
 	}
 	f.last = now
@@ -255,7 +255,7 @@ func (b *breaker) slow(d *sending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f := b.flow(d.tenant)
-	if d.ended || d.ofRoute || d.ofFlow || d.route != b.all.turn || d.flow != f.turn {
+	if d.ended || d.ofRoute || d.ofFlow || d.route != b.all.generation || d.flow != f.generation {
 		return
 	}
 	d.slow = true
@@ -349,13 +349,13 @@ func (b *breaker) delay(c *circuit) time.Duration {
 	return Retry{MinBackoff: first, MaxBackoff: max(first, maxOpen)}.backoff(c.opened)
 }
 
-// change starts a new turn of a circuit in a state.
+// change starts a new generation of a circuit in a state.
 func (b *breaker) change(c *circuit, to reports.BreakerState, now moment) {
-	b.turns++
+	b.changes++
 	if c != &b.all {
 		b.load.flows.Add(notClosed(to) - notClosed(c.state))
 	}
-	c.state, c.turn, c.changed = to, b.turns, now
+	c.state, c.generation, c.changed = to, b.changes, now
 	if to == reports.BreakerClosed {
 		c.opened, c.ends = 0, ends{}
 	}

@@ -27,12 +27,12 @@ const (
 
 // circuit is the state of a breaker for a route or for one flow of it.
 type circuit struct {
-	state   reports.BreakerState
-	turn    int            // names the state; each change gives another number
-	changed moment         // when that last was
-	until   moment         // of an open circuit: when it may half-open
-	opened  int            // times since it was closed
-	cause   queue.JobError // the last failure
+	state      reports.BreakerState
+	generation int            // names the state; each change gives another number
+	changed    moment         // when that last was
+	until      moment         // of an open circuit: when it may half-open
+	opened     int            // times since it was closed
+	cause      queue.JobError // the last failure
 
 	failing int    // failed deliveries since the last success
 	since   moment // when the first of them began, but not before the last success

@@ -87,10 +87,10 @@ func newMetrics(w *Worker) *metrics {
 		func() int { return w.settler.unanswered.len() })
 	gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.", nil,
 		func() int { return int(w.window.polls.Load()) })
-	gauge("worker_places", "Jobs that this worker may hold at once.", nil, func() int {
+	gauge("worker_slots", "Jobs that this worker may hold at once.", nil, func() int {
 		return w.cfg.Concurrency
 	})
-	gauge("worker_places_taken", "Slots of this worker that are taken: by jobs that wait for their stamp, "+
+	gauge("worker_slots_taken", "Slots of this worker that are taken: by jobs that wait for their stamp, "+
 		"run or "+
 		"are not settled yet, and by polls under way.", nil, w.capacity.taken)
 	counter("stamps_missed_total",
@@ -98,7 +98,7 @@ func newMetrics(w *Worker) *metrics {
 		w.lateness.missed.Load)
 	for name, route := range w.cfg.Routes {
 		labels, load := prometheus.Labels{"route": name}, w.loads[name]
-		gauge("route_places_taken", "Slots of this worker that jobs of the route take.", labels,
+		gauge("route_slots_taken", "Slots of this worker that jobs of the route take.", labels,
 			func() int { return w.capacity.ofRoute(name) })
 		counter("route_deliveries_total", "Ended deliveries of a route, without jobs that its circuit breaker held.",
 			labels, load.ends.Load)

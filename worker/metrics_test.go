@@ -42,8 +42,8 @@ func TestLoadMetrics(t *testing.T) {
 			})
 		pass(time.Second)
 		r.gauges(t, "idle", `
-			sluice_worker_places 10
-			sluice_worker_places_taken 0
+			sluice_worker_slots 10
+			sluice_worker_slots_taken 0
 			sluice_polls_under_way 0
 			sluice_settle_unanswered 0`)
 		for _, id := range []string{"a", "b", "c"} {
@@ -51,13 +51,13 @@ func TestLoadMetrics(t *testing.T) {
 		}
 		q.wakes <- queue.Wake{Shard: 1}
 		pass(time.Second)
-		r.gauges(t, "while three run", "sluice_worker_places_taken 3\nsluice_leases 3\nsluice_settle_pending 0")
+		r.gauges(t, "while three run", "sluice_worker_slots_taken 3\nsluice_leases 3\nsluice_settle_pending 0")
 		q.set(func() { q.away = true })
 		pass(3 * time.Second)
-		r.gauges(t, "while Redis is away", "sluice_worker_places_taken 3\nsluice_settle_pending 3")
+		r.gauges(t, "while Redis is away", "sluice_worker_slots_taken 3\nsluice_settle_pending 3")
 		q.set(func() { q.away = false })
 		pass(4 * time.Second)
-		r.gauges(t, "at the end", "sluice_worker_places_taken 0\nsluice_settle_pending 0\n"+
+		r.gauges(t, "at the end", "sluice_worker_slots_taken 0\nsluice_settle_pending 0\n"+
 			"sluice_settle_unanswered 0")
 		r.end(t)
 	})

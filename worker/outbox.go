@@ -21,8 +21,8 @@ const (
 	handingOver = 8
 	// outboxCall bounds each call. Redis may need longer for an answer; then a later call gets it.
 	outboxCall = 3 * time.Second
-	// turnMost is how long the completions of a claim keep those of other shards waiting.
-	turnMost = 200 * time.Millisecond
+	// handingMost is how long the completions of a claim keep those of other shards waiting.
+	handingMost = 200 * time.Millisecond
 )
 
 // Callbacks sends the callbacks of ended jobs; *callback.Service is one.
@@ -50,11 +50,11 @@ type outbox struct {
 	to       Callbacks
 	troubles *troubles
 	ready    []chan struct{} // by shard: a token when it has completions
-	turn     chan struct{}   // filled while the completions of one claim are handed over, for turnMost
+	handing  chan struct{}   // filled while the completions of one claim are handed over, for handingMost
 }
 
 func newOutbox(worker string, shards int, q claimer, to Callbacks, t *troubles) *outbox {
-	o := &outbox{worker: worker, queue: q, to: to, troubles: t, turn: make(chan struct{}, 1)}
+	o := &outbox{worker: worker, queue: q, to: to, troubles: t, handing: make(chan struct{}, 1)}
 	for range shards {
 		o.ready = append(o.ready, make(chan struct{}, 1))
 	}
@@ -91,13 +91,13 @@ func (o *outbox) handOver(ctx context.Context, shard int, name string) (more boo
 		return false
 	}
 	select {
-	case o.turn <- struct{}{}:
+	case o.handing <- struct{}{}:
 	case <-ctx.Done():
 		return false
 	}
 	// Some go to a node that hangs. Then the next shard takes its turn beside them.
-	leave := sync.OnceFunc(func() { <-o.turn })
-	patience := time.AfterFunc(turnMost, leave)
+	leave := sync.OnceFunc(func() { <-o.handing })
+	patience := time.AfterFunc(handingMost, leave)
 	done, refused := o.handAll(ctx, list)
 	patience.Stop()
 	leave()

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/internal/crash"
-	"github.com/7509e464/sluice/internal/turn"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -93,19 +93,19 @@ func (s *settler) add(e ending) {
 // run runs all flushers until ctx ends.
 func (s *settler) run(ctx context.Context) {
 	var g sync.WaitGroup
-	turns := turn.New()
+	shared := baton.New()
 	for range flushers {
-		g.Go(func() { s.flush(ctx, &s.ended, turns) })
+		g.Go(func() { s.flush(ctx, &s.ended, shared) })
 	}
-	g.Go(func() { s.flush(ctx, &s.unanswered, turn.New()) })
+	g.Go(func() { s.flush(ctx, &s.unanswered, baton.New()) })
 	g.Wait()
 }
 
-// flush sends one batch at a time, whenever there is a token, until ctx ends.
-func (s *settler) flush(ctx context.Context, from *backlog, turns *turn.Turns) {
+// flush sends a batch each time it gets the baton, until ctx ends.
+func (s *settler) flush(ctx context.Context, from *backlog, shared *baton.Baton) {
 	var pause pauses
 	for {
-		end, ok := turns.Take(ctx.Done())
+		end, ok := shared.Take(ctx.Done())
 		if !ok {
 			return
 		}

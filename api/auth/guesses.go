@@ -17,20 +17,20 @@ const (
 	guessPeriod = time.Minute
 	// guessesHeld bounds the addresses, and the good credentials, in memory.
 	guessesHeld = 10_000
-	// turnsPerSecond is how many credentials a second of addresses beyond their limit are looked up
-	// in the store, turnWait how long a request waits for its turn.
-	turnsPerSecond = 20
-	turnWait       = 400 * time.Millisecond
+	// lookupsPerSecond is how many credentials of addresses beyond their limit are looked up in the
+	// store in a second, lookupWait how long a request waits for that.
+	lookupsPerSecond = 20
+	lookupWait       = 400 * time.Millisecond
 )
 
 // Guesses counts the wrong credentials of each address in this process, for all listeners together.
 //
 // It never refuses a credential that is verified without the store, such as the admin token or a
 // signed JWT, nor one that was good before. Other lookups from an address beyond its limit wait for
-// one of a few turns a second. So a flood of guesses costs the store little, and clients with a
+// one of a few lookups a second. So a flood of guesses costs the store little, and clients with a
 // valid credential get in from the same address.
 type Guesses struct {
-	turns *rate.Limiter
+	lookups *rate.Limiter
 
 	mu    sync.Mutex
 	wrong *simplelru.LRU[string, tally]    // by address
@@ -47,7 +47,7 @@ type tally struct {
 func NewGuesses() *Guesses {
 	wrong, _ := simplelru.NewLRU[string, tally](guessesHeld, nil) // fails only for sizes below 1
 	good, _ := simplelru.NewLRU[string, struct{}](guessesHeld, nil)
-	return &Guesses{turns: rate.NewLimiter(turnsPerSecond, turnsPerSecond), wrong: wrong, good: good}
+	return &Guesses{lookups: rate.NewLimiter(lookupsPerSecond, lookupsPerSecond), wrong: wrong, good: good}
 }
 
 // TooManyGuesses means that an address has sent too many wrong credentials.
@@ -73,9 +73,9 @@ func (g *Guesses) Allow(ctx context.Context, name string, address func() string)
 	if wait <= 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, turnWait)
+	ctx, cancel := context.WithTimeout(ctx, lookupWait)
 	defer cancel()
-	if g.turns.Wait(ctx) != nil {
+	if g.lookups.Wait(ctx) != nil {
 		return &TooManyGuesses{wait}
 	}
 	return nil

@@ -41,8 +41,8 @@ func TestGuesses(t *testing.T) {
 			})
 		}
 		all.Wait()
-		most := int64(turnsPerSecond + turnsPerSecond*turnWait/time.Second + 1)
-		if n := looked.Load(); n > most || time.Since(start) > turnWait {
+		most := int64(lookupsPerSecond + lookupsPerSecond*lookupWait/time.Second + 1)
+		if n := looked.Load(); n > most || time.Since(start) > lookupWait {
 			t.Errorf("%d are looked up, after %v", n, time.Since(start))
 		}
 		start = time.Now()

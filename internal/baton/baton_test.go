@@ -1,4 +1,4 @@
-package turn_test
+package baton_test
 
 import (
 	"sync"
@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/7509e464/sluice/internal/turn"
+	"github.com/7509e464/sluice/internal/baton"
 )
 
 // TestTurns: senders come one after the other while exchanges are fast, and do not wait longer than
@@ -16,18 +16,18 @@ func TestTurns(t *testing.T) {
 		name          string
 		exchange, all time.Duration
 	}{
-		{"fast", turn.Patience / 2, 4 * turn.Patience / 2},
-		{"slow", time.Minute, 3*turn.Patience + time.Minute},
+		{"fast", baton.Patience / 2, 4 * baton.Patience / 2},
+		{"slow", time.Minute, 3*baton.Patience + time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				turns, start := turn.New(), time.Now()
+				b, start := baton.New(), time.Now()
 				var senders sync.WaitGroup
 				for range 4 {
 					senders.Go(func() {
-						end, ok := turns.Take(nil)
+						end, ok := b.Take(nil)
 						if !ok {
-							t.Error("no turn")
+							t.Error("no baton")
 							return
 						}
 						time.Sleep(c.exchange)
@@ -44,23 +44,23 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestShare: the turn is passed on before its exchange is over, to one more sender at a time.
-func TestShare(t *testing.T) {
+// TestPass: the baton is passed on before its exchange is over, to one more sender at a time.
+func TestPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := turn.New()
-		turns.Share() // there is nothing to share
-		first, _ := turns.Take(nil)
+		b := baton.New()
+		b.Pass() // there is nothing to share
+		first, _ := b.Take(nil)
 		taken, waits := make(chan func(), 3), make(chan struct{})
 		for range 3 {
 			go func() {
-				if end, ok := turns.Take(waits); ok {
+				if end, ok := b.Take(waits); ok {
 					taken <- end
 				}
 			}()
 		}
 		under := func(want int) {
 			t.Helper()
-			turns.Share()
+			b.Pass()
 			synctest.Wait()
 			if len(taken) != want {
 				t.Fatalf("%d more exchanges are under way, want %d", len(taken), want)
@@ -71,7 +71,7 @@ func TestShare(t *testing.T) {
 		first()
 		synctest.Wait()
 		if len(taken) != 1 {
-			t.Fatal("the end of an exchange whose turn was passed on has passed on another's")
+			t.Fatal("the end of an exchange whose baton was passed on has passed on another's")
 		}
 		under(2)
 		(<-taken)()
@@ -85,15 +85,15 @@ func TestShare(t *testing.T) {
 // TestTakeEndsWithItsContext: a waiting Take ends with its context.
 func TestTakeEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns, done := turn.New(), make(chan struct{})
-		end, _ := turns.Take(nil)
+		b, done := baton.New(), make(chan struct{})
+		end, _ := b.Take(nil)
 		close(done)
-		if _, ok := turns.Take(done); ok {
-			t.Error("a turn that was taken was given again")
+		if _, ok := b.Take(done); ok {
+			t.Error("a baton that was taken was given again")
 		}
 		end()
-		if end, ok := turns.Take(nil); !ok {
-			t.Error("a turn that was ended is not free")
+		if end, ok := b.Take(nil); !ok {
+			t.Error("a baton whose exchange has ended is not free")
 		} else {
 			end()
 		}
