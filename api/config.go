@@ -18,10 +18,10 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/gauges"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
-	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/figures"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -180,8 +180,8 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("api: %s: %d: must be from 1 to 100 percent", name, p))
 		}
 	}
-	if c.TopTenants < 0 || c.TopTenants > gauges.MaxShown {
-		errs = append(errs, fmt.Errorf("api: top tenants: %d: must be from 0 to %d", c.TopTenants, gauges.MaxShown))
+	if c.TopTenants < 0 || c.TopTenants > figures.MaxShown {
+		errs = append(errs, fmt.Errorf("api: top tenants: %d: must be from 0 to %d", c.TopTenants, figures.MaxShown))
 	}
 	for name, r := range c.Routes {
 		if r.MaxAttempts < 0 {
@@ -195,7 +195,7 @@ func (c Config) validate() error {
 		}
 	}
 	for _, name := range c.StatusTenants {
-		if err := request.CheckTenant("status tenant", name); err != nil {
+		if err := codec.CheckTenant("status tenant", name); err != nil {
 			errs = append(errs, fmt.Errorf("api: %w", err))
 		}
 	}
@@ -203,14 +203,14 @@ func (c Config) validate() error {
 }
 
 // HeaderMode selects the rate limit headers of 202 and 429 answers.
-type HeaderMode = ratelimit.Mode
+type HeaderMode = problem.HeaderMode
 
 // The header modes.
 const (
-	HeadersIETF   = ratelimit.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
-	HeadersLegacy = ratelimit.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
-	HeadersBoth   = ratelimit.Both   // the default
-	HeadersNone   = ratelimit.None
+	HeadersIETF   = problem.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
+	HeadersLegacy = problem.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
+	HeadersBoth   = problem.Both   // the default
+	HeadersNone   = problem.None
 )
 
 // Percent is the share of a resource that one client may use at once, 1 to 100.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -64,7 +64,7 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if towire.Job(job).Done && c.r.Header.Get("Last-Event-ID") == eventID(job) {
+	if codec.Job(job).Done && c.r.Header.Get("Last-Event-ID") == eventID(job) {
 		return &answer{status: http.StatusNoContent}, nil // after which an EventSource does not reconnect
 	}
 	a := &answer{
@@ -104,12 +104,12 @@ func (s *Server) sendStates(
 	for {
 		signalled := true
 		if id := eventID(job); id != sent {
-			if out.send(id, towire.Job(job)) != nil {
+			if out.send(id, codec.Job(job)) != nil {
 				return
 			}
 			sent = id
 		}
-		if over || towire.Job(job).Done {
+		if over || codec.Job(job).Done {
 			return
 		}
 		select {
@@ -191,7 +191,7 @@ func newEventWriter(w http.ResponseWriter) *eventWriter {
 // send writes the job as a state event.
 func (e *eventWriter) send(id string, job *wire.Job) error {
 	e.buf.WriteString("id: " + id + "\nevent: " + contract.StateEvent + "\ndata: ")
-	if err := towire.Encode(&e.buf, job); err != nil {
+	if err := codec.Encode(&e.buf, job); err != nil {
 		return err
 	}
 	e.buf.WriteByte('\n')
@@ -201,7 +201,7 @@ func (e *eventWriter) send(id string, job *wire.Job) error {
 // add appends an event without an id to the next flush.
 func (e *eventWriter) add(name string, data any) error {
 	e.buf.WriteString("event: " + name + "\ndata: ")
-	if err := towire.Encode(&e.buf, data); err != nil {
+	if err := codec.Encode(&e.buf, data); err != nil {
 		return err
 	}
 	return e.buf.WriteByte('\n')

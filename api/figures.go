@@ -13,19 +13,16 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/decode"
-	"github.com/7509e464/sluice/api/internal/gauges"
-	"github.com/7509e464/sluice/api/internal/live"
+	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
 )
 
-// figures are what the streams of figures show, beside tenants and pools.
-type figures interface {
+// readings are what the streams of figures show, beside tenants and pools.
+type readings interface {
 	Totals(ctx context.Context) (queue.Totals, error)
 	Workers(ctx context.Context) (reports.Workers, error)
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
@@ -35,7 +32,7 @@ type figures interface {
 
 // getStats is GET /v1/stats.
 func (s *Server) getStats(c *call) (*answer, error) {
-	return ok(towire.Overview(s.live.Overview(c.r.Context()))), nil
+	return ok(codec.Overview(s.live.Overview(c.r.Context()))), nil
 }
 
 // table selects and orders the shown tenants.
@@ -71,7 +68,7 @@ func tableOf(query url.Values) (table, error) {
 	var err error
 	if query.Get("limit") == "0" {
 		t.limit = 0
-	} else if t.limit, err = request.PageLimit(query, contract.DefaultPage, contract.MaxLines); err != nil {
+	} else if t.limit, err = codec.PageLimit(query, contract.DefaultPage, contract.MaxLines); err != nil {
 		return t, problem.Invalid("query.limit", "string",
 			"must be a whole number from 0 to "+strconv.Itoa(contract.MaxLines))
 	}
@@ -85,12 +82,12 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	view := live.View{Scan: t.limit > 0, Tenant: query.Get("tenant"), Pool: query.Get("pool")}
-	if rule := decode.TextRule(view.Pool, 1, wire.MaxTenantBytes); query.Has("pool") && rule != "" {
+	view := figures.View{Scan: t.limit > 0, Tenant: query.Get("tenant"), Pool: query.Get("pool")}
+	if rule := codec.TextRule(view.Pool, 1, wire.MaxTenantBytes); query.Has("pool") && rule != "" {
 		return nil, problem.Invalid("query.pool", "string", rule)
 	}
 	if query.Has("tenant") {
-		if err := request.CheckTenant("query.tenant", view.Tenant); err != nil {
+		if err := codec.CheckTenant("query.tenant", view.Tenant); err != nil {
 			return nil, err
 		}
 	}
@@ -103,7 +100,7 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 	}
 	watch, err := s.live.Watch(view)
 	switch {
-	case errors.Is(err, live.ErrTooMany):
+	case errors.Is(err, figures.ErrTooMany):
 		return nil, problem.TooManyStreams.With("the process has reached its limit of streams of figures").
 			RetryIn(5 * time.Second)
 	case err != nil:
@@ -128,7 +125,7 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 type figureStream struct {
 	server *Server
 	out    *eventWriter
-	watch  *live.Watch
+	watch  *figures.Watch
 	table  table
 	pool   string // empty for none
 
@@ -170,43 +167,43 @@ func (f *figureStream) send(ctx context.Context) {
 
 // add writes the events for n. It sends the history right before the first figures that continue
 // it. The history ends where those begin, so nothing is missing in between or sent twice.
-func (f *figureStream) add(n live.News) error {
+func (f *figureStream) add(n figures.News) error {
 	var errs []error
 	if n.Overview != nil {
 		if !f.past {
 			f.past = true
-			errs = append(errs, f.out.add(contract.HistoryEvent, towire.History(n.Overview, f.server.live,
+			errs = append(errs, f.out.add(contract.HistoryEvent, codec.History(n.Overview, f.server.live,
 				f.server.arrivals)))
 		}
-		errs = append(errs, f.out.add(contract.OverviewEvent, towire.Overview(*n.Overview)))
+		errs = append(errs, f.out.add(contract.OverviewEvent, codec.Overview(*n.Overview)))
 	}
 	if n.Scan != nil && f.pool != "" {
-		errs = append(errs, f.out.add(contract.PoolSharesEvent, towire.PoolShares(n.Scan, f.pool)))
+		errs = append(errs, f.out.add(contract.PoolSharesEvent, codec.PoolShares(n.Scan, f.pool)))
 	}
 	if n.Scan != nil && f.table.limit > 0 {
-		errs = append(errs, f.out.add(contract.PoolsEvent, towire.PoolLines(n.Scan)),
+		errs = append(errs, f.out.add(contract.PoolsEvent, codec.PoolLines(n.Scan)),
 			f.out.add(contract.TenantsEvent, f.table.lines(n.Scan)))
 	}
 	if n.Pool != nil {
 		if !f.poolPast {
 			f.poolPast = true
-			errs = append(errs, f.out.add(contract.PoolHistoryEvent, towire.PoolHistory(n.Pool, f.server.live)))
+			errs = append(errs, f.out.add(contract.PoolHistoryEvent, codec.PoolHistory(n.Pool, f.server.live)))
 		}
-		errs = append(errs, f.out.add(contract.PoolEvent, towire.PoolNow(n.Pool)))
+		errs = append(errs, f.out.add(contract.PoolEvent, codec.PoolNow(n.Pool)))
 	}
 	if n.Tenant != nil {
 		if !f.tenantPast {
 			f.tenantPast = true
 			errs = append(errs, f.out.add(contract.TenantHistoryEvent,
-				towire.TenantHistory(n.Tenant, f.server.live, f.server.arrivals)))
+				codec.TenantHistory(n.Tenant, f.server.live, f.server.arrivals)))
 		}
-		errs = append(errs, f.out.add(contract.TenantEvent, towire.TenantNow(n.Tenant)))
+		errs = append(errs, f.out.add(contract.TenantEvent, codec.TenantNow(n.Tenant)))
 	}
 	return errors.Join(errs...)
 }
 
 // lines are the first tenants of a scan that match.
-func (t table) lines(c *live.Scan) wire.TenantLines {
+func (t table) lines(c *figures.Scan) wire.TenantLines {
 	var matching []*queue.Brief
 	for i := range c.Briefs {
 		if b := &c.Briefs[i]; t.search == "" || strings.Contains(strings.ToLower(b.Name), t.search) {
@@ -214,10 +211,10 @@ func (t table) lines(c *live.Scan) wire.TenantLines {
 		}
 	}
 	out := wire.TenantLines{At: c.At.UTC(), Matching: len(matching), Items: []wire.TenantLine{}}
-	for _, b := range towire.Firsts(matching, t.limit, func(a, b *queue.Brief) int {
+	for _, b := range codec.Firsts(matching, t.limit, func(a, b *queue.Brief) int {
 		return cmp.Or(t.order(a, b), cmp.Compare(a.Name, b.Name))
 	}) {
-		out.Items = append(out.Items, towire.Line(b))
+		out.Items = append(out.Items, codec.Line(b))
 	}
 	return out
 }
@@ -227,7 +224,7 @@ func (t table) lines(c *live.Scan) wire.TenantLines {
 type watched struct {
 	ports
 	routes map[string]RouteInfo
-	gauges *gauges.Gauges
+	gauges *figures.Gauges
 }
 
 // Workers reports every configured route, also idle ones.
@@ -242,13 +239,13 @@ func (w watched) Workers(ctx context.Context) (reports.Workers, error) {
 	return workers, err
 }
 
-// DeadLetters implements live.Source.
+// DeadLetters implements figures.Source.
 func (w watched) DeadLetters(ctx context.Context) (int64, bool) { return w.gauges.DeadLetters(ctx) }
 
 // listRoutes is GET /v1/routes.
 func (s *Server) listRoutes(c *call) (*answer, error) {
-	routes := towire.Routes(s.live.Overview(c.r.Context()).Workers.Routes)
-	slices.SortFunc(routes, towire.ByTrouble)
+	routes := codec.Routes(s.live.Overview(c.r.Context()).Workers.Routes)
+	slices.SortFunc(routes, codec.ByTrouble)
 	return ok(wire.RouteList{Items: routes}), nil
 }
 

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/live"
-	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
@@ -297,9 +297,9 @@ func TestStreamOfFiguresWhileTheStoreIsAway(t *testing.T) {
 
 func TestStreamsOfFiguresAreBounded(t *testing.T) {
 	filmed(t, func(t *testing.T, b *bench) {
-		var all []*live.Watch
+		var all []*figures.Watch
 		for range contract.LiveStreams {
-			w, err := b.s.live.Watch(live.View{})
+			w, err := b.s.live.Watch(figures.View{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -369,7 +369,7 @@ func TestOrdersOfTenants(t *testing.T) {
 	}
 	dead := brief("É", 2, 0, 0)
 	dead.Dead = 3
-	c := &live.Scan{Briefs: []queue.Brief{
+	c := &figures.Scan{Briefs: []queue.Brief{
 		brief("d", 1, 7, 3), brief("b", 5, 7, 0), brief("a", 5, 0, 9), brief("c", 0, 0, 0), dead,
 	}}
 	for _, tt := range []struct {
@@ -398,14 +398,14 @@ func TestOrdersOfTenants(t *testing.T) {
 // A line shows all rates: the effective one is the strictest of them.
 func TestLinesShowFurtherRates(t *testing.T) {
 	day := shaper.Pace{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}
-	line := towire.Line(&queue.Brief{
+	line := codec.Line(&queue.Brief{
 		Name: "partner", Rate: shaper.Rate{Limit: 10, Period: time.Second}, Rates: []shaper.Pace{day},
 	})
 	want := shaper.PaceJSON{Limit: 1000, PeriodMS: 86_400_000, Burst: 1000}
 	if len(line.Rates) != 1 || line.Rates[0] != want {
 		t.Errorf("%+v", line)
 	}
-	if line := towire.Line(&queue.Brief{Name: "plain"}); line.Rates != nil {
+	if line := codec.Line(&queue.Brief{Name: "plain"}); line.Rates != nil {
 		t.Errorf("%+v", line)
 	}
 }

@@ -8,11 +8,10 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/arrivals"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -30,7 +29,7 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 	}
 	query := c.r.URL.Query()
 	route := query.Get("route")
-	if rule := decode.TextRule(route, 1, wire.MaxTenantBytes); query.Has("route") && rule != "" {
+	if rule := codec.TextRule(route, 1, wire.MaxTenantBytes); query.Has("route") && rule != "" {
 		return nil, problem.Invalid("query.route", "string", rule)
 	}
 	if rule := s.routeRule(route); query.Has("route") && rule != "" { // of others nothing arrives
@@ -44,7 +43,7 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 		return a, nil
 	}
 	f, err := s.arrivals.Follow(name, route)
-	if errors.Is(err, arrivals.ErrTooMany) {
+	if errors.Is(err, figures.ErrTooManyFollowers) {
 		return nil, problem.TooManyStreams.With("the process has reached its limit of streams of arrivals").
 			RetryIn(5 * time.Second)
 	}
@@ -64,7 +63,7 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 // sendArrivals sends arrivals until the client disconnects or loses its permission, or the server
 // drains. Then it sends the rest.
 func (s *Server) sendArrivals(
-	ctx context.Context, out *eventWriter, f *arrivals.Follower, allowed func() bool,
+	ctx context.Context, out *eventWriter, f *figures.Follower, allowed func() bool,
 ) {
 	defer out.extend() // for the end of the answer
 	beat := time.NewTicker(streamBeat)
@@ -91,7 +90,7 @@ func (s *Server) sendArrivals(
 			continue
 		}
 		buf.Reset()
-		err := towire.Encode(&buf, towire.Arrivals(came, lost))
+		err := codec.Encode(&buf, codec.Arrivals(came, lost))
 		if err != nil || out.event(contract.ArrivalsEvent, buf.Bytes()) != nil {
 			return
 		}
@@ -113,7 +112,7 @@ func (s *Server) noteArrival(sub queue.Submission, v queue.Decision) {
 	if v.Outcome == shaper.Replayed || v.Outcome == shaper.KeyReused {
 		return
 	}
-	a := arrivals.Arrival{At: v.Now, Cost: sub.Cost, Route: sub.Route, Admitted: v.Outcome == shaper.Admitted}
+	a := figures.Arrival{At: v.Now, Cost: sub.Cost, Route: sub.Route, Admitted: v.Outcome == shaper.Admitted}
 	if a.Admitted {
 		a.At = shaper.InstantOf(v.Job.Created) // earlier, if the call was sent again
 	}

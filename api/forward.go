@@ -12,10 +12,9 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
@@ -176,7 +175,7 @@ func (s *Server) forwarded(
 	if rule != "" {
 		return nil, problem.Invalid("path", "string", rule)
 	}
-	key, err := request.IdempotencyKey(c.r.Header)
+	key, err := codec.ReadKey(c.r.Header)
 	if err != nil {
 		return nil, err
 	}
@@ -204,14 +203,14 @@ func (s *Server) forwarded(
 		Payload: m.Encode(), Same: identityOf(m, key),
 		IdempotencyKey: key, Cost: max(1, info.Cost, cost), MaxWait: time.Duration(maxWait) * time.Millisecond,
 		MaxAttempts: s.cfg.Routes[at.route].MaxAttempts,
-		TraceParent: request.TraceParent(c.r.Header),
+		TraceParent: codec.TraceParent(c.r.Header),
 	}
 	if err := s.guardJob(c, *sub); err != nil {
 		return nil, err
 	}
 	c.taken = done
 	f.atEnd = cmp.Or(info.OnWaitEnd, http.StatusGatewayTimeout)
-	f.key, f.prefer, f.wait = key, request.PreferAnswer(c.r.Header), info.Wait
+	f.key, f.prefer, f.wait = key, codec.PreferAnswer(c.r.Header), info.Wait
 	if f.prefer.Given {
 		f.wait = f.prefer.Wait
 	}
@@ -234,7 +233,7 @@ func beside(err error) error {
 func (s *Server) storedAnswer(c *call, target string, f *awaited) (bool, error) {
 	id, found := strings.CutPrefix(target, "/v1/jobs/")
 	id, is := strings.CutSuffix(id, "/response")
-	if !found || !is || !decode.IsID(id) || c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
+	if !found || !is || !codec.IsID(id) || c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
 		return false, nil
 	}
 	if err := s.reading(c); err != nil {
@@ -249,7 +248,7 @@ func (s *Server) storedAnswer(c *call, target string, f *awaited) (bool, error) 
 // expect prepares f for the answer to an earlier request.
 func (s *Server) expect(c *call, id string, f *awaited) (err error) {
 	f.decision.Job.ID, f.decision.Job.Tenant, f.known = id, c.who.Tenant, true
-	f.prefer = request.PreferAnswer(c.r.Header)
+	f.prefer = codec.PreferAnswer(c.r.Header)
 	f.end = time.Now().Add(f.prefer.Wait)
 	if f.prefer.Wait > 0 {
 		err = f.watch(c.r.Context(), id)

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
@@ -76,7 +76,7 @@ func (s *Server) answerTo(c *call, f *awaited, accepted func(*answer)) (func(htt
 		if f.atEnd > http.StatusAccepted && !prefer.Given {
 			return nil, s.pending(f)
 		}
-		a := &answer{status: http.StatusAccepted, body: towire.Job(job)}
+		a := &answer{status: http.StatusAccepted, body: codec.Job(job)}
 		a.set("Location", "/v1/jobs/"+job.ID+"/response").set("Sluice-Job", job.ID)
 		if prefer.Given {
 			a.set("Preference-Applied", prefer.Applied())

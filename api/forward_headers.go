@@ -15,8 +15,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/internal/httpmsg"
 )
 
@@ -42,7 +42,7 @@ func (s *Server) upstreamHeaders(c *call, h http.Header, forwarded string) http.
 	for name, values := range out {
 		switch {
 		case httpmsg.Is(name, "Prefer"):
-			keep(name, request.OtherPreferences(values))
+			keep(name, codec.OtherPreferences(values))
 		case httpmsg.Is(name, "Cookie"):
 			keep(name, httpmsg.WithoutOwnCookies(values))
 		case httpmsg.Is(name, "Authorization", "X-Api-Key"):

@@ -21,6 +21,8 @@ func TestForwardWaitsOnSmallStacks(t *testing.T) {
 	const n, most = 1000, 14 << 10
 	p := proxy(t, echo, func(cfg *api.Config, _ *worker.Route, _ *queue.Queue) {
 		cfg.TenantShare, cfg.AddressShare = 100, 100
+	}, func(ports *api.Ports) { // frames of the test would count
+		*ports.Admitter() = (*ports.Admitter()).(stirring).Admitter
 	})
 	stacks := func() uint64 {
 		sample := []metrics.Sample{{Name: "/memory/classes/heap/stacks:bytes"}}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
 )
 
 // tenantRefusal is the class, in the metric, of a request that names another tenant than its
@@ -24,7 +24,7 @@ const tenantRefusal = "tenant"
 // With authentication, a header with another name than the credential's is refused as a mistake.
 func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 	if s.cfg.Auth == nil {
-		tenant, err := request.Tenant(r.Header)
+		tenant, err := codec.ReadTenant(r.Header)
 		return auth.Principal{Tenant: tenant}, err
 	}
 	who, err := s.cfg.Auth.Authenticate(r)
@@ -43,12 +43,12 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		s.log.LogAttrs(r.Context(), slog.LevelDebug, "identified", slog.String("key", who.KeyID))
 	}
-	switch values := r.Header[request.TenantHeader]; {
+	switch values := r.Header[codec.TenantHeader]; {
 	case len(values) > 1:
-		return auth.Principal{}, problem.Invalid(request.TenantHeader, "array", "must not be repeated")
+		return auth.Principal{}, problem.Invalid(codec.TenantHeader, "array", "must not be repeated")
 	case len(values) == 1 && values[0] != who.Tenant:
 		s.metrics.refused(tenantRefusal)
-		return auth.Principal{}, problem.TenantMismatch.With(request.TenantHeader + " names another tenant " +
+		return auth.Principal{}, problem.TenantMismatch.With(codec.TenantHeader + " names another tenant " +
 			"than the credential's; leave it out")
 	}
 	return who, nil

@@ -18,8 +18,8 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -160,7 +160,7 @@ func TestTenantHeaderBesideACredential(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/jobs", strings.NewReader(plainJob))
 		r.Header.Set("Content-Type", "application/json")
 		if c.named != nil {
-			r.Header[request.TenantHeader] = c.named
+			r.Header[codec.TenantHeader] = c.named
 		}
 		b.intake.send(t, r).want(t, c.status, c.kind)
 	}

@@ -13,10 +13,9 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/guard"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
-	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -198,7 +197,7 @@ func (s *Server) guardOf(c *call) (*intakeGuard, error) {
 
 // listBlocked is GET /v1/guards/{guard}/blocked.
 func (s *Server) listBlocked(c *call) (*answer, error) {
-	limit, err := request.PageLimit(c.r.URL.Query(), contract.DefaultPage, contract.MaxPage)
+	limit, err := codec.PageLimit(c.r.URL.Query(), contract.DefaultPage, contract.MaxPage)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +212,7 @@ func (s *Server) listBlocked(c *call) (*answer, error) {
 	out := wire.BlockedList{Items: make([]wire.BlockedKey, len(keys))}
 	for i, k := range keys {
 		out.Items[i] = wire.BlockedKey{
-			Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, ratelimit.Millis(k.Left)),
+			Key: strings.ToValidUTF8(k.Key, "\ufffd"), LeftMS: max(1, problem.Millis(k.Left)),
 		}
 	}
 	return ok(out), nil

@@ -13,7 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/guard"
-	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -58,9 +58,9 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 	const yes, no = http.StatusAccepted, http.StatusTooManyRequests
 	t.Run("by tenant", func(t *testing.T) {
 		b := newBench(t, withGuards(t, limitStore(t), guardBy("tenants", guard.ByTenant)))
-		b.wantCodes("acme", headers{request.TenantHeader: "acme"}, yes, yes, no)
-		b.wantCodes("other", headers{request.TenantHeader: "other"}, yes)
-		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{request.TenantHeader: "acme"}, "")
+		b.wantCodes("acme", headers{codec.TenantHeader: "acme"}, yes, yes, no)
+		b.wantCodes("other", headers{codec.TenantHeader: "other"}, yes)
+		r := b.intake.do(t, "GET", "/v1/jobs?state=queued", headers{codec.TenantHeader: "acme"}, "")
 		if r.Code != no || r.problem.Guard != "tenants" ||
 			!strings.HasSuffix(r.problem.Type, ":rate-limited") ||
 			r.problem.RetryAfterMS <= time.Hour.Milliseconds() ||
@@ -106,7 +106,7 @@ func TestGuardsBeforeTheIntake(t *testing.T) {
 	})
 	t.Run("nobody is a guest by name", func(t *testing.T) {
 		b := newBench(t, withGuards(t, limitStore(t), guardBy("guests", guard.ByGuest)))
-		b.wantCodes("named so", headers{request.TenantHeader: "guest:192.0.2.7"}, yes, yes, yes)
+		b.wantCodes("named so", headers{codec.TenantHeader: "guest:192.0.2.7"}, yes, yes, yes)
 	})
 	t.Run("by address holds up who tries credentials", func(t *testing.T) {
 		b := newGuarded(t, []auth.Mode{auth.Keys}, withGuards(t, limitStore(t), guardBy("tries", guard.ByAddress)))
@@ -169,7 +169,7 @@ func TestGuardsThroughTheAdminAPI(t *testing.T) {
 	b := newBench(t, withGuards(t, limitStore(t), guardBy("one", guard.ByTenant),
 		guardBy("two", guard.ByAddress)))
 	const tenant = "guest:2001:db8:1:2::/64"
-	of := headers{request.TenantHeader: tenant}
+	of := headers{codec.TenantHeader: tenant}
 	for _, code := range codes(b, 2, of) {
 		if code != http.StatusAccepted {
 			t.Fatal(code)

@@ -10,11 +10,8 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
-	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -32,7 +29,7 @@ type jobs interface {
 // without a lookup.
 func tenantAndID(c *call) (tenant, id string, err error) {
 	id = c.param("id")
-	if !decode.IsID(id) {
+	if !codec.IsID(id) {
 		return "", "", queue.ErrNotFound
 	}
 	return c.who.Tenant, id, nil
@@ -47,7 +44,7 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	if err := s.reading(c); err != nil {
 		return nil, err
 	}
-	prefer := request.Prefer(c.r.Header)
+	prefer := codec.Prefer(c.r.Header)
 	var job queue.Job
 	if prefer.Wait > 0 {
 		job, err = s.follow(c.client, tenant, id, prefer.Wait)
@@ -57,7 +54,7 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := ok(towire.Job(job))
+	a := ok(codec.Job(job))
 	if prefer.Given {
 		a.set("Preference-Applied", prefer.Applied())
 	}
@@ -77,7 +74,7 @@ func (s *Server) deleteJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ok(towire.Job(job)), nil
+	return ok(codec.Job(job)), nil
 }
 
 // replayJob is POST /v1/jobs/{id}/replay.
@@ -86,7 +83,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := decode.Empty(c.body); err != nil {
+	if err := codec.DecodeEmpty(c.body); err != nil {
 		return nil, err
 	}
 	job, err := s.queue.Job(c.r.Context(), tenant, id)
@@ -109,7 +106,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route); err != nil {
 		return nil, err
 	}
-	a := &answer{status: http.StatusAccepted, body: towire.Job(v.Job)}
+	a := &answer{status: http.StatusAccepted, body: codec.Job(v.Job)}
 	a.set("Location", "/v1/jobs/"+v.Job.ID)
 	s.cfg.Headers.Queue(a.header, v.Admission, 0)
 	return a, nil
@@ -126,13 +123,13 @@ func (s *Server) attempts(job queue.Job) int {
 
 // postBatch is POST /v1/jobs/batch.
 func (s *Server) postBatch(c *call) (*answer, error) {
-	body, wrong, err := decode.Batch(c.body, s.cfg.MaxBody)
+	body, wrong, err := codec.DecodeBatch(c.body, s.cfg.MaxBody)
 	if err != nil {
 		return nil, err
 	}
 	batch, held := s.submissions(c.who, body.Jobs, wrong)
 	if body.Atomic {
-		if err := decode.Together(held); err != nil {
+		if err := codec.Together(held); err != nil {
 			return nil, err
 		}
 	}
@@ -161,7 +158,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		switch {
 		case refused == nil:
 			out.Items[i] = wire.JobResult{
-				Problem: wire.Problem{Status: http.StatusAccepted}, Job: towire.Job(v.Job),
+				Problem: wire.Problem{Status: http.StatusAccepted}, Job: codec.Job(v.Job),
 				Replayed: v.Outcome == shaper.Replayed,
 			}
 		case body.Atomic: // none was admitted, and all decisions are equal
@@ -183,7 +180,7 @@ func refusedWhole(refused error, v queue.Decision, n int) error {
 	}
 	held := make([]*problem.Problem, n)
 	held[v.Refused] = p
-	return decode.Together(held)
+	return codec.Together(held)
 }
 
 // submissions builds the jobs of a batch. held has a problem for each job that is not submitted: it
@@ -222,7 +219,7 @@ func (s *Server) submitPassed(
 			return nil, err
 		}
 	}
-	span := s.traces.SendBatch(c.r.Context(), request.TraceParent(c.r.Header), passed)
+	span := s.traces.SendBatch(c.r.Context(), codec.TraceParent(c.r.Header), passed)
 	for i := range passed {
 		passed[i].TraceParent = span.TraceParent
 	}
@@ -240,7 +237,7 @@ func (s *Server) submitPassed(
 // JobJSON returns the job in the JSON form of the API, as callbacks send it.
 func JobJSON(j queue.Job) ([]byte, error) {
 	var buf bytes.Buffer
-	if err := towire.Encode(&buf, towire.Job(j)); err != nil {
+	if err := codec.Encode(&buf, codec.Job(j)); err != nil {
 		return nil, fmt.Errorf("api: job: %w", err)
 	}
 	return bytes.TrimSpace(buf.Bytes()), nil
@@ -256,14 +253,14 @@ func (s *Server) reading(c *call) error {
 	now := time.Now()
 	if s.reads != nil {
 		if wait := s.reads.Take(c.who.Tenant, now); wait > 0 {
-			return s.readsTooMuch("this process lets the tenant read jobs "+s.reads.Shown.String()+instead, ratelimit.Limit{
+			return s.readsTooMuch("this process lets the tenant read jobs "+s.reads.Shown.String()+instead, problem.LimiterState{
 				Name: "status", Rate: s.reads.Shown, Limit: int64(s.reads.Burst), Next: wait,
 			})
 		}
 	}
 	if wait := s.rows.Take(c.owner, now); wait > 0 {
 		return s.readsTooMuch("the reads of the tenant, or of its address, take more of Redis than the "+
-			s.rows.Shown.String()+" that one tenant has"+instead, ratelimit.Limit{
+			s.rows.Shown.String()+" that one tenant has"+instead, problem.LimiterState{
 			Name: "reads", Rate: s.rows.Shown, Limit: int64(s.rows.Burst()), Next: wait,
 		})
 	}
@@ -271,11 +268,11 @@ func (s *Server) reading(c *call) error {
 }
 
 // readsTooMuch is the 429 of a read that exceeds the limit, which lacks RetryAfter.
-func (s *Server) readsTooMuch(text string, limit ratelimit.Limit) error {
+func (s *Server) readsTooMuch(text string, limit problem.LimiterState) error {
 	s.metrics.tooOften.Inc()
 	p := problem.RateLimited.With(text)
-	p.RetryAfterMS = max(1, ratelimit.Millis(limit.Next))
-	limit.RetryAfter = ratelimit.RetryAfter(limit.Next)
+	p.RetryAfterMS = max(1, problem.Millis(limit.Next))
+	limit.RetryAfter = problem.RetryAfter(limit.Next)
 	p.Retry(limit.RetryAfter)
 	s.cfg.Headers.Limiter(p.Header, limit)
 	return p
@@ -283,7 +280,7 @@ func (s *Server) readsTooMuch(text string, limit ratelimit.Limit) error {
 
 // listJobs is GET /v1/jobs.
 func (s *Server) listJobs(c *call) (*answer, error) {
-	asked, err := request.List(c.r.URL.Query())
+	asked, err := codec.ReadList(c.r.URL.Query())
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +291,7 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 		return nil, err
 	}
 	asked.Tenant = c.who.Tenant
-	return s.page(c, asked, towire.Job)
+	return s.page(c, asked, codec.Job)
 }
 
 // listPatience is how long a list waits until those of the same tenant or address have ended.
@@ -310,7 +307,7 @@ func (s *Server) page(c *call, asked queue.List, show func(queue.Job) *wire.Job)
 	page, err := s.queue.List(c.r.Context(), asked)
 	leave()
 	if errors.Is(err, queue.ErrCursor) {
-		return nil, request.BadCursor()
+		return nil, codec.BadCursor()
 	}
 	if err != nil {
 		return nil, err

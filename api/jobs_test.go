@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -113,7 +112,7 @@ func TestOddTenantsAreKeptApart(t *testing.T) {
 }
 
 func TestRepeatedTenantHeaderIsRefused(t *testing.T) {
-	_, err := request.Tenant(http.Header{"Sluice-Tenant": {"a", "b"}})
+	_, err := codec.ReadTenant(http.Header{"Sluice-Tenant": {"a", "b"}})
 	if problem.Of(err).Status != http.StatusUnprocessableEntity {
 		t.Errorf("%v", err)
 	}
@@ -323,7 +322,7 @@ func TestAttemptLog(t *testing.T) {
 			"1 retry"},
 	} {
 		var got []string
-		for _, a := range towire.Job(c.job).AttemptLog {
+		for _, a := range codec.Job(c.job).AttemptLog {
 			got = append(got, strconv.Itoa(a.Attempt)+" "+a.Outcome)
 		}
 		if got := strings.Join(got, ", "); got != c.want {

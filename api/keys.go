@@ -9,8 +9,7 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/decode"
-	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -27,7 +26,7 @@ func (s *Server) createKey(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := decode.Key(c.body)
+	wanted, err := codec.DecodeKey(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +38,7 @@ func (s *Server) createKey(c *call) (*answer, error) {
 	s.cfg.Guesses.Right(k.ID)
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key created", slog.String("key", k.ID))
 	return &answer{status: http.StatusCreated,
-		body: wire.NewKey{Key: towire.Key(k), Secret: secret.Key(k.ID)}}, nil
+		body: wire.NewKey{Key: codec.Key(k), Secret: secret.Key(k.ID)}}, nil
 }
 
 // listKeys is GET /v1/tenants/{tenant}/keys.
@@ -54,7 +53,7 @@ func (s *Server) listKeys(c *call) (*answer, error) {
 	}
 	out := wire.KeyList{Items: make([]wire.Key, len(keys))}
 	for i, k := range keys {
-		out.Items[i] = towire.Key(k)
+		out.Items[i] = codec.Key(k)
 	}
 	return ok(out), nil
 }
@@ -66,7 +65,7 @@ func (s *Server) revokeKey(c *call) (*answer, error) {
 		return nil, err
 	}
 	id := c.param("key")
-	if !decode.IsID(id) {
+	if !codec.IsID(id) {
 		return nil, queue.ErrUnknownKey
 	}
 	if err := s.queue.RevokeKey(c.r.Context(), tenant, id); err != nil {

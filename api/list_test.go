@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/decode"
-	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -46,7 +45,7 @@ func TestListByState(t *testing.T) {
 	add("succeeded", plainJob, shaper.Succeeded)
 	add("cancelled", plainJob, shaper.Cancelled)
 	add("expired", plainJob, shaper.Expired)
-	for _, state := range decode.StateNames(queue.ListStates()) {
+	for _, state := range codec.StateNames(queue.ListStates()) {
 		_, got := b.intake.do(t, "GET", "/v1/jobs?state="+state, nil, "").list(t)
 		var want []string
 		for id, list := range jobs {
@@ -87,7 +86,7 @@ func TestListPageByPage(t *testing.T) {
 	slices.Reverse(want)
 	for _, limit := range []int{0, 1, 60, 125, 249, 250, 251, 1000} {
 		path := "/v1/jobs?state=queued"
-		size := request.DefaultJobs
+		size := codec.DefaultJobs
 		if limit > 0 {
 			path += "&limit=" + strconv.Itoa(limit)
 			size = limit

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/api/internal/gauges"
+	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
 )
 
@@ -42,7 +42,7 @@ type metrics struct {
 	evictedAnswers prometheus.Counter
 	abandoned      prometheus.Counter
 
-	figures *gauges.Gauges
+	figures *figures.Gauges
 
 	series sync.Map // of requests and duration: requestSeries by requestLabels
 }
@@ -60,9 +60,9 @@ type requestSeries struct {
 	duration prometheus.Observer
 }
 
-func newMetrics(source gauges.Store, cfg Config) (*metrics, error) {
+func newMetrics(source figures.Store, cfg Config) (*metrics, error) {
 	m := &metrics{
-		figures: gauges.New(source, cfg.StatusTenants, cfg.TopTenants),
+		figures: figures.NewGauges(source, cfg.StatusTenants, cfg.TopTenants),
 		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_admissions_total", Help: "Submissions and replays by outcome.",
 		}, []string{"outcome"}),

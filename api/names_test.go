@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -13,7 +13,7 @@ import (
 func TestUnknownNames(t *testing.T) {
 	b := pooled(t)
 	b.queue.Baseline.Tiers = map[string]shaper.Overrides{"free": {}, "pro": {}}
-	b.submit(plainJob, headers{request.TenantHeader: "acme"})
+	b.submit(plainJob, headers{codec.TenantHeader: "acme"})
 	delete(b.s.cfg.Routes, "default")
 	tenant := "/v1/tenants/acme"
 	for _, tt := range []struct {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/decode"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -152,7 +152,7 @@ func TestSchemaBoundsAreTheDecoders(t *testing.T) {
 			low: true, low - 1: false, int64(high): true, int64(high) + 1: false,
 		} {
 			body, _ := json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})
-			if _, err := decode.Submission(body); (err == nil) != legal {
+			if _, err := codec.DecodeSubmission(body); (err == nil) != legal {
 				t.Errorf("%s = %d: %v, the schema says legal=%v", field, value, err, legal)
 			}
 		}
@@ -179,11 +179,11 @@ func TestSchemaLengthsAreTheDecoders(t *testing.T) {
 	read(b.intake)
 	read(b.admin)
 	submission := func(field string, value any) error {
-		_, err := decode.Submission(must(json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})))
+		_, err := codec.DecodeSubmission(must(json.Marshal(map[string]any{"type": "t", "payload": 1, field: value})))
 		return err
 	}
 	filter := func(field string, value any) error {
-		_, err := decode.Filter(must(json.Marshal(map[string]any{field: value})), decode.Purgeable)
+		_, err := codec.DecodeFilter(must(json.Marshal(map[string]any{field: value})), codec.Purgeable)
 		return err
 	}
 	for _, c := range []struct {

@@ -16,11 +16,10 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/internal/deadline"
 )
 
@@ -127,7 +126,7 @@ func (s *Server) run(
 			return nil, err
 		}
 	}
-	if err := request.CheckQuery(c.r, known); err != nil {
+	if err := codec.CheckQuery(c.r, known); err != nil {
 		return nil, err
 	}
 	if op.Body == nil {
@@ -150,7 +149,7 @@ func (s *Server) read(op contract.Operation, w http.ResponseWriter, c *call) ([]
 	owner := func() budget.Owner {
 		return budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
 	}
-	if c.raw = op.Body.Raw && request.IsRaw(c.r); !c.raw {
+	if c.raw = op.Body.Raw && codec.IsRaw(c.r); !c.raw {
 		content, done, err := s.bodies.Read(w, c.r, op.Body.Spec, owner)
 		if p, is := errors.AsType[*problem.Problem](err); is && op.Body.Raw && p.Status == http.StatusUnsupportedMediaType {
 			p.Detail += ", or the query must have type: then the body is the payload"
@@ -232,8 +231,8 @@ func (a *answer) write(w http.ResponseWriter, s *Server, c *call) error {
 			buffers.Put(buf)
 		}
 	}()
-	if job, ok := a.body.(*wire.Job); !ok || !towire.EncodeWaiting(buf, job) {
-		if err := towire.Encode(buf, a.body); err != nil {
+	if job, ok := a.body.(*wire.Job); !ok || !codec.EncodeWaiting(buf, job) {
+		if err := codec.Encode(buf, a.body); err != nil {
 			panic(err) // wire types always encode; answered as an internal fault
 		}
 	}

@@ -5,10 +5,8 @@ import (
 	"net/http"
 
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/decode"
-	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -32,7 +30,7 @@ func (s *Server) listPools(c *call) (*answer, error) {
 		return nil, err
 	}
 	for _, p := range pools {
-		list.Items = append(list.Items, towire.Pool(p))
+		list.Items = append(list.Items, codec.Pool(p))
 	}
 	return ok(list), nil
 }
@@ -48,7 +46,7 @@ func (s *Server) getPool(c *call) (*answer, error) {
 
 // putPool is PUT /v1/pools/{pool}: settings that the body omits lose their overrides.
 func (s *Server) putPool(c *call) (*answer, error) {
-	patch, err := decode.PoolSettings(c.body)
+	patch, err := codec.DecodePoolSettings(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +60,7 @@ func (s *Server) putPool(c *call) (*answer, error) {
 
 // patchPool is PATCH /v1/pools/{pool}.
 func (s *Server) patchPool(c *call) (*answer, error) {
-	patch, err := decode.PoolSettings(c.body)
+	patch, err := codec.DecodePoolSettings(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +83,7 @@ func (s *Server) resumePool(c *call) (*answer, error) { return switched(c, s.tun
 
 // unholdPool is POST /v1/pools/{pool}/unhold. It changes no setting.
 func (s *Server) unholdPool(c *call) (*answer, error) {
-	body, err := decode.Unhold(c.body)
+	body, err := codec.DecodeUnhold(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -124,12 +122,12 @@ func (s *Server) poolHistory(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ok(towire.Changes(entries)), nil
+	return ok(codec.Changes(entries)), nil
 }
 
 // poolFlows is GET /v1/pools/{pool}/flows.
 func (s *Server) poolFlows(c *call) (*answer, error) {
-	limit, err := request.PageLimit(c.r.URL.Query(), contract.DefaultPage, wire.MaxPage)
+	limit, err := codec.PageLimit(c.r.URL.Query(), contract.DefaultPage, wire.MaxPage)
 	if err != nil {
 		return nil, err
 	}
@@ -137,10 +135,10 @@ func (s *Server) poolFlows(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ok(towire.PoolFlows(flows)), nil
+	return ok(codec.PoolFlows(flows)), nil
 }
 
 func poolAnswer(p queue.Pool) *answer {
-	return &answer{status: http.StatusOK, body: towire.Pool(p),
-		header: http.Header{"Etag": {request.ETag(p.Revision)}}}
+	return &answer{status: http.StatusOK, body: codec.Pool(p),
+		header: http.Header{"Etag": {codec.ETag(p.Revision)}}}
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -246,7 +246,7 @@ func TestPoolOfARealQueue(t *testing.T) {
 	} else {
 		queuetest.Compare(t, "the pool among all", all[0], one)
 	}
-	if a, err := q.Tenant(t.Context(), "a"); err != nil || towire.Tenant(a).Routes["other"].Pool != "erp" {
+	if a, err := q.Tenant(t.Context(), "a"); err != nil || codec.Tenant(a).Routes["other"].Pool != "erp" {
 		t.Errorf("the pool of a route: %+v %v", a, err)
 	}
 	if weights := pooledWeights(t, q); weights["a"] != 3 || weights["b"] != 1 || len(weights) != 2 {

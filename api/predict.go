@@ -3,8 +3,8 @@ package api
 import (
 	"context"
 
-	"github.com/7509e464/sluice/api/internal/decode"
-	"github.com/7509e464/sluice/api/internal/forecast"
+	"github.com/7509e464/sluice/api/internal/codec"
+	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -28,12 +28,12 @@ func (s *Server) predictTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.predict(ctx, func(f forecast.Forecaster) (any, error) { return f.Tenant(ctx, now, then) })
+	return s.predict(ctx, func(f figures.Predictor) (any, error) { return f.Tenant(ctx, now, then) })
 }
 
 // predictPool is POST /v1/pools/{pool}/predict.
 func (s *Server) predictPool(c *call) (*answer, error) {
-	patch, err := decode.PoolSettings(c.body)
+	patch, err := codec.DecodePoolSettings(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -49,12 +49,12 @@ func (s *Server) predictPool(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.predict(ctx, func(f forecast.Forecaster) (any, error) { return f.Pool(ctx, now, then) })
+	return s.predict(ctx, func(f figures.Predictor) (any, error) { return f.Pool(ctx, now, then) })
 }
 
-// predict answers with a forecast. One is computed at a time, because each uses a core.
+// predict answers with a prediction. One is computed at a time, because each uses a core.
 func (s *Server) predict(
-	ctx context.Context, of func(forecast.Forecaster) (any, error),
+	ctx context.Context, of func(figures.Predictor) (any, error),
 ) (*answer, error) {
 	select {
 	case s.predicting <- struct{}{}:
@@ -62,7 +62,7 @@ func (s *Server) predict(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	out, err := of(forecast.Forecaster{Backend: s.queue, Arrivals: s.arrivals, Horizon: s.cfg.Horizon})
+	out, err := of(figures.Predictor{Queue: s.queue, Arrivals: s.arrivals, Horizon: s.cfg.Horizon})
 	if err != nil {
 		return nil, err
 	}

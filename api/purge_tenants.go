@@ -7,10 +7,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -24,7 +22,7 @@ const (
 
 // purgeTenants is POST /v1/purge: one step of the purge of all tenants of a selection.
 func (s *Server) purgeTenants(c *call) (*answer, error) {
-	of, err := decode.TenantsPurge(c.body)
+	of, err := codec.DecodeTenantsPurge(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -34,15 +32,15 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 	if rule := s.tierRule(of.Tier); of.Tier != "" && rule != "" {
 		return nil, problem.Invalid("tier", "string", rule+"; tenants of a removed tier are selected by prefix")
 	}
-	cursor, err := request.OpenCursor(of.Cursor)
+	cursor, err := codec.OpenCursor(of.Cursor)
 	if err != nil {
-		return nil, request.BadCursor()
+		return nil, codec.BadCursor()
 	}
 	began, filter, out := time.Now(), of.Filter, wire.TenantsPurged{}
 	for looked := 0; ; {
 		page, next, err := s.queue.Scan(c.r.Context(), cursor, purgedPage)
 		if errors.Is(err, queue.ErrCursor) {
-			return nil, request.BadCursor()
+			return nil, codec.BadCursor()
 		}
 		if err != nil {
 			return nil, err
@@ -60,12 +58,12 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 		}
 	}
 	if out.More {
-		out.Cursor = request.SealCursor(cursor)
+		out.Cursor = codec.SealCursor(cursor)
 	}
 	if rule := s.routeRule(filter.Route); filter.Route != "" && rule != "" {
 		out.Note = "route " + rule + "; only jobs of a removed route of this name are selected"
 	}
-	out.CreatedBefore = towire.UTC(filter.CreatedBefore)
+	out.CreatedBefore = codec.UTC(filter.CreatedBefore)
 	if out.Count > 0 {
 		s.log.LogAttrs(c.r.Context(), slog.LevelInfo, "purged jobs of many tenants", slog.String("prefix", of.Prefix),
 			slog.String("tier", of.Tier), slog.Int64("tenants", out.Tenants), slog.Int64("jobs", out.Count),
@@ -77,7 +75,7 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 // purgePage purges or counts the jobs of the selected tenants of a page. It returns true if it ends
 // before the last of them.
 func (s *Server) purgePage(
-	c *call, of decode.TenantsPurgeOf, page []queue.Brief, filter *queue.Filter, out *wire.TenantsPurged,
+	c *call, of codec.TenantsPurgeOf, page []queue.Brief, filter *queue.Filter, out *wire.TenantsPurged,
 ) (more bool, err error) {
 	began := time.Now()
 	for _, t := range page {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -17,11 +17,11 @@ func TestPurgeOfManyTenants(t *testing.T) {
 	b.queue.SweptMost = 2
 	b.queue.Baseline.Tiers = map[string]shaper.Overrides{"free": {}}
 	for i := range 630 { // more than a page
-		b.submit(plainJob, headers{request.TenantHeader: fmt.Sprintf("guest:%03d", i)})
+		b.submit(plainJob, headers{codec.TenantHeader: fmt.Sprintf("guest:%03d", i)})
 	}
 	for range 5 { // more than one call of the queue purges
-		b.submit(plainJob, headers{request.TenantHeader: "guest:000"})
-		b.submit(plainJob, headers{request.TenantHeader: "acme"})
+		b.submit(plainJob, headers{codec.TenantHeader: "guest:000"})
+		b.submit(plainJob, headers{codec.TenantHeader: "acme"})
 	}
 	steps := func(of wire.TenantsPurge) (sum wire.TenantsPurged, steps int) {
 		t.Helper()

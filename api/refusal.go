@@ -9,7 +9,6 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -117,7 +116,7 @@ func (r refusal) overShare() error {
 	p.Scope = "flow"
 	p.StoredBytes, p.ShareBytes = new(r.Stored), new(r.Share)
 	p.Header = http.Header{}
-	seconds := ratelimit.RetryAfter(storeRetryAfter)
+	seconds := problem.RetryAfter(storeRetryAfter)
 	p.Retry(seconds)
 	r.server.cfg.Headers.Queue(p.Header, r.Admission, seconds)
 	return p
@@ -224,11 +223,11 @@ func (r refusal) withState(p *problem.Problem) error {
 // than the t of RateLimit.
 func (r refusal) again(p *problem.Problem) error {
 	p.Header = http.Header{}
-	seconds := ratelimit.RetryAfter(max(r.NextSlot, pausedRetryAfter))
+	seconds := problem.RetryAfter(max(r.NextSlot, pausedRetryAfter))
 	if turn := r.server.turns.Take(r.flow, r.Admission, r.Asked); turn > 0 {
-		seconds = ratelimit.Seconds(turn)
+		seconds = problem.Seconds(turn)
 	}
-	p.RetryAfterMS, p.RetryAfterEstimated = ratelimit.Millis(r.RetryAfter), r.Estimated
+	p.RetryAfterMS, p.RetryAfterEstimated = problem.Millis(r.RetryAfter), r.Estimated
 	p.Retry(seconds)
 	r.server.cfg.Headers.Queue(p.Header, r.Admission, seconds)
 	return p

@@ -10,11 +10,10 @@
 //
 // Package contract declares each operation: the OpenAPI document is made of it, and mount enforces
 // it. Query parameters that it does not list are refused, and it bounds the body. Package auth
-// finds the tenant before a body is read (identity.go). Packages decode and request turn the
-// request into values, a handler calls the queue, and towire makes the JSON of the answer. A
-// handler returns an answer or an error, and package problem maps errors to statuses. An event
-// stream (events.go) is an answer that continues after its headers; everything that can be refused
-// is refused before.
+// finds the tenant before a body is read (identity.go). Package codec turns the request into
+// values, a handler calls the queue, and codec makes the JSON of the answer. A handler returns an
+// answer or an error, and package problem maps errors to statuses. An event stream (events.go) is
+// an answer that continues after its headers; everything that can be refused is refused before.
 package api
 
 import (
@@ -26,12 +25,11 @@ import (
 	"sync/atomic"
 
 	"github.com/7509e464/sluice/api/auth"
-	"github.com/7509e464/sluice/api/internal/arrivals"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/dashboard"
-	"github.com/7509e464/sluice/api/internal/live"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/internal/figures"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/internal/sessions"
 	"github.com/7509e464/sluice/internal/spans"
@@ -57,8 +55,8 @@ type Server struct {
 	reads    *budget.Reads // nil: no bound by api.status_rate
 	rows     *budget.Rows
 	gate     *budget.Gate
-	turns    *ratelimit.Turns
-	live     *live.Hub
+	turns    *problem.Turns
+	live     *figures.Hub
 	guards   []*intakeGuard
 	board    *dashboard.Dashboard
 	drain    sync.Once
@@ -68,7 +66,7 @@ type Server struct {
 
 	clientNetwork func(*http.Request) (network string, ok bool)
 
-	arrivals   *arrivals.Log
+	arrivals   *figures.Arrivals
 	predicting chan struct{} // has an element while a prediction runs
 }
 
@@ -84,7 +82,7 @@ type ports struct {
 	pools
 	keyRing
 	health
-	figures
+	readings
 	dashboard.Store
 }
 
@@ -116,8 +114,8 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 		troubles: newTroubles(cfg.Logger), draining: make(chan struct{}),
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
-		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), turns: ratelimit.NewTurns(),
-		arrivals: arrivals.New(), predicting: make(chan struct{}, 1),
+		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), turns: problem.NewTurns(),
+		arrivals: figures.NewArrivals(), predicting: make(chan struct{}, 1),
 	}
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = budget.NewReads(cfg.StatusRate)
@@ -126,7 +124,7 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 	if s.metrics, err = newMetrics(ports, cfg); err != nil {
 		return nil, err
 	}
-	s.live = live.New(watched{ports, cfg.Routes, s.metrics.figures}, contract.LiveStreams)
+	s.live = figures.NewHub(watched{ports, cfg.Routes, s.metrics.figures}, contract.LiveStreams)
 	if s.clientNetwork, err = auth.ClientNetwork(cfg.TrustedProxies...); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
@@ -25,7 +25,7 @@ func TestSpansOfSubmissions(t *testing.T) {
 	b := newBench(t, func(c *Config) {
 		c.Traces = sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
 	})
-	h := headers{"traceparent": "00-" + traced + "-01", request.TenantHeader: "Åcme", "Idempotency-Key": "k"}
+	h := headers{"traceparent": "00-" + traced + "-01", codec.TenantHeader: "Åcme", "Idempotency-Key": "k"}
 	last := func(n int, name string) sdk.ReadOnlySpan {
 		t.Helper()
 		ended := recorder.Ended()

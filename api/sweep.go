@@ -4,8 +4,7 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/7509e464/sluice/api/internal/decode"
-	"github.com/7509e464/sluice/api/internal/towire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -20,17 +19,17 @@ type sweeper interface {
 
 // purgeTenant is POST /v1/tenants/{tenant}/purge.
 func (s *Server) purgeTenant(c *call) (*answer, error) {
-	swept, err := s.sweep(c, queue.ActionPurge, decode.Purgeable, s.queue.Purge)
+	swept, err := s.sweep(c, queue.ActionPurge, codec.Purgeable, s.queue.Purge)
 	if err != nil {
 		return nil, err
 	}
-	return ok(towire.Swept(swept)), nil
+	return ok(codec.Swept(swept)), nil
 }
 
 // replayTenant is POST /v1/tenants/{tenant}/replay. A full queue is no error here: some jobs were
 // queued before.
 func (s *Server) replayTenant(c *call) (*answer, error) {
-	swept, err := s.sweep(c, queue.ActionReplay, decode.Replayable,
+	swept, err := s.sweep(c, queue.ActionReplay, codec.Replayable,
 		func(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error) {
 			return s.queue.ReplayAll(ctx, tenant, f, s.attempts)
 		})
@@ -41,7 +40,7 @@ func (s *Server) replayTenant(c *call) (*answer, error) {
 	if swept.Refusal != nil {
 		s.metrics.admission(string(swept.Refusal.Outcome))
 	}
-	return ok(towire.Swept(swept)), nil
+	return ok(codec.Swept(swept)), nil
 }
 
 // sweep reads tenant and filter and calls do with them. History and log get what it did, also
@@ -54,7 +53,7 @@ func (s *Server) sweep(
 	if err != nil {
 		return queue.Swept{}, err
 	}
-	f, err := decode.Filter(c.body, states)
+	f, err := codec.DecodeFilter(c.body, states)
 	if err != nil {
 		return queue.Swept{}, err
 	}
@@ -107,5 +106,5 @@ func (s *Server) tenantHistory(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ok(towire.Changes(entries)), nil
+	return ok(codec.Changes(entries)), nil
 }

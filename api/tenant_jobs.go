@@ -9,10 +9,8 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
 )
@@ -43,7 +41,7 @@ func (s *Server) listTenantJobs(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked, err := request.List(c.r.URL.Query())
+	asked, err := codec.ReadList(c.r.URL.Query())
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +49,7 @@ func (s *Server) listTenantJobs(c *call) (*answer, error) {
 	if err := s.mustHave(c.r.Context(), name, "query.route", asked.Route); err != nil {
 		return nil, err
 	}
-	return s.page(c, asked, towire.OperatorJob)
+	return s.page(c, asked, codec.OperatorJob)
 }
 
 // getTenantJob is GET /v1/tenants/{tenant}/jobs/{id}.
@@ -61,10 +59,10 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	id := c.param("id")
-	if !decode.IsID(id) {
+	if !codec.IsID(id) {
 		return nil, queue.ErrNotFound
 	}
-	prefer := request.Prefer(c.r.Header)
+	prefer := codec.Prefer(c.r.Header)
 	if prefer.Wait > 0 {
 		if _, err := s.follow(c.client, name, id, prefer.Wait); err != nil {
 			return nil, err
@@ -80,7 +78,7 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 // findJob is GET /v1/jobs/{id} on the admin listener.
 func (s *Server) findJob(c *call) (*answer, error) {
 	id := c.param("id")
-	if !decode.IsID(id) {
+	if !codec.IsID(id) {
 		return nil, noSuchJob
 	}
 	job, err := s.queue.Find(c.r.Context(), id)
@@ -113,7 +111,7 @@ func (s *Server) jobDetail(c *call, name, id string) (*answer, error) {
 		return nil, err
 	}
 	out := wire.JobDetail{
-		Job: *towire.OperatorJob(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload,
+		Job: *codec.OperatorJob(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload,
 		Request: requestOf(job, payload),
 	}
 	if out.Request != nil && withBody != "true" {
@@ -149,5 +147,5 @@ func requestOf(job queue.Job, payload []byte) *wire.Request {
 	if path, _, _ := strings.Cut(m.Target, "?"); job.Type != typeOf(m.Method, path) {
 		return nil
 	}
-	return towire.Request(m)
+	return codec.Forwarded(m)
 }

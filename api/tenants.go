@@ -9,12 +9,10 @@ import (
 	"slices"
 
 	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
-	"github.com/7509e464/sluice/api/internal/decode"
-	"github.com/7509e464/sluice/api/internal/forecast"
+	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
-	"github.com/7509e464/sluice/api/internal/towire"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -31,7 +29,7 @@ type tenants interface {
 // pathTenant is the tenant named in the path, percent-decoded exactly once.
 func pathTenant(c *call) (string, error) {
 	name := c.param("tenant")
-	return name, request.CheckTenant("path.tenant", name)
+	return name, codec.CheckTenant("path.tenant", name)
 }
 
 // getTenant is GET /v1/tenants/{tenant}.
@@ -44,9 +42,9 @@ func (s *Server) getTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := towire.Tenant(t)
+	out := codec.Tenant(t)
 	out.Unknown = !t.Known
-	return ok(out).set("Etag", request.ETag(t.Revision)), nil
+	return ok(out).set("Etag", codec.ETag(t.Revision)), nil
 }
 
 // putTenant is PUT /v1/tenants/{tenant}: settings that the body omits lose their overrides.
@@ -130,7 +128,7 @@ func (s *Server) resumeTenant(c *call) (*answer, error) {
 
 // switchTenant pauses or resumes a tenant, or one route of it.
 func (s *Server) switchTenant(c *call, edit func(o *shaper.Overrides, route string)) (*answer, error) {
-	body, err := decode.Switch(c.body, s.routeRule)
+	body, err := codec.DecodeSwitch(c.body, s.routeRule)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +151,7 @@ func setRoute(o *shaper.Overrides, name string, paused bool) {
 
 // unholdTenant is POST /v1/tenants/{tenant}/unhold. It changes no setting.
 func (s *Server) unholdTenant(c *call) (*answer, error) {
-	reason, err := decode.Reason(c.body)
+	reason, err := codec.DecodeReason(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +170,7 @@ type edit = func(shaper.Overrides) (shaper.Overrides, error)
 func switched(
 	c *call, tune func(*call, string, edit) (*answer, error), edit func(*shaper.Overrides),
 ) (*answer, error) {
-	reason, err := decode.Reason(c.body)
+	reason, err := codec.DecodeReason(c.body)
 	if err != nil {
 		return nil, err
 	}
@@ -215,12 +213,12 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 }
 
 // conditions completes a change with its author and dry_run, and returns what If-Match lists.
-func conditions(c *call, change *queue.Change) (match request.Revisions, err error) {
-	if match, err = request.IfMatch(c.r.Header); err != nil {
+func conditions(c *call, change *queue.Change) (match codec.Revisions, err error) {
+	if match, err = codec.IfMatch(c.r.Header); err != nil {
 		return match, err
 	}
 	change.Actor = actor(c.r)
-	change.DryRun, err = request.Bool(c.r.URL.Query(), "dry_run", false) // only some changes take it
+	change.DryRun, err = codec.ReadBool(c.r.URL.Query(), "dry_run", false) // only some changes take it
 	return match, err
 }
 
@@ -228,7 +226,7 @@ func conditions(c *call, change *queue.Change) (match request.Revisions, err err
 // misspelt. Only settings create a tenant by default.
 func (s *Server) mayCreate(c *call, name string) error {
 	settings := c.op == "put-tenant" || c.op == "patch-tenant"
-	create, err := request.Bool(c.r.URL.Query(), "create", settings)
+	create, err := codec.ReadBool(c.r.URL.Query(), "create", settings)
 	if err != nil || create {
 		return err
 	}
@@ -257,7 +255,7 @@ func (s *Server) mustKnow(ctx context.Context, name string) error {
 
 // expected is the revision in If-Match, nil for any. If it lists several, it is the current one of
 // them, which current reads.
-func expected(match request.Revisions, current func() (int64, error)) (*int64, error) {
+func expected(match codec.Revisions, current func() (int64, error)) (*int64, error) {
 	switch {
 	case !match.Listed:
 		return nil, nil
@@ -288,45 +286,45 @@ func actor(r *http.Request) string {
 // listTenants is GET /v1/tenants.
 func (s *Server) listTenants(c *call) (*answer, error) {
 	query := c.r.URL.Query()
-	limit, err := request.PageLimit(query, contract.DefaultPage, contract.MaxPage)
+	limit, err := codec.PageLimit(query, contract.DefaultPage, contract.MaxPage)
 	if err != nil {
 		return nil, err
 	}
-	cursor, err := request.OpenCursor(query.Get("cursor"))
+	cursor, err := codec.OpenCursor(query.Get("cursor"))
 	if err != nil || (query.Has("cursor") && cursor == "") {
-		return nil, request.BadCursor()
+		return nil, codec.BadCursor()
 	}
 	names, next, err := s.queue.Tenants(c.r.Context(), cursor, limit)
 	if errors.Is(err, queue.ErrCursor) {
-		return nil, request.BadCursor()
+		return nil, codec.BadCursor()
 	}
 	if err != nil {
 		return nil, err
 	}
-	list := wire.TenantList{Items: make([]wire.Tenant, 0, len(names)), NextCursor: request.SealCursor(next)}
+	list := wire.TenantList{Items: make([]wire.Tenant, 0, len(names)), NextCursor: codec.SealCursor(next)}
 	for _, name := range names {
 		t, err := s.queue.Tenant(c.r.Context(), name)
 		if err != nil {
 			return nil, err
 		}
-		list.Items = append(list.Items, towire.Tenant(t))
+		list.Items = append(list.Items, codec.Tenant(t))
 	}
 	return ok(list), nil
 }
 
 func tenantAnswer(t queue.Tenant) *answer {
-	return ok(towire.Tenant(t)).set("Etag", request.ETag(t.Revision))
+	return ok(codec.Tenant(t)).set("Etag", codec.ETag(t.Revision))
 }
 
 // decodeSettings reads a body with settings of a tenant.
-func (s *Server) decodeSettings(body []byte) (decode.SettingsPatch, error) {
-	return decode.Settings(body, s.routeRule)
+func (s *Server) decodeSettings(body []byte) (codec.SettingsPatch, error) {
+	return codec.DecodeSettings(body, s.routeRule)
 }
 
 // patched applies the patch to the overrides of a tenant. A rate with one half takes the other half
 // from the rate in force.
-func patched(p decode.SettingsPatch, inForce queue.Tenant) func(shaper.Overrides) (shaper.Overrides, error) {
+func patched(p codec.SettingsPatch, inForce queue.Tenant) func(shaper.Overrides) (shaper.Overrides, error) {
 	return func(o shaper.Overrides) (shaper.Overrides, error) {
-		return p.Apply(o, func(route string) shaper.Rate { return forecast.PolicyOn(inForce, route).Rate })
+		return p.Apply(o, func(route string) shaper.Rate { return figures.PolicyOn(inForce, route).Rate })
 	}
 }

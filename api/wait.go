@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/7509e464/sluice/api/internal/request"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -28,7 +28,7 @@ type awaited struct {
 
 	// Of a forwarded request:
 	key    string // idempotency key; empty for none
-	prefer request.Preference
+	prefer codec.Preference
 	answer *queue.Answer   // nil for none, or none yet
 	own    bool            // the client came by a listener of the route alone
 	last   time.Time       // when the wait ends at the latest

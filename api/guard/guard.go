@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
@@ -43,14 +42,14 @@ type Config struct {
 }
 
 // HeaderMode selects the rate limit headers.
-type HeaderMode = ratelimit.Mode
+type HeaderMode = problem.HeaderMode
 
 // The header modes.
 const (
-	HeadersIETF   = ratelimit.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
-	HeadersLegacy = ratelimit.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
-	HeadersBoth   = ratelimit.Both   // the default
-	HeadersNone   = ratelimit.None
+	HeadersIETF   = problem.IETF   // RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11)
+	HeadersLegacy = problem.Legacy // X-RateLimit-Limit, -Remaining, -Retry-After
+	HeadersBoth   = problem.Both   // the default
+	HeadersNone   = problem.None
 )
 
 // Decision is what a guard decided on a request.
@@ -102,7 +101,7 @@ func New(store limiter.Store, cfg Config) (*Guard, error) {
 		return nil, fmt.Errorf("guard %q: %w", cfg.Rule.Name, err)
 	}
 	if cfg.Headers == "" {
-		cfg.Headers = ratelimit.Both
+		cfg.Headers = problem.Both
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(Decision) {}
@@ -200,8 +199,8 @@ func (g *Guard) decide(ctx context.Context, key string, cost int64) Result {
 	if cost > d.Limit {
 		p.Detail += fmt.Sprintf("; %d at once exceed the limit at any time", cost)
 	} else {
-		p.RetryAfterMS = max(1, ratelimit.Millis(d.RetryAfter))
-		seconds = ratelimit.RetryAfter(d.RetryAfter)
+		p.RetryAfterMS = max(1, problem.Millis(d.RetryAfter))
+		seconds = problem.RetryAfter(d.RetryAfter)
 		p.Retry(seconds)
 	}
 	return Result{Decision: Refused, Header: g.headers(d, seconds), Refusal: p}
@@ -236,7 +235,7 @@ func (g *Guard) headers(d limiter.Decision, retryAfter int64) http.Header {
 	if d.RetryAfter > 0 { // 0 where it is refused for good
 		next = d.RetryAfter
 	}
-	g.cfg.Headers.Limiter(h, ratelimit.Limit{
+	g.cfg.Headers.Limiter(h, problem.LimiterState{
 		Name: g.cfg.Rule.Name, Rate: g.cfg.Rule.Policy.Rate, Limit: d.Limit, Remaining: d.Remaining,
 		Next: next, RetryAfter: retryAfter,
 	})

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -188,8 +188,8 @@ func TestGuardWithoutItsStore(t *testing.T) {
 
 // Each mode sends its own headers, and the mode none sends none.
 func TestGuardHeaderModes(t *testing.T) {
-	for mode, want := range map[ratelimit.Mode]int{
-		ratelimit.IETF: 2, ratelimit.Legacy: 3, ratelimit.Both: 5, ratelimit.None: 0,
+	for mode, want := range map[problem.HeaderMode]int{
+		problem.IETF: 2, problem.Legacy: 3, problem.Both: 5, problem.None: 0,
 	} {
 		h, _, _ := guardOf(t, memoryStore(t), func(c *Config) { c.Headers = mode })
 		if got := ask(h, "/x").Header(); len(got) != want {

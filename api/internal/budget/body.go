@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/internal/deadline"
 )
 
@@ -286,12 +285,12 @@ func bodyProblem(w http.ResponseWriter, err error) error {
 		w.Header().Set("Connection", "close")
 		return problem.Overloaded.With(over.full.Text("bytes of large bodies") +
 			"; send the same request again, or a smaller one").
-			Retry(ratelimit.RetryAfter(time.Second))
+			Retry(problem.RetryAfter(time.Second))
 	case errors.Is(err, errEvicted):
 		w.Header().Set("Connection", "close")
 		return problem.Overloaded.With("the body came too slowly while others needed its memory; " +
 			"send the same request again").
-			Retry(ratelimit.RetryAfter(time.Second))
+			Retry(problem.RetryAfter(time.Second))
 	}
 	p := problem.UnreadableBody.With("the body ended early or came too slowly")
 	p.Cause = err

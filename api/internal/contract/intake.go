@@ -8,9 +8,8 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
-	"github.com/7509e464/sluice/api/internal/decode"
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -60,7 +59,7 @@ func rawBody(b *Body) *Body {
 // rawParams are the parameters of a submission whose body is the payload.
 func rawParams() (out []*huma.Param) {
 	schema := huma.SchemaFromType(huma.NewMapRegistry("", huma.DefaultSchemaNamer), reflect.TypeFor[wire.Submission]())
-	for _, name := range request.RawNames {
+	for _, name := range codec.RawNames {
 		p := *schema.Properties[name]
 		text := p.Description
 		p.Description, p.Examples = "", nil
@@ -170,11 +169,11 @@ const listDescription = "Jobs in one state or in all, newest first within each s
 // listParams are the query parameters of GET /v1/jobs.
 func listParams() []*huma.Param {
 	state := textSchema(0, 0)
-	for _, name := range decode.StateNames(queue.ListStates()) {
+	for _, name := range codec.StateNames(queue.ListStates()) {
 		state.Enum = append(state.Enum, name)
 	}
 	limit := pageSchema(wire.MaxPage)
-	limit.Default = request.DefaultJobs
+	limit.Default = codec.DefaultJobs
 	instant := &huma.Schema{Type: huma.TypeString, Format: "date-time"}
 	return []*huma.Param{
 		tenantParam,

@@ -19,8 +19,8 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 	"github.com/go-chi/chi/v5"
 
+	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
-	"github.com/7509e464/sluice/api/internal/request"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -157,10 +157,10 @@ func describeKinds(status int, of []problem.Kind) string {
 
 // Parameters that several operations share.
 var (
-	tenantParam = &huma.Param{Name: request.TenantHeader, In: "header", Schema: textSchema(1, 255),
+	tenantParam = &huma.Param{Name: codec.TenantHeader, In: "header", Schema: textSchema(1, 255),
 		Description: "The tenant, 1 to 255 bytes without control characters; \"default\" if absent. With " +
 			"authentication it must be the credential's tenant or absent."}
-	keyParam = &huma.Param{Name: request.KeyHeader, In: "header", Schema: textSchema(1, 257),
+	keyParam = &huma.Param{Name: codec.KeyHeader, In: "header", Schema: textSchema(1, 257),
 		Description: "Identifies the submission, so that repeating it submits no second job: at most 255 " +
 			"bytes without control characters. A value that starts with a double quote is a structured " +
 			"string, any other value is taken as raw bytes."}

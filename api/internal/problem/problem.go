@@ -1,5 +1,7 @@
 // Package problem maps errors to RFC 9457 problems, the answers of api to failed requests, and
-// declares every kind of them. All packages of api that refuse requests import it.
+// declares every kind of them. It also informs clients about limits: rate limit headers,
+// Retry-After, and the turns of clients that wait for a slot of a full queue. All packages of api
+// that refuse requests import it.
 package problem
 
 import (
@@ -14,7 +16,6 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/ratelimit"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -162,9 +163,9 @@ func (p *Problem) SetHeader(name, value string) *Problem {
 	return p
 }
 
-// RetryIn sets Retry-After to the wait, with the random part that ratelimit.RetryAfter adds, and
+// RetryIn sets Retry-After to the wait, with the random part that RetryAfter adds, and
 // returns the problem.
-func (p *Problem) RetryIn(wait time.Duration) *Problem { return p.Retry(ratelimit.RetryAfter(wait)) }
+func (p *Problem) RetryIn(wait time.Duration) *Problem { return p.Retry(RetryAfter(wait)) }
 
 // Retry sets Retry-After in seconds and returns the problem.
 func (p *Problem) Retry(seconds int64) *Problem {

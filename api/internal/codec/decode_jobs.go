@@ -1,0 +1,170 @@
+package codec
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// DecodeSubmission reads the body of POST /v1/jobs.
+func DecodeSubmission(body []byte) (wire.Submission, error) {
+	var s wire.Submission
+	value, err := oneValue(body)
+	if err != nil {
+		return s, err
+	}
+	var rd reader
+	rd.submission("", value, &s, nil)
+	return s, rd.Err()
+}
+
+// DecodeBatch reads the body of POST /v1/jobs/batch. wrong has a problem for each job that cannot
+// be submitted, at its index, and is nil where there is none; of an atomic batch they are one
+// error. A payload may be as large as in a single submission, not larger.
+func DecodeBatch(body []byte, maxPayload int64) (b wire.Batch, wrong []*problem.Problem, err error) {
+	value, err := oneValue(body)
+	if err != nil {
+		return b, nil, err
+	}
+	var rd reader
+	jobs := json.RawMessage(nil)
+	refuse := func(i int, p *problem.Problem) {
+		for len(wrong) <= i {
+			wrong = append(wrong, nil)
+		}
+		wrong[i] = p
+	}
+	rd.object("", value, (*wire.Batch)(nil), func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "jobs":
+			jobs = value
+			n := rd.array(path, value, func(i int, path string, value json.RawMessage) {
+				if i >= wire.MaxBatch {
+					return
+				}
+				var job wire.BatchJob
+				var one reader
+				one.submission("", value, &job.Submission, &job.IdempotencyKey)
+				switch {
+				case len(one.Fields) > 0:
+					refuse(i, problem.InvalidFields(one.Fields))
+				case int64(len(value)) > maxPayload:
+					p := problem.TooLargeBody("the job", maxPayload)
+					p.Errors = []wire.FieldError{{
+						Field: "body", Kind: kindOf(value),
+						Rule: fmt.Sprintf("must be at most %d bytes", maxPayload),
+					}}
+					refuse(i, p)
+				}
+				b.Jobs = append(b.Jobs, job)
+			})
+			if n == 0 || n > wire.MaxBatch {
+				rd.wrong(path, value, fmt.Sprintf("must have 1 to %d elements", wire.MaxBatch))
+			}
+		case "atomic":
+			b.Atomic = rd.truth(path, value)
+		default:
+			return false
+		}
+		return true
+	})
+	if jobs == nil && len(rd.Fields) == 0 {
+		rd.wrong("jobs", nil, "is required")
+	}
+	if err := rd.Err(); err != nil {
+		return b, nil, err
+	}
+	if b.Atomic {
+		return b, nil, Together(wrong)
+	}
+	return b, wrong, nil
+}
+
+// Together merges the problems of the jobs of an atomic batch into one, nil if no job has a
+// problem. It takes the type of the first problem and the field errors of all problems of that
+// type. Each field gets the index of its job.
+func Together(wrong []*problem.Problem) error {
+	var all *problem.Problem
+	for i, p := range wrong {
+		if p == nil || all != nil && p.Type != all.Type {
+			continue
+		}
+		if all == nil {
+			all = &problem.Problem{Problem: p.Problem}
+			all.Errors = nil
+		}
+		for _, e := range p.Errors {
+			if e.Field == "body" {
+				e.Field = elementPath("jobs", i)
+			} else {
+				e.Field = elementPath("jobs", i) + "." + e.Field
+			}
+			if len(all.Errors) < problem.MaxFieldErrors {
+				all.Errors = append(all.Errors, e)
+			}
+		}
+	}
+	if all == nil {
+		return nil
+	}
+	first := all.Errors[0]
+	all.Detail = fmt.Sprintf("%s (%s) %s", first.Field, first.Kind, first.Rule)
+	return all
+}
+
+// submission reads one job; key, if not nil, takes the idempotency key that a job of a batch may
+// carry.
+func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submission, key *string) {
+	hasType := false
+	before := len(rd.Fields)
+	like := any((*wire.Submission)(nil))
+	if key != nil {
+		like = (*wire.BatchJob)(nil)
+	}
+	rd.object(path, value, like, func(name, path string, value json.RawMessage) bool {
+		switch name {
+		case "type":
+			hasType = true
+			s.Type = rd.text(path, value, 1, wire.MaxTypeBytes)
+		case "payload":
+			s.Payload = value
+		case "route":
+			s.Route = rd.text(path, value, 1, wire.MaxTypeBytes)
+		case "delay_ms":
+			s.DelayMS = rd.whole(path, value, 0, wire.MaxMillis)
+		case "max_wait_ms":
+			s.MaxWaitMS = rd.whole(path, value, 0, wire.MaxMillis)
+		case "cost":
+			s.Cost = rd.whole(path, value, 1, shaper.MaxCost)
+		case "path":
+			if s.Path = rd.text(path, value, 1, wire.MaxPathBytes); s.Path != "" {
+				if rule := httpmsg.CheckPath(s.Path); rule != "" {
+					rd.wrong(path, value, rule)
+				}
+			}
+		case "callback_url":
+			s.CallbackURL = rd.text(path, value, 1, wire.MaxCallback)
+		case "idempotency_key":
+			if key == nil {
+				return false
+			}
+			*key = rd.text(path, value, 1, wire.MaxKeyBytes)
+		default:
+			return false
+		}
+		return true
+	})
+	if len(rd.Fields) > before && kindOf(value) != "object" {
+		return
+	}
+	if !hasType {
+		rd.wrong(Join(path, "type"), nil, "is required")
+	}
+	if s.Payload == nil {
+		rd.wrong(Join(path, "payload"), nil, "is required")
+	}
+}

@@ -1,0 +1,123 @@
+package codec
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/shaper"
+)
+
+// members and elements find the parts of objects and arrays that encoding/json finds.
+func FuzzMembers(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `[]`, `{"a":1}`, ` { "a" : "b\"}" , "c":[1,{"d":"\\"}] , "" : null } `,
+		`[1, -2.5e3 ,"x]",[],{}]`, `{"\u0061":true,"a":false}`, `{"\ud800":1}`, `[[[[]]]]`, `"x"`, `7`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		value, err := oneValue(body)
+		if err != nil {
+			return
+		}
+		d := json.NewDecoder(bytes.NewReader(value))
+		switch kindOf(value) {
+		case "object":
+			_, _ = d.Token()
+			for name, got := range members(value) {
+				token, err := d.Token()
+				if err != nil || token != name {
+					t.Fatalf("a member %q, want %v (%v)", name, token, err)
+				}
+				sameValue(t, d, got)
+			}
+		case "array":
+			_, _ = d.Token()
+			for got := range elements(value) {
+				sameValue(t, d, got)
+			}
+		default:
+			return
+		}
+		if d.More() {
+			t.Fatalf("%s has more members", value)
+		}
+	})
+}
+
+func sameValue(t *testing.T, d *json.Decoder, got json.RawMessage) {
+	t.Helper()
+	var want json.RawMessage
+	if err := d.Decode(&want); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("a value %s, want %s (%v)", got, want, err)
+	}
+}
+
+// Half a surrogate pair is refused. Whole pairs and escaped backslashes are not.
+func TestHalvesOfSurrogatePairs(t *testing.T) {
+	for text, half := range map[string]bool{
+		`""`: false, `"\u0041"`: false, `"\ud83d\ude00"`: false, `"\uD83D\uDE00\uD83D\uDE00"`: false,
+		`"😀"`: false, `"\ufffd"`: false, `"\\ud800"`: false, `"\\\\udc00\n"`: false, `"\ud7ff\ue000"`: false,
+		`"\ud800"`: true, `"\uDFFF"`: true, `"\udc00\ud800"`: true, `"\ud83d\u0041"`: true,
+		`"\ud83d\\ude00"`: true, `"\ud83d \ude00"`: true, `"\ud83d\ud83d\ude00"`: true,
+		`"\ud83d\ude00\ude00"`: true,
+		`"\\\ud800"`:           true, `"\ud83d\"\ude00"`: true,
+	} {
+		var rd reader
+		rd.text("f", json.RawMessage(text), 0, 100)
+		got := len(rd.Fields) > 0 && strings.Contains(rd.Fields[0].Rule, "surrogate")
+		if got != half || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %v", text, rd.Fields)
+		}
+	}
+}
+
+// A repeated member is refused whichever it is, however many stand before it.
+func TestRepeatedSettings(t *testing.T) {
+	names := append(shaper.Names(shaper.SettingsOfTenants()), "tier", "routes", "reason")
+	for _, repeated := range names {
+		var body strings.Builder
+		for _, name := range append(slices.Clone(names), repeated) {
+			fmt.Fprintf(&body, `,%q:null`, name)
+		}
+		_, err := DecodeSettings([]byte("{"+body.String()[1:]+"}"), nil)
+		if err == nil || !strings.Contains(fmt.Sprintf("%+v", err), "must not be repeated") {
+			t.Errorf("%s twice: %v", repeated, err)
+		}
+	}
+}
+
+// Every setting of the table can be set and reset, and only those that a pool has in a pool.
+func TestSettingsOfTheTable(t *testing.T) {
+	values := map[shaper.Kind]string{shaper.KindRate: `"7/s"`, shaper.KindRates: `[{"rate":"7/s"}]`,
+		shaper.KindNumber: "7", shaper.KindDuration: "7", shaper.KindSwitch: "true"}
+	inForce := func(string) shaper.Rate { return shaper.DefaultPolicy().Rate }
+	for _, s := range shaper.Settings() {
+		body := fmt.Appendf(nil, `{%q:%s}`, s.Name, values[s.Kind])
+		patch, err := DecodeSettings(body, nil)
+		if (err == nil) == s.Verb {
+			t.Errorf("%s of a tenant: %v", s.Name, err)
+		}
+		if _, err := DecodePoolSettings(body); (err == nil) != s.Pool {
+			t.Errorf("%s of a pool: %v", s.Name, err)
+		}
+		if s.Verb {
+			continue
+		}
+		o, err := patch.Apply(shaper.Overrides{}, inForce)
+		if err != nil || !slices.Equal(o.Set(), []string{s.Name}) {
+			t.Errorf("%s sets %v, %v", body, o.Set(), err)
+		}
+		reset, err := DecodeSettings(fmt.Appendf(nil, `{%q:null}`, s.Name), nil)
+		if err != nil {
+			t.Errorf("reset %s: %v", s.Name, err)
+		}
+		if o, err = reset.Apply(o, inForce); err != nil || !o.Empty() {
+			t.Errorf("reset %s leaves %v, %v", s.Name, o.Set(), err)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package codec
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/queue"
+)
+
+// maxShown is how many bytes of a forwarded body, or of the body of its answer, are shown.
+const maxShown = queue.MaxShown
+
+// hidden replaces a credential.
+const hidden = "hidden"
+
+// Forwarded converts a forwarded request to its JSON form, without its credentials.
+func Forwarded(m httpmsg.Request) *wire.Request {
+	out := &wire.Request{
+		Method: m.Method, Target: targetOf(m.Target), Headers: headersOf(m.Header), BodyBytes: len(m.Body),
+	}
+	var body []byte
+	body, out.BodyTruncated = startOf(m.Body)
+	out.Body, out.BodyEncoding = textOf(body)
+	return out
+}
+
+// answerOf converts the answer to a forwarded request to its JSON form, without its credentials.
+func answerOf(m httpmsg.Answer) *wire.Response {
+	out := &wire.Response{Status: m.Status, Headers: headersOf(m.Header)}
+	body, cut := startOf(m.Body)
+	out.Body, out.BodyEncoding = textOf(body)
+	out.BodyTruncated = cut || m.Truncated
+	return out
+}
+
+// startOf returns the first part of a body. It ends with a whole character, where the body is text.
+func startOf(body []byte) (start []byte, cut bool) {
+	if len(body) <= maxShown {
+		return body, false
+	}
+	start = body[:maxShown]
+	for n := 1; n < utf8.UTFMax; n++ {
+		if end := len(start) - n; utf8.RuneStart(start[end]) {
+			if !utf8.FullRune(start[end:]) {
+				start = start[:end]
+			}
+			break
+		}
+	}
+	return start, true
+}
+
+func headersOf(h http.Header) map[string]string {
+	out := make(map[string]string, len(h))
+	for name, values := range h {
+		out[name] = strings.Join(values, ", ")
+		switch {
+		case isSecret(name), secretParameters[strings.TrimPrefix(strings.ToLower(name), "x-")]:
+			out[name] = hidden
+		case name == "Location" || name == "Content-Location" || name == "Referer":
+			out[name] = targetOf(out[name])
+		}
+	}
+	return out
+}
+
+// targetOf hides, in a request target or a URL, the values of query parameters that are named like
+// credentials. The rest stays as it was encoded.
+func targetOf(target string) string {
+	path, query, asked := strings.Cut(target, "?")
+	if !asked {
+		return target
+	}
+	parts := strings.Split(query, "&")
+	for i, part := range parts {
+		name, _, valued := strings.Cut(part, "=")
+		plain, err := url.QueryUnescape(name)
+		if err != nil {
+			plain = name
+		}
+		if valued && (isSecret(plain) || secretParameters[strings.ToLower(plain)]) {
+			parts[i] = name + "=" + hidden
+		}
+	}
+	return path + "?" + strings.Join(parts, "&")
+}
+
+// secretWords are parts of the names of headers and parameters that hold credentials.
+var secretWords = []string{
+	"authorization", "cookie", "apikey", "accesskey", "subscriptionkey", "token", "secret", "password", "passwd",
+	"credential", "session", "signature", "xauth", "assertion", "jwt", "hmac", "passphrase", "privatekey", "bearer",
+}
+
+// secretParameters are names of parameters that hold credentials, and would be parts of too many
+// others.
+var secretParameters = map[string]bool{"key": true, "auth": true, "sig": true, "pwd": true, "code": true,
+	"pass": true, "access": true, "otp": true, "pin": true, "sid": true,
+}
+
+// isSecret reports whether a header or a parameter is named like a credential.
+func isSecret(name string) bool {
+	plain := strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(name))
+	for _, word := range secretWords {
+		if strings.Contains(plain, word) {
+			return true
+		}
+	}
+	return false
+}
