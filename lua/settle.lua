@@ -90,7 +90,8 @@ local COUNTED = 6
 local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth', 'turn', 'class' }
 
 -- flow_counts reads the counts of a flow that change when its jobs succeed. It returns nil if the
--- flow's place in the index of due flows may change, too. due is that place, if it has one.
+-- flow's place in the index of due flows may change, too. due is that place, if it has one. To read
+-- the whole flow takes 7 % more of Redis's instructions for a job, where flows have few jobs.
 local function flow_counts(name, due)
   local key = PREFIX .. 'flow:' .. name
   local v = redis.call('HMGET', key, unpack(COUNTS))

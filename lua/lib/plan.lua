@@ -28,7 +28,7 @@ local function job_of_raw(raw, id, f)
 end
 
 -- job_waiting decodes what plan and carry_out need of a queued job that has no deadline, which most
--- are; nil for any other.
+-- are; nil for any other. To decode all of each takes 5 % more of Redis's instructions for a job.
 local function job_waiting(raw, id)
   if raw and #raw > HEAD and sub(raw, DEADLINE_AT, DEADLINE_END) == ZERO7 then
     return waiting_read(raw, id)

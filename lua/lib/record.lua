@@ -75,8 +75,8 @@ local function asks_for_callback(j)
   return at < prefix
 end
 
--- job_succeeding decodes what settle needs of a job without idempotency key and callback to end it
--- well; nil for any other.
+-- job_succeeding decodes what succeed needs of a job without idempotency key and callback; nil for
+-- any other.
 local function job_succeeding(raw)
   if #raw <= HEAD then
     return nil
@@ -91,7 +91,8 @@ local function job_succeeding(raw)
 end
 
 -- job_new is the record of a new job: its head up to the cost, and the rest. Jobs that are queued
--- at the same instant differ only in their sequence, while that has at most three bytes.
+-- at the same instant differ only in their sequence, while that has at most three bytes: to encode
+-- each anew takes 4 % more of Redis's instructions for a job.
 local queued_at, before_seq, after_seq = -1, '', ''
 local function job_new(state, at, deadline, seq, created, wait, rest)
   if state == 'q' and at == created and deadline == 0 and wait == 0 and seq < 16777216 then
@@ -118,23 +119,8 @@ end
 
 -- job_leased encodes the part of the head that the lease of a queued job changes, from the state to
 -- the stamp.
-local stamp_high, h1, h2, h3, h4 = -1, 0, 0, 0, 0 -- the first bytes of a stamp, often the same within a poll
 local function job_leased(epoch, raw, stamp)
-  local low = stamp % 16777216
-  local high = (stamp - low) / 16777216
-  if high ~= stamp_high then
-    stamp_high, h1, h2, h3, h4 = high, byte(u32(high), 1, 4)
-  end
-  local s3 = low % 256
-  local s2 = (low - s3) / 256 % 256
-  local e4 = epoch % 256
-  epoch = (epoch - e4) / 256
-  local e3 = epoch % 256
-  epoch = (epoch - e3) / 256
-  local e2 = epoch % 256
-  local a1, a2, free, outcome, t1, t2, t3, t4 = byte(raw, ATTEMPTS_AT, TAG_END)
-  return char(108, (epoch - e2) / 256, e2, e3, e4, a1, a2, free, outcome, t1, t2, t3, t4, h1, h2, h3, h4,
-    (low - s2 * 256 - s3) / 65536, s2, s3)
+  return 'l' .. u32(epoch) .. sub(raw, ATTEMPTS_AT, TAG_END) .. u56(stamp)
 end
 
 -- job_ended is the record of a job that ends without its payload. j is as of job_read or
