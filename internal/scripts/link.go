@@ -198,8 +198,8 @@ const upvaluesMost = 58
 
 // nest is the source of the statements. Where a function may use all that they need of what is
 // before them, those from about the middle on are in a function of their own: a function may have
-// 200 local names, and Lua searches those of the function that runs for each that a new one uses. In
-// calls of 20 jobs that saves 2 % of Redis's instructions for a job.
+// 200 local names, and Lua searches those of the function that runs for each that a new one uses.
+// In calls of 20 jobs that saves 2 % of Redis's instructions for a job.
 func nest(all []statement) string {
 	names := 0
 	for _, s := range all {
