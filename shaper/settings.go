@@ -90,6 +90,7 @@ type Setting struct {
 	PoolHelp    string // what it does for a pool
 	PoolDoc     string
 
+	Knob bool // the dashboard has a field for it; of the kinds rate, number and duration
 	Rare bool // shown only where it has another value than its default
 	Verb bool // has an operation of its own, so that files, patches and routes cannot have it
 
@@ -106,8 +107,9 @@ var settings = []Setting{
 		Pool: true,
 		PoolHelp: "Departures of all flows of the pool per period, such as 200/s. Every pool has one, at least the " +
 			"reserves of all named tenants together.",
-		of: func(o *Overrides) any { return &o.Rate },
-		in: func(p *Policy) any { return &p.Rate }},
+		Knob: true,
+		of:   func(o *Overrides) any { return &o.Rate },
+		in:   func(p *Policy) any { return &p.Rate }},
 	{Name: "burst", Kind: KindNumber, Low: 1, Default: "1",
 		Rule:        "must be a whole number of at least 1; burst × period at most 200 years",
 		Help:        "Jobs that may leave at once after an idle period.",
@@ -130,6 +132,7 @@ var settings = []Setting{
 		PoolDefault: "1000000000",
 		PoolHelp:    "Maximum waiting jobs of the pool; more are refused with 429.",
 		PoolDoc:     "Limit of the waiting jobs of all flows.",
+		Knob:        true,
 		of:          func(o *Overrides) any { return &o.Capacity },
 		in:          func(p *Policy) any { return &p.Capacity }},
 	{Name: "capacity_bytes", Kind: KindNumber, High: MaxBytes, Default: "0",
@@ -150,6 +153,7 @@ var settings = []Setting{
 		PoolDefault: "0",
 		PoolHelp:    "Maximum concurrent deliveries of the pool by all workers; 0 is no bound.",
 		PoolDoc:     "Limit of the leased jobs of all flows; 0 is no cap.",
+		Knob:        true,
 		of:          func(o *Overrides) any { return &o.Concurrency },
 		in:          func(p *Policy) any { return &p.Concurrency }},
 	{Name: "max_wait_ms", Kind: KindDuration, High: int64(MaxPeriod / time.Millisecond), Default: "0s",
@@ -185,12 +189,14 @@ var settings = []Setting{
 		Help: "Part of what reserves leave of the rate of a pool, beside the weights of its other flows.",
 		Doc:  "On routes in a pool: weight of the flow when the pool's rate, less the reserves, is shared.",
 		Rare: true,
+		Knob: true,
 		of:   func(o *Overrides) any { return &o.Weight },
 		in:   func(p *Policy) any { return &p.Weight }},
 	{Name: "reserve", Kind: KindRate, Rule: "must be LIMIT/PERIOD, at most the rate",
 		Help: "Part of the rate of a pool that a flow has before all others.",
 		Doc:  "On routes in a pool: part of the pool's rate that the flow gets before others, at most its rate.",
 		Rare: true,
+		Knob: true,
 		of:   func(o *Overrides) any { return &o.Reserve },
 		in:   func(p *Policy) any { return &p.Reserve }},
 }

@@ -15,6 +15,7 @@ package dashboard
 import (
 	"bytes"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +25,7 @@ import (
 	"strings"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/shaper"
 )
 
 //go:embed web
@@ -100,10 +102,39 @@ func New(
 		}
 		return err
 	})
+	if err == nil {
+		d.assets[AssetsPath+settingsName], err = newAsset(settingsName, settingsModule())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
 	return d, nil
+}
+
+// settingsName is the module with the settings that have a field on the page.
+const settingsName = "settings.js"
+
+// settingsModule returns that module, made from the table of settings.
+func settingsModule() []byte {
+	type knob struct {
+		Name     string      `json:"name"`
+		Label    string      `json:"label"`
+		Kind     shaper.Kind `json:"kind"`
+		Low      int64       `json:"low"`
+		High     int64       `json:"high"`
+		Optional bool        `json:"optional"` // it may be none
+		Pool     bool        `json:"pool"`
+	}
+	knobs := []knob{}
+	for _, s := range shaper.Settings() {
+		if s.Knob {
+			label := s.Label()
+			knobs = append(knobs, knob{s.Name, strings.ToUpper(label[:1]) + label[1:], s.Kind, s.Low, s.High,
+				s.Default == "", s.Pool})
+		}
+	}
+	text, _ := json.Marshal(knobs) // text and numbers cannot fail
+	return fmt.Appendf(nil, "export const settings = %s;\n", text)
 }
 
 // loginWith returns the login page with an error.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/shaper"
 )
 
 const token = "0123456789abcdef"
@@ -77,6 +78,30 @@ func TestFilesAreNamed(t *testing.T) {
 			if d.assets[AssetsPath+m[1]] == nil {
 				t.Errorf("%s imports %s, which is not there", name, m[1])
 			}
+		}
+	}
+}
+
+// The page has a field for each setting that the table marks, and knows no other.
+func TestKnobsOfTheTable(t *testing.T) {
+	d := newDashboard(t, "")
+	marked := map[string]bool{}
+	module := string(d.assets[AssetsPath+settingsName].plain)
+	for _, s := range shaper.Settings() {
+		if s.Knob {
+			marked[s.Name] = true
+		}
+		fits := s.Kind == shaper.KindRate || s.Kind == shaper.KindNumber || s.Kind == shaper.KindDuration
+		if s.Knob && !fits || s.Knob != strings.Contains(module, fmt.Sprintf(`"name":%q,`, s.Name)) {
+			t.Errorf("%s, of the kind %s: has a knob %v, in %s", s.Name, s.Kind, s.Knob, module)
+		}
+	}
+	code := string(d.assets[AssetsPath+"knobs.js"].plain)
+	_, faces, _ := strings.Cut(code, "const faces = {")
+	faces, _, _ = strings.Cut(faces, "\n};")
+	for _, m := range regexp.MustCompile(`(?m)^  (\w+): \{`).FindAllStringSubmatch(faces, -1) {
+		if !marked[m[1]] {
+			t.Errorf("knobs.js has a face of %s, which has no knob", m[1])
 		}
 	}
 }

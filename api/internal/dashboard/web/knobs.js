@@ -1,7 +1,7 @@
-// The knobs of a tenant: rate, capacity, concurrency, and of one in a pool weight and reserve. A pool has the first three. Changes are a draft
-// until they are applied. For a tenant, a forecast simulates the draft with the arrivals of the last hour. Applying a draft never overwrites a change that the reader has not seen.
+// The knobs of a tenant or a pool: those settings of the server's table that it marks for the page. Changes are a draft until they are applied. For a tenant, a forecast simulates the draft with the arrivals of the last hour. Applying a draft never overwrites a change that the reader has not seen.
 import { el, text, attribute } from "./dom.js";
 import { patch, poolPath, post, tenantPath } from "./api.js";
+import { settings } from "./settings.js";
 import { count, duration, furtherRates, plural, policyRate, timeOfDay } from "./format.js";
 
 const units = [[1000, "per second"], [60000, "per minute"], [3600000, "per hour"], [86400000, "per day"]];
@@ -103,8 +103,22 @@ class RateKnob extends Knob {
 
 const sourceText = (source) => (!source ? "" : source === "api" ? "set here" : source === "default" ? "the default" : `from the ${source.startsWith("tier:") ? source.replace(":", " ") : source}`);
 
-// ofPools are the settings of a tenant that count in pools alone.
-const ofPools = ["weight", "reserve"];
+// faces are how the page shows settings, by name: high is the usual end of the slider, and ofPools marks what counts in pools alone.
+const faces = {
+  rate: { high: 1000 },
+  capacity: { high: 10000, say: (n) => plural(n, "job") },
+  concurrency: { high: 256, say: (n) => (n === 0 ? "no cap" : plural(n, "delivery at once", "deliveries at once")) },
+  weight: { high: 20, say: (n) => `${count(n)} in the pool`, ofPools: true },
+  reserve: { high: 100, ofPools: true },
+};
+
+// knobOf makes the knob of a row of the table. A rate without a default may be none.
+function knobOf({ name, label, kind, low, high, optional }, changed) {
+  const face = faces[name] || { high: 100 };
+  const options = { id: name, label, high: face.high, small: Boolean(face.ofPools), changed };
+  if (kind === "rate") return new RateKnob({ ...options, least: optional ? 0 : 1 });
+  return new Knob({ ...options, least: low, most: high || 1e9, say: face.say || count });
+}
 
 export class Knobs {
   // name is that of the tenant, or of the pool.
@@ -114,15 +128,7 @@ export class Knobs {
     this.forecasts = !isPool;
     this.touched = new Set(); // settings of the draft
     const changed = function () { this.owner.edited(this.setting); };
-    this.knobs = {
-      rate: new RateKnob({ id: "rate", label: "Rate", least: 1, high: 1000, changed }),
-      capacity: new Knob({ id: "capacity", label: "Capacity", least: 0, most: 1e9, high: 10000, say: (n) => plural(n, "job"), changed }),
-      concurrency: new Knob({ id: "concurrency", label: "Concurrency", least: 0, most: 1e6, high: 256, say: (n) => (n === 0 ? "no cap" : plural(n, "delivery at once", "deliveries at once")), changed }),
-      ...(!isPool && {
-        weight: new Knob({ id: "weight", label: "Weight", least: 1, most: 1000, high: 20, say: (n) => `${count(n)} in the pool`, small: true, changed }),
-        reserve: new RateKnob({ id: "reserve", label: "Reserve", least: 0, high: 100, small: true, changed }),
-      }),
-    };
+    this.knobs = Object.fromEntries(settings.filter((s) => s.pool || !isPool).map((s) => [s.name, knobOf(s, changed)]));
     for (const [setting, knob] of Object.entries(this.knobs)) Object.assign(knob, { setting, owner: this });
     this.knobs.rate.node.append(this.further = el("small", { hidden: true }));
     this.reason = el("input", { id: "reason", maxlength: 255, autocomplete: "off", placeholder: "Kept in the history" });
@@ -152,7 +158,7 @@ export class Knobs {
       knob.reset.hidden = source !== "api";
     }
     const pooled = Object.values(t.routes || {}).some((f) => f.pool);
-    for (const setting of ofPools) if (this.knobs[setting]) this.knobs[setting].node.hidden = !pooled && t.sources?.[setting] === "default";
+    for (const [setting, knob] of Object.entries(this.knobs)) if (faces[setting]?.ofPools) knob.node.hidden = !pooled && t.sources?.[setting] === "default";
     this.further.hidden = !t.rates?.length;
     text(this.further, `and ${furtherRates(t.rates)}, ${sourceText(t.sources?.rates)}`);
     this.fill();
@@ -202,7 +208,7 @@ export class Knobs {
       return;
     }
     const asked = (this.asked = (this.asked || 0) + 1);
-    if (Object.keys(d).every((setting) => ofPools.includes(setting))) {
+    if (Object.keys(d).every((setting) => faces[setting]?.ofPools)) {
       this.forecast.replaceChildren(el("small", null, "Weight and reserve have no forecast: what they give depends on the other flows of the pool."));
       return;
     }
