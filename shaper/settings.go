@@ -282,10 +282,22 @@ func (s Setting) Text(o Overrides) string {
 		if s.Kind == KindDuration {
 			return millis(**v).String()
 		}
+		if s.Name == "capacity" {
+			return CapacityText(**v)
+		}
 		return strconv.FormatInt(**v, 10)
 	default:
 		return strconv.FormatBool(**v.(**bool))
 	}
+}
+
+// CapacityText returns a capacity for a person. The greatest one, which pools have by default,
+// bounds nothing.
+func CapacityText(n int64) string {
+	if n >= MaxCapacity {
+		return "unbounded"
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // over puts the override of the setting, if there is one, into the policy.

@@ -115,6 +115,21 @@ func TestServeHelpShowsEverySetting(t *testing.T) {
 	}
 }
 
+// sluice help and sluice help COMMAND are the help, and a number with bounds has them there.
+func TestHelpWithoutDashes(t *testing.T) {
+	var plain bytes.Buffer
+	for _, args := range [][]string{{"help"}, {"help", "tenant", "set"}} {
+		plain.Reset()
+		code := Run(t.Context(), args, cli.Stdio{Out: &plain, Err: &plain}, nil)
+		if want := helpOf(t, args[1:]...); code != cli.ExitOK || plain.String() != want {
+			t.Errorf("%v: exit code %d\n%s", args, code, plain.String())
+		}
+	}
+	if help := strings.Join(strings.Fields(plain.String()), " "); !strings.Contains(help, "From 1 to 1000.") {
+		t.Errorf("the range of weight is missing in\n%s", help)
+	}
+}
+
 // A flag that is given becomes a setting. One that is not given overrides nothing.
 func TestFlagsReachTheSettings(t *testing.T) {
 	for _, c := range []struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -39,8 +40,11 @@ func Run(ctx context.Context, grammar any, args []string, std Stdio, environ []s
 		fmt.Fprintln(std.Err, "sluice:", err)
 		return ExitFailed
 	}
-	if len(args) == 0 {
+	switch {
+	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == "help":
+		args = append(slices.Clone(args[1:]), "--help")
 	}
 	parsed, err := parser.Parse(args)
 	if err == nil {

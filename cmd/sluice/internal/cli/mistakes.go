@@ -112,6 +112,8 @@ func unknownCommand(node *kong.Node, word string) string {
 		return ""
 	case near != "":
 		return fmt.Sprintf("unknown command %s%s; is sluice %s%s meant?", at, word, at, near)
+	case len(names) == 1:
+		return fmt.Sprintf("unknown command %s%s; is sluice %s%s meant?", at, word, at, names[0])
 	case len(elsewhere) > 0:
 		return fmt.Sprintf("unknown command %s%s; is %s meant?", at, word, strings.Join(elsewhere, " or "))
 	}

@@ -87,6 +87,12 @@ func RatesText(paces []shaper.Pace) string {
 	return strings.Join(texts, ", ")
 }
 
+// UnknownTenant is the note on a tenant that no setting names and that has no recent jobs.
+func UnknownTenant(name string) string {
+	return "The tenant " + Printable(name) + " is unknown: it has no recent jobs and no settings of its own. " +
+		"sluice tenant list prints all tenants."
+}
+
 // HeldText returns until when a flow is held and why, empty if it is not held.
 func HeldText(f wire.Figures) string {
 	if f.HeldUntil.IsZero() {

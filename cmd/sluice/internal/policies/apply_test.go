@@ -347,7 +347,8 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// set and get print the settings of tenant and routes with their sources. Wrong flags are refused.
+// set prints what it has changed, get all settings of tenant and routes, with their sources. Wrong
+// flags are refused.
 func TestTenantPolicyFlags(t *testing.T) {
 	c := tiered(t)
 	for _, s := range []struct {
@@ -355,10 +356,10 @@ func TestTenantPolicyFlags(t *testing.T) {
 		code int
 		says string // in what is printed, spaces folded
 	}{
-		{[]string{"set", "--tier", "pro"}, cli.ExitOK, "tenant acme tier pro api rate 50/s tier:pro"},
+		{[]string{"set", "--tier", "pro"}, cli.ExitOK, "tenant acme tier pro api depth 0 running 0 limited by idle"},
 		{[]string{"set", "--tier", "gold"}, cli.ExitFailed, "tier (string) must be one of free, pro"},
 		{[]string{"set", "--route", "default", "--rate", "5/m"}, cli.ExitOK,
-			"route default rate 5/m api burst 9 tier:pro"},
+			"tenant acme route default rate 5/m api depth 0 running 0 limited by idle"},
 		{[]string{"set", "--route", "nowhere", "--rate", "5/m"}, cli.ExitFailed,
 			"routes.nowhere (object) must be one of the routes: default"},
 		{[]string{"set", "--route", "default", "--tier", "pro"}, cli.ExitUsage,
@@ -374,10 +375,14 @@ func TestTenantPolicyFlags(t *testing.T) {
 		{[]string{"set", "--rates", "fast"}, cli.ExitUsage, `--rates: "fast"`},
 		{[]string{"get"}, cli.ExitOK, "rates 1000/d burst 1000, 5/m burst 1 api"},
 		{[]string{"set", "--route", "default", "--reset", "rate"}, cli.ExitOK,
-			"route default rate 50/s tier:pro burst 9 tier:pro"},
-		{[]string{"set", "--reset", "rates,tier"}, cli.ExitOK, "tenant acme rate 10/s default"},
+			"tenant acme route default rate 50/s tier:pro depth 0"},
+		{[]string{"set", "--reset", "rates,tier"}, cli.ExitOK, "tenant acme tier none default rates none default depth 0"},
 		{[]string{"set", "--reset", "draining"}, cli.ExitUsage, "must be a setting of a tenant"},
 		{[]string{"get", "--json"}, cli.ExitOK, `"revision": 8`},
+		{[]string{"pause", "--route", "default"}, cli.ExitOK,
+			"tenant acme route default paused true api depth 0 running 0 limited by paused"},
+		{[]string{"drain"}, cli.ExitOK, "tenant acme draining true api depth 0 running 0 limited by"},
+		{[]string{"resume"}, cli.ExitOK, "tenant acme paused false"},
 	} {
 		code, out, errs := c.run(s.args[0], s.args[1:]...)
 		if text := strings.Join(strings.Fields(out+errs), " "); code != s.code || !strings.Contains(text, s.says) {

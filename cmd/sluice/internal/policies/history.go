@@ -24,7 +24,7 @@ func (tenantHistoryCmd) Help() string {
   sluice tenant history acme
 
 The output has the last 100 changes through the admin listener, newest first: when, by whom, why,
-and what changed. A dash means that the configuration decides.`
+and what changed. A setting that is reset follows the configuration again.`
 }
 
 func (c *tenantHistoryCmd) Run(a *cli.App) error {
@@ -83,8 +83,14 @@ func changeText(before, after shaper.Overrides) string {
 	was, is := overrideTexts(before), overrideTexts(after)
 	var changes []string
 	for _, name := range settingNames(before, after) {
-		if was[name] != is[name] {
-			changes = append(changes, fmt.Sprintf("%s %s → %s", name, cli.OrDash(was[name]), cli.OrDash(is[name])))
+		switch before, after := was[name], is[name]; {
+		case before == after:
+		case before == "":
+			changes = append(changes, name+" set to "+after)
+		case after == "":
+			changes = append(changes, name+" reset, was "+before)
+		default:
+			changes = append(changes, name+" "+before+" → "+after)
 		}
 	}
 	return cli.OrDash(strings.Join(changes, ", "))

@@ -85,7 +85,7 @@ func (c *poolListCmd) Run(a *cli.App) error {
 		if p.Oversubscribed {
 			limitedBy += ", oversubscribed"
 		}
-		rows = append(rows, []string{p.Pool, p.InForce().Rate.String(), capacity(p.InForce().Capacity), figure(p.Depth),
+		rows = append(rows, []string{p.Pool, p.InForce().Rate.String(), shaper.CapacityText(p.InForce().Capacity), figure(p.Depth),
 			figure(p.Running), figure(p.WaitingFlows), limitedBy})
 	}
 	return cli.PrintTable(a.Out, rows)
@@ -282,7 +282,7 @@ func (poolHistoryCmd) Help() string {
 	return `Example:
   sluice pool history erp
 
-The output has the last 100 changes through the admin listener, newest first: when, by whom, why, and what changed. A dash means that the configuration decides.`
+The output has the last 100 changes through the admin listener, newest first: when, by whom, why, and what changed. A setting that is reset follows the configuration again.`
 }
 
 func (c *poolHistoryCmd) Run(a *cli.App) error {
@@ -297,14 +297,6 @@ func (c *poolHistoryCmd) Run(a *cli.App) error {
 	return printHistory(a, history, c.JSON)
 }
 
-// capacity is a capacity as text. The default of a pool is the greatest one, which bounds nothing.
-func capacity(n int64) string {
-	if n >= shaper.MaxCapacity {
-		return "unbounded"
-	}
-	return figure(n)
-}
-
 func figure(n int64) string { return strconv.FormatInt(n, 10) }
 
 func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
@@ -313,12 +305,7 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 	}
 	rows := [][]string{{"pool", p.Pool, ""}, {"routes", strings.Join(p.Routes, ", "), ""}}
 	plain := func(label, value string) { rows = append(rows, []string{label, value, ""}) }
-	for _, row := range settingRows(p.Policy, shaper.SettingsOfPools()) {
-		if row[0] == "capacity" {
-			row[1] = capacity(p.InForce().Capacity)
-		}
-		rows = append(rows, row)
-	}
+	rows = append(rows, settingRows(p.Policy, shaper.SettingsOfPools())...)
 	plain("hold", fmt.Sprintf("%s, the pool for %v at most", p.Hold, time.Duration(p.MaxHoldMS)*time.Millisecond))
 	if p.Reason != "" {
 		plain("reason", p.Reason)

@@ -76,12 +76,14 @@ func TestPoolCommands(t *testing.T) {
 		{[]string{"unhold", "erp"}, cli.ExitOK, []string{"effective rate 20/s"}, "", erp},
 		{[]string{"unhold", "erp", "--charge"}, cli.ExitOK, []string{"max cost 200 default", "hold flow, the pool for 1m0s at most"}, "", erp},
 		{[]string{"history", "erp"}, cli.ExitOK, []string{"hold and charge ended", "holds ended", "paused true → false",
-			"maintenance paused - → true", "contract rate - → 30/s, concurrency - → 4"}, "", erp},
+			"rate reset, was 30/s",
+			"maintenance paused set to true", "contract rate set to 30/s, concurrency set to 4"}, "", erp},
 		{[]string{"flows", "erp"}, cli.ExitOK, []string{"acme other 5 0 0 8 15/s 60%",
 			"umbrella other 1 0 0 1 10/s 40%"}, "", erp},
 		{[]string{"flows", "erp", "--limit", "1", "--json"}, cli.ExitOK, []string{`"part": 0.4`}, "",
 			erp},
 		{[]string{"flows", "erp", "--limit", "1001"}, cli.ExitFailed, nil, "limit", erp},
+		{[]string{"get", "er"}, cli.ExitFailed, nil, "must be one of the pools of the configuration file: erp", erp},
 		{[]string{"get", "nowhere"}, cli.ExitFailed, nil, "sluice pool list prints the pools", erp},
 	} {
 		var out, errs bytes.Buffer

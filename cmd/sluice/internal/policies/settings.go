@@ -38,7 +38,11 @@ func settingFlags(of []shaper.Setting, help func(shaper.Setting) string, others 
 		case shaper.KindRates:
 			add(field, reflect.TypeFor[[]string](), tag+` filled:""`, s.Name, flag, ratesHelp, "RATE")
 		case shaper.KindNumber:
-			add(field, reflect.TypeFor[*int64](), tag, s.Name, flag, help(s), "N")
+			text := help(s)
+			if s.High > 0 {
+				text += fmt.Sprintf(" From %d to %d.", s.Low, s.High)
+			}
+			add(field, reflect.TypeFor[*int64](), tag, s.Name, flag, text, "N")
 		case shaper.KindDuration:
 			add(field, reflect.TypeFor[*time.Duration](), tag, s.Name, flag, help(s), "DURATION")
 		}

@@ -295,10 +295,10 @@ func TestHistoryCommand(t *testing.T) {
 	}
 	for i, want := range [][]string{
 		{"AT", "REVISION", "BY", "REASON", "CHANGE"},
-		{" 5 ", "api from 127.0.0.1", " - ", "paused true → false, draining true → -"},
-		{" 4 ", "moves", "draining - → true"}, {" 3 ", "paused - → true"},
-		{" 2 ", "rate 200/s → -, max_wait_ms - → 5s"},
-		{" 1 ", "black friday", "rate - → 200/s, capacity - → 5"},
+		{" 5 ", "api from 127.0.0.1", " - ", "paused true → false, draining reset, was true"},
+		{" 4 ", "moves", "draining set to true"}, {" 3 ", "paused set to true"},
+		{" 2 ", "rate reset, was 200/s, max_wait_ms set to 5s"},
+		{" 1 ", "black friday", "rate set to 200/s, capacity set to 5"},
 	} {
 		for _, text := range want {
 			if !strings.Contains(lines[i]+" ", text) {
@@ -320,11 +320,11 @@ func TestChangeText(t *testing.T) {
 		want          string
 	}{
 		{shaper.Overrides{}, shaper.Overrides{}, "-"},
-		{shaper.Overrides{}, shaper.Overrides{Rates: &paces}, "rates - → 1000/d burst 100"},
+		{shaper.Overrides{}, shaper.Overrides{Rates: &paces}, "rates set to 1000/d burst 100"},
 		{shaper.Overrides{Rates: &paces}, shaper.Overrides{Rates: &[]shaper.PaceJSON{}},
 			"rates 1000/d burst 100 → none"},
 		{shaper.Overrides{Burst: new(int64(0))}, shaper.Overrides{Concurrency: new(int64(0))},
-			"burst 0 → -, concurrency - → 0"},
+			"burst reset, was 0, concurrency set to 0"},
 	} {
 		if got := changeText(c.before, c.after); got != c.want {
 			t.Errorf("%s, want %s", got, c.want)

@@ -3,6 +3,7 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,6 +168,9 @@ func (c *tenantGetCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("read the tenant: %w", err)
 	}
+	if t.Unknown {
+		fmt.Fprintln(a.Err, cli.UnknownTenant(c.Name))
+	}
 	return printTenant(a.Out, t, c.JSON)
 }
 
@@ -195,7 +199,7 @@ Next: sluice tenant get NAME.`
 }
 
 func (c *tenantSetCmd) Run(a *cli.App) error {
-	patch, err := c.patch()
+	patch, changed, err := c.patch()
 	if err != nil {
 		return err
 	}
@@ -205,31 +209,32 @@ func (c *tenantSetCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("change the tenant: %w", err)
 	}
-	return printTenant(a.Out, t, c.JSON)
+	return printChange(a.Out, t, c.JSON, c.Route, changed...)
 }
 
-// patch returns the flags as a JSON merge patch; null resets a setting.
-func (c *tenantSetCmd) patch() (map[string]any, error) {
-	patch, err := settingPatch(c.Plugins, "a tenant")
-	if err != nil {
-		return nil, err
+// patch returns the flags as a JSON merge patch, and the names of the settings in it; null resets a
+// setting.
+func (c *tenantSetCmd) patch() (patch map[string]any, changed []string, err error) {
+	if patch, err = settingPatch(c.Plugins, "a tenant"); err != nil {
+		return nil, nil, err
 	}
 	if c.Tier != "" {
 		patch["tier"] = c.Tier
 	}
 	if len(patch) == 0 {
-		return nil, cli.Usagef("at least one setting is required, such as --rate 200/s")
+		return nil, nil, cli.Usagef("at least one setting is required, such as --rate 200/s")
 	}
+	changed = slices.Collect(maps.Keys(patch))
 	if c.Route != "" {
 		if _, tier := patch["tier"]; tier {
-			return nil, cli.Usagef("--tier and --route exclude each other: only a tenant has a tier")
+			return nil, nil, cli.Usagef("--tier and --route exclude each other: only a tenant has a tier")
 		}
 		patch = map[string]any{"routes": map[string]any{c.Route: patch}}
 	}
 	if c.Reason != "" {
 		patch["reason"] = c.Reason
 	}
-	return patch, nil
+	return patch, changed, nil
 }
 
 // reasonFlags name a tenant to change, and why.
@@ -238,9 +243,11 @@ type reasonFlags struct {
 	Reason string `placeholder:"TEXT" help:"Reason of the change, for the history."`
 }
 
-// change makes the change and prints the tenant. verb names the change in an error.
+// change makes the change and prints these settings of the tenant or its route. verb names the
+// change in an error.
 func (f *reasonFlags) change(
 	a *cli.App, verb string, change func(c *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error),
+	route string, settings ...string,
 ) error {
 	remote, err := f.Connect(1)
 	if err != nil {
@@ -250,7 +257,7 @@ func (f *reasonFlags) change(
 	if err != nil {
 		return fmt.Errorf("%s the tenant: %w", verb, err)
 	}
-	return printTenant(a.Out, t, f.JSON)
+	return printChange(a.Out, t, f.JSON, route, settings...)
 }
 
 type tenantPauseCmd struct {
@@ -276,7 +283,7 @@ func (c *tenantPauseCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("pause the tenant: %w", err)
 	}
-	return printTenant(a.Out, t, c.JSON)
+	return printChange(a.Out, t, c.JSON, c.Route, "paused")
 }
 
 type tenantDrainCmd struct {
@@ -301,7 +308,7 @@ func (c *tenantDrainCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("drain the tenant: %w", err)
 	}
-	return printTenant(a.Out, t, c.JSON)
+	return printChange(a.Out, t, c.JSON, "", "draining")
 }
 
 type tenantResumeCmd struct {
@@ -321,7 +328,7 @@ until it is resumed with --route.`
 func (c *tenantResumeCmd) Run(a *cli.App) error {
 	return c.change(a, "resume", func(remote *client.Client, ctx context.Context, name, reason string) (wire.Tenant, error) {
 		return remote.ResumeRoute(ctx, name, c.Route, reason)
-	})
+	}, c.Route, "paused", "draining")
 }
 
 type tenantUnholdCmd struct{ reasonFlags }
@@ -338,7 +345,39 @@ Next: sluice tenant get NAME shows the effective rate.`
 }
 
 func (c *tenantUnholdCmd) Run(a *cli.App) error {
-	return c.change(a, "unhold", (*client.Client).Unhold)
+	return c.change(a, "unhold", (*client.Client).Unhold, "")
+}
+
+// printChange prints what a change of a tenant, or of one of its routes, has changed: these
+// settings, and what limits the next departure now. JSON has the whole tenant.
+func printChange(w io.Writer, t wire.Tenant, asJSON bool, route string, changed ...string) error {
+	if asJSON {
+		return cli.PrintJSON(w, t)
+	}
+	policy, figures := t.Policy, t.Figures
+	rows := [][]string{{"tenant", t.Tenant, ""}}
+	if route != "" {
+		policy, figures = flowPolicy(t, route), t.Routes[route].Figures
+		rows = append(rows, []string{"route", route, ""})
+	}
+	if slices.Contains(changed, "tier") {
+		rows = append(rows, []string{"tier", cmp.Or(t.Tier, "none"), t.Sources["tier"]})
+	}
+	for _, s := range shaper.SettingsOfTenants() {
+		if slices.Contains(changed, s.Name) {
+			rows = append(rows, []string{s.Label(), cmp.Or(s.Text(policy.Overrides), "none"), policy.Sources[s.Name]})
+		}
+	}
+	if t.Draining && route == "" {
+		rows = append(rows, []string{"draining", "true", t.Sources["draining"]})
+	}
+	if t.Reason != "" {
+		rows = append(rows, []string{"reason", t.Reason, ""})
+	}
+	if figures.LimitedBy != "" { // a route without jobs has no figures
+		rows = append(rows, figureRows(figures)[:3]...)
+	}
+	return cli.PrintTable(w, rows)
 }
 
 func printTenant(w io.Writer, t wire.Tenant, asJSON bool) error {

@@ -304,9 +304,9 @@ func printPoolLines(w io.Writer, at string, l sample) {
 		if p.Oversubscribed {
 			over = " oversubscribed"
 		}
-		fmt.Fprintf(w, "%s pool %s: rate %s by %s%s%s depth %d/%d running %s flows %d%s\n", at,
+		fmt.Fprintf(w, "%s pool %s: rate %s by %s%s%s depth %d/%s running %s flows %d%s\n", at,
 			cli.Plain(p.Pool.Pool), policy.Rate, p.LimitedBy,
-			heldPart(p.HeldUntil, p.HeldBy, p.HeldStatus), out, p.Depth, policy.Capacity,
+			heldPart(p.HeldUntil, p.HeldBy, p.HeldStatus), out, p.Depth, shaper.CapacityText(policy.Capacity),
 			strings.TrimSuffix(fmt.Sprintf("%d/%d", p.Running, policy.Concurrency), "/0"), p.WaitingFlows, over)
 	}
 	if l.Flows == nil {

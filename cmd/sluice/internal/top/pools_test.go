@@ -141,6 +141,10 @@ func TestTopPoolLines(t *testing.T) {
 	printSampleLines(&out, got)
 	queuetest.Contains(t, "the lines", out.String(), "pool erp: ", " acme: rate 200/s",
 		"pool mail: rate 10/s by held until 13:00:00 breaker out 0/s depth 1000/1000 running 0 flows 2 oversubscribed")
+	free := wire.Pool{Pool: "free", Policy: policyInForce(shaper.Policy{Capacity: shaper.MaxCapacity})}
+	out.Reset()
+	printPoolLines(&out, "12:00:00", sample{Pools: []poolFigures{{Pool: free}}})
+	queuetest.Contains(t, "the line of a pool without a bound", out.String(), "depth 0/unbounded ")
 }
 
 // An unknown pool ends the command. One of a tenant and a pool is shown.
