@@ -107,9 +107,6 @@ var ErrEnvironment = policies.ErrEnvironment
 func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	o.Horizon = cmp.Or(o.Horizon, 20*time.Millisecond)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	if o.Defaults.Rate == (shaper.Rate{}) {
-		o.Defaults = shaper.DefaultPolicy()
-	}
 	if o.Shards < 0 || o.Shards > store.MaxShards {
 		return nil, fmt.Errorf("queue: %d shards, want 1 to %d", o.Shards, store.MaxShards)
 	}
@@ -122,8 +119,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 			return nil, fmt.Errorf("%w: it has %d shards, this version knows up to %d", ErrSchema, o.Shards, store.MaxShards)
 		}
 	}
-	s := &store.Store{Keyspace: store.NewKeyspace(o.Shards), Fast: e.conn.Fast, Reads: e.conn.Reads, Patient: e.conn.Patient,
-		Durable: e.conn.Durable}
+	s := e.storeOf(o.Shards)
 	q := &Queue{
 		engine: e, store: s, compressOver: o.CompressOver, horizon: o.Horizon, log: o.Logger,
 		retention: scripts.Retention{
@@ -152,7 +148,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 			return nil, e.conn.Advise(store.Unavailable(err))
 		}
 	}
-	file := policies.NewFile(shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers, Pools: o.Pools, PoolWeights: o.PoolWeights}, o.Tenants)
+	file := o.file()
 	if o.Reporter {
 		q.policies.Assume(file)
 	} else if err := q.policies.Start(ctx, o.Registerer, file, born, q.layout); err != nil {
@@ -171,6 +167,39 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	q.lanes = newLanes(q)
 	q.watcher = newWatcher(s, q.broker.silence, o.Logger)
 	return q, nil
+}
+
+// Preflight returns why Open would refuse this store with these options. It writes nothing, and
+// accepts a Redis without a store. Errors: ErrSchema, ErrEnvironment, ErrUnavailable.
+func Preflight(ctx context.Context, e *Engine, o Options) error {
+	found, err := readLayout(ctx, e.conn.Patient)
+	if err != nil {
+		return e.conn.Advise(err)
+	}
+	if found.Shards == 0 {
+		return nil
+	}
+	if err := found.fits(cmp.Or(o.Shards, found.Shards)); err != nil {
+		return err
+	}
+	keeper := policies.New(e.storeOf(found.Shards), o.Horizon, o.Logger)
+	keeper.Environment = o.Environment
+	return e.conn.Advise(keeper.Preflight(ctx, o.file()))
+}
+
+// storeOf returns the store with so many shards.
+func (e *Engine) storeOf(shards int) *store.Store {
+	return &store.Store{Keyspace: store.NewKeyspace(shards), Fast: e.conn.Fast, Reads: e.conn.Reads,
+		Patient: e.conn.Patient, Durable: e.conn.Durable}
+}
+
+// file returns the policies of the options.
+func (o Options) file() *policies.File {
+	if o.Defaults.Rate == (shaper.Rate{}) {
+		o.Defaults = shaper.DefaultPolicy()
+	}
+	return policies.NewFile(shaper.Baseline{Defaults: o.Defaults, Routes: o.Routes, Tiers: o.Tiers, Pools: o.Pools,
+		PoolWeights: o.PoolWeights}, o.Tenants)
 }
 
 // Advice says what an operator can do about an error of Redis that has a known cause, such as a
@@ -285,27 +314,42 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 	}); err != nil {
 		return "", store.Unavailable(err)
 	}
-	var found struct {
-		Schema int    `redis:"schema"`
-		Shards int    `redis:"shards"`
-		Born   string `redis:"born"`
+	found, err := readLayout(ctx, c)
+	if err != nil {
+		return "", err
 	}
-	if err := c.HMGet(ctx, store.MetaKey, "schema", "shards", "born").Scan(&found); err != nil {
-		return "", store.Unavailable(err)
-	}
+	return found.Born, found.fits(shards)
+}
+
+// storedLayout is how the data of a store is laid out.
+type storedLayout struct {
+	Schema int    `redis:"schema"`
+	Shards int    `redis:"shards"` // 0: there is no store
+	Born   string `redis:"born"`
+}
+
+func readLayout(ctx context.Context, c redis.Cmdable) (found storedLayout, err error) {
+	err = c.HMGet(ctx, store.MetaKey, "schema", "shards", "born").Scan(&found)
+	return found, store.Unavailable(err)
+}
+
+// fits returns ErrSchema unless a process with so many shards can work with the layout.
+func (found storedLayout) fits(shards int) error {
 	switch {
 	case found.Schema < oldestKnown:
-		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: drain it with the version that "+
+		return fmt.Errorf("%w: schema %d, this version reads %d to %d: drain it with the version that "+
 			"wrote it, or use another Redis",
 			ErrSchema, found.Schema, oldestKnown, schema)
 	case found.Schema > schema:
-		return "", fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another "+
+		return fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another "+
 			"Redis", ErrSchema, found.Schema, oldestKnown, schema)
+	case found.Shards > store.MaxShards:
+		return fmt.Errorf("%w: it has %d shards, this version knows up to %d", ErrSchema, found.Shards, store.MaxShards)
 	case found.Shards != shards:
-		return "", fmt.Errorf("%w: it has %d shards, this process is set to %d: set store.shards to %d, or use another "+
+		return fmt.Errorf("%w: it has %d shards, this process is set to %d: set store.shards to %d, or use another "+
 			"Redis (the number is fixed at the first start)", ErrSchema, found.Shards, shards, found.Shards)
 	}
-	return found.Born, nil
+	return nil
 }
 
 // Ping reports whether Redis answers and, with EngineOptions.Durability, has the replicas that

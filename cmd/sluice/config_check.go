@@ -10,7 +10,9 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/internal/config"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -35,8 +37,9 @@ func (f *sourceFlags) sources(a *cli.App, file string) config.Sources {
 }
 
 type configCheckCmd struct {
-	File string `arg:"" optional:"" env:"SLUICE_CONFIG" help:"Configuration file (YAML) [none]."`
-	JSON bool   `help:"Print the settings as JSON."`
+	File  string `arg:"" optional:"" env:"SLUICE_CONFIG" help:"Configuration file (YAML) [none]."`
+	JSON  bool   `help:"Print the settings as JSON."`
+	Redis bool   `help:"Compare the configuration with the store at redis.url, too."`
 
 	sourceFlags
 }
@@ -44,6 +47,7 @@ type configCheckCmd struct {
 func (configCheckCmd) Help() string {
 	return `Example:
   sluice config check sluice.yaml
+  sluice config check --redis sluice.yaml
   sluice config check --route default=http://127.0.0.1:9000/orders
 
 The command reads the file, the environment and the flags like sluice serve with the same arguments,
@@ -51,7 +55,10 @@ and starts nothing. It prints all problems, each with its path, value and rule. 
 prints every setting in force with its source; secrets are hidden. Then it prints each pool with the sum of
 the reserves of the named tenants, and with how many other tenants the reserves exceed the rate.
 
-Exit codes: 0 no problems, 2 problems.
+With --redis it also reads which environment and how many shards the store at redis.url has, and says
+why it would refuse a process with this configuration. It writes nothing there.
+
+Exit codes: 0 no problems, 1 the store would refuse it or does not answer, 2 problems.
 
 Next: sluice serve --config FILE. Settings of tenants that were changed through the API outrank the
 file: sluice tenant get NAME prints them.`
@@ -74,8 +81,17 @@ func (c *configCheckCmd) Run(a *cli.App) error {
 	if err != nil {
 		return err
 	}
+	for _, note := range cfg.Notes {
+		fmt.Fprintln(a.Err, "sluice: note:", note)
+	}
+	if c.Redis && cfg.Redis.URL == "" {
+		return cli.Usagef("--redis: redis.url is not set: a private redis-server belongs to one process")
+	}
 	if c.JSON {
-		return cli.PrintJSON(a.Out, map[string]any{"settings": settings, "pools": checkedPools(cfg)})
+		if err := cli.PrintJSON(a.Out, map[string]any{"settings": settings, "pools": checkedPools(cfg)}); err != nil {
+			return err
+		}
+		return c.preflight(a, cfg)
 	}
 	rows := [][]string{{"KEY", "VALUE", "FROM"}}
 	for _, s := range settings {
@@ -87,8 +103,24 @@ func (c *configCheckCmd) Run(a *cli.App) error {
 	if err := printPools(a, checkedPools(cfg)); err != nil {
 		return err
 	}
+	if err := c.preflight(a, cfg); err != nil {
+		return err
+	}
 	fmt.Fprintln(a.Err, "No problems.")
 	return nil
+}
+
+// preflight compares the configuration with the store, if --redis is given.
+func (c *configCheckCmd) preflight(a *cli.App, cfg config.Config) error {
+	if !c.Redis {
+		return nil
+	}
+	p := &process.Process{Config: cfg, Roles: process.Roles{API: true, Worker: true}, Log: cli.NewLogger(a.Err, "error")}
+	err := p.Preflight(a.Ctx)
+	if errors.Is(err, queue.ErrEnvironment) || errors.Is(err, queue.ErrSchema) {
+		return fmt.Errorf("the store would refuse this configuration: %w", err)
+	}
+	return err
 }
 
 // checkedPool is a pool in the JSON output. Rates are in costs a second.

@@ -68,7 +68,7 @@ func (c *serveCmd) Run(a *cli.App) error {
 		Log:    cli.NewLogger(a.Err, cfg.Log.Level),
 		Getenv: func(name string) string { return a.Env(name, "") },
 	}
-	for _, note := range config.Strays(a.Environ) {
+	for _, note := range append(config.Strays(a.Environ), cfg.Notes...) {
 		p.Log.Warn(note)
 	}
 	if c.Config != "" {

@@ -25,6 +25,7 @@ func Check(from Sources) (Config, []InForce, error) {
 	if err := r.problems.Err(); err != nil {
 		return Config{}, nil, err
 	}
+	config.Notes = r.notes(values)
 	l := lister{r: r}
 	for _, s := range Settings() {
 		steps := strings.Split(s.Key, ".")

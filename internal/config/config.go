@@ -32,6 +32,8 @@ type Config struct {
 	Metrics   Metrics
 	Traces    Traces
 	Log       Log
+	// Notes are what an operator should know although it is no problem.
+	Notes []string
 }
 
 // Redis is where jobs are stored.

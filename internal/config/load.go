@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,7 +32,20 @@ const maxFile = 16 << 20
 func Load(from Sources) (Config, error) {
 	r, values := from.merge()
 	config := r.config(values)
+	config.Notes = r.notes(values)
 	return config, r.problems.Err()
+}
+
+// notes are those of Config. The environment decides which store a process accepts, so another
+// source than the file is named.
+func (r *reader) notes(values map[string]any) []string {
+	written, _ := sectionOf(r.written, "store")["environment"].(string)
+	set, _ := sectionOf(values, "store")["environment"].(string)
+	origin := r.origin["store.environment"]
+	if origin == "" || written == "" || written == set {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s sets store.environment to %s, over %s in the file", origin, cmp.Or(set, "none"), written)}
 }
 
 // merge reads the file and merges the sources.

@@ -23,38 +23,67 @@ var ErrEnvironment = errors.New("the store belongs to another environment")
 const metaEnvironment = "environment"
 
 // admit checks that the store belongs to the environment of this process, and marks a store that
-// belongs to none. A store that other processes use with another file is not marked: they would be
-// of another environment, too. It logs what the file changes for the other processes.
+// belongs to none. It logs what the file changes for other processes.
 func (k *Keeper) admit(ctx context.Context, file *File) error {
-	found, err := readRecord(ctx, k.store.Patient)
+	found, live, stored, err := k.preflight(ctx, file)
 	if err != nil {
 		return err
 	}
-	live, err := k.liveFiles(ctx)
-	if err != nil {
-		return err
-	}
-	others := found.Revision != 0 && found.Digest != file.digest && len(live) > 0
-	stored, err := k.store.Patient.HGet(ctx, store.MetaKey, metaEnvironment).Result()
-	switch {
-	case err != nil && !errors.Is(err, redis.Nil):
-		return store.Unavailable(err)
-	case stored == "" && k.Environment != "" && others:
-		return fmt.Errorf("%w: %d running processes use it without store.environment, with other policies. "+
-			"If they are of the environment %s, start with their tenants, tiers, pools and defaults first, which marks the "+
-			"store, and change those afterwards; if not, correct redis.url", ErrEnvironment, len(live), k.Environment)
-	case stored == "":
+	if stored != k.Environment { // it has no mark
 		if stored, err = k.mark(ctx); err != nil {
 			return err
 		}
+		if err := k.foreign(stored); err != nil {
+			return err
+		}
 	}
+	if live > 0 {
+		k.logTakeover(found, file, live)
+	}
+	return nil
+}
+
+// Preflight returns why Start would refuse the file: ErrEnvironment. It writes nothing.
+func (k *Keeper) Preflight(ctx context.Context, file *File) error {
+	_, _, _, err := k.preflight(ctx, file)
+	return err
+}
+
+// preflight returns the policies in force, the number of live processes if they have another file,
+// and the mark of the store, empty for none. A store without a mark that such processes use cannot
+// be marked: they would be of another environment, too.
+func (k *Keeper) preflight(ctx context.Context, file *File) (found record, live int, stored string, err error) {
+	if found, err = readRecord(ctx, k.store.Patient); err != nil {
+		return found, 0, "", err
+	}
+	files, err := k.liveFiles(ctx)
+	if err != nil {
+		return found, 0, "", err
+	}
+	if found.Revision != 0 && found.Digest != file.digest {
+		live = len(files)
+	}
+	stored, err = k.store.Patient.HGet(ctx, store.MetaKey, metaEnvironment).Result()
+	switch {
+	case err != nil && !errors.Is(err, redis.Nil):
+		return found, 0, "", store.Unavailable(err)
+	case stored == "" && k.Environment != "" && live > 0:
+		return found, live, "", fmt.Errorf("%w: %d running processes use it without store.environment, with other policies. "+
+			"If they are of the environment %s, start with their tenants, tiers, pools and defaults first, which marks the "+
+			"store, and change those afterwards; if not, correct redis.url", ErrEnvironment, live, k.Environment)
+	case stored == "":
+		return found, live, "", nil
+	}
+	return found, live, stored, k.foreign(stored)
+}
+
+// foreign returns ErrEnvironment unless a store with this mark belongs to the environment of this
+// process.
+func (k *Keeper) foreign(stored string) error {
 	if stored != k.Environment {
 		return fmt.Errorf("%w: it is of %s, this process of %s. Correct redis.url or store.environment. To rename the "+
 			"environment of the store, stop its processes and run redis-cli HSET %s %s NAME", ErrEnvironment,
 			cmp.Or(stored, "none"), cmp.Or(k.Environment, "none (store.environment is not set)"), store.MetaKey, metaEnvironment)
-	}
-	if others {
-		k.logTakeover(found, file, len(live))
 	}
 	return nil
 }
@@ -62,9 +91,6 @@ func (k *Keeper) admit(ctx context.Context, file *File) error {
 // mark writes the environment of this process to a store without one, and returns that of the
 // store.
 func (k *Keeper) mark(ctx context.Context) (string, error) {
-	if k.Environment == "" {
-		return "", nil
-	}
 	if err := k.store.Patient.HSetNX(ctx, store.MetaKey, metaEnvironment, k.Environment).Err(); err != nil {
 		return "", store.Unavailable(err)
 	}

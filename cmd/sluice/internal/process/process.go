@@ -28,6 +28,7 @@ import (
 )
 
 const (
+	preflightWait = 2 * time.Second  // for a store that does not answer
 	deliveryGrace = 20 * time.Second // for running deliveries, after the stop
 	// storeGrace is when the connections to Redis are closed under calls that still wait. go-redis
 	// ends a read with its context only where the context has a deadline, so a frozen Redis would
@@ -39,9 +40,10 @@ const (
 
 // Process is one running sluice: listeners, queue, worker.
 //
-// It starts in this order. The listeners come first and answer 503 until all is ready, so a port in
-// use ends the process before anything else happens. The engine and the queue follow; the process
-// waits for Redis without limit. Then the worker starts, and the listeners get their handlers.
+// It starts in this order. A store that would refuse the process ends it at once. The listeners
+// come next and answer 503 until all is ready, so a port in use ends the process before it changes
+// anything. The engine and the queue follow; the process waits for Redis without limit. Then the
+// worker starts, and the listeners get their handlers.
 //
 // It stops in this order, each step because of the next:
 //
@@ -95,6 +97,9 @@ func (p *Process) Run(ctx context.Context) error {
 	reread := make(chan os.Signal, 1)
 	signal.Notify(reread, syscall.SIGHUP)
 	defer signal.Stop(reread)
+	if err := p.refused(ctx); err != nil {
+		return err
+	}
 	listeners, err := p.listenAll(fail)
 	if err != nil {
 		return err
@@ -343,7 +348,65 @@ func (p *Process) open(ctx context.Context, registry *prometheus.Registry) (*que
 
 func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*queue.Engine, *queue.Queue,
 	error) {
-	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{
+	engine, err := queue.OpenEngine(ctx, p.engineOptions(p.Log))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the store: %w", err)
+	}
+	// Metrics go into a registry of their own first: an attempt that fails must leave nothing
+	// behind in the real one.
+	attempt := prometheus.NewRegistry()
+	options := p.queueOptions()
+	options.Registerer = attempt
+	q, err := queue.Open(ctx, engine, options)
+	if errors.Is(err, queue.ErrEnvironment) {
+		return nil, nil, errors.Join(p.foreign(err), engine.Close())
+	}
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the queue: %w", err), engine.Close())
+	}
+	if err := registry.Register(attempt); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open the queue: metrics: %w", err), q.Close(),
+			engine.Close())
+	}
+	return engine, q, nil
+}
+
+// foreign returns the problem with store.environment for this error.
+func (p *Process) foreign(err error) error {
+	return shaper.Problems{{Field: "store.environment", Value: cmp.Or(p.Config.Store.Environment, "not set"), Rule: err.Error()}}
+}
+
+// Preflight returns why the store of the configuration would refuse this process. It writes nothing
+// there. Errors: those of queue.OpenEngine and queue.Preflight.
+func (p *Process) Preflight(ctx context.Context) error {
+	engine, err := queue.OpenEngine(ctx, p.engineOptions(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return fmt.Errorf("open the store: %w", err)
+	}
+	defer func() { _ = engine.Close() }()
+	return queue.Preflight(ctx, engine, p.queueOptions())
+}
+
+// refused returns the error of a store that would refuse this process, so that it opens no listener
+// first. Any other failure is left to open, which tries again.
+func (p *Process) refused(ctx context.Context) error {
+	if p.Config.Redis.URL == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, preflightWait)
+	defer cancel()
+	err := p.Preflight(ctx)
+	switch {
+	case errors.Is(err, queue.ErrEnvironment):
+		return p.foreign(err)
+	case errors.Is(err, queue.ErrSchema):
+		return fmt.Errorf("open the queue: %w", err)
+	}
+	return nil
+}
+
+func (p *Process) engineOptions(log *slog.Logger) queue.EngineOptions {
+	return queue.EngineOptions{
 		URL:         p.Config.Redis.URL,
 		DataDir:     p.Config.Redis.DataDir,
 		Embedded:    p.Embedded,
@@ -351,15 +414,12 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 		AllowUnsafe: p.Config.Redis.AllowUnsafe,
 		Durability: queue.Durability{Replicas: int(p.Config.Redis.Durability.Replicas),
 			Fsync: p.Config.Redis.Durability.Fsync, Timeout: p.Config.Redis.Durability.Timeout},
-		Logger: p.Log,
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("open the store: %w", err)
+		Logger: log,
 	}
-	// Metrics go into a registry of their own first: an attempt that fails must leave nothing
-	// behind in the real one.
-	attempt := prometheus.NewRegistry()
-	q, err := queue.Open(ctx, engine, queue.Options{
+}
+
+func (p *Process) queueOptions() queue.Options {
+	return queue.Options{
 		Environment: p.Config.Store.Environment,
 		Shards:      int(p.Config.Store.Shards),
 		Defaults:    p.Config.Tenants.Defaults,
@@ -378,21 +438,8 @@ func (p *Process) tryOpen(ctx context.Context, registry *prometheus.Registry) (*
 			Classes: classesOf(p.Config)},
 		CompressOver: int(p.Config.Store.CompressOver),
 		Horizon:      p.Config.Worker.Horizon,
-		Registerer:   attempt,
 		Logger:       p.Log,
-	})
-	if errors.Is(err, queue.ErrEnvironment) {
-		err = shaper.Problems{{Field: "store.environment", Value: cmp.Or(p.Config.Store.Environment, "not set"), Rule: err.Error()}}
-		return nil, nil, errors.Join(err, engine.Close())
 	}
-	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("open the queue: %w", err), engine.Close())
-	}
-	if err := registry.Register(attempt); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("open the queue: metrics: %w", err), q.Close(),
-			engine.Close())
-	}
-	return engine, q, nil
 }
 
 // classesOf returns what guests, and the tenants of each tier that says so, may use of the store.
