@@ -103,6 +103,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
+	s.troubles.decided(queue.Submission{Tenant: tenant, Route: job.Route}, v.Admission)
 	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route); err != nil {
 		return nil, err
 	}
@@ -226,7 +227,7 @@ func (s *Server) submitPassed(
 	decisions, err := s.queue.SubmitBatch(c.r.Context(), passed, atomic)
 	span.EndBatch(decisions, err)
 	if err != nil {
-		s.metrics.admission(unavailableOutcome)
+		s.metrics.unanswered(err)
 	}
 	for i, v := range decisions {
 		s.decided(passed[i], v)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // unavailableOutcome labels submissions with unknown outcome: the store failed before it answered.
@@ -145,6 +147,13 @@ func (m *metrics) register(r prometheus.Registerer) error {
 }
 
 func (m *metrics) admission(outcome string) { m.admitted(outcome, 1) }
+
+// unanswered counts a submission that ended with an error, unless that was the client's mistake.
+func (m *metrics) unanswered(err error) {
+	if mistakes := (shaper.Problems{}); !errors.As(err, &mistakes) {
+		m.admission(unavailableOutcome)
+	}
+}
 
 // admitted counts several admissions with one outcome.
 func (m *metrics) admitted(outcome string, n int64) {

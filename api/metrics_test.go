@@ -105,3 +105,15 @@ func TestAccessLogHasIDsOnly(t *testing.T) {
 		t.Errorf("log: %s", log)
 	}
 }
+
+// A batch that no store could admit is the client's mistake, not an outage.
+func TestMistakesAreNoOutage(t *testing.T) {
+	b := pooled(t)
+	b.intake.do(t, "POST", "/v1/jobs/batch", headers{"Sluice-Tenant": "a"},
+		`{"atomic":true,"jobs":[{"type":"t","payload":1},{"type":"t","route":"other","payload":1}]}`).
+		want(t, http.StatusUnprocessableEntity, "invalid-request")
+	text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
+	if !strings.Contains(text, `sluice_admissions_total{outcome="unavailable"} 0`+"\n") {
+		t.Error("it counts as unavailable")
+	}
+}

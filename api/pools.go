@@ -76,10 +76,15 @@ func (s *Server) patchPool(c *call) (*answer, error) {
 }
 
 // pausePool is POST /v1/pools/{pool}/pause.
-func (s *Server) pausePool(c *call) (*answer, error) { return switched(c, s.tunePool, pause) }
+func (s *Server) pausePool(c *call) (*answer, error) { return switched(c, s.changePool, pause) }
 
 // resumePool is POST /v1/pools/{pool}/resume. It overrides a pause in the file too.
-func (s *Server) resumePool(c *call) (*answer, error) { return switched(c, s.tunePool, resume) }
+func (s *Server) resumePool(c *call) (*answer, error) {
+	return switched(c, func(c *call, change queue.Change) (*answer, error) {
+		change.Resume = true
+		return s.changePool(c, change)
+	}, resume)
+}
 
 // unholdPool is POST /v1/pools/{pool}/unhold. It changes no setting.
 func (s *Server) unholdPool(c *call) (*answer, error) {

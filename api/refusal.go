@@ -36,6 +36,14 @@ var outcomes = []outcome{
 	{of: shaper.KeyReused, answer: refusal.keyReused},
 }
 
+// kind returns the kind that the log names a refusal by.
+func (o outcome) kind(a shaper.Admission) problem.Kind {
+	if fits := a.Asked == 1 && o.of == shaper.Full; a.Never && !fits { // with a capacity of 0, one is full
+		return problem.NeverFits
+	}
+	return o.logged
+}
+
 // outcomeOf returns the row of an outcome; one that this version does not know is a fault.
 func outcomeOf(of shaper.Outcome) outcome {
 	for _, o := range outcomes {

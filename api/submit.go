@@ -191,7 +191,7 @@ func (s *Server) send(ctx context.Context, sub *queue.Submission, f *awaited) (e
 func (s *Server) note(sub *queue.Submission, f *awaited, span spans.Sending, err error) error {
 	span.End(f.decision, err)
 	if err != nil {
-		s.metrics.admission(unavailableOutcome)
+		s.metrics.unanswered(err)
 		return err
 	}
 	s.decided(*sub, f.decision)
@@ -225,7 +225,7 @@ func (s *Server) accepted(f *awaited, prefer codec.Preference) *answer {
 func (s *Server) decided(sub queue.Submission, v queue.Decision) {
 	s.metrics.admission(string(v.Outcome))
 	s.noteArrival(sub, v)
-	s.troubles.decided(sub, v.Outcome)
+	s.troubles.decided(sub, v.Admission)
 }
 
 // flowName is unique among the flows of all tenants.

@@ -101,7 +101,7 @@ func (s *Server) deleteTenant(c *call) (*answer, error) {
 
 // pauseTenant is POST /v1/tenants/{tenant}/pause.
 func (s *Server) pauseTenant(c *call) (*answer, error) {
-	return s.switchTenant(c, func(o *shaper.Overrides, route string) {
+	return s.switchTenant(c, false, func(o *shaper.Overrides, route string) {
 		if route == "" {
 			pause(o)
 			return
@@ -112,12 +112,12 @@ func (s *Server) pauseTenant(c *call) (*answer, error) {
 
 // drainTenant is POST /v1/tenants/{tenant}/drain.
 func (s *Server) drainTenant(c *call) (*answer, error) {
-	return switched(c, s.tune, func(o *shaper.Overrides) { o.Draining = new(true) })
+	return switched(c, s.change, func(o *shaper.Overrides) { o.Draining = new(true) })
 }
 
 // resumeTenant is POST /v1/tenants/{tenant}/resume. It overrides a pause in the file too.
 func (s *Server) resumeTenant(c *call) (*answer, error) {
-	return s.switchTenant(c, func(o *shaper.Overrides, route string) {
+	return s.switchTenant(c, true, func(o *shaper.Overrides, route string) {
 		if route == "" {
 			resume(o)
 			return
@@ -127,16 +127,19 @@ func (s *Server) resumeTenant(c *call) (*answer, error) {
 }
 
 // switchTenant pauses or resumes a tenant, or one route of it.
-func (s *Server) switchTenant(c *call, edit func(o *shaper.Overrides, route string)) (*answer, error) {
+func (s *Server) switchTenant(
+	c *call, resumes bool, edit func(o *shaper.Overrides, route string),
+) (*answer, error) {
 	body, err := codec.DecodeSwitch(c.body, s.routeRule)
 	if err != nil {
 		return nil, err
 	}
-	return s.tune(c, body.Reason, func(o shaper.Overrides) (shaper.Overrides, error) {
-		o.Routes = maps.Clone(o.Routes)
-		edit(&o, body.Route)
-		return o, nil
-	})
+	return s.change(c, queue.Change{Reason: body.Reason, Resume: resumes,
+		Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+			o.Routes = maps.Clone(o.Routes)
+			edit(&o, body.Route)
+			return o, nil
+		}})
 }
 
 // setRoute sets whether a route is paused. The routes must be a clone.
@@ -168,16 +171,16 @@ type edit = func(shaper.Overrides) (shaper.Overrides, error)
 
 // switched changes a tenant or a pool for the reason in the body.
 func switched(
-	c *call, tune func(*call, string, edit) (*answer, error), edit func(*shaper.Overrides),
+	c *call, change func(*call, queue.Change) (*answer, error), edit func(*shaper.Overrides),
 ) (*answer, error) {
 	reason, err := codec.DecodeReason(c.body)
 	if err != nil {
 		return nil, err
 	}
-	return tune(c, reason, func(o shaper.Overrides) (shaper.Overrides, error) {
+	return change(c, queue.Change{Reason: reason, Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
 		edit(&o)
 		return o, nil
-	})
+	}})
 }
 
 // tune changes the settings of the tenant in the path.

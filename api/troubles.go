@@ -37,8 +37,8 @@ func newTroubles(log *slog.Logger) *troubles {
 }
 
 // decided notes the outcome of a submission.
-func (t *troubles) decided(s queue.Submission, o shaper.Outcome) {
-	if k := outcomeOf(o).logged; k != (problem.Kind{}) {
+func (t *troubles) decided(s queue.Submission, a shaper.Admission) {
+	if k := outcomeOf(a.Outcome).kind(a); k != (problem.Kind{}) {
 		t.refused.Add(burstlog.Key{Tenant: s.Tenant, Route: s.Route, Kind: k.Name}, 1)
 	}
 }

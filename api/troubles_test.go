@@ -33,11 +33,11 @@ func TestTroubles(t *testing.T) {
 			}})))
 		acme := queue.Submission{Tenant: "acme", Route: "default"}
 		for range 500 {
-			tr.decided(acme, shaper.Full)
-			tr.decided(acme, shaper.Admitted)
-			tr.decided(acme, shaper.KeyReused)
+			tr.decided(acme, shaper.Admission{Outcome: shaper.Full})
+			tr.decided(acme, shaper.Admission{Outcome: shaper.Admitted})
+			tr.decided(acme, shaper.Admission{Outcome: shaper.KeyReused})
 		}
-		tr.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Draining)
+		tr.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Admission{Outcome: shaper.Draining})
 		time.Sleep(10 * time.Second)
 		tr.worked() // nothing was away
 		away := problem.Of(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused",
@@ -96,3 +96,20 @@ func TestFaultText(t *testing.T) {
 }
 
 var nobody []int
+
+// The log names a refusal by the kind of its answer.
+func TestKindsInTheLog(t *testing.T) {
+	for _, c := range []struct {
+		a    shaper.Admission
+		want problem.Kind
+	}{
+		{shaper.Admission{Outcome: shaper.Full, Asked: 3}, problem.QueueFull},
+		{shaper.Admission{Outcome: shaper.Full, Asked: 3, Never: true}, problem.NeverFits},
+		{shaper.Admission{Outcome: shaper.Full, Asked: 1, Never: true}, problem.QueueFull}, // a capacity of 0
+		{shaper.Admission{Outcome: shaper.FullOfBytes, Asked: 1, Never: true}, problem.NeverFits},
+	} {
+		if got := outcomeOf(c.a.Outcome).kind(c.a); got != c.want {
+			t.Errorf("%+v is logged as %s, want %s", c.a, got.Name, c.want.Name)
+		}
+	}
+}

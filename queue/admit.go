@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/store"
-	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/shaper"
 )
 

@@ -283,8 +283,9 @@ func (q *Queue) TunePool(ctx context.Context, name string, change Change) (Pool,
 	if _, ok := q.policies.Current().Baseline.Pools[name]; !ok {
 		return Pool{}, ErrNoPool
 	}
-	api, err := q.change(ctx, policies.Pool(name), change, func(p *policies.Set, s policies.Stated) error {
-		return p.Baseline.ValidatePool(name, s.API)
+	api, err := q.change(ctx, policies.Pool(name), change, rules{
+		validate: func(b shaper.Baseline, s shaper.Statements) error { return b.ValidatePool(name, s.API) },
+		resumed:  func(b shaper.Baseline, s shaper.Statements) shaper.Overrides { return b.PoolResumed(name, s.API) },
 	})
 	switch {
 	case err != nil:

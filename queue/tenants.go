@@ -195,8 +195,9 @@ const tuneTries = 20
 // ErrUnavailable, shaper.Problems when the resulting policy breaks a rule, or the error of
 // change.Edit.
 func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant, error) {
-	api, err := q.change(ctx, policies.Tenant(tenant), change, func(p *policies.Set, s policies.Stated) error {
-		return p.Baseline.Validate(s.Statements)
+	api, err := q.change(ctx, policies.Tenant(tenant), change, rules{
+		validate: func(b shaper.Baseline, s shaper.Statements) error { return b.Validate(s) },
+		resumed:  func(b shaper.Baseline, s shaper.Statements) shaper.Overrides { return b.Resumed(s) },
 	})
 	switch {
 	case err != nil:
@@ -207,9 +208,17 @@ func (q *Queue) Tune(ctx context.Context, tenant string, change Change) (Tenant,
 	return q.Tenant(ctx, tenant)
 }
 
+// rules are what changes of tenants or of pools obey.
+type rules struct {
+	validate func(shaper.Baseline, shaper.Statements) error
+	resumed  func(shaper.Baseline, shaper.Statements) shaper.Overrides
+}
+
 // change changes the API overrides of a tenant or a pool, unless it is a dry run, and returns them.
+// It is refused for what it breaks, not for what another file has made of earlier settings: an
+// operator can still pause then.
 func (q *Queue) change(
-	ctx context.Context, subject policies.Subject, change Change, validate func(*policies.Set, policies.Stated) error,
+	ctx context.Context, subject policies.Subject, change Change, of rules,
 ) (api shaper.Overrides, err error) {
 	for range tuneTries {
 		p := q.policies.Current()
@@ -220,14 +229,21 @@ func (q *Queue) change(
 		if change.IfRevision != nil && *change.IfRevision != s.Revision {
 			return api, fmt.Errorf("%w: %d", ErrRevision, s.Revision)
 		}
-		before := s.API
+		former := s
 		if s.API, err = change.Edit(s.API); err != nil {
 			return api, err
 		}
-		if err := validate(p, s); err != nil || change.DryRun {
+		if change.Resume {
+			s.API = of.resumed(p.Baseline, s.Statements)
+		}
+		if problems, wrong := of.validate(p.Baseline, s.Statements).(shaper.Problems); wrong {
+			earlier, _ := of.validate(p.Baseline, former.Statements).(shaper.Problems)
+			err = slices.DeleteFunc(problems, func(p shaper.Problem) bool { return slices.Contains(earlier, p) }).Err()
+		}
+		if err != nil || change.DryRun {
 			return s.API, err
 		}
-		changed, err := q.tune(ctx, p, s, before, change)
+		changed, err := q.tune(ctx, p, s, former.API, change)
 		if err != nil || changed {
 			return s.API, err
 		}

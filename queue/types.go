@@ -370,6 +370,7 @@ type Change struct {
 	// Edit gets the overrides in force and returns the new ones; it may be called again when
 	// another change came first.
 	Edit       func(shaper.Overrides) (shaper.Overrides, error)
+	Resume     bool   // Edit ends pauses: "not paused" is kept only where another source pauses
 	Reason     string // at most shaper.MaxReason bytes
 	Actor      string // who made the change, for the history
 	IfRevision *int64 // nil: any

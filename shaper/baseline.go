@@ -97,6 +97,23 @@ func (b Baseline) ValidatePool(name string, api Overrides) error {
 	return append(ps, problems...).Err()
 }
 
+// PoolResumed returns the API overrides of a pool without "not paused" where nothing pauses it.
+func (b Baseline) PoolResumed(name string, api Overrides) Overrides {
+	return resumed(api, func(without Overrides) bool {
+		p, _ := b.ResolvePool(name, without)
+		return p.Paused
+	})
+}
+
+// resumed drops "not paused" from overrides unless paused finds that they would pause without it.
+func resumed(o Overrides, paused func(without Overrides) bool) Overrides {
+	without := o
+	if without.Paused = nil; o.Paused != nil && !*o.Paused && !paused(without) {
+		return without
+	}
+	return o
+}
+
 // ValidatePools returns what is wrong with the pools of a configuration file: their settings, and
 // routes in two pools. The result is of type Problems.
 func (b Baseline) ValidatePools() error {
@@ -181,6 +198,29 @@ func (b Baseline) Resolve(s Statements, route string) (Policy, map[string]string
 		sources["reserve"] = SourceTier + tier
 	}
 	return p, sources
+}
+
+// Resumed returns the API overrides of a tenant and of its routes without "not paused" where no
+// other source pauses. What an operator has paused and resumed follows the configuration file
+// again.
+func (b Baseline) Resumed(s Statements) Overrides {
+	api := resumed(s.API, func(without Overrides) bool {
+		p, _ := b.Resolve(Statements{s.Claimed, s.File, without}, "")
+		return p.Paused
+	})
+	api.Routes = maps.Clone(api.Routes)
+	for route, o := range api.Routes {
+		o = resumed(o, func(without Overrides) bool {
+			rest := Statements{s.Claimed, s.File, Overrides{Tier: api.Tier, Paused: new(false),
+				Routes: map[string]Overrides{route: without}}}
+			p, _ := b.Resolve(rest, route)
+			return p.Paused
+		})
+		if api.Routes[route] = o; o.Empty() {
+			delete(api.Routes, route)
+		}
+	}
+	return api
 }
 
 // Class names flows of a tenant that obey the same policy. The empty tier is none or an

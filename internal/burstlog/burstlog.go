@@ -42,6 +42,7 @@ type Log struct {
 	bursts map[Key]*burst
 	beyond int64 // events beyond maxKeys
 	timer  *time.Timer
+	fires  time.Time // of the timer
 }
 
 // burst is what happened since its last line.
@@ -73,8 +74,8 @@ func (l *Log) Add(k Key, n int64, example ...any) {
 		}
 		b = &burst{Key: k, due: time.Now().Add(soon)}
 		l.bursts[k] = b
-		if l.timer == nil {
-			l.timer = time.AfterFunc(soon, func() { l.write(false) })
+		if l.timer == nil || l.fires.After(b.due) {
+			l.plan(soon)
 		}
 	}
 	if b.count == 0 {
@@ -148,9 +149,17 @@ func (l *Log) take(all bool, now time.Time) (lines []burst, beyond int64) {
 		l.timer = nil
 	}
 	if len(l.bursts) > 0 {
-		l.timer = time.AfterFunc(max(soon, next.Sub(now)), func() { l.write(false) })
+		l.plan(max(soon, next.Sub(now)))
 	}
 	return lines, beyond
+}
+
+// plan has lines written after a time, and not at another one that was planned. The lock is held.
+func (l *Log) plan(after time.Duration) {
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.timer, l.fires = time.AfterFunc(after, func() { l.write(false) }), time.Now().Add(after)
 }
 
 func (s burst) attributes() (attributes []any) {

@@ -58,6 +58,25 @@ func TestBursts(t *testing.T) {
 	}
 }
 
+// A burst is logged a second after it began, also beside another one whose next line is due later.
+func TestBurstsBesideOthers(t *testing.T) {
+	lines, _ := in(t, func(l *Log) {
+		l.Add(Key{Tenant: "first"}, 1)
+		time.Sleep(5 * time.Second)
+		l.Add(Key{Tenant: "second"}, 1)
+		l.Add(Key{Tenant: "first"}, 1)
+		time.Sleep(2 * time.Minute)
+	})
+	want := []string{
+		`t=1s level=WARN msg="jobs were refused" tenant=first count=1 within=1s`,
+		`t=6s level=WARN msg="jobs were refused" tenant=second count=1 within=1s`,
+		`t=1m1s level=WARN msg="jobs were refused" tenant=first count=1 within=56s`,
+	}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestTenantsAreEncoded(t *testing.T) {
 	lines, _ := in(t, func(l *Log) {
 		l.Add(Key{Tenant: "a b\nlevel=ERROR secret"}, 1)

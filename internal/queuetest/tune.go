@@ -12,19 +12,21 @@ import (
 )
 
 var tuneTests = map[string]func(*suite){
-	"a setting comes from the API until it is reset":    tuneAndReset,
-	"every setting can be tuned":                        tuneEverySetting,
-	"an edit that fails changes nothing":                tuneEditFails,
-	"a revision that is not in force is refused":        tuneRevision,
-	"concurrent changes lose none":                      tuneConcurrently,
-	"a policy that breaks rules lists all problems":     tuneProblems,
-	"the backlog obeys a higher rate at once":           tuneFaster,
-	"the backlog obeys a lower rate and keeps its jobs": tuneSlower,
-	"a lowered capacity keeps the depth":                tuneCapacity,
-	"a raised cap lets jobs leave at once":              tuneCap,
-	"pause and resume keep the rate":                    pauseResume,
-	"overrides outlive a restart":                       tuneRestart,
-	"tuning one tenant leaves the others alone":         tuneOthers,
+	"a setting comes from the API until it is reset":       tuneAndReset,
+	"every setting can be tuned":                           tuneEverySetting,
+	"an edit that fails changes nothing":                   tuneEditFails,
+	"a revision that is not in force is refused":           tuneRevision,
+	"concurrent changes lose none":                         tuneConcurrently,
+	"a policy that breaks rules lists all problems":        tuneProblems,
+	"the backlog obeys a higher rate at once":              tuneFaster,
+	"the backlog obeys a lower rate and keeps its jobs":    tuneSlower,
+	"a lowered capacity keeps the depth":                   tuneCapacity,
+	"a raised cap lets jobs leave at once":                 tuneCap,
+	"pause and resume keep the rate":                       pauseResume,
+	"settings that another file contradicts can be paused": tuneContradicted,
+	"resume leaves only what a pause elsewhere needs":      resumeLeavesNothing,
+	"overrides outlive a restart":                          tuneRestart,
+	"tuning one tenant leaves the others alone":            tuneOthers,
 }
 
 func tuneAndReset(s *suite) {
@@ -233,5 +235,56 @@ func tuneOthers(s *suite) {
 		if t := s.tenant(name); t.Policy.Paused || t.Revision != 0 {
 			s.Errorf("tenant %q is %+v", name, t)
 		}
+	}
+}
+
+// A file may contradict what the API has set before. A change is refused for what it breaks itself.
+func tuneContradicted(s *suite) {
+	s.tune(func(o *shaper.Overrides) { o.Reserve = &shaper.Rate{Limit: 50, Period: time.Second} })
+	b := shaper.Baseline{Defaults: shaper.Policy{
+		Rate: shaper.Rate{Limit: 20, Period: time.Second}, Burst: 1, Capacity: 1000,
+	}}
+	if err := s.q.SetPolicies(s.ctx, b, nil); err != nil {
+		s.Fatalf("SetPolicies: %v", err)
+	}
+	equal(s, "paused", s.tune(func(o *shaper.Overrides) { o.Paused = new(true) }).Policy.Paused, true)
+	equal(s, "resumed", s.tune(func(o *shaper.Overrides) { o.Paused = nil }).Policy.Paused, false)
+	_, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Burst = new(int64(-1))
+		return o, nil
+	}})
+	var problems shaper.Problems
+	if !errors.As(err, &problems) || len(problems) != 1 || problems[0].Field != "burst" {
+		s.Errorf("a burst of -1: %v, want that problem alone", err)
+	}
+}
+
+// What was paused and resumed follows the file again; a pause of the file is overridden.
+func resumeLeavesNothing(s *suite) {
+	turn := func(subject string, paused bool) shaper.Overrides {
+		change := queue.Change{Resume: !paused, Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+			o.Paused = &paused
+			o.Routes = map[string]shaper.Overrides{"fast": {Paused: &paused}}
+			return o, nil
+		}}
+		t, err := s.q.Tune(s.ctx, subject, change)
+		if err != nil {
+			s.Fatalf("Tune %s: %v", subject, err)
+		}
+		return t.API
+	}
+	equal(s, "paused by the API", len(turn(tenant, true).Set()), 1)
+	equal(s, "resumed", turn(tenant, false).Empty(), true)
+	b := shaper.Baseline{Defaults: shaper.Policy{Rate: quick, Burst: 1, Capacity: 1000, Paused: true}}
+	if err := s.q.SetPolicies(s.ctx, b, map[string]shaper.Overrides{
+		"other": {Paused: new(false), Routes: map[string]shaper.Overrides{"fast": {Paused: new(true)}}},
+	}); err != nil {
+		s.Fatalf("SetPolicies: %v", err)
+	}
+	equal(s, "the file pauses", s.tenant(tenant).Policy.Paused, true)
+	equal(s, "overridden", turn(tenant, false).Set()[0], "paused")
+	api := turn("other", false)
+	if api.Paused != nil || api.Routes["fast"].Paused == nil {
+		s.Errorf("of a tenant with a paused route remains %+v, want the route alone", api)
 	}
 }

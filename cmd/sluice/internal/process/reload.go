@@ -123,7 +123,7 @@ func (r *Reloader) reload(ctx context.Context) {
 		err = r.whole(cfg)
 	}
 	if err != nil {
-		r.wanted = nil // the file has changed since
+		r.wanted, r.asked = nil, false // the file has changed since
 		r.good.Set(0)
 		var problems shaper.Problems
 		if !errors.As(err, &problems) {
@@ -208,7 +208,7 @@ func (r *Reloader) enforce(ctx context.Context) {
 				"error", err)
 		}
 	default:
-		r.wanted = nil
+		r.wanted, r.asked = nil, false
 		r.good.Set(0)
 		r.log.Error("the policies of the configuration file cannot be applied", "error", err)
 	}

@@ -194,6 +194,14 @@ func TestFilesWithoutContentChangeNothing(t *testing.T) {
 	r.asked = true
 	r.reload(t.Context())
 	queuetest.Compare(t, "fewer tenants by a signal", len(r.set), 1)
+	// A signal allows what its own reload finds, and not what a later poll does.
+	r = startReloading(t, many)
+	r.write("tenants: { t1: { rate: fast } }")
+	r.asked = true
+	r.reload(t.Context())
+	r.write(few)
+	r.checks(2)
+	queuetest.Compare(t, "fewer tenants after a signal that was refused", len(r.set), 0)
 }
 
 // A pipe cannot be read again: it would hold up the stop of the process.
