@@ -28,6 +28,7 @@ type Brief struct {
 	// PoolRate is what the pools of its flows allow all of their flows, departures per second; 0
 	// where a flow is in none.
 	PoolRate float64
+	Owed     int64 // by its flows together, see Flow.Owed
 	Figures
 }
 
@@ -230,6 +231,7 @@ func (r *resolver) briefs(from *policies.Set, scan scripts.Scan, pools map[strin
 		s := statement{api: t.API, file: t.File, claimed: claimedTier(t)}
 		general := r.policy(s)
 		name, pooled, rates := store.TenantOfEntry(t.Entry), []PoolFlow(nil), map[string]float64{}
+		var owed int64
 		sum := sumOf(general, t.Flows, scan.Now, func(route string, f scripts.ScannedFlow) Figures {
 			s.route = route
 			policy := r.policy(s)
@@ -247,13 +249,13 @@ func (r *resolver) briefs(from *policies.Set, scan scripts.Scan, pools map[strin
 					p.bound(&figures, policy, s.claimed, f.InTurn)
 					flow.LimitedBy, rates[flow.Pool] = figures.LimitedBy, p.EffectiveRate
 				}
-				pooled = append(pooled, flow)
+				pooled, owed = append(pooled, flow), owed+f.Owed
 			}
 			return figures
 		})
 		briefs[i] = Brief{
 			Name: name, Tier: tierOf(s), Rate: general.Rate, Rates: general.Rates, Capacity: general.Capacity,
-			Paused: general.Paused, Pooled: pooled, Figures: sum,
+			Paused: general.Paused, Pooled: pooled, Owed: owed, Figures: sum,
 		}
 		if len(pooled) == len(t.Flows) {
 			for _, rate := range rates {

@@ -408,6 +408,7 @@ func poolOwed(s *suite) {
 		}
 		equal(s, "what the pool is owed "+what, p.Owed, want)
 		equal(s, "what the flow owes "+what, s.tenant("acme").Routes["erp"].Owed, want)
+		equal(s, "what the tenant owes in a scan "+what, s.scan(10)["acme"].Owed, want)
 	}
 	s.admit(pooledWork("acme"))
 	s.admit(pooledWork("acme"))

@@ -275,6 +275,7 @@ type Tenant struct {
 	Figures
 	StoredBytes int64           `json:"stored_bytes" doc:"Bytes stored for the tenant: jobs, dead letters, answers and idempotency keys. 0 in lists."`
 	DeadBytes   int64           `json:"dead_bytes" doc:"Bytes of the tenant's dead letters. 0 in lists."`
+	Owed        int64           `json:"owed,omitempty" doc:"Sum of what the tenant's flows owe to their pools. Absent for 0."`
 	Routes      map[string]Flow `json:"routes,omitempty" doc:"Routes with recent jobs of the tenant, or with settings of their own."`
 	Unknown     bool            `json:"unknown,omitempty" doc:"Present if no setting names the tenant and it has no recent jobs, so its name may be misspelt. Only in the answer to GET."`
 }
@@ -373,6 +374,7 @@ type TenantLine struct {
 	Succeeded     int64             `json:"succeeded_total"`
 	DeadLetters   int64             `json:"dead" doc:"Current dead letters."`
 	Dead          int64             `json:"dead_total"`
+	Owed          int64             `json:"owed,omitempty" doc:"Sum of what the tenant's flows owe to their pools. Absent for 0."`
 }
 
 // TenantNow is a tenant at an instant, with the waits of its most recent jobs: those that succeeded

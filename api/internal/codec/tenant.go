@@ -24,6 +24,7 @@ func Tenant(t queue.Tenant) wire.Tenant {
 		if out.Routes == nil {
 			out.Routes = map[string]wire.Flow{}
 		}
+		out.Owed += f.Owed
 		out.Routes[route] = wire.Flow{
 			Pool: f.Pool, PoolRate: f.PoolRate, PoolPart: f.Part, Owed: f.Owed, StoredBytes: f.Stored, ShareBytes: f.Share,
 			Policy: policy(f.Policy, settings, f.Sources), Figures: figuresOf(f.Figures),
@@ -93,7 +94,7 @@ func Line(b *queue.Brief) wire.TenantLine {
 		Paused:    b.Paused,
 		LimitedBy: b.LimitedBy, OldestWaitMS: b.OldestWait.Milliseconds(), Admitted: b.Admitted,
 		Rejected: b.Rejected, Departed: b.Departed,
-		Succeeded: b.Succeeded, DeadLetters: b.Dead, Dead: b.DeadTotal,
+		Succeeded: b.Succeeded, DeadLetters: b.Dead, Dead: b.DeadTotal, Owed: b.Owed,
 		HeldUntil: heldUntil(b.HeldUntil), HeldBy: b.HeldBy.By, HeldStatus: b.HeldBy.Status,
 	}
 }

@@ -20,7 +20,7 @@ const limitsOf = (left, rate, least) => ({ rate: left * rate, further: least < l
 const pooled = (e) => Object.keys(e.routes || {}).length > 0 && Object.values(e.routes).every((r) => r.pool);
 
 // poolSays is what the pool of a flow allows.
-const poolSays = (r) => `${perSecond(r.pool_rate_per_s || 0)} for all flows of ${r.pool}${r.pool_part > 0 && r.pool_part < 0.995 ? `, ${perSecond(r.pool_part * (r.pool_rate_per_s || 0))} for this one while the same flows wait` : ""}`;
+const poolSays = (r) => `${perSecond(r.pool_rate_per_s || 0)} for all flows of ${r.pool}${r.pool_part > 0 && r.pool_part < 0.995 ? `, ${perSecond(r.pool_part * (r.pool_rate_per_s || 0))} for this one while the same flows wait` : ""}${r.owed ? `; owes ${count(r.owed)} to it` : ""}`;
 
 const poolsSay = (e) => Object.values(e.routes || {}).filter((r) => r.pool).map(poolSays).join("; ");
 

@@ -43,6 +43,10 @@ func (f *poolFlags) pool(a *cli.App, t *traceFlags) (shaper.Policy, []simulate.M
 		return none, nil, cli.Usagef("--pool: %q: %s", f.Pool,
 			shaper.OneOf("the pools of "+f.Config+": ", f.Pool, slices.Sorted(maps.Keys(baseline.Pools))))
 	}
+	if len(baseline.PoolWeights) > 0 {
+		fmt.Fprintln(a.Err, "sluice: note: tiers with pool_weight are not simulated; each flow has the weight and the "+
+			"reserve of its tenant.")
+	}
 	var members []simulate.Member
 	var made []bool // whether the trace of a member is generated
 	for i, text := range f.Flow {
