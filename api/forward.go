@@ -262,8 +262,8 @@ func wholeHeader(h http.Header, name string, most int64) (int64, error) {
 	if len(values) == 0 {
 		return 0, nil
 	}
-	n, err := strconv.ParseInt(values[0], 10, 64)
-	if err != nil || len(values) > 1 || n < 1 || n > most {
+	n, ok := shaper.ParseWhole(values[0])
+	if !ok || len(values) > 1 || n < 1 || n > most {
 		return 0, problem.Invalid(name, "string", "must be one whole number from 1 to "+strconv.FormatInt(most, 10))
 	}
 	return n, nil

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 )
@@ -279,12 +279,19 @@ func ParsePace(text string) (PaceJSON, error) {
 	pace := Pace{Rate: r, Burst: 1}.JSON()
 	rule := errors.New("must be like 1000/24h, 1000/24h burst 1000 or 1000/24h burst 1000 by jobs")
 	for i := 1; i < len(words); i += 2 {
+		if slices.Contains(words[1:i], words[i]) {
+			return PaceJSON{}, fmt.Errorf("%s must not be repeated", words[i])
+		}
 		switch value := words[i+1]; words[i] {
 		case "burst":
-			if pace.Burst, err = strconv.ParseInt(value, 10, 64); err != nil {
+			n, ok := ParseWhole(value)
+			switch like := WholeLike(value); {
+			case !ok && like != "":
+				return PaceJSON{}, fmt.Errorf("burst %s: must be a whole number; is %s meant?", value, like)
+			case !ok:
 				return PaceJSON{}, rule
 			}
-			if pace.Burst < 1 { // the server would take 0 for left out
+			if pace.Burst = n; n < 1 { // the server would take 0 for left out
 				return PaceJSON{}, errors.New("the burst must be at least 1")
 			}
 		case "by":

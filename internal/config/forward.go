@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/7509e464/sluice/api/auth"
@@ -140,8 +139,8 @@ func sizeOf(raw any) (int64, bool) {
 			text, unit = strings.TrimSpace(rest), bytes
 		}
 	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	return n * unit, err == nil && n >= 0 && n < 1<<40
+	n, ok := shaper.ParseWhole(text)
+	return n * unit, ok && n >= 0 && n < 1<<40
 }
 
 func isForwardBase(text string) bool {

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Sources are the sources of settings. A later one overrides an earlier one: the defaults, Preset,
@@ -216,7 +218,7 @@ func oddNumbersAsText(n *yaml.Node) {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
 		return
 	}
-	if _, plain := plainWhole(n.Value); !plain {
+	if _, plain := shaper.ParseWhole(n.Value); !plain {
 		n.Tag = "!!str"
 	}
 }

@@ -66,16 +66,15 @@ func (s Setting) candidates(text string) []string {
 		if percent, is := strings.CutSuffix(lower, "%"); is && strings.HasPrefix(s.Help, "Percent") {
 			lower = percent
 		}
-		return []string{wholeLike(lower)}
+		return []string{shaper.WholeLike(lower)}
 	case Size:
-		if found := quantity.FindStringSubmatch(lower); found != nil {
-			for _, unit := range []string{"KiB", "MiB"} {
-				if short := strings.ToLower(unit[:1]); slices.Contains([]string{short, short + "b", short + "ib"}, found[2]) {
-					return []string{found[1] + unit}
-				}
+		number, given, _ := shaper.Quantity(lower)
+		for _, unit := range []string{"KiB", "MiB"} {
+			if short := strings.ToLower(unit[:1]); slices.Contains([]string{short, short + "b", short + "ib"}, given) {
+				return []string{number + unit}
 			}
 		}
-		return []string{wholeLike(lower)}
+		return []string{shaper.WholeLike(lower)}
 	case Share:
 		percent, _ := strings.CutSuffix(lower, "%")
 		if n, err := strconv.ParseFloat(percent, 64); err == nil && percent != lower {
@@ -107,51 +106,24 @@ func (s Setting) candidates(text string) []string {
 	return candidates
 }
 
-var (
-	quantity = regexp.MustCompile(`^(\d+(?:\.\d+)?) ?([a-z]*)$`)
-	grouped  = regexp.MustCompile(`^\d{1,3}([,' ]\d{3})+$`)
-	oneSlash = regexp.MustCompile(`^([hH][tT][tT][pP][sS]?)(?::?/+|:)([^/].*)$`)
-)
+var oneSlash = regexp.MustCompile(`^([hH][tT][tT][pP][sS]?)(?::?/+|:)([^/].*)$`)
 
 // durationLike reads a duration with a unit in full or in days. A large number without a unit may
 // be of milliseconds, so it returns none.
 func durationLike(text string) string {
-	found := quantity.FindStringSubmatch(text)
-	if found == nil {
-		return ""
-	}
-	n, err := strconv.ParseFloat(found[1], 64)
-	unit := shaper.UnitLike(found[2])
+	number, word, _ := shaper.Quantity(text)
+	n, err := strconv.ParseFloat(number, 64)
+	unit := shaper.UnitLike(word)
 	switch {
 	case err != nil || n >= 10_000:
-	case found[2] == "" && n < 1000:
-		return found[1] + "s"
+	case word == "" && n < 1000:
+		return number + "s"
 	case unit == "d":
 		return Short(time.Duration(n * float64(day)))
 	case unit != "":
-		return found[1] + unit
+		return number + unit
 	}
 	return ""
-}
-
-// wholeLike reads a whole number with separators of thousands, or with a unit.
-func wholeLike(text string) string {
-	digits := strings.ReplaceAll(strings.TrimPrefix(text, "+"), "_", "")
-	if grouped.MatchString(digits) {
-		digits = strings.NewReplacer(",", "", " ", "", "'", "").Replace(digits)
-	}
-	found := quantity.FindStringSubmatch(digits)
-	if found == nil {
-		return ""
-	}
-	n, err := strconv.ParseInt(found[1], 10, 64)
-	factor := map[string]int64{
-		"": 1, "k": 1000, "kb": 1000, "mb": 1000_000, "gb": 1000_000_000, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
-	}[found[2]]
-	if err != nil || factor == 0 || n > 1<<53/factor {
-		return ""
-	}
-	return strconv.FormatInt(n*factor, 10)
 }
 
 // choiceLike returns the choice that the text abbreviates, extends or misspells.

@@ -88,7 +88,7 @@ func (s Setting) read(raw any) (value any, rule string) {
 func (s Setting) typed(text string) any {
 	switch s.Kind {
 	case Whole:
-		if n, plain := plainWhole(text); plain {
+		if n, plain := shaper.ParseWhole(text); plain {
 			return n
 		}
 	case Switch:
@@ -160,13 +160,6 @@ func wholeOf(raw any) (int64, bool) {
 	}
 }
 
-// plainWhole reads a whole number as it is usually written: every source of settings reads it
-// alike.
-func plainWhole(text string) (int64, bool) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	return n, err == nil && strconv.FormatInt(n, 10) == text
-}
-
 // shareOf returns a YAML value as a number from 0 to 1.
 func shareOf(raw any) (float64, bool) {
 	f, ok := raw.(float64)
@@ -224,8 +217,8 @@ func isCostSource(text string) bool {
 
 // isMissingCost accepts what an answer costs that does not report its cost.
 func isMissingCost(text string) bool {
-	n, err := strconv.ParseInt(text, 10, 64)
-	return text == "estimate" || err == nil && n >= 0 && n <= shaper.MaxCost
+	n, ok := shaper.ParseWhole(text)
+	return text == "estimate" || ok && n >= 0 && n <= shaper.MaxCost
 }
 
 // isQueue accepts the name of an asynq queue.

@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // ReadList reads the query of a list of jobs, without the tenant. It checks neither that the route
@@ -75,11 +76,11 @@ func PageLimit(query url.Values, otherwise, most int) (int, error) {
 		return otherwise, nil
 	}
 	text := query.Get("limit")
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > most || strings.Trim(text, "0123456789") != "" {
+	n, whole := shaper.ParseWhole(text)
+	if !whole || n < 1 || n > int64(most) {
 		return 0, problem.Invalid("query.limit", "string", "must be a whole number from 1 to "+strconv.Itoa(most))
 	}
-	return n, nil
+	return int(n), nil
 }
 
 // DefaultJobs is the default number of jobs on a page.

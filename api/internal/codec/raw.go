@@ -34,8 +34,8 @@ func ReadRaw(r *http.Request) (s wire.Submission, contentType string, err error)
 		return value
 	}
 	whole := func(name string, least, most int64) int64 {
-		n, err := strconv.ParseInt(query.Get(name), 10, 64)
-		if query.Has(name) && (err != nil || n < least || n > most) {
+		n, ok := shaper.ParseWhole(query.Get(name))
+		if query.Has(name) && (!ok || n < least || n > most) {
 			wrong.Add("query."+name, "string", "must be a whole number from "+strconv.FormatInt(least, 10)+" to "+
 				strconv.FormatInt(most, 10))
 		}

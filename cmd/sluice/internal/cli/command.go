@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -119,6 +120,8 @@ func NewParser(grammar any, std Stdio) (*kong.Kong, error) {
 			"Exit codes: 0 done, 1 failed, 2 bad usage or bad configuration."),
 		kong.Vars{"api": DefaultAPI, "admin": DefaultAdmin},
 		kong.Writers(std.Out, std.Err),
+		kong.KindMapper(reflect.Int, kong.MapperFunc(readWhole)),
+		kong.KindMapper(reflect.Int64, kong.MapperFunc(readWhole)),
 		kong.Exit(func(code int) { panic(exited(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100, NoExpandSubcommands: true}),
 		kong.ExplicitGroups([]kong.Group{{Key: "settings",
@@ -129,6 +132,25 @@ func NewParser(grammar any, std Stdio) (*kong.Kong, error) {
 	}
 	parser.Model.HelpFlag.Help = "Show this help."
 	return parser, nil
+}
+
+// readWhole reads the integer of a flag like any other setting: it is no literal of Go, where 010
+// is 8.
+func readWhole(ctx *kong.DecodeContext, target reflect.Value) error {
+	token, err := ctx.Scan.PopValue("whole number")
+	if err != nil {
+		return err
+	}
+	text := token.String()
+	n, ok := shaper.ParseWhole(text)
+	if like := shaper.WholeLike(text); !ok && like != "" {
+		return fmt.Errorf("%q: must be a whole number; is %s meant?", text, like)
+	}
+	if !ok || target.OverflowInt(n) {
+		return fmt.Errorf("%q: must be a whole number, such as 100", text)
+	}
+	target.SetInt(n)
+	return nil
 }
 
 // commandOf returns the command at the beginning of args, for the hint after a mistake.

@@ -17,8 +17,8 @@ var mistakes = []struct {
 	found *regexp.Regexp
 	text  string // for fmt.Sprintf, with the groups
 }{
-	{regexp.MustCompile(`^(--[\w-]+): expected a valid \d+ bit u?int but got (".*")$`),
-		"%s: %s: must be a whole number, such as 100"},
+	{regexp.MustCompile(`^(--[\w-]+): expected whole number value but got "(-\d*)" \(short flag\)`),
+		"%s: %q: must be a whole number, such as 100"},
 	{regexp.MustCompile(`^(--[\w-]+): expected duration but got "(\d+)": `),
 		"%s: %q: must have a unit, such as %[2]ss"},
 	{regexp.MustCompile(`^(--[\w-]+): expected duration but got (".*"): `),
