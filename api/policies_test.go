@@ -113,6 +113,26 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 	}
 }
 
+// A refused rate is named by its own path, once.
+func TestRefusedRatesAreNamedOnce(t *testing.T) {
+	b := tiered(t)
+	b.queue.Baseline.Pools = map[string]shaper.PoolSettings{"shared": {Routes: []string{"other"}}}
+	for _, c := range []struct{ method, path, body, field, rule string }{
+		{"PUT", "tenants/a", `{"routes":{"other":{"rate":{"limit":9}}}}`, "routes.other.rate", "must have limit and period_ms"},
+		{"PUT", "tenants/a", `{"rate":{"period_ms":9}}`, "rate", "must have limit and period_ms"},
+		{"PUT", "pools/shared", `{"rate":{"limit":9}}`, "rate", "must have limit and period_ms"},
+		{"PATCH", "tenants/a", `{"rates":[{"rate":"5/s","by":null}]}`, "rates[0].by", "must be a string"},
+		{"PATCH", "tenants/a", `{"rates":[{"burst":5}]}`, "rates[0]", "must have rate, or limit and period_ms"},
+		{"PATCH", "tenants/a", `{"rates":[{"limit":5}]}`, "rates[0]", "must have rate, or limit and period_ms"},
+	} {
+		r := b.admin.do(t, c.method, "/v1/"+c.path, nil, c.body)
+		if r.want(t, http.StatusUnprocessableEntity, "invalid-request"); len(r.problem.Errors) != 1 ||
+			r.problem.Errors[0].Field != c.field || !strings.Contains(r.problem.Errors[0].Rule, c.rule) {
+			t.Errorf("%s %s: %+v", c.method, c.body, r.problem.Errors)
+		}
+	}
+}
+
 // What the policy as a whole refuses is named as in the API, of a route too.
 func TestProblemsAreNamedAsInTheAPI(t *testing.T) {
 	got := problem.Of(shaper.Problems{

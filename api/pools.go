@@ -50,8 +50,8 @@ func (s *Server) putPool(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if patch.Partial {
-		return nil, partialRate()
+	if patch.Partial != "" {
+		return nil, partialRate(patch.Partial)
 	}
 	return s.tunePool(c, patch.Reason, func(shaper.Overrides) (shaper.Overrides, error) {
 		return patch.Apply(shaper.Overrides{}, func(string) shaper.Rate { return shaper.Rate{} })
@@ -65,7 +65,7 @@ func (s *Server) patchPool(c *call) (*answer, error) {
 		return nil, err
 	}
 	var inForce queue.Pool
-	if patch.Partial {
+	if patch.Partial != "" {
 		if inForce, err = s.queue.Pool(c.r.Context(), c.param("pool")); err != nil {
 			return nil, err
 		}

@@ -53,8 +53,8 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if patch.Partial {
-		return nil, partialRate()
+	if patch.Partial != "" {
+		return nil, partialRate(patch.Partial)
 	}
 	return s.tune(c, patch.Reason, func(o shaper.Overrides) (shaper.Overrides, error) {
 		// A drain is no setting: only resume ends it.
@@ -64,9 +64,9 @@ func (s *Server) putTenant(c *call) (*answer, error) {
 	})
 }
 
-// partialRate is the answer to a rate by halves where there is no other half.
-func partialRate() *problem.Problem {
-	return problem.Invalid("rate", "object", "must have limit and period_ms, or be a text such as 10/s")
+// partialRate is the answer to a rate at path by halves where there is no other half.
+func partialRate(path string) *problem.Problem {
+	return problem.Invalid(path, "object", "must have limit and period_ms, or be a text such as 10/s")
 }
 
 // patchTenant is PATCH /v1/tenants/{tenant}.
@@ -76,7 +76,7 @@ func (s *Server) patchTenant(c *call) (*answer, error) {
 		return nil, err
 	}
 	var inForce queue.Tenant
-	if patch.Partial {
+	if patch.Partial != "" {
 		name, err := pathTenant(c)
 		if err != nil {
 			return nil, err

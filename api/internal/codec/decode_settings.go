@@ -19,7 +19,7 @@ type SettingsPatch struct {
 	noRoutes bool                       // the settings of all routes are reset first
 	tier     *string                    // empty: it is reset
 	Reason   string                     // for the history; empty if none
-	Partial  bool                       // a rate has only one half: the other one comes from the rate in force
+	Partial  string                     // path of a rate that lacks a half, which comes from the rate in force; or empty
 }
 
 // overridesPatch changes the general settings, or those of one route.
@@ -199,7 +199,9 @@ func (p *SettingsPatch) member(
 		if name == "rate" && kindOf(value) == "object" {
 			limit, period, ok := rd.rateMembers(path, value)
 			to.rate = rateChange{path, limit, period}
-			p.Partial = p.Partial || ok && (limit == nil || period == nil)
+			if ok && (limit == nil || period == nil) {
+				p.Partial = cmp.Or(p.Partial, path)
+			}
 			break
 		}
 		*field = new(rd.wholeRate(path, value))
@@ -295,7 +297,8 @@ func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON
 			case "burst":
 				pace.Burst = rd.whole(path, value, 1, maxInt)
 			case "by":
-				switch by := rd.text(path, value, 0, wire.MaxTypeBytes); by {
+				switch by := rd.text(path, value, 1, wire.MaxTypeBytes); by {
+				case "": // noted as wrong
 				case shaper.ByCost: // as without it
 				case shaper.ByJobs:
 					pace.By = by
@@ -311,6 +314,9 @@ func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON
 			return
 		}
 		switch {
+		case text == nil && (pace.Limit == 0 || pace.PeriodMS == 0):
+			rd.wrong(path, value, "must have rate, or limit and period_ms")
+			return
 		case text == nil:
 		case pace.Limit != 0 || pace.PeriodMS != 0:
 			rd.wrong(path, value, "must have rate, or limit and period_ms, not both")
