@@ -94,6 +94,33 @@ func TestRunFallsBack(t *testing.T) {
 	}
 }
 
+// TestRunSendsPools: where a script is linked without pools and needs them, the one with pools
+// answers. A script that has no other keeps its error.
+func TestRunSendsPools(t *testing.T) {
+	const needs = "error('POOLS are needed')"
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			e := kind.start(t)
+			without, alone := scriptOf(needs), scriptOf(needs+" -- alone")
+			without.Pools = scriptOf("return {'pools', ARGV[1]}")
+			calls := []scripts.Call{
+				{Script: without, Keys: []string{"{x}"}, Args: []any{"1"}}, {Script: alone, Keys: []string{"{x}"}},
+				{Script: without, Keys: []string{"{x}"}, Args: []any{"3"}},
+			}
+			replies := scripts.RunAll(t.Context(), e, nil, calls)
+			if values, err := scripts.Run(t.Context(), e, nil, calls[0]); err != nil || !slices.Equal(values, []any{"pools", "1"}) {
+				t.Errorf("by itself: %v, %v", values, err)
+			}
+			if r := replies[2]; r.Err != nil || !slices.Equal(r.Values, []any{"pools", "3"}) {
+				t.Errorf("in a pipeline: %+v", r)
+			}
+			if replies[1].Err == nil {
+				t.Error("a script for all shards has no error")
+			}
+		})
+	}
+}
+
 // TestRunReportsTheEnd: without the server every call has an error, and none is taken for an
 // unknown script.
 func TestRunReportsTheEnd(t *testing.T) {
