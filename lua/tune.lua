@@ -105,7 +105,7 @@ for k = 3, 4 do -- policy and history
     redis.call('PERSIST', KEYS[k])
   elseif part then -- before the settings: else these would begin with revision 1, which is too old here
     redis.call('EXPIRE', KEYS[k], REMOVED_KEPT - DAY)
-  elseif source ~= '' then
+  else
     redis.call('EXPIRE', KEYS[k], REMOVED_KEPT)
   end
 end
