@@ -63,7 +63,7 @@ const (
 type refusal struct {
 	shaper.Admission
 	server *Server
-	flow   string // whose turns Retry-After takes; empty where the answer has no headers
+	flow   string // whose retry slots Retry-After takes; empty where the answer has no headers
 	route  string
 	pool   string // that bounds the jobs; empty: their flow does
 	where  string // what is full
@@ -226,14 +226,14 @@ func (r refusal) withState(p *problem.Problem) error {
 	return p
 }
 
-// again completes the 429 p with when to come again: at the next turn of the flow or the pool, or,
-// while that is not known, as for one that is paused, after a guess. Retry-After is never earlier
-// than the t of RateLimit.
+// again completes the 429 p with when to come again: at the next retry slot of the flow or the
+// pool, or, while that is not known, as for one that is paused, after a guess. Retry-After is never
+// earlier than the t of RateLimit.
 func (r refusal) again(p *problem.Problem) error {
 	p.Header = http.Header{}
 	seconds := problem.RetryAfter(max(r.NextSlot, pausedRetryAfter))
-	if turn := r.server.turns.Take(r.flow, r.Admission, r.Asked); turn > 0 {
-		seconds = problem.Seconds(turn)
+	if wait := r.server.retries.Take(r.flow, r.Admission, r.Asked); wait > 0 {
+		seconds = problem.Seconds(wait)
 	}
 	p.RetryAfterMS, p.RetryAfterEstimated = problem.Millis(r.RetryAfter), r.Estimated
 	p.Retry(seconds)

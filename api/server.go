@@ -55,7 +55,7 @@ type Server struct {
 	reads    *budget.Reads // nil: no bound by api.status_rate
 	rows     *budget.Rows
 	gate     *budget.Gate
-	turns    *problem.Turns
+	retries  *problem.RetrySlots
 	live     *figures.Hub
 	guards   []*intakeGuard
 	board    *dashboard.Dashboard
@@ -114,7 +114,7 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 		troubles: newTroubles(cfg.Logger), draining: make(chan struct{}),
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
-		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), turns: problem.NewTurns(),
+		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), retries: problem.NewRetrySlots(),
 		arrivals: figures.NewArrivals(), predicting: make(chan struct{}, 1),
 	}
 	if cfg.StatusRate != (shaper.Rate{}) {

@@ -353,7 +353,7 @@ func TestBoundedWork(t *testing.T) {
 	w.callsOfClients()
 	for _, s := range scripts.Commands.All() {
 		// A repair reads what it repairs, and its caller names the flows.
-		if _, called := w.most[s.Name]; !called && s != scripts.Commands.Mend {
+		if _, called := w.most[s.Name]; !called && s != scripts.Commands.Repair {
 			t.Errorf("nothing is known of the work of %s", s.Name)
 		}
 	}
@@ -434,7 +434,7 @@ func (w *world) callsOfClients() {
 		leases, w.wall = append(leases, some...), w.wall.Add(10*time.Millisecond)
 	}
 	at = scripts.AtInstant(w.wall)
-	beat := scripts.HeartbeatCall{At: at, Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease}
+	beat := scripts.ExtendCall{At: at, Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease}
 	for _, l := range leases[:500] {
 		beat.Jobs, beat.Epochs = append(beat.Jobs, w.shard.Job(l.ID)), append(beat.Epochs, l.Epoch)
 	}
@@ -490,7 +490,7 @@ func (w *world) callsOfClients() {
 	handed.At, handed.Clock, handed.Outbox, handed.Retention = at, w.shard.Clock(), w.shard.Outbox(), w.retention()
 	w.measured(handed.Call())
 
-	w.measured(scripts.BeatCall{At: at, Clock: w.shard.Clock(), Workers: w.prefix + "workers", Worker: "w", TTL: time.Second}.Call())
+	w.measured(scripts.HeartbeatCall{At: at, Clock: w.shard.Clock(), Workers: w.prefix + "workers", Worker: "w", TTL: time.Second}.Call())
 	w.measured(scripts.PublishCall{Clock: w.shard.Clock(), Channel: "wake", Message: ""}.Call())
 	for i, a := range limiter.Algorithms() {
 		p := limiter.Policy{Algorithm: a, Rate: shaper.Rate{Limit: limiter.MaxLog, Period: time.Second}, Burst: 10}

@@ -185,16 +185,16 @@ func describe(items []scripts.SettleItem) string {
 	return b.String()
 }
 
-func (w *world) heartbeat(at shaper.Instant, refs []leaseRef) {
-	w.note("heartbeat %d %v", at, refs)
-	call := scripts.HeartbeatCall{
+func (w *world) extend(at shaper.Instant, refs []leaseRef) {
+	w.note("extend %d %v", at, refs)
+	call := scripts.ExtendCall{
 		At: scripts.AtInstant(at), Clock: w.shard.Clock(), Leases: w.shard.Leases(), Lease: lease,
 	}
 	for _, ref := range refs {
 		call.Jobs, call.Epochs = append(call.Jobs, w.shard.Job(ref.id)), append(call.Epochs, ref.epoch)
 	}
 	got, err := call.Decode(w.run(call.Call()))
-	w.same("heartbeat", got, w.m.heartbeat(at, refs), err)
+	w.same("extend", got, w.m.extend(at, refs), err)
 }
 
 // retention is that of all histories, with the theme's bound on dead letters.

@@ -1,39 +1,28 @@
--- heartbeat: extend leases of one shard.
+-- heartbeat: register a live worker, or remove one that leaves, and return the live ones.
 --
--- Guarantee: only a current lease is extended; a lease never becomes shorter.
+-- Guarantee: a worker is live until it leaves or its last heartbeat is older than the time to live,
+-- by a clock that never goes backwards.
 --
 -- KEYS
---   1 clock   2 leases
---   then per lease: job
+--   1 clock of the workers   2 workers
 -- ARGV
---   1 instant in µs, or '' for the server's   2 lease in µs
---   then per lease: epoch
+--   1 instant in µs, or '' for the server's   2 worker   3 time to live in µs   4 '1' to leave
 -- Reply
---   now, then per lease: 1 extended, 0 no longer current
+--   now, then the live workers by their last heartbeat
 -- Derived keys: unlock tenants
--- Channels: (none)
+-- Channels: wake
 
---! needs record clock
+--! needs clock
 
 clock_load(ARGV[1])
-local lease = tonumber(ARGV[2])
 redis.call('EXISTS', KEYS[2])
-local reply, ends = { now }, {}
-for k = 3, #KEYS do
-  local head = redis.call('GETRANGE', KEYS[k], 0, HEAD - 1)
-  local current = #head == HEAD and sub(head, STATE_AT, STATE_END) == 'l'
-    and n32(head, EPOCH_AT) == tonumber(ARGV[k])
-  reply[k - 1] = current and 1 or 0
-  if current then
-    ends[#ends + 1] = now + lease
-    ends[#ends + 1] = sub(KEYS[k], #PREFIX + 5)
-  end
-end
 unlock()
-for from = 1, #ends, 500 do
-  redis.call('ZADD', KEYS[2], 'GT', unpack(ends, from, math.min(from + 499, #ends)))
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[3]))
+if ARGV[4] == '1' then
+  redis.call('ZREM', KEYS[2], ARGV[2])
+  publish('wake', '')
+else
+  redis.call('ZADD', KEYS[2], now, ARGV[2])
 end
-if #ends > 0 then
-  clock_save()
-end
-return reply
+clock_save()
+return { now, unpack(redis.call('ZRANGE', KEYS[2], 0, -1)) }

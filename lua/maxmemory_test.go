@@ -69,7 +69,7 @@ func TestMaxMemory(t *testing.T) {
 	}.Call())
 
 	// Each of these fails the test where Redis refuses it.
-	w.heartbeat(w.wall, w.held)
+	w.extend(w.wall, w.held)
 	w.settleAll(scripts.OutcomeRetry, time.Second)
 	w.cancel(cancellation{at: w.wall, tenant: "acme", ids: []string{w.ids[9], dead.id}, dead: true})
 	w.claim(w.wall, "claim", 10)
@@ -79,9 +79,9 @@ func TestMaxMemory(t *testing.T) {
 	capacity := int64(5)
 	w.tune(w.tuningOf("acme", "api", shaper.Overrides{Capacity: &capacity}))
 	w.tune(w.tuningOf("acme", "file", shaper.Overrides{Capacity: &capacity}))
-	if _, err := scripts.Run(w.ctx, w.e, nil, scripts.BeatCall{Clock: w.prefix + "beats:clock",
+	if _, err := scripts.Run(w.ctx, w.e, nil, scripts.HeartbeatCall{Clock: w.prefix + "beats:clock",
 		Workers: w.prefix + "beats", Worker: "w1", TTL: time.Minute}.Call()); err != nil {
-		t.Errorf("beat at maxmemory: %v", err)
+		t.Errorf("heartbeat at maxmemory: %v", err)
 	}
 	if err := w.e.Del(w.ctx, w.prefix+"beats:clock", w.prefix+"beats").Err(); err != nil {
 		t.Error(err)

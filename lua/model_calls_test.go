@@ -284,8 +284,8 @@ func (p *pooled) noteAnswers() {
 	}
 }
 
-// heartbeat answers, per lease, 1 if it is extended.
-func (m *model) heartbeat(at shaper.Instant, leases []leaseRef) []int64 {
+// extend answers, per lease, 1 if it is extended.
+func (m *model) extend(at shaper.Instant, leases []leaseRef) []int64 {
 	m.begin(at)
 	answers := make([]int64, len(leases))
 	extended := false

@@ -27,7 +27,7 @@ var operations = []struct {
 	{"admit", (*world).drawAdmit},
 	{"settle", (*world).drawSettle},
 	{"lost tick", func(w *world) { w.drawTick(false) }},
-	{"heartbeat", (*world).drawHeartbeat},
+	{"extend", (*world).drawExtend},
 	{"cancel", (*world).drawCancel},
 	{"replay", (*world).drawReplay},
 	{"claim", (*world).drawClaim},
@@ -348,7 +348,7 @@ func (w *world) drawLease() (ref leaseRef, ok bool) {
 	return ref, true
 }
 
-func (w *world) drawHeartbeat() {
+func (w *world) drawExtend() {
 	w.pass()
 	var refs []leaseRef
 	for range rapid.IntRange(1, 3).Draw(w.T, "leases") {
@@ -357,7 +357,7 @@ func (w *world) drawHeartbeat() {
 			w.held = append(w.held, ref)
 		}
 	}
-	w.heartbeat(w.wall, refs)
+	w.extend(w.wall, refs)
 }
 
 func (w *world) drawJob(preferred func(*scripts.Record) bool) (id string, ok bool) {

@@ -312,7 +312,7 @@ func (w *world) compare() snapshot {
 // live makes the history.
 func (w *world) live(length int) {
 	weights := map[string]int{
-		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "heartbeat": 2, "cancel": 3,
+		"nothing": 1, "admit": 16, "tick": 16, "lost tick": 2, "settle": 12, "extend": 2, "cancel": 3,
 		"replay": 3, "claim": 2, "handed": 2, "tune": 2, "status": 2,
 		"tenant": 1, "scan": 1, "again": 3, "later": 6, "declare": 1, "old tick": 1, "back": 1, "jump": 1,
 	}

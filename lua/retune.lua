@@ -47,7 +47,7 @@ local function visit(name)
     return
   end
   unfiled[#unfiled + 1] = name -- its route may have joined the pool
-  -- Saving the flow replaces such an entry, and the report has mend look for others.
+  -- Saving the flow replaces such an entry, and the report has repair look for others.
   if not f.turn.filed and (redis.call('ZSCORE', p.wait_index, name) or redis.call('ZSCORE', p.ready_index, name)) then
     error('in an index of its pool, and its turn says in none')
   end

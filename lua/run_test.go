@@ -152,25 +152,25 @@ func TestDecodeRefuses(t *testing.T) {
 			_, err := scripts.SettleCall{Items: make([]scripts.SettleItem, 2)}.Decode(v)
 			return err
 		},
-		"heartbeat": func(v []any) error {
-			_, err := scripts.HeartbeatCall{Jobs: []string{"a", "b"}}.Decode(v)
+		"extend": func(v []any) error {
+			_, err := scripts.ExtendCall{Jobs: []string{"a", "b"}}.Decode(v)
 			return err
 		},
-		"cancel":  func(v []any) error { _, err := scripts.CancelCall{}.Decode(v); return err },
-		"replay":  func(v []any) error { _, _, err := scripts.ReplayCall{}.Decode(v); return err },
-		"tune":    func(v []any) error { _, _, err := scripts.TuneCall{}.Decode(v); return err },
-		"declare": func(v []any) error { _, err := scripts.DeclareCall{}.Decode(v); return err },
-		"mend":    func(v []any) error { _, err := scripts.MendCall{}.Decode(v); return err },
-		"status":  func(v []any) error { _, err := scripts.StatusCall{}.Decode(v); return err },
-		"scan":    func(v []any) error { _, err := scripts.ScanCall{}.Decode(v); return err },
-		"beat":    func(v []any) error { _, _, err := scripts.BeatCall{}.Decode(v); return err },
+		"cancel":    func(v []any) error { _, err := scripts.CancelCall{}.Decode(v); return err },
+		"replay":    func(v []any) error { _, _, err := scripts.ReplayCall{}.Decode(v); return err },
+		"tune":      func(v []any) error { _, _, err := scripts.TuneCall{}.Decode(v); return err },
+		"declare":   func(v []any) error { _, err := scripts.DeclareCall{}.Decode(v); return err },
+		"repair":    func(v []any) error { _, err := scripts.RepairCall{}.Decode(v); return err },
+		"status":    func(v []any) error { _, err := scripts.StatusCall{}.Decode(v); return err },
+		"scan":      func(v []any) error { _, err := scripts.ScanCall{}.Decode(v); return err },
+		"heartbeat": func(v []any) error { _, _, err := scripts.HeartbeatCall{}.Decode(v); return err },
 	} {
 		for _, values := range [][]any{
 			nil, {"text"}, {one, []any{[]any{one}}},
 			{one, []any{[]any{int64(9), one, one, one, one, one, one, one, one, "", ""}}}, {one, nil, "x"},
 			{one, one, one, one, one, "id"},
 		} {
-			if err := decode(values); !errors.Is(err, scripts.ErrReply) && !(name == "beat" && len(values) == 0) {
+			if err := decode(values); !errors.Is(err, scripts.ErrReply) && !(name == "heartbeat" && len(values) == 0) {
 				t.Errorf("%s takes %v for an answer (%v)", name, values, err)
 			}
 		}

@@ -339,8 +339,8 @@ func TestFullMemory(t *testing.T) {
 		}}); err != nil {
 		t.Errorf("Tune: %v", err)
 	}
-	if _, err := q.Broker().Beat(t.Context(), "w", time.Second); err != nil {
-		t.Errorf("Beat: %v", err)
+	if _, err := q.Broker().Heartbeat(t.Context(), "w", time.Second); err != nil {
+		t.Errorf("Heartbeat: %v", err)
 	}
 	if err := c.ConfigSet(context.Background(), "maxmemory", "0").Err(); err != nil {
 		t.Fatal(err)

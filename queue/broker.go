@@ -26,7 +26,7 @@ const (
 // completions on. Get it from Queue.Broker.
 type Broker struct {
 	store     *store.Store
-	mender    *repair.Mender
+	repairer  *repair.Repairer
 	policies  *policies.Keeper
 	retention scripts.Retention
 	headroom  *headroom

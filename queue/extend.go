@@ -32,7 +32,7 @@ func (b *Broker) Extend(
 	}
 	id := func(i int) (string, time.Duration, int) { return leases[i].ID, 0, 0 }
 	failed := b.perShard(ctx, len(leases), id, func(g group) (scripts.Call, func([]any) error) {
-		call := scripts.HeartbeatCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
+		call := scripts.ExtendCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {
 			call.Jobs = append(call.Jobs, g.shard.Job(leases[i].ID))
 			call.Epochs = append(call.Epochs, leases[i].Epoch)

@@ -17,7 +17,7 @@ import (
 	"github.com/7509e464/sluice/internal/store"
 )
 
-// Bounds of a subscription. Where nothing was heard for silence, a beat is published the way that
+// Bounds of a subscription. Where nothing was heard for silence, a probe is published the way that
 // scripts publish. If that is not heard within the same time, the connection is renewed.
 const (
 	silence      = 500 * time.Millisecond
@@ -37,9 +37,9 @@ type hearer interface {
 }
 
 // listener subscribes to channels of shards. Each node of a cluster has a connection of its own,
-// with the channels of its shards: a node that hangs takes no messages from the others. A beat runs
-// through the node that scripts publish on now, so it finds a connection that hangs, and also one
-// to a former master.
+// with the channels of its shards: a node that hangs takes no messages from the others. A probe
+// runs through the node that scripts publish on now, so it finds a connection that hangs, and also
+// one to a former master.
 type listener struct {
 	store   *store.Store
 	hearer  hearer
@@ -228,7 +228,7 @@ func (l *listener) listen(ctx context.Context, n *line) {
 // asked.
 func (l *listener) connect(ctx context.Context, n *line, channels []string) (joined bool) {
 	shard := store.PrefixOf(channels[0])
-	sharded, err := l.beat(ctx, shard)
+	sharded, err := l.probe(ctx, shard)
 	if err != nil {
 		return false
 	}
@@ -240,7 +240,7 @@ func (l *listener) connect(ctx context.Context, n *line, channels []string) (joi
 	defer hangUp()
 	others.Go(func() {
 		defer hangUp()
-		l.subscribe(ctx, n, pubsub, sharded, channels, shard+scripts.BeatChannel)
+		l.subscribe(ctx, n, pubsub, sharded, channels, shard+scripts.ProbeChannel)
 	})
 	for silent, confirmed := false, []string(nil); ; {
 		m, err := pubsub.ReceiveTimeout(ctx, l.silence)
@@ -249,7 +249,7 @@ func (l *listener) connect(ctx context.Context, n *line, channels []string) (joi
 			silent = true
 			others.Go(func() {
 				// One that fails is not heard either.
-				if now, err := l.beat(ctx, shard); err == nil && now != sharded {
+				if now, err := l.probe(ctx, shard); err == nil && now != sharded {
 					hangUp()
 				}
 			})
@@ -284,7 +284,7 @@ func (l *listener) connect(ctx context.Context, n *line, channels []string) (joi
 	}
 }
 
-func isBeat(channel string) bool { return strings.HasSuffix(channel, "}:"+scripts.BeatChannel) }
+func isBeat(channel string) bool { return strings.HasSuffix(channel, "}:"+scripts.ProbeChannel) }
 
 func subscribes(sharded bool) string {
 	if sharded {
@@ -293,12 +293,12 @@ func subscribes(sharded bool) string {
 	return "subscribe"
 }
 
-// beat publishes on the beat channel of a shard, and reports whether its channels are sharded.
-func (l *listener) beat(ctx context.Context, shard string) (sharded bool, err error) {
+// probe publishes on the probe channel of a shard, and reports whether its channels are sharded.
+func (l *listener) probe(ctx context.Context, shard string) (sharded bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.silence)
 	defer cancel()
 	return store.Invoke(ctx, l.store.RunPatient, scripts.PublishCall{
-		Clock: store.FenceOf(shard), Channel: scripts.BeatChannel,
+		Clock: store.FenceOf(shard), Channel: scripts.ProbeChannel,
 	})
 }
 
@@ -337,10 +337,10 @@ func (l *listener) note(ctx context.Context, err error) {
 	}
 }
 
-// subscribe subscribes to channels, then to the beat of the shard, and then follows what is wanted
-// of the line. It returns when ctx ends or the connection breaks.
+// subscribe subscribes to channels, then to the probe channel of the shard, and then follows what
+// is wanted of the line. It returns when ctx ends or the connection breaks.
 func (l *listener) subscribe(
-	ctx context.Context, n *line, pubsub *redis.PubSub, sharded bool, channels []string, beat string,
+	ctx context.Context, n *line, pubsub *redis.PubSub, sharded bool, channels []string, probe string,
 ) {
 	have := map[string]bool{}
 	for first := true; ; first = false {
@@ -363,7 +363,7 @@ func (l *listener) subscribe(
 		l.mu.Unlock()
 		err := change(ctx, pubsub, sharded, add, drop)
 		if first && err == nil {
-			err = change(ctx, pubsub, sharded, []string{beat}, nil)
+			err = change(ctx, pubsub, sharded, []string{probe}, nil)
 		}
 		if err != nil {
 			return

@@ -127,7 +127,7 @@ var storeFigures = []struct {
 	{prometheus.GaugeValue, "redis_replicas",
 		"Replicas in sync of the master, of a cluster those of the master that has the fewest."},
 	{prometheus.GaugeValue, "redis_replicas_needed", "redis.durability.replicas: replicas that a change waits for; 0 is none."},
-	{prometheus.GaugeValue, "workers", "Workers that beat within the last three seconds, in all processes."},
+	{prometheus.GaugeValue, "workers", "Workers with a heartbeat in the last three seconds, in all processes."},
 	{prometheus.CounterValue, "leases_expired_total",
 		"Leases that ran out and were taken back, in all processes since the store is there."},
 	{prometheus.CounterValue, "jobs_dead_total",

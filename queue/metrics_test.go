@@ -114,8 +114,8 @@ func TestStoreMetrics(t *testing.T) {
 		[]queue.Settlement{{LeaseRef: leases[0].LeaseRef, Event: shaper.Die, MaxAttempts: 1}}); err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
-	if _, err := q.Broker().Beat(t.Context(), "w", time.Minute); err != nil {
-		t.Fatalf("Beat: %v", err)
+	if _, err := q.Broker().Heartbeat(t.Context(), "w", time.Minute); err != nil {
+		t.Fatalf("Heartbeat: %v", err)
 	}
 	o.Max = 0
 	queuetest.Await(t, "the two leases left to be taken back", func() bool {
@@ -127,8 +127,8 @@ func TestStoreMetrics(t *testing.T) {
 	if got["sluice_jobs_dead_total"] != 1 || got["sluice_callbacks_outbox"] != 1 {
 		t.Errorf("dead %v, outbox %v", got["sluice_jobs_dead_total"], got["sluice_callbacks_outbox"])
 	}
-	if _, err := q.Broker().Beat(t.Context(), "w", time.Minute); err != nil {
-		t.Fatalf("Beat: %v", err)
+	if _, err := q.Broker().Heartbeat(t.Context(), "w", time.Minute); err != nil {
+		t.Fatalf("Heartbeat: %v", err)
 	}
 	afresh(t, registry, "sluice_workers", 1)
 

@@ -77,7 +77,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		tick.Leases = append(tick.Leases, lease)
 	}
 	c.b.memories[c.shard.Index].note(tick)
-	if c.b.mender.Aside(ctx, c.shard, tick.Damaged) {
+	if c.b.repairer.Aside(ctx, c.shard, tick.Damaged) {
 		tick.Damaged, tick.More = nil, true // the next poll sets aside what remains
 	}
 	c.b.setAside("tick", len(tick.Damaged))
@@ -150,7 +150,7 @@ func boundsOf(bounds []Bound) []scripts.Bound {
 // Clock reads the shard's clock, about midway between Sent and Received. Its answer is faster than
 // that of a poll, so the reading is more exact.
 func (c *Consumer) Clock(ctx context.Context) (Reading, error) {
-	call := scripts.HeartbeatCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()} // for no lease
+	call := scripts.ExtendCall{Clock: c.shard.Clock(), Leases: c.shard.Leases()} // for no lease
 	values, reading, err := c.b.timed(ctx, c.b.store.Patient, call.Call())
 	if err != nil {
 		return Reading{}, err

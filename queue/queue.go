@@ -70,7 +70,7 @@ type Queue struct {
 	owned        bool // by Connect: Close closes the engine
 	store        *store.Store
 	policies     *policies.Keeper
-	mender       *repair.Mender
+	repairer     *repair.Repairer
 	broker       *Broker
 	compressOver int
 	retention    scripts.Retention
@@ -136,7 +136,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	}
 	q.policies = policies.New(s, o.Horizon, o.Logger)
 	q.policies.Environment = o.Environment
-	if q.mender, err = repair.New(s, o.Horizon, o.Logger, o.Registerer, q.policies.Reinstate); err != nil {
+	if q.repairer, err = repair.New(s, o.Horizon, o.Logger, o.Registerer, q.policies.Reinstate); err != nil {
 		return nil, err
 	}
 	born, err := q.layout(ctx, "")
@@ -156,7 +156,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	}
 	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
-		store: s, policies: q.policies, mender: q.mender, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
+		store: s, policies: q.policies, repairer: q.repairer, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
 		setAside: setAside, log: o.Logger, silence: silenceLocal,
 		memories: make([]memory, s.Len()), housekeeping: rate.NewLimiter(rate.Every(housekeepingEvery), housekeepingBurst),
 	}
@@ -281,7 +281,7 @@ type Checked = repair.Checked
 func (q *Queue) Check(
 	ctx context.Context, fix bool, found func([]Finding) error,
 ) (Checked, error) {
-	return q.mender.Check(ctx, fix, found)
+	return q.repairer.Check(ctx, fix, found)
 }
 
 // StoredShards returns the number of shards of the store that is there, 0 for none. It writes

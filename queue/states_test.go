@@ -106,7 +106,7 @@ func (o *outage) pass(begin, end func(), want, advice string) {
 	}
 	for name, n := range scrape(o.T, o.metrics) {
 		damage := strings.HasPrefix(name, "sluice_script_errors_total script ")
-		if n > 0 && (damage || name == "sluice_script_duration_seconds mend") {
+		if n > 0 && (damage || name == "sluice_script_duration_seconds repair") {
 			o.Errorf("%s: %s is %v\n%s", want, name, n, o.log)
 		}
 	}

@@ -245,8 +245,8 @@ type Reading struct {
 	Sent, Received time.Time
 }
 
-// Beat is the answer to one heartbeat of a worker.
-type Beat struct {
+// Heartbeat is the answer to a heartbeat of a worker.
+type Heartbeat struct {
 	Reading          // of the clock of the list of workers, which is that of all shards if they are OneNode
 	Live    []string // workers, sorted
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/7509e464/sluice/internal/store"
 )
 
-// Beat records a heartbeat of the worker and returns the workers with one within ttl, itself
+// Heartbeat records a heartbeat of the worker and returns the workers with one within ttl, itself
 // included.
-func (b *Broker) Beat(ctx context.Context, worker string, ttl time.Duration) (Beat, error) {
-	return b.beat(ctx, scripts.BeatCall{
+func (b *Broker) Heartbeat(ctx context.Context, worker string, ttl time.Duration) (Heartbeat, error) {
+	return b.beat(ctx, scripts.HeartbeatCall{
 		Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl,
 	})
 }
@@ -20,16 +20,16 @@ func (b *Broker) Beat(ctx context.Context, worker string, ttl time.Duration) (Be
 // Leave removes the worker and wakes the others.
 func (b *Broker) Leave(ctx context.Context, worker string) error {
 	const ttl = time.Hour // long enough to remove nobody else
-	_, err := b.beat(ctx, scripts.BeatCall{
+	_, err := b.beat(ctx, scripts.HeartbeatCall{
 		Clock: store.WorkersClock, Workers: store.WorkersKey, Worker: worker, TTL: ttl, Leave: true,
 	})
 	return err
 }
 
-func (b *Broker) beat(ctx context.Context, call scripts.BeatCall) (beat Beat, err error) {
+func (b *Broker) beat(ctx context.Context, call scripts.HeartbeatCall) (beat Heartbeat, err error) {
 	var values []any
 	if values, beat.Reading, err = b.timed(ctx, b.store.Patient, call.Call()); err != nil {
-		return Beat{}, err
+		return Heartbeat{}, err
 	}
 	beat.Now, beat.Live, err = call.Decode(values)
 	slices.Sort(beat.Live)

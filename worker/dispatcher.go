@@ -101,7 +101,7 @@ func (d *dispatcher) beat(ctx context.Context) {
 		case <-time.After(rest):
 		case <-d.beatNow:
 		}
-		b, err := d.broker.Beat(ctx, d.id, 3*d.cfg.beat())
+		b, err := d.broker.Heartbeat(ctx, d.id, 3*d.cfg.beat())
 		if ctx.Err() != nil {
 			return
 		}

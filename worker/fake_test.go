@@ -144,14 +144,14 @@ func (q *fakeQueue) Shards() int { return len(q.shards) }
 
 func (q *fakeQueue) OneNode() bool { return !q.cluster }
 
-func (q *fakeQueue) Beat(ctx context.Context, worker string, _ time.Duration) (queue.Beat, error) {
+func (q *fakeQueue) Heartbeat(ctx context.Context, worker string, _ time.Duration) (queue.Heartbeat, error) {
 	r, err := q.read(ctx)
 	if err != nil {
-		return queue.Beat{}, err
+		return queue.Heartbeat{}, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return queue.Beat{Reading: r, Live: slices.Sorted(slices.Values(append([]string{worker}, q.others...)))}, nil
+	return queue.Heartbeat{Reading: r, Live: slices.Sorted(slices.Values(append([]string{worker}, q.others...)))}, nil
 }
 
 func (q *fakeQueue) ReportLateness(ctx context.Context, _ string, l reports.Lateness) error {

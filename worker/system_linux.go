@@ -66,11 +66,11 @@ var reserve = sync.OnceFunc(func() {
 // is, the sooner the thread runs when it wakes. It is the least that the kernel accepts.
 const slice = 100 * time.Microsecond
 
-// ShortenTurns requests short time slices for all threads of the process, and so for those that
+// ShortenSlices requests short time slices for all threads of the process, and so for those that
 // they start. A program that runs a Worker, or runs beside one, calls it at its start, so that a
 // departure does not wait for a neighbour's slice of some milliseconds. Older kernels than Linux
 // 6.12 (EEVDF) ignore it, and so does a sandbox that refuses it.
-func ShortenTurns() {
+func ShortenSlices() {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return

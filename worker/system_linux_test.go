@@ -8,7 +8,7 @@ import (
 
 func TestShortenTurns(t *testing.T) {
 	before, err := unix.SchedGetAttr(0, 0)
-	ShortenTurns()
+	ShortenSlices()
 	if err != nil {
 		return // a sandbox that does not tell: all that is asked for is that it does no harm
 	}

@@ -7,5 +7,5 @@ func newWaiter() waiter { return newTimerWaiter() }
 // ReserveProcessor does nothing here: this pacer sleeps by the runtime's timers.
 func ReserveProcessor() {}
 
-// ShortenTurns does nothing here: only Linux supports it.
-func ShortenTurns() {}
+// ShortenSlices does nothing here: only Linux supports it.
+func ShortenSlices() {}

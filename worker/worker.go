@@ -13,7 +13,7 @@
 //   - An idle worker costs one poll per shard in fifteen seconds.
 //
 // It changes nothing of the process (processors, scheduling, signals, global loggers) unless the
-// program calls ReserveProcessor or ShortenTurns.
+// program calls ReserveProcessor or ShortenSlices.
 //
 // What it leaves to others: the rate. The scripts stamp every departure, so any number of workers
 // may poll one shard and the rate stays exact. Ownership only saves redundant polls.
@@ -91,7 +91,7 @@ type broker interface {
 	Shards() int
 	OneNode() bool
 	PoolOf(route string) string
-	Beat(ctx context.Context, worker string, ttl time.Duration) (queue.Beat, error)
+	Heartbeat(ctx context.Context, worker string, ttl time.Duration) (queue.Heartbeat, error)
 	Leave(ctx context.Context, worker string) error
 	Wakes(ctx context.Context) <-chan queue.Wake
 	Extend(ctx context.Context, leases []queue.LeaseRef, lease time.Duration) (lost []queue.LeaseRef, err error)

@@ -9,9 +9,9 @@ import (
 	"github.com/7509e464/sluice/internal/baton"
 )
 
-// TestTurns: senders come one after the other while exchanges are fast, and do not wait longer than
+// TestSenders: they come one after the other while exchanges are fast, and do not wait longer than
 // Patience for a slow one.
-func TestTurns(t *testing.T) {
+func TestSenders(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		exchange, all time.Duration

@@ -40,9 +40,9 @@ var watchTests = map[string]func(*suite){
 
 func (s *suite) beat(worker string, ttl time.Duration) []string {
 	s.Helper()
-	b, err := s.q.Broker().Beat(s.ctx, worker, ttl)
+	b, err := s.q.Broker().Heartbeat(s.ctx, worker, ttl)
 	if err != nil {
-		s.Fatalf("Beat: %v", err)
+		s.Fatalf("Heartbeat: %v", err)
 	}
 	return b.Live
 }

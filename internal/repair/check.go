@@ -34,7 +34,7 @@ type Checked struct {
 // repair it repairs the findings. Workers may run meanwhile: each step compares what is stored at
 // its instant. What it cannot read is a finding, too, and it goes on behind it. Errors:
 // queue.ErrUnavailable, or that of found.
-func (m *Mender) Check(ctx context.Context, repair bool, found func([]Finding) error) (Checked, error) {
+func (m *Repairer) Check(ctx context.Context, repair bool, found func([]Finding) error) (Checked, error) {
 	c := check{m: m, repair: repair, found: found, flows: make([]map[string]bool, m.store.Len()),
 		closed: map[int]bool{}, passed: map[Finding]bool{}}
 	for n := range c.flows {
@@ -53,7 +53,7 @@ func (m *Mender) Check(ctx context.Context, repair bool, found func([]Finding) e
 }
 
 type check struct {
-	m      *Mender
+	m      *Repairer
 	repair bool
 	found  func([]Finding) error
 

@@ -21,7 +21,7 @@ func Example() {
 	defer q.Close()
 	store := reports.New(store.Of(q))
 
-	_, _ = q.Broker().Beat(ctx, "worker-1", 3*time.Second)
+	_, _ = q.Broker().Heartbeat(ctx, "worker-1", 3*time.Second)
 	var late reports.Lateness
 	late[reports.LatenessClass(1200*time.Microsecond)] += 99
 	late[reports.LatenessClass(40*time.Millisecond)]++

@@ -509,8 +509,8 @@ func (c SettleCall) Decode(values []any) ([]SettleCode, error) {
 	return codes, r.err
 }
 
-// HeartbeatCall extends leases of one shard.
-type HeartbeatCall struct {
+// ExtendCall extends leases of one shard.
+type ExtendCall struct {
 	At            At
 	Clock, Leases string // keys
 	Lease         time.Duration
@@ -519,17 +519,17 @@ type HeartbeatCall struct {
 }
 
 // Call is the call in the form that is sent.
-func (c HeartbeatCall) Call() Call {
+func (c ExtendCall) Call() Call {
 	keys := append([]string{c.Clock, c.Leases}, c.Jobs...)
 	args := append(make([]any, 0, 2+len(c.Epochs)), string(c.At), c.Lease.Microseconds())
 	for _, e := range c.Epochs {
 		args = append(args, e)
 	}
-	return Call{Commands.Heartbeat, keys, args}
+	return Call{Commands.Extend, keys, args}
 }
 
 // Decode reads the answer: 1 per lease that is extended, 0 per lease that is no longer current.
-func (c HeartbeatCall) Decode(values []any) ([]int64, error) {
+func (c ExtendCall) Decode(values []any) ([]int64, error) {
 	return decodeCodes[int64](values, len(c.Jobs))
 }
 

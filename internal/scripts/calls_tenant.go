@@ -91,7 +91,7 @@ func (c DeclareCall) Decode(values []any) (inForce bool, err error) {
 const (
 	WakeChannel  = "wake"   // the shard has work: "", or "help" where its owner has no capacity
 	EndedChannel = "ended:" // and the id of a job: it has ended
-	BeatChannel  = "beat"   // has subscribers find out that they hear nothing
+	ProbeChannel = "probe"  // has subscribers find out that they hear nothing
 )
 
 // PublishCall sends a message on a channel of a shard, the way scripts do.
@@ -111,8 +111,8 @@ func (c PublishCall) Decode(values []any) (sharded bool, err error) {
 	return r.int() == 1, r.err
 }
 
-// BeatCall registers a live worker, or removes one that leaves.
-type BeatCall struct {
+// HeartbeatCall registers a live worker, or removes one that leaves.
+type HeartbeatCall struct {
 	At             At
 	Clock, Workers string // keys
 	Worker         string
@@ -121,15 +121,15 @@ type BeatCall struct {
 }
 
 // Call is the call in the form that is sent.
-func (c BeatCall) Call() Call {
+func (c HeartbeatCall) Call() Call {
 	return Call{
-		Commands.Beat, []string{c.Clock, c.Workers},
+		Commands.Heartbeat, []string{c.Clock, c.Workers},
 		[]any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)},
 	}
 }
 
 // Decode reads the answer: the instant, and the live workers.
-func (c BeatCall) Decode(values []any) (now shaper.Instant, live []string, err error) {
+func (c HeartbeatCall) Decode(values []any) (now shaper.Instant, live []string, err error) {
 	r := reader{values: values}
 	now = shaper.Instant(r.int())
 	for r.more() {

@@ -53,7 +53,7 @@ func NewScript(name, source string) *Script { return newScript(name, func() stri
 type Scripts struct {
 	Tick, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
 
-	Admit, Settle, Heartbeat, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Beat, Publish, Declare, Mend, Restore *Script
+	Admit, Settle, Extend, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Heartbeat, Publish, Declare, Repair, Restore *Script
 
 	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
 }
@@ -63,10 +63,10 @@ var Commands = Scripts{
 	Tick: twice("tick"), Redeliver: command("redeliver"), Reclaim: command("reclaim"),
 	Expire: command("expire"), Retune: command("retune"), Forget: command("forget"),
 
-	Admit: twice("admit"), Settle: twice("settle"), Heartbeat: command("heartbeat"),
+	Admit: twice("admit"), Settle: twice("settle"), Extend: command("extend"),
 	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"),
 	Tune: command("tune"), Status: command("status"),
-	Scan: command("scan"), Beat: command("beat"), Publish: command("publish"), Declare: command("declare"), Mend: command("mend"), Restore: command("restore"),
+	Scan: command("scan"), Heartbeat: command("heartbeat"), Publish: command("publish"), Declare: command("declare"), Repair: command("repair"), Restore: command("restore"),
 
 	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"),
 	SlidingCounter: command("sliding_counter"),

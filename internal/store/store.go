@@ -22,10 +22,10 @@ type Store struct {
 	// redis.durability is set, and else is Fast.
 	Durable redis.UniversalClient
 	Observe scripts.Observer // may be nil
-	// Mend repairs what a call that failed with err found damaged. It reports whether the call may
-	// be sent again.
-	Mend func(ctx context.Context, call scripts.Call, err error) bool
-	// Rest is called when the call fails again after Mend.
+	// Repair repairs what a call that failed with err found damaged. It reports whether the call
+	// may be sent again.
+	Repair func(ctx context.Context, call scripts.Call, err error) bool
+	// Rest is called when the call fails again after Repair.
 	Rest func(call scripts.Call)
 }
 
@@ -44,7 +44,7 @@ var Of func(queue any) *Store
 func (s *Store) Exec(ctx context.Context, c scripts.Client, calls []scripts.Call) []scripts.Reply {
 	replies := scripts.RunAll(ctx, c, s.Observe, calls)
 	for i, r := range replies {
-		if FaultOf(r.Err) == FaultScript && s.Mend(ctx, calls[i], r.Err) {
+		if FaultOf(r.Err) == FaultScript && s.Repair(ctx, calls[i], r.Err) {
 			replies[i] = scripts.RunAll(ctx, c, s.Observe, calls[i:i+1])[0]
 			if FaultOf(replies[i].Err) == FaultScript {
 				s.Rest(calls[i])

@@ -1,4 +1,4 @@
--- class_findings: what mend compares of classes of tenants.
+-- class_findings: what repair compares of classes of tenants.
 
 --! needs clock stored findings
 

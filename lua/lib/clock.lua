@@ -102,7 +102,7 @@ local function numbers(values, n)
 end
 
 -- clock_load reads the clock of the shard. If it was deleted while the shard has tenants, its
--- counts would be wrong: all scripts except mend stop then.
+-- counts would be wrong: all scripts except repair stop then.
 local function clock_load(injected, mending)
   local v = redis.call('HMGET', KEYS[1], 'n', 'revision', 'looked', 'replid', 'resumes', 'closed')
   local last, off, wake, depth, running, swept, grace, help, bytes, stored, admitted, rejected, departed =

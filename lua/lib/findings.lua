@@ -1,4 +1,4 @@
--- findings: the report of mend, and checks for keys of a wrong type.
+-- findings: the report of repair, and checks for keys of a wrong type.
 
 --! needs record clock
 

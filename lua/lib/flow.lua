@@ -256,7 +256,7 @@ local function later_head(f)
 end
 
 -- later_known is later_head before the first write. It stops the script if the index was deleted:
--- the flow must be mended first.
+-- the flow must be repaired first.
 local function later_known(f)
   local at = later_head(f)
   if not at and f.depth > f.queued and not f.is_pool then

@@ -191,7 +191,7 @@ do
     p.unready[#p.unready + 1], p.unwait[#p.unwait + 1] = name, name
   end
 
-  -- forgotten reports whether a flow is missing and has no jobs. One with jobs is to be mended.
+  -- forgotten reports whether a flow is missing and has no jobs. One with jobs is to be repaired.
   local function forgotten(p, w, name)
     return turn_of(p, w, name).missing
       and redis.call('EXISTS', PREFIX .. 'flow:' .. name, PREFIX .. 'queue:' .. name, PREFIX .. 'later:' .. name) == 0

@@ -1,4 +1,4 @@
--- pool_findings: what mend compares of pools.
+-- pool_findings: what repair compares of pools.
 
 --! needs record clock turn flow filing findings
 --! pools

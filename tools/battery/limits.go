@@ -197,7 +197,7 @@ func (w *world) beats(ctx context.Context) (n float64, err error) {
 		if err != nil {
 			return 0, err
 		}
-		n += m[`sluice_script_duration_seconds_count{script="beat"}`]
+		n += m[`sluice_script_duration_seconds_count{script="heartbeat"}`]
 	}
 	return n, nil
 }

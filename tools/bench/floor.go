@@ -77,7 +77,7 @@ func runFloor(orders string) error {
 	if err := awaitGo(); err != nil {
 		return err
 	}
-	worker.ShortenTurns() // as serve does
+	worker.ShortenSlices() // as serve does
 	sharpen()
 	var answered sync.WaitGroup
 	failed := make(chan error, f.Jobs)

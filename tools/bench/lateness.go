@@ -216,7 +216,7 @@ func (c crowd) run(ctx context.Context, progress func(format string, args ...any
 	})
 	// As serve does.
 	worker.ReserveProcessor()
-	worker.ShortenTurns()
+	worker.ShortenSlices()
 	w, err := worker.New(s.Queue, worker.Config{
 		Routes: map[string]worker.Route{route: {Handler: true}}, Handler: handler, Concurrency: 8192,
 		Logger: slog.New(slog.DiscardHandler),

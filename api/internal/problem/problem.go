@@ -1,6 +1,6 @@
 // Package problem maps errors to RFC 9457 problems, the answers of api to failed requests, and
 // declares every kind of them. It also informs clients about limits: rate limit headers,
-// Retry-After, and the turns of clients that wait for a slot of a full queue. All packages of api
+// Retry-After, and the slots for which clients of a full queue come again. All packages of api
 // that refuse requests import it.
 package problem
 

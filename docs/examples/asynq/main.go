@@ -39,7 +39,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	worker.ReserveProcessor() // both make departures more exact on few cores
-	worker.ShortenTurns()
+	worker.ShortenSlices()
 	at := api.Addresses{Intake: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	if err := run(ctx, os.Getenv("REDIS_URL"), at); err != nil {
 		log.Fatal(err)

@@ -38,7 +38,7 @@ fine closed 0 9 0 - - -
 `, 3},
 	} {
 		desk := queuetest.NewDesk(t, queue.Options{})
-		if _, err := desk.Broker().Beat(t.Context(), "w", time.Minute); err != nil {
+		if _, err := desk.Broker().Heartbeat(t.Context(), "w", time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		if err := reports.New(store.Of(desk.Queue)).ReportRoutes(t.Context(), "w", c.routes); err != nil {

@@ -90,7 +90,7 @@ func (p *Process) Run(ctx context.Context) error {
 	if !p.Embedded {
 		p.checkDescriptors(descriptorsMost())
 	}
-	worker.ShortenTurns()
+	worker.ShortenSlices()
 	// By default each of these would end the process at once, without a stop in order: a reader of
 	// the log that has gone, and the reload of a service that has no file.
 	ignorePipes()

@@ -34,7 +34,7 @@ func TestBeat(t *testing.T) {
 				{4 * time.Second, "b", true, []string{"a"}},
 				{4 * time.Second, "a", true, nil},
 			} {
-				call := scripts.BeatCall{
+				call := scripts.HeartbeatCall{
 					At: scripts.AtInstant(start.Add(s.at)), Clock: "sluice:{workers}:clock",
 					Workers: "sluice:{workers}:live", Worker: s.worker, TTL: ttl, Leave: s.leave,
 				}

@@ -1,4 +1,4 @@
--- mend: compare the counters of flows with what is stored, and repair them.
+-- repair: compare the counters of flows with what is stored, and repair them.
 --
 -- Guarantee: what it repairs follows from the keys that are there: a key of a wrong type is
 -- deleted, an index entry without a record is removed, a record without an index entry is put

@@ -42,9 +42,9 @@ var Kinds = map[string]string{
 	"no_flow":     "the index of what is due names something that is no flow",
 }
 
-// Mender repairs damaged data. Each repair is logged once, because a repaired key is not found
+// Repairer repairs damaged data. Each repair is logged once, because a repaired key is not found
 // again.
-type Mender struct {
+type Repairer struct {
 	store     *store.Store
 	horizon   time.Duration
 	log       *slog.Logger
@@ -55,18 +55,19 @@ type Mender struct {
 	tried map[int]time.Time // by shard: the last repair that did not help
 }
 
-// mendPause is how long a shard is not repaired after a repair that did not help: the call fails
+// repairPause is how long a shard is not repaired after a repair that did not help: the call fails
 // for another reason.
-const mendPause = time.Second
+const repairPause = time.Second
 
-// New returns a mender of the store and sets its Mend and Rest, so that damage that a call finds is
-// repaired. horizon is that of the workers. r gets the metrics; it may be nil. reinstate puts the
-// policies in force into a shard that has lost them. The error is that of registering the metrics.
+// New returns a repairer of the store and sets its Repair and Rest, so that damage that a call
+// finds is repaired. horizon is that of the workers. r gets the metrics; it may be nil. reinstate
+// puts the policies in force into a shard that has lost them. The error is that of registering the
+// metrics.
 func New(
 	s *store.Store, horizon time.Duration, log *slog.Logger, r prometheus.Registerer,
 	reinstate func(ctx context.Context, shard store.ShardKeys) error,
-) (*Mender, error) {
-	m := &Mender{store: s, horizon: horizon, log: log, reinstate: reinstate, tried: map[int]time.Time{}}
+) (*Repairer, error) {
+	m := &Repairer{store: s, horizon: horizon, log: log, reinstate: reinstate, tried: map[int]time.Time{}}
 	m.repaired = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_store_repairs_total",
 		Help: "Damage of stored data that this process has repaired, by kind: see the page on repair.",
@@ -79,7 +80,7 @@ func New(
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	s.Mend = m.mend
+	s.Repair = m.repairFound
 	s.Rest = func(failed scripts.Call) {
 		if shard, ok := s.ShardOfClock(failed.Keys[0]); ok {
 			m.rest(shard)
@@ -88,9 +89,10 @@ func New(
 	return m, nil
 }
 
-// mend repairs what a call found damaged: the flow that the error names, and those of the call's
-// keys. It reports whether the call may be sent again, after a repair here or by another call.
-func (m *Mender) mend(ctx context.Context, failed scripts.Call, err error) bool {
+// repairFound repairs what a call found damaged: the flow that the error names, and those of the
+// call's keys. It reports whether the call may be sent again, after a repair here or by another
+// call.
+func (m *Repairer) repairFound(ctx context.Context, failed scripts.Call, err error) bool {
 	shard, known := m.store.ShardOfClock(failed.Keys[0])
 	if !known || errors.Is(err, scripts.ErrReply) || m.resting(shard) {
 		return false
@@ -117,7 +119,7 @@ func (m *Mender) mend(ctx context.Context, failed scripts.Call, err error) bool 
 
 // Aside repairs the items that a poll has set aside. Each item is a kind and a name, then a colon
 // and the error. It reports whether it repaired something.
-func (m *Mender) Aside(ctx context.Context, shard store.ShardKeys, items []string) bool {
+func (m *Repairer) Aside(ctx context.Context, shard store.ShardKeys, items []string) bool {
 	if len(items) == 0 {
 		return false
 	}
@@ -140,20 +142,20 @@ func (m *Mender) Aside(ctx context.Context, shard store.ShardKeys, items []strin
 	return err == nil && found > 0
 }
 
-func (m *Mender) rest(shard store.ShardKeys) {
+func (m *Repairer) rest(shard store.ShardKeys) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tried[shard.Index] = time.Now()
 }
 
-// resting reports whether a repair of the shard did not help in the last mendPause.
-func (m *Mender) resting(shard store.ShardKeys) bool {
+// resting reports whether a repair of the shard did not help in the last repairPause.
+func (m *Repairer) resting(shard store.ShardKeys) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return time.Since(m.tried[shard.Index]) < mendPause
+	return time.Since(m.tried[shard.Index]) < repairPause
 }
 
-func (m *Mender) repair(ctx context.Context, c comparison) (findings int, err error) {
+func (m *Repairer) repair(ctx context.Context, c comparison) (findings int, err error) {
 	found, err := m.compare(ctx, c)
 	if err != nil {
 		m.log.Warn("damaged stored data could not be repaired", "shard", c.shard.Index, "error", err)
@@ -168,7 +170,7 @@ func (m *Mender) repair(ctx context.Context, c comparison) (findings int, err er
 const dueMost = 64
 
 // report logs and counts repairs. Names of keys hold no client text.
-func (m *Mender) report(found []Finding) {
+func (m *Repairer) report(found []Finding) {
 	const most = 20
 	for i, f := range found {
 		m.repaired.WithLabelValues(f.Kind).Inc()
@@ -182,7 +184,7 @@ func (m *Mender) report(found []Finding) {
 	}
 }
 
-// comparison names what mend.lua compares in one shard.
+// comparison names what repair.lua compares in one shard.
 type comparison struct {
 	shard          store.ShardKeys
 	jobs, flows    []string // keys, names
@@ -198,24 +200,24 @@ func (c *comparison) add(kind, name string) {
 	case "flow":
 		c.flows = append(c.flows, name)
 	case "policy", "lines", "flows", "history", "tenant":
-		c.flows = append(c.flows, name+"/") // names no flow, but mend.lua checks the tenant's keys
+		c.flows = append(c.flows, name+"/") // names no flow, but repair.lua checks the tenant's keys
 	}
 }
 
 // compare compares what is counted with what is stored, and repairs it if c.repair is set.
-func (m *Mender) compare(ctx context.Context, c comparison) ([]Finding, error) {
+func (m *Repairer) compare(ctx context.Context, c comparison) ([]Finding, error) {
 	s := c.shard
-	call := scripts.MendCall{
+	call := scripts.RepairCall{
 		Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Tenants: s.Tenants(),
 		Outbox: s.Outbox(),
 		Jobs:   c.jobs, Flows: c.flows, Horizon: m.horizon, Repair: c.repair, Totals: c.totals, JobFlows: c.ofJobs,
 	}
-	mended, err := store.Invoke(ctx, m.store.RunPatient, call)
+	repaired, err := store.Invoke(ctx, m.store.RunPatient, call)
 	if err != nil {
 		return nil, err
 	}
-	found := make([]Finding, len(mended))
-	for i, f := range mended {
+	found := make([]Finding, len(repaired))
+	for i, f := range repaired {
 		found[i] = Finding{Kind: f.Kind, Shard: s.Index, Name: f.Name, Detail: f.Detail}
 	}
 	return found, nil

@@ -64,10 +64,10 @@ func retry(
 	return c
 }
 
-// TestTurns simulates 1,000 rejected clients. With the exact wait, the same for each, they return
-// as a herd at every slot. With turns they return about as fast as the queue drains, and the queue
-// never runs empty while they wait.
-func TestTurns(t *testing.T) {
+// TestRetrySlots simulates 1,000 rejected clients. With the exact wait, the same for each, they
+// return as a herd at every slot. With slots they return about as fast as the queue drains, and the
+// queue never runs empty while they wait.
+func TestRetrySlots(t *testing.T) {
 	for _, tt := range []struct {
 		capacity          int64
 		attempts, fullest int // the most
@@ -79,11 +79,11 @@ func TestTurns(t *testing.T) {
 			return now.Add(a.RetryAfter)
 		})
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a simulation that repeats
-		var turns shaper.Turns
+		var slots shaper.RetrySlots
 		spread := retry(1000, tt.capacity, func(_ shaper.Instant, a shaper.Admission) shaper.Instant {
-			return turns.Take(a, 1, random.Int64N)
+			return slots.Take(a, 1, random.Int64N)
 		})
-		t.Logf("capacity %d: the same wait %+v, turns %+v", tt.capacity, same, spread)
+		t.Logf("capacity %d: the same wait %+v, slots %+v", tt.capacity, same, spread)
 		if spread.attempts > tt.attempts || spread.fullest > tt.fullest || spread.idle > 0 {
 			t.Errorf("capacity %d: %+v", tt.capacity, spread)
 		}
@@ -94,9 +94,9 @@ func TestTurns(t *testing.T) {
 }
 
 // No turn is before its slots are free, or after the end of the drain.
-func TestTurnsAreNeitherEarlyNorBeyondTheDrain(t *testing.T) {
+func TestRetrySlotsAreNeitherEarlyNorBeyondTheDrain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var turns shaper.Turns
+		var slots shaper.RetrySlots
 		now := start
 		for range rapid.IntRange(1, 50).Draw(t, "refusals") {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "later")))
@@ -105,15 +105,15 @@ func TestTurnsAreNeitherEarlyNorBeyondTheDrain(t *testing.T) {
 				RetryAfter: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "retry after")),
 				Start:      now.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "drain"))),
 			}
-			turn := turns.Take(a, rapid.Int64Range(1, 1000).Draw(t, "size"), func(n int64) int64 {
+			slot := slots.Take(a, rapid.Int64Range(1, 1000).Draw(t, "size"), func(n int64) int64 {
 				return rapid.Int64Range(0, n-1).Draw(t, "random")
 			})
 			free := now.Add(a.RetryAfter)
 			switch {
-			case a.RetryAfter == 0 && turn != 0:
-				t.Fatalf("the turn is %v although it is unknown when a slot frees", turn)
-			case a.RetryAfter > 0 && (turn < free || turn > max(free, a.Start)):
-				t.Fatalf("the turn is %v, free at %v, drained at %v", turn, free, a.Start)
+			case a.RetryAfter == 0 && slot != 0:
+				t.Fatalf("the slot is %v although it is unknown when a slot frees", slot)
+			case a.RetryAfter > 0 && (slot < free || slot > max(free, a.Start)):
+				t.Fatalf("the slot is %v, free at %v, drained at %v", slot, free, a.Start)
 			}
 		}
 	})

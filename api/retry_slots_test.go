@@ -10,7 +10,7 @@ import (
 // Twelve clients find a queue of ten jobs full. Ten of them get the slots, which free a second
 // apart, in turn; the others get any instant of the drain. A rejected item of a batch takes no
 // turn, since it has no Retry-After.
-func TestRefusedClientsTakeTurns(t *testing.T) {
+func TestRefusedClientsGetSlotsOfTheirOwn(t *testing.T) {
 	b := newBench(t)
 	b.admin.do(t, "PUT", "/v1/tenants/full", nil, `{"rate":{"limit":1,"period_ms":1000},"capacity":10}`)
 	h := headers{"Sluice-Tenant": "full"}

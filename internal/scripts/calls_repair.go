@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// MendCall compares the counters of a shard with what is stored.
-type MendCall struct {
+// RepairCall compares the counters of a shard with what is stored.
+type RepairCall struct {
 	At                                           At
 	Clock, Due, Expires, Leases, Tenants, Outbox string   // keys
 	Jobs                                         []string // keys of records whose index entries are checked
@@ -19,31 +19,31 @@ type MendCall struct {
 	JobFlows bool // check the flows of Jobs, too
 }
 
-// Mended is one inconsistency that was found, and repaired if that was requested.
-type Mended struct {
+// Repaired is one inconsistency that was found, and repaired if that was requested.
+type Repaired struct {
 	Kind   string // such as "wrong_type"
 	Name   string // of the key or flow, without the shard
 	Detail string
 }
 
 // Call is the call in the form that is sent.
-func (c MendCall) Call() Call {
+func (c RepairCall) Call() Call {
 	args := []any{string(c.At), c.Horizon.Microseconds(), flag(c.Repair), flag(c.Totals), flag(c.JobFlows)}
 	for _, name := range c.Flows {
 		args = append(args, name)
 	}
 	return Call{
-		Commands.Mend, append([]string{c.Clock, c.Due, c.Expires, c.Leases, c.Tenants, c.Outbox}, c.Jobs...),
+		Commands.Repair, append([]string{c.Clock, c.Due, c.Expires, c.Leases, c.Tenants, c.Outbox}, c.Jobs...),
 		args,
 	}
 }
 
 // Decode reads the answer.
-func (c MendCall) Decode(values []any) (found []Mended, err error) {
+func (c RepairCall) Decode(values []any) (found []Repaired, err error) {
 	r := reader{values: values}
 	r.int()
 	for r.more() {
-		found = append(found, Mended{r.text(), r.text(), r.text()})
+		found = append(found, Repaired{r.text(), r.text(), r.text()})
 	}
 	return found, r.err
 }
