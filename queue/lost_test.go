@@ -262,7 +262,10 @@ func TestLostTuneAnswer(t *testing.T) {
 		l.lose.Store(1)
 		change := queue.Change{
 			IfRevision: new(int64),
-			Edit:       func(o shaper.Overrides) (shaper.Overrides, error) { return o, nil },
+			Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+				o.Capacity = new(int64(7))
+				return o, nil
+			},
 		}
 		if _, err := q.Tune(t.Context(), "acme", change); !errors.Is(err, queue.ErrUnavailable) {
 			t.Fatalf("Tune with a lost answer: %v", err)

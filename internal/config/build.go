@@ -380,10 +380,7 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 	c.Tenants.Routes = r.routeOverrides("tenants.defaults.routes", defaults["routes"], c.Routes)
 	baseline := c.Tenants.Baseline()
 	known := problemsOf(baseline.Validate(shaper.Statements{}))
-	for _, p := range known {
-		p.Field = r.at("tenants.defaults." + p.Field)
-		r.problems = append(r.problems, p)
-	}
+	r.resulting("tenants.defaults", baseline, shaper.Statements{}, nil)
 	wrong := map[string]shaper.Problems{"": known}
 	for _, name := range slices.Sorted(maps.Keys(c.Tenants.Tiers)) {
 		wrong[name] = r.resulting("tiers."+quoteName(name), baseline, shaper.Statements{Claimed: name}, known)
@@ -410,16 +407,59 @@ func (r *reader) tenants(c *Config, values map[string]any) {
 }
 
 // resulting reports the problems of the policies of a tenant with these statements, without the
-// known ones.
+// known ones. It names the setting as it is written: that of a tier or of the defaults may
+// contradict another one of the tenant.
 func (r *reader) resulting(path string, b shaper.Baseline, statements shaper.Statements,
 	known shaper.Problems) shaper.Problems {
 	problems := problemsOf(b.Validate(statements))
 	for _, p := range problems {
-		if !slices.Contains(known, p) {
-			r.problems = append(r.problems, shaper.Problems{p}.Under(path)...)
+		if slices.Contains(known, p) {
+			continue
 		}
+		policy, route, field := path, "", p.Field
+		for _, name := range b.Mentioned(statements) { // of two that fit, the longer one comes later
+			if rest, is := strings.CutPrefix(p.Field, "routes."+name+"."); is {
+				policy, route, field = path+".routes."+quoteName(name), name, rest
+			}
+		}
+		at := writtenAt(path, b, statements, route, field)
+		if at != policy {
+			p.Rule += ", in the policy of " + policy
+		}
+		p.Field = r.at(at + "." + field)
+		r.problems = append(r.problems, p)
 	}
 	return problems
+}
+
+// writtenAt returns the path of the section that sets the field of the policy of a route, or of all
+// for "". path is that of the tenant, the tier or the defaults, and is returned if nothing else has
+// the field.
+func writtenAt(path string, b shaper.Baseline, s shaper.Statements, route, field string) string {
+	tier, _ := s.Tier()
+	sections := []struct {
+		path string
+		says shaper.Overrides
+	}{{path, s.File}, {"tiers." + quoteName(tier), b.Tiers[tier]}, {"tenants.defaults", b.Defaults.Overrides(shaper.Settings())}}
+	name, _, _ := strings.Cut(field, "[")
+	sets := func(o shaper.Overrides) bool {
+		return slices.ContainsFunc(shaper.Settings(), func(s shaper.Setting) bool { return s.Key() == name && s.IsSet(o) })
+	}
+	for i, section := range sections {
+		section.says = section.says.Routes[route]
+		if i == len(sections)-1 {
+			section.says = b.Routes[route]
+		}
+		if route != "" && sets(section.says) {
+			return section.path + ".routes." + quoteName(route)
+		}
+	}
+	for _, section := range sections {
+		if sets(section.says) {
+			return section.path
+		}
+	}
+	return path
 }
 
 // overrides reads the section at path of a tenant, a tier or, without routes, a route. tier is the

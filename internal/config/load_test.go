@@ -379,7 +379,7 @@ func TestProblems(t *testing.T) {
 		{"burst", "tenants: { a: { burst: 0 } }", `tenants.a.burst: 0: must be a whole number of at least 1`},
 		{"burst of the defaults with the rate of a tenant",
 			"tenants: { defaults: { burst: 1000 }, a: { rate: 1/366d } }",
-			`tenants.a.burst: 1000: burst × period`},
+			`tenants.defaults.burst: 1000: burst × period`},
 		{"max wait", "tenants: { a: { max_wait: 100us } }",
 			`tenants.a.max_wait: 100µs: must be in whole milliseconds`},
 		{"paused", "tenants: { a: { paused: yes } }", `tenants.a.paused: "yes": must be true or false`},
@@ -415,6 +415,20 @@ func TestProblems(t *testing.T) {
 		{"tier with a bad name", "tiers: { 'a b': {} }", `must be 1 to 64 of the characters`},
 		{"tier with a policy out of bounds", "tiers: { free: { capacity: -1 } }",
 			`tiers.free.capacity: -1: must be a whole number from 0`},
+		{"reserve of the defaults above the rate of a tier",
+			"tenants: { defaults: { rate: 20/s, reserve: 10/s } }\ntiers: { free: { rate: 2/s } }",
+			`tenants.defaults.reserve: 10/s: must be at most the rate, 2/s, in the policy of tiers.free`},
+		{"reserve of a tenant above the rate of its route",
+			"tenants: { acme: { rate: 20/s, reserve: 10/s, routes: { default: { rate: 2/s } } } }",
+			`tenants.acme.reserve: 10/s: must be at most the rate, 2/s, in the policy of tenants.acme.routes.default`},
+		{"reserve of a route of the defaults above the rate of a tenant",
+			"tenants: { defaults: { routes: { default: { reserve: 10/s } } }, acme: { rate: 2/s } }",
+			`tenants.defaults.routes.default.reserve: 10/s: must be at most the rate, 2/s, in the policy of tenants.acme.routes.default`},
+		{"burst of a tier too large for a tenant",
+			"tiers: { pro: { rates: [ { rate: 1000000/s } ], burst: 1000000000000 } }\ntenants: { acme: { tier: pro, rate: 1/366d } }",
+			`tiers.pro.burst: 1000000000000: burst`},
+		{"an empty reserve", "tenants: { acme: { reserve: '' } }", `tenants.acme.reserve: "": must be LIMIT/PERIOD`},
+		{"an empty reserve of the defaults", "tenants: { defaults: { reserve: '' } }", `tenants.defaults.reserve: "": must be LIMIT/PERIOD`},
 		{"max wait of a fraction", "tiers: { free: { max_wait: 1500us } }",
 			`tiers.free.max_wait: 1.5ms: must be in whole milliseconds`},
 		{"rates that are no list", "tenants: { a: { rates: 5/m } }", `tenants.a.rates: a text: must be a list`},
@@ -686,5 +700,18 @@ func TestUnreadFile(t *testing.T) {
 		}
 		queuetest.Compare(t, "the fields with problems, the file being "+name, fields,
 			[]string{"--config", "log.level (SLUICE_LOG_LEVEL)"})
+	}
+}
+
+// A default of the environment that contradicts a tier is named by its variable, with the tier.
+func TestVariableThatContradictsATier(t *testing.T) {
+	_, err := config.Load(config.Sources{
+		File:    write(t, route+"tiers: { free: { rate: 2/s } }\ntenants: { defaults: { rate: 20/s } }\n"),
+		Environ: []string{"SLUICE_TENANTS_DEFAULTS_RESERVE=10/s"},
+	})
+	const want = "tenants.defaults.reserve (SLUICE_TENANTS_DEFAULTS_RESERVE): 10/s: must be at most the rate, 2/s, " +
+		"in the policy of tiers.free"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

@@ -76,6 +76,10 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 			continue
 		}
 		value, rule := s.read(raw)
+		_, given := r.origin[s.Key]
+		if s.Kind == Rate && raw == "" && (path != "" || given || has(r.written, strings.Split(s.Key, "."))) {
+			rule = s.Rule // only a rate that nobody wrote is not set
+		}
 		if rule != "" {
 			r.problem(r.at(join(path, s.Key)), s.show(raw), rule+s.meant(raw))
 			continue

@@ -289,7 +289,7 @@ func listing(s *suite) {
 		w.Tenant = name
 		s.admit(w)
 	}
-	if _, err := s.q.Tune(s.ctx, names[29], queue.Change{Edit: keep}); err != nil {
+	if _, err := s.q.Tune(s.ctx, names[29], queue.Change{Edit: ofCapacity(7)}); err != nil {
 		s.Fatalf("Tune: %v", err)
 	}
 	slices.Sort(names)

@@ -85,7 +85,7 @@ func scanAgrees(s *suite) {
 		}
 	}
 	s.leaseUpTo(4, near)
-	if _, err := s.q.Tune(s.ctx, "only said", queue.Change{Edit: keep}); err != nil {
+	if _, err := s.q.Tune(s.ctx, "only said", queue.Change{Edit: ofCapacity(7)}); err != nil {
 		s.Fatalf("Tune: %v", err)
 	}
 	s.agree(append(names, "only said")...)

@@ -272,7 +272,7 @@ func historyOfSweeps(s *suite) {
 	replay := purge
 	replay.Action, replay.Filter = queue.ActionReplay, &queue.Filter{CreatedBefore: before}
 	note(replay, 3)
-	change := queue.Change{Edit: keep, Reason: "between"}
+	change := queue.Change{Edit: ofCapacity(7), Reason: "between"}
 	if _, err := s.q.Tune(s.ctx, tenant, change); err != nil {
 		s.Fatal(err)
 	}

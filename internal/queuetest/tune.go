@@ -16,6 +16,7 @@ var tuneTests = map[string]func(*suite){
 	"every setting can be tuned":                           tuneEverySetting,
 	"an edit that fails changes nothing":                   tuneEditFails,
 	"a revision that is not in force is refused":           tuneRevision,
+	"a change that changes nothing leaves no trace":        tuneNothing,
 	"concurrent changes lose none":                         tuneConcurrently,
 	"a policy that breaks rules lists all problems":        tuneProblems,
 	"the backlog obeys a higher rate at once":              tuneFaster,
@@ -95,6 +96,14 @@ func tuneEditFails(s *suite) {
 	equal(s, "the revision", s.tenant(tenant).Revision, 0)
 }
 
+// ofCapacity is an edit that sets the capacity.
+func ofCapacity(n int64) func(shaper.Overrides) (shaper.Overrides, error) {
+	return func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Capacity = &n
+		return o, nil
+	}
+}
+
 func keep(o shaper.Overrides) (shaper.Overrides, error) { return o, nil }
 
 func tuneRevision(s *suite) {
@@ -105,7 +114,7 @@ func tuneRevision(s *suite) {
 		}
 	}
 	for revision := range int64(3) {
-		t, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: keep, IfRevision: &revision})
+		t, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: ofCapacity(revision), IfRevision: &revision})
 		if err != nil || t.Revision != revision+1 {
 			s.Errorf("Tune against revision %d: %+v, %v", revision, t, err)
 		}
@@ -113,6 +122,25 @@ func tuneRevision(s *suite) {
 	if _, err := s.q.Tune(s.ctx, tenant,
 		queue.Change{Edit: keep, IfRevision: pointer(int64(2))}); !errors.Is(err, queue.ErrRevision) {
 		s.Errorf("an old revision: %v, want ErrRevision", err)
+	}
+}
+
+func tuneNothing(s *suite) {
+	set := func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Rate, o.Routes = &slow, map[string]shaper.Overrides{"default": {Capacity: pointer(int64(7))}}
+		return o, nil
+	}
+	for _, edit := range []func(shaper.Overrides) (shaper.Overrides, error){keep, set, set, keep} {
+		if _, err := s.q.Tune(s.ctx, tenant, queue.Change{Edit: edit, Reason: "again"}); err != nil {
+			s.Fatalf("Tune: %v", err)
+		}
+	}
+	t := s.tenant(tenant)
+	equal(s, "the revision", t.Revision, 1)
+	equal(s, "the rate", t.Policy.Rate, slow)
+	history, err := s.q.History(s.ctx, tenant)
+	if err != nil || len(history) != 1 {
+		s.Errorf("History: %v, %v, want one entry", history, err)
 	}
 }
 

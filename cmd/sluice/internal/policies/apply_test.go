@@ -377,7 +377,7 @@ func TestTenantPolicyFlags(t *testing.T) {
 		{[]string{"set", "--route", "default", "--reset", "rate"}, cli.ExitOK,
 			"tenant acme route default rate 50/s tier:pro depth 0"},
 		{[]string{"set", "--reset", "rates,tier"}, cli.ExitOK, "tenant acme tier none default rates none default depth 0"},
-		{[]string{"set", "--reset", "draining"}, cli.ExitUsage, "must be a setting of a tenant"},
+		{[]string{"set", "--reset", "draining"}, cli.ExitUsage, "must be one of the settings of a tenant: "},
 		{[]string{"get", "--json"}, cli.ExitOK, `"revision": 8`},
 		{[]string{"pause", "--route", "default"}, cli.ExitOK,
 			"tenant acme route default paused true api depth 0 running 0 limited by paused"},

@@ -16,7 +16,7 @@ import (
 
 const (
 	ratesHelp = "Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest " +
-		"wins. A rate counts costs; by jobs it counts jobs."
+		"wins. A rate counts costs; by jobs it counts jobs. none: no further rates."
 	resetField = "Reset"
 )
 
@@ -61,19 +61,26 @@ func settingPatch(flags kong.Plugins, subject string) (map[string]any, error) {
 	reset, _ := given.Type().FieldByName(resetField)
 	known := strings.Split(reset.Tag.Get("settings"), ",")
 	for _, name := range given.FieldByIndex(reset.Index).Interface().([]string) {
-		if !slices.Contains(known, strings.TrimSuffix(name, "_ms")) {
-			return nil, cli.Usagef("--reset: %q: must be a setting of %s", name, subject)
+		key := strings.TrimSuffix(strings.ReplaceAll(name, "-", "_"), "_ms") // as its flag, key or in the API
+		if !slices.Contains(known, key) {
+			return nil, cli.Usagef("--reset: %q: %s", name, shaper.OneOf("the settings of "+subject+": ", key, known))
 		}
-		patch[settingName(name)] = nil
+		patch[settingName(key)] = nil
 	}
 	for i := range given.NumField() - 1 {
 		field := given.Type().Field(i)
 		if given.Field(i).IsNil() {
 			continue
 		}
+		if _, reset := patch[field.Tag.Get("setting")]; reset {
+			return nil, setAndReset(field.Tag.Get("name"))
+		}
 		value := given.Field(i).Interface()
 		switch v := value.(type) {
 		case []string:
+			if slices.Equal(v, []string{"none"}) { // as diff and history print it
+				v = nil
+			}
 			paces := make([]shaper.PaceJSON, len(v))
 			for i, text := range v {
 				pace, err := shaper.ParsePace(text)
@@ -92,6 +99,11 @@ func settingPatch(flags kong.Plugins, subject string) (map[string]any, error) {
 		patch[field.Tag.Get("setting")] = value
 	}
 	return patch, nil
+}
+
+// setAndReset is the error of a flag beside --reset of its setting.
+func setAndReset(flag string) error {
+	return cli.Usagef("--%s and --reset %[1]s exclude each other", flag)
 }
 
 // settingName returns the name in the API of the setting with the key; another key is its own name.

@@ -32,6 +32,9 @@ func TestFlagsOfTheTable(t *testing.T) {
 			}
 			return settingPatch(grammar.Plugins, subject)
 		}
+		if patch, err := parse("--rates=none"); err != nil || len(patch["rates"].([]shaper.PaceJSON)) != 0 {
+			t.Errorf("no further rates of %s: %v, %v", subject, patch, err)
+		}
 		for _, s := range shaper.Settings() {
 			has := slices.ContainsFunc(of, func(has shaper.Setting) bool { return has.Name == s.Name })
 			flag := "--" + strings.ReplaceAll(s.Key(), "_", "-") + "=" + values[s.Kind]
@@ -40,9 +43,11 @@ func TestFlagsOfTheTable(t *testing.T) {
 			} else if !has && err == nil {
 				t.Errorf("%s of %s is taken", flag, subject)
 			}
-			patch, err := parse("--reset=" + s.Key())
-			if value, given := patch[s.Name]; (err == nil) != has || given != has || value != nil {
-				t.Errorf("reset %s of %s: %v, %v", s.Key(), subject, patch, err)
+			for _, name := range []string{s.Key(), s.Name, strings.ReplaceAll(s.Key(), "_", "-")} {
+				patch, err := parse("--reset=" + name)
+				if value, given := patch[s.Name]; (err == nil) != has || given != has || value != nil {
+					t.Errorf("reset %s of %s: %v, %v", name, subject, patch, err)
+				}
 			}
 		}
 	}

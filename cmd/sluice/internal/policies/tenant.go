@@ -222,6 +222,9 @@ func (c *tenantSetCmd) patch() (patch map[string]any, changed []string, err erro
 		return nil, nil, err
 	}
 	if c.Tier != "" {
+		if _, reset := patch["tier"]; reset {
+			return nil, nil, setAndReset("tier")
+		}
 		patch["tier"] = c.Tier
 	}
 	if len(patch) == 0 {
