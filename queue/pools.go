@@ -92,7 +92,36 @@ func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.O
 	if err != nil {
 		return Pool{}, err
 	}
-	return poolOf(baseline, name, scanned, now, waiting[0].flows, instead)
+	p, err := poolOf(baseline, name, scanned, now, waiting[0].flows, instead)
+	if err != nil {
+		return Pool{}, err
+	}
+	err = q.checkLate(ctx, baseline, &p, now)
+	return p, err
+}
+
+// checkLate corrects limited_by where workers count as late, but no flow of the pool could have left:
+// all wait for their own rates, or are paused.
+func (q *Queue) checkLate(ctx context.Context, baseline shaper.Baseline, p *Pool, now shaper.Instant) error {
+	if p.LimitedBy != limitedWorkers {
+		return nil
+	}
+	subject := policies.Pool(p.Name)
+	home, key := q.policies.Home(subject), subject.Key()
+	indexes := []string{home.Ready(key), home.Wait(key)}
+	for tier := range baseline.PoolWeights {
+		indexes = append(indexes, home.WaitInClass(key, tier))
+	}
+	counts, err := store.Pipeline(ctx, q.store.Reads, indexes, func(p redis.Pipeliner, index string) *redis.IntCmd {
+		if index == indexes[0] { // by virtual start: all of these may leave
+			return p.ZCard(ctx, index)
+		}
+		return p.ZCount(ctx, index, "-inf", strconv.FormatInt(int64(now.Add(-overdue)), 10))
+	})
+	if err == nil && slices.Max(counts) == 0 {
+		p.LimitedBy = limitedRate
+	}
+	return err
 }
 
 // AllPools reads all pools, sorted by name, in two round trips. Errors: ErrUnavailable.
@@ -142,6 +171,9 @@ func (q *Queue) poolsNow(ctx context.Context, names []string) ([]poolNow, error)
 		}
 		pools[i].waiting = waiting[i]
 		pools[i].Pool, err = poolOf(baseline, name, scans[i].Tenants[0], scans[i].Now, waiting[i].flows, nil)
+		if err == nil {
+			err = q.checkLate(ctx, baseline, &pools[i].Pool, scans[i].Now)
+		}
 		if err != nil {
 			return nil, err
 		}
