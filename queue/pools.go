@@ -100,8 +100,8 @@ func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.O
 	return p, err
 }
 
-// checkLate corrects limited_by where workers count as late, but no flow of the pool could have left:
-// all wait for their own rates, or are paused.
+// checkLate corrects limited_by where workers count as late, but no flow of the pool could have
+// left: all wait for their own rates, or are paused.
 func (q *Queue) checkLate(ctx context.Context, baseline shaper.Baseline, p *Pool, now shaper.Instant) error {
 	if p.LimitedBy != limitedWorkers {
 		return nil

@@ -33,7 +33,7 @@ type Pool struct {
 	HeldUntil      time.Time       `json:"held_until,omitzero" doc:"While the pool is held: when the hold ends."`
 	HeldBy         string          `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off" doc:"While it is held: the cause."`
 	HeldStatus     int             `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
-	WaitingFlows   int64           `json:"waiting_flows" doc:"Flows with a job that waits for a stamp."`
+	WaitingFlows   int64           `json:"waiting_flows" doc:"Flows with a job that waits for a stamp, or that repay what they owe."`
 	Weights        int64           `json:"weights" doc:"Sum of the weights of these flows, with that of a class once."`
 	Reserves       float64         `json:"reserves_per_s" doc:"Sum of the reserves of these flows, per second."`
 	Owed           int64           `json:"owed,omitempty" doc:"What the flows and tiers of the pool owe together: they repay it before their next jobs. Absent for 0."`

@@ -25,7 +25,7 @@ func newPoolGauges(m *scrape.Metrics) poolGauges {
 		effective: one("effective_rate_per_second",
 			"Departures per second that the pool has now: below its rate for a while after a hold, 0 while paused."),
 		departed: one("departed_total", "Departures, by pool."),
-		waiting:  one("waiting_flows", "Flows with a job that waits for a stamp, by pool."),
+		waiting:  one("waiting_flows", "Flows with a job that waits for a stamp, or that repay what they owe, by pool."),
 		reserves: one("reserve_ratio",
 			"Reserves of the flows that wait in the pool, divided by its rate; above 1 each flow gets less than its reserve."),
 		limitedBy: one("limited_by",
