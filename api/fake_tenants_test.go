@@ -100,6 +100,9 @@ func (t *fakeTenant) change(c queue.Change, validate func(shaper.Overrides) erro
 	if o, err = c.Edit(t.overrides); err != nil {
 		return o, err
 	}
+	if c.Resume { // the fake has no file that pauses
+		o = shaper.Baseline{}.Resumed(shaper.Statements{API: o})
+	}
 	if err := validate(o); err != nil || c.DryRun {
 		return o, err
 	}

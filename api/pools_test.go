@@ -71,7 +71,7 @@ func TestSettingsOfAPool(t *testing.T) {
 		t.Errorf("paused: %+v", p)
 	}
 	if p := b.admin.do(t, "POST", "/v1/pools/erp/resume", nil,
-		"").pool(t); *p.Paused || p.Overrides == nil || p.Overrides.Paused == nil {
+		"").pool(t); *p.Paused || p.Overrides != nil && p.Overrides.Paused != nil {
 		t.Errorf("resumed: %+v", p)
 	}
 	b.admin.do(t, "POST", "/v1/pools/erp/unhold", nil, `{"reason":"back"}`).want(t, http.StatusOK, "")

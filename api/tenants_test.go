@@ -110,7 +110,7 @@ func TestPauseAndResume(t *testing.T) {
 			t.Errorf("actor %q", actor)
 		}
 		if got := b.admin.do(t, "POST", "/v1/tenants/p/resume", nil, body).tenant(t); *got.Paused ||
-			got.Sources["paused"] != "api" {
+			got.Sources["paused"] != "default" {
 			t.Errorf("%q: %+v", body, got)
 		}
 	}

@@ -116,7 +116,7 @@ func (q *Queue) checkLate(ctx context.Context, baseline shaper.Baseline, p *Pool
 		if index == indexes[0] { // by virtual start: all of these may leave
 			return p.ZCard(ctx, index)
 		}
-		return p.ZCount(ctx, index, "-inf", strconv.FormatInt(int64(now.Add(-overdue)), 10))
+		return p.ZCount(ctx, index, "-inf", strconv.FormatInt(int64(now), 10))
 	})
 	if err == nil && slices.Max(counts) == 0 {
 		p.LimitedBy = limitedRate

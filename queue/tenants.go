@@ -215,7 +215,8 @@ type rules struct {
 }
 
 // change changes the API overrides of a tenant or a pool, unless it is a dry run, and returns them.
-// A change that changes none of them keeps the revision and the history; a reason alone is none.
+// A change that changes none of them keeps the revision and the history, but the first one of an
+// unknown tenant, which makes it known. A reason alone is no change.
 // It is refused for what it breaks, not for what another file has made of earlier settings: an
 // operator can still pause then.
 func (q *Queue) change(
@@ -244,7 +245,7 @@ func (q *Queue) change(
 		if err != nil || change.DryRun {
 			return s.API, err
 		}
-		if !change.EndHolds && policies.EncodeOverrides(s.API) == policies.EncodeOverrides(former.API) {
+		if !change.EndHolds && s.Revision > 0 && policies.EncodeOverrides(s.API) == policies.EncodeOverrides(former.API) {
 			// An earlier try may have made this change.
 			if err := q.store.Confirm(ctx, q.policies.Home(subject).Policy(subject.Key())); err != nil {
 				return s.API, err

@@ -77,7 +77,8 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 		}
 		value, rule := s.read(raw)
 		_, given := r.origin[s.Key]
-		if s.Kind == Rate && raw == "" && (path != "" || given || has(r.written, strings.Split(s.Key, "."))) {
+		if policy := strings.HasPrefix(s.Key, "tenants."); s.Kind == Rate && raw == "" &&
+			(path != "" || policy && (given || has(r.written, strings.Split(s.Key, ".")))) {
 			rule = s.Rule // only a rate that nobody wrote is not set
 		}
 		if rule != "" {

@@ -136,11 +136,11 @@ func tuneNothing(s *suite) {
 		}
 	}
 	t := s.tenant(tenant)
-	equal(s, "the revision", t.Revision, 1)
+	equal(s, "the revision: made known, and set", t.Revision, 2)
 	equal(s, "the rate", t.Policy.Rate, slow)
 	history, err := s.q.History(s.ctx, tenant)
-	if err != nil || len(history) != 1 {
-		s.Errorf("History: %v, %v, want one entry", history, err)
+	if err != nil || len(history) != 2 {
+		s.Errorf("History: %v, %v, want two entries", history, err)
 	}
 }
 
