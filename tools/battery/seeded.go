@@ -41,7 +41,7 @@ var seeded = []bug{
 	},
 	{
 		"admit-twice", "a submission sent twice is admitted twice", "./lua", oneFlow,
-		"lua/admit.lua", "  if before ~= '' then\n", "  if false then\n",
+		"lua/lib/decide.lua", "  if before ~= '' then\n", "  if false then\n",
 	},
 	{
 		"bound-off-by-one", "one job more than the capacity is admitted", "./lua", oneFlow,
@@ -53,7 +53,7 @@ var seeded = []bug{
 	},
 	{
 		"batch-not-counted", "an atomic batch is decided as if it were one job", "./lua", oneFlow,
-		"lua/admit.lua", "size, bytes = f.asked, f.asked_bytes\n", "size, bytes = 1, payload\n",
+		"lua/lib/decide.lua", "size, bytes = f.asked, f.asked_bytes\n", "size, bytes = 1, payload\n",
 	},
 	{
 		"timestamp-loses-digits", "a timestamp is joined to a text as a number", "./lua",
@@ -103,8 +103,8 @@ var seeded = []bug{
 	{
 		"slow-reserves-stay", "a rounded sum decides whether the index of reserves has entries", "./lua",
 		"TestSharedFate/redis", "lua/lib/pool.lua",
-		"p.reserved = size_of(p.reserve_index, p.reserves > 0) > 0",
-		"p.reserved = p.reserves > 0 and size_of(p.reserve_index, true) > 0",
+		"p.reserved = index_size(p.reserve_index, p.reserves > 0) > 0",
+		"p.reserved = p.reserves > 0 and index_size(p.reserve_index, true) > 0",
 	},
 	{
 		"new-reserve-before-all", "a new reserve does not enter the clock of the reserves", "./lua",
@@ -115,7 +115,7 @@ var seeded = []bug{
 	{
 		"route-keeps-its-pool", "a flow whose route has left a pool stays in its indexes", "./lua",
 		"TestParity/redis/routes_move_between_pools", "lua/lib/filing.lua",
-		"  if f.left then\n    pooling.leave(f)\n  end\n", "  f.left = nil\n",
+		"  if f.left then\n    pool_leave(f)\n  end\n", "  f.left = nil\n",
 	},
 	{
 		"abandoned-in-spite-of-key", "a forwarded request with a key is cancelled when its client leaves", "./api",
