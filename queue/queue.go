@@ -187,7 +187,7 @@ func Preflight(ctx context.Context, e *Engine, o Options) error {
 	return e.conn.Advise(keeper.Preflight(ctx, o.file()))
 }
 
-// storeOf returns the store with so many shards.
+// storeOf returns the store with this number of shards.
 func (e *Engine) storeOf(shards int) *store.Store {
 	return &store.Store{Keyspace: store.NewKeyspace(shards), Fast: e.conn.Fast, Reads: e.conn.Reads,
 		Patient: e.conn.Patient, Durable: e.conn.Durable}
@@ -333,7 +333,7 @@ func readLayout(ctx context.Context, c redis.Cmdable) (found storedLayout, err e
 	return found, store.Unavailable(err)
 }
 
-// fits returns ErrSchema unless a process with so many shards can work with the layout.
+// fits returns ErrSchema unless a process with this number of shards can work with the layout.
 func (found storedLayout) fits(shards int) error {
 	switch {
 	case found.Schema < oldestKnown:

@@ -147,7 +147,7 @@ local function again(first)
   end
 end
 
--- decide answers the job whose keys begin at k, and collects what is to be written for it.
+-- decide answers the job whose keys begin at k, and collects the writes for it.
 local function decide(k, f, delay, wait, hash, print, rest)
   local key, idem_key = KEYS[k], hash ~= '' and KEYS[k + 1]
   local id, payload = sub(key, id_at), n32(rest, PAYLOAD_AT - COST_AT + 1)
