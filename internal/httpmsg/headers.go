@@ -5,6 +5,8 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Use is what happens to a header of a forwarded request or of its answer.
@@ -198,3 +200,26 @@ func IsPagePolicy(name string) bool { return RuleOf(name) == policyRule }
 // IsAddressState reports whether a header of an answer changes what a browser keeps of the whole
 // address that the answer came from.
 func IsAddressState(name string) bool { return RuleOf(name) == stateRule || Is(name, "Set-Cookie") }
+
+// CheckSettable returns why a header cannot be set on requests to an upstream, by the settings of a
+// route or by a job. It is empty for one that can be.
+func CheckSettable(name string) string {
+	if !httpguts.ValidHeaderFieldName(name) {
+		return "must be the name of a header: letters, digits and !#$%&'*+-.^_`|~"
+	}
+	if rule := RuleOf(name); rule != nil && (rule.ToUpstream == Removed || rule.ToUpstream == Set) {
+		return "must be another header: Sluice sets or removes this one"
+	}
+	return ""
+}
+
+// CheckValue returns why a text cannot be the value of a header, empty if it can.
+func CheckValue(value string) string {
+	switch {
+	case !httpguts.ValidHeaderFieldValue(value):
+		return "must have no line breaks and other control characters"
+	case textproto.TrimString(value) != value:
+		return "must not begin or end with a blank"
+	}
+	return ""
+}

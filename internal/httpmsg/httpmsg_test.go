@@ -302,3 +302,27 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What Sluice sets or removes, and what is no header, cannot be set by a route or a job, however it
+// is written.
+func TestSettable(t *testing.T) {
+	for _, name := range []string{
+		"", "X Request", "X:Y", "X\nY", "Ünder", "Connection", "connection", "Keep_Alive", "TE", "Trailer", "Transfer-Encoding",
+		"Upgrade", "Host", "content_length", "Expect", "Sluice-Tenant", "sluice_attempt", "webhook-id", "Webhook_Signature", "Proxy",
+		"Proxy-Authorization",
+	} {
+		if httpmsg.CheckSettable(name) == "" {
+			t.Errorf("%q can be set", name)
+		}
+	}
+	for _, name := range []string{"Authorization", "X-Api-Key", "x_request_id", "Accept-Language", "Content-Type", "Idempotency-Key"} {
+		if rule := httpmsg.CheckSettable(name); rule != "" {
+			t.Errorf("%s cannot be set: %s", name, rule)
+		}
+	}
+	for value, good := range map[string]bool{"": true, "a b": true, "ü": true, "a\nb": false, "a\r\nb": false, "\x00": false, " a": false, "a\t": false} {
+		if (httpmsg.CheckValue(value) == "") != good {
+			t.Errorf("the value %q: %q", value, httpmsg.CheckValue(value))
+		}
+	}
+}
