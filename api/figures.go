@@ -59,7 +59,7 @@ func tableOf(query url.Values) (table, error) {
 	t := table{search: strings.ToLower(query.Get("q")), limit: contract.DefaultPage}
 	var known bool
 	if t.order, known = orders[query.Get("sort")]; !known || query.Has("sort") && query.Get("sort") == "" {
-		return t, problem.Invalid("query.sort", "string", "must be depth, oldest_wait, refused, dead or name")
+		return t, problem.InvalidValue("query.sort", "string", query.Get("sort"), "must be depth, oldest_wait, refused, dead or name")
 	}
 	if len(query.Get("q")) > contract.MaxSearch {
 		return t, problem.Invalid("query.q", "string",
@@ -69,7 +69,7 @@ func tableOf(query url.Values) (table, error) {
 	if query.Get("limit") == "0" {
 		t.limit = 0
 	} else if t.limit, err = codec.PageLimit(query, contract.DefaultPage, contract.MaxLines); err != nil {
-		return t, problem.Invalid("query.limit", "string",
+		return t, problem.InvalidValue("query.limit", "string", query.Get("limit"),
 			"must be a whole number from 0 to "+strconv.Itoa(contract.MaxLines))
 	}
 	return t, nil

@@ -33,7 +33,7 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 		return nil, problem.Invalid("query.route", "string", rule)
 	}
 	if rule := s.routeRule(route); query.Has("route") && rule != "" { // of others nothing arrives
-		return nil, problem.UnknownRouteBy("query.route", rule)
+		return nil, problem.UnknownRouteAt("query.route", route, rule)
 	}
 	a := &answer{
 		status: http.StatusOK,

@@ -264,7 +264,7 @@ func wholeHeader(h http.Header, name string, most int64) (int64, error) {
 	}
 	n, ok := shaper.ParseWhole(values[0])
 	if !ok || len(values) > 1 || n < 1 || n > most {
-		return 0, problem.Invalid(name, "string", "must be one whole number from 1 to "+strconv.FormatInt(most, 10))
+		return 0, problem.InvalidValue(name, "string", values[0], "must be one whole number from 1 to "+strconv.FormatInt(most, 10))
 	}
 	return n, nil
 }

@@ -546,7 +546,8 @@ func TestDelayOfGuests(t *testing.T) {
 	late := `{"type":"t","payload":1,"delay_ms":600001}`
 	r := b.intake.do(t, "POST", "/v1/jobs", nil, late)
 	r.want(t, http.StatusUnprocessableEntity, "invalid-request")
-	if got := r.problem.Errors[0]; got.Field != "delay_ms" || got.Rule != "must be at most 600000 (auth.guest.max_delay), but is 600001" {
+	if got := r.problem.Errors[0]; got.Field != "delay_ms" || got.Value != "600001" ||
+		got.Rule != "must be at most 600000 (auth.guest.max_delay)" {
 		t.Errorf("%+v", got)
 	}
 	b.intake.do(t, "POST", "/v1/jobs", nil, `{"type":"t","payload":1,"delay_ms":600000}`).want(t, http.StatusAccepted, "")

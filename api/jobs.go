@@ -103,7 +103,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
-	s.troubles.decided(queue.Submission{Tenant: tenant, Route: job.Route}, v.Admission)
+	s.troubles.decided(queue.Submission{Tenant: tenant, Route: job.Route}, false, v.Admission)
 	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route); err != nil {
 		return nil, err
 	}
@@ -286,7 +286,7 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 		return nil, err
 	}
 	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
-		return nil, problem.UnknownRouteAt("query.route")
+		return nil, problem.UnknownRouteAt("query.route", "", problem.NotConfigured)
 	}
 	if err := s.reading(c); err != nil {
 		return nil, err

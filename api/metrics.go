@@ -23,7 +23,7 @@ const unavailableOutcome = "unavailable"
 // alarming are the refusals whose series exist from the start.
 var alarming = []problem.Kind{
 	problem.Unauthorized, problem.RateLimited, problem.QueueFull, problem.QueueBytesFull,
-	problem.DeadlineFarAway, problem.TenantDraining, problem.StoreFull, problem.StorageUnavailable,
+	problem.DeadlineFarAway, problem.HopelessWait, problem.TenantDraining, problem.StoreFull, problem.StorageUnavailable,
 	problem.OutcomeUnknown,
 	problem.Overloaded, problem.ShuttingDown, problem.InternalFault,
 	problem.StoredDamaged, problem.ClientLeft,

@@ -51,5 +51,5 @@ func (s *Server) mustHave(ctx context.Context, tenant, field, route string) erro
 	if _, has := t.Routes[route]; err != nil || has {
 		return err
 	}
-	return problem.UnknownRouteBy(field, rule+"; the tenant has no jobs of a removed route of this name")
+	return problem.UnknownRouteAt(field, route, rule+"; the tenant has no jobs of a removed route of this name")
 }

@@ -20,14 +20,14 @@ func TestUnknownNames(t *testing.T) {
 		method, path, body, says string
 		status                   int
 	}{
-		{"POST", "/v1/purge", `{"tier":"fre","dry_run":true}`, "tier (string) must be one of the tiers: free, pro; is free meant?", 422},
+		{"POST", "/v1/purge", `{"tier":"fre","dry_run":true}`, `tier (string \"fre\") must be one of the tiers: free, pro; is free meant?`, 422},
 		{"POST", "/v1/purge", `{"tier":"free","dry_run":true}`, "", 200},
 		{"POST", "/v1/purge", `{"prefix":"x","route":"othr"}`, `"note":"route must be one of the routes: other; is other meant?`, 200},
 		{"PATCH", tenant, `{"tier":"fre"}`, "is free meant?", 422},
 		{"PATCH", tenant, `{"routes":{"othr":{"paused":true}}}`, "must be one of the routes: other; is other meant?", 422},
-		{"POST", tenant + "/purge", `{"route":"othr"}`, "route must be one of the routes: other; is other meant?", 404},
+		{"POST", tenant + "/purge", `{"route":"othr"}`, "must be one of the routes: other; is other meant?", 404},
 		{"POST", tenant + "/replay", `{"route":"othr"}`, "is other meant?", 404},
-		{"GET", tenant + "/jobs?state=all&route=othr", "", "query.route must be one of the routes: other; is other meant?", 404},
+		{"GET", tenant + "/jobs?state=all&route=othr", "", "must be one of the routes: other; is other meant?", 404},
 		{"GET", tenant + "/jobs?state=all&route=default", "", `"route":"default"`, 200},
 		{"HEAD", tenant + "/arrivals?route=othr", "", "", 404},
 		{"POST", tenant + "/purge", `{"route":"default"}`, `"count":1`, 200},

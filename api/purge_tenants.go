@@ -30,7 +30,7 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 		return nil, problem.Invalid("prefix", "string", "must be present, or tier: a purge of many tenants needs a selection")
 	}
 	if rule := s.tierRule(of.Tier); of.Tier != "" && rule != "" {
-		return nil, problem.Invalid("tier", "string", rule+"; tenants of a removed tier are selected by prefix")
+		return nil, problem.InvalidValue("tier", "string", of.Tier, rule+"; tenants of a removed tier are selected by prefix")
 	}
 	cursor, err := codec.OpenCursor(of.Cursor)
 	if err != nil {

@@ -178,7 +178,7 @@ func (r refusal) tooCostly() error {
 		setting = "pools." + r.pool + ".max_cost"
 	}
 	p := problem.TooCostly.With("cost " + strconv.FormatInt(r.Cost, 10) + " exceeds " + setting + ", which is " + most)
-	p.Errors = []wire.FieldError{{Field: "cost", Kind: "number", Rule: "must be at most " + most + ": " + setting}}
+	p.Errors = []wire.FieldError{{Field: "cost", Kind: "number", Value: strconv.FormatInt(r.Cost, 10), Rule: "must be at most " + most + ": " + setting}}
 	p.Cost, p.MaxCost = r.Cost, r.MaxCost
 	return r.scoped(p)
 }

@@ -91,7 +91,7 @@ func (s *Server) submission(
 	info, known := s.cfg.Routes[route]
 	switch {
 	case !known:
-		return queue.Submission{}, problem.UnknownRouteAt("route")
+		return queue.Submission{}, problem.UnknownRouteAt("route", "", problem.NotConfigured)
 	case info.Forward != nil:
 		return queue.Submission{}, forwardOnly(route)
 	case body.Path != "" && !info.Paths:
@@ -100,8 +100,8 @@ func (s *Server) submission(
 	}
 	if s.cfg.MaxDelay != nil && body.DelayMS > 0 {
 		if most, setting := s.cfg.MaxDelay(who); body.DelayMS > most.Milliseconds() {
-			return queue.Submission{}, problem.Invalid("delay_ms", "integer", "must be at most "+
-				strconv.FormatInt(most.Milliseconds(), 10)+" ("+setting+"), but is "+strconv.FormatInt(body.DelayMS, 10))
+			return queue.Submission{}, problem.InvalidValue("delay_ms", "number", strconv.FormatInt(body.DelayMS, 10),
+				"must be at most "+strconv.FormatInt(most.Milliseconds(), 10)+" ("+setting+")")
 		}
 	}
 	if rule := s.callbackRule(body.CallbackURL); rule != "" {
@@ -225,7 +225,7 @@ func (s *Server) accepted(f *awaited, prefer codec.Preference) *answer {
 func (s *Server) decided(sub queue.Submission, v queue.Decision) {
 	s.metrics.admission(string(v.Outcome))
 	s.noteArrival(sub, v)
-	s.troubles.decided(sub, v.Admission)
+	s.troubles.decided(sub, s.cfg.Routes[sub.Route].Forward != nil, v.Admission)
 }
 
 // flowName is unique among the flows of all tenants.

@@ -99,7 +99,7 @@ func (s *Server) jobDetail(c *call, name, id string) (*answer, error) {
 	ctx := c.r.Context()
 	withBody := c.r.URL.Query().Get("request_body")
 	if withBody != "" && withBody != "true" && withBody != "false" {
-		return nil, problem.Invalid("query.request_body", "string", "must be true or false")
+		return nil, problem.InvalidValue("query.request_body", "string", withBody, "must be true or false")
 	}
 	// The payload first: a job that ends in between is shown as done, with what it had.
 	payload, size, err := s.queue.Payload(ctx, name, id, wire.MaxPayload)

@@ -152,7 +152,7 @@ func TestPauseOfARoute(t *testing.T) {
 		t.Errorf("the history has %+v", first)
 	}
 	for body, detail := range map[string]string{
-		`{"route":"nowhere"}`: "route (string) must be one of the routes: default, other", `{"route":""}`: "route (string)",
+		`{"route":"nowhere"}`: `route (string "nowhere") must be one of the routes: default, other`, `{"route":""}`: "route (string)",
 		`{"routes":["other"]}`: "routes (array) is not a known field",
 	} {
 		r := b.admin.do(t, "POST", "/v1/tenants/p/pause", nil, body)

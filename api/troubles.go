@@ -36,9 +36,13 @@ func newTroubles(log *slog.Logger) *troubles {
 	}
 }
 
-// decided notes the outcome of a submission.
-func (t *troubles) decided(s queue.Submission, a shaper.Admission) {
-	if k := outcomeOf(a.Outcome).kind(a); k != (problem.Kind{}) {
+// decided notes the outcome of a submission, or of a forwarded request.
+func (t *troubles) decided(s queue.Submission, forwarded bool, a shaper.Admission) {
+	k := outcomeOf(a.Outcome).kind(a)
+	if forwarded && k == problem.DeadlineFarAway {
+		k = problem.HopelessWait
+	}
+	if k != (problem.Kind{}) {
 		t.refused.Add(burstlog.Key{Tenant: s.Tenant, Route: s.Route, Kind: k.Name}, 1)
 	}
 }

@@ -33,11 +33,11 @@ func TestTroubles(t *testing.T) {
 			}})))
 		acme := queue.Submission{Tenant: "acme", Route: "default"}
 		for range 500 {
-			tr.decided(acme, shaper.Admission{Outcome: shaper.Full})
-			tr.decided(acme, shaper.Admission{Outcome: shaper.Admitted})
-			tr.decided(acme, shaper.Admission{Outcome: shaper.KeyReused})
+			tr.decided(acme, false, shaper.Admission{Outcome: shaper.Full})
+			tr.decided(acme, false, shaper.Admission{Outcome: shaper.Admitted})
+			tr.decided(acme, false, shaper.Admission{Outcome: shaper.KeyReused})
 		}
-		tr.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, shaper.Admission{Outcome: shaper.Draining})
+		tr.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, false, shaper.Admission{Outcome: shaper.Draining})
 		time.Sleep(10 * time.Second)
 		tr.worked() // nothing was away
 		away := problem.Of(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused",
@@ -96,6 +96,21 @@ func TestFaultText(t *testing.T) {
 }
 
 var nobody []int
+
+// The log names a forwarded request that cannot leave in time by the kind of its answer, which is
+// another than that of a job.
+func TestHopelessWaitInTheLog(t *testing.T) {
+	for forwarded, want := range map[bool]string{false: "deadline-unreachable", true: "wait-hopeless"} {
+		var out bytes.Buffer
+		tr := newTroubles(slog.New(slog.NewTextHandler(&out, nil)))
+		tr.decided(queue.Submission{Tenant: "acme", Route: "erp"}, forwarded,
+			shaper.Admission{Outcome: shaper.DeadlineUnreachable})
+		tr.end()
+		if !strings.Contains(out.String(), "kind="+want+" ") {
+			t.Errorf("forwarded %v: %s", forwarded, out.String())
+		}
+	}
+}
 
 // The log names a refusal by the kind of its answer.
 func TestKindsInTheLog(t *testing.T) {

@@ -170,21 +170,27 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 }
 
 // Preflight returns why Open would refuse this store with these options. It writes nothing, and
-// accepts a Redis without a store. Errors: ErrSchema, ErrEnvironment, ErrUnavailable.
-func Preflight(ctx context.Context, e *Engine, o Options) error {
+// accepts a Redis without a store. The notes name up to 20 settings of tenants and pools that the
+// API has set to other values than the options, and which are in force. Errors: ErrSchema,
+// ErrEnvironment, ErrUnavailable.
+func Preflight(ctx context.Context, e *Engine, o Options) (notes []string, err error) {
 	found, err := readLayout(ctx, e.conn.Patient)
 	if err != nil {
-		return e.conn.Advise(err)
+		return nil, e.conn.Advise(err)
 	}
 	if found.Shards == 0 {
-		return nil
+		return nil, nil
 	}
 	if err := found.fits(cmp.Or(o.Shards, found.Shards)); err != nil {
-		return err
+		return nil, err
 	}
 	keeper := policies.New(e.storeOf(found.Shards), o.Horizon, o.Logger)
 	keeper.Environment = o.Environment
-	return e.conn.Advise(keeper.Preflight(ctx, o.file()))
+	outranked, err := keeper.Preflight(ctx, o.file())
+	for _, setting := range outranked {
+		notes = append(notes, setting.String())
+	}
+	return notes, e.conn.Advise(err)
 }
 
 // storeOf returns the store with this number of shards.

@@ -56,7 +56,8 @@ prints every setting in force with its source; secrets are hidden. Then it print
 the reserves of the named tenants, and with how many other tenants the reserves exceed the rate.
 
 With --redis it also reads which environment and how many shards the store at redis.url has, and says
-why it would refuse a process with this configuration. It writes nothing there.
+why it would refuse a process with this configuration. It also names the settings of tenants and pools
+that the API has set to other values than the file. It writes nothing there.
 
 Exit codes: 0 no problems, 1 the store would refuse it or does not answer, 2 problems.
 
@@ -116,7 +117,10 @@ func (c *configCheckCmd) preflight(a *cli.App, cfg config.Config) error {
 		return nil
 	}
 	p := &process.Process{Config: cfg, Roles: process.Roles{API: true, Worker: true}, Log: cli.NewLogger(a.Err, "error")}
-	err := p.Preflight(a.Ctx)
+	notes, err := p.Preflight(a.Ctx)
+	for _, note := range notes {
+		fmt.Fprintln(a.Err, "sluice: note:", note)
+	}
 	if errors.Is(err, queue.ErrEnvironment) || errors.Is(err, queue.ErrSchema) {
 		return fmt.Errorf("the store would refuse this configuration: %w", err)
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/internal/redistest"
@@ -69,7 +72,7 @@ func TestConfigCheckOfTheStore(t *testing.T) {
 	if keys, err := c.DBSize(t.Context()).Result(); err != nil || keys != 0 {
 		t.Errorf("the check has written %d keys, %v", keys, err)
 	}
-	processtest.Start(t, map[string]any{
+	running := processtest.Start(t, map[string]any{
 		"redis": map[string]any{"url": server.URL()}, "store": map[string]any{"environment": "production", "shards": 5},
 		"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
 	})
@@ -80,4 +83,17 @@ func TestConfigCheckOfTheStore(t *testing.T) {
 	check(cli.ExitFailed, "note: SLUICE_STORE_ENVIRONMENT sets store.environment to staging, over production in the file",
 		[]string{"SLUICE_STORE_ENVIRONMENT=staging"}, at)
 	check(cli.ExitUsage, "--redis: redis.url is not set", nil)
+
+	remote, err := client.New("http://"+running.Admin.String(), "", http.DefaultClient)
+	if err == nil {
+		_, err = remote.Patch(t.Context(), "acme", json.RawMessage(`{"rate":"5/s","capacity":7}`))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("store: { environment: production }\n"+
+		"tenants: { acme: { rate: 10/s, capacity: 7, burst: 3 } }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check(cli.ExitOK, `note: tenant "acme": rate is 5/s by the API, which outranks 10/s of the file`+"\nNo problems.", nil, at)
 }

@@ -291,16 +291,19 @@ func TestStrays(t *testing.T) {
 		"SLUICE_WORKER_SWEEEP=", // empty: not set
 		"SLUICE_REDIS=redis://x", "SLUICE_STORE=redis-server", "SLUICE_ROUTE_ORDERS=http://x/",
 		"SLUICE_ROUTE_ORDERS_PORT=tcp://x", "SLUICE_API_KEY=k", "SLUICE_ADMIN_TOKNE=x",
+		"SLUICE_TENANTS_DEFAULTS_RATES=1/s", "SLUICE_CALLBACKS_ALLOW=https://x/",
 	}
 	got := strings.Join(config.Strays(environ), "\n")
 	want := strings.Join([]string{
 		"SLUICE_ADMIN_TOKNE is unknown and is ignored; is SLUICE_ADMIN_TOKEN meant?",
 		"SLUICE_API_KEY is unknown and is ignored; is SLUICE_KEY meant?",
+		"SLUICE_CALLBACKS_ALLOW is ignored: callbacks.allow is a list, which only the configuration file can set",
 		"SLUICE_REDIS is unknown and is ignored; is SLUICE_REDIS_URL meant?",
 		"SLUICE_REDIS_URI is unknown and is ignored; is SLUICE_REDIS_URL meant?",
 		"SLUICE_ROUTES_DEFAULT_URL is unknown and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
 		"SLUICE_ROUTE_ORDERS is unknown and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
 		"SLUICE_ROUTE_URL is unknown and is ignored; is SLUICE_ROUTE_NAME_URL meant?",
+		"SLUICE_TENANTS_DEFAULTS_RATES is ignored: tenants.defaults.rates is a list, which only the configuration file can set",
 		"SLUICE_WORKER_LEESE is unknown and is ignored; is SLUICE_WORKER_LEASE meant?",
 	}, "\n")
 	if got != want {

@@ -18,62 +18,65 @@ func Reference() string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` `--%s` |\n", s.Key, shownDefault(s), s.Rule, s.Help,
 			s.Env(), s.Flag())
 	}
-	table := func(title string, settings []Setting) {
+	table := func(title string, settings []Setting, lists ...Setting) {
 		fmt.Fprintf(&b, "\n%s\n\n| key | default | rule | what it does |\n|---|---|---|---|\n", title)
-		for _, s := range settings {
+		for _, s := range slices.Concat(settings, lists) {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.Key, shownDefault(s), s.Rule, s.Help)
 		}
 	}
-	b.WriteString("\nFour lists can be set in the file only:\n\n| key | default | rule | what it does |\n" +
-		"|---|---|---|---|\n" +
-		"| `auth.jwt.keys` | not set | must be a list of sections as below | Keys of the issuer of tokens " +
-		"([authentication](authentication.md)). |\n" +
-		"| `auth.guest.trusted_proxies` | not set | must be a list of prefixes such as `10.1.2.3/32` | " +
-		"Proxies whose `X-Forwarded-For` is accepted. Not set: the address of the connection " +
-		"identifies a guest. |\n" +
-		"| `callbacks.allow` | not set | must be a list of URL prefixes such as " +
-		"`https://partner.example/hooks/` | Callback URLs that may lead to private addresses. All " +
-		"others must lead to a public address. |\n" +
-		"| `callbacks.secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | " +
-		"Secrets that sign callbacks (Standard Webhooks). All of them sign, so that they can be " +
-		"rotated. |\n")
+	table("Four lists can be set in the file only:", lists)
 	table("### A key: each of `auth.jwt.keys`", tokenKeySettings())
-	table("### A route: `routes.NAME`", RouteSettings())
-	b.WriteString("| `secrets` | not set | must be a list of `whsec_` and the base64 of 24 to 64 bytes | " +
-		"Secrets that sign deliveries (Standard Webhooks). All of them sign, so that they can be " +
-		"rotated. |\n")
-	b.WriteString("| `retry.on` | `[502, 503, 504]` | must be a list of statuses from 400 to 599 | With forward: " +
-		"statuses after which a request is sent again. |\n")
-	b.WriteString("### A listener of forwarded requests: each of `forward`\n\n" +
-		"| Setting | Default | Value | What it does |\n|---|---|---|---|\n" +
-		"| `listen` | not set | must be HOST:PORT | Address whose requests all go to the route, with path and query " +
-		"as they are. Required. |\n" +
-		"| `route` | not set | must be the name of a route with forward | Their route. Required. |\n\n")
+	table("### A route: `routes.NAME`", RouteSettings(),
+		list("secrets", secretsRule,
+			"Secrets that sign deliveries (Standard Webhooks). All of them sign, so that they can be rotated."),
+		Setting{Key: "retry.on", Default: "[502, 503, 504]", Rule: "must be a list of statuses from 400 to 599",
+			Help: "With forward: statuses after which a request is sent again."})
+	table("### A listener of forwarded requests: each of `forward`", []Setting{
+		{Key: "listen", Rule: "must be HOST:PORT",
+			Help: "Address whose requests all go to the route, with path and query as they are. Required."},
+		{Key: "route", Rule: "must be the name of a route with forward", Help: "Their route. Required."},
+	})
 	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)",
-		GuardSettings())
-	fmt.Fprintf(&b, "| `by` | not set | must be a list of tenant, guest, endpoint, address, network, route, type | "+
-		"Parts of the key that requests are counted by, such as `[tenant, endpoint]`. Required. |\n"+
-		"| `endpoints` | not set | must be a list of %s; of a guard that counts jobs, of %s | Operations "+
-		"that it limits. Not set: all. |\n"+
-		"| `routes` | not set | must be a list of names of routes | Count only jobs for these routes, each "+
-		"job of a batch as one. |\n"+
-		"| `types` | not set | must be a list of types of jobs, such as `user.login` | Count only jobs of "+
-		"these types, each job of a batch as one. |\n",
-		strings.Join(guard.Endpoints(), ", "), strings.Join(guard.JobEndpoints(), ", "))
-	table("### A pool: `pools.NAME`, a rate that [the flows of its routes share](pools.md)", PoolSettings())
+		GuardSettings(),
+		list("by", "tenant, guest, endpoint, address, network, route, type",
+			"Parts of the key that requests are counted by, such as `[tenant, endpoint]`. Required."),
+		list("endpoints", strings.Join(guard.Endpoints(), ", ")+"; of a guard that counts jobs, of "+
+			strings.Join(guard.JobEndpoints(), ", "), "Operations that it limits. Not set: all."),
+		list("routes", "names of routes", "Count only jobs for these routes, each job of a batch as one."),
+		list("types", "types of jobs, such as `user.login`", "Count only jobs of these types, each job of a batch as one."))
 	rates := shaper.SettingsOfPools()[slices.IndexFunc(shaper.SettingsOfPools(), func(s shaper.Setting) bool { return s.Kind == shaper.KindRates })]
-	fmt.Fprintf(&b, "| `%s` | not set | %s | %s |\n", rates.Key(), rates.FileRule(), rates.PoolHelp)
-	b.WriteString("| `routes` | not set | must be a list of names of routes, each in one pool at most | Routes whose flows share the rate. Required. |\n")
+	table("### A pool: `pools.NAME`, a rate that [the flows of its routes share](pools.md)", PoolSettings(),
+		Setting{Key: rates.Key(), Rule: rates.FileRule(), Help: rates.PoolHelp},
+		list("routes", "names of routes, each in one pool at most", "Routes whose flows share the rate. Required."))
 	tenant := TenantSettings()
 	for i := range tenant {
 		tenant[i].Default = ""
 	}
-	table("### A tenant: `tenants.NAME`, `tenants.defaults`, and a tier: `tiers.NAME`", tenant)
-	fmt.Fprintf(&b, "| `%s` | not set | %s | %s |\n", rates.Key(), rates.FileRule(), rates.Help)
-	b.WriteString("| `routes.ROUTE` | not set | must be a section with the settings above | Settings of the flows of this route. They outrank the settings of the tenant. |\n" +
-		"| `tier` | not set | must be the name of a tier | For a named tenant only: the settings of the tier override the defaults. |\n")
+	table("### A tenant: `tenants.NAME`, `tenants.defaults`, and a tier: `tiers.NAME`", tenant,
+		Setting{Key: rates.Key(), Rule: rates.FileRule(), Help: rates.Help},
+		Setting{Key: "routes.ROUTE", Rule: "must be a section with the settings above",
+			Help: "Settings of the flows of this route. They outrank the settings of the tenant."},
+		Setting{Key: "tier", Rule: "must be the name of a tier",
+			Help: "For a named tenant only: the settings of the tier override the defaults."})
 	table("### Of a tier alone: `tiers.NAME`", TierSettings())
 	return b.String()
+}
+
+const secretsRule = "`whsec_` and the base64 of 24 to 64 bytes"
+
+func list(key, rule, help string) Setting {
+	return Setting{Key: key, Rule: "must be a list of " + rule, Help: help}
+}
+
+// lists are the settings of the file alone that are in no section with a name.
+var lists = []Setting{
+	list("auth.jwt.keys", "sections as below", "Keys of the issuer of tokens ([authentication](authentication.md))."),
+	list("auth.guest.trusted_proxies", "prefixes such as `10.1.2.3/32`", "Proxies whose `X-Forwarded-For` is accepted. "+
+		"Not set: the address of the connection identifies a guest."),
+	list("callbacks.allow", "URL prefixes such as `https://partner.example/hooks/`", "Callback URLs that may lead to "+
+		"private addresses. All others must lead to a public address."),
+	list("callbacks.secrets", secretsRule,
+		"Secrets that sign callbacks (Standard Webhooks). All of them sign, so that they can be rotated."),
 }
 
 func shownDefault(s Setting) string {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -93,6 +92,10 @@ func Strays(environ []string) []string {
 	for _, s := range Settings() {
 		known = append(known, strings.ToLower(s.Env()))
 	}
+	fileOnly := map[string]string{}
+	for _, s := range append(slices.Clip(lists), Setting{Key: "tenants.defaults.rates"}) {
+		fileOnly[s.Env()] = s.Key
+	}
 	strays := map[string]string{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
@@ -100,14 +103,15 @@ func Strays(environ []string) []string {
 			slices.Contains(known, strings.ToLower(name)) {
 			continue
 		}
-		near := strayMeans(name, value, known)
-		if near != "" {
-			strays[name] = near
+		if key := fileOnly[name]; key != "" {
+			strays[name] = "is ignored: " + key + " is a list, which only the configuration file can set"
+		} else if near := strayMeans(name, value, known); near != "" {
+			strays[name] = "is unknown and is ignored; is " + near + " meant?"
 		}
 	}
 	var notes []string
 	for _, name := range slices.Sorted(maps.Keys(strays)) {
-		notes = append(notes, fmt.Sprintf("%s is unknown and is ignored; is %s meant?", name, strays[name]))
+		notes = append(notes, name+" "+strays[name])
 	}
 	return notes
 }

@@ -43,10 +43,14 @@ func (k *Keeper) admit(ctx context.Context, file *File) error {
 	return nil
 }
 
-// Preflight returns why Start would refuse the file: ErrEnvironment. It writes nothing.
-func (k *Keeper) Preflight(ctx context.Context, file *File) error {
-	_, _, _, err := k.preflight(ctx, file)
-	return err
+// Preflight returns why Start would refuse the file: ErrEnvironment. Otherwise it returns the
+// settings of the file that the API has set to other values. It writes nothing.
+func (k *Keeper) Preflight(ctx context.Context, file *File) ([]Outranked, error) {
+	if _, _, _, err := k.preflight(ctx, file); err != nil {
+		return nil, err
+	}
+	named, _, err := k.outranked(ctx, newSet(file, 0, k.store.Keyspace))
+	return named, err
 }
 
 // preflight returns the policies in force, the number of live processes if they have another file,

@@ -176,7 +176,12 @@ func (k *Keeper) Set(ctx context.Context, file *File) error {
 		k.current.CompareAndSwap(nil, newSet(file, 0, k.store.Keyspace))
 		return err
 	}
-	return k.enforce(ctx, newSet(file, revision, k.store.Keyspace), true)
+	p := newSet(file, revision, k.store.Keyspace)
+	if err := k.enforce(ctx, p, true); err != nil {
+		return err
+	}
+	k.warnOutranked(ctx, p)
+	return nil
 }
 
 // start puts the file of a new process into force. If the file was in force before another, the

@@ -99,9 +99,11 @@ func parseArrival(fields []string, at, cost int) (Arrival, error) {
 	a := Arrival{At: instant, Cost: 1}
 	if cost >= 0 && cost < len(fields) {
 		if text := strings.TrimSpace(fields[cost]); text != "" {
-			if a.Cost, err = strconv.ParseInt(text, 10, 64); err != nil || a.Cost < 1 || a.Cost > shaper.MaxCost {
-				return Arrival{}, fmt.Errorf("the cost must be a whole number from 1 to %d", shaper.MaxCost)
+			n, whole := shaper.ParseWhole(text)
+			if !whole || n < 1 || n > shaper.MaxCost {
+				return Arrival{}, fmt.Errorf("the cost is %q, and must be a whole number from 1 to %d", text, shaper.MaxCost)
 			}
+			a.Cost = n
 		}
 	}
 	return a, nil

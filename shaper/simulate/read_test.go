@@ -48,7 +48,7 @@ func TestReadCSV(t *testing.T) {
 func TestReadCSVRefuses(t *testing.T) {
 	for _, c := range []struct{ text, says string }{
 		{"tenant,cost\n", "no column \"at\""}, {"1\nx\n", "line 2: the instant"},
-		{"1,0\n", "line 1: the cost"}, {"1,1000001\n", "from 1 to 1000000"}, {"1,1.5\n", "the cost"},
+		{"1,0\n", "line 1: the cost"}, {"1,1000001\n", "from 1 to 1000000"}, {"1,1.5\n", "the cost"}, {"1,+5\n", `the cost is "+5"`}, {"1,010\n", "the cost"},
 		{"-1\n", "the instant"}, {"1.\n", "the instant"}, {".5\n", "the instant"}, {"1e3\n", "the instant"},
 		{"1772366400000\n", "in seconds"},
 		{"99999999999999999999999999\n", "in seconds"}, {"9007199254.740992\n", "in seconds"},

@@ -7,6 +7,7 @@ package wire
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"github.com/7509e464/sluice/shaper"
@@ -483,10 +484,23 @@ type Problem struct {
 	SupportedFormats    []string     `json:"supported_media_types,omitempty" doc:"unsupported-media-type: what is read here."`
 }
 
-// FieldError names a field, the kind of value found there, and the rule it breaks. The value itself
-// is never repeated.
+// FieldError names a field, the value found there with its kind, and the rule it breaks.
 type FieldError struct {
 	Field string `json:"field" example:"delay_ms" doc:"Path in the body, or header, query or path parameter."`
 	Kind  string `json:"kind" example:"string" doc:"Kind of the value that was found: string, number, boolean, null, array, object or nothing."`
+	Value string `json:"value,omitempty" example:"5000" doc:"The value: a number, a boolean, or a text where a number, a time, a rate or one of several names is read. At most 64 bytes of it. Other texts are not repeated, because they may be secrets."`
 	Rule  string `json:"rule" example:"must be a whole number from 0 to 31622400000"`
+}
+
+// String names the field, what was found there, and the rule.
+func (e FieldError) String() string {
+	found := e.Kind
+	switch {
+	case e.Value == "": // or not repeated
+	case e.Kind == "string":
+		found += " " + strconv.Quote(e.Value)
+	default:
+		found += " " + e.Value
+	}
+	return e.Field + " (" + found + ") " + e.Rule
 }

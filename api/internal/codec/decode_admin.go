@@ -29,7 +29,7 @@ func DecodeFilter(body []byte, states []queue.ListState) (f queue.Filter, err er
 			n := rd.array(path, value, func(_ int, path string, value json.RawMessage) {
 				var id string
 				if kindOf(value) != "string" || json.Unmarshal(value, &id) != nil || !IsID(id) {
-					rd.wrong(path, value, "must be the id of a job")
+					rd.wrongValue(path, value, "must be the id of a job")
 				}
 				if len(f.IDs) < wire.MaxFilterIDs {
 					f.IDs = append(f.IDs, id)
@@ -104,7 +104,7 @@ func DecodeTenantsPurge(body []byte) (p TenantsPurgeOf, err error) {
 // state reads one of the states.
 func (rd *reader) state(path string, value json.RawMessage, states []queue.ListState) (s queue.ListState) {
 	if kindOf(value) != "string" || json.Unmarshal(value, &s) != nil || !slices.Contains(states, s) {
-		rd.wrong(path, value, "must be one of "+strings.Join(StateNames(states), ", "))
+		rd.wrongValue(path, value, "must be one of "+strings.Join(StateNames(states), ", "))
 	}
 	return s
 }
@@ -113,7 +113,7 @@ func (rd *reader) state(path string, value json.RawMessage, states []queue.ListS
 // UTC, which RFC 3339 cannot express.
 func (rd *reader) instant(path string, value json.RawMessage) (t time.Time) {
 	if kindOf(value) != "string" || json.Unmarshal(value, &t) != nil || !IsInstant(t) {
-		rd.wrong(path, value, InstantRule)
+		rd.wrongValue(path, value, InstantRule)
 	}
 	return t
 }
@@ -147,7 +147,7 @@ func DecodeKey(body []byte) (k wire.KeyRequest, err error) {
 		case "expires_at":
 			before := len(rd.Fields)
 			if k.Expires = rd.instant(path, value); len(rd.Fields) == before && !k.Expires.After(time.Now()) {
-				rd.wrong(path, value, "must be in the future")
+				rd.wrongValue(path, value, "must be in the future")
 			}
 		default:
 			return false
@@ -183,7 +183,7 @@ func DecodeSwitch(body []byte, routeRule func(name string) string) (s wire.Switc
 				break
 			}
 			if rule := routeRule(s.Route); rule != "" {
-				rd.wrong(path, value, rule)
+				rd.wrongValue(path, value, rule)
 			}
 		default:
 			return false

@@ -111,8 +111,7 @@ func Together(wrong []*problem.Problem) error {
 	if all == nil {
 		return nil
 	}
-	first := all.Errors[0]
-	all.Detail = fmt.Sprintf("%s (%s) %s", first.Field, first.Kind, first.Rule)
+	all.Detail = all.Errors[0].String()
 	return all
 }
 

@@ -42,7 +42,7 @@ type rateOf func(route string) shaper.Rate
 // settings are left to the queue, which knows the policies that result. routeRule is empty for a
 // configured route.
 func DecodeSettings(body []byte, routeRule func(name string) string) (SettingsPatch, error) {
-	return patchOf(body, shaper.SettingsOfTenants(), []string{"tier", "routes"},
+	return patchOf(body, shaper.SettingsOfTenants(), tenantsElsewhere, []string{"tier", "routes"},
 		func(p *SettingsPatch, rd *reader, name, path string, value json.RawMessage) {
 			switch {
 			case name == "routes":
@@ -57,11 +57,25 @@ func DecodeSettings(body []byte, routeRule func(name string) string) (SettingsPa
 
 // DecodePoolSettings reads the body of PUT and PATCH /v1/pools/{pool}.
 func DecodePoolSettings(body []byte) (SettingsPatch, error) {
-	return patchOf(body, shaper.SettingsOfPools(), nil, nil)
+	return patchOf(body, shaper.SettingsOfPools(), poolsElsewhere, nil, nil)
 }
 
+// The members that no patch has, because they are changed in another place.
+var (
+	tenantsElsewhere = map[string]string{
+		"draining": "is changed by POST /v1/tenants/{tenant}/drain and resume, or sluice tenant drain and resume",
+	}
+	poolsElsewhere = map[string]string{
+		"routes":      "is a setting of the configuration file: pools.NAME.routes",
+		"hold":        "is a setting of the configuration file: pools.NAME.hold",
+		"max_hold":    "is a setting of the configuration file: pools.NAME.max_hold",
+		"max_hold_ms": "is a setting of the configuration file: pools.NAME.max_hold",
+	}
+)
+
 // patchOf reads a patch of the settings and of the other members, for which it calls other.
-func patchOf(body []byte, settings []shaper.Setting, others []string,
+// elsewhere has the rule for members that are changed in another place.
+func patchOf(body []byte, settings []shaper.Setting, elsewhere map[string]string, others []string,
 	other func(p *SettingsPatch, rd *reader, name, path string, value json.RawMessage),
 ) (SettingsPatch, error) {
 	var p SettingsPatch
@@ -77,6 +91,8 @@ func patchOf(body []byte, settings []shaper.Setting, others []string,
 			if !isNull(value) {
 				p.Reason = rd.text(path, value, 0, shaper.MaxReason)
 			}
+		case elsewhere[name] != "":
+			rd.wrong(path, value, elsewhere[name])
 		case slices.Contains(others, name):
 			other(&p, &rd, name, path, value)
 		default:
@@ -226,7 +242,7 @@ func (rd *reader) rateText(path string, value json.RawMessage) (r shaper.Rate, o
 	}
 	r, err := shaper.ParseRate(text)
 	if err != nil {
-		rd.wrong(path, value, err.Error())
+		rd.wrongValue(path, value, err.Error())
 	}
 	return r, err == nil
 }
@@ -262,7 +278,7 @@ func (rd *reader) wholeRate(path string, value json.RawMessage) (r shaper.Rate) 
 		default:
 			var err error
 			if r, err = shaper.RateOf(*limit, *period); err != nil {
-				rd.wrong(path, value, err.Error())
+				rd.wrongValue(path, value, err.Error())
 			}
 		}
 	default:
@@ -303,7 +319,7 @@ func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON
 				case shaper.ByJobs:
 					pace.By = by
 				default:
-					rd.wrong(path, value, "must be cost or jobs")
+					rd.wrongValue(path, value, "must be cost or jobs")
 				}
 			default:
 				return false
@@ -325,7 +341,7 @@ func readPaces(rd *reader, path string, value json.RawMessage) []shaper.PaceJSON
 			pace.Limit, pace.PeriodMS = text.Limit, text.Period.Milliseconds()
 		}
 		if _, err := shaper.RateOf(pace.Limit, pace.PeriodMS); err != nil {
-			rd.wrong(path, value, err.Error())
+			rd.wrongValue(path, value, err.Error())
 		}
 		if len(paces) < shaper.MaxRates {
 			paces = append(paces, pace)

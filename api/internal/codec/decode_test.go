@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -118,6 +119,51 @@ func TestSettingsOfTheTable(t *testing.T) {
 		}
 		if o, err = reset.Apply(o, inForce); err != nil || !o.Empty() {
 			t.Errorf("reset %s leaves %v, %v", s.Name, o.Set(), err)
+		}
+	}
+}
+
+// An error names the value beside field and rule, unless it is a text that may be a secret.
+func TestErrorsNameTheValue(t *testing.T) {
+	submission := func(members string) error {
+		_, err := DecodeSubmission([]byte(`{"type":"t","payload":1,` + members + `}`))
+		return err
+	}
+	pool := func(body string) error { _, err := DecodePoolSettings([]byte(body)); return err }
+	tenant := func(body string) error {
+		_, err := DecodeSettings([]byte(body), func(string) string { return "" })
+		return err
+	}
+	const delay = "must be a whole number from 0 to 31622400000"
+	long := strings.Repeat("ü", 40)
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{submission(`"delay_ms":"5000"`), `delay_ms (string "5000") ` + delay + ", written without quotes"},
+		{submission(`"delay_ms":"hunter2"`), `delay_ms (string) ` + delay},
+		{submission(`"delay_ms":1.5`), `delay_ms (number 1.5) ` + delay + ", written without fraction and exponent"},
+		{submission(`"delay_ms":5e3`), `delay_ms (number 5e3) ` + delay + ", written without fraction and exponent"},
+		{submission(`"delay_ms":-1`), `delay_ms (number -1) ` + delay},
+		{submission(`"delay_ms":31622400001`), `delay_ms (number 31622400001) ` + delay},
+		{submission(`"delay_ms":99999999999999999999`), `delay_ms (number 99999999999999999999) ` + delay},
+		{submission(`"delay_ms":true`), `delay_ms (boolean true) ` + delay},
+		{submission(`"delay_ms":null`), `delay_ms (null) ` + delay},
+		{submission(`"cost":0`), `cost (number 0) must be a whole number from 1 to 1000000`},
+		{submission(`"route":"\u0007secret"`), `route (string) must not contain control or format characters`},
+		{tenant(`{"rate":"5/x"}`), `rate (string "5/x") `},
+		{tenant(`{"rate":"` + long + `"}`), `rate (string "` + long[:64] + `…") `},
+		{tenant(`{"paused":"yes"}`), `paused (string "yes") must be true or false`},
+		{tenant(`{"draining":true}`), "draining (boolean true) is changed by POST /v1/tenants/{tenant}/drain and resume"},
+		{tenant(`{"rates":[{"rate":"1/s","by":"byte"}]}`), `rates[0].by (string "byte") must be cost or jobs`},
+		{pool(`{"routes":["erp"]}`), "routes (array) is a setting of the configuration file: pools.NAME.routes"},
+		{pool(`{"max_hold_ms":5}`), "max_hold_ms (number 5) is a setting of the configuration file: pools.NAME.max_hold"},
+		{pool(`{"capacity":-1}`), "capacity (number -1) must be"},
+	} {
+		if c.err == nil {
+			t.Errorf("no error, want %s", c.want)
+		} else if got := problem.Of(c.err).Detail; !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s\nwant %s", got, c.want)
 		}
 	}
 }

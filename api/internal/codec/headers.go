@@ -229,7 +229,7 @@ func IfMatch(h http.Header) (Revisions, error) {
 		tags++
 		tag = strings.TrimPrefix(tag, "W/")
 		if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' || strings.Contains(tag[1:len(tag)-1], `"`) {
-			return Revisions{}, problem.Invalid("If-Match", "string",
+			return Revisions{}, problem.InvalidValue("If-Match", "string", tag,
 				`must be * or a list of quoted revisions, such as "7"`)
 		}
 		if n, err := strconv.ParseInt(tag[1:len(tag)-1], 10, 64); err == nil && ETag(n) == tag {

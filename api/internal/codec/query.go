@@ -25,15 +25,15 @@ func ReadList(query url.Values) (queue.List, error) {
 		Cursor: query.Get("cursor"),
 	}
 	var wrongs problem.Fields
-	wrong := func(name, kind, rule string) {
-		wrongs.Add("query."+name, kind, rule)
+	wrong := func(name, rule string) { // of a value that may be repeated
+		wrongs.Add("query."+name, "string", query.Get(name), rule)
 	}
 	states := strings.Join(StateNames(queue.ListStates()), ", ")
 	switch {
 	case !query.Has("state"):
-		wrong("state", "nothing", "is required: all, or one of "+strings.TrimPrefix(states, "all, "))
+		wrongs.Add("query.state", "nothing", "", "is required: all, or one of "+strings.TrimPrefix(states, "all, "))
 	case !slices.Contains(queue.ListStates(), l.State):
-		wrong("state", "string", "must be one of "+states)
+		wrong("state", "must be one of "+states)
 	}
 	for _, text := range []struct {
 		name string
@@ -41,7 +41,7 @@ func ReadList(query url.Values) (queue.List, error) {
 	}{{"route", wire.MaxTypeBytes}, {"type", wire.MaxTypeBytes}, {"idempotency_key", wire.MaxKeyBytes},
 		{"error", wire.MaxErrorBytes}} {
 		if rule := TextRule(query.Get(text.name), 1, text.most); query.Has(text.name) && rule != "" {
-			wrong(text.name, "string", rule)
+			wrongs.Add("query."+text.name, "string", "", rule)
 		}
 	}
 	for _, at := range []struct {
@@ -53,14 +53,14 @@ func ReadList(query url.Values) (queue.List, error) {
 		}
 		t, err := time.Parse(time.RFC3339, query.Get(at.name))
 		if *at.to = t; err != nil || !IsInstant(t) {
-			wrong(at.name, "string", InstantRule)
+			wrong(at.name, InstantRule)
 		}
 	}
 	if !l.CreatedBefore.IsZero() && !l.CreatedAfter.Before(l.CreatedBefore) {
-		wrong("created_before", "string", "must be later than created_after")
+		wrong("created_before", "must be later than created_after")
 	}
 	if query.Has("cursor") && l.Cursor == "" {
-		wrong("cursor", "string", CursorRule)
+		wrong("cursor", CursorRule)
 	}
 	var err error
 	if l.Limit, err = PageLimit(query, DefaultJobs, wire.MaxPage); err != nil {
@@ -78,7 +78,7 @@ func PageLimit(query url.Values, otherwise, most int) (int, error) {
 	text := query.Get("limit")
 	n, whole := shaper.ParseWhole(text)
 	if !whole || n < 1 || n > int64(most) {
-		return 0, problem.Invalid("query.limit", "string", "must be a whole number from 1 to "+strconv.Itoa(most))
+		return 0, problem.InvalidValue("query.limit", "string", text, "must be a whole number from 1 to "+strconv.Itoa(most))
 	}
 	return int(n), nil
 }
@@ -115,7 +115,7 @@ func ReadBool(query url.Values, name string, otherwise bool) (bool, error) {
 		return false, nil
 	}
 	if query.Has(name) {
-		return false, problem.Invalid("query."+name, "string", "must be true or false")
+		return false, problem.InvalidValue("query."+name, "string", query.Get(name), "must be true or false")
 	}
 	return otherwise, nil
 }
@@ -135,10 +135,10 @@ func CheckQuery(r *http.Request, known map[string]bool) error {
 		switch {
 		case !known[name]:
 			names := slices.DeleteFunc(slices.Sorted(maps.Keys(known)), func(name string) bool { return !known[name] })
-			wrong.Add(Join("query", name), "string", "is not a known parameter"+
+			wrong.Add(Join("query", name), "string", "", "is not a known parameter"+
 				Meant(name, "the parameters are ", names))
 		case len(query[name]) > 1:
-			wrong.Add(Join("query", name), "array", "must not be repeated")
+			wrong.Add(Join("query", name), "array", "", "must not be repeated")
 		}
 	}
 	return wrong.Err()

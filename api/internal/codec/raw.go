@@ -29,14 +29,14 @@ func ReadRaw(r *http.Request) (s wire.Submission, contentType string, err error)
 	text := func(name string, most int) string {
 		value := query.Get(name)
 		if rule := TextRule(value, 1, most); query.Has(name) && rule != "" {
-			wrong.Add("query."+name, "string", rule)
+			wrong.Add("query."+name, "string", "", rule)
 		}
 		return value
 	}
 	whole := func(name string, least, most int64) int64 {
 		n, ok := shaper.ParseWhole(query.Get(name))
 		if query.Has(name) && (!ok || n < least || n > most) {
-			wrong.Add("query."+name, "string", "must be a whole number from "+strconv.FormatInt(least, 10)+" to "+
+			wrong.Add("query."+name, "string", query.Get(name), "must be a whole number from "+strconv.FormatInt(least, 10)+" to "+
 				strconv.FormatInt(most, 10))
 		}
 		return n
@@ -49,7 +49,7 @@ func ReadRaw(r *http.Request) (s wire.Submission, contentType string, err error)
 	}
 	if s.Path != "" && len(wrong) == 0 {
 		if rule := httpmsg.CheckPath(s.Path); rule != "" {
-			wrong.Add("query.path", "string", rule)
+			wrong.Add("query.path", "string", "", rule)
 		}
 	}
 	values := r.Header["Content-Type"]
@@ -57,12 +57,12 @@ func ReadRaw(r *http.Request) (s wire.Submission, contentType string, err error)
 	case len(values) == 0: // RFC 9110, section 8.3
 		contentType = "application/octet-stream"
 	case len(values) > 1 || len(values[0]) > maxContentType || values[0] == "":
-		wrong.Add("Content-Type", "string", "must be one value of 1 to "+strconv.Itoa(maxContentType)+" bytes")
+		wrong.Add("Content-Type", "string", "", "must be one value of 1 to "+strconv.Itoa(maxContentType)+" bytes")
 	default:
 		contentType = values[0]
 	}
 	if coding := r.Header.Get("Content-Encoding"); coding != "" {
-		wrong.Add("Content-Encoding", "string", "must be absent: only the bytes and their Content-Type are delivered")
+		wrong.Add("Content-Encoding", "string", coding, "must be absent: only the bytes and their Content-Type are delivered")
 	}
 	return s, contentType, wrong.Err()
 }
@@ -72,7 +72,7 @@ func NotRaw(query url.Values) error {
 	var wrong problem.Fields
 	for _, name := range RawNames {
 		if query.Has(name) {
-			wrong.Add("query."+name, "string", "must be in the body, or the query must have type, too: "+
+			wrong.Add("query."+name, "string", "", "must be in the body, or the query must have type, too: "+
 				"then the body is the payload")
 		}
 	}

@@ -28,7 +28,7 @@ import (
 
 // reader reads JSON bodies strictly and collects everything that is wrong with them: unknown and
 // repeated members, names in another case, values of another kind, numbers with a fraction. Its
-// errors name field, kind and rule, never a value.
+// errors name field, kind and rule, and the value where wire.FieldError repeats it.
 type reader struct{ problem.Fields }
 
 // oneValue checks that the body is exactly one JSON value in UTF-8, and returns that value without
@@ -55,9 +55,23 @@ func oneValue(body []byte) (json.RawMessage, error) {
 	return nil, problem.MalformedJSON.With("the body must be one JSON value")
 }
 
-// wrong notes that the value of the field breaks the rule.
+// wrong notes that the value of the field breaks the rule. It does not repeat a text.
 func (rd *reader) wrong(field string, value json.RawMessage, rule string) {
-	rd.Add(field, kindOf(value), rule)
+	kind, shown := kindOf(value), ""
+	if kind == "number" || kind == "boolean" {
+		shown = string(value)
+	}
+	rd.Add(field, kind, shown, rule)
+}
+
+// wrongValue is wrong, and repeats a text, too: what is read there is no secret.
+func (rd *reader) wrongValue(field string, value json.RawMessage, rule string) {
+	if kindOf(value) != "string" {
+		rd.wrong(field, value, rule)
+		return
+	}
+	text, _ := jsontext.AppendUnquote(nil, value)
+	rd.Add(field, "string", string(text), rule)
 }
 
 // object calls member for every member of the object; member reports whether it knows the name.
@@ -75,9 +89,9 @@ func (rd *reader) object(
 		at := Join(path, name)
 		switch {
 		case slices.Contains(names, name):
-			rd.wrong(at, v, "must not be repeated")
+			rd.Add(at, kindOf(v), "", "must not be repeated")
 		case !member(name, at, v):
-			rd.wrong(at, v, "is not a known field"+Meant(name, "the fields are ", fieldsOf(like)))
+			rd.Add(at, kindOf(v), "", "is not a known field"+Meant(name, "the fields are ", fieldsOf(like)))
 		case len(names) < cap(names): // holds every known name; unknown ones are errors anyway
 			names = append(names, name)
 		}
@@ -150,7 +164,15 @@ func (rd *reader) text(path string, value json.RawMessage, least, most int) stri
 func (rd *reader) whole(path string, value json.RawMessage, low, high int64) int64 {
 	n, err := strconv.ParseInt(string(value), 10, 64)
 	if kindOf(value) != "number" || err != nil || n < low || n > high {
-		rd.wrong(path, value, fmt.Sprintf("must be a whole number from %d to %d", low, high))
+		rule := fmt.Sprintf("must be a whole number from %d to %d", low, high)
+		if quoted := bytes.Trim(value, `"`); kindOf(value) == "string" && json.Valid(quoted) {
+			rd.Add(path, "string", string(quoted), rule+", written without quotes")
+			return low
+		}
+		if kindOf(value) == "number" && errors.Is(err, strconv.ErrSyntax) {
+			rule += ", written without fraction and exponent"
+		}
+		rd.wrong(path, value, rule)
 		return low
 	}
 	return n
@@ -159,7 +181,7 @@ func (rd *reader) whole(path string, value json.RawMessage, low, high int64) int
 // truth reads a boolean.
 func (rd *reader) truth(path string, value json.RawMessage) bool {
 	if kindOf(value) != "boolean" {
-		rd.wrong(path, value, "must be true or false")
+		rd.wrongValue(path, value, "must be true or false")
 	}
 	return len(value) > 0 && value[0] == 't'
 }

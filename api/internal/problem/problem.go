@@ -176,12 +176,22 @@ func (p *Problem) Retry(seconds int64) *Problem {
 type Fields []wire.FieldError
 
 // Add records that the field, whose value has the JSON kind, breaks the rule. It ignores fields
-// beyond MaxFieldErrors.
-func (f *Fields) Add(field, kind, rule string) {
+// beyond MaxFieldErrors. The value is empty where it may be a secret; see wire.FieldError.
+func (f *Fields) Add(field, kind, value, rule string) {
 	if len(*f) < MaxFieldErrors {
-		*f = append(*f, wire.FieldError{Field: field, Kind: kind, Rule: rule})
+		*f = append(*f, fieldError(field, kind, value, rule))
 	}
 }
+
+func fieldError(field, kind, value, rule string) wire.FieldError {
+	if value = strings.ToValidUTF8(value, "\ufffd"); len(value) > maxValue {
+		value = strings.ToValidUTF8(value[:maxValue], "") + "…"
+	}
+	return wire.FieldError{Field: field, Kind: kind, Value: value, Rule: rule}
+}
+
+// maxValue is how many bytes of a value errors repeat.
+const maxValue = 64
 
 // Err returns all recorded fields as one *Problem, nil if there are none.
 func (f Fields) Err() error {
@@ -194,32 +204,30 @@ func (f Fields) Err() error {
 // InvalidFields returns the 422 for these broken rules, at least one; its detail is the first of
 // them.
 func InvalidFields(errs []wire.FieldError) *Problem {
-	first := errs[0]
-	p := InvalidRequest.With(fmt.Sprintf("%s (%s) %s", first.Field, first.Kind, first.Rule))
+	p := InvalidRequest.With(errs[0].String())
 	p.Errors = errs
 	return p
 }
 
-// Invalid returns the 422 for one field.
-func Invalid(field, kind, rule string) *Problem {
-	return InvalidFields([]wire.FieldError{{Field: field, Kind: kind, Rule: rule}})
+// Invalid returns the 422 for one field, whose value is not repeated.
+func Invalid(field, kind, rule string) *Problem { return InvalidValue(field, kind, "", rule) }
+
+// InvalidValue returns the 422 for one field with its value.
+func InvalidValue(field, kind, value, rule string) *Problem {
+	return InvalidFields([]wire.FieldError{fieldError(field, kind, value, rule)})
 }
 
-// UnknownRouteAt returns the 404 for fields that name no configured route; at least one.
-func UnknownRouteAt(fields ...string) *Problem {
-	p := UnknownRoute.With(fields[0] + " names no configured route")
-	for _, f := range fields[:min(len(fields), MaxFieldErrors)] {
-		p.Errors = append(p.Errors, wire.FieldError{Field: f, Kind: "string", Rule: "must be a configured route"})
-	}
+// UnknownRouteAt returns the 404 for a field that names a route which the rule does not allow. The
+// name is empty where it is not repeated.
+func UnknownRouteAt(field, route, rule string) *Problem {
+	p := UnknownRoute.With("")
+	p.Errors = []wire.FieldError{fieldError(field, "string", route, rule)}
+	p.Detail = p.Errors[0].String()
 	return p
 }
 
-// UnknownRouteBy returns the 404 for a field that names no route that the rule allows.
-func UnknownRouteBy(field, rule string) *Problem {
-	p := UnknownRoute.With(field + " " + rule)
-	p.Errors = []wire.FieldError{{Field: field, Kind: "string", Rule: rule}}
-	return p
-}
+// NotConfigured is the rule for a route where clients may not learn the names of others.
+const NotConfigured = "must be a configured route"
 
 // TooLargeBody returns the 413 for a body, or a part of it, above the limit in bytes. what names
 // it, such as "the body".
@@ -312,7 +320,11 @@ func invalidSettings(ps shaper.Problems) *Problem {
 		case "rates":
 			kind = "array"
 		}
-		errs = append(errs, wire.FieldError{Field: field, Kind: kind, Rule: p.Rule})
+		value := p.Value
+		if unquoted, err := strconv.Unquote(value); kind == "string" && err == nil {
+			value = unquoted
+		}
+		errs = append(errs, fieldError(field, kind, value, p.Rule))
 	}
 	if len(errs) == 0 {
 		return InvalidRequest.With("a setting is invalid")

@@ -66,10 +66,13 @@ func Run(ctx context.Context, grammar any, args []string, std Stdio, environ []s
 	return code
 }
 
-// filled refuses an empty value of a flag with the tag filled, such as that of an unset variable.
-// The flag would count as not given and select everything, or another tenant.
+// filled refuses an empty argument, and an empty value of a flag with the tag filled, such as that
+// of an unset variable. It would count as not given, and select everything or another tenant.
 func filled(parsed *kong.Context) error {
 	for _, at := range parsed.Path {
+		if p := at.Positional; p != nil && p.Target.Kind() == reflect.String && p.Target.Len() == 0 {
+			return fmt.Errorf("%s must not be empty: %s", p.Summary(), p.Help)
+		}
 		if f := at.Flag; f != nil && f.Tag.Has("filled") && f.Target.Len() == 0 {
 			return fmt.Errorf("--%s must not be empty: give a value or omit the flag", f.Name)
 		}

@@ -258,7 +258,7 @@ func reasonOf(p wire.Problem) string {
 	for _, e := range p.Errors {
 		reason := e.Rule
 		if e.Field != "body" {
-			reason = fmt.Sprintf("%s (%s) %s", e.Field, e.Kind, e.Rule)
+			reason = e.String()
 		}
 		reasons = append(reasons, reason)
 	}

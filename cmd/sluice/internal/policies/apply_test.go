@@ -357,7 +357,7 @@ func TestTenantPolicyFlags(t *testing.T) {
 		says string // in what is printed, spaces folded
 	}{
 		{[]string{"set", "--tier", "pro"}, cli.ExitOK, "tenant acme tier pro api depth 0 running 0 limited by idle"},
-		{[]string{"set", "--tier", "gold"}, cli.ExitFailed, "tier (string) must be one of free, pro"},
+		{[]string{"set", "--tier", "gold"}, cli.ExitFailed, `tier (string "gold") must be one of free, pro`},
 		{[]string{"set", "--route", "default", "--rate", "5/m"}, cli.ExitOK,
 			"tenant acme route default rate 5/m api depth 0 running 0 limited by idle"},
 		{[]string{"set", "--route", "nowhere", "--rate", "5/m"}, cli.ExitFailed,

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -116,11 +117,14 @@ func settingName(key string) string {
 	return key
 }
 
-// settingRows returns the settings of a policy with their sources, for a table.
+// settingRows returns the settings of a policy with their sources, for a table. A rare setting is
+// there if it has another value than its default, or if somebody has set it.
 func settingRows(policy wire.Policy, settings []shaper.Setting) (rows [][]string) {
 	for _, s := range settings {
-		if text := s.Text(policy.Overrides); text != "" && (!s.Rare || text != s.Default) {
-			rows = append(rows, []string{s.Label(), text, policy.Sources[s.Name]})
+		text, source := s.Text(policy.Overrides), policy.Sources[s.Name]
+		set := source != "" && source != shaper.SourceDefault
+		if set || text != "" && (!s.Rare || text != s.Default) {
+			rows = append(rows, []string{s.Label(), cmp.Or(text, "none"), source})
 		}
 	}
 	return rows

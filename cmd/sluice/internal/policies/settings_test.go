@@ -78,8 +78,16 @@ func TestRowsOfTheTable(t *testing.T) {
 			t.Fatalf("rows %v, want those of %v", rows, labels)
 		}
 	}
+	sources = map[string]string{"capacity": "default", "max_cost": "default", "weight": "default", "rates": "default"}
 	plain := settingRows(policy(map[string]any{"capacity": 0, "max_cost": 0, "weight": 1}), shaper.SettingsOfTenants())
 	if len(plain) != 1 || plain[0][0] != "capacity" {
 		t.Errorf("rows of defaults: %v", plain)
+	}
+	sources = map[string]string{"rates": "api", "max_cost": "tier:gold"} // somebody has set these defaults
+	set := settingRows(policy(map[string]any{"max_cost": 0}), shaper.SettingsOfTenants())
+	want := [][]string{{"max cost", "0", "tier:gold"}, {"rates", "none", "api"}}
+	slices.SortFunc(set, slices.Compare)
+	if !slices.EqualFunc(set, want, slices.Equal) {
+		t.Errorf("rows of defaults that somebody has set: %v, want %v", set, want)
 	}
 }

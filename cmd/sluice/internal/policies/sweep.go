@@ -167,21 +167,7 @@ func (c *tenantReplayCmd) sweepOf(remote *client.Client, tenant string) *sweep {
 	if !c.DryRun {
 		return &sweep{Tenant: tenant, verb: "replay", done: "replayed", call: remote.ReplayAll}
 	}
-	return &sweep{Tenant: tenant, DryRun: true, verb: "count", done: "to replay",
-		call: func(ctx context.Context, tenant string, f wire.Filter) (swept wire.Swept, err error) {
-			if swept.CreatedBefore = f.CreatedBefore; swept.CreatedBefore.IsZero() {
-				swept.CreatedBefore = time.Now()
-			}
-			asked := client.List{Tenant: tenant, State: "dead", Route: f.Route, Error: f.Error, Limit: wire.MaxPage,
-				CreatedBefore: swept.CreatedBefore}
-			for more := true; more && err == nil; more = asked.Cursor != "" {
-				var page wire.JobList
-				page, err = cli.Jobs(ctx, remote.Operator(), asked)
-				swept.Count += int64(len(page.Items))
-				asked.Cursor = page.NextCursor
-			}
-			return swept, err
-		}}
+	return &sweep{Tenant: tenant, DryRun: true, verb: "count", done: "to replay", call: (&trial{remote: remote}).count}
 }
 
 // filterText describes the jobs of a purge.

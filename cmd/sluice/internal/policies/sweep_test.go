@@ -188,7 +188,7 @@ func TestSweepCommands(t *testing.T) {
 		{"change of no route", []string{"set", "--route", "", "--burst", "7"}, 3, cli.ExitUsage, "",
 			"--route must not be empty", 3, 0},
 		{"purge of a bad id", []string{"purge", "--id=a/b", "--yes"}, 3, cli.ExitFailed, "",
-			"ids[0] (string) must be the id of a job", 3, 0},
+			"ids[0] (string \"a/b\") must be the id of a job", 3, 0},
 		{"replay without a selection", []string{"replay"}, 3, cli.ExitUsage, "",
 			"one of --id, --route, --error, --created-before or --all is required", 3, 0},
 		{"replay", []string{"replay", "--all"}, 5, cli.ExitOK, "replayed  5", "replayed 4, ", 0, 5},

@@ -377,11 +377,11 @@ func (p *Process) foreign(err error) error {
 }
 
 // Preflight returns why the store of the configuration would refuse this process. It writes nothing
-// there. Errors: those of queue.OpenEngine and queue.Preflight.
-func (p *Process) Preflight(ctx context.Context) error {
+// there. Notes and errors: those of queue.OpenEngine and queue.Preflight.
+func (p *Process) Preflight(ctx context.Context) (notes []string, err error) {
 	engine, err := queue.OpenEngine(ctx, p.engineOptions(slog.New(slog.DiscardHandler)))
 	if err != nil {
-		return fmt.Errorf("open the store: %w", err)
+		return nil, fmt.Errorf("open the store: %w", err)
 	}
 	defer func() { _ = engine.Close() }()
 	return queue.Preflight(ctx, engine, p.queueOptions())
@@ -395,7 +395,7 @@ func (p *Process) refused(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, preflightWait)
 	defer cancel()
-	err := p.Preflight(ctx)
+	_, err := p.Preflight(ctx)
 	switch {
 	case errors.Is(err, queue.ErrEnvironment):
 		return p.foreign(err)
