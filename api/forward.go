@@ -17,6 +17,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -262,7 +263,7 @@ func wholeHeader(h http.Header, name string, most int64) (int64, error) {
 	if len(values) == 0 {
 		return 0, nil
 	}
-	n, ok := shaper.ParseWhole(values[0])
+	n, ok := numbers.ParseWhole(values[0])
 	if !ok || len(values) > 1 || n < 1 || n > most {
 		return 0, problem.InvalidValue(name, "string", values[0], "must be one whole number from 1 to "+strconv.FormatInt(most, 10))
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/7509e464/sluice/internal/numbers"
 )
 
 // Bounds of a Policy's settings.
@@ -284,8 +286,8 @@ func ParsePace(text string) (PaceJSON, error) {
 		}
 		switch value := words[i+1]; words[i] {
 		case "burst":
-			n, ok := ParseWhole(value)
-			switch like := WholeLike(value); {
+			n, ok := numbers.ParseWhole(value)
+			switch like := numbers.WholeLike(value); {
 			case !ok && like != "":
 				return PaceJSON{}, fmt.Errorf("burst %s: must be a whole number; is %s meant?", value, like)
 			case !ok:

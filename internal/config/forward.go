@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -139,7 +140,7 @@ func sizeOf(raw any) (int64, bool) {
 			text, unit = strings.TrimSpace(rest), bytes
 		}
 	}
-	n, ok := shaper.ParseWhole(text)
+	n, ok := numbers.ParseWhole(text)
 	return n * unit, ok && n >= 0 && n < 1<<40
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/7509e464/sluice/shaper"
+	"github.com/7509e464/sluice/internal/numbers"
 )
 
 // Sources are the sources of settings. A later one overrides an earlier one: the defaults, Preset,
@@ -218,7 +218,7 @@ func oddNumbersAsText(n *yaml.Node) {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
 		return
 	}
-	if _, plain := shaper.ParseWhole(n.Value); !plain {
+	if _, plain := numbers.ParseWhole(n.Value); !plain {
 		n.Tag = "!!str"
 	}
 }

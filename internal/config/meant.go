@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -66,15 +67,15 @@ func (s Setting) candidates(text string) []string {
 		if percent, is := strings.CutSuffix(lower, "%"); is && strings.HasPrefix(s.Help, "Percent") {
 			lower = percent
 		}
-		return []string{shaper.WholeLike(lower)}
+		return []string{numbers.WholeLike(lower)}
 	case Size:
-		number, given, _ := shaper.Quantity(lower)
+		number, given, _ := numbers.Quantity(lower)
 		for _, unit := range []string{"KiB", "MiB"} {
 			if short := strings.ToLower(unit[:1]); slices.Contains([]string{short, short + "b", short + "ib"}, given) {
 				return []string{number + unit}
 			}
 		}
-		return []string{shaper.WholeLike(lower)}
+		return []string{numbers.WholeLike(lower)}
 	case Share:
 		percent, _ := strings.CutSuffix(lower, "%")
 		if n, err := strconv.ParseFloat(percent, 64); err == nil && percent != lower {
@@ -111,7 +112,7 @@ var oneSlash = regexp.MustCompile(`^([hH][tT][tT][pP][sS]?)(?::?/+|:)([^/].*)$`)
 // durationLike reads a duration with a unit in full or in days. A large number without a unit may
 // be of milliseconds, so it returns none.
 func durationLike(text string) string {
-	number, word, _ := shaper.Quantity(text)
+	number, word, _ := numbers.Quantity(text)
 	n, err := strconv.ParseFloat(number, 64)
 	unit := shaper.UnitLike(word)
 	switch {

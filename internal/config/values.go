@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -88,7 +89,7 @@ func (s Setting) read(raw any) (value any, rule string) {
 func (s Setting) typed(text string) any {
 	switch s.Kind {
 	case Whole:
-		if n, plain := shaper.ParseWhole(text); plain {
+		if n, plain := numbers.ParseWhole(text); plain {
 			return n
 		}
 	case Switch:
@@ -217,7 +218,7 @@ func isCostSource(text string) bool {
 
 // isMissingCost accepts what an answer costs that does not report its cost.
 func isMissingCost(text string) bool {
-	n, ok := shaper.ParseWhole(text)
+	n, ok := numbers.ParseWhole(text)
 	return text == "estimate" || ok && n >= 0 && n <= shaper.MaxCost
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -99,7 +100,7 @@ func parseArrival(fields []string, at, cost int) (Arrival, error) {
 	a := Arrival{At: instant, Cost: 1}
 	if cost >= 0 && cost < len(fields) {
 		if text := strings.TrimSpace(fields[cost]); text != "" {
-			n, whole := shaper.ParseWhole(text)
+			n, whole := numbers.ParseWhole(text)
 			if !whole || n < 1 || n > shaper.MaxCost {
 				return Arrival{}, fmt.Errorf("the cost is %q, and must be a whole number from 1 to %d", text, shaper.MaxCost)
 			}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/queue"
-	"github.com/7509e464/sluice/shaper"
 )
 
 // ReadList reads the query of a list of jobs, without the tenant. It checks neither that the route
@@ -76,7 +76,7 @@ func PageLimit(query url.Values, otherwise, most int) (int, error) {
 		return otherwise, nil
 	}
 	text := query.Get("limit")
-	n, whole := shaper.ParseWhole(text)
+	n, whole := numbers.ParseWhole(text)
 	if !whole || n < 1 || n > int64(most) {
 		return 0, problem.InvalidValue("query.limit", "string", text, "must be a whole number from 1 to "+strconv.Itoa(most))
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -34,7 +35,7 @@ func ReadRaw(r *http.Request) (s wire.Submission, contentType string, err error)
 		return value
 	}
 	whole := func(name string, least, most int64) int64 {
-		n, ok := shaper.ParseWhole(query.Get(name))
+		n, ok := numbers.ParseWhole(query.Get(name))
 		if query.Has(name) && (!ok || n < least || n > most) {
 			wrong.Add("query."+name, "string", query.Get(name), "must be a whole number from "+strconv.FormatInt(least, 10)+" to "+
 				strconv.FormatInt(most, 10))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -145,8 +146,8 @@ func readWhole(ctx *kong.DecodeContext, target reflect.Value) error {
 		return err
 	}
 	text := token.String()
-	n, ok := shaper.ParseWhole(text)
-	if like := shaper.WholeLike(text); !ok && like != "" {
+	n, ok := numbers.ParseWhole(text)
+	if like := numbers.WholeLike(text); !ok && like != "" {
 		return fmt.Errorf("%q: must be a whole number; is %s meant?", text, like)
 	}
 	if !ok || target.OverflowInt(n) {

@@ -1,4 +1,5 @@
-package shaper
+// Package numbers reads numbers as people write them.
+package numbers
 
 import (
 	"regexp"
