@@ -22,6 +22,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
@@ -108,6 +109,7 @@ type RouteInfo struct {
 	MaxAttempts int      // deliveries until a job is dead; 0: queue.DefaultMaxAttempts
 	Forward     *Forward // the route takes forwarded requests only; nil: jobs
 	Paths       bool     // jobs may name a path below the route's URL
+	JobHeaders  []string // names of the headers that jobs may set on their deliveries
 }
 
 // Forward is the part of a route of forwarded requests that the intake needs.
@@ -187,6 +189,9 @@ func (c Config) validate() error {
 		if r.MaxAttempts < 0 {
 			errs = append(errs, fmt.Errorf("api: route %s: max attempts %d: must not be negative", name, r.MaxAttempts))
 		}
+		httpmsg.CheckJobHeaderNames(r.JobHeaders, nil, func(i int, rule string) {
+			errs = append(errs, fmt.Errorf("api: route %s: job header %q: %s", name, r.JobHeaders[i], rule))
+		})
 	}
 	for path := range c.AdminPages {
 		if !strings.HasPrefix(path, "/") || strings.HasSuffix(path, "/") || strings.ContainsAny(path, "{}*") {

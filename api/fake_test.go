@@ -329,21 +329,18 @@ func (f *fakeQueue) Find(_ context.Context, id string) (queue.Job, error) {
 	return queue.Job{}, cmp.Or(f.failure, queue.ErrNotFound)
 }
 
-func (f *fakeQueue) Payload(_ context.Context, name, id string, most int) ([]byte, int, error) {
+func (f *fakeQueue) Payload(_ context.Context, name, id string, most int) (p queue.Payload, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j, err := f.find(name, id)
-	if err != nil {
-		return nil, 0, err
+	if err != nil || j.State == 0 || j.State.Done() && j.State != shaper.Dead {
+		return p, err
 	}
-	payload := j.submission.Payload
-	switch {
-	case j.State == 0 || j.State.Done() && j.State != shaper.Dead:
-		return nil, 0, nil
-	case len(payload) > most:
-		return nil, len(payload), nil
+	p = queue.Payload{Size: len(j.submission.Payload), Headers: j.submission.Headers}
+	if p.Size <= most {
+		p.Bytes = j.submission.Payload
 	}
-	return payload, len(payload), nil
+	return p, nil
 }
 
 // List returns the last id of a page as its cursor.

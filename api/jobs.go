@@ -20,7 +20,7 @@ import (
 type jobs interface {
 	Job(ctx context.Context, tenant, id string) (queue.Job, error)
 	Find(ctx context.Context, id string) (queue.Job, error)
-	Payload(ctx context.Context, tenant, id string, limit int) (payload []byte, size int, err error)
+	Payload(ctx context.Context, tenant, id string, limit int) (queue.Payload, error)
 	List(ctx context.Context, l queue.List) (queue.Page, error)
 	Cancel(ctx context.Context, tenant, id string) (queue.Job, error)
 }
@@ -124,6 +124,9 @@ func (s *Server) attempts(job queue.Job) int {
 
 // postBatch is POST /v1/jobs/batch.
 func (s *Server) postBatch(c *call) (*answer, error) {
+	if err := codec.NotRaw(c.r); err != nil {
+		return nil, err
+	}
 	body, wrong, err := codec.DecodeBatch(c.body, s.cfg.MaxBody)
 	if err != nil {
 		return nil, err

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
@@ -13,6 +16,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/crash"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -74,10 +78,8 @@ func submitted(c *call) (body wire.Submission, contentType string, err error) {
 		body.Payload = c.body
 		return body, contentType, err
 	}
-	if c.r.URL.RawQuery != "" {
-		if err := codec.NotRaw(c.r.URL.Query()); err != nil {
-			return body, "", err
-		}
+	if err := codec.NotRaw(c.r); err != nil {
+		return body, "", err
 	}
 	body, err = codec.DecodeSubmission(c.body)
 	return body, "", err
@@ -104,6 +106,10 @@ func (s *Server) submission(
 				"must be at most "+strconv.FormatInt(most.Milliseconds(), 10)+" ("+setting+")")
 		}
 	}
+	headers, wrong := listedHeaders(route, info.JobHeaders, body.Headers)
+	if wrong != nil {
+		return queue.Submission{}, wrong
+	}
 	if rule := s.callbackRule(body.CallbackURL); rule != "" {
 		return queue.Submission{}, problem.Invalid("callback_url", "string", rule)
 	}
@@ -117,6 +123,7 @@ func (s *Server) submission(
 		Type:           body.Type,
 		Payload:        body.Payload,
 		Path:           body.Path,
+		Headers:        headers,
 		IdempotencyKey: key,
 		Cost:           max(body.Cost, 1),
 		Delay:          time.Duration(body.DelayMS) * time.Millisecond,
@@ -124,6 +131,33 @@ func (s *Server) submission(
 		MaxAttempts:    info.MaxAttempts,
 		CallbackURL:    body.CallbackURL,
 	}, nil
+}
+
+// listedHeaders returns the headers of a job with the names as the route lists them, or the 422 for
+// those that it does not list.
+func listedHeaders(
+	route string, listed []string, headers map[string]string,
+) (map[string]string, *problem.Problem) {
+	if len(headers) == 0 {
+		return nil, nil
+	}
+	out, wrong := make(map[string]string, len(headers)), problem.Fields(nil)
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		i := slices.IndexFunc(listed, func(other string) bool { return httpmsg.Is(name, other) })
+		switch {
+		case i >= 0:
+			out[listed[i]] = headers[name]
+		case len(listed) == 0:
+			wrong.Add(codec.Join("headers", name), "string", "", "must be absent: the route "+route+" has no job_headers")
+		default:
+			wrong.Add(codec.Join("headers", name), "string", "", "must be one of the job_headers of the route "+route+": "+
+				strings.Join(listed, ", "))
+		}
+	}
+	if len(wrong) > 0 {
+		return nil, problem.InvalidFields(wrong)
+	}
+	return out, nil
 }
 
 // callbackRule is the rule that a callback URL breaks; empty if it is allowed or absent.

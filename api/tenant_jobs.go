@@ -102,7 +102,7 @@ func (s *Server) jobDetail(c *call, name, id string) (*answer, error) {
 		return nil, problem.InvalidValue("query.request_body", "string", withBody, "must be true or false")
 	}
 	// The payload first: a job that ends in between is shown as done, with what it had.
-	payload, size, err := s.queue.Payload(ctx, name, id, wire.MaxPayload)
+	payload, err := s.queue.Payload(ctx, name, id, wire.MaxPayload)
 	if err != nil && !errors.Is(err, queue.ErrNotFound) {
 		return nil, err
 	}
@@ -111,18 +111,19 @@ func (s *Server) jobDetail(c *call, name, id string) (*answer, error) {
 		return nil, err
 	}
 	out := wire.JobDetail{
-		Job: *codec.OperatorJob(job), PayloadBytes: size, PayloadTruncated: size > wire.MaxPayload,
-		Request: requestOf(job, payload),
+		Job: *codec.OperatorJob(job), PayloadBytes: payload.Size, PayloadTruncated: payload.Size > wire.MaxPayload,
+		Request: requestOf(job, payload.Bytes),
 	}
+	out.Headers = codec.JobHeaders(payload.Headers)
 	if out.Request != nil && withBody != "true" {
 		out.Request.Body, out.Request.BodyEncoding = "", ""
 	}
 	switch {
-	case len(payload) == 0 || out.Request != nil || s.cfg.Routes[job.Route].Forward != nil:
-	case json.Valid(payload):
-		out.Payload = payload
+	case len(payload.Bytes) == 0 || out.Request != nil || s.cfg.Routes[job.Route].Forward != nil:
+	case json.Valid(payload.Bytes):
+		out.Payload = payload.Bytes
 	default: // base64 has nothing that JSON would escape
-		out.Payload = json.RawMessage(`"` + base64.StdEncoding.EncodeToString(payload) + `"`)
+		out.Payload = json.RawMessage(`"` + base64.StdEncoding.EncodeToString(payload.Bytes) + `"`)
 		out.PayloadEncoding = "base64"
 	}
 	return ok(out), nil

@@ -8,9 +8,11 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/7509e464/sluice/internal/baton"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
@@ -368,17 +370,7 @@ func (a *admission) job(s *Submission) (job scripts.AdmitJob, err error) {
 	if s.IdempotencyKey != "" {
 		job.IdemHash = store.ShortHash(s.IdempotencyKey)
 		job.IdemKey = a.shard.Idem(store.EncodeName(s.Tenant), job.IdemHash)
-		same, charged := s.Payload, cost
-		if s.Same != nil {
-			same, charged = s.Same, 1 // their cost is no part of the request
-		}
-		print := []string{
-			string(same), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(charged, 10),
-		}
-		if s.ContentType != "" || s.Path != "" {
-			print = append(print, s.ContentType, s.Path)
-		}
-		job.Fingerprint = store.ShortHash(print...)
+		job.Fingerprint = s.fingerprint()
 	}
 	job.Rest, err = scripts.Record{
 		Cost: cost, MaxAttempts: s.attempts(), Flow: flow, Idem: job.IdemHash, Type: s.Type,
@@ -389,6 +381,26 @@ func (a *admission) job(s *Submission) (job scripts.AdmitJob, err error) {
 		return job, fmt.Errorf("queue: %w", err)
 	}
 	return job, nil
+}
+
+// fingerprint is a hash of what submissions with the same idempotency key must have in common. The
+// order of headers and the spelling of their names make no difference.
+func (s *Submission) fingerprint() string {
+	same, cost := s.Payload, max(s.Cost, 1)
+	if s.Same != nil {
+		same, cost = s.Same, 1 // their cost is no part of the request
+	}
+	parts := []string{
+		string(same), s.Type, s.Route, strconv.FormatInt(int64(s.Delay), 10), strconv.FormatInt(cost, 10),
+	}
+	if s.enveloped() {
+		parts = append(parts, s.ContentType, s.Path)
+	}
+	for name, value := range s.Headers {
+		parts = append(parts, httpmsg.Comparable(name)+":"+value)
+	}
+	slices.Sort(parts[len(parts)-len(s.Headers):])
+	return store.ShortHash(parts...)
 }
 
 // validate rejects what a record cannot hold. The API has stricter rules for clients.
@@ -409,6 +421,15 @@ func (s Submission) validate() error {
 	within("payload", int64(len(s.Payload)), 0, maxPayload)
 	within("content_type", int64(len(s.ContentType)), 0, maxContentType)
 	within("path", int64(len(s.Path)), 0, maxPath)
+	if strings.Contains(s.Path, "\n") {
+		ps = append(ps, shaper.Problem{Field: "path", Value: strconv.Quote(s.Path), Rule: "must not contain a line feed"})
+	}
+	wrong := func(name, rule string) {
+		ps = append(ps, shaper.Problem{Field: "headers", Value: strconv.Quote(name), Rule: rule})
+	}
+	if rule := httpmsg.CheckJobHeaders(s.Headers, wrong); rule != "" {
+		ps = append(ps, shaper.Problem{Field: "headers", Value: strconv.Itoa(len(s.Headers)), Rule: rule})
+	}
 	return ps.Err()
 }
 

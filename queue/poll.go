@@ -171,7 +171,7 @@ func leaseOf(l scripts.LeasedJob) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	contentType, path, payload := opened(r.Payload)
+	e, payload := opened(r.Payload)
 	payload, err = decompress(payload)
 	if err != nil {
 		return Lease{}, err
@@ -179,7 +179,8 @@ func leaseOf(l scripts.LeasedJob) (Lease, error) {
 	before, _ := decodeResult(r.Result) // an empty or unreadable result is left out
 	return Lease{
 		Log:      before.Log,
-		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost, ContentType: contentType, Path: path,
+		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost, ContentType: e.contentType, Path: e.path,
+		Headers: e.headers,
 		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, FreeLeases: r.FreeLeases, Expired: r.Outcome == 'x',
 		Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil

@@ -208,7 +208,7 @@ func TestReadsHaveConnectionsOfTheirOwn(t *testing.T) {
 		"a job":     func() error { _, err := q.Job(ctx, "acme", id); return err },
 		"an answer": func() error { _, _, err := q.Answer(ctx, "acme", id); return err },
 		"any job":   func() error { _, err := q.Find(ctx, id); return err },
-		"a payload": func() error { _, _, err := q.Payload(ctx, "acme", id, 1000); return err },
+		"a payload": func() error { _, err := q.Payload(ctx, "acme", id, 1000); return err },
 		"a list": func() error {
 			_, err := q.List(ctx, queue.List{Tenant: "acme", State: queue.ListAll, Limit: 10})
 			return err

@@ -57,13 +57,16 @@ func FaultOf(err error) Fault { return store.FaultOf(err) }
 
 // Submission is one job that a client wants delivered.
 type Submission struct {
-	ID             string        // from NewID; empty: made by Submit
-	Tenant         string        // 1 to 255 bytes, no control characters
-	Route          string        // name of a configured route
-	Type           string        // 1 to 255 bytes
-	Payload        []byte        // delivered byte for byte
-	ContentType    string        // of the payload, at most 255 bytes; empty: application/json
-	Path           string        // below the route's URL, at most 1,024 bytes; empty: the URL itself
+	ID          string // from NewID; empty: made by Submit
+	Tenant      string // 1 to 255 bytes, no control characters
+	Route       string // name of a configured route
+	Type        string // 1 to 255 bytes
+	Payload     []byte // delivered byte for byte
+	ContentType string // of the payload, at most 255 bytes; empty: application/json
+	Path        string // below the route's URL, at most 1,024 bytes; empty: the URL itself
+	// Headers are those that its deliveries have beside Sluice's own: at most 16 with 4 KiB of
+	// names and values, none that Sluice sets or that concerns one connection. Nil: none.
+	Headers        map[string]string
 	Same           []byte        // what a repeated IdempotencyKey must have in common; nil: the payload
 	IdempotencyKey string        // empty: none
 	Cost           int64         // departure intervals that it takes, 1 to shaper.MaxCost; 0 means 1
@@ -147,10 +150,11 @@ type Lease struct {
 	Type        string
 	TraceParent string // as submitted
 	Payload     []byte
-	ContentType string // of the payload; empty: application/json
-	Path        string // below the route's URL; empty: the URL itself
-	Cost        int64  // that its departure was charged for
-	Attempt     int    // number of this delivery, from 1
+	ContentType string            // of the payload; empty: application/json
+	Path        string            // below the route's URL; empty: the URL itself
+	Headers     map[string]string // that its deliveries have beside Sluice's own; nil: none
+	Cost        int64             // that its departure was charged for
+	Attempt     int               // number of this delivery, from 1
 	MaxAttempts int
 	FreeLeases  int  // holds and expired leases before that cost no attempt
 	Expired     bool // the lease before has expired

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"time"
 
@@ -94,11 +95,9 @@ func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 		asynq.Retention(taskRetention),
 	}
 	headers := map[string]string{}
+	maps.Copy(headers, taskHeaders(l))
 	if to.Reports {
-		headers = ticket.Ticket{Ref: l.LeaseRef, Within: to.ReportWithin, MaxAttempts: attempts}.Headers()
-	}
-	if l.ContentType != "" {
-		headers["Content-Type"] = l.ContentType
+		maps.Copy(headers, ticket.Ticket{Ref: l.LeaseRef, Within: to.ReportWithin, MaxAttempts: attempts}.Headers())
 	}
 	if l.TraceParent != "" {
 		headers["traceparent"] = l.TraceParent

@@ -148,6 +148,22 @@ func TestTaskOfAJob(t *testing.T) {
 	}
 }
 
+// TestTaskWithHeaders: the headers of a job are those of its task, and replace none of Sluice's.
+func TestTaskWithHeaders(t *testing.T) {
+	f := &fakeFleet{}
+	r := Route{Asynq: &AsynqRoute{Queue: "orders", Reports: true, ReportWithin: time.Minute}}.withDefaults()
+	d := &asynqDeliverer{route: r, client: f, leases: f}
+	l := handlerLease
+	l.ContentType, l.TraceParent = "text/csv", "00-1-2-01"
+	l.Headers = map[string]string{"X-Request-Id": "17"}
+	d.Deliver(t.Context(), l)
+	queuetest.Compare(t, "the headers", f.tasks[0].Headers(), map[string]string{
+		"X-Request-Id": "17", "Content-Type": "text/csv", "traceparent": "00-1-2-01", "Sluice-Report-Within": "60000",
+		"Sluice-Max-Attempts": "10",
+	})
+	queuetest.Compare(t, "the lease's", l.Headers, map[string]string{"X-Request-Id": "17"})
+}
+
 func TestBlankTypeIsDead(t *testing.T) {
 	f := &fakeFleet{}
 	d := &asynqDeliverer{route: Route{Asynq: &AsynqRoute{Queue: "orders"}}.withDefaults(), client: f, leases: f}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -32,6 +33,9 @@ type DeliveryInfo struct {
 	// TraceParent is the W3C trace context of this delivery's span, which the context holds, too.
 	// Without Config.Traces it is as submitted, empty for none.
 	TraceParent string
+	// Headers are those that the job set, by the names in api.RouteInfo.JobHeaders; nil for none.
+	// The task has them, too.
+	Headers map[string]string
 }
 
 type deliveryKey struct{}
@@ -88,6 +92,7 @@ func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Set
 	current := &delivery{info: DeliveryInfo{
 		ID: l.ID, Attempt: l.Attempt, MaxAttempts: d.route.Retry.MaxAttempts, Tenant: l.Tenant, Route: l.Route, Type: l.Type,
 		Cost: l.Cost, Stamp: l.Stamp.Time(), TraceParent: l.TraceParent,
+		Headers: l.Headers,
 	}}
 	s := d.serve(ctx, context.WithValue(ctx, deliveryKey{}, current), l)
 	s.ActualCost = current.cost.Load()
@@ -131,10 +136,7 @@ func (d *handlerDeliverer) serve(ctx, values context.Context, l queue.Lease) que
 // run calls the handler and decides what its result means.
 func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) (s queue.Settlement) {
 	// Clipped: a handler that appends to the payload must not write into what lies behind it.
-	task := asynq.NewTask(l.Type, slices.Clip(l.Payload))
-	if l.ContentType != "" {
-		task = asynq.NewTaskWithHeaders(l.Type, slices.Clip(l.Payload), map[string]string{"Content-Type": l.ContentType})
-	}
+	task := asynq.NewTaskWithHeaders(l.Type, slices.Clip(l.Payload), taskHeaders(l))
 	err := d.guard(l, func() error { return d.handler.ProcessTask(ctx, task) })
 	// The error's own methods and a RetryDelay may panic as well.
 	panicked := d.guard(l, func() error {
@@ -148,6 +150,18 @@ func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) (s qu
 		return d.route.Retry.again(l, panicked.Error(), 0)
 	}
 	return s
+}
+
+// taskHeaders returns the headers of a job as those of a task, with its content type; nil for none.
+func taskHeaders(l queue.Lease) map[string]string {
+	headers := maps.Clone(l.Headers)
+	if l.ContentType != "" {
+		if headers == nil {
+			headers = map[string]string{}
+		}
+		headers["Content-Type"] = l.ContentType
+	}
+	return headers
 }
 
 // decide decides what a handler's result means for the job, as far as possible as asynq's server

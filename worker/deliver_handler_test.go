@@ -120,7 +120,7 @@ func TestHandlerGetsItsDelivery(t *testing.T) {
 	var known, deadline bool
 	payload := []byte("pay|behind")
 	l := handlerLease
-	l.Payload = payload[:3]
+	l.Payload, l.Headers = payload[:3], map[string]string{"X-Request-Id": "17"}
 	d := newHandlerDeliverer(Route{Handler: true, Retry: Retry{MaxAttempts: 3}}.withDefaults(),
 		Config{Handler: asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 			got, known = Delivery(ctx)
@@ -128,13 +128,14 @@ func TestHandlerGetsItsDelivery(t *testing.T) {
 			if task.Type() != "order.create" || string(task.Payload()) != "pay" {
 				t.Errorf("task %q with %q", task.Type(), task.Payload())
 			}
+			queuetest.Compare(t, "the headers of the task", task.Headers(), map[string]string{"X-Request-Id": "17"})
 			_ = append(task.Payload(), "XXX"...)
 			return nil
 		}), Concurrency: 1}, slog.Default(), nil)
 	d.Deliver(t.Context(), l)
 	want := DeliveryInfo{
 		ID: "job-1", Attempt: 2, MaxAttempts: 3, Tenant: "acme", Route: "default", Type: "order.create",
-		Stamp: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC),
+		Stamp: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Headers: map[string]string{"X-Request-Id": "17"},
 	}
 	queuetest.Compare(t, "the context has a delivery", known, true)
 	queuetest.Compare(t, "the context has a deadline", deadline, true)

@@ -84,9 +84,15 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 	return s
 }
 
-// describe adds the headers of the contract with receivers, and the URL's user information.
+// describe adds the headers of the job, those of the contract with receivers, and the URL's user
+// information. Those of the job come first, so that they replace none of the others.
 func describe(req *http.Request, l queue.Lease) {
 	h := req.Header
+	for name, value := range l.Headers {
+		if httpmsg.CheckJobHeader(name) == "" {
+			h.Set(name, value)
+		}
+	}
 	if l.ContentType != "" {
 		h.Set("Content-Type", l.ContentType)
 	}

@@ -72,6 +72,40 @@ func messageOf(s queue.Settlement) string {
 	return s.Error.Message
 }
 
+// TestHeadersOfJobs: the headers of a job reach the upstream, and replace none of Sluice's own.
+func TestHeadersOfJobs(t *testing.T) {
+	var got *http.Request
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))
+	defer server.Close()
+	d := newHTTPDeliverer(Route{URL: strings.Replace(server.URL, "//", "//user:hunter2@", 1)}.withDefaults(),
+		answerCosts{pooled: noPool})
+	defer d.client.Transport.CloseIdleConnections()
+	l := lease()
+	l.Headers = map[string]string{
+		"X-Request-Id": "17", "accept-language": "de, en;q=0.5", "X_Api_Key": "k",
+		"Authorization": "Bearer x", "Sluice-Attempt": "9", "sluice_tenant": "x", "Webhook-Id": "x", "Host": "evil.example",
+		"Content-Type": "x", "User-Agent": "x", "Content-Length": "1", "Connection": "close", "Transfer-Encoding": "chunked",
+	}
+	if s := d.Deliver(t.Context(), l); s.Event != shaper.Succeed {
+		t.Fatalf("settled by %+v", s)
+	}
+	for name, want := range map[string]string{
+		"X-Request-Id": "17", "Accept-Language": "de, en;q=0.5", "X_api_key": "k", "Sluice-Attempt": "2",
+		"Sluice-Tenant": "%C3%85cme%2F1%20b", "Sluice_tenant": "", "Webhook-Id": l.ID, "Content-Type": "application/json",
+		"User-Agent": "sluice", "Connection": "",
+	} {
+		if values := got.Header.Values(name); strings.Join(values, "|") != want {
+			t.Errorf("%s: %q, want %q", name, values, want)
+		}
+	}
+	if user, password, _ := got.BasicAuth(); user != "user" || password != "hunter2" {
+		t.Errorf("Authorization: %q", got.Header["Authorization"])
+	}
+	if got.Host != server.Listener.Addr().String() || got.ContentLength != int64(len(payload)) {
+		t.Errorf("host %q, %d bytes", got.Host, got.ContentLength)
+	}
+}
+
 func TestRequestIsAsTheContractSays(t *testing.T) {
 	secrets := []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
 	var got *http.Request

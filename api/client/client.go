@@ -130,6 +130,9 @@ func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 	path, body, err := "/v1/jobs", any(nil), error(nil)
 	if s.ContentType != "" {
 		h["Content-Type"] = []string{s.ContentType}
+		for name, value := range s.Headers {
+			h.Add("Sluice-Set-"+name, value)
+		}
 		path, body = path+"?"+rawQuery(s.Submission).Encode(), rawBody(s.Payload)
 	} else if body, err = encodeJob(s.Submission, ""); err != nil {
 		return Submitted{}, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/callback"
 )
@@ -109,7 +110,7 @@ func (r *reader) route(path string, values map[string]any) Route {
 			assign(fieldOf(&route, s.Key), value)
 		}
 	}
-	r.scalars(path, values, settings, &route, "secrets", "retry.on")
+	r.scalars(path, values, settings, &route, "secrets", "retry.on", "job_headers")
 	r.forwardRoute(path, values, &route)
 	_, forwards := values["forward"]
 	_, hasURL := values["url"]
@@ -138,6 +139,7 @@ func (r *reader) route(path string, values map[string]any) Route {
 	if route.Paths && !hasURL {
 		r.problem(path+".paths", "true", "needs url, below which the paths are")
 	}
+	route.JobHeaders = r.jobHeaders(path, values, route)
 	if handsOff {
 		route.Breaker = Breaker{}
 	} else {
@@ -149,6 +151,31 @@ func (r *reader) route(path string, values map[string]any) Route {
 	}
 	route.Secrets = r.secrets(path, values)
 	return route
+}
+
+// jobHeaders reads the names of the headers that jobs of the route in the section at path may set.
+func (r *reader) jobHeaders(path string, values map[string]any, route Route) (names []string) {
+	raw, present := values["job_headers"]
+	path += ".job_headers"
+	list, ok := raw.([]any)
+	switch {
+	case !present:
+		return nil
+	case !ok:
+		r.problem(path, kindOf(raw), "must be a list of names of headers, such as [X-Request-Id]")
+		return nil
+	case route.Forwards():
+		r.problem(path, show(raw), "must not be set together with forward: a forwarded request has its own headers")
+		return nil
+	}
+	for _, one := range list {
+		name, _ := one.(string) // what is no text is no token
+		names = append(names, name)
+	}
+	httpmsg.CheckJobHeaderNames(names, route.setHeaders(), func(i int, rule string) {
+		r.problem(fmt.Sprintf("%s[%d]", path, i), show(list[i]), rule)
+	})
+	return names
 }
 
 func (r *reader) callbacks(c *Config, values map[string]any) {

@@ -7,6 +7,7 @@
 package config
 
 import (
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -128,8 +129,9 @@ type Route struct {
 	URL         string
 	Forward     string // base URL of the upstream of forwarded requests; empty: the route has jobs
 	Timeout     time.Duration
-	Connections int64 // maximum connections of this process to the upstream
-	Paths       bool  // jobs may name a path below the URL
+	Connections int64    // maximum connections of this process to the upstream
+	Paths       bool     // jobs may name a path below the URL
+	JobHeaders  []string // names of the headers that jobs may set on their deliveries
 	// How long a connection to the upstream is kept unused, and after how long it gets no further
 	// request.
 	IdleTimeout, ConnectionMaxAge time.Duration
@@ -149,6 +151,14 @@ type Route struct {
 	MaxResponse       int64         // bytes of an answer's body that are stored
 	MaxResponseAction string        // for a larger one: cut or fail
 	Retention         time.Duration // of answers
+}
+
+// setHeaders returns the names of the headers that the route itself sets on deliveries.
+func (r Route) setHeaders() []string {
+	if u, err := url.Parse(r.URL); err == nil && u.User != nil {
+		return []string{"Authorization"}
+	}
+	return nil
 }
 
 // Values of Route.CostFrom beside JSON pointers.

@@ -30,7 +30,9 @@ func Reference() string {
 		list("secrets", secretsRule,
 			"Secrets that sign deliveries (Standard Webhooks). All of them sign, so that they can be rotated."),
 		Setting{Key: "retry.on", Default: "[502, 503, 504]", Rule: "must be a list of statuses from 400 to 599",
-			Help: "With forward: statuses after which a request is sent again."})
+			Help: "With forward: statuses after which a request is sent again."},
+		list("job_headers", "names of headers, none that Sluice or the route sets",
+			"With url or asynq: [headers that a job may set](http.md#headers-of-a-job), such as `[X-Request-Id]`."))
 	table("### A listener of forwarded requests: each of `forward`", []Setting{
 		{Key: "listen", Rule: "must be HOST:PORT",
 			Help: "Address whose requests all go to the route, with path and query as they are. Required."},

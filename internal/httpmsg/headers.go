@@ -70,8 +70,8 @@ var Headers = []HeaderRule{
 			"may run."},
 }
 
-// comparable returns a name in the one form in which names are compared.
-func comparable(name string) string {
+// Comparable returns a name in the one form in which names are compared.
+func Comparable(name string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
 		case c >= 'A' && c <= 'Z':
@@ -88,10 +88,10 @@ var ruleOf, prefixes = func() (map[string]*HeaderRule, map[string]*HeaderRule) {
 	exact, begins := map[string]*HeaderRule{}, map[string]*HeaderRule{}
 	for i := range Headers {
 		for _, name := range Headers[i].Names {
-			if prefix, is := strings.CutSuffix(comparable(name), "-"); is && strings.HasSuffix(name, "*") {
+			if prefix, is := strings.CutSuffix(Comparable(name), "-"); is && strings.HasSuffix(name, "*") {
 				begins[prefix] = &Headers[i]
 			} else {
-				exact[comparable(name)] = &Headers[i]
+				exact[Comparable(name)] = &Headers[i]
 			}
 		}
 	}
@@ -100,7 +100,7 @@ var ruleOf, prefixes = func() (map[string]*HeaderRule, map[string]*HeaderRule) {
 
 // RuleOf returns the rule of a header, nil for one that is passed both ways.
 func RuleOf(name string) *HeaderRule {
-	name = comparable(name)
+	name = Comparable(name)
 	if rule := ruleOf[name]; rule != nil {
 		return rule
 	}
@@ -114,8 +114,8 @@ func RuleOf(name string) *HeaderRule {
 
 // Is reports whether a header has one of these names, however it is written.
 func Is(header string, names ...string) bool {
-	header = comparable(header)
-	return slices.ContainsFunc(names, func(name string) bool { return comparable(name) == header })
+	header = Comparable(header)
+	return slices.ContainsFunc(names, func(name string) bool { return Comparable(name) == header })
 }
 
 // ToUpstream returns the headers of a request that may go to an upstream, as far as the table
@@ -133,13 +133,13 @@ func endToEnd(h http.Header, use func(*HeaderRule) Use) http.Header {
 	named := map[string]bool{}
 	for _, value := range h["Connection"] {
 		for name := range strings.SplitSeq(value, ",") {
-			named[comparable(textproto.TrimString(name))] = true
+			named[Comparable(textproto.TrimString(name))] = true
 		}
 	}
 	out := make(http.Header, len(h))
 	for name, values := range h {
 		rule := RuleOf(name)
-		gone := len(named) > 0 && named[comparable(name)] || rule != nil && (use(rule) == Removed || use(rule) == Set)
+		gone := len(named) > 0 && named[Comparable(name)] || rule != nil && (use(rule) == Removed || use(rule) == Set)
 		if !gone {
 			out[name] = values
 		}

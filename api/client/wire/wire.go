@@ -33,14 +33,15 @@ const (
 
 // Submission is the body of POST /v1/jobs.
 type Submission struct {
-	Type        string          `json:"type" minLength:"1" maxLength:"255" example:"order.create" doc:"The kind of job, for the receiver. At most 255 bytes, no control characters."`
-	Payload     json.RawMessage `json:"payload" doc:"Any JSON value, delivered byte for byte."`
-	Route       string          `json:"route,omitempty" minLength:"1" maxLength:"255" example:"default" doc:"Name of a configured route; \"default\" if absent."`
-	DelayMS     int64           `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Delay before the first delivery. The job holds its slot in the queue meanwhile."`
-	MaxWaitMS   int64           `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires if it cannot leave within this time; 0 or absent: the tenant's max_wait_ms."`
-	Cost        int64           `json:"cost,omitempty" minimum:"1" maximum:"1000000" doc:"Number of departure intervals that the job takes; 1 if absent. If only the delivery knows the cost, an estimate: the upstream's answer replaces it."`
-	Path        string          `json:"path,omitempty" minLength:"1" maxLength:"1024" example:"/orders/7" doc:"Path below the URL of the route, percent-encoded, without a query. Only if the route has paths: true."`
-	CallbackURL string          `json:"callback_url,omitempty" minLength:"1" maxLength:"1024" example:"https://partner.example/hooks" doc:"Receives a POST when the job has ended. Its address must be public, unless the configuration lists its prefix. The URL is not part of the idempotency fingerprint."`
+	Type        string            `json:"type" minLength:"1" maxLength:"255" example:"order.create" doc:"The kind of job, for the receiver. At most 255 bytes, no control characters."`
+	Payload     json.RawMessage   `json:"payload" doc:"Any JSON value, delivered byte for byte."`
+	Route       string            `json:"route,omitempty" minLength:"1" maxLength:"255" example:"default" doc:"Name of a configured route; \"default\" if absent."`
+	DelayMS     int64             `json:"delay_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"Delay before the first delivery. The job holds its slot in the queue meanwhile."`
+	MaxWaitMS   int64             `json:"max_wait_ms,omitempty" minimum:"0" maximum:"31622400000" doc:"The job expires if it cannot leave within this time; 0 or absent: the tenant's max_wait_ms."`
+	Cost        int64             `json:"cost,omitempty" minimum:"1" maximum:"1000000" doc:"Number of departure intervals that the job takes; 1 if absent. If only the delivery knows the cost, an estimate: the upstream's answer replaces it."`
+	Path        string            `json:"path,omitempty" minLength:"1" maxLength:"1024" example:"/orders/7" doc:"Path below the URL of the route, percent-encoded, without a query. Only if the route has paths: true."`
+	Headers     map[string]string `json:"headers,omitempty" maxProperties:"16" doc:"Headers of the deliveries, such as X-Request-Id: those that the route lists in job_headers, at most 16, with 4 KiB of names and values. Names count as the same in any case, and with _ for -. They are part of the idempotency fingerprint."`
+	CallbackURL string            `json:"callback_url,omitempty" minLength:"1" maxLength:"1024" example:"https://partner.example/hooks" doc:"Receives a POST when the job has ended. Its address must be public, unless the configuration lists its prefix. The URL is not part of the idempotency fingerprint."`
 }
 
 // BatchJob is one job of a batch.
@@ -76,25 +77,26 @@ type JobList struct {
 
 // Job is a job as its client sees it. Times and figures that do not apply are absent.
 type Job struct {
-	ID             string    `json:"id"`
-	Tenant         string    `json:"tenant"`
-	Route          string    `json:"route"`
-	Type           string    `json:"type"`
-	State          string    `json:"state,omitempty" enum:"scheduled,queued,leased,retrying,succeeded,dead,cancelled,expired" doc:"Absent only where the job is past retention and nothing but its idempotency key is known."`
-	Done           bool      `json:"done" doc:"Whether the state is final: succeeded, dead, cancelled or expired. A dead job can be replayed."`
-	Position       int64     `json:"position,omitempty" doc:"Position in the queue; 1 leaves next. Only while queued."`
-	EstimatedStart time.Time `json:"estimated_start_at,omitzero" doc:"When the job leaves if nothing changes; absent while paused or held without end."`
-	Attempts       int       `json:"attempts" doc:"Deliveries that count against max_attempts."`
-	MaxAttempts    int       `json:"max_attempts"`
-	Cost           int64     `json:"cost,omitempty" doc:"Cost as submitted. Absent only where the job is past retention."`
-	ActualCost     *int64    `json:"actual_cost,omitempty" minimum:"0" doc:"Cost that the last delivery reported. It replaced the cost that the departure was charged for."`
-	Created        time.Time `json:"created_at,omitzero"`
-	Scheduled      time.Time `json:"scheduled_at,omitzero" doc:"When a scheduled or retrying job becomes eligible."`
-	Started        time.Time `json:"started_at,omitzero" doc:"The last departure."`
-	Finished       time.Time `json:"finished_at,omitzero" doc:"When the final state was reached."`
-	LastError      *JobError `json:"last_error,omitempty"`
-	AttemptLog     []Attempt `json:"attempt_log,omitempty" nullable:"false" doc:"How deliveries ended, once one has failed: at most the last 20, the oldest first. A replay does not clear it."`
-	Response       *Response `json:"response,omitempty"`
+	ID             string            `json:"id"`
+	Tenant         string            `json:"tenant"`
+	Route          string            `json:"route"`
+	Type           string            `json:"type"`
+	State          string            `json:"state,omitempty" enum:"scheduled,queued,leased,retrying,succeeded,dead,cancelled,expired" doc:"Absent only where the job is past retention and nothing but its idempotency key is known."`
+	Done           bool              `json:"done" doc:"Whether the state is final: succeeded, dead, cancelled or expired. A dead job can be replayed."`
+	Position       int64             `json:"position,omitempty" doc:"Position in the queue; 1 leaves next. Only while queued."`
+	EstimatedStart time.Time         `json:"estimated_start_at,omitzero" doc:"When the job leaves if nothing changes; absent while paused or held without end."`
+	Attempts       int               `json:"attempts" doc:"Deliveries that count against max_attempts."`
+	MaxAttempts    int               `json:"max_attempts"`
+	Cost           int64             `json:"cost,omitempty" doc:"Cost as submitted. Absent only where the job is past retention."`
+	ActualCost     *int64            `json:"actual_cost,omitempty" minimum:"0" doc:"Cost that the last delivery reported. It replaced the cost that the departure was charged for."`
+	Created        time.Time         `json:"created_at,omitzero"`
+	Scheduled      time.Time         `json:"scheduled_at,omitzero" doc:"When a scheduled or retrying job becomes eligible."`
+	Started        time.Time         `json:"started_at,omitzero" doc:"The last departure."`
+	Finished       time.Time         `json:"finished_at,omitzero" doc:"When the final state was reached."`
+	Headers        map[string]string `json:"headers,omitempty" doc:"Headers that the job sets on its deliveries, only on the admin listener, and until it has ended without becoming a dead letter. Those that are named like a credential, such as X-Api-Key, have the value hidden."`
+	LastError      *JobError         `json:"last_error,omitempty"`
+	AttemptLog     []Attempt         `json:"attempt_log,omitempty" nullable:"false" doc:"How deliveries ended, once one has failed: at most the last 20, the oldest first. A replay does not clear it."`
+	Response       *Response         `json:"response,omitempty"`
 }
 
 // Attempt is the end of one delivery of a job.

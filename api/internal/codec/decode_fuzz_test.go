@@ -13,6 +13,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -31,6 +32,9 @@ func FuzzSubmission(f *testing.F) {
 		`{"type":"\ud83d\uDE00 \\ud800 \ufffd","payload":"\udfff"}`,
 		`{"type":"t","payload":1,"route":"\\\udc00"}`, `{"type":"\ud800\ud83d\ude00","payload":1}`,
 		`{"type":"\ud800\u0041","payload":1}`,
+		`{"type":"t","payload":1,"headers":{"X-Request-Id":"17","Accept-Language":"d\u00e9"}}`,
+		`{"type":"t","payload":1,"headers":{"X-A":"1","x_a":"2","X-\u000a":" ","":"\u0000"}}`,
+		`{"type":"t","payload":1,"headers":{"Host":"a","Sluice-Tenant":"b","X-B":1,"\ud800":"\udc00"}}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -56,6 +60,17 @@ func FuzzSubmission(f *testing.F) {
 		read, written := got.Type+got.Route+got.CallbackURL, strings.ToLower(string(body))
 		if strings.Count(read, "\ufffd") > strings.Count(written, "\ufffd")+strings.Count(written, `\ufffd`) {
 			t.Errorf("%q: %q", body, read)
+		}
+		named := map[string]bool{}
+		for name, value := range got.Headers {
+			same := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+			if named[same] || httpmsg.CheckJobHeader(name) != "" || HasControl(value) || strings.Trim(value, " ") != value {
+				t.Errorf("%q is taken with the header %q: %q", body, name, value)
+			}
+			named[same] = true
+		}
+		if len(got.Headers) > 16 {
+			t.Errorf("%q is taken with %d headers", body, len(got.Headers))
 		}
 		if got.Type == "" || HasControl(got.Type) {
 			t.Errorf("%q is taken with the type %q", body, got.Type)

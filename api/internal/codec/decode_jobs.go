@@ -145,6 +145,8 @@ func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submiss
 					rd.wrong(path, value, rule)
 				}
 			}
+		case "headers":
+			s.Headers = rd.headers(path, value)
 		case "callback_url":
 			s.CallbackURL = rd.text(path, value, 1, wire.MaxCallback)
 		case "idempotency_key":
@@ -165,5 +167,27 @@ func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submiss
 	}
 	if s.Payload == nil {
 		rd.wrong(Join(path, "payload"), nil, "is required")
+	}
+}
+
+// headers reads the headers of a job.
+func (rd *reader) headers(path string, value json.RawMessage) map[string]string {
+	headers, before := map[string]string{}, len(rd.Fields)
+	rd.object(path, value, nil, func(name, at string, value json.RawMessage) bool {
+		headers[name] = rd.text(at, value, 0, httpmsg.MaxJobHeaderBytes)
+		return true
+	})
+	if len(rd.Fields) == before {
+		checkHeaders(&rd.Fields, headers, path, func(name string) string { return Join(path, name) })
+	}
+	return headers
+}
+
+// checkHeaders notes the rules that the headers of a job break: together in the field all, and each
+// in the field that fieldOf returns for its name.
+func checkHeaders(wrong *problem.Fields, headers map[string]string, all string, fieldOf func(name string) string) {
+	rule := httpmsg.CheckJobHeaders(headers, func(name, rule string) { wrong.Add(fieldOf(name), "string", "", rule) })
+	if rule != "" {
+		wrong.Add(all, "object", "", rule)
 	}
 }

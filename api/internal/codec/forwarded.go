@@ -57,15 +57,33 @@ func startOf(body []byte) (start []byte, cut bool) {
 func headersOf(h http.Header) map[string]string {
 	out := make(map[string]string, len(h))
 	for name, values := range h {
-		out[name] = strings.Join(values, ", ")
-		switch {
-		case isSecret(name), secretParameters[strings.TrimPrefix(strings.ToLower(name), "x-")]:
-			out[name] = hidden
-		case name == "Location" || name == "Content-Location" || name == "Referer":
-			out[name] = targetOf(out[name])
-		}
+		out[name] = shownValue(name, strings.Join(values, ", "))
 	}
 	return out
+}
+
+// JobHeaders returns the headers of a job as they are shown, without its credentials; nil for none.
+func JobHeaders(headers map[string]string) map[string]string {
+	if len(headers) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(headers))
+	for name, value := range headers {
+		out[name] = shownValue(name, value)
+	}
+	return out
+}
+
+// shownValue hides the value of a header that is named like a credential.
+func shownValue(name, value string) string {
+	plain := strings.TrimPrefix(httpmsg.Comparable(name), "x-")
+	switch {
+	case isSecret(name), secretParameters[plain], strings.HasSuffix(plain, "-key") && plain != "idempotency-key":
+		return hidden
+	case httpmsg.Is(name, "Location", "Content-Location", "Referer"):
+		return targetOf(value)
+	}
+	return value
 }
 
 // targetOf hides, in a request target or a URL, the values of query parameters that are named like

@@ -16,7 +16,7 @@ func TestCredentialsAreHidden(t *testing.T) {
 		"Apikey": true, "X-Amz-Security-Token": true, "X-Amz-Signature": true, "Private-Token": true,
 		"X-Client-Secret": true, "X-Session-Id": true, "X-Auth": true, "AWSAccessKeyId": true,
 		"Content-Type": false, "Idempotency-Key": false, "Www-Authenticate": false, "X-Request-Id": false,
-		"Accept": false, "Author": false,
+		"Accept": false, "Author": false, "X-Signing-Key": true, "x_functions_key": true, "X-Monkey": false,
 	} {
 		want := "shown"
 		if secret {
@@ -24,6 +24,7 @@ func TestCredentialsAreHidden(t *testing.T) {
 		}
 		got := Forwarded(httpmsg.Request{Header: http.Header{name: {"shown"}}})
 		queuetest.Compare(t, name, got.Headers[name], want)
+		queuetest.Compare(t, name+" of a job", JobHeaders(map[string]string{name: "shown"})[name], want)
 	}
 	for target, want := range map[string]string{
 		"":                           "",

@@ -2,7 +2,6 @@ package codec
 
 import (
 	"net/http"
-	"net/url"
 	"strconv"
 
 	"github.com/7509e464/sluice/api/client/wire"
@@ -15,6 +14,18 @@ import (
 // RawNames are the parameters of a submission whose body is the payload. Each has the name of a
 // member of wire.Submission.
 var RawNames = []string{"type", "route", "delay_ms", "max_wait_ms", "cost", "callback_url", "path"}
+
+// setPrefix begins the names of headers of a request with a raw body that are headers of the job:
+// Sluice-Set-X-Request-Id is its X-Request-Id.
+const setPrefix = "Sluice-Set-"
+
+// jobHeader returns the name of the job's header that a header of a request is.
+func jobHeader(header string) (name string, is bool) {
+	if len(header) < len(setPrefix) || header[0] != 'S' || !httpmsg.Is(header[:len(setPrefix)], setPrefix) {
+		return "", false
+	}
+	return header[len(setPrefix):], true
+}
 
 // maxContentType is the longest Content-Type of a raw body, in bytes.
 const maxContentType = 255
@@ -53,6 +64,20 @@ func ReadRaw(r *http.Request) (s wire.Submission, contentType string, err error)
 			wrong.Add("query.path", "string", "", rule)
 		}
 	}
+	for header, values := range r.Header {
+		name, is := jobHeader(header)
+		switch _, twice := s.Headers[name]; {
+		case !is:
+		case len(values) > 1 || twice:
+			wrong.Add(setPrefix+Join("", name), "string", "", "must not be repeated")
+		default:
+			if s.Headers == nil {
+				s.Headers = map[string]string{}
+			}
+			s.Headers[name] = values[0]
+		}
+	}
+	checkHeaders(&wrong, s.Headers, setPrefix+"*", func(name string) string { return setPrefix + Join("", name) })
 	values := r.Header["Content-Type"]
 	switch {
 	case len(values) == 0: // RFC 9110, section 8.3
@@ -68,13 +93,21 @@ func ReadRaw(r *http.Request) (s wire.Submission, contentType string, err error)
 	return s, contentType, wrong.Err()
 }
 
-// NotRaw returns the 422 for parameters of a raw body beside a submission in JSON.
-func NotRaw(query url.Values) error {
+// NotRaw returns the 422 for what a submission has beside a raw body, beside submissions in JSON.
+func NotRaw(r *http.Request) error {
 	var wrong problem.Fields
-	for _, name := range RawNames {
-		if query.Has(name) {
-			wrong.Add("query."+name, "string", "", "must be in the body, or the query must have type, too: "+
-				"then the body is the payload")
+	if r.URL.RawQuery != "" {
+		query := r.URL.Query()
+		for _, name := range RawNames {
+			if query.Has(name) {
+				wrong.Add("query."+name, "string", "", "must be in the body, or the query must have type, too: "+
+					"then the body is the payload")
+			}
+		}
+	}
+	for header := range r.Header {
+		if name, is := jobHeader(header); is {
+			wrong.Add(setPrefix+Join("", name), "string", "", "must be in the member headers of the job")
 		}
 	}
 	return wrong.Err()

@@ -78,7 +78,7 @@ func Jobs(maxBody int64) []Operation {
 		description: "Admits the job into its tenant's queue. With Prefer: wait=N the answer waits until " +
 			"the job is done, at most N seconds. With type in the query the body is the payload, of any " +
 			"format: its bytes and its Content-Type are delivered, and the query has what the JSON body " +
-			"has otherwise.",
+			"has otherwise. Then the header Sluice-Set-NAME is the member NAME of headers.",
 		Params: append([]*huma.Param{tenantParam, keyParam, preferParam, traceParam}, rawParams()...),
 		Body:   rawBody(jsonBody(wire.Submission{}, maxBody, false)),
 		answers: map[int]Answer{

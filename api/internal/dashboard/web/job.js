@@ -102,7 +102,7 @@ export class JobView {
     this.replayButton.hidden = job.state !== "dead";
     this.cancelButton.hidden = !["queued", "scheduled", "retrying"].includes(job.state);
     const wait = job.started_at ? span(job.created_at, job.started_at) : none;
-    const facts = [["Tenant", job.tenant], ["Type", job.type], ["Route", job.route], ["Attempts", `${job.attempts} of ${job.max_attempts}`], ["Admitted", moment(job.created_at)], ["From admission to last departure", wait],
+    const facts = [["Tenant", job.tenant], ["Type", job.type], ["Route", job.route], ...Object.entries(job.headers || {}).map(([name, value]) => [`Header ${name}`, value]), ["Attempts", `${job.attempts} of ${job.max_attempts}`], ["Admitted", moment(job.created_at)], ["From admission to last departure", wait],
       job.finished_at && ["Ended", moment(job.finished_at)], job.last_error && ["Last error", failure(job.last_error)]].filter(Boolean);
     const shownFacts = JSON.stringify(facts);
     if (shownFacts !== this.shownFacts) {

@@ -27,6 +27,7 @@ type BurstCmd struct {
 	Type        string        `default:"burst" placeholder:"TEXT" help:"Type of the jobs [burst]."`
 	Route       string        `filled:"" placeholder:"NAME" help:"Route of the jobs [default]."`
 	Cost        int64         `placeholder:"N" help:"Cost of each job in departure intervals [1]."`
+	Header      headerFlags   `sep:"none" placeholder:"NAME:VALUE" help:"Header of the deliveries, if the route lists it in job_headers. Repeatable."`
 	Follow      bool          `default:"true" negatable:"" help:"Wait until all accepted jobs have ended; --no-follow stops after the submission."`
 	Patience    time.Duration `default:"1m" help:"Stop if no job ends within this time [1m]."`
 	JSON        bool          `help:"Print the summary as JSON."`
@@ -50,6 +51,10 @@ func (c *BurstCmd) Run(a *cli.App) error {
 	if c.N < 1 || c.Concurrency < 1 {
 		return cli.Usagef("-n: %d, --concurrency: %d: must be at least 1", c.N, c.Concurrency)
 	}
+	headers, err := c.Header.parse()
+	if err != nil {
+		return err
+	}
 	remote, err := c.Connect(c.Concurrency)
 	if err != nil {
 		return err
@@ -60,8 +65,10 @@ func (c *BurstCmd) Run(a *cli.App) error {
 		submit: func(ctx context.Context, i int) (wire.Job, error) {
 			payload := json.RawMessage(`{"n":` + strconv.Itoa(i+1) + `}`)
 			got, err := submitJob(ctx, remote, client.Submission{
-				Tenant:     c.Tenant,
-				Submission: wire.Submission{Type: c.Type, Payload: payload, Route: c.Route, Cost: c.Cost},
+				Tenant: c.Tenant,
+				Submission: wire.Submission{
+					Type: c.Type, Payload: payload, Route: c.Route, Cost: c.Cost, Headers: headers,
+				},
 			})
 			if err == nil {
 				tenant.Store(got.Job.Tenant)

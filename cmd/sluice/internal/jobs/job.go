@@ -173,6 +173,9 @@ func printJob(w io.Writer, job wire.Job, asJSON bool) error {
 	} else {
 		add("cost", strconv.FormatInt(job.Cost, 10), job.Cost > 1)
 	}
+	for _, line := range headerLines(job.Headers) {
+		add("header", line, true)
+	}
 	add("attempts", fmt.Sprintf("%d of %d", job.Attempts, job.MaxAttempts), true)
 	instant("created", job.Created)
 	instant("scheduled", job.Scheduled)

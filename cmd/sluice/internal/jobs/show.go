@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
@@ -19,7 +20,7 @@ func (jobShowCmd) Help() string {
   sluice job show --tenant acme ID
 
 The output has the events of the job in order, its failed deliveries (the last 20), and the response
-of the upstream.
+of the upstream. Operators also see the headers that the job sets.
 
 Next: sluice job replay ID queues a dead job again.`
 }
@@ -107,6 +108,9 @@ func showJob(out io.Writer, job wire.Job) error {
 	}
 	if err := printAttempts(w, job.AttemptLog); err != nil {
 		return err
+	}
+	if len(job.Headers) > 0 {
+		fmt.Fprintf(w, "\nheaders\n  %s\n", strings.Join(headerLines(job.Headers), "\n  "))
 	}
 	if r := job.Response; r != nil {
 		showResponse(w, *r)

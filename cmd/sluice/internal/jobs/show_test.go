@@ -56,6 +56,9 @@ func TestShowJob(t *testing.T) {
 			Response: &wire.Response{Status: 400, Body: "/wA=", BodyEncoding: "base64"},
 		},
 			[]string{"finished: dead", "response 400", "(base64)", "/wA="}},
+		{"with headers", wire.Job{State: "queued", Created: at(0), Headers: map[string]string{
+			"X-Request-Id": "17\x1b[2J", "Accept-Language": "de"}},
+			[]string{"created", "\nheaders\n  Accept-Language: de\n  X-Request-Id: 17\ufffd[2J\n"}},
 		{"past retention", wire.Job{Done: true}, []string{"past retention"}},
 	} {
 		var out strings.Builder

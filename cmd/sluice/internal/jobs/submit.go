@@ -30,6 +30,7 @@ type SubmitCmd struct {
 	Path        string        `filled:"" placeholder:"PATH" help:"Path below the URL of the route, if the route has paths: true."`
 	Raw         string        `filled:"" placeholder:"FILE" help:"Deliver the bytes of FILE instead of a JSON payload; - is standard input."`
 	ContentType string        `filled:"" placeholder:"TYPE" help:"With --raw: Content-Type of the delivery [by the name of FILE, or application/octet-stream]."`
+	Header      headerFlags   `sep:"none" placeholder:"NAME:VALUE" help:"Header of the delivery, if the route lists it in job_headers. Repeatable."`
 	CallbackURL string        `name:"callback-url" filled:"" placeholder:"URL" help:"Called when the job has ended."`
 	Wait        bool          `help:"Wait until the job has ended."`
 	Timeout     time.Duration `default:"5m" help:"Maximum time to wait for the end; with --file, for a server that fails [5m]."`
@@ -45,6 +46,7 @@ func (SubmitCmd) Help() string {
   sluice submit --type order.create '{"sku":1}'
   sluice submit --type order.create --tenant acme --key order-17 --wait < order.json
   sluice submit --type label.print --raw label.pdf --path /printers/7
+  sluice submit --type order.create --header 'X-Request-Id: 17' '{"sku":1}'
   sluice submit --tenant acme --file jobs.ndjson --key-prefix import-7-
 
 The payload is an argument or is read from standard input. It is delivered byte for byte. With
@@ -54,11 +56,11 @@ With --raw the bytes of a file are the payload, of any format. They are delivere
 Content-Type.
 
 With --file the command submits one job for each line, in order, all of one tenant. A line is a JSON
-object as in the API: type, payload, and optionally route, path, delay_ms, max_wait_ms, cost,
-callback_url, idempotency_key. While the queue is full the command waits and submits those lines
-again. If every line has an idempotency key, its own or by --key-prefix, an interrupted run can be
-repeated without duplicates. The exit code is 1 if a line was refused for good or has an unknown
-outcome; the first ones are printed.
+object as in the API: type, payload, and optionally route, path, headers, delay_ms, max_wait_ms,
+cost, callback_url, idempotency_key. While the queue is full the command waits and submits those
+lines again. If every line has an idempotency key, its own or by --key-prefix, an interrupted run
+can be repeated without duplicates. The exit code is 1 if a line was refused for good or has an
+unknown outcome; the first ones are printed.
 
 Next: sluice job wait ID, or sluice job list.`
 }
@@ -72,6 +74,10 @@ func (c *SubmitCmd) Run(a *cli.App) error {
 	}
 	if c.File != "" {
 		return c.submitFile(a)
+	}
+	headers, err := c.Header.parse()
+	if err != nil {
+		return err
 	}
 	payload, contentType, err := c.payload(a)
 	if err != nil {
@@ -87,7 +93,7 @@ func (c *SubmitCmd) Run(a *cli.App) error {
 		Submission: wire.Submission{
 			Type: c.Type, Payload: payload, Route: c.Route, Cost: c.Cost,
 			DelayMS: c.Delay.Milliseconds(), MaxWaitMS: c.MaxWait.Milliseconds(), CallbackURL: c.CallbackURL,
-			Path: c.Path,
+			Path: c.Path, Headers: headers,
 		},
 		ContentType: contentType,
 		Tenant:      c.Tenant, IdempotencyKey: c.Key,
@@ -175,6 +181,7 @@ func (c *SubmitCmd) check() error {
 			c.Key != ""}, {"--delay", c.Delay != 0},
 		{"--path", c.Path != ""}, {"--raw", c.Raw != ""}, {"--content-type", c.ContentType != ""},
 		{"--max-wait", c.MaxWait != 0}, {"--cost", c.Cost != 0}, {"--callback-url", c.CallbackURL != ""},
+		{"--header", len(c.Header) > 0},
 	} {
 		if own.given {
 			return cli.Usagef("%s and --file exclude each other: set it in the lines of the file",

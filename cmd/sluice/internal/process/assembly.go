@@ -46,7 +46,7 @@ func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
 func (p *Process) apiConfig(shared parts) api.Config {
 	routes := map[string]api.RouteInfo{}
 	for name, r := range p.Config.Routes {
-		info := api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts), Paths: r.Paths}
+		info := api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts), Paths: r.Paths, JobHeaders: r.JobHeaders}
 		if r.Forwards() {
 			base, _ := url.Parse(r.Forward) // was validated
 			info.Forward = &api.Forward{
