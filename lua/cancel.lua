@@ -35,8 +35,8 @@ for k = 5, #KEYS do
   local id = sub(KEYS[k], #PREFIX + 5)
   local j = read[id] or job_read(redis.call('GETRANGE', KEYS[k], '0', UP_TO_PAYLOAD))
   local code = CONFLICT
-  if not j or tenant_of(j.flow) ~= tenant then
-    code = ABSENT
+  if not j or tenant_of(j.flow) ~= tenant or is_dead_letter(j) and not exists(PREFIX .. 'flow:' .. j.flow) then
+    code = ABSENT -- a dead letter whose flow was forgotten is past its retention
   elseif j.state == 'c' or j.state == 'q' or j.state == 's' or j.state == 'r' then
     code = CANCELLED
   elseif is_dead_letter(j) and delete_dead and not redis.call('ZSCORE', KEYS[4], id) then

@@ -316,7 +316,7 @@ func (m *model) cancel(r cancellation) []scripts.JobCode {
 		j, codeOfWaiting := m.jobs[id], scripts.JobDone
 		_, awaited := m.outbox[id]
 		switch {
-		case j == nil || tenantOf(j.Flow) != r.tenant:
+		case j == nil || tenantOf(j.Flow) != r.tenant || deadLetter(j) && m.forgot(j.Flow):
 			codes[i] = scripts.JobAbsent
 		case j.State == shaper.Cancelled || j.State.Waiting():
 			codes[i] = codeOfWaiting
@@ -358,6 +358,13 @@ func (m *model) cancel(r cancellation) []scripts.JobCode {
 		m.save()
 	}
 	return codes
+}
+
+// forgot reports whether a flow that had jobs is not stored.
+func (m *model) forgot(flow string) bool {
+	_, stored := m.flows[flow]
+	m.reachIf(!stored, "dead letter of a forgotten flow")
+	return !stored
 }
 
 // claim answers the completions with their records.
@@ -423,7 +430,7 @@ type revival struct {
 func (m *model) replay(r revival) (scripts.JobCode, shaper.Admission) {
 	m.begin(r.at)
 	j := m.jobs[r.id]
-	if j == nil || tenantOf(j.Flow) != r.tenant {
+	if j == nil || tenantOf(j.Flow) != r.tenant || m.forgot(j.Flow) {
 		return scripts.JobAbsent, shaper.Admission{Now: m.now}
 	}
 	f := m.load(j.Flow)

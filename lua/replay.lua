@@ -31,6 +31,9 @@ if not j or tenant_of(j.flow) ~= ARGV[2] then
   return { now, ABSENT }
 end
 local f = flow_load(j.flow)
+if f.fresh then -- forgotten: the dead letter is past its retention
+  return { now, ABSENT }
+end
 local p = f.policy
 local queue, dead = PREFIX .. 'queue:' .. f.name, PREFIX .. 'dead:' .. f.name
 local function answer(outcome, position, start, after, of, fits)

@@ -87,6 +87,34 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 	})
 }
 
+// TestForgottenDeadLetter: a dead letter may outlive its flow in Redis, because the shard's clock
+// trims it earlier. It can be neither deleted nor replayed, so that no flow is stored that is not in
+// the index of its tenant.
+func TestForgottenDeadLetter(t *testing.T) {
+	tell(t, "10/s", func(w *world) {
+		w.submit(1, 0)
+		w.pollUntilIdle()
+		w.settleAll(scripts.OutcomeDead, 0)
+		w.wall = w.wall.Add(retention.Dead + retention.Idempotency)
+		w.claim(w.wall, "all", 10)
+		w.handed(w.wall, w.claims)
+		w.claims = nil
+		for range 3 {
+			w.wall = w.wall.Add(idleAfter + time.Second)
+			w.pollUntilIdle()
+		}
+		if len(w.m.flows) != 0 {
+			w.fail("not forgotten")
+		}
+		w.cancel(cancellation{at: w.wall, tenant: "acme", ids: w.ids, dead: true})
+		w.replay(revival{at: w.wall, tenant: "acme", id: w.ids[0], tag: 1, maxAttempts: 3})
+		if s := w.compare(); s.Keys["flow:acme/echo"] != nil {
+			w.fail("a flow is stored that no index names")
+		}
+		w.submit(1, 0)
+	})
+}
+
 // TestStoredOutlivesIdleness: a tenant is not forgotten while it has much in the store, so it gets
 // no new share by waiting.
 func TestStoredOutlivesIdleness(t *testing.T) {
