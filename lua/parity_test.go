@@ -348,7 +348,7 @@ func (w *world) forgive() {
 		}
 	}
 	for _, tenant := range slices.Sorted(maps.Keys(owing)) {
-		r := w.tuningOf(tenant, "api", shaper.Overrides{})
+		r := w.tuningOf(tenant, "api", w.m.policies[tenant].api)
 		r.endHolds, r.endCharge = true, isPool(tenant)
 		w.tune(r)
 	}
