@@ -254,7 +254,8 @@ func TestConstants(t *testing.T) {
 		{scripts.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
 		{scripts.Commands.Tick, map[string]int64{
 			"EXPIRE_MOST": expireMost, "FLOWS_MOST": flowsMost, "FLOW_JOBS_MOST": flowJobsMost,
-			"PROMOTE_MOST": promoteMost, "LOOKS_MOST": looksMost, "LINED_MOST": linedMost, "BETWEEN_MOST": betweenMost,
+			"PROMOTE_MOST": promoteMost, "LOOKS_MOST": looksMost, "BETWEEN_MOST": betweenMost,
+			"LONG": long, "LATEST": latest,
 			"IDLE": idleAfter.Microseconds(), "HINDERED": hindered.Microseconds(),
 			"PUT_OFF_MOST": shaper.PutOffMost.Microseconds(),
 		}},

@@ -14,19 +14,7 @@ import (
 // route just after them. It leaves in the first poll. The others line up, and leave in turn.
 func TestFullRouteLines(t *testing.T) {
 	tell(t, "50/s", func(w *world) {
-		w.pollUntilIdle() // the flows to come obey the policies in force
-		const blocked = 700
-		for from := 0; from < blocked; from += 100 {
-			r := admission{at: w.wall}
-			for i := range 100 {
-				r.jobs = append(r.jobs, candidate{
-					id: fmt.Sprintf("b%03d", from+i), tenant: fmt.Sprintf("t%03d", from+i), route: "echo",
-					flow: fmt.Sprintf("t%03d/echo", from+i), entry: fmt.Sprintf("t%03d", from+i), delay: time.Second, cost: 1,
-					maxAttempts: 3, payload: []byte("payload"),
-				})
-			}
-			w.admit(r)
-		}
+		w.herd(700, 0)
 		w.wall = w.wall.Add(time.Second + time.Millisecond)
 		w.admit(admission{at: w.wall, jobs: []candidate{{
 			id: "quiet", tenant: "zoe", route: "mail", flow: "zoe/mail", entry: "zoe", cost: 1, maxAttempts: 3,
@@ -57,6 +45,77 @@ func TestFullRouteLines(t *testing.T) {
 		}
 		w.settleAll(scripts.OutcomeSucceeded, 0)
 	})
+}
+
+// herd submits a job of each of n tenants. The first becomes due in a second, the
+// others one after every span
+func (w *world) herd(n int, every time.Duration) {
+	w.pollUntilIdle() // the flows to come obey the policies in force
+	for from := 0; from < n; from += 100 {
+		r := admission{at: w.wall}
+		for i := range 100 {
+			r.jobs = append(r.jobs, candidate{
+				id: fmt.Sprintf("b%03d", from+i), tenant: fmt.Sprintf("t%03d", from+i), route: "echo",
+				flow: fmt.Sprintf("t%03d/echo", from+i), entry: fmt.Sprintf("t%03d", from+i), cost: 1,
+				delay: time.Second + time.Duration(from+i)*every, maxAttempts: 3, payload: []byte("payload"),
+			})
+		}
+		w.admit(r)
+	}
+}
+
+// TestHerd: hundreds of flows become due within a short time, and it takes many polls to lease their
+// jobs. A flow that becomes due every 20 ms meanwhile loses no slot. If they all become due at once,
+// its route may be theirs.
+func TestHerd(t *testing.T) {
+	for _, tt := range []struct {
+		name, route string
+		every       time.Duration
+	}{
+		{"at once", "mail", 0},
+		{"at once, same route", "echo", 0},
+		{"one after the other", "mail", 20 * time.Microsecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tell(t, "50/s", func(w *world) {
+				w.herd(700, tt.every)
+				r := admission{at: w.wall}
+				for i := range 100 {
+					r.jobs = append(r.jobs, candidate{
+						id: fmt.Sprintf("quiet%03d", i), tenant: "zoe", route: tt.route, flow: "zoe/" + tt.route, entry: "zoe", cost: 1,
+						maxAttempts: 3, payload: []byte("payload"),
+					})
+				}
+				w.admit(r)
+				left, quiet, last := 700, 0, shaper.Instant(0)
+				poll := func() {
+					g := w.tick(w.workers[0], w.pollOf(w.workers[0], 128), true)
+					for _, l := range g.Leases {
+						if !strings.HasPrefix(l.ID, "quiet") {
+							left--
+							continue
+						}
+						if quiet++; last != 0 && l.Stamp.Sub(last) > 20*time.Millisecond+shaper.Slack {
+							w.fail("the quiet flow waits for %v", l.Stamp.Sub(last))
+						}
+						last = l.Stamp
+					}
+				}
+				for due := w.wall.Add(time.Second - horizon); w.wall < due; w.wall = w.wall.Add(5 * time.Millisecond) {
+					poll()
+				}
+				before, polls := quiet, 0
+				for ; left > 0; polls++ {
+					poll()
+					w.wall = w.wall.Add(5 * time.Millisecond)
+				}
+				if polls < 10 || quiet-before < polls/4-1 {
+					w.fail("in %d polls, 5 ms each, %d jobs of the quiet flow leave", polls, quiet-before)
+				}
+				w.settleAll(scripts.OutcomeSucceeded, 0)
+			})
+		})
+	}
 }
 
 // TestFullRouteLinesInAPool: flows of a full route keep those of another route of their pool from
@@ -154,7 +213,7 @@ func TestFullRouteWork(t *testing.T) {
 	if amid == 0 || amid > tenants/betweenMost+1 {
 		t.Errorf("the flow in the midst of a full route leaves in poll %d", amid)
 	}
-	if polls > tenants/linedMost || commands > tenants*2 {
+	if polls > tenants/betweenMost || commands > tenants*2 {
 		t.Errorf("%d polls with %d commands put %d flows off", polls, commands, tenants)
 	}
 	if strings.Count(damaged, "DAMAGED flow") != 2 {

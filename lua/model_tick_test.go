@@ -16,7 +16,7 @@ import (
 const (
 	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 32
 	lookedMost                                                            = 64
-	looksMost, linedMost, betweenMost                                     = 16, 100, 1000
+	looksMost, long, latest, betweenMost                                  = 16, 256, 250, 250
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 	hindered                                                              = time.Second
@@ -435,7 +435,7 @@ func (l *polling) leaseAll() (more bool) {
 	}
 	planned := map[string]bool{}
 	limit, all := l.now.Add(horizon), l.due.upTo(l.now.Add(horizon), math.MaxInt)
-	taken, loaded, looks, lined := 0, 0, 0, 0
+	taken, loaded, looks := 0, 0, 0
 	var plan func(name string)
 	plan = func(name string) {
 		loaded++
@@ -465,18 +465,14 @@ func (l *polling) leaseAll() (more bool) {
 		if full {
 			looks++
 		}
-		switch {
-		case !full || looks <= looksMost:
+		if !full || looks <= looksMost {
 			plan(name)
-		case lined < linedMost:
+		} else {
 			at := l.join(routeOf(name), limit)
 			f := l.model.flows[name]
 			f.Ready, f.hindered = at, scripts.Hindrance{Cause: "upstream", Until: at.Add(hindered)}
 			l.model.flows[name], l.due[name] = f, int64(at)
 			l.grant.PutOff++
-			lined++
-		default:
-			continue
 		}
 		taken++
 	}
@@ -494,25 +490,36 @@ func (l *polling) leaseAll() (more bool) {
 	return (more || taken < len(all)) && budget > 0
 }
 
-// dueNames is the due flows that the poll reads: all, or the earliest of a long list. While a route
-// is bounded, it is both ends of the list and a part between them, and the routes take turns.
-func (l *polling) dueNames(all []string) []string {
+// dueNames is the due flows that the poll reads: all, or the earliest. Of a long list, or while a
+// route is bounded, it is also the latest, and the routes take turns. While a route is bounded, it is
+// also a part between.
+func (l *polling) dueNames(all []string) (names []string) {
+	bounded := len(l.bounds) > 0
 	if len(all) < flowsMost {
 		return all
 	}
-	if len(l.bounds) == 0 {
+	if !bounded && len(all) < long {
 		return all[:flowsMost]
 	}
-	last := len(all) - flowsMost
-	from, to := flowsMost, len(all)
-	if choices := last - flowsMost - betweenMost + 1; choices > 0 {
-		l.reach("a part of many due flows")
-		from += int(l.counter*618034%1_000_000) * choices / 1_000_000
-		to = from + betweenMost
+	end := max(flowsMost, len(all)-latest)
+	last := slices.Clone(all[end:])
+	slices.Reverse(last)
+	for i, name := range all[:flowsMost] {
+		names = append(names, name)
+		if (i+1)%3 == 0 && len(last) > 0 {
+			names, last = append(names, last[0]), last[1:]
+		}
 	}
-	names := slices.Clone(all[:flowsMost])
-	names = append(names, all[from:to]...)
-	names = append(names, all[max(to, last):]...)
+	names = append(names, last...)
+	if bounded {
+		from, to := flowsMost, end
+		if choices := end - flowsMost - betweenMost + 1; choices > 0 {
+			l.reach("a part of many due flows")
+			from += int(l.counter*618034%1_000_000) * choices / 1_000_000
+			to = from + betweenMost
+		}
+		names = append(names, all[from:to]...)
+	}
 	var routes []string
 	place, turns := map[string]int{}, map[string]int{}
 	for _, name := range names {

@@ -2,7 +2,7 @@
 
 --! needs record clock pools flow filing finish poll plan plan_pool
 
-local FLOWS_MOST = 64 -- due flows that a poll loads, about; names of each end of a longer list
+local FLOWS_MOST = 64 -- due flows that a poll loads, about; names that it reads of them, earliest first
 local FORGET_EVERY = 8 -- polls of a busy shard, for one that looks for tenants to forget
 local HINDERED = 1000000 -- µs for which a flow counts as hindered after the instant it was put off to
 
@@ -146,13 +146,19 @@ local was_idle = clock.running == 0
 local due = { budget = most, taken = 0, loaded = 0, looks = 0, lined = {}, aside = {} }
 
 do -- a block, because a script may have 200 local names
-  -- Names that a poll reads between the ends of a long list of due flows; flows that it puts into
-  -- lines.
-  local BETWEEN_MOST, LINED_MOST = 1000, 100
+  -- A list of due flows is long from LONG on. Names that a poll reads of its end, and between.
+  local LONG, LATEST, BETWEEN_MOST = 256, 250, 250
 
   -- in_turns orders names so that the routes take turns.
   local function in_turns(names)
     local by_route, order, count = {}, {}, #names
+    local ending, same = '/' .. (route_of(names[1]) or ''), 1
+    while same < count and sub(names[same + 1], -#ending) == ending do
+      same = same + 1
+    end
+    if same == count then
+      return names
+    end
     for i = 1, count do
       local name = names[i]
       local route = route_of(name) or ''
@@ -165,39 +171,49 @@ do -- a block, because a script may have 200 local names
       end
     end
     local ordered, turn = {}, 1
-    while order[2] and #ordered < count do
+    while #ordered < count do
       for i = 1, #order do
         ordered[#ordered + 1] = order[i][turn]
       end
       turn = turn + 1
     end
-    return order[2] and ordered or names
+    return ordered
   end
 
-  -- due.read reads the names of due flows, earliest first. While a route is bounded, it reads both
-  -- ends of a long list and a part between them, another in each poll, and the routes take turns:
-  -- thousands of flows that may not leave do not hide those of other routes. Otherwise each poll
-  -- plans the earliest, and reading more would make it a seventh longer.
+  -- due.read reads the names of due flows, earliest first. Of a long list, or while a route is
+  -- bounded, it also reads the latest, one after every third, and the routes take turns. While a
+  -- route is bounded, it reads a part between them, too, another in each poll. So thousands of flows
+  -- that become due at once, or may not leave, do not hide the flows that become due later, or are
+  -- of other routes.
   function due.read()
     local limit = now + horizon
-    local names = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', limit, 'LIMIT', 0, FLOWS_MOST)
-    due.names, due.count = names, #names
-    if #names < FLOWS_MOST then
+    local first = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', limit, 'LIMIT', 0, FLOWS_MOST)
+    due.names, due.count = first, #first
+    if #first < FLOWS_MOST then
       return
     end
     due.count = redis.call('ZCOUNT', KEYS[2], '-inf', limit)
-    if not bounds then
+    if not bounds and due.count < LONG then
       return
     end
-    local last = due.count - FLOWS_MOST
-    local choices = math.max(0, last - FLOWS_MOST - BETWEEN_MOST + 1)
-    local from = FLOWS_MOST + math.floor(counter * 618034 % 1000000 * choices / 1000000)
-    local parts = { from, math.min(from + BETWEEN_MOST, due.count) - 1,
-      math.max(from + BETWEEN_MOST, last), due.count - 1 }
-    for n = 1, 3, 2 do
-      local part = redis.call('ZRANGE', KEYS[2], parts[n], parts[n + 1])
-      for i = 1, #part do
-        names[#names + 1] = part[i]
+    local tail = math.max(FLOWS_MOST, due.count - LATEST)
+    local last = redis.call('ZRANGE', KEYS[2], tail, due.count - 1)
+    local names, left = {}, #last
+    for i = 1, #first do
+      names[#names + 1] = first[i]
+      if i % 3 == 0 and left > 0 then
+        names[#names + 1], left = last[left], left - 1
+      end
+    end
+    for i = left, 1, -1 do
+      names[#names + 1] = last[i]
+    end
+    if bounds then
+      local choices = math.max(0, tail - FLOWS_MOST - BETWEEN_MOST + 1)
+      local from = FLOWS_MOST + math.floor(counter * 618034 % 1000000 * choices / 1000000)
+      local between = redis.call('ZRANGE', KEYS[2], from, math.min(from + BETWEEN_MOST, tail) - 1)
+      for i = 1, #between do
+        names[#names + 1] = between[i]
       end
     end
     due.names = in_turns(names)
@@ -249,10 +265,8 @@ do -- a block, because a script may have 200 local names
     due.looks = due.looks + (no_slot and 1 or 0)
     if not no_slot or due.looks <= LOOKS_MOST then
       due.plan(name)
-    elseif #lined < 2 * LINED_MOST then
-      lined[#lined + 1], lined[#lined + 2] = line.join(route_of(name), now + horizon), name
     else
-      return
+      lined[#lined + 1], lined[#lined + 2] = line.join(route_of(name), now + horizon), name
     end
     due.taken = due.taken + 1
   end
