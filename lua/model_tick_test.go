@@ -491,8 +491,8 @@ func (l *polling) leaseAll() (more bool) {
 }
 
 // dueNames is the due flows that the poll reads: all, or the earliest. Of a long list, or while a
-// route is bounded, it is also the latest, and the routes take turns. While a route is bounded, it is
-// also a part between.
+// route is bounded, it is also the latest, and the routes take turns. While a route is bounded, it
+// is also a part between.
 func (l *polling) dueNames(all []string) (names []string) {
 	bounded := len(l.bounds) > 0
 	if len(all) < flowsMost {

@@ -88,8 +88,8 @@ func TestDeadOutlivesIdleness(t *testing.T) {
 }
 
 // TestForgottenDeadLetter: a dead letter may outlive its flow in Redis, because the shard's clock
-// trims it earlier. It can be neither deleted nor replayed, so that no flow is stored that is not in
-// the index of its tenant.
+// trims it earlier. It can be neither deleted nor replayed, so that no flow is stored that is not
+// in the index of its tenant.
 func TestForgottenDeadLetter(t *testing.T) {
 	tell(t, "10/s", func(w *world) {
 		w.submit(1, 0)

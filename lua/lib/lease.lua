@@ -182,9 +182,9 @@ do -- a block, because a script may have 200 local names
 
   -- due.read reads the names of due flows, earliest first. Of a long list, or while a route is
   -- bounded, it also reads the latest, one after every third, and the routes take turns. While a
-  -- route is bounded, it reads a part between them, too, another in each poll. So thousands of flows
-  -- that become due at once, or may not leave, do not hide the flows that become due later, or are
-  -- of other routes.
+  -- route is bounded, it reads a part between them, too, another in each poll. So thousands of
+  -- flows that become due at once, or may not leave, do not hide the flows that become due later,
+  -- or are of other routes.
   function due.read()
     local limit = now + horizon
     local first = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', limit, 'LIMIT', 0, FLOWS_MOST)
