@@ -46,7 +46,10 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require github.com/prometheus/client_model v0.6.3 // indirect
+require (
+	github.com/prometheus/client_model v0.6.3 // indirect
+	golang.org/x/oauth2 v0.37.0 // indirect
+)
 
 require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect

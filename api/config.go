@@ -66,6 +66,9 @@ type Config struct {
 	// be an http or https URL with a host", and must not quote the URL. nil: jobs have no
 	// callbacks.
 	CheckCallback func(url string) error
+	// Calls returns how the upstreams of routes are called, by name, for operators. nil: they do
+	// not see it.
+	Calls func() map[string]RouteCalls
 	// AdminPages are further handlers of the admin listener, with the same access control. Each
 	// serves its path, such as "/asynqmon", and all paths below.
 	AdminPages map[string]http.Handler
@@ -110,6 +113,16 @@ type RouteInfo struct {
 	Forward     *Forward // the route takes forwarded requests only; nil: jobs
 	Paths       bool     // jobs may name a path below the route's URL
 	JobHeaders  []string // names of the headers that jobs may set on their deliveries
+}
+
+// RouteCalls is how the upstream of a route is called. Operators see it, so it has no secrets.
+type RouteCalls struct {
+	Method  string   // of deliveries; empty: that of the forwarded request
+	URL     string   // without user, query and fragment
+	Headers []string // names of those that the route sets
+	Auth    []string // some of oauth2, certificate, header, basic and signature
+	// CertificateEnd is when the client certificate ends; zero without one.
+	CertificateEnd time.Time
 }
 
 // Forward is the part of a route of forwarded requests that the intake needs.

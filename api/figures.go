@@ -32,7 +32,7 @@ type readings interface {
 
 // getStats is GET /v1/stats.
 func (s *Server) getStats(c *call) (*answer, error) {
-	return ok(codec.Overview(s.live.Overview(c.r.Context()))), nil
+	return ok(s.overview(s.live.Overview(c.r.Context()))), nil
 }
 
 // table selects and orders the shown tenants.
@@ -175,7 +175,7 @@ func (f *figureStream) add(n figures.News) error {
 			errs = append(errs, f.out.add(contract.HistoryEvent, codec.History(n.Overview, f.server.live,
 				f.server.arrivals)))
 		}
-		errs = append(errs, f.out.add(contract.OverviewEvent, codec.Overview(*n.Overview)))
+		errs = append(errs, f.out.add(contract.OverviewEvent, f.server.overview(*n.Overview)))
 	}
 	if n.Scan != nil && f.pool != "" {
 		errs = append(errs, f.out.add(contract.PoolSharesEvent, codec.PoolShares(n.Scan, f.pool)))
@@ -246,7 +246,30 @@ func (w watched) DeadLetters(ctx context.Context) (int64, bool) { return w.gauge
 func (s *Server) listRoutes(c *call) (*answer, error) {
 	routes := codec.Routes(s.live.Overview(c.r.Context()).Workers.Routes)
 	slices.SortFunc(routes, codec.ByTrouble)
+	s.describeCalls(routes)
 	return ok(wire.RouteList{Items: routes}), nil
+}
+
+// overview converts an overview to its JSON form.
+func (s *Server) overview(o figures.Overview) wire.Overview {
+	out := codec.Overview(o)
+	s.describeCalls(out.Routes)
+	return out
+}
+
+// describeCalls adds how the upstreams of routes are called.
+func (s *Server) describeCalls(lines []wire.RouteLine) {
+	if s.cfg.Calls == nil {
+		return
+	}
+	calls := s.cfg.Calls()
+	for i := range lines {
+		line, c := &lines[i], calls[lines[i].Route]
+		line.Method, line.URL, line.Headers, line.Auth = c.Method, c.URL, c.Headers, c.Auth
+		if !c.CertificateEnd.IsZero() {
+			line.CertificateEnd = new(c.CertificateEnd.UTC())
+		}
+	}
 }
 
 // Remember samples figures while no client follows them, until End, so that a dashboard starts with

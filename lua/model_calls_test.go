@@ -159,7 +159,11 @@ func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut boo
 		if alone {
 			m.hold(f, m.now.Add(s.Delay), s.Cause)
 		}
-		die = chargeFree(j)
+		if strings.HasPrefix(s.Cause, "auth:") {
+			m.reach("held without a charge")
+		} else {
+			die = chargeFree(j)
+		}
 	case scripts.OutcomeReleased, scripts.OutcomeMissed:
 		if s.Outcome == scripts.OutcomeMissed {
 			f.hindered = scripts.Hindrance{Cause: "late", Until: m.now.Add(2 * hindered)}

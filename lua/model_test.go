@@ -281,7 +281,7 @@ var situations = []string{
 	"corrected in its pool", "the reserve pays", "credit of a reserve", "refunded below the virtual time",
 	"refunded after it was idle",
 	"estimated by its concurrency", "estimated by its slots",
-	"class full", "reserve left", "left its class",
+	"class full", "reserve left", "left its class", "held without a charge",
 	"over_share", "full of bytes of dead letters", "dead letters past retention", "lapsed",
 	"cost more", "cost less", "credit left", "departed on credit", "by jobs",
 	"in a class", "joined a class", "left its class in a pool", "a class beside others", "class forgotten", "class ahead",

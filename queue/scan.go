@@ -344,6 +344,8 @@ func limitedBy(p shaper.Policy, f scripts.ScannedFlow, now shaper.Instant) strin
 		return limitedPaused
 	case f.Queued == 0:
 		return limitedIdle
+	case f.Bucket.HeldUntil > now && decodeCause(f.Cause).By == HeldByAuth:
+		return limitedAuth
 	case f.Bucket.HeldUntil > now:
 		return limitedHeld
 	case p.Concurrency > 0 && f.Running >= p.Concurrency:

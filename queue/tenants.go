@@ -144,6 +144,7 @@ const (
 	limitedConcurrency = "concurrency"
 	limitedUpstream    = "upstream"
 	limitedWorkers     = "workers"
+	limitedAuth        = "auth"
 	limitedHeld        = "held"
 	limitedPaused      = "paused"
 	limitedIdle        = "idle"
@@ -164,7 +165,7 @@ const (
 //	idle         nothing waits
 //
 // upstream and late are reported by workers, in the flow's field hindered; see lib/flow.lua.
-var LimitCauses = []string{limitedRate, limitedConcurrency, limitedPool, limitedUpstream, limitedLate, limitedWorkers, limitedHeld, limitedPaused, limitedIdle}
+var LimitCauses = []string{limitedRate, limitedConcurrency, limitedPool, limitedUpstream, limitedLate, limitedWorkers, limitedAuth, limitedHeld, limitedPaused, limitedIdle}
 
 // encode is the cause as it is kept with a flow.
 func (c HoldCause) encode() string {
@@ -179,7 +180,7 @@ func (c HoldCause) encode() string {
 func decodeCause(text string) HoldCause {
 	by, status, _ := strings.Cut(text, ":")
 	n, err := strconv.Atoi(status)
-	if err != nil || !slices.Contains([]string{HeldByRetryAfter, HeldByBreaker, HeldByFlowBreaker, HeldByHandOff}, by) {
+	if err != nil || !slices.Contains(HeldBy, by) {
 		return HoldCause{}
 	}
 	return HoldCause{By: by, Status: n}

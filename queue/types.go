@@ -219,7 +219,7 @@ type Settlement struct {
 
 // HoldCause is why a flow is held.
 type HoldCause struct {
-	By     string // HeldByRetryAfter, HeldByBreaker, HeldByFlowBreaker or HeldByHandOff; empty where it is not known
+	By     string // one of HeldBy; empty where it is not known
 	Status int    // of the upstream's last answer, 0 if there was none
 }
 
@@ -229,7 +229,11 @@ const (
 	HeldByBreaker     = "breaker"      // the circuit breaker of its route is not closed
 	HeldByFlowBreaker = "flow_breaker" // its own is not closed: other flows of the route are well
 	HeldByHandOff     = "hand_off"     // asynq does not take its jobs
+	HeldByAuth        = "auth"         // its route has no token for its upstream
 )
+
+// HeldBy are the causes of holds.
+var HeldBy = []string{HeldByRetryAfter, HeldByBreaker, HeldByFlowBreaker, HeldByHandOff, HeldByAuth}
 
 // SettleResult is the effect of a settlement.
 type SettleResult string

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -57,6 +58,28 @@ type Route struct {
 	CostMissing *int64
 	Paths       bool     // jobs may name a path below URL. Only for a URL
 	Secrets     []string // "whsec_" and base64; each signs (Standard Webhooks). Only for a URL
+
+	// What follows is how an upstream is called, with Secrets. Worker.SetUpstream changes it.
+
+	Method  string            // of deliveries to a URL: POST, PUT, PATCH, DELETE or GET; default POST. The last two have no body
+	Headers map[string]string // set on each request, in place of those of a job or a client
+	OAuth2  *OAuth2           // a token for the header Authorization; nil: none
+	TLS     *tls.Config       // TLS 1.2 or newer in any case; nil: the authorities of the system
+	// Proxy is "none", which is the default; "env", for HTTPS_PROXY, HTTP_PROXY and NO_PROXY; or an
+	// http URL.
+	Proxy string
+	HTTP1 bool // no HTTP/2, although the upstream has it
+}
+
+// OAuth2 are credentials for which an authorization server gives tokens (RFC 6749, section 4.4). A
+// worker fetches one for a route, and another one before it ends or once the upstream answers 401.
+// While there is none, jobs of the route wait and spend no attempt.
+type OAuth2 struct {
+	TokenURL     string
+	ClientID     string
+	ClientSecret string
+	Scopes       []string
+	Audience     string // sent as the parameter audience; empty: none
 }
 
 // Forward is the upstream of forwarded requests, whose answers are stored. The zero value of a
@@ -269,6 +292,7 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 	for i, secret := range r.Secrets {
 		check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)", "must be whsec_ and base64")
 	}
+	r.checkUpstream(check)
 	return ps
 }
 

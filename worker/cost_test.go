@@ -164,7 +164,7 @@ func TestCostCountsWhereTheRouteAsks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer w.closers[0]()
+			defer w.loads["default"].upstream.Load().Close()
 			q.pooled.Store(tt.pooled) // by a changed file
 			l := lease()
 			l.Payload = httpmsg.Request{Method: "GET"}.Encode()
@@ -205,7 +205,7 @@ func TestUnusableCostIsCountedAndIgnored(t *testing.T) {
 	var why []error
 	costs := answerCosts{noPool, func(_ queue.Lease, err error) { why = append(why, err) }}
 	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults(), costs)
-	d.client.Transport.RegisterProtocol("http", roundTripper(func(*http.Request) (*http.Response, error) {
+	d.upstream.Load().Transport.RegisterProtocol("http", roundTripper(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, Header: http.Header{costHeader: {"lots"}}, Body: http.NoBody}, nil
 	}))
 	s := d.Deliver(t.Context(), lease())

@@ -21,17 +21,16 @@ import (
 // forwarder sends stored requests to one upstream as their clients sent them, one per attempt, and
 // stores the answers. It follows no redirect.
 type forwarder struct {
-	route  Route
-	base   url.URL
-	path   string // of the base, encoded, without a slash at its end
-	client *outbound.Client
-	costs  answerCosts
+	route    Route
+	base     url.URL
+	path     string // of the base, encoded, without a slash at its end
+	upstream *liveUpstream
+	costs    answerCosts
 }
 
 func newForwarder(r Route, costs answerCosts) *forwarder {
 	base, _ := url.Parse(r.Forward.URL) // was validated
-	client := r.client()
-	return &forwarder{r, *base, strings.TrimRight(base.EscapedPath(), "/"), client, costs}
+	return &forwarder{r, *base, strings.TrimRight(base.EscapedPath(), "/"), newLiveUpstream(r), costs}
 }
 
 // Deliver makes one request. What its answer means:
@@ -56,7 +55,15 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 		return d.notSent(l, queue.JobError{Message: "the request cannot be sent", Detail: err.Error()})
 	}
 	again := l.Attempt < d.route.Retry.MaxAttempts
-	resp, body, cut, err := d.client.Send(req, m.Body, d.route.Forward.MaxAnswer)
+	resp, body, cut, err := d.upstream.Load().Send(req, m.Body, d.route.Forward.MaxAnswer)
+	if no, is := err.(outbound.NoToken); is {
+		if d.route.lastHold(l) {
+			return d.notSent(l, queue.JobError{Message: noToken, Detail: no.Error()})
+		}
+		s := lacksToken(l, d.route, no)
+		s.Retention = d.route.Forward.Retention // a forwarded request, whose holds count
+		return s
+	}
 	if no, is := err.(outbound.NoAnswer); is {
 		if no.Shortage {
 			return lacksMeans(ctx, l, no)

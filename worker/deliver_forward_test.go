@@ -38,7 +38,7 @@ func forwardLease(
 	r.Retry.MaxAttempts = 3
 	edit(&r)
 	d := newForwarder(r.withDefaults(), answerCosts{noPool, func(queue.Lease, error) {}})
-	defer d.client.Transport.CloseIdleConnections()
+	defer d.upstream.Load().Close()
 	if m.Header == nil {
 		m.Header = http.Header{}
 	}

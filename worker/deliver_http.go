@@ -19,21 +19,13 @@ import (
 // httpDeliverer sends jobs to one HTTP upstream: exactly one request per attempt. It follows no
 // redirect.
 type httpDeliverer struct {
-	route  Route
-	client *outbound.Client
-	costs  answerCosts
+	route    Route
+	upstream *liveUpstream
+	costs    answerCosts
 }
 
 func newHTTPDeliverer(r Route, costs answerCosts) *httpDeliverer {
-	return &httpDeliverer{r, r.client(), costs}
-}
-
-// client returns a client for the upstream of a route.
-func (r Route) client() *outbound.Client {
-	return outbound.New("worker", "upstream", outbound.Options{
-		Timeout: r.Timeout, Connections: r.Connections, IdleTimeout: r.IdleTimeout, MaxAge: r.ConnectionMaxAge,
-		Secrets: r.Secrets,
-	})
+	return &httpDeliverer{r, newLiveUpstream(r), costs}
 }
 
 // shortagePause is how long a job keeps its slot that this worker cannot send.
@@ -66,11 +58,14 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 	}
 	var cost *int64
 	now := time.Now()
-	answer, err := d.client.Post(ctx, d.route.URL, l.ID, l.Payload,
+	answer, err := d.upstream.Load().Post(ctx, d.route.URL, l.ID, l.Payload,
 		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) {
 			cost, now = d.costs.of(d.route, l, resp), clockOf(resp.Header, time.Now())
 		})
 	if err != nil {
+		if no, is := errors.AsType[outbound.NoToken](err); is {
+			return lacksToken(l, d.route, no)
+		}
 		why, _ := errors.AsType[outbound.NoAnswer](err)
 		if why.Shortage {
 			return lacksMeans(ctx, l, why)

@@ -49,7 +49,7 @@ func deliverTo(t *testing.T, r Route, handler http.HandlerFunc) queue.Settlement
 func deliver(t *testing.T, ctx context.Context, r Route) queue.Settlement {
 	t.Helper()
 	d := newHTTPDeliverer(r.withDefaults(), answerCosts{pooled: noPool})
-	defer d.client.Transport.CloseIdleConnections()
+	defer d.upstream.Load().Close()
 	s := d.Deliver(ctx, lease())
 	if s.LeaseRef != lease().LeaseRef {
 		t.Errorf("settles %+v", s.LeaseRef)
@@ -79,7 +79,7 @@ func TestHeadersOfJobs(t *testing.T) {
 	defer server.Close()
 	d := newHTTPDeliverer(Route{URL: strings.Replace(server.URL, "//", "//user:hunter2@", 1)}.withDefaults(),
 		answerCosts{pooled: noPool})
-	defer d.client.Transport.CloseIdleConnections()
+	defer d.upstream.Load().Close()
 	l := lease()
 	l.Headers = map[string]string{
 		"X-Request-Id": "17", "accept-language": "de, en;q=0.5", "X_Api_Key": "k",
@@ -226,7 +226,7 @@ func TestProxyVariablesAreIgnored(t *testing.T) {
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
 	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults(), answerCosts{pooled: noPool})
 	// Loopback is never proxied, so the transport is asked instead of a server.
-	if d.client.Transport.Proxy != nil {
+	if d.upstream.Load().Transport.Proxy != nil {
 		t.Error("a proxy is used")
 	}
 }
@@ -267,7 +267,7 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	d := newHTTPDeliverer(Route{URL: server.URL}.withDefaults(), answerCosts{pooled: noPool})
-	defer d.client.Transport.CloseIdleConnections()
+	defer d.upstream.Load().Close()
 	for range 5 {
 		if s := d.Deliver(t.Context(), lease()); s.Event != shaper.Succeed {
 			t.Fatalf("%+v", s.Error)

@@ -27,7 +27,7 @@ func (w *Worker) report(ctx context.Context) {
 		if late := w.lateness.recent(n, w.log); late.Sum() > 0 {
 			_ = w.broker.ReportLateness(ctx, w.id, late)
 		}
-		if routes := w.loads.recent(n); len(routes) > 0 {
+		if routes := w.loads.recent(n, w.log); len(routes) > 0 {
 			_ = w.broker.ReportRoutes(ctx, w.id, routes)
 		}
 	}
@@ -122,16 +122,21 @@ type routeLoad struct {
 	held           atomic.Int64 // jobs that the breaker did not let pass; only grows
 	inFlight       atomic.Int64
 	costs          costCounts
-	ends, failures atomic.Int64                              // only grow
-	last           atomic.Pointer[reports.Failure]           // the last failure; nil for none
-	past           [loadWindow]struct{ ended, failed int64 } // a ring, of recent alone
+	upstream       *liveUpstream                   // nil: the route is not called by HTTP
+	ends, failures atomic.Int64                    // only grow
+	last           atomic.Pointer[reports.Failure] // the last failure; nil for none
+
+	// Of recent alone.
+	past    [loadWindow]struct{ ended, failed int64 } // a ring
+	noToken string                                    // why there was none
 }
 
-// ended counts the end of a delivery, but no job that the circuit breaker held. It returns true if
+// ended counts the end of a delivery, but no job that was held instead. It returns true if
 // the delivery has failed.
 func (l *routeLoad) ended(of queue.Lease, s queue.Settlement) (failed bool) {
 	l.inFlight.Add(-1)
-	if s.Cause.By == queue.HeldByBreaker || s.Cause.By == queue.HeldByFlowBreaker {
+	switch s.Cause.By {
+	case queue.HeldByBreaker, queue.HeldByFlowBreaker, queue.HeldByAuth:
 		return false
 	}
 	l.ends.Add(1)
@@ -146,17 +151,32 @@ func (l *routeLoad) ended(of queue.Lease, s queue.Settlement) (failed bool) {
 	return true
 }
 
+func (l *routeLoad) logToken(log *slog.Logger, problem string) {
+	switch {
+	case problem != "" && problem != l.noToken:
+		log.Warn("no token for the upstream can be had; its jobs wait", "reason", problem)
+	case problem == "" && l.noToken != "":
+		log.Info("there is a token for the upstream again")
+	}
+	l.noToken = problem
+}
+
 // routeLoads are the loads of all routes, by name. The map does not change.
 type routeLoads map[string]*routeLoad
 
-// recent returns the loads in the window that ends with report n, without those of idle routes.
-func (r routeLoads) recent(n int) map[string]reports.RouteLoad {
+// recent returns the loads in the window that ends with report n, without those of idle routes. It
+// logs when a route has no token for its upstream, and when it has one again.
+func (r routeLoads) recent(n int, log *slog.Logger) map[string]reports.RouteLoad {
 	report := map[string]reports.RouteLoad{}
 	for name, l := range r {
 		past, ended, failed := &l.past[n%loadWindow], l.ends.Load(), l.failures.Load()
 		load := reports.RouteLoad{
 			Breaker: reports.BreakerState(l.breaker.Load()), InFlight: l.inFlight.Load(),
 			Ended: ended - past.ended, Failed: failed - past.failed,
+		}
+		if l.upstream != nil {
+			load.Token, load.Until = l.upstream.tokenState()
+			l.logToken(log.With("route", name), load.Token)
 		}
 		if last := l.last.Load(); last != nil && load.Failed > 0 {
 			load.Last = *last

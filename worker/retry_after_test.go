@@ -39,10 +39,10 @@ func TestShortageCostsNoAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		job := newHTTPDeliverer(Route{URL: "http://upstream.test/"}.withDefaults(), answerCosts{pooled: noPool})
-		job.client.Transport.DialContext = short
+		job.upstream.Load().Transport.DialContext = short
 		request := newForwarder(Route{Forward: &Forward{URL: "http://upstream.test/"}}.withDefaults(),
 			answerCosts{pooled: noPool})
-		request.client.Transport.DialContext = short
+		request.upstream.Load().Transport.DialContext = short
 		l := lease()
 		for name, d := range map[string]deliverer{"a job": job, "a request": request} {
 			if l.Payload = []byte(payload); name == "a request" {

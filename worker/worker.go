@@ -67,7 +67,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/internal/burstlog"
-	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/internal/spans"
 	"github.com/7509e464/sluice/internal/store"
@@ -143,7 +142,6 @@ type Worker struct {
 	broker     broker
 	consumers  func(worker string, shard int) consumer
 	deliverers map[string]deliverer
-	closers    []func() // close the deliverers' idle connections
 	newWaiter  func() waiter
 
 	watch    stopwatch
@@ -227,15 +225,13 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 		},
 	}
 	var h deliverer
-	var client *outbound.Client
 	if route.Forward != nil {
 		f := newForwarder(route, costs)
-		h, client = f, f.client
+		h, load.upstream = f, f.upstream
 	} else {
 		d := newHTTPDeliverer(route, costs)
-		h, client = d, d.client
+		h, load.upstream = d, d.upstream
 	}
-	w.closers = append(w.closers, client.Transport.CloseIdleConnections)
 	if route.Breaker.Failures > 0 {
 		return newBreaker(name, route, h, w.watch, load, w.log, w.troubles.breakers)
 	}
@@ -306,8 +302,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	<-w.pacer.ended
 	talking.Wait()
 	w.troubles.end()
-	for _, release := range w.closers {
-		release()
+	for _, load := range w.loads {
+		if load.upstream != nil {
+			load.upstream.Load().Close()
+		}
 	}
 	if left > 0 {
 		w.log.Warn("worker stopped with unsettled leases, which will expire", "leases", left)

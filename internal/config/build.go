@@ -110,8 +110,9 @@ func (r *reader) route(path string, values map[string]any) Route {
 			assign(fieldOf(&route, s.Key), value)
 		}
 	}
-	r.scalars(path, values, settings, &route, "secrets", "retry.on", "job_headers")
+	r.scalars(path, values, settings, &route, "secrets", "retry.on", "job_headers", "headers", "oauth2.scopes")
 	r.forwardRoute(path, values, &route)
+	r.calls(path, values, &route)
 	_, forwards := values["forward"]
 	_, hasURL := values["url"]
 	_, handsOff := values["asynq"]
@@ -141,7 +142,7 @@ func (r *reader) route(path string, values map[string]any) Route {
 	}
 	route.JobHeaders = r.jobHeaders(path, values, route)
 	if handsOff {
-		route.Breaker = Breaker{}
+		route.Breaker, route.Calls = Breaker{}, Calls{}
 	} else {
 		route.Asynq = Asynq{}
 	}
@@ -213,9 +214,14 @@ func (r *reader) texts(path string, values map[string]any, rule func(text string
 	}
 	texts := make([]string, 0, len(list))
 	for i, raw := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
 		text, _ := raw.(string)
+		text, whole := r.expand(at, text)
+		if !whole {
+			continue
+		}
 		if broken := rule(text); broken != "" {
-			r.problem(fmt.Sprintf("%s[%d]", path, i), hidden, broken)
+			r.problem(at, hidden, broken)
 			continue
 		}
 		texts = append(texts, text)

@@ -25,7 +25,7 @@ func Check(from Sources) (Config, []InForce, error) {
 	if err := r.problems.Err(); err != nil {
 		return Config{}, nil, err
 	}
-	config.Notes = r.notes(values)
+	config.Notes, config.Files = r.notes(values), r.files
 	l := lister{r: r}
 	for _, s := range Settings() {
 		steps := strings.Split(s.Key, ".")
@@ -62,7 +62,8 @@ func fill(sections map[string]any, settings func() []Setting) {
 		for _, s := range settings() {
 			group, key, nested := strings.Cut(s.Key, ".")
 			switch {
-			case s.Default == "", group == "asynq" && !handsOff, group == "breaker" && handsOff:
+			case s.Default == "", group == "asynq" && !handsOff, group == "breaker" && handsOff,
+				s.Key == "method" && values["url"] == nil:
 				continue
 			case !nested:
 				group, key = "", s.Key
@@ -105,6 +106,12 @@ func (l *lister) rest(steps []string, section map[string]any) {
 	for _, name := range slices.Sorted(maps.Keys(section)) {
 		at := append(slices.Clip(steps), name)
 		switch value := section[name].(type) {
+		case string:
+			if hides(at) {
+				l.add(at, hidden)
+				continue
+			}
+			l.value(at, value, Setting{Key: name})
 		case map[string]any:
 			if len(value) > 0 {
 				l.rest(at, value)
@@ -126,7 +133,7 @@ func (l *lister) value(steps []string, value any, s Setting) {
 	case string:
 		switch {
 		case v == "":
-		case s.Key == "url" || s.Key == "redis.url" || s.Key == "traces.endpoint":
+		case slices.Contains([]string{"url", "forward", "token_url", "proxy", "redis.url", "traces.endpoint"}, s.Key):
 			text = withoutPassword(v)
 		case s.Secret:
 			text = hidden
@@ -151,6 +158,12 @@ func (l *lister) add(steps []string, text string) {
 		line.From = "file"
 	}
 	l.lines = append(l.lines, line)
+}
+
+// hides reports whether the setting of a route at the steps is a secret or may have one.
+func hides(steps []string) bool {
+	return len(steps) == 4 && steps[0] == "routes" &&
+		(steps[2] == "headers" || steps[2] == "oauth2" && steps[3] == "client_secret")
 }
 
 // has reports whether the tree has a value at the steps.

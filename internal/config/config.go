@@ -7,7 +7,6 @@
 package config
 
 import (
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +34,9 @@ type Config struct {
 	Log       Log
 	// Notes are what an operator should know although it is no problem.
 	Notes []string
+	// Files are those that settings refer to, also of a file with problems. Their content is in the
+	// settings.
+	Files []string
 }
 
 // Redis is where jobs are stored.
@@ -142,6 +144,7 @@ type Route struct {
 	Secrets                       []string    // they sign deliveries, newest first; none: not signed
 	Retry                         Retry
 	Breaker                       Breaker
+	Calls
 
 	// Of forwarded requests:
 	Wait              time.Duration // for an answer, unless the client prefers another
@@ -153,12 +156,27 @@ type Route struct {
 	Retention         time.Duration // of answers
 }
 
-// setHeaders returns the names of the headers that the route itself sets on deliveries.
-func (r Route) setHeaders() []string {
-	if u, err := url.Parse(r.URL); err == nil && u.User != nil {
-		return []string{"Authorization"}
-	}
-	return nil
+// Calls is how a route's upstream is called, with Route.Secrets. A reload changes it.
+type Calls struct {
+	Method  string            // of deliveries to a url
+	Headers map[string]string // set on each request
+	OAuth2  OAuth2
+	TLS     TLS
+	Proxy   string // none, env or a URL
+	HTTP2   bool   // where the upstream has it
+}
+
+// OAuth2 are the credentials for tokens; without a TokenURL there are none.
+type OAuth2 struct {
+	TokenURL, ClientID, ClientSecret, Audience string
+	Scopes                                     []string
+}
+
+// TLS is what a route's upstream is verified by, and what it verifies: the contents of files in
+// PEM.
+type TLS struct {
+	CA, Cert, Key string // each empty if not set
+	ServerName    string // empty: that of the URL
 }
 
 // Values of Route.CostFrom beside JSON pointers.

@@ -34,7 +34,7 @@ const maxFile = 16 << 20
 func Load(from Sources) (Config, error) {
 	r, values := from.merge()
 	config := r.config(values)
-	config.Notes = r.notes(values)
+	config.Notes, config.Files = r.notes(values), r.files
 	return config, r.problems.Err()
 }
 
@@ -45,14 +45,18 @@ func (r *reader) notes(values map[string]any) []string {
 	set, _ := sectionOf(values, "store")["environment"].(string)
 	origin := r.origin["store.environment"]
 	if origin == "" || written == "" || written == set {
-		return nil
+		return r.open
 	}
-	return []string{fmt.Sprintf("%s sets store.environment to %s, over %s in the file", origin, cmp.Or(set, "none"), written)}
+	return append(r.open, fmt.Sprintf("%s sets store.environment to %s, over %s in the file", origin, cmp.Or(set, "none"), written))
 }
 
 // merge reads the file and merges the sources.
 func (from Sources) merge() (r *reader, values map[string]any) {
-	r = &reader{origin: map[string]string{}, given: "--config", path: from.File}
+	r = &reader{origin: map[string]string{}, given: "--config", path: from.File, variables: map[string]string{}}
+	for _, variable := range from.Environ {
+		name, value, _ := strings.Cut(variable, "=")
+		r.variables[name] = value
+	}
 	var content []byte
 	if from.File != "" {
 		var err error

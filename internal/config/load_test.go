@@ -73,7 +73,7 @@ func TestDefaults(t *testing.T) {
 		Store:     config.Store{MaxTenants: 1_000_000, FlowShare: 50, Reserve: 10, GuestShare: 25, GuestTenants: 50},
 		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second,
-			Connections: 256, IdleTimeout: 30 * time.Second, ConnectionMaxAge: 5 * time.Minute, CostMissing: "estimate", MinCost: 1,
+			Connections: 256, IdleTimeout: 30 * time.Second, ConnectionMaxAge: 5 * time.Minute, CostMissing: "estimate", MinCost: 1, Calls: calls,
 			Retry:   config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour},
 			Breaker: breaker}},
 		Tenants: config.Tenants{
@@ -219,9 +219,9 @@ log: { level: warn }
 			Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 		},
 		Routes: map[string]config.Route{
-			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7, IdleTimeout: 30 * time.Second, ConnectionMaxAge: 5 * time.Minute, CostFrom: "/usage/total_tokens", CostMissing: "estimate", MinCost: 0,
+			"default": {URL: "http://127.0.0.1:9000/orders?x=1", Timeout: 2 * time.Second, Connections: 7, IdleTimeout: 30 * time.Second, ConnectionMaxAge: 5 * time.Minute, CostFrom: "/usage/total_tokens", CostMissing: "estimate", MinCost: 0, Calls: calls,
 				Retry: config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour}, Breaker: breaker},
-			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256, IdleTimeout: 30 * time.Second, ConnectionMaxAge: 5 * time.Minute, CostMissing: "estimate", MinCost: 1,
+			"mail": {URL: "https://mail.example/", Timeout: 10 * time.Second, Connections: 256, IdleTimeout: 30 * time.Second, ConnectionMaxAge: 5 * time.Minute, CostMissing: "estimate", MinCost: 1, Calls: calls,
 				Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 				Retry: config.Retry{MaxAttempts: 2, MinBackoff: 100 * time.Millisecond,
 					MaxBackoff: 200 * time.Millisecond}, Breaker: config.Breaker{Share: 50, Delay: 3 * time.Second}},
@@ -715,3 +715,6 @@ func TestVariableThatContradictsATier(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// calls is how upstreams are called by default.
+var calls = config.Calls{Method: "POST", Proxy: "none", HTTP2: true}

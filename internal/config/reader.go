@@ -21,6 +21,10 @@ type reader struct {
 	written  map[string]any    // the content of the file
 	anyRoute bool              // the routes are unknown, so any name is valid
 	unread   bool              // the file could not be read, so missing settings may be in it
+
+	variables map[string]string // the environment
+	files     []string          // that settings refer to
+	open      []string          // notes on those that everyone can read
 }
 
 func (r *reader) problem(path, value, rule string) {
@@ -75,7 +79,14 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 		if !present {
 			continue
 		}
-		value, rule := s.read(raw)
+		content, whole := raw, true
+		if text, is := raw.(string); is && s.Secret {
+			content, whole = r.expand(join(path, s.Key), text)
+		}
+		if !whole {
+			continue
+		}
+		value, rule := s.read(content)
 		_, given := r.origin[s.Key]
 		if policy := strings.HasPrefix(s.Key, "tenants."); s.Kind == Rate && raw == "" &&
 			(path != "" || policy && (given || has(r.written, strings.Split(s.Key, ".")))) {
@@ -88,6 +99,9 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 		assign(fieldOf(into, s.Key), value)
 	}
 }
+
+// sortedKeys returns the keys of a section in order.
+func sortedKeys[V any](section map[string]V) []string { return slices.Sorted(maps.Keys(section)) }
 
 func keysOf(settings []Setting) []string {
 	keys := make([]string, len(settings))

@@ -32,7 +32,11 @@ func Reference() string {
 		Setting{Key: "retry.on", Default: "[502, 503, 504]", Rule: "must be a list of statuses from 400 to 599",
 			Help: "With forward: statuses after which a request is sent again."},
 		list("job_headers", "names of headers, none that Sluice or the route sets",
-			"With url or asynq: [headers that a job may set](http.md#headers-of-a-job), such as `[X-Request-Id]`."))
+			"With url or asynq: [headers that a job may set](http.md#headers-of-a-job), such as `[X-Request-Id]`."),
+		Setting{Key: "headers", Rule: "must be a section of names and values; Sluice sets none of them, as `Host` or `Sluice-*`, itself",
+			Help: "Headers of each request to the upstream. A value may have [references](#references). With forward they " +
+				"replace the client's."},
+		list("oauth2.scopes", "names without blanks", "Scopes of the token."))
 	table("### A listener of forwarded requests: each of `forward`", []Setting{
 		{Key: "listen", Rule: "must be HOST:PORT",
 			Help: "Address whose requests all go to the route, with path and query as they are. Required."},

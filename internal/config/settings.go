@@ -292,7 +292,7 @@ func tableOf(of []shaper.Setting, texts func(shaper.Setting) (value, help string
 func RouteSettings() []Setting {
 	return []Setting{
 		{Key: "url", Kind: Text, check: isUpstream,
-			Help: "URL that receives jobs by POST. Required unless forward or asynq.queue is set. A user and password " +
+			Help: "URL that receives jobs. Required unless forward or asynq.queue is set. A user and password " +
 				"in it become basic authentication.",
 			Rule: "must be an absolute http:// or https:// URL without a fragment, percent-encoded and without the segments . and .."},
 		{Key: "forward", Kind: Text, check: isForwardBase,
@@ -338,6 +338,32 @@ func RouteSettings() []Setting {
 		whole("cost", "1", 1, 1_000_000,
 			"With forward: what a request costs until its answer says more, at least. A client can name a higher cost in "+
 				"Sluice-Cost-Estimate."),
+		choice("method", "POST", "With url: the method of deliveries. GET and DELETE have no body.",
+			"POST", "PUT", "PATCH", "DELETE", "GET"),
+		{Key: "oauth2.token_url", Kind: Text, check: isTokenURL,
+			Help: "Token endpoint of an authorization server. Each request gets a token of it (client credentials, " +
+				"RFC 6749); see [how to call](upstreams.md).",
+			Rule: "must be an absolute http:// or https:// URL without a fragment"},
+		{Key: "oauth2.client_id", Kind: Text, check: isName, numbers: true, Help: "Client id for that server. Required with oauth2.",
+			Rule: "must be 1 to 255 bytes without control characters"},
+		{Key: "oauth2.client_secret", Kind: Text, Secret: true, check: notEmpty,
+			Help: "Secret of the client; a [reference](configuration.md#references) keeps it out of the file. Required with oauth2.",
+			Rule: "must not be empty"},
+		{Key: "oauth2.audience", Kind: Text, check: unsetOr(isName), Help: "Parameter audience of the request for a token.",
+			Rule: "must be at most 255 bytes without control characters"},
+		{Key: "tls.ca", Kind: Text, check: notEmpty, Rule: "must be the path of a file with certificates in PEM",
+			Help: "File with the certificates of authorities that are trusted beside those of the system."},
+		{Key: "tls.cert", Kind: Text, check: notEmpty, Rule: "must be the path of a file with a certificate in PEM",
+			Help: "File with the client certificate, and with those between it and its authority."},
+		{Key: "tls.key", Kind: Text, check: notEmpty, Rule: "must be the path of a file with a private key in PEM",
+			Help: "File with the key of the client certificate."},
+		{Key: "tls.server_name", Kind: Text, check: unsetOr(isServerName), Rule: "must be the name of a host",
+			Help: "Name that the upstream's certificate must have. Not set: that of the URL."},
+		{Key: "proxy", Kind: Text, Default: "none", check: isProxy,
+			Help: "Proxy for requests to the upstream: none; env, which obeys HTTPS_PROXY, HTTP_PROXY and NO_PROXY; or its URL.",
+			Rule: "must be none, env or the http:// URL of a proxy, such as http://proxy.internal:3128"},
+		{Key: "http2", Kind: Switch, Default: "true", Help: "Use HTTP/2 where the upstream has it, over TLS. All deliveries of a " +
+			"process then share a few connections.", Rule: "must be true or false"},
 		{Key: "rate", Kind: Rate, Help: "Short form of a [pool](pools.md) of this route alone, with the name of the route: " +
 			"departures of all its flows per period. Not set: only a pool that lists the route bounds their sum.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +

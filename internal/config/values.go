@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/numbers"
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -203,6 +204,21 @@ func isToken(text string) bool {
 }
 
 func isUpstream(text string) bool { return httpmsg.CheckURL(text) == "" }
+
+func isTokenURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.Fragment == ""
+}
+
+func isProxy(text string) bool {
+	_, err := outbound.ParseProxy(text)
+	return err == nil
+}
+
+// isServerName accepts names of hosts as certificates have them.
+func isServerName(text string) bool {
+	return len(text) <= 253 && strings.Trim(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.:") == ""
+}
 
 // isCollector accepts URLs of a collector of OTLP over HTTP. Empty is not set.
 func isCollector(text string) bool {

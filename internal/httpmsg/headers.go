@@ -223,3 +223,22 @@ func CheckValue(value string) string {
 	}
 	return ""
 }
+
+// Replace sets headers in place of those that have the same names, however they are written.
+func Replace(h, set http.Header) {
+	if len(set) == 0 {
+		return
+	}
+	replaced := make(map[string]bool, len(set))
+	for name := range set {
+		replaced[Comparable(name)] = true
+	}
+	for name := range h {
+		if replaced[Comparable(name)] {
+			delete(h, name)
+		}
+	}
+	for name, values := range set {
+		h[name] = values
+	}
+}

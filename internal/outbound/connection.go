@@ -126,27 +126,86 @@ func dial(d *net.Dialer) func(ctx context.Context, network, address string) (net
 	}
 }
 
-// dialTLS makes connections with TLS for the transport of c. net/http would read below TLS.
+// dialTLS makes connections with TLS for the transport of c, perhaps through a proxy. net/http
+// would read below TLS.
 func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	conn, err := c.Transport.DialContext(ctx, network, address)
+	conn, err := c.dialThrough(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 	settings := c.Transport.TLSClientConfig.Clone()
-	if settings == nil {
-		settings = &tls.Config{MinVersion: tls.VersionTLS12}
+	settings.NextProtos = []string{"http/1.1"}
+	if c.Transport.Protocols.HTTP2() {
+		settings.NextProtos = []string{"h2", "http/1.1"}
 	}
 	if settings.ServerName == "" {
 		settings.ServerName, _, _ = net.SplitHostPort(address)
 	}
 	secured := tls.Client(conn, settings)
-	if err := secured.HandshakeContext(ctx); err != nil {
+	trace := httptrace.ContextClientTrace(ctx)
+	if trace != nil && trace.TLSHandshakeStart != nil {
+		trace.TLSHandshakeStart()
+	}
+	err = secured.HandshakeContext(ctx)
+	if trace != nil && trace.TLSHandshakeDone != nil {
+		trace.TLSHandshakeDone(secured.ConnectionState(), err)
+	}
+	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
+	if secured.ConnectionState().NegotiatedProtocol == "h2" {
+		return secured, nil // net/http finds by the type that it speaks HTTP/2
+	}
 	return &connection{Conn: secured, made: time.Now()}, nil
+}
+
+// secure returns the settings of TLS with a least version. o may be nil.
+func secure(o *tls.Config) *tls.Config {
+	settings := o.Clone()
+	if settings == nil {
+		settings = &tls.Config{}
+	}
+	settings.MinVersion = max(settings.MinVersion, tls.VersionTLS12)
+	return settings
+}
+
+// pingAfter is after how long a connection with HTTP/2 on which nothing is read is tried, and how
+// long its answer may take. All requests share it, so one that is dead would fail them all.
+const pingAfter = 10 * time.Second
+
+// generation is a transport whose connections are all younger than Client.maxAge.
+type generation struct {
+	*http.Transport
+	began time.Time
+}
+
+// transport returns the transport for another request. net/http never gives up a connection with
+// HTTP/2 for its age, so another transport takes the place of an old one. The connections of that
+// one end when they have no requests.
+func (c *Client) transport() *http.Transport {
+	g := c.shared.Load()
+	if g == nil {
+		return c.Transport
+	}
+	if time.Since(g.began) > c.maxAge {
+		next := &generation{c.Transport.Clone(), time.Now()}
+		if c.shared.CompareAndSwap(g, next) {
+			g.CloseIdleConnections()
+		}
+		return c.shared.Load().Transport
+	}
+	return g.Transport
+}
+
+// Close closes the connections that are not used. A request that is under way ends well.
+func (c *Client) Close() {
+	c.Transport.CloseIdleConnections()
+	if g := c.shared.Load(); g != nil {
+		g.CloseIdleConnections()
+	}
 }
 
 // sending is one try to send a request.
@@ -181,6 +240,7 @@ func (s *sending) gotConn(info httptrace.GotConnInfo, req *http.Request, maxAge 
 // roundTrip sends a request with this body, once. A request of which nothing was written, because
 // the receiver had closed the connection while it was unused, gets another connection.
 func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response, sent bool, err error) {
+	transport := c.transport()
 	for {
 		var s sending
 		trace := &httptrace.ClientTrace{
@@ -188,7 +248,8 @@ func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response,
 		}
 		one := req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
 		sendOnce(one, body)
-		resp, err := c.Transport.RoundTrip(one)
+		c.viaProxy(one)
+		resp, err := transport.RoundTrip(one)
 		if s.stale { // an answer would be of bytes that had come before
 			if err == nil {
 				_ = resp.Body.Close()

@@ -1,9 +1,10 @@
-// Package outbound makes the POST requests of deliveries and callbacks: signed (Standard Webhooks),
-// one per attempt, to receivers that may be hostile.
+// Package outbound makes the requests of deliveries and callbacks: signed (Standard Webhooks), one
+// per attempt, to receivers that may be hostile.
 package outbound
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -32,14 +34,15 @@ const (
 // keptHeaders are the headers of an answer that are stored with the job's result.
 var keptHeaders = []string{"Content-Type", "Location", "Retry-After"}
 
-// Client calls receivers. It obeys no proxy variable and decompresses nothing. Its transport, used
-// by itself, follows no redirect and keeps no cookies.
+// Client calls receivers. It decompresses nothing, follows no redirect and keeps no cookies.
 type Client struct {
 	Dialer            *net.Dialer     // of Transport; its Control may refuse addresses
 	Transport         *http.Transport // sends the requests
 	process, receiver string          // the two sides in errors
 	signers           []*webhooks.Webhook
 	timeout, maxAge   time.Duration
+	proxy             Proxy
+	shared            atomic.Pointer[generation] // of Transport, with HTTP/2
 }
 
 // Options are the settings of a Client.
@@ -49,23 +52,39 @@ type Options struct {
 	IdleTimeout time.Duration // after which a connection that is not used is closed
 	MaxAge      time.Duration // after which a connection gets no further request
 	Secrets     []string      // each signs the requests of Post; each a ValidSecret
+	TLS         *tls.Config   // nil: TLS 1.2 or newer and the authorities of the system
+	HTTP2       bool          // where the receiver has it, over TLS
+	Proxy       string        // a setting for ParseProxy
 }
 
 // New returns a client that names process and receiver in errors. It signs with each of the
 // secrets, so that receivers can move from one to the next. It panics with one that is no
-// ValidSecret.
+// ValidSecret, and with a proxy that ParseProxy refuses.
 func New(process, receiver string, o Options) *Client {
 	// Each phase may take all of the timeout; their sum is bounded by the context of the attempt.
 	dialer := &net.Dialer{Timeout: o.Timeout, KeepAlive: 30 * time.Second}
 	c := &Client{process: process, receiver: receiver, timeout: o.Timeout, maxAge: o.MaxAge, Dialer: dialer}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(o.HTTP2)
 	c.Transport = &http.Transport{
 		DialContext:            dial(dialer),
 		DialTLSContext:         c.dialTLS,
+		TLSClientConfig:        secure(o.TLS),
+		Protocols:              protocols,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter},
 		DisableCompression:     true,
 		MaxConnsPerHost:        o.Connections,
 		MaxIdleConnsPerHost:    o.Connections,
 		IdleConnTimeout:        o.IdleTimeout,
 		MaxResponseHeaderBytes: maxHeaderBytes,
+	}
+	var err error
+	if c.proxy, err = ParseProxy(o.Proxy); err != nil {
+		panic("outbound: a proxy that was not validated")
+	}
+	if c.proxy != nil {
+		c.Transport.Proxy = c.proxyOfPlain
 	}
 	for _, secret := range o.Secrets {
 		signer, err := webhooks.NewWebhook(secret)
@@ -73,6 +92,9 @@ func New(process, receiver string, o Options) *Client {
 			panic("outbound: a secret that was not validated")
 		}
 		c.signers = append(c.signers, signer)
+	}
+	if o.HTTP2 {
+		c.shared.Store(&generation{c.Transport, time.Now()})
 	}
 	return c
 }
@@ -158,7 +180,8 @@ func (c *Client) Post(
 	return a, nil
 }
 
-// request returns a POST of JSON. Its error does not quote the URL, which may hold secrets.
+// request returns a POST of JSON, without content for a nil body. Its error does not quote the URL,
+// which may hold secrets.
 func (c *Client) request(ctx context.Context, url, id string, body []byte) (*http.Request, error) {
 	at := time.Now()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
@@ -166,7 +189,9 @@ func (c *Client) request(ctx context.Context, url, id string, body []byte) (*htt
 		return nil, errors.New("the URL cannot be used")
 	}
 	h := req.Header
-	h.Set("Content-Type", "application/json")
+	if body != nil {
+		h.Set("Content-Type", "application/json")
+	}
 	h.Set("User-Agent", "sluice")
 	h.Set(webhooks.HeaderWebhookID, id)
 	h.Set(webhooks.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))

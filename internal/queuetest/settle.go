@@ -14,18 +14,19 @@ import (
 )
 
 var settleTests = map[string]func(*suite){
-	"every attempt is logged":                settleLog,
-	"succeeded":                              settleSucceeded,
-	"retry":                                  settleRetry,
-	"a retry leaves through the bucket":      retryThroughBucket,
-	"a retry out of attempts is dead":        retryOutOfAttempts,
-	"dead":                                   settleDead,
-	"held":                                   settleHeld,
-	"refused as overload":                    settleOverload,
-	"released":                               settleReleased,
-	"released jobs do not count as departed": releasedNotDeparted,
-	"holds are free twenty times":            holdsAreFree,
-	"a response is kept whole":               responseKept,
+	"every attempt is logged":                       settleLog,
+	"succeeded":                                     settleSucceeded,
+	"retry":                                         settleRetry,
+	"a retry leaves through the bucket":             retryThroughBucket,
+	"a retry out of attempts is dead":               retryOutOfAttempts,
+	"dead":                                          settleDead,
+	"held":                                          settleHeld,
+	"refused as overload":                           settleOverload,
+	"released":                                      settleReleased,
+	"released jobs do not count as departed":        releasedNotDeparted,
+	"holds are free twenty times":                   holdsAreFree,
+	"holds for a token are always free":             holdsForTokens,
+	"a response is kept whole":                      responseKept,
 	"an error is kept until the next settlement":    errorKept,
 	"a result does not touch the payload":           resultBesidePayload,
 	"many leases end in one call":                   settleMany,
@@ -204,6 +205,19 @@ func holdsAreFree(s *suite) {
 		equal(s, "the result of the last, also when it is sent again", s.settle(last, shaper.Hold), queue.Died)
 	}
 	equal(s, "the state after three more", s.job(id).State, shaper.Dead)
+}
+
+func holdsForTokens(s *suite) {
+	id := s.admit(work()).ID
+	cause := func(t *queue.Settlement) { t.Cause = queue.HoldCause{By: queue.HeldByAuth} }
+	for range 2 * shaper.FreeLeases {
+		s.settle(s.lease(1)[0], shaper.Hold, cause)
+	}
+	equal(s, "the attempts after forty holds", s.job(id).Attempts, 0)
+	s.settle(s.lease(1)[0], shaper.Hold, cause, after(time.Minute))
+	t := s.tenant(tenant)
+	equal(s, "what limits", t.LimitedBy, "auth")
+	equal(s, "what holds", t.HeldBy, queue.HoldCause{By: queue.HeldByAuth})
 }
 
 func responseKept(s *suite) {

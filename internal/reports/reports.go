@@ -3,6 +3,7 @@
 package reports
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math/bits"
@@ -148,6 +149,10 @@ type RouteLoad struct {
 	InFlight int64        `json:"i"` // deliveries under way
 	Ended    int64        `json:"e"` // deliveries that ended in the last minute
 	Failed   int64        `json:"f"` // of them, those that did not succeed
+	// Token is why the route has no token for its upstream, for operators; empty if it has one or
+	// needs none. Until is when its token ends, in seconds since 1970; 0 for none.
+	Token string `json:"t,omitempty"`
+	Until int64  `json:"u,omitempty"`
 	// Last is the last of the failed ones; zero for none.
 	Last Failure `json:"l,omitzero"`
 }
@@ -165,9 +170,11 @@ type Failure struct {
 // textMost is how many bytes of a text of a failure are reported.
 const textMost = 200
 
+// cut shortens a text that is reported.
+func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), textMost)], "") }
+
 // FailureOf returns the failure of a delivery. It cuts long texts.
 func FailureOf(at time.Time, tenant, job, message, detail string, status int) Failure {
-	cut := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), textMost)], "") }
 	return Failure{at.UnixMicro(), tenant, job, cut(message), cut(detail), status}
 }
 
@@ -196,6 +203,12 @@ func addRoutes(routes map[string]RouteLoad, report string) {
 		routes[name] = RouteLoad{
 			Breaker: max(sum.Breaker, l.Breaker), InFlight: sum.InFlight + l.InFlight,
 			Ended: sum.Ended + l.Ended, Failed: sum.Failed + l.Failed, Last: sum.Last,
+			Token: cmp.Or(sum.Token, cut(l.Token)), Until: sum.Until,
+		}
+		if at := l.Until; at > 0 && at < latest/1e6 && (sum.Until == 0 || at < sum.Until) {
+			joined := routes[name]
+			joined.Until = at
+			routes[name] = joined
 		}
 		if l.Last.At > sum.Last.At && l.Last.At <= latest && l.Last.Job != "" {
 			joined := routes[name]

@@ -53,10 +53,24 @@ func TestReportsOfRoutesAreJoined(t *testing.T) {
 		addRoutes(got, bad)
 	}
 	want := map[string]RouteLoad{
-		"default": {BreakerOpen, 3, 15, 11, Failure{7, "acme", "a", "answered 500", "x", 500}},
-		"a b:c/é": {BreakerClosed, 1, 2, 0, Failure{}},
+		"default": {Breaker: BreakerOpen, InFlight: 3, Ended: 15, Failed: 11, Last: Failure{7, "acme", "a", "answered 500", "x", 500}},
+		"a b:c/é": {InFlight: 1, Ended: 2},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// A token that one worker lacks is a problem of the route. Of their tokens the one that ends first
+// counts; an instant that is none is ignored.
+func TestTokensOfSeveralWorkers(t *testing.T) {
+	got := map[string]RouteLoad{}
+	for _, report := range []string{
+		`{"a":{"u":500}}`, `{"a":{"t":"answered 401"}}`, `{"a":{"u":300}}`, `{"a":{"u":-5}}`, `{"a":{"u":9000000000000000}}`,
+	} {
+		addRoutes(got, report)
+	}
+	if want := (RouteLoad{Token: "answered 401", Until: 300}); got["a"] != want {
+		t.Errorf("%+v, want %+v", got["a"], want)
 	}
 }

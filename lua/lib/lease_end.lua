@@ -35,7 +35,9 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     if not (f.pool and sub(cause, 1, 11) == 'retry_after') or hold_pool(f, delay, cause) then
       hold_for(f, now + delay, cause)
     end
-    dead = charge_free(j)
+    -- A job that waits for its route's credentials spends no attempt, however long. The client of a
+    -- forwarded request waits, so its holds count.
+    dead = (retention.kept or sub(cause, 1, 5) ~= 'auth:') and charge_free(j)
   end
   if dead then
     f.dead = f.dead + 1

@@ -238,10 +238,10 @@ type Figures struct {
 	Depth         int64     `json:"depth" doc:"Jobs scheduled, queued and retrying."`
 	Bytes         int64     `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
 	Running       int64     `json:"running" doc:"Jobs leased by a worker."`
-	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the limit of the flow. pool: the flow waits for its turn in the pool of its route. upstream: running deliveries use all slots of the worker for the route or the flow. late: for seconds, many jobs have arrived from Redis too late for their stamps. workers: no worker leases the job. held: the upstream requested a pause, or its circuit breaker is open. paused: by an operator, or because the dead letters reached their limit. idle: no job is waiting."`
+	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,auth,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the limit of the flow. pool: the flow waits for its turn in the pool of its route. upstream: running deliveries use all slots of the worker for the route or the flow. late: for seconds, many jobs have arrived from Redis too late for their stamps. workers: no worker leases the job. auth: no token for the upstream can be had. held: the upstream requested a pause, or its circuit breaker is open. paused: by an operator, or because the dead letters reached their limit. idle: no job is waiting."`
 	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds, and at most the rate of the pool; 0 while paused. For a tenant: its general rate, as slow as its slowest route, and at most the rates of its pools if all of its routes are in pools."`
 	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow is held: when the hold ends. For a tenant: the latest end of its holds."`
-	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off" doc:"While it is held: the cause. retry_after: the upstream named a time; at most one hour of it counts. breaker: the circuit breaker of the route is not closed. flow_breaker: the flow's own is not closed, while other flows of the route are well. hand_off: asynq does not accept its jobs."`
+	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off,auth" doc:"While it is held: the cause. retry_after: the upstream named a time; at most one hour of it counts. breaker: the circuit breaker of the route is not closed. flow_breaker: the flow's own is not closed, while other flows of the route are well. hand_off: asynq does not accept its jobs. auth: no token for the upstream can be had."`
 	HeldStatus    int       `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
 	OldestWaitMS  int64     `json:"oldest_wait_ms" doc:"Time since the oldest waiting job could first have left, retries and holds included; 0 for none. A job that came back from a worker counts until it ends, also during its next delivery."`
 	Admitted      int64     `json:"admitted_total"`
@@ -316,6 +316,15 @@ type RouteLine struct {
 	InFlight int64  `json:"in_flight" doc:"Running deliveries."`
 	Ended    int64  `json:"ended" doc:"Deliveries that ended in the last minute."`
 	Failed   int64  `json:"failed" doc:"Deliveries of the last minute that failed."`
+	Method   string `json:"method,omitempty" doc:"Method of deliveries; absent with forward and for routes without an upstream."`
+	URL      string `json:"url,omitempty" doc:"URL of the upstream, without user and query."`
+	// Headers and Auth are nil where the route sets none.
+	Headers []string `json:"headers,omitempty" doc:"Names of the headers that the route sets."`
+	Auth    []string `json:"auth,omitempty" enum:"oauth2,certificate,header,basic,signature" doc:"How requests are authenticated. oauth2: by a token. certificate: by a client certificate. header: by a header of the route. basic: by the user of the URL. signature: by secrets."`
+	// TokenEnd and CertificateEnd are nil without such an end.
+	TokenEnd       *time.Time `json:"token_expires_at,omitempty" doc:"With oauth2: when the first token of the workers ends. They fetch another one before."`
+	TokenProblem   string     `json:"token_problem,omitempty" doc:"With oauth2: why no token can be had. The jobs of the route wait meanwhile."`
+	CertificateEnd *time.Time `json:"certificate_expires_at,omitempty" doc:"When the client certificate ends."`
 	// Last is the last failure.
 	Last *RouteFailure `json:"last_failure,omitempty" doc:"The last failure, if one is of the last minute."`
 }
@@ -367,9 +376,9 @@ type TenantLine struct {
 	Running       int64             `json:"running"`
 	Paused        bool              `json:"paused"`
 	HeldUntil     time.Time         `json:"held_until,omitzero" doc:"While flows of the tenant are held: the latest end of the holds."`
-	HeldBy        string            `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off"`
+	HeldBy        string            `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off,auth"`
 	HeldStatus    int               `json:"held_status,omitempty" doc:"HTTP status of the upstream's last answer, absent if there was none."`
-	LimitedBy     string            `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,held,paused,idle"`
+	LimitedBy     string            `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,auth,held,paused,idle"`
 	OldestWaitMS  int64             `json:"oldest_wait_ms"`
 	Admitted      int64             `json:"admitted_total"`
 	Rejected      int64             `json:"rejected_total"`

@@ -49,7 +49,10 @@ func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	for name, l := range routes {
 		line := wire.RouteLine{
 			Route: name, Breaker: l.Breaker.String(), InFlight: l.InFlight, Ended: l.Ended,
-			Failed: l.Failed,
+			Failed: l.Failed, TokenProblem: l.Token,
+		}
+		if l.Until > 0 {
+			line.TokenEnd = new(time.Unix(l.Until, 0).UTC())
 		}
 		if f := l.Last; f.Job != "" {
 			line.Last = &wire.RouteFailure{

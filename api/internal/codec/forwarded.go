@@ -76,9 +76,8 @@ func JobHeaders(headers map[string]string) map[string]string {
 
 // shownValue hides the value of a header that is named like a credential.
 func shownValue(name, value string) string {
-	plain := strings.TrimPrefix(httpmsg.Comparable(name), "x-")
 	switch {
-	case isSecret(name), secretParameters[plain], strings.HasSuffix(plain, "-key") && plain != "idempotency-key":
+	case httpmsg.IsCredential(name):
 		return hidden
 	case httpmsg.Is(name, "Location", "Content-Location", "Referer"):
 		return targetOf(value)
@@ -100,32 +99,9 @@ func targetOf(target string) string {
 		if err != nil {
 			plain = name
 		}
-		if valued && (isSecret(plain) || secretParameters[strings.ToLower(plain)]) {
+		if valued && (httpmsg.IsSecretParameter(plain)) {
 			parts[i] = name + "=" + hidden
 		}
 	}
 	return path + "?" + strings.Join(parts, "&")
-}
-
-// secretWords are parts of the names of headers and parameters that hold credentials.
-var secretWords = []string{
-	"authorization", "cookie", "apikey", "accesskey", "subscriptionkey", "token", "secret", "password", "passwd",
-	"credential", "session", "signature", "xauth", "assertion", "jwt", "hmac", "passphrase", "privatekey", "bearer",
-}
-
-// secretParameters are names of parameters that hold credentials, and would be parts of too many
-// others.
-var secretParameters = map[string]bool{"key": true, "auth": true, "sig": true, "pwd": true, "code": true,
-	"pass": true, "access": true, "otp": true, "pin": true, "sid": true,
-}
-
-// isSecret reports whether a header or a parameter is named like a credential.
-func isSecret(name string) bool {
-	plain := strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(name))
-	for _, word := range secretWords {
-		if strings.Contains(plain, word) {
-			return true
-		}
-	}
-	return false
 }

@@ -99,6 +99,7 @@ const limits = {
   upstream: { says: "slow upstream", tone: "warn", why: "Deliveries to this upstream fill all the slots that a worker reserves for it, so they end more slowly than the rate allows. Other routes have their own slots." },
   late: { says: "late", tone: "warn", why: "For seconds, many jobs have arrived from Redis too late to leave on time and were released: Redis is too slow for worker.lease, or the machine of the worker is too busy." },
   workers: { says: "no worker", tone: "warn", why: "Jobs may leave, but no worker takes them: all slots are in use (worker.concurrency), or no worker is live." },
+  auth: { says: "no token", tone: "warn", why: "The authorization server gives no token for the upstream. Jobs wait and spend no attempt; the card of the route has the reason." },
   held: { says: "held", tone: "warn", why: "Held: the upstream asked for a pause or does not answer. Jobs wait; delivery is retried automatically." },
   paused: { says: "paused", tone: "warn", why: "No job leaves until an operator resumes it." },
   idle: { says: "idle", tone: "", why: "No job waits." },
@@ -109,13 +110,14 @@ const heldBecause = {
   breaker: "and the circuit breaker of the route is not closed",
   flow_breaker: "and the flow's own circuit breaker is not closed; other flows of the route are well",
   hand_off: "asynq does not accept its jobs",
+  auth: "no token for the upstream can be had",
 };
 
 // held describes a hold: its end and its cause, as far as the server reports them.
 function held({ held_until: until, held_by: by, held_status: status, hold }) {
   if (!until) return limits.held;
   const to = by !== "retry_after" || !hold ? "" : hold === "pool" ? " to one tenant, because of hold: pool" : " to two tenants";
-  const answer = by === "hand_off" ? "" : status ? `the upstream answered ${status} ` : "the last delivery got no whole answer ";
+  const answer = by === "hand_off" || by === "auth" ? "" : status ? `the upstream answered ${status} ` : "the last delivery got no whole answer ";
   return {
     says: `held until ${moment(until)}`, tone: "warn",
     why: `Held until ${moment(until)}${by ? `: ${answer}${heldBecause[by] || by}${to}` : ""}. Jobs wait; then one is retried automatically.`,

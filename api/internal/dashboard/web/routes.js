@@ -9,6 +9,18 @@ const breakers = {
   open: { says: "open", tone: "bad", why: "The upstream does not answer, or answers only with errors. Its flows are held, and single jobs are tried." },
 };
 
+// called describes how the upstream of a route is called.
+function called(r) {
+  if (!r.url) return none;
+  return `${r.method ? `${r.method} ` : ""}${r.url}${r.headers ? ` with ${r.headers.join(", ")}` : ""}`;
+}
+
+// kindsOf describes how its requests are authenticated, and until when.
+function kindsOf(r) {
+  const ends = { oauth2: r.token_expires_at && moment(r.token_expires_at), certificate: r.certificate_expires_at?.slice(0, 10) };
+  return (r.auth || []).map((kind) => kind + (ends[kind] ? ` until ${ends[kind]}` : "")).join(", ");
+}
+
 export class Routes {
   constructor() {
     const head = (label, cls) => el("th", { scope: "col", class: cls }, label);
@@ -17,7 +29,7 @@ export class Routes {
     this.node = el("section", { class: "card routes", hidden: true, "aria-labelledby": "upstreams-title" },
       el("header", null, el("h2", { id: "upstreams-title" }, "Routes"), this.said),
       el("div", { class: "scroll low" }, el("table", { class: "rows" },
-        el("thead", null, el("tr", null, head("Route"), head("Breaker"), head("In flight", "num"), head("Ended in a minute", "num p1"), head("Failed in a minute", "num"), head("Last failure", "wide"))), this.body)));
+        el("thead", null, el("tr", null, head("Route"), head("Upstream", "wide p1"), head("Breaker"), head("In flight", "num"), head("Ended in a minute", "num p1"), head("Failed in a minute", "num"), head("Last failure", "wide"))), this.body)));
   }
 
   show(items) {
@@ -25,12 +37,15 @@ export class Routes {
     const open = items.filter((r) => r.breaker !== "closed").length;
     text(this.said, open > 0 ? `${plural(open, "breaker")} not closed` : "");
     keyed(this.body, items, (r) => r.route, (r) => {
-      const c = { pill: el("span", { class: "pill" }), flight: el("td", { class: "num" }), ended: el("td", { class: "num p1" }), failed: el("td", { class: "num" }), why: el("td", { class: "wide" }) };
-      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), el("td", null, c.pill), c.flight, c.ended, c.failed, c.why);
+      const c = { url: el("span"), auth: el("small"), token: el("span", { class: "bad" }), pill: el("span", { class: "pill" }), flight: el("td", { class: "num" }), ended: el("td", { class: "num p1" }), failed: el("td", { class: "num" }), why: el("td", { class: "wide" }) };
+      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), el("td", { class: "wide p1" }, c.url, " ", c.auth, " ", c.token), el("td", null, c.pill), c.flight, c.ended, c.failed, c.why);
       row.cellsOf = c;
       return row;
     }, (row, r) => {
       const c = row.cellsOf, { says, tone, why } = breakers[r.breaker] || { says: r.breaker, tone: "", why: "" };
+      text(c.url, called(r));
+      text(c.auth, kindsOf(r));
+      text(c.token, r.token_problem ? `no token: ${r.token_problem}` : "");
       text(c.pill, says);
       attribute(c.pill, "data-tone", tone || null);
       attribute(c.pill, "title", why);

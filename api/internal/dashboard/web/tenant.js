@@ -111,7 +111,7 @@ export class TenantView {
     const t = Date.parse(e.at) / 1000;
     this.now = e;
     const set = strictest(e), further = e.rates?.length > 0;
-    const closed = e.paused || e.limited_by === "paused" || e.limited_by === "held";
+    const closed = e.paused || ["paused", "held", "auth"].includes(e.limited_by);
     this.picture.show(t, totalsOf(e),
       { depth: e.depth, rim: e.capacity, room: `of ${count(e.capacity)}`, ...limitsOf(e.paused ? 0 : leftOf(e), ratePerSecond(e.rate), set), pace: `rate ${allRates(e)}`, closed });
     const news = this.series.add(t, {
@@ -162,7 +162,7 @@ export class TenantView {
     b.pause.hidden = e.paused;
     b.drain.hidden = Boolean(e.draining);
     const over = Object.entries(e.routes || {}).filter(([, r]) => r.share_bytes && r.stored_bytes >= r.share_bytes);
-    const explained = [...over.map(([route, r]) => `The route ${route} has stored ${bytes(r.stored_bytes)} of the ${bytes(r.share_bytes)} that it may have in the store now: new jobs are refused with 429 queue-bytes-full.`), stopped || e.limited_by === "paused" || ["held", "concurrency", "upstream", "workers"].includes(e.limited_by) ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
+    const explained = [...over.map(([route, r]) => `The route ${route} has stored ${bytes(r.stored_bytes)} of the ${bytes(r.share_bytes)} that it may have in the store now: new jobs are refused with 429 queue-bytes-full.`), stopped || e.limited_by === "paused" || ["auth", "held", "concurrency", "upstream", "workers"].includes(e.limited_by) ? why : "", (stopped || e.limited_by === "paused") && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
     const unknown = explained.length === 0 && !e.revision && !(e.depth + e.running + e.admitted_total + e.rejected_total);
     if (unknown) explained.push("No job of this tenant is known: it has sent none yet, or its figures were deleted while it was idle. Settings apply from its next job on.");
     attribute(this.reason, "class", unknown ? "notice" : "notice warn");

@@ -120,6 +120,8 @@ func heldBy(by string, status int) string {
 		return "by the circuit breaker of the route" + answered
 	case "hand_off":
 		return "because asynq does not accept its jobs"
+	case "auth":
+		return "because no token for the upstream can be had"
 	}
 	return "for an unknown reason"
 }

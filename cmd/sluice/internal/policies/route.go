@@ -1,22 +1,29 @@
 package policies
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
+	"strings"
+	"time"
 
+	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 // RouteCmd is the command route with its subcommands.
 type RouteCmd struct {
-	List routeListCmd `cmd:"" help:"List the routes and how their deliveries fail."`
+	List routeListCmd `cmd:"" help:"List the routes, how their upstreams are called and how deliveries fail."`
+	Test routeTestCmd `cmd:"" help:"Make one request to the upstream of a route, by the configuration file."`
 }
 
 func (RouteCmd) Help() string {
 	return `Example:
   sluice route list
+  sluice route test partner --config sluice.yaml
 
-A route is an upstream. The configuration file declares routes. The commands ask the admin listener.`
+A route is an upstream. The configuration file declares routes. list asks the admin listener; test
+calls the upstream itself.`
 }
 
 type routeListCmd struct {
@@ -31,7 +38,9 @@ func (routeListCmd) Help() string {
 
 The list has for each route, over all workers: the state of the circuit breaker, deliveries under
 way, those that ended and those that failed in the last minute, and the last failure of it with its
-tenant and job. Routes in trouble come first.
+tenant and job. Routes in trouble come first. It also has how the upstream is called: method, URL,
+names of the headers that the route sets, the kind of authentication, and when its token and its
+client certificate end. It never has their values.
 
 Next: sluice job find JOB; sluice tenant get TENANT; sluice tenant pause TENANT --route ROUTE.`
 }
@@ -48,9 +57,9 @@ func (c *routeListCmd) Run(a *cli.App) error {
 	if c.JSON {
 		return cli.PrintJSON(a.Out, list)
 	}
-	rows := [][]string{{"ROUTE", "BREAKER", "IN FLIGHT", "ENDED", "FAILED", "LAST TENANT", "LAST JOB", "LAST FAILURE"}}
+	rows := [][]string{{"ROUTE", "CALLS", "AUTH", "BREAKER", "IN FLIGHT", "ENDED", "FAILED", "LAST TENANT", "LAST JOB", "LAST FAILURE"}}
 	for _, r := range list.Items {
-		row := []string{cli.Plain(r.Route), r.Breaker, strconv.FormatInt(r.InFlight, 10), strconv.FormatInt(r.Ended, 10),
+		row := []string{cli.Plain(r.Route), callText(r), authText(r), r.Breaker, strconv.FormatInt(r.InFlight, 10), strconv.FormatInt(r.Ended, 10),
 			strconv.FormatInt(r.Failed, 10)}
 		if f := r.Last; f != nil {
 			message := f.Message
@@ -64,4 +73,33 @@ func (c *routeListCmd) Run(a *cli.App) error {
 		rows = append(rows, row)
 	}
 	return cli.PrintTable(a.Out, rows)
+}
+
+// callText returns the method and the URL of the upstream of a route, with the headers that it
+// sets.
+func callText(r wire.RouteLine) string {
+	if r.URL == "" {
+		return "-"
+	}
+	text := strings.TrimSpace(r.Method + " " + cli.Plain(r.URL))
+	if len(r.Headers) > 0 {
+		text += " with " + cli.Plain(strings.Join(r.Headers, ", "))
+	}
+	return text
+}
+
+// authText returns how requests to the upstream of a route are authenticated.
+func authText(r wire.RouteLine) string {
+	var parts []string
+	for _, kind := range r.Auth {
+		end := map[string]*time.Time{"oauth2": r.TokenEnd, "certificate": r.CertificateEnd}[kind]
+		switch {
+		case kind == "oauth2" && r.TokenProblem != "":
+			kind += " (no token: " + cli.OneLine(r.TokenProblem) + ")"
+		case end != nil:
+			kind += " until " + end.UTC().Format(time.RFC3339)
+		}
+		parts = append(parts, kind)
+	}
+	return cmp.Or(strings.Join(parts, ", "), "-")
 }

@@ -120,7 +120,7 @@ func (c *tenantListCmd) Run(a *cli.App) error {
 		Row: func(t wire.Tenant) string {
 			figure := func(n int64) string { return strconv.FormatInt(n, 10) }
 			limitedBy := t.LimitedBy
-			if held := cli.HeldText(t.Figures); held != "" && t.LimitedBy == "held" {
+			if held := cli.HeldText(t.Figures); held != "" && (t.LimitedBy == "held" || t.LimitedBy == "auth") {
 				limitedBy += " " + held
 			}
 			if t.Draining {

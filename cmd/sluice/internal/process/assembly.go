@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -40,6 +41,27 @@ func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
 		},
 		Guest: auth.GuestConfig{TrustedProxies: guest.TrustedProxies, Tier: guest.Tier},
 	})
+}
+
+// callsOf returns how the upstreams of routes are called, for operators.
+func callsOf(routes map[string]config.Route) *map[string]api.RouteCalls {
+	calls := map[string]api.RouteCalls{}
+	for name, r := range routes {
+		if r.Asynq.Queue != "" {
+			continue
+		}
+		calls[name] = api.RouteCalls{
+			Method: r.Method, URL: PublicURL(r),
+			Headers: slices.Sorted(maps.Keys(r.Headers)), Auth: r.Auth(), CertificateEnd: r.TLS.CertificateEnd(),
+		}
+	}
+	return &calls
+}
+
+// PublicURL returns the URL of a route's upstream without user, query and fragment.
+func PublicURL(r config.Route) string {
+	u, _ := url.Parse(cmp.Or(r.URL, r.Forward)) // was validated
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
 // apiConfig holds all but the authentication.
@@ -87,6 +109,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		Horizon:       p.Config.Worker.Horizon,
 		AdminPages:    pages,
 		CheckCallback: shared.guard.Check,
+		Calls:         func() map[string]api.RouteCalls { return *p.calls.Load() },
 		MaxDelay: func(who auth.Principal) (time.Duration, string) {
 			return p.Config.MaxDelay(who.Tenant, who.Tier, who.Guest())
 		},
@@ -135,6 +158,55 @@ type client struct{ redis redis.UniversalClient }
 // MakeRedisClient implements asynq.RedisConnOpt.
 func (c client) MakeRedisClient() any { return c.redis }
 
+// WorkerRoute returns a route of the configuration for a worker.
+func WorkerRoute(r config.Route) worker.Route {
+	var fleet *worker.AsynqRoute
+	if r.Asynq.Queue != "" {
+		fleet = &worker.AsynqRoute{Queue: r.Asynq.Queue, Reports: r.Asynq.Reports,
+			ReportWithin: r.Asynq.ReportWithin}
+	}
+	var forward *worker.Forward
+	if r.Forwards() {
+		forward = &worker.Forward{
+			URL: r.Forward, MaxAnswer: r.MaxResponse, FailLarge: r.MaxResponseAction == "fail",
+			Retention: r.Retention, RetryUnsafe: r.Retry.Unsafe,
+		}
+		for _, status := range r.Retry.On {
+			forward.RetryOn = append(forward.RetryOn, int(status))
+		}
+	}
+	var missing *int64
+	if n, err := strconv.ParseInt(r.CostMissing, 10, 64); err == nil {
+		missing = &n
+	}
+	route := worker.Route{
+		CostMissing: missing,
+		Forward:     forward,
+		Asynq:       fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections),
+		IdleTimeout: r.IdleTimeout, ConnectionMaxAge: r.ConnectionMaxAge, CostFrom: r.CostFrom, MinCost: &r.MinCost,
+		Paths: r.Paths,
+		Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
+			MaxBackoff: r.Retry.MaxBackoff},
+		Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Share: int(r.Breaker.Share),
+			Delay: r.Breaker.Delay, SlowAfter: r.Breaker.SlowAfter},
+	}
+	if r.Asynq.Queue == "" {
+		setCalls(&route, r)
+	}
+	return route
+}
+
+// setCalls sets how the upstream of a route is called.
+func setCalls(to *worker.Route, r config.Route) {
+	to.Secrets, to.Method, to.Headers = r.Secrets, r.Method, r.Headers
+	to.TLS, to.Proxy, to.HTTP1 = r.TLS.Config(), r.Proxy, !r.HTTP2
+	if o := r.OAuth2; o.TokenURL != "" {
+		to.OAuth2 = &worker.OAuth2{
+			TokenURL: o.TokenURL, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Scopes: o.Scopes, Audience: o.Audience,
+		}
+	}
+}
+
 func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 	callbacks, err := callback.New(callback.Config{
 		Redis: shared.engine.Client(), Guard: shared.guard, Secrets: p.Config.Callbacks.Secrets,
@@ -146,36 +218,7 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 	}
 	routes := map[string]worker.Route{}
 	for name, r := range p.Config.Routes {
-		var fleet *worker.AsynqRoute
-		if r.Asynq.Queue != "" {
-			fleet = &worker.AsynqRoute{Queue: r.Asynq.Queue, Reports: r.Asynq.Reports,
-				ReportWithin: r.Asynq.ReportWithin}
-		}
-		var forward *worker.Forward
-		if r.Forwards() {
-			forward = &worker.Forward{
-				URL: r.Forward, MaxAnswer: r.MaxResponse, FailLarge: r.MaxResponseAction == "fail",
-				Retention: r.Retention, RetryUnsafe: r.Retry.Unsafe,
-			}
-			for _, status := range r.Retry.On {
-				forward.RetryOn = append(forward.RetryOn, int(status))
-			}
-		}
-		var missing *int64
-		if n, err := strconv.ParseInt(r.CostMissing, 10, 64); err == nil {
-			missing = &n
-		}
-		routes[name] = worker.Route{
-			CostMissing: missing,
-			Forward:     forward,
-			Asynq:       fleet, URL: r.URL, Timeout: r.Timeout, Connections: int(r.Connections),
-			IdleTimeout: r.IdleTimeout, ConnectionMaxAge: r.ConnectionMaxAge, Secrets: r.Secrets, CostFrom: r.CostFrom, MinCost: &r.MinCost,
-			Paths: r.Paths,
-			Retry: worker.Retry{MaxAttempts: int(r.Retry.MaxAttempts), MinBackoff: r.Retry.MinBackoff,
-				MaxBackoff: r.Retry.MaxBackoff},
-			Breaker: worker.Breaker{Failures: int(r.Breaker.Failures), Share: int(r.Breaker.Share),
-				Delay: r.Breaker.Delay, SlowAfter: r.Breaker.SlowAfter},
-		}
+		routes[name] = WorkerRoute(r)
 	}
 	return worker.Config{
 		Routes: routes, AsynqClient: shared.engine.Client(), Lease: p.Config.Worker.Lease,

@@ -4,14 +4,17 @@ package process
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -62,6 +65,8 @@ type Process struct {
 	Ready    func(Running)       // called once, when the process admits jobs; nil: not called
 	Reloader *Reloader           // nil: there is no file
 	Getenv   func(string) string // reads OpenTelemetry's own variables; nil: there are none
+
+	calls atomic.Pointer[map[string]api.RouteCalls] // how upstreams are called now
 }
 
 // Running holds the addresses of a ready process.
@@ -139,6 +144,7 @@ func (p *Process) serve(
 	ctx context.Context, fail context.CancelCauseFunc, listeners listeners, shared parts,
 	reread <-chan os.Signal,
 ) error {
+	p.calls.Store(callsOf(p.Config.Routes))
 	server, err := p.server(ctx, shared)
 	if err != nil {
 		return err
@@ -150,7 +156,7 @@ func (p *Process) serve(
 	defer work.stop()
 	server.Remember()
 	p.reportReady(listeners.serve(server, p.Config.Forward), shared.engine)
-	defer p.reload(ctx, shared, server, reread)()
+	defer p.reload(ctx, shared, server, work, reread)()
 
 	<-ctx.Done()
 	p.Log.Info("stopping")
@@ -221,8 +227,11 @@ func (p *Process) server(ctx context.Context, shared parts) (*api.Server, error)
 
 // work is a running worker.
 type work struct {
-	stop  context.CancelFunc
-	ended chan error
+	worker *worker.Worker          // nil without the role
+	routes map[string]config.Route // as its upstreams are called
+	tls    map[string]*tls.Config  // of them
+	stop   context.CancelFunc
+	ended  chan error
 }
 
 // startWorker starts the worker. Without the role it returns one that has ended.
@@ -243,6 +252,10 @@ func (p *Process) startWorker(shared parts, fail context.CancelCauseFunc) (*work
 	if err != nil {
 		stop()
 		return nil, err
+	}
+	out.worker, out.routes, out.tls = w, maps.Clone(p.Config.Routes), map[string]*tls.Config{}
+	for name := range cfg.Routes {
+		out.tls[name] = cfg.Routes[name].TLS
 	}
 	go func() {
 		err := w.Run(ctx)
@@ -265,6 +278,23 @@ func (w *work) end(engine *queue.Engine) error {
 	return <-w.ended
 }
 
+// setUpstream changes how the worker calls the upstream of a route.
+func (w *work) setUpstream(name string, r config.Route) error {
+	if w.worker == nil {
+		return nil
+	}
+	var route worker.Route
+	setCalls(&route, r)
+	if w.routes[name].TLS == r.TLS {
+		route.TLS = w.tls[name] // so that the worker keeps its connections
+	}
+	err := w.worker.SetUpstream(name, route)
+	if err == nil {
+		w.routes[name], w.tls[name] = r, route.TLS
+	}
+	return err
+}
+
 // reportReady logs that the process admits jobs, and calls Ready.
 func (p *Process) reportReady(now Running, engine *queue.Engine) {
 	attributes := []any{"admin", now.Admin.String(), "store", engine.String(), "worker", p.Roles.Worker}
@@ -281,7 +311,7 @@ func (p *Process) reportReady(now Running, engine *queue.Engine) {
 }
 
 // reload runs the reloader until ctx ends. The returned function waits for its end.
-func (p *Process) reload(ctx context.Context, shared parts, server *api.Server,
+func (p *Process) reload(ctx context.Context, shared parts, server *api.Server, work *work,
 	reread <-chan os.Signal) func() {
 	if p.Reloader == nil {
 		var ignoring sync.WaitGroup
@@ -301,6 +331,8 @@ func (p *Process) reload(ctx context.Context, shared parts, server *api.Server,
 		server.SetStatusTenants(statusTenants(tenants))
 		return shared.queue.SetPolicies(ctx, b, tenants)
 	}
+	p.Reloader.call = work.setUpstream
+	p.Reloader.called = func(routes map[string]config.Route) { p.calls.Store(callsOf(routes)) }
 	shared.registry.MustRegister(p.Reloader.good, p.Reloader.at)
 	var reloading sync.WaitGroup
 	reloading.Go(func() { p.Reloader.run(ctx, reread) })

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -25,20 +26,26 @@ import (
 // call.
 const pollInterval = 500 * time.Millisecond
 
-// Reloader applies the policies of a changed configuration file: defaults, tiers, tenants. A file
-// with a mistake, or of another environment, is refused as a whole, and the policies stay as they
-// are. All other settings are read at the start alone; the reloader warns if they differ.
+// Reloader applies what a changed configuration file, or a file that its settings refer to, may
+// change while the process runs: the policies (defaults, tiers, tenants) and how the upstreams of
+// routes are called (config.Calls and secrets). A file with a mistake, or of another environment,
+// is refused as a whole, and the former settings stay. All other settings are read at the start
+// alone; the reloader warns if they differ.
 type Reloader struct {
 	path    string
 	load    func() (config.Config, error) // reads all sources again
 	set     func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error
+	call    func(route string, r config.Route) error // changes how the upstream of a route is called
+	called  func(routes map[string]config.Route)     // follows such a change
 	inForce config.Config
 	log     *slog.Logger
 
 	good prometheus.Gauge // 1 while the policies of the file are in force
 	at   prometheus.Gauge // when they last came into force, in Unix seconds
 
-	seen, read fs.FileInfo    // at the last poll, and when it was last read; nil if there was no file
+	files      []string       // that settings refer to
+	seen, read files          // at the last poll, and when they were last read
+	noted      []string       // notes that were logged
 	wanted     *config.Config // read, but not in force yet, because Redis was unreachable
 	asked      bool           // by SIGHUP, which replaces the file of another process too
 }
@@ -51,12 +58,13 @@ func NewReloader(
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	r := &Reloader{
-		path: path, inForce: inForce, load: load, log: log,
+		path: path, inForce: inForce, load: load, log: log, files: inForce.Files, noted: inForce.Notes,
 		good: gauge("sluice_config_last_reload_successful",
 			"1 if the policies of the configuration file are in force, 0 if the file was refused since."),
 		at: gauge("sluice_config_last_reload_success_timestamp_seconds",
 			"When policies of the configuration file last came into force."),
 	}
+	r.inForce.Routes = maps.Clone(inForce.Routes) // the process reads its own
 	r.good.Set(1)
 	r.at.SetToCurrentTime()
 	r.seen = r.stat()
@@ -89,18 +97,26 @@ func (r *Reloader) poll(ctx context.Context) {
 	switch {
 	case r.wanted != nil:
 		r.enforce(ctx)
-	case r.seen != nil && sameFile(before, r.seen) && !sameFile(r.read, r.seen):
+	case r.seen[r.path] != nil && r.seen.same(before) && !r.seen.same(r.read):
 		r.reload(ctx)
 	}
 }
 
-func (r *Reloader) stat() fs.FileInfo {
-	info, err := os.Stat(r.path)
-	if err != nil {
-		return nil
+// files are the configuration file and those that it refers to, by path; nil where there is none.
+type files map[string]fs.FileInfo
+
+func (r *Reloader) stat() files {
+	found := files{}
+	for _, path := range append([]string{r.path}, r.files...) {
+		found[path] = nil
+		if info, err := os.Stat(path); err == nil {
+			found[path] = info
+		}
 	}
-	return info
+	return found
 }
+
+func (f files) same(other files) bool { return maps.EqualFunc(f, other, sameFile) }
 
 func sameFile(a, b fs.FileInfo) bool {
 	if a == nil || b == nil {
@@ -115,6 +131,7 @@ func (r *Reloader) reload(ctx context.Context) {
 	cfg, err := config.Config{}, r.readable()
 	if err == nil {
 		cfg, err = r.load()
+		r.files = cfg.Files // the poll after the next reads again if they are others
 	}
 	if err == nil {
 		err = r.ours(cfg)
@@ -135,6 +152,13 @@ func (r *Reloader) reload(ctx context.Context) {
 		}
 		return
 	}
+	for _, note := range cfg.Notes {
+		if !slices.Contains(r.noted, note) {
+			r.log.Warn(note)
+			r.noted = append(r.noted, note)
+		}
+	}
+	r.callAnew(cfg.Routes)
 	if differ := startOnly(r.inForce, cfg); len(differ) > 0 {
 		r.log.Warn("these sections have changed and are read at the start alone; restart to apply them",
 			"sections", strings.Join(differ, ", "))
@@ -143,11 +167,34 @@ func (r *Reloader) reload(ctx context.Context) {
 	r.enforce(ctx)
 }
 
+// callAnew changes how the upstreams are called whose settings differ.
+func (r *Reloader) callAnew(routes map[string]config.Route) {
+	changed := false
+	for _, name := range slices.Sorted(maps.Keys(routes)) {
+		before, known := r.inForce.Routes[name]
+		after := routes[name]
+		same := reflect.DeepEqual(before.Calls, after.Calls) && slices.Equal(before.Secrets, after.Secrets)
+		if !known || same || before.Asynq.Queue != "" || after.Asynq.Queue != "" {
+			continue
+		}
+		if err := r.call(name, after); err != nil {
+			r.log.Error("the upstream of a route is called as before", "route", name, "error", err)
+			continue
+		}
+		before.Calls, before.Secrets = after.Calls, after.Secrets
+		r.inForce.Routes[name], changed = before, true
+		r.log.Info("the upstream of a route is called by new settings", "route", name)
+	}
+	if changed {
+		r.called(r.inForce.Routes)
+	}
+}
+
 // readable refuses what cannot be read again, such as a pipe, which would hold up the stop of the
 // process, and a file without settings: an editor, a full disk or a template that failed leaves one
 // for a moment, and it would remove every tenant.
 func (r *Reloader) readable() error {
-	if r.read != nil && !r.read.Mode().IsRegular() {
+	if info := r.read[r.path]; info != nil && !info.Mode().IsRegular() {
 		return errors.New("must be a regular file to be read again")
 	}
 	content, err := os.ReadFile(r.path)
@@ -220,7 +267,7 @@ func startOnly(before, after config.Config) []string {
 	a, b := reflect.ValueOf(before), reflect.ValueOf(after)
 	for i := range a.NumField() {
 		name := a.Type().Field(i).Name
-		if name != "Tenants" && !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+		if name != "Tenants" && name != "Notes" && name != "Files" && !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
 			differ = append(differ, strings.ToLower(name))
 		}
 	}

@@ -23,12 +23,21 @@ import (
 
 const reloadedFile = "routes: { default: { url: \"http://127.0.0.1:9000/\" } }\n%s\n"
 
+// fileOf returns the file with these lines. They may have routes of their own.
+func fileOf(lines string) string {
+	if strings.HasPrefix(lines, "routes:") {
+		return lines
+	}
+	return fmt.Sprintf(reloadedFile, lines)
+}
+
 // reloading is a Reloader over a file that a test writes, and what it has put into force.
 type reloading struct {
 	*Reloader
 	t     *testing.T
 	log   bytes.Buffer
 	set   []string // the rate of acme, each time
+	calls []string // X-Key of the route default, each time
 	fails error
 	at    time.Time
 }
@@ -53,6 +62,11 @@ func startReloading(t *testing.T, file string) *reloading {
 		r.set = append(r.set, p.Rate.String())
 		return nil
 	}
+	r.Reloader.called = func(map[string]config.Route) {}
+	r.Reloader.call = func(name string, route config.Route) error {
+		r.calls = append(r.calls, name+" "+route.Headers["X-Key"])
+		return nil
+	}
 	return r
 }
 
@@ -60,7 +74,7 @@ func startReloading(t *testing.T, file string) *reloading {
 func (r *reloading) write(file string) {
 	r.t.Helper()
 	r.at = r.at.Add(time.Second)
-	err := errors.Join(os.WriteFile(r.path, fmt.Appendf(nil, reloadedFile, file), 0o600),
+	err := errors.Join(os.WriteFile(r.path, []byte(fileOf(file)), 0o600),
 		os.Chtimes(r.path, r.at, r.at))
 	if err != nil {
 		r.t.Fatal(err)
@@ -264,4 +278,55 @@ func TestSettingsOfTheStartAreNamed(t *testing.T) {
 	r.write("worker: { lease: 40s }\nlog: { level: warn }\ntenants: { acme: { rate: 6/s } }")
 	r.reload(t.Context()) // as on SIGHUP, at once
 	r.want("6/s", 1, "restart to apply them", "log, worker")
+}
+
+// A file that a header refers to is read again when it changes, and the change reaches the worker
+// alone. One that has gone, or is empty, changes nothing, and is reported. So does a file that only
+// changes a header.
+func TestReloadOfReferences(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "key")
+	at := time.Now()
+	write := func(content string) {
+		t.Helper()
+		at = at.Add(time.Second)
+		if err := errors.Join(os.WriteFile(secret, []byte(content), 0o600), os.Chtimes(secret, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\n")
+	file := "routes: { default: { url: \"http://127.0.0.1:9000/\", headers: { X-Key: \"%s${file:" + secret + "}\" } } }\n"
+	r := startReloading(t, fmt.Sprintf(file, "k "))
+	polls := func() {
+		for range 4 { // a file that still changes is not read
+			r.poll(t.Context())
+		}
+	}
+	polls()
+	want := func(what string, calls ...string) {
+		t.Helper()
+		polls()
+		if fmt.Sprint(r.calls) != fmt.Sprint(calls) {
+			t.Errorf("%s: the upstream is called with %q, want %q", what, r.calls, calls)
+		}
+	}
+	want("nothing has changed")
+	write("two")
+	want("another content", "default k two")
+	write("")
+	want("an empty file", "default k two")
+	if !strings.Contains(r.log.String(), "must name a file that is not empty") {
+		t.Errorf("an empty file is logged as:\n%s", r.log.String())
+	}
+	_ = os.Remove(secret)
+	want("no file", "default k two")
+	write("three")
+	want("a file again", "default k two", "default k three")
+	r.write(fmt.Sprintf(file, "key "))
+	want("only a header", "default k two", "default k three", "default key three")
+	if len(r.set) != 0 || strings.Contains(r.log.String(), "restart") {
+		t.Errorf("the policies were set %d times; the log:\n%s", len(r.set), r.log.String())
+	}
+	if strings.Contains(r.log.String(), "three") {
+		t.Errorf("the log has the secret:\n%s", r.log.String())
+	}
 }

@@ -79,6 +79,8 @@ func limitOf(t *wire.TenantNow) string {
 		if held := cli.HeldText(t.Figures); held != "" {
 			text += " " + held
 		}
+	case "auth":
+		text, style = "no token for the upstream can be had: its jobs wait", styleWarn
 	case "paused":
 		text, style = "paused", styleWarn
 	default:

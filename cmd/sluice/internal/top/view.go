@@ -347,7 +347,7 @@ func shareStyle(share float64) lipgloss.Style {
 
 func limitStyle(r wire.TenantLine, _ *track) lipgloss.Style {
 	switch r.LimitedBy {
-	case "paused", "held", "upstream", "late", "workers":
+	case "paused", "held", "auth", "upstream", "late", "workers":
 		return styleWarn
 	case "idle":
 		return styleFaint

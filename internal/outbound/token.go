@@ -1,0 +1,217 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/clientcredentials"
+)
+
+// OAuth2 are the credentials for tokens of an authorization server (RFC 6749, section 4.4).
+type OAuth2 struct {
+	TokenURL     string
+	ClientID     string
+	ClientSecret string
+	Scopes       []string
+	Audience     string // sent as the parameter audience; empty: none
+}
+
+const (
+	// tokenEarly is how long before its end a token is replaced, at most a tenth of its life.
+	tokenEarly = 30 * time.Second
+	// tokenProof is how old a token must be that was fetched after a refusal and that the upstream
+	// has refused as well, to be replaced again: else an upstream that answers 401 to everything
+	// would make every delivery fetch one.
+	tokenProof = 10 * time.Second
+	// After a failure the next fetch waits tokenPause, and twice as long after each further one, up
+	// to tokenPauseMost.
+	tokenPause, tokenPauseMost = time.Second, 30 * time.Second
+)
+
+// Tokens fetches and keeps one token, whoever waits for it. Many goroutines use it at once.
+type Tokens struct {
+	fetch   func(context.Context) (*oauth2.Token, error)
+	timeout time.Duration
+
+	mu       sync.Mutex
+	current  token
+	fetching chan struct{} // closed when the running fetch has ended; nil: none runs
+	err      error         // of the last fetch
+	failed   int           // fetches in a row
+	retry    time.Time     // no fetch before
+	refused  bool          // the next token is fetched because the upstream refused one
+}
+
+// token is a token as it is sent.
+type token struct {
+	header   string // value of Authorization; empty: there is none
+	made     time.Time
+	renew    time.Time // zero: never
+	expiry   time.Time // zero: unknown
+	accepted bool      // by the upstream, at least once
+	again    bool      // fetched because the upstream refused the one before
+}
+
+// newTokens returns tokens that are fetched by the client's transport. The authorization server
+// gets the credentials in the way that it accepts: both are tried.
+func newTokens(o OAuth2, c *Client) *Tokens {
+	cfg := &clientcredentials.Config{
+		ClientID: o.ClientID, ClientSecret: o.ClientSecret, TokenURL: o.TokenURL, Scopes: o.Scopes,
+	}
+	if o.Audience != "" {
+		cfg.EndpointParams = url.Values{"audience": {o.Audience}}
+	}
+	client := &http.Client{
+		Transport: c.Transport, // by itself it follows no redirect with the secret
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		},
+	}
+	return &Tokens{timeout: c.timeout, fetch: func(ctx context.Context) (*oauth2.Token, error) {
+		return cfg.Token(context.WithValue(ctx, oauth2.HTTPClient, client))
+	}}
+}
+
+// NoToken is why there is no token. Its text is for operators.
+type NoToken struct {
+	Retry time.Duration // until the next fetch
+	cause error
+}
+
+func (e NoToken) Error() string { return Cut(e.cause.Error()) }
+
+func (e NoToken) Unwrap() error { return e.cause }
+
+// Get returns the value of Authorization. It waits for a fetch, which goes on for others if ctx
+// ends. Errors: that of ctx, or a NoToken.
+func (t *Tokens) Get(ctx context.Context) (string, error) {
+	for {
+		t.mu.Lock()
+		now := time.Now()
+		if have := t.current; have.header != "" && (have.renew.IsZero() || now.Before(have.renew)) {
+			t.mu.Unlock()
+			return have.header, nil
+		}
+		if wait := t.retry.Sub(now); t.fetching == nil && wait > 0 {
+			defer t.mu.Unlock()
+			if have := t.current; have.header != "" && now.Before(have.expiry) {
+				return have.header, nil // it could not be renewed yet, and is still good
+			}
+			return "", NoToken{wait, t.err}
+		}
+		if t.fetching == nil {
+			t.fetching = make(chan struct{})
+			go t.renew(t.fetching)
+		}
+		ended := t.fetching
+		t.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}
+
+// renew fetches a token.
+func (t *Tokens) renew(ended chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
+	defer cancel()
+	fetched, err := t.fetch(ctx)
+	var value string
+	if err == nil {
+		value = fetched.Type() + " " + fetched.AccessToken
+		if !httpguts.ValidHeaderFieldValue(value) {
+			err = errors.New("the token is not the value of a header")
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer close(ended)
+	t.fetching = nil
+	now := time.Now()
+	if err != nil {
+		t.err = explainToken(err, ctx.Err() != nil, t.timeout)
+		t.retry = now.Add(min(tokenPause<<min(t.failed, 10), tokenPauseMost))
+		t.failed++
+		return
+	}
+	t.err, t.failed, t.retry = nil, 0, time.Time{}
+	next := token{header: value, made: now, expiry: fetched.Expiry, again: t.refused}
+	if left := fetched.Expiry.Sub(now); !fetched.Expiry.IsZero() {
+		next.renew = fetched.Expiry.Add(-min(tokenEarly, left/10))
+	}
+	t.current, t.refused = next, false
+}
+
+// Accepted notes that the upstream did not refuse a token.
+func (t *Tokens) Accepted(header string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.current.header == header {
+		t.current.accepted = true
+	}
+}
+
+// Refused discards a token that the upstream refused. It returns false if no other one would help:
+// the upstream has refused a new one, too.
+func (t *Tokens) Refused(header string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	have := t.current
+	switch {
+	case have.header != header:
+		return true // another delivery has discarded it already
+	case have.again && !have.accepted && time.Since(have.made) < tokenProof:
+		return false
+	}
+	t.current, t.refused = token{}, true
+	return true
+}
+
+// State is what operators see of the tokens.
+type TokenState struct {
+	Until   time.Time // when the token ends; zero without one, or if its end is unknown
+	Problem string    // why there is none; empty: there is one, or none was needed yet
+}
+
+// State returns the state of the tokens.
+func (t *Tokens) State() TokenState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	state := TokenState{Until: t.current.expiry}
+	if t.err != nil {
+		state.Problem = Cut(t.err.Error())
+	}
+	return state
+}
+
+// explainToken returns why a fetch failed, without what the answer or the request contained: both
+// may have secrets.
+func explainToken(err error, late bool, timeout time.Duration) error {
+	if answer, is := errors.AsType[*oauth2.RetrieveError](err); is {
+		text := "the authorization server answered"
+		if answer.Response != nil {
+			text += fmt.Sprintf(" %d", answer.Response.StatusCode)
+		}
+		if known := strings.Trim(answer.ErrorCode, "abcdefghijklmnopqrstuvwxyz_") == ""; known && len(answer.ErrorCode) <= 40 {
+			text += " " + answer.ErrorCode // RFC 6749, section 5.2
+		}
+		return errors.New(strings.TrimSpace(text))
+	}
+	if late {
+		return fmt.Errorf("the authorization server did not answer within %v", timeout)
+	}
+	if failed, is := errors.AsType[*url.Error](err); is { // it quotes the URL
+		return fmt.Errorf("the authorization server cannot be reached: %w", failed.Err)
+	}
+	return errors.New("the authorization server's answer has no token that can be read")
+}

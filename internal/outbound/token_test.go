@@ -1,0 +1,190 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/oauth2"
+)
+
+// server is an authorization server; each token takes it a second.
+type server struct {
+	mu     sync.Mutex
+	issued int
+	tried  int
+	lives  time.Duration // of a token; 0: unknown
+	down   error
+}
+
+func (s *server) fetch(ctx context.Context) (*oauth2.Token, error) {
+	select {
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tried++; s.down != nil {
+		return nil, s.down
+	}
+	s.issued++
+	t := &oauth2.Token{AccessToken: fmt.Sprint("t", s.issued)}
+	if s.lives > 0 {
+		t.Expiry = time.Now().Add(s.lives)
+	}
+	return t, nil
+}
+
+func (s *server) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = err
+}
+
+func (s *server) tokens() *Tokens { return &Tokens{fetch: s.fetch, timeout: 10 * time.Second} }
+
+// get returns the tokens that n deliveries get at once.
+func get(t *testing.T, tokens *Tokens, n int) map[string]int {
+	t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	got := map[string]int{}
+	for range n {
+		wg.Go(func() {
+			value, err := tokens.Get(t.Context())
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				value = err.Error()
+			}
+			got[value]++
+		})
+	}
+	wg.Wait()
+	return got
+}
+
+// However many deliveries need a token, it is fetched once, and again before it ends.
+func TestOneTokenForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{lives: time.Hour}
+		tokens := s.tokens()
+		if got := get(t, tokens, 60); got["Bearer t1"] != 60 || s.tried != 1 {
+			t.Errorf("60 deliveries got %v by %d fetches", got, s.tried)
+		}
+		time.Sleep(time.Hour - tokenEarly - time.Second)
+		if got := get(t, tokens, 5); got["Bearer t1"] != 5 {
+			t.Errorf("before the renewal: %v", got)
+		}
+		time.Sleep(2 * time.Second)
+		s.fail(errors.New("away"))
+		if got := get(t, tokens, 5); got["Bearer t1"] != 5 || s.tried != 2 {
+			t.Errorf("while it cannot be renewed: %v by %d fetches, want the token that is still good", got, s.tried)
+		}
+		s.fail(nil)
+		time.Sleep(tokenEarly)
+		if got := get(t, tokens, 5); got["Bearer t2"] != 5 || s.issued != 2 {
+			t.Errorf("after its end: %v, %d issued", got, s.issued)
+		}
+	})
+}
+
+// While the server is away no delivery gets a token, each is told when the next fetch is, and the
+// server is asked ever less often.
+func TestNoTokenWhileTheServerIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{down: errors.New("away")}
+		tokens := s.tokens()
+		begin := time.Now()
+		for time.Since(begin) < 10*time.Minute {
+			_, err := tokens.Get(t.Context())
+			no, is := errors.AsType[NoToken](err)
+			if !is || no.Retry <= 0 || no.Retry > tokenPauseMost {
+				t.Fatalf("after %v: %v", time.Since(begin), err)
+			}
+			time.Sleep(no.Retry)
+		}
+		if s.tried < 15 || s.tried > 30 || tokens.State().Problem == "" {
+			t.Errorf("in ten minutes the server was asked %d times; the state is %+v", s.tried, tokens.State())
+		}
+		s.fail(nil)
+		time.Sleep(tokenPauseMost)
+		if got := get(t, tokens, 3); got["Bearer t1"] != 3 || tokens.State().Problem != "" {
+			t.Errorf("once the server is back: %v, %+v", got, tokens.State())
+		}
+	})
+}
+
+// A refused token is replaced by one fetch, whoever was refused. An upstream that refuses every
+// token does not make each delivery fetch another one.
+func TestRefusedTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		tokens := s.tokens()
+		get(t, tokens, 1)
+		tokens.Accepted("Bearer t1")
+		for range 20 {
+			if !tokens.Refused("Bearer t1") {
+				t.Fatal("a token that had been accepted is not replaced")
+			}
+		}
+		if got := get(t, tokens, 20); got["Bearer t2"] != 20 || s.issued != 2 {
+			t.Fatalf("after 20 refusals: %v, %d issued", got, s.issued)
+		}
+		for range 600 { // for a minute, ten deliveries a second are refused
+			value, _ := tokens.Get(t.Context())
+			tokens.Refused(value)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if s.issued > 9 {
+			t.Errorf("600 refusals in a minute made it fetch %d tokens", s.issued)
+		}
+	})
+}
+
+// A delivery that is cut off does not end the fetch for the others.
+func TestTokenOutlivesADelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		tokens := s.tokens()
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		if _, err := tokens.Get(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a delivery that is cut off: %v", err)
+		}
+		if got := get(t, tokens, 1); got["Bearer t1"] != 1 || s.tried != 1 {
+			t.Errorf("the next one: %v by %d fetches", got, s.tried)
+		}
+	})
+}
+
+// What an answer of the server contains is shown to nobody: it may repeat the secret.
+func TestTokenErrorsHaveNoSecrets(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"a code":   {&oauth2.RetrieveError{ErrorCode: "invalid_client", ErrorDescription: "s3cret", Body: []byte("s3cret")}, "answered invalid_client"},
+		"an echo":  {&oauth2.RetrieveError{ErrorCode: "s3cret!", Body: []byte("s3cret")}, "the authorization server answered"},
+		"no JSON":  {errors.New("oauth2: cannot parse json: s3cret"), "no token that can be read"},
+		"no token": {errors.New("oauth2: server response missing access_token"), "no token that can be read"},
+	} {
+		tokens := &Tokens{timeout: time.Second, fetch: func(context.Context) (*oauth2.Token, error) { return nil, c.err }}
+		_, err := tokens.Get(t.Context())
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	odd := &Tokens{timeout: time.Second, fetch: func(context.Context) (*oauth2.Token, error) {
+		return &oauth2.Token{AccessToken: "a\r\nX-Evil: 1"}, nil
+	}}
+	if value, err := odd.Get(t.Context()); err == nil || strings.Contains(err.Error(), "Evil") {
+		t.Errorf("a token with a line break: %q %v", value, err)
+	}
+}

@@ -1,0 +1,140 @@
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/queue"
+)
+
+// Upstream calls the upstream of a route with what the operator set for it. It does not change, but
+// for its token and its connections.
+type Upstream struct {
+	*Client
+	tokens *Tokens // nil: none
+	method string
+	header http.Header
+	of     UpstreamOptions
+}
+
+// UpstreamOptions are the settings of an Upstream.
+type UpstreamOptions struct {
+	Options
+	Method  string            // of Post; empty: POST
+	Headers map[string]string // set on each request, each CheckSettable of httpmsg
+	OAuth2  *OAuth2           // nil: none
+}
+
+// NewUpstream returns an upstream. It keeps the connections of the one before, and its token, where
+// they are of the same settings. before may be nil.
+func NewUpstream(o UpstreamOptions, before *Upstream) *Upstream {
+	u := &Upstream{method: o.Method, header: http.Header{}, of: o}
+	for name, value := range o.Headers {
+		u.header.Set(name, value)
+	}
+	same := before != nil && reflect.DeepEqual(before.of.Options, o.Options)
+	if same {
+		u.Client = before.Client
+	} else {
+		u.Client = New("worker", "upstream", o.Options)
+	}
+	if o.OAuth2 != nil {
+		if same && reflect.DeepEqual(before.of.OAuth2, o.OAuth2) {
+			u.tokens = before.tokens
+		} else {
+			u.tokens = newTokens(*o.OAuth2, u.Client)
+		}
+	}
+	return u
+}
+
+// SendsBody reports whether Post sends a body: content of GET and DELETE has no meaning (RFC 9110,
+// sections 9.3.1 and 9.3.5), and some servers refuse it.
+func (u *Upstream) SendsBody() bool {
+	return u.method != http.MethodGet && u.method != http.MethodDelete
+}
+
+// TokenState returns the state of the upstream's token.
+func (u *Upstream) TokenState() TokenState {
+	if u.tokens == nil {
+		return TokenState{}
+	}
+	return u.tokens.State()
+}
+
+// Post is Client.Post with the upstream's method, headers and token. Errors: a NoAnswer, or a
+// NoToken of a request that was not sent.
+func (u *Upstream) Post(
+	ctx context.Context, url, id string, body []byte, edit func(*http.Request), read func(*http.Response),
+) (answer *queue.Response, err error) {
+	if !u.SendsBody() {
+		body = nil
+	}
+	err = u.authorized(ctx, func(authorization string) (int, error) {
+		answer, err = u.Client.Post(ctx, url, id, body, func(req *http.Request) {
+			edit(req)
+			if u.method != "" {
+				req.Method = u.method
+			}
+			u.dress(req.Header, authorization)
+		}, read)
+		if err != nil {
+			return 0, err
+		}
+		return answer.Status, nil
+	})
+	return answer, err
+}
+
+// Send is Client.Send with the upstream's headers and token, which it sets in the request's.
+// Errors: as Post.
+func (u *Upstream) Send(req *http.Request, content []byte, most int64) (resp *http.Response, body []byte, cut bool, err error) {
+	err = u.authorized(req.Context(), func(authorization string) (int, error) {
+		u.dress(req.Header, authorization)
+		resp, body, cut, err = u.Client.Send(req, content, most)
+		if err != nil {
+			return 0, err
+		}
+		return resp.StatusCode, nil
+	})
+	return resp, body, cut, err
+}
+
+// dress sets the upstream's headers.
+func (u *Upstream) dress(h http.Header, authorization string) {
+	httpmsg.Replace(h, u.header)
+	if authorization != "" {
+		httpmsg.Replace(h, http.Header{"Authorization": {authorization}})
+	}
+}
+
+// authorized sends a request with the value of Authorization, which is empty without tokens. A
+// request whose token the upstream refused is sent once more with another one: it was not served.
+func (u *Upstream) authorized(ctx context.Context, send func(authorization string) (status int, err error)) error {
+	if u.tokens == nil {
+		_, err := send("")
+		return err
+	}
+	for again := false; ; again = true {
+		authorization, err := u.tokens.Get(ctx)
+		if err != nil && ctx.Err() != nil {
+			return NoAnswer{Message: fmt.Sprintf("the %s stopped before the %s had answered", u.process, u.receiver), Unsent: true, cause: err}
+		}
+		if err != nil {
+			return err
+		}
+		status, err := send(authorization)
+		switch {
+		case err != nil:
+			return err
+		case status != http.StatusUnauthorized:
+			u.tokens.Accepted(authorization)
+			return nil
+		case again || !u.tokens.Refused(authorization):
+			return nil
+		}
+	}
+}
