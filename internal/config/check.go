@@ -133,7 +133,7 @@ func (l *lister) value(steps []string, value any, s Setting) {
 	case string:
 		switch {
 		case v == "":
-		case slices.Contains([]string{"url", "forward", "token_url", "proxy", "redis.url", "traces.endpoint"}, s.Key):
+		case slices.Contains([]string{"url", "forward", "token_url", "proxy", "callbacks.proxy", "redis.url", "traces.endpoint"}, s.Key):
 			text = withoutPassword(v)
 		case s.Secret:
 			text = hidden

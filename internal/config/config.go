@@ -121,6 +121,7 @@ type Store struct {
 type Callbacks struct {
 	Allow       []string      // URL prefixes that may lead to private addresses
 	Secrets     []string      // they sign callbacks, newest first; none: not signed
+	Proxy       string        // none, env or a URL
 	Timeout     time.Duration // of one attempt
 	MaxAttempts int64
 }

@@ -71,7 +71,7 @@ func TestDefaults(t *testing.T) {
 			DeadBytes: 64 << 20,
 		},
 		Store:     config.Store{MaxTenants: 1_000_000, FlowShare: 50, Reserve: 10, GuestShare: 25, GuestTenants: 50},
-		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15},
+		Callbacks: config.Callbacks{Timeout: 10 * time.Second, MaxAttempts: 15, Proxy: "none"},
 		Routes: map[string]config.Route{"default": {URL: "http://127.0.0.1:9000/", Timeout: 10 * time.Second,
 			Connections: 256, IdleTimeout: 30 * time.Second, ConnectionMaxAge: 5 * time.Minute, CostMissing: "estimate", MinCost: 1, Calls: calls,
 			Retry:   config.Retry{MaxAttempts: 10, MinBackoff: time.Second, MaxBackoff: time.Hour},
@@ -215,7 +215,7 @@ log: { level: warn }
 		Store: config.Store{MaxBytes: 1_000_000_000, MaxTenants: 5, FlowShare: 20, Reserve: 10, GuestShare: 10, GuestTenants: 50},
 		Callbacks: config.Callbacks{
 			Allow:   []string{"https://partner.example/hooks/", "http://10.0.0.7:8080"},
-			Timeout: 3 * time.Second, MaxAttempts: 4,
+			Timeout: 3 * time.Second, MaxAttempts: 4, Proxy: "none",
 			Secrets: []string{"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 		},
 		Routes: map[string]config.Route{
@@ -602,8 +602,8 @@ func TestEverySettingEverySource(t *testing.T) {
 		"api.tenant_share": "13", "api.address_share": "14", "api.status_rate": "5/m", "api.read_rate": "6/m",
 		"admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true",
 		"admin.submit": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s",
-		"callbacks.max_attempts": "3",
-		"worker.concurrency":     "9", "retention.succeeded": "2s", "retention.dead": "3s",
+		"callbacks.max_attempts": "3", "callbacks.proxy": "http://p.test:3128",
+		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s",
 		"retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6",

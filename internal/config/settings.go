@@ -85,6 +85,12 @@ func address(key, flag, value, help string) Setting {
 		Rule: "must be HOST:PORT, such as 127.0.0.1:8080, HOST an IP address or localhost"}
 }
 
+// proxySetting returns a setting for outbound.ParseProxy. Its URL may have a password.
+func proxySetting(key, help string) Setting {
+	return Setting{Key: key, Kind: Text, Default: "none", check: isProxy, Help: help, Secret: true,
+		Rule: "must be none, env or the http:// URL of a proxy, such as http://proxy.internal:3128"}
+}
+
 const (
 	day  = 24 * time.Hour
 	year = 366 * day
@@ -211,6 +217,8 @@ func Settings() []Setting {
 				"refused with 503. 0 is no bound."),
 		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute,
 			"Timeout of one attempt of a callback."),
+		proxySetting("callbacks.proxy", "Proxy for callbacks: none; env, which obeys HTTPS_PROXY, HTTP_PROXY and NO_PROXY; or "+
+			"its URL. The address of a target is then checked by resolving its name before the proxy is asked."),
 		whole("callbacks.max_attempts", "15", 2, 100, "Maximum attempts of a callback; 15 take about a day."),
 	}...)
 	settings = append(settings, []Setting{
@@ -359,9 +367,8 @@ func RouteSettings() []Setting {
 			Help: "File with the key of the client certificate."},
 		{Key: "tls.server_name", Kind: Text, check: unsetOr(isServerName), Rule: "must be the name of a host",
 			Help: "Name that the upstream's certificate must have. Not set: that of the URL."},
-		{Key: "proxy", Kind: Text, Default: "none", check: isProxy,
-			Help: "Proxy for requests to the upstream: none; env, which obeys HTTPS_PROXY, HTTP_PROXY and NO_PROXY; or its URL.",
-			Rule: "must be none, env or the http:// URL of a proxy, such as http://proxy.internal:3128"},
+		proxySetting("proxy", "Proxy for requests to the upstream: none; env, which obeys HTTPS_PROXY, HTTP_PROXY and NO_PROXY; "+
+			"or its URL."),
 		{Key: "http2", Kind: Switch, Default: "true", Help: "Use HTTP/2 where the upstream has it, over TLS. All deliveries of a " +
 			"process then share a few connections.", Rule: "must be true or false"},
 		{Key: "rate", Kind: Rate, Help: "Short form of a [pool](pools.md) of this route alone, with the name of the route: " +

@@ -56,6 +56,16 @@ func (c *Client) proxyFor(u *url.URL) (*url.URL, error) {
 	return proxy, nil
 }
 
+// HasProxy reports whether requests to a URL go through a proxy, or should and cannot.
+func (c *Client) HasProxy(raw string) bool {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return false
+	}
+	proxy, err := c.proxyFor(u)
+	return proxy != nil || err != nil
+}
+
 // proxyOfPlain returns the proxy of a request without TLS for net/http, which sends it the whole
 // URL. Connections with TLS are made by dialThrough.
 func (c *Client) proxyOfPlain(req *http.Request) (*url.URL, error) {

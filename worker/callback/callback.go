@@ -64,6 +64,7 @@ type Service struct {
 	lanes   []*lane
 	listed  *outbound.Client // for URLs under a listed prefix
 	public  *outbound.Client // for all others
+	proxied *outbound.Client // for those of them that Config.Proxy has a proxy for
 	slots   *slots
 	metrics *metrics
 	log     *slog.Logger
@@ -82,10 +83,10 @@ func New(cfg Config) (*Service, error) {
 		return nil, fmt.Errorf("callback: %w", err)
 	}
 	limits := newSlots(cfg.Concurrency)
-	client := func() *outbound.Client {
+	client := func(proxy string) *outbound.Client {
 		c := outbound.New("process", "receiver", outbound.Options{
 			Timeout: cfg.Timeout, Connections: cfg.Concurrency, IdleTimeout: 30 * time.Second,
-			MaxAge: 5 * time.Minute, Secrets: cfg.Secrets,
+			MaxAge: 5 * time.Minute, Secrets: cfg.Secrets, Proxy: proxy,
 		})
 		c.Transport.MaxIdleConns, c.Transport.MaxIdleConnsPerHost = cfg.Concurrency, 4
 		return c
@@ -104,8 +105,9 @@ func New(cfg Config) (*Service, error) {
 			Logger:            asynqLogger{cfg.Logger, repeats},
 			LogLevel:          asynq.DebugLevel, // the Logger decides
 		},
-		listed: client(),
-		public: client(),
+		listed:  client(cfg.Proxy),
+		public:  client(outbound.NoProxy),
+		proxied: client(cfg.Proxy),
 		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
 			nil),
 		log:   cfg.Logger,
@@ -139,8 +141,9 @@ func (s *Service) Run(ctx context.Context) error {
 	stopping.Wait()
 	s.given.Flush()
 	s.asynq.Flush()
-	s.listed.Transport.CloseIdleConnections()
-	s.public.Transport.CloseIdleConnections()
+	for _, client := range []*outbound.Client{s.listed, s.public, s.proxied} {
+		client.Close()
+	}
 	return err
 }
 
@@ -152,7 +155,11 @@ type Config struct {
 	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is
 	// signed with each of them, so that receivers may move from one to the next; without any it is
 	// not signed.
-	Secrets     []string
+	Secrets []string
+	// Proxy is "none", which is the default; "env", for HTTPS_PROXY, HTTP_PROXY and NO_PROXY; or an
+	// http URL. A proxy connects to the target itself, so the address of a target that is not listed
+	// is checked by resolving its name before the proxy is asked for it.
+	Proxy       string
 	Job         func(queue.Job) ([]byte, error) // the job as JSON, as clients see it
 	Timeout     time.Duration                   // of one attempt; default 10s
 	MaxAttempts int                             // at least 2; default 15, which take about a day
@@ -184,6 +191,8 @@ func (c Config) validate() error {
 		ps.Check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)",
 			"must be whsec_ and base64")
 	}
+	_, err := outbound.ParseProxy(c.Proxy)
+	ps.Check(err == nil, "proxy", "(hidden)", fmt.Sprint(err))
 	ps.Check(c.Timeout > 0, "timeout", c.Timeout, "must be positive")
 	// asynq archives a task without retries when its server crashes.
 	ps.Check(c.MaxAttempts >= 2, "max_attempts", c.MaxAttempts, "must be at least 2")

@@ -406,7 +406,7 @@ func TestTransports(t *testing.T) {
 		tr := c.Transport
 		for what, good := range map[string]bool{
 			"uses no proxy": tr.Proxy == nil, "decompresses nothing": tr.DisableCompression,
-			"verifies certificates by default": tr.TLSClientConfig == nil,
+			"verifies certificates by default": !tr.TLSClientConfig.InsecureSkipVerify,
 			"bounds the connections of a host": tr.MaxConnsPerHost > 0,
 			"bounds the headers of an answer":  tr.MaxResponseHeaderBytes > 0,
 		} {

@@ -144,8 +144,16 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
 	}
 	client := s.public
-	if listed {
+	switch {
+	case listed:
 		client = s.listed
+	case s.proxied.HasProxy(rawURL):
+		client = s.proxied
+		if err := s.cfg.Guard.checkName(ctx, to, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
+			return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+		} else if err != nil {
+			return err
+		}
 	}
 	tenant := task.Headers()[tenantHeader]
 	if err := s.slots.take(ctx, to, tenant, last); err != nil {

@@ -2,6 +2,7 @@ package callback
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -85,6 +86,28 @@ var errNotPublic = errors.New("the target's address is not public")
 func (g *Guard) control(network, address string, c syscall.RawConn) error {
 	if err := g.addresses.Safe(network, address, c); err != nil {
 		return fmt.Errorf("%w: %w", errNotPublic, err)
+	}
+	return nil
+}
+
+// checkName checks the addresses of a target that a proxy connects to: each must be public. A nil
+// resolver is that of the system. Errors: errNotPublic, or that the name cannot be resolved.
+func (g *Guard) checkName(ctx context.Context, hostport string, resolver *net.Resolver) error {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		return err
+	}
+	if resolver == nil {
+		resolver = net.DefaultResolver
+	}
+	addrs, err := resolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return errors.New("the name of the target cannot be resolved here, so its address cannot be checked")
+	}
+	for _, addr := range addrs {
+		if err := g.addresses.SafeAddr(addr.Unmap()); err != nil {
+			return errNotPublic
+		}
 	}
 	return nil
 }

@@ -366,3 +366,32 @@ func TestHostileTargets(t *testing.T) {
 func task(rawURL string) *asynq.Task {
 	return asynq.NewTaskWithHeaders(taskType, []byte(`{}`), map[string]string{urlHeader: rawURL})
 }
+
+// A proxy connects to the target itself, so the name is checked before the proxy is asked for it.
+func TestCallbacksThroughAProxy(t *testing.T) {
+	var asked []string
+	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.RequestURI) }))
+	defer proxy.Close()
+	s := newService(t, Config{Guard: guard(t, "http://listed.test/"), Proxy: proxy.URL})
+	n := &names{asked: map[string]int{}, answers: map[string][]string{
+		"public.test": {"93.184.216.34"}, "private.test": {"10.0.0.7"}, "both.test": {"93.184.216.34 ::1"}, "mapped.test": {"::ffff:127.0.0.1"},
+		"nowhere.test": {""},
+	}}
+	s.proxied.Dialer.Resolver = n.resolver()
+	for target, c := range map[string]struct {
+		sent, final bool
+	}{
+		"http://public.test/x?y=1": {true, false}, "http://listed.test/x": {true, false}, "http://private.test/x": {false, true},
+		"http://both.test/x": {false, true}, "http://mapped.test/x": {false, true}, "http://nowhere.test/x": {false, false},
+		"http://127.0.0.1:81/x": {false, true},
+	} {
+		asked = nil
+		err := s.attempt(t.Context(), "06ah:1:succeeded", task(target), true)
+		if sent := len(asked) == 1 && asked[0] == target; sent != c.sent || (err == nil) != c.sent || errors.Is(err, asynq.SkipRetry) != c.final {
+			t.Errorf("%s: the proxy was asked for %q, %v", target, asked, err)
+		}
+	}
+	for _, client := range []*outbound.Client{s.listed, s.public, s.proxied} {
+		client.Close()
+	}
+}
