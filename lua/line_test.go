@@ -64,9 +64,9 @@ func (w *world) herd(n int, every time.Duration) {
 	}
 }
 
-// TestHerd: hundreds of flows become due within a short time, and it takes many polls to lease their
-// jobs. A flow that becomes due every 20 ms meanwhile loses no slot. If they all become due at once,
-// its route may be theirs.
+// TestHerd: hundreds of flows become due within a short time, and it takes many polls to lease
+// their jobs. A flow that becomes due every 20 ms meanwhile loses no slot. If they all become due
+// at once, its route may be theirs.
 func TestHerd(t *testing.T) {
 	for _, tt := range []struct {
 		name, route string

@@ -50,11 +50,17 @@ func giveBack(ctx context.Context, l queue.Lease, e queue.JobError) queue.Settle
 
 // Deliver makes one request; see Retry.decide for what the answers mean.
 func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+	s, _ := d.deliver(ctx, l)
+	return s
+}
+
+// deliver also returns the answer, nil if there was none.
+func (d *httpDeliverer) deliver(ctx context.Context, l queue.Lease) (s queue.Settlement, answer *queue.Response) {
 	if rule := httpmsg.CheckPath(l.Path); l.Path != "" && (!d.route.Paths || rule != "") {
 		return queue.Settlement{
 			LeaseRef: l.LeaseRef, Event: shaper.Die, NotSent: true, MaxAttempts: d.route.Retry.MaxAttempts,
 			Error: &queue.JobError{Message: "the route allows no such path: " + cmp.Or(rule, "it has paths: false")},
-		}
+		}, nil
 	}
 	var cost *int64
 	now := time.Now()
@@ -64,19 +70,19 @@ func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settle
 		})
 	if err != nil {
 		if no, is := errors.AsType[outbound.NoToken](err); is {
-			return lacksToken(l, d.route, no)
+			return lacksToken(l, d.route, no), nil
 		}
 		why, _ := errors.AsType[outbound.NoAnswer](err)
 		if why.Shortage {
-			return lacksMeans(ctx, l, why)
+			return lacksMeans(ctx, l, why), nil
 		}
 		s := d.route.Retry.again(l, why.Message, 0)
 		s.Error.Detail = why.Detail
-		return s
+		return s, nil
 	}
-	s := d.route.Retry.decide(l, answer, answer.Headers["retry-after"], now)
+	s = d.route.Retry.decide(l, answer, answer.Headers["retry-after"], now)
 	s.ActualCost = cost
-	return s
+	return s, answer
 }
 
 // describe adds the headers of the job, those of the contract with receivers, and the URL's user

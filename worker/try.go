@@ -50,20 +50,22 @@ func (r Route) Try(ctx context.Context, method, path string, payload []byte) (Tr
 		Payload: payload, Path: path, Attempt: 1, MaxAttempts: r.Retry.MaxAttempts,
 	}
 	costs := answerCosts{pooled: func() bool { return true }, ignored: func(queue.Lease, error) {}}
-	var d deliverer
-	var upstream *liveUpstream
+	p := &phases{begin: time.Now()}
+	ctx = httptrace.WithClientTrace(ctx, p.trace())
+	var end queue.Settlement
 	if r.Forward != nil {
 		m := httpmsg.Request{Method: cmp.Or(method, http.MethodGet), Target: cmp.Or(path, "/"), Header: http.Header{}, Body: payload}
 		l.Payload, l.Path = m.Encode(), ""
 		f := newForwarder(r, costs)
-		d, upstream = f, f.upstream
+		defer f.upstream.Load().Close()
+		end = f.Deliver(ctx, l)
 	} else {
 		h := newHTTPDeliverer(r, costs)
-		d, upstream = h, h.upstream
+		defer h.upstream.Load().Close()
+		var answer *queue.Response
+		end, answer = h.deliver(ctx, l)
+		end.Response = answer
 	}
-	defer upstream.Load().Close()
-	p := &phases{begin: time.Now()}
-	end := d.Deliver(httptrace.WithClientTrace(ctx, p.trace()), l)
 	t := p.end()
 	t.Event = end.Event
 	if end.Response != nil {

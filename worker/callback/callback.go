@@ -157,8 +157,8 @@ type Config struct {
 	// not signed.
 	Secrets []string
 	// Proxy is "none", which is the default; "env", for HTTPS_PROXY, HTTP_PROXY and NO_PROXY; or an
-	// http URL. A proxy connects to the target itself, so the address of a target that is not listed
-	// is checked by resolving its name before the proxy is asked for it.
+	// http URL. A proxy connects to the target itself, so the address of a target that is not
+	// listed is checked by resolving its name before the proxy is asked for it.
 	Proxy       string
 	Job         func(queue.Job) ([]byte, error) // the job as JSON, as clients see it
 	Timeout     time.Duration                   // of one attempt; default 10s

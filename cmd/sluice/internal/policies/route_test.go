@@ -3,8 +3,13 @@ package policies
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,15 +31,15 @@ func TestRouteList(t *testing.T) {
 		out    string
 		n      int
 	}{
-		"idle": {nil, "ROUTE BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE\nmail closed 0 0 0 - - -\n", 1},
+		"idle": {nil, "ROUTE CALLS AUTH BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE\nmail - - closed 0 0 0 - - -\n", 1},
 		"failing": {map[string]reports.RouteLoad{
 			"fine": {Ended: 9},
 			"mail": {InFlight: 2, Ended: 40, Failed: 7, Last: reports.FailureOf(at, "acme", "j1", "connection\nfailed", "dial 10.0.0.7", 0)},
 			"away": {Breaker: reports.BreakerOpen},
-		}, `ROUTE BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE
-away open 0 0 0 - - -
-mail closed 2 40 7 acme j1 connection failed: dial 10.0.0.7
-fine closed 0 9 0 - - -
+		}, `ROUTE CALLS AUTH BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE
+away - - open 0 0 0 - - -
+mail - - closed 2 40 7 acme j1 connection failed: dial 10.0.0.7
+fine - - closed 0 9 0 - - -
 `, 3},
 	} {
 		desk := queuetest.NewDesk(t, queue.Options{})
@@ -70,6 +75,57 @@ fine closed 0 9 0 - - -
 		out, _ = list("--json")
 		if err := json.Unmarshal([]byte(out), &routes); err != nil || len(routes.Items) != c.n {
 			t.Errorf("%s: %v %s", name, err, out)
+		}
+	}
+}
+
+// sluice route test makes one request by the file, hides secrets, and fails as a job would.
+func TestRouteTest(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/orders/broken" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %s %s\x1b[31m", r.Method, r.URL.Path, body, r.Header.Get("X-Version"))
+	}))
+	defer upstream.Close()
+	file := filepath.Join(t.TempDir(), "sluice.yaml")
+	lines := strings.ReplaceAll(`routes:
+  partner: { url: "URL/orders", method: PUT, headers: { X-Version: "${env:KEY}", Authorization: "Bearer ${env:KEY}" } }
+  any: { forward: "URL/any" }
+  fleet: { asynq: { queue: q } }
+  away: { url: "http://127.0.0.1:1/", oauth2: { token_url: "http://127.0.0.1:1/", client_id: c, client_secret: "${env:KEY}" } }
+`, "URL", upstream.URL)
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		want []string
+	}{
+		{"partner --payload 1", cli.ExitOK, []string{"PUT " + upstream.URL + "/orders\n", "Authorization: (hidden)", "X-Version: (hidden)", "status   200", "outcome  succeeded", "total ", "PUT /orders 1"}},
+		{"partner --path /broken", cli.ExitFailed, []string{"/orders/broken", "status   500", "outcome  retry", "PUT /orders/broken {}", "would not have succeeded"}},
+		{"any --path /x", cli.ExitOK, []string{"GET " + upstream.URL + "/any/x", "GET /any/x"}},
+		{"any --payload b --json", cli.ExitOK, []string{`"method": "POST"`, `"status": 200`, `"outcome": "succeeded"`, `"took_ms"`}},
+		{"away", cli.ExitFailed, []string{"nothing was sent", "status   none", "outcome  held", "the upstream's token could not be had", "connection refused"}},
+		{"fleet", cli.ExitUsage, []string{"must be a route with url or forward"}},
+		{"partnr", cli.ExitUsage, []string{"partner"}},
+		{"partner --path x", cli.ExitUsage, []string{"--path: x: must"}},
+		{"partner --method GET", cli.ExitUsage, []string{"--method: GET: must be absent"}},
+		{"any --method a/b", cli.ExitUsage, []string{"--method: a/b"}},
+	} {
+		var o, e bytes.Buffer
+		args := append([]string{"route", "test", "--config", file}, strings.Fields(c.args)...)
+		code := run(t.Context(), args, cli.Stdio{Out: &o, Err: &e}, []string{"KEY=hunter2"})
+		out := o.String() + e.String()
+		for _, want := range c.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", c.args, want, out)
+			}
+		}
+		if code != c.code || strings.Contains(o.String(), "\x1b") || strings.Contains(out, "Bearer") {
+			t.Errorf("%s: exit code %d, want %d:\n%q", c.args, code, c.code, out)
 		}
 	}
 }
