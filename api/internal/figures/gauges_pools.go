@@ -10,7 +10,7 @@ import (
 
 // poolGauges describe the pools, which are few: every one has gauges.
 type poolGauges struct {
-	depth, running, rate, effective, departed, waiting, reserves, limitedBy *prometheus.Desc
+	depth, running, rate, effective, departed, waiting, reserves, owed, limitedBy *prometheus.Desc
 }
 
 func newPoolGauges(m *scrape.Metrics) poolGauges {
@@ -28,6 +28,8 @@ func newPoolGauges(m *scrape.Metrics) poolGauges {
 		waiting:  one("waiting_flows", "Flows with a job that waits for a stamp, or that repay what they owe, by pool."),
 		reserves: one("reserve_ratio",
 			"Reserves of the flows that wait in the pool, divided by its rate; above 1 each flow gets less than its reserve."),
+		owed: one("owed",
+			"What the flows and tiers of the pool owe together: what their jobs cost above the estimates, until it is repaid."),
 		limitedBy: one("limited_by",
 			"1 for the cause that keeps the pool's next job from leaving now, 0 for the other causes.", "by"),
 	}
@@ -44,6 +46,7 @@ func (g poolGauges) fetch(ctx context.Context, store Store) (out []prometheus.Me
 		out = append(out, gauge(g.depth, float64(p.Depth), name), gauge(g.running, float64(p.Running),
 			name), gauge(g.rate, rate, name),
 			gauge(g.effective, p.EffectiveRate, name), gauge(g.waiting, float64(p.Waiting), name),
+			gauge(g.owed, float64(p.Owed), name),
 			gauge(g.reserves, p.Reserves/p.Policy.CostRate().PerSecond(), name),
 			prometheus.MustNewConstMetric(g.departed, prometheus.CounterValue, float64(p.Departed), name))
 		out = append(out, limitedBy(g.limitedBy, name, p.LimitedBy)...)

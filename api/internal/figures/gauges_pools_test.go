@@ -18,7 +18,7 @@ func TestGaugesOfPools(t *testing.T) {
 	}}
 	store := &fixed{pools: map[string]queue.Pool{}}
 	for name, limitedBy := range map[string]string{"erp": "idle", "mail": "paused"} {
-		p := queue.Pool{Running: 3, Departed: 7, Waiting: 2, Reserves: 25, LimitedBy: limitedBy}
+		p := queue.Pool{Running: 3, Departed: 7, Waiting: 2, Reserves: 25, Owed: 40, LimitedBy: limitedBy}
 		p.Policy, _ = baseline.ResolvePoolCost(name, shaper.Overrides{})
 		store.pools[name] = p
 	}
@@ -44,7 +44,7 @@ func TestGaugesOfPools(t *testing.T) {
 		"sluice_pool_rate_per_second erp": 20, "sluice_pool_reserve_ratio erp": 1.25,
 		"sluice_pool_reserve_ratio mail": 2.5, "sluice_pool_running erp": 3,
 		"sluice_pool_departed_total mail": 7, "sluice_pool_waiting_flows erp": 2,
-		"sluice_pool_depth erp": 0, "sluice_pool_effective_rate_per_second mail": 0,
+		"sluice_pool_depth erp": 0, "sluice_pool_owed erp": 40, "sluice_pool_effective_rate_per_second mail": 0,
 		"sluice_pool_limited_by idle erp": 1, "sluice_pool_limited_by paused mail": 1,
 		"sluice_pool_limited_by pool mail": 0,
 	} {

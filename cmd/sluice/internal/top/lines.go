@@ -156,20 +156,20 @@ func printSampleLines(w io.Writer, l sample) {
 	}
 	if t := l.Tenant; t != nil {
 		policy := t.InForce()
-		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s waits p50 %s p95 %s "+
+		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s%s oldest %s waits p50 %s p95 %s "+
 			"p99 %s\n", at, cli.Plain(t.Tenant.Tenant), policy.Rate, t.LimitedBy,
 			heldPart(t.HeldUntil, t.HeldBy,
 				t.HeldStatus), t.Depth, policy.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
-			oldestText(t.OldestWaitMS), cli.MillisText(t.WaitP50MS),
+			owesPart(t.Owed), oldestText(t.OldestWaitMS), cli.MillisText(t.WaitP50MS),
 			cli.MillisText(t.WaitP95MS), cli.MillisText(t.WaitP99MS))
 		return
 	}
 	for _, t := range l.Tenants {
-		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s oldest %s\n", at,
+		fmt.Fprintf(w, "%s %s: rate %s by %s%s depth %d/%d running %d%s%s%s oldest %s\n", at,
 			cli.Plain(t.Tenant), t.Rate, t.LimitedBy,
 			heldPart(t.HeldUntil, t.HeldBy,
 				t.HeldStatus), t.Depth, t.Capacity, t.Running, t.rateFigures.text(), deadPart(t.DeadLetters),
-			oldestText(t.OldestWaitMS))
+			owesPart(t.Owed), oldestText(t.OldestWaitMS))
 	}
 }
 
@@ -193,6 +193,14 @@ func deadPart(n int64) string {
 		return ""
 	}
 	return " dead " + strconv.FormatInt(n, 10)
+}
+
+// owesPart returns what is owed to pools, empty for nothing.
+func owesPart(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return " owes " + strconv.FormatInt(n, 10)
 }
 
 // heldPart returns until when a tenant is held and by what, empty if it is not.

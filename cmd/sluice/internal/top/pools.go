@@ -205,7 +205,7 @@ func (m *topModel) poolLines(height int) []string {
 	if !found {
 		return []string{"", name, "", "waiting for its figures …"}
 	}
-	now := wire.TenantNow{Tenant: wire.Tenant{Reason: p.Reason, Policy: p.Policy,
+	now := wire.TenantNow{Tenant: wire.Tenant{Reason: p.Reason, Owed: p.Owed, Policy: p.Policy,
 		Figures: wire.Figures{LimitedBy: p.LimitedBy, HeldUntil: p.HeldUntil, HeldBy: p.HeldBy,
 			HeldStatus: p.HeldStatus}}}
 	lines := []string{name + ": " + limitOf(&now)}
@@ -304,10 +304,11 @@ func printPoolLines(w io.Writer, at string, l sample) {
 		if p.Oversubscribed {
 			over = " oversubscribed"
 		}
-		fmt.Fprintf(w, "%s pool %s: rate %s by %s%s%s depth %d/%s running %s flows %d%s\n", at,
+		fmt.Fprintf(w, "%s pool %s: rate %s by %s%s%s depth %d/%s running %s flows %d%s%s\n", at,
 			cli.Plain(p.Pool.Pool), policy.Rate, p.LimitedBy,
 			heldPart(p.HeldUntil, p.HeldBy, p.HeldStatus), out, p.Depth, shaper.CapacityText(policy.Capacity),
-			strings.TrimSuffix(fmt.Sprintf("%d/%d", p.Running, policy.Concurrency), "/0"), p.WaitingFlows, over)
+			strings.TrimSuffix(fmt.Sprintf("%d/%d", p.Running, policy.Concurrency), "/0"), p.WaitingFlows,
+			owesPart(p.Owed), over)
 	}
 	if l.Flows == nil {
 		return

@@ -28,7 +28,7 @@ func poolsAt(seconds int64) poolsNews {
 		Pool: "mail", Routes: []string{"mail"}, Policy: policyInForce(shaper.Policy{
 			Rate: shaper.Rate{Limit: 10, Period: time.Second}, Capacity: 1000,
 			Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}}}), Depth: 1000,
-		Departed: 70, LimitedBy: "held", HeldUntil: time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC), HeldBy: "breaker",
+		Departed: 70, LimitedBy: "held", Owed: 42, HeldUntil: time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC), HeldBy: "breaker",
 		EffectiveRate: 5, WaitingFlows: 2, Weights: 2, Reserves: 20, Oversubscribed: true,
 	}
 	return poolsNews{At: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(seconds) * time.Second),
@@ -140,7 +140,7 @@ func TestTopPoolLines(t *testing.T) {
 	out.Reset()
 	printSampleLines(&out, got)
 	queuetest.Contains(t, "the lines", out.String(), "pool erp: ", " acme: rate 200/s",
-		"pool mail: rate 10/s by held until 13:00:00 breaker out 0/s depth 1000/1000 running 0 flows 2 oversubscribed")
+		"pool mail: rate 10/s by held until 13:00:00 breaker out 0/s depth 1000/1000 running 0 flows 2 owes 42 oversubscribed")
 	free := wire.Pool{Pool: "free", Policy: policyInForce(shaper.Policy{Capacity: shaper.MaxCapacity})}
 	out.Reset()
 	printPoolLines(&out, "12:00:00", sample{Pools: []poolFigures{{Pool: free}}})

@@ -103,7 +103,7 @@ func tenantAt(n int, seconds int) wire.TenantLine {
 	case 2:
 		r.Rate, r.EffectiveRate, r.LimitedBy = shaper.Rate{Limit: 5, Period: 24 * time.Hour}, 2.5/86400, "held"
 	case 3:
-		r.LimitedBy = "concurrency"
+		r.LimitedBy, r.Owed = "concurrency", 42
 	case 15:
 		r.LimitedBy, r.Depth, r.OldestWaitMS = "idle", 0, 0
 	}

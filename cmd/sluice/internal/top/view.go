@@ -261,6 +261,7 @@ func allColumns() []column {
 	running := func(r wire.TenantLine) string { return cli.Short(float64(r.Running)) }
 	oldest := func(r wire.TenantLine) string { return oldestText(r.OldestWaitMS) }
 	dead := func(r wire.TenantLine) string { return cli.Short(float64(r.DeadLetters)) }
+	owes := func(r wire.TenantLine) string { return cli.Short(float64(r.Owed)) }
 	return []column{
 		{title: "TENANT", toLeft: true, text: row(name)},
 		{title: "RATE", cells: 8, text: row(set)},
@@ -275,6 +276,7 @@ func allColumns() []column {
 		{title: "REF/S", cells: 6, least: 44, text: rate(refusedOf), style: refusedStyle},
 		{title: "OLDEST", cells: 6, least: 52, text: row(oldest)},
 		{title: "DEAD", cells: 5, least: 96, text: row(dead), style: deadStyle},
+		{title: "OWES", cells: 5, least: 130, text: row(owes)},
 		{title: "TREND", cells: 8, toLeft: true, least: 80},
 	}
 }
@@ -520,7 +522,7 @@ func (m *topModel) helpLines() []string {
 			"(by Retry-After or the circuit breaker), paused, idle"},
 		{"FILL, CAP", "the used share of the capacity; the capacity"},
 		{"IN/S OUT/S REF/S", "arrivals, departures and refusals a second"},
-		{"OLDEST, DEAD", "the wait of the oldest job; the dead letters"},
+		{"OLDEST, DEAD, OWES", "wait of the oldest job; dead letters; what it owes to pools"},
 		{"GOT, ENTITLED", "parts of a pool's rate; weight and reserve entitle to it"},
 		{"TREND", "depth, one column a second, each tenant on its own scale"},
 		{"lateness", "the delay of departures after their planned instants"},
