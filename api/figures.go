@@ -172,32 +172,32 @@ func (f *figureStream) add(n figures.News) error {
 	if n.Overview != nil {
 		if !f.past {
 			f.past = true
-			errs = append(errs, f.out.add(contract.HistoryEvent, codec.History(n.Overview, f.server.live,
+			errs = append(errs, f.out.add(contract.HistoryEvent, figures.EncodeHistory(n.Overview, f.server.live,
 				f.server.arrivals)))
 		}
 		errs = append(errs, f.out.add(contract.OverviewEvent, f.server.overview(*n.Overview)))
 	}
 	if n.Scan != nil && f.pool != "" {
-		errs = append(errs, f.out.add(contract.PoolSharesEvent, codec.PoolShares(n.Scan, f.pool)))
+		errs = append(errs, f.out.add(contract.PoolSharesEvent, figures.EncodePoolShares(n.Scan, f.pool)))
 	}
 	if n.Scan != nil && f.table.limit > 0 {
-		errs = append(errs, f.out.add(contract.PoolsEvent, codec.PoolLines(n.Scan)),
+		errs = append(errs, f.out.add(contract.PoolsEvent, figures.EncodePools(n.Scan)),
 			f.out.add(contract.TenantsEvent, f.table.lines(n.Scan)))
 	}
 	if n.Pool != nil {
 		if !f.poolPast {
 			f.poolPast = true
-			errs = append(errs, f.out.add(contract.PoolHistoryEvent, codec.PoolHistory(n.Pool, f.server.live)))
+			errs = append(errs, f.out.add(contract.PoolHistoryEvent, figures.EncodePoolHistory(n.Pool, f.server.live)))
 		}
-		errs = append(errs, f.out.add(contract.PoolEvent, codec.PoolNow(n.Pool)))
+		errs = append(errs, f.out.add(contract.PoolEvent, figures.EncodePool(n.Pool)))
 	}
 	if n.Tenant != nil {
 		if !f.tenantPast {
 			f.tenantPast = true
 			errs = append(errs, f.out.add(contract.TenantHistoryEvent,
-				codec.TenantHistory(n.Tenant, f.server.live, f.server.arrivals)))
+				figures.EncodeTenantHistory(n.Tenant, f.server.live, f.server.arrivals)))
 		}
-		errs = append(errs, f.out.add(contract.TenantEvent, codec.TenantNow(n.Tenant)))
+		errs = append(errs, f.out.add(contract.TenantEvent, figures.EncodeTenant(n.Tenant)))
 	}
 	return errors.Join(errs...)
 }
@@ -252,7 +252,7 @@ func (s *Server) listRoutes(c *call) (*answer, error) {
 
 // overview converts an overview to its JSON form.
 func (s *Server) overview(o figures.Overview) wire.Overview {
-	out := codec.Overview(o)
+	out := figures.EncodeOverview(o)
 	s.describeCalls(out.Routes)
 	return out
 }

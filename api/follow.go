@@ -90,7 +90,7 @@ func (s *Server) sendArrivals(
 			continue
 		}
 		buf.Reset()
-		err := codec.Encode(&buf, codec.Arrivals(came, lost))
+		err := codec.Encode(&buf, figures.EncodeArrivals(came, lost))
 		if err != nil || out.event(contract.ArrivalsEvent, buf.Bytes()) != nil {
 			return
 		}

@@ -41,8 +41,8 @@ func policy(p shaper.Policy, of []shaper.Setting, sources map[string]string) wir
 	return wire.Policy{Overrides: p.Overrides(of), Sources: sources}
 }
 
-// reserve is nil for none.
-func reserve(r shaper.Rate) *shaper.Rate {
+// Reserve returns the JSON form of a reserve, nil for none.
+func Reserve(r shaper.Rate) *shaper.Rate {
 	if r == (shaper.Rate{}) {
 		return nil
 	}

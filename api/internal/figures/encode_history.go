@@ -1,16 +1,15 @@
-package codec
+package figures
 
 import (
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/shaper"
 )
 
-// History returns the history of all tenants together, which ends with o, the first overview of a
-// stream.
-func History(o *figures.Overview, hub *figures.Hub, log *figures.Arrivals) wire.FigureHistory {
+// EncodeHistory returns the history of all tenants together, which ends with o, the first overview
+// of a stream.
+func EncodeHistory(o *Overview, hub *Hub, log *Arrivals) wire.FigureHistory {
 	out := wire.FigureHistory{Overviews: []wire.PastOverview{}}
 	var samples []sample
 	for _, m := range hub.Past(o) {
@@ -28,8 +27,9 @@ func History(o *figures.Overview, hub *figures.Hub, log *figures.Arrivals) wire.
 	return out
 }
 
-// TenantHistory returns the history of a tenant, which ends with d, the first detail of a stream.
-func TenantHistory(d *figures.Detail, hub *figures.Hub, log *figures.Arrivals) wire.TenantHistory {
+// EncodeTenantHistory returns the history of a tenant, which ends with d, the first detail of a
+// stream.
+func EncodeTenantHistory(d *Detail, hub *Hub, log *Arrivals) wire.TenantHistory {
 	out := wire.TenantHistory{Tenant: d.Tenant.Name}
 	var samples []sample
 	for _, l := range hub.PastOf(d) {
@@ -41,7 +41,7 @@ func TenantHistory(d *figures.Detail, hub *figures.Hub, log *figures.Arrivals) w
 		})
 		samples = append(samples, sample{l.At, l.Gap, l.Admitted, l.Rejected})
 	}
-	out.Arrivals = arrivalSpans(log.Since(d.At), d.At, samples, func(edges []shaper.Instant) []figures.Count {
+	out.Arrivals = arrivalSpans(log.Since(d.At), d.At, samples, func(edges []shaper.Instant) []Count {
 		return log.Counts(d.Tenant.Name, edges)
 	})
 	return out
@@ -65,7 +65,7 @@ type sample struct {
 // both agree, this process saw all arrivals, and the time between two samples is divided finely.
 // Otherwise it is one span.
 func arrivalSpans(
-	begun, now time.Time, samples []sample, count func(edges []shaper.Instant) []figures.Count,
+	begun, now time.Time, samples []sample, count func(edges []shaper.Instant) []Count,
 ) []wire.PastArrivals {
 	out, cut := []wire.PastArrivals{}, now.Add(-arrivalsKept)
 	if len(samples) > 0 && begun.After(cut) && begun.Before(samples[0].at) {
@@ -95,7 +95,7 @@ func arrivalSpans(
 		ends = append(ends, len(edges)-1)
 	}
 	counts := count(edges)
-	span := func(from, until shaper.Instant, c figures.Count) {
+	span := func(from, until shaper.Instant, c Count) {
 		if from == until { // two samples at one instant
 			return
 		}
@@ -104,8 +104,8 @@ func arrivalSpans(
 		})
 	}
 	for i, l := range samples[1:] {
-		came := figures.Count{Admitted: l.admitted - samples[i].admitted, Refused: l.refused - samples[i].refused}
-		var here figures.Count
+		came := Count{Admitted: l.admitted - samples[i].admitted, Refused: l.refused - samples[i].refused}
+		var here Count
 		for _, c := range counts[ends[i]:ends[i+1]] {
 			here.Admitted += c.Admitted
 			here.Refused += c.Refused

@@ -1,4 +1,4 @@
-package codec
+package figures
 
 import (
 	"slices"
@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/7509e464/sluice/api/client/wire"
-	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -17,16 +16,16 @@ import (
 // this process had some.
 func TestHistoryIncludesOtherProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := figures.NewArrivals()
+		log := NewArrivals()
 		time.Sleep(2 * time.Minute) // nothing is known from the beginning
 		now := time.Now()
 		ago := func(s float64) time.Time { return now.Add(-time.Duration(s * float64(time.Second))) }
 		for i := range 10 { // in the last second before the sample 20 s ago
-			log.Note("acme", figures.Arrival{
+			log.Note("acme", Arrival{
 				At: shaper.InstantOf(ago(20.9 - float64(i)/100)), Cost: 1, Admitted: true,
 			})
 		}
-		log.Note("acme", figures.Arrival{At: shaper.InstantOf(ago(5)), Cost: 1})
+		log.Note("acme", Arrival{At: shaper.InstantOf(ago(5)), Cost: 1})
 		samples := []sample{
 			{at: ago(70), admitted: 100}, {at: ago(30), admitted: 100}, {at: ago(20), admitted: 400},
 			{at: ago(10), gap: true, admitted: 900}, {at: now, admitted: 900, refused: 1},
@@ -53,12 +52,12 @@ func TestHistoryIncludesOtherProcesses(t *testing.T) {
 
 // Spans count each arrival at most once, whatever the times of the readings.
 func TestSpans(t *testing.T) {
-	log := figures.NewArrivals()
-	now := time.Now().Add(2 * figures.Kept)
+	log := NewArrivals()
+	now := time.Now().Add(2 * Kept)
 	rapid.Check(t, func(t *rapid.T) {
 		var came []time.Duration // before now
-		counts := func(edges []shaper.Instant) []figures.Count {
-			out := make([]figures.Count, len(edges)-1)
+		counts := func(edges []shaper.Instant) []Count {
+			out := make([]Count, len(edges)-1)
 			for k := range out {
 				for _, d := range came {
 					if at := shaper.InstantOf(now.Add(-d)); at >= edges[k] && at < edges[k+1] {
