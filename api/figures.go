@@ -219,12 +219,10 @@ func (t table) lines(c *figures.Scan) wire.TenantLines {
 	return out
 }
 
-// watched is the source of the figures: the store, the configured routes, and the results of the
-// scans.
+// watched is the source of the figures: the store and the configured routes.
 type watched struct {
 	ports
 	routes map[string]RouteInfo
-	gauges *figures.Gauges
 }
 
 // Workers reports every configured route, also idle ones.
@@ -238,9 +236,6 @@ func (w watched) Workers(ctx context.Context) (reports.Workers, error) {
 	workers.Routes = routes
 	return workers, err
 }
-
-// DeadLetters implements figures.Source.
-func (w watched) DeadLetters(ctx context.Context) (int64, bool) { return w.gauges.DeadLetters(ctx) }
 
 // listRoutes is GET /v1/routes.
 func (s *Server) listRoutes(c *call) (*answer, error) {

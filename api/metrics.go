@@ -62,9 +62,9 @@ type requestSeries struct {
 	duration prometheus.Observer
 }
 
-func newMetrics(source figures.Store, cfg Config) (*metrics, error) {
+func newMetrics(hub *figures.Hub, source figures.Store, cfg Config) (*metrics, error) {
 	m := &metrics{
-		figures: figures.NewGauges(source, cfg.StatusTenants, cfg.TopTenants),
+		figures: figures.NewGauges(hub, source, cfg.StatusTenants, cfg.TopTenants),
 		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_admissions_total", Help: "Submissions and replays by outcome.",
 		}, []string{"outcome"}),

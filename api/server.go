@@ -120,11 +120,11 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = budget.NewReads(cfg.StatusRate)
 	}
+	s.live = figures.NewHub(watched{ports, cfg.Routes}, contract.LiveStreams)
 	var err error
-	if s.metrics, err = newMetrics(ports, cfg); err != nil {
+	if s.metrics, err = newMetrics(s.live, ports, cfg); err != nil {
 		return nil, err
 	}
-	s.live = figures.NewHub(watched{ports, cfg.Routes, s.metrics.figures}, contract.LiveStreams)
 	if s.clientNetwork, err = auth.ClientNetwork(cfg.TrustedProxies...); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}

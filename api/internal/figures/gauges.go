@@ -3,7 +3,6 @@ package figures
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,8 +17,6 @@ type Store interface {
 	Totals(ctx context.Context) (queue.Totals, error)
 	// Tenant reads one tenant.
 	Tenant(ctx context.Context, tenant string) (queue.Tenant, error)
-	// Scan reads up to limit tenants; next is the cursor of the following call, "" starts and ends.
-	Scan(ctx context.Context, cursor string, limit int) (part []queue.Brief, next string, err error)
 	// Pools lists the names of the pools, at most shaper.MaxPools.
 	Pools() []string
 	// Pool reads one pool.
@@ -41,21 +38,22 @@ type Gauges struct {
 	}
 	pool poolGauges
 
-	mu    sync.Mutex // guards shown and scan
+	tally *tally
+
+	mu    sync.Mutex // guards shown
 	shown *shown
-	scan  scan
-
-	found atomic.Pointer[findings] // of the last scan; nil before the first has ended
 }
 
-// NewGauges makes the gauges of a store. The named tenants have gauges of their own, or the top
-// tenants with the deepest queues. With named nil and top 0 no tenant has.
-func NewGauges(store Store, named []string, top int) *Gauges {
-	return newGauges(store, newShown(named, top))
+// NewGauges makes the gauges of a store, which share the scans of the hub. The named tenants have
+// gauges of their own, or the top tenants with the deepest queues. With named nil and top 0 no
+// tenant has.
+func NewGauges(h *Hub, store Store, named []string, top int) *Gauges {
+	return newGauges(store, h.tally, newShown(named, top))
 }
 
-func newGauges(store Store, s *shown) *Gauges {
-	f := &Gauges{store: store, shown: s, scan: scan{store: store}}
+func newGauges(store Store, t *tally, s *shown) *Gauges {
+	f := &Gauges{store: store, tally: t, shown: s}
+	t.wanted = s.tenants()
 	f.Metrics = scrape.New(f.fetch)
 	const (
 		jobs    = "Jobs scheduled, queued and retrying"
@@ -102,20 +100,6 @@ func (f *Gauges) Show(tenants []string) {
 	f.shown.name(tenants)
 }
 
-// DeadLetters returns the dead letters of all tenants in the last scan. known is false before the
-// first scan has ended.
-func (f *Gauges) DeadLetters(ctx context.Context) (n int64, known bool) {
-	if f.mu.TryLock() { // otherwise a scrape is scanning
-		defer f.mu.Unlock()
-		f.found.Store(f.scan.goOn(ctx, f.shown.tenants(), liveBudget))
-	}
-	found := f.found.Load()
-	if found == nil {
-		return 0, false
-	}
-	return found.dead, true
-}
-
 func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
@@ -133,8 +117,7 @@ func (f *Gauges) fetch(ctx context.Context) []prometheus.Metric {
 		gauge(t.tenants, float64(totals.Tenants)),
 		gauge(t.running, float64(totals.Running)),
 	}
-	found := f.scan.goOn(ctx, f.shown.tenants(), scrapeBudget)
-	f.found.Store(found)
+	found := f.tally.scrape(ctx, f.shown.tenants())
 	if found != nil {
 		f.shown.choose(found, time.Now())
 		out = append(out, gauge(t.oldest, found.oldest().Seconds()), gauge(t.dead, float64(found.dead)))

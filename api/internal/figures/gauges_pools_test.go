@@ -23,7 +23,7 @@ func TestGaugesOfPools(t *testing.T) {
 		store.pools[name] = p
 	}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(newGauges(store, newShown(nil, 0))); err != nil {
+	if err := registry.Register(newGauges(store, newTally(store), newShown(nil, 0))); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()

@@ -4,61 +4,117 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/7509e464/sluice/internal/scrape"
 	"github.com/7509e464/sluice/queue"
 )
 
-// Bounds of a scan of all tenants. When the budget is used up, the next scrape or sample continues
-// it.
+// Bounds of a scan that is made in steps. When the budget of one is used up, the next continues it.
 const (
 	scrapeBudget = 200 * time.Millisecond // of a scrape
 	liveBudget   = 50 * time.Millisecond  // of a sample for event streams
 	scanRest     = 20                     // pause after a scan, as a multiple of its duration
 )
 
-// scan reads the figures of all tenants, over several scrapes where there are many. It is not safe
-// for concurrent use.
-type scan struct {
-	store   Store
+// scanner reads up to limit tenants; next is the cursor of the following call, "" starts and ends.
+type scanner interface {
+	Scan(ctx context.Context, cursor string, limit int) (part []queue.Brief, next string, err error)
+}
+
+// tally has the findings of the last scan of all tenants. Watches and Remember make whole scans.
+// Where there is no recent one, scrapes make theirs in steps, and so do overviews.
+type tally struct {
+	source scanner
+	last   atomic.Pointer[findings] // of the last complete scan; nil before the first
+
+	turn    chan struct{} // full while somebody scans
+	wanted  []string      // tenants that the next scan keeps whatever their depth
 	cursor  string
 	gather  *findings // of the running scan; nil between two scans
 	spent   time.Duration
-	done    *findings // of the last complete scan; nil before the first
 	endedAt time.Time
 	rest    time.Duration
 }
 
+func newTally(source scanner) *tally { return &tally{source: source, turn: make(chan struct{}, 1)} }
+
 // goOn continues the scan, or begins another when it is due, and returns the findings of the last
-// complete scan; nil before the end of the first. The next scan keeps the wanted tenants whatever
-// their depth.
-func (s *scan) goOn(ctx context.Context, wanted []string, budget time.Duration) *findings {
-	if s.gather == nil {
-		if s.done != nil && time.Since(s.endedAt) < s.rest {
-			return s.done
+// complete scan; nil before the end of the first.
+func (t *tally) goOn(ctx context.Context, budget time.Duration) *findings {
+	if t.gather == nil {
+		if last := t.last.Load(); last != nil && time.Since(t.endedAt) < t.rest {
+			return last
 		}
-		s.gather, s.spent = newFindings(wanted), 0
+		t.gather, t.spent = newFindings(t.wanted), 0
 	}
 	begin := time.Now()
 	for time.Since(begin) < budget {
-		some, next, err := s.store.Scan(ctx, s.cursor, queue.ScanPage)
+		some, next, err := t.source.Scan(ctx, t.cursor, queue.ScanPage)
 		if err != nil {
-			break // the next scrape continues at the cursor
+			break // the next step continues at the cursor
 		}
-		s.gather.add(some)
-		if s.cursor = next; next == "" {
-			s.spent += time.Since(begin)
-			s.done, s.gather, s.endedAt, s.rest = s.gather, nil, time.Now(), max(scrape.Age, scanRest*s.spent)
-			return s.done
+		t.gather.add(some)
+		if t.cursor = next; next == "" {
+			t.spent += time.Since(begin)
+			t.end(t.gather, max(scrape.Age, scanRest*t.spent))
+			return t.last.Load()
 		}
 		select { // so that the scan takes at most about half of Redis
 		case <-time.After(time.Duration(len(some)) * queue.ScanCost):
 		case <-ctx.Done():
 		}
 	}
-	s.spent += time.Since(begin)
-	return s.done
+	t.spent += time.Since(begin)
+	return t.last.Load()
+}
+
+// end stores the findings of a complete scan. None begins before the rest is over.
+func (t *tally) end(found *findings, rest time.Duration) {
+	t.last.Store(found)
+	t.cursor, t.gather, t.endedAt, t.rest = "", nil, time.Now(), rest
+}
+
+// scrape is a step for a scrape that wants these tenants.
+func (t *tally) scrape(ctx context.Context, wanted []string) *findings {
+	t.turn <- struct{}{}
+	defer t.leave()
+	t.wanted = wanted
+	return t.goOn(ctx, scrapeBudget)
+}
+
+// sample is a step for an overview, unless the last scan is recent or somebody is scanning.
+func (t *tally) sample(ctx context.Context) {
+	select {
+	case t.turn <- struct{}{}:
+		defer t.leave()
+	default:
+		return
+	}
+	if t.last.Load() == nil || time.Since(t.endedAt) >= scanAge {
+		t.goOn(ctx, liveBudget)
+	}
+}
+
+func (t *tally) leave() { <-t.turn }
+
+// note takes a whole scan.
+func (t *tally) note(c *Scan) {
+	t.turn <- struct{}{}
+	defer t.leave()
+	found := newFindings(t.wanted)
+	for some := range slices.Chunk(c.Briefs, queue.ScanPage) {
+		found.add(some)
+	}
+	t.end(found, scanAge)
+}
+
+// still notes that nothing has changed since the last whole scan.
+func (t *tally) still() {
+	t.turn <- struct{}{}
+	defer t.leave()
+	t.endedAt = time.Now()
 }
 
 // findings are the results of a scan. They keep only the tenants that may be shown, to stay small.

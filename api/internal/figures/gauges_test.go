@@ -51,7 +51,7 @@ func TestFiguresAreCachedAndAbsentWithoutAStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fixed{}
 		registry := prometheus.NewRegistry()
-		if err := registry.Register(newGauges(store, newShown([]string{"a"}, 0))); err != nil {
+		if err := registry.Register(newGauges(store, newTally(store), newShown([]string{"a"}, 0))); err != nil {
 			t.Fatal(err)
 		}
 		gather := func() int {
@@ -154,7 +154,7 @@ func series(t *testing.T, g prometheus.Gatherer, name string) map[string]float64
 func (m *many) registry(t *testing.T, s *shown) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	if err := r.Register(newGauges(m, s)); err != nil {
+	if err := r.Register(newGauges(m, newTally(m), s)); err != nil {
 		t.Fatal(err)
 	}
 	return r

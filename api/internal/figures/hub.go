@@ -33,9 +33,6 @@ type Source interface {
 	Totals(ctx context.Context) (queue.Totals, error)
 	// Workers reports the live workers and the lateness of departures.
 	Workers(ctx context.Context) (reports.Workers, error)
-	// DeadLetters counts the dead letters of all tenants, as of the last scan. known is false
-	// before the first scan has ended.
-	DeadLetters(ctx context.Context) (n int64, known bool)
 	// StoreHealth reports engine and version also with an error.
 	StoreHealth(ctx context.Context) (queue.StoreHealth, error)
 	// Scan returns a page of about most tenants; next is the cursor of the following page, ""
@@ -99,8 +96,6 @@ type Hub struct {
 
 	sampling sync.Mutex // held by who makes an overview
 	healthAt time.Time  // when the workers and the store's health were last asked for; guarded by sampling
-	deadAt   time.Time  // the same of the dead letters
-	dead     *int64     // as of then; guarded by sampling
 	known    *Overview  // the last one without an error; guarded by sampling
 	doubled  int64      // what Totals.Tenants was above the tenants of the last scan; guarded by sampling
 
@@ -116,6 +111,7 @@ type Hub struct {
 	past     []Moment               // the earliest first
 	lost     bool                   // the store was away since the last of them
 
+	tally   *tally
 	tenants *samples
 	pools   *samples
 	shares  shares
@@ -127,8 +123,9 @@ type Hub struct {
 func NewHub(source Source, most int) *Hub {
 	ctx, end := context.WithCancel(context.Background())
 	return &Hub{
-		source: source, most: most, ctx: ctx, end: end, watches: map[*Watch]bool{}, details: map[string]*Detail{},
-		poolsNow: map[string]*PoolDetail{}, tenants: newSamples(maxSamples), pools: newSamples(maxSamples),
+		source: source, most: most, tally: newTally(source), ctx: ctx, end: end, watches: map[*Watch]bool{},
+		details: map[string]*Detail{}, poolsNow: map[string]*PoolDetail{},
+		tenants: newSamples(maxSamples), pools: newSamples(maxSamples),
 		stirred: make(chan struct{}, 1),
 	}
 }

@@ -69,10 +69,6 @@ func (s *source) Totals(context.Context) (queue.Totals, error) {
 	return totals, s.ask("totals")
 }
 
-func (s *source) DeadLetters(context.Context) (int64, bool) {
-	return 3, s.ask("dead letters") == nil
-}
-
 func (s *source) Workers(context.Context) (reports.Workers, error) {
 	return reports.Workers{Live: 2}, s.ask("workers")
 }
@@ -288,7 +284,7 @@ func TestOnlyWhatIsWantedIsRead(t *testing.T) {
 	story(t, s, 10, func(t *testing.T, h *Hub) {
 		plain := watchOf(t, h, View{})
 		pass(5 * time.Second)
-		if s.count("scan") != 0 || s.count("totals") == 0 {
+		if s.count("scan") != 1 || s.count("totals") == 0 { // an overview has the dead letters
 			t.Errorf("read %v", s.asked)
 		}
 		counting := watchOf(t, h, View{Scan: true})
@@ -565,5 +561,24 @@ func TestComingAndGoing(t *testing.T) {
 		queuetest.Compare(t, "tenants are scanned", h.counting != nil, false)
 		queuetest.Compare(t, "the tenants that are read", slices.Collect(maps.Keys(h.details)), nil)
 		h.Close()
+	})
+}
+
+// A scrape has the findings of the scans that a watch wants, and makes none of its own then.
+func TestScrapesShareTheScansOfWatches(t *testing.T) {
+	s := newSource()
+	s.set(queue.Totals{Tenants: 1}, queue.Brief{Name: "acme", Rate: perSecond, Figures: queue.Figures{Dead: 3, Depth: 2}})
+	story(t, s, 10, func(t *testing.T, h *Hub) {
+		w := watchOf(t, h, View{Scan: true})
+		pass(5 * time.Second)
+		begun := s.count("scan")
+		found := h.tally.scrape(t.Context(), nil)
+		queuetest.Compare(t, "dead letters", found.dead, 3)
+		queuetest.Compare(t, "depth", found.of("acme").Depth, 2)
+		queuetest.Compare(t, "scans of the scrape", s.count("scan")-begun, 0)
+		w.Close()
+		pass(scanAge)
+		h.tally.scrape(t.Context(), nil)
+		queuetest.Compare(t, "scans of a scrape when nobody watches", s.count("scan")-begun, 1)
 	})
 }

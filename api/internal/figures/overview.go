@@ -88,7 +88,10 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 			o.Totals = totals
 		}
 	}
-	o.Dead, o.Listed = h.dead, max(0, o.Tenants-h.doubled)
+	if found := h.tally.last.Load(); found != nil {
+		o.Dead = &found.dead
+	}
+	o.Listed = max(0, o.Tenants-h.doubled)
 	o.At = time.Now()
 	if o.Err == nil {
 		o.Read, h.known = o.At, o
@@ -97,32 +100,26 @@ func (h *Hub) sample(ctx context.Context) *Overview {
 	return o
 }
 
-// countDead asks for the dead letters where no scan has counted them lately: it samples
-// every tenant. It is called with sampling held.
+// countDead scans for the dead letters where no scan has counted them lately, and none is about to.
 func (h *Hub) countDead(ctx context.Context) {
-	if time.Since(h.deadAt) < scanAge {
-		return
-	}
-	h.deadAt = time.Now()
-	if n, known := h.source.DeadLetters(ctx); known {
-		h.dead = &n
+	h.mu.Lock()
+	counting := h.counting != nil
+	h.mu.Unlock()
+	if !counting {
+		h.tally.sample(ctx)
 	}
 }
 
-// counted takes the dead letters and the number of tenants of a scan.
+// counted takes the number of tenants of a scan.
 func (h *Hub) counted(c *Scan) {
-	var n int64
-	for i := range c.Briefs {
-		n += c.Briefs[i].Dead
-	}
+	h.tally.note(c)
 	h.sampling.Lock()
 	defer h.sampling.Unlock()
-	h.dead, h.deadAt = &n, c.At
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.overview != nil {
 		h.doubled = max(0, h.overview.Tenants-int64(len(c.Briefs)))
 	}
-	h.mu.Unlock()
 }
 
 // health reads what changes slowly.

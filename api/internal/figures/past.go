@@ -85,6 +85,7 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 		case counted != nil && now.Totals == *counted && now.Depth == 0 && now.Running == 0:
 			h.tenants.still(now.At)
 			h.pools.still(now.At)
+			h.tally.still()
 		case !time.Now().Before(due):
 			began := time.Now()
 			c, busy, err := h.take(ctx)
