@@ -65,7 +65,8 @@ func TestFailOver(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(300 * time.Millisecond)
+	taken := func() int { mu.Lock(); defer mu.Unlock(); return len(acknowledged) }
+	await(t, "jobs are taken in", func() bool { return taken() > 100 })
 	var steps []string
 	out, err := queue.FailOver(ctx, queue.FailoverOptions{URL: url, Step: func(text string) { steps = append(steps, text) }})
 	if err != nil {
@@ -74,10 +75,8 @@ func TestFailOver(t *testing.T) {
 	if out.From == out.To || out.Paused <= 0 || len(steps) != 5 {
 		t.Errorf("%+v after the steps %q", out, steps)
 	}
-	mu.Lock()
-	before := len(acknowledged)
-	mu.Unlock()
-	await(t, "jobs are taken in again", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > before+100 })
+	before := taken()
+	await(t, "jobs are taken in again", func() bool { return taken() > before+100 })
 	stop()
 	load.Wait()
 	if strings.Contains(info(t, servers[0]), "role:master") {
