@@ -86,7 +86,7 @@ api: { listen: %q }
 admin: { listen: %q, token: %q, submit: true }
 routes:
   default: { url: %[5]q }
-  login: { url: %[5]q }
+  login: { url: %[5]q, headers: { X-Api-Key: "secret-of-the-route" } }
   orders: { url: %[5]q }
   partner: { forward: %[5]q }
 pools:

@@ -197,9 +197,14 @@ func TestRoutes(t *testing.T) {
   return card.node.innerText.replaceAll(/\s+/g, " ");
 })`
 		got := eval[string](t, p,
-			said+`([{ route: "stock", breaker: "open", in_flight: 1, ended: 40, failed: 39 },`+
+			said+`([{ route: "stock", breaker: "open", in_flight: 1, ended: 40, failed: 39, method: "PUT", url: "https://stock.test/v2",`+
+				` headers: ["X-Api-Key"], auth: ["header", "oauth2", "certificate"], token_problem: "answered 401", certificate_expires_at: "2031-05-06T07:08:09Z" },`+
 				` { route: "mail", breaker: "closed", in_flight: 0, ended: 0, failed: 0 }])`)
-		for _, want := range []string{"1 breaker not closed", "stock open 1", "39 (98 %)", "mail closed 0"} {
+		wanted := []string{"1 breaker not closed", "stock open 1", "39 (98 %)", "mail closed 0"}
+		if width > 1000 {
+			wanted = append(wanted, "PUT https://stock.test/v2 with X-Api-Key", "certificate until 2031-05-06", "no token: answered 401")
+		}
+		for _, want := range wanted {
 			if !strings.Contains(got, want) {
 				t.Errorf("%d px wide: %q is not in %q", width, want, got)
 			}

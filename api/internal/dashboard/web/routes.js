@@ -29,7 +29,7 @@ export class Routes {
     this.node = el("section", { class: "card routes", hidden: true, "aria-labelledby": "upstreams-title" },
       el("header", null, el("h2", { id: "upstreams-title" }, "Routes"), this.said),
       el("div", { class: "scroll low" }, el("table", { class: "rows" },
-        el("thead", null, el("tr", null, head("Route"), head("Upstream", "wide p1"), head("Breaker"), head("In flight", "num"), head("Ended in a minute", "num p1"), head("Failed in a minute", "num"), head("Last failure", "wide"))), this.body)));
+        el("thead", null, el("tr", null, head("Route"), head("Breaker"), head("In flight", "num"), head("Ended in a minute", "num p1"), head("Failed in a minute", "num"), head("Last failure", "wide"), head("Upstream", "wide p1"))), this.body)));
   }
 
   show(items) {
@@ -38,7 +38,7 @@ export class Routes {
     text(this.said, open > 0 ? `${plural(open, "breaker")} not closed` : "");
     keyed(this.body, items, (r) => r.route, (r) => {
       const c = { url: el("span"), auth: el("small"), token: el("span", { class: "bad" }), pill: el("span", { class: "pill" }), flight: el("td", { class: "num" }), ended: el("td", { class: "num p1" }), failed: el("td", { class: "num" }), why: el("td", { class: "wide" }) };
-      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), el("td", { class: "wide p1" }, c.url, " ", c.auth, " ", c.token), el("td", null, c.pill), c.flight, c.ended, c.failed, c.why);
+      const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), el("td", null, c.pill), c.flight, c.ended, c.failed, c.why, el("td", { class: "wide p1" }, c.url, " ", c.auth, " ", c.token));
       row.cellsOf = c;
       return row;
     }, (row, r) => {

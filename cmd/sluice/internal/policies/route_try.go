@@ -133,11 +133,27 @@ func (c *routeTestCmd) report(route config.Route, method string, t worker.Trial)
 		_, set := route.Headers[name]
 		set = set || slices.ContainsFunc(slices.Collect(maps.Keys(route.Headers)), func(of string) bool { return httpmsg.Is(name, of) })
 		if set || httpmsg.IsCredential(name) {
-			values = []string{"(hidden)"}
+			out.Answer, values = withoutValues(out.Answer, values), []string{hiddenValue}
 		}
 		out.Sent[name] = values
 	}
 	return out
+}
+
+const hiddenValue = "(hidden)"
+
+// withoutValues hides the values of headers in an answer, which may echo the request. Short ones may
+// be in it by chance.
+func withoutValues(answer string, values []string) string {
+	for _, value := range values {
+		_, credential, _ := strings.Cut(value, " ") // behind Bearer
+		for _, secret := range []string{value, credential} {
+			if len(secret) >= 6 {
+				answer = strings.ReplaceAll(answer, secret, hiddenValue)
+			}
+		}
+	}
+	return answer
 }
 
 func (c *routeTestCmd) print(a *cli.App, t routeTrial) {
