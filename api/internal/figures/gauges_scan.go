@@ -29,7 +29,7 @@ type tally struct {
 	source scanner
 	last   atomic.Pointer[findings] // of the last complete scan; nil before the first
 
-	turn    chan struct{} // full while somebody scans
+	baton   chan struct{} // full while somebody scans
 	wanted  []string      // tenants that the next scan keeps whatever their depth
 	cursor  string
 	gather  *findings // of the running scan; nil between two scans
@@ -38,7 +38,7 @@ type tally struct {
 	rest    time.Duration
 }
 
-func newTally(source scanner) *tally { return &tally{source: source, turn: make(chan struct{}, 1)} }
+func newTally(source scanner) *tally { return &tally{source: source, baton: make(chan struct{}, 1)} }
 
 // goOn continues the scan, or begins another when it is due, and returns the findings of the last
 // complete scan; nil before the end of the first.
@@ -78,7 +78,7 @@ func (t *tally) end(found *findings, rest time.Duration) {
 
 // scrape is a step for a scrape that wants these tenants.
 func (t *tally) scrape(ctx context.Context, wanted []string) *findings {
-	t.turn <- struct{}{}
+	t.baton <- struct{}{}
 	defer t.leave()
 	t.wanted = wanted
 	return t.goOn(ctx, scrapeBudget)
@@ -87,7 +87,7 @@ func (t *tally) scrape(ctx context.Context, wanted []string) *findings {
 // sample is a step for an overview, unless the last scan is recent or somebody is scanning.
 func (t *tally) sample(ctx context.Context) {
 	select {
-	case t.turn <- struct{}{}:
+	case t.baton <- struct{}{}:
 		defer t.leave()
 	default:
 		return
@@ -97,11 +97,11 @@ func (t *tally) sample(ctx context.Context) {
 	}
 }
 
-func (t *tally) leave() { <-t.turn }
+func (t *tally) leave() { <-t.baton }
 
 // note takes a whole scan.
 func (t *tally) note(c *Scan) {
-	t.turn <- struct{}{}
+	t.baton <- struct{}{}
 	defer t.leave()
 	found := newFindings(t.wanted)
 	for some := range slices.Chunk(c.Briefs, queue.ScanPage) {
@@ -112,7 +112,7 @@ func (t *tally) note(c *Scan) {
 
 // still notes that nothing has changed since the last whole scan.
 func (t *tally) still() {
-	t.turn <- struct{}{}
+	t.baton <- struct{}{}
 	defer t.leave()
 	t.endedAt = time.Now()
 }
