@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -70,6 +71,25 @@ func messageOf(s queue.Settlement) string {
 		return ""
 	}
 	return s.Error.Message
+}
+
+// TestHeadersOfRoutesReplaceThoseOfJobs: also of a job that was admitted before its route set them.
+func TestHeadersOfRoutesReplaceThoseOfJobs(t *testing.T) {
+	var got http.Header
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header }))
+	defer server.Close()
+	r := Route{URL: server.URL, Headers: map[string]string{"X-Static": "route", "X-Other": "route"}}
+	l := lease()
+	l.Headers = map[string]string{"X_static": "job", "x-other": "job", "X-Request-Id": "17"}
+	d := newHTTPDeliverer(r.withDefaults(), answerCosts{pooled: noPool})
+	d.Deliver(t.Context(), l)
+	for name, want := range map[string][]string{
+		"X-Static": {"route"}, "X_static": nil, "X-Other": {"route"}, "X-Request-Id": {"17"},
+	} {
+		if values := got[name]; !slices.Equal(values, want) {
+			t.Errorf("%s: %q, want %q", name, values, want)
+		}
+	}
 }
 
 // TestHeadersOfJobs: the headers of a job reach the upstream, and replace none of Sluice's own.

@@ -25,20 +25,21 @@ func TestJobHeaders(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`url: "http://x/", job_headers: X-A`:                            "routes.p.job_headers: a text: must be a list",
-		`url: "http://x/", job_headers: { X-A: 1 }`:                     "routes.p.job_headers: a section: must be a list",
-		`forward: "http://x/", job_headers: [X-A]`:                      "routes.p.job_headers: a list: must not be set together with forward",
-		`url: "http://x/", job_headers: [X-A, "X B"]`:                   `routes.p.job_headers[1]: "X B": must be the name of a header`,
-		`url: "http://x/", job_headers: [7 7]`:                          `routes.p.job_headers[0]: "7 7": must be the name of a header`,
-		`url: "http://x/", job_headers: [3]`:                            `routes.p.job_headers[0]: 3: must be the name of a header`,
-		`url: "http://x/", job_headers: [X-A, x_a]`:                     `routes.p.job_headers[1]: "x_a": must not be repeated`,
-		`url: "http://x/", job_headers: [host]`:                         `routes.p.job_headers[0]: "host": must be another header`,
-		`url: "http://x/", job_headers: [Transfer-Encoding]`:            `routes.p.job_headers[0]: "Transfer-Encoding": must be another header`,
-		`url: "http://x/", job_headers: [Content-Length]`:               `routes.p.job_headers[0]: "Content-Length": must be another header`,
-		`url: "http://x/", job_headers: [Sluice-Tenant]`:                `routes.p.job_headers[0]: "Sluice-Tenant": must be another header`,
-		`url: "http://x/", job_headers: [webhook_id]`:                   `routes.p.job_headers[0]: "webhook_id": must be another header`,
-		`url: "http://x/", job_headers: [Content-Type]`:                 `routes.p.job_headers[0]: "Content-Type": must be another header`,
-		`url: "http://user:hunter2@x/", job_headers: ["authorization"]`: `routes.p.job_headers[0]: "authorization": must be no header that the route sets itself`,
+		`url: "http://x/", job_headers: X-A`:                                             "routes.p.job_headers: a text: must be a list",
+		`url: "http://x/", job_headers: { X-A: 1 }`:                                      "routes.p.job_headers: a section: must be a list",
+		`forward: "http://x/", job_headers: [X-A]`:                                       "routes.p.job_headers: a list: must not be set together with forward",
+		`url: "http://x/", job_headers: [X-A, "X B"]`:                                    `routes.p.job_headers[1]: "X B": must be the name of a header`,
+		`url: "http://x/", job_headers: [7 7]`:                                           `routes.p.job_headers[0]: "7 7": must be the name of a header`,
+		`url: "http://x/", job_headers: [3]`:                                             `routes.p.job_headers[0]: 3: must be the name of a header`,
+		`url: "http://x/", job_headers: [X-A, x_a]`:                                      `routes.p.job_headers[1]: "x_a": must not be repeated`,
+		`url: "http://x/", job_headers: [host]`:                                          `routes.p.job_headers[0]: "host": must be another header`,
+		`url: "http://x/", job_headers: [Transfer-Encoding]`:                             `routes.p.job_headers[0]: "Transfer-Encoding": must be another header`,
+		`url: "http://x/", job_headers: [Content-Length]`:                                `routes.p.job_headers[0]: "Content-Length": must be another header`,
+		`url: "http://x/", job_headers: [Sluice-Tenant]`:                                 `routes.p.job_headers[0]: "Sluice-Tenant": must be another header`,
+		`url: "http://x/", job_headers: [webhook_id]`:                                    `routes.p.job_headers[0]: "webhook_id": must be another header`,
+		`url: "http://x/", job_headers: [Content-Type]`:                                  `routes.p.job_headers[0]: "Content-Type": must be another header`,
+		`url: "http://x/", headers: { X-Static: hunter2 }, job_headers: [X-A, x_static]`: `routes.p.job_headers[1]: "x_static": must be no header that the route sets itself`,
+		`url: "http://user:hunter2@x/", job_headers: ["authorization"]`:                  `routes.p.job_headers[0]: "authorization": must be no header that the route sets itself`,
 	} {
 		_, err := config.Load(config.Sources{File: write(t, "routes: { p: { "+text+" } }\n")})
 		if ps := problems(t, err); len(ps) != 1 || !strings.HasPrefix(ps[0].String(), want) || strings.Contains(err.Error(), "hunter2") {
