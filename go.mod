@@ -38,6 +38,7 @@ require (
 	go.opentelemetry.io/proto/otlp v1.11.0
 	go.uber.org/goleak v1.3.0
 	go.yaml.in/yaml/v3 v3.0.5
+	golang.org/x/oauth2 v0.37.0
 	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
 	golang.org/x/time v0.15.0
@@ -46,10 +47,7 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require (
-	github.com/prometheus/client_model v0.6.3 // indirect
-	golang.org/x/oauth2 v0.37.0 // indirect
-)
+require github.com/prometheus/client_model v0.6.3 // indirect
 
 require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect

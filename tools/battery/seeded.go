@@ -91,10 +91,10 @@ var seeded = []bug{
 	{
 		"settled-before-2xx", "a delivery is settled before the upstream has answered", "./worker",
 		"TestBadAnswersAreFailedAttempts",
-		"worker/deliver_http.go", "	answer, err := d.client.Post(",
+		"worker/deliver_http.go", "	answer, err := d.upstream.Load().Post(",
 		"	if l.ID != \"\" {\n" +
-			"		return d.route.Retry.decide(l, &queue.Response{Status: http.StatusOK}, \"\", time.Now())\n" +
-			"	}\n	answer, err := d.client.Post(",
+			"		return d.route.Retry.decide(l, &queue.Response{Status: http.StatusOK}, \"\", time.Now()), nil\n" +
+			"	}\n	answer, err := d.upstream.Load().Post(",
 	},
 	{
 		"workers-clock", "a worker goes by its own clock", "./worker", "TestJobsLeaveAtTheirStamps",

@@ -142,8 +142,8 @@ func (c *routeTestCmd) report(route config.Route, method string, t worker.Trial)
 
 const hiddenValue = "(hidden)"
 
-// withoutValues hides the values of headers in an answer, which may echo the request. Short ones may
-// be in it by chance.
+// withoutValues hides the values of headers in an answer, which may echo the request. Short ones
+// may be in it by chance.
 func withoutValues(answer string, values []string) string {
 	for _, value := range values {
 		_, credential, _ := strings.Cut(value, " ") // behind Bearer
