@@ -65,7 +65,7 @@ auth: { mode: jwt, jwt: { issuer: i, audience: a, keys: [ { algorithm: HS256, se
 callbacks: { secrets: [ "${env:SIGNING}" ] }
 routes:
   partner:
-    url: "https://partner.example/orders"
+    url: "https://partner.example/${env:TOKEN}/orders"
     method: PUT
     secrets: [ "${env:SIGNING}" ]
     headers: { Authorization: "Bearer ${env:TOKEN}-${file:two}", X-Api-Version: "2026-01", X-Literal: "$${env:TOKEN} $x $$" }
@@ -93,6 +93,7 @@ routes:
 		"redis":    {c.Redis.URL, "redis://:hunter2@127.0.0.1:6379"},
 		"secrets":  {fmt.Sprint(c.Callbacks.Secrets, partner.Secrets), "[" + signing + "] [" + signing + "]"},
 		"headers":  {fmt.Sprint(partner.Headers), "map[Authorization:Bearer hunter2-b X-Api-Version:2026-01 X-Literal:${env:TOKEN} $x $$]"},
+		"url":      {partner.URL, "https://partner.example/hunter2/orders"},
 		"method":   {partner.Method + " " + oauth.Method, "PUT "},
 		"tls":      {partner.TLS.Cert == strings.TrimSpace(string(cert)) && partner.TLS.ServerName == "partner.test", true},
 		"http2":    {fmt.Sprint(partner.HTTP2, oauth.HTTP2), "false true"},

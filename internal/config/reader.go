@@ -80,7 +80,7 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 			continue
 		}
 		content, whole := raw, true
-		if text, is := raw.(string); is && s.Secret {
+		if text, is := raw.(string); is && (s.Secret || s.refers) {
 			content, whole = r.expand(join(path, s.Key), text)
 		}
 		if !whole {

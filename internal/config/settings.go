@@ -31,7 +31,8 @@ type Setting struct {
 	Default string // as written in the file; empty: not set
 	Rule    string // what the value must be
 	Help    string // what it does
-	Secret  bool   // its value is never shown
+	Secret  bool   // its value is never shown, and may have references
+	refers  bool   // its value may have references
 
 	flag string
 	// min and max bound a whole number or, in nanoseconds, a duration; both 0: checked elsewhere.
@@ -299,11 +300,11 @@ func tableOf(of []shaper.Setting, texts func(shaper.Setting) (value, help string
 // RouteSettings returns the scalar settings of each route.
 func RouteSettings() []Setting {
 	return []Setting{
-		{Key: "url", Kind: Text, check: isUpstream,
+		{Key: "url", Kind: Text, check: isUpstream, refers: true,
 			Help: "URL that receives jobs. Required unless forward or asynq.queue is set. A user and password " +
 				"in it become basic authentication.",
 			Rule: "must be an absolute http:// or https:// URL without a fragment, percent-encoded and without the segments . and .."},
-		{Key: "forward", Kind: Text, check: isForwardBase,
+		{Key: "forward", Kind: Text, check: isForwardBase, refers: true,
 			Help: "Instead of url: base URL of the upstream to which [requests are forwarded](forward.md) as they " +
 				"are. A user and password in it become basic authentication where a request has none.",
 			Rule: "must be an absolute http:// or https:// URL without query and fragment, percent-encoded and without the segments . and .."},
@@ -348,7 +349,7 @@ func RouteSettings() []Setting {
 				"Sluice-Cost-Estimate."),
 		choice("method", "POST", "With url: the method of deliveries. GET and DELETE have no body.",
 			"POST", "PUT", "PATCH", "DELETE", "GET"),
-		{Key: "oauth2.token_url", Kind: Text, check: isTokenURL,
+		{Key: "oauth2.token_url", Kind: Text, check: isTokenURL, refers: true,
 			Help: "Token endpoint of an authorization server. Each request gets a token of it (client credentials, " +
 				"RFC 6749); see [how to call](upstreams.md).",
 			Rule: "must be an absolute http:// or https:// URL without a fragment"},

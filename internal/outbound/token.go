@@ -31,6 +31,9 @@ const (
 	// has refused as well, to be replaced again: else an upstream that answers 401 to everything
 	// would make every delivery fetch one.
 	tokenProof = 10 * time.Second
+	// tokenLeast is how long a token is used at least, whatever its server says: one that had ended
+	// before it came would be fetched without end.
+	tokenLeast = time.Second
 	// After a failure the next fetch waits tokenPause, and twice as long after each further one, up
 	// to tokenPauseMost.
 	tokenPause, tokenPauseMost = time.Second, 30 * time.Second
@@ -96,23 +99,20 @@ func (t *Tokens) Get(ctx context.Context) (string, error) {
 	for {
 		t.mu.Lock()
 		now := time.Now()
-		if have := t.current; have.header != "" && (have.renew.IsZero() || now.Before(have.renew)) {
-			t.mu.Unlock()
-			return have.header, nil
-		}
-		if wait := t.retry.Sub(now); t.fetching == nil && wait > 0 {
-			defer t.mu.Unlock()
-			if have := t.current; have.header != "" && now.Before(have.expiry) {
-				return have.header, nil // it could not be renewed yet, and is still good
-			}
-			return "", NoToken{wait, t.err}
-		}
-		if t.fetching == nil {
+		have, wait := t.current, t.retry.Sub(now)
+		due := have.header == "" || !have.renew.IsZero() && !now.Before(have.renew)
+		if due && t.fetching == nil && wait <= 0 {
 			t.fetching = make(chan struct{})
 			go t.renew(t.fetching)
 		}
-		ended := t.fetching
+		ended, err := t.fetching, t.err
 		t.mu.Unlock()
+		switch {
+		case have.good(now):
+			return have.header, nil // also while another one is fetched
+		case ended == nil:
+			return "", NoToken{wait, err}
+		}
 		select {
 		case <-ended:
 		case <-ctx.Done():
@@ -146,10 +146,17 @@ func (t *Tokens) renew(ended chan struct{}) {
 	}
 	t.err, t.failed, t.retry = nil, 0, time.Time{}
 	next := token{header: value, made: now, expiry: fetched.Expiry, again: t.refused}
-	if left := fetched.Expiry.Sub(now); !fetched.Expiry.IsZero() {
-		next.renew = fetched.Expiry.Add(-min(tokenEarly, left/10))
+	if !next.expiry.IsZero() {
+		left := max(next.expiry.Sub(now), tokenLeast)
+		next.expiry = now.Add(left)
+		next.renew = next.expiry.Add(-min(tokenEarly, left/10))
 	}
 	t.current, t.refused = next, false
+}
+
+// good reports whether a token can be sent.
+func (t token) good(now time.Time) bool {
+	return t.header != "" && (t.expiry.IsZero() || now.Before(t.expiry))
 }
 
 // Accepted notes that the upstream did not refuse a token.
@@ -188,7 +195,7 @@ func (t *Tokens) State() TokenState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	state := TokenState{Until: t.current.expiry}
-	if t.err != nil {
+	if t.err != nil && !t.current.good(time.Now()) {
 		state.Problem = Cut(t.err.Error())
 	}
 	return state

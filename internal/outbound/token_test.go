@@ -35,7 +35,7 @@ func (s *server) fetch(ctx context.Context) (*oauth2.Token, error) {
 	}
 	s.issued++
 	t := &oauth2.Token{AccessToken: fmt.Sprint("t", s.issued)}
-	if s.lives > 0 {
+	if s.lives != 0 {
 		t.Expiry = time.Now().Add(s.lives)
 	}
 	return t, nil
@@ -84,13 +84,35 @@ func TestOneTokenForAll(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		s.fail(errors.New("away"))
-		if got := get(t, tokens, 5); got["Bearer t1"] != 5 || s.tried != 2 {
-			t.Errorf("while it cannot be renewed: %v by %d fetches, want the token that is still good", got, s.tried)
+		before := time.Now()
+		if got := get(t, tokens, 5); got["Bearer t1"] != 5 || time.Since(before) != 0 {
+			t.Errorf("while it is renewed: %v after %v, want the token that is still good at once", got, time.Since(before))
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if got := get(t, tokens, 5); got["Bearer t1"] != 5 || s.tried != 2 || tokens.State().Problem != "" {
+			t.Errorf("while it cannot be renewed: %v by %d fetches, want the token that is still good; %+v", got, s.tried, tokens.State())
 		}
 		s.fail(nil)
 		time.Sleep(tokenEarly)
 		if got := get(t, tokens, 5); got["Bearer t2"] != 5 || s.issued != 2 {
 			t.Errorf("after its end: %v, %d issued", got, s.issued)
+		}
+	})
+}
+
+// A token that has ended before it came is used all the same, and the server is asked once a second.
+func TestTokenThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{lives: -time.Hour}
+		tokens := s.tokens()
+		for begin := time.Now(); time.Since(begin) < time.Minute; {
+			if got := get(t, tokens, 3); len(got) != 1 || got["Bearer t0"] != 0 {
+				t.Fatalf("after %v: %v", time.Since(begin), got)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if s.issued < 20 || s.issued > 40 { // each takes a second
+			t.Errorf("%d tokens in a minute", s.issued)
 		}
 	})
 }
