@@ -100,7 +100,8 @@ func TestOneTokenForAll(t *testing.T) {
 	})
 }
 
-// A token that has ended before it came is used all the same, and the server is asked once a second.
+// A token that has ended before it came is used all the same, and the server is asked once a
+// second.
 func TestTokenThatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{lives: -time.Hour}
