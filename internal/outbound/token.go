@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -184,7 +185,7 @@ func (t *Tokens) Refused(header string) bool {
 	return true
 }
 
-// State is what operators see of the tokens.
+// TokenState is what operators see of the tokens.
 type TokenState struct {
 	Until   time.Time // when the token ends; zero without one, or if its end is unknown
 	Problem string    // why there is none; empty: there is one, or none was needed yet
@@ -201,6 +202,13 @@ func (t *Tokens) State() TokenState {
 	return state
 }
 
+// tokenErrors are the codes of errors that are shown (RFC 6749, sections 4.1.2.1 and 5.2, and RFC
+// 8707).
+var tokenErrors = []string{
+	"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type",
+	"invalid_scope", "invalid_target", "access_denied", "server_error", "temporarily_unavailable",
+}
+
 // explainToken returns why a fetch failed, without what the answer or the request contained: both
 // may have secrets.
 func explainToken(err error, late bool, timeout time.Duration) error {
@@ -209,8 +217,8 @@ func explainToken(err error, late bool, timeout time.Duration) error {
 		if answer.Response != nil {
 			text += fmt.Sprintf(" %d", answer.Response.StatusCode)
 		}
-		if known := strings.Trim(answer.ErrorCode, "abcdefghijklmnopqrstuvwxyz_") == ""; known && len(answer.ErrorCode) <= 40 {
-			text += " " + answer.ErrorCode // RFC 6749, section 5.2
+		if slices.Contains(tokenErrors, answer.ErrorCode) {
+			text += " " + answer.ErrorCode
 		}
 		return errors.New(strings.TrimSpace(text))
 	}

@@ -194,7 +194,7 @@ func TestTokenErrorsHaveNoSecrets(t *testing.T) {
 		want string
 	}{
 		"a code":   {&oauth2.RetrieveError{ErrorCode: "invalid_client", ErrorDescription: "s3cret", Body: []byte("s3cret")}, "answered invalid_client"},
-		"an echo":  {&oauth2.RetrieveError{ErrorCode: "s3cret!", Body: []byte("s3cret")}, "the authorization server answered"},
+		"an echo":  {&oauth2.RetrieveError{ErrorCode: "s3cret", Body: []byte("s3cret")}, "the authorization server answered"},
 		"no JSON":  {errors.New("oauth2: cannot parse json: s3cret"), "no token that can be read"},
 		"no token": {errors.New("oauth2: server response missing access_token"), "no token that can be read"},
 	} {
