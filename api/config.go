@@ -121,6 +121,7 @@ type RouteCalls struct {
 	URL     string   // without user, query and fragment
 	Headers []string // names of those that the route sets
 	Auth    []string // some of oauth2, certificate, header, basic and signature
+	Proxy   string   // env, or host and port; empty: none
 	// CertificateEnd is when the client certificate ends; zero without one.
 	CertificateEnd time.Time
 }

@@ -261,6 +261,7 @@ func (s *Server) describeCalls(lines []wire.RouteLine) {
 	for i := range lines {
 		line, c := &lines[i], calls[lines[i].Route]
 		line.Method, line.URL, line.Headers, line.Auth = c.Method, c.URL, c.Headers, c.Auth
+		line.Proxy, line.JobHeaders = c.Proxy, s.cfg.Routes[line.Route].JobHeaders
 		if !c.CertificateEnd.IsZero() {
 			line.CertificateEnd = new(c.CertificateEnd.UTC())
 		}

@@ -189,7 +189,7 @@ func (r refusal) keyReused() error {
 			"body, or another Authorization, Cookie or X-Api-Key for the upstream")
 	}
 	return problem.KeyReused.With("the first submission with this Idempotency-Key had another payload, " +
-		"content type, path, type, route, delay or cost")
+		"content type, path, headers, type, route, delay or cost")
 }
 
 func (r refusal) unknown() error {

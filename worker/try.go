@@ -31,13 +31,19 @@ type Trial struct {
 	Phases struct{ Token, Resolve, Connect, TLS, Answer, Total time.Duration }
 }
 
+// TrialRequest is the request of a trial. The zero value is valid.
+type TrialRequest struct {
+	Method  string // of a forwarded request; default GET
+	Path    string // below the URL of the upstream; with a URL, Route.Paths must allow it
+	Headers map[string]string
+	Payload []byte
+}
+
 // Try makes one request to the upstream of the route, a URL or Forward, as a worker would for a job
-// of the tenant "sluice-test". path is below the URL of the upstream; it may be empty. method is
-// that of a forwarded request. The request is real: an upstream that stores orders stores one. The
+// of the tenant "sluice-test". The request is real: an upstream that stores orders stores one. The
 // error is of type shaper.Problems and has the settings of the route that break a rule.
-func (r Route) Try(ctx context.Context, method, path string, payload []byte) (Trial, error) {
+func (r Route) Try(ctx context.Context, of TrialRequest) (Trial, error) {
 	r = r.withDefaults()
-	r.Paths = r.Paths || r.URL != ""
 	problems := (Config{}).withDefaults().problems("test", r)
 	if !r.calls() && len(problems) == 0 {
 		problems = append(problems, shaper.Problem{Field: "routes.test", Value: "no upstream", Rule: "must have a url or forward"})
@@ -47,14 +53,17 @@ func (r Route) Try(ctx context.Context, method, path string, payload []byte) (Tr
 	}
 	l := queue.Lease{
 		LeaseRef: queue.LeaseRef{ID: "sluice-test"}, Tenant: "sluice-test", Type: "sluice.test", Route: "test",
-		Payload: payload, Path: path, Attempt: 1, MaxAttempts: r.Retry.MaxAttempts,
+		Payload: of.Payload, Path: of.Path, Headers: of.Headers, Attempt: 1, MaxAttempts: r.Retry.MaxAttempts,
 	}
 	costs := answerCosts{pooled: func() bool { return true }, ignored: func(queue.Lease, error) {}}
 	p := &phases{begin: time.Now()}
 	ctx = httptrace.WithClientTrace(ctx, p.trace())
 	var end queue.Settlement
 	if r.Forward != nil {
-		m := httpmsg.Request{Method: cmp.Or(method, http.MethodGet), Target: cmp.Or(path, "/"), Header: http.Header{}, Body: payload}
+		m := httpmsg.Request{Method: cmp.Or(of.Method, http.MethodGet), Target: cmp.Or(of.Path, "/"), Header: http.Header{}, Body: of.Payload}
+		for name, value := range of.Headers {
+			m.Header.Set(name, value)
+		}
 		l.Payload, l.Path = m.Encode(), ""
 		f := newForwarder(r, costs)
 		defer f.upstream.Load().Close()

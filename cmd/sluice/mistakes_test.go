@@ -53,7 +53,7 @@ func TestMistakes(t *testing.T) {
 		{"tennant list", says{"sluice: unknown command tennant; is sluice tenant meant?"}},
 		{"tenants list", says{"unknown command tenants; is sluice tenant meant?"}},
 		{"tenant lsit", says{"unknown command tenant lsit; is sluice tenant list meant?", "Try: sluice tenant --help"}},
-		{"route get mail", says{"unknown command route get; is sluice route list meant?"}},
+		{"route get mail", says{"unknown command route get; the commands are list, test"}},
 		{"tenant acme", says{"unknown command tenant acme; the commands are list, get, set"}},
 		{"purge acme", says{"unknown command purge; is sluice tenant purge meant?"}},
 		{"cancel ID", says{"is sluice job cancel meant?"}},

@@ -29,9 +29,10 @@ before it. At least one route is required: in the file, by --route or by a varia
 Jobs are stored in the Redis of redis.url. Without redis.url, sluice starts a private redis-server
 with its data in redis.data_dir. Processes cannot share that one, so split roles need redis.url.
 
-A changed file is read within a second, at once on SIGHUP. Its tenants and tiers take effect; all
-other settings need a restart. A file with a mistake changes nothing. SIGHUP applies an unchanged
-file too, if the file of another process is in force.
+A changed file is read within a second, at once on SIGHUP, also one that a setting refers to. Its
+tenants and tiers take effect, and how upstreams are called; all other settings need a restart. A
+file with a mistake changes nothing. SIGHUP applies an unchanged file too, if the file of another
+process is in force.
 
 SIGTERM or SIGINT stops the process in order: readiness returns 503, new jobs are refused, and
 running deliveries finish within 20 seconds. A second signal stops it at once.

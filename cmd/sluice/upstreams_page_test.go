@@ -24,6 +24,7 @@ import (
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/internal/config"
+	"github.com/7509e464/sluice/worker"
 )
 
 // clientCertificate writes a certificate for clients and its key into a directory.
@@ -140,7 +141,7 @@ func TestUpstreamsPage(t *testing.T) {
 			if route.Paths {
 				below = "/17"
 			}
-			done, err := process.WorkerRoute(route).Try(t.Context(), "", below, []byte(`{"qty":1}`))
+			done, err := process.WorkerRoute(route).Try(t.Context(), worker.TrialRequest{Path: below, Payload: []byte(`{"qty":1}`)})
 			switch check := checks[name]; {
 			case err != nil || done.Status != http.StatusOK:
 				t.Errorf("%s: %v %+v", name, err, done)

@@ -84,6 +84,10 @@ func (r *reader) scopes(path string, raw any) (scopes []string) {
 	}
 	for i, one := range list {
 		text, _ := one.(string)
+		text, whole := r.expand(fmt.Sprintf("%s[%d]", path, i), text)
+		if !whole {
+			continue
+		}
 		if text == "" || slices.ContainsFunc([]byte(text), func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '\\' }) {
 			r.problem(fmt.Sprintf("%s[%d]", path, i), show(one), "must be visible ASCII without blanks, quotes and backslashes")
 			continue
@@ -92,6 +96,9 @@ func (r *reader) scopes(path string, raw any) (scopes []string) {
 	}
 	return scopes
 }
+
+// endsSoon is how long before its end a certificate is noted.
+const endsSoon = 14 * 24 * time.Hour
 
 // tls replaces the paths of t by the contents of the files, and checks them.
 func (r *reader) tls(path string, t *TLS) {
@@ -124,8 +131,12 @@ func (r *reader) tls(path string, t *TLS) {
 		pair, err := tls.X509KeyPair([]byte(t.Cert), []byte(t.Key))
 		if err != nil {
 			r.problem(path+".cert", "the files", "must be a certificate and its key in PEM: "+err.Error())
-		} else if end := pair.Leaf.NotAfter; time.Now().After(end) {
-			r.open = append(r.open, fmt.Sprintf("the certificate of %s.cert has ended on %s", path, end.UTC().Format(time.DateOnly)))
+		} else if end, left := pair.Leaf.NotAfter, time.Until(pair.Leaf.NotAfter); left < endsSoon {
+			verb := "ends"
+			if left < 0 {
+				verb = "has ended"
+			}
+			r.open = append(r.open, fmt.Sprintf("the certificate of %s.cert %s on %s", path, verb, end.UTC().Format(time.DateOnly)))
 		}
 	}
 }

@@ -54,7 +54,7 @@ func secrets(t *testing.T, files map[string]string) (path string) {
 // References stand in every secret. Files are relative to the configuration file, lose one line
 // feed, and are watched.
 func TestReferences(t *testing.T) {
-	cert, key := certificate(t, time.Now().Add(time.Hour))
+	cert, key := certificate(t, time.Now().Add(365*24*time.Hour))
 	path := secrets(t, map[string]string{
 		"token": "0123456789abcdef\n", "two": "b\r\n", "key.pem": string(key), "cert.pem": string(cert), "empty": "\n",
 	})
@@ -74,14 +74,14 @@ routes:
     http2: false
   oauth:
     forward: "https://oauth.example/"
-    oauth2: { token_url: "https://id.example/token", client_id: 17, client_secret: "${env:TOKEN}", scopes: [a, b], audience: "orders" }
+    oauth2: { token_url: "https://id.example/token", client_id: "${env:ID}", client_secret: "${env:TOKEN}", scopes: [a, b], audience: "orders" }
 `
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	const signing = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 	from := config.Sources{File: path, Environ: []string{
-		"TOKEN=hunter2", "REDIS_PASSWORD=hunter2", "SIGNING=" + signing, "LONG=" + strings.Repeat("hunter2", 5),
+		"TOKEN=hunter2", "ID=17", "REDIS_PASSWORD=hunter2", "SIGNING=" + signing, "LONG=" + strings.Repeat("hunter2", 5),
 	}}
 	c, lines, err := config.Check(from)
 	if err != nil {
@@ -145,7 +145,7 @@ func TestMistakesOfCalls(t *testing.T) {
 		url + `, headers: { X-A: "${file:lines}" }`:                 "routes.a.headers.X-A: (hidden): must have no line breaks",
 		url + `, headers: { X-A: "${vault:x}hunter2" }`:             "routes.a.headers.X-A: a reference: must be ${env:NAME} or ${file:PATH}",
 		url + `, headers: { X-A: "${hunter2" }`:                     "routes.a.headers.X-A: a reference: must be",
-		url + `, headers: { X-A: 17 }`:                              "routes.a.headers.X-A: a value: must be a text: put it in quotes",
+		url + `, headers: { X-A: 17 }`:                              "routes.a.headers.X-A: a number: must be a text: put it in quotes",
 		url + `, headers: { X-A: "1", x_a: "2" }`:                   "routes.a.headers.x_a: the name: must differ from X-A",
 		url + `, headers: { Host: hunter2 }`:                        "routes.a.headers.Host: the name: must be another header",
 		url + `, headers: { Sluice-Tenant: hunter2 }`:               "routes.a.headers.Sluice-Tenant: the name: must be another",

@@ -515,7 +515,7 @@ func TestProblems(t *testing.T) {
 		{"least cost beyond", "routes: { a: { url: \"http://x/\", min_cost: 1000001 } }", `routes.a.min_cost: 1000001: must be a whole number from 0 to 1000000`},
 		{"asynq with a breaker", "routes: { a: { asynq: { queue: q }, breaker: { failures: 3 } } }", `routes.a.breaker: a section: must not be set together with asynq: a breaker guards deliveries to a url`},
 		{"unknown retry key", "routes: { a: { url: \"http://x/\", retry: { attempts: 2 } } }", `routes.a.retry.attempts: unknown key`},
-		{"retry that is a number", "routes: { a: { url: \"http://x/\", retry: 3 } }", `routes.a.retry: a value: must be a section`},
+		{"retry that is a number", "routes: { a: { url: \"http://x/\", retry: 3 } }", `routes.a.retry: a number: must be a section`},
 		{"asynq beside url", "routes: { a: { url: \"http://x/\", asynq: { queue: q } } }", `routes.a.url: set: must not be set together with asynq: a route has one destination`},
 		{"asynq without a queue", "routes: { a: { asynq: { reports: true } } }", `routes.a.asynq.queue: nothing: must be set`},
 		{"asynq with a blank queue", "routes: { a: { asynq: { queue: \" \" } } }", `routes.a.asynq.queue: " ": must be 1 to 255 bytes, not blank`},

@@ -48,6 +48,8 @@ func kindOf(raw any) string {
 		return "a text"
 	case bool:
 		return "true or false"
+	case int, int64, float64:
+		return "a number"
 	case map[string]any:
 		return "a section"
 	case []any:
@@ -87,6 +89,9 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 			continue
 		}
 		value, rule := s.read(content)
+		if text, is := raw.(string); is && s.Kind == Text && !s.Secret && !s.refers && strings.Contains(text, "${") {
+			rule = "must have no reference: references stand in secrets, and in URLs and headers of routes"
+		}
 		_, given := r.origin[s.Key]
 		if policy := strings.HasPrefix(s.Key, "tenants."); s.Kind == Rate && raw == "" &&
 			(path != "" || policy && (given || has(r.written, strings.Split(s.Key, ".")))) {

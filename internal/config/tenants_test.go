@@ -82,7 +82,7 @@ func TestProblemsOfTenantsAlone(t *testing.T) {
 		want       []string
 	}{
 		{"nothing at all", "", []string{"tenants: nothing: must name tenants"}},
-		{"no section", "tenants: 5", []string{"tenants: a value: must be a section"}},
+		{"no section", "tenants: 5", []string{"tenants: a number: must be a section"}},
 		{"an empty section", "tenants:", []string{"tenants: nothing: must be a section; {} names none"}},
 		{"no mapping", "- a", []string{"--file: the file: must be YAML, a mapping of sections"}},
 		{"no YAML", "tenants: {", []string{"--file: the file: must be YAML: "}},
@@ -100,15 +100,15 @@ func TestProblemsOfTenantsAlone(t *testing.T) {
 		{"every problem at once", "tenants: { a: { rate: fast, capacity: -1, burst: 0 }, b: 7, c: { rat: " +
 			"5/s }, d: { tier: \"\" }, e: { tier: 5 }, \"x\\ty\": {} }", []string{
 			`tenants.a.rate: "fast"`, "tenants.a.burst: 0", "tenants.a.capacity: -1",
-			"tenants.b: a value: must be a section", "tenants.c.rat: unknown key",
-			`tenants.d.tier: ""`, "tenants.e.tier: a value: must be the name of a tier", `tenants."x\ty": the name`,
+			"tenants.b: a number: must be a section", "tenants.c.rat: unknown key",
+			`tenants.d.tier: ""`, "tenants.e.tier: a number: must be the name of a tier", `tenants."x\ty": the name`,
 		}},
 		{"routes", "tenants: { a: { routes: { login: { rate: 5, tier: pro }, \"a/b\": {}, ok: { capacity: " +
 			"-1, max_wait: 1us } } }, b: { routes: 5 } }", []string{
 			`tenants.a.routes."a/b": the name`, "tenants.a.routes.login.tier: unknown key",
 			"tenants.a.routes.login.rate: 5",
 			"tenants.a.routes.ok.max_wait: 1µs: must be in whole milliseconds",
-			"tenants.a.routes.ok.capacity: -1", "tenants.b.routes: a value: must be a section",
+			"tenants.a.routes.ok.capacity: -1", "tenants.b.routes: a number: must be a section",
 		}},
 		{"a drain is none of a file's", "tenants: { a: { draining: true } }",
 			[]string{"tenants.a.draining: unknown key"}},

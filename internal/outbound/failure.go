@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -54,6 +55,8 @@ func (c *Client) explain(parent, limited context.Context, sent bool, err error) 
 		no.Message, no.Detail = "connection failed", err.Error()
 	case network != nil:
 		no.Message, no.Detail = fmt.Sprintf("the connection broke before the %s had answered", c.receiver), network.Error()
+	case ofHTTP2(err): // without its text, which may quote the receiver
+		no.Message = fmt.Sprintf("the connection broke before the %s had answered", c.receiver)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(err.Error(), "server closed idle connection"):
 		no.Message = fmt.Sprintf("the %s closed the connection without an answer", c.receiver)
 	default:
@@ -79,6 +82,15 @@ func ofTLS(err error) (secured, network error) {
 		return op, nil
 	}
 	return nil, op
+}
+
+// ofHTTP2 reports whether a connection with HTTP/2, or a stream of it, has ended before its answer.
+// net/http does not export the types of these errors.
+func ofHTTP2(err error) bool {
+	text := err.Error()
+	return slices.ContainsFunc([]string{"http2: ", "stream error: ", "connection error: "}, func(prefix string) bool {
+		return strings.Contains(text, prefix)
+	})
 }
 
 // isShortage reports whether a connection failed for want of something that this machine must have.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -196,7 +197,7 @@ func TestTLS(t *testing.T) {
 		want string
 	}{
 		"an unknown authority":   {nil, "TLS handshake failed"},
-		"no client certificate":  {trust, "TLS"},
+		"no client certificate":  {trust, "TLS connection without an answer or the connection broke"},
 		"a client certificate":   {&tls.Config{RootCAs: trust.RootCAs, ServerName: "example.com", Certificates: s.TLS.Certificates}, ""},
 		"the name of another":    {&tls.Config{RootCAs: trust.RootCAs, ServerName: "other.test"}, "TLS handshake failed"},
 		"an old version allowed": {&tls.Config{RootCAs: trust.RootCAs, ServerName: "example.com", MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, "connection failed"},
@@ -205,7 +206,7 @@ func TestTLS(t *testing.T) {
 		u := NewUpstream(UpstreamOptions{Options: o}, nil)
 		_, err := u.Post(t.Context(), s.URL, "id", nil, func(*http.Request) {}, nil)
 		no, _ := errors.AsType[NoAnswer](err)
-		if (err == nil) != (c.want == "") || !strings.Contains(no.Message, c.want) {
+		if (err == nil) != (c.want == "") || !slices.ContainsFunc(strings.Split(c.want, " or "), func(want string) bool { return strings.Contains(no.Message, want) }) {
 			t.Errorf("%s: %v (%s)", name, err, no.Message)
 		}
 		u.Close()
@@ -338,5 +339,23 @@ func TestParseProxy(t *testing.T) {
 		if _, err := ParseProxy(setting); err == nil || strings.Contains(err.Error(), "p.test/") {
 			t.Errorf("%q: %v", setting, err)
 		}
+	}
+}
+
+// A stream that the upstream ends, and a connection that breaks, are not called an answer.
+func TestBrokenStreams(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	o := options()
+	o.HTTP2, o.TLS = true, &tls.Config{RootCAs: roots, ServerName: "example.com"}
+	u := NewUpstream(UpstreamOptions{Options: o}, nil)
+	defer u.Close()
+	_, err := u.Post(t.Context(), s.URL, "id", []byte("1"), func(*http.Request) {}, nil)
+	if no, _ := errors.AsType[NoAnswer](err); no.Message != "the connection broke before the upstream had answered" || no.Unsent {
+		t.Errorf("%+v", no)
 	}
 }

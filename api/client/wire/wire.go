@@ -321,6 +321,8 @@ type RouteLine struct {
 	// Headers and Auth are nil where the route sets none.
 	Headers []string `json:"headers,omitempty" doc:"Names of the headers that the route sets."`
 	Auth    []string `json:"auth,omitempty" enum:"oauth2,certificate,header,basic,signature" doc:"How requests are authenticated. oauth2: by a token. certificate: by a client certificate. header: by a header of the route. basic: by the user of the URL. signature: by secrets."`
+	Proxy      string   `json:"proxy,omitempty" doc:"Proxy for the requests: env, or host and port."`
+	JobHeaders []string `json:"job_headers,omitempty" doc:"Names of the headers that jobs may set."`
 	// TokenEnd and CertificateEnd are nil without such an end.
 	TokenEnd       *time.Time `json:"token_expires_at,omitempty" doc:"With oauth2: when the first token of the workers ends. They fetch another one before."`
 	TokenProblem   string     `json:"token_problem,omitempty" doc:"With oauth2: why no token can be had. The jobs of the route wait meanwhile."`

@@ -12,13 +12,14 @@ const breakers = {
 // called describes how the upstream of a route is called.
 function called(r) {
   if (!r.url) return none;
-  return `${r.method ? `${r.method} ` : ""}${r.url}${r.headers ? ` with ${r.headers.join(", ")}` : ""}`;
+  return `${r.method ? `${r.method} ` : ""}${r.url}${r.headers ? ` with ${r.headers.join(", ")}` : ""}${r.proxy ? ` by proxy ${r.proxy}` : ""}${r.job_headers ? `, jobs set ${r.job_headers.join(", ")}` : ""}`;
 }
 
 // kindsOf describes how its requests are authenticated, and until when.
 function kindsOf(r) {
   const ends = { oauth2: r.token_expires_at && moment(r.token_expires_at), certificate: r.certificate_expires_at?.slice(0, 10) };
-  return (r.auth || []).map((kind) => kind + (ends[kind] ? ` until ${ends[kind]}` : "")).join(", ");
+  const ended = (kind) => kind === "certificate" && Date.parse(r.certificate_expires_at) < Date.now();
+  return (r.auth || []).map((kind) => kind + (ends[kind] ? ` ${ended(kind) ? "ended" : "until"} ${ends[kind]}` : "")).join(", ");
 }
 
 export class Routes {
@@ -34,8 +35,8 @@ export class Routes {
 
   show(items) {
     this.node.hidden = items.length === 0;
-    const open = items.filter((r) => r.breaker !== "closed").length;
-    text(this.said, open > 0 ? `${plural(open, "breaker")} not closed` : "");
+    const open = items.filter((r) => r.breaker !== "closed").length, tokenless = items.filter((r) => r.token_problem).length;
+    text(this.said, [open > 0 && `${plural(open, "breaker")} not closed`, tokenless > 0 && `${plural(tokenless, "route")} without a token`].filter(Boolean).join(", "));
     keyed(this.body, items, (r) => r.route, (r) => {
       const c = { url: el("span"), auth: el("small"), token: el("span", { class: "bad" }), pill: el("span", { class: "pill" }), flight: el("td", { class: "num" }), ended: el("td", { class: "num p1" }), failed: el("td", { class: "num" }), why: el("td", { class: "wide" }) };
       const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), el("td", null, c.pill), c.flight, c.ended, c.failed, c.why, el("td", { class: "wide p1" }, c.url, " ", c.auth, " ", c.token));

@@ -85,6 +85,9 @@ func nodeOf(err error) *kong.Node {
 	return parse.Context.Model.Node
 }
 
+// fewCommands is how many commands below one are listed rather than those of others.
+const fewCommands = 3
+
 // unknownCommand is the message for a word where the command has subcommands: the nearest one,
 // those of other commands with this name, or all. It is empty for a command without subcommands.
 func unknownCommand(node *kong.Node, word string) string {
@@ -112,9 +115,7 @@ func unknownCommand(node *kong.Node, word string) string {
 		return ""
 	case near != "":
 		return fmt.Sprintf("unknown command %s%s; is sluice %s%s meant?", at, word, at, near)
-	case len(names) == 1:
-		return fmt.Sprintf("unknown command %s%s; is sluice %s%s meant?", at, word, at, names[0])
-	case len(elsewhere) > 0:
+	case len(elsewhere) > 0 && (at == "" || len(names) > fewCommands):
 		return fmt.Sprintf("unknown command %s%s; is %s meant?", at, word, strings.Join(elsewhere, " or "))
 	}
 	return fmt.Sprintf("unknown command %s%s; the commands are %s", at, word, strings.Join(names, ", "))

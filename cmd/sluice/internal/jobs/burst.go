@@ -27,7 +27,7 @@ type BurstCmd struct {
 	Type        string        `default:"burst" placeholder:"TEXT" help:"Type of the jobs [burst]."`
 	Route       string        `filled:"" placeholder:"NAME" help:"Route of the jobs [default]."`
 	Cost        int64         `placeholder:"N" help:"Cost of each job in departure intervals [1]."`
-	Header      headerFlags   `sep:"none" placeholder:"NAME:VALUE" help:"Header of the deliveries, if the route lists it in job_headers. Repeatable."`
+	Header      cli.Headers   `sep:"none" placeholder:"NAME:VALUE" help:"Header of the deliveries, if the route lists it in job_headers. Repeatable."`
 	Follow      bool          `default:"true" negatable:"" help:"Wait until all accepted jobs have ended; --no-follow stops after the submission."`
 	Patience    time.Duration `default:"1m" help:"Stop if no job ends within this time [1m]."`
 	JSON        bool          `help:"Print the summary as JSON."`
@@ -51,7 +51,7 @@ func (c *BurstCmd) Run(a *cli.App) error {
 	if c.N < 1 || c.Concurrency < 1 {
 		return cli.Usagef("-n: %d, --concurrency: %d: must be at least 1", c.N, c.Concurrency)
 	}
-	headers, err := c.Header.parse()
+	headers, err := c.Header.Parse()
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type SubmitCmd struct {
 	Path        string        `filled:"" placeholder:"PATH" help:"Path below the URL of the route, if the route has paths: true."`
 	Raw         string        `filled:"" placeholder:"FILE" help:"Deliver the bytes of FILE instead of a JSON payload; - is standard input."`
 	ContentType string        `filled:"" placeholder:"TYPE" help:"With --raw: Content-Type of the delivery [by the name of FILE, or application/octet-stream]."`
-	Header      headerFlags   `sep:"none" placeholder:"NAME:VALUE" help:"Header of the delivery, if the route lists it in job_headers. Repeatable."`
+	Header      cli.Headers   `sep:"none" placeholder:"NAME:VALUE" help:"Header of the delivery, if the route lists it in job_headers. Repeatable."`
 	CallbackURL string        `name:"callback-url" filled:"" placeholder:"URL" help:"Called when the job has ended."`
 	Wait        bool          `help:"Wait until the job has ended."`
 	Timeout     time.Duration `default:"5m" help:"Maximum time to wait for the end; with --file, for a server that fails [5m]."`
@@ -75,7 +75,7 @@ func (c *SubmitCmd) Run(a *cli.App) error {
 	if c.File != "" {
 		return c.submitFile(a)
 	}
-	headers, err := c.Header.parse()
+	headers, err := c.Header.Parse()
 	if err != nil {
 		return err
 	}

@@ -57,9 +57,9 @@ func (c *routeListCmd) Run(a *cli.App) error {
 	if c.JSON {
 		return cli.PrintJSON(a.Out, list)
 	}
-	rows := [][]string{{"ROUTE", "CALLS", "AUTH", "BREAKER", "IN FLIGHT", "ENDED", "FAILED", "LAST TENANT", "LAST JOB", "LAST FAILURE"}}
+	rows := [][]string{{"ROUTE", "BREAKER", "IN FLIGHT", "ENDED", "FAILED", "LAST TENANT", "LAST JOB", "LAST FAILURE", "CALLS", "AUTH"}}
 	for _, r := range list.Items {
-		row := []string{cli.Plain(r.Route), callText(r), authText(r), r.Breaker, strconv.FormatInt(r.InFlight, 10), strconv.FormatInt(r.Ended, 10),
+		row := []string{cli.Plain(r.Route), r.Breaker, strconv.FormatInt(r.InFlight, 10), strconv.FormatInt(r.Ended, 10),
 			strconv.FormatInt(r.Failed, 10)}
 		if f := r.Last; f != nil {
 			message := f.Message
@@ -70,7 +70,7 @@ func (c *routeListCmd) Run(a *cli.App) error {
 		} else {
 			row = append(row, "-", "-", "-")
 		}
-		rows = append(rows, row)
+		rows = append(rows, append(row, callText(r), authText(r)))
 	}
 	return cli.PrintTable(a.Out, rows)
 }
@@ -85,6 +85,12 @@ func callText(r wire.RouteLine) string {
 	if len(r.Headers) > 0 {
 		text += " with " + cli.Plain(strings.Join(r.Headers, ", "))
 	}
+	if r.Proxy != "" {
+		text += " by proxy " + cli.Plain(r.Proxy)
+	}
+	if len(r.JobHeaders) > 0 {
+		text += ", jobs set " + cli.Plain(strings.Join(r.JobHeaders, ", "))
+	}
 	return text
 }
 
@@ -96,6 +102,8 @@ func authText(r wire.RouteLine) string {
 		switch {
 		case kind == "oauth2" && r.TokenProblem != "":
 			kind += " (no token: " + cli.OneLine(r.TokenProblem) + ")"
+		case end != nil && end.Before(time.Now()):
+			kind += " ended " + end.UTC().Format(time.RFC3339)
 		case end != nil:
 			kind += " until " + end.UTC().Format(time.RFC3339)
 		}

@@ -31,15 +31,15 @@ func TestRouteList(t *testing.T) {
 		out    string
 		n      int
 	}{
-		"idle": {nil, "ROUTE CALLS AUTH BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE\nmail - - closed 0 0 0 - - -\n", 1},
+		"idle": {nil, "ROUTE BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE CALLS AUTH\nmail closed 0 0 0 - - - - -\n", 1},
 		"failing": {map[string]reports.RouteLoad{
 			"fine": {Ended: 9},
 			"mail": {InFlight: 2, Ended: 40, Failed: 7, Last: reports.FailureOf(at, "acme", "j1", "connection\nfailed", "dial 10.0.0.7", 0)},
 			"away": {Breaker: reports.BreakerOpen},
-		}, `ROUTE CALLS AUTH BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE
-away - - open 0 0 0 - - -
-mail - - closed 2 40 7 acme j1 connection failed: dial 10.0.0.7
-fine - - closed 0 9 0 - - -
+		}, `ROUTE BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE CALLS AUTH
+away open 0 0 0 - - - - -
+mail closed 2 40 7 acme j1 connection failed: dial 10.0.0.7 - -
+fine closed 0 9 0 - - - - -
 `, 3},
 	} {
 		desk := queuetest.NewDesk(t, queue.Options{})
@@ -91,7 +91,7 @@ func TestRouteTest(t *testing.T) {
 	defer upstream.Close()
 	file := filepath.Join(t.TempDir(), "sluice.yaml")
 	lines := strings.ReplaceAll(`routes:
-  partner: { url: "URL/orders", method: PUT, headers: { X-Version: "${env:KEY}", Authorization: "Bearer ${env:KEY}" } }
+  partner: { url: "URL/orders", method: PUT, paths: true, job_headers: [X-Id], headers: { X-Version: "${env:KEY}", Authorization: "Bearer ${env:KEY}" } }
   any: { forward: "URL/any" }
   fleet: { asynq: { queue: q } }
   away: { url: "http://127.0.0.1:1/", oauth2: { token_url: "http://127.0.0.1:1/", client_id: c, client_secret: "${env:KEY}" } }
@@ -109,6 +109,9 @@ func TestRouteTest(t *testing.T) {
 		{"any --path /x", cli.ExitOK, []string{"GET " + upstream.URL + "/any/x", "GET /any/x"}},
 		{"any --payload b --json", cli.ExitOK, []string{`"method": "POST"`, `"status": 200`, `"outcome": "succeeded"`, `"took_ms"`}},
 		{"away", cli.ExitFailed, []string{"nothing was sent", "status   none", "outcome  held", "the upstream's token could not be had", "connection refused"}},
+		{"partner --header X-Id:17", cli.ExitOK, []string{"X-Id: 17"}},
+		{"partner --header X-Other:17", cli.ExitUsage, []string{"--header: X-Other: must be one that the route lists"}},
+		{"away --path /x", cli.ExitUsage, []string{"the route away has no paths: true"}},
 		{"fleet", cli.ExitUsage, []string{"must be a route with url or forward"}},
 		{"partnr", cli.ExitUsage, []string{"partner"}},
 		{"partner --path x", cli.ExitUsage, []string{"--path: x: must"}},

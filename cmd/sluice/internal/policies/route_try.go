@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +26,10 @@ type routeTestCmd struct {
 	Path    string   `placeholder:"PATH" help:"Path below the URL of the upstream, such as /orders/17."`
 	Method  string   `placeholder:"METHOD" help:"Method of a request to a route with forward [GET, with --payload POST]."`
 	Payload string   `placeholder:"TEXT" help:"Body of the request [{}; none with forward]."`
-	JSON    bool     `help:"Print JSON."`
+
+	Header cli.Headers `sep:"none" placeholder:"NAME:VALUE" help:"Header as of a job, if the route lists it in job_headers; of the client with forward. Repeatable."`
+
+	JSON bool `help:"Print JSON."`
 }
 
 func (routeTestCmd) Help() string {
@@ -61,6 +65,9 @@ type routeTrial struct {
 }
 
 func (c *routeTestCmd) Run(a *cli.App) error {
+	if c.Config == "" && len(c.Route) == 0 {
+		return cli.Usagef("--config: no configuration file is given")
+	}
 	cfg, err := config.Load(config.Sources{File: c.Config, Environ: a.Environ, Routes: c.Route})
 	if err != nil {
 		return err
@@ -75,6 +82,9 @@ func (c *routeTestCmd) Run(a *cli.App) error {
 	if rule := httpmsg.CheckPath(c.Path); c.Path != "" && rule != "" {
 		return cli.Usagef("--path: %s: %s", cli.Plain(c.Path), rule)
 	}
+	if c.Path != "" && !route.Forwards() && !route.Paths {
+		return cli.Usagef("--path: %s: must be absent: the route %s has no paths: true", cli.Plain(c.Path), cli.Plain(c.Name))
+	}
 	payload, method := []byte(c.Payload), c.Method
 	switch {
 	case !route.Forwards() && c.Method != "":
@@ -88,7 +98,13 @@ func (c *routeTestCmd) Run(a *cli.App) error {
 	if rule := httpmsg.CheckMethod(method); rule != "" {
 		return cli.Usagef("--method: %s: %s", cli.Plain(method), rule)
 	}
-	done, err := process.WorkerRoute(route).Try(a.Ctx, method, c.Path, payload)
+	headers, err := c.headers(route)
+	if err != nil {
+		return err
+	}
+	done, err := process.WorkerRoute(route).Try(a.Ctx, worker.TrialRequest{
+		Method: method, Path: c.Path, Headers: headers, Payload: payload,
+	})
 	if err != nil {
 		return err
 	}
@@ -102,9 +118,28 @@ func (c *routeTestCmd) Run(a *cli.App) error {
 		c.print(a, out)
 	}
 	if err == nil && done.Event != shaper.Succeed {
-		err = errors.New("the request failed: a job would not have succeeded")
+		err = errors.New("the request failed: a job would not have succeeded" + nextFor(route, done))
 	}
 	return err
+}
+
+// headers returns those of the flag --header, which must obey the rules for a job's.
+func (c *routeTestCmd) headers(route config.Route) (map[string]string, error) {
+	headers, err := c.Header.Parse()
+	if err != nil || route.Forwards() {
+		return headers, err
+	}
+	var wrong string
+	for name := range headers {
+		if !slices.ContainsFunc(route.JobHeaders, func(of string) bool { return httpmsg.Is(name, of) }) {
+			wrong = cli.Plain(name) + ": must be one that the route lists in job_headers"
+		}
+	}
+	rule := httpmsg.CheckJobHeaders(headers, func(name, rule string) { wrong = cli.Plain(name) + ": " + rule })
+	if wrong = cmp.Or(wrong, rule); wrong != "" {
+		return nil, cli.Usagef("--header: %s", wrong)
+	}
+	return headers, nil
 }
 
 // outcomes are the ends of a trial by what they would mean for a job.
@@ -126,6 +161,9 @@ func (c *routeTestCmd) report(route config.Route, method string, t worker.Trial)
 	if c.Path == "" {
 		out.URL = base
 	}
+	if route.OAuth2.TokenURL == "" {
+		delete(out.TookMS, "token")
+	}
 	for name, values := range t.Sent {
 		if out.Sent == nil {
 			out.Sent = map[string][]string{}
@@ -138,6 +176,17 @@ func (c *routeTestCmd) report(route config.Route, method string, t worker.Trial)
 		out.Sent[name] = values
 	}
 	return out
+}
+
+// nextFor returns what may help after a request that failed, empty if nothing is known to.
+func nextFor(route config.Route, t worker.Trial) string {
+	switch {
+	case strings.Contains(t.Problem, "TLS") && route.TLS.CA == "":
+		return "; an authority that the system does not know needs tls.ca of the route"
+	case t.Status == http.StatusUnauthorized, t.Status == http.StatusForbidden:
+		return "; the upstream refuses the credentials: see headers, oauth2 and tls of the route"
+	}
+	return ""
 }
 
 const hiddenValue = "(hidden)"

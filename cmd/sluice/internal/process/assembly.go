@@ -17,6 +17,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/internal/config"
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/shaper/limiter"
 	"github.com/7509e464/sluice/worker"
@@ -52,7 +53,7 @@ func callsOf(routes map[string]config.Route) *map[string]api.RouteCalls {
 		}
 		calls[name] = api.RouteCalls{
 			Method: r.Method, URL: PublicURL(r),
-			Headers: slices.Sorted(maps.Keys(r.Headers)), Auth: r.Auth(), CertificateEnd: r.TLS.CertificateEnd(),
+			Headers: slices.Sorted(maps.Keys(r.Headers)), Auth: r.Auth(), Proxy: publicProxy(r.Proxy), CertificateEnd: r.TLS.CertificateEnd(),
 		}
 	}
 	return &calls
@@ -62,6 +63,18 @@ func callsOf(routes map[string]config.Route) *map[string]api.RouteCalls {
 func PublicURL(r config.Route) string {
 	u, _ := url.Parse(cmp.Or(r.URL, r.Forward)) // was validated
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// publicProxy returns the setting of a proxy without user and password, empty for none.
+func publicProxy(setting string) string {
+	u, err := url.Parse(setting)
+	switch {
+	case setting == outbound.NoProxy:
+		return ""
+	case err == nil && u.Host != "":
+		return u.Host
+	}
+	return setting
 }
 
 // apiConfig holds all but the authentication.

@@ -45,7 +45,7 @@ type Reloader struct {
 
 	files      []string       // that settings refer to
 	seen, read files          // at the last poll, and when they were last read
-	noted      []string       // notes that were logged
+	noted      []string       // notes on the settings that were last read
 	wanted     *config.Config // read, but not in force yet, because Redis was unreachable
 	asked      bool           // by SIGHUP, which replaces the file of another process too
 }
@@ -147,7 +147,7 @@ func (r *Reloader) reload(ctx context.Context) {
 			problems = shaper.Problems{{Field: "--config", Value: r.path, Rule: err.Error()}}
 		}
 		for _, p := range problems {
-			r.log.Error("the configuration file is refused; the former policies stay in force", "problem",
+			r.log.Error("the configuration is refused; the former settings stay in force", "problem",
 				p.String())
 		}
 		return
@@ -155,9 +155,9 @@ func (r *Reloader) reload(ctx context.Context) {
 	for _, note := range cfg.Notes {
 		if !slices.Contains(r.noted, note) {
 			r.log.Warn(note)
-			r.noted = append(r.noted, note)
 		}
 	}
+	r.noted = cfg.Notes
 	r.callAnew(cfg.Routes)
 	if differ := startOnly(r.inForce, cfg); len(differ) > 0 {
 		r.log.Warn("these sections have changed and are read at the start alone; restart to apply them",

@@ -144,6 +144,9 @@ const failingShare = 20
 
 // failingText returns how the deliveries of a route fail, empty if too few do.
 func failingText(r wire.RouteLine) string {
+	if r.TokenProblem != "" {
+		return "no token: " + cli.OneLine(r.TokenProblem)
+	}
 	f := r.Last
 	if f == nil || r.Failed*failingShare < r.Ended {
 		return ""
