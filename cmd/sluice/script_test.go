@@ -45,8 +45,10 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		// A file that is written meanwhile is read as it is.
-		if found := pattern.FindStringSubmatch(ts.ReadFile(args[0])); found != nil {
+		// A file that is written meanwhile is read as it is. A shell in the background may not have
+		// made it yet.
+		content, _ := os.ReadFile(ts.MkAbs(args[0]))
+		if found := pattern.FindStringSubmatch(string(content)); found != nil {
 			ts.Setenv(args[1], found[1])
 			return
 		}
