@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
