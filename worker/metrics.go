@@ -51,7 +51,8 @@ type metrics struct {
 // newMetrics makes the metrics of a worker, whose parts they read.
 func newMetrics(w *Worker) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), deliveries: map[string]prometheus.Counter{}}
-	f := promauto.With(prometheus.WrapRegistererWithPrefix("sluice_", m.registry))
+	prefixed := prometheus.WrapRegistererWithPrefix("sluice_", m.registry)
+	f := promauto.With(prefixed)
 	counter := func(name, help string, labels prometheus.Labels, read func() int64) {
 		f.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
 			func() float64 { return float64(read()) })
@@ -96,6 +97,7 @@ func newMetrics(w *Worker) *metrics {
 	counter("stamps_missed_total",
 		"Jobs that this worker gave back because they came too late to leave at their stamps.", nil,
 		w.lateness.missed.Load)
+	prefixed.MustRegister(upstreamMetrics(w.loads))
 	for name, route := range w.cfg.Routes {
 		labels, load := prometheus.Labels{"route": name}, w.loads[name]
 		gauge("route_slots_taken", "Slots of this worker that jobs of the route take.", labels,
@@ -128,4 +130,43 @@ func newMetrics(w *Worker) *metrics {
 		}
 	}
 	return m
+}
+
+// upstreamMetrics are those of the credentials for upstreams. Worker.SetUpstream adds and removes
+// credentials, so the series are collected from the upstreams that are in use.
+type upstreamMetrics routeLoads
+
+var (
+	tokenMissing = prometheus.NewDesc("route_token_missing",
+		"1 if this worker has no token for the upstream of a route, because its last request for one failed; else 0.",
+		[]string{"route"}, nil)
+	certificateExpiry = prometheus.NewDesc("route_certificate_expiry_timestamp_seconds",
+		"When the client certificate of a route ends, in seconds since 1970.", []string{"route"}, nil)
+)
+
+func (upstreamMetrics) Describe(descs chan<- *prometheus.Desc) {
+	descs <- tokenMissing
+	descs <- certificateExpiry
+}
+
+func (m upstreamMetrics) Collect(metrics chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, route string) {
+		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, route)
+	}
+	for name, load := range m {
+		if load.upstream == nil {
+			continue
+		}
+		upstream := load.upstream.Load()
+		if upstream.HasTokens() {
+			missing := 0.0
+			if upstream.TokenState().Problem != "" {
+				missing = 1
+			}
+			gauge(tokenMissing, missing, name)
+		}
+		if end := upstream.CertificateEnd(); !end.IsZero() {
+			gauge(certificateExpiry, float64(end.Unix()), name)
+		}
+	}
 }

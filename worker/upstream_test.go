@@ -2,6 +2,7 @@ package worker
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
@@ -118,4 +121,61 @@ func TestHeldForAToken(t *testing.T) {
 	if s := waits(forwardHolds); !s.Final || s.Error.Message != noToken {
 		t.Errorf("a forwarded request after its last hold: %+v", s)
 	}
+}
+
+// The metrics of a route's credentials follow SetUpstream, and a route without any has none.
+func TestMetricsOfCredentials(t *testing.T) {
+	var grants atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/token" && !grants.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		fmt.Fprint(w, `{"access_token":"t"}`)
+	}))
+	defer s.Close()
+	const missing, expiry = "sluice_route_token_missing", "sluice_route_certificate_expiry_timestamp_seconds"
+	w := newAlone(t, Route{URL: s.URL})
+	want := func(when string, missings, expiries string) {
+		t.Helper()
+		text := ""
+		if missings != "" {
+			text += "# HELP " + missing + " 1 if this worker has no token for the upstream of a route, " +
+				"because its last request for one failed; else 0.\n# TYPE " + missing + " gauge\n" +
+				missing + "{route=\"default\"} " + missings + "\n"
+		}
+		if expiries != "" {
+			text += "# HELP " + expiry + " When the client certificate of a route ends, in seconds since 1970.\n# TYPE " +
+				expiry + " gauge\n" + expiry + "{route=\"default\"} " + expiries + "\n"
+		}
+		if err := testutil.GatherAndCompare(w.metrics.registry, strings.NewReader(text), missing, expiry); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	set := func(r Route) {
+		t.Helper()
+		if err := w.SetUpstream("default", r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := func(at int64) *tls.Config {
+		return &tls.Config{Certificates: []tls.Certificate{{Leaf: &x509.Certificate{NotAfter: time.Unix(at, 0)}}}}
+	}
+	credentials := func(id string) *OAuth2 { return &OAuth2{TokenURL: s.URL + "/token", ClientID: id} }
+
+	want("without credentials", "", "")
+	set(Route{OAuth2: credentials("a"), TLS: ends(2_000_000_000)})
+	want("before the first job", "0", "2e+09")
+	w.deliverers["default"].Deliver(t.Context(), lease())
+	want("after a token was refused", "1", "2e+09")
+	set(Route{OAuth2: credentials("a"), TLS: ends(2_100_000_000)})
+	want("with another certificate", "0", "2.1e+09")
+	w.deliverers["default"].Deliver(t.Context(), lease())
+	grants.Store(true)
+	want("while none was requested again", "1", "2.1e+09")
+	set(Route{OAuth2: credentials("b")})
+	w.deliverers["default"].Deliver(t.Context(), lease())
+	want("with a token, without a certificate", "0", "")
+	set(Route{TLS: &tls.Config{}})
+	want("without them again", "", "")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"time"
 
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
@@ -63,6 +64,18 @@ func (u *Upstream) TokenState() TokenState {
 		return TokenState{}
 	}
 	return u.tokens.State()
+}
+
+// HasTokens reports whether the upstream is called with a token of OAuth2.
+func (u *Upstream) HasTokens() bool { return u.tokens != nil }
+
+// CertificateEnd returns when the client certificate ends, zero without one.
+func (u *Upstream) CertificateEnd() time.Time {
+	t := u.of.TLS
+	if t == nil || len(t.Certificates) == 0 || t.Certificates[0].Leaf == nil {
+		return time.Time{}
+	}
+	return t.Certificates[0].Leaf.NotAfter
 }
 
 // Post is Client.Post with the upstream's method, headers and token. Errors: a NoAnswer, or a

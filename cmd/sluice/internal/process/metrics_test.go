@@ -1,7 +1,9 @@
 package process_test
 
 import (
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"flag"
 	"fmt"
 	"io"
@@ -47,6 +49,26 @@ type family struct {
 	labels           map[string][]string // values, one for each series
 }
 
+// clientCertificate writes a certificate and its key, which httptest has, into a directory.
+func clientCertificate(t *testing.T, dir string) {
+	t.Helper()
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	pair := s.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"client.pem": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]},
+		"client.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // scrapeProcesses runs one process of each role, with everything that has metrics, on one Redis,
 // lets a job succeed, one die and one wait, and scrapes both.
 func scrapeProcesses(t *testing.T) families {
@@ -61,13 +83,17 @@ func scrapeProcesses(t *testing.T) families {
 	var started []process.Running
 	for _, r := range []process.Roles{{API: true}, {Worker: true}} {
 		file := filepath.Join(t.TempDir(), "sluice.yaml")
+		clientCertificate(t, filepath.Dir(file))
 		text := fmt.Sprintf(`
 redis: { url: %q }
 api: { listen: "127.0.0.1:0" }
 admin: { listen: "127.0.0.1:0" }
 metrics: { listen: "127.0.0.1:0", tenants: top:5 }
 auth: { mode: guest }
-routes: { default: { url: %q }, shared: { url: %[2]q } }
+routes:
+  default: { url: %q }
+  shared: { url: %[2]q }
+  secured: { url: %[2]q, oauth2: { token_url: %[2]q, client_id: c, client_secret: s }, tls: { cert: client.pem, key: client.key } }
 pools: { erp: { rate: 100/s, routes: [shared] } }
 guards: { all: { rate: 1000/s, by: [tenant] } }
 traces: { endpoint: %[2]q }
