@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -14,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -51,6 +54,43 @@ func write(t *testing.T, path string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// verifyInPython runs the page's function on a request of Sluice, as it came and changed.
+func verifyInPython(t *testing.T, program, secret string, header http.Header, body []byte) {
+	t.Helper()
+	one := map[string]string{}
+	for name := range header {
+		one[name] = header.Get(name)
+	}
+	input, err := json.Marshal(map[string]any{"secret": secret, "headers": one, "body": string(body)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const cases = `
+import json, sys
+r, clock = json.load(sys.stdin), time.time
+def check(case, want, secret=r["secret"], body=r["body"], at=0, **changed):
+    headers = {**r["headers"], **{"Webhook-" + name.title(): value for name, value in changed.items()}}
+    time.time = lambda: clock() + at
+    if verify(secret, headers, body.encode()) != want:
+        print(case)
+check("as it came", True)
+check("four minutes later", True, at=240)
+check("behind another signature", True, signature="v1,AAAA " + r["headers"]["Webhook-Signature"])
+check("another secret", False, secret="whsec_" + base64.b64encode(b"another secret of 32 bytes......").decode())
+check("another body", False, body=r["body"] + " ")
+check("another id", False, id="17")
+check("six minutes later", False, at=360)
+check("six minutes earlier", False, at=-360)
+check("no signature", False, signature="")
+check("no timestamp", False, timestamp="")
+`
+	run := exec.Command("python3", "-c", program+cases)
+	run.Stdin = bytes.NewReader(input)
+	if out, err := run.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("verify of the page is wrong: %v\n%s", err, out)
 	}
 }
 
@@ -105,9 +145,12 @@ func TestUpstreamsPage(t *testing.T) {
 			user, password, _ := got.BasicAuth()
 			return user == "user" && password == "password"
 		},
-		"oauth":   func() bool { return got.Header.Get("Authorization") == "Bearer of-the-server" },
-		"mtls":    func() bool { return got.TLS != nil && len(got.TLS.PeerCertificates) == 1 },
-		"signed":  func() bool { return verifier.Verify(body, got.Header) == nil },
+		"oauth": func() bool { return got.Header.Get("Authorization") == "Bearer of-the-server" },
+		"mtls":  func() bool { return got.TLS != nil && len(got.TLS.PeerCertificates) == 1 },
+		"signed": func() bool {
+			verifyInPython(t, blocks(string(content), "python"), signing, got.Header, body)
+			return verifier.Verify(body, got.Header) == nil
+		},
 		"proxied": func() bool { return proxied },
 		"traced":  func() bool { return true }, // what jobs may set is checked at the intake
 		"put": func() bool {
