@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ func (r *reader) calls(path string, values map[string]any, route *Route) {
 		}
 		return
 	}
+	r.shown(path, values, route)
 	if raw, set := values["method"]; set && route.Forwards() {
 		r.problem(path+".method", show(raw), "must not be set together with forward: requests keep their methods")
 	}
@@ -35,6 +37,42 @@ func (r *reader) calls(path string, values map[string]any, route *Route) {
 	r.oauth2(path, values, route)
 	r.tls(path+".tls", &route.TLS)
 	r.oneCredential(path, route)
+}
+
+var reference = regexp.MustCompile(`\$\{[^}]*\}`)
+
+// shown sets the URL of the route's upstream as people see it. References in it are secrets. They
+// are refused in the host, which errors name.
+func (r *reader) shown(path string, values map[string]any, route *Route) {
+	key := "url"
+	if route.Forwards() {
+		key = "forward"
+	}
+	raw, _ := values[key].(string)
+	var host string
+	route.Shown, host = publicURL(raw)
+	if strings.Contains(host, hidden) {
+		r.problem(r.at(path+"."+key), route.Shown, "must have no reference in its host")
+	}
+}
+
+// publicURL returns a URL as it was written, without user, query and fragment, and with hidden in
+// place of references, and its host.
+func publicURL(raw string) (shown, host string) {
+	raw = reference.ReplaceAllString(strings.ReplaceAll(raw, "$${", "${"), hidden)
+	scheme, rest, found := strings.Cut(raw, "://")
+	if !found {
+		return "", ""
+	}
+	if end := strings.IndexAny(rest, "?#"); end >= 0 {
+		rest = rest[:end]
+	}
+	host, path, _ := strings.Cut(rest, "/")
+	host = host[strings.LastIndexByte(host, '@')+1:]
+	if path != "" || strings.HasSuffix(rest, "/") {
+		path = "/" + path
+	}
+	return scheme + "://" + host + path, host
 }
 
 func (r *reader) oauth2(path string, values map[string]any, route *Route) {
@@ -113,7 +151,11 @@ func (r *reader) tls(path string, t *TLS) {
 		}
 		content, err := r.referred(*f.value, f.secret)
 		if err != nil {
-			r.problem(path+"."+f.key, show(*f.value), err.Error())
+			shown := show(*f.value)
+			if strings.Contains(*f.value, "\n") {
+				shown = hidden // a key instead of its path
+			}
+			r.problem(path+"."+f.key, shown, err.Error())
 			whole = false
 		}
 		*f.value = content

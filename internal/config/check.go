@@ -204,12 +204,20 @@ func listText(steps []string, list []any) string {
 	return strings.Join(texts, ", ")
 }
 
-// withoutPassword returns the URL without its password. A URL with credentials elsewhere is hidden.
+// withoutPassword returns the URL without its password, and without its query, which may have
+// another one. A URL with credentials elsewhere is hidden.
 func withoutPassword(text string) string {
+	if reference.MatchString(text) {
+		shown, _ := publicURL(text)
+		return shown
+	}
 	u, err := url.Parse(text)
-	if err != nil || strings.Contains(strings.ToLower(u.RawQuery), "pass") || u.User == nil &&
-		strings.Contains(text, "@") {
+	if err != nil || u.User == nil && strings.Contains(text, "@") {
 		return hidden
 	}
-	return u.Redacted()
+	query := ""
+	if u.RawQuery != "" {
+		u.RawQuery, query = "", "?"+hidden
+	}
+	return u.Redacted() + query
 }

@@ -131,6 +131,7 @@ type Route struct {
 	Asynq       Asynq
 	URL         string
 	Forward     string // base URL of the upstream of forwarded requests; empty: the route has jobs
+	Shown       string // URL or Forward for people: without user and query, and with hidden in place of references
 	Timeout     time.Duration
 	Connections int64    // maximum connections of this process to the upstream
 	Paths       bool     // jobs may name a path below the URL

@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -238,10 +240,11 @@ func (s *sending) gotConn(info httptrace.GotConnInfo, req *http.Request, maxAge 
 }
 
 // roundTrip sends a request with this body, once. A request of which nothing was written, because
-// the receiver had closed the connection while it was unused, gets another connection.
+// the receiver had closed the connection while it was unused, gets another connection. So does one
+// that the receiver has refused with HTTP/2 without looking at it, a few times.
 func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response, sent bool, err error) {
 	transport := c.transport()
-	for {
+	for refusals := 0; ; {
 		var s sending
 		trace := &httptrace.ClientTrace{
 			GotConn: func(info httptrace.GotConnInfo) { s.gotConn(info, req, c.maxAge) },
@@ -262,10 +265,48 @@ func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response,
 		if err != nil && s.reused && !s.sent() && req.Context().Err() == nil {
 			continue
 		}
+		if unprocessed(err) {
+			if refusals++; refusals > maxRefusals || !pause(req.Context(), rand.N(refusalPause<<refusals)) {
+				return nil, false, err
+			}
+			continue
+		}
+		if c.proxyRefused(one, resp) {
+			_ = resp.Body.Close()
+			return nil, false, errors.New("the proxy answered 407 Proxy Authentication Required")
+		}
 		if s.conn != nil {
 			s.note(resp)
 		}
 		return resp, s.sent(), err
+	}
+}
+
+// A request that a receiver refuses with HTTP/2 is sent again maxRefusals times, after random pauses
+// whose bound doubles from refusalPause: together about three seconds.
+const maxRefusals, refusalPause = 8, 10 * time.Millisecond
+
+// unprocessed reports whether the receiver has refused a request with HTTP/2 before it looked at it
+// (RFC 9113, section 8.7), or its connection had no stream left for it. net/http, which would send
+// the request again but has no GetBody, says so by its text alone.
+func unprocessed(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := err.Error()
+	return strings.Contains(text, "cannot rewind body after connection loss") || strings.Contains(text, "cannot retry err [") &&
+		(strings.Contains(text, "REFUSED_STREAM") || strings.Contains(text, "GOAWAY"))
+}
+
+// pause waits, and returns false if ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -50,7 +50,7 @@ func (c *Client) proxyFor(u *url.URL) (*url.URL, error) {
 	if err != nil { // it may quote a password
 		return nil, errors.New("the proxy in the environment is not a valid URL")
 	}
-	if proxy != nil && proxy.Scheme != "http" {
+	if proxy != nil && (proxy.Scheme != "http" || proxy.Hostname() == "") {
 		return nil, fmt.Errorf("the proxy %s cannot be used: it must be an http:// URL", proxy.Host)
 	}
 	return proxy, nil
@@ -84,6 +84,15 @@ func (c *Client) viaProxy(req *http.Request) {
 	u := *req.URL
 	u.Opaque = "//" + u.Host + u.Opaque
 	req.URL = &u
+}
+
+// proxyRefused reports whether an answer is that of a proxy which wants other credentials.
+func (c *Client) proxyRefused(req *http.Request, resp *http.Response) bool {
+	if resp == nil || resp.StatusCode != http.StatusProxyAuthRequired {
+		return false
+	}
+	proxy, _ := c.proxyOfPlain(req)
+	return proxy != nil
 }
 
 // dialThrough makes a connection to the address, through the proxy for it if there is one (RFC
@@ -128,10 +137,16 @@ func tunnel(conn net.Conn, proxy *url.URL, address string) error {
 	}
 	answer := bufio.NewReader(io.LimitReader(conn, maxHeaderBytes))
 	resp, err := http.ReadResponse(answer, req)
+	for err == nil && resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
+		resp, err = http.ReadResponse(answer, req)
+	}
+	if network, is := errors.AsType[*net.OpError](err); is {
+		return network
+	}
 	switch {
-	case err != nil:
-		return fmt.Errorf("no valid answer to CONNECT: %w", err)
-	case resp.StatusCode != http.StatusOK:
+	case err != nil: // without its text, which may quote the answer, and that the password
+		return errors.New("its answer to CONNECT is not valid HTTP")
+	case resp.StatusCode < 200 || resp.StatusCode > 299:
 		return fmt.Errorf("it answered CONNECT with %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 	case answer.Buffered() > 0:
 		return errors.New("it sent bytes before the upstream could")

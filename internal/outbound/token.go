@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,10 +29,10 @@ type OAuth2 struct {
 const (
 	// tokenEarly is how long before its end a token is replaced, at most a tenth of its life.
 	tokenEarly = 30 * time.Second
-	// tokenProof is how old a token must be that was fetched after a refusal and that the upstream
-	// has refused as well, to be replaced again: else an upstream that answers 401 to everything
-	// would make every delivery fetch one.
-	tokenProof = 10 * time.Second
+	// Refused tokens are replaced tokenRefusals times at once, and then once in refusalEvery: else an
+	// upstream that answers 401 to some requests would make each of them fetch a token.
+	tokenRefusals = 3
+	refusalEvery  = 10 * time.Second
 	// tokenLeast is how long a token is used at least, whatever its server says: one that had ended
 	// before it came would be fetched without end.
 	tokenLeast = time.Second
@@ -51,17 +52,14 @@ type Tokens struct {
 	err      error         // of the last fetch
 	failed   int           // fetches in a row
 	retry    time.Time     // no fetch before
-	refused  bool          // the next token is fetched because the upstream refused one
+	refusals []time.Time   // of the last tokens that the upstream refused
 }
 
 // token is a token as it is sent.
 type token struct {
-	header   string // value of Authorization; empty: there is none
-	made     time.Time
-	renew    time.Time // zero: never
-	expiry   time.Time // zero: unknown
-	accepted bool      // by the upstream, at least once
-	again    bool      // fetched because the upstream refused the one before
+	header string    // value of Authorization; empty: there is none
+	renew  time.Time // zero: never
+	expiry time.Time // zero: unknown
 }
 
 // newTokens returns tokens that are fetched by the client's transport. The authorization server
@@ -146,13 +144,13 @@ func (t *Tokens) renew(ended chan struct{}) {
 		return
 	}
 	t.err, t.failed, t.retry = nil, 0, time.Time{}
-	next := token{header: value, made: now, expiry: fetched.Expiry, again: t.refused}
+	next := token{header: value, expiry: fetched.Expiry}
 	if !next.expiry.IsZero() {
 		left := max(next.expiry.Sub(now), tokenLeast)
 		next.expiry = now.Add(left)
 		next.renew = next.expiry.Add(-min(tokenEarly, left/10))
 	}
-	t.current, t.refused = next, false
+	t.current = next
 }
 
 // good reports whether a token can be sent.
@@ -160,28 +158,20 @@ func (t token) good(now time.Time) bool {
 	return t.header != "" && (t.expiry.IsZero() || now.Before(t.expiry))
 }
 
-// Accepted notes that the upstream did not refuse a token.
-func (t *Tokens) Accepted(header string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.current.header == header {
-		t.current.accepted = true
-	}
-}
-
-// Refused discards a token that the upstream refused. It returns false if no other one would help:
-// the upstream has refused a new one, too.
+// Refused discards a token that the upstream refused. It returns false if the token stays, because
+// others were refused lately.
 func (t *Tokens) Refused(header string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	have := t.current
-	switch {
-	case have.header != header:
+	if t.current.header != header {
 		return true // another delivery has discarded it already
-	case have.again && !have.accepted && time.Since(have.made) < tokenProof:
+	}
+	now := time.Now()
+	t.refusals = slices.DeleteFunc(t.refusals, func(at time.Time) bool { return now.Sub(at) >= tokenRefusals*refusalEvery })
+	if len(t.refusals) == tokenRefusals {
 		return false
 	}
-	t.current, t.refused = token{}, true
+	t.current, t.refusals = token{}, append(t.refusals, now)
 	return true
 }
 
@@ -225,8 +215,11 @@ func explainToken(err error, late bool, timeout time.Duration) error {
 	if late {
 		return fmt.Errorf("the authorization server did not answer within %v", timeout)
 	}
-	if failed, is := errors.AsType[*url.Error](err); is { // it quotes the URL
-		return fmt.Errorf("the authorization server cannot be reached: %w", failed.Err)
+	if secured, network := ofTLS(err); secured != nil || network != nil {
+		return fmt.Errorf("the authorization server cannot be reached: %w", cmp.Or(secured, network))
+	}
+	if _, is := errors.AsType[*url.Error](err); is { // it may quote the URL, and an answer that repeats the secret
+		return errors.New("the authorization server cannot be reached, or its answer is not valid HTTP")
 	}
 	return errors.New("the authorization server's answer has no token that can be read")
 }

@@ -1,10 +1,12 @@
 package outbound
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/internal/httpmsg"
@@ -92,15 +94,46 @@ func (u *Upstream) Post(
 			if u.method != "" {
 				req.Method = u.method
 			}
+			if body == nil {
+				delete(req.Header, "Content-Type")
+			}
 			u.dress(req.Header, authorization)
 		}, read)
 		if err != nil {
 			return 0, err
 		}
+		u.hide(answer, authorization)
 		return answer.Status, nil
 	})
 	return answer, err
 }
+
+// hide replaces the values that only the operator and the upstream know in what is kept of an
+// answer, which may repeat the request. Short values may be in it by chance.
+func (u *Upstream) hide(answer *queue.Response, authorization string) {
+	values := []string{authorization}
+	for _, value := range u.of.Headers {
+		values = append(values, value)
+	}
+	for _, value := range values {
+		_, credential, _ := strings.Cut(value, " ") // behind Bearer
+		for _, secret := range []string{value, credential} {
+			if len(secret) < leastSecret {
+				continue
+			}
+			answer.Body = bytes.ReplaceAll(answer.Body, []byte(secret), []byte(hidden))
+			for name, kept := range answer.Headers {
+				answer.Headers[name] = strings.ReplaceAll(kept, secret, hidden)
+			}
+		}
+	}
+}
+
+// hidden replaces secrets of at least leastSecret bytes.
+const (
+	hidden      = "(hidden)"
+	leastSecret = 6
+)
 
 // Send is Client.Send with the upstream's headers and token, which it sets in the request's.
 // Errors: as Post.
@@ -143,10 +176,7 @@ func (u *Upstream) authorized(ctx context.Context, send func(authorization strin
 		switch {
 		case err != nil:
 			return err
-		case status != http.StatusUnauthorized:
-			u.tokens.Accepted(authorization)
-			return nil
-		case again || !u.tokens.Refused(authorization):
+		case status != http.StatusUnauthorized || again || !u.tokens.Refused(authorization):
 			return nil
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,11 +108,11 @@ func TestToken(t *testing.T) {
 	g := newGate(t)
 	u := NewUpstream(g.upstream(), nil)
 	defer u.Close()
-	if status, body := post(t, u, g.URL); status != 200 || body != "Bearer t1" {
+	if status, body := post(t, u, g.URL); status != 200 || body != "(hidden)" {
 		t.Errorf("the first: %d %q", status, body)
 	}
 	g.good.Store(2)
-	if status, body := post(t, u, g.URL); status != 200 || body != "Bearer t2" {
+	if status, body := post(t, u, g.URL); status != 200 || body != "(hidden)" {
 		t.Errorf("after a refusal: %d %q", status, body)
 	}
 	g.good.Store(99)
@@ -299,13 +300,95 @@ func TestProxy(t *testing.T) {
 	o.Proxy = address.String()
 	s, trust := secured(t, true, false)
 	o.TLS = trust
-	for _, c := range []struct{ url, want string }{{s.URL, "407"}, {strings.Replace(s.URL, "https", "http", 1), ""}} {
+	for _, target := range []string{s.URL, strings.Replace(s.URL, "https", "http", 1)} {
 		anonymous := NewUpstream(UpstreamOptions{Options: o}, nil)
-		a, err := anonymous.Post(t.Context(), c.url, "id", nil, func(*http.Request) {}, nil)
-		if no, _ := errors.AsType[NoAnswer](err); c.want != "" && (!no.Unsent || !strings.Contains(no.Detail, c.want)) || c.want == "" && a.Status != 407 {
-			t.Errorf("a proxy that refuses, for %s: %v %v", c.url, a, err)
+		_, err := anonymous.Post(t.Context(), target, "id", nil, func(*http.Request) {}, nil)
+		if no, _ := errors.AsType[NoAnswer](err); !no.Unsent || !strings.Contains(no.Detail, "407") {
+			t.Errorf("a proxy that refuses, for %s: %v", target, err)
 		}
 		anonymous.Close()
+	}
+}
+
+// What a proxy answers to CONNECT is shown to nobody: it may repeat the password.
+func TestAnswersToConnect(t *testing.T) {
+	upstream, trust := secured(t, false, false)
+	for answer, want := range map[string]string{
+		"HTTP/1.1 s3cret\r\n\r\n":       "not valid HTTP",
+		"s3cret":                        "not valid HTTP",
+		"":                              "not valid HTTP",
+		"HTTP/1.1 200 OK\r\n\r\ns3cret": "sent bytes before the upstream could",
+		"HTTP/1.1 403 s3cret\r\nX: s3cret\r\n\r\n":                "403 Forbidden",
+		"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("s3cret", 9999): "not valid HTTP",
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 4096))
+			_, _ = io.WriteString(conn, answer)
+			_ = conn.Close()
+		}()
+		o := options()
+		o.TLS, o.Proxy = trust, "http://u:s3cret@"+l.Addr().String()
+		u := NewUpstream(UpstreamOptions{Options: o}, nil)
+		_, err = u.Post(t.Context(), upstream.URL, "id", nil, func(*http.Request) {}, nil)
+		no, _ := errors.AsType[NoAnswer](err)
+		broken := strings.Contains(no.Detail, "reset by peer") // it closed before all was read
+		if !no.Unsent || !strings.Contains(no.Detail, want) && !broken || strings.Contains(no.Detail+no.Message, "s3cret") {
+			t.Errorf("%.40q: %+v", answer, no)
+		}
+		u.Close()
+		_ = l.Close()
+	}
+}
+
+// An answer that repeats the credentials of the route is kept without them.
+func TestEchoedCredentials(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Location", "/?key="+r.Header.Get("X-Key"))
+		fmt.Fprint(w, r.Header.Get("Authorization"), " ", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+	}))
+	defer s.Close()
+	u := NewUpstream(UpstreamOptions{Options: options(), Headers: map[string]string{"X-Key": "s3cret-key", "Authorization": "Bearer s3cret-token"}}, nil)
+	defer u.Close()
+	a, err := u.Post(t.Context(), s.URL, "id", nil, func(*http.Request) {}, nil)
+	if err != nil || string(a.Body) != "(hidden) (hidden)" || a.Headers["location"] != "/?key=(hidden)" {
+		t.Errorf("%v %+v %s", err, a, a.Body)
+	}
+}
+
+// A request that a receiver refused with HTTP/2 before it looked at it is sent again.
+func TestRefusedStreams(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) }))
+	s.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 4}
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	o := options()
+	o.HTTP2, o.TLS = true, &tls.Config{RootCAs: roots, ServerName: "example.com"}
+	for _, method := range []string{"POST", "GET"} {
+		u := NewUpstream(UpstreamOptions{Options: o, Method: method}, nil)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if _, err := u.Post(t.Context(), s.URL, "id", []byte("1"), func(*http.Request) {}, nil); err != nil {
+					// Such a stream may have been served, so it is not sent again.
+					if no, _ := errors.AsType[NoAnswer](err); !strings.Contains(no.cause.Error(), "PROTOCOL_ERROR") {
+						t.Errorf("%s: %v %v", method, err, no.cause)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		u.Close()
 	}
 }
 

@@ -148,7 +148,7 @@ var outcomes = map[shaper.Event]string{
 }
 
 func (c *routeTestCmd) report(route config.Route, method string, t worker.Trial) routeTrial {
-	base := process.PublicURL(route)
+	base := route.Shown
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	out := routeTrial{
 		Route: c.Name, Method: method, URL: strings.TrimRight(base, "/") + c.Path,

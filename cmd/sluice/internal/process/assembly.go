@@ -1,7 +1,6 @@
 package process
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -52,17 +51,11 @@ func callsOf(routes map[string]config.Route) *map[string]api.RouteCalls {
 			continue
 		}
 		calls[name] = api.RouteCalls{
-			Method: r.Method, URL: PublicURL(r),
+			Method: r.Method, URL: r.Shown,
 			Headers: slices.Sorted(maps.Keys(r.Headers)), Auth: r.Auth(), Proxy: publicProxy(r.Proxy), CertificateEnd: r.TLS.CertificateEnd(),
 		}
 	}
 	return &calls
-}
-
-// PublicURL returns the URL of a route's upstream without user, query and fragment.
-func PublicURL(r config.Route) string {
-	u, _ := url.Parse(cmp.Or(r.URL, r.Forward)) // was validated
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
 // publicProxy returns the setting of a proxy without user and password, empty for none.

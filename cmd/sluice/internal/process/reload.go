@@ -174,7 +174,8 @@ func (r *Reloader) callAnew(routes map[string]config.Route) {
 		before, known := r.inForce.Routes[name]
 		after := routes[name]
 		same := reflect.DeepEqual(before.Calls, after.Calls) && slices.Equal(before.Secrets, after.Secrets)
-		if !known || same || before.Asynq.Queue != "" || after.Asynq.Queue != "" {
+		elsewhere := before.URL != after.URL || before.Forward != after.Forward // its credentials are for others
+		if !known || same || elsewhere || before.Asynq.Queue != "" || after.Asynq.Queue != "" {
 			continue
 		}
 		if err := r.call(name, after); err != nil {

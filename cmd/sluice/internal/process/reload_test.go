@@ -326,6 +326,8 @@ func TestReloadOfReferences(t *testing.T) {
 	if len(r.set) != 0 || strings.Contains(r.log.String(), "restart") {
 		t.Errorf("the policies were set %d times; the log:\n%s", len(r.set), r.log.String())
 	}
+	r.write(strings.Replace(fmt.Sprintf(file, "for another "), ":9000", ":9001", 1))
+	want("a header and the URL", "default k two", "default k three", "default key three")
 	if strings.Contains(r.log.String(), "three") {
 		t.Errorf("the log has the secret:\n%s", r.log.String())
 	}
