@@ -66,7 +66,7 @@ const minReplicas = "--min-replicas-to-write 1 --min-replicas-max-lag 2"
 func durable(s *redistest.Server, replicas int) queue.EngineOptions {
 	return queue.EngineOptions{
 		URL: s.URL(), Logger: slog.New(slog.DiscardHandler),
-		Durability: queue.Durability{Replicas: replicas, Timeout: 300 * time.Millisecond},
+		Durability: queue.Durability{Replicas: replicas, Timeout: time.Second},
 	}
 }
 
@@ -119,7 +119,7 @@ func TestOutcomeUnknown(t *testing.T) {
 		if err := call(); !errors.Is(err, queue.ErrOutcomeUnknown) || !errors.Is(err, queue.ErrUnavailable) {
 			t.Errorf("%s: %v, want ErrOutcomeUnknown", name, err)
 		}
-		if took := time.Since(start); took > 2*time.Second {
+		if took := time.Since(start); took > 10*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
 	}

@@ -282,8 +282,8 @@ func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response,
 	}
 }
 
-// A request that a receiver refuses with HTTP/2 is sent again maxRefusals times, after random pauses
-// whose bound doubles from refusalPause: together about three seconds.
+// A request that a receiver refuses with HTTP/2 is sent again maxRefusals times, after random
+// pauses whose bound doubles from refusalPause: together about three seconds.
 const maxRefusals, refusalPause = 8, 10 * time.Millisecond
 
 // unprocessed reports whether the receiver has refused a request with HTTP/2 before it looked at it

@@ -29,8 +29,8 @@ type OAuth2 struct {
 const (
 	// tokenEarly is how long before its end a token is replaced, at most a tenth of its life.
 	tokenEarly = 30 * time.Second
-	// Refused tokens are replaced tokenRefusals times at once, and then once in refusalEvery: else an
-	// upstream that answers 401 to some requests would make each of them fetch a token.
+	// Refused tokens are replaced tokenRefusals times at once, and then once in refusalEvery: else
+	// an upstream that answers 401 to some requests would make each of them fetch a token.
 	tokenRefusals = 3
 	refusalEvery  = 10 * time.Second
 	// tokenLeast is how long a token is used at least, whatever its server says: one that had ended
