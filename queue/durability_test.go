@@ -66,7 +66,7 @@ const minReplicas = "--min-replicas-to-write 1 --min-replicas-max-lag 2"
 func durable(s *redistest.Server, replicas int) queue.EngineOptions {
 	return queue.EngineOptions{
 		URL: s.URL(), Logger: slog.New(slog.DiscardHandler),
-		Durability: queue.Durability{Replicas: replicas, Timeout: time.Second},
+		Durability: queue.Durability{Replicas: replicas, Timeout: 300 * time.Millisecond},
 	}
 }
 
@@ -82,12 +82,15 @@ func submission(key string) queue.Submission {
 func TestOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	master, replicas := replicated(t, 1, strings.Fields(minReplicas)...)
+	open(t, queue.EngineOptions{URL: master.URL(), Logger: slog.New(slog.DiscardHandler)}, defaults) // which writes
 	q := open(t, durable(master, 1), defaults)
 	ctx := t.Context()
-	first, err := q.Submit(ctx, submission("before"))
-	if err != nil || first.Outcome != shaper.Admitted {
-		t.Fatal(first, err)
-	}
+	var first queue.Decision
+	await(t, "the replica acknowledges a submission", func() bool { // a busy machine may be too slow at first
+		var err error
+		first, err = q.Submit(ctx, submission("before"))
+		return err == nil
+	})
 	if err := q.Ping(ctx); err != nil {
 		t.Errorf("ping: %v", err)
 	}
@@ -119,7 +122,7 @@ func TestOutcomeUnknown(t *testing.T) {
 		if err := call(); !errors.Is(err, queue.ErrOutcomeUnknown) || !errors.Is(err, queue.ErrUnavailable) {
 			t.Errorf("%s: %v, want ErrOutcomeUnknown", name, err)
 		}
-		if took := time.Since(start); took > 10*time.Second {
+		if took := time.Since(start); took > 2*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
 	}
