@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"strings"
@@ -108,17 +109,16 @@ func (u *Upstream) Post(
 	return answer, err
 }
 
-// hide replaces the values that only the operator and the upstream know in what is kept of an
-// answer, which may repeat the request. Short values may be in it by chance.
+// hide replaces secrets in what is kept of an answer, which may repeat the request: the token, and
+// the values of headers that are named like credentials or are long. Others, such as a version, may
+// be in it by chance.
 func (u *Upstream) hide(answer *queue.Response, authorization string) {
-	values := []string{authorization}
-	for _, value := range u.of.Headers {
-		values = append(values, value)
-	}
-	for _, value := range values {
+	values := map[string]string{"Authorization": authorization}
+	maps.Copy(values, u.of.Headers)
+	for name, value := range values {
 		_, credential, _ := strings.Cut(value, " ") // behind Bearer
 		for _, secret := range []string{value, credential} {
-			if len(secret) < leastSecret {
+			if len(secret) < leastSecret || !httpmsg.IsCredential(name) && len(secret) < leastLong {
 				continue
 			}
 			answer.Body = bytes.ReplaceAll(answer.Body, []byte(secret), []byte(hidden))
@@ -129,10 +129,11 @@ func (u *Upstream) hide(answer *queue.Response, authorization string) {
 	}
 }
 
-// hidden replaces secrets of at least leastSecret bytes.
+// hidden replaces credentials of at least leastSecret bytes, and other values of at least
+// leastLong.
 const (
-	hidden      = "(hidden)"
-	leastSecret = 6
+	hidden                 = "(hidden)"
+	leastSecret, leastLong = 6, 16
 )
 
 // Send is Client.Send with the upstream's headers and token, which it sets in the request's.

@@ -352,13 +352,15 @@ func TestAnswersToConnect(t *testing.T) {
 func TestEchoedCredentials(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/?key="+r.Header.Get("X-Key"))
-		fmt.Fprint(w, r.Header.Get("Authorization"), " ", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		fmt.Fprint(w, "2026-01-05 0123456789abcdef ", r.Header.Get("Authorization"), " ", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	}))
 	defer s.Close()
-	u := NewUpstream(UpstreamOptions{Options: options(), Headers: map[string]string{"X-Key": "s3cret-key", "Authorization": "Bearer s3cret-token"}}, nil)
+	u := NewUpstream(UpstreamOptions{Options: options(), Headers: map[string]string{
+		"X-Key": "s3cret-key", "Authorization": "Bearer s3cret-token", "X-Api-Version": "2026-01", "X-Long": "0123456789abcdef",
+	}}, nil)
 	defer u.Close()
 	a, err := u.Post(t.Context(), s.URL, "id", nil, func(*http.Request) {}, nil)
-	if err != nil || string(a.Body) != "(hidden) (hidden)" || a.Headers["location"] != "/?key=(hidden)" {
+	if err != nil || string(a.Body) != "2026-01-05 (hidden) (hidden) (hidden)" || a.Headers["location"] != "/?key=(hidden)" {
 		t.Errorf("%v %+v %s", err, a, a.Body)
 	}
 }
