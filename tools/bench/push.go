@@ -148,6 +148,7 @@ func pushSluice(ctx context.Context, b *bench, upstream *server, side *pushSide)
 	cfg := worker.Config{
 		Routes: map[string]worker.Route{route: {
 			URL: "http://" + upstream.addr + "/", Connections: pushConnections,
+			Headers: map[string]string{"Authorization": "Bearer 0123456789abcdef", "X-Api-Key": "key", "X-Api-Version": "2026-01"},
 		}},
 		Concurrency: drainConcurrency, Logger: slog.New(slog.DiscardHandler),
 	}
