@@ -319,8 +319,8 @@ type RouteLine struct {
 	Method   string `json:"method,omitempty" doc:"Method of deliveries; absent with forward and for routes without an upstream."`
 	URL      string `json:"url,omitempty" doc:"URL of the upstream, without user and query."`
 	// Headers and Auth are nil where the route sets none.
-	Headers []string `json:"headers,omitempty" doc:"Names of the headers that the route sets."`
-	Auth    []string `json:"auth,omitempty" enum:"oauth2,certificate,header,basic,signature" doc:"How requests are authenticated. oauth2: by a token. certificate: by a client certificate. header: by a header of the route. basic: by the user of the URL. signature: by secrets."`
+	Headers    []string `json:"headers,omitempty" doc:"Names of the headers that the route sets."`
+	Auth       []string `json:"auth,omitempty" enum:"oauth2,certificate,header,basic,signature" doc:"How requests are authenticated. oauth2: by a token. certificate: by a client certificate. header: by a header of the route. basic: by the user of the URL. signature: by secrets."`
 	Proxy      string   `json:"proxy,omitempty" doc:"Proxy for the requests: env, or host and port."`
 	JobHeaders []string `json:"job_headers,omitempty" doc:"Names of the headers that jobs may set."`
 	// TokenEnd and CertificateEnd are nil without such an end.
