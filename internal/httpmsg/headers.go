@@ -5,6 +5,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/http/httpguts"
 )
@@ -73,11 +74,8 @@ var Headers = []HeaderRule{
 // Comparable returns a name in the one form in which names are compared.
 func Comparable(name string) string {
 	return strings.Map(func(c rune) rune {
-		switch {
-		case c >= 'A' && c <= 'Z':
-			return c + 'a' - 'A'
-		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
-			return c
+		if c < utf8.RuneSelf {
+			return rune(plainByte(byte(c)))
 		}
 		return '-'
 	}, name)
@@ -226,19 +224,38 @@ func CheckValue(value string) string {
 
 // Replace sets headers in place of those that have the same names, however they are written.
 func Replace(h, set http.Header) {
-	if len(set) == 0 {
-		return
-	}
-	replaced := make(map[string]bool, len(set))
-	for name := range set {
-		replaced[Comparable(name)] = true
-	}
 	for name := range h {
-		if replaced[Comparable(name)] {
-			delete(h, name)
+		for other := range set {
+			if sameName(name, other) {
+				delete(h, name)
+			}
 		}
 	}
 	for name, values := range set {
 		h[name] = values
 	}
+}
+
+// sameName is Comparable(a) == Comparable(b) without making either.
+func sameName(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if plainByte(a[i]) != plainByte(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// plainByte is a byte of a name as Comparable has it. Names are ASCII.
+func plainByte(c byte) byte {
+	switch {
+	case c >= 'A' && c <= 'Z':
+		return c + 'a' - 'A'
+	case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		return c
+	}
+	return '-'
 }

@@ -25,9 +25,11 @@ var secretParameters = map[string]bool{"key": true, "auth": true, "sig": true, "
 	"pass": true, "access": true, "otp": true, "pin": true, "sid": true,
 }
 
+var joined = strings.NewReplacer("-", "", "_", "", ".", "")
+
 // hasSecretWord reports whether the name of a header or a parameter has a part of these.
 func hasSecretWord(name string) bool {
-	plain := strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(name))
+	plain := joined.Replace(strings.ToLower(name))
 	for _, word := range secretWords {
 		if strings.Contains(plain, word) {
 			return true

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"reflect"
 	"strings"
@@ -18,10 +17,11 @@ import (
 // for its token and its connections.
 type Upstream struct {
 	*Client
-	tokens *Tokens // nil: none
-	method string
-	header http.Header
-	of     UpstreamOptions
+	tokens  *Tokens // nil: none
+	method  string
+	header  http.Header
+	secrets []string // of header, which an answer may repeat
+	of      UpstreamOptions
 }
 
 // UpstreamOptions are the settings of an Upstream.
@@ -38,6 +38,7 @@ func NewUpstream(o UpstreamOptions, before *Upstream) *Upstream {
 	u := &Upstream{method: o.Method, header: http.Header{}, of: o}
 	for name, value := range o.Headers {
 		u.header.Set(name, value)
+		u.secrets = append(u.secrets, secretsOf(name, value)...)
 	}
 	same := before != nil && reflect.DeepEqual(before.of.Options, o.Options)
 	if same {
@@ -109,32 +110,42 @@ func (u *Upstream) Post(
 	return answer, err
 }
 
-// hide replaces secrets in what is kept of an answer, which may repeat the request: the token, and
-// the values of headers that are named like credentials or are long. Others, such as a version, may
-// be in it by chance.
+// hide replaces secrets in what is kept of an answer, which may repeat the request.
 func (u *Upstream) hide(answer *queue.Response, authorization string) {
-	values := map[string]string{"Authorization": authorization}
-	maps.Copy(values, u.of.Headers)
-	for name, value := range values {
-		_, credential, _ := strings.Cut(value, " ") // behind Bearer
-		for _, secret := range []string{value, credential} {
-			if len(secret) < leastSecret || !httpmsg.IsCredential(name) && len(secret) < leastLong {
-				continue
-			}
-			answer.Body = bytes.ReplaceAll(answer.Body, []byte(secret), []byte(hidden))
-			for name, kept := range answer.Headers {
-				answer.Headers[name] = strings.ReplaceAll(kept, secret, hidden)
-			}
+	secrets := u.secrets
+	if authorization != "" {
+		secrets = append(secretsOf("Authorization", authorization), secrets...)
+	}
+	for _, secret := range secrets {
+		answer.Body = bytes.ReplaceAll(answer.Body, []byte(secret), []byte(hidden))
+		for name, kept := range answer.Headers {
+			answer.Headers[name] = strings.ReplaceAll(kept, secret, hidden)
 		}
 	}
 }
 
-// hidden replaces credentials of at least leastSecret bytes, and other values of at least
-// leastLong.
+// hidden replaces credentials of at least leastSecret bytes, and other values of at least leastLong.
 const (
 	hidden                 = "(hidden)"
 	leastSecret, leastLong = 6, 16
 )
+
+// secretsOf returns what is secret of the value of a header: all of it, and what follows Bearer or
+// the like. Values of headers that are not named like credentials, such as a version, may be in an
+// answer by chance, unless they are long.
+func secretsOf(name, value string) (secrets []string) {
+	least := leastLong
+	if httpmsg.IsCredential(name) {
+		least = leastSecret
+	}
+	_, credential, _ := strings.Cut(value, " ")
+	for _, secret := range []string{value, credential} {
+		if len(secret) >= least {
+			secrets = append(secrets, secret)
+		}
+	}
+	return secrets
+}
 
 // Send is Client.Send with the upstream's headers and token, which it sets in the request's.
 // Errors: as Post.
