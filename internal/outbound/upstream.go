@@ -124,7 +124,8 @@ func (u *Upstream) hide(answer *queue.Response, authorization string) {
 	}
 }
 
-// hidden replaces credentials of at least leastSecret bytes, and other values of at least leastLong.
+// hidden replaces credentials of at least leastSecret bytes, and other values of at least
+// leastLong.
 const (
 	hidden                 = "(hidden)"
 	leastSecret, leastLong = 6, 16
