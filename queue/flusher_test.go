@@ -81,6 +81,11 @@ func open(
 	}
 	edit(&o)
 	q, err := queue.Open(t.Context(), e, o)
+	for range 20 { // a replica on a busy machine may acknowledge too late
+		if errors.Is(err, queue.ErrOutcomeUnknown) {
+			q, err = queue.Open(t.Context(), e, o)
+		}
+	}
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
