@@ -41,7 +41,8 @@ const (
 	tokenPause, tokenPauseMost = time.Second, 30 * time.Second
 )
 
-// Tokens fetches and keeps one token, whoever waits for it. Many goroutines use it at once.
+// Tokens fetches one token for all deliveries of a route and keeps it. Many goroutines use it at
+// once.
 type Tokens struct {
 	fetch   func(context.Context) (*oauth2.Token, error)
 	timeout time.Duration

@@ -119,8 +119,8 @@ func TestTokenThatHasEnded(t *testing.T) {
 	})
 }
 
-// While the server is away no delivery gets a token, each is told when the next fetch is, and the
-// server is asked ever less often.
+// While the server is away no delivery gets a token, each error has the time of the next fetch, and
+// the server is asked ever less often.
 func TestNoTokenWhileTheServerIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{down: errors.New("away")}
@@ -145,8 +145,8 @@ func TestNoTokenWhileTheServerIsAway(t *testing.T) {
 	})
 }
 
-// A refused token is replaced by one fetch, whoever was refused. An upstream that refuses every
-// token does not make each delivery fetch another one.
+// A token that several deliveries found refused is replaced by one fetch. An upstream that refuses
+// every token does not make each delivery fetch another one.
 func TestRefusedTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}

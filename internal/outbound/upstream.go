@@ -90,6 +90,7 @@ func (u *Upstream) Post(
 	if !u.SendsBody() {
 		body = nil
 	}
+	var sent string
 	err = u.authorized(ctx, func(authorization string) (int, error) {
 		answer, err = u.Client.Post(ctx, url, id, body, func(req *http.Request) {
 			edit(req)
@@ -100,11 +101,12 @@ func (u *Upstream) Post(
 				delete(req.Header, "Content-Type")
 			}
 			u.dress(req.Header, authorization)
+			sent = req.Header.Get("Authorization") // perhaps of the user in the URL
 		}, read)
 		if err != nil {
 			return 0, err
 		}
-		u.hide(answer, authorization)
+		u.hide(answer, sent)
 		return answer.Status, nil
 	})
 	return answer, err

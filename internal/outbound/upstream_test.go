@@ -363,6 +363,12 @@ func TestEchoedCredentials(t *testing.T) {
 	if err != nil || string(a.Body) != "2026-01-05 (hidden) (hidden) (hidden)" || a.Headers["location"] != "/?key=(hidden)" {
 		t.Errorf("%v %+v %s", err, a, a.Body)
 	}
+	plain := NewUpstream(UpstreamOptions{Options: options()}, nil)
+	defer plain.Close()
+	a, err = plain.Post(t.Context(), s.URL, "id", nil, func(r *http.Request) { r.SetBasicAuth("user", "s3cret") }, nil)
+	if err != nil || strings.Contains(string(a.Body), "dXNlcjpzM2NyZXQ") {
+		t.Errorf("the user of a URL: %v %s", err, a.Body)
+	}
 }
 
 // A request that a receiver refused with HTTP/2 before it looked at it is sent again.
