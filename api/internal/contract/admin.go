@@ -10,6 +10,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -62,33 +63,38 @@ func Tenants() []Operation {
 		description: "A tenant that was never seen has the defaults.",
 		Params:      []*huma.Param{tenantPathParam}, answers: tenant, Refusals: guards,
 	}, {
-		ID: "put-tenant", Method: http.MethodPut, Path: path, tag: tag, summary: "Replace a tenant's overrides",
+		ID: "put-tenant", Action: "tenant.put",
+		Method: http.MethodPut, Path: path, tag: tag, summary: "Replace a tenant's overrides",
 		description: "Settings that the body does not name come from the configuration file and the defaults.",
 		Params:      trial, Body: settings, answers: tenant, Refusals: makes,
 	}, {
-		ID: "patch-tenant", Method: http.MethodPatch, Path: path, tag: tag,
+		ID: "patch-tenant", Action: "tenant.patch", Method: http.MethodPatch, Path: path, tag: tag,
 		summary: "Change some of a tenant's settings",
 		description: "A JSON merge patch (RFC 7396): null resets a setting. The change applies at once, " +
 			"also to waiting jobs.",
 		Params: trial, Body: patch, answers: tenant, Refusals: makes,
 	}, {
-		ID: "delete-tenant", Method: http.MethodDelete, Path: path, tag: tag,
+		ID: "delete-tenant", Action: "tenant.delete",
+		Method: http.MethodDelete, Path: path, tag: tag,
 		summary:     "Delete a tenant's overrides",
 		description: "The jobs stay. The configuration file and the defaults apply again.",
 		Params:      change,
 		answers:     map[int]Answer{http.StatusNoContent: {"The overrides are deleted.", nil, nil}},
 		Refusals:    makes,
 	}, {
-		ID: "pause-tenant", Method: http.MethodPost, Path: path + "/pause", tag: tag, summary: "Pause a tenant",
+		ID: "pause-tenant", Action: "tenant.pause",
+		Method: http.MethodPost, Path: path + "/pause", tag: tag, summary: "Pause a tenant",
 		description: "No job leaves the queue, or that of one route; new jobs are still admitted.",
 		Params:      making, Body: switches, answers: tenant, Refusals: makes,
 	}, {
-		ID: "resume-tenant", Method: http.MethodPost, Path: path + "/resume", tag: tag, summary: "Resume a tenant",
+		ID: "resume-tenant", Action: "tenant.resume",
+		Method: http.MethodPost, Path: path + "/resume", tag: tag, summary: "Resume a tenant",
 		description: "Ends a pause and a drain, or the pause of one route, also one of the configuration file. " +
 			"Waiting jobs leave at the rate, without a burst.",
 		Params: change, Body: switches, answers: tenant, Refusals: makes,
 	}, {
-		ID: "unhold-tenant", Method: http.MethodPost, Path: path + "/unhold", tag: tag,
+		ID: "unhold-tenant", Action: "tenant.unhold",
+		Method: http.MethodPost, Path: path + "/unhold", tag: tag,
 		summary: "End the holds of a tenant",
 		description: "Ends the holds that upstreams requested. The flows continue at the reduced rate of " +
 			"the hold, which then grows by a twentieth of the full rate per second. A circuit breaker that " +
@@ -96,11 +102,13 @@ func Tenants() []Operation {
 			"change.",
 		Params: change, Body: reason, answers: tenant, Refusals: makes,
 	}, {
-		ID: "drain-tenant", Method: http.MethodPost, Path: path + "/drain", tag: tag, summary: "Drain a tenant",
+		ID: "drain-tenant", Action: "tenant.drain",
+		Method: http.MethodPost, Path: path + "/drain", tag: tag, summary: "Drain a tenant",
 		description: "No job is admitted or replayed. Waiting jobs leave at the rate.",
 		Params:      making, Body: reason, answers: tenant, Refusals: makes,
 	}, {
-		ID: "purge-tenant", Method: http.MethodPost, Path: path + "/purge", tag: tag,
+		ID: "purge-tenant", Action: "tenant.purge",
+		Method: http.MethodPost, Path: path + "/purge", tag: tag,
 		summary: "Cancel waiting jobs and delete dead ones",
 		description: "The body selects the jobs; all of them only by all. Jobs leased by a worker stay. The " +
 			"history and the log record the purge.",
@@ -108,7 +116,8 @@ func Tenants() []Operation {
 		Params: []*huma.Param{tenantPathParam}, Body: filter, answers: swept,
 		Refusals: append([]problem.Kind{problem.UnknownRoute}, known...),
 	}, {
-		ID: "purge-tenants", Method: http.MethodPost, Path: "/v1/purge", tag: tag,
+		ID: "purge-tenants", Action: "tenants.purge",
+		Method: http.MethodPost, Path: "/v1/purge", tag: tag,
 		summary: "Purge the jobs of many tenants",
 		description: "Cancels waiting jobs and deletes dead ones of all tenants that the body selects by prefix " +
 			"or tier; without either it is refused. One request looks at about 500 tenants and purges about " +
@@ -116,7 +125,8 @@ func Tenants() []Operation {
 		Body:    jsonBody(wire.TenantsPurge{}, MaxSmallBody, false),
 		answers: map[int]Answer{http.StatusOK: {"What this step did.", wire.TenantsPurged{}, nil}}, Refusals: guards,
 	}, {
-		ID: "replay-tenant", Method: http.MethodPost, Path: path + "/replay", tag: tag, summary: "Replay dead jobs",
+		ID: "replay-tenant", Action: "tenant.replay",
+		Method: http.MethodPost, Path: path + "/replay", tag: tag, summary: "Replay dead jobs",
 		description: "The body selects the jobs; all of them only by all. They go through their buckets again, " +
 			"with all their attempts. Replay stops at the first job that does not fit. The history and the log " +
 			"record it.",
@@ -131,7 +141,8 @@ func Tenants() []Operation {
 		answers:     map[int]Answer{http.StatusOK: {"The changes, the newest first.", wire.History{}, nil}},
 		Refusals:    guards,
 	}, {
-		ID: "create-key", Method: http.MethodPost, Path: path + "/keys", tag: keyTag, summary: "Create an API key",
+		ID: "create-key", Action: "key.create",
+		Method: http.MethodPost, Path: path + "/keys", tag: keyTag, summary: "Create an API key",
 		description: "The secret key is shown once. A tenant may have 100 keys that have not expired.",
 		Params:      []*huma.Param{tenantPathParam}, Body: jsonBody(wire.KeyRequest{}, MaxSmallBody, true),
 		answers:  map[int]Answer{http.StatusCreated: {"The key.", wire.NewKey{}, nil}},
@@ -144,7 +155,8 @@ func Tenants() []Operation {
 		answers:     map[int]Answer{http.StatusOK: {"The keys, the oldest first.", wire.KeyList{}, nil}},
 		Refusals:    guards,
 	}, {
-		ID: "revoke-key", Method: http.MethodDelete, Path: path + "/keys/{key}", tag: keyTag,
+		ID: "revoke-key", Action: "key.revoke",
+		Method: http.MethodDelete, Path: path + "/keys/{key}", tag: keyTag,
 		summary:     "Revoke an API key",
 		description: "Requests with the key are refused from one second later.",
 		Params:      []*huma.Param{tenantPathParam, keyPathParam},
@@ -176,25 +188,29 @@ func Pools() []Operation {
 		summary: "Read a pool's policy and figures",
 		Params:  []*huma.Param{poolPathParam}, answers: pool, Refusals: known,
 	}, {
-		ID: "put-pool", Method: http.MethodPut, Path: path, tag: tag, summary: "Replace a pool's overrides",
+		ID: "put-pool", Action: "pool.put",
+		Method: http.MethodPut, Path: path, tag: tag, summary: "Replace a pool's overrides",
 		description: "Settings that the body does not name come from the configuration file.",
 		Params:      trial, Body: settings, answers: pool, Refusals: changes,
 	}, {
-		ID: "patch-pool", Method: http.MethodPatch, Path: path, tag: tag,
+		ID: "patch-pool", Action: "pool.patch", Method: http.MethodPatch, Path: path, tag: tag,
 		summary:     "Change some of a pool's settings",
 		description: "A JSON merge patch (RFC 7396): null resets a setting. The change applies at once, also to waiting jobs.",
 		Params:      trial, Body: patch, answers: pool, Refusals: changes,
 	}, {
-		ID: "pause-pool", Method: http.MethodPost, Path: path + "/pause", tag: tag, summary: "Pause a pool",
+		ID: "pause-pool", Action: "pool.pause",
+		Method: http.MethodPost, Path: path + "/pause", tag: tag, summary: "Pause a pool",
 		description: "No job of the pool leaves; new jobs are still admitted.",
 		Params:      change, Body: reason, answers: pool, Refusals: changes,
 	}, {
-		ID: "resume-pool", Method: http.MethodPost, Path: path + "/resume", tag: tag,
+		ID: "resume-pool", Action: "pool.resume",
+		Method: http.MethodPost, Path: path + "/resume", tag: tag,
 		summary:     "Resume a pool",
 		description: "Waiting jobs leave at the rate, without a burst.",
 		Params:      change, Body: reason, answers: pool, Refusals: changes,
 	}, {
-		ID: "unhold-pool", Method: http.MethodPost, Path: path + "/unhold", tag: tag,
+		ID: "unhold-pool", Action: "pool.unhold",
+		Method: http.MethodPost, Path: path + "/unhold", tag: tag,
 		summary: "End the hold of a pool",
 		description: "Ends the hold that an upstream requested. The pool continues at the reduced rate of the hold, which then grows by a twentieth of the full rate per second. " +
 			"With charge, the pool also stops waiting for costs that were charged. " +
@@ -217,7 +233,7 @@ func Pools() []Operation {
 		},
 		answers: map[int]Answer{http.StatusOK: {"The flows.", wire.PoolFlows{}, nil}}, Refusals: known,
 	}, {
-		ID: "predict-pool", Method: http.MethodPost, Path: path + "/predict", tag: tag,
+		ID: "predict-pool", role: operators.Viewer, Method: http.MethodPost, Path: path + "/predict", tag: tag,
 		summary: "Simulate settings of a pool with the last hour's arrivals",
 		description: "Simulates the arrivals at this process in the last hour in the flows of the pool: of the " +
 			"100 flows with the most arrivals, at most a million. One run uses the settings in force, the other " +
@@ -256,14 +272,15 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 		answers:     map[int]Answer{http.StatusOK: {"One page.", wire.JobList{}, nil}},
 		Refusals:    append([]problem.Kind{problem.UnknownRoute}, guards...),
 	}, {
-		ID: "find-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag,
+		ID: "find-job", Action: "job.read", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag,
 		summary:     "Find a job by its id alone",
 		description: "Finds a job of any tenant. The answer names the tenant.",
 		Params:      []*huma.Param{jobParam, body},
 		answers:     map[int]Answer{http.StatusOK: {"The job, done or not.", wire.JobDetail{}, nil}},
 		Refusals:    unknown,
 	}, {
-		ID: "get-tenant-job", Method: http.MethodGet, Path: tenantJobs + "/{id}", tag: tag,
+		ID: "get-tenant-job", Action: "job.read",
+		Method: http.MethodGet, Path: tenantJobs + "/{id}", tag: tag,
 		summary:     "Read a job and its payload",
 		description: "With Prefer: wait=N the answer waits until the job is done, at most N seconds.",
 		Params:      append(slices.Clip(job), body, preferParam),
@@ -279,13 +296,15 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 		answers:     streamAnswers,
 		Refusals:    append([]problem.Kind{problem.TooManyStreams}, unknown...),
 	}, {
-		ID: "cancel-tenant-job", Method: http.MethodDelete, Path: tenantJobs + "/{id}", tag: tag,
+		ID: "cancel-tenant-job", Action: "job.cancel",
+		Method: http.MethodDelete, Path: tenantJobs + "/{id}", tag: tag,
 		summary:     "Cancel a waiting job of a tenant",
 		description: "Cancelling a cancelled job again gives the same answer.",
 		Params:      job, answers: map[int]Answer{http.StatusOK: {"The cancelled job.", wire.Job{}, nil}},
 		Refusals: conflicts,
 	}, {
-		ID: "replay-tenant-job", Method: http.MethodPost, Path: tenantJobs + "/{id}/replay", tag: tag,
+		ID: "replay-tenant-job", Action: "job.replay",
+		Method: http.MethodPost, Path: tenantJobs + "/{id}/replay", tag: tag,
 		summary:     "Replay a dead job of a tenant",
 		description: "The job goes through its bucket again, with all its attempts.",
 		Params:      job, Body: jsonBody(wire.Empty{}, MaxSmallBody, true),
@@ -301,7 +320,8 @@ func TenantJobs(adminSubmit bool, maxBody int64) []Operation {
 	}
 	headers := []string{"Location", "Preference-Applied", "Idempotent-Replayed"}
 	return append(operations, Operation{
-		ID: "submit-tenant-job", Method: http.MethodPost, Path: tenantJobs, tag: tag,
+		ID: "submit-tenant-job", Action: "job.submit",
+		Method: http.MethodPost, Path: tenantJobs, tag: tag,
 		summary:     "Submit a test job for a tenant",
 		description: "Like POST /v1/jobs on the intake. Available only if admin.submit is on, as in sluice dev.",
 		Params:      []*huma.Param{tenantPathParam, keyParam, preferParam, traceParam},
@@ -337,7 +357,7 @@ func Arrivals() []Operation {
 		}},
 		Refusals: append([]problem.Kind{problem.TooManyStreams, problem.UnknownRoute}, operatorKinds...),
 	}, {
-		ID: "predict-tenant", Method: http.MethodPost, Path: path + "/predict", tag: tag,
+		ID: "predict-tenant", role: operators.Viewer, Method: http.MethodPost, Path: path + "/predict", tag: tag,
 		summary: "Simulate settings with the last hour's arrivals",
 		description: "Simulates the tenant's arrivals at this process in the last hour, at most a million. " +
 			"One run uses the settings in force, the other one applies the body to them: a JSON merge " +
@@ -372,7 +392,8 @@ func Guards() []Operation {
 		},
 		answers: map[int]Answer{http.StatusOK: {"The keys.", wire.BlockedList{}, nil}}, Refusals: unknown,
 	}, {
-		ID: "clear-blocked", Method: http.MethodDelete, Path: path + "/{guard}/blocked/{blocked}", tag: tag,
+		ID: "clear-blocked", Action: "guard.clear",
+		Method: http.MethodDelete, Path: path + "/{guard}/blocked/{blocked}", tag: tag,
 		summary:     "Unblock a key of a guard",
 		description: "Deletes what is counted under the key, including a block.",
 		Params:      []*huma.Param{guardPathParam, blockPathParam},

@@ -14,6 +14,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/operators"
 )
 
 // Operation is one method of one path: its declaration, which the OpenAPI document shows and
@@ -31,8 +32,25 @@ type Operation struct {
 	Refusals         []problem.Kind        // further problems that it may answer with; see Kinds
 	Identifies       bool                  // the handler needs the principal
 	Security         []map[string][]string // as in OpenAPI; nil: those of the listener
+	// role is the least one of an operator who may call it; see LeastRole.
+	role operators.Role
+	// Action names it in the audit; empty: it is not recorded.
+	Action string
 	// advice ends the detail of every invalid-request: what a right request looks like.
 	advice string
+}
+
+// LeastRole is the least role of an operator who may call the operation. Unless it says another
+// one, viewers read and operators change.
+func (op Operation) LeastRole() operators.Role {
+	switch {
+	case op.role != "":
+		return op.role
+	case op.Method == http.MethodGet:
+		return operators.Viewer
+	default:
+		return operators.Operator
+	}
 }
 
 // Advised returns the error with the advice of the operation.
