@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/listen"
+	"github.com/7509e464/sluice/internal/operators"
 )
 
 // openPaths need no credential: probes must work from anywhere, and the documents are public.
@@ -22,38 +22,58 @@ var openPaths = []string{
 	"/livez", "/readyz", "/version", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css",
 }
 
-// guardAdmin checks access to the control plane. If there is a token, a request needs the token or
-// a session of the dashboard. Without a token, a request must name a loopback host and must not
-// come from a page of another site. The files of the dashboard are open, as the documents are.
+// guardAdmin finds who sends a request to the control plane, and puts the operators.Actor into the
+// request's context. The files of the dashboard are open, as the documents are.
 func (s *Server) guardAdmin(next http.Handler) http.Handler {
-	check := s.operator()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch open := slices.Contains(openPaths, r.URL.Path) || dashboard.Open(r.URL.Path); {
-		case listen.Reserved(r.Context()) && !isProbe(r):
+		open, reserved := slices.Contains(openPaths, r.URL.Path) || dashboard.Open(r.URL.Path), listen.Reserved(r.Context())
+		if reserved {
 			w.Header().Set("Connection", "close")
-			if check(r) != nil {
-				tooManyConnections().Write(w)
-				return
+		}
+		if reserved && !isProbe(r) || !reserved && !open {
+			actor, p := s.operator(r)
+			if reserved && p != nil {
+				p = tooManyConnections()
 			}
-		case listen.Reserved(r.Context()):
-			w.Header().Set("Connection", "close")
-		case !open:
-			if p := check(r); p != nil {
+			if p != nil {
 				p.Write(w)
 				return
 			}
+			r = r.WithContext(operators.With(r.Context(), actor))
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// operator returns the function that checks that a request is an operator's; nil if it is.
-func (s *Server) operator() func(*http.Request) *problem.Problem {
-	if s.cfg.AdminToken == "" {
-		return func(r *http.Request) *problem.Problem { return sameSite(r, s.cfg.AdminHosts) }
+// operator returns who sends a request: the operator whose token it has, whose session of the
+// dashboard it has or, without an admin token, anybody on loopback.
+//
+// A browser sends the cookie of a session by itself, so the cookie counts only in requests that no
+// page of another site has made. Without an admin token, a request must name a loopback host and
+// must not come from a page of another site.
+//
+// A valid token is accepted however many wrong ones came from its address: guesses must not lock
+// operators out.
+func (s *Server) operator(r *http.Request) (operators.Actor, *problem.Problem) {
+	authorization := r.Header.Get("Authorization")
+	token := bearer(authorization)
+	actor := operators.Actor{Role: operators.Admin, Address: text(s.clientIP(r))}
+	switch {
+	case s.cfg.AdminToken == "" && !operators.IsToken(token):
+		actor.Name, actor.Credential = operators.LocalName, "none"
+		return actor, sameSite(r, s.cfg.AdminHosts)
+	case s.cfg.AdminToken != "" && equal(token, s.cfg.AdminToken):
+		actor.Name, actor.Credential = operators.AdminName, "token"
+		return actor, nil
+	case authorization != "":
+		return s.holder(r, token)
+	case !s.board.SignedIn(r):
+		return operators.Actor{}, unknownToken()
+	case dashboard.CrossOrigin(r):
+		return operators.Actor{}, problem.Forbidden.With("requests from pages of another origin are refused")
 	}
-	want := sha256.Sum256([]byte(s.cfg.AdminToken))
-	return func(r *http.Request) *problem.Problem { return s.credential(r, want) }
+	actor.Name, actor.Credential = operators.AdminName, "session"
+	return actor, nil
 }
 
 // reserveConnections answers only probes on the reserved connections of the intake.
@@ -78,29 +98,6 @@ func tooManyConnections() *problem.Problem {
 		RetryIn(time.Second)
 }
 
-// credential accepts the token or a session. A browser sends the cookie of a session by itself, so
-// the cookie counts only in requests that no page of another site has made.
-//
-// The right token is accepted however many wrong ones came from its address: guesses must not lock
-// operators out.
-func (s *Server) credential(r *http.Request, want [sha256.Size]byte) *problem.Problem {
-	p := bearer(r, want)
-	switch {
-	case p == nil:
-		return nil
-	case r.Header.Get("Authorization") != "":
-		if many := s.cfg.Guesses.Wrong(auth.PeerNetwork(r.RemoteAddr)); many != nil {
-			return problem.Of(many)
-		}
-		return p
-	case !s.board.SignedIn(r):
-		return p
-	case dashboard.CrossOrigin(r):
-		return problem.Forbidden.With("requests from pages of another origin are refused")
-	}
-	return nil
-}
-
 // localOnly reports whether the intake listens on loopback and has no authentication. It then
 // trusts the tenant that a request names.
 func (s *Server) localOnly() bool { return s.cfg.LocalOnly && s.cfg.Auth == nil }
@@ -121,15 +118,19 @@ func (s *Server) keepLocal(next http.Handler) http.Handler {
 	})
 }
 
-// bearer compares digests, so that its duration reveals neither content nor length of the token.
-func bearer(r *http.Request, want [sha256.Size]byte) *problem.Problem {
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	if strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1 {
-		return nil
+// bearer is the token of an Authorization header; empty if it has none.
+func bearer(authorization string) string {
+	scheme, token, _ := strings.Cut(authorization, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
 	}
-	return problem.Unauthorized.With("send the admin token as Authorization: Bearer; "+onAdmin).
-		SetHeader("WWW-Authenticate", `Bearer realm="sluice admin"`)
+	return strings.TrimSpace(token)
+}
+
+// equal compares digests, so that its duration reveals neither content nor length of a secret.
+func equal(shown, secret string) bool {
+	got, want := sha256.Sum256([]byte(shown)), sha256.Sum256([]byte(secret))
+	return subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
 // sameSite refuses names that a foreign DNS server could have pointed here (DNS rebinding), and

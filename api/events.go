@@ -80,7 +80,11 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 		defer f.stop()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		s.sendStates(ctx, newEventWriter(w), job, f.ended, func() bool { return s.stillGood(c.r) })
+		good := s.stillGood
+		if c.operator {
+			good = s.stillOperator
+		}
+		s.sendStates(ctx, newEventWriter(w), job, f.ended, func() bool { return good(c.r) })
 	}
 	return a, nil
 }

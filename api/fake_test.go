@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -44,6 +45,7 @@ type fakeQueue struct {
 	found     int
 	sessions  map[[sha256.Size]byte]time.Time // ends of operators' sessions
 	asked     int
+	accounts  []operators.Account
 
 	held    map[string]queue.Figures // by tenant
 	workers reports.Workers
@@ -74,7 +76,7 @@ func newFake() *fakeQueue {
 }
 
 // ports are those of a server over the fake alone.
-func (f *fakeQueue) ports() ports { return ports{f, f, f, f, f, f, f, f, f, f} }
+func (f *fakeQueue) ports() ports { return ports{f, f, f, f, f, f, f, f, f, f, f} }
 
 // Fail makes every call fail with err from now on; nil ends that.
 func (f *fakeQueue) Fail(err error) {

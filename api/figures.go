@@ -111,10 +111,9 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 		defer watch.Close()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		allowed := s.operator()
 		f := figureStream{
 			server: s, out: newEventWriter(w), watch: watch, table: t, pool: view.Pool,
-			allowed: func() bool { return allowed(c.r) == nil },
+			allowed: func() bool { return s.stillOperator(c.r) },
 		}
 		f.send(c.client)
 	}
@@ -141,6 +140,8 @@ func (f *figureStream) send(ctx context.Context) {
 	defer life.Stop()
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
+	guard := time.NewTicker(streamGuard)
+	defer guard.Stop()
 	defer f.out.extend()      // for the end of the answer
 	if f.out.flush() != nil { // the headers go out, even without figures yet
 		return
@@ -151,8 +152,12 @@ func (f *figureStream) send(ctx context.Context) {
 			if ctx.Err() != nil || f.add(f.watch.Take()) != nil || f.out.flush() != nil {
 				return
 			}
+		case <-guard.C:
+			if !f.allowed() {
+				return
+			}
 		case <-beat.C:
-			if !f.allowed() || f.out.beat() != nil {
+			if f.out.beat() != nil {
 				return
 			}
 		case <-f.watch.Ended():

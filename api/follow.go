@@ -54,8 +54,7 @@ func (s *Server) followArrivals(c *call) (*answer, error) {
 		defer f.Stop()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		allowed := s.operator()
-		s.sendArrivals(c.client, newEventWriter(w), f, func() bool { return allowed(c.r) == nil })
+		s.sendArrivals(c.client, newEventWriter(w), f, func() bool { return s.stillOperator(c.r) })
 	}
 	return a, nil
 }
@@ -68,6 +67,8 @@ func (s *Server) sendArrivals(
 	defer out.extend() // for the end of the answer
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
+	guard := time.NewTicker(streamGuard)
+	defer guard.Stop()
 	if out.beat() != nil { // the headers go out: the client follows from now on
 		return
 	}
@@ -75,8 +76,13 @@ func (s *Server) sendArrivals(
 	for over := false; !over; {
 		select {
 		case <-f.News():
+		case <-guard.C:
+			if !allowed() {
+				return
+			}
+			continue
 		case <-beat.C:
-			if !allowed() || out.beat() != nil {
+			if out.beat() != nil {
 				return
 			}
 			continue

@@ -94,7 +94,7 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 		r, w := humachi.Unwrap(ctx)
 		c := newCall(op.ID, r)
 		c.param = ctx.Param
-		out, err := s.run(op, handle, w, c, known, refuseWhenDraining)
+		out, err := s.run(op, handle, w, c, known, intake, refuseWhenDraining)
 		if c.counted { // to the end of the answer, which may be a stream
 			defer s.requests.Give(c.owner, 1)
 		}
@@ -116,8 +116,13 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 // run checks what every operation checks, reads the body and calls the handler.
 func (s *Server) run(
 	op contract.Operation, handle handler, w http.ResponseWriter, c *call, known map[string]bool,
-	refuseWhenDraining bool,
+	intake, refuseWhenDraining bool,
 ) (*answer, error) {
+	if !intake {
+		if err := allow(c.r, op); err != nil {
+			return nil, err
+		}
+	}
 	if refuseWhenDraining && s.isDraining() {
 		return nil, drainingProblem()
 	}

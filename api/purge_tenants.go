@@ -67,7 +67,7 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 	if out.Count > 0 {
 		s.log.LogAttrs(c.r.Context(), slog.LevelInfo, "purged jobs of many tenants", slog.String("prefix", of.Prefix),
 			slog.String("tier", of.Tier), slog.Int64("tenants", out.Tenants), slog.Int64("jobs", out.Count),
-			slog.String("actor", actor(c.r)))
+			slog.String("actor", changer(c.r)))
 	}
 	return ok(out), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/internal/deadline"
+	"github.com/7509e464/sluice/internal/operators"
 )
 
 // tokenScheme names the admin token in the OpenAPI document.
@@ -49,7 +50,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	operations := slices.Concat(contract.Tenants(), contract.Pools(),
 		contract.TenantJobs(s.cfg.AdminSubmit, s.cfg.MaxBody),
 		contract.Arrivals(), contract.Figures(),
-		contract.Guards(), contract.Probes())
+		contract.Guards(), contract.Operators(), contract.Probes())
 	handlers := s.handlers()
 	for _, op := range append(operations, contract.Version()) {
 		s.mount(api, op, handlers[op.ID], false)
@@ -63,11 +64,11 @@ func (s *Server) adminRouter() (http.Handler, error) {
 		r.Method(http.MethodPost, path, page)
 	}
 	for path, page := range s.cfg.AdminPages {
-		page = deadline.Handler(unframed(page))
+		page = deadline.Handler(unframed(restrict(operators.Admin, page)))
 		r.Handle(path, page)
 		r.Handle(path+"/*", page)
 	}
-	s.serveMetrics(r)
+	s.serveMetrics(r.With(func(next http.Handler) http.Handler { return restrict(operators.Viewer, next) }))
 	if err := contract.Serve(r, api); err != nil {
 		return nil, fmt.Errorf("api: admin document: %w", err)
 	}
@@ -139,6 +140,9 @@ func (s *Server) handlers() map[string]handler {
 		"create-key":        s.createKey,
 		"list-keys":         s.listKeys,
 		"revoke-key":        s.revokeKey,
+		"create-operator":   s.createOperator,
+		"list-operators":    s.listOperators,
+		"revoke-operator":   s.revokeOperator,
 		"list-tenant-jobs":  s.listTenantJobs,
 		"find-job":          s.findJob,
 		"get-tenant-job":    s.getTenantJob,

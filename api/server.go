@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -30,6 +31,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/internal/sessions"
 	"github.com/7509e464/sluice/internal/spans"
@@ -65,6 +67,8 @@ type Server struct {
 	scrape   http.Handler
 
 	clientNetwork func(*http.Request) (network string, ok bool)
+	clientIP      func(*http.Request) netip.Addr // not valid: there is none
+	operators     *operators.Ring
 
 	arrivals   *figures.Arrivals
 	predicting chan struct{} // has an element while a prediction runs
@@ -84,6 +88,7 @@ type ports struct {
 	health
 	readings
 	dashboard.Store
+	operators.Accounts
 }
 
 // New makes the server of a queue. Its error is that of bad settings, or of metrics that are
@@ -101,7 +106,7 @@ func portsOf(q *queue.Queue) ports {
 		*queue.Queue
 		*reports.Reports
 	}{q, reports.New(s)}
-	return ports{q, q, q, q, q, q, q.Keys(), q, f, sessions.New(s)}
+	return ports{q, q, q, q, q, q, q.Keys(), q, f, sessions.New(s), operators.NewStore(s)}
 }
 
 func newServer(ports ports, cfg Config) (*Server, error) {
@@ -115,7 +120,7 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
 		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), retries: problem.NewRetrySlots(),
-		arrivals: figures.NewArrivals(), predicting: make(chan struct{}, 1),
+		operators: operators.NewRing(ports.Accounts), arrivals: figures.NewArrivals(), predicting: make(chan struct{}, 1),
 	}
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = budget.NewReads(cfg.StatusRate)
@@ -126,6 +131,9 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if s.clientNetwork, err = auth.ClientNetwork(cfg.TrustedProxies...); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	if s.clientIP, err = auth.ClientIP(cfg.TrustedProxies...); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	s.bodies = budget.NewBodies(cfg.TenantShare, cfg.AddressShare, s.metrics.evictedBodies)

@@ -75,7 +75,7 @@ var noted = map[string]string{queue.ActionPurge: "jobs were purged", queue.Actio
 // noteSwept puts a change of many jobs of a tenant into its history and into the log. What was done
 // is done, so a history that cannot be written is no error of the request.
 func (s *Server) noteSwept(c *call, tenant string, entry queue.HistoryEntry) {
-	entry.Actor = actor(c.r)
+	entry.Actor = changer(c.r)
 	f := entry.Filter
 	attrs := []slog.Attr{slog.String("tenant", store.EncodeName(tenant)), slog.Int64("count", entry.Count)}
 	for _, part := range [][2]string{{"state", string(f.State)}, {"route", f.Route}, {"error", f.Error}} {

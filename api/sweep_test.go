@@ -235,7 +235,7 @@ func TestHistory(t *testing.T) {
 		}
 		queuetest.Compare(t, fmt.Sprintf("%d: revision", i), e.Revision, int64(4-i))
 		queuetest.Compare(t, fmt.Sprintf("%d: has the first reason", i), e.Reason == "first", i == 3)
-		if e.At.IsZero() || !strings.HasPrefix(e.Actor, "api from ") {
+		if e.At.IsZero() || !strings.HasPrefix(e.Actor, "local from ") {
 			t.Errorf("%d: by %q at %v, want an actor of the API and an instant", i, e.Actor, e.At)
 		}
 		if i > 0 && string(must(json.Marshal(got.Items[i-1].Before))) != want {
@@ -264,8 +264,8 @@ func TestSweepsAreRecorded(t *testing.T) {
 		t.Fatalf("%v %s", err, r.Body)
 	}
 	for i, want := range []wire.HistoryEntry{
-		{Action: "purge", Actor: "api from 192.0.2.1", Count: 3, Filter: &wire.Filter{All: true}},
-		{Action: "replay", Actor: "api from 192.0.2.1", Count: 1, Filter: &wire.Filter{All: true, Error: "502"}},
+		{Action: "purge", Actor: "local from 192.0.2.1", Count: 3, Filter: &wire.Filter{All: true}},
+		{Action: "replay", Actor: "local from 192.0.2.1", Count: 1, Filter: &wire.Filter{All: true, Error: "502"}},
 	} {
 		e := got.Items[i]
 		if e.At.IsZero() || e.Filter == nil || e.Filter.CreatedBefore.IsZero() {
@@ -278,7 +278,7 @@ func TestSweepsAreRecorded(t *testing.T) {
 		`"level":"INFO","msg":"dead jobs were replayed","tenant":"default","count":1,"error":"502","created_before":"`,
 		`"level":"INFO","msg":"jobs were purged","tenant":"default","count":0,"state":"scheduled","created_before":"`,
 		`"level":"INFO","msg":"jobs were purged","tenant":"default","count":3,"created_before":"`,
-		`,"actor":"api from 192.0.2.1"}`,
+		`,"actor":"local from 192.0.2.1"}`,
 	} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, &log)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -220,7 +220,7 @@ func conditions(c *call, change *queue.Change) (match codec.Revisions, err error
 	if match, err = codec.IfMatch(c.r.Header); err != nil {
 		return match, err
 	}
-	change.Actor = actor(c.r)
+	change.Actor = changer(c.r)
 	change.DryRun, err = codec.ReadBool(c.r.URL.Query(), "dry_run", false) // only some changes take it
 	return match, err
 }
@@ -277,13 +277,13 @@ func expected(match codec.Revisions, current func() (int64, error)) (*int64, err
 	return &revision, nil
 }
 
-// actor names the client in the history: the API, from this address.
-func actor(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return "api"
+// changer names the operator of a request in the history, with the address.
+func changer(r *http.Request) string {
+	actor := operators.Of(r.Context())
+	if actor.Address == "" {
+		return actor.Name
 	}
-	return "api from " + host
+	return actor.Name + " from " + actor.Address
 }
 
 // listTenants is GET /v1/tenants.

@@ -106,7 +106,7 @@ func TestPauseAndResume(t *testing.T) {
 		if !*got.Paused || (got.Reason == "deploy") != strings.Contains(body, "deploy") {
 			t.Errorf("%q: %+v", body, got)
 		}
-		if actor := b.queue.Actor("p"); !strings.HasPrefix(actor, "api from 192.0.2.1") {
+		if actor := b.queue.Actor("p"); !strings.HasPrefix(actor, "local from 192.0.2.1") {
 			t.Errorf("actor %q", actor)
 		}
 		if got := b.admin.do(t, "POST", "/v1/tenants/p/resume", nil, body).tenant(t); *got.Paused ||

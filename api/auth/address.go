@@ -22,6 +22,16 @@ func ClientAddress(trusted ...netip.Prefix) (func(*http.Request) (address string
 	return clientPrefix(guestBits, trusted)
 }
 
+// ClientIP is ClientAddress in full, for lists of networks. The address is not valid if there is
+// none.
+func ClientIP(trusted ...netip.Prefix) (func(*http.Request) netip.Addr, error) {
+	g, err := newGuests(GuestConfig{TrustedProxies: trusted})
+	if err != nil {
+		return nil, err
+	}
+	return func(r *http.Request) netip.Addr { return g.address(r).Unmap().WithZone("") }, nil
+}
+
 // ClientNetwork is ClientAddress in the form that bounds of one address count by: 192.0.2.7, or the
 // /48 of an IPv6 address as in 2001:db8:1::/48. Budgets of memory, requests, streams, reads and
 // connections, and the limit of wrong credentials, use it.

@@ -458,6 +458,24 @@ func (c *Client) RevokeKey(ctx context.Context, tenant, id string) error {
 	return err
 }
 
+// CreateOperator makes an operator. Only this answer has the token.
+func (c *Client) CreateOperator(ctx context.Context, wanted wire.OperatorRequest) (o wire.NewOperator, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/operators", nil, wanted, &o)
+	return o, err
+}
+
+// Operators lists the operators, the oldest first.
+func (c *Client) Operators(ctx context.Context) (list wire.OperatorList, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/operators", nil, nil, &list)
+	return list, err
+}
+
+// RevokeOperator revokes the token of an operator by its id.
+func (c *Client) RevokeOperator(ctx context.Context, id string) error {
+	_, err := c.call(ctx, http.MethodDelete, "/v1/operators/"+segment(id), nil, nil, nil)
+	return err
+}
+
 // History reads the last changes of a tenant's settings, the newest first.
 func (c *Client) History(ctx context.Context, name string) (h wire.History, err error) {
 	_, err = c.call(ctx, http.MethodGet, "/v1/tenants/"+segment(name)+"/history", nil, nil, &h)

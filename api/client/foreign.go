@@ -35,6 +35,10 @@ func foreign(out any) bool {
 		return out.Items == nil
 	case *wire.NewKey:
 		return out.ID == ""
+	case *wire.OperatorList:
+		return out.Items == nil
+	case *wire.NewOperator:
+		return out.ID == ""
 	}
 	return false
 }

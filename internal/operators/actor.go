@@ -19,9 +19,11 @@ const (
 // Roles returns all roles, the least first.
 func Roles() []Role { return []Role{Viewer, Operator, Admin} }
 
-// May reports whether the role may do what needs at least the other one.
+// May reports whether the role may do what needs at least the other one. An unknown role may do
+// nothing, and nobody may do what needs one.
 func (r Role) May(least Role) bool {
-	return slices.Contains(Roles(), r) && slices.Index(Roles(), r) >= slices.Index(Roles(), least)
+	need := slices.Index(Roles(), least)
+	return need >= 0 && slices.Index(Roles(), r) >= need
 }
 
 // Actor is who sent a request to the admin listener.

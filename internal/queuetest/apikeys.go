@@ -23,6 +23,9 @@ var keyTests = map[string]func(*suite){
 	"an expired key does not count and is deleted later": keyExpired,
 	"a key outlives its tenant's jobs":                   keyOutlives,
 	"a session holds until its end or is ended":          sessionsEnd,
+	"operators are stored, listed and revoked":           operatorsStored,
+	"names of operators are unique, also at once":        operatorNames,
+	"there are at most 1,000 operators":                  operatorBound,
 }
 
 // sessionsEnd: a session of an operator has an end, and can be ended before.

@@ -21,7 +21,10 @@ const (
 	FilesKey     = "sluice:{workers}:files"   // "DIGEST PROCESS" by the time of the process's last report
 	SpreadKey    = "sluice:{workers}:spread"  // tenants whose settings are about to change in several shards
 	SessionKey   = "sluice:session:"          // and the hex digest of the session
-	WorkersWake  = "sluice:{workers}:wake"    // channel: a worker has left
+	OperatorsKey = "sluice:{operators}:ring"  // accounts of operators by id, as JSON
+	// OperatorsUsedKey has the last use of each account by id, in Unix milliseconds.
+	OperatorsUsedKey = "sluice:{operators}:used"
+	WorkersWake      = "sluice:{workers}:wake" // channel: a worker has left
 )
 
 // MaxShards is the greatest number of shards.

@@ -29,6 +29,8 @@ const (
 	MaxErrorBytes         = 255 // of the text that a filter looks for in last errors
 	MaxKeyName            = 255 // bytes of the name of an API key
 	MaxPathBytes          = 1024
+	MaxOperatorName       = 255
+	MaxOperatorNetworks   = 100
 )
 
 // Submission is the body of POST /v1/jobs.
@@ -424,6 +426,37 @@ type NewKey struct {
 // KeyList lists the keys of a tenant, the oldest first.
 type KeyList struct {
 	Items []Key `json:"items" nullable:"false"`
+}
+
+// OperatorRequest is the body of POST /v1/operators.
+type OperatorRequest struct {
+	Name     string    `json:"name" minLength:"1" maxLength:"255" example:"olaf" doc:"Unique. admin, local and names that begin with oidc: are reserved. At most 255 bytes, no control characters."`
+	Role     string    `json:"role" enum:"viewer,operator,admin" doc:"viewer: reads all but what clients wrote. operator: also changes tenants and pools, and reads payloads. admin: also manages operators."`
+	Expires  time.Time `json:"expires_at,omitzero" doc:"When the token expires; absent: never."`
+	Networks []string  `json:"networks,omitzero" nullable:"false" maxItems:"100" example:"[\"10.1.0.0/16\"]" doc:"Addresses and prefixes from which the token is accepted; absent: any."`
+}
+
+// Operator is an operator with a token, without the token.
+type Operator struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Role     string    `json:"role" enum:"viewer,operator,admin"`
+	Created  time.Time `json:"created_at"`
+	By       string    `json:"created_by" doc:"Name of the operator who created it."`
+	Expires  time.Time `json:"expires_at,omitzero" doc:"When the token expires; absent: never. An expired one stays in the list for at least a day."`
+	Networks []string  `json:"networks,omitempty" doc:"Prefixes from which the token is accepted; absent: any."`
+	Used     time.Time `json:"last_used_at,omitzero" doc:"The last use of the token, at most a minute late; absent: never."`
+}
+
+// NewOperator is a new operator with the token.
+type NewOperator struct {
+	Operator
+	Token string `json:"token" doc:"The token, to be sent as Authorization: Bearer. It is returned only once and is not stored."`
+}
+
+// OperatorList lists the operators, the oldest first.
+type OperatorList struct {
+	Items []Operator `json:"items" nullable:"false"`
 }
 
 // Guard is a limiter in front of the intake, as configured.

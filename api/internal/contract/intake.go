@@ -23,7 +23,9 @@ const (
 // Kinds that several operations answer with; see also Operation.Kinds.
 var (
 	// operatorKinds are those of the control plane.
-	operatorKinds = []problem.Kind{problem.Unauthorized, problem.Forbidden, problem.RateLimited}
+	operatorKinds = []problem.Kind{
+		problem.Unauthorized, problem.Forbidden, problem.RateLimited, problem.StorageUnavailable,
+	}
 	// admissionKinds are those of operations that admit jobs.
 	admissionKinds = []problem.Kind{
 		problem.UnknownRoute, problem.ForwardOnly, problem.DeadlineFarAway, problem.TooCostly, problem.KeyReused, problem.QueueFull,

@@ -181,12 +181,13 @@ var (
 	createAskedParam = &huma.Param{Name: "create", In: "query", Schema: &huma.Schema{Type: "boolean", Default: false},
 		Description: "true: create the tenant if it has no settings and no recent jobs. Otherwise the answer " +
 			"is 404 unknown-tenant, because the name may be misspelt."}
-	jobParam        = pathParam("id", "ID of the job.")
-	tenantPathParam = pathParam("tenant", "Name of the tenant, percent-encoded.")
-	keyPathParam    = pathParam("key", "ID of the API key.")
-	poolPathParam   = pathParam("pool", "Name of the pool.")
-	guardPathParam  = pathParam("guard", "Name of the guard.")
-	blockPathParam  = pathParam("blocked", "The key as listed, percent-encoded.")
+	jobParam          = pathParam("id", "ID of the job.")
+	tenantPathParam   = pathParam("tenant", "Name of the tenant, percent-encoded.")
+	keyPathParam      = pathParam("key", "ID of the API key.")
+	operatorPathParam = pathParam("operator", "ID of the operator.")
+	poolPathParam     = pathParam("pool", "Name of the pool.")
+	guardPathParam    = pathParam("guard", "Name of the guard.")
+	blockPathParam    = pathParam("blocked", "The key as listed, percent-encoded.")
 )
 
 func pathParam(name, text string) *huma.Param {

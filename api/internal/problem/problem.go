@@ -17,6 +17,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/internal/deadline"
+	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -38,7 +39,7 @@ var (
 	UnreadableBody = Kind{"unreadable-body", http.StatusBadRequest, "The body could not be read"}
 	Unauthorized   = Kind{"unauthorized", http.StatusUnauthorized, "Credentials are missing or wrong"}
 	TenantMismatch = Kind{"tenant-mismatch", http.StatusForbidden, "The credential belongs to another tenant"}
-	Forbidden      = Kind{"forbidden", http.StatusForbidden, "The request's origin or host is not allowed"}
+	Forbidden      = Kind{"forbidden", http.StatusForbidden, "The request is not allowed"}
 	NotFound       = Kind{"not-found", http.StatusNotFound, "There is nothing at this path"}
 	UnknownJob     = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
 	UnknownTenant  = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
@@ -46,6 +47,7 @@ var (
 	UnknownGuard   = Kind{
 		"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key",
 	}
+	UnknownOperator  = Kind{"unknown-operator", http.StatusNotFound, "There is no such operator"}
 	UnknownPool      = Kind{"unknown-pool", http.StatusNotFound, "There is no such pool"}
 	JobGone          = Kind{"job-gone", http.StatusGone, "The job or its answer is gone"}
 	NoAnswer         = Kind{"upstream-no-answer", http.StatusBadGateway, "The upstream gave no answer"}
@@ -63,6 +65,8 @@ var (
 	TooManyKeys   = Kind{
 		"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys",
 	}
+	OperatorExists   = Kind{"operator-exists", http.StatusConflict, "An operator has this name"}
+	TooManyOperators = Kind{"too-many-operators", http.StatusConflict, "There is the maximum number of operators"}
 	RevisionMismatch = Kind{
 		"revision-mismatch", http.StatusPreconditionFailed, "The settings have changed",
 	}
@@ -125,9 +129,9 @@ var (
 // Kinds are all kinds, in the order in which the OpenAPI document lists those of one status.
 var Kinds = []Kind{
 	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
-	UnknownTenant, UnknownKey, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
+	UnknownTenant, UnknownKey, UnknownOperator, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
 	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, AnswerPending, HopelessWait, ClientLeft,
-	TooManyKeys, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
+	TooManyKeys, OperatorExists, TooManyOperators, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, OutcomeUnknown, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
 }
@@ -273,6 +277,12 @@ func Of(err error) *Problem {
 		return answer(UnknownKey, "the tenant has no key with this id")
 	case errors.Is(err, queue.ErrTooManyKeys):
 		return answer(TooManyKeys, fmt.Sprintf("a tenant may have %d keys; revoke one first", queue.MaxKeys))
+	case errors.Is(err, operators.ErrUnknown):
+		return answer(UnknownOperator, "there is no operator with this id")
+	case errors.Is(err, operators.ErrExists):
+		return answer(OperatorExists, "revoke that one first, or choose another name")
+	case errors.Is(err, operators.ErrTooMany):
+		return answer(TooManyOperators, fmt.Sprintf("there may be %d operators; revoke one first", operators.MaxAccounts))
 	case errors.Is(err, queue.ErrNotFound):
 		return answer(UnknownJob, "the tenant has no job with this id")
 	case errors.Is(err, queue.ErrGone):
