@@ -139,15 +139,17 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 	}
 	departed, clocks := map[string][]queue.Lease{}, map[int]shaper.Instant{}
 	var mu sync.Mutex
+	var last string // what the last poll said, for a failure
 	pollOne := func(consumers []*queue.Consumer, long time.Duration, least int64, all *atomic.Int64) {
 		began := time.Now()
 		for time.Since(began) < long || all.Load() < least && time.Since(began) < 20*time.Second {
 			for i, c := range consumers {
 				tick, err := c.Tick(ctx, queue.TickOptions{Max: 20, Lease: time.Minute, Horizon: 20 * time.Millisecond, Sweep: time.Second})
-				if err != nil {
+				mu.Lock()
+				if last = fmt.Sprintf("paused: %v, error: %v", tick.Paused, err); err != nil {
+					mu.Unlock()
 					continue // another master
 				}
-				mu.Lock()
 				if shard := i % 2; tick.Now < clocks[shard].Add(-time.Second) { // answers overtake each other
 					t.Errorf("the clock of shard %d ran back by %v", shard, clocks[shard].Sub(tick.Now))
 				} else {
@@ -199,7 +201,7 @@ func stampsOverAFailover(t *testing.T, lostClock time.Duration, late bool) {
 		consumers = consumers[2:]
 	}
 	if n := poll(consumers, 1500*time.Millisecond, 20); n < 20 {
-		t.Errorf("only %d departures after the failover", n)
+		t.Errorf("only %d departures after the failover; the last poll: %s", n, last)
 	}
 	paces["the pool"] = inPool
 	for name, p := range paces {

@@ -471,9 +471,9 @@ func poolRefiled(s *suite) {
 	}, nil)
 	left := 0
 	for i := range 30 {
-		n := len(s.poll([]string{"w", "x"}[i%2], pollOptions(10, far)).Leases)
-		if left += n; n == 0 && i != 1 {
-			s.Errorf("poll %d after the change leases nothing", i)
+		tick := s.poll([]string{"w", "x"}[i%2], pollOptions(10, far))
+		if left += len(tick.Leases); len(tick.Leases) == 0 && i != 1 {
+			s.Errorf("poll %d after the change leases nothing: %+v", i, tick)
 		}
 	}
 	s.nearly("jobs that left in the meantime", left, 300, 10)
