@@ -221,7 +221,11 @@ func (m *model) hold(f *flow, until shaper.Instant, cause string) {
 	if until >= f.HeldUntil {
 		f.cause = cmp.Or(cause, "0")
 	}
-	f.Bucket = f.Hold(until, m.now)
+	if strings.HasPrefix(cause, "auth:") {
+		f.Bucket = f.Suspend(until, m.now)
+	} else {
+		f.Bucket = f.Hold(until, m.now)
+	}
 }
 
 // refuse takes into account that a job of the flow was refused.

@@ -399,6 +399,18 @@ func (b Bucket) Hold(until, now Instant) Bucket {
 	return b
 }
 
+// Suspend is Hold for a cause that says nothing of what the upstream can take, such as a token that
+// cannot be had: the share stays as it is.
+func (b Bucket) Suspend(until, now Instant) Bucket {
+	if b.HeldUntil <= now {
+		if b.Share = b.share(now); b.Share == shareAll {
+			b.Share = 0
+		}
+	}
+	b.HeldUntil = max(b.HeldUntil, until)
+	return b
+}
+
 // Resume ends a hold.
 func (b Bucket) Resume(now Instant) Bucket {
 	b.HeldUntil, b.Probe = min(b.HeldUntil, now), 0

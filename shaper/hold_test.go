@@ -169,3 +169,27 @@ func TestProbes(t *testing.T) {
 		t.Errorf("held after its end")
 	}
 }
+
+// TestSuspendKeepsTheShare: a hold that says nothing of the rate leaves the share as it is, however
+// often it comes again; one that a hold has reduced goes on to grow when the flow goes on.
+func TestSuspendKeepsTheShare(t *testing.T) {
+	now := start
+	b := shaper.NewBucket([]shaper.Pace{pace("10/s", 1)})
+	for range 5 {
+		b = b.Suspend(now.Add(time.Second), now)
+		now = now.Add(time.Second)
+	}
+	if got := b.Pace(now); got != 1 {
+		t.Errorf("after five waits for a token the flow has %g of its rate, want all of it", got)
+	}
+	b = b.Hold(now.Add(time.Second), now)
+	now = now.Add(3 * time.Second)
+	reduced := b.Pace(now)
+	b = b.Suspend(now.Add(time.Minute), now)
+	if got := b.Pace(now.Add(time.Minute)); got != reduced || got >= 1 {
+		t.Errorf("a flow with %g of its rate has %g of it after a wait for a token", reduced, got)
+	}
+	if early, want := b.Earliest(), now.Add(time.Minute); early != want {
+		t.Errorf("the next job may leave %v after the end of the wait", early.Sub(want))
+	}
+}

@@ -91,10 +91,15 @@ local function share(f, at)
 end
 
 -- hold keeps the flow from leaving anything until then. The first of several holds halves its share
--- of the rate.
-local function hold(f, till)
+-- of the rate, unless the hold says nothing of the rate: shaper.Bucket.Hold and Suspend.
+local function hold(f, till, suspends)
   if f.held <= now then
-    f.share = math.max(SHARE_LEAST, math.floor(share(f, now) / 2))
+    local part = share(f, now)
+    if not suspends then
+      f.share = math.max(SHARE_LEAST, math.floor(part / 2))
+    else
+      f.share = part < SHARE_ALL and part or 0
+    end
   end
   f.held = math.max(f.held, till)
 end

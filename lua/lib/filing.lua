@@ -21,12 +21,17 @@ local function hinder(f, cause, till)
   redis.call('HSET', f.key, 'hindered', format('%d:', till) .. cause)
 end
 
+-- waits_for_credentials reports whether a hold says that a route lacks its own credentials.
+local function waits_for_credentials(cause)
+  return sub(cause, 1, 5) == 'auth:'
+end
+
 -- hold_for holds a flow or a pool, and stores the cause of the hold that ends last.
 local function hold_for(f, till, cause)
   if till >= f.held then
     redis.call('HSET', f.key, 'cause', cause == '' and '0' or cause)
   end
-  hold(f, till)
+  hold(f, till, waits_for_credentials(cause))
 end
 
 local filed, unfiled = {}, {} -- flows to add to the index of due flows, and to remove from it

@@ -37,7 +37,7 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     end
     -- A job that waits for its route's credentials spends no attempt, however long. The client of a
     -- forwarded request waits, so its holds count.
-    dead = (retention.kept or sub(cause, 1, 5) ~= 'auth:') and charge_free(j)
+    dead = (retention.kept or not waits_for_credentials(cause)) and charge_free(j)
   end
   if dead then
     f.dead = f.dead + 1
