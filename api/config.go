@@ -88,6 +88,8 @@ type Config struct {
 	// Guesses counts wrong credentials of both listeners; give Auth the same one. Default: a new
 	// one.
 	Guesses *auth.Guesses
+	// KeyMaxAge is how long new API keys may be good; 0: for ever.
+	KeyMaxAge time.Duration
 	// LocalOnly is set if the intake listens on loopback. Without authentication it then answers to
 	// loopback names and Hosts only, so that web pages of other sites cannot reach it through a
 	// browser.

@@ -10,28 +10,23 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-func (f *fakeQueue) CreateKey(
-	_ context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
-) (queue.Key, error) {
-	id, _ := f.NewID(tenant, "")
+func (f *fakeQueue) CreateKey(_ context.Context, k queue.Key) (queue.Key, error) {
+	id, _ := f.NewID(k.Tenant, "")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
 		return queue.Key{}, f.failure
 	}
 	active := 0
-	for _, k := range f.ring {
-		if k.Tenant == tenant && !k.Expired(time.Now()) {
+	for _, other := range f.ring {
+		if other.Tenant == k.Tenant && !other.Expired(time.Now()) {
 			active++
 		}
 	}
 	if active >= queue.MaxKeys {
 		return queue.Key{}, queue.ErrTooManyKeys
 	}
-	k := queue.Key{
-		ID: id, Tenant: tenant, Name: name, Hash: hash, Created: time.Now().Truncate(time.Millisecond),
-		Expires: expires,
-	}
+	k.ID, k.Created = id, time.Now().Truncate(time.Millisecond)
 	f.ring = append(f.ring, k)
 	return k, nil
 }
@@ -72,6 +67,20 @@ func (f *fakeQueue) FindKey(_ context.Context, id string) (queue.Key, error) {
 		return f.ring[i], nil
 	}
 	return queue.Key{}, queue.ErrUnknownKey
+}
+
+// Used stores the uses.
+func (f *fakeQueue) Used(_ context.Context, uses []queue.Use) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, u := range uses {
+		for i := range f.ring {
+			if f.ring[i].ID == u.ID {
+				f.ring[i].Used = u.At
+			}
+		}
+	}
+	return f.failure
 }
 
 // Found is the number of calls of FindKey.

@@ -95,7 +95,7 @@ func originForm(r *http.Request) string {
 
 // forward queues a request and answers with what the upstream answers, or with 202.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, at arrival) {
-	c := newCall(contract.ForwardEndpoint, r)
+	c := newCall(contract.ForwardEndpoint, queue.ScopeForward, r)
 	// Each step returns before the next one: thousands of clients wait in the third, and their
 	// stacks are as large as the deepest step.
 	f := newAwaited(s)
@@ -159,6 +159,9 @@ func (s *Server) forwarded(
 		if stored, err := s.storedAnswer(c, at.target, f); stored || err != nil {
 			return nil, err
 		}
+	}
+	if err := s.permitRoute(c, at.route); err != nil {
+		return nil, err
 	}
 	info := s.cfg.Routes[at.route].Forward
 	if info == nil {
@@ -240,8 +243,12 @@ func (s *Server) storedAnswer(c *call, target string, f *awaited) (bool, error) 
 	if err := s.reading(c); err != nil {
 		return false, err
 	}
-	if _, err := s.queue.Job(c.r.Context(), c.who.Tenant, id); err != nil {
+	job, err := s.queue.Job(c.r.Context(), c.who.Tenant, id)
+	if err != nil {
 		return false, nil
+	}
+	if err := s.permitRead(c, job); err != nil {
+		return false, err
 	}
 	return s.expect(c, id, f) == nil, nil
 }

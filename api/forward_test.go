@@ -565,7 +565,7 @@ func TestForwardCredentials(t *testing.T) {
 	p := proxy(t, echo, func(c *api.Config, _ *worker.Route, q *queue.Queue) {
 		keys := q.Keys()
 		secretOf := auth.NewSecret()
-		k, err := keys.CreateKey(t.Context(), "acme", "test", secretOf.Hash(), time.Time{})
+		k, err := keys.CreateKey(t.Context(), queue.Key{Tenant: "acme", Name: "test", Hash: secretOf.Hash()})
 		if err != nil {
 			t.Fatal(err)
 		}

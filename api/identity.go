@@ -14,6 +14,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/queue"
 )
 
 // tenantRefusal is the class, in the metric, of a request that names another tenant than its
@@ -38,7 +39,7 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 				}
 			}
 		}
-		return auth.Principal{}, err
+		return auth.Principal{}, s.forbidden(err)
 	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		s.log.LogAttrs(r.Context(), slog.LevelDebug, "identified", slog.String("key", who.KeyID))
@@ -52,6 +53,50 @@ func (s *Server) identify(r *http.Request) (auth.Principal, error) {
 			"than the credential's; leave it out")
 	}
 	return who, nil
+}
+
+// forbiddenRefusal is the class, in the metric, of a request that its credential does not allow.
+const forbiddenRefusal = "forbidden"
+
+// forbidden counts an error of package auth that is a *auth.Forbidden, and returns it.
+func (s *Server) forbidden(err error) error {
+	if _, is := errors.AsType[*auth.Forbidden](err); is {
+		s.metrics.refused(forbiddenRefusal)
+	}
+	return err
+}
+
+// permitJob checks that the credential allows the job in the path, before the handler does anything
+// with it. Only a credential with routes or types costs a read.
+func (s *Server) permitJob(c *call) error {
+	if !c.who.Rights.Narrow() {
+		return nil
+	}
+	tenant, id, err := tenantAndID(c)
+	if err != nil {
+		return err
+	}
+	if err := s.reading(c); err != nil {
+		return err
+	}
+	job, err := s.queue.Job(c.r.Context(), tenant, id)
+	if err != nil {
+		return err
+	}
+	return s.forbidden(c.who.RequireJob(job.Route, job.Type))
+}
+
+// permitRead checks that the credential allows to read the job.
+func (s *Server) permitRead(c *call, job queue.Job) error {
+	if err := c.who.Require(queue.ScopeRead); err != nil {
+		return s.forbidden(err)
+	}
+	return s.forbidden(c.who.RequireJob(job.Route, job.Type))
+}
+
+// permitRoute checks that the credential allows the route of a forwarded request or a list.
+func (s *Server) permitRoute(c *call, route string) error {
+	return s.forbidden(c.who.RequireRoute(route))
 }
 
 // addressOf is the client's address as bounds count it, see auth.ClientNetwork; empty if unknown.
@@ -112,7 +157,7 @@ func (s *Server) guarded(operations []contract.Operation) []contract.Operation {
 			s.guardRefusals(cmp.Or(operations[i].Endpoint, operations[i].ID)))
 		if s.cfg.Auth != nil {
 			operations[i].Security = s.security()
-			refusals = append(refusals, problem.Unauthorized, problem.TenantMismatch)
+			refusals = append(refusals, problem.Unauthorized, problem.TenantMismatch, problem.Forbidden)
 			if s.cfg.Auth.Takes(auth.JWT) {
 				refusals = append(refusals, problem.IssuerUnavailable)
 			}

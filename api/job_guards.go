@@ -17,14 +17,18 @@ func (g *intakeGuard) counts(job queue.Submission) bool {
 
 // guardJob is guardJobs for one job.
 func (s *Server) guardJob(c *call, job queue.Submission) error {
+	if err := c.who.RequireJob(job.Route, job.Type); err != nil {
+		return s.forbidden(err)
+	}
 	if len(s.guards) == 0 { // the usual case, on the path of every job
 		return nil
 	}
 	return s.guardJobs(c, []queue.Submission{job}, make([]*problem.Problem, 1), true)
 }
 
-// guardJobs asks the guards that count jobs, once the routes of the jobs are known and before any
-// job is admitted. Jobs that are refused already are not counted.
+// guardJobs checks that the credential allows every job, and asks the guards that count jobs, once
+// the routes of the jobs are known and before any job is admitted. One job that the credential does
+// not allow refuses all. Jobs that are refused already are not counted.
 //
 // With together false each job counts for itself. Of the jobs with one key the first ones pass, up
 // to the limit, and refused gets a problem for each of the others. With together true they pass all
@@ -35,6 +39,14 @@ func (s *Server) guardJob(c *call, job queue.Submission) error {
 func (s *Server) guardJobs(
 	c *call, jobs []queue.Submission, refused []*problem.Problem, together bool,
 ) error {
+	for i, job := range jobs {
+		if refused[i] != nil {
+			continue
+		}
+		if err := c.who.RequireJob(job.Route, job.Type); err != nil {
+			return s.forbidden(err)
+		}
+	}
 	for _, g := range s.guards {
 		if !g.ofJobs || !slices.Contains(guard.JobEndpoints(), c.op) || !g.covers(c.op) {
 			continue

@@ -250,9 +250,10 @@ func JobJSON(j queue.Job) ([]byte, error) {
 // reading is nil, or the 429 for a client that reads too much. It does not call the store.
 // Operators may read as much as they want.
 func (s *Server) reading(c *call) error {
-	if c.operator {
+	if c.operator || c.charged {
 		return nil
 	}
+	c.charged = true
 	const instead = "; wait with Prefer: wait=N, or have a callback, instead of polling"
 	now := time.Now()
 	if s.reads != nil {
@@ -288,6 +289,11 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if asked.Route != "" {
+		if err := s.permitRoute(c, asked.Route); err != nil {
+			return nil, err
+		}
+	}
 	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
 		return nil, problem.UnknownRouteAt("query.route", "", problem.NotConfigured)
 	}
@@ -319,9 +325,11 @@ func (s *Server) page(c *call, asked queue.List, show func(queue.Job) *wire.Job)
 	if c.counted { // a client; operators have no bound
 		s.rows.Charge(owner, max(0, page.Cost-1), time.Now())
 	}
-	out := wire.JobList{Items: make([]wire.Job, len(page.Jobs)), NextCursor: page.Next}
-	for i, job := range page.Jobs {
-		out.Items[i] = *show(job)
+	out := wire.JobList{Items: make([]wire.Job, 0, len(page.Jobs)), NextCursor: page.Next}
+	for _, job := range page.Jobs {
+		if c.who.RequireJob(job.Route, job.Type) == nil { // a page may have fewer jobs than the limit
+			out.Items = append(out.Items, *show(job))
+		}
 	}
 	return ok(out), nil
 }

@@ -2,10 +2,8 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
@@ -15,7 +13,7 @@ import (
 
 // keyRing creates and revokes API keys. The key of another tenant is queue.ErrUnknownKey.
 type keyRing interface {
-	CreateKey(ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time) (queue.Key, error)
+	CreateKey(ctx context.Context, k queue.Key) (queue.Key, error)
 	ListKeys(ctx context.Context, tenant string) ([]queue.Key, error)
 	RevokeKey(ctx context.Context, tenant, id string) error
 }
@@ -26,12 +24,13 @@ func (s *Server) createKey(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := codec.DecodeKey(c.body)
+	wanted, err := codec.DecodeKey(c.body, s.routeRule, s.cfg.KeyMaxAge)
 	if err != nil {
 		return nil, err
 	}
 	secret := auth.NewSecret()
-	k, err := s.queue.CreateKey(c.r.Context(), tenant, wanted.Name, secret.Hash(), wanted.Expires)
+	wanted.Tenant, wanted.Hash = tenant, secret.Hash()
+	k, err := s.queue.CreateKey(c.r.Context(), wanted)
 	if err != nil {
 		return nil, err
 	}

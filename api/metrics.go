@@ -86,8 +86,8 @@ func newMetrics(hub *figures.Hub, source figures.Store, cfg Config) (*metrics, e
 		}, []string{"reason"}),
 		auth: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_auth_refusals_total",
-			Help: "Requests whose credential was refused (401) or belongs to another tenant (403, class " +
-				"tenant), by class.",
+			Help: "Requests whose credential was refused (401), belongs to another tenant (403, class tenant) or " +
+				"does not allow them (403, class forbidden), by class.",
 		}, []string{"class"}),
 		tooOften: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_reads_refused_total", Help: "Reads of jobs refused because the tenant, or its address, reads too much.",
@@ -119,6 +119,7 @@ func newMetrics(hub *figures.Hub, source figures.Store, cfg Config) (*metrics, e
 			m.auth.WithLabelValues(string(class))
 		}
 		m.auth.WithLabelValues(tenantRefusal)
+		m.auth.WithLabelValues(forbiddenRefusal)
 	}
 	if cfg.Registerer == nil {
 		return m, nil

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,11 +22,13 @@ import (
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/deadline"
+	"github.com/7509e464/sluice/queue"
 )
 
 // call is one request to one operation.
 type call struct {
-	op string // id of the operation
+	op    string      // id of the operation
+	scope queue.Scope // that the principal needs
 	// r has a context that does not end when the client leaves, or only closes its side of the
 	// connection: what it asked for goes on, and its outcome is known. client does end then, and
 	// bounds waits, streams and long work.
@@ -37,14 +40,15 @@ type call struct {
 	who    auth.Principal // of operations that identify
 	// operator is true for operations of the data plane on the admin listener.
 	operator bool
+	charged  bool // in the reads of the tenant
 	counted  bool // in Server.requests, by owner
 	owner    budget.Owner
 	taken    func() // releases the body of a long operation
 }
 
-func newCall(op string, r *http.Request) *call {
+func newCall(op string, scope queue.Scope, r *http.Request) *call {
 	client := r.Context()
-	return &call{op: op, r: r.WithContext(context.WithoutCancel(client)), client: client, taken: func() {}}
+	return &call{op: op, scope: scope, r: r.WithContext(context.WithoutCancel(client)), client: client, taken: func() {}}
 }
 
 // answer is a success: a status, a body to be written as JSON (nil: none), and headers. A stream
@@ -92,7 +96,7 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 	refuseWhenDraining := intake && op.Method == http.MethodPost
 	api.Adapter().Handle(doc, func(ctx huma.Context) {
 		r, w := humachi.Unwrap(ctx)
-		c := newCall(op.ID, r)
+		c := newCall(op.ID, op.Scope, r)
 		c.param = ctx.Param
 		out, err := s.run(op, handle, w, c, known, intake, refuseWhenDraining)
 		if c.counted { // to the end of the answer, which may be a stream
@@ -133,6 +137,11 @@ func (s *Server) run(
 	}
 	if err := codec.CheckQuery(c.r, known); err != nil {
 		return nil, err
+	}
+	if op.Identifies && strings.Contains(op.Path, "{id}") {
+		if err := s.permitJob(c); err != nil {
+			return nil, err
+		}
 	}
 	if op.Body == nil {
 		if err := budget.IgnoreBody(w, c.r); err != nil {
@@ -175,6 +184,9 @@ func (s *Server) enter(c *call) error {
 	}
 	if c.who, err = s.identify(c.r); err != nil {
 		return err
+	}
+	if err := c.who.Require(c.scope); err != nil {
+		return s.forbidden(err)
 	}
 	// The address has a share, too: one connection of HTTP/2 carries many requests.
 	c.owner = budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}

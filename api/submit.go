@@ -44,6 +44,11 @@ func (s *Server) postJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	prefer := codec.Prefer(c.r.Header)
+	if prefer.Wait > 0 {
+		if err := c.who.Require(queue.ScopeRead); err != nil {
+			return nil, s.forbidden(err)
+		}
+	}
 	f := newAwaited(s)
 	f.wait = prefer.Wait
 	if err := s.admit(c, &sub, f); err != nil {

@@ -492,6 +492,7 @@ func (w *world) callsOfClients() {
 
 	w.measured(scripts.HeartbeatCall{At: at, Clock: w.shard.Clock(), Workers: w.prefix + "workers", Worker: "w", TTL: time.Second}.Call())
 	w.measured(scripts.PublishCall{Clock: w.shard.Clock(), Channel: "wake", Message: ""}.Call())
+	w.measured(scripts.UsedCall{Clock: w.shard.Clock(), Keys: []string{w.shard.Key("k")}, At: []time.Time{time.UnixMilli(1)}}.Call())
 	for i, a := range limiter.Algorithms() {
 		p := limiter.Policy{Algorithm: a, Rate: shaper.Rate{Limit: limiter.MaxLog, Period: time.Second}, Burst: 10}
 		l := newLimited(w.TB, w.e, p, 1000+i)

@@ -83,6 +83,15 @@ func TestMaxMemory(t *testing.T) {
 		Workers: w.prefix + "beats", Worker: "w1", TTL: time.Minute}.Call()); err != nil {
 		t.Errorf("heartbeat at maxmemory: %v", err)
 	}
+	limit("0")
+	key := w.shard.Key("k")
+	w.e.HSet(w.ctx, key, "hash", "x")
+	limit("1")
+	used := scripts.UsedCall{Clock: w.shard.Clock(), Keys: []string{key}, At: []time.Time{time.UnixMilli(7)}}
+	if _, err := scripts.Run(w.ctx, w.e, nil, used.Call()); err != nil || w.e.HGet(w.ctx, key, "used").Val() != "7" {
+		t.Errorf("used at maxmemory: %v, stored %q", err, w.e.HGet(w.ctx, key, "used").Val())
+	}
+	w.e.Del(w.ctx, key)
 	if err := w.e.Del(w.ctx, w.prefix+"beats:clock", w.prefix+"beats").Err(); err != nil {
 		t.Error(err)
 	}

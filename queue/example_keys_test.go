@@ -22,7 +22,7 @@ func ExampleQueue_Keys() {
 	keys := q.Keys()
 
 	digest := sha256.Sum256([]byte("a secret of 256 random bits"))
-	key, err := keys.CreateKey(ctx, "acme", "ci", digest, time.Now().Add(24*time.Hour))
+	key, err := keys.CreateKey(ctx, queue.Key{Tenant: "acme", Name: "ci", Hash: digest, Expires: time.Now().Add(24 * time.Hour)})
 	if err != nil {
 		panic(err)
 	}

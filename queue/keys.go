@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/store"
 )
 
@@ -26,6 +27,8 @@ type Key struct {
 	Hash    [sha256.Size]byte // SHA-256 of the secret; zero in a list
 	Created time.Time         // by the clock of the process that made it, to the millisecond
 	Expires time.Time         // from then on it is refused, to the millisecond; zero: never
+	Rights  *Rights           // nil: the default
+	Used    time.Time         // the last use, as Keys.Used stored it; zero: none yet
 }
 
 // Expired reports whether the key has ended at that time.
@@ -52,24 +55,26 @@ type Keys struct{ store *store.Store }
 // Keys returns the API keys in the queue's store.
 func (q *Queue) Keys() *Keys { return &Keys{q.store} }
 
-// CreateKey stores a key of the tenant, given the SHA-256 of its secret. A zero expires means
-// never. Errors: ErrTooManyKeys, ErrUnavailable; after the latter an unused key may be
-// stored.
-func (s *Keys) CreateKey(
-	ctx context.Context, tenant, name string, hash [sha256.Size]byte, expires time.Time,
-) (Key, error) {
-	shard, now := s.store.ShardOf(tenant), time.Now()
+// CreateKey stores a key with the tenant, name, hash, end and rights of k. A zero end means never.
+// It returns the key with its id and creation. Errors: ErrTooManyKeys, ErrUnavailable; after the
+// latter an unused key may be stored.
+func (s *Keys) CreateKey(ctx context.Context, k Key) (Key, error) {
+	shard, now := s.store.ShardOf(k.Tenant), time.Now()
 	id, err := store.NewID(shard)
 	if err != nil {
 		return Key{}, err
 	}
-	k := Key{ID: id, Tenant: tenant, Name: name, Hash: hash, Created: now.UTC().Truncate(time.Millisecond)}
+	tenant := k.Tenant
+	k.ID, k.Created, k.Used = id, now.UTC().Truncate(time.Millisecond), time.Time{}
 	fields := []any{
-		"tenant", tenant, "name", name, "hash", hex.EncodeToString(hash[:]), "created", k.Created.UnixMilli(),
+		"tenant", tenant, "name", k.Name, "hash", hex.EncodeToString(k.Hash[:]), "created", k.Created.UnixMilli(),
+	}
+	if rights := k.Rights.encode(); rights != "" {
+		fields = append(fields, "rights", rights)
 	}
 	ends := math.Inf(1) // its score in the index
-	if !expires.IsZero() {
-		k.Expires = expires.UTC().Truncate(time.Millisecond)
+	if !k.Expires.IsZero() {
+		k.Expires = k.Expires.UTC().Truncate(time.Millisecond)
 		fields, ends = append(fields, "expires", k.Expires.UnixMilli()), float64(k.Expires.UnixMilli())
 	}
 	index := shard.Keys(store.EncodeName(tenant))
@@ -175,6 +180,34 @@ func (s *Keys) FindKey(ctx context.Context, id string) (Key, error) {
 	return keyOf(id, fields)
 }
 
+// Use is a use of a key.
+type Use struct {
+	ID string
+	At time.Time
+}
+
+// Used stores uses of keys, in one exchange. Those of keys that are gone have no effect. It works
+// on a full store, too. Errors: ErrUnavailable.
+func (s *Keys) Used(ctx context.Context, uses []Use) error {
+	byShard := map[string]*scripts.UsedCall{}
+	var calls []*scripts.UsedCall
+	for _, u := range uses {
+		shard, ok := s.store.ShardOfID(u.ID)
+		if !ok {
+			continue
+		}
+		c := byShard[shard.Clock()]
+		if c == nil {
+			c = &scripts.UsedCall{Clock: shard.Clock()}
+			byShard[c.Clock], calls = c, append(calls, c)
+		}
+		c.Keys, c.At = append(c.Keys, shard.Key(u.ID)), append(c.At, u.At)
+	}
+	_, err := store.InvokeAll(ctx, s.store, s.store.Fast, calls,
+		func(c *scripts.UsedCall, values []any) (int64, error) { return c.Decode(values) })
+	return err
+}
+
 // keyOf decodes a stored key. An unreadable one is an error, so it is refused.
 func keyOf(id string, fields map[string]string) (Key, error) {
 	if len(fields) == 0 {
@@ -187,7 +220,13 @@ func keyOf(id string, fields map[string]string) (Key, error) {
 		ends, noEnd := strconv.ParseInt(text, 10, 64)
 		k.Expires, noTime = time.UnixMilli(ends).UTC(), errors.Join(noTime, noEnd)
 	}
-	if err = errors.Join(err, noTime); err != nil || len(sum) != len(k.Hash) || k.Tenant == "" {
+	if text, used := fields["used"]; used {
+		at, noUse := strconv.ParseInt(text, 10, 64)
+		k.Used, noTime = time.UnixMilli(at).UTC(), errors.Join(noTime, noUse)
+	}
+	var noRights error
+	k.Rights, noRights = rightsOf(fields["rights"])
+	if err = errors.Join(err, noTime, noRights); err != nil || len(sum) != len(k.Hash) || k.Tenant == "" {
 		return Key{}, fmt.Errorf("%w: a stored key cannot be read by this version: it has the fields %v",
 			store.ErrSchema, slices.Sorted(maps.Keys(fields)))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -30,6 +31,8 @@ type Principal struct {
 	KeyID  string // the credential in logs, not a secret; empty for guests
 	// Vouched means that the operator knows the tenant, by an API key, which only operators make.
 	Vouched bool
+	// Rights is what the credential allows; nil: the default.
+	Rights *queue.Rights
 }
 
 // KeyStore looks up API keys; *queue.Keys is one. It must be safe for concurrent use.
@@ -37,6 +40,8 @@ type KeyStore interface {
 	// FindKey returns the key with this id, also one that has expired. queue.ErrUnknownKey means
 	// that there is none. Any other error means that the lookup failed.
 	FindKey(ctx context.Context, id string) (queue.Key, error)
+	// Used stores uses of keys, at most one a minute of a key.
+	Used(ctx context.Context, uses []queue.Use) error
 }
 
 // Config is the settings of an Authenticator.
@@ -58,11 +63,15 @@ type Authenticator struct {
 	guests *guests
 
 	guesses *Guesses
+	uses    *uses
+	address func(*http.Request) netip.Addr
 	network func(*http.Request) (string, bool)
 }
 
-// New makes an authenticator. It refreshes keys from a URL until ctx ends; a failed fetch is no
-// error. An unknown mode, or settings of a mode that break a rule, are errors.
+// New makes an authenticator. Until ctx ends it refreshes keys from a URL, where a failed fetch is
+// no error, and stores when API keys are used.
+//
+// An unknown mode, or settings of a mode that break a rule, are errors.
 func New(ctx context.Context, c Config) (*Authenticator, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -71,7 +80,11 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 		return nil, errors.New("auth: no mode")
 	}
 	a := &Authenticator{modes: map[Mode]bool{}, guesses: c.Guesses}
-	var err error
+	peers, err := newGuests(GuestConfig{TrustedProxies: c.Guest.TrustedProxies})
+	if err != nil {
+		return nil, err
+	}
+	a.address = peers.address
 	if a.network, err = ClientNetwork(c.Guest.TrustedProxies...); err != nil {
 		return nil, err
 	}
@@ -82,7 +95,8 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 			if c.Keys == nil {
 				return nil, errors.New("auth: no store of keys")
 			}
-			a.keys = newKeyCache(c.Keys)
+			a.keys, a.uses = newKeyCache(c.Keys), newUses(c.Keys, c.Logger)
+			go a.uses.run(ctx)
 		case JWT:
 			a.tokens, err = newTokens(ctx, c.JWT, c.Logger)
 		case Guest:
@@ -100,7 +114,8 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 // Takes reports whether the mode is one of Config.Modes.
 func (a *Authenticator) Takes(mode Mode) bool { return a.modes[mode] }
 
-// Authenticate returns the principal of a request, or a *Refusal. Any other error, such as
+// Authenticate returns the principal of a request, or a *Refusal, or *Forbidden for a client at an
+// address where the credential must not be used. Any other error, such as
 // *TooManyGuesses or one that wraps queue.ErrUnavailable or ErrNoKeys, means that it cannot decide
 // now.
 func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
@@ -130,7 +145,8 @@ func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
 func (a *Authenticator) Good(r *http.Request) bool {
 	_, err := a.Authenticate(r)
 	var refusal *Refusal
-	return !errors.As(err, &refusal)
+	var forbidden *Forbidden
+	return !errors.As(err, &refusal) && !errors.As(err, &forbidden)
 }
 
 // byKey compares the secret before the expiry, so that its duration shows the expiry only to
@@ -154,7 +170,45 @@ func (a *Authenticator) byKey(r *http.Request, c apiKey) (Principal, error) {
 	if a.guesses != nil {
 		a.guesses.Right(c.id)
 	}
-	return Principal{Tenant: k.Tenant, KeyID: k.ID, Vouched: true}, nil
+	if !k.Rights.From(a.address(r)) {
+		return Principal{}, &Forbidden{Missing: "network",
+			Detail: "the API key must not be used from the address of this client"}
+	}
+	a.uses.note(k.ID)
+	return Principal{Tenant: k.Tenant, KeyID: k.ID, Vouched: true, Rights: k.Rights}, nil
+}
+
+// Forbidden means that the credential of a request is good and does not allow the request.
+type Forbidden struct {
+	Missing string // what it lacks: a scope, a route, a type, or "network"
+	Detail  string // for the client
+}
+
+func (e *Forbidden) Error() string { return e.Detail }
+
+// Require returns nil, or the error that names the scope which the credential lacks.
+func (p *Principal) Require(s queue.Scope) error {
+	if p.Rights.Has(s) {
+		return nil
+	}
+	return &Forbidden{Missing: string(s), Detail: "the credential lacks the scope " + string(s)}
+}
+
+// RequireJob returns nil, or the error that names the route, or the type of jobs, which the
+// credential lacks.
+func (p *Principal) RequireJob(route, kind string) error {
+	if err := p.RequireRoute(route); err != nil || p.Rights.AllowsType(kind) {
+		return err
+	}
+	return &Forbidden{Missing: kind, Detail: "the credential does not allow jobs of the type " + kind}
+}
+
+// RequireRoute returns nil, or the error that names the route.
+func (p *Principal) RequireRoute(route string) error {
+	if p.Rights.AllowsRoute(route) {
+		return nil
+	}
+	return &Forbidden{Missing: route, Detail: "the credential does not allow the route " + route}
 }
 
 // Class is a class of reasons for a refusal. Metrics count by it.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/queue"
@@ -20,6 +19,8 @@ func Example() {
 		panic(err)
 	}
 	defer q.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	keys := q.Keys()
 	a, err := auth.New(ctx, auth.Config{Modes: []auth.Mode{auth.Keys, auth.Guest}, Keys: keys})
 	if err != nil {
@@ -27,7 +28,7 @@ func Example() {
 	}
 
 	secret := auth.NewSecret()
-	key, err := keys.CreateKey(ctx, "acme", "ci", secret.Hash(), time.Time{})
+	key, err := keys.CreateKey(ctx, queue.Key{Tenant: "acme", Name: "ci", Hash: secret.Hash()})
 	if err != nil {
 		panic(err)
 	}

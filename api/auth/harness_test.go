@@ -25,6 +25,8 @@ type ring struct {
 	keys    map[string]queue.Key
 	failure error
 	asked   int
+	used    []queue.Use   // as they were stored
+	full    error         // of Used
 	hold    chan struct{} // not nil: answers wait until it is closed
 }
 
@@ -53,6 +55,17 @@ func (r *ring) FindKey(ctx context.Context, id string) (queue.Key, error) {
 		return queue.Key{}, queue.ErrUnknownKey
 	}
 	return k, nil
+}
+
+// Used implements KeyStore.
+func (r *ring) Used(_ context.Context, uses []queue.Use) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.full != nil {
+		return r.full
+	}
+	r.used = append(r.used, uses...)
+	return nil
 }
 
 func (r *ring) questions() int {

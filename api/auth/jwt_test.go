@@ -214,13 +214,13 @@ func TestClaimsOfTenantAndTier(t *testing.T) {
 		claims map[string]any
 		want   Principal
 	}{
-		{map[string]any{"plan": "pro"}, Principal{"member:shop", "pro", "jwt", false}},
-		{map[string]any{}, Principal{"member:shop", "", "jwt", false}},
-		{map[string]any{"plan": 7}, Principal{"member:shop", "", "jwt", false}},
-		{map[string]any{"plan": "a b"}, Principal{"member:shop", "", "jwt", false}},
-		{map[string]any{"plan": "../x"}, Principal{"member:shop", "", "jwt", false}},
-		{map[string]any{"plan": strings.Repeat("x", 64)}, Principal{"member:shop", strings.Repeat("x", 64), "jwt", false}},
-		{map[string]any{"plan": strings.Repeat("x", 65)}, Principal{"member:shop", "", "jwt", false}},
+		{map[string]any{"plan": "pro"}, Principal{Tenant: "member:shop", Tier: "pro", KeyID: "jwt"}},
+		{map[string]any{}, Principal{Tenant: "member:shop", Tier: "", KeyID: "jwt"}},
+		{map[string]any{"plan": 7}, Principal{Tenant: "member:shop", Tier: "", KeyID: "jwt"}},
+		{map[string]any{"plan": "a b"}, Principal{Tenant: "member:shop", Tier: "", KeyID: "jwt"}},
+		{map[string]any{"plan": "../x"}, Principal{Tenant: "member:shop", Tier: "", KeyID: "jwt"}},
+		{map[string]any{"plan": strings.Repeat("x", 64)}, Principal{Tenant: "member:shop", Tier: strings.Repeat("x", 64), KeyID: "jwt"}},
+		{map[string]any{"plan": strings.Repeat("x", 65)}, Principal{Tenant: "member:shop", Tier: "", KeyID: "jwt"}},
 	} {
 		text := sign(t, HS256, hmacSecret, nil, claims(map[string]any{"https://sluice.example/org": "shop"},
 			c.claims))

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -251,7 +252,7 @@ func TestManyJobsOfATenant(t *testing.T) {
 	if err != nil || k.Name != "ci" || !strings.HasPrefix(k.Secret, "sluice_"+k.ID+"_") {
 		t.Errorf("%v", err)
 	}
-	if got, err := admin.Keys(ctx, "a/b"); err != nil || len(got.Items) != 1 || got.Items[0] != k.Key {
+	if got, err := admin.Keys(ctx, "a/b"); err != nil || len(got.Items) != 1 || !reflect.DeepEqual(got.Items[0], k.Key) {
 		t.Errorf("%+v %v", got, err)
 	}
 	if err := admin.RevokeKey(ctx, "a/b", k.ID); err != nil {

@@ -18,8 +18,14 @@ import (
 // Auth is the authentication of clients of the API.
 type Auth struct {
 	Mode  string // none: by the header Sluice-Tenant; or some of keys, jwt and guest, separated by commas
+	Keys  Keys
 	JWT   JWT
 	Guest Guest
+}
+
+// Keys are the bounds of API keys.
+type Keys struct {
+	MaxAge time.Duration // of new ones; 0: none
 }
 
 // JWT defines the accepted tokens.
@@ -65,6 +71,8 @@ func authSettings() []Setting {
 			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the "+
 				"accepted kinds of credentials; guest accepts clients without credentials. In the file it "+
 				"may be a list.", isModes),
+		duration("auth.keys.max_age", "0s", 0, 10*365*24*time.Hour,
+			"Maximum lifetime of new API keys, and that of keys created without an end. 0s: keys need not end."),
 		text("auth.jwt.issuer", "", name, "Required issuer of tokens (iss).", unsetOr(isName)),
 		text("auth.jwt.audience", "", name, "Required audience of tokens (aud).", unsetOr(isName)),
 		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute,

@@ -596,7 +596,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"admin.token": "0123456789abcdefgh",
 		"auth.mode":   "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s",
 		"auth.jwt.tenant_claim": "org",
-		"auth.jwt.tier_claim":   "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free", "auth.guest.max_delay": "5m",
+		"auth.jwt.tier_claim":   "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free", "auth.guest.max_delay": "5m", "auth.keys.max_age": "24h",
 		"headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
 		"api.max_streams": "7", "api.max_connections": "12", "api.hosts": "jobs.example, jobs.example:8443",
 		"api.tenant_share": "13", "api.address_share": "14", "api.status_rate": "5/m", "api.read_rate": "6/m",

@@ -3,6 +3,8 @@ package queuetest
 import (
 	"crypto/sha256"
 	"errors"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +23,7 @@ var keyTests = map[string]func(*suite){
 	"an id that no key has is unknown":                   keyUnknown,
 	"a tenant has at most 100 keys, also at once":        keyBound,
 	"an expired key does not count and is deleted later": keyExpired,
+	"a key keeps its rights and its last use":            keyRights,
 	"a key outlives its tenant's jobs":                   keyOutlives,
 	"a session holds until its end or is ended":          sessionsEnd,
 	"operators are stored, listed and revoked":           operatorsStored,
@@ -56,7 +59,7 @@ func sessionsEnd(s *suite) {
 
 func (s *suite) key(tenant, name string, expires time.Time) queue.Key {
 	s.Helper()
-	k, err := s.q.Keys().CreateKey(s.ctx, tenant, name, sha256.Sum256([]byte(name)), expires)
+	k, err := s.q.Keys().CreateKey(s.ctx, queue.Key{Tenant: tenant, Name: name, Hash: sha256.Sum256([]byte(name)), Expires: expires})
 	if err != nil {
 		s.Fatalf("CreateKey: %v", err)
 	}
@@ -106,6 +109,45 @@ func keysListed(s *suite) {
 	}
 	if got := s.keys("nobody"); len(got) != 0 {
 		s.Errorf("Keys of nobody: %+v", got)
+	}
+}
+
+// keyRights: what a key may do and when it was used is stored; a later use stays, and a use brings
+// no revoked key back.
+func keyRights(s *suite) {
+	rights := &queue.Rights{
+		Scopes: []queue.Scope{queue.ScopeSubmit}, Routes: []string{"a b", "é"}, Types: []string{"t 1"},
+		Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")},
+	}
+	k, err := s.q.Keys().CreateKey(s.ctx, queue.Key{Tenant: tenant, Rights: rights})
+	if err != nil {
+		s.Fatal(err)
+	}
+	gone, other := s.key(tenant, "gone", time.Time{}), s.key("other", "", time.Time{})
+	if err := s.q.Keys().RevokeKey(s.ctx, tenant, gone.ID); err != nil {
+		s.Fatal(err)
+	}
+	at := time.Now().UTC().Truncate(time.Millisecond)
+	for _, uses := range [][]queue.Use{
+		{{ID: k.ID, At: at}, {ID: gone.ID, At: at}, {ID: other.ID, At: at}},
+		{{ID: k.ID, At: at.Add(-time.Minute)}, {ID: "no id", At: at}},
+	} {
+		if err := s.q.Keys().Used(s.ctx, uses); err != nil {
+			s.Error(err)
+		}
+	}
+	got, err := s.q.Keys().FindKey(s.ctx, k.ID)
+	if err != nil || !reflect.DeepEqual(got.Rights, rights) || !got.Used.Equal(at) {
+		s.Errorf("%+v, %v", got, err)
+	}
+	if got, err = s.q.Keys().FindKey(s.ctx, other.ID); err != nil || got.Rights != nil || !got.Used.Equal(at) {
+		s.Errorf("a key with the default rights: %+v, %v", got, err)
+	}
+	if list := s.keys(tenant); len(list) != 1 || !list[0].Used.Equal(at) {
+		s.Errorf("%+v", list)
+	}
+	if _, err := s.q.Keys().FindKey(s.ctx, gone.ID); !errors.Is(err, queue.ErrUnknownKey) {
+		s.Errorf("a use brings a revoked key back: %v", err)
 	}
 }
 
@@ -160,7 +202,7 @@ func keyBound(s *suite) {
 	made := make(chan error, 8)
 	for range cap(made) {
 		wg.Go(func() {
-			_, err := s.q.Keys().CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{})
+			_, err := s.q.Keys().CreateKey(s.ctx, queue.Key{Tenant: tenant, Name: "more"})
 			made <- err
 		})
 	}
@@ -184,7 +226,7 @@ func keyBound(s *suite) {
 		keys = s.keys(tenant)
 	}
 	if _, err := s.q.Keys().
-		CreateKey(s.ctx, tenant, "more", [sha256.Size]byte{}, time.Time{}); !errors.Is(err,
+		CreateKey(s.ctx, queue.Key{Tenant: tenant, Name: "more"}); !errors.Is(err,
 		queue.ErrTooManyKeys) {
 		s.Errorf("CreateKey at the bound: %v", err)
 	}

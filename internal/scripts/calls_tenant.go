@@ -137,3 +137,28 @@ func (c HeartbeatCall) Decode(values []any) (now shaper.Instant, live []string, 
 	}
 	return now, live, r.err
 }
+
+// UsedCall stores when API keys of one shard were last used.
+type UsedCall struct {
+	Clock string // key
+	Keys  []string
+	At    []time.Time // by key
+}
+
+// Call is the call in the form that is sent.
+func (c UsedCall) Call() Call {
+	args := make([]any, len(c.At))
+	for i, at := range c.At {
+		args[i] = at.UnixMilli()
+	}
+	return Call{Commands.Used, append([]string{c.Clock}, c.Keys...), args}
+}
+
+// Decode reads the answer: how many keys are there and had no later use.
+func (c UsedCall) Decode(values []any) (stored int64, err error) {
+	r := reader{values: values}
+	for r.more() {
+		stored += r.int()
+	}
+	return stored, r.err
+}

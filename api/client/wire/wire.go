@@ -405,16 +405,25 @@ type TenantNow struct {
 
 // KeyRequest is the optional body of POST /v1/tenants/{tenant}/keys.
 type KeyRequest struct {
-	Name    string    `json:"name,omitempty" maxLength:"255" example:"ci" doc:"Purpose of the key. At most 255 bytes, no control characters."`
-	Expires time.Time `json:"expires_at,omitzero" doc:"When the key expires; absent: never."`
+	Name     string    `json:"name,omitempty" maxLength:"255" example:"ci" doc:"Purpose of the key. At most 255 bytes, no control characters."`
+	Expires  time.Time `json:"expires_at,omitzero" doc:"When the key expires; absent: after auth.keys.max_age of the configuration, or never without that. It may not be later than that."`
+	Scopes   []string  `json:"scopes,omitempty" minItems:"1" maxItems:"6" enum:"submit,read,cancel,replay,forward,work" doc:"What requests with the key may do; absent: all but work. submit: jobs and batches. read: jobs, lists, answers, event streams and waits. cancel and replay: jobs. forward: requests to routes that forward. work is reserved: no request needs it."`
+	Routes   []string  `json:"routes,omitempty" minItems:"1" maxItems:"100" doc:"The configured routes whose jobs the key may submit, read, cancel and replay; absent: all."`
+	Types    []string  `json:"types,omitempty" minItems:"1" maxItems:"100" doc:"The types of these jobs; absent: all."`
+	Networks []string  `json:"networks,omitempty" minItems:"1" maxItems:"100" example:"[\"192.0.2.0/24\"]" doc:"Addresses, or prefixes of them, of the clients that may use the key; absent: all."`
 }
 
 // Key is an API key of a tenant, without its secret.
 type Key struct {
-	ID      string    `json:"id"`
-	Name    string    `json:"name"`
-	Created time.Time `json:"created_at"`
-	Expires time.Time `json:"expires_at,omitzero" doc:"When the key expires; absent: never. An expired key stays in the list for at least a day."`
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Created  time.Time `json:"created_at"`
+	Expires  time.Time `json:"expires_at,omitzero" doc:"When the key expires; absent: never. An expired key stays in the list for at least a day."`
+	Scopes   []string  `json:"scopes" nullable:"false" doc:"What requests with the key may do."`
+	Routes   []string  `json:"routes,omitempty" doc:"The routes of the jobs that they may concern; absent: all."`
+	Types    []string  `json:"types,omitempty" doc:"The types of these jobs; absent: all."`
+	Networks []string  `json:"networks,omitempty" doc:"The prefixes of addresses of clients that may use the key; absent: all."`
+	LastUsed time.Time `json:"last_used_at,omitzero" doc:"When the key was last used, at most a minute behind; absent: never."`
 }
 
 // NewKey is a new key with its secret.
@@ -525,6 +534,7 @@ type Problem struct {
 	Guard               string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
 	EstimatedStart      time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
 	EstimatedWaitMS     int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
+	Missing             string       `json:"missing,omitempty" doc:"forbidden: what the credential lacks: a scope, a route, a type of jobs, or network."`
 	State               string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`
 	AllowedMethods      []string     `json:"allowed_methods,omitempty" doc:"method-not-allowed: as the header Allow."`
 	SupportedFormats    []string     `json:"supported_media_types,omitempty" doc:"unsupported-media-type: what is read here."`

@@ -3,6 +3,7 @@ package codec
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -138,22 +139,106 @@ func IsID(id string) bool {
 	return id != "" && len(id) <= 64
 }
 
-// DecodeKey reads the optional body of a new key.
-func DecodeKey(body []byte) (k wire.KeyRequest, err error) {
-	return k, decodeOptional(body, (*wire.KeyRequest)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
+// DecodeKey reads the optional body of a new key: its name, end and rights. routeRule is empty for
+// a configured route. The key ends after maxAge at the latest; 0: it need not end.
+func DecodeKey(body []byte, routeRule func(name string) string, maxAge time.Duration) (k queue.Key, err error) {
+	latest := time.Time{}
+	if maxAge > 0 {
+		latest = time.Now().Add(maxAge)
+		k.Expires = latest
+	}
+	var rights queue.Rights
+	err = decodeOptional(body, (*wire.KeyRequest)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
 		switch name {
 		case "name":
 			k.Name = rd.text(path, value, 0, wire.MaxKeyName)
 		case "expires_at":
 			before := len(rd.Fields)
-			if k.Expires = rd.instant(path, value); len(rd.Fields) == before && !k.Expires.After(time.Now()) {
+			k.Expires = rd.instant(path, value)
+			switch {
+			case len(rd.Fields) > before:
+			case !k.Expires.After(time.Now()):
 				rd.wrongValue(path, value, "must be in the future")
+			case maxAge > 0 && k.Expires.After(latest):
+				rd.wrongValue(path, value, "must be at most "+maxAge.String()+" from now: auth.keys.max_age")
 			}
+		case "scopes":
+			rights.Scopes = each(rd, path, value, func(path string, value json.RawMessage) queue.Scope {
+				var scope queue.Scope
+				if kindOf(value) != "string" || json.Unmarshal(value, &scope) != nil || !slices.Contains(queue.Scopes(), scope) {
+					rd.wrongValue(path, value, "must be one of "+scopeNames())
+				}
+				return scope
+			})
+		case "routes":
+			rights.Routes = each(rd, path, value, func(path string, value json.RawMessage) string {
+				route := rd.text(path, value, 1, wire.MaxTypeBytes)
+				if rule := routeRule(route); route != "" && rule != "" {
+					rd.wrongValue(path, value, rule)
+				}
+				return route
+			})
+		case "types":
+			rights.Types = each(rd, path, value, func(path string, value json.RawMessage) string {
+				return rd.text(path, value, 1, wire.MaxTypeBytes)
+			})
+		case "networks":
+			rights.Networks = each(rd, path, value, func(path string, value json.RawMessage) netip.Prefix {
+				var text string
+				_ = json.Unmarshal(value, &text)
+				p, ok := networkOf(text)
+				if !ok {
+					rd.wrongValue(path, value, "must be an address or a prefix, such as 192.0.2.0/24")
+				}
+				return p
+			})
 		default:
 			return false
 		}
 		return true
 	})
+	if rights.Scopes != nil || rights.Narrow() || rights.Networks != nil {
+		k.Rights = &rights
+	}
+	return k, err
+}
+
+// mostOfKey is how many elements a list of the rights of a key may have.
+const mostOfKey = 100
+
+// each reads a list of 1 to mostOfKey different elements. It leaves out repeated ones.
+func each[T comparable](rd *reader, path string, value json.RawMessage, one func(path string, value json.RawMessage) T) []T {
+	list := []T{}
+	n := rd.array(path, value, func(i int, path string, value json.RawMessage) {
+		if i >= mostOfKey {
+			return
+		}
+		if v := one(path, value); !slices.Contains(list, v) {
+			list = append(list, v)
+		}
+	})
+	if n == 0 || n > mostOfKey {
+		rd.wrong(path, value, fmt.Sprintf("must have 1 to %d elements", mostOfKey))
+	}
+	return list
+}
+
+func scopeNames() string {
+	names := make([]string, len(queue.Scopes()))
+	for i, s := range queue.Scopes() {
+		names[i] = string(s)
+	}
+	return strings.Join(names, ", ")
+}
+
+// networkOf reads an address, or a prefix of addresses.
+func networkOf(text string) (netip.Prefix, bool) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	p, err := netip.ParsePrefix(text)
+	return p.Masked(), err == nil && !p.Addr().Is4In6()
 }
 
 // StateNames returns the names of the states as a filter gives them.

@@ -129,7 +129,7 @@ func FuzzKey(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		k, err := DecodeKey(body)
+		k, err := DecodeKey(body, nil, 0)
 		if err != nil {
 			if p := problem.Of(err); p.Status != http.StatusBadRequest && p.Status != http.StatusUnprocessableEntity {
 				t.Errorf("%q: %v", body, err)

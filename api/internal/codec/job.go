@@ -111,5 +111,20 @@ func UTC(t time.Time) time.Time {
 
 // Key converts an API key, without its hash, to its JSON form.
 func Key(k queue.Key) wire.Key {
-	return wire.Key{ID: k.ID, Name: k.Name, Created: UTC(k.Created), Expires: UTC(k.Expires)}
+	out := wire.Key{
+		ID: k.ID, Name: k.Name, Created: UTC(k.Created), Expires: UTC(k.Expires), LastUsed: UTC(k.Used),
+		Scopes: []string{},
+	}
+	for _, scope := range queue.Scopes() {
+		if k.Rights.Has(scope) {
+			out.Scopes = append(out.Scopes, string(scope))
+		}
+	}
+	if k.Rights != nil {
+		out.Routes, out.Types = k.Rights.Routes, k.Rights.Types
+		for _, n := range k.Rights.Networks {
+			out.Networks = append(out.Networks, n.String())
+		}
+	}
+	return out
 }

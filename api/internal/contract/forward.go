@@ -7,6 +7,7 @@ import (
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -80,7 +81,7 @@ func Forward(maxBody int64) []Operation {
 		{http.MethodOptions, "options", false},
 	} {
 		op := Operation{
-			ID: "forward-" + m.name, Endpoint: ForwardEndpoint, Method: m.method, Path: ForwardPath + "{route}/{path}",
+			ID: "forward-" + m.name, Endpoint: ForwardEndpoint, Scope: queue.ScopeForward, Method: m.method, Path: ForwardPath + "{route}/{path}",
 			tag: "Forward", summary: "Forward a " + m.method + " request",
 			description: "The request waits in the tenant's queue, is sent to the upstream of the route, and its " +
 				"client gets the upstream's answer. Any other method can be forwarded, too. The query and all " +

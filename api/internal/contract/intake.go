@@ -76,9 +76,9 @@ func Jobs(maxBody int64) []Operation {
 	const tag = "Jobs"
 	admitted := append([]string{"Location", "Preference-Applied", "Idempotent-Replayed"}, limitHeaderNames...)
 	return []Operation{{
-		ID: "submit-job", Method: http.MethodPost, Path: "/v1/jobs", tag: tag, summary: "Submit a job",
+		ID: "submit-job", Scope: queue.ScopeSubmit, Method: http.MethodPost, Path: "/v1/jobs", tag: tag, summary: "Submit a job",
 		description: "Admits the job into its tenant's queue. With Prefer: wait=N the answer waits until " +
-			"the job is done, at most N seconds. With type in the query the body is the payload, of any " +
+			"the job is done, at most N seconds, and needs the scope read, too. With type in the query the body is the payload, of any " +
 			"format: its bytes and its Content-Type are delivered, and the query has what the JSON body " +
 			"has otherwise. Then the header Sluice-Set-NAME is the member NAME of headers.",
 		Params: append([]*huma.Param{tenantParam, keyParam, preferParam, traceParam}, rawParams()...),
@@ -92,7 +92,7 @@ func Jobs(maxBody int64) []Operation {
 		},
 		Refusals: admissionKinds,
 	}, {
-		ID: "submit-batch", Method: http.MethodPost, Path: "/v1/jobs/batch", tag: tag, summary: "Submit many jobs",
+		ID: "submit-batch", Scope: queue.ScopeSubmit, Method: http.MethodPost, Path: "/v1/jobs/batch", tag: tag, summary: "Submit many jobs",
 		description: "Submits up to 1,000 jobs of one tenant, in order. Each job has its own result. With " +
 			"atomic, all jobs are admitted or none, and a job that is refused refuses the batch. Each " +
 			"payload may be as large as in a single submission.",
@@ -101,13 +101,13 @@ func Jobs(maxBody int64) []Operation {
 		answers:  map[int]Answer{http.StatusOK: {"One result per job, in order.", wire.BatchResult{}, nil}},
 		Refusals: admissionKinds,
 	}, {
-		ID: "list-jobs", Method: http.MethodGet, Path: "/v1/jobs", tag: tag, summary: "List jobs",
+		ID: "list-jobs", Scope: queue.ScopeRead, Method: http.MethodGet, Path: "/v1/jobs", tag: tag, summary: "List jobs",
 		description: listDescription,
 		Params:      listParams(),
 		answers:     map[int]Answer{http.StatusOK: {"One page.", wire.JobList{}, nil}},
 		Refusals:    []problem.Kind{problem.UnknownRoute, problem.RateLimited, problem.StorageUnavailable},
 	}, {
-		ID: "get-job", Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag, summary: "Read a job",
+		ID: "get-job", Scope: queue.ScopeRead, Method: http.MethodGet, Path: "/v1/jobs/{id}", tag: tag, summary: "Read a job",
 		description: "With Prefer: wait=N the answer waits until the job is done, at most N seconds.",
 		Params:      []*huma.Param{jobParam, tenantParam, preferParam},
 		answers: map[int]Answer{http.StatusOK: {
@@ -115,7 +115,7 @@ func Jobs(maxBody int64) []Operation {
 		}},
 		Refusals: []problem.Kind{problem.UnknownJob, problem.RateLimited, problem.StorageUnavailable},
 	}, {
-		ID: "stream-job", Method: http.MethodGet, Path: "/v1/jobs/{id}/events", tag: tag,
+		ID: "stream-job", Scope: queue.ScopeRead, Method: http.MethodGet, Path: "/v1/jobs/{id}/events", tag: tag,
 		summary: "Follow a job's state",
 		description: "Server-sent events: the job now, then again at each change of its state. The stream " +
 			"ends after the final state, after 10 minutes, and when the server stops. Open it again with " +
@@ -127,7 +127,7 @@ func Jobs(maxBody int64) []Operation {
 			problem.UnknownJob, problem.RateLimited, problem.TooManyStreams, problem.StorageUnavailable,
 		},
 	}, {
-		ID: "get-answer", Method: http.MethodGet, Path: "/v1/jobs/{id}/response", tag: tag,
+		ID: "get-answer", Scope: queue.ScopeRead, Method: http.MethodGet, Path: "/v1/jobs/{id}/response", tag: tag,
 		summary: "Read the answer to a forwarded request",
 		description: "The answer of the upstream as it was: status, headers and body, for the retention of " +
 			"the route. With Prefer: wait=N it waits for the answer, at most N seconds, up to 300.",
@@ -142,14 +142,14 @@ func Jobs(maxBody int64) []Operation {
 			problem.UnknownJob, problem.RateLimited, problem.StorageUnavailable,
 		}, answerKinds...),
 	}, {
-		ID: "cancel-job", Method: http.MethodDelete, Path: "/v1/jobs/{id}", tag: tag,
+		ID: "cancel-job", Scope: queue.ScopeCancel, Method: http.MethodDelete, Path: "/v1/jobs/{id}", tag: tag,
 		summary:     "Cancel a waiting job",
 		description: "Cancelling a cancelled job again gives the same answer.",
 		Params:      []*huma.Param{jobParam, tenantParam},
 		answers:     map[int]Answer{http.StatusOK: {"The cancelled job.", wire.Job{}, nil}},
 		Refusals:    []problem.Kind{problem.UnknownJob, problem.StateConflict, problem.StorageUnavailable},
 	}, {
-		ID: "replay-job", Method: http.MethodPost, Path: "/v1/jobs/{id}/replay", tag: tag,
+		ID: "replay-job", Scope: queue.ScopeReplay, Method: http.MethodPost, Path: "/v1/jobs/{id}/replay", tag: tag,
 		summary:     "Replay a dead job",
 		description: "The job goes through its bucket again, with all its attempts.",
 		Params:      []*huma.Param{jobParam, tenantParam},

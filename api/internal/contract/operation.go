@@ -15,6 +15,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/operators"
+	"github.com/7509e464/sluice/queue"
 )
 
 // Operation is one method of one path: its declaration, which the OpenAPI document shows and
@@ -32,6 +33,8 @@ type Operation struct {
 	Refusals         []problem.Kind        // further problems that it may answer with; see Kinds
 	Identifies       bool                  // the handler needs the principal
 	Security         []map[string][]string // as in OpenAPI; nil: those of the listener
+	// Scope is what the credential of a client must allow. Every operation that identifies has one.
+	Scope queue.Scope
 	// role is the least one of an operator who may call it; see LeastRole.
 	role operators.Role
 	// Action names it in the audit; empty: it is not recorded.
@@ -94,7 +97,7 @@ type Answer struct {
 func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 	doc := &huma.Operation{
 		OperationID: op.ID, Method: op.Method, Path: op.Path, Tags: []string{op.tag}, Summary: op.summary,
-		Description: op.description, Parameters: op.Params, Responses: map[string]*huma.Response{},
+		Description: op.describe(), Parameters: op.Params, Responses: map[string]*huma.Response{},
 	}
 	if op.Body != nil {
 		doc.RequestBody = &huma.RequestBody{Required: !op.Body.Optional || op.Body.needed, Content: map[string]*huma.MediaType{}}
@@ -150,6 +153,14 @@ func (op Operation) Document(schemas huma.Registry) *huma.Operation {
 		}
 	}
 	return doc
+}
+
+// describe returns the description with the scope.
+func (op Operation) describe() string {
+	if op.Scope == "" {
+		return op.description
+	}
+	return strings.TrimSpace(op.description + " Needs the scope " + string(op.Scope) + ".")
 }
 
 // Kinds returns the kinds of all problems that the operation may answer with. A body and a query

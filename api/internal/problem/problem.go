@@ -255,6 +255,7 @@ func Of(err error) *Problem {
 	var size *http.MaxBytesError
 	var refusal *auth.Refusal
 	var guesses *auth.TooManyGuesses
+	var forbidden *auth.Forbidden
 	answer := func(k Kind, detail string) *Problem {
 		p := k.With(detail)
 		p.Cause = err
@@ -269,6 +270,10 @@ func Of(err error) *Problem {
 		return TooLargeBody("the body", size.Limit)
 	case errors.As(err, &refusal):
 		return Unidentified(refusal)
+	case errors.As(err, &forbidden):
+		p := Forbidden.With(forbidden.Detail)
+		p.Missing = forbidden.Missing
+		return p
 	case errors.As(err, &guesses):
 		return RateLimited.With(guesses.Error() + "; valid credentials are still accepted").RetryIn(guesses.Wait)
 	case errors.Is(err, auth.ErrNoKeys):

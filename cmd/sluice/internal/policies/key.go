@@ -2,6 +2,7 @@ package policies
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/7509e464/sluice/api/client/wire"
@@ -29,14 +30,20 @@ type keyCreateCmd struct {
 	cli.AdminFlags
 	Tenant    string        `arg:"" help:"Name of the tenant."`
 	Name      string        `placeholder:"TEXT" help:"Name of the key in the list."`
-	ExpiresIn time.Duration `placeholder:"DURATION" help:"Lifetime, such as 720h [no end]."`
-	JSON      bool          `help:"Print the key, its id and its times as JSON."`
+	ExpiresIn time.Duration `placeholder:"DURATION" help:"Lifetime, such as 720h [auth.keys.max_age of the server, else no end]."`
+	Expires   string        `placeholder:"TIME" help:"End of the lifetime, such as 2027-01-31T00:00:00Z, or the lifetime as for --expires-in."`
+	Scope     []string      `enum:"submit,read,cancel,replay,forward,work" placeholder:"SCOPE" help:"What requests with the key may do: submit, read, cancel, replay, forward; may be repeated [all of these]."`
+	Route     []string      `placeholder:"ROUTE" help:"Route that the key may use; may be repeated [all]."`
+	Type      []string      `sep:"none" placeholder:"TYPE" help:"Type of jobs that the key may use; may be repeated [all]."`
+	Network   []string      `placeholder:"NETWORK" help:"Address, or prefix, of clients that may use the key, such as 192.0.2.0/24; may be repeated [all]."`
+	JSON      bool          `help:"Print the key, its id, its times and its rights as JSON."`
 }
 
 func (keyCreateCmd) Help() string {
 	return `Example:
   KEY=$(sluice key create acme --name ci)
   sluice key create acme --name contractor --expires-in 720h --json
+  sluice key create acme --name shop --scope submit --route mail --network 192.0.2.0/24
 
 The key is the only line on standard output. It cannot be read again, because only a digest is
 stored. A tenant may have 100 keys, so that a new one can replace an old one without a gap.
@@ -45,8 +52,20 @@ Next: SLUICE_KEY=KEY sluice submit --type t 1`
 }
 
 func (c *keyCreateCmd) Run(a *cli.App) error {
-	wanted := wire.KeyRequest{Name: c.Name}
+	wanted := wire.KeyRequest{Name: c.Name, Scopes: c.Scope, Routes: c.Route, Types: c.Type, Networks: c.Network}
 	switch {
+	case c.Expires != "" && c.ExpiresIn != 0:
+		return cli.Usagef("--expires: excludes --expires-in")
+	case c.Expires != "":
+		if age, err := time.ParseDuration(c.Expires); err == nil && age > 0 {
+			wanted.Expires = time.Now().Add(age).UTC()
+			break
+		}
+		at, err := time.Parse(time.RFC3339, c.Expires)
+		if err != nil {
+			return cli.Usagef("--expires: %q: must be a time in RFC 3339, such as 2027-01-31T00:00:00Z, or a duration", c.Expires)
+		}
+		wanted.Expires = at.UTC()
 	case c.ExpiresIn < 0:
 		return cli.Usagef("--expires-in: %v: must not be negative", c.ExpiresIn)
 	case c.ExpiresIn > 0:
@@ -81,8 +100,9 @@ func (keyListCmd) Help() string {
 	return `Example:
   sluice key list acme
 
-The list has id, creation, expiry and name of each key, oldest first, but not the key itself. An
-expired key stays in the list for at least a day.`
+The list has id, creation, last use, expiry, rights and name of each key, oldest first, but not the
+key itself. The last use is at most a minute behind. An expired key stays in the list for at least a
+day.`
 }
 
 func (c *keyListCmd) Run(a *cli.App) error {
@@ -101,19 +121,36 @@ func (c *keyListCmd) Run(a *cli.App) error {
 		fmt.Fprintln(a.Err, "The tenant has no keys.")
 		return nil
 	}
-	rows := [][]string{{"ID", "CREATED", "EXPIRES", "NAME"}}
+	rows := [][]string{{"ID", "CREATED", "LAST USED", "EXPIRES", "MAY", "NAME"}}
 	for _, k := range list.Items {
-		expires := "never"
+		expires, used := "never", "never"
+		if !k.LastUsed.IsZero() {
+			used = cli.InstantText(k.LastUsed)
+		}
 		if !k.Expires.IsZero() {
 			expires = cli.InstantText(k.Expires)
 			if !time.Now().Before(k.Expires) {
 				expires += " (expired)"
 			}
 		}
-		rows = append(rows, []string{k.ID, cli.InstantText(k.Created), expires,
-			cli.OrDash(cli.OneLine(k.Name))})
+		rows = append(rows, []string{k.ID, cli.InstantText(k.Created), used, expires,
+			cli.OneLine(rightsText(k)), cli.OrDash(cli.OneLine(k.Name))})
 	}
 	return cli.PrintTable(a.Out, rows)
+}
+
+// rightsText is what a key may do, in one cell of a table.
+func rightsText(k wire.Key) string {
+	parts := []string{strings.Join(k.Scopes, " ")}
+	for _, list := range []struct {
+		name  string
+		items []string
+	}{{"route", k.Routes}, {"type", k.Types}, {"network", k.Networks}} {
+		for _, item := range list.items {
+			parts = append(parts, list.name+"="+item)
+		}
+	}
+	return strings.Join(parts, " ")
 }
 
 type keyRevokeCmd struct {

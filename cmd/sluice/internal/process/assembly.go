@@ -124,6 +124,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		Traces:         shared.traces.Provider(),
 		Limits:         shared.queue.Limits(),
 		TrustedProxies: p.Config.Auth.Guest.TrustedProxies,
+		KeyMaxAge:      p.Config.Auth.Keys.MaxAge,
 	}
 }
 

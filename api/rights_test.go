@@ -1,0 +1,157 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/client/wire"
+	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/queue"
+)
+
+// TestEveryOperationHasAScope: no operation of clients can be called without a scope.
+func TestEveryOperationHasAScope(t *testing.T) {
+	for _, op := range slices.Concat(contract.Jobs(1), contract.Forward(1)) {
+		if !slices.Contains(queue.DefaultScopes(), op.Scope) {
+			t.Errorf("%s has the scope %q", op.ID, op.Scope)
+		}
+	}
+	if (&queue.Rights{Scopes: []queue.Scope{}}).Has(queue.ScopeRead) || (*queue.Rights)(nil).Has("") ||
+		(*queue.Rights)(nil).Has(queue.ScopeWork) || !(*queue.Rights)(nil).Has(queue.ScopeForward) {
+		t.Error("the default of scopes")
+	}
+}
+
+// refusedFor checks a 403 that names what the credential lacks.
+func (r reply) refusedFor(t *testing.T, what, missing string) {
+	t.Helper()
+	if r.Code != http.StatusForbidden || !strings.HasSuffix(r.problem.Type, ":forbidden") ||
+		r.problem.Missing != missing || !strings.Contains(r.problem.Detail, missing) {
+		t.Errorf("%s: %d %s missing %q %q, want %q", what, r.Code, r.problem.Type, r.problem.Missing, r.problem.Detail, missing)
+	}
+}
+
+// TestScopes: a key with one scope may do what that says and nothing else, by any method.
+func TestScopes(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys})
+	id := b.submit(plainJob, bearing(b.key("acme", "").Secret)).job.ID
+	needs := func(method, target string) queue.Scope {
+		switch {
+		case method == "DELETE":
+			return queue.ScopeCancel
+		case strings.HasSuffix(target, "/replay"):
+			return queue.ScopeReplay
+		case method == "POST":
+			return queue.ScopeSubmit
+		}
+		return queue.ScopeRead
+	}
+	for _, scope := range queue.Scopes() {
+		key := b.key("acme", `{"scopes":["`+string(scope)+`"]}`)
+		for _, op := range dataPlane(id) {
+			if needs(op.method, op.target) == scope {
+				continue // its other tests call it
+			}
+			h := bearing(key.Secret)
+			h["X-HTTP-Method-Override"], h["X-Method-Override"] = "POST", "GET"
+			r := b.intake.do(t, op.method, op.target, h, op.body)
+			if op.method == http.MethodHead { // which has no body
+				if r.Code != http.StatusForbidden {
+					t.Errorf("HEAD with %s: %d", scope, r.Code)
+				}
+				continue
+			}
+			r.refusedFor(t, string(scope)+": "+op.method+" "+op.target, string(needs(op.method, op.target)))
+		}
+		if r := b.intake.do(t, "OPTIONS", "/v1/jobs/"+id, bearing(key.Secret), ""); r.Code != http.StatusMethodNotAllowed {
+			t.Errorf("OPTIONS: %d", r.Code)
+		}
+	}
+	// A wait is a read, also of one's own submission.
+	submits := bearing(b.key("acme", `{"scopes":["submit"]}`).Secret)
+	if r := b.submit(plainJob, submits); r.Code != http.StatusAccepted {
+		t.Errorf("submit: %d", r.Code)
+	}
+	n := len(b.queue.IDs())
+	submits["Prefer"] = "wait=1"
+	b.intake.do(t, "POST", "/v1/jobs", submits, plainJob).refusedFor(t, "a wait", "read")
+	if len(b.queue.IDs()) != n {
+		t.Error("it was admitted")
+	}
+}
+
+// TestRoutesAndTypesOfAKey: jobs of other routes and types are out of reach: alone, in a batch, by
+// their ids and in lists.
+func TestRoutesAndTypesOfAKey(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys})
+	all := bearing(b.key("acme", "").Secret)
+	const otherRoute, otherType = `{"type":"t","route":"other","payload":1}`, `{"type":"u","payload":1}`
+	mine := b.submit(`{"type":"t","payload":1}`, all).job.ID
+	narrow := bearing(b.key("acme", `{"routes":["default"],"types":["t"]}`).Secret)
+	for body, missing := range map[string]string{otherRoute: "other", otherType: "u"} {
+		id := b.submit(body, all).job.ID
+		n := len(b.queue.IDs())
+		b.intake.do(t, "POST", "/v1/jobs", narrow, body).refusedFor(t, "submit "+body, missing)
+		for _, atomic := range []string{"true", "false"} {
+			b.intake.do(t, "POST", "/v1/jobs/batch", narrow, `{"atomic":`+atomic+`,"jobs":[{"type":"t","payload":1},`+body+`]}`).
+				refusedFor(t, "a batch with "+body, missing)
+		}
+		if got := len(b.queue.IDs()); got != n {
+			t.Errorf("%d jobs were admitted", got-n)
+		}
+		for _, op := range dataPlane(id) {
+			if !strings.Contains(op.target, id) || op.method == http.MethodHead {
+				continue
+			}
+			for _, prefer := range []string{"", "wait=30"} {
+				h := headers{"Authorization": narrow["Authorization"], "Prefer": prefer}
+				b.intake.do(t, op.method, op.target, h, op.body).refusedFor(t, op.method+" "+op.target, missing)
+			}
+		}
+		if job, err := b.queue.Job(t.Context(), "acme", id); err != nil || job.State.Done() {
+			t.Errorf("the job is %v, %v", job.State, err)
+		}
+	}
+	b.intake.do(t, "GET", "/v1/jobs?state=queued&route=other", narrow, "").refusedFor(t, "a list", "other")
+	r := b.intake.do(t, "GET", "/v1/jobs?state=all", narrow, "")
+	var page wire.JobList
+	if err := json.Unmarshal(r.Body.Bytes(), &page); err != nil || len(page.Items) != 1 || page.Items[0].ID != mine {
+		t.Errorf("the list: %s %v", r.Body, err)
+	}
+	if r := b.intake.do(t, "GET", "/v1/jobs/"+mine, narrow, ""); r.Code != http.StatusOK {
+		t.Errorf("its own job: %d", r.Code)
+	}
+	if r := b.intake.do(t, "GET", "/v1/jobs/"+strings.Repeat("0", 28), narrow, ""); r.Code != http.StatusNotFound {
+		t.Errorf("no job: %d", r.Code)
+	}
+	b.intake.do(t, "GET", "/v1/forward/other/x", narrow, "").refusedFor(t, "forward", "other")
+}
+
+// TestRightsOfANewKey: what a key may do is shown and checked.
+func TestRightsOfANewKey(t *testing.T) {
+	b := newGuarded(t, []auth.Mode{auth.Keys})
+	k := b.key("acme", `{"scopes":["read","submit","read"],"routes":["other"],"types":["a b"],"networks":["192.0.2.7","2001:db8::1/32"]}`)
+	if !slices.Equal(k.Scopes, []string{"submit", "read"}) || !slices.Equal(k.Routes, []string{"other"}) ||
+		!slices.Equal(k.Types, []string{"a b"}) || !slices.Equal(k.Networks, []string{"192.0.2.7/32", "2001:db8::/32"}) {
+		t.Errorf("%+v", k)
+	}
+	if k := b.key("acme", ""); len(k.Scopes) != 5 || k.Routes != nil || k.Types != nil || k.Networks != nil {
+		t.Errorf("the default: %+v", k)
+	}
+	for body, field := range map[string]string{
+		`{"scopes":[]}`: "scopes", `{"scopes":"read"}`: "scopes", `{"scopes":["admin"]}`: "scopes[0]", `{"scopes":null}`: "scopes",
+		`{"routes":["nowhere"]}`: "routes[0]", `{"routes":[7]}`: "routes[0]", `{"types":[""]}`: "types[0]", `{"types":["a\u0000"]}`: "types[0]",
+		`{"networks":["example.com"]}`: "networks[0]", `{"networks":["192.0.2.0/33"]}`: "networks[0]",
+		`{"networks":["::ffff:192.0.2.0/120"]}`: "networks[0]", `{"networks":[]}`: "networks",
+	} {
+		r := b.admin.do(t, "POST", "/v1/tenants/acme/keys", nil, body)
+		r.want(t, http.StatusUnprocessableEntity, "invalid-request")
+		if len(r.problem.Errors) == 0 || r.problem.Errors[0].Field != field {
+			t.Errorf("%s: %+v", body, r.problem.Errors)
+		}
+	}
+}
