@@ -321,12 +321,13 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 	for name, want := range map[string][]string{
 		"GET /livez": {"internal", "invalid-request", "too-large", "unreadable-body"},
 		"GET /v1/jobs/{id}/response": {
-			"internal", "invalid-request", "issuer-unavailable", "job-gone", "overloaded", "rate-limited", "starting",
-			"stored-data-damaged", "tenant-mismatch", "too-large", "unauthorized", "unavailable", "unknown-job",
+			"forbidden", "internal", "invalid-request", "issuer-unavailable", "job-gone", "overloaded", "rate-limited",
+			"starting", "stored-data-damaged", "tenant-mismatch", "too-large", "unauthorized", "unavailable", "unknown-job",
 			"unreadable-body", "upstream-no-answer", "upstream-timeout",
 		},
 		"DELETE /v1/forward/{route}/{path}": {
-			"answer-pending", "draining", "idempotency-key-reused", "internal", "invalid-request", "issuer-unavailable", "job-gone", "never-fits",
+			"answer-pending", "draining", "forbidden", "idempotency-key-reused", "internal", "invalid-request",
+			"issuer-unavailable", "job-gone", "never-fits",
 			"not-forwarded", "outcome-unknown", "overloaded", "queue-bytes-full", "queue-full", "rate-limited",
 			"shutting-down", "starting",
 			"store-full", "stored-data-damaged", "tenant-mismatch", "too-costly", "too-large", "unauthorized",
