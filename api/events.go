@@ -80,11 +80,12 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 		defer f.stop()
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
-		good := s.stillGood
+		show, good := codec.Job, s.stillGood
 		if c.operator {
+			show = func(j queue.Job) *wire.Job { return shown(c.r, codec.Job(j)).(*wire.Job) }
 			good = s.stillOperator
 		}
-		s.sendStates(ctx, newEventWriter(w), job, f.ended, func() bool { return good(c.r) })
+		s.sendStates(ctx, newEventWriter(w), job, f.ended, show, func() bool { return good(c.r) })
 	}
 	return a, nil
 }
@@ -93,7 +94,8 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 // done, the stream reaches its age limit, the client disconnects or loses its permission, or the
 // server drains. The watch reports the end at once; other changes are found by polling.
 func (s *Server) sendStates(
-	ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{}, allowed func() bool,
+	ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{},
+	show func(queue.Job) *wire.Job, allowed func() bool,
 ) {
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
@@ -108,7 +110,7 @@ func (s *Server) sendStates(
 	for {
 		signalled := true
 		if id := eventID(job); id != sent {
-			if out.send(id, codec.Job(job)) != nil {
+			if out.send(id, show(job)) != nil {
 				return
 			}
 			sent = id

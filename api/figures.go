@@ -112,7 +112,7 @@ func (s *Server) streamFigures(c *call) (*answer, error) {
 		s.metrics.streams.Inc()
 		defer s.metrics.streams.Dec()
 		f := figureStream{
-			server: s, out: newEventWriter(w), watch: watch, table: t, pool: view.Pool,
+			server: s, out: newEventWriter(w), watch: watch, table: t, pool: view.Pool, request: c.r,
 			allowed: func() bool { return s.stillOperator(c.r) },
 		}
 		f.send(c.client)
@@ -127,6 +127,8 @@ type figureStream struct {
 	watch  *figures.Watch
 	table  table
 	pool   string // empty for none
+
+	request *http.Request
 
 	allowed func() bool // whether the client is still authorized; its session may have ended
 
@@ -180,7 +182,7 @@ func (f *figureStream) add(n figures.News) error {
 			errs = append(errs, f.out.add(contract.HistoryEvent, figures.EncodeHistory(n.Overview, f.server.live,
 				f.server.arrivals)))
 		}
-		errs = append(errs, f.out.add(contract.OverviewEvent, f.server.overview(*n.Overview)))
+		errs = append(errs, f.out.add(contract.OverviewEvent, shown(f.request, f.server.overview(*n.Overview))))
 	}
 	if n.Scan != nil && f.pool != "" {
 		errs = append(errs, f.out.add(contract.PoolSharesEvent, figures.EncodePoolShares(n.Scan, f.pool)))

@@ -111,6 +111,9 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 		if intake {
 			s.troubles.worked()
 		}
+		if !intake {
+			out.body = shown(r, out.body)
+		}
 		if err := out.write(w, s, c); err != nil {
 			s.fail(w, r, err)
 		}

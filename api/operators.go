@@ -32,6 +32,14 @@ func allowRole(r *http.Request, least operators.Role) error {
 	return nil
 }
 
+// shown is the body of an answer, or the data of an event, as the role of the operator allows.
+func shown(r *http.Request, body any) any {
+	if operators.Of(r.Context()).Role.May(operators.Operator) {
+		return body
+	}
+	return codec.ForViewer(body)
+}
+
 // restrict serves a page of the admin listener that is no operation.
 func restrict(least operators.Role, page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

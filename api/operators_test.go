@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 const rootToken = "s3cret"
@@ -219,4 +221,49 @@ func (r reply) status(t testing.TB, want int) {
 	if r.Code != want {
 		t.Errorf("status %d, want %d: %s", r.Code, want, r.Body)
 	}
+}
+
+// TestViewersSeeNoContent: what clients wrote and upstreams answered is in no answer to a viewer.
+func TestViewersSeeNoContent(t *testing.T) {
+	b := newBench(t, withRoot, func(c *Config) { c.Routes["up"] = RouteInfo{Forward: &Forward{Path: "/", Wait: time.Second}} })
+	vera, olaf := b.enroll(t, `{"name":"vera","role":"viewer"}`).Token, b.enroll(t, `{"name":"olaf","role":"operator"}`).Token
+	const mark = "s3cretmark"
+	dead := b.intake.do(t, "POST", "/v1/jobs", nil, `{"type":"t","payload":{"a":"`+mark+`"}}`).job.ID
+	b.queue.Finish(dead, shaper.Dead, &queue.Response{Status: 500, Headers: map[string]string{"Location": mark}, Body: []byte(mark)},
+		&queue.JobError{Message: "said " + mark, Detail: mark, Status: 500, At: time.Now()})
+	r := httptest.NewRequest("PUT", "http://localhost/v1/forward/up/x/"+mark+"?q="+mark, strings.NewReader(mark))
+	r.Header.Set("Prefer", "respond-async")
+	r.Header.Set("X-Note", mark)
+	sent := b.intake.send(t, r.WithContext(t.Context()))
+	waits := sent.job.ID
+	if waits == "" {
+		t.Fatalf("%d %s", sent.Code, sent.Body)
+	}
+	server := httptest.NewServer(b.s.Admin())
+	defer server.Close()
+	for _, path := range []string{
+		"/v1/jobs/" + dead, "/v1/jobs/" + waits + "?request_body=true", "/v1/tenants/default/jobs/" + dead,
+		"/v1/tenants/default/jobs/" + waits + "?request_body=true", "/v1/tenants/default/jobs?state=all",
+		"/v1/tenants/default/jobs/" + dead + "/events",
+	} {
+		for token, want := range map[string]bool{vera: false, olaf: true} {
+			r, _ := http.NewRequestWithContext(t.Context(), "GET", server.URL+path, nil)
+			r.Header.Set("Authorization", "Bearer "+token)
+			res, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			if res.StatusCode != 200 || strings.Contains(string(body), mark) != want || strings.Contains(string(body), `"hidden":true`) == want {
+				t.Errorf("%s, operator %v: %d %s", path, want, res.StatusCode, body)
+			}
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	list := "/v1/tenants/default/jobs?state=all&error=" + mark
+	b.admin.do(t, "GET", list, as(vera), "").want(t, 403, "forbidden")
+	b.admin.do(t, "GET", list, as(olaf), "").status(t, 200)
+	b.admin.do(t, "GET", "/v1/jobs/"+dead, as(vera), "").status(t, 200) // is as documented
+	b.admin.do(t, "GET", "/v1/jobs/"+waits, as(vera), "").status(t, 200)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -46,6 +47,11 @@ func (s *Server) listTenantJobs(c *call) (*answer, error) {
 		return nil, err
 	}
 	asked.Tenant = name
+	if asked.Error != "" { // else viewers could find out by many requests what they are not shown
+		if err := allowRole(c.r, operators.Operator); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.mustHave(c.r.Context(), name, "query.route", asked.Route); err != nil {
 		return nil, err
 	}

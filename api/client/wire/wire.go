@@ -99,6 +99,7 @@ type Job struct {
 	LastError      *JobError         `json:"last_error,omitempty"`
 	AttemptLog     []Attempt         `json:"attempt_log,omitempty" nullable:"false" doc:"How deliveries ended, once one has failed: at most the last 20, the oldest first. A replay does not clear it."`
 	Response       *Response         `json:"response,omitempty"`
+	Hidden         bool              `json:"hidden,omitempty" doc:"True for operators with the role viewer: payloads, bodies, values of headers, paths of forwarded requests and messages of errors are left out, or are (hidden)."`
 }
 
 // Attempt is the end of one delivery of a job.

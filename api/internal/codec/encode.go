@@ -14,7 +14,7 @@ import (
 // returns false for names that must be escaped, which are left to Encode. It answers every
 // submission, where reflection took a twentieth of the processor time.
 func EncodeWaiting(buf *bytes.Buffer, j *wire.Job) bool {
-	if j.LastError != nil || j.AttemptLog != nil || j.Response != nil || j.Headers != nil || !isPlain(j.Tenant) ||
+	if j.LastError != nil || j.AttemptLog != nil || j.Response != nil || j.Headers != nil || j.Hidden || !isPlain(j.Tenant) ||
 		!isPlain(j.Route) || !isPlain(j.Type) {
 		return false
 	}

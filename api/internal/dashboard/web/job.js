@@ -118,14 +118,14 @@ export class JobView {
     const forwarded = job.request;
     text(this.payloadTitle, forwarded ? "Request" : "Payload");
     attribute(this.payload, "aria-label", forwarded ? "Request" : "Payload");
-    const carries = forwarded ? httpMessage(`${forwarded.method} ${forwarded.target || "/"}`, forwarded) : job.payload === undefined ? (job.payload_truncated ? "It is larger than 64 KiB and is not shown." : "It is deleted when the job ends, unless the job is dead.") : typeof job.payload === "string" ? job.payload : laidOut(member(said, "payload"));
+    const carries = job.hidden ? "It is not shown to viewers." : forwarded ? httpMessage(`${forwarded.method} ${forwarded.target || "/"}`, forwarded) : job.payload === undefined ? (job.payload_truncated ? "It is larger than 64 KiB and is not shown." : "It is deleted when the job ends, unless the job is dead.") : typeof job.payload === "string" ? job.payload : laidOut(member(said, "payload"));
     text(this.payload, carries);
     this.bodyButton.hidden = !forwarded || this.withBody || !forwarded.body_bytes;
     text(this.payloadNote, forwarded ? messageNote(forwarded) : job.payload_bytes ? bytes(job.payload_bytes) : "");
     this.answerCard.hidden = !job.response;
     if (job.response) {
       text(this.answerNote, [`status ${job.response.status}`, messageNote(job.response)].filter(Boolean).join(", "));
-      text(this.answer, httpMessage("", job.response));
+      text(this.answer, job.hidden ? "It is not shown to viewers." : httpMessage("", job.response));
     }
   }
 
