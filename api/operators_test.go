@@ -80,7 +80,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// TestRolesOfOperations: each operation and page is refused to each role below its least one, before
+// TestRolesOfOperations: each operation and page is refused to every lower role, before
 // its body is read; the refusal names the role that is needed.
 func TestRolesOfOperations(t *testing.T) {
 	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("page")) })

@@ -102,7 +102,7 @@ func TestRing(t *testing.T) {
 	})
 }
 
-// TestRingWhileAway: known tokens stay valid for ten minutes, unknown ones are not called wrong, and
+// TestRingWhileAway: known tokens stay valid ten minutes, unknown ones get the error, and
 // the store is tried once a second.
 func TestRingWhileAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
