@@ -24,8 +24,15 @@ var openPaths = []string{
 
 // guardAdmin finds who sends a request to the control plane, and puts the operators.Actor into the
 // request's context. The files of the dashboard are open, as the documents are.
+//
+// Requests from outside the networks of operators are refused before all that.
 func (s *Server) guardAdmin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isProbe(r) && !s.allowed(r) {
+			w.Header().Set("Connection", "close")
+			problem.Forbidden.With("the address of the client is in none of the networks of operators (admin.allow)").Write(w)
+			return
+		}
 		open, reserved := slices.Contains(openPaths, r.URL.Path) || dashboard.Open(r.URL.Path), listen.Reserved(r.Context())
 		if reserved {
 			w.Header().Set("Connection", "close")
@@ -43,6 +50,15 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// allowed reports whether a request comes from a network of operators.
+func (s *Server) allowed(r *http.Request) bool {
+	if len(s.cfg.AdminNetworks) == 0 {
+		return true
+	}
+	from := s.clientIP(r)
+	return slices.ContainsFunc(s.cfg.AdminNetworks, func(p netip.Prefix) bool { return p.Contains(from) })
 }
 
 // operator returns who sends a request: the operator whose token it has, whose session of the

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -265,6 +266,69 @@ func TestLocalIntake(t *testing.T) {
 		if r := b.intake.do(t, "POST", "/v1/jobs", headers{"Host": "jobs.example"},
 			plainJob); r.Code != http.StatusAccepted {
 			t.Errorf("%s: %d %s", name, r.Code, r.Body)
+		}
+	}
+}
+
+// Who is in none of the networks of operators is refused before a credential is looked at, except
+// for probes. A trusted proxy says who asks; anybody else's header does not count.
+func TestNetworksOfOperators(t *testing.T) {
+	b := newBench(t, func(c *Config) {
+		c.AdminToken = "s3cret"
+		c.AdminNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")}
+		c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	})
+	for _, tt := range []struct {
+		peer, via, path string
+		status          int
+	}{
+		{"10.1.2.3:1", "", "/v1/tenants", 200}, {"[::ffff:10.1.2.3]:1", "", "/v1/tenants", 200},
+		{"[2001:db8::7]:1", "", "/v1/tenants", 200}, {"[2001:db9::7]:1", "", "/v1/tenants", 403},
+		{"11.1.2.3:1", "", "/v1/tenants", 403}, {"11.1.2.3:1", "10.1.2.3", "/v1/tenants", 403},
+		{"192.0.2.1:1", "10.1.2.3", "/v1/tenants", 200}, {"192.0.2.1:1", "11.1.2.3", "/v1/tenants", 403},
+		{"192.0.2.1:1", "10.1.2.3, 11.1.2.3", "/v1/tenants", 403}, {"192.0.2.1:1", "", "/v1/tenants", 403},
+		{"11.1.2.3:1", "", "/", 403}, {"11.1.2.3:1", "", "/metrics", 403}, {"11.1.2.3:1", "", "/login", 403},
+		{"11.1.2.3:1", "", "/docs", 403}, {"11.1.2.3:1", "", "/livez", 200}, {"11.1.2.3:1", "", "/readyz", 200},
+		{"broken", "", "/v1/tenants", 403},
+	} {
+		for range 12 { // more than as many guesses as an address may make
+			r := httptest.NewRequest("GET", tt.path, nil)
+			r.RemoteAddr = tt.peer
+			r.Header.Set("Authorization", "Bearer s3cret")
+			if tt.status == 403 {
+				r.Header.Set("Authorization", "Bearer guess")
+			}
+			if tt.via != "" {
+				r.Header.Set("X-Forwarded-For", tt.via)
+			}
+			w := httptest.NewRecorder()
+			b.s.Admin().ServeHTTP(w, r)
+			if w.Code != tt.status || w.Code == 403 && !strings.Contains(w.Body.String(), "admin.allow") {
+				t.Fatalf("%s via %q: %s is %d %s", tt.peer, tt.via, tt.path, w.Code, w.Body)
+			}
+		}
+	}
+}
+
+// Behind a proxy that says nothing, the URL of the dashboard makes its cookie one for https alone.
+func TestCookieOfAPublicURL(t *testing.T) {
+	for url, want := range map[string]string{"": "sluice_session", "http://x": "sluice_session", "https://x": "__Host-sluice_session"} {
+		b := newBench(t, func(c *Config) { c.AdminToken, c.AdminURL = "s3cret", url })
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("POST", "http://x/login", strings.NewReader("token=s3cret"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		b.s.Admin().ServeHTTP(w, r)
+		cookies := w.Result().Cookies()
+		if len(cookies) != 1 || cookies[0].Name != want || cookies[0].Secure != (want != "sluice_session") || cookies[0].Path != "/" ||
+			cookies[0].Domain != "" {
+			t.Errorf("%q: %v", url, cookies)
+			continue
+		}
+		r = httptest.NewRequest("GET", "http://x/v1/tenants", nil)
+		r.AddCookie(cookies[0])
+		w = httptest.NewRecorder()
+		if b.s.Admin().ServeHTTP(w, r); w.Code != http.StatusOK {
+			t.Errorf("%q: with its cookie %d %s", url, w.Code, w.Body)
 		}
 	}
 }

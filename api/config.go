@@ -36,14 +36,20 @@ type Config struct {
 	MaxBody int64                // bytes of a submission; default 262144
 	// Auth finds the tenant of a request; nil: the header Sluice-Tenant names it, unchecked.
 	Auth        *auth.Authenticator
-	Headers     HeaderMode            // rate limit headers; default HeadersBoth
-	AdminToken  string                // empty: the admin listener answers to loopback names only
-	AdminSubmit bool                  // accept test jobs on the admin listener
-	AdminHosts  []string              // further Host names that it answers to without a token
-	Version     VersionInfo           // the answer of GET /version
-	Registerer  prometheus.Registerer // nil: metrics are not registered
-	Gatherer    prometheus.Gatherer   // nil: no /metrics
-	Logger      *slog.Logger          // default slog.Default()
+	Headers     HeaderMode // rate limit headers; default HeadersBoth
+	AdminToken  string     // empty: the admin listener answers to loopback names only
+	AdminSubmit bool       // accept test jobs on the admin listener
+	AdminHosts  []string   // further Host names that it answers to without a token
+	// AdminNetworks are those of operators: requests from other addresses are refused on the admin
+	// listener, except probes. Empty: all.
+	AdminNetworks []netip.Prefix
+	// AdminURL is the URL of the dashboard in browsers; empty: unknown. If it is https, cookies are
+	// for https alone.
+	AdminURL   string
+	Version    VersionInfo           // the answer of GET /version
+	Registerer prometheus.Registerer // nil: metrics are not registered
+	Gatherer   prometheus.Gatherer   // nil: no /metrics
+	Logger     *slog.Logger          // default slog.Default()
 	// Traces makes one span per submission; nil: none, and jobs carry the client's traceparent.
 	Traces trace.TracerProvider
 	// StatusTenants lists the tenants with gauges of their own; the others share one. Nil: no

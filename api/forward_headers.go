@@ -38,7 +38,7 @@ func (s *Server) upstreamHeaders(c *call, h http.Header, forwarded string) http.
 			out[name] = values
 		}
 	}
-	used := s.cfg.Auth != nil && len(h[credentialHeader]) == 0 && c.who.KeyID != ""
+	used := s.cfg.Auth != nil && len(h[credentialHeader]) == 0 && c.who.KeyID != "" && !c.who.ByCertificate()
 	for name, values := range out {
 		switch {
 		case httpmsg.Is(name, "Prefer"):

@@ -120,6 +120,8 @@ func (s *Server) stillGood(r *http.Request) bool { return s.cfg.Auth == nil || s
 const (
 	bearerScheme = "bearer"
 	keyScheme    = "apiKey"
+
+	certificateScheme = "certificate"
 )
 
 // secure documents how clients of the data plane authenticate, if they must.
@@ -129,10 +131,16 @@ func (s *Server) secure(api huma.API) {
 	}
 	const kinds = "An API key (sluice_…) or a JSON Web Token of the configured issuer, whichever the " +
 		"server accepts."
-	api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{
+	schemes := map[string]*huma.SecurityScheme{
 		bearerScheme: {Type: "http", Scheme: "bearer", Description: kinds},
 		keyScheme:    {Type: "apiKey", In: "header", Name: "X-API-Key", Description: kinds},
 	}
+	if s.cfg.Auth.Takes(auth.Cert) {
+		schemes[certificateScheme] = &huma.SecurityScheme{
+			Type: "mutualTLS", Description: "A certificate of the client, which names the tenant.",
+		}
+	}
+	api.OpenAPI().Components.SecuritySchemes = schemes
 }
 
 // security is the requirement of an operation of the data plane: one of the two headers, or nothing
@@ -141,6 +149,9 @@ func (s *Server) security() []map[string][]string {
 	var ways []map[string][]string
 	if s.cfg.Auth.Takes(auth.Keys) || s.cfg.Auth.Takes(auth.JWT) {
 		ways = append(ways, map[string][]string{bearerScheme: {}}, map[string][]string{keyScheme: {}})
+	}
+	if s.cfg.Auth.Takes(auth.Cert) {
+		ways = append(ways, map[string][]string{certificateScheme: {}})
 	}
 	if s.cfg.Auth.Takes(auth.Guest) {
 		ways = append(ways, map[string][]string{})

@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -141,7 +142,11 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 	if s.guards, err = newIntakeGuards(cfg); err != nil {
 		return nil, err
 	}
-	if s.board, err = dashboard.New(cfg.AdminToken, ports, cfg.Guesses, auth.OverTLS(cfg.TrustedProxies...), nothingAt(onAdmin)); err != nil {
+	overTLS := auth.OverTLS(cfg.TrustedProxies...)
+	if strings.HasPrefix(cfg.AdminURL, "https://") {
+		overTLS = func(*http.Request) bool { return true }
+	}
+	if s.board, err = dashboard.New(cfg.AdminToken, ports, cfg.Guesses, overTLS, nothingAt(onAdmin)); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {

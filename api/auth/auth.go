@@ -21,6 +21,7 @@ const (
 	None  Mode = "none"  // the header Sluice-Tenant names the tenant
 	Keys  Mode = "keys"  // API keys
 	JWT   Mode = "jwt"   // JSON Web Tokens of one issuer
+	Cert  Mode = "cert"  // the verified certificate of the client's connection
 	Guest Mode = "guest" // no credential: a tenant for each address
 )
 
@@ -46,9 +47,10 @@ type KeyStore interface {
 
 // Config is the settings of an Authenticator.
 type Config struct {
-	Modes  []Mode       // at least one of Keys, JWT, Guest
+	Modes  []Mode       // at least one of Keys, JWT, Cert, Guest
 	Keys   KeyStore     // required with the mode Keys
 	JWT    JWTConfig    // for the mode JWT
+	Cert   string       // for the mode Cert, what names the tenant: CertSANURI or CertCN
 	Guest  GuestConfig  // for the mode Guest
 	Logger *slog.Logger // default slog.Default()
 	// Guesses limits lookups of API keys in the store; nil: no limit.
@@ -61,6 +63,7 @@ type Authenticator struct {
 	keys   *keyCache
 	tokens *tokens
 	guests *guests
+	cert   string
 
 	guesses *Guesses
 	uses    *uses
@@ -79,7 +82,7 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 	if len(c.Modes) == 0 {
 		return nil, errors.New("auth: no mode")
 	}
-	a := &Authenticator{modes: map[Mode]bool{}, guesses: c.Guesses}
+	a := &Authenticator{modes: map[Mode]bool{}, guesses: c.Guesses, cert: c.Cert}
 	peers, err := newGuests(GuestConfig{TrustedProxies: c.Guest.TrustedProxies})
 	if err != nil {
 		return nil, err
@@ -99,10 +102,14 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 			go a.uses.run(ctx)
 		case JWT:
 			a.tokens, err = newTokens(ctx, c.JWT, c.Logger)
+		case Cert:
+			if c.Cert != CertSANURI && c.Cert != CertCN {
+				err = fmt.Errorf("auth: cert: %q: must be %s or %s", c.Cert, CertSANURI, CertCN)
+			}
 		case Guest:
 			a.guests, err = newGuests(c.Guest)
 		default:
-			err = fmt.Errorf("auth: mode %q: must be keys, jwt or guest", mode)
+			err = fmt.Errorf("auth: mode %q: must be keys, jwt, cert or guest", mode)
 		}
 		if err != nil {
 			return nil, err
@@ -118,8 +125,18 @@ func (a *Authenticator) Takes(mode Mode) bool { return a.modes[mode] }
 // address where the credential must not be used. Any other error, such as
 // *TooManyGuesses or one that wraps queue.ErrUnavailable or ErrNoKeys, means that it cannot decide
 // now.
+//
+// A key or token of an accepted kind outranks the certificate of the connection. Beside a
+// certificate, other values of those headers are not for Sluice.
 func (a *Authenticator) Authenticate(r *http.Request) (Principal, error) {
 	c, err := credentialOf(r.Header)
+	foreign := !a.modes[c.mode()]
+	if refusal, is := errors.AsType[*Refusal](err); is {
+		foreign = refusal.Class == Malformed || !a.modes[Keys]
+	}
+	if certificate := a.certificate(r); certificate != nil && (foreign || c.mode() == Guest && err == nil) {
+		return a.byCertificate(certificate)
+	}
 	if err != nil {
 		return Principal{}, err
 	}
@@ -227,11 +244,14 @@ const (
 	Elsewhere Class = "token-audience" // a JWT of another issuer, or for another audience
 	NoTenant  Class = "token-tenant"   // a JWT that names no tenant
 	NoAddress Class = "address"        // a guest whose address is unknown
+	// BadCertificate: a certificate that has ended since its connection began, or that names no
+	// tenant.
+	BadCertificate Class = "certificate"
 )
 
 // details are the texts for the client, by class.
 var details = map[Class]string{
-	Missing:   "send an API key or a token as Authorization: Bearer",
+	Missing:   "send an API key or a token as Authorization: Bearer, or use a certificate, whichever the server accepts",
 	Malformed: "send one API key or token, once, as Authorization: Bearer or X-API-Key",
 	NotTaken: "credentials of this kind are not accepted here; an API key begins with sluice_, and a token " +
 		"is a JSON Web Token",
@@ -242,6 +262,8 @@ var details = map[Class]string{
 	Elsewhere: "the token is of another issuer or for another audience",
 	NoTenant:  "the token names no tenant",
 	NoAddress: "the client's address is unknown: a proxy sent none, or an invalid one",
+	BadCertificate: "the certificate of the connection has ended, or does not name exactly one tenant " +
+		"where the server reads its name",
 }
 
 // Classes returns all classes of refusals.

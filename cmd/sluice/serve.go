@@ -30,9 +30,9 @@ Jobs are stored in the Redis of redis.url. Without redis.url, sluice starts a pr
 with its data in redis.data_dir. Processes cannot share that one, so split roles need redis.url.
 
 A changed file is read within a second, at once on SIGHUP, also one that a setting refers to. Its
-tenants and tiers take effect, and how upstreams are called; all other settings need a restart. A
-file with a mistake changes nothing. SIGHUP applies an unchanged file too, if the file of another
-process is in force.
+tenants and tiers take effect, how upstreams are called, and the certificates of listeners; all
+other settings need a restart. A file with a mistake changes nothing. SIGHUP applies an unchanged
+file too, if the file of another process is in force.
 
 SIGTERM or SIGINT stops the process in order: readiness returns 503, new jobs are refused, and
 running deliveries finish within 20 seconds. A second signal stops it at once.
@@ -72,7 +72,7 @@ func (c *serveCmd) Run(a *cli.App) error {
 	for _, note := range append(config.Strays(a.Environ), cfg.Notes...) {
 		p.Log.Warn(note)
 	}
-	if c.Config != "" {
+	if c.Config != "" || len(cfg.Files) > 0 {
 		load := func() (config.Config, error) { return config.Load(sources) }
 		p.Reloader = process.NewReloader(c.Config, cfg, load, p.Log)
 	}

@@ -17,8 +17,9 @@ import (
 
 // Auth is the authentication of clients of the API.
 type Auth struct {
-	Mode  string // none: by the header Sluice-Tenant; or some of keys, jwt and guest, separated by commas
+	Mode  string // none: by the header Sluice-Tenant; or some of keys, jwt, cert and guest, separated by commas
 	Keys  Keys
+	Cert  Cert
 	JWT   JWT
 	Guest Guest
 }
@@ -26,6 +27,11 @@ type Auth struct {
 // Keys are the bounds of API keys.
 type Keys struct {
 	MaxAge time.Duration // of new ones; 0: none
+}
+
+// Cert defines the tenants of clients by their certificates.
+type Cert struct {
+	Tenant string // what names the tenant: auth.CertSANURI or auth.CertCN
 }
 
 // JWT defines the accepted tokens.
@@ -67,12 +73,14 @@ func authSettings() []Setting {
 	}
 	const name = "must be 1 to 255 bytes without control characters"
 	return []Setting{
-		text("auth.mode", "none", "must be none, or some of keys, jwt and guest, each once, such as keys,guest",
+		text("auth.mode", "none", "must be none, or some of keys, jwt, cert and guest, each once, such as keys,guest",
 			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the "+
-				"accepted kinds of credentials; guest accepts clients without credentials. In the file it "+
-				"may be a list.", isModes),
+				"accepted kinds of credentials; cert is the certificate of the client; guest accepts clients "+
+				"without credentials. In the file it may be a list.", isModes),
 		duration("auth.keys.max_age", "0s", 0, 10*365*24*time.Hour,
 			"Maximum lifetime of new API keys, and that of keys created without an end. 0s: keys need not end."),
+		choice("auth.cert.tenant", "san-uri", "What of the certificate of a client names the tenant: its one URI among the "+
+			"alternative names (san-uri), or its common name (cn).", auth.CertSANURI, auth.CertCN),
 		text("auth.jwt.issuer", "", name, "Required issuer of tokens (iss).", unsetOr(isName)),
 		text("auth.jwt.audience", "", name, "Required audience of tokens (aud).", unsetOr(isName)),
 		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute,
@@ -142,13 +150,7 @@ func listModes(values map[string]any) {
 	if !ok {
 		return
 	}
-	modes := make([]string, len(list))
-	for i, raw := range list {
-		if modes[i], ok = raw.(string); !ok || strings.Contains(modes[i], ",") {
-			return
-		}
-	}
-	section["mode"] = strings.Join(modes, ",")
+	section["mode"] = joined(list)
 }
 
 // tokenKeys reads the list of keys that verify tokens.
@@ -247,7 +249,7 @@ func isModes(text string) bool {
 	seen := map[string]bool{}
 	for mode := range strings.SplitSeq(text, ",") {
 		mode = strings.TrimSpace(mode)
-		if seen[mode] || !slices.Contains([]auth.Mode{auth.Keys, auth.JWT, auth.Guest}, auth.Mode(mode)) {
+		if seen[mode] || !slices.Contains([]auth.Mode{auth.Keys, auth.JWT, auth.Cert, auth.Guest}, auth.Mode(mode)) {
 			return false
 		}
 		seen[mode] = true

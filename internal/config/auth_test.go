@@ -48,7 +48,7 @@ func TestAuthSection(t *testing.T) {
 	const secret = "a secret of at least thirty-two bytes"
 	c := mustLoad(t, config.Sources{File: write(t, route+`
 tiers: { free: {} }
-api: { listen: "0.0.0.0:8080" }
+api: { listen: "0.0.0.0:8080", tls: off }
 auth:
   mode: [keys, jwt, guest]
   jwt:
@@ -184,7 +184,7 @@ auth:
 
 // With authentication the API may listen anywhere; without it, that needs a setting.
 func TestPublicAPI(t *testing.T) {
-	const public = route + "api: { listen: \"0.0.0.0:8080\" }\n"
+	const public = route + "api: { listen: \"0.0.0.0:8080\", tls: off }\n"
 	for section, wanted := range map[string]bool{
 		"": false, "auth: { mode: none }": false, "auth: { mode: keys }": true,
 		"auth: { mode: [guest] }": true,

@@ -24,9 +24,14 @@ func (r *reader) config(values map[string]any) Config {
 			Named: map[string]shaper.Overrides{}, Pools: map[string]shaper.PoolSettings{}},
 	}
 	listModes(values)
+	listNetworks(values)
 	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow",
 		"callbacks.secrets", "routes", "forward", "pools", "tiers", "tenants", "guards")
 	r.between(c)
+	r.listenerTLS("api", c.API.Listen, &c.API.TLS)
+	r.listenerTLS("admin", c.Admin.Listen, &c.Admin.TLS)
+	r.listenerTLS("metrics", c.Metrics.Listen, &c.Metrics.TLS)
+	r.needClientCA(&c, "api", &c.API.TLS)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
 	r.routes(&c, sectionOf(values, "routes"))

@@ -138,14 +138,18 @@ func (r *reader) scopes(path string, raw any) (scopes []string) {
 // endsSoon is how long before its end a certificate is noted.
 const endsSoon = 14 * 24 * time.Hour
 
-// tls replaces the paths of t by the contents of the files, and checks them.
-func (r *reader) tls(path string, t *TLS) {
-	whole := true
-	for _, f := range []struct {
-		key    string
-		value  *string
-		secret bool
-	}{{"ca", &t.CA, false}, {"cert", &t.Cert, false}, {"key", &t.Key, true}} {
+// referredFile is a setting whose value is the path of a file, and becomes its content.
+type referredFile struct {
+	key    string
+	value  *string // empty: not set
+	secret bool
+}
+
+// contents replaces the paths of files in the section at path by their contents. It reports files
+// that cannot be read, and returns false.
+func (r *reader) contents(path string, files ...referredFile) (whole bool) {
+	whole = true
+	for _, f := range files {
 		if *f.value == "" {
 			continue
 		}
@@ -155,12 +159,31 @@ func (r *reader) tls(path string, t *TLS) {
 			if strings.Contains(*f.value, "\n") {
 				shown = hidden // a key instead of its path
 			}
-			r.problem(path+"."+f.key, shown, err.Error())
+			r.problem(r.at(path+"."+f.key), shown, err.Error())
 			whole = false
 		}
 		*f.value = content
 	}
-	if !whole {
+	return whole
+}
+
+// pair checks a certificate and its key, and notes a certificate that ends soon.
+func (r *reader) pair(path, cert, key string) {
+	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
+	if err != nil {
+		r.problem(path+".cert", "the files", "must be a certificate and its key in PEM: "+err.Error())
+	} else if end, left := pair.Leaf.NotAfter, time.Until(pair.Leaf.NotAfter); left < endsSoon {
+		verb := "ends"
+		if left < 0 {
+			verb = "has ended"
+		}
+		r.open = append(r.open, fmt.Sprintf("the certificate of %s.cert %s on %s", path, verb, end.UTC().Format(time.DateOnly)))
+	}
+}
+
+// tls replaces the paths of t by the contents of the files, and checks them.
+func (r *reader) tls(path string, t *TLS) {
+	if !r.contents(path, referredFile{"ca", &t.CA, false}, referredFile{"cert", &t.Cert, false}, referredFile{"key", &t.Key, true}) {
 		return
 	}
 	if t.CA != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(t.CA)) {
@@ -170,16 +193,7 @@ func (r *reader) tls(path string, t *TLS) {
 	case (t.Cert == "") != (t.Key == ""):
 		r.problem(path, "a section", "must have both cert and key, or neither")
 	case t.Cert != "":
-		pair, err := tls.X509KeyPair([]byte(t.Cert), []byte(t.Key))
-		if err != nil {
-			r.problem(path+".cert", "the files", "must be a certificate and its key in PEM: "+err.Error())
-		} else if end, left := pair.Leaf.NotAfter, time.Until(pair.Leaf.NotAfter); left < endsSoon {
-			verb := "ends"
-			if left < 0 {
-				verb = "has ended"
-			}
-			r.open = append(r.open, fmt.Sprintf("the certificate of %s.cert %s on %s", path, verb, end.UTC().Format(time.DateOnly)))
-		}
+		r.pair(path, t.Cert, t.Key)
 	}
 }
 

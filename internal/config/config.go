@@ -7,6 +7,7 @@
 package config
 
 import (
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +58,7 @@ type Durability struct {
 // API is the listener that clients send jobs to.
 type API struct {
 	Listen      string
+	TLS         ListenerTLS
 	MaxBody     int64 // bytes of one submission
 	MaxStreams  int64 // concurrent event streams of this process
 	Hosts       string
@@ -76,14 +78,23 @@ func (a API) HostNames() []string {
 
 // Admin is the listener of operators.
 type Admin struct {
-	Listen string
-	Token  string // empty: loopback only
+	Listen    string
+	TLS       ListenerTLS
+	Token     string // empty: loopback only
+	Allow     string // networks of operators, separated by commas; empty: all
+	PublicURL string // of the dashboard in browsers; empty: that of the listener
 
 	Asynqmon bool // serve asynq's own web page
 	Profiles bool // serve the runtime's profiles
 	Submit   bool // admit jobs
 
 	MaxConnections int64
+}
+
+// Networks returns those of Allow.
+func (a Admin) Networks() []netip.Prefix {
+	networks, _ := networksOf(a.Allow) // was checked
+	return networks
 }
 
 // Worker holds the settings of leases and deliveries.
@@ -278,6 +289,7 @@ type Log struct {
 // Metrics are the settings of Prometheus metrics.
 type Metrics struct {
 	Listen  string // address of a listener for metrics alone; empty: none
+	TLS     ListenerTLS
 	Tenants string // with gauges of their own: TenantsNamed, TenantsNone, or TenantsTop and their number
 }
 

@@ -15,6 +15,7 @@ import (
 type ForwardListener struct {
 	Listen string
 	Route  string
+	TLS    ListenerTLS
 }
 
 // Forwards reports whether the route forwards requests instead of delivering jobs.
@@ -103,8 +104,12 @@ func (r *reader) forwardListeners(c *Config, raw any) {
 			r.problem(path, kindOf(one), "must be a section with listen and route")
 			continue
 		}
-		r.unknown(path, section, []string{"listen", "route"})
-		var l ForwardListener
+		l := ForwardListener{TLS: ListenerTLS{MinVersion: "1.2"}}
+		if !markOff(section) {
+			r.problem(path+".tls", kindOf(section["tls"]), tlsRule)
+			delete(section, "tls")
+		}
+		r.scalars(path, section, tlsSettings(""), &l, "listen", "route")
 		l.Listen, _ = section["listen"].(string)
 		l.Route, _ = section["route"].(string)
 		if !isAddress(l.Listen) {
@@ -124,6 +129,8 @@ func (r *reader) forwardListeners(c *Config, raw any) {
 			r.problem(path+".listen", show(l.Listen), "must be a loopback address without authentication: set "+
 				"auth.mode, or set api.allow_public to true")
 		}
+		r.listenerTLS(path, l.Listen, &l.TLS)
+		r.needClientCA(c, path, &l.TLS)
 		c.Forward = append(c.Forward, l)
 	}
 }

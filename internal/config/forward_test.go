@@ -57,7 +57,7 @@ func TestForwardProblems(t *testing.T) {
 		partner + `forward: [ { listen: "127.0.0.1:8090", route: jobs }]`:                    "forward[0].route: ",
 		partner + `forward: [ { listen: "here", route: partner } ]`:                          "forward[0].listen: ",
 		partner + `forward: [ { listen: "127.0.0.1:8080", route: partner } ]`:                "forward[0].listen: ",
-		partner + `forward: [ { listen: "0.0.0.0:8090", route: partner } ]`:                  "forward[0].listen: ",
+		partner + `forward: [ { listen: "0.0.0.0:8090", route: partner, tls: off } ]`:        "forward[0].listen: ",
 		partner + `forward: [ { listen: "127.0.0.1:8090", root: partner, route: partner } ]`: "forward[0].root: ",
 	} {
 		_, err := config.Load(config.Sources{File: write(t, text+"\n")})

@@ -144,8 +144,14 @@ func nested(values map[string]any) map[string]any {
 func (r *reader) file(content []byte) map[string]any {
 	values := r.yaml(content)
 	r.unread = r.unread || values == nil
+	for _, path := range []string{"api", "admin", "metrics"} {
+		if section, is := values[path].(map[string]any); is && !markOff(section) {
+			r.problem(path+".tls", kindOf(section["tls"]), tlsRule)
+			delete(section, "tls")
+		}
+	}
 	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store",
-		"callbacks", "routes", "pools", "tiers", "tenants", "guards", "traces", "log", "tenants.defaults", "auth.jwt", "auth.guest"} {
+		"callbacks", "routes", "pools", "tiers", "tenants", "guards", "traces", "log", "tenants.defaults", "auth.jwt", "auth.cert", "auth.guest"} {
 		at, key := values, path
 		if parent, child, deep := strings.Cut(path, "."); deep {
 			at, _ = values[parent].(map[string]any)

@@ -60,7 +60,7 @@ func TestDefaults(t *testing.T) {
 			TenantShare: 25, AddressShare: 50, ReadRate: shaper.Rate{Limit: 2000, Period: time.Second},
 		},
 		Admin: config.Admin{Listen: "127.0.0.1:8081", MaxConnections: 1000},
-		Auth: config.Auth{Mode: "none", JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub"},
+		Auth: config.Auth{Mode: "none", Cert: config.Cert{Tenant: "san-uri"}, JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub"},
 			Guest: config.Guest{MaxDelay: 10 * time.Minute}},
 		Headers: "both",
 		Worker: config.Worker{
@@ -145,8 +145,8 @@ func TestShare(t *testing.T) {
 func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true, durability: { replicas: 2, fsync: true, timeout: 2s } }
-api:     { listen: "0.0.0.0:80", max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, tenant_share: 20, address_share: 30, status_rate: 100/s, read_rate: 500/s }
-admin:   { listen: ":8081", token: "0123456789abcdef", asynqmon: true, profiles: true, submit: true, max_connections: 11 }
+api:     { listen: "0.0.0.0:80", tls: off, max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, tenant_share: 20, address_share: 30, status_rate: 100/s, read_rate: 500/s }
+admin:   { listen: ":8081", tls: off, token: "0123456789abcdef", allow: [10.0.0.0/8, 192.0.2.7], public_url: "https://sluice.example", asynqmon: true, profiles: true, submit: true, max_connections: 11 }
 auth:
   mode: none
   jwt: { issuer: "https://issuer.example/", audience: sluice, leeway: 1m, tenant_claim: org, tier_claim: plan, jwks: "https://issuer.example/jwks.json" }
@@ -189,16 +189,17 @@ log: { level: warn }
 		Redis: config.Redis{URL: "redis://:pw@127.0.0.1:6379/3", DataDir: "/var/lib/sluice", AllowUnsafe: true,
 			Durability: config.Durability{Replicas: 2, Fsync: true, Timeout: 2 * time.Second}},
 		API: config.API{
-			Listen: "0.0.0.0:80", MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10,
+			Listen: "0.0.0.0:80", TLS: config.ListenerTLS{Off: true}, MaxBody: 4096, AllowPublic: true, MaxStreams: 9, MaxConnections: 10,
 			TenantShare: 20, AddressShare: 30, StatusRate: shaper.Rate{Limit: 100, Period: time.Second},
 			ReadRate: shaper.Rate{Limit: 500, Period: time.Second},
 		},
 		Admin: config.Admin{
-			Listen: ":8081", Token: "0123456789abcdef", Asynqmon: true, Profiles: true, Submit: true,
+			Listen: ":8081", TLS: config.ListenerTLS{Off: true}, Token: "0123456789abcdef", Allow: "10.0.0.0/8,192.0.2.7",
+			PublicURL: "https://sluice.example", Asynqmon: true, Profiles: true, Submit: true,
 			MaxConnections: 11,
 		},
 		Auth: config.Auth{
-			Mode: "none",
+			Mode: "none", Cert: config.Cert{Tenant: "san-uri"},
 			JWT: config.JWT{Issuer: "https://issuer.example/", Audience: "sluice", Leeway: time.Minute,
 				TenantClaim: "org", TierClaim: "plan",
 				JWKS: "https://issuer.example/jwks.json"},
@@ -306,11 +307,11 @@ func TestProblems(t *testing.T) {
 			`api.listen: "127.0.0.1:70000": must be HOST:PORT`},
 		{"address with a name", "api: { listen: \"example.org:80\" }",
 			`api.listen: "example.org:80": must be HOST:PORT`},
-		{"public api", "api: { listen: \"0.0.0.0:8080\" }",
+		{"public api", "api: { listen: \"0.0.0.0:8080\", tls: off }",
 			`api.listen: "0.0.0.0:8080": must be a loopback address without authentication`},
-		{"public api, every interface", "api: { listen: \":8080\" }",
+		{"public api, every interface", "api: { listen: \":8080\", tls: off }",
 			`api.listen: ":8080": must be a loopback address`},
-		{"public admin", "admin: { listen: \"10.0.0.1:8081\" }",
+		{"public admin", "admin: { listen: \"10.0.0.1:8081\", tls: off }",
 			`admin.listen: "10.0.0.1:8081": must be a loopback address unless admin.token is set`},
 		{"one address twice", "api: { listen: \"127.0.0.1:8081\" }",
 			`admin.listen: "127.0.0.1:8081": must differ from api.listen`},
@@ -341,7 +342,7 @@ func TestProblems(t *testing.T) {
 		{"retention", "retention: { dead: 0s }", `retention.dead: "0s": must be a duration from 1s to 8784h`},
 		{"headers", "headers: some", `headers: "some": must be one of ietf, legacy, both, none`},
 		{"auth", "auth: { mode: password }",
-			`auth.mode: "password": must be none, or some of keys, jwt and guest, each once`},
+			`auth.mode: "password": must be none, or some of keys, jwt, cert and guest, each once`},
 		{"tenants of metrics", "metrics: { tenants: top:0 }",
 			`metrics.tenants: "top:0": must be named, none or top:N, N from 1 to 100`},
 		{"tenants of metrics with a sign", "metrics: { tenants: top:+5 }",
@@ -593,8 +594,9 @@ func TestEverySettingEverySource(t *testing.T) {
 		"redis.durability.replicas": "2", "redis.durability.fsync": "true", "redis.durability.timeout": "2s",
 		"api.listen":   "127.0.0.1:1",
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2",
-		"admin.token": "0123456789abcdefgh",
-		"auth.mode":   "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s",
+		"admin.token": "0123456789abcdefgh", "admin.allow": "10.0.0.0/8", "admin.public_url": "https://x",
+		"api.tls.off": "true", "admin.tls.off": "true", "metrics.tls.off": "true", "auth.cert.tenant": "cn",
+		"auth.mode": "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s",
 		"auth.jwt.tenant_claim": "org",
 		"auth.jwt.tier_claim":   "plan", "auth.jwt.jwks": "jwks.json", "auth.guest.tier": "free", "auth.guest.max_delay": "5m", "auth.keys.max_age": "24h",
 		"headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
@@ -617,12 +619,20 @@ func TestEverySettingEverySource(t *testing.T) {
 	plain := mustLoad(t, config.Sources{File: file})
 	for _, s := range config.Settings() {
 		value, ok := values[s.Key]
+		var others []string
+		plain := plain
+		if section, name, is := strings.Cut(s.Key, ".tls."); is && name != "off" {
+			environ, of := tlsFiles(t, section)
+			others = environ
+			value, ok = of[name]
+			plain = mustLoad(t, config.Sources{File: file, Environ: others})
+		}
 		if !ok {
 			t.Errorf("no value for %s", s.Key)
 			continue
 		}
-		byEnv := mustLoad(t, config.Sources{File: file, Environ: []string{s.Env() + "=" + value}})
-		byFlag := mustLoad(t, config.Sources{File: file, Flags: map[string]string{s.Key: value}})
+		byEnv := mustLoad(t, config.Sources{File: file, Environ: append(others, s.Env()+"="+value)})
+		byFlag := mustLoad(t, config.Sources{File: file, Environ: others, Flags: map[string]string{s.Key: value}})
 		if diff := cmp.Diff(byEnv, byFlag); diff != "" {
 			t.Errorf("%s: variable and flag differ: %s", s.Key, diff)
 		}

@@ -37,11 +37,11 @@ func Reference() string {
 			Help: "Headers of each request to the upstream. A value may have [references](#references). With forward they " +
 				"replace the client's."},
 		list("oauth2.scopes", "names without blanks", "Scopes of the token."))
-	table("### A listener of forwarded requests: each of `forward`", []Setting{
+	table("### A listener of forwarded requests: each of `forward`", append([]Setting{
 		{Key: "listen", Rule: "must be HOST:PORT",
 			Help: "Address whose requests all go to the route, with path and query as they are. Required."},
 		{Key: "route", Rule: "must be the name of a route with forward", Help: "Their route. Required."},
-	})
+	}, tlsSettings("")...))
 	table("### A guard: `guards.NAME`, which [limits requests](limiters.md#guards-before-the-intake)",
 		GuardSettings(),
 		list("by", "tenant, guest, endpoint, address, network, route, type",

@@ -118,6 +118,9 @@ func Settings() []Setting {
 		duration("redis.durability.timeout", "1s", 10*time.Millisecond, 10*time.Second,
 			"How long to wait for the replicas. After that the client gets 503 outcome-unknown."),
 		address("api.listen", "api", "127.0.0.1:8080", "Address of the listener for clients."),
+	}
+	settings = append(settings, tlsSettings("api.")...)
+	settings = append(settings,
 		whole("api.max_body", "262144", 1024, 8<<20, "Maximum bytes of one submission."),
 		whole("api.max_streams", "1000", 1, 100_000,
 			"Maximum concurrent event streams of this process; more get 503."),
@@ -130,19 +133,19 @@ func Settings() []Setting {
 		whole("api.address_share", "50", 1, 100,
 			"The same for one address, or /48 of IPv6: connections, running requests, event streams, memory. "+
 				"Proxies of auth.guest.trusted_proxies may use all connections."),
-		{Key: "api.status_rate", Kind: Rate,
+		Setting{Key: "api.status_rate", Kind: Rate,
 			Help: "Maximum rate at which one tenant may read jobs and lists and open event streams in this " +
 				"process, such as 100/s, with a burst of one second. More get 429. Not set: api.read_rate alone " +
 				"bounds them.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
 				"1000000 a second"},
-		{Key: "api.read_rate", Kind: Rate, Default: "2000/s",
+		Setting{Key: "api.read_rate", Kind: Rate, Default: "2000/s",
 			Help: "Work that the reads of one tenant may make Redis do for this process, in reads of one job; " +
 				"an address, or /48 of IPv6, has twice as many. A list costs 1, one more for each job on the page and for 20 " +
 				"records looked at; a stored answer one more for each 16 KiB. More get 429.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
 				"1000000 a second"},
-		{Key: "api.hosts", Kind: Text, check: isHosts,
+		Setting{Key: "api.hosts", Kind: Text, check: isHosts,
 			Help: "Host names, besides those of loopback, that the API accepts while it listens on " +
 				"loopback without authentication, also as origins of web pages. For a proxy on this " +
 				"machine that forwards its own host name.",
@@ -150,10 +153,19 @@ func Settings() []Setting {
 				"jobs.example,jobs.example:8443"},
 		toggle("api.allow_public", "Allow the API to listen beyond loopback without authentication."),
 		address("admin.listen", "admin", "127.0.0.1:8081",
-			"Address of the listener for operators: tenants, health, metrics."),
-		{Key: "admin.token", Kind: Text, check: isToken, Secret: true,
+			"Address of the listener for operators: tenants, health, metrics."))
+	settings = append(settings, tlsSettings("admin.")...)
+	settings = append(settings,
+		Setting{Key: "admin.token", Kind: Text, check: isToken, Secret: true,
 			Help: "Bearer token of the admin listener. Without a token the admin listener must listen on loopback.",
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
+		Setting{Key: "admin.allow", Kind: Text, check: isNetworks,
+			Help: "Networks of operators. Requests from other addresses get 403, whatever their credential; probes (/livez, " +
+				"/readyz) are answered. Not set: all. In the file it may be a list.",
+			Rule: "must be networks or addresses separated by commas, such as 10.1.0.0/16,192.0.2.7"},
+		Setting{Key: "admin.public_url", Kind: Text, check: unsetOr(isPublicURL),
+			Help: "URL of the dashboard in browsers, where a proxy ends TLS. If it is https, its cookies are for https alone.",
+			Rule: "must be an http:// or https:// URL of a host alone, such as https://sluice.example"},
 		whole("admin.max_connections", "1000", 1, 1_000_000,
 			"Maximum concurrent connections to this listener, as api.max_connections; "+
 				"one address may use api.address_share of them."),
@@ -162,8 +174,7 @@ func Settings() []Setting {
 		toggle("admin.submit", "Admit jobs on the admin listener too (POST /v1/tenants/{tenant}/jobs), for "+
 			"experiments. It is on in sluice dev."),
 		toggle("admin.profiles", "Serve the runtime's profiles of this process on the admin listener at "+
-			"/debug/pprof/, for go tool pprof."),
-	}
+			"/debug/pprof/, for go tool pprof."))
 	settings = append(settings, authSettings()...)
 	settings = append(settings, []Setting{
 		choice("headers", "both", "Rate limit headers of answers: of the IETF draft, the legacy X- "+
@@ -229,6 +240,9 @@ func Settings() []Setting {
 		}, Help: "Address of a listener for /metrics alone, without a token, for a collector without " +
 			"operator rights. Not set: /metrics is on the admin listener only.",
 			Rule: "must be HOST:PORT, such as 127.0.0.1:9464, HOST an IP address or localhost"},
+	}...)
+	settings = append(settings, tlsSettings("metrics.")...)
+	settings = append(settings, []Setting{
 		{Key: "metrics.tenants", Kind: Text, Default: TenantsNamed, check: isTenantChoice,
 			Help: "Tenants with gauges of their own: named (the first 100 of the file), top:N (the N with " +
 				"the deepest queues) or none. The others share the label other.",

@@ -78,6 +78,9 @@ func (s Setting) read(raw any) (value any, rule string) {
 		if n, is := wholeOf(raw); is && s.numbers {
 			text, ok = strconv.FormatInt(n, 10), true
 		}
+		if f, is := raw.(float64); is && len(s.choices) > 0 { // such as a version
+			text, ok = strconv.FormatFloat(f, 'g', -1, 64), true
+		}
 		if ok && (s.check == nil || s.check(text)) {
 			return text, ""
 		}
@@ -208,6 +211,12 @@ func isUpstream(text string) bool { return httpmsg.CheckURL(text) == "" }
 func isTokenURL(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.Fragment == ""
+}
+
+// isPublicURL accepts the origin of a web page.
+func isPublicURL(text string) bool {
+	u, err := url.Parse(text)
+	return isTokenURL(text) && err == nil && u.User == nil && u.RawQuery == "" && !u.ForceQuery && strings.Trim(u.Path, "/") == ""
 }
 
 func isProxy(text string) bool {

@@ -5,6 +5,7 @@ package listen
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,10 +41,13 @@ type Listener struct {
 	reserved  *list.List // of *limitedConn in reserved slots, the oldest first
 	addresses map[string]*peers
 
+	secured atomic.Pointer[secured] // nil: plain HTTP
+
 	gauge   prometheus.GaugeFunc
 	refused prometheus.Counter
 	evicted prometheus.Counter
 	spare   prometheus.Counter
+	expiry  *prometheus.Desc
 }
 
 // Limits are the bounds of a Listener.
@@ -95,6 +100,8 @@ func Limit(l net.Listener, name string, limits Limits) *Listener {
 		evicted: counter("sluice_connections_evicted_total", "Idle connections closed in favour of new ones."),
 		spare: counter("sluice_connections_reserved_total",
 			"Connections that took a slot reserved for probes and operators."),
+		expiry: prometheus.NewDesc("sluice_listener_certificate_expiry_timestamp_seconds",
+			"When the certificate of a listener ends, in seconds since 1970.", nil, labels),
 	}
 	out.gauge = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sluice_connections", ConstLabels: labels,
 		Help: "Open connections, by listener."}, func() float64 { return float64(out.Open()) })
@@ -110,6 +117,9 @@ func (l *Listener) Collect(ch chan<- prometheus.Metric) {
 	l.refused.Collect(ch)
 	l.evicted.Collect(ch)
 	l.spare.Collect(ch)
+	if s := l.secured.Load(); s != nil {
+		ch <- prometheus.MustNewConstMetric(l.expiry, prometheus.GaugeValue, float64(s.end.Unix()))
+	}
 }
 
 // Open returns the number of open connections.
@@ -247,8 +257,8 @@ func (l *Listener) busy(c *limitedConn) {
 // them, and which are in reserved slots. Call it before Serve.
 func (l *Listener) Attend(s *http.Server) {
 	s.ConnState = func(conn net.Conn, state http.ConnState) {
-		c, ours := conn.(*limitedConn)
-		if !ours {
+		c := below(conn)
+		if c == nil {
 			return
 		}
 		idle := state == http.StateIdle || state == http.StateNew
@@ -263,11 +273,21 @@ func (l *Listener) Attend(s *http.Server) {
 		}
 	}
 	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		if c, ours := conn.(*limitedConn); ours && c.reserved != nil {
+		if c := below(conn); c != nil && c.reserved != nil {
 			return context.WithValue(ctx, reservedKey{}, true)
 		}
 		return ctx
 	}
+}
+
+// below returns the connection of a server, which may have TLS above it; nil if it is none of a
+// Listener.
+func below(conn net.Conn) *limitedConn {
+	if t, is := conn.(*tls.Conn); is {
+		conn = t.NetConn()
+	}
+	c, _ := conn.(*limitedConn)
+	return c
 }
 
 type reservedKey struct{}
@@ -324,12 +344,13 @@ func Server(addr string, h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// AllowHTTP2 makes the server speak HTTP/2 without TLS (h2c), too, to clients that begin with it
-// (RFC 9113, section 3.3). Many requests then share a connection, so the buffers of a connection
-// are small.
+// AllowHTTP2 makes the server speak HTTP/2, too: over TLS by ALPN, and without TLS (h2c) to clients
+// that begin with it (RFC 9113, section 3.3). Many requests then share a connection, so the buffers
+// of a connection are small.
 func AllowHTTP2(s *http.Server) {
 	s.Protocols = new(http.Protocols)
 	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetHTTP2(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
 	s.HTTP2 = &http.HTTP2Config{
 		MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame,

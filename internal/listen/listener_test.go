@@ -25,7 +25,8 @@ type limited struct {
 	held    chan struct{} // one element for each request to /hold
 }
 
-func newLimited(t *testing.T, limits Limits) *limited {
+// with are an Identity, for TLS, and functions that change the server.
+func newLimited(t *testing.T, limits Limits, with ...any) *limited {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,8 +48,19 @@ func newLimited(t *testing.T, limits Limits) *limited {
 		}
 	}), nil)
 	s.l.Attend(srv)
+	for _, one := range with {
+		switch one := one.(type) {
+		case Identity:
+			AllowHTTP2(srv)
+			if _, err := s.l.Secure(one); err != nil {
+				t.Fatal(err)
+			}
+		case func(*http.Server):
+			one(srv)
+		}
+	}
 	ended := make(chan error)
-	go func() { ended <- srv.Serve(s.l) }()
+	go func() { ended <- s.l.Serve(srv) }()
 	t.Cleanup(func() {
 		_ = srv.Close()
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {

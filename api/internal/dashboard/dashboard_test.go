@@ -292,8 +292,19 @@ func TestCookieOverTLS(t *testing.T) {
 	for proto, want := range map[string]bool{"https": true, "HTTPS, http": true, "http": false, "": false} {
 		h := http.Header{"X-Forwarded-Proto": {proto}}
 		for _, c := range send(d, "POST", "/login", h, url.Values{"token": {token}}).Cookies() {
-			if c.Secure != want {
-				t.Errorf("%q: Secure is %v", proto, c.Secure)
+			if c.Secure != want || strings.HasPrefix(c.Name, "__Host-") != want {
+				t.Errorf("%q: Secure is %v of %s", proto, c.Secure, c.Name)
+			}
+			r := httptest.NewRequest("GET", "http://localhost:8081/", nil)
+			r.RemoteAddr, r.Header = "192.0.2.1:1", h
+			r.AddCookie(c)
+			if !d.SignedIn(r) {
+				t.Errorf("%q: not signed in by %s", proto, c.Name)
+			}
+			r.Header = http.Header{"X-Forwarded-Proto": {map[bool]string{true: "http", false: "https"}[want]}}
+			r.AddCookie(c)
+			if d.SignedIn(r) {
+				t.Errorf("%q: signed in by %s of the other scheme", proto, c.Name)
 			}
 		}
 	}

@@ -77,9 +77,12 @@ func (s *sessions) opens(token string) bool {
 }
 
 // name of the cookie. It contains the port, because browsers share cookies among the ports of a
-// host.
-func name(r *http.Request) string {
-	const plain = "sluice_session"
+// host. Over TLS its prefix makes browsers refuse one that another host, or plain HTTP, has set.
+func (s *sessions) name(r *http.Request) string {
+	plain := "sluice_session"
+	if s.overTLS(r) {
+		plain = "__Host-" + plain
+	}
 	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != "" {
 		return plain + "_" + port
 	}
@@ -97,7 +100,7 @@ func (s *sessions) idOf(key string) (id [sha256.Size]byte, ok bool) {
 
 // shown is the session whose cookie the request has.
 func (s *sessions) shown(r *http.Request) (id [sha256.Size]byte, ok bool) {
-	c, err := r.Cookie(name(r))
+	c, err := r.Cookie(s.name(r))
 	if err != nil {
 		return id, false
 	}
@@ -197,7 +200,7 @@ func (s *sessions) end(r *http.Request) *http.Cookie {
 
 func (s *sessions) bake(r *http.Request, value string, maxAge int) *http.Cookie {
 	return &http.Cookie{
-		Name: name(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
+		Name: s.name(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
 		SameSite: http.SameSiteStrictMode, Secure: s.overTLS(r),
 	}
 }

@@ -33,7 +33,7 @@ func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
 	}
 	jwt, guest := p.Config.Auth.JWT, p.Config.Auth.Guest
 	return auth.New(ctx, auth.Config{
-		Modes: modes, Keys: keys, Logger: p.Log, Guesses: guesses,
+		Modes: modes, Keys: keys, Logger: p.Log, Guesses: guesses, Cert: p.Config.Auth.Cert.Tenant,
 		JWT: auth.JWTConfig{
 			Issuer: jwt.Issuer, Audience: jwt.Audience, Leeway: jwt.Leeway, TenantClaim: jwt.TenantClaim,
 			TierClaim: jwt.TierClaim,
@@ -98,6 +98,8 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		Headers:       api.HeaderMode(p.Config.Headers),
 		AdminToken:    p.Config.Admin.Token,
 		AdminSubmit:   p.Config.Admin.Submit,
+		AdminNetworks: p.Config.Admin.Networks(),
+		AdminURL:      p.Config.Admin.PublicURL,
 		Version:       p.Version,
 		Registerer:    shared.registry,
 		Gatherer:      shared.registry,

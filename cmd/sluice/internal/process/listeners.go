@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,16 +40,16 @@ func (p *Process) listenAll(fail context.CancelCauseFunc) (l listeners, err erro
 		}
 	}()
 	admin, intake := p.Config.Admin, p.Config.API
-	if l.admin, err = p.listen("admin", "--admin", admin.Listen, admin.MaxConnections, fail); err != nil {
+	if l.admin, err = p.listen("admin", "--admin", admin.Listen, admin.TLS, admin.MaxConnections, fail); err != nil {
 		return l, err
 	}
 	if p.Roles.API {
-		l.intake, err = p.listen("api", "--api", intake.Listen, intake.MaxConnections, fail)
+		l.intake, err = p.listen("api", "--api", intake.Listen, intake.TLS, intake.MaxConnections, fail)
 		if err != nil {
 			return l, err
 		}
 		for i, f := range p.Config.Forward {
-			one, err := p.listen(fmt.Sprintf("forward[%d]", i), "forward in the file", f.Listen, intake.MaxConnections, fail)
+			one, err := p.listen(fmt.Sprintf("forward[%d]", i), "forward in the file", f.Listen, f.TLS, intake.MaxConnections, fail)
 			if err != nil {
 				return l, err
 			}
@@ -56,7 +57,7 @@ func (p *Process) listenAll(fail context.CancelCauseFunc) (l listeners, err erro
 		}
 	}
 	if p.Config.Metrics.Listen != "" {
-		l.metrics, err = p.listen("metrics", "--metrics-listen", p.Config.Metrics.Listen,
+		l.metrics, err = p.listen("metrics", "--metrics-listen", p.Config.Metrics.Listen, p.Config.Metrics.TLS,
 			scrapeConnections, fail)
 	}
 	return l, err
@@ -72,6 +73,15 @@ func (l listeners) each(do func(*listener)) {
 
 func (l listeners) register(registry *prometheus.Registry) {
 	l.each(func(one *listener) { registry.MustRegister(one.socket) })
+}
+
+// secure puts the changed files of a listener in force. section is that of the listener.
+func (l listeners) secure(section string, t config.ListenerTLS) {
+	l.each(func(one *listener) {
+		if one.section == section {
+			one.secure(t)
+		}
+	})
 }
 
 func (l listeners) close() { l.each((*listener).close) }
@@ -112,16 +122,17 @@ func (l listeners) shutdown(server *api.Server) {
 
 // listener is one address with its server. Its gate is closed until the process is ready.
 type listener struct {
-	gate   *gate
-	socket *listen.Listener
-	server *http.Server
-	log    *slog.Logger
+	section string // of the configuration
+	gate    *gate
+	socket  *listen.Listener
+	server  *http.Server
+	log     *slog.Logger
 }
 
 // listen opens the address of a section of the configuration and serves on it at once. A failure
 // of the server ends the process through fail.
 func (p *Process) listen(
-	section, flag, address string, most int64, fail context.CancelCauseFunc,
+	section, flag, address string, secured config.ListenerTLS, most int64, fail context.CancelCauseFunc,
 ) (*listener, error) {
 	key := section + ".listen"
 	socket, err := net.Listen("tcp", address)
@@ -129,7 +140,7 @@ func (p *Process) listen(
 		return nil, fmt.Errorf("%s: cannot listen on %s: %w (choose another address with %s)", key, address,
 			rootOf(err), flag)
 	}
-	l := &listener{gate: newGate(), log: p.Log}
+	l := &listener{section: section, gate: newGate(), log: p.Log}
 	refused := burstlog.New(p.Log, slog.LevelError, "connections are not accepted", nil)
 	l.socket = listen.Limit(socket, section, listen.Limits{
 		Failed:      func(err error) { refused.Add(burstlog.Key{}, 1, "for", key, "error", rootOf(err)) },
@@ -137,17 +148,36 @@ func (p *Process) listen(
 		Proxies: p.Config.Auth.Guest.TrustedProxies,
 	})
 	l.server = listen.Server(address, l.gate, p.Log)
-	if section == "api" || strings.HasPrefix(section, "forward[") {
+	if secured.On() || section == "api" || strings.HasPrefix(section, "forward[") {
 		listen.AllowHTTP2(l.server)
 	}
 	l.socket.Attend(l.server)
-	p.Log.Info("listening", "for", key, "address", socket.Addr().String())
+	p.Log.Info("listening", "for", key, "address", socket.Addr().String(), "tls", secured.On())
+	if secured.On() {
+		l.secure(secured)
+	}
 	go func() {
-		if err := l.server.Serve(l.socket); !errors.Is(err, http.ErrServerClosed) {
+		if err := l.socket.Serve(l.server); !errors.Is(err, http.ErrServerClosed) {
 			fail(fmt.Errorf("%s: %w", key, err))
 		}
 	}()
 	return l, nil
+}
+
+// secure makes the listener show and require what t has, which was checked.
+func (l *listener) secure(t config.ListenerTLS) {
+	version := uint16(tls.VersionTLS12)
+	if t.MinVersion == "1.3" {
+		version = tls.VersionTLS13
+	}
+	end, err := l.socket.Secure(listen.Identity{
+		Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, Optional: t.ClientAuth == "optional", MinVersion: version,
+	})
+	if err != nil {
+		l.log.Error("the certificate of a listener cannot be used; the former one stays", "for", l.section+".tls", "error", err)
+		return
+	}
+	l.log.Info("the certificate of a listener is in force", "for", l.section+".tls", "ends", end.UTC().Format(time.RFC3339))
 }
 
 // rootOf returns the reason without the layers of package net, which repeat the address.

@@ -87,7 +87,7 @@ func scrapeProcesses(t *testing.T) families {
 		text := fmt.Sprintf(`
 redis: { url: %q }
 api: { listen: "127.0.0.1:0" }
-admin: { listen: "127.0.0.1:0" }
+admin: { listen: "127.0.0.1:0", tls: { cert: client.pem, key: client.key } }
 metrics: { listen: "127.0.0.1:0", tenants: top:5 }
 auth: { mode: guest }
 routes:

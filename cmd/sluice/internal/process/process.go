@@ -63,7 +63,7 @@ type Process struct {
 	Embedded bool                // keep jobs in memory
 	Log      *slog.Logger        // required
 	Ready    func(Running)       // called once, when the process admits jobs; nil: not called
-	Reloader *Reloader           // nil: there is no file
+	Reloader *Reloader           // nil: there is no file to read again
 	Getenv   func(string) string // reads OpenTelemetry's own variables; nil: there are none
 
 	calls atomic.Pointer[map[string]api.RouteCalls] // how upstreams are called now
@@ -156,7 +156,7 @@ func (p *Process) serve(
 	defer work.stop()
 	server.Remember()
 	p.reportReady(listeners.serve(server, p.Config.Forward), shared.engine)
-	defer p.reload(ctx, shared, server, work, reread)()
+	defer p.reload(ctx, shared, server, work, listeners, reread)()
 
 	<-ctx.Done()
 	p.Log.Info("stopping")
@@ -312,7 +312,7 @@ func (p *Process) reportReady(now Running, engine *queue.Engine) {
 
 // reload runs the reloader until ctx ends. The returned function waits for its end.
 func (p *Process) reload(ctx context.Context, shared parts, server *api.Server, work *work,
-	reread <-chan os.Signal) func() {
+	listeners listeners, reread <-chan os.Signal) func() {
 	if p.Reloader == nil {
 		var ignoring sync.WaitGroup
 		ignoring.Go(func() {
@@ -331,7 +331,7 @@ func (p *Process) reload(ctx context.Context, shared parts, server *api.Server, 
 		server.SetStatusTenants(statusTenants(tenants))
 		return shared.queue.SetPolicies(ctx, b, tenants)
 	}
-	p.Reloader.call = work.setUpstream
+	p.Reloader.call, p.Reloader.secure = work.setUpstream, listeners.secure
 	p.Reloader.called = func(routes map[string]config.Route) { p.calls.Store(callsOf(routes)) }
 	shared.registry.MustRegister(p.Reloader.good, p.Reloader.at)
 	var reloading sync.WaitGroup

@@ -27,16 +27,19 @@ import (
 const pollInterval = 500 * time.Millisecond
 
 // Reloader applies what a changed configuration file, or a file that its settings refer to, may
-// change while the process runs: the policies (defaults, tiers, tenants) and how the upstreams of
-// routes are called (config.Calls and secrets). A file with a mistake, or of another environment,
-// is refused as a whole, and the former settings stay. All other settings are read at the start
-// alone; the reloader warns if they differ.
+// change while the process runs: the policies (defaults, tiers, tenants), how the upstreams of
+// routes are called (config.Calls and secrets), and the files of listeners with TLS. A file with a
+// mistake, or of another environment, is refused as a whole, and the former settings stay. The
+// files of a listener without a mistake of their own are taken nevertheless: a certificate must not
+// end because of a mistake elsewhere. All other settings are read at the start alone; the reloader
+// warns if they differ.
 type Reloader struct {
-	path    string
+	path    string                        // empty: there are only files that settings refer to
 	load    func() (config.Config, error) // reads all sources again
 	set     func(ctx context.Context, b shaper.Baseline, tenants map[string]shaper.Overrides) error
 	call    func(route string, r config.Route) error // changes how the upstream of a route is called
 	called  func(routes map[string]config.Route)     // follows such a change
+	secure  func(section string, t config.ListenerTLS)
 	inForce config.Config
 	log     *slog.Logger
 
@@ -65,6 +68,7 @@ func NewReloader(
 			"When policies of the configuration file last came into force."),
 	}
 	r.inForce.Routes = maps.Clone(inForce.Routes) // the process reads its own
+	r.inForce.Forward = slices.Clone(inForce.Forward)
 	r.good.Set(1)
 	r.at.SetToCurrentTime()
 	r.seen = r.stat()
@@ -97,7 +101,7 @@ func (r *Reloader) poll(ctx context.Context) {
 	switch {
 	case r.wanted != nil:
 		r.enforce(ctx)
-	case r.seen[r.path] != nil && r.seen.same(before) && !r.seen.same(r.read):
+	case (r.path == "" || r.seen[r.path] != nil) && r.seen.same(before) && !r.seen.same(r.read):
 		r.reload(ctx)
 	}
 }
@@ -132,6 +136,9 @@ func (r *Reloader) reload(ctx context.Context) {
 	if err == nil {
 		cfg, err = r.load()
 		r.files = cfg.Files // the poll after the next reads again if they are others
+		for _, section := range r.inForce.Renew(cfg) {
+			r.secure(section, *r.inForce.Listeners()[section])
+		}
 	}
 	if err == nil {
 		err = r.ours(cfg)
@@ -195,6 +202,9 @@ func (r *Reloader) callAnew(routes map[string]config.Route) {
 // process, and a file without settings: an editor, a full disk or a template that failed leaves one
 // for a moment, and it would remove every tenant.
 func (r *Reloader) readable() error {
+	if r.path == "" {
+		return nil
+	}
 	if info := r.read[r.path]; info != nil && !info.Mode().IsRegular() {
 		return errors.New("must be a regular file to be read again")
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/7509e464/sluice/internal/certtest"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
@@ -38,6 +39,7 @@ type reloading struct {
 	log   bytes.Buffer
 	set   []string // the rate of acme, each time
 	calls []string // X-Key of the route default, each time
+	certs []string // the sections of listeners, each time
 	fails error
 	at    time.Time
 }
@@ -61,6 +63,12 @@ func startReloading(t *testing.T, file string) *reloading {
 		p, _ := b.Resolve(shaper.Statements{File: tenants["acme"]}, "")
 		r.set = append(r.set, p.Rate.String())
 		return nil
+	}
+	r.Reloader.secure = func(section string, t config.ListenerTLS) {
+		if !t.On() {
+			r.t.Error("secured without a certificate")
+		}
+		r.certs = append(r.certs, section)
 	}
 	r.Reloader.called = func(map[string]config.Route) {}
 	r.Reloader.call = func(name string, route config.Route) error {
@@ -330,5 +338,56 @@ func TestReloadOfReferences(t *testing.T) {
 	want("a header and the URL", "default k two", "default k three", "default key three")
 	if strings.Contains(r.log.String(), "three") {
 		t.Errorf("the log has the secret:\n%s", r.log.String())
+	}
+}
+
+// A certificate comes into force beside a mistake elsewhere. One that its key does not fit does
+// not, and is logged once.
+func TestCertificatesAreRenewed(t *testing.T) {
+	ca := certtest.New(t, "ca")
+	dir := t.TempDir()
+	at := time.Now()
+	write := func(name, content string) {
+		t.Helper()
+		at = at.Add(time.Second)
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, []byte(content), 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renew := func() (key string) {
+		cert, key := ca.Issue(t, certtest.Subject{End: time.Now().AddDate(1, 0, 0)})
+		write("cert.pem", cert)
+		return key
+	}
+	write("key.pem", renew())
+	lines := fmt.Sprintf("api: { tls: { cert: %[1]s/cert.pem, key: %[1]s/key.pem } }\ntenants: { acme: { rate: %%s } }", dir)
+	r := startReloading(t, fmt.Sprintf(lines, "5/s"))
+	certs := func(want string) {
+		t.Helper()
+		if got := strings.Join(r.certs, " "); got != want {
+			t.Errorf("put into force: %q, want %q", got, want)
+		}
+	}
+	key := renew()
+	r.checks(6)
+	certs("")
+	if n := strings.Count(r.log.String(), "private key does not match"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, r.log.String())
+	}
+	write("key.pem", key)
+	r.checks(3)
+	certs("api")
+	r.want("", 1)
+	r.write(fmt.Sprintf(lines, "fast")) // a mistake elsewhere
+	write("key.pem", renew())
+	r.checks(4)
+	certs("api api")
+	r.want("", 0, "tenants.acme.rate")
+	r.write(fmt.Sprintf(lines, "7/s"))
+	r.checks(3)
+	r.want("7/s", 1)
+	if strings.Contains(r.log.String(), "restart") {
+		t.Errorf("log:\n%s", r.log.String())
 	}
 }
