@@ -26,6 +26,7 @@ type commands struct {
 	Route       policies.RouteCmd     `cmd:"" help:"Read how the deliveries of routes fail."`
 	Pool        policies.PoolCmd      `cmd:"" help:"Read and change pools: rates that tenants share."`
 	Key         policies.KeyCmd       `cmd:"" help:"Create, list and revoke the API keys of a tenant."`
+	Operator    policies.OperatorCmd  `cmd:"" help:"Create, list and revoke operators."`
 	Record      simulate.RecordCmd    `cmd:"" help:"Record the arrivals of a tenant, for simulate and recommend."`
 	Top         top.Cmd               `cmd:"" help:"Show live figures, and change the rates of tenants."`
 	Simulate    simulate.SimulateCmd  `cmd:"" help:"Replay arrivals through the shaper or a limiter, without a server."`
