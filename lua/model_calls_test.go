@@ -159,7 +159,7 @@ func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut boo
 		if alone {
 			m.hold(f, m.now.Add(s.Delay), s.Cause)
 		}
-		if strings.HasPrefix(s.Cause, "auth:") {
+		if strings.HasPrefix(s.Cause, "auth:") || strings.HasPrefix(s.Cause, "codec:") {
 			m.reach("held without a charge")
 		} else {
 			die = chargeFree(j)

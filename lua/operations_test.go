@@ -307,7 +307,7 @@ func (w *world) drawSettle() {
 			s.Outcome = scripts.OutcomeFailed
 		}
 		if s.Outcome == scripts.OutcomeHeld {
-			s.Cause = rapid.SampledFrom([]string{"", "breaker:0", "retry_after:503", "auth:0"}).Draw(w.T, "cause")
+			s.Cause = rapid.SampledFrom([]string{"", "breaker:0", "retry_after:503", "auth:0", "codec:0"}).Draw(w.T, "cause")
 		}
 		if w.th.pauses && rapid.IntRange(0, 3).Draw(w.T, "pause") == 0 {
 			s.Outcome, s.Cause, s.Delay = scripts.OutcomeHeld, "retry_after:429", 5*time.Second

@@ -100,7 +100,7 @@ func TestRecordTooLong(t *testing.T) {
 	long, half := strings.Repeat("x", 256), strings.Repeat("x", 250)
 	for name, r := range map[string]scripts.Record{
 		"a type of 256 bytes":           {Flow: "a/b", Type: long},
-		"a callback URL of 1,025 bytes": {Flow: "a/b", CallbackURL: strings.Repeat("x", 1025)},
+		"a callback URL of 1,059 bytes": {Flow: "a/b", CallbackURL: strings.Repeat("x", 1059)},
 		"fields that are long together": {
 			Flow: half, Idem: half, Type: half, Tenant: half[1:], Route: half, CallbackURL: strings.Repeat("x", 1024),
 		},
@@ -165,7 +165,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		if !ok {
 			t.Error("PeekRecord refuses what DecodeRecord reads")
 		}
-		if want := (scripts.Peeked{State: r.State, Flow: r.Flow, Type: r.Type, Created: r.Created}); p != want {
+		if want := (scripts.Peeked{State: r.State, Flow: r.Flow, Type: r.Type, TraceParent: r.TraceParent, Created: r.Created}); p != want {
 			t.Errorf("PeekRecord: %+v, want %+v", p, want)
 		}
 		flow, payload, size, ok := scripts.PeekPayload(raw)

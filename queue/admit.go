@@ -14,6 +14,7 @@ import (
 	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -27,6 +28,8 @@ const (
 	flushLeast = 16      // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 	batchMost  = 1000
 	maxPayload = 16 << 20
+
+	maxCallbackURL = 1024
 )
 
 // errClosed is the answer to calls on a closed queue.
@@ -110,6 +113,10 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 		ctx: ctx, batch: batch, atomic: atomic, decisions: make([]Decision, len(batch)),
 		answer: make(chan error, 1),
 	}
+	var err error
+	if p.older, err = q.older(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route), batch); err != nil {
+		return nil, err
+	}
 	flusher := q.lanes.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route))
 	if flusher == nil {
 		return nil, errClosed
@@ -144,6 +151,7 @@ func (q *Queue) refresh(ctx context.Context, j *Job, tenant string) {
 type pending struct {
 	ctx       context.Context
 	batch     []Submission
+	older     map[string]bool // idempotency keys that the store has from before it was encrypted
 	atomic    bool
 	decisions []Decision // of the batch, once it is answered without an error
 	answer    chan error
@@ -314,7 +322,7 @@ func (q *Queue) newAdmission(shard store.ShardKeys, atomic bool) *admission {
 func (a *admission) add(p *pending) {
 	before := len(a.call.Jobs)
 	for i := range p.batch {
-		job, err := a.job(&p.batch[i])
+		job, err := a.job(p, &p.batch[i])
 		if err != nil {
 			a.call.Jobs = a.call.Jobs[:before]
 			p.answer <- err
@@ -347,7 +355,7 @@ func (a *admission) flow(name string, s *Submission) int {
 }
 
 // job encodes the submission for the script. A submission without an id gets one.
-func (a *admission) job(s *Submission) (job scripts.AdmitJob, err error) {
+func (a *admission) job(p *pending, s *Submission) (job scripts.AdmitJob, err error) {
 	if s.ID == "" {
 		if s.ID, err = store.NewID(a.shard); err != nil {
 			return job, err
@@ -367,16 +375,23 @@ func (a *admission) job(s *Submission) (job scripts.AdmitJob, err error) {
 		Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay),
 		MaxWaitMS: s.MaxWait.Milliseconds(),
 	}
+	tenant := store.EncodeName(s.Tenant)
 	if s.IdempotencyKey != "" {
-		job.IdemHash = store.ShortHash(s.IdempotencyKey)
-		job.IdemKey = a.shard.Idem(store.EncodeName(s.Tenant), job.IdemHash)
-		job.Fingerprint = s.fingerprint()
+		job.IdemHash = a.q.idemHash(tenant, s.IdempotencyKey)
+		box := a.q.box
+		if p.older[s.IdempotencyKey] {
+			job.IdemHash, box = store.ShortHash(s.IdempotencyKey), nil
+		}
+		job.IdemKey = a.shard.Idem(tenant, job.IdemHash)
+		job.Fingerprint = s.fingerprint(box)
 	}
-	job.Rest, err = scripts.Record{
+	r := scripts.Record{
 		Cost: cost, MaxAttempts: s.attempts(), Flow: flow, Idem: job.IdemHash, Type: s.Type,
 		Tenant: s.Tenant, Route: s.Route,
-		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.stored(s),
-	}.Rest()
+		CallbackURL: s.CallbackURL, TraceParent: s.TraceParent, Payload: a.q.stored(s, tenant),
+	}
+	sealTexts(a.q.box, s.ID, &r)
+	job.Rest, err = r.Rest()
 	if err != nil {
 		return job, fmt.Errorf("queue: %w", err)
 	}
@@ -385,7 +400,7 @@ func (a *admission) job(s *Submission) (job scripts.AdmitJob, err error) {
 
 // fingerprint is a hash of what submissions with the same idempotency key must have in common. The
 // order of headers and the spelling of their names make no difference.
-func (s *Submission) fingerprint() string {
+func (s *Submission) fingerprint(box *sealed.Box) string {
 	same, cost := s.Payload, max(s.Cost, 1)
 	if s.Same != nil {
 		same, cost = s.Same, 1 // their cost is no part of the request
@@ -400,7 +415,15 @@ func (s *Submission) fingerprint() string {
 		parts = append(parts, httpmsg.Comparable(name)+":"+value)
 	}
 	slices.Sort(parts[len(parts)-len(s.Headers):])
-	return store.ShortHash(parts...)
+	return box.Sum("fingerprint", parts...)
+}
+
+// idemHash names an idempotency key of a tenant, which is named as in keys.
+func (q *Queue) idemHash(tenant, key string) string {
+	if q.box == nil {
+		return store.ShortHash(key)
+	}
+	return q.box.Sum("idempotency key", tenant, key)
 }
 
 // validate rejects what a record cannot hold. The API has stricter rules for clients.
@@ -419,6 +442,8 @@ func (s Submission) validate() error {
 	within("delay_ms", s.Delay.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
 	within("max_wait_ms", s.MaxWait.Milliseconds(), 0, shaper.MaxPeriod.Milliseconds())
 	within("payload", int64(len(s.Payload)), 0, maxPayload)
+	within("type", int64(len(s.Type)), 0, maxField)
+	within("callback_url", int64(len(s.CallbackURL)), 0, maxCallbackURL)
 	within("content_type", int64(len(s.ContentType)), 0, maxContentType)
 	within("path", int64(len(s.Path)), 0, maxPath)
 	if strings.Contains(s.Path, "\n") {

@@ -1,12 +1,13 @@
 package queue
 
 import (
-	"bytes"
 	"context"
+	"fmt"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 )
 
@@ -15,10 +16,13 @@ type Answer struct {
 	Start []byte // its first bytes; the whole of a short one
 	Size  int    // bytes of the whole
 
-	q    *Queue
-	key  string // of the record
-	at   int64  // of the answer in the record
-	head string // of the record when Start was read
+	q      *Queue
+	key    string // of the record
+	at     int64  // of the answer in the record
+	head   string // of the record when Start was read
+	sealed bool   // it is stored encrypted, in segments
+	tenant string // as in keys
+	id     string
 }
 
 // NewAnswer returns an answer that is not in a store, for tests.
@@ -37,7 +41,7 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, er
 		if err != nil {
 			return Job{}, nil, err
 		}
-		if found = all[0]; found == nil || found.size <= len(found.Result) || bytes.IndexByte(found.Result, 0) >= 0 {
+		if found = all[0]; found == nil || found.size <= found.read || found.whole {
 			break
 		}
 	}
@@ -49,17 +53,16 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, er
 		}
 		return Job{}, nil, ErrNotFound
 	}
-	res, _ := decodeResult(found.Result)
+	res := found.result
 	if res.answer == nil {
 		return found.Job, nil, nil
 	}
-	before := len(found.Result) - len(res.answer)
-	if found.size == before { // there was no memory for it
+	if res.size == 0 { // there was no memory for it
 		return Job{}, nil, ErrGone
 	}
 	return found.Job, &Answer{
-		Start: res.answer, Size: found.size - before, q: q, key: shard.Job(id),
-		at: int64(scripts.ResultAt(found.head) + before), head: string(found.head),
+		Start: res.answer, Size: res.size, q: q, key: shard.Job(id), at: int64(scripts.ResultAt(found.head) + res.at),
+		head: string(found.head), sealed: res.sealed, tenant: store.EncodeName(tenant), id: id,
 	}, nil
 }
 
@@ -70,6 +73,29 @@ func (a *Answer) Read(ctx context.Context, offset, n int) ([]byte, error) {
 	if offset+n <= len(a.Start) {
 		return a.Start[offset : offset+n], nil
 	}
+	if !a.sealed {
+		return a.stored(ctx, offset, n)
+	}
+	const whole = answerSegment + sealed.Overhead
+	first, last := offset/answerSegment, (offset+n-1)/answerSegment
+	end := (last + 1) * whole
+	if last == (a.Size-1)/answerSegment {
+		end = a.Size + (last+1)*sealed.Overhead
+	}
+	piece, err := a.stored(ctx, first*whole, end-first*whole)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := openSegments(a.q.box, a.tenant, a.id, piece, first, a.Size)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrScript, err)
+	}
+	from := offset - first*answerSegment
+	return opened[from : from+n], nil
+}
+
+// stored reads n bytes of the answer as it is stored, from the offset on.
+func (a *Answer) stored(ctx context.Context, offset, n int) ([]byte, error) {
 	var piece, head *redis.StringCmd
 	if _, err := a.q.store.Reads.Pipelined(ctx, func(p redis.Pipeliner) error {
 		from := a.at + int64(offset)

@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/internal/policies"
 	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 )
 
@@ -26,6 +27,8 @@ const (
 // completions on. Get it from Queue.Broker.
 type Broker struct {
 	store     *store.Store
+	box       *sealed.Box
+	missing   keyLog
 	repairer  *repair.Repairer
 	policies  *policies.Keeper
 	retention scripts.Retention
@@ -33,6 +36,7 @@ type Broker struct {
 	horizon   time.Duration
 	silence   time.Duration                  // see listener
 	setAside  func(script string, items int) // counts damaged items
+	unopened  func()                         // counts jobs that could not be decrypted
 	log       *slog.Logger
 
 	housekeeping *rate.Limiter // see housekeepingEvery

@@ -18,6 +18,11 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+func TestConformanceEncrypted(t *testing.T) {
+	t.Parallel()
+	queuetest.RunEncrypted(t, func(t *testing.T) *queue.Engine { return openEngine(t, lent(t)) })
+}
+
 // openEngine opens an engine, which is closed with the test.
 func openEngine(t *testing.T, o queue.EngineOptions, hooks ...redis.Hook) *queue.Engine {
 	t.Helper()

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -62,3 +63,6 @@ func (e *Engine) AddWriteHook(h redis.Hook) {
 	e.conn.Fast.AddHook(h)
 	e.conn.Patient.AddHook(h)
 }
+
+// RefreshKeys reads the keys again, as a process does every five seconds.
+func (q *Queue) RefreshKeys(ctx context.Context) error { return q.box.Refresh(ctx) }

@@ -14,11 +14,11 @@ func TestFingerprintIsTheSame(t *testing.T) {
 		"jNstqOpouWNvBP2xdMWOpA": {Payload: []byte("a;b"), Type: "t", Route: "r", ContentType: "text/csv", Path: "/x"},
 		"1D4CVHhNQiB0HcwE3UlkEg": {Payload: []byte("a"), Same: []byte("b"), Type: "t", Route: "r", Cost: 7}, // forwarded
 	} {
-		if got := s.fingerprint(); got != want {
+		if got := s.fingerprint(nil); got != want {
 			t.Errorf("%+v: %s, want %s", s, got, want)
 		}
 		s.Headers = map[string]string{"X-Request-Id": "17"}
-		if s.fingerprint() == want {
+		if s.fingerprint(nil) == want {
 			t.Errorf("%+v: the headers make no difference", s)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -20,13 +21,19 @@ type result struct {
 	Log        []Attempt `json:"l,omitempty"`
 	ActualCost *int64    `json:"c,omitempty"`
 
-	answer []byte // as package httpmsg encodes it; nil for none
+	answer []byte // as package httpmsg encodes it, or its first bytes; nil for none
+	size   int    // of the whole answer
+	at     int    // offset of the answer in the stored result
+	sealed bool   // the result is stored encrypted
 }
 
-func (r result) encode() ([]byte, error) {
+func (r result) encode(box *sealed.Box, tenant, id string) ([]byte, error) {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("queue: encode a result: %w", err)
+	}
+	if box.Sealing() {
+		return r.seal(box, tenant, id, raw), nil
 	}
 	if r.answer != nil {
 		raw = append(append(raw, 0), r.answer...)
@@ -34,16 +41,33 @@ func (r result) encode() ([]byte, error) {
 	return raw, nil
 }
 
-// decodeResult reads a result; ok is false where it is empty or unreadable.
-func decodeResult(raw []byte) (r result, ok bool) {
+// decodeResult reads a result of size bytes, of which raw are the first. ok is false where it is
+// empty or unreadable, or raw ends before the answer. err, with ok false, says that it cannot be
+// decrypted.
+func decodeResult(box *sealed.Box, tenant, id string, raw []byte, size int) (r result, ok bool, err error) {
+	if place, text, answer, at, answered, whole := cutResult(raw, size); whole {
+		text, err := box.Open(place, tenant, id, text)
+		if err != nil {
+			return result{}, false, err
+		}
+		if json.Unmarshal(text, &r) != nil {
+			return result{}, false, nil
+		}
+		if r.at, r.sealed = at, true; answered {
+			r.size = answerSize(size - at)
+			r.answer, err = openSegments(box, tenant, id, answer, 0, r.size)
+		}
+		return r, err == nil, err
+	}
 	text, answer, answered := bytes.Cut(raw, []byte{0})
-	if len(text) == 0 || json.Unmarshal(text, &r) != nil {
-		return result{}, false
+	if len(text) == 0 || !answered && len(raw) < size || json.Unmarshal(text, &r) != nil {
+		return result{}, false, nil
 	}
 	if answered {
-		r.answer = answer
+		r.answer, r.at = answer, len(text)+1
+		r.size = size - r.at
 	}
-	return r, true
+	return r, true, nil
 }
 
 // Job reads one job of the tenant. Errors: ErrNotFound, ErrUnavailable.
@@ -75,8 +99,9 @@ func (q *Queue) shardOf(tenant, id string) (store.ShardKeys, error) {
 	return shard, nil
 }
 
-// jobOf is the record as clients see it, without its position in the queue.
-func jobOf(id string, r scripts.Record) Job {
+// jobOf is the record as clients see it, without its position in the queue. Its texts were opened
+// with the error failed. res is its result.
+func jobOf(id string, r scripts.Record, res result, failed error) Job {
 	j := Job{
 		ID: id, Tenant: r.Tenant, Route: r.Route, Type: r.Type, Cost: r.Cost, State: r.State,
 		Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, Created: r.Created.Time(), Started: r.Stamp.Time(),
@@ -87,9 +112,10 @@ func jobOf(id string, r scripts.Record) Job {
 	case r.State == shaper.Scheduled || r.State == shaper.Retrying:
 		j.Scheduled = r.At.Time()
 	}
-	if res, ok := decodeResult(r.Result); ok { // unreadable: the state still holds
-		j.LastError, j.Response, j.Log, j.ActualCost = res.Error, res.Response, res.Log, res.ActualCost
-		j.Answer = res.answer
+	j.LastError, j.Response, j.Log, j.ActualCost = res.Error, res.Response, res.Log, res.ActualCost
+	j.Answer = res.answer
+	if failed != nil { // the state still holds
+		j.LastError = unreadable(failed)
 	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {
 		j.LastError = &JobError{

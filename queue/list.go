@@ -140,16 +140,20 @@ func (q *Queue) flowsOf(ctx context.Context, tenant string, shards []store.Shard
 
 // listKey lists the job of an idempotency key. Past retention it has only what the key holds.
 func (q *Queue) listKey(ctx context.Context, l List) (Page, error) {
+	tenant := store.EncodeName(l.Tenant)
+	hashes := []string{q.idemHash(tenant, l.IdempotencyKey), store.ShortHash(l.IdempotencyKey)} // before encryption
 	texts, err := store.Pipeline(ctx, q.store.Reads, q.policies.Current().Shards(l.Tenant), func(p redis.Pipeliner, s store.ShardKeys) *redis.SliceCmd {
-		return p.MGet(ctx, s.Idem(store.EncodeName(l.Tenant), store.ShortHash(l.IdempotencyKey))) // no error where it is not
+		return p.MGet(ctx, s.Idem(tenant, hashes[0]), s.Idem(tenant, hashes[1])) // no error where it is not
 	})
 	if err != nil {
 		return Page{}, err
 	}
 	text := ""
 	for _, found := range texts {
-		if value, ok := found[0].(string); ok {
-			text = value
+		for _, value := range found {
+			if value, ok := value.(string); ok && text == "" {
+				text = value
+			}
 		}
 	}
 	if text == "" {
@@ -219,8 +223,10 @@ func (q *Queue) read(ctx context.Context, tenant string, ids []string) ([]Job, e
 // status is a job as it is read, with the bytes of its result.
 type status struct {
 	Job
-	Result []byte // its first bytes
+	result result
+	read   int    // bytes of the result that were read
 	size   int    // of the whole result
+	whole  bool   // the result was read as far as its answer
 	head   []byte // of the record
 }
 
@@ -234,14 +240,13 @@ const (
 	mostResult = 64 << 10 // what precedes an answer never needs as many
 )
 
-// shown reports whether the first bytes of a result of size bytes have all that is shown of it.
-func shown(start []byte, size int) bool {
-	if len(start) >= size {
+// shown reports whether what was read of the result has all that is shown of it.
+func (s *status) shown() bool {
+	if s.read >= s.size {
 		return true
 	}
-	_, answer, _ := bytes.Cut(start, []byte{0})
-	_, body, _ := bytes.Cut(answer, []byte("\r\n\r\n"))
-	return len(body) > MaxShown
+	_, body, _ := bytes.Cut(s.result.answer, []byte("\r\n\r\n"))
+	return s.whole && len(body) > MaxShown
 }
 
 // statuses reads jobs of the tenant, which is named as in keys, each with what is shown of its
@@ -252,7 +257,7 @@ func (q *Queue) statuses(ctx context.Context, tenant string, ids []string) ([]*s
 		return nil, err
 	}
 	for i, j := range jobs {
-		if j != nil && !shown(j.Result, j.size) {
+		if j != nil && !j.shown() {
 			again, err := q.readStatuses(ctx, tenant, ids[i:i+1], mostResult)
 			if err != nil {
 				return nil, err
@@ -283,9 +288,15 @@ func (q *Queue) readStatuses(ctx context.Context, tenant string, ids []string, m
 		if err != nil {
 			return nil, store.Unavailable(err)
 		}
-		j := jobOf(ids[i], r)
+		failed := openRecord(q.box, ids[i], &r)
+		size := scripts.ResultSize(f.Record)
+		res, whole, err := decodeResult(q.box, tenant, ids[i], r.Result, size)
+		if failed == nil {
+			failed = err
+		}
+		j := jobOf(ids[i], r, res, failed)
 		j.Position, j.EstimatedStart = f.Position, f.Start.Time()
-		jobs[i] = &status{j, r.Result, scripts.ResultSize(f.Record), f.Record[:scripts.HeadLength]}
+		jobs[i] = &status{j, res, len(r.Result), size, whole || failed != nil, f.Record[:scripts.HeadLength]}
 	}
 	return jobs, nil
 }

@@ -357,7 +357,7 @@ func (s *lister) step(ctx context.Context, most int, seen map[string]bool, jobs 
 	s.work.add(time.Since(began), 0, len(ids))
 	for _, f := range found {
 		if f != nil {
-			if s.work.bytes += len(f.Result); s.takes(f.Job) {
+			if s.work.bytes += f.read; s.takes(f.Job) {
 				*jobs = append(*jobs, f.Job)
 			}
 		}
@@ -412,7 +412,7 @@ func (s *lister) sift(ctx context.Context, some []candidate) (kept []candidate, 
 	for _, c := range some {
 		if s.unsure(c.source) {
 			head := heads[0]
-			if heads = heads[1:]; !s.wants(c.source, head) {
+			if heads = heads[1:]; !s.wants(c, head) {
 				continue
 			}
 		}
@@ -428,8 +428,11 @@ func (s *lister) unsure(p *source) bool {
 }
 
 // wants reports whether the job with this head belongs to the list.
-func (s *lister) wants(p *source, head string) bool {
+func (s *lister) wants(p candidate, head string) bool {
 	j, ok := scripts.PeekRecord([]byte(head))
+	if s.Type != "" {
+		j.Type, _, _ = openTexts(s.q.box, s.tenant, p.id, j.Type, j.TraceParent) // unreadable: it has none
+	}
 	tenant, _, _ := strings.Cut(j.Flow, "/")
 	return ok && tenant == s.tenant && (s.Route == "" || j.Flow == store.FlowName(s.Tenant, s.Route)) &&
 		(p.holds != ListLeased || j.State == shaper.Leased) && s.has(j.State, j.Type, j.Created.Time())

@@ -17,13 +17,18 @@ import (
 )
 
 // registerMetrics registers the metrics of scripts, connections and the store. setAside counts
-// items that a script has set aside as damaged.
+// items that a script has set aside as damaged, keyMissing jobs that could not be decrypted.
 func registerMetrics(
 	r prometheus.Registerer, e *engine.Engine, s *store.Store,
-) (setAside func(script string, items int), err error) {
+) (setAside func(script string, items int), keyMissing func(), err error) {
 	if r == nil {
-		return func(string, int) {}, nil
+		return func(string, int) {}, func() {}, nil
 	}
+	missing := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_codec_key_missing_total",
+		Help: "Leases of jobs that were given back without an attempt, because this process has no key to " +
+			"decrypt the job: see codec.key_file.",
+	})
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "sluice_script_duration_seconds",
 		Help:    "Time from sending a script to its answer; calls sent together count the whole exchange.",
@@ -44,9 +49,9 @@ func registerMetrics(
 		}
 		return float64(e.Server.Restarts.Load())
 	})
-	for _, c := range []prometheus.Collector{h, failed, restarts, poolMetrics(e), storeMetrics(e, s)} {
+	for _, c := range []prometheus.Collector{h, failed, restarts, missing, poolMetrics(e), storeMetrics(e, s)} {
 		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
+			return nil, nil, fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	observers := map[string]prometheus.Observer{}
@@ -64,7 +69,7 @@ func registerMetrics(
 	}
 	return func(script string, items int) {
 		failed.WithLabelValues(script, string(FaultScript)).Add(float64(items))
-	}, nil
+	}, missing.Inc, nil
 }
 
 // poolMetrics describes the connection pools of the engine's clients. Reading costs no call.

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -31,8 +32,14 @@ func (b *Broker) Completions(
 			b.log.Error("a stored job cannot be read", "id", c.ID, "error", err)
 			continue
 		}
+		failed := openRecord(b.box, c.ID, &r)
+		res, _, err := decodeResult(b.box, tenantOf(r.Flow), c.ID, r.Result, len(r.Result))
+		if failed = cmp.Or(failed, err); failed != nil {
+			b.log.Error("the callback of a job waits: what its client wrote cannot be decrypted", "id", c.ID, "error", failed)
+			continue
+		}
 		list = append(list, Completion{
-			Job: jobOf(c.ID, r), Epoch: r.Epoch, CallbackURL: r.CallbackURL, Shard: shard, Shards: b.Shards(),
+			Job: jobOf(c.ID, r, res, nil), Epoch: r.Epoch, CallbackURL: r.CallbackURL, Shard: shard, Shards: b.Shards(),
 		})
 	}
 	return list, claim.More, nil

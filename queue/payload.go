@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 )
 
@@ -39,14 +41,25 @@ func (q *Queue) Payload(ctx context.Context, tenant, id string, most int) (p Pay
 		return p, ErrNotFound
 	}
 	whole := len(stored) == size
-	e, inside := opened(stored)
+	e, inside, err := openEnvelope(q.box, store.EncodeName(tenant), id, stored)
+	if err != nil {
+		return p, unopened(err)
+	}
 	p.Headers = e.headers
 	size -= len(stored) - len(inside)
-	if p.Size = submittedSize(inside, size); p.Size > most || p.Size == 0 || !whole {
+	if p.Size = e.submittedSize(inside, size); p.Size > most || p.Size == 0 || !whole {
 		return p, nil
 	}
-	p.Bytes, err = decompress(inside)
-	return p, err
+	p.Bytes, err = e.open(q.box, store.EncodeName(tenant), id, inside)
+	return p, unopened(err)
+}
+
+// unopened is the error of a text that could not be decrypted, as the methods of Queue return it.
+func unopened(err error) error {
+	if errors.Is(err, sealed.ErrRefused) {
+		return fmt.Errorf("%w: %w", ErrScript, err)
+	}
+	return err
 }
 
 // enveloped begins a stored payload that has a content type, a path or headers of its own. They
@@ -61,6 +74,7 @@ var enveloped = []byte("\xffraw\x01")
 type envelope struct {
 	contentType, path string
 	headers           map[string]string
+	clear             bool // what follows it is not encrypted, whatever it begins with
 }
 
 // The most bytes of a content type, of a path, and of all that precedes the payload.
@@ -68,25 +82,61 @@ const (
 	maxContentType = 255
 	maxPath        = 1024
 	maxHeaders     = httpmsg.MaxJobHeaderBytes + 2*httpmsg.MaxJobHeaders
-	maxEnvelope    = 5 + 2 + maxContentType + 2 + maxPath + maxHeaders
+	maxEnvelope    = 5 + 2 + maxContentType + 2 + maxPath + maxHeaders + 2*(sealed.Overhead+binary.MaxVarintLen32)
 )
 
-// stored is the payload of a submission as it is stored.
-func (q *Queue) stored(s *Submission) []byte {
+// sealedEnvelope begins a stored payload with an envelope whose texts are sealed. They follow after
+// their length in two bytes, and then the payload.
+var sealedEnvelope = []byte("\xffraw\x02")
+
+// sealedBlock begins a sealed payload that is compressed. Its submitted size follows as a varint,
+// and then the sealed S2 block.
+var sealedBlock = []byte("\xffs2\x02")
+
+// stored is the payload of a submission as it is stored. tenant is named as in keys.
+func (q *Queue) stored(s *Submission, tenant string) []byte {
 	payload := q.compress(s.Payload)
-	if !s.enveloped() && !bytes.HasPrefix(payload, enveloped) {
+	if q.box.Sealing() {
+		return q.sealPayload(s, tenant, payload)
+	}
+	// What begins like a sealed payload gets an envelope, too.
+	if !s.enveloped() && (!bytes.HasPrefix(payload, []byte{0xff}) || bytes.HasPrefix(payload, compressed)) {
 		return payload
 	}
+	texts := s.envelopeTexts()
+	b := make([]byte, 0, len(enveloped)+len(texts)+len(payload))
+	return append(append(append(b, enveloped...), texts...), payload...)
+}
+
+// sealPayload encrypts a payload, which may be compressed, and its envelope.
+func (q *Queue) sealPayload(s *Submission, tenant string, payload []byte) []byte {
+	var b []byte
+	if s.enveloped() {
+		texts := q.box.Seal(sealed.Envelope, tenant, s.ID, s.envelopeTexts())
+		b = append(binary.BigEndian.AppendUint16(append(b, sealedEnvelope...), uint16(len(texts))), texts...)
+	}
+	if block, ok := bytes.CutPrefix(payload, compressed); ok {
+		b = binary.AppendUvarint(append(b, sealedBlock...), uint64(len(s.Payload)))
+		payload = block
+	}
+	sealedPayload := q.box.Seal(sealed.Payload, tenant, s.ID, payload)
+	if len(b) == 0 {
+		return sealedPayload
+	}
+	return append(b, sealedPayload...)
+}
+
+// envelopeTexts encodes what the submission has beside its payload.
+func (s *Submission) envelopeTexts() []byte {
 	target := s.Path
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
 		target += "\n" + name + ":" + s.Headers[name]
 	}
-	b := make([]byte, 0, len(enveloped)+2+len(s.ContentType)+2+len(target)+len(payload))
-	b = append(b, enveloped...)
+	b := make([]byte, 0, 2+len(s.ContentType)+2+len(target))
 	for _, text := range []string{s.ContentType, target} {
 		b = append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
 	}
-	return append(b, payload...)
+	return b
 }
 
 // enveloped reports whether the submission has anything beside its payload.
@@ -94,16 +144,67 @@ func (s *Submission) enveloped() bool {
 	return s.ContentType != "" || s.Path != "" || len(s.Headers) > 0
 }
 
-// opened splits a stored payload, or its first maxEnvelope bytes, at its envelope.
-func opened(stored []byte) (e envelope, payload []byte) {
-	rest, ok := bytes.CutPrefix(stored, enveloped)
-	if !ok {
-		return e, stored
+// openPayload returns a payload as it was submitted, with its envelope.
+func openPayload(box *sealed.Box, tenant, id string, stored []byte) (e envelope, payload []byte, err error) {
+	e, inside, err := openEnvelope(box, tenant, id, stored)
+	if err == nil {
+		payload, err = e.open(box, tenant, id, inside)
 	}
+	return e, payload, err
+}
+
+// openEnvelope splits a stored payload, or its first maxEnvelope bytes, at its envelope.
+func openEnvelope(box *sealed.Box, tenant, id string, stored []byte) (e envelope, inside []byte, err error) {
+	if rest, ok := bytes.CutPrefix(stored, sealedEnvelope); ok {
+		if len(rest) < 2 || len(rest) < 2+int(binary.BigEndian.Uint16(rest)) {
+			return e, nil, sealed.ErrRefused
+		}
+		n := 2 + int(binary.BigEndian.Uint16(rest))
+		texts, err := box.Open(sealed.Envelope, tenant, id, rest[2:n])
+		if err != nil {
+			return e, nil, err
+		}
+		e, _, ok := splitEnvelope(texts)
+		if !ok {
+			return e, nil, sealed.ErrRefused
+		}
+		return e, rest[n:], nil
+	}
+	if rest, ok := bytes.CutPrefix(stored, enveloped); ok {
+		if e, inside, ok := splitEnvelope(rest); ok {
+			e.clear = true
+			return e, inside, nil
+		}
+	}
+	return e, stored, nil // without one, or damaged
+}
+
+// open returns what a stored payload has behind its envelope as it was submitted.
+func (e envelope) open(box *sealed.Box, tenant, id string, inside []byte) ([]byte, error) {
+	block, isBlock := bytes.CutPrefix(inside, sealedBlock)
+	switch {
+	case e.clear, !isBlock && !sealed.Is(inside):
+		return decompress(inside)
+	case !isBlock:
+		return box.Open(sealed.Payload, tenant, id, inside)
+	}
+	_, n := binary.Uvarint(block)
+	if n <= 0 || !sealed.Is(block[n:]) {
+		return nil, sealed.ErrRefused
+	}
+	block, err := box.Open(sealed.Payload, tenant, id, block[n:])
+	if err != nil {
+		return nil, err
+	}
+	return decompress(slices.Concat(compressed, block))
+}
+
+// splitEnvelope reads the texts of an envelope, and returns what follows.
+func splitEnvelope(rest []byte) (e envelope, payload []byte, ok bool) {
 	target := ""
 	for _, text := range []*string{&e.contentType, &target} {
 		if len(rest) < 2 || len(rest) < 2+int(binary.BigEndian.Uint16(rest)) {
-			return envelope{}, stored // damaged
+			return envelope{}, nil, false
 		}
 		n := 2 + int(binary.BigEndian.Uint16(rest))
 		*text, rest = string(rest[2:n]), rest[n:]
@@ -116,7 +217,7 @@ func opened(stored []byte) (e envelope, payload []byte) {
 			e.headers[name] = value
 		}
 	}
-	return e, rest
+	return e, rest, true
 }
 
 // compressed begins a stored payload that is an S2 block. No JSON begins like this. Another payload
@@ -137,7 +238,15 @@ func (q *Queue) compress(payload []byte) []byte {
 }
 
 // submittedSize is the size of the submitted payload, by the start and the size of the stored one.
-func submittedSize(start []byte, stored int) int {
+func (e envelope) submittedSize(start []byte, stored int) int {
+	if block, ok := bytes.CutPrefix(start, sealedBlock); ok && !e.clear {
+		if n, length := binary.Uvarint(block); length > 0 && n <= maxPayload {
+			return int(n)
+		}
+	}
+	if sealed.Is(start) && !e.clear {
+		return stored - sealed.Overhead
+	}
 	if block, ok := bytes.CutPrefix(start, compressed); ok {
 		if n, err := s2.DecodedLen(block); err == nil {
 			return n

@@ -2,15 +2,21 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
+	"github.com/7509e464/sluice/shaper"
 )
 
 const (
 	leaseMost = 1000 // leases of one poll
+
+	// sealedHold is how long a flow is held whose job cannot be decrypted.
+	sealedHold = 10 * time.Second
 
 	// One retune or forget may start each housekeepingEvery in all shards of the process, after an
 	// idle time housekeepingBurst at once. Each takes Redis about 1 ms. After a reload all shards
@@ -66,8 +72,17 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		Reading: reading, Next: grant.Next, More: grant.More || grant.Restore, Paused: grant.Paused,
 		Help: grant.Help, Outbox: grant.Outbox, PutOff: grant.PutOff, Damaged: grant.Damaged,
 	}
+	var held []Settlement // of jobs that this process cannot decrypt
 	for _, l := range grant.Leases {
-		lease, err := leaseOf(l)
+		lease, err := leaseOf(c.b.box, l)
+		if errors.Is(err, ErrSealed) {
+			held = append(held, Settlement{
+				LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Event: shaper.Hold, Delay: sealedHold,
+				Cause: HoldCause{By: HeldByCodec},
+			})
+			c.b.keyMissing(lease, l.ID, err)
+			continue
+		}
 		if err != nil {
 			// The lease expires and the job is leased again: an unreadable job must not stop the
 			// others.
@@ -75,6 +90,11 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 			continue
 		}
 		tick.Leases = append(tick.Leases, lease)
+	}
+	if len(held) > 0 {
+		if _, err := c.b.Settle(ctx, held); err != nil { // their leases end by themselves
+			c.b.log.Warn("jobs that cannot be decrypted could not be given back", "jobs", len(held), "error", err)
+		}
 	}
 	c.b.memories[c.shard.Index].note(tick)
 	if c.b.repairer.Aside(ctx, c.shard, tick.Damaged) {
@@ -166,17 +186,24 @@ func (c *Consumer) Resign(ctx context.Context) error {
 	return err
 }
 
-func leaseOf(l scripts.LeasedJob) (Lease, error) {
+// leaseOf decodes a leased job. Its error may be ErrSealed.
+func leaseOf(box *sealed.Box, l scripts.LeasedJob) (Lease, error) {
 	r, err := scripts.DecodeRecord(l.Record)
 	if err != nil {
 		return Lease{}, err
 	}
-	e, payload := opened(r.Payload)
-	payload, err = decompress(payload)
-	if err != nil {
-		return Lease{}, err
+	if err := openRecord(box, l.ID, &r); err != nil {
+		return Lease{Tenant: r.Tenant, Route: r.Route}, err
 	}
-	before, _ := decodeResult(r.Result) // an empty or unreadable result is left out
+	e, payload, err := openPayload(box, tenantOf(r.Flow), l.ID, r.Payload)
+	if err != nil {
+		return Lease{Tenant: r.Tenant, Route: r.Route}, err
+	}
+	// An empty or unreadable result is left out.
+	before, _, err := decodeResult(box, tenantOf(r.Flow), l.ID, r.Result, len(r.Result))
+	if errors.Is(err, ErrSealed) {
+		return Lease{Tenant: r.Tenant, Route: r.Route}, err
+	}
 	return Lease{
 		Log:      before.Log,
 		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost, ContentType: e.contentType, Path: e.path,

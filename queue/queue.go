@@ -22,6 +22,7 @@ import (
 	"github.com/7509e464/sluice/internal/policies"
 	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -48,6 +49,7 @@ type Options struct {
 	// CompressOver is the least size in bytes of payloads that are stored compressed, 0 for never.
 	// All counts of bytes are of the stored form.
 	CompressOver int
+	Encryption   Encryption
 	Horizon      time.Duration         // how far ahead workers lease, default 20 ms
 	Registerer   prometheus.Registerer // default: metrics are not registered
 	Logger       *slog.Logger          // default slog.Default()
@@ -69,6 +71,8 @@ type Queue struct {
 	engine       *Engine
 	owned        bool // by Connect: Close closes the engine
 	store        *store.Store
+	box          *sealed.Box // nil without encryption
+	switched     bool        // the store may have idempotency keys from before it was encrypted
 	policies     *policies.Keeper
 	repairer     *repair.Repairer
 	broker       *Broker
@@ -93,6 +97,9 @@ const (
 // defaultShards is the number of shards of a new store.
 const defaultShards = 64
 
+// ErrEncrypted means that the store is encrypted, and the process has no keys or lacks one.
+var ErrEncrypted = store.ErrEncrypted
+
 // ErrSchema means that the data in Redis was laid out by a version or with settings that this
 // process cannot work with.
 var ErrSchema = store.ErrSchema
@@ -102,8 +109,8 @@ var ErrEnvironment = policies.ErrEnvironment
 
 // Open checks what is in Redis, loads the scripts, and puts the policies of the configuration file
 // into force, unless the file was in force before another that a live process has. The caller
-// closes the engine, after the queue. Errors: ErrSchema, ErrEnvironment, ErrUnavailable,
-// ErrNoEngine with advice.
+// closes the engine, after the queue. Errors: ErrSchema, ErrEnvironment, ErrEncrypted,
+// ErrUnavailable, ErrNoEngine with advice.
 func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	o.Horizon = cmp.Or(o.Horizon, 20*time.Millisecond)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
@@ -130,7 +137,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 			DeadBytes:    cmp.Or(o.Retention.DeadBytes, 64<<20),
 		},
 	}
-	setAside, err := registerMetrics(o.Registerer, e.conn, s)
+	setAside, keyMissing, err := registerMetrics(o.Registerer, e.conn, s)
 	if err != nil {
 		return nil, err
 	}
@@ -149,15 +156,20 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 		}
 	}
 	file := o.file()
+	if q.box, err = o.Encryption.open(ctx, e, s, o); err != nil {
+		return nil, err
+	}
 	if o.Reporter {
 		q.policies.Assume(file)
 	} else if err := q.policies.Start(ctx, o.Registerer, file, born, q.layout); err != nil {
+		q.box.Close()
 		return nil, err
 	}
+	q.birth(born)
 	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
-		store: s, policies: q.policies, repairer: q.repairer, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
-		setAside: setAside, log: o.Logger, silence: silenceLocal,
+		store: s, box: q.box, policies: q.policies, repairer: q.repairer, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
+		setAside: setAside, unopened: keyMissing, log: o.Logger, silence: silenceLocal,
 		memories: make([]memory, s.Len()), housekeeping: rate.NewLimiter(rate.Every(housekeepingEvery), housekeepingBurst),
 	}
 	q.broker.running, q.broker.stop = context.WithCancel(context.Background())
@@ -183,6 +195,9 @@ func Preflight(ctx context.Context, e *Engine, o Options) (notes []string, err e
 	}
 	if err := found.fits(cmp.Or(o.Shards, found.Shards)); err != nil {
 		return nil, err
+	}
+	if err := o.Encryption.check(ctx, e.conn.Patient); err != nil {
+		return nil, e.conn.Advise(err)
 	}
 	keeper := policies.New(e.storeOf(found.Shards), o.Horizon, o.Logger)
 	keeper.Environment = o.Environment
@@ -235,6 +250,7 @@ func (q *Queue) Close() error {
 	q.lanes.close()
 	q.headroom.close()
 	q.watcher.close()
+	q.box.Close()
 	if q.owned {
 		return q.engine.Close()
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -46,7 +47,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			t.Answer = []byte{}
 		}
 		answered += int64(len(t.Answer))
-		if items[i], err = settleItem(t); err != nil {
+		if items[i], err = b.settleItem(t); err != nil {
 			return nil, err
 		}
 	}
@@ -88,7 +89,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 }
 
 // settleItem encodes a settlement, without its key.
-func settleItem(t Settlement) (scripts.SettleItem, error) {
+func (b *Broker) settleItem(t Settlement) (scripts.SettleItem, error) {
 	if t.MaxAttempts < 0 || t.MaxAttempts > maxAttempts {
 		return scripts.SettleItem{}, fmt.Errorf("queue: max_attempts %d, want 0 to %d", t.MaxAttempts, maxAttempts)
 	}
@@ -117,12 +118,15 @@ func settleItem(t Settlement) (scripts.SettleItem, error) {
 	}
 	item.ActualCost = t.ActualCost
 	if t.Error != nil || t.Response != nil || len(t.Log) > 0 || t.ActualCost != nil || t.Answer != nil {
-		r := result{t.Error, t.Response, t.log(), t.ActualCost, t.Answer}
+		if b.box.Sealing() && t.Tenant == "" {
+			return item, fmt.Errorf("queue: the settlement of job %s needs its tenant, because the store is encrypted", t.ID)
+		}
+		r := result{Error: t.Error, Response: t.Response, Log: t.log(), ActualCost: t.ActualCost, answer: t.Answer}
 		if n := len(t.Log); r.Error == nil && n > 0 {
 			r.Error = &JobError{Message: t.Log[n-1].Message, Status: t.Log[n-1].Status, At: t.Log[n-1].At}
 		}
 		var err error
-		if item.Result, err = r.encode(); err != nil {
+		if item.Result, err = r.encode(b.box, store.EncodeName(t.Tenant), t.ID); err != nil {
 			return item, err
 		}
 	}

@@ -183,6 +183,8 @@ type Completion struct {
 // Settlement ends a lease.
 type Settlement struct {
 	LeaseRef
+	// Tenant of the job. An encrypted store needs it where the settlement has a result.
+	Tenant string
 	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no
 	// attempt left makes it dead.
 	Event shaper.Event
@@ -230,10 +232,11 @@ const (
 	HeldByFlowBreaker = "flow_breaker" // its own is not closed: other flows of the route are well
 	HeldByHandOff     = "hand_off"     // asynq does not take its jobs
 	HeldByAuth        = "auth"         // its route has no token for its upstream
+	HeldByCodec       = "codec"        // a job of it is encrypted by a key that a worker does not have
 )
 
 // HeldBy are the causes of holds.
-var HeldBy = []string{HeldByRetryAfter, HeldByBreaker, HeldByFlowBreaker, HeldByHandOff, HeldByAuth}
+var HeldBy = []string{HeldByRetryAfter, HeldByBreaker, HeldByFlowBreaker, HeldByHandOff, HeldByAuth, HeldByCodec}
 
 // SettleResult is the effect of a settlement.
 type SettleResult string

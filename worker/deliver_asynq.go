@@ -97,7 +97,7 @@ func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 	headers := map[string]string{}
 	maps.Copy(headers, taskHeaders(l))
 	if to.Reports {
-		maps.Copy(headers, ticket.Ticket{Ref: l.LeaseRef, Within: to.ReportWithin, MaxAttempts: attempts}.Headers())
+		maps.Copy(headers, ticket.Ticket{Ref: l.LeaseRef, Tenant: l.Tenant, Within: to.ReportWithin, MaxAttempts: attempts}.Headers())
 	}
 	if l.TraceParent != "" {
 		headers["traceparent"] = l.TraceParent

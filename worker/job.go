@@ -131,7 +131,8 @@ func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement
 // settle hands the end of a job to the settler. The job keeps its slot until Redis has answered:
 // otherwise settlements would pile up without bound during an outage.
 func (w *Worker) settle(j *job, s queue.Settlement) {
-	s.LeaseRef, s.Attempt, s.Log, s.PayloadBytes = j.lease.LeaseRef, j.lease.Attempt, j.lease.Log, len(j.lease.Payload)
+	s.LeaseRef, s.Tenant, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Tenant, j.lease.Attempt, j.lease.Log
+	s.PayloadBytes = len(j.lease.Payload)
 	s.MaxAttempts = cmp.Or(s.MaxAttempts, j.lease.MaxAttempts)
 	if s.Event == shaper.Succeed && s.MaxAttempts == j.lease.MaxAttempts {
 		s.MaxAttempts = 0 // unchanged: the shortest settlement

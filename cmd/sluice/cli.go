@@ -19,6 +19,8 @@ type commands struct {
 	Check       checkCmd              `cmd:"" help:"Check the store for damage and repair it."`
 	Config      configCmd             `cmd:"" help:"Check a configuration without running it."`
 	Redis       redisCmd              `cmd:"" help:"Have a replica of Redis take over."`
+	Store       storeCmd              `cmd:"" help:"Rotate the keys that encrypt the store."`
+	Codec       codecCmd              `cmd:"" help:"Make keys that encrypt the store."`
 	Submit      jobs.SubmitCmd        `cmd:"" help:"Submit one job, or one for each line of a file."`
 	Burst       jobs.BurstCmd         `cmd:"" help:"Submit many jobs at once and watch them leave at the tenant's rate."`
 	Job         jobs.Cmd              `cmd:"" help:"Read, list, wait for, cancel or replay jobs."`
@@ -38,14 +40,16 @@ type commands struct {
 	Version     versionCmd            `cmd:"" help:"Print the version."`
 }
 
-// newCommands returns the command line. serve, check, config check and redis failover have a flag
-// for each setting of the program, tenant set and pool set for each of a policy.
+// newCommands returns the command line. serve, check, config check, redis failover and store
+// rotate-keys have a flag for each setting of the program, tenant set and pool set for each of a
+// policy.
 func newCommands() *commands {
 	all := &commands{Tenant: policies.NewTenant(), Pool: policies.NewPool()}
 	all.Serve.Plugins = kong.Plugins{settingFlags()}
 	all.Config.Check.Plugins = kong.Plugins{settingFlags()}
 	all.Check.Plugins = kong.Plugins{settingFlags()}
 	all.Redis.Failover.Plugins = kong.Plugins{settingFlags()}
+	all.Store.RotateKeys.Plugins = kong.Plugins{settingFlags()}
 	return all
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/callback"
 )
@@ -32,6 +34,7 @@ func (r *reader) config(values map[string]any) Config {
 	r.listenerTLS("admin", c.Admin.Listen, &c.Admin.TLS)
 	r.listenerTLS("metrics", c.Metrics.Listen, &c.Metrics.TLS)
 	r.needClientCA(&c, "api", &c.API.TLS)
+	r.codec(&c)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
 	r.routes(&c, sectionOf(values, "routes"))
@@ -42,6 +45,26 @@ func (r *reader) config(values map[string]any) Config {
 	r.reserves(c)
 	r.guards(&c, sectionOf(values, "guards"))
 	return c
+}
+
+// codec checks the file of keys, whose path is relative to the configuration file.
+func (r *reader) codec(c *Config) {
+	if c.Codec.KeyFile == "" {
+		if c.Codec.ReadOnly {
+			r.problem(r.at("codec.read_only"), "true", "needs codec.key_file")
+		}
+		return
+	}
+	if !filepath.IsAbs(c.Codec.KeyFile) && r.path != "" {
+		c.Codec.KeyFile = filepath.Join(filepath.Dir(r.path), c.Codec.KeyFile)
+	}
+	warning, err := sealed.CheckFile(c.Codec.KeyFile)
+	if err != nil {
+		r.problem(r.at("codec.key_file"), show(c.Codec.KeyFile), err.Error())
+	}
+	if warning != "" {
+		r.open = append(r.open, warning)
+	}
 }
 
 // between checks the rules between scalar settings. A setting that could not be read is zero and

@@ -25,6 +25,7 @@ type Config struct {
 	Worker    Worker
 	Retention Retention
 	Store     Store
+	Codec     Codec
 	Callbacks Callbacks
 	Routes    map[string]Route // at least one
 	Forward   []ForwardListener
@@ -113,6 +114,12 @@ type Retention struct {
 
 	DeadCapacity int64 // maximum dead letters of a flow; at the maximum the flow stops
 	DeadBytes    int64 // maximum bytes of them
+}
+
+// Codec encrypts what clients wrote before it is stored.
+type Codec struct {
+	KeyFile  string // empty: no encryption
+	ReadOnly bool   // new texts are stored in clear
 }
 
 // Store bounds the data of all tenants together; 0 is no bound.

@@ -224,6 +224,12 @@ func Settings() []Setting {
 			"Minimum bytes of a payload that is stored compressed; bounds count the compressed bytes. 0: "+
 				"no compression. From 1024 bytes JSON shrinks by half. After an upgrade set it only when "+
 				"all workers are upgraded."),
+		{Key: "codec.key_file", Kind: Text,
+			Help: "File with the keys that [encrypt what clients wrote](encryption.md) before it is stored. The first encrypts, " +
+				"all decrypt. A changed file is in force within five seconds. Not set: nothing is encrypted.",
+			Rule: "must be the path of a file with a key on each line, as sluice codec new-key prints it, with mode 0600"},
+		toggle("codec.read_only",
+			"Store new texts in clear, and decrypt those that are stored: to end encryption."),
 		whole("store.max_tenants", "1000000", 0, 1_000_000_000,
 			"Maximum tenants with jobs or activity in the last ten minutes; jobs of further tenants are "+
 				"refused with 503. 0 is no bound."),

@@ -46,7 +46,7 @@ func actualCost(s *suite) {
 		if actual > 0 {
 			s.startsAfter(next, l, want)
 			equal(s, "the result of the same settlement", s.settle(l, shaper.Succeed, costing(actual)), queue.Repeated)
-			equal(s, "the result of a stale one", s.settle(queue.Lease{LeaseRef: queue.LeaseRef{ID: l.ID, Epoch: 9}}, shaper.Succeed, costing(500)), queue.Stale)
+			equal(s, "the result of a stale one", s.settle(queue.Lease{Tenant: l.Tenant, LeaseRef: queue.LeaseRef{ID: l.ID, Epoch: 9}}, shaper.Succeed, costing(500)), queue.Stale)
 			s.startsAfter(next, l, want)
 			equal(s, "the stamp after", s.lease(1)[0].Stamp.Sub(l.Stamp), want)
 		} else if start := s.job(next).EstimatedStart; start.Before(l.Stamp.Time()) || start.After(l.Stamp.Time().Add(time.Minute)) {
@@ -82,7 +82,7 @@ func actualCostBounds(s *suite) {
 	s.admit(work())
 	l := s.lease(1)[0]
 	for _, n := range []int64{-1, shaper.MaxCost + 1} {
-		t := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, ActualCost: &n}
+		t := queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Event: shaper.Succeed, ActualCost: &n}
 		if results, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{t}); err == nil {
 			s.Errorf("an actual cost of %d: %v", n, results)
 		}

@@ -272,7 +272,7 @@ func damagedSettle(s *suite) {
 	s.broken(s.shard().Job(jobs[2].ID))
 	var batch []queue.Settlement
 	for _, l := range leases {
-		batch = append(batch, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed})
+		batch = append(batch, queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Event: shaper.Succeed})
 	}
 	results, err := s.q.Broker().Settle(s.ctx, batch)
 	if err != nil {

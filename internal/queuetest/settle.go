@@ -272,7 +272,7 @@ func settleMany(s *suite) {
 	leases := s.lease(700)
 	batch := make([]queue.Settlement, len(leases))
 	for i, l := range leases {
-		batch[i] = queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}
+		batch[i] = queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Event: shaper.Succeed, MaxAttempts: 3}
 	}
 	batch[600].Epoch++
 	results, err := s.q.Broker().Settle(s.ctx, batch)
@@ -325,7 +325,7 @@ func attemptsBeyondRecord(s *suite) {
 			return len(leases) > 0
 		}
 		s.await("the job to be leased", again)
-		end := queue.Settlement{LeaseRef: leases[0].LeaseRef, Event: shaper.Retry, MaxAttempts: maximum}
+		end := queue.Settlement{LeaseRef: leases[0].LeaseRef, Tenant: tenant, Event: shaper.Retry, MaxAttempts: maximum}
 		if _, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{end}); err == nil {
 			s.Errorf("a maximum of %d attempts was taken", maximum)
 			continue
@@ -378,7 +378,7 @@ func wrongEpoch(s *suite) {
 func twiceInBatch(s *suite) {
 	s.admit(work())
 	l := s.lease(1)[0]
-	one := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3}
+	one := queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Event: shaper.Succeed, MaxAttempts: 3}
 	other := one
 	other.Event = shaper.Die
 	results, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{one, one, other})

@@ -309,7 +309,7 @@ func watchMany(s *suite) {
 	jobs := s.backlog(2*n, work())
 	var ends []queue.Settlement
 	for _, l := range s.lease(2 * n) {
-		ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: 3})
+		ends = append(ends, queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Event: shaper.Succeed, MaxAttempts: 3})
 	}
 	seen := make(chan error, 2*n)
 	reads := make(chan struct{}, 8) // tokens; fewer than the connections, so that no read waits for one

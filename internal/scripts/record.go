@@ -38,8 +38,8 @@ type Record struct {
 }
 
 const (
-	maxPrefix   = 2114
-	maxURL      = 1024 // bytes of a callback URL
+	maxPrefix   = 2194
+	maxURL      = 1058 // bytes of a callback URL: 1,024, and 34 more of one that is encrypted
 	recordBytes = 256  // about the bytes that Redis needs beside the record
 )
 
@@ -51,7 +51,7 @@ const callbackField = 6
 var ErrRecord = errors.New("not a job record")
 
 // Rest encodes the part of a record that admit gets: all from its cost on. Type, tenant,
-// route and trace parent are at most 255 bytes, the callback URL at most 1,024, flow and idem are
+// route and trace parent are at most 255 bytes, the callback URL at most 1,058, flow and idem are
 // as in keys. Empty fields at the end take no bytes.
 func (r Record) Rest() ([]byte, error) {
 	tenant, route, _ := strings.Cut(r.Flow, "/")
@@ -179,17 +179,18 @@ func leaseOf(head []byte) (state shaper.State, epoch int64, attempts int, eligib
 
 // Peeked is what the first bytes of a record hold.
 type Peeked struct {
-	State   shaper.State
-	Flow    string // as in keys
-	Type    string // empty where the bytes end before its end
-	Created shaper.Instant
+	State       shaper.State
+	Flow        string // as in keys
+	Type        string // empty where the bytes end before its end
+	TraceParent string // the same
+	Created     shaper.Instant
 }
 
 // The numbers of bytes at the start of a record that hold what PeekRecord reads, without and with
-// the type.
+// the type and the trace parent.
 const (
 	PeekFlow = HeadLength + 1 + 255
-	PeekType = PeekFlow + 2*(1+255)
+	PeekType = PeekFlow + 5*(1+255)
 )
 
 // PeekRecord reads the first bytes of a record; ok is false if they end before the flow does.
@@ -197,7 +198,9 @@ func PeekRecord(start []byte) (p Peeked, ok bool) {
 	if len(start) <= HeadLength || start[0] != '1' {
 		return Peeked{}, false
 	}
-	texts, rest := [3]string{}, start[HeadLength:] // flow, idempotency hash, type
+	end := min(len(start), max(HeadLength, int(fieldPrefix.of(start))))
+	// Flow, idempotency hash, type, tenant, route and trace parent.
+	texts, rest := [6]string{}, start[HeadLength:end]
 	for i := range texts {
 		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
 			if i == 0 {
@@ -208,7 +211,8 @@ func PeekRecord(start []byte) (p Peeked, ok bool) {
 		texts[i], rest = string(rest[1:1+int(rest[0])]), rest[1+int(rest[0]):]
 	}
 	return Peeked{
-		shaper.State(fieldState.of(start)), texts[0], texts[2], shaper.Instant(fieldCreated.of(start)),
+		State: shaper.State(fieldState.of(start)), Flow: texts[0], Type: texts[2], TraceParent: texts[5],
+		Created: shaper.Instant(fieldCreated.of(start)),
 	}, true
 }
 

@@ -18,10 +18,14 @@ var (
 	ErrState       = errors.New("queue: redis cannot serve now")
 	ErrScript      = errors.New("queue: corrupt data in redis")
 	ErrSchema      = errors.New("queue: the data in redis does not fit")
+	ErrEncrypted   = errors.New("queue: the store is encrypted by keys that this process does not have")
 	// ErrOutcomeUnknown, ErrReplicas and ErrRefused are ErrUnavailable, too.
 	ErrOutcomeUnknown error = special{"queue: the write may be lost in a failover"}
 	ErrReplicas       error = special{"queue: redis has too few replicas"}
 	ErrRefused        error = special{"queue: redis refuses writes, because it has too few replicas"}
+	// ErrSealed means that this process lacks the key of an encrypted text. It is ErrUnavailable,
+	// too: the text is not lost.
+	ErrSealed error = special{"queue: an encrypted text of the store has a key that this process does not have"}
 )
 
 // special is a kind of ErrUnavailable and of ErrState.

@@ -14,6 +14,7 @@ import (
 // Keys and channels that belong to no shard.
 const (
 	MetaKey      = "sluice:meta"
+	CodecKey     = "sluice:codec" // the wrapped data keys of package sealed
 	WorkersKey   = "sluice:{workers}:live"
 	WorkersClock = "sluice:{workers}:clock"
 	LatenessKey  = "sluice:{workers}:late:"   // and the id of the worker

@@ -36,8 +36,8 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
       hold_for(f, now + delay, cause)
     end
     -- A job that waits for its route's credentials spends no attempt, however long. The client of a
-    -- forwarded request waits, so its holds count.
-    dead = (retention.kept or not waits_for_credentials(cause)) and charge_free(j)
+    -- forwarded request waits, so its holds count. One that waits for a key spends none either.
+    dead = sub(cause, 1, 6) ~= 'codec:' and (retention.kept or not waits_for_credentials(cause)) and charge_free(j)
   end
   if dead then
     f.dead = f.dead + 1

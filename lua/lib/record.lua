@@ -8,7 +8,7 @@
 -- field; missing fields are empty. So are a tenant and a route that equal those in the flow.
 
 -- Lua formats each number that goes to Redis, so a constant one is text.
-local UP_TO_PAYLOAD = '2113' -- the offset of the last byte that any prefix may have
+local UP_TO_PAYLOAD = '2193' -- the offset of the last byte that any prefix may have
 
 -- About the bytes that Redis needs for a record and an idempotency key beside their text: names,
 -- table entries, index entries.

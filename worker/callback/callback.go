@@ -161,6 +161,7 @@ type Config struct {
 	// listed is checked by resolving its name before the proxy is asked for it.
 	Proxy       string
 	Job         func(queue.Job) ([]byte, error) // the job as JSON, as clients see it
+	Sealer      queue.Sealer                    // encrypts the tasks; the zero value does not
 	Timeout     time.Duration                   // of one attempt; default 10s
 	MaxAttempts int                             // at least 2; default 15, which take about a day
 	Concurrency int                             // attempts at once; default 64

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,6 +25,8 @@ import (
 	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/sealed"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -475,5 +479,66 @@ func TestNewListsEveryProblem(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, fields); diff != "" || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("fields (-want +got):\n%s\n%v", diff, err)
+	}
+}
+
+// TestEncryptedTasks: of an encrypted store asynq keeps neither URL nor body of a callback, nor an
+// error that names its receiver; the receiver gets both as they are. A process without the key
+// spends no attempt.
+func TestEncryptedTasks(t *testing.T) {
+	engine, err := queue.OpenEngine(t.Context(), queue.EngineOptions{Embedded: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	file := filepath.Join(t.TempDir(), "codec.key")
+	if err := sealed.AddKey(file); err != nil {
+		t.Fatal(err)
+	}
+	q, err := queue.Open(t.Context(), engine, queue.Options{Shards: 1, Encryption: queue.Encryption{KeyFile: file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	calls, fail := make(chan string, 1), true
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if fail {
+			panic(http.ErrAbortHandler)
+		}
+		body, _ := io.ReadAll(r.Body)
+		calls <- r.URL.Path + " " + string(body)
+	}))
+	defer receiver.Close()
+	s := newService(t, Config{Redis: engine.Client(), Guard: guard(t, receiver.URL), Sealer: q.Sealer()})
+	c := completion(shaper.Succeeded, 1)
+	c.CallbackURL = receiver.URL + "/hidden-path"
+	if err := s.HandOver(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := asynq.NewInspectorFromRedisClient(engine.Client()).ListPendingTasks(s.laneOf(c).queue)
+	if err != nil || len(tasks) != 1 {
+		t.Fatalf("%d tasks, %v", len(tasks), err)
+	}
+	stored := fmt.Sprint(tasks[0].Headers) + string(tasks[0].Payload)
+	if strings.Contains(stored, "hidden-path") || strings.Contains(stored, "confidential") {
+		t.Errorf("asynq keeps %q", stored)
+	}
+	task := asynq.NewTaskWithHeaders(taskType, tasks[0].Payload, tasks[0].Headers)
+	if err := s.attempt(t.Context(), tasks[0].ID, task, false); err == nil || strings.Contains(unquoted{err}.Error(), "127.0.0.1") {
+		t.Errorf("a failure is kept as %q", unquoted{err})
+	}
+	fail = false
+	if err := s.attempt(t.Context(), tasks[0].ID, task, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-calls; !strings.HasPrefix(got, "/hidden-path ") || !strings.Contains(got, "confidential") {
+		t.Errorf("the receiver got %q", got)
+	}
+	if err := s.attempt(t.Context(), "other:1:succeeded", task, false); !errors.Is(err, asynq.SkipRetry) {
+		t.Errorf("a task under another id: %v", err)
+	}
+	without := newService(t, Config{Redis: engine.Client(), Guard: guard(t, receiver.URL)})
+	if err := without.attempt(t.Context(), tasks[0].ID, task, true); err == nil || isFailure(err) {
+		t.Errorf("without the key: %v, want it postponed", err)
 	}
 }

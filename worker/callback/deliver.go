@@ -46,7 +46,8 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	}
 	// One id for each end of a job. A replayed job has several.
 	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
-	headers := map[string]string{urlHeader: c.CallbackURL, tenantHeader: c.Job.Tenant}
+	url, body := s.cfg.Sealer.Seal(c.Job.Tenant, id, c.CallbackURL, body)
+	headers := map[string]string{urlHeader: url, tenantHeader: c.Job.Tenant}
 	l := s.laneOf(c)
 	s.list(ctx, l)
 	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, headers),
@@ -127,7 +128,25 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	}
 	s.metrics.attempts.WithLabelValues(outcome).Inc()
 	s.log.Debug("attempt at a callback", append(about, "outcome", outcome)...)
+	if s.cfg.Sealer.Sealing() && err != nil {
+		return unquoted{err}
+	}
 	return err
+}
+
+// unquoted is an error as asynq may keep it beside an encrypted task: its text names no host.
+type unquoted struct{ error }
+
+func (e unquoted) Unwrap() error { return e.error }
+
+func (e unquoted) Error() string {
+	if no, is := errors.AsType[outbound.NoAnswer](e.error); is {
+		return no.Message
+	}
+	if postponed, is := errors.AsType[errPostponed](e.error); is && postponed.cause != nil {
+		return "no attempt was made"
+	}
+	return e.error.Error()
 }
 
 // givenUp is the failure of a last attempt, which asynq archives as it is.
@@ -138,7 +157,14 @@ func (givenUp) Is(target error) bool { return target == asynq.SkipRetry }
 // attempt makes one request, once it has a slot, and returns an error unless the receiver accepts
 // it. asynq stores the error. With last set, the callback is given up if the attempt fails.
 func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last bool) error {
-	rawURL := task.Headers()[urlHeader]
+	tenant := task.Headers()[tenantHeader]
+	rawURL, body, err := s.cfg.Sealer.Open(tenant, id, task.Headers()[urlHeader], task.Payload())
+	switch {
+	case errors.Is(err, queue.ErrSealed): // it waits for a process with the key
+		return errPostponed{4*firstPostponement + rand.N(4*firstPostponement), err}
+	case err != nil:
+		return fmt.Errorf("the stored callback cannot be read: %w: %w", err, asynq.SkipRetry)
+	}
 	to, listed, err := s.cfg.Guard.inspect(rawURL) // once more: the operator may have changed the list
 	if err != nil {
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
@@ -155,7 +181,6 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 			return err
 		}
 	}
-	tenant := task.Headers()[tenantHeader]
 	if err := s.slots.take(ctx, to, tenant, last); err != nil {
 		return err
 	}
@@ -163,7 +188,7 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	var answered *bool
 	defer func() { s.slots.give(to, tenant, start, answered) }()
 	// Signed here and not at the hand-over, so that retries use the current secrets.
-	answer, err := client.Post(ctx, rawURL, id, task.Payload(), func(*http.Request) {}, nil)
+	answer, err := client.Post(ctx, rawURL, id, body, func(*http.Request) {}, nil)
 	if errors.Is(err, errNotPublic) {
 		return fmt.Errorf("%w: %w", errNotPublic, asynq.SkipRetry)
 	}

@@ -190,7 +190,9 @@ func (d *delivery) keep(ctx context.Context) (stop func()) {
 // report reports what asynq does with the handler's result. Its error, which is logged, means that
 // Redis did not answer within Patience.
 func (d *delivery) report(ctx context.Context, result error) error {
-	s := queue.Settlement{LeaseRef: d.ticket.Ref, MaxAttempts: d.ticket.MaxAttempts, ActualCost: d.cost.Load()}
+	s := queue.Settlement{
+		LeaseRef: d.ticket.Ref, Tenant: d.ticket.Tenant, MaxAttempts: d.ticket.MaxAttempts, ActualCost: d.cost.Load(),
+	}
 	if result != nil {
 		s.Error = &queue.JobError{Message: outbound.Cut(result.Error()), At: time.Now().UTC()}
 	}

@@ -31,7 +31,7 @@ type Pool struct {
 	LimitedBy      string          `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,auth,held,paused,idle" doc:"What keeps the next job of the pool from leaving now, as for a flow."`
 	EffectiveRate  float64         `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds; 0 while paused."`
 	HeldUntil      time.Time       `json:"held_until,omitzero" doc:"While the pool is held: when the hold ends."`
-	HeldBy         string          `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off,auth" doc:"While it is held: the cause."`
+	HeldBy         string          `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off,auth,codec" doc:"While it is held: the cause."`
 	HeldStatus     int             `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
 	WaitingFlows   int64           `json:"waiting_flows" doc:"Flows with a job that waits for a stamp, or that repay what they owe."`
 	Weights        int64           `json:"weights" doc:"Sum of the weights of these flows, with that of a class once."`

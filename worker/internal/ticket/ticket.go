@@ -16,11 +16,13 @@ import (
 const (
 	withinHeader      = "Sluice-Report-Within" // in milliseconds
 	maxAttemptsHeader = "Sluice-Max-Attempts"
+	tenantHeader      = "Sluice-Tenant" // of the job; older workers do not set it
 )
 
 // Ticket names the lease that a task belongs to, and how its end is reported.
 type Ticket struct {
 	Ref         queue.LeaseRef
+	Tenant      string        // of the job; empty if an older worker made the task
 	Within      time.Duration // of the lease after each report; whole milliseconds, at least one
 	MaxAttempts int           // of the job's route, at least 1
 }
@@ -36,6 +38,7 @@ func (t Ticket) Headers() map[string]string {
 	return map[string]string{
 		withinHeader:      strconv.FormatInt(t.Within.Milliseconds(), 10),
 		maxAttemptsHeader: strconv.Itoa(t.MaxAttempts),
+		tenantHeader:      t.Tenant,
 	}
 }
 
@@ -50,7 +53,7 @@ func Parse(taskID string, headers map[string]string) (Ticket, bool) {
 		within > maxWithin.Milliseconds() || most < 1 {
 		return Ticket{}, false
 	}
-	return Ticket{Ref: queue.LeaseRef{ID: id, Epoch: e}, Within: time.Duration(within) * time.Millisecond,
+	return Ticket{Ref: queue.LeaseRef{ID: id, Epoch: e}, Tenant: headers[tenantHeader], Within: time.Duration(within) * time.Millisecond,
 		MaxAttempts: most}, true
 }
 

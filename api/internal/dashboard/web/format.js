@@ -111,13 +111,14 @@ const heldBecause = {
   flow_breaker: "and the flow's own circuit breaker is not closed; other flows of the route are well",
   hand_off: "asynq does not accept its jobs",
   auth: "no token for the upstream can be had",
+  codec: "a worker has no key to decrypt the next job",
 };
 
 // held describes a hold: its end and its cause, as far as the server reports them.
 function held({ held_until: until, held_by: by, held_status: status, hold }) {
   if (!until) return limits.held;
   const to = by !== "retry_after" || !hold ? "" : hold === "pool" ? " to one tenant, because of hold: pool" : " to two tenants";
-  const answer = by === "hand_off" || by === "auth" ? "" : status ? `the upstream answered ${status} ` : "the last delivery got no whole answer ";
+  const answer = ["hand_off", "auth", "codec"].includes(by) ? "" : status ? `the upstream answered ${status} ` : "the last delivery got no whole answer ";
   return {
     says: `held until ${moment(until)}`, tone: "warn",
     why: `Held until ${moment(until)}${by ? `: ${answer}${heldBecause[by] || by}${to}` : ""}. Jobs wait; then one is retried automatically.`,

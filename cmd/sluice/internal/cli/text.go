@@ -122,6 +122,8 @@ func heldBy(by string, status int) string {
 		return "because asynq does not accept its jobs"
 	case "auth":
 		return "because no token for the upstream can be had"
+	case "codec":
+		return "because a worker has no key to decrypt the next job"
 	}
 	return "for an unknown reason"
 }

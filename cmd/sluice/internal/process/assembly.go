@@ -218,7 +218,8 @@ func setCalls(to *worker.Route, r config.Route) {
 
 func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 	callbacks, err := callback.New(callback.Config{
-		Redis: shared.engine.Client(), Guard: shared.guard, Secrets: p.Config.Callbacks.Secrets,
+		Sealer: shared.queue.Sealer(),
+		Redis:  shared.engine.Client(), Guard: shared.guard, Secrets: p.Config.Callbacks.Secrets,
 		Proxy: p.Config.Callbacks.Proxy,
 		Job:   api.JobJSON, Timeout: p.Config.Callbacks.Timeout,
 		MaxAttempts: int(p.Config.Callbacks.MaxAttempts), Registerer: shared.registry, Logger: p.Log,

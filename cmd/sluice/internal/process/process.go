@@ -469,6 +469,7 @@ func (p *Process) queueOptions() queue.Options {
 			FlowShare: p.Config.Store.FlowShare, Reserve: p.Config.Store.Reserve,
 			Classes: classesOf(p.Config)},
 		CompressOver: int(p.Config.Store.CompressOver),
+		Encryption:   queue.Encryption{KeyFile: p.Config.Codec.KeyFile, ReadOnly: p.Config.Codec.ReadOnly},
 		Horizon:      p.Config.Worker.Horizon,
 		Logger:       p.Log,
 	}

@@ -1,0 +1,207 @@
+package sealed
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/base64"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// boxed is a box that has keys without a store.
+func boxed(ids ...uint32) *Box {
+	b := &Box{writes: true, missed: map[uint32]time.Time{}}
+	for _, id := range ids {
+		raw := newRaw()
+		k := &dataKey{id: id, raw: raw, aead: aeadOf(raw), born: time.Now()}
+		b.keys.Store(id, k)
+		b.current.Store(k)
+	}
+	b.mac.Store(&macKey{raw: newRaw(), born: time.Now()})
+	return b
+}
+
+func TestOpensWhatItSealed(t *testing.T) {
+	b := boxed(7)
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.SliceOf(rapid.Byte()).Draw(t, "text")
+		tenant, id := rapid.String().Draw(t, "tenant"), rapid.String().Draw(t, "id")
+		stored := b.Seal(Payload, tenant, id, text)
+		if len(stored) != len(text)+Overhead || !Is(stored) {
+			t.Fatalf("%d bytes become %d, want %d more", len(text), len(stored), Overhead)
+		}
+		if got, err := b.Open(Payload, tenant, id, stored); err != nil || !bytes.Equal(got, text) {
+			t.Fatalf("%q, %v, want %q", got, err, text)
+		}
+		for name, open := range map[string]func() ([]byte, error){
+			"of another place":  func() ([]byte, error) { return b.Open(Result, tenant, id, stored) },
+			"of another tenant": func() ([]byte, error) { return b.Open(Payload, tenant+"x", id, stored) },
+			"of another job":    func() ([]byte, error) { return b.Open(Payload, tenant, id+"x", stored) },
+			"with the border between tenant and id elsewhere": func() ([]byte, error) {
+				return b.Open(Payload, tenant+"x", strings.TrimPrefix(id, "x"), stored)
+			},
+		} {
+			if got, err := open(); !errors.Is(err, ErrRefused) {
+				t.Fatalf("a text %s is opened: %q, %v", name, got, err)
+			}
+		}
+		stored[rapid.IntRange(len(mark)+4, len(stored)-1).Draw(t, "at")] ^= 1
+		if got, err := b.Open(Payload, tenant, id, stored); !errors.Is(err, ErrRefused) {
+			t.Fatalf("a changed text is opened: %q, %v", got, err)
+		}
+	})
+}
+
+func TestWithoutKeys(t *testing.T) {
+	var none *Box
+	if got := none.Seal(Payload, "t", "i", []byte("text")); string(got) != "text" || none.Sealing() {
+		t.Errorf("no box seals %q", got)
+	}
+	if got, err := none.Open(Payload, "t", "i", []byte("text")); string(got) != "text" || err != nil {
+		t.Errorf("no box opens %q, %v", got, err)
+	}
+	stored := boxed(9).Seal(Payload, "t", "i", []byte("text"))
+	if _, err := none.Open(Payload, "t", "i", stored); !errors.Is(err, ErrNoKey) {
+		t.Errorf("no box opens a sealed text: %v", err)
+	}
+	reader := boxed(9)
+	reader.writes = false
+	if got := reader.Seal(Payload, "t", "i", []byte("text")); string(got) != "text" {
+		t.Errorf("a box that only reads seals %q", got)
+	}
+}
+
+func TestSumIsKeyed(t *testing.T) {
+	var none *Box
+	a, b := boxed(1), boxed(1)
+	if a.Sum("p", "x", "y") != a.Sum("p", "x", "y") {
+		t.Error("a digest differs from itself")
+	}
+	seen := map[string]bool{}
+	for _, sum := range []string{
+		a.Sum("p", "x", "y"), a.Sum("p", "xy"), a.Sum("q", "x", "y"), a.Sum("px", "y"), b.Sum("p", "x", "y"), none.Sum("p", "x", "y"),
+	} {
+		if len(sum) != 22 || seen[sum] {
+			t.Errorf("digest %q", sum)
+		}
+		seen[sum] = true
+	}
+}
+
+func TestKeyFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "codec.key")
+	if err := AddKey(path); err != nil {
+		t.Fatal(err)
+	}
+	one, warning, err := readKeys(path)
+	if err != nil || warning != "" || len(one) != 1 {
+		t.Fatalf("%d keys, %q, %v", len(one), warning, err)
+	}
+	if err := AddKey(path); err != nil {
+		t.Fatal(err)
+	}
+	two, _, err := readKeys(path)
+	if err != nil || len(two) != 2 || two[1].id != one[0].id {
+		t.Fatalf("a new first key: %v, %v", two, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, warning, err := readKeys(path); err != nil || !strings.Contains(warning, "0644") {
+		t.Errorf("a readable file: %q, %v", warning, err)
+	}
+	for name, content := range map[string]string{
+		"no key": "# nothing\n\n", "short": base64.StdEncoding.EncodeToString(make([]byte, 31)), "no base64": "zzz!",
+		"twice": strings.Repeat(NewKey()+"\n", 1) + "x", "repeated": func() string { k := NewKey(); return k + "\n" + k }(),
+	} {
+		if keys, err := parseKeys([]byte(content)); err == nil {
+			t.Errorf("%s: %d keys", name, len(keys))
+		} else if strings.Contains(err.Error(), "zzz") {
+			t.Errorf("%s: the error has the line: %v", name, err)
+		}
+	}
+	if _, _, err := readKeys(filepath.Join(dir, "absent")); err == nil {
+		t.Error("an absent file")
+	}
+}
+
+// TestFIPSOnly: a build that permits approved uses alone seals and opens. GCM with a nonce of the
+// caller, as tink-go has it, does not work there.
+func TestFIPSOnly(t *testing.T) {
+	if os.Getenv("SLUICE_FIPS_CHILD") != "" {
+		b := boxed(3)
+		stored := b.Seal(Payload, "t", "i", []byte("text"))
+		if got, err := b.Open(Payload, "t", "i", stored); err != nil || string(got) != "text" {
+			t.Fatalf("%q, %v", got, err)
+		}
+		if len(b.Sum("p", "x")) != 22 {
+			t.Error("no digest")
+		}
+		block, err := aes.NewCipher(newRaw())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cipher.NewGCM(block); err == nil {
+			t.Error("GCM with nonces of the caller is permitted")
+		}
+		return
+	}
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFIPSOnly$", "-test.count=1")
+	c.Env = append(os.Environ(), "SLUICE_FIPS_CHILD=1", "GODEBUG=fips140=only")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	b := boxed(7)
+	stored := b.Seal(Payload, "t", "i", []byte("text"))
+	f.Add(stored)
+	f.Add([]byte(mark))
+	f.Add(stored[:Overhead-1])
+	f.Fuzz(func(t *testing.T, text []byte) {
+		b.missed[0xffffffff] = time.Now()
+		if Is(text) && len(text) >= Overhead && !bytes.Equal(text[:len(mark)+4], stored[:len(mark)+4]) {
+			return // it would ask the store for the key
+		}
+		got, err := b.Open(Payload, "t", "i", text)
+		switch {
+		case !Is(text) && (err != nil || !bytes.Equal(got, text)):
+			t.Errorf("a clear text: %q, %v", got, err)
+		case Is(text) && err == nil && string(got) != "text":
+			t.Errorf("opened a text that was never sealed: %q", got)
+		}
+	})
+}
+
+func FuzzUnwrap(f *testing.F) {
+	ring, err := parseKeys([]byte(NewKey()))
+	if err != nil {
+		f.Fatal(err)
+	}
+	born := time.Unix(1_700_000_000, 0)
+	whole := ring[0].wrap("key:00000007", newRaw(), born)
+	f.Add(whole)
+	f.Add("")
+	f.Add(ring[0].id + " x y")
+	f.Fuzz(func(t *testing.T, text string) {
+		if _, _, err := ring.unwrap("key:00000007", text); err == nil && !strings.HasPrefix(text, ring[0].id) {
+			t.Errorf("unwrapped %q", text)
+		}
+		if _, _, err := ring.unwrap("key:00000008", text); err == nil {
+			t.Errorf("unwrapped %q for another data key", text)
+		}
+	})
+}
