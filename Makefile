@@ -111,6 +111,7 @@ docs: redis ## write what the docs take from the program: settings, metrics, Ope
 	$(GO) test ./internal/config -run TestReferencePage -update
 	$(GO) test ./cmd/sluice/internal/process -run TestMetricsPage -update
 	$(GO) test ./cmd/sluice -run TestOpenAPI -update
+	$(GO) test ./cmd/sluice -run TestTypesOfTypeScript -update
 	$(GO) test ./internal/httpmsg -run TestHeaderPage -update
 
 # Not part of .ci: the database of vulnerabilities cannot be reached from every machine.
