@@ -83,6 +83,13 @@ func (f *fakeQueue) Used(_ context.Context, uses []queue.Use) error {
 	return f.failure
 }
 
+// RevokeTokens revokes nothing.
+func (f *fakeQueue) RevokeTokens(_ context.Context, _, _ string, at time.Time) (time.Time, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return at.UTC().Truncate(time.Millisecond), f.failure
+}
+
 // Found is the number of calls of FindKey.
 func (f *fakeQueue) Found() int {
 	f.mu.Lock()

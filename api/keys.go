@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
@@ -72,4 +73,27 @@ func (s *Server) revokeKey(c *call) (*answer, error) {
 	}
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key revoked", slog.String("key", id))
 	return &answer{status: http.StatusNoContent}, nil
+}
+
+// tokenRing revokes tokens.
+type tokenRing interface {
+	RevokeTokens(ctx context.Context, tenant, subject string, at time.Time) (time.Time, error)
+}
+
+// revokeTokens is POST /v1/tenants/{tenant}/tokens/revoke.
+func (s *Server) revokeTokens(c *call) (*answer, error) {
+	tenant, err := pathTenant(c)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := codec.DecodeRevocation(c.body)
+	if err != nil {
+		return nil, err
+	}
+	at, err := s.queue.RevokeTokens(c.r.Context(), tenant, wanted.Subject, wanted.NotBefore)
+	if err != nil {
+		return nil, err
+	}
+	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "tokens revoked", slog.String("tenant", tenant))
+	return ok(wire.Revoked{Tenant: tenant, Subject: wanted.Subject, NotBefore: at}), nil
 }

@@ -140,6 +140,7 @@ func (s *Server) handlers() map[string]handler {
 		"create-key":        s.createKey,
 		"list-keys":         s.listKeys,
 		"revoke-key":        s.revokeKey,
+		"revoke-tokens":     s.revokeTokens,
 		"create-operator":   s.createOperator,
 		"list-operators":    s.listOperators,
 		"revoke-operator":   s.revokeOperator,

@@ -86,6 +86,7 @@ type ports struct {
 	tenants
 	pools
 	keyRing
+	tokenRing
 	health
 	readings
 	dashboard.Store
@@ -107,7 +108,7 @@ func portsOf(q *queue.Queue) ports {
 		*queue.Queue
 		*reports.Reports
 	}{q, reports.New(s)}
-	return ports{q, q, q, q, q, q, q.Keys(), q, f, sessions.New(s), operators.NewStore(s)}
+	return ports{q, q, q, q, q, q, q.Keys(), q.Tokens(), q, f, sessions.New(s), operators.NewStore(s)}
 }
 
 func newServer(ports ports, cfg Config) (*Server, error) {

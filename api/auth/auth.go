@@ -20,7 +20,7 @@ type Mode string
 const (
 	None  Mode = "none"  // the header Sluice-Tenant names the tenant
 	Keys  Mode = "keys"  // API keys
-	JWT   Mode = "jwt"   // JSON Web Tokens of one issuer
+	JWT   Mode = "jwt"   // JSON Web Tokens of some issuers
 	Cert  Mode = "cert"  // the verified certificate of the client's connection
 	Guest Mode = "guest" // no credential: a tenant for each address
 )
@@ -47,12 +47,16 @@ type KeyStore interface {
 
 // Config is the settings of an Authenticator.
 type Config struct {
-	Modes  []Mode       // at least one of Keys, JWT, Cert, Guest
-	Keys   KeyStore     // required with the mode Keys
-	JWT    JWTConfig    // for the mode JWT
-	Cert   string       // for the mode Cert, what names the tenant: CertSANURI or CertCN
-	Guest  GuestConfig  // for the mode Guest
-	Logger *slog.Logger // default slog.Default()
+	Modes []Mode    // at least one of Keys, JWT, Cert, Guest
+	Keys  KeyStore  // required with the mode Keys
+	JWT   JWTConfig // for the mode JWT
+	// Issuers are further ones of tokens. JWT may be unset then.
+	Issuers []JWTConfig
+	// Revocations are the tokens that are refused although they are valid; nil: none.
+	Revocations Revocations
+	Cert        string       // for the mode Cert, what names the tenant: CertSANURI or CertCN
+	Guest       GuestConfig  // for the mode Guest
+	Logger      *slog.Logger // default slog.Default()
 	// Guesses limits lookups of API keys in the store; nil: no limit.
 	Guesses *Guesses
 }
@@ -101,7 +105,11 @@ func New(ctx context.Context, c Config) (*Authenticator, error) {
 			a.keys, a.uses = newKeyCache(c.Keys), newUses(c.Keys, c.Logger)
 			go a.uses.run(ctx)
 		case JWT:
-			a.tokens, err = newTokens(ctx, c.JWT, c.Logger)
+			issuers := c.Issuers
+			if c.JWT.Issuer != "" || len(issuers) == 0 {
+				issuers = append([]JWTConfig{c.JWT}, issuers...)
+			}
+			a.tokens, err = newTokens(ctx, issuers, c.Revocations, c.Logger)
 		case Cert:
 			if c.Cert != CertSANURI && c.Cert != CertCN {
 				err = fmt.Errorf("auth: cert: %q: must be %s or %s", c.Cert, CertSANURI, CertCN)
@@ -241,6 +249,7 @@ const (
 	BadToken  Class = "token"          // a JWT that no key of the issuer has signed, or that cannot be read
 	Expired   Class = "token-expired"  // a JWT past its time
 	NotYet    Class = "token-early"    // a JWT before its time
+	Revoked   Class = "token-revoked"  // a JWT of before the instant from which tokens are accepted
 	Elsewhere Class = "token-audience" // a JWT of another issuer, or for another audience
 	NoTenant  Class = "token-tenant"   // a JWT that names no tenant
 	NoAddress Class = "address"        // a guest whose address is unknown
@@ -258,6 +267,7 @@ var details = map[Class]string{
 	BadKey:    "the API key is unknown, revoked or expired",
 	BadToken:  "the token cannot be verified",
 	Expired:   "the token is expired, or has no expiry",
+	Revoked:   "the token was revoked: it is older than the tokens that are still accepted, or has no iat",
 	NotYet:    "the token is not valid yet",
 	Elsewhere: "the token is of another issuer or for another audience",
 	NoTenant:  "the token names no tenant",

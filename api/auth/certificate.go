@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"encoding/asn1"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -31,7 +32,7 @@ func (a *Authenticator) byCertificate(c *x509.Certificate) (Principal, error) {
 	if a.cert == CertSANURI {
 		names = uris(c)
 	}
-	if len(names) != 1 || !legalTenant(names[0]) || reserved(names[0]) || time.Now().After(c.NotAfter) {
+	if len(names) != 1 || !legalTenant(names[0]) || a.reserved(names[0]) || time.Now().After(c.NotAfter) {
 		return Principal{}, refuse(BadCertificate)
 	}
 	return Principal{Tenant: names[0], KeyID: certificatePrefix + c.SerialNumber.Text(16)}, nil
@@ -79,7 +80,10 @@ func uris(c *x509.Certificate) (texts []string) {
 }
 
 // reserved reports whether a name is of a guest or of a member, whom other credentials identify.
-func reserved(name string) bool {
+func (a *Authenticator) reserved(name string) bool {
+	if a.tokens != nil && slices.ContainsFunc(a.tokens.issuers, func(of *tokenIssuer) bool { return strings.HasPrefix(name, of.prefix) }) {
+		return true
+	}
 	return strings.HasPrefix(name, guestPrefix) || strings.HasPrefix(name, memberPrefix)
 }
 

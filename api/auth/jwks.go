@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -40,7 +41,11 @@ type keySet struct {
 
 // newKeySet reads the set. A file must be valid; a URL is fetched again until ctx ends, because the
 // issuer may start later than this process.
-func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slog.Logger) (*keySet, error) {
+//
+// With metadataOf, the URL has the metadata of this issuer, which name the URL of the set.
+func newKeySet(
+	ctx context.Context, from, metadataOf string, refresh time.Duration, log *slog.Logger,
+) (*keySet, error) {
 	if !IsURL(from) {
 		f := &keyFile{path: from, log: log}
 		return &keySet{file: f}, f.read()
@@ -48,10 +53,20 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 	if refresh == 0 {
 		refresh = defaultRefresh
 	}
+	if rule := KeySetRule(from); rule != "" {
+		return nil, errors.New(rule)
+	}
 	direct := http.DefaultTransport.(*http.Transport).Clone()
 	direct.Proxy = nil // as for all requests of a process: see docs/deploy.md
 	context.AfterFunc(ctx, direct.CloseIdleConnections)
-	client := &http.Client{Transport: usable{direct, log}, Timeout: fetchTimeout}
+	// Redirects are followed below what picks the keys, so that every hop is checked.
+	fetch := &http.Client{Transport: direct, CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if rule := KeySetRule(r.URL.String()); rule != "" || len(via) >= maxRedirects {
+			return errRedirect
+		}
+		return nil
+	}}
+	client := &http.Client{Transport: usable{discovered{fetch, metadataOf}, log}, Timeout: fetchTimeout}
 	fetched, err := jwkset.NewStorageFromHTTP(from, jwkset.HTTPClientStorageOptions{
 		Client: client, Ctx: ctx, HTTPTimeout: fetchTimeout, RefreshInterval: refresh,
 		NoErrorReturnFirstHTTPReq: true,
@@ -71,6 +86,76 @@ func newKeySet(ctx context.Context, from string, refresh time.Duration, log *slo
 		return nil, withoutURL(err)
 	}
 	return &keySet{storage: storage}, nil
+}
+
+const (
+	discoveryPath = "/.well-known/openid-configuration"
+	maxRedirects  = 5
+)
+
+var errRedirect = errors.New("the redirect must lead to an https:// URL, and not be one of many")
+
+// KeySetRule returns the rule that a URL of a JWKS breaks, empty if none. Whoever can answer in
+// place of the issuer can sign tokens for every tenant.
+func KeySetRule(text string) string {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || !IsURL(text) || u.Hostname() == "":
+		return "must be an https:// URL"
+	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+		return "must be an https:// URL: only a loopback address may have http://"
+	}
+	return ""
+}
+
+// isLoopback reports whether the host is this machine.
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host) // 0.0.0.0 leads to this machine, too
+	return err == nil && (addr.Unmap().IsLoopback() || addr.IsUnspecified()) || strings.EqualFold(host, "localhost")
+}
+
+// discovered fetches the JWKS that the metadata of an issuer name (OpenID Connect Discovery 1.0).
+// Without an issuer it fetches what it is asked for.
+type discovered struct {
+	client *http.Client
+	issuer string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (d discovered) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := d.get(r.Context(), r.URL.String())
+	if err != nil || resp.StatusCode != http.StatusOK || d.issuer == "" {
+		return resp, err
+	}
+	content, err := io.ReadAll(io.LimitReader(resp.Body, maxSet))
+	_ = resp.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	var metadata struct {
+		Issuer string `json:"issuer"`
+		JWKS   string `json:"jwks_uri"`
+	}
+	if json.Unmarshal(content, &metadata) != nil || metadata.Issuer != d.issuer {
+		return nil, errors.New("the metadata must be JSON and name the configured issuer")
+	}
+	if rule := KeySetRule(metadata.JWKS); rule != "" {
+		return nil, errors.New("jwks_uri of the metadata " + rule)
+	}
+	return d.get(r.Context(), metadata.JWKS)
+}
+
+// get fetches a URL. Its errors have no URL, which may hold a password.
+func (d discovered) get(ctx context.Context, from string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	resp, err := d.client.Do(r)
+	if err != nil { // an error of a redirect comes with the answer that asked for it
+		return nil, withoutURL(err)
+	}
+	return resp, nil
 }
 
 // withoutURL removes the URL, which may hold a password, from the error of a fetch.

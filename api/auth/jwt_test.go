@@ -342,9 +342,9 @@ func TestKeySetFile(t *testing.T) {
 
 	// passed lets the time pass after which the file is checked again.
 	passed := func() {
-		a.tokens.set.file.mu.Lock()
-		defer a.tokens.set.file.mu.Unlock()
-		a.tokens.set.file.checked = time.Time{}
+		a.tokens.issuers[0].set.file.mu.Lock()
+		defer a.tokens.issuers[0].set.file.mu.Unlock()
+		a.tokens.issuers[0].set.file.checked = time.Time{}
 	}
 	publish([]byte(`{"keys":`))
 	passed()
@@ -508,7 +508,7 @@ func TestUnknownKeyIDsAreFetched(t *testing.T) {
 func TestErrorsOfFetchesHideTheURL(t *testing.T) {
 	var said strings.Builder
 	log := slog.New(slog.NewTextHandler(&said, nil))
-	if _, err := newKeySet(t.Context(), "http://user:hunter2@127.0.0.1:1/", time.Hour, log); err != nil {
+	if _, err := newKeySet(t.Context(), "http://user:hunter2@127.0.0.1:1/", "", time.Hour, log); err != nil {
 		t.Fatal(err)
 	}
 	if text := said.String(); text == "" || strings.Contains(text, "hunter2") || strings.Contains(text, "user") {
@@ -532,7 +532,7 @@ func TestKeySetWithoutProxy(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	at := strings.Replace(server.URL, "127.0.0.1", "0.0.0.0", 1)
-	s, err := newKeySet(ctx, at, 0, slog.New(slog.DiscardHandler))
+	s, err := newKeySet(ctx, at, "", 0, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

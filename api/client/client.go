@@ -458,6 +458,12 @@ func (c *Client) RevokeKey(ctx context.Context, tenant, id string) error {
 	return err
 }
 
+// RevokeTokens has older tokens of the tenant, or of one subject of it, refused.
+func (c *Client) RevokeTokens(ctx context.Context, tenant string, what wire.Revocation) (r wire.Revoked, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(tenant)+"/tokens/revoke", nil, what, &r)
+	return r, err
+}
+
 // CreateOperator makes an operator. Only this answer has the token.
 func (c *Client) CreateOperator(ctx context.Context, wanted wire.OperatorRequest) (o wire.NewOperator, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/operators", nil, wanted, &o)

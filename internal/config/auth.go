@@ -43,6 +43,12 @@ type JWT struct {
 	TierClaim   string        // its value is the tier; empty: none
 	JWKS        string        // file or URL; empty: none
 	Keys        []auth.TokenKey
+
+	Prefix        string // of the names of tenants
+	SharedTenants bool   // with another issuer
+	RequireScope  bool
+	Discovery     bool  // of the JWKS
+	Issuers       []JWT // further ones; those have none
 }
 
 // GuestTier is the tier of guests unless the settings name another one.
@@ -72,7 +78,7 @@ func authSettings() []Setting {
 		return Setting{Key: key, Kind: Text, Default: value, Rule: rule, Help: help, check: check}
 	}
 	const name = "must be 1 to 255 bytes without control characters"
-	return []Setting{
+	return slices.Concat([]Setting{
 		text("auth.mode", "none", "must be none, or some of keys, jwt, cert and guest, each once, such as keys,guest",
 			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the "+
 				"accepted kinds of credentials; cert is the certificate of the client; guest accepts clients "+
@@ -81,20 +87,46 @@ func authSettings() []Setting {
 			"Maximum lifetime of new API keys, and that of keys created without an end. 0s: keys need not end."),
 		choice("auth.cert.tenant", "san-uri", "What of the certificate of a client names the tenant: its one URI among the "+
 			"alternative names (san-uri), or its common name (cn).", auth.CertSANURI, auth.CertCN),
-		text("auth.jwt.issuer", "", name, "Required issuer of tokens (iss).", unsetOr(isName)),
-		text("auth.jwt.audience", "", name, "Required audience of tokens (aud).", unsetOr(isName)),
-		duration("auth.jwt.leeway", "30s", 0, 5*time.Minute,
-			"Maximum difference to the clock of the issuer."),
-		text("auth.jwt.tenant_claim", "sub", name,
-			"Claim that names the tenant: the tenant is member: followed by its value.", isName),
-		text("auth.jwt.tier_claim", "", name,
-			"Claim with the tier of the tenant. Not set: tokens set no tier.", unsetOr(isName)),
-		text("auth.jwt.jwks", "", "must be the path of a file, or an http:// or https:// URL",
-			"JWK set with the public keys of the issuer; it is read again after changes.", unsetOr(isKeySet)),
+	}, under("auth.jwt.", issuerSettings()), []Setting{
 		text("auth.guest.tier", "", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -",
 			"Tier of guests. Not set: the tier "+GuestTier+", which need not be in the file.", unsetOr(isRoute)),
 		duration("auth.guest.max_delay", "10m", 0, shaper.MaxPeriod,
 			"Maximum delay of a job of a guest; more is refused with 422. A tier may state a lower one."),
+	})
+}
+
+// under returns the settings with their keys below a section.
+func under(section string, settings []Setting) []Setting {
+	for i := range settings {
+		settings[i].Key = section + settings[i].Key
+	}
+	return settings
+}
+
+// issuerSettings are the settings of an issuer of tokens: of auth.jwt, and of each of
+// auth.jwt.issuers.
+func issuerSettings() []Setting {
+	text := func(key, value, rule, help string, check func(string) bool) Setting {
+		return Setting{Key: key, Kind: Text, Default: value, Rule: rule, Help: help, check: check}
+	}
+	const name = "must be 1 to 255 bytes without control characters"
+	return []Setting{
+		text("issuer", "", name, "Required issuer of tokens (iss).", unsetOr(isName)),
+		text("audience", "", name, "Required audience of tokens (aud).", unsetOr(isName)),
+		duration("leeway", "30s", 0, 5*time.Minute,
+			"Maximum difference to the clock of the issuer."),
+		text("tenant_claim", "sub", name,
+			"Claim that names the tenant: the tenant is the prefix followed by its value.", isName),
+		text("prefix", "member:", auth.PrefixRule(""), "What the names of tenants of this issuer begin with.",
+			func(text string) bool { return auth.PrefixRule(text) == "" }),
+		toggle("shared_tenants", "Allow that another issuer, which has this setting too, names the same tenants."),
+		text("tier_claim", "", name,
+			"Claim with the tier of the tenant. Not set: tokens set no tier.", unsetOr(isName)),
+		toggle("require_scope", "Tokens may do only what the scopes in their claim scope or scp say, and nothing without one. "+
+			"Otherwise a token that names no scope of Sluice has all but work."),
+		text("jwks", "", "must be the path of a file, or an https:// URL (http:// only of a loopback address)",
+			"JWK set with the public keys of the issuer; it is read again after changes.", unsetOr(isKeySet)),
+		toggle("discovery", "Find the JWK set by the metadata of the issuer (OpenID Connect Discovery), which must be an https:// URL."),
 	}
 }
 
@@ -120,24 +152,83 @@ func tokenKeySettings() []Setting {
 func (r *reader) auth(c *Config, values map[string]any) {
 	jwt, guest := sectionOf(values, "jwt"), sectionOf(values, "guest")
 	c.Auth.JWT.Keys = r.tokenKeys("auth.jwt.keys", jwt)
+	c.Auth.JWT.Issuers = r.issuers("auth.jwt.issuers", jwt["issuers"])
 	c.Auth.Guest.TrustedProxies = r.prefixes("auth.guest.trusted_proxies", guest)
 	if !slices.Contains(c.Auth.Modes(), auth.JWT) {
 		return
 	}
-	for _, s := range []struct{ key, value string }{{"issuer", c.Auth.JWT.Issuer},
-		{"audience", c.Auth.JWT.Audience}} {
-		if given, isText := jwt[s.key].(string); s.value == "" &&
-			(jwt[s.key] == nil || isText && given == "") { // other values were refused already
-			r.problem(r.at("auth.jwt."+s.key), "nothing", "must be set if auth.mode has jwt")
+	if len(c.Auth.JWT.Issuers) == 0 || c.Auth.JWT.Issuer != "" || jwt["keys"] != nil || c.Auth.JWT.JWKS != "" {
+		r.issuer("auth.jwt", c.Auth.JWT, jwt)
+	}
+	all := c.Auth.Issuers()
+	for i := range all {
+		for j := range i {
+			if rule := auth.IssuersRule(all[i], all[j]); rule != "" {
+				r.problem("auth.jwt", "the issuer "+show(all[i].Issuer), rule)
+			}
 		}
 	}
-	if keys, isList := jwt["keys"].([]any); c.Auth.JWT.JWKS == "" &&
-		(jwt["keys"] == nil || isList && len(keys) == 0) {
-		r.problem("auth.jwt", "no keys", "must have keys or jwks if auth.mode has jwt")
+}
+
+// Issuers returns the issuers of tokens.
+func (a Auth) Issuers() []auth.JWTConfig {
+	var all []auth.JWTConfig
+	for _, j := range append([]JWT{a.JWT}, a.JWT.Issuers...) {
+		if j.Issuer != "" {
+			all = append(all, auth.JWTConfig{
+				Issuer: j.Issuer, Audience: j.Audience, Leeway: j.Leeway, TenantClaim: j.TenantClaim, TierClaim: j.TierClaim,
+				Prefix: j.Prefix, Shared: j.SharedTenants, Scoped: j.RequireScope,
+				Keys: j.Keys, JWKS: j.JWKS, Discovery: j.Discovery,
+			})
+		}
 	}
-	if path := c.Auth.JWT.JWKS; path != "" && !auth.IsURL(path) {
+	return all
+}
+
+// issuers reads the list of further issuers.
+func (r *reader) issuers(path string, raw any) []JWT {
+	list, ok := raw.([]any)
+	if !ok && raw != nil {
+		r.problem(path, kindOf(raw), "must be a list of sections")
+	}
+	var all []JWT
+	for i, raw := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		section, ok := raw.(map[string]any)
+		if !ok {
+			r.problem(at, kindOf(raw), "must be a section with issuer, audience, and keys, jwks or discovery")
+			continue
+		}
+		one := JWT{Leeway: 30 * time.Second, TenantClaim: "sub", Prefix: "member:"}
+		r.scalars(at, section, issuerSettings(), &one, "keys")
+		one.Keys = r.tokenKeys(at+".keys", section)
+		r.issuer(at, one, section)
+		all = append(all, one)
+	}
+	return all
+}
+
+// issuer checks rules between the settings of an issuer.
+func (r *reader) issuer(at string, j JWT, section map[string]any) {
+	for _, s := range []struct{ key, value string }{{"issuer", j.Issuer}, {"audience", j.Audience}} {
+		if given, isText := section[s.key].(string); s.value == "" &&
+			(section[s.key] == nil || isText && given == "") { // other values were refused already
+			r.problem(r.at(at+"."+s.key), "nothing", "must be set if auth.mode has jwt")
+		}
+	}
+	if keys, isList := section["keys"].([]any); j.JWKS == "" && !j.Discovery &&
+		(section["keys"] == nil || isList && len(keys) == 0) {
+		r.problem(at, "no keys", "must have keys or jwks if auth.mode has jwt, or discovery")
+	}
+	if rule := auth.KeySetRule(j.Issuer); j.Discovery && j.Issuer != "" && rule != "" {
+		r.problem(r.at(at+".issuer"), show(j.Issuer), rule+" for discovery")
+	}
+	if j.Discovery && j.JWKS != "" {
+		r.problem(r.at(at+".jwks"), "a set", "must not be set with discovery")
+	}
+	if path := j.JWKS; path != "" && !auth.IsURL(path) {
 		if _, err := auth.ReadKeySet(path); err != nil {
-			r.problem(r.at("auth.jwt.jwks"), show(path), err.Error())
+			r.problem(r.at(at+".jwks"), show(path), err.Error())
 		}
 	}
 }
@@ -269,7 +360,7 @@ func isKeySet(text string) bool {
 		return notEmpty(text)
 	}
 	u, err := url.Parse(text)
-	return err == nil && auth.IsURL(text) && u.Hostname() != "" && u.Fragment == ""
+	return err == nil && auth.KeySetRule(text) == "" && u.Fragment == ""
 }
 
 // unsetOr accepts the empty text too, which means not set.

@@ -136,7 +136,13 @@ func TestAuthProblems(t *testing.T) {
 		{"a set that is not there", "mode: jwt, jwt: { " + jwt + "jwks: absent.json }",
 			`auth.jwt.jwks: "absent.json": cannot be read: no such file`},
 		{"another scheme", "jwt: { jwks: \"ftp://issuer.example/\" }",
-			`auth.jwt.jwks: "ftp://issuer.example/": must be the path of a file, or an http`},
+			`auth.jwt.jwks: "ftp://issuer.example/": must be the path of a file, or an https:`},
+		{"a set without TLS", "jwt: { jwks: \"http://issuer.example/\" }", "http:// only of a loopback address"},
+		{"discovery without TLS", "mode: jwt, jwt: { issuer: \"http://i.example/\", audience: a, discovery: true }", "for discovery"},
+		{"two issuers of the same tenants", "mode: jwt, jwt: [ { issuer: i, audience: a, keys: [ { algorithm: HS256, secret: " +
+			strings.Repeat("s", 32) + " } ] }, { issuer: j, audience: a, keys: [ { algorithm: HS256, secret: " +
+			strings.Repeat("s", 32) + " } ] } ]", "must have a prefix that does not begin like that of another issuer"},
+		{"an issuer of a list", "mode: jwt, jwt: { issuers: [ { issuer: i, prefix: \"guest:\" } ] }", "auth.jwt.issuers[0].prefix"},
 		{"a set with a password", "jwt: { jwks: \"ftp://u:" + hush + "@issuer.example/\" }",
 			"auth.jwt.jwks: (hidden): must be"},
 		{"an address for a prefix", "guest: { trusted_proxies: [ 10.1.2.3 ] }",

@@ -27,7 +27,7 @@ func (r *reader) config(values map[string]any) Config {
 	}
 	listModes(values)
 	listNetworks(values)
-	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.guest.trusted_proxies", "callbacks.allow",
+	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.jwt.issuers", "auth.guest.trusted_proxies", "callbacks.allow",
 		"callbacks.secrets", "routes", "forward", "pools", "tiers", "tenants", "guards")
 	r.between(c)
 	r.listenerTLS("api", c.API.Listen, &c.API.TLS)

@@ -150,6 +150,11 @@ func (r *reader) file(content []byte) map[string]any {
 			delete(section, "tls")
 		}
 	}
+	if section, _ := values["auth"].(map[string]any); section != nil {
+		if list, is := section["jwt"].([]any); is { // the short form
+			section["jwt"] = map[string]any{"issuers": list}
+		}
+	}
 	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store",
 		"callbacks", "routes", "pools", "tiers", "tenants", "guards", "traces", "log", "tenants.defaults", "auth.jwt", "auth.cert", "auth.guest"} {
 		at, key := values, path

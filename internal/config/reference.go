@@ -25,6 +25,8 @@ func Reference() string {
 		}
 	}
 	table("Four lists can be set in the file only:", lists)
+	table("### An issuer: each of `auth.jwt.issuers`, or of `auth.jwt` as a list", issuerSettings(),
+		list("keys", "as `auth.jwt.keys`", "Keys that verify its tokens."))
 	table("### A key: each of `auth.jwt.keys`", tokenKeySettings())
 	table("### A route: `routes.NAME`", RouteSettings(),
 		list("secrets", secretsRule,

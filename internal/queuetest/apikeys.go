@@ -24,6 +24,7 @@ var keyTests = map[string]func(*suite){
 	"a tenant has at most 100 keys, also at once":        keyBound,
 	"an expired key does not count and is deleted later": keyExpired,
 	"a key keeps its rights and its last use":            keyRights,
+	"tokens are revoked by tenant and subject":           tokensRevoked,
 	"a key outlives its tenant's jobs":                   keyOutlives,
 	"a session holds until its end or is ended":          sessionsEnd,
 	"operators are stored, listed and revoked":           operatorsStored,
@@ -148,6 +149,43 @@ func keyRights(s *suite) {
 	}
 	if _, err := s.q.Keys().FindKey(s.ctx, gone.ID); !errors.Is(err, queue.ErrUnknownKey) {
 		s.Errorf("a use brings a revoked key back: %v", err)
+	}
+}
+
+// tokensRevoked: an instant is stored for a tenant and for a subject, never an earlier one later, and
+// read again only after a change.
+func tokensRevoked(s *suite) {
+	tokens, at := s.q.Tokens(), time.Now().UTC().Truncate(time.Millisecond)
+	read := func(known string) (string, queue.NotBefore) {
+		s.Helper()
+		revision, list, err := tokens.NotBefore(s.ctx, known)
+		if err != nil {
+			s.Fatal(err)
+		}
+		return revision, list
+	}
+	first, list := read("")
+	if list == nil || len(list) != 0 {
+		s.Errorf("at first: %v", list)
+	}
+	for _, r := range []struct {
+		tenant, subject string
+		at, want        time.Time
+	}{
+		{"member:a", "", at, at}, {"member:a", "", at.Add(-time.Hour), at}, {"org:b", "u 1", at, at},
+		{"org:b", "u 1", at.Add(time.Second), at.Add(time.Second)},
+	} {
+		if got, err := tokens.RevokeTokens(s.ctx, r.tenant, r.subject, r.at); err != nil || !got.Equal(r.want) {
+			s.Errorf("%+v: %v, %v", r, got, err)
+		}
+	}
+	second, list := read(first)
+	if second == first || !list.Of("member:a", "x").Equal(at) || !list.Of("org:b", "u 1").Equal(at.Add(time.Second)) ||
+		!list.Of("org:b", "u 2").IsZero() || !list.Of("member", "").IsZero() {
+		s.Errorf("%v", list)
+	}
+	if again, list := read(second); again != second || list != nil {
+		s.Errorf("without a change: %q, %v", again, list)
 	}
 }
 

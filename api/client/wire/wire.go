@@ -469,6 +469,19 @@ type OperatorList struct {
 	Items []Operator `json:"items" nullable:"false"`
 }
 
+// Revocation is the optional body of POST /v1/tenants/{tenant}/tokens/revoke.
+type Revocation struct {
+	Subject   string    `json:"subject,omitempty" minLength:"1" maxLength:"255" doc:"The subject (sub) whose tokens are refused; absent: all of the tenant."`
+	NotBefore time.Time `json:"not_before,omitzero" doc:"Tokens issued (iat) before this instant are refused, and those without iat; absent: now. It may not be in the future."`
+}
+
+// Revoked is the answer to a Revocation.
+type Revoked struct {
+	Tenant    string    `json:"tenant"`
+	Subject   string    `json:"subject,omitempty"`
+	NotBefore time.Time `json:"not_before" doc:"The instant in force: the one of the request, or a later one of an earlier request."`
+}
+
 // Guard is a limiter in front of the intake, as configured.
 type Guard struct {
 	Guard     string      `json:"guard"`

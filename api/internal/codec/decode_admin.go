@@ -203,6 +203,27 @@ func DecodeKey(body []byte, routeRule func(name string) string, maxAge time.Dura
 	return k, err
 }
 
+// DecodeRevocation reads the optional body of a revocation of tokens, whose instant is now unless
+// the body says another one.
+func DecodeRevocation(body []byte) (v wire.Revocation, err error) {
+	now := time.Now()
+	v.NotBefore = now
+	return v, decodeOptional(body, (*wire.Revocation)(nil), func(rd *reader, name, path string, value json.RawMessage) bool {
+		switch name {
+		case "subject":
+			v.Subject = rd.text(path, value, 1, wire.MaxTenantBytes)
+		case "not_before":
+			before := len(rd.Fields)
+			if v.NotBefore = rd.instant(path, value); len(rd.Fields) == before && v.NotBefore.After(now) {
+				rd.wrongValue(path, value, "must not be in the future")
+			}
+		default:
+			return false
+		}
+		return true
+	})
+}
+
 // mostOfKey is how many elements a list of the rights of a key may have.
 const mostOfKey = 100
 

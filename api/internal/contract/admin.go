@@ -162,6 +162,15 @@ func Tenants() []Operation {
 		Params:      []*huma.Param{tenantPathParam, keyPathParam},
 		answers:     map[int]Answer{http.StatusNoContent: {"The key is revoked.", nil, nil}},
 		Refusals:    append([]problem.Kind{problem.UnknownKey}, guards...),
+	}, {
+		ID: "revoke-tokens", Action: "token.revoke",
+		Method: http.MethodPost, Path: path + "/tokens/revoke", tag: keyTag,
+		summary: "Revoke the tokens of a tenant",
+		description: "JSON Web Tokens of the tenant that were issued before not_before are refused, from about a second " +
+			"later: of one subject, or all. The issuer need not know.",
+		Params: []*huma.Param{tenantPathParam}, Body: jsonBody(wire.Revocation{}, MaxSmallBody, true),
+		answers:  map[int]Answer{http.StatusOK: {"What is refused now.", wire.Revoked{}, nil}},
+		Refusals: append([]problem.Kind{problem.TooManyRevocations}, guards...),
 	}}
 }
 

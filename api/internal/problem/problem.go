@@ -65,8 +65,11 @@ var (
 	TooManyKeys   = Kind{
 		"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys",
 	}
-	OperatorExists   = Kind{"operator-exists", http.StatusConflict, "An operator has this name"}
-	TooManyOperators = Kind{"too-many-operators", http.StatusConflict, "There is the maximum number of operators"}
+	OperatorExists     = Kind{"operator-exists", http.StatusConflict, "An operator has this name"}
+	TooManyOperators   = Kind{"too-many-operators", http.StatusConflict, "There is the maximum number of operators"}
+	TooManyRevocations = Kind{
+		"too-many-revocations", http.StatusConflict, "The maximum number of revocations of tokens is reached",
+	}
 	RevisionMismatch = Kind{
 		"revision-mismatch", http.StatusPreconditionFailed, "The settings have changed",
 	}
@@ -131,7 +134,7 @@ var Kinds = []Kind{
 	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
 	UnknownTenant, UnknownKey, UnknownOperator, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
 	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, AnswerPending, HopelessWait, ClientLeft,
-	TooManyKeys, OperatorExists, TooManyOperators, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
+	TooManyKeys, TooManyRevocations, OperatorExists, TooManyOperators, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, OutcomeUnknown, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
 }
@@ -288,6 +291,8 @@ func Of(err error) *Problem {
 		return answer(OperatorExists, "revoke that one first, or choose another name")
 	case errors.Is(err, operators.ErrTooMany):
 		return answer(TooManyOperators, fmt.Sprintf("there may be %d operators; revoke one first", operators.MaxAccounts))
+	case errors.Is(err, queue.ErrTooManyRevocations):
+		return answer(TooManyRevocations, "revoke all tokens of a tenant in place of those of its subjects")
 	case errors.Is(err, queue.ErrNotFound):
 		return answer(UnknownJob, "the tenant has no job with this id")
 	case errors.Is(err, queue.ErrGone):

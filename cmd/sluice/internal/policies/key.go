@@ -153,6 +153,40 @@ func rightsText(k wire.Key) string {
 	return strings.Join(parts, " ")
 }
 
+type tenantRevokeCmd struct {
+	cli.AdminFlags
+	Tenant  string `arg:"" help:"Name of the tenant, such as member:u-17."`
+	Subject string `placeholder:"SUB" help:"Only tokens of this subject (sub) [all of the tenant]."`
+	JSON    bool   `help:"Print the result as JSON."`
+}
+
+func (tenantRevokeCmd) Help() string {
+	return `Example:
+  sluice tenant revoke-tokens member:u-17
+
+Tokens that were issued before now (iat) are refused everywhere about a second later, and tokens
+without iat. Tokens that are issued later are accepted. API keys stay.`
+}
+
+func (c *tenantRevokeCmd) Run(a *cli.App) error {
+	remote, err := c.Connect(1)
+	if err != nil {
+		return err
+	}
+	r, err := remote.RevokeTokens(a.Ctx, c.Tenant, wire.Revocation{Subject: c.Subject})
+	if err != nil {
+		return fmt.Errorf("revoke the tokens: %w", err)
+	}
+	if c.JSON {
+		return cli.PrintJSON(a.Out, r)
+	}
+	rows := [][]string{{"tenant", cli.OneLine(r.Tenant)}}
+	if r.Subject != "" {
+		rows = append(rows, []string{"subject", cli.OneLine(r.Subject)})
+	}
+	return cli.PrintTable(a.Out, append(rows, []string{"not before", cli.InstantText(r.NotBefore)}))
+}
+
 type keyRevokeCmd struct {
 	cli.AdminFlags
 	Tenant string `arg:"" help:"Name of the tenant."`

@@ -34,6 +34,7 @@ type TenantCmd struct {
 	Replay  tenantReplayCmd  `cmd:"" help:"Queue dead jobs of a tenant again."`
 	Diff    tenantDiffCmd    `cmd:"" help:"Show the changes that tenant apply would make."`
 	Apply   tenantApplyCmd   `cmd:"" help:"Apply the settings of tenants in a file."`
+	Revoke  tenantRevokeCmd  `cmd:"" name:"revoke-tokens" help:"Refuse the JSON Web Tokens that a tenant has now."`
 	History tenantHistoryCmd `cmd:"" help:"List the last changes of a tenant's settings."`
 }
 

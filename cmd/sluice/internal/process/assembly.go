@@ -25,20 +25,16 @@ import (
 
 // authenticator finds the tenants of requests. It is nil without authentication and without the API
 // role. It may wait a few seconds for the keys of an issuer.
-func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore,
+func (p *Process) authenticator(ctx context.Context, keys auth.KeyStore, revocations auth.Revocations,
 	guesses *auth.Guesses) (*auth.Authenticator, error) {
 	modes := p.Config.Auth.Modes()
 	if len(modes) == 0 || !p.Roles.API {
 		return nil, nil
 	}
-	jwt, guest := p.Config.Auth.JWT, p.Config.Auth.Guest
+	guest := p.Config.Auth.Guest
 	return auth.New(ctx, auth.Config{
 		Modes: modes, Keys: keys, Logger: p.Log, Guesses: guesses, Cert: p.Config.Auth.Cert.Tenant,
-		JWT: auth.JWTConfig{
-			Issuer: jwt.Issuer, Audience: jwt.Audience, Leeway: jwt.Leeway, TenantClaim: jwt.TenantClaim,
-			TierClaim: jwt.TierClaim,
-			Keys:      jwt.Keys, JWKS: jwt.JWKS,
-		},
+		Issuers: p.Config.Auth.Issuers(), Revocations: revocations,
 		Guest: auth.GuestConfig{TrustedProxies: guest.TrustedProxies, Tier: guest.Tier},
 	})
 }

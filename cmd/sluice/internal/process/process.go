@@ -216,7 +216,7 @@ func (p *Process) watch(ctx context.Context, engine *queue.Engine, fail context.
 
 func (p *Process) server(ctx context.Context, shared parts) (*api.Server, error) {
 	guesses := auth.NewGuesses()
-	authenticator, err := p.authenticator(ctx, shared.queue.Keys(), guesses)
+	authenticator, err := p.authenticator(ctx, shared.queue.Keys(), shared.queue.Tokens(), guesses)
 	if err != nil {
 		return nil, err
 	}
