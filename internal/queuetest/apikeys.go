@@ -152,8 +152,8 @@ func keyRights(s *suite) {
 	}
 }
 
-// tokensRevoked: an instant is stored for a tenant and for a subject, never an earlier one later, and
-// read again only after a change.
+// tokensRevoked: an instant is stored for a tenant and for a subject, never an earlier one later,
+// and read again only after a change.
 func tokensRevoked(s *suite) {
 	tokens, at := s.q.Tokens(), time.Now().UTC().Truncate(time.Millisecond)
 	read := func(known string) (string, queue.NotBefore) {
