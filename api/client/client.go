@@ -61,7 +61,8 @@ func (c *Client) Creating() *Client {
 
 // New returns a client of the server at base, such as "http://127.0.0.1:8080". token is the admin
 // token, an API key or a JWT; it is sent as bearer token unless it is empty. hc is the transport,
-// nil for http.DefaultClient. The calls have no time limit of their own: bound them by their
+// nil for http.DefaultClient; it has the settings of TLS, such as an authority of your own and a
+// certificate of the client. The calls have no time limit of their own: bound them by their
 // contexts.
 func New(base, token string, hc *http.Client) (*Client, error) {
 	u, err := url.Parse(base)
@@ -555,6 +556,9 @@ func (c *Client) call(
 // problemOf reads the problem of an answer. Of any other answer, such as a proxy's page, it keeps
 // only the status.
 func problemOf(resp *http.Response, data []byte) error {
+	if resp.StatusCode == http.StatusBadRequest && bytes.Contains(data, []byte("HTTP request to an HTTPS server")) {
+		return fmt.Errorf("client: %w", ErrHTTPS) // net/http answers so, without a handler
+	}
 	e := &Error{}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") {
 		if err := json.Unmarshal(data, &e.Problem); err != nil {

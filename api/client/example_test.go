@@ -2,6 +2,8 @@ package client_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -33,4 +35,25 @@ func ExampleClient_Submit() {
 		fmt.Println(refused.Kind(), "retry after", refused.RetryAfter)
 	}
 	// Output: queue-full retry after 2s
+}
+
+// The transport has the settings of TLS: an authority of your own, and the certificate of the
+// client if the server asks for one.
+func ExampleNew_tls() {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	authorities := x509.NewCertPool() // of a file: AppendCertsFromPEM
+	authorities.AddCert(server.Certificate())
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{
+		RootCAs:      authorities,
+		Certificates: nil, // of files: tls.LoadX509KeyPair
+	}
+	defer transport.CloseIdleConnections()
+	c, err := client.New(server.URL, "", &http.Client{Transport: transport})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(c.Ready(context.Background()))
+	// Output: <nil>
 }

@@ -9,6 +9,9 @@ import (
 // ErrNotSluice means that a successful answer is not one of Sluice: another program listens there.
 var ErrNotSluice = errors.New("the answer is not Sluice's")
 
+// ErrHTTPS means that the server speaks TLS, and the address begins with http://.
+var ErrHTTPS = errors.New("the server speaks TLS: its address must begin with https://")
+
 // foreign reports whether a decoded answer lacks a field that Sluice always sends. Any JSON object
 // would decode.
 func foreign(out any) bool {

@@ -6,19 +6,23 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 )
 
 type healthcheckCmd struct {
-	Admin   string        `default:"${admin}" env:"SLUICE_ADMIN_LISTEN" placeholder:"ADDR" help:"Admin address of the process [${admin}]."`
+	Admin   string        `default:"${admin}" env:"SLUICE_ADMIN,SLUICE_ADMIN_LISTEN" placeholder:"ADDR" help:"Admin address of the process, or its URL [${admin}]."`
 	Timeout time.Duration `default:"3s" help:"Timeout of the answer [3s]."`
 	JSON    bool          `help:"Print JSON."`
+
+	cli.TLSFlags
 }
 
 func (healthcheckCmd) Help() string {
 	return `Example:
   sluice healthcheck
   sluice healthcheck --admin 127.0.0.1:9091
+  sluice healthcheck --admin https://localhost:8081 --ca ca.pem
 
 A process is ready if it reaches Redis and is not stopping. The command asks its admin listener and
 is made for health checks of containers. Exit codes: 0 ready, 1 not ready.`
@@ -31,11 +35,18 @@ func (c *healthcheckCmd) Run(a *cli.App) error {
 	if err != nil {
 		return cli.Usagef("--admin: %q: must be an address such as %s", c.Admin, cli.DefaultAdmin)
 	}
-	response, err := http.DefaultClient.Do(request)
+	transport, err := c.Transport()
+	if err != nil {
+		return err
+	}
+	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return fmt.Errorf("not ready: %w", err)
 	}
 	defer response.Body.Close()
+	if response.StatusCode == http.StatusBadRequest && request.URL.Scheme == "http" {
+		return fmt.Errorf("not ready: %w", client.ErrHTTPS) // no handler answers so
+	}
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("not ready: %s", response.Status)
 	}

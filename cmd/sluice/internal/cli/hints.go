@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"crypto/x509"
 	"errors"
 	"net"
 	"net/http"
@@ -10,6 +11,12 @@ import (
 
 	"github.com/7509e464/sluice/api/client"
 )
+
+// isCause reports whether an error of this type is among the causes of err.
+func isCause[E error](err error) bool {
+	_, is := errors.AsType[E](err)
+	return is
+}
 
 // hint returns the next step after a failure of a client command, empty if the failure needs none.
 // flags are those that the command has, with their values.
@@ -44,6 +51,17 @@ func hint(err error, flags map[string]string) string {
 			", such as http://127.0.0.1:8080."
 	case errors.As(err, &call) && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return "The server speaks plain HTTP: write http:// in " + at + "."
+	case errors.Is(err, client.ErrHTTPS):
+		return "The server speaks TLS: write https:// in " + at + "."
+	case isCause[x509.UnknownAuthorityError](err):
+		return "The authority of the server's certificate is unknown here: give its file with --ca (SLUICE_CA)."
+	case isCause[x509.HostnameError](err):
+		return "The server's certificate is for another host name: write a name that it has in " + at + "."
+	// Instead of the alert of the server, a client may see only that the connection has ended.
+	case errors.As(err, &call) && (strings.Contains(err.Error(), "remote error: tls:") || strings.HasPrefix(call.URL, "https:") &&
+		flags["cert"] == "" && (errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET))):
+		return "The server closed the connection in the handshake of TLS. Give a certificate that it accepts with " +
+			"--cert (SLUICE_CERT) and --cert-key (SLUICE_CERT_KEY)."
 	case errors.Is(err, client.ErrNotSluice):
 		return "Another program listens at this address. Give the address of the server with " + at + "."
 	case !errors.As(err, &answer):

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
@@ -37,6 +38,16 @@ func TestHints(t *testing.T) {
 		{"nothing listens", refused, []string{"api", "api-key"}, "--api (SLUICE_API)"},
 		{"no admin listener", refused, []string{"admin", "admin-token"}, "--admin (SLUICE_ADMIN)"},
 		{"Redis is no server of a client", syscall.ECONNREFUSED, nil, ""},
+		{"http:// at TLS", fmt.Errorf("client: %w", client.ErrHTTPS), []string{"admin", "admin-token"}, "write https:// in --admin"},
+		{"https:// at plain HTTP", &url.Error{Op: "Get", URL: "https://x", Err: errors.New("http: server gave HTTP response to HTTPS client")},
+			[]string{"api"}, "write http:// in --api"},
+		{"an unknown authority", &url.Error{Op: "Get", URL: "https://x", Err: x509.UnknownAuthorityError{}}, []string{"api"}, "--ca (SLUICE_CA)"},
+		{"another name", &url.Error{Op: "Get", URL: "https://x", Err: x509.HostnameError{Certificate: &x509.Certificate{}}}, []string{"api"},
+			"another host name"},
+		{"no certificate", &url.Error{Op: "Get", URL: "https://x", Err: errors.New("remote error: tls: certificate required")}, []string{"api"},
+			"--cert (SLUICE_CERT)"},
+		{"no certificate, and no alert", &url.Error{Op: "Post", URL: "https://x", Err: syscall.EPIPE}, []string{"api", "cert"}, "--cert (SLUICE_CERT)"},
+		{"a lost connection", &url.Error{Op: "Post", URL: "http://x", Err: syscall.EPIPE}, []string{"api", "cert"}, ""},
 		{"another server", fmt.Errorf("client: %w", client.ErrNotSluice), []string{"api"},
 			"Another program listens"},
 		{"no key", answer(401, "unauthorized"), []string{"api", "api-key"}, "SLUICE_KEY"},

@@ -394,7 +394,7 @@ func TestTenantPolicyFlags(t *testing.T) {
 // A replacement needs the current revision. A dry run changes nothing.
 func TestReplaceOfTheClient(t *testing.T) {
 	c := newControl(t, 0)
-	remote, err := client.New(c.url, "", cli.HTTPClient(1))
+	remote, err := client.New(c.url, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,8 @@ type RecordCmd struct {
 	Admin      []string      `default:"http://${admin}" env:"SLUICE_ADMIN,SLUICE_ADMIN_LISTEN" placeholder:"URL" help:"URL of the admin listener of each process that admits jobs, separated by commas or repeated [http://${admin}]."`
 	AdminToken string        `env:"SLUICE_ADMIN_TOKEN" placeholder:"TEXT" help:"Their token, if they have one. The variable keeps it out of the process list."`
 	JSON       bool          `help:"Print the summary as JSON."`
+
+	cli.TLSFlags
 }
 
 func (RecordCmd) Help() string {
@@ -115,9 +117,12 @@ func (c *RecordCmd) Run(a *cli.App) error {
 func (c *RecordCmd) servers() ([]server, error) {
 	var servers []server
 	for _, address := range c.Admin {
+		transport, err := c.Transport()
+		if err != nil {
+			return nil, err
+		}
 		// Without a timeout, because a stream is one long answer.
-		s, err := client.New(cli.BaseURL(address), c.AdminToken,
-			&http.Client{Transport: cli.HTTPClient(1).Transport})
+		s, err := client.New(cli.BaseURL(address), c.AdminToken, &http.Client{Transport: transport})
 		if err != nil {
 			return nil, cli.Usagef("--admin: %v", err)
 		}

@@ -65,7 +65,11 @@ func (c *Cmd) Run(a *cli.App) error {
 	if c.Name != "" && c.Pool != "" {
 		return cli.Usagef("--pool: cannot be given with the name of a tenant")
 	}
-	stream, err := client.New(cli.BaseURL(c.Admin), c.AdminToken, streamClient())
+	hc, err := streamClient(c.TLSFlags)
+	if err != nil {
+		return err
+	}
+	stream, err := client.New(cli.BaseURL(c.Admin), c.AdminToken, hc)
 	if err != nil {
 		return cli.Usagef("--admin: %v", err)
 	}
@@ -92,10 +96,13 @@ func (c *Cmd) Run(a *cli.App) error {
 }
 
 // streamClient returns a client for endless answers: only the response header has a timeout.
-func streamClient() *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+func streamClient(secured cli.TLSFlags) (*http.Client, error) {
+	transport, err := secured.Transport()
+	if err != nil {
+		return nil, err
+	}
 	transport.ResponseHeaderTimeout = 10 * time.Second
-	return &http.Client{Transport: transport}
+	return &http.Client{Transport: transport}, nil
 }
 
 // live runs the full screen. It opens the screen only after the server has answered.
