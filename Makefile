@@ -32,7 +32,7 @@ TEST   = -vet=off -short -shuffle=on -parallel 3 -timeout 20m
 # Tests wait more than they compute, so three of a package run at once. With six, tests on the
 # embedded engine reach timeouts on two cores. make lint vets all packages, so tests do not.
 .PHONY: test
-test: redis promtool clients ## run every test (installs redis-server, promtool, curl, python3 and node where they are missing)
+test: redis promtool clients ## run every test (installs redis-server, promtool, curl, python3, node and openssl where they are missing)
 	$(GO) test -C tools $(TEST) $(TOOLS)
 	$(GO) test $(TEST) $(TESTED)
 
@@ -164,7 +164,7 @@ promtool:
 # The examples of docs/http.md run as tests.
 .PHONY: clients
 clients:
-	@set -e; for tool in curl python3 node; do command -v $$tool >/dev/null || { \
+	@set -e; for tool in curl python3 node openssl; do command -v $$tool >/dev/null || { \
 	  echo "installing $$tool"; package=$$tool; \
 	  if [ $$tool = node ] && ! command -v brew >/dev/null; then package=nodejs; fi; \
 	  if command -v apt-get >/dev/null; then \
