@@ -277,49 +277,14 @@ func wholeHeader(h http.Header, name string, most int64) (int64, error) {
 	return n, nil
 }
 
-// typeSegments is how many segments of a path are in the type of a job.
-const typeSegments = 5
-
-// typeOf is the type of the job of a forwarded request: the method and the first segments of the
-// path, at most 255 bytes. Everybody who sees lists of jobs sees it, so a segment that may be a
-// secret or an id is shown as *. The query may hold secrets, too.
+// typeOf is the type of the job of a forwarded request: the method and the path, at most 255 bytes.
+// The query may hold secrets.
 func typeOf(method, path string) string {
 	if path == "" {
 		path = "/"
 	}
-	segments := strings.Split(path, "/")
-	for i, segment := range segments {
-		if looksRandom(segment) {
-			segments[i] = "*"
-		}
-	}
-	if len(segments) > typeSegments+1 {
-		segments = append(segments[:typeSegments+1], "…")
-	}
-	text := method + " " + strings.Join(segments, "/")
+	text := method + " " + path
 	return strings.ToValidUTF8(text[:min(len(text), wire.MaxTypeBytes)], "")
-}
-
-// looksRandom reports whether a segment of a path is at least 16 characters long and has digits or
-// letters in a mixture that no word has.
-func looksRandom(segment string) bool {
-	if len(segment) < 16 {
-		return false
-	}
-	upper, lower, digits, changes := 0, 0, 0, 0
-	for i := range len(segment) {
-		switch c := segment[i]; {
-		case c >= '0' && c <= '9':
-			digits++
-		case c >= 'A' && c <= 'Z':
-			if upper++; i > 0 && segment[i-1] >= 'a' && segment[i-1] <= 'z' {
-				changes++ // as in camelCase
-			}
-		case c >= 'a' && c <= 'z':
-			lower++
-		}
-	}
-	return digits >= 3 || changes > 3 || upper > 3 && lower > 3 && upper > changes+1
 }
 
 // hopeless makes a 503 of the refusal of a request that cannot leave in time: it is no mistake of

@@ -79,3 +79,22 @@ func TestForwardShown(t *testing.T) {
 		t.Errorf("its client reads %s", text)
 	}
 }
+
+// TestTypeOfAForwardedRequest: its client reads the whole path, which it wrote; lists of operators
+// have no segment that may be a secret.
+func TestTypeOfAForwardedRequest(t *testing.T) {
+	const secret = "aXbYcZdWeVfUgThS"
+	p := proxy(t, echo, asIs)
+	resp, got := p.ask("PUT", "/v1/forward/partner/hooks/"+secret+"/a/b/c/d/e", "x", "Sluice-Tenant", "paused", "Prefer", "respond-async")
+	p.want("the request", http.StatusAccepted, "", resp, got)
+	for _, path := range []string{"/v1/jobs/" + resp.Header.Get("Sluice-Job"), "/v1/jobs?state=queued"} {
+		if _, text := p.ask("GET", path, "", "Sluice-Tenant", "paused"); !strings.Contains(text, "PUT /hooks/"+secret+"/a/b/c/d/e") {
+			t.Errorf("its client reads %s", text)
+		}
+	}
+	w := httptest.NewRecorder()
+	p.admin.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/v1/tenants/paused/jobs?state=queued", nil))
+	if text := w.Body.String(); !strings.Contains(text, `"PUT /hooks/*/a/b/c/…"`) || strings.Contains(text, secret) {
+		t.Errorf("the list of operators is %s", text)
+	}
+}

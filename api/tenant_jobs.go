@@ -151,7 +151,9 @@ func requestOf(job queue.Job, payload []byte) *wire.Request {
 	if err != nil {
 		return nil
 	}
-	if path, _, _ := strings.Cut(m.Target, "?"); job.Type != typeOf(m.Method, path) {
+	path, _, _ := strings.Cut(m.Target, "?")
+	whole := typeOf(m.Method, path)
+	if job.Type != whole && job.Type != codec.ShortType(whole) { // the latter in records of old versions
 		return nil
 	}
 	return codec.Forwarded(m)

@@ -28,6 +28,56 @@ func Forwarded(m httpmsg.Request) *wire.Request {
 	return out
 }
 
+// forwardedType splits the type of the job of a forwarded request.
+func forwardedType(text string) (method, path string, ok bool) {
+	method, path, ok = strings.Cut(text, " ")
+	return method, path, ok && (strings.HasPrefix(path, "/") || path == "*")
+}
+
+// typeSegments is how many segments of a path operators see in lists of jobs.
+const typeSegments = 5
+
+// ShortType is the type of a job as lists show it to operators: of a forwarded request the method
+// and the first segments of its path. A segment that may be a secret or an id is shown as *.
+func ShortType(text string) string {
+	method, path, ok := forwardedType(text)
+	if !ok {
+		return text
+	}
+	segments := strings.Split(path, "/")
+	for i, segment := range segments {
+		if looksRandom(segment) {
+			segments[i] = "*"
+		}
+	}
+	if len(segments) > typeSegments+1 {
+		segments = append(segments[:typeSegments+1], "…")
+	}
+	return method + " " + strings.Join(segments, "/")
+}
+
+// looksRandom reports whether a segment of a path is at least 16 characters long and has digits or
+// letters in a mixture that no word has.
+func looksRandom(segment string) bool {
+	if len(segment) < 16 {
+		return false
+	}
+	upper, lower, digits, changes := 0, 0, 0, 0
+	for i := range len(segment) {
+		switch c := segment[i]; {
+		case c >= '0' && c <= '9':
+			digits++
+		case c >= 'A' && c <= 'Z':
+			if upper++; i > 0 && segment[i-1] >= 'a' && segment[i-1] <= 'z' {
+				changes++ // as in camelCase
+			}
+		case c >= 'a' && c <= 'z':
+			lower++
+		}
+	}
+	return digits >= 3 || changes > 3 || upper > 3 && lower > 3 && upper > changes+1
+}
+
 // answerOf converts the answer to a forwarded request to its JSON form, without its credentials.
 func answerOf(m httpmsg.Answer) *wire.Response {
 	out := &wire.Response{Status: m.Status, Headers: headersOf(m.Header)}

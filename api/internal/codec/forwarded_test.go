@@ -60,3 +60,20 @@ func TestBodiesAreCut(t *testing.T) {
 		queuetest.Compare(t, c.name+": cut", got.BodyTruncated, len(c.body) > maxShown)
 	}
 }
+
+// TestShortType: operators see in lists where a request went, but no segment that may be a secret.
+func TestShortType(t *testing.T) {
+	for text, want := range map[string]string{
+		"order.create":                 "order.create",
+		"GET here":                     "GET here",
+		"OPTIONS *":                    "OPTIONS *",
+		"GET /orders/7":                "GET /orders/7",
+		"GET /a/b/c/d/e/f":             "GET /a/b/c/d/e/…",
+		"PUT /hooks/aXbYcZdWeVfUgThS":  "PUT /hooks/*",
+		"GET /sk_live_0123456789abc/x": "GET /*/x",
+	} {
+		if got := ShortType(text); got != want {
+			t.Errorf("%q is shown as %q, want %q", text, got, want)
+		}
+	}
+}

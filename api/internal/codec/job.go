@@ -58,6 +58,7 @@ func Job(j queue.Job) *wire.Job {
 // get.
 func OperatorJob(j queue.Job) *wire.Job {
 	out := Job(j)
+	out.Type = ShortType(out.Type)
 	if j.LastError != nil {
 		out.LastError.Detail = j.LastError.Detail
 	}

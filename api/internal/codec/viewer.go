@@ -1,8 +1,6 @@
 package codec
 
 import (
-	"strings"
-
 	"github.com/7509e464/sluice/api/client/wire"
 )
 
@@ -49,7 +47,7 @@ func ForViewer(body any) any {
 
 func hideJob(j wire.Job) wire.Job {
 	j.Hidden = true
-	if method, target, ok := strings.Cut(j.Type, " "); ok && (strings.HasPrefix(target, "/") || target == "*") {
+	if method, _, ok := forwardedType(j.Type); ok {
 		j.Type = method + " " + hiddenText
 	}
 	j.Headers = hideValues(j.Headers)
