@@ -21,6 +21,8 @@ func all() []figure {
 			"rules and headers", unit: "ratio", target: 1.2, measure: intakeRatio(func(r intakeRun) float64 {
 			return r.Sluice.PerSecond / r.Asynq.PerSecond
 		})},
+		{id: "P1-tls", what: "intake: submits over HTTPS on kept connections ÷ over HTTP", unit: "ratio", target: 0.7,
+			measure: measureTLS},
 		{id: "P2", what: "the same ÷ chi doing that work without Redis", unit: "ratio", target: 0.5,
 			measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice.PerSecond / r.Chi.PerSecond })},
 		{id: "P3", what: "drain of no-op Go handlers, jobs/s ÷ asynq server", unit: "ratio", target: 5,

@@ -162,16 +162,16 @@ type intake struct {
 }
 
 // startIntake runs the real program. Its tenant drains at one job a second, so that the queue is
-// busy and never full.
+// busy and never full. settings follow those of redis in the file; environ are further variables.
 func startIntake(
-	ctx context.Context, store func(context.Context) (*redisServer, error), settings string,
+	ctx context.Context, store func(context.Context) (*redisServer, error), settings string, environ ...string,
 ) (*intake, error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
 		return nil, err
 	}
 	p := &intake{dir: dir}
-	if err := p.start(ctx, store, settings); err != nil {
+	if err := p.start(ctx, store, settings, environ); err != nil {
 		p.close()
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func startIntake(
 }
 
 func (p *intake) start(
-	ctx context.Context, store func(context.Context) (*redisServer, error), settings string,
+	ctx context.Context, store func(context.Context) (*redisServer, error), settings string, environ []string,
 ) error {
 	var err error
 	if p.store, err = store(ctx); err != nil {
@@ -197,8 +197,9 @@ func (p *intake) start(
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
-	if p.child, err = spawn(exec.Command(binary, "serve", "--config", config, "--roles", "api"), p.dir,
-		"intake"); err != nil {
+	cmd := exec.Command(binary, "serve", "--config", config, "--roles", "api")
+	cmd.Env = append(os.Environ(), environ...)
+	if p.child, err = spawn(cmd, p.dir, "intake"); err != nil {
 		return err
 	}
 	found, err := p.awaitLine(ctx, readyLine)

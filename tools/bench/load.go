@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,8 @@ type load struct {
 	body        []byte
 	header      string // further lines, each with its end
 	connections int
-	want        string // the status that counts, for example "202"
+	want        string      // the status that counts, for example "202"
+	tls         *tls.Config // nil: plain HTTP
 }
 
 // answered counts the answered requests, in total and in the measured time.
@@ -80,6 +82,9 @@ func (l load) client(ctx context.Context, request []byte, answered *atomic.Int64
 		if err := conn.SetDeadline(deadline); err != nil {
 			return err
 		}
+	}
+	if l.tls != nil {
+		conn = tls.Client(conn, l.tls)
 	}
 	r := bufio.NewReaderSize(conn, 4096)
 	for !stop.Load() {
