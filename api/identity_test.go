@@ -42,7 +42,7 @@ func newGuarded(t testing.TB, modes []auth.Mode, change ...func(*Config)) *bench
 	guesses := auth.NewGuesses()
 	a, err := auth.New(t.Context(), auth.Config{
 		Guesses: guesses, Modes: modes, Keys: store, Logger: slog.New(slog.DiscardHandler),
-		Guest: auth.GuestConfig{Tier: "free"},
+		Guest: auth.GuestConfig{Tier: "free"}, Cert: auth.CertCN,
 		JWT:   auth.JWTConfig{Issuer: "i", Audience: "a", TierClaim: "plan", Keys: []auth.TokenKey{key}},
 	})
 	if err != nil {
@@ -319,6 +319,8 @@ func TestDocumentDescribesAuthentication(t *testing.T) {
 		{[]auth.Mode{auth.Keys}, `[{"bearer":[]},{"apiKey":[]}]`},
 		{[]auth.Mode{auth.JWT, auth.Guest}, `[{"bearer":[]},{"apiKey":[]},{}]`},
 		{[]auth.Mode{auth.Guest}, `[{}]`},
+		{[]auth.Mode{auth.Cert}, `[{"certificate":[]}]`},
+		{[]auth.Mode{auth.Keys, auth.Cert, auth.Guest}, `[{"bearer":[]},{"apiKey":[]},{"certificate":[]},{}]`},
 	} {
 		b := newBench(t)
 		if c.modes != nil {
