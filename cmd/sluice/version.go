@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/fips140"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -47,15 +48,20 @@ func (versionCmd) Help() string {
   sluice version
   sluice version --json
 
-The output has the version, its commit and the version of Go.`
+The output has the version, its commit and the version of Go, and whether the program runs in FIPS
+140-3 mode.`
 }
 
 func (c versionCmd) Run(a *cli.App) error {
 	v := build()
 	if c.JSON {
-		return cli.PrintJSON(a.Out, map[string]string{"version": v.Version, "commit": v.Commit,
-			"go": v.Go})
+		return cli.PrintJSON(a.Out, map[string]any{"version": v.Version, "commit": v.Commit,
+			"go": v.Go, "fips140": fips140.Enabled()})
 	}
-	_, err := fmt.Fprintf(a.Out, "sluice %s, commit %s, %s\n", v.Version, v.Commit, v.Go)
+	mode := ""
+	if fips140.Enabled() {
+		mode = ", FIPS 140-3 mode"
+	}
+	_, err := fmt.Fprintf(a.Out, "sluice %s, commit %s, %s%s\n", v.Version, v.Commit, v.Go, mode)
 	return err
 }
