@@ -33,7 +33,7 @@ func all() []check {
 	return slices.Concat(
 		crashes(), outages(), disks(), forwarded(), fences(), paces(), isolation(), limits(), hostile(),
 		starvation(), bounds(), clusters(), durableClusters(), sentinels(), upgrades(), losses(), points(),
-		clocks(), guests(), predictions(), peers(), bugs(), rates())
+		clocks(), guests(), rotations(), predictions(), peers(), bugs(), rates())
 }
 
 // figure is one number that a check has found.
