@@ -39,6 +39,9 @@ func (s *Server) guardAdmin(next http.Handler) http.Handler {
 		}
 		if reserved && !isProbe(r) || !reserved && !open {
 			actor, p := s.operator(r)
+			if p != nil {
+				s.recordRefusal(r, p)
+			}
 			if reserved && p != nil {
 				p = tooManyConnections()
 			}

@@ -81,6 +81,8 @@ type Config struct {
 	// DrainGrace is how long a client still waits for the answer to a forwarded request that is
 	// under way when the server drains; default 20s.
 	DrainGrace time.Duration
+	// Audit bounds the record of what operators do.
+	Audit Audit
 	// Guards are limiters in front of the operations of the intake. They count in Limits, which
 	// they need.
 	Guards []guard.Intake

@@ -76,7 +76,7 @@ func newFake() *fakeQueue {
 }
 
 // ports are those of a server over the fake alone.
-func (f *fakeQueue) ports() ports { return ports{f, f, f, f, f, f, f, f, f, f, f, f} }
+func (f *fakeQueue) ports() ports { return ports{f, f, f, f, f, f, f, f, f, f, f, f, &fakeTrail{}} }
 
 // Fail makes every call fail with err from now on; nil ends that.
 func (f *fakeQueue) Fail(err error) {

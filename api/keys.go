@@ -35,6 +35,8 @@ func (s *Server) createKey(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.changed(nil, codec.Key(k))
+	c.note("key", k.ID)
 	s.cfg.Guesses.Right(k.ID)
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "key created", slog.String("key", k.ID))
 	return &answer{status: http.StatusCreated,

@@ -44,6 +44,7 @@ type call struct {
 	counted  bool // in Server.requests, by owner
 	owner    budget.Owner
 	taken    func() // releases the body of a long operation
+	recorded recorded
 }
 
 func newCall(op string, scope queue.Scope, r *http.Request) *call {
@@ -98,7 +99,7 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 		r, w := humachi.Unwrap(ctx)
 		c := newCall(op.ID, op.Scope, r)
 		c.param = ctx.Param
-		out, err := s.run(op, handle, w, c, known, intake, refuseWhenDraining)
+		out, err := s.recordedRun(op, handle, w, c, known, intake, refuseWhenDraining)
 		if c.counted { // to the end of the answer, which may be a stream
 			defer s.requests.Give(c.owner, 1)
 		}
@@ -118,6 +119,17 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 			s.fail(w, r, err)
 		}
 	})
+}
+
+// recordedRun is run, and puts the call into the audit before it is answered. What ends with a
+// panic may have changed something, too.
+func (s *Server) recordedRun(
+	op contract.Operation, handle handler, w http.ResponseWriter, c *call, known map[string]bool,
+	intake, refuseWhenDraining bool,
+) (out *answer, err error) {
+	err = problem.InternalFault.With("panic")
+	defer func() { s.record(op, c, out, err) }()
+	return s.run(op, handle, w, c, known, intake, refuseWhenDraining)
 }
 
 // run checks what every operation checks, reads the body and calls the handler.

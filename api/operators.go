@@ -123,6 +123,8 @@ func (s *Server) createOperator(c *call) (*answer, error) {
 	if err := s.operators.Create(c.r.Context(), account); err != nil {
 		return nil, err
 	}
+	c.about(account.Name)
+	c.changed(nil, codec.Operator(account))
 	s.log.LogAttrs(c.r.Context(), slog.LevelInfo, "operator created", slog.String("operator", account.ID),
 		slog.String("name", account.Name), slog.String("role", string(account.Role)), slog.String("by", account.By))
 	return &answer{status: http.StatusCreated,
@@ -152,6 +154,8 @@ func (s *Server) revokeOperator(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.about(account.Name)
+	c.changed(codec.Operator(account), nil)
 	s.log.LogAttrs(c.r.Context(), slog.LevelInfo, "operator revoked", slog.String("operator", account.ID),
 		slog.String("name", account.Name), slog.String("by", operators.Of(c.r.Context()).Name))
 	return &answer{status: http.StatusNoContent}, nil

@@ -114,10 +114,12 @@ func (s *Server) changePool(c *call, change queue.Change) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.observed(&change)
 	p, err := s.queue.TunePool(c.r.Context(), name, change)
 	if err != nil {
 		return nil, err
 	}
+	c.settled(change, p.API)
 	return poolAnswer(p), nil
 }
 

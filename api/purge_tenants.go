@@ -64,6 +64,15 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 		out.Note = "route " + rule + "; only jobs of a removed route of this name are selected"
 	}
 	out.CreatedBefore = codec.UTC(filter.CreatedBefore)
+	c.note("filter", filter)
+	for name, value := range map[string]any{
+		"prefix": of.Prefix, "tier": of.Tier, "count": out.Count, "tenants": out.Tenants, "more": out.More,
+	} {
+		c.note(name, value)
+	}
+	if of.DryRun {
+		c.unrecorded()
+	}
 	if out.Count > 0 {
 		s.log.LogAttrs(c.r.Context(), slog.LevelInfo, "purged jobs of many tenants", slog.String("prefix", of.Prefix),
 			slog.String("tier", of.Tier), slog.Int64("tenants", out.Tenants), slog.Int64("jobs", out.Count),

@@ -49,14 +49,14 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	}
 	operations := slices.Concat(contract.Tenants(), contract.Pools(),
 		contract.TenantJobs(s.cfg.AdminSubmit, s.cfg.MaxBody),
-		contract.Arrivals(), contract.Figures(),
+		contract.Arrivals(), contract.Figures(), contract.Audit(),
 		contract.Guards(), contract.Operators(), contract.Probes())
 	handlers := s.handlers()
 	for _, op := range append(operations, contract.Version()) {
 		s.mount(api, op, handlers[op.ID], false)
 	}
 	contract.DescribeSettings(api)
-	page := deadline.Handler(s.board)
+	page := deadline.Handler(s.signing(s.board))
 	for _, path := range []string{dashboard.PagePath, dashboard.LoginPath, dashboard.AssetsPath + "*"} {
 		r.Method(http.MethodGet, path, page)
 	}
@@ -64,7 +64,7 @@ func (s *Server) adminRouter() (http.Handler, error) {
 		r.Method(http.MethodPost, path, page)
 	}
 	for path, page := range s.cfg.AdminPages {
-		page = deadline.Handler(unframed(restrict(operators.Admin, page)))
+		page = deadline.Handler(s.pageRead(path, unframed(restrict(operators.Admin, page))))
 		r.Handle(path, page)
 		r.Handle(path+"/*", page)
 	}
@@ -156,6 +156,7 @@ func (s *Server) handlers() map[string]handler {
 		"list-guards":       s.listGuards,
 		"list-blocked":      s.listBlocked,
 		"clear-blocked":     s.clearBlocked,
+		"list-audit":        s.listAudit,
 		"get-stats":         s.getStats,
 		"list-routes":       s.listRoutes,
 		"stream-figures":    s.streamFigures,

@@ -32,6 +32,7 @@ import (
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/figures"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/audit"
 	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/internal/reports"
 	"github.com/7509e464/sluice/internal/sessions"
@@ -91,6 +92,7 @@ type ports struct {
 	readings
 	dashboard.Store
 	operators.Accounts
+	trail trail
 }
 
 // New makes the server of a queue. Its error is that of bad settings, or of metrics that are
@@ -99,7 +101,20 @@ func New(q *queue.Queue, cfg Config) (*Server, error) {
 	if q == nil {
 		return nil, errors.New("api: no queue")
 	}
-	return newServer(portsOf(q), cfg)
+	ports := portsOf(q)
+	var err error
+	ports.trail, err = audit.New(store.Of(q), audit.Options{
+		Retention: cfg.Audit.Retention, MaxBytes: cfg.Audit.MaxBytes, Lines: cfg.Audit.Lines,
+		Logger: cfg.Logger, Registerer: cfg.Registerer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	s, err := newServer(ports, cfg)
+	if err == nil {
+		ports.trail.Start()
+	}
+	return s, err
 }
 
 func portsOf(q *queue.Queue) ports {
@@ -108,7 +123,7 @@ func portsOf(q *queue.Queue) ports {
 		*queue.Queue
 		*reports.Reports
 	}{q, reports.New(s)}
-	return ports{q, q, q, q, q, q, q.Keys(), q.Tokens(), q, f, sessions.New(s), operators.NewStore(s)}
+	return ports{q, q, q, q, q, q, q.Keys(), q.Tokens(), q, f, sessions.New(s), operators.NewStore(s), nil}
 }
 
 func newServer(ports ports, cfg Config) (*Server, error) {

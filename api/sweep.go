@@ -65,6 +65,11 @@ func (s *Server) sweep(
 	}
 	swept, err := do(c.client, tenant, f)
 	f.CreatedBefore = swept.CreatedBefore
+	c.note("filter", notedFilter(f))
+	c.note("count", swept.Count)
+	if len(f.IDs) > queue.NotedIDs {
+		c.note("ids", len(f.IDs))
+	}
 	s.noteSwept(c, tenant, queue.HistoryEntry{Action: action, Filter: &f, Count: swept.Count})
 	return swept, err
 }

@@ -132,6 +132,7 @@ func (s *Server) jobDetail(c *call, name, id string) (*answer, error) {
 		out.Payload = json.RawMessage(`"` + base64.StdEncoding.EncodeToString(payload.Bytes) + `"`)
 		out.PayloadEncoding = "base64"
 	}
+	s.saw(c, name, out)
 	return ok(out), nil
 }
 

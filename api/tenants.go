@@ -208,10 +208,12 @@ func (s *Server) change(c *call, change queue.Change) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.observed(&change)
 	t, err := s.queue.Tune(c.r.Context(), name, change)
 	if err != nil {
 		return nil, err
 	}
+	c.settled(change, t.API)
 	return tenantAnswer(t), nil
 }
 

@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -491,6 +492,12 @@ func (w *world) callsOfClients() {
 	w.measured(handed.Call())
 
 	w.measured(scripts.HeartbeatCall{At: at, Clock: w.shard.Clock(), Workers: w.prefix + "workers", Worker: "w", TTL: time.Second}.Call())
+	chain := scripts.ChainCall{At: at, Clock: w.prefix + "audit:clock", Entries: w.prefix + "audit:entries", Name: "0123456789abcdef",
+		Last: "h", LastAt: "t", Append: slices.Repeat([]string{"c{}"}, 500)}
+	w.measured(chain.Call())
+	chain.Name, chain.Previous, chain.Last, chain.Remove = "fedcba9876543210", "h", "i", 500
+	w.measured(chain.Call())
+	w.measured(scripts.TrailCall{Clock: chain.Clock, Entries: chain.Entries, Most: 200}.Call())
 	w.measured(scripts.PublishCall{Clock: w.shard.Clock(), Channel: "wake", Message: ""}.Call())
 	w.measured(scripts.UsedCall{Clock: w.shard.Clock(), Keys: []string{w.shard.Key("k")}, At: []time.Time{time.UnixMilli(1)}}.Call())
 	for i, a := range limiter.Algorithms() {

@@ -163,6 +163,8 @@ func TestDecodeRefuses(t *testing.T) {
 		"repair":    func(v []any) error { _, err := scripts.RepairCall{}.Decode(v); return err },
 		"status":    func(v []any) error { _, err := scripts.StatusCall{}.Decode(v); return err },
 		"scan":      func(v []any) error { _, err := scripts.ScanCall{}.Decode(v); return err },
+		"chain":     func(v []any) error { _, err := scripts.ChainCall{}.Decode(v); return err },
+		"trail":     func(v []any) error { _, err := scripts.TrailCall{}.Decode(v); return err },
 		"heartbeat": func(v []any) error { _, _, err := scripts.HeartbeatCall{}.Decode(v); return err },
 	} {
 		for _, values := range [][]any{

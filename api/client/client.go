@@ -489,6 +489,32 @@ func (c *Client) History(ctx context.Context, name string) (h wire.History, err 
 	return h, err
 }
 
+// AuditQuery selects entries of the audit. Empty fields select all.
+type AuditQuery struct {
+	Since, Until           time.Time
+	Actor, Action, Subject string // an action that ends with a dot selects all that begin so
+	Cursor                 string
+	Limit                  int // 0: the server's default
+}
+
+// Audit reads a page of the audit, the newest entries first. A page may be empty although there are
+// more: follow the cursor.
+func (c *Client) Audit(ctx context.Context, q AuditQuery) (page wire.AuditList, err error) {
+	query := url.Values{}
+	for name, text := range map[string]string{"actor": q.Actor, "action": q.Action, "subject": q.Subject} {
+		if text != "" {
+			query.Set(name, text)
+		}
+	}
+	for name, t := range map[string]time.Time{"since": q.Since, "until": q.Until} {
+		if !t.IsZero() {
+			query.Set(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	_, err = c.call(ctx, http.MethodGet, pagePath("/v1/audit", query, q.Cursor, q.Limit), nil, nil, &page)
+	return page, err
+}
+
 // Version reads the version of the program from the admin listener.
 func (c *Client) Version(ctx context.Context) (v wire.Version, err error) {
 	_, err = c.call(ctx, http.MethodGet, "/version", nil, nil, &v)

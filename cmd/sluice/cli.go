@@ -5,6 +5,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/7509e464/sluice/cmd/sluice/internal/audit"
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
 	"github.com/7509e464/sluice/cmd/sluice/internal/jobs"
 	"github.com/7509e464/sluice/cmd/sluice/internal/policies"
@@ -29,6 +30,7 @@ type commands struct {
 	Pool        policies.PoolCmd      `cmd:"" help:"Read and change pools: rates that tenants share."`
 	Key         policies.KeyCmd       `cmd:"" help:"Create, list and revoke the API keys of a tenant."`
 	Operator    policies.OperatorCmd  `cmd:"" help:"Create, list and revoke operators."`
+	Audit       audit.Cmd             `cmd:"" help:"Read who did what on the admin listener, and verify it."`
 	Record      simulate.RecordCmd    `cmd:"" help:"Record the arrivals of a tenant, for simulate and recommend."`
 	Top         top.Cmd               `cmd:"" help:"Show live figures, and change the rates of tenants."`
 	Simulate    simulate.SimulateCmd  `cmd:"" help:"Replay arrivals through the shaper or a limiter, without a server."`

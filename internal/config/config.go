@@ -33,6 +33,7 @@ type Config struct {
 	Guards    map[string]Guard // before the intake; none: off
 	Metrics   Metrics
 	Traces    Traces
+	Audit     Audit
 	Log       Log
 	// Notes are what an operator should know although it is no problem.
 	Notes []string
@@ -286,6 +287,13 @@ func (t Tenants) Baseline() shaper.Baseline {
 type Traces struct {
 	Endpoint string   // URL of the collector; empty: OpenTelemetry's own variables decide
 	Sample   *float64 // share of sampled traces that begin here, 0 to 1; nil: the variables decide
+}
+
+// Audit is the record of what operators do.
+type Audit struct {
+	Retention time.Duration
+	MaxBytes  int64  // in Redis
+	Log       string // off, stdout or a file
 }
 
 // Log is the log on standard error.

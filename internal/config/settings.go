@@ -269,6 +269,15 @@ func Settings() []Setting {
 			Help: "Share of sampled traces, unless the client's traceparent decides. Not set: " +
 				"OTEL_TRACES_SAMPLER decides; without it all traces are sampled.",
 			Rule: "must be a number from 0 to 1, such as 0.1"})
+	settings = append(settings,
+		duration("audit.retention", "8760h", time.Hour, 10*year,
+			"How long an entry of the [audit](audit.md) is kept; 8760h is a year."),
+		size("audit.max_bytes", "64MiB", 1<<20, 16<<30,
+			"Maximum bytes of the audit in Redis. Beyond them the oldest entries are removed."),
+		Setting{Key: "audit.log", Kind: Text, Default: "off", check: notEmpty,
+			Help: "Where this process also writes each entry of the audit as one line of JSON: off, stdout or a file, " +
+				"which is opened again after it was renamed.",
+			Rule: "must be off, stdout or the path of a file"})
 	return append(settings, choice("log.level", "info", "Lowest level that is logged.", "debug", "info",
 		"warn", "error"))
 }

@@ -46,7 +46,7 @@ func Network(text string) (p netip.Prefix, ok bool) {
 // Reserved reports whether no account may have the name: those of actors without an account, and
 // those of a login with single sign-on.
 func Reserved(name string) bool {
-	return strings.EqualFold(name, AdminName) || strings.EqualFold(name, LocalName) ||
+	return slices.ContainsFunc(namesOfOthers, func(other string) bool { return strings.EqualFold(name, other) }) ||
 		strings.HasPrefix(strings.ToLower(name), SingleSignOn)
 }
 
@@ -56,6 +56,10 @@ const (
 	LocalName    = "local" // anybody, on loopback without a token
 	SingleSignOn = "oidc:" // begins the names of those who signed in at an OIDC provider
 )
+
+// namesOfOthers are actors in the audit that are no accounts: those above, the configuration file,
+// the audit itself, and several actors together.
+var namesOfOthers = []string{AdminName, LocalName, "file", "sluice", "others"}
 
 // Token is the text with which an operator authenticates: sluiceop_ID_SECRET.
 type Token struct{ id, secret string }

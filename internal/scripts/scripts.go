@@ -59,6 +59,8 @@ type Scripts struct {
 	Admit, Settle, Extend, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Heartbeat, Publish, Declare, Repair, Restore, Used *Script
 
 	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
+
+	Chain, Trail *Script // of the audit
 }
 
 // Commands are the scripts of this build.
@@ -75,6 +77,8 @@ var Commands = Scripts{
 	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"),
 	SlidingCounter: command("sliding_counter"),
 	TokenBucket:    command("token_bucket"), LeakyMeter: command("leaky_meter"),
+
+	Chain: command("chain"), Trail: command("trail"),
 }
 
 var all []*Script

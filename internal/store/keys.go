@@ -26,7 +26,9 @@ const (
 	OperatorsKey = "sluice:{operators}:ring"    // accounts of operators by id, as JSON
 	// OperatorsUsedKey has the last use of each account by id, in Unix milliseconds.
 	OperatorsUsedKey = "sluice:{operators}:used"
-	WorkersWake      = "sluice:{workers}:wake" // channel: a worker has left
+	WorkersWake      = "sluice:{workers}:wake"  // channel: a worker has left
+	AuditClock       = "sluice:{audit}:clock"   // the end of the chain of the audit, and its sums
+	AuditKey         = "sluice:{audit}:entries" // the entries of the audit
 )
 
 // MaxShards is the greatest number of shards.

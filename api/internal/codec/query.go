@@ -105,6 +105,19 @@ func OpenCursor(sealed string) (string, error) {
 	return string(raw), err
 }
 
+// ReadInstant returns a parameter that is a time, or the zero time if it is absent. The error is a
+// *problem.Problem.
+func ReadInstant(query url.Values, name string) (time.Time, error) {
+	if !query.Has(name) {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339, query.Get(name))
+	if err != nil || !IsInstant(t) {
+		return t, problem.InvalidValue("query."+name, "string", query.Get(name), InstantRule)
+	}
+	return t, nil
+}
+
 // ReadBool returns a parameter that must be true or false, or otherwise if it is absent. The error
 // is a *problem.Problem.
 func ReadBool(query url.Values, name string, otherwise bool) (bool, error) {

@@ -9,6 +9,7 @@ import { Overview, Totals } from "./overview.js";
 import { TenantView } from "./tenant.js";
 import { PoolView } from "./pool.js";
 import { JobView } from "./job.js";
+import { AuditView } from "./audit.js";
 
 const restoredFor = 6000; // ms that the notice of a restored connection stays
 const place = document.getElementById("view");
@@ -82,6 +83,7 @@ function viewFor(hash) {
     return new TenantView({ tenant });
   }
   if (parts[0] === "pool" && parts[1]) return new PoolView({ pool: part(parts[1]) });
+  if (parts[0] === "audit") return new AuditView();
   return new Overview({ totals, parameters: table, ask: () => stream.want(view.want()) });
 }
 
@@ -91,6 +93,7 @@ function show(first) {
   place.replaceChildren(view.node);
   document.title = view.title === "Overview" ? "Sluice" : `${view.title} · Sluice`;
   attribute(document.getElementById("nav-overview"), "aria-current", view instanceof Overview ? "page" : null);
+  attribute(document.getElementById("nav-audit"), "aria-current", view instanceof AuditView ? "page" : null);
   stream.want(view.want());
   if (!first) {
     scrollTo(0, 0);

@@ -123,6 +123,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		Limits:         shared.queue.Limits(),
 		TrustedProxies: p.Config.Auth.Guest.TrustedProxies,
 		KeyMaxAge:      p.Config.Auth.Keys.MaxAge,
+		Audit:          api.Audit{Retention: p.Config.Audit.Retention, MaxBytes: p.Config.Audit.MaxBytes},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/internal/audit"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -37,6 +39,7 @@ const (
 	// ends a read with its context only where the context has a deadline, so a frozen Redis would
 	// delay the end by seconds.
 	storeGrace = deliveryGrace + 750*time.Millisecond
+	auditGrace = 2 * time.Second // for the last entries of the audit
 	logPause   = 5 * time.Second // between two log lines while Redis is unreachable at the start
 	maxTenants = 100             // of the file that get gauges of their own, to bound the metrics
 )
@@ -145,10 +148,22 @@ func (p *Process) serve(
 	reread <-chan os.Signal,
 ) error {
 	p.calls.Store(callsOf(p.Config.Routes))
-	server, err := p.server(ctx, shared)
+	lines, err := audit.OpenLines(p.Config.Audit.Log)
+	if err != nil {
+		return shaper.Problems{{Field: "audit.log", Value: p.Config.Audit.Log, Rule: err.Error()}}
+	}
+	if lines != nil {
+		defer func() { _ = lines.Close() }()
+	}
+	server, err := p.server(ctx, shared, lines)
 	if err != nil {
 		return err
 	}
+	defer func() { // after the last request
+		within, cancel := context.WithTimeout(context.Background(), auditGrace)
+		defer cancel()
+		server.EndAudit(within)
+	}()
 	work, err := p.startWorker(shared, fail)
 	if err != nil {
 		return err
@@ -214,14 +229,14 @@ func (p *Process) watch(ctx context.Context, engine *queue.Engine, fail context.
 	}
 }
 
-func (p *Process) server(ctx context.Context, shared parts) (*api.Server, error) {
+func (p *Process) server(ctx context.Context, shared parts, lines io.Writer) (*api.Server, error) {
 	guesses := auth.NewGuesses()
 	authenticator, err := p.authenticator(ctx, shared.queue.Keys(), shared.queue.Tokens(), guesses)
 	if err != nil {
 		return nil, err
 	}
 	cfg := p.apiConfig(shared)
-	cfg.Auth, cfg.Guesses = authenticator, guesses
+	cfg.Auth, cfg.Guesses, cfg.Audit.Lines = authenticator, guesses, lines
 	return api.New(shared.queue, cfg)
 }
 
@@ -332,6 +347,9 @@ func (p *Process) reload(ctx context.Context, shared parts, server *api.Server, 
 		return shared.queue.SetPolicies(ctx, b, tenants)
 	}
 	p.Reloader.call, p.Reloader.secure = work.setUpstream, listeners.secure
+	p.Reloader.record = func(e FileEntry) {
+		server.RecordFile(ctx, e.Action, e.File, e.Outcome, e.Before, e.After, e.Detail)
+	}
 	p.Reloader.called = func(routes map[string]config.Route) { p.calls.Store(callsOf(routes)) }
 	shared.registry.MustRegister(p.Reloader.good, p.Reloader.at)
 	var reloading sync.WaitGroup

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/7509e464/sluice/internal/audit"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -40,6 +41,7 @@ type Reloader struct {
 	call    func(route string, r config.Route) error // changes how the upstream of a route is called
 	called  func(routes map[string]config.Route)     // follows such a change
 	secure  func(section string, t config.ListenerTLS)
+	record  func(e FileEntry) // puts an entry into the audit; nil: there is none
 	inForce config.Config
 	log     *slog.Logger
 
@@ -69,6 +71,7 @@ func NewReloader(
 	}
 	r.inForce.Routes = maps.Clone(inForce.Routes) // the process reads its own
 	r.inForce.Forward = slices.Clone(inForce.Forward)
+	r.record = func(FileEntry) {}
 	r.good.Set(1)
 	r.at.SetToCurrentTime()
 	r.seen = r.stat()
@@ -157,6 +160,7 @@ func (r *Reloader) reload(ctx context.Context) {
 			r.log.Error("the configuration is refused; the former settings stay in force", "problem",
 				p.String())
 		}
+		r.record(FileEntry{Action: "file.change", File: r.path, Outcome: "refused"})
 		return
 	}
 	for _, note := range cfg.Notes {
@@ -192,6 +196,7 @@ func (r *Reloader) callAnew(routes map[string]config.Route) {
 		before.Calls, before.Secrets = after.Calls, after.Secrets
 		r.inForce.Routes[name], changed = before, true
 		r.log.Info("the upstream of a route is called by new settings", "route", name)
+		r.record(FileEntry{Action: "route.change", File: r.path, Outcome: audit.OK, Detail: map[string]any{"route": name}})
 	}
 	if changed {
 		r.called(r.inForce.Routes)
@@ -256,6 +261,9 @@ func (r *Reloader) enforce(ctx context.Context) {
 	case err == nil:
 		r.log.Info("the policies of the configuration file are in force", "tenants", len(tenants.Named),
 			"tiers", len(tenants.Tiers))
+		before, after := differing(r.inForce.Tenants, tenants)
+		r.record(FileEntry{Action: "file.change", File: r.path, Outcome: audit.OK, Before: before, After: after,
+			Detail: map[string]any{"asked_by_signal": r.asked}})
 		r.inForce.Tenants, r.wanted, r.asked = tenants, nil, false
 		r.good.Set(1)
 		r.at.SetToCurrentTime()
@@ -269,6 +277,43 @@ func (r *Reloader) enforce(ctx context.Context) {
 		r.wanted, r.asked = nil, false
 		r.good.Set(0)
 		r.log.Error("the policies of the configuration file cannot be applied", "error", err)
+	}
+}
+
+// FileEntry is an entry of the audit about the configuration file.
+type FileEntry struct {
+	Action, File, Outcome string
+	Before, After, Detail any
+}
+
+// differing returns what two versions of the policies of a file have of their own: defaults, tiers,
+// routes, pools and tenants that differ.
+func differing(before, after config.Tenants) (own, others map[string]any) {
+	own, others = map[string]any{}, map[string]any{}
+	if !reflect.DeepEqual(before.Defaults, after.Defaults) {
+		own["defaults"], others["defaults"] = before.Defaults, after.Defaults
+	}
+	split(own, others, "tiers", before.Tiers, after.Tiers)
+	split(own, others, "tenants", before.Named, after.Named)
+	split(own, others, "pools", before.Pools, after.Pools)
+	return own, others
+}
+
+// split adds to own and others the entries of two maps that differ.
+func split[V any](own, others map[string]any, name string, before, after map[string]V) {
+	a, b := map[string]V{}, map[string]V{}
+	for key, value := range before {
+		if other, same := after[key]; !same || !reflect.DeepEqual(value, other) {
+			a[key] = value
+		}
+	}
+	for key, value := range after {
+		if other, same := before[key]; !same || !reflect.DeepEqual(value, other) {
+			b[key] = value
+		}
+	}
+	if len(a)+len(b) > 0 {
+		own[name], others[name] = a, b
 	}
 }
 
