@@ -43,7 +43,7 @@ func newGuarded(t testing.TB, modes []auth.Mode, change ...func(*Config)) *bench
 	a, err := auth.New(t.Context(), auth.Config{
 		Guesses: guesses, Modes: modes, Keys: store, Logger: slog.New(slog.DiscardHandler),
 		Guest: auth.GuestConfig{Tier: "free"}, Cert: auth.CertCN,
-		JWT:   auth.JWTConfig{Issuer: "i", Audience: "a", TierClaim: "plan", Keys: []auth.TokenKey{key}},
+		JWT: auth.JWTConfig{Issuer: "i", Audience: "a", TierClaim: "plan", Keys: []auth.TokenKey{key}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -188,7 +188,13 @@ func listText(steps []string, list []any) string {
 		if pace, ok := item.(map[string]any); ok && pace["rate"] == nil { // such as an address to forward from
 			var parts []string
 			for _, name := range slices.Sorted(maps.Keys(pace)) {
-				parts = append(parts, fmt.Sprint(name, " ", pace[name]))
+				below, _ := pace[name].(map[string]any) // such as tls
+				for _, key := range slices.Sorted(maps.Keys(below)) {
+					parts = append(parts, fmt.Sprint(name, ".", key, " ", below[key]))
+				}
+				if below == nil {
+					parts = append(parts, fmt.Sprint(name, " ", pace[name]))
+				}
 			}
 			texts[i] = strings.Join(parts, " ")
 		} else if ok {

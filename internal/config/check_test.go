@@ -366,7 +366,7 @@ func TestCheckListsDefaults(t *testing.T) {
 func TestCheckListsForward(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sluice.yaml")
 	text := "routes: { web: { forward: \"http://127.0.0.1:9\" } }\n" +
-		"forward: [ { listen: \"127.0.0.1:8090\", route: web } ]\n"
+		"forward: [ { listen: \"127.0.0.1:8090\", route: web, tls: off } ]\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestCheckListsForward(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range settings {
-		if s.Key == "forward" && s.Value != "listen 127.0.0.1:8090 route web" {
+		if s.Key == "forward" && s.Value != "listen 127.0.0.1:8090 route web tls.off true" {
 			t.Errorf("forward is %q", s.Value)
 		}
 	}

@@ -222,7 +222,7 @@ func Probes() []Operation {
 func Version() Operation {
 	return Operation{
 		ID: "version", Method: http.MethodGet, Path: "/version", tag: "Probes",
-		summary: "Read the version of the program",
+		summary: "Read the version of the program", Refusals: []problem.Kind{problem.Forbidden},
 		answers: map[int]Answer{http.StatusOK: {"The version.", wire.Version{}, nil}},
 	}
 }
