@@ -333,7 +333,7 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 			"store-full", "stored-data-damaged", "tenant-mismatch", "too-costly", "too-large", "unauthorized",
 			"unavailable", "unknown-route", "unreadable-body", "upstream-no-answer", "upstream-timeout", "wait-hopeless",
 		},
-		"GET /version": {"internal", "invalid-request", "overloaded", "starting", "too-large", "unreadable-body"},
+		"GET /version": {"forbidden", "internal", "invalid-request", "overloaded", "starting", "too-large", "unreadable-body"},
 		"POST /v1/tenants/{tenant}/pause": {
 			"forbidden", "internal", "invalid-request", "malformed-json", "outcome-unknown", "overloaded", "rate-limited",
 			"revision-mismatch", "starting", "stored-data-damaged", "too-large", "unauthorized",
