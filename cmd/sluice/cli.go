@@ -17,6 +17,7 @@ import (
 type commands struct {
 	Serve       serveCmd              `cmd:"" help:"Run Sluice: admit jobs and deliver them at the tenants' rates."`
 	Dev         devCmd                `cmd:"" help:"Try Sluice: one process, jobs in memory, no configuration."`
+	Init        initCmd               `cmd:"" help:"Write a configuration to begin with."`
 	Check       checkCmd              `cmd:"" help:"Check the store for damage and repair it."`
 	Config      configCmd             `cmd:"" help:"Check a configuration without running it."`
 	Redis       redisCmd              `cmd:"" help:"Have a replica of Redis take over."`
