@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -69,6 +70,9 @@ type Route struct {
 	// http URL.
 	Proxy string
 	HTTP1 bool // no HTTP/2, although the upstream has it
+	// Egress are link-local and metadata networks where the upstream may be. All others of these are
+	// refused when they are dialled, as an answer that never comes.
+	Egress []netip.Prefix
 }
 
 // OAuth2 are credentials for which an authorization server gives tokens (RFC 6749, section 4.4). A

@@ -32,7 +32,7 @@ func (r Route) upstream() outbound.UpstreamOptions {
 	o := outbound.UpstreamOptions{
 		Options: outbound.Options{
 			Timeout: r.Timeout, Connections: r.Connections, IdleTimeout: r.IdleTimeout, MaxAge: r.ConnectionMaxAge,
-			Secrets: r.Secrets, TLS: r.TLS, Proxy: r.Proxy, HTTP2: !r.HTTP1,
+			Secrets: r.Secrets, TLS: r.TLS, Proxy: r.Proxy, HTTP2: !r.HTTP1, Egress: r.Egress,
 		},
 		Method: r.Method, Headers: r.Headers,
 	}
@@ -43,7 +43,7 @@ func (r Route) upstream() outbound.UpstreamOptions {
 }
 
 // SetUpstream changes how the upstream of a route is called: Secrets, Method, Headers, OAuth2, TLS,
-// Proxy and HTTP1 of r. Deliveries under way end as they began. Its error is that no upstream has
+// Proxy, HTTP1 and Egress of r. Deliveries under way end as they began. Its error is that no upstream has
 // the name, or wraps shaper.Problems; then nothing changes. One goroutine calls it at a time.
 func (w *Worker) SetUpstream(name string, r Route) error {
 	load, route := w.loads[name], w.cfg.Routes[name]
@@ -51,7 +51,7 @@ func (w *Worker) SetUpstream(name string, r Route) error {
 		return fmt.Errorf("worker: no upstream of a route %q", name)
 	}
 	route.Secrets, route.Method, route.Headers, route.OAuth2 = r.Secrets, r.Method, r.Headers, r.OAuth2
-	route.TLS, route.Proxy, route.HTTP1 = r.TLS, r.Proxy, r.HTTP1
+	route.TLS, route.Proxy, route.HTTP1, route.Egress = r.TLS, r.Proxy, r.HTTP1, r.Egress
 	if err := w.cfg.problems(name, route).Err(); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}

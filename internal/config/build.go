@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker/callback"
@@ -122,11 +125,29 @@ func (r *reader) routes(c *Config, values map[string]any) {
 			continue
 		}
 		route := r.route(path, section)
+		route.Egress, _ = networksOf(c.Egress.Allow)
+		r.egress(path, route)
 		if within := route.Asynq.ReportWithin; route.Asynq.Reports && within < c.Worker.Lease {
 			r.problem(path+".asynq.report_within", Short(within),
 				"must be at least worker.lease, here "+Short(c.Worker.Lease))
 		}
 		c.Routes[name] = route
+	}
+}
+
+// egress refuses literal addresses of upstreams that would not be dialled.
+func (r *reader) egress(path string, route Route) {
+	for key, text := range map[string]string{
+		"url": route.URL, "forward": route.Forward, "oauth2.token_url": route.OAuth2.TokenURL, "proxy": route.Proxy,
+	} {
+		u, err := url.Parse(text)
+		if err != nil || text == "" {
+			continue
+		}
+		addr, err := netip.ParseAddr(u.Hostname())
+		if rule := outbound.EgressRule(addr, route.Egress); err == nil && rule != "" {
+			r.problem(r.at(path+"."+key), show(u.Hostname()), rule)
+		}
 	}
 }
 

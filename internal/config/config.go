@@ -26,6 +26,7 @@ type Config struct {
 	Retention Retention
 	Store     Store
 	Codec     Codec
+	Egress    Egress
 	Callbacks Callbacks
 	Routes    map[string]Route // at least one
 	Forward   []ForwardListener
@@ -136,13 +137,26 @@ type Store struct {
 	CompressOver int64  // minimum bytes of a payload that is stored compressed; 0: no compression
 }
 
+// Egress is where upstreams may be.
+type Egress struct {
+	Allow string // link-local and metadata networks, which are refused otherwise
+}
+
 // Callbacks notify clients of the end of their jobs.
 type Callbacks struct {
+	Mode        string        // off, registered or public
+	Deny        string        // networks that no callback may lead to
 	Allow       []string      // URL prefixes that may lead to private addresses
 	Secrets     []string      // they sign callbacks, newest first; none: not signed
 	Proxy       string        // none, env or a URL
 	Timeout     time.Duration // of one attempt
 	MaxAttempts int64
+}
+
+// Denied returns the networks of Deny.
+func (c Callbacks) Denied() []netip.Prefix {
+	networks, _ := networksOf(c.Deny) // was checked
+	return networks
 }
 
 // Route is the destination of jobs: an upstream that receives them by POST, or an asynq queue.
@@ -183,8 +197,9 @@ type Calls struct {
 	Headers map[string]string // set on each request
 	OAuth2  OAuth2
 	TLS     TLS
-	Proxy   string // none, env or a URL
-	HTTP2   bool   // where the upstream has it
+	Proxy   string         // none, env or a URL
+	HTTP2   bool           // where the upstream has it
+	Egress  []netip.Prefix // as Egress.Allow
 }
 
 // OAuth2 are the credentials for tokens; without a TokenURL there are none.

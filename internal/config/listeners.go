@@ -161,11 +161,13 @@ func (r *reader) needClientCA(c *Config, path string, t *ListenerTLS) {
 	}
 }
 
-// listNetworks joins a list of networks to the text form of a variable or a flag.
+// listNetworks joins each list of networks to the text form of a variable or a flag.
 func listNetworks(values map[string]any) {
-	section := sectionOf(values, "admin")
-	if list, is := section["allow"].([]any); is {
-		section["allow"] = joined(list)
+	for _, at := range [][2]string{{"admin", "allow"}, {"egress", "allow"}, {"callbacks", "deny"}} {
+		section := sectionOf(values, at[0])
+		if list, is := section[at[1]].([]any); is {
+			section[at[1]] = joined(list)
+		}
 	}
 }
 

@@ -156,7 +156,7 @@ func (r *reader) file(content []byte) map[string]any {
 		}
 	}
 	for _, path := range []string{"redis", "api", "admin", "auth", "worker", "retention", "store",
-		"callbacks", "routes", "pools", "tiers", "tenants", "guards", "traces", "audit", "log", "tenants.defaults", "auth.jwt", "auth.cert", "auth.guest"} {
+		"callbacks", "egress", "routes", "pools", "tiers", "tenants", "guards", "traces", "audit", "log", "tenants.defaults", "auth.jwt", "auth.cert", "auth.guest"} {
 		at, key := values, path
 		if parent, child, deep := strings.Cut(path, "."); deep {
 			at, _ = values[parent].(map[string]any)

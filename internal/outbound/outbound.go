@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -55,6 +56,8 @@ type Options struct {
 	TLS         *tls.Config   // nil: TLS 1.2 or newer and the authorities of the system
 	HTTP2       bool          // where the receiver has it, over TLS
 	Proxy       string        // a setting for ParseProxy
+	// Egress are link-local and metadata networks that may be called all the same; see EgressRule.
+	Egress []netip.Prefix
 }
 
 // New returns a client that names process and receiver in errors. It signs with each of the
@@ -62,7 +65,7 @@ type Options struct {
 // ValidSecret, and with a proxy that ParseProxy refuses.
 func New(process, receiver string, o Options) *Client {
 	// Each phase may take all of the timeout; their sum is bounded by the context of the attempt.
-	dialer := &net.Dialer{Timeout: o.Timeout, KeepAlive: 30 * time.Second}
+	dialer := &net.Dialer{Timeout: o.Timeout, KeepAlive: 30 * time.Second, Control: egress(o.Egress)}
 	c := &Client{process: process, receiver: receiver, timeout: o.Timeout, maxAge: o.MaxAge, Dialer: dialer}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

@@ -116,6 +116,10 @@ func New(cfg Config) (*Service, error) {
 	}
 	s.wake = make(chan *lane, len(s.lanes))
 	s.public.Dialer.Control = cfg.Guard.control
+	s.proxied.Dialer.Control = nil // it dials the proxy, which the operator names
+	if s.listed.Dialer.Control = nil; cfg.Proxy == "" || cfg.Proxy == outbound.NoProxy {
+		s.listed.Dialer.Control = cfg.Guard.controlListed
+	}
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer, cfg.Redis, limits); err != nil {
 		return nil, fmt.Errorf("callback: metrics: %w", err)

@@ -170,12 +170,15 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
 	}
 	client := s.public
+	proxied := s.proxied.HasProxy(rawURL)
 	switch {
 	case listed:
 		client = s.listed
-	case s.proxied.HasProxy(rawURL):
+	case proxied:
 		client = s.proxied
-		if err := s.cfg.Guard.checkName(ctx, to, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
+	}
+	if listed || proxied {
+		if err := s.cfg.Guard.checkName(ctx, to, listed, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
 			return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 		} else if err != nil {
 			return err

@@ -25,6 +25,8 @@ const maxURL = 1024
 // they lead, and all others whose address is public. It is safe for concurrent use.
 type Guard struct {
 	listed    []prefix
+	deny      []netip.Prefix
+	closed    bool // to all that are not listed
 	addresses *ssrf.Guardian
 }
 
@@ -32,10 +34,11 @@ type Guard struct {
 var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
 // NewGuard makes a guard. allow lists URL prefixes such as "https://partner.example/hooks/": a
-// scheme, a host, perhaps a port, and a path that matches at the boundary of a segment. Its error
-// is of type shaper.Problems, one for each prefix that breaks a rule.
-func NewGuard(allow []string) (*Guard, error) {
-	g := &Guard{addresses: ssrf.New(ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(azureHost))}
+// scheme, a host, perhaps a port, and a path that matches at the boundary of a segment. deny
+// lists networks that no callback may lead to, listed or not. Its error is of type shaper.Problems,
+// one for each prefix that breaks a rule.
+func NewGuard(allow []string, deny ...netip.Prefix) (*Guard, error) {
+	g := &Guard{deny: deny, addresses: ssrf.New(ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(azureHost))}
 	var ps shaper.Problems
 	for i, raw := range allow {
 		p, err := parsePrefix(raw)
@@ -49,6 +52,19 @@ func NewGuard(allow []string) (*Guard, error) {
 		return nil, fmt.Errorf("callback: %w", err)
 	}
 	return g, nil
+}
+
+// Registered returns a guard that permits the listed URLs alone.
+func (g *Guard) Registered() *Guard {
+	only := *g
+	only.closed = true
+	return &only
+}
+
+// denied reports whether callbacks must not lead to the address.
+func (g *Guard) denied(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	return slices.ContainsFunc(g.deny, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // Check checks a callback URL without resolving the name of its host. It returns nil if the URL is
@@ -68,8 +84,12 @@ func (g *Guard) inspect(raw string) (receiver string, listed bool, err error) {
 	}
 	receiver = net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
 	switch {
+	case t.addr.IsValid() && g.denied(t.addr):
+		return "", false, errors.New("must not lead to a network of callbacks.deny")
 	case slices.ContainsFunc(g.listed, func(p prefix) bool { return p.covers(t) }):
 		return receiver, true, nil
+	case g.closed:
+		return "", false, errors.New("must be one that callbacks.allow lists: callbacks.mode is registered")
 	case t.port != 80 && t.port != 443 && t.port < 1024:
 		return "", false, errors.New("must use port 80 or 443 or one from 1024 on")
 	case local(t.host), t.addr.IsValid() && g.addresses.SafeAddr(t.addr) != nil:
@@ -79,20 +99,35 @@ func (g *Guard) inspect(raw string) (receiver string, listed bool, err error) {
 }
 
 // errNotPublic refuses to dial a target.
-var errNotPublic = errors.New("the target's address is not public")
+var errNotPublic = errors.New("the target's address is not public, or denied")
 
 // control is the net.Dialer.Control of targets that are not listed. It checks the very address that
 // is dialled, so a name that resolves to another address later is refused, too.
 func (g *Guard) control(network, address string, c syscall.RawConn) error {
+	if err := g.controlListed(network, address, c); err != nil {
+		return err
+	}
 	if err := g.addresses.Safe(network, address, c); err != nil {
 		return fmt.Errorf("%w: %w", errNotPublic, err)
 	}
 	return nil
 }
 
-// checkName checks the addresses of a target that a proxy connects to: each must be public. A nil
-// resolver is that of the system. Errors: errNotPublic, or that the name cannot be resolved.
-func (g *Guard) checkName(ctx context.Context, hostport string, resolver *net.Resolver) error {
+// controlListed is the net.Dialer.Control of listed targets.
+func (g *Guard) controlListed(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || g.denied(at.Addr()) {
+		return errNotPublic
+	}
+	return nil
+}
+
+// checkName checks the addresses of a target that a proxy connects to: none may be denied, and
+// each must be public unless the target is listed. A nil resolver is that of the system. Errors: errNotPublic, or that the name cannot be resolved.
+func (g *Guard) checkName(ctx context.Context, hostport string, listed bool, resolver *net.Resolver) error {
+	if listed && len(g.deny) == 0 {
+		return nil
+	}
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {
 		return err
@@ -105,7 +140,7 @@ func (g *Guard) checkName(ctx context.Context, hostport string, resolver *net.Re
 		return errors.New("the name of the target cannot be resolved here, so its address cannot be checked")
 	}
 	for _, addr := range addrs {
-		if err := g.addresses.SafeAddr(addr.Unmap()); err != nil {
+		if g.denied(addr) || !listed && g.addresses.SafeAddr(addr.Unmap()) != nil {
 			return errNotPublic
 		}
 	}

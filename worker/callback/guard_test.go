@@ -317,3 +317,38 @@ func loose(host string) (netip.Addr, bool) {
 	}
 	return netip.AddrFrom4([4]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}), true
 }
+
+// TestDeniedNetworks: no callback leads to a denied network, although its URL is listed.
+func TestDeniedNetworks(t *testing.T) {
+	g, err := NewGuard([]string{"http://10.0.0.1/", "http://10.1.0.1/", "http://receiver.example/"},
+		netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for url, good := range map[string]bool{
+		"http://10.0.0.1/x": false, "http://10.1.0.1/x": true, "http://[::ffff:10.0.0.1]/": false, "http://receiver.example/x": true,
+		"https://198.51.100.7/": false, "https://[2001:db8::1]/": false, "https://8.8.8.8/": true, "https://name.example/": true,
+	} {
+		if err := g.Check(url); (err == nil) != good {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	for address, good := range map[string]bool{
+		"10.0.0.1:80": false, "10.1.0.1:80": true, "[::ffff:10.0.0.1]:80": false, "[2001:db8::1]:443": false, "nonsense": false,
+	} {
+		if err := g.controlListed("tcp", address, nil); (err == nil) != good {
+			t.Errorf("a listed name that leads to %s: %v", address, err)
+		}
+	}
+	if err := g.control("tcp4", "198.51.100.7:443", nil); err == nil {
+		t.Error("a name that leads to a denied public address is called")
+	}
+	only := g.Registered()
+	for url, good := range map[string]bool{
+		"https://8.8.8.8/": false, "https://name.example/": false, "http://receiver.example/x": true, "http://receiver.example:8080/x": false,
+	} {
+		if err := only.Check(url); (err == nil) != good {
+			t.Errorf("registered: %s: %v", url, err)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		ReadRate:      p.Config.API.ReadRate,
 		Horizon:       p.Config.Worker.Horizon,
 		AdminPages:    pages,
-		CheckCallback: shared.guard.Check,
+		CheckCallback: p.checkCallback(shared.guard),
 		Calls:         func() map[string]api.RouteCalls { return *p.calls.Load() },
 		MaxDelay: func(who auth.Principal) (time.Duration, string) {
 			return p.Config.MaxDelay(who.Tenant, who.Tier, who.Guest())
@@ -206,11 +206,20 @@ func WorkerRoute(r config.Route) worker.Route {
 func setCalls(to *worker.Route, r config.Route) {
 	to.Secrets, to.Method, to.Headers = r.Secrets, r.Method, r.Headers
 	to.TLS, to.Proxy, to.HTTP1 = r.TLS.Config(), r.Proxy, !r.HTTP2
+	to.Egress = r.Egress
 	if o := r.OAuth2; o.TokenURL != "" {
 		to.OAuth2 = &worker.OAuth2{
 			TokenURL: o.TokenURL, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Scopes: o.Scopes, Audience: o.Audience,
 		}
 	}
+}
+
+// checkCallback returns the check of callback URLs, nil where there are none.
+func (p *Process) checkCallback(guard *callback.Guard) func(url string) error {
+	if p.Config.Callbacks.Mode == "off" {
+		return nil
+	}
+	return guard.Check
 }
 
 func (p *Process) workerConfig(shared parts) (worker.Config, error) {

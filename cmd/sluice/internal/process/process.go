@@ -134,9 +134,12 @@ func (p *Process) Run(ctx context.Context) error {
 	}
 	defer p.closeStore(engine, q)
 	go p.watch(ctx, engine, fail)
-	guard, err := callback.NewGuard(p.Config.Callbacks.Allow)
+	guard, err := callback.NewGuard(p.Config.Callbacks.Allow, p.Config.Callbacks.Denied()...)
 	if err != nil {
 		return err
+	}
+	if p.Config.Callbacks.Mode == "registered" {
+		guard = guard.Registered()
 	}
 	shared := parts{registry: registry, traces: traces, engine: engine, queue: q, guard: guard}
 	return p.serve(ctx, fail, listeners, shared, reread)
