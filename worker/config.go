@@ -70,8 +70,8 @@ type Route struct {
 	// http URL.
 	Proxy string
 	HTTP1 bool // no HTTP/2, although the upstream has it
-	// Egress are link-local and metadata networks where the upstream may be. All others of these are
-	// refused when they are dialled, as an answer that never comes.
+	// Egress are link-local and metadata networks where the upstream may be. All others of these
+	// are refused when they are dialled, as an answer that never comes.
 	Egress []netip.Prefix
 }
 

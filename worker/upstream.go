@@ -43,8 +43,9 @@ func (r Route) upstream() outbound.UpstreamOptions {
 }
 
 // SetUpstream changes how the upstream of a route is called: Secrets, Method, Headers, OAuth2, TLS,
-// Proxy, HTTP1 and Egress of r. Deliveries under way end as they began. Its error is that no upstream has
-// the name, or wraps shaper.Problems; then nothing changes. One goroutine calls it at a time.
+// Proxy, HTTP1 and Egress of r. Deliveries under way end as they began. Its error is that no
+// upstream has the name, or wraps shaper.Problems; then nothing changes. One goroutine calls it at
+// a time.
 func (w *Worker) SetUpstream(name string, r Route) error {
 	load, route := w.loads[name], w.cfg.Routes[name]
 	if load == nil || load.upstream == nil {

@@ -475,12 +475,6 @@ func TestProblems(t *testing.T) {
 			`callbacks.secrets[0]: (hidden): must be whsec_ and the base64 of 24 to 64 bytes`},
 		{"a mode of callbacks", "callbacks: { mode: all }", `callbacks.mode: "all": must be one of off, registered, public`},
 		{"denied networks", "callbacks: { deny: [nowhere] }", `callbacks.deny: "nowhere": must be networks`},
-		{"a route to metadata", "routes: { m: { url: \"http://169.254.169.254/latest\" } }",
-			`routes.m.url: "169.254.169.254": must not be link-local`},
-		{"a forward route to metadata", "routes: { m: { forward: \"http://[fd00:ec2::254]/\" } }",
-			`routes.m.forward: "fd00:ec2::254": must not be link-local`},
-		{"a proxy at metadata", "routes: { m: { url: \"http://a.example/\", proxy: \"http://[::ffff:169.254.169.254]:80\" } }",
-			`routes.m.proxy: "::ffff:169.254.169.254": must not be`},
 		{"callback timeout", "callbacks: { timeout: 10ms }",
 			`callbacks.timeout: "10ms": must be a duration from 100ms to 5m`},
 		{"callback attempts", "callbacks: { max_attempts: 1 }",
@@ -739,3 +733,21 @@ func TestVariableThatContradictsATier(t *testing.T) {
 
 // calls is how upstreams are called by default.
 var calls = config.Calls{Method: "POST", Proxy: "none", HTTP2: true}
+
+// TestEgressOfRoutes: no URL of a route has a link-local or metadata address, unless it is allowed.
+func TestEgressOfRoutes(t *testing.T) {
+	for route, want := range map[string]string{
+		`url: "http://169.254.169.254/latest"`:                                    `routes.m.url: "169.254.169.254": must not be link-local`,
+		`forward: "http://[fd00:ec2::254]/"`:                                      `routes.m.forward: "fd00:ec2::254": must not be`,
+		`url: "http://a.example/", proxy: "http://[::ffff:169.254.169.254]:3128"`: `routes.m.proxy: "::ffff:169.254.169.254": must not be`,
+		`url: "http://10.0.0.1/"`:                                                 "", `url: "http://169.254.1.1/"`: "",
+	} {
+		_, err := config.Load(config.Sources{File: write(t, "egress: { allow: [169.254.1.0/24] }\nroutes: { m: { "+route+" } }")})
+		if want == "" && err == nil {
+			continue
+		}
+		if ps := problems(t, err); len(ps) != 1 || want == "" || !strings.Contains(ps[0].String(), want) {
+			t.Errorf("%s: %v, want %s", route, ps, want)
+		}
+	}
+}

@@ -122,8 +122,9 @@ func (g *Guard) controlListed(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// checkName checks the addresses of a target that a proxy connects to: none may be denied, and
-// each must be public unless the target is listed. A nil resolver is that of the system. Errors: errNotPublic, or that the name cannot be resolved.
+// checkName checks the addresses of a target that a proxy connects to: none may be denied, and each
+// must be public unless the target is listed. A nil resolver is that of the system. Errors:
+// errNotPublic, or that the name cannot be resolved.
 func (g *Guard) checkName(ctx context.Context, hostport string, listed bool, resolver *net.Resolver) error {
 	if listed && len(g.deny) == 0 {
 		return nil
