@@ -96,6 +96,8 @@ func (s *Server) revokeTokens(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.note("subject", wanted.Subject)
+	c.note("not_before", at)
 	s.log.LogAttrs(c.r.Context(), slog.LevelDebug, "tokens revoked", slog.String("tenant", tenant))
 	return ok(wire.Revoked{Tenant: tenant, Subject: wanted.Subject, NotBefore: at}), nil
 }

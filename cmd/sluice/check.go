@@ -6,8 +6,10 @@ import (
 	"slices"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
+	"github.com/7509e464/sluice/internal/audit"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/internal/repair"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -51,6 +53,14 @@ type checkReport struct {
 	Examples []repair.Finding `json:"examples"`
 }
 
+// record puts what a command did to the store into the audit. What is done is done, so a failure is
+// only a warning.
+func record(a *cli.App, q *queue.Queue, e audit.Entry, detail map[string]any) {
+	if err := audit.Once(a.Ctx, store.Of(q), e, detail); err != nil {
+		fmt.Fprintf(a.Err, "sluice: %v\n", err)
+	}
+}
+
 func (c *checkCmd) Run(a *cli.App) (err error) {
 	cfg, err := config.Load(c.sources(a, c.Config))
 	if err != nil {
@@ -89,6 +99,9 @@ func (c *checkCmd) Run(a *cli.App) (err error) {
 	})
 	if err != nil {
 		return fmt.Errorf("check the store: %w", err)
+	}
+	if c.Repair && len(report.Counts) > 0 {
+		record(a, q, audit.Entry{Action: "store.repair", Outcome: audit.OK}, map[string]any{"findings": report.Counts})
 	}
 	return c.print(a, report)
 }

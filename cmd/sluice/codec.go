@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
+	"github.com/7509e464/sluice/internal/audit"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/queue"
@@ -115,6 +116,8 @@ func (c *rotateCmd) Run(a *cli.App) (err error) {
 	if err != nil {
 		return fmt.Errorf("rotate the keys: %w", err)
 	}
+	record(a, q, audit.Entry{Action: "store.rotate-keys", Subject: done.DataKey, Outcome: audit.OK},
+		map[string]any{"first": done.First, "wrapped": done.Wrapped, "force": c.Force})
 	// Processes take the new data key by themselves within five seconds.
 	for end := time.Now().Add(15 * time.Second); len(done.Lagging) > 0 && time.Now().Before(end); {
 		select {

@@ -251,6 +251,21 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// TestOnce: a command chains its entry and removes none, whatever the bounds of the processes are.
+func TestOnce(t *testing.T) {
+	q := openQueue(t, servers.Lend(t).URL())
+	l := open(t, q, audit.Options{})
+	l.Record(t.Context(), change(0))
+	e := audit.Entry{Action: "store.repair", Outcome: audit.OK}
+	if err := audit.Once(t.Context(), store.Of(q), e, map[string]any{"count": 3}); err != nil {
+		t.Fatal(err)
+	}
+	items := all(t, l, audit.Query{Limit: 10})
+	if len(items) != 2 || items[0].Actor != audit.Command || !strings.Contains(string(items[0].Detail), `"count":3`) {
+		t.Errorf("%+v", items)
+	}
+}
+
 // TestLoss: entries that Redis has lost, as in a failover, are noticed by the process that had
 // written them.
 func TestLoss(t *testing.T) {

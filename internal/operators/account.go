@@ -59,7 +59,7 @@ const (
 
 // namesOfOthers are actors in the audit that are no accounts: those above, the configuration file,
 // the audit itself, and several actors together.
-var namesOfOthers = []string{AdminName, LocalName, "file", "sluice", "others"}
+var namesOfOthers = []string{AdminName, LocalName, "file", "command", "sluice", "others"}
 
 // Token is the text with which an operator authenticates: sluiceop_ID_SECRET.
 type Token struct{ id, secret string }
