@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,6 +73,9 @@ type Config struct {
 	// be an http or https URL with a host", and must not quote the URL. nil: jobs have no
 	// callbacks.
 	CheckCallback func(url string) error
+	// EraseTasks deletes what is kept of a tenant outside the queue, such as tasks of asynq, and
+	// returns how many. nil: there is nothing.
+	EraseTasks func(ctx context.Context, tenant string) (int64, error)
 	// Calls returns how the upstreams of routes are called, by name, for operators. nil: they do
 	// not see it.
 	Calls func() map[string]RouteCalls

@@ -475,3 +475,7 @@ func (f *fakeQueue) Totals(context.Context) (queue.Totals, error) {
 	}
 	return total, f.failure
 }
+
+func (f *fakeQueue) Erase(context.Context, string, string) (queue.Erased, error) {
+	return queue.Erased{}, nil
+}

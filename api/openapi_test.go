@@ -45,11 +45,11 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 			"GET /v1/tenants/{tenant}/jobs", "GET /v1/tenants/{tenant}/jobs/{id}",
 			"GET /v1/tenants/{tenant}/jobs/{id}/events", "GET /v1/tenants/{tenant}/keys", "GET /version",
 			"PATCH /v1/pools/{pool}", "PATCH /v1/tenants/{tenant}", "POST /v1/operators", "POST /v1/pools/{pool}/pause", "POST /v1/pools/{pool}/predict",
-			"POST /v1/pools/{pool}/resume", "POST /v1/pools/{pool}/unhold", "POST /v1/purge", "POST /v1/tenants/{tenant}/drain",
+			"POST /v1/pools/{pool}/resume", "POST /v1/pools/{pool}/unhold", "POST /v1/purge", "POST /v1/tenants/{tenant}/drain", "POST /v1/tenants/{tenant}/erase",
 			"POST /v1/tenants/{tenant}/jobs/{id}/replay", "POST /v1/tenants/{tenant}/keys",
 			"POST /v1/tenants/{tenant}/pause", "POST /v1/tenants/{tenant}/predict",
 			"POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay",
-			"POST /v1/tenants/{tenant}/resume",
+			"POST /v1/tenants/{tenant}/resume", "POST /v1/tenants/{tenant}/tokens/revoke",
 			"POST /v1/tenants/{tenant}/unhold", "PUT /v1/pools/{pool}", "PUT /v1/tenants/{tenant}",
 		},
 	} {

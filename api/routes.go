@@ -124,6 +124,7 @@ func (s *Server) handlers() map[string]handler {
 		"unhold-tenant":     s.unholdTenant,
 		"drain-tenant":      s.drainTenant,
 		"purge-tenant":      s.purgeTenant,
+		"erase-tenant":      s.eraseTenant,
 		"purge-tenants":     s.purgeTenants,
 		"replay-tenant":     s.replayTenant,
 		"tenant-history":    s.tenantHistory,

@@ -15,6 +15,7 @@ type sweeper interface {
 	Purge(ctx context.Context, tenant string, f queue.Filter) (queue.Swept, error)
 	ReplayAll(ctx context.Context, tenant string, f queue.Filter, attempts func(queue.Job) int) (queue.Swept, error)
 	Note(ctx context.Context, tenant string, entry queue.HistoryEntry) error
+	Erase(ctx context.Context, tenant, cursor string) (queue.Erased, error)
 }
 
 // purgeTenant is POST /v1/tenants/{tenant}/purge.

@@ -96,6 +96,7 @@ func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
 	}
 	headers := map[string]string{}
 	maps.Copy(headers, taskHeaders(l))
+	headers["Sluice-Tenant"] = l.Tenant
 	if to.Reports {
 		maps.Copy(headers, ticket.Ticket{Ref: l.LeaseRef, Tenant: l.Tenant, Within: to.ReportWithin, MaxAttempts: attempts}.Headers())
 	}

@@ -425,6 +425,17 @@ func (c *Client) Purge(ctx context.Context, name string, f wire.Filter) (s wire.
 	return s, err
 }
 
+// EraseTenant makes one step of the erasure of a tenant. While the answer has More, repeat the call
+// with its Cursor.
+func (c *Client) EraseTenant(ctx context.Context, name, cursor string) (e wire.Erased, err error) {
+	path := "/v1/tenants/" + segment(name) + "/erase"
+	if cursor != "" {
+		path += "?cursor=" + url.QueryEscape(cursor)
+	}
+	_, err = c.call(ctx, http.MethodPost, path, nil, nil, &e)
+	return e, err
+}
+
 // PurgeTenants makes one step of a purge of many tenants. While the answer has More, repeat the
 // call with its Cursor and CreatedBefore.
 func (c *Client) PurgeTenants(ctx context.Context, of wire.TenantsPurge) (p wire.TenantsPurged, err error) {

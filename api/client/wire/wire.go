@@ -207,6 +207,22 @@ type Swept struct {
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Replay that stopped: milliseconds until a slot is free, if known."`
 }
 
+// Erased is what one step of the erasure of a tenant removed.
+type Erased struct {
+	Jobs            int64  `json:"jobs" doc:"Jobs, in any state."`
+	Answers         int64  `json:"answers" doc:"Stored answers to forwarded requests, of these jobs."`
+	Callbacks       int64  `json:"callbacks" doc:"Callbacks that were not handed over yet."`
+	Tasks           int64  `json:"tasks" doc:"Tasks in asynq: callbacks, and jobs handed off, in any state but running."`
+	IdempotencyKeys int64  `json:"idempotency_keys" doc:"Idempotency keys."`
+	Keys            int64  `json:"api_keys" doc:"API keys."`
+	Settings        int64  `json:"settings" doc:"1 if the API had set settings."`
+	History         int64  `json:"history" doc:"Entries of the history."`
+	Flows           int64  `json:"flows" doc:"Routes, with their counts."`
+	Running         int64  `json:"running" doc:"Deliveries under way, which this step left."`
+	More            bool   `json:"more,omitempty" doc:"True if something is left: send the request again with this cursor."`
+	Cursor          string `json:"cursor,omitempty" doc:"Where the next step goes on."`
+}
+
 // HistoryEntry is one change of the settings of a tenant or a pool, or of many jobs of a tenant,
 // through the API.
 type HistoryEntry struct {

@@ -116,6 +116,21 @@ func Tenants() []Operation {
 		Params: []*huma.Param{tenantPathParam}, Body: filter, answers: swept,
 		Refusals: append([]problem.Kind{problem.UnknownRoute}, known...),
 	}, {
+		ID: "erase-tenant", Action: "store.erase", role: operators.Admin,
+		Method: http.MethodPost, Path: path + "/erase", tag: tag,
+		summary: "Erase a tenant",
+		description: "Removes all that is stored of the tenant: jobs in all states, answers, callbacks, idempotency " +
+			"keys, API keys, history, settings of the API, and its tasks in asynq, archived ones too. The first " +
+			"step revokes its API keys and drains and pauses it. Deliveries under way end by themselves, and are " +
+			"removed by a later step. Settings of the configuration file stay. One request takes a few seconds. " +
+			"While the answer has more, send it again with its cursor; where only running is left, after a second. " +
+			"An erasure that was stopped goes on without a cursor.",
+		Params: []*huma.Param{
+			tenantPathParam,
+			{Name: "cursor", In: "query", Description: "cursor of the answer before.", Schema: textSchema(1, 0)},
+		},
+		answers: map[int]Answer{http.StatusOK: {"What this step removed.", wire.Erased{}, nil}}, Refusals: guards,
+	}, {
 		ID: "purge-tenants", Action: "tenants.purge",
 		Method: http.MethodPost, Path: "/v1/purge", tag: tag,
 		summary: "Purge the jobs of many tenants",

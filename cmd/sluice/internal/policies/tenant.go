@@ -31,6 +31,7 @@ type TenantCmd struct {
 	Resume  tenantResumeCmd  `cmd:"" help:"End a pause or a drain."`
 	Unhold  tenantUnholdCmd  `cmd:"" help:"End the holds of a tenant after its upstream has recovered."`
 	Purge   tenantPurgeCmd   `cmd:"" help:"Cancel waiting jobs of a tenant and delete dead ones."`
+	Erase   tenantEraseCmd   `cmd:"" help:"Remove all that is stored of a tenant."`
 	Replay  tenantReplayCmd  `cmd:"" help:"Queue dead jobs of a tenant again."`
 	Diff    tenantDiffCmd    `cmd:"" help:"Show the changes that tenant apply would make."`
 	Apply   tenantApplyCmd   `cmd:"" help:"Apply the settings of tenants in a file."`

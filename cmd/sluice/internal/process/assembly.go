@@ -89,7 +89,10 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		pages[profilesPath] = profiles()
 	}
 	return api.Config{
-		Routes:        routes,
+		Routes: routes,
+		EraseTasks: func(ctx context.Context, tenant string) (int64, error) {
+			return callback.EraseTasks(ctx, shared.engine.Client(), tenant)
+		},
 		MaxBody:       p.Config.API.MaxBody,
 		Headers:       api.HeaderMode(p.Config.Headers),
 		AdminToken:    p.Config.Admin.Token,

@@ -1,0 +1,124 @@
+package queue_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// erase erases a tenant in as many steps as it takes, and returns what they removed.
+func erase(t *testing.T, q *queue.Queue, tenant string) (sum queue.Erased) {
+	t.Helper()
+	for cursor := ""; ; {
+		e, err := q.Erase(t.Context(), tenant, cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum.Jobs, sum.Answers, sum.Callbacks = sum.Jobs+e.Jobs, sum.Answers+e.Answers, sum.Callbacks+e.Callbacks
+		sum.IdempotencyKeys, sum.Keys, sum.Settings = sum.IdempotencyKeys+e.IdempotencyKeys, sum.Keys+e.Keys, sum.Settings+e.Settings
+		sum.History, sum.Flows, sum.Running = sum.History+e.History, sum.Flows+e.Flows, e.Running
+		if cursor = e.Cursor; !e.More || e.Running > 0 {
+			return sum
+		}
+	}
+}
+
+// TestErase: nothing of a tenant is left, all of the others is; what is under way ends first.
+func TestErase(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := marks{}
+			const gone, stays = "forgetme", "acme"
+			q := encrypted(t, openEngine(t, options(t)), "", func(o *queue.Options) {
+				rate, burst := shaper.Rate{Limit: 1000, Period: time.Second}, int64(100)
+				o.Pools = map[string]shaper.PoolSettings{"p": {Routes: []string{"pooled"}, Overrides: shaper.Overrides{Rate: &rate, Burst: &burst}}}
+			})
+			for _, tenant := range []string{gone, stays} {
+				if _, err := q.Keys().CreateKey(t.Context(), queue.Key{Tenant: tenant, Name: "ci", Hash: [32]byte{1}}); err != nil {
+					t.Fatal(err)
+				}
+				limit := int64(50)
+				if _, err := q.Tune(t.Context(), tenant, queue.Change{Reason: "more", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+					o.Capacity = &limit
+					return o, nil
+				}}); err != nil {
+					t.Fatal(err)
+				}
+				for i, route := range []string{"default", "pooled"} {
+					for n := range 5 {
+						s := marked(m, fmt.Sprint(tenant, route, n))
+						s.Tenant, s.Route = tenant, route
+						if n == 4 {
+							s.Delay = 3 * time.Hour
+						}
+						admitted(t, q, s)
+					}
+					for n, l := range leased(t, q, 4) {
+						end := queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Attempt: 1, Event: []shaper.Event{shaper.Succeed, shaper.Die, shaper.Retry, ""}[n], Delay: 3 * time.Hour}
+						if n == 0 && i == 0 {
+							end.Retention, end.Answer = time.Hour, []byte("HTTP/1.1 200 OK\r\n\r\nhello")
+						}
+						if end.Event != "" {
+							settle(t, q, end)
+						}
+					}
+				}
+			}
+			before := 0
+			everything(t, q, func(key, value string) {
+				if strings.Contains(value, stays) {
+					before++
+				}
+			})
+			first := erase(t, q, gone)
+			if first.Running != 2 || first.Keys != 1 || first.Jobs == 0 || first.IdempotencyKeys == 0 {
+				t.Errorf("while two jobs are leased: %+v", first)
+			}
+			if d, err := q.Submit(t.Context(), queue.Submission{Tenant: gone, Route: "default", Type: "t", Payload: []byte("1")}); err != nil || d.Outcome != shaper.Draining {
+				t.Errorf("a submission meanwhile: %v, %v", d.Outcome, err)
+			}
+			page, err := q.List(t.Context(), queue.List{Tenant: gone, State: queue.ListLeased, Limit: 10})
+			if err != nil || len(page.Jobs) != 2 {
+				t.Fatalf("%d leased jobs, %v", len(page.Jobs), err)
+			}
+			for _, j := range page.Jobs {
+				settle(t, q, queue.Settlement{LeaseRef: queue.LeaseRef{ID: j.ID, Epoch: 1}, Tenant: gone, Event: shaper.Succeed, Attempt: 1})
+			}
+			if last := erase(t, q, gone); last.More || last.Running != 0 || last.Flows != 2 {
+				t.Errorf("at the end: %+v", last)
+			}
+			after := 0
+			everything(t, q, func(key, value string) {
+				if strings.Contains(value, gone) && !strings.HasSuffix(key, "claim") {
+					t.Errorf("%s is left: %.100q", key, value)
+				}
+				if strings.Contains(value, stays) {
+					after++
+				}
+			})
+			if before != after {
+				t.Errorf("of another tenant %d values are left of %d", after, before)
+			}
+			if again := erase(t, q, gone); again != (queue.Erased{}) {
+				t.Errorf("a second run found %+v", again)
+			}
+			if _, err := q.Check(t.Context(), false, func(found []queue.Finding) error {
+				for _, f := range found {
+					t.Errorf("check: %+v", f)
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+			if _, err := q.Erase(t.Context(), gone, "x"); err == nil {
+				t.Error("a cursor that is none")
+			}
+		})
+	}
+}
