@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -86,13 +87,37 @@ func (s *Server) operator(r *http.Request) (operators.Actor, *problem.Problem) {
 		return actor, nil
 	case authorization != "":
 		return s.holder(r, token)
-	case !s.board.SignedIn(r):
+	}
+	return s.signedIn(r, actor)
+}
+
+// signedIn returns the operator of the session that a request has. The pages of other makers do not
+// send the second key of a session.
+func (s *Server) signedIn(r *http.Request, actor operators.Actor) (operators.Actor, *problem.Problem) {
+	find := s.board.Session
+	for path := range s.cfg.AdminPages {
+		if r.URL.Path == path || strings.HasPrefix(r.URL.Path, path+"/") {
+			find = s.board.CookieSession
+		}
+	}
+	found, ok := find(r)
+	switch {
+	case !ok:
 		return operators.Actor{}, unknownToken()
 	case dashboard.CrossOrigin(r):
 		return operators.Actor{}, problem.Forbidden.With("requests from pages of another origin are refused")
+	case found.Operator == "":
+		actor.Name, actor.Credential, actor.Role = found.Name, "session", found.Role
+		return actor, nil
 	}
-	actor.Name, actor.Credential = operators.AdminName, "session"
-	return actor, nil
+	account, err := s.operators.Find(r.Context(), found.Operator, func() error { return nil })
+	switch {
+	case errors.Is(err, operators.ErrUnknown) || err == nil && account.Expired(time.Now()):
+		return operators.Actor{}, unknownToken()
+	case err != nil:
+		return operators.Actor{}, problem.Of(err)
+	}
+	return s.actor(r, account, "session")
 }
 
 // reserveConnections answers only probes on the reserved connections of the intake.

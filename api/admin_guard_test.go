@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/dashboard"
 )
 
 func TestAdminWithToken(t *testing.T) {
@@ -53,7 +54,13 @@ func TestAdminWithSession(t *testing.T) {
 	if len(w.Result().Cookies()) != 1 {
 		t.Fatalf("login: %d %s", w.Code, w.Body)
 	}
-	c := w.Result().Cookies()[0]
+	c, page := w.Result().Cookies()[0], w.Header().Get(dashboard.PageHeader)
+	alone := httptest.NewRequest("GET", "http://localhost/v1/tenants", nil)
+	alone.AddCookie(c)
+	w = httptest.NewRecorder()
+	if b.s.Admin().ServeHTTP(w, alone); w.Code != 401 {
+		t.Errorf("the cookie alone: %d %s", w.Code, w.Body)
+	}
 	for _, tt := range []struct {
 		method, path, cookie, site, origin, authorization string
 		status                                            int
@@ -78,7 +85,7 @@ func TestAdminWithSession(t *testing.T) {
 		r := httptest.NewRequest(tt.method, "http://localhost"+tt.path, nil)
 		for name, value := range map[string]string{
 			"Cookie": c.Name + "=" + tt.cookie, "Sec-Fetch-Site": tt.site, "Origin": tt.origin,
-			"Authorization": tt.authorization,
+			"Authorization": tt.authorization, dashboard.PageHeader: page,
 		} {
 			if value != "" {
 				r.Header.Set(name, value)
@@ -209,10 +216,12 @@ func TestStreamOfFiguresEndsWithItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(c *Config) { c.AdminToken = "s3cret" })
 		defer b.s.End()
-		cookie := signIn(b, "s3cret").Result().Cookies()[0]
+		answer := signIn(b, "s3cret")
+		cookie := answer.Result().Cookies()[0]
 		ended := make(chan struct{})
 		r := httptest.NewRequest("GET", "http://localhost/v1/stream", nil)
 		r.AddCookie(cookie)
+		r.Header.Set(dashboard.PageHeader, answer.Header().Get(dashboard.PageHeader))
 		go func() {
 			defer close(ended)
 			b.s.Admin().ServeHTTP(httptest.NewRecorder(), r)
@@ -318,7 +327,7 @@ func TestCookieOfAPublicURL(t *testing.T) {
 		r := httptest.NewRequest("POST", "http://x/login", strings.NewReader("token=s3cret"))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		b.s.Admin().ServeHTTP(w, r)
-		cookies := w.Result().Cookies()
+		cookies, page := w.Result().Cookies(), w.Header().Get(dashboard.PageHeader)
 		if len(cookies) != 1 || cookies[0].Name != want || cookies[0].Secure != (want != "sluice_session") || cookies[0].Path != "/" ||
 			cookies[0].Domain != "" {
 			t.Errorf("%q: %v", url, cookies)
@@ -326,6 +335,7 @@ func TestCookieOfAPublicURL(t *testing.T) {
 		}
 		r = httptest.NewRequest("GET", "http://x/v1/tenants", nil)
 		r.AddCookie(cookies[0])
+		r.Header.Set(dashboard.PageHeader, page)
 		w = httptest.NewRecorder()
 		if b.s.Admin().ServeHTTP(w, r); w.Code != http.StatusOK {
 			t.Errorf("%q: with its cookie %d %s", url, w.Code, w.Body)

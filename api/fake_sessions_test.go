@@ -3,23 +3,26 @@ package api
 import (
 	"context"
 	"crypto/sha256"
-	"time"
+	"maps"
+	"slices"
+
+	session "github.com/7509e464/sluice/internal/sessions"
 )
 
-func (f *fakeQueue) SaveSession(_ context.Context, id [sha256.Size]byte, life time.Duration) error {
+func (f *fakeQueue) SaveSession(_ context.Context, made session.Session) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure == nil {
-		f.sessions[id] = time.Now().Add(life)
+		f.sessions[made.ID] = made
 	}
 	return f.failure
 }
 
-func (f *fakeQueue) FindSession(_ context.Context, id [sha256.Size]byte) (time.Duration, error) {
+func (f *fakeQueue) FindSession(_ context.Context, id [sha256.Size]byte) (session.Session, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
-	return max(0, time.Until(f.sessions[id])), f.failure
+	return f.sessions[id], f.failure
 }
 
 func (f *fakeQueue) EndSession(_ context.Context, id [sha256.Size]byte) error {
@@ -36,4 +39,10 @@ func (f *fakeQueue) SessionsAsked() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.asked
+}
+
+func (f *fakeQueue) ListSessions(context.Context) ([]session.Session, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.sessions)), f.failure
 }

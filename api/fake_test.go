@@ -15,6 +15,7 @@ import (
 
 	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/internal/reports"
+	session "github.com/7509e464/sluice/internal/sessions"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -43,7 +44,7 @@ type fakeQueue struct {
 	watching  int
 	ring      []queue.Key // API keys
 	found     int
-	sessions  map[[sha256.Size]byte]time.Time // ends of operators' sessions
+	sessions  map[[sha256.Size]byte]session.Session
 	asked     int
 	accounts  []operators.Account
 
@@ -70,7 +71,7 @@ func newFake() *fakeQueue {
 	return &fakeQueue{
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
 		jobs: map[string]*fakeJob{}, keys: map[string]string{}, tenants: map[string]*fakeTenant{},
-		pools: map[string]*fakeTenant{}, sessions: map[[sha256.Size]byte]time.Time{},
+		pools: map[string]*fakeTenant{}, sessions: map[[sha256.Size]byte]session.Session{},
 		watchers: map[string][]chan struct{}{},
 	}
 }

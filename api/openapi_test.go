@@ -37,7 +37,8 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 			"DELETE /v1/guards/{guard}/blocked/{blocked}", "DELETE /v1/operators/{operator}", "DELETE /v1/tenants/{tenant}",
 			"DELETE /v1/tenants/{tenant}/jobs/{id}", "DELETE /v1/tenants/{tenant}/keys/{key}", "GET /livez",
 			"GET /readyz",
-			"GET /v1/audit", "GET /v1/guards", "GET /v1/guards/{guard}/blocked", "GET /v1/jobs/{id}", "GET /v1/operators",
+			"GET /v1/audit",
+			"GET /v1/guards", "GET /v1/guards/{guard}/blocked", "GET /v1/jobs/{id}", "GET /v1/operators", "GET /v1/self", "GET /v1/sessions", "DELETE /v1/sessions/{session}",
 			"GET /v1/pools", "GET /v1/pools/{pool}", "GET /v1/pools/{pool}/flows",
 			"GET /v1/pools/{pool}/history", "GET /v1/routes",
 			"GET /v1/stats", "GET /v1/stream", "GET /v1/tenants", "GET /v1/tenants/{tenant}",
@@ -60,6 +61,7 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
+		slices.Sort(want)
 		if !slices.Equal(got, want) {
 			t.Errorf("documented %v, want %v", got, want)
 		}

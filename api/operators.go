@@ -79,6 +79,18 @@ func (s *Server) holder(r *http.Request, text string) (operators.Actor, *problem
 	return s.actor(r, account, "token")
 }
 
+// signsIn returns the operator whose token was given to the form of the dashboard.
+func (s *Server) signsIn(r *http.Request, token string) (operators.Actor, error) {
+	if s.cfg.AdminToken != "" && equal(token, s.cfg.AdminToken) {
+		return operators.Actor{Name: operators.AdminName, Role: operators.Admin, Address: text(s.clientIP(r))}, nil
+	}
+	actor, p := s.holder(r, token)
+	if p != nil {
+		return operators.Actor{}, p
+	}
+	return actor, nil
+}
+
 // actor is the operator of an account, where its networks allow the client's address.
 func (s *Server) actor(r *http.Request, a operators.Account, credential string) (operators.Actor, *problem.Problem) {
 	address := s.clientIP(r)

@@ -17,6 +17,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -266,4 +267,74 @@ func TestViewersSeeNoContent(t *testing.T) {
 	b.admin.do(t, "GET", list, as(olaf), "").status(t, 200)
 	b.admin.do(t, "GET", "/v1/jobs/"+dead, as(vera), "").status(t, 200) // is as documented
 	b.admin.do(t, "GET", "/v1/jobs/"+waits, as(vera), "").status(t, 200)
+}
+
+// TestSessionsOfOperators: a session has the role of its operator and ends with the token; admins
+// see and end all sessions, others their own.
+func TestSessionsOfOperators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, withRoot)
+		sign := func(token string) headers {
+			w := signIn(b, token)
+			if w.Code != http.StatusSeeOther {
+				t.Fatalf("sign in: %d %s", w.Code, w.Body)
+			}
+			c := w.Result().Cookies()[0]
+			return headers{"Cookie": c.Name + "=" + c.Value, dashboard.PageHeader: w.Header().Get(dashboard.PageHeader)}
+		}
+		vera := b.enroll(t, `{"name":"vera","role":"viewer"}`)
+		root, first, second := sign(rootToken), sign(vera.Token), sign(vera.Token)
+		var self wire.Self
+		_ = json.Unmarshal(b.admin.do(t, "GET", "/v1/self", first, "").Body.Bytes(), &self)
+		if self != (wire.Self{Name: "vera", Role: "viewer", Credential: "session", Address: "192.0.2.1"}) {
+			t.Errorf("%+v", self)
+		}
+		b.admin.do(t, "POST", "/v1/tenants/a/pause?create=true", first, "{}").want(t, 403, "forbidden")
+		list := func(h headers) (all wire.SessionList) {
+			_ = json.Unmarshal(b.admin.do(t, "GET", "/v1/sessions", h, "").Body.Bytes(), &all)
+			return all
+		}
+		own, all := list(first), list(root)
+		if len(own.Items) != 2 || len(all.Items) != 3 {
+			t.Fatalf("own %+v, all %+v", own, all)
+		}
+		for _, one := range all.Items {
+			if one.Current {
+				b.admin.do(t, "DELETE", "/v1/sessions/"+one.ID, second, "").want(t, 404, "unknown-session")
+			}
+		}
+		for _, one := range own.Items {
+			if !one.Current {
+				b.admin.do(t, "DELETE", "/v1/sessions/"+one.ID, first, "").status(t, 204)
+			}
+		}
+		b.admin.do(t, "GET", "/v1/self", second, "").want(t, 401, "unauthorized")
+		for _, id := range []string{"x", strings.Repeat("0", 64), strings.Repeat("0", 63)} {
+			b.admin.do(t, "DELETE", "/v1/sessions/"+id, root, "").want(t, 404, "unknown-session")
+		}
+		b.admin.do(t, "DELETE", "/v1/operators/"+vera.ID, root, "").status(t, 204)
+		b.admin.do(t, "GET", "/v1/self", first, "").want(t, 401, "unauthorized")
+		time.Sleep(12*time.Hour - time.Second)
+		b.admin.do(t, "GET", "/v1/self", root, "").status(t, 200)
+		time.Sleep(time.Second)
+		b.admin.do(t, "GET", "/v1/self", root, "").want(t, 401, "unauthorized")
+		tim := b.enroll(t, `{"name":"tim","role":"viewer","networks":["10.0.0.1"]}`)
+		if w := signIn(b, tim.Token); w.Code != 403 {
+			t.Errorf("from a wrong network: %d", w.Code)
+		}
+	})
+}
+
+// TestOtherPagesTakeTheCookie: they do not send the second key.
+func TestOtherPagesTakeTheCookie(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("page")) })
+	b := newBench(t, withRoot, func(c *Config) { c.AdminPages = map[string]http.Handler{"/page": page} })
+	c := signIn(b, rootToken).Result().Cookies()[0]
+	alone := headers{"Cookie": c.Name + "=" + c.Value}
+	b.admin.do(t, "GET", "/page/x", alone, "").status(t, 200)
+	for _, path := range []string{"/v1/tenants", "/metrics", "/pages"} {
+		b.admin.do(t, "GET", path, alone, "").want(t, 401, "unauthorized")
+	}
+	alone["Sec-Fetch-Site"] = "same-site"
+	b.admin.do(t, "GET", "/page/x", alone, "").want(t, 403, "forbidden")
 }

@@ -162,7 +162,7 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 	if strings.HasPrefix(cfg.AdminURL, "https://") {
 		overTLS = func(*http.Request) bool { return true }
 	}
-	if s.board, err = dashboard.New(cfg.AdminToken, ports, cfg.Guesses, overTLS, nothingAt(onAdmin)); err != nil {
+	if s.board, err = dashboard.New(cfg.AdminToken, ports, cfg.Guesses, s.signsIn, overTLS, nothingAt(onAdmin)); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/internal/sessions"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
@@ -36,16 +37,25 @@ var keyTests = map[string]func(*suite){
 func sessionsEnd(s *suite) {
 	one, other := sha256.Sum256([]byte("one")), sha256.Sum256([]byte("other"))
 	left := func(id [sha256.Size]byte) time.Duration {
-		d, err := sessions.New(store.Of(s.q)).FindSession(s.ctx, id)
+		found, err := sessions.New(store.Of(s.q)).FindSession(s.ctx, id)
 		if err != nil {
 			s.Fatal(err)
 		}
-		return d
+		if found.Name != "" && (found.ID != id || found.Role != operators.Viewer) {
+			s.Errorf("found %+v", found)
+		}
+		return max(0, time.Until(found.Until))
 	}
-	for _, id := range [][sha256.Size]byte{one, other} {
-		if err := sessions.New(store.Of(s.q)).SaveSession(s.ctx, id, time.Hour); err != nil {
+	past := sha256.Sum256([]byte("past"))
+	for id, life := range map[[sha256.Size]byte]time.Duration{one: time.Hour, other: time.Hour, past: -time.Second} {
+		if err := sessions.New(store.Of(s.q)).SaveSession(s.ctx, sessions.Session{
+			ID: id, Page: make([]byte, sha256.Size), Name: "vera", Role: operators.Viewer, Until: time.Now().Add(life),
+		}); err != nil {
 			s.Fatal(err)
 		}
+	}
+	if all, err := sessions.New(store.Of(s.q)).ListSessions(s.ctx); err != nil || len(all) != 2 {
+		s.Errorf("sessions %+v, %v", all, err)
 	}
 	if d := left(one); d > time.Hour || d < 59*time.Minute {
 		s.Errorf("%v are left", d)
@@ -53,7 +63,7 @@ func sessionsEnd(s *suite) {
 	if err := sessions.New(store.Of(s.q)).EndSession(s.ctx, one); err != nil {
 		s.Fatal(err)
 	}
-	if left(one) != 0 || left(other) == 0 || left(sha256.Sum256(nil)) != 0 {
+	if left(one) != 0 || left(other) == 0 || left(sha256.Sum256(nil))+left(past) != 0 {
 		s.Errorf("after the end: %v, another: %v", left(one), left(other))
 	}
 }

@@ -17,13 +17,13 @@ const (
 	CodecKey     = "sluice:codec" // the wrapped data keys of package sealed
 	WorkersKey   = "sluice:{workers}:live"
 	WorkersClock = "sluice:{workers}:clock"
-	LatenessKey  = "sluice:{workers}:late:"     // and the id of the worker
-	RoutesKey    = "sluice:{workers}:routes:"   // and the id of the worker
-	FilesKey     = "sluice:{workers}:files"     // "DIGEST PROCESS" by the time of the process's last report
-	SpreadKey    = "sluice:{workers}:spread"    // tenants whose settings are about to change in several shards
-	SessionKey   = "sluice:session:"            // and the hex digest of the session
-	TokensKey    = "sluice:{tokens}:not_before" // from when tokens are accepted: by tenant and subject, in Unix milliseconds
-	OperatorsKey = "sluice:{operators}:ring"    // accounts of operators by id, as JSON
+	LatenessKey  = "sluice:{workers}:late:"      // and the id of the worker
+	RoutesKey    = "sluice:{workers}:routes:"    // and the id of the worker
+	FilesKey     = "sluice:{workers}:files"      // "DIGEST PROCESS" by the time of the process's last report
+	SpreadKey    = "sluice:{workers}:spread"     // tenants whose settings are about to change in several shards
+	SessionsKey  = "sluice:{operators}:sessions" // sessions of operators by their digests, as JSON
+	OperatorsKey = "sluice:{operators}:ring"     // accounts of operators by id, as JSON
+	TokensKey    = "sluice:{tokens}:not_before"  // from when tokens are accepted: by tenant and subject, in Unix milliseconds
 	// OperatorsUsedKey has the last use of each account by id, in Unix milliseconds.
 	OperatorsUsedKey = "sluice:{operators}:used"
 	WorkersWake      = "sluice:{workers}:wake"  // channel: a worker has left

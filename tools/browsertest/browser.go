@@ -141,7 +141,7 @@ func (p *Page) Go(url string) error {
 // SignIn opens an address with a session of its own. It does not go through the sign-in page, which
 // takes twice as long.
 func (p *Page) SignIn(admin, hash string) error {
-	cookies, err := session(p.ctx, admin)
+	cookies, key, err := session(p.ctx, admin)
 	if err != nil {
 		return err
 	}
@@ -151,31 +151,37 @@ func (p *Page) SignIn(admin, hash string) error {
 			return fmt.Errorf("set the cookie of the session: %w", err)
 		}
 	}
+	if err := p.Go(admin + "/login"); err != nil {
+		return err
+	}
+	if _, err := Eval[bool](p, fmt.Sprintf("sessionStorage.setItem('sluice.session', %q), true", key)); err != nil {
+		return err
+	}
 	if err := p.Go(admin + "/" + hash); err != nil {
 		return err
 	}
 	return p.Wait(`document.querySelector("#pulse")?.dataset.phase === "live"`)
 }
 
-// session opens a session with the token, and returns its cookies.
-func session(ctx context.Context, admin string) ([]*http.Cookie, error) {
+// session opens a session with the token, and returns its cookies and the key of its page.
+func session(ctx context.Context, admin string) (cookies []*http.Cookie, key string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	form := strings.NewReader(url.Values{"token": {Token}}.Encode())
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, admin+"/login", form)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	answer, err := http.DefaultTransport.RoundTrip(r) // which follows no redirect
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	_ = answer.Body.Close()
 	if answer.StatusCode != http.StatusSeeOther {
-		return nil, fmt.Errorf("POST /login: %s", answer.Status)
+		return nil, "", fmt.Errorf("POST /login: %s", answer.Status)
 	}
-	return answer.Cookies(), nil
+	return answer.Cookies(), answer.Header.Get("Sluice-Session"), nil
 }
 
 // Eval evaluates a script in the page.

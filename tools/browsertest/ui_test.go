@@ -119,7 +119,7 @@ func TestSignIn(t *testing.T) {
 	must(t, p.WaitText("h1", "Sign in"))
 	must(t, p.Fill("#token", "not the token at all"))
 	must(t, p.Press(kb.Enter))
-	must(t, p.WaitText("[role=alert]", "not the admin token"))
+	must(t, p.WaitText("[role=alert]", "not a valid token"))
 	must(t, p.Fill("#token", Token))
 	must(t, p.Press(kb.Enter))
 	must(t, p.Wait(`document.querySelector("#pulse")?.dataset.phase === "live"`))

@@ -498,6 +498,30 @@ type Revoked struct {
 	NotBefore time.Time `json:"not_before" doc:"The instant in force: the one of the request, or a later one of an earlier request."`
 }
 
+// Session is a session of an operator on the dashboard.
+type Session struct {
+	ID      string    `json:"id" doc:"It does not open the session."`
+	Name    string    `json:"name" doc:"Name of the operator."`
+	Role    string    `json:"role" enum:"viewer,operator,admin"`
+	Address string    `json:"address,omitempty" doc:"Address of the client that signed in."`
+	Created time.Time `json:"created_at"`
+	Expires time.Time `json:"expires_at" doc:"When the session ends, used or not."`
+	Current bool      `json:"current,omitempty" doc:"True for the session of the request."`
+}
+
+// SessionList lists sessions, the oldest first.
+type SessionList struct {
+	Items []Session `json:"items" nullable:"false"`
+}
+
+// Self is the operator of a request.
+type Self struct {
+	Name       string `json:"name" doc:"admin for admin.token, local without a token."`
+	Role       string `json:"role" enum:"viewer,operator,admin"`
+	Credential string `json:"credential" enum:"token,session,none"`
+	Address    string `json:"address,omitempty"`
+}
+
 // Guard is a limiter in front of the intake, as configured.
 type Guard struct {
 	Guard     string      `json:"guard"`

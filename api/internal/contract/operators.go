@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/internal/operators"
 )
 
-// Operators returns the operations on operators.
+// Operators returns the operations on operators and their sessions.
 func Operators() []Operation {
 	const tag, path = "Operators", "/v1/operators"
 	return []Operation{{
@@ -33,5 +33,21 @@ func Operators() []Operation {
 		Params:      []*huma.Param{operatorPathParam},
 		answers:     map[int]Answer{http.StatusNoContent: {"The operator is revoked.", nil, nil}},
 		Refusals:    append([]problem.Kind{problem.UnknownOperator}, operatorKinds...),
+	}, {
+		ID: "get-self", Method: http.MethodGet, Path: "/v1/self", tag: tag, summary: "Read who sends the request",
+		answers: map[int]Answer{http.StatusOK: {"The operator.", wire.Self{}, nil}}, Refusals: operatorKinds,
+	}, {
+		ID: "list-sessions", Method: http.MethodGet, Path: "/v1/sessions", tag: tag,
+		summary:     "List the sessions of the dashboard",
+		description: "Admins see all of them, others their own.",
+		answers:     map[int]Answer{http.StatusOK: {"The sessions, the oldest first.", wire.SessionList{}, nil}},
+		Refusals:    operatorKinds,
+	}, {
+		ID: "end-session", Action: "session.revoke", role: operators.Viewer,
+		Method: http.MethodDelete, Path: "/v1/sessions/{session}", tag: tag, summary: "End a session of the dashboard",
+		description: "Admins end any session, others their own. Requests of the session are refused from one second later.",
+		Params:      []*huma.Param{sessionPathParam},
+		answers:     map[int]Answer{http.StatusNoContent: {"The session has ended.", nil, nil}},
+		Refusals:    append([]problem.Kind{problem.UnknownSession}, operatorKinds...),
 	}}
 }

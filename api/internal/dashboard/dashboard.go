@@ -14,17 +14,19 @@ package dashboard
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
 	"embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/operators"
+	session "github.com/7509e464/sluice/internal/sessions"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -54,7 +56,7 @@ const (
 // Dashboard serves the page and keeps its sessions.
 type Dashboard struct {
 	sessions *sessions // nil: there is no token, and nobody must sign in
-	guesses  *auth.Guesses
+	holder   Holder
 	assets   map[string]*asset
 	unserved http.Handler // answers unknown paths
 	page     *asset
@@ -63,12 +65,16 @@ type Dashboard struct {
 	tooOften *asset // after many wrong tokens
 }
 
+// Holder returns the operator who has a token. Its errors are problems.
+type Holder func(r *http.Request, token string) (operators.Actor, error)
+
 // New makes the dashboard of a listener with this admin token; empty: there is none. unserved
-// answers unknown paths. Wrong tokens count in guesses. overTLS reports whether a browser used TLS.
+// answers unknown paths. Wrong cookies count in guesses, and holder counts wrong tokens. overTLS
+// reports whether a browser used TLS.
 func New(
-	token string, store Store, guesses *auth.Guesses, overTLS func(*http.Request) bool, unserved http.Handler,
+	token string, store Store, guesses *auth.Guesses, holder Holder, overTLS func(*http.Request) bool, unserved http.Handler,
 ) (*Dashboard, error) {
-	d := &Dashboard{guesses: guesses, assets: map[string]*asset{}, unserved: unserved}
+	d := &Dashboard{holder: holder, assets: map[string]*asset{}, unserved: unserved}
 	if token != "" {
 		d.sessions = newSessions(token, store, guesses)
 		d.sessions.overTLS = overTLS
@@ -92,10 +98,10 @@ func New(
 			if d.login, err = newAsset(name, content); err != nil {
 				return err
 			}
-			if d.wrong, err = newAsset(name, loginWith(content, "That is not the admin token.")); err != nil {
+			if d.wrong, err = newAsset(name, loginWith(content, "That is not a valid token.")); err != nil {
 				return err
 			}
-			d.tooOften, err = newAsset(name, loginWith(content, fmt.Sprintf("That is not the admin token. "+
+			d.tooOften, err = newAsset(name, loginWith(content, fmt.Sprintf("That is not a valid token. "+
 				"More than %d wrong ones came from your address within a minute.", auth.GuessLimit)))
 		default:
 			d.assets[AssetsPath+name], err = newAsset(name, content)
@@ -171,21 +177,44 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// SignedIn reports whether the request has the cookie of a session. It does not check the origin:
-// see CrossOrigin.
-func (d *Dashboard) SignedIn(r *http.Request) bool { return d.sessions != nil && d.sessions.of(r) }
+// Session returns the session that a request has both keys of: the cookie and PageHeader. It does
+// not check the origin: see CrossOrigin.
+func (d *Dashboard) Session(r *http.Request) (s session.Session, ok bool) {
+	if d.sessions == nil {
+		return s, false
+	}
+	return d.sessions.of(r)
+}
+
+// CookieSession is Session for pages of other makers, whose requests have the cookie alone.
+func (d *Dashboard) CookieSession(r *http.Request) (s session.Session, ok bool) {
+	if d.sessions == nil {
+		return s, false
+	}
+	return d.sessions.byCookie(r)
+}
+
+// End ends a session, here at once, and in other processes within a second.
+func (d *Dashboard) End(ctx context.Context, id [sha256.Size]byte) error {
+	if d.sessions == nil { // of a process with a token
+		return nil
+	}
+	return d.sessions.endID(ctx, id)
+}
 
 func (d *Dashboard) servePage(w http.ResponseWriter, r *http.Request) {
-	if d.sessions != nil && !d.sessions.of(r) {
-		redirect(w, r, LoginPath)
-		return
+	if d.sessions != nil {
+		if _, ok := d.sessions.byCookie(r); !ok {
+			redirect(w, r, LoginPath)
+			return
+		}
 	}
 	protect(w)
 	d.page.serve(w, r, http.StatusOK)
 }
 
 func (d *Dashboard) serveLogin(w http.ResponseWriter, r *http.Request) {
-	if d.sessions == nil || d.sessions.of(r) {
+	if d.sessions == nil {
 		redirect(w, r, PagePath)
 		return
 	}
@@ -193,7 +222,7 @@ func (d *Dashboard) serveLogin(w http.ResponseWriter, r *http.Request) {
 	d.login.serve(w, r, http.StatusOK)
 }
 
-// signIn exchanges the token for a session. It always accepts the right one: guesses must not lock
+// signIn exchanges a token for a session. It always accepts the right one: guesses must not lock
 // out operators at the same address.
 func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 	if CrossOrigin(r) {
@@ -205,19 +234,41 @@ func (d *Dashboard) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxLogin)
-	if !d.sessions.opens(r.PostFormValue("token")) {
-		protect(w)
-		page, status := d.wrong, http.StatusUnauthorized
-		var many *auth.TooManyGuesses
-		if errors.As(d.guesses.Wrong(auth.PeerNetwork(r.RemoteAddr)), &many) {
-			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(many.Wait.Seconds()))))
-			page, status = d.tooOften, http.StatusTooManyRequests
-		}
-		page.serve(w, r, status)
+	who, err := d.holder(r, r.PostFormValue("token"))
+	if err != nil {
+		d.refuse(w, r, err)
 		return
 	}
-	http.SetCookie(w, d.sessions.begin(r))
-	redirect(w, r, PagePath)
+	d.enter(w, r, who)
+}
+
+// enter begins a session. The page asks for JSON, and keeps the key in the answer.
+func (d *Dashboard) enter(w http.ResponseWriter, r *http.Request, who operators.Actor) {
+	cookie, key := d.sessions.begin(r, who)
+	http.SetCookie(w, cookie)
+	w.Header().Set(PageHeader, key)
+	if r.Header.Get("Accept") != "application/json" {
+		redirect(w, r, PagePath)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]string{"session": key}) // the client may be gone
+}
+
+// refuse answers a wrong token by the sign-in page, and anything else by a text.
+func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	protect(w)
+	p := problem.Of(err)
+	switch p.Status {
+	case http.StatusUnauthorized:
+		d.wrong.serve(w, r, p.Status)
+	case http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", p.Header.Get("Retry-After"))
+		d.tooOften.serve(w, r, p.Status)
+	default:
+		http.Error(w, p.Detail, p.Status)
+	}
 }
 
 // signOut ends the session and deletes its cookie.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
+	"github.com/7509e464/sluice/internal/operators"
+	session "github.com/7509e464/sluice/internal/sessions"
 )
 
 const (
@@ -31,10 +33,12 @@ const (
 
 // Store keeps sessions for all processes that share it, and over restarts. sessions.Store is one.
 type Store interface {
-	// SaveSession stores a session for the time of life.
-	SaveSession(ctx context.Context, id [sha256.Size]byte, life time.Duration) error
-	// FindSession returns the rest of the session's lifetime; 0 if there is no session.
-	FindSession(ctx context.Context, id [sha256.Size]byte) (time.Duration, error)
+	// SaveSession stores a session until its end.
+	SaveSession(ctx context.Context, made session.Session) error
+	// FindSession returns a session, the zero one if there is none.
+	FindSession(ctx context.Context, id [sha256.Size]byte) (session.Session, error)
+	// ListSessions returns the sessions that have not ended, the oldest first.
+	ListSessions(ctx context.Context) ([]session.Session, error)
 	// EndSession deletes a session.
 	EndSession(ctx context.Context, id [sha256.Size]byte) error
 }
@@ -42,9 +46,10 @@ type Store interface {
 // sessions makes and checks the cookies of operators who have signed in.
 //
 // A cookie is a random key. The store and this process keep only a digest of the key and the token.
-// So a stolen store opens no session, and a new token ends all sessions. While the store is
-// unavailable, the sessions that this process knows stay valid, and new ones are valid at this
-// process alone.
+// So a stolen store opens no session, and a new token ends all sessions. Browsers send the cookie
+// to every port of its host. So a request needs a second random key, too, which the page keeps for
+// itself and sends as a header. While the store is unavailable, the sessions that this process
+// knows stay valid, and new ones are valid at this process alone.
 type sessions struct {
 	digest  [sha256.Size]byte // of the token
 	store   Store
@@ -52,12 +57,12 @@ type sessions struct {
 	overTLS func(*http.Request) bool // the cookie of such a request is sent over TLS alone
 
 	mu   sync.Mutex
-	held map[[sha256.Size]byte]session
+	held map[[sha256.Size]byte]cached
 }
 
-// session is a cached session.
-type session struct {
-	until time.Time
+// cached is a cached session.
+type cached struct {
+	session.Session
 	seen  time.Time // when the store was called
 	local bool      // the store does not have it
 	ended bool      // kept until its end, in case the store has not deleted it
@@ -66,14 +71,8 @@ type session struct {
 func newSessions(token string, store Store, guesses *auth.Guesses) *sessions {
 	return &sessions{
 		digest: sha256.Sum256([]byte(token)), store: store, guesses: guesses, overTLS: auth.OverTLS(),
-		held: map[[sha256.Size]byte]session{},
+		held: map[[sha256.Size]byte]cached{},
 	}
-}
-
-// opens compares digests, so that its duration reveals neither content nor length of the token.
-func (s *sessions) opens(token string) bool {
-	got := sha256.Sum256([]byte(token))
-	return subtle.ConstantTimeCompare(got[:], s.digest[:]) == 1
 }
 
 // name of the cookie. It contains the port, because browsers share cookies among the ports of a
@@ -107,10 +106,32 @@ func (s *sessions) shown(r *http.Request) (id [sha256.Size]byte, ok bool) {
 	return s.idOf(c.Value)
 }
 
-// of reports whether the request has a valid session.
-func (s *sessions) of(r *http.Request) bool {
+// PageHeader has the second key of a session.
+const PageHeader = "Sluice-Session"
+
+// of returns the session that the request has both keys of.
+func (s *sessions) of(r *http.Request) (found session.Session, ok bool) {
+	found, ok = s.byCookie(r)
+	if !ok {
+		return session.Session{}, false
+	}
+	page := sha256.Sum256([]byte(r.Header.Get(PageHeader)))
+	if subtle.ConstantTimeCompare(page[:], found.Page) != 1 {
+		return session.Session{}, false
+	}
+	return found, true
+}
+
+// byCookie returns the session of the cookie alone.
+func (s *sessions) byCookie(r *http.Request) (found session.Session, ok bool) {
 	id, ok := s.shown(r)
-	return ok && s.holds(r, id)
+	if !ok || !s.holds(r, id) {
+		return session.Session{}, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found = s.held[id].Session
+	return found, found.ID == id
 }
 
 func (s *sessions) holds(r *http.Request, id [sha256.Size]byte) bool {
@@ -119,7 +140,7 @@ func (s *sessions) holds(r *http.Request, id [sha256.Size]byte) bool {
 	have, known := s.held[id]
 	s.mu.Unlock()
 	switch {
-	case known && (have.ended || !now.Before(have.until)):
+	case known && (have.ended || !now.Before(have.Until)):
 		return false
 	case known && (have.local || now.Sub(have.seen) < sessionAge):
 		return true
@@ -130,24 +151,24 @@ func (s *sessions) holds(r *http.Request, id [sha256.Size]byte) bool {
 	if !known && s.guesses.Allow(ctx, hex.EncodeToString(id[:]), address) != nil {
 		return false
 	}
-	left, err := s.store.FindSession(ctx, id)
+	found, err := s.store.FindSession(ctx, id)
 	if err != nil {
 		return known
 	}
-	if left <= 0 {
+	if !now.Before(found.Until) {
 		if known {
-			s.remember(id, session{until: have.until, ended: true})
+			s.remember(id, cached{Session: have.Session, ended: true})
 		} else {
 			_ = s.guesses.Wrong(address())
 		}
 		return false
 	}
-	s.remember(id, session{until: now.Add(left), seen: now})
+	s.remember(id, cached{Session: found, seen: now})
 	return true
 }
 
 // remember caches a session. An ended one stays ended.
-func (s *sessions) remember(id [sha256.Size]byte, now session) {
+func (s *sessions) remember(id [sha256.Size]byte, now cached) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held[id].ended {
@@ -155,7 +176,7 @@ func (s *sessions) remember(id [sha256.Size]byte, now session) {
 	}
 	if len(s.held) >= sessionsHeld {
 		for id, have := range s.held {
-			if !time.Now().Before(have.until) {
+			if !time.Now().Before(have.Until) {
 				delete(s.held, id)
 			}
 		}
@@ -169,33 +190,48 @@ func (s *sessions) remember(id [sha256.Size]byte, now session) {
 	s.held[id] = now
 }
 
-// begin makes a session.
-func (s *sessions) begin(r *http.Request) *http.Cookie {
-	raw := make([]byte, keyBytes)
-	_, _ = rand.Read(raw) // never fails
-	key := base64.RawURLEncoding.EncodeToString(raw)
-	id, _ := s.idOf(key)
+// begin makes a session of an operator. page is the key that the page sends.
+func (s *sessions) begin(r *http.Request, who operators.Actor) (cookie *http.Cookie, page string) {
+	key := newKey()
+	page = newKey()
+	hash, now := sha256.Sum256([]byte(page)), time.Now()
+	made := session.Session{
+		Page: hash[:], Operator: who.ID, Name: who.Name, Role: who.Role, Address: who.Address,
+		Created: now.UTC(), Until: now.Add(sessionLife).UTC(),
+	}
+	made.ID, _ = s.idOf(key)
 	ctx, cancel := context.WithTimeout(r.Context(), sessionWait)
 	defer cancel()
-	err := s.store.SaveSession(ctx, id, sessionLife)
-	now := time.Now()
-	s.remember(id, session{until: now.Add(sessionLife), seen: now, local: err != nil})
-	return s.bake(r, key, int(sessionLife/time.Second))
+	err := s.store.SaveSession(ctx, made)
+	s.remember(made.ID, cached{Session: made, seen: now, local: err != nil})
+	return s.bake(r, key, int(sessionLife/time.Second)), page
+}
+
+func newKey() string {
+	raw := make([]byte, keyBytes)
+	_, _ = rand.Read(raw) // never fails
+	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
 // end ends the session of the request, here at once and in other processes within sessionAge.
 func (s *sessions) end(r *http.Request) *http.Cookie {
 	if id, ok := s.shown(r); ok && s.holds(r, id) {
-		s.mu.Lock()
-		have := s.held[id]
-		have.ended = true
-		s.held[id] = have
-		s.mu.Unlock()
-		ctx, cancel := context.WithTimeout(r.Context(), sessionWait)
-		defer cancel()
-		_ = s.store.EndSession(ctx, id) // it has ended here in any case
+		_ = s.endID(r.Context(), id) // it has ended here in any case
 	}
 	return s.bake(r, "", -1)
+}
+
+// endID ends a session, here at once. Its error is that of the store.
+func (s *sessions) endID(ctx context.Context, id [sha256.Size]byte) error {
+	s.mu.Lock()
+	if have, known := s.held[id]; known {
+		have.ended = true
+		s.held[id] = have
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, sessionWait)
+	defer cancel()
+	return s.store.EndSession(ctx, id)
 }
 
 func (s *sessions) bake(r *http.Request, value string, maxAge int) *http.Cookie {

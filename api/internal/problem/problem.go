@@ -48,6 +48,7 @@ var (
 		"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key",
 	}
 	UnknownOperator  = Kind{"unknown-operator", http.StatusNotFound, "There is no such operator"}
+	UnknownSession   = Kind{"unknown-session", http.StatusNotFound, "There is no such session"}
 	UnknownPool      = Kind{"unknown-pool", http.StatusNotFound, "There is no such pool"}
 	JobGone          = Kind{"job-gone", http.StatusGone, "The job or its answer is gone"}
 	NoAnswer         = Kind{"upstream-no-answer", http.StatusBadGateway, "The upstream gave no answer"}
@@ -132,7 +133,7 @@ var (
 // Kinds are all kinds, in the order in which the OpenAPI document lists those of one status.
 var Kinds = []Kind{
 	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
-	UnknownTenant, UnknownKey, UnknownOperator, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
+	UnknownTenant, UnknownKey, UnknownOperator, UnknownSession, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
 	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, AnswerPending, HopelessWait, ClientLeft,
 	TooManyKeys, TooManyRevocations, OperatorExists, TooManyOperators, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,

@@ -12,15 +12,57 @@ export class Problem extends Error {
 // unreachable is the status of a call without an answer.
 export const unreachable = 0;
 
+// A session has two keys: a cookie, which scripts cannot read, and this one, which no browser sends by itself. A tab that has none asks the others.
+const keyName = "sluice.session", asking = 300; // ms to wait for another tab
+const tabs = new BroadcastChannel("sluice.session");
+const signed = document.body.dataset.session === "cookie";
+
+function keep(key) {
+  try {
+    sessionStorage.setItem(keyName, key);
+  } catch { /* this tab signs in again */ }
+}
+
+function kept() {
+  try {
+    return sessionStorage.getItem(keyName) || "";
+  } catch {
+    return "";
+  }
+}
+
+const first = new Promise((resolve) => {
+  tabs.onmessage = ({ data }) => {
+    if (data === "ask") {
+      if (kept()) tabs.postMessage({ key: kept() });
+    } else if (typeof data?.key === "string") {
+      keep(data.key);
+      resolve();
+    }
+  };
+  if (!signed || kept()) resolve();
+  else {
+    tabs.postMessage("ask");
+    setTimeout(resolve, asking);
+  }
+});
+
+// request is fetch with the key of the session.
+export async function request(path, init) {
+  await first;
+  const key = kept();
+  return fetch(path, { ...init, cache: "no-store", redirect: "error", headers: key ? { ...init.headers, "Sluice-Session": key } : init.headers });
+}
+
 async function call(method, path, body, headers) {
-  const init = { method, headers: { ...headers }, cache: "no-store", redirect: "error" };
+  const init = { method, headers: { ...headers } };
   if (body !== undefined) {
     init.headers["Content-Type"] = "application/json";
     init.body = typeof body === "string" ? body : JSON.stringify(body);
   }
   let answer;
   try {
-    answer = await fetch(path, init);
+    answer = await request(path, init);
   } catch {
     throw new Problem(unreachable, { title: "Sluice cannot be reached" });
   }

@@ -108,6 +108,16 @@ async function tellVersion() {
   } catch { /* the notice of the connection reports it */ }
 }
 
+// tellWho shows who is signed in. The style sheet hides what the role may not do.
+async function tellWho() {
+  try {
+    const self = await get("/v1/self"), who = document.getElementById("who");
+    attribute(document.body, "data-role", self.role);
+    text(who, `${self.name}, ${self.role}`);
+    who.hidden = self.credential === "none";
+  } catch { /* the notice of the connection reports it */ }
+}
+
 // comeBack returns to the view in which the session ended.
 function comeBack() {
   try {
@@ -128,3 +138,4 @@ comeBack();
 addEventListener("hashchange", () => show(false));
 show(true);
 tellVersion();
+tellWho();

@@ -53,8 +53,8 @@ export class JobView {
     this.title = `Job ${shortID(id)}`;
     this.parameters = parameters;
     this.pill = el("span", { class: "pill" });
-    this.replayButton = el("button", { type: "button", class: "primary", hidden: true, onclick: () => this.replay() }, "Replay");
-    this.cancelButton = el("button", { type: "button", class: "danger", hidden: true, onclick: () => this.cancel() }, "Cancel …");
+    this.replayButton = el("button", { type: "button", class: "primary changes", hidden: true, onclick: () => this.replay() }, "Replay");
+    this.cancelButton = el("button", { type: "button", class: "danger changes", hidden: true, onclick: () => this.cancel() }, "Cancel …");
     this.failed = el("p", { class: "notice bad", role: "alert", hidden: true });
     this.facts = el("dl", { class: "facts" });
     this.steps = el("ol", { class: "timeline" });
@@ -67,7 +67,7 @@ export class JobView {
       this.about = el("section", { class: "card", hidden: true }, el("header", null, el("h2", null, "Job")), el("div", { class: "body" }, this.facts)),
       this.way = el("div", { class: "grid", hidden: true },
         el("section", { class: "card" }, el("header", null, el("h2", null, "Timeline")), el("div", { class: "body" }, this.steps)),
-        el("section", { class: "card" }, el("header", null, this.payloadTitle = el("h2", null, "Payload"), this.payloadNote = el("small"), this.bodyButton = el("button", { type: "button", class: "show-body", hidden: true, onclick: () => { this.withBody = true; this.read(); } }, "Show the body")), el("div", { class: "body" }, this.payload))),
+        el("section", { class: "card" }, el("header", null, this.payloadTitle = el("h2", null, "Payload"), this.payloadNote = el("small"), this.bodyButton = el("button", { type: "button", class: "show-body changes", hidden: true, onclick: () => { this.withBody = true; this.read(); } }, "Show the body")), el("div", { class: "body" }, this.payload))),
       this.answerCard);
     this.read();
   }

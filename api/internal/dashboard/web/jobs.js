@@ -31,8 +31,8 @@ export class Jobs {
       this.size += page;
       this.read();
     } }, "Show more");
-    this.replayAll = el("button", { type: "button", class: "small", hidden: true, onclick: () => replayAll(this.tenantNow(), () => this.read(), this.error.value.trim()) }, "Replay all …");
-    this.deleteAll = el("button", { type: "button", class: "small danger", hidden: true, onclick: () => purgeDead(this.tenantNow(), () => this.read(), this.error.value.trim()) }, "Delete all …");
+    this.replayAll = el("button", { type: "button", class: "small changes", hidden: true, onclick: () => replayAll(this.tenantNow(), () => this.read(), this.error.value.trim()) }, "Replay all …");
+    this.deleteAll = el("button", { type: "button", class: "small danger changes", hidden: true, onclick: () => purgeDead(this.tenantNow(), () => this.read(), this.error.value.trim()) }, "Delete all …");
     this.error = el("input", { type: "search", id: "jobs-error", placeholder: "Text of the last error", maxlength: 255, autocomplete: "off", spellcheck: "false" });
     this.error.addEventListener("input", () => {
       clearTimeout(this.typed);
@@ -120,7 +120,7 @@ export class Jobs {
     const cell = (cls) => el("td", { class: cls });
     const c = { pill: el("span", { class: "pill" }), type: cell("p1 name"), route: cell("p3"), attempts: cell("num p1"), created: cell("num p2"), when: cell("num p1"), error: cell("p2 wide"), act: cell("num") };
     if (this.state === "dead") {
-      const button = el("button", { type: "button", class: "small", "aria-label": `Replay ${j.id}`, onclick: () => this.replay(j, button) }, "Replay");
+      const button = el("button", { type: "button", class: "small changes", "aria-label": `Replay ${j.id}`, onclick: () => this.replay(j, button) }, "Replay");
       c.act.append(button);
     } else c.act.hidden = true;
     const row = el("tr", null, el("th", { scope: "row" }, el("a", { href: jobLink(this.tenant, j.id), class: "mono", title: j.id }, shortID(j.id))), el("td", null, c.pill), c.type, c.route, c.attempts, c.created, c.when, c.error, c.act);

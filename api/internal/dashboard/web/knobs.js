@@ -132,7 +132,7 @@ export class Knobs {
     for (const [setting, knob] of Object.entries(this.knobs)) Object.assign(knob, { setting, owner: this });
     this.knobs.rate.node.append(this.further = el("small", { hidden: true }));
     this.reason = el("input", { id: "reason", maxlength: 255, autocomplete: "off", placeholder: "Kept in the history" });
-    this.apply = el("button", { class: "primary", disabled: true }, "Apply");
+    this.apply = el("button", { class: "primary changes", disabled: true }, "Apply");
     this.discard = el("button", { type: "button", disabled: true, onclick: () => this.drop() }, "Discard");
     this.said = el("p", { class: "notice", role: "status", hidden: true });
     this.forecast = el("div", { class: "forecast", role: "status", hidden: isPool });

@@ -39,7 +39,7 @@ export class PoolView {
     this.knobs = new Knobs(pool, true);
     this.history = new History(poolPath(pool, "history"));
     this.shares = new Shares();
-    const button = (label, act, cls = "") => el("button", { type: "button", class: cls, disabled: true, onclick: () => this.now && act(this.now) }, label);
+    const button = (label, act, cls = "") => el("button", { type: "button", class: `${cls} changes`, disabled: true, onclick: () => this.now && act(this.now) }, label);
     this.buttons = { pause: button("Pause …", pausePool), resume: button("Resume …", resumePool, "primary"), unhold: button("End the hold …", unholdPool) };
     this.buttons.resume.hidden = this.buttons.unhold.hidden = true;
     this.pill = el("span", { class: "pill" });

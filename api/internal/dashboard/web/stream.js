@@ -1,5 +1,5 @@
 // The one event stream of the page. It reconnects with backoff and reports the state of the connection.
-import { get, query, unreachable } from "./api.js";
+import { get, query, request, unreachable } from "./api.js";
 
 const firstPause = 500, longestPause = 5000; // ms between two tries
 const silence = 20000; // ms without any event: longer than the slowest scan and the server's heartbeat
@@ -27,31 +27,39 @@ export class Stream {
 
   open() {
     this.close();
-    const source = new EventSource(this.path);
+    const source = new AbortController();
     this.source = source;
-    const hear = (name) => source.addEventListener(name, (e) => {
-      if (this.source !== source) return;
-      this.alive();
-      this.onEvent(name, JSON.parse(e.data));
-    });
-    hear("history");
-    hear("overview");
-    hear("tenants");
-    hear("tenant_history");
-    hear("tenant");
-    hear("pools");
-    hear("pool_history");
-    hear("pool");
-    hear("pool_flows");
-    source.onerror = () => { if (this.source === source) this.ended(); };
+    this.follow(source).catch(() => {}).then(() => { if (this.source === source) this.ended(); });
     this.watch(this.ending ? changeover : silence);
   }
 
   close() {
     clearTimeout(this.timer);
     clearTimeout(this.watchdog);
-    if (this.source) this.source.close();
+    if (this.source) this.source.abort();
     this.source = null;
+  }
+
+  // follow reads events until the stream ends. An EventSource could not send the key of the session.
+  async follow(source) {
+    const answer = await request(this.path, { method: "GET", headers: { Accept: "text/event-stream" }, signal: source.signal });
+    if (!answer.ok) return;
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let rest = ""; ;) {
+      const { value, done } = await reader.read();
+      if (done || this.source !== source) return;
+      const events = (rest + value).split("\n\n");
+      rest = events.pop();
+      for (const event of events) this.hear(event);
+    }
+  }
+
+  // hear takes one event: its name and its data, each in one line.
+  hear(event) {
+    const name = /^event: (.*)$/m.exec(event)?.[1], data = /^data: (.*)$/m.exec(event)?.[1];
+    if (!name || !data) return; // a heartbeat
+    this.alive();
+    this.onEvent(name, JSON.parse(data));
   }
 
   alive() {
@@ -76,7 +84,7 @@ export class Stream {
     this.open();
   }
 
-  // broken retries: an EventSource gives up for good after an error status, as a proxy or a starting server may send.
+  // broken retries, also after an error status, as a proxy or a starting server may send.
   broken() {
     this.ending = false;
     this.close();
@@ -84,7 +92,7 @@ export class Stream {
     this.timer = setTimeout(async () => {
       this.pause = Math.min(this.pause * 2, longestPause);
       try {
-        await get("/v1/tenants?limit=1"); // an ended session shows as 401 here; an EventSource hides the status
+        await get("/v1/tenants?limit=1"); // an ended session shows as 401 here, and leads to the sign-in
       } catch (problem) {
         if (problem.status === unreachable || problem.status >= 500) {
           this.broken();

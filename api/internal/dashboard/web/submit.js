@@ -17,8 +17,8 @@ export class Submit {
     this.payload = el("textarea", { id: "submit-payload", rows: 3, spellcheck: "false" });
     this.payload.value = "{\"sku\": 1}";
     this.said = el("p", { class: "hint", role: "status" });
-    this.go = el("button", { class: "primary" }, "Submit");
-    this.burst = el("button", { type: "button", onclick: () => { this.many.value = 60; this.send(); } }, "Burst of 60");
+    this.go = el("button", { class: "primary changes" }, "Submit");
+    this.burst = el("button", { type: "button", class: "changes", onclick: () => { this.many.value = 60; this.send(); } }, "Burst of 60");
     const field = (label, node) => el("div", { class: "field" }, el("label", { for: node.id }, label), node);
     const form = el("form", { class: "body stack" },
       el("div", { class: "fields" }, field("Type", this.type), field("How many", this.many), field("Cost", this.cost), field("Delay, ms", this.delay)),

@@ -58,7 +58,7 @@ export class TenantView {
     this.knobs = new Knobs(tenant);
     this.jobs = new Jobs(tenant, () => this.now);
     this.history = new History(tenantPath(tenant, "history"));
-    const button = (label, act, cls = "") => el("button", { type: "button", class: cls, disabled: true, onclick: () => this.now && act(this.now) }, label);
+    const button = (label, act, cls = "") => el("button", { type: "button", class: `${cls} changes`, disabled: true, onclick: () => this.now && act(this.now) }, label);
     this.buttons = { pause: button("Pause …", pause), resume: button("Resume …", resume, "primary"), unhold: button("End the hold …", unhold), drain: button("Drain …", drain), purge: button("Purge …", purge, "danger") };
     this.buttons.resume.hidden = this.buttons.unhold.hidden = true;
     this.pill = el("span", { class: "pill" });
@@ -178,7 +178,7 @@ export class TenantView {
     this.poolHead.hidden = items.every((r) => !r.pool);
     keyed(this.routesBody, items, (r) => r.route, (r) => {
       const cells = ["", "", "num p1", "num p2", "num p1"].map((cls) => el("td", { class: cls })), pill = el("span", { class: "pill" }), pool = el("td", { class: "p1" });
-      const act = el("button", { type: "button", class: "small", onclick: () => switchRoute(this.now, r.route) });
+      const act = el("button", { type: "button", class: "small changes", onclick: () => switchRoute(this.now, r.route) });
       const row = el("tr", null, el("th", { scope: "row", class: "name" }, r.route), cells, el("td", null, pill), pool, el("td", { class: "num" }, act));
       row.cellsOf = { cells, pill, pool, act };
       return row;
