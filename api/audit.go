@@ -79,7 +79,7 @@ func (s *Server) actorOf(r *http.Request) operators.Actor {
 
 // subjects are the parameters of paths that name what an operation is about, the first that is
 // there. A job is named by its id, and its tenant is a detail.
-var subjects = []string{"id", "tenant", "pool", "operator", "guard"}
+var subjects = []string{"id", "tenant", "pool", "operator", "guard", "session"}
 
 // record puts a call into the audit: what it did, or the kind of its refusal.
 func (s *Server) record(op contract.Operation, c *call, out *answer, err error) {
@@ -170,6 +170,9 @@ func (s *Server) EndAudit(ctx context.Context) {
 	}
 }
 
+// signingKey is the context key of the *operators.Actor that signsIn sets.
+type signingKey struct{}
+
 // signing records who signs in and out on the dashboard.
 func (s *Server) signing(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -177,13 +180,14 @@ func (s *Server) signing(page http.Handler) http.Handler {
 			page.ServeHTTP(w, r)
 			return
 		}
-		signed := s.board.SignedIn(r)
-		who := s.actorOf(r)
+		own, signed := s.board.CookieSession(r)
+		who := operators.Actor{ID: own.Operator, Name: own.Name, Role: own.Role}
+		r = r.WithContext(context.WithValue(r.Context(), signingKey{}, &who))
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		page.ServeHTTP(ww, r)
 		in := r.URL.Path == dashboard.LoginPath
 		switch status := ww.Status(); {
-		case status == http.StatusSeeOther && in && w.Header().Get("Set-Cookie") != "":
+		case status < http.StatusBadRequest && in && w.Header().Get("Set-Cookie") != "":
 			s.write(r, who, audit.Entry{Action: audit.Login, Outcome: audit.OK})
 		case status == http.StatusSeeOther && !in && signed:
 			s.write(r, who, audit.Entry{Action: audit.Logout, Outcome: audit.OK})
