@@ -41,9 +41,10 @@ const (
 )
 
 // Erase removes a tenant in steps of bounded length: API keys, jobs in all states, answers,
-// callbacks that wait, idempotency keys, history, settings of the API. The first step drains and pauses it.
-// Deliveries under way end by themselves, and are removed afterwards. Settings of the configuration
-// file stay. Steps may be repeated and stopped at any time. Errors: ErrCursor, ErrUnavailable.
+// callbacks that wait, idempotency keys, history, settings of the API. The first step drains and
+// pauses it. Deliveries under way end by themselves, and are removed afterwards. Settings of the
+// configuration file stay. Steps may be repeated and stopped at any time. Errors: ErrCursor,
+// ErrUnavailable.
 func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err error) {
 	node, from := 0, uint64(0)
 	if cursor == "" {
