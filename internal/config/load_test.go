@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/7509e464/sluice/api/guard"
 	"github.com/7509e464/sluice/internal/config"
@@ -22,6 +24,12 @@ const route = "routes: { default: { url: \"http://127.0.0.1:9000/\" } }\n"
 
 // breaker is that of a route which says nothing of it.
 var breaker = config.Breaker{Failures: 10, Share: 50, Delay: 10 * time.Second}
+
+// audit is that of a file which says nothing of it.
+var audit = config.Audit{Retention: 365 * 24 * time.Hour, MaxBytes: 64 << 20, Log: "off"}
+
+// prefixes compares networks.
+var prefixes = cmpopts.EquateComparable(netip.Prefix{})
 
 func write(t *testing.T, yaml string) string {
 	t.Helper()
@@ -82,10 +90,11 @@ func TestDefaults(t *testing.T) {
 		},
 		Guards:  map[string]config.Guard{},
 		Metrics: config.Metrics{Tenants: "named"},
+		Audit:   audit,
 		Log:     config.Log{Level: "info"},
 	}
 	want.Tenants.Defaults.Weight = 1
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, prefixes); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -263,9 +272,10 @@ log: { level: warn }
 		}},
 		Metrics: config.Metrics{Listen: "127.0.0.1:9464", Tenants: "top:20"},
 		Traces:  config.Traces{Endpoint: "https://collector.example:4318/otlp", Sample: new(0.25)},
+		Audit:   audit,
 		Log:     config.Log{Level: "warn"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, prefixes); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -619,6 +629,12 @@ func TestEverySettingEverySource(t *testing.T) {
 		"tenants.defaults.weight": "6", "tenants.defaults.reserve": "2/s", "tenants.defaults.max_cost": "7",
 		"metrics.listen": "127.0.0.1:1", "metrics.tenants": "none", "log.level": "error",
 		"traces.endpoint": "http://127.0.0.1:4318", "traces.sample": "0.5",
+		"audit.retention": "48h", "audit.max_bytes": "2MiB", "audit.log": "stdout",
+	}
+	keys := secrets(t, map[string]string{"codec.key": strings.Repeat("A", 42) + "E=\n", "other.key": strings.Repeat("A", 42) + "I=\n"})
+	values["codec.key_file"], values["codec.read_only"] = filepath.Join(filepath.Dir(keys), "other.key"), "true"
+	needed := map[string]string{ // what a setting takes for granted
+		"codec.read_only": "SLUICE_CODEC_KEY_FILE=" + filepath.Join(filepath.Dir(keys), "codec.key"),
 	}
 	file := write(t, "redis: { url: \"redis://127.0.0.1:1/1\", durability: { replicas: 1 } }\n"+route)
 	plain := mustLoad(t, config.Sources{File: file})
@@ -636,12 +652,16 @@ func TestEverySettingEverySource(t *testing.T) {
 			t.Errorf("no value for %s", s.Key)
 			continue
 		}
+		if variable, needs := needed[s.Key]; needs {
+			others = []string{variable}
+			plain = mustLoad(t, config.Sources{File: file, Environ: others})
+		}
 		byEnv := mustLoad(t, config.Sources{File: file, Environ: append(others, s.Env()+"="+value)})
 		byFlag := mustLoad(t, config.Sources{File: file, Environ: others, Flags: map[string]string{s.Key: value}})
-		if diff := cmp.Diff(byEnv, byFlag); diff != "" {
+		if diff := cmp.Diff(byEnv, byFlag, prefixes); diff != "" {
 			t.Errorf("%s: variable and flag differ: %s", s.Key, diff)
 		}
-		if cmp.Equal(plain, byEnv) {
+		if cmp.Equal(plain, byEnv, prefixes) {
 			t.Errorf("%s=%s changes nothing", s.Env(), value)
 		}
 	}
