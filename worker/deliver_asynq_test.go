@@ -141,7 +141,7 @@ func TestTaskOfAJob(t *testing.T) {
 			queuetest.Compare(t, "the retries", o[asynq.MaxRetryOpt], any(tt.retries))
 			queuetest.Compare(t, "the timeout", o[asynq.TimeoutOpt], any(tt.timeout))
 			queuetest.Compare(t, "the retention", o[asynq.RetentionOpt], any(tt.retention))
-			if h := task.Headers(); (len(h) > 0) != reports || reports && h["Sluice-Report-Within"] != "60000" {
+			if h := task.Headers(); h["Sluice-Tenant"] != "acme" || (len(h) > 1) != reports || reports && h["Sluice-Report-Within"] != "60000" {
 				t.Errorf("reports %v: headers %v", reports, h)
 			}
 		}
@@ -159,7 +159,7 @@ func TestTaskWithHeaders(t *testing.T) {
 	d.Deliver(t.Context(), l)
 	queuetest.Compare(t, "the headers", f.tasks[0].Headers(), map[string]string{
 		"X-Request-Id": "17", "Content-Type": "text/csv", "traceparent": "00-1-2-01", "Sluice-Report-Within": "60000",
-		"Sluice-Max-Attempts": "10",
+		"Sluice-Max-Attempts": "10", "Sluice-Tenant": "acme",
 	})
 	queuetest.Compare(t, "the lease's", l.Headers, map[string]string{"X-Request-Id": "17"})
 }

@@ -133,8 +133,7 @@ func TestDiscovery(t *testing.T) {
 	status, metadata := http.StatusOK, map[string]any{}
 	redirect := ""
 	set := jwks(t, map[string]any{"k": p.ec.Public()})
-	var server *httptest.Server
-	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {

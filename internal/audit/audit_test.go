@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -327,7 +328,7 @@ func TestHostile(t *testing.T) {
 	for _, text := range hostile {
 		l.Record(t.Context(), audit.Entry{
 			Actor: text, Role: text, Address: text, Action: "tenant.patch", Subject: text, Outcome: audit.OK,
-			Before: text, After: map[string]any{text: []any{text, 1.5, -0.0, 1e300, 1 << 60, nil, true}}, Detail: func() {},
+			Before: text, After: map[string]any{text: []any{text, 1.5, math.Copysign(0, -1), 1e300, 1 << 60, nil, true}}, Detail: func() {},
 		})
 	}
 	items := all(t, l, audit.Query{Limit: 1000})

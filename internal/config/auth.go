@@ -77,7 +77,6 @@ func authSettings() []Setting {
 	text := func(key, value, rule, help string, check func(string) bool) Setting {
 		return Setting{Key: key, Kind: Text, Default: value, Rule: rule, Help: help, check: check}
 	}
-	const name = "must be 1 to 255 bytes without control characters"
 	return slices.Concat([]Setting{
 		text("auth.mode", "none", "must be none, or some of keys, jwt, cert and guest, each once, such as keys,guest",
 			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the "+

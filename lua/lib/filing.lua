@@ -1,7 +1,7 @@
 -- filing: where flows and pools are filed by the instant of their next possible stamp: KEYS[2], the
 -- index due, and the indexes of pools.
 
---! needs clock pools bucket pool flow
+--! needs record clock pools bucket pool flow
 
 -- flow_due is the next instant at which a job of the flow may leave, nil when none can.
 local function flow_due(f, later)

@@ -23,6 +23,8 @@ func all() []figure {
 		})},
 		{id: "P1-tls", what: "intake: submits over HTTPS on kept connections ÷ over HTTP", unit: "ratio", target: 0.7,
 			measure: measureTLS},
+		{id: "P1-codec", what: "intake: submits that are encrypted before they are stored ÷ in clear", unit: "ratio",
+			target: 0.8, measure: measureCodec},
 		{id: "P2", what: "the same ÷ chi doing that work without Redis", unit: "ratio", target: 0.5,
 			measure: intakeRatio(func(r intakeRun) float64 { return r.Sluice.PerSecond / r.Chi.PerSecond })},
 		{id: "P3", what: "drain of no-op Go handlers, jobs/s ÷ asynq server", unit: "ratio", target: 5,

@@ -14,24 +14,41 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
-// securedRun holds two intakes in turns: one speaks TLS, the other plain HTTP.
+// securedRun holds two intakes in turns, without a protection and with it.
 type securedRun struct {
-	Plain intakeSide `json:"without"`
-	TLS   intakeSide `json:"with_tls"`
+	Plain   intakeSide `json:"without"`
+	Secured intakeSide `json:"with"`
 }
 
 // measureTLS loads an intake with TLS and one without it, each by the same client, which encrypts
 // on this machine, too.
 func measureTLS(ctx context.Context, b *bench) ([]float64, error) {
+	return b.measureSecured(ctx, "P1-tls", "TLS 1.3", certificate)
+}
+
+// measureCodec loads an intake that encrypts what it stores and one that does not.
+func measureCodec(ctx context.Context, b *bench) ([]float64, error) {
+	return b.measureSecured(ctx, "P1-codec", "codec", func(dir string) (*tls.Config, []string, error) {
+		key := filepath.Join(dir, "codec.key")
+		return nil, []string{"SLUICE_CODEC_KEY_FILE=" + key}, os.WriteFile(key, []byte(strings.Repeat("A", 43)+"=\n"), 0o600)
+	})
+}
+
+// measureSecured compares intakes with and without a protection. protect writes its files, and
+// returns the settings of a client, nil for plain HTTP, and the variables of a server.
+func (b *bench) measureSecured(
+	ctx context.Context, id, name string, protect func(dir string) (*tls.Config, []string, error),
+) ([]float64, error) {
 	dir, err := os.MkdirTemp("", "sluice-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	trust, environ, err := certificate(dir)
+	trust, environ, err := protect(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -48,14 +65,14 @@ func measureTLS(ctx context.Context, b *bench) ([]float64, error) {
 	var runs []securedRun
 	var ratios []float64
 	lines := []string{fmt.Sprintf("%-8s %-25s %-25s %8s   %d connections; processor time a request in server + "+
-		"Redis + client", "intake", "without", "TLS 1.3", "ratio", intakeConnections)}
+		"Redis + client", "intake", "without", name, "ratio", intakeConnections)}
 	for n := range b.runs {
 		var r securedRun
 		for _, side := range []struct {
 			of     *intake
 			result *intakeSide
 			trust  *tls.Config
-		}{{plain, &r.Plain, nil}, {secured, &r.TLS, trust}} {
+		}{{plain, &r.Plain, nil}, {secured, &r.Secured, trust}} {
 			l := load{
 				addr: side.of.addr, path: "/v1/jobs", body: intakeBody, connections: intakeConnections, want: "202", tls: side.trust,
 			}
@@ -63,12 +80,12 @@ func measureTLS(ctx context.Context, b *bench) ([]float64, error) {
 				return nil, err
 			}
 		}
-		ratio := r.TLS.PerSecond / r.Plain.PerSecond
-		b.progress("P1-tls: run %d of %d: %.2f", n+1, b.runs, ratio)
+		ratio := r.Secured.PerSecond / r.Plain.PerSecond
+		b.progress("%s: run %d of %d: %.2f", id, n+1, b.runs, ratio)
 		runs, ratios = append(runs, r), append(ratios, ratio)
-		lines = append(lines, fmt.Sprintf("run %-4d %-25v %-25v %8.2f", n+1, r.Plain, r.TLS, ratio))
+		lines = append(lines, fmt.Sprintf("run %-4d %-25v %-25v %8.2f", n+1, r.Plain, r.Secured, ratio))
 	}
-	b.detail("P1-tls", lines, runs)
+	b.detail(id, lines, runs)
 	return ratios, nil
 }
 

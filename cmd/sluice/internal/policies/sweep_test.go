@@ -295,7 +295,7 @@ func TestHistoryCommand(t *testing.T) {
 	}
 	for i, want := range [][]string{
 		{"AT", "REVISION", "BY", "REASON", "CHANGE"},
-		{" 5 ", "api from 127.0.0.1", " - ", "paused reset, was true, draining reset, was true"},
+		{" 5 ", "local from 127.0.0.1", " - ", "paused reset, was true, draining reset, was true"},
 		{" 4 ", "moves", "draining set to true"}, {" 3 ", "paused set to true"},
 		{" 2 ", "rate reset, was 200/s, max_wait_ms set to 5s"},
 		{" 1 ", "black friday", "rate set to 200/s, capacity set to 5"},
