@@ -83,7 +83,7 @@ func (s *Server) permitJob(c *call) error {
 	if err != nil {
 		return err
 	}
-	return s.forbidden(c.who.RequireJob(job.Route, job.Type))
+	return s.forbidden(c.who.RequireStored(job.Route, job.Type))
 }
 
 // permitRead checks that the credential allows to read the job.
@@ -91,7 +91,7 @@ func (s *Server) permitRead(c *call, job queue.Job) error {
 	if err := c.who.Require(queue.ScopeRead); err != nil {
 		return s.forbidden(err)
 	}
-	return s.forbidden(c.who.RequireJob(job.Route, job.Type))
+	return s.forbidden(c.who.RequireStored(job.Route, job.Type))
 }
 
 // permitRoute checks that the credential allows the route of a forwarded request or a list.

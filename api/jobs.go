@@ -162,7 +162,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		switch {
 		case refused == nil:
 			out.Items[i] = wire.JobResult{
-				Problem: wire.Problem{Status: http.StatusAccepted}, Job: codec.Job(v.Job),
+				Problem: wire.Problem{Status: http.StatusAccepted}, Job: answered(c, v.Job),
 				Replayed: v.Outcome == shaper.Replayed,
 			}
 		case body.Atomic: // none was admitted, and all decisions are equal

@@ -11,6 +11,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // TestEveryOperationHasAScope: no operation of clients can be called without a scope.
@@ -71,6 +72,22 @@ func TestScopes(t *testing.T) {
 			t.Errorf("OPTIONS: %d", r.Code)
 		}
 	}
+	// Nor does a repeated submission tell what became of its job.
+	submitsOf := func() headers { return bearing(b.key("acme", `{"scopes":["submit"]}`).Secret) }
+	first := submitsOf()
+	first["Idempotency-Key"] = "k"
+	ended := b.submit(plainJob, first).job.ID
+	b.queue.Finish(ended, shaper.Succeeded, &queue.Response{Status: 200, Body: []byte("secret answer")}, nil)
+	for _, again := range []string{plainJob, `{"jobs":[` + strings.TrimSuffix(plainJob, "}") + `,"idempotency_key":"k"}]}`} {
+		h, path := submitsOf(), "/v1/jobs"
+		if h["Idempotency-Key"] = "k"; again != plainJob {
+			path = "/v1/jobs/batch"
+			delete(h, "Idempotency-Key")
+		}
+		if r := b.intake.do(t, "POST", path, h, again); r.Code/100 != 2 || !strings.Contains(r.Body.String(), ended) || strings.Contains(r.Body.String(), "secret answer") {
+			t.Errorf("a repeated submission: %d %s", r.Code, r.Body)
+		}
+	}
 	// A wait is a read, also of one's own submission.
 	submits := bearing(b.key("acme", `{"scopes":["submit"]}`).Secret)
 	if r := b.submit(plainJob, submits); r.Code != http.StatusAccepted {
@@ -93,6 +110,10 @@ func TestRoutesAndTypesOfAKey(t *testing.T) {
 	mine := b.submit(`{"type":"t","payload":1}`, all).job.ID
 	narrow := bearing(b.key("acme", `{"routes":["default"],"types":["t"]}`).Secret)
 	for body, missing := range map[string]string{otherRoute: "other", otherType: "u"} {
+		stored := missing // of a job that the key may not read
+		if body == otherType {
+			stored = "type"
+		}
 		id := b.submit(body, all).job.ID
 		n := len(b.queue.IDs())
 		b.intake.do(t, "POST", "/v1/jobs", narrow, body).refusedFor(t, "submit "+body, missing)
@@ -109,7 +130,7 @@ func TestRoutesAndTypesOfAKey(t *testing.T) {
 			}
 			for _, prefer := range []string{"", "wait=30"} {
 				h := headers{"Authorization": narrow["Authorization"], "Prefer": prefer}
-				b.intake.do(t, op.method, op.target, h, op.body).refusedFor(t, op.method+" "+op.target, missing)
+				b.intake.do(t, op.method, op.target, h, op.body).refusedFor(t, op.method+" "+op.target, stored)
 			}
 		}
 		if job, err := b.queue.Job(t.Context(), "acme", id); err != nil || job.State.Done() {

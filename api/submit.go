@@ -55,7 +55,7 @@ func (s *Server) postJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	f.awaitEnd(c.client)
-	return s.accepted(f, prefer), nil
+	return s.accepted(c, f, prefer), nil
 }
 
 // parse reads a submission.
@@ -238,9 +238,19 @@ func (s *Server) note(sub *queue.Submission, f *awaited, span spans.Sending, err
 	return s.refusal(f.decision.Admission, flowName(sub.Tenant, sub.Route), sub.Route)
 }
 
+// answered is a job in the answer to its submission. It may have ended long ago, so a credential
+// that may not read jobs gets nothing of its deliveries.
+func answered(c *call, j queue.Job) *wire.Job {
+	job := codec.Job(j)
+	if !c.operator && c.who.Require(queue.ScopeRead) != nil {
+		job.Response, job.LastError, job.AttemptLog = nil, nil, nil
+	}
+	return job
+}
+
 // accepted is the answer to a submission whose job was admitted or known.
-func (s *Server) accepted(f *awaited, prefer codec.Preference) *answer {
-	job := codec.Job(f.decision.Job)
+func (s *Server) accepted(c *call, f *awaited, prefer codec.Preference) *answer {
+	job := answered(c, f.decision.Job)
 	a := &answer{status: http.StatusAccepted, body: job}
 	if prefer.Given {
 		a.set("Preference-Applied", prefer.Applied())

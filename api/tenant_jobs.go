@@ -47,7 +47,8 @@ func (s *Server) listTenantJobs(c *call) (*answer, error) {
 		return nil, err
 	}
 	asked.Tenant = name
-	if asked.Error != "" { // else viewers could find out by many requests what they are not shown
+	// Else viewers could find out by many requests what they are not shown.
+	if asked.Error != "" || asked.IdempotencyKey != "" || codec.IsForwardedType(asked.Type) {
 		if err := allowRole(c.r, operators.Operator); err != nil {
 			return nil, err
 		}

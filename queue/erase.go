@@ -46,13 +46,15 @@ const (
 // configuration file stay. Steps may be repeated and stopped at any time. Errors: ErrCursor,
 // ErrUnavailable.
 func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err error) {
-	node, from := 0, uint64(0)
+	// seen says that this pass, which may take several calls, met a delivery under way. It may have
+	// ended behind the pass, so another one must follow.
+	node, from, seen := 0, uint64(0), 0
 	if cursor == "" {
 		if done, err := q.eraseWaiting(ctx, tenant, &e); err != nil || !done {
 			e.More = true
 			return e, err
 		}
-	} else if _, err := fmt.Sscanf(cursor, "%d-%d", &node, &from); err != nil || node < 0 {
+	} else if _, err := fmt.Sscanf(cursor, "%d-%d-%d", &node, &from, &seen); err != nil || node < 0 {
 		return e, ErrCursor
 	}
 	nodes, err := q.nodes(ctx)
@@ -70,13 +72,16 @@ func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err
 		if from = next; from == 0 {
 			node++
 		}
+		if e.Running > 0 {
+			seen = 1
+		}
 		if node < len(nodes) && time.Since(began) > eraseTime {
-			e.More, e.Cursor = true, fmt.Sprintf("%d-%d", node, from)
+			e.More, e.Cursor = true, fmt.Sprintf("%d-%d-%d", node, from, seen)
 			return e, nil
 		}
 	}
 	left, err := q.eraseFlows(ctx, tenant, &e)
-	if err != nil || left {
+	if err != nil || left || seen > 0 {
 		e.More = true
 		return e, err
 	}

@@ -105,7 +105,10 @@ func TestScopesOfTokens(t *testing.T) {
 			{map[string]any{"scope": "openid read sluice:submit"}, []queue.Scope{queue.ScopeSubmit, queue.ScopeRead}},
 			{map[string]any{"scp": []string{"cancel", "x"}}, []queue.Scope{queue.ScopeCancel}},
 			{map[string]any{"scp": "forward"}, []queue.Scope{queue.ScopeForward}},
-			{map[string]any{"scope": "openid"}, nil}, {nil, nil}, {map[string]any{"scope": 7, "scp": []any{7}}, nil},
+			{map[string]any{"scope": "openid"}, nil}, {nil, nil}, {map[string]any{"scope": "SUBMIT,read"}, []queue.Scope{queue.ScopeSubmit, queue.ScopeRead}},
+			{map[string]any{"scp": []any{"submit read"}}, []queue.Scope{queue.ScopeSubmit, queue.ScopeRead}},
+			// What is no text allows nothing.
+			{map[string]any{"scope": 7}, []queue.Scope{}}, {map[string]any{"scp": []any{7}}, []queue.Scope{}}, {map[string]any{"scope": map[string]any{"read": 1}}, []queue.Scope{}},
 		} {
 			want := c.want
 			if want == nil && !required {

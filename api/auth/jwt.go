@@ -203,18 +203,25 @@ func (t *tokenIssuer) principal(ctx context.Context, text string, revoked *revok
 }
 
 // rights are what a token allows, by its claim scope (RFC 8693) or scp: those of the names that are
-// scopes here, alone or after "sluice:". Others are ignored.
+// scopes here, alone or after "sluice:". Others are ignored. Names may be separated by commas, too.
+// A claim that is no text and no list of texts allows nothing.
 func (t *tokenIssuer) rights(claims jwt.MapClaims) *queue.Rights {
 	var names []string
+	read := func(value any) (ok bool) {
+		text, ok := value.(string)
+		names = append(names, strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return r == ',' || r == ' ' })...)
+		return ok
+	}
 	for _, claim := range []string{"scope", "scp"} {
-		switch value := claims[claim].(type) {
-		case string:
-			names = append(names, strings.Fields(value)...)
-		case []any:
-			for _, one := range value {
-				text, _ := one.(string)
-				names = append(names, text)
+		value, present := claims[claim]
+		if list, ok := value.([]any); ok {
+			for _, one := range list {
+				if !read(one) {
+					return &queue.Rights{Scopes: []queue.Scope{}}
+				}
 			}
+		} else if present && !read(value) {
+			return &queue.Rights{Scopes: []queue.Scope{}}
 		}
 	}
 	scopes := []queue.Scope{}

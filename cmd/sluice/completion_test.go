@@ -28,7 +28,7 @@ func TestCandidates(t *testing.T) {
 		words string // the last is to be completed
 		want  string
 	}{
-		{"co", "config completion"},
+		{"co", "config codec completion"},
 		{"job ", "get find show wait list cancel replay"},
 		{"job l", "list"},
 		{"job x", ""},

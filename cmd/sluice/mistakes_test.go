@@ -58,7 +58,7 @@ func TestMistakes(t *testing.T) {
 		{"purge acme", says{"unknown command purge; is sluice tenant purge meant?"}},
 		{"cancel ID", says{"is sluice job cancel meant?"}},
 		{"list", says{"unknown command list; is sluice job list or sluice tenant list or"}},
-		{"start", says{"unknown command start; the commands are serve, dev"}},
+		{"begin", says{"unknown command begin; the commands are serve, dev"}},
 		{"config chekc", says{"is sluice config check meant?"}},
 		{"version now", says{"unexpected argument now"}},
 		{"tenant set acme --rate 0.5/s", says{"is 1/2s meant?"}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -33,6 +34,12 @@ func (l *Listener) Secure(i Identity) (end time.Time, err error) {
 	pair, err := tls.X509KeyPair([]byte(i.Cert), []byte(i.Key))
 	if err != nil {
 		return time.Time{}, fmt.Errorf("listen: certificate and key: %w", err)
+	}
+	if former := l.secured.Load(); former != nil && time.Now().Before(former.end) && !time.Now().Before(pair.Leaf.NotAfter) {
+		return time.Time{}, errors.New("listen: the certificate has ended, and the one in force has not")
+	}
+	if use := pair.Leaf.ExtKeyUsage; len(use) > 0 && !slices.Contains(use, x509.ExtKeyUsageServerAuth) && !slices.Contains(use, x509.ExtKeyUsageAny) {
+		return time.Time{}, errors.New("listen: the certificate is not for servers (extended key usage)")
 	}
 	c := &tls.Config{
 		Certificates: []tls.Certificate{pair}, MinVersion: max(i.MinVersion, tls.VersionTLS12),

@@ -286,3 +286,20 @@ sluice_listener_certificate_expiry_timestamp_seconds{listener="api"} 4e+09
 		t.Error(err)
 	}
 }
+
+// A certificate that has ended does not replace one that has not, and one that is not for servers
+// replaces none.
+func TestUnfitCertificateIsNotTaken(t *testing.T) {
+	ca := certtest.New(t, "ca")
+	s := newLimited(t, Limits{Connections: 3}, identity(t, ca, certtest.Subject{Serial: 7}))
+	for what, subject := range map[string]certtest.Subject{
+		"has ended": {End: time.Now().Add(-time.Minute)}, "is for clients": {Usage: x509.ExtKeyUsageClientAuth},
+	} {
+		if _, err := s.l.Secure(identity(t, ca, subject)); err == nil {
+			t.Errorf("a certificate that %s is taken", what)
+		}
+	}
+	if got := over(t, s.dial(), ca.Trust()).ConnectionState().PeerCertificates[0].SerialNumber.Int64(); got != 7 {
+		t.Errorf("the certificate in force is %d", got)
+	}
+}

@@ -43,6 +43,17 @@ func Network(text string) (p netip.Prefix, ok bool) {
 	return p.Masked(), err == nil && !p.Addr().Is4In6()
 }
 
+// NameRule is the rule of names that IsName checks. Letters of other scripts can look like those of
+// a name that an audit has.
+const NameRule = "must be 1 to 255 of the characters A-Z, a-z, 0-9, . _ @ + and -"
+
+// IsName reports whether a text may be the name of an account.
+func IsName(text string) bool {
+	return text != "" && len(text) <= 255 && strings.Trim(text, nameCharacters) == ""
+}
+
+const nameCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._@+-"
+
 // Reserved reports whether no account may have the name: those of actors without an account, and
 // those of a login with single sign-on.
 func Reserved(name string) bool {

@@ -205,3 +205,24 @@ func FuzzUnwrap(f *testing.F) {
 		}
 	})
 }
+
+// TestOpensMore: keys that lack one which the store needs are noticed; further ones do not matter.
+func TestOpensMore(t *testing.T) {
+	one, two := NewKey(), NewKey()
+	ring := func(lines ...string) keyring {
+		ks, err := parseKeys([]byte(strings.Join(lines, "\n")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ks
+	}
+	old, other, both := ring(one), ring(two), ring(two, one)
+	fields := map[string]string{macField: old[0].wrap(macField, make([]byte, keyBytes), time.Now()), "other": "text"}
+	for what, wrong := range map[string]bool{
+		"another key": !old.opensMore(other, fields), "a further key": old.opensMore(both, fields), "the first read": keyring(nil).opensMore(other, fields),
+	} {
+		if wrong {
+			t.Errorf("%s: it is not seen which keys the store needs", what)
+		}
+	}
+}

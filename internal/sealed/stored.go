@@ -129,13 +129,18 @@ func (b *Box) Refresh(ctx context.Context) error {
 
 // refresh is Refresh, with the lock.
 func (b *Box) refresh(ctx context.Context) error {
-	if err := b.read(); err != nil {
+	ring, complaint, err := b.read()
+	if err != nil {
 		return err
 	}
 	fields, err := b.store.Patient.HGetAll(ctx, store.CodecKey).Result()
 	if err != nil {
 		return store.Unavailable(err)
 	}
+	if b.ring.opensMore(ring, fields) {
+		ring, complaint = b.ring, "codec.key_file "+b.path+" lacks a key that the store needs; the former keys stay in use"
+	}
+	b.put(ring, complaint)
 	if err := b.take(fields); err != nil {
 		return err
 	}
@@ -154,26 +159,42 @@ func (b *Box) refresh(ctx context.Context) error {
 }
 
 // read reads the key file. One that has become unreadable leaves the former keys in use.
-func (b *Box) read() error {
+func (b *Box) read() (ring keyring, complaint string, err error) {
 	ring, warning, err := readKeys(b.path)
-	complaint := warning
-	if err != nil {
-		if err = fmt.Errorf("codec.key_file %s %w", b.path, err); b.ring == nil {
-			return err
-		}
-		complaint = err.Error() + "; the former keys stay in use"
-	} else {
-		if b.ring != nil && b.ring[0].id != ring[0].id {
-			b.log.Info("the first key of codec.key_file has changed", "key", ring[0].id)
-		}
-		b.ring = ring
+	if err == nil {
+		return ring, warning, nil
 	}
+	if err = fmt.Errorf("codec.key_file %s %w", b.path, err); b.ring == nil {
+		return nil, "", err
+	}
+	return b.ring, err.Error() + "; the former keys stay in use", nil
+}
+
+// put puts keys of the file into force, and logs a complaint once.
+func (b *Box) put(ring keyring, complaint string) {
+	if b.ring != nil && b.ring[0].id != ring[0].id {
+		b.log.Info("the first key of codec.key_file has changed", "key", ring[0].id)
+	}
+	b.ring = ring
 	if complaint != b.warned {
 		if b.warned = complaint; complaint != "" {
 			b.log.Warn(complaint)
 		}
 	}
-	return nil
+}
+
+// opensMore reports whether the keys unwrap a key of the store that others do not.
+func (ks keyring) opensMore(others keyring, fields map[string]string) bool {
+	for field, text := range fields {
+		if field != macField && !strings.HasPrefix(field, keyField) {
+			continue
+		}
+		_, _, mine := ks.unwrap(field, text)
+		if _, _, theirs := others.unwrap(field, text); mine == nil && theirs != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // wrapped encodes a key of the store under a key of the file.
@@ -429,9 +450,11 @@ var ErrOthers = errors.New("a process has another first key in its codec.key_fil
 func (b *Box) Rotate(ctx context.Context, force bool) (r Rotated, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.read(); err != nil {
+	ring, complaint, err := b.read()
+	if err != nil {
 		return r, err
 	}
+	b.put(ring, complaint)
 	first := b.ring[0]
 	r.First = first.id
 	fields, err := b.store.Patient.HGetAll(ctx, store.CodecKey).Result()

@@ -34,6 +34,12 @@ func forwardedType(text string) (method, path string, ok bool) {
 	return method, path, ok && (strings.HasPrefix(path, "/") || path == "*")
 }
 
+// IsForwardedType reports whether a type is that of the job of a forwarded request.
+func IsForwardedType(text string) bool {
+	_, _, ok := forwardedType(text)
+	return ok
+}
+
 // typeSegments is how many segments of a path operators see in lists of jobs.
 const typeSegments = 5
 

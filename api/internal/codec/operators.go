@@ -23,8 +23,11 @@ func DecodeOperator(body []byte) (o operators.Account, err error) {
 		switch name {
 		case "name":
 			named = true
-			if o.Name = rd.text(path, value, 1, wire.MaxOperatorName); operators.Reserved(o.Name) {
+			switch o.Name = rd.text(path, value, 1, wire.MaxOperatorName); {
+			case operators.Reserved(o.Name):
 				rd.wrongValue(path, value, "must not be admin, local, or begin with oidc:")
+			case o.Name != "" && !operators.IsName(o.Name):
+				rd.wrongValue(path, value, operators.NameRule)
 			}
 		case "role":
 			ranked = true

@@ -406,7 +406,8 @@ func Guards() []Operation {
 		description: "The limiters in front of the intake that are configured.",
 		answers:     map[int]Answer{http.StatusOK: {"The guards.", wire.GuardList{}, nil}}, Refusals: operatorKinds,
 	}, {
-		ID: "list-blocked", Method: http.MethodGet, Path: path + "/{guard}/blocked", tag: tag,
+		ID: "list-blocked", role: operators.Operator, // a key may be a path that a client wrote
+		Method: http.MethodGet, Path: path + "/{guard}/blocked", tag: tag,
 		summary:     "List the blocked keys of a guard",
 		description: "Keys that exceeded the limit and are blocked for a while, those that are free soonest first.",
 		Params: []*huma.Param{
