@@ -236,8 +236,8 @@ func (p *Principal) RequireRoute(route string) error {
 	return &Forbidden{Missing: route, Detail: "the credential does not allow the route " + route}
 }
 
-// RequireStored is RequireJob for a job that the request names by its id. The error does not name the
-// type, which may be a path: the credential may not read the job.
+// RequireStored is RequireJob for a job that the request names by its id. The error does not name
+// the type, which may be a path: the credential may not read the job.
 func (p *Principal) RequireStored(route, kind string) error {
 	if err := p.RequireRoute(route); err != nil || p.Rights.AllowsType(kind) {
 		return err
