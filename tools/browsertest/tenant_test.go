@@ -235,7 +235,7 @@ func TestHistoryOnAPhone(t *testing.T) {
 		must(t, p.WaitText("section[aria-labelledby=history-title] tbody", "their warehouse is slow"))
 		said := eval[string](t, p,
 			`document.querySelector("section[aria-labelledby=history-title] tbody").innerText`)
-		if strings.Count(said, "their warehouse is slow") != 1 || strings.Count(said, "local from") != 1 {
+		if strings.Count(said, "their warehouse is slow") != 1 || strings.Count(said, "admin from") != 1 {
 			t.Errorf("%d px wide: %s", width, said)
 		}
 		eval[bool](t, p,
