@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,7 +93,7 @@ type pending struct {
 	Entry
 	sealed Entry // as in the chain, or as it was sent
 	size   int
-	tried  bool          // its line is written
+	tried  bool          // its line is written; Log.mu guards it
 	done   chan struct{} // closed after the first try
 }
 
@@ -144,6 +145,9 @@ func (l *Log) Record(ctx context.Context, e Entry) {
 	healthy := !l.failing
 	p := l.enqueue(e)
 	l.mu.Unlock()
+	if p != nil && !healthy {
+		l.tell(p, p.Entry)
+	}
 	if p == nil || !healthy {
 		return
 	}
@@ -244,17 +248,24 @@ func (l *Log) send(ended chan struct{}) {
 			err = l.trim()
 		}
 		l.mu.Lock()
+		var untold []*pending // that wait behind a batch without an answer
 		if l.failing = err != nil; err != nil {
 			l.complain(err)
+			untold = slices.Clone(l.waiting)
 		} else {
 			l.pause = firstPause
 		}
-		if err != nil || len(l.waiting) == 0 {
+		ends := err != nil || len(l.waiting) == 0
+		if ends {
 			l.sending = nil
-			l.mu.Unlock()
-			return
 		}
 		l.mu.Unlock()
+		for _, p := range untold {
+			l.tell(p, p.Entry)
+		}
+		if ends {
+			return
+		}
 	}
 }
 
@@ -305,14 +316,12 @@ func newBatch(entries []*pending) *batch {
 func (l *Log) settle(b *batch, err error) {
 	fresh := 0
 	for _, p := range b.entries {
-		if !p.tried {
-			p.tried = true
-			if fresh++; err != nil { // it may get another hash
-				l.line(p.Entry)
-			} else {
-				l.line(p.sealed)
-			}
-			close(p.done)
+		e := p.sealed
+		if err != nil { // it may get another hash
+			e = p.Entry
+		}
+		if l.tell(p, e) {
+			fresh++
 		}
 	}
 	if err != nil {
@@ -331,6 +340,18 @@ func (l *Log) settle(b *batch, err error) {
 		l.dropped = 0
 		l.note(Lost, map[string]any{"count": n, "reason": "redis was away and the memory was full"})
 	}
+}
+
+// tell writes the line of an entry, once, and ends the wait for it.
+func (l *Log) tell(p *pending, e Entry) (first bool) {
+	l.mu.Lock()
+	first, p.tried = !p.tried, true
+	l.mu.Unlock()
+	if first {
+		l.line(e)
+		close(p.done)
+	}
+	return first
 }
 
 // note adds an entry of the audit about itself. l.mu is held.
