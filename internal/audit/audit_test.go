@@ -128,7 +128,7 @@ func TestChain(t *testing.T) {
 		l := open(t, q, audit.Options{Lines: &lines})
 		for n := range 7 {
 			l.Record(t.Context(), change(n))
-			// Entries that are chained together have one time, and Record waits for a second at most.
+			// Entries chained together have one time, and Record waits for a second at most.
 			queuetest.Await(t, "the entry", func() bool { return len(all(t, l, audit.Query{Limit: 100})) == n+1 })
 		}
 		l.Record(t.Context(), audit.Entry{Actor: "vera", Role: "viewer", Address: "::1", Action: "tenant.purge", Subject: "t3", Outcome: "forbidden"})
