@@ -45,9 +45,6 @@ const (
 	Answer   Place = "answer"   // a segment of it
 	Task     Place = "task"     // body of a callback's task
 	TaskURL  Place = "task url" // its URL
-	KeyName  Place = "key name" // of an API key
-	History  Place = "history"  // an entry of a tenant's
-	Reason   Place = "reason"   // of a tenant's settings
 )
 
 // Errors of Open.

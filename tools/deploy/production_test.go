@@ -26,7 +26,7 @@ import (
 func prepared(t *testing.T) string {
 	t.Helper()
 	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("without openssl, which prepare.sh needs")
+		t.Fatalf("make test installs openssl: %v", err)
 	}
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("production")); err != nil {
