@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -500,9 +501,11 @@ func TestEncryptedTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	calls, fail := make(chan string, 1), true
+	calls := make(chan string, 1)
+	var fail atomic.Bool
+	fail.Store(true)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if fail {
+		if fail.Load() {
 			panic(http.ErrAbortHandler)
 		}
 		body, _ := io.ReadAll(r.Body)
@@ -527,7 +530,7 @@ func TestEncryptedTasks(t *testing.T) {
 	if err := s.attempt(t.Context(), tasks[0].ID, task, false); err == nil || strings.Contains(unquoted{err}.Error(), "127.0.0.1") {
 		t.Errorf("a failure is kept as %q", unquoted{err})
 	}
-	fail = false
+	fail.Store(false)
 	if err := s.attempt(t.Context(), tasks[0].ID, task, false); err != nil {
 		t.Fatal(err)
 	}

@@ -265,7 +265,7 @@ func TestWithoutReports(t *testing.T) {
 	if job := f.ended(id); job.State != shaper.Succeeded {
 		t.Errorf("%+v", job)
 	}
-	if tasks := f.pending(1); jobOf(tasks[0]) != id || len(tasks[0].Headers) != 0 {
+	if tasks := f.pending(1); jobOf(tasks[0]) != id || len(tasks[0].Headers) != 1 || tasks[0].Headers["Sluice-Tenant"] != "acme" {
 		t.Errorf("task %+v", tasks[0])
 	}
 	stop := f.serve(func(string, int) error { return nil })
