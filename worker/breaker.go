@@ -83,7 +83,7 @@ func newBreaker(
 	}
 }
 
-func (b *breaker) Deliver(ctx context.Context, l queue.Lease) (s queue.Settlement) {
+func (b *breaker) Deliver(ctx context.Context, l *queue.Lease) (s queue.Settlement) {
 	d, refused := b.enter(l.Tenant)
 	if refused != nil {
 		b.load.held.Add(1)

@@ -38,7 +38,7 @@ type upstream struct {
 	arrived atomic.Int32
 }
 
-func (u *upstream) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+func (u *upstream) Deliver(ctx context.Context, l *queue.Lease) queue.Settlement {
 	u.arrived.Add(1)
 	if u.answer != nil {
 		return u.answer(ctx, l)
@@ -47,7 +47,7 @@ func (u *upstream) Deliver(ctx context.Context, l queue.Lease) queue.Settlement 
 }
 
 // answered is the settlement that the HTTP deliverer makes of an answer.
-func answered(l queue.Lease, status int, retryAfter string) queue.Settlement {
+func answered(l *queue.Lease, status int, retryAfter string) queue.Settlement {
 	retry := Route{}.withDefaults().Retry
 	if status == noAnswer {
 		return retry.again(l, "no answer within 10s", 0)
@@ -244,7 +244,7 @@ func TestOneProbeAtATime(t *testing.T) {
 		trip(t, b, u)
 		untilProbe(b)
 		u.arrived.Store(0)
-		u.answer = func(_ context.Context, l queue.Lease) queue.Settlement {
+		u.answer = func(_ context.Context, l *queue.Lease) queue.Settlement {
 			time.Sleep(5 * time.Second)
 			return answered(l, 200, "")
 		}
@@ -287,7 +287,7 @@ func TestEndsOfAnEarlierTurnDoNotCount(t *testing.T) {
 			// Each of these gets its answer over end, at the chosen instant.
 			leave := func() (end chan int) {
 				end = make(chan int)
-				u.answer = func(_ context.Context, l queue.Lease) queue.Settlement { return answered(l, <-end, "") }
+				u.answer = func(_ context.Context, l *queue.Lease) queue.Settlement { return answered(l, <-end, "") }
 				go b.Deliver(t.Context(), lease())
 				synctest.Wait()
 				return end
@@ -317,7 +317,7 @@ func TestEndsOfAnEarlierTurnDoNotCount(t *testing.T) {
 
 func TestStopDoesNotCount(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	u := &upstream{answer: func(ctx context.Context, l queue.Lease) queue.Settlement {
+	u := &upstream{answer: func(ctx context.Context, l *queue.Lease) queue.Settlement {
 		<-ctx.Done()
 		return answered(l, noAnswer, "")
 	}}
@@ -339,7 +339,7 @@ func TestProbeThatPanicsIsAFailure(t *testing.T) {
 		b := guarded(t, Breaker{Failures: 1}, u, quiet())
 		trip(t, b, u)
 		untilProbe(b)
-		u.answer = func(context.Context, queue.Lease) queue.Settlement { panic("x") }
+		u.answer = func(context.Context, *queue.Lease) queue.Settlement { panic("x") }
 		func() {
 			defer func() { _ = recover() }()
 			b.Deliver(t.Context(), lease())
@@ -396,7 +396,7 @@ func TestOutageWithTheQueue(t *testing.T) {
 		begin := time.Now()
 		var failed atomic.Int32
 		w.deliverers["default"].(*breaker).
-			next = deliverFunc(func(_ context.Context, l queue.Lease) queue.Settlement {
+			next = deliverFunc(func(_ context.Context, l *queue.Lease) queue.Settlement {
 			if time.Since(begin) > outage {
 				return answered(l, 200, "")
 			}
@@ -443,7 +443,7 @@ func TestWorkerWithABreaker(t *testing.T) {
 				Breaker: Breaker{Failures: 3, Delay: 10 * time.Second},
 			}},
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		}, func(_ context.Context, l queue.Lease) queue.Settlement {
+		}, func(_ context.Context, l *queue.Lease) queue.Settlement {
 			if away.Load() {
 				return answered(l, 502, "")
 			}
@@ -508,7 +508,7 @@ sluice_route_breaker_state{route="default"} 0
 // under way.
 func deliverAll(t *testing.T, b *breaker, u *upstream, n int, d time.Duration, status int) {
 	t.Helper()
-	u.answer = func(ctx context.Context, l queue.Lease) queue.Settlement {
+	u.answer = func(ctx context.Context, l *queue.Lease) queue.Settlement {
 		sleep(ctx, d)
 		return answered(l, status, "")
 	}
@@ -562,7 +562,7 @@ func TestASlowUpstreamThatAnswers(t *testing.T) {
 }
 
 // by is a lease of a tenant.
-func by(tenant string) queue.Lease {
+func by(tenant string) *queue.Lease {
 	l := lease()
 	l.Tenant = tenant
 	return l
@@ -570,7 +570,7 @@ func by(tenant string) queue.Lease {
 
 // statuses answers each tenant with a status.
 func statuses(u *upstream, of map[string]int) {
-	u.answer = func(_ context.Context, l queue.Lease) queue.Settlement {
+	u.answer = func(_ context.Context, l *queue.Lease) queue.Settlement {
 		return answered(l, of[l.Tenant], "")
 	}
 }
@@ -583,7 +583,7 @@ func TestOneTenantsFailuresHoldItAlone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := &upstream{}
 				b := guarded(t, Breaker{Failures: 10, Delay: 10 * time.Second}, u, quiet())
-				u.answer = func(ctx context.Context, l queue.Lease) queue.Settlement {
+				u.answer = func(ctx context.Context, l *queue.Lease) queue.Settlement {
 					if l.Tenant == "evil" {
 						sleep(ctx, takes)
 						return answered(l, noAnswer, "")
@@ -720,7 +720,7 @@ func TestJobsThatWereNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &upstream{}
 		b := guarded(t, Breaker{Failures: 3}, u, quiet())
-		broken := func(_ context.Context, l queue.Lease) queue.Settlement {
+		broken := func(_ context.Context, l *queue.Lease) queue.Settlement {
 			return (&forwarder{route: Route{Forward: &Forward{}}.withDefaults()}).Deliver(t.Context(), l) // its payload is no request
 		}
 		for range 100 {

@@ -73,7 +73,7 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 				}
 				var mu sync.Mutex
 				var departed []time.Time
-				deliver := func(ctx context.Context, l queue.Lease) queue.Settlement {
+				deliver := func(ctx context.Context, l *queue.Lease) queue.Settlement {
 					if l.Tenant != "healthy" {
 						sleep(ctx, tt.takes)
 						if tt.sluggish {

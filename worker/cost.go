@@ -73,13 +73,13 @@ func SetCost(ctx context.Context, n int64) error {
 
 // answerCosts reads the actual costs that the answers to a route's requests report.
 type answerCosts struct {
-	pooled  func() bool                    // the route is in a pool, by the file in force
-	ignored func(l queue.Lease, why error) // called when an actual cost is ignored
+	pooled  func() bool                     // the route is in a pool, by the file in force
+	ignored func(l *queue.Lease, why error) // called when an actual cost is ignored
 }
 
 // of returns the actual cost that an answer reports, nil for none. It reads as much of the body as
 // it needs, and replaces the body by one that is complete up to outbound.MaxBody bytes.
-func (c answerCosts) of(r Route, l queue.Lease, resp *http.Response) *int64 {
+func (c answerCosts) of(r Route, l *queue.Lease, resp *http.Response) *int64 {
 	n, err := c.reported(r, resp)
 	if err != nil {
 		c.ignored(l, err)

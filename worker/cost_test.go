@@ -76,13 +76,13 @@ func TestActualCostOfAnAnswer(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var why error
-			costs := answerCosts{noPool, func(_ queue.Lease, err error) { why = err }}
+			costs := answerCosts{noPool, func(_ *queue.Lease, err error) { why = err }}
 			route := Route{CostFrom: tt.from}.withDefaults()
 			resp := &http.Response{StatusCode: tt.status, Header: http.Header{}, Body: io.NopCloser(iotestReader(tt.body))}
 			if tt.header != "" {
 				resp.Header.Set(costHeader, tt.header)
 			}
-			cost := costs.of(route, queue.Lease{}, resp)
+			cost := costs.of(route, &queue.Lease{}, resp)
 			queuetest.Compare(t, "the cost", costText(cost, why), tt.want)
 			kept, err := io.ReadAll(io.LimitReader(resp.Body, outbound.MaxBody+1))
 			if err != nil || string(kept) != tt.body[:min(len(tt.body), outbound.MaxBody+1)] {
@@ -203,7 +203,7 @@ func TestMinCost(t *testing.T) {
 
 func TestUnusableCostIsCountedAndIgnored(t *testing.T) {
 	var why []error
-	costs := answerCosts{noPool, func(_ queue.Lease, err error) { why = append(why, err) }}
+	costs := answerCosts{noPool, func(_ *queue.Lease, err error) { why = append(why, err) }}
 	d := newHTTPDeliverer(Route{URL: "http://upstream.test"}.withDefaults(), costs)
 	d.upstream.Load().Transport.RegisterProtocol("http", roundTripper(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, Header: http.Header{costHeader: {"lots"}}, Body: http.NoBody}, nil
@@ -250,7 +250,7 @@ func TestSetCostOfAHandlerLeftBehind(t *testing.T) {
 		<-leave
 		return nil
 	})
-	s := newHandlerDeliverer(route, cfg, cfg.Logger, nil).Deliver(t.Context(), handlerLease)
+	s := newHandlerDeliverer(route, cfg, cfg.Logger, nil).Deliver(t.Context(), &handlerLease)
 	close(leave)
 	queuetest.Compare(t, "the settlement", fmt.Sprint(s.Event, " ", costText(s.ActualCost, nil)), "retry 9")
 }

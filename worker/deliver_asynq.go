@@ -49,7 +49,7 @@ type asynqDeliverer struct {
 //
 // While Redis does not answer, the call is repeated with the same id, for as long as the lease is
 // current: a new id would run a task twice that exists already.
-func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+func (d *asynqDeliverer) Deliver(ctx context.Context, l *queue.Lease) queue.Settlement {
 	if strings.TrimSpace(l.Type) == "" {
 		return queue.Settlement{
 			LeaseRef: l.LeaseRef, Event: shaper.Die, MaxAttempts: d.route.Retry.MaxAttempts,
@@ -85,7 +85,7 @@ func (d *asynqDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settl
 // task returns the job as an asynq task with its options. asynq counts retries, not attempts, and
 // whole seconds. It gets at least one retry, because without any it archives a task whose server
 // crashed.
-func (d *asynqDeliverer) task(l queue.Lease) (*asynq.Task, []asynq.Option) {
+func (d *asynqDeliverer) task(l *queue.Lease) (*asynq.Task, []asynq.Option) {
 	to, attempts := d.route.Asynq, d.route.Retry.MaxAttempts
 	options := []asynq.Option{
 		asynq.TaskID(ticket.TaskID(l.LeaseRef)),
@@ -122,7 +122,7 @@ func (d *asynqDeliverer) enqueue(ctx context.Context, task *asynq.Task, options 
 // handedOff ends the delivery of a job that asynq has taken. With reports it extends the lease
 // until the report is due, so that the end of a worker changes nothing. It does so after the task
 // exists: a crash in between must not leave a job without a task.
-func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Settlement {
+func (d *asynqDeliverer) handedOff(ctx context.Context, l *queue.Lease) queue.Settlement {
 	if !d.route.Asynq.Reports {
 		return queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts}
 	}
@@ -139,7 +139,7 @@ func (d *asynqDeliverer) handedOff(ctx context.Context, l queue.Lease) queue.Set
 
 // hold holds the flow: Redis answers and refuses the task, because memory is full or a key is of
 // another type. A pause may help, and the job is not the cause.
-func (d *asynqDeliverer) hold(l queue.Lease, err error) queue.Settlement {
+func (d *asynqDeliverer) hold(l *queue.Lease, err error) queue.Settlement {
 	return queue.Settlement{
 		LeaseRef: l.LeaseRef, Event: shaper.Hold, Delay: min(d.route.Retry.MinBackoff, maxHold),
 		MaxAttempts: d.route.Retry.MaxAttempts,

@@ -62,7 +62,7 @@ func (f *fakeFleet) Extend(
 
 func handOff(ctx context.Context, f *fakeFleet, r Route) queue.Settlement {
 	d := &asynqDeliverer{route: r.withDefaults(), lease: 30 * time.Second, client: f, leases: f}
-	return d.Deliver(ctx, handlerLease)
+	return d.Deliver(ctx, &handlerLease)
 }
 
 func TestHandOff(t *testing.T) {
@@ -156,7 +156,7 @@ func TestTaskWithHeaders(t *testing.T) {
 	l := handlerLease
 	l.ContentType, l.TraceParent = "text/csv", "00-1-2-01"
 	l.Headers = map[string]string{"X-Request-Id": "17"}
-	d.Deliver(t.Context(), l)
+	d.Deliver(t.Context(), &l)
 	queuetest.Compare(t, "the headers", f.tasks[0].Headers(), map[string]string{
 		"X-Request-Id": "17", "Content-Type": "text/csv", "traceparent": "00-1-2-01", "Sluice-Report-Within": "60000",
 		"Sluice-Max-Attempts": "10", "Sluice-Tenant": "acme",
@@ -169,7 +169,7 @@ func TestBlankTypeIsDead(t *testing.T) {
 	d := &asynqDeliverer{route: Route{Asynq: &AsynqRoute{Queue: "orders"}}.withDefaults(), client: f, leases: f}
 	l := handlerLease
 	l.Type = " \t"
-	if s := d.Deliver(t.Context(), l); s.Event != shaper.Die || s.Error == nil || len(f.tasks) != 0 {
+	if s := d.Deliver(t.Context(), &l); s.Event != shaper.Die || s.Error == nil || len(f.tasks) != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -198,7 +198,7 @@ func TestHandOffEndsWithTheWorker(t *testing.T) {
 func TestHandedOffJobHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{Concurrency: 2}, func(context.Context, queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{Concurrency: 2}, func(context.Context, *queue.Lease) queue.Settlement {
 			return queue.Settlement{}
 		})
 		for i := range 10 {

@@ -42,7 +42,7 @@ func newForwarder(r Route, costs answerCosts) *forwarder {
 //	none                           tried again, if the request may be sent again; else it failed
 //
 // A request that failed for good is no dead letter: its client gets the failure.
-func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlement {
 	m, err := httpmsg.DecodeRequest(l.Payload)
 	if err != nil {
 		return d.notSent(l, queue.JobError{Message: "the stored request cannot be read"})
@@ -85,7 +85,7 @@ func (d *forwarder) Deliver(ctx context.Context, l queue.Lease) queue.Settlement
 
 // settlement decides what an answer means.
 func (d *forwarder) settlement(
-	l queue.Lease, m httpmsg.Request, resp *http.Response, body []byte, cut bool,
+	l *queue.Lease, m httpmsg.Request, resp *http.Response, body []byte, cut bool,
 ) queue.Settlement {
 	status, again, last := resp.StatusCode, l.Attempt < d.route.Retry.MaxAttempts, d.route.lastHold(l)
 	if status < http.StatusOK {
@@ -123,7 +123,7 @@ func (d *forwarder) settlement(
 	}
 }
 
-func (d *forwarder) failed(l queue.Lease, e queue.JobError) queue.Settlement {
+func (d *forwarder) failed(l *queue.Lease, e queue.JobError) queue.Settlement {
 	return d.route.unanswered(l, e)
 }
 
@@ -132,11 +132,11 @@ func (d *forwarder) failed(l queue.Lease, e queue.JobError) queue.Settlement {
 const forwardHolds = 10
 
 // lastHold reports whether a request must end instead of being held once more.
-func (r Route) lastHold(l queue.Lease) bool { return r.Forward != nil && l.FreeLeases >= forwardHolds }
+func (r Route) lastHold(l *queue.Lease) bool { return r.Forward != nil && l.FreeLeases >= forwardHolds }
 
 // unanswered ends a forwarded request that got no answer. Its client gets the failure, so it is no
 // dead letter.
-func (r Route) unanswered(l queue.Lease, e queue.JobError) queue.Settlement {
+func (r Route) unanswered(l *queue.Lease, e queue.JobError) queue.Settlement {
 	return queue.Settlement{
 		LeaseRef: l.LeaseRef, Event: shaper.Die, Final: true, MaxAttempts: r.Retry.MaxAttempts, Error: &e,
 		Retention: r.Forward.Retention,
@@ -144,7 +144,7 @@ func (r Route) unanswered(l queue.Lease, e queue.JobError) queue.Settlement {
 }
 
 // notSent ends a request that cannot be sent.
-func (d *forwarder) notSent(l queue.Lease, e queue.JobError) queue.Settlement {
+func (d *forwarder) notSent(l *queue.Lease, e queue.JobError) queue.Settlement {
 	s := d.failed(l, e)
 	s.NotSent = true
 	return s
@@ -161,7 +161,7 @@ func (d *forwarder) repeatable(m httpmsg.Request) bool {
 }
 
 // request is the request to the upstream. Its path is sent as the client encoded it.
-func (d *forwarder) request(ctx context.Context, m httpmsg.Request, l queue.Lease) (*http.Request, error) {
+func (d *forwarder) request(ctx context.Context, m httpmsg.Request, l *queue.Lease) (*http.Request, error) {
 	if rule := httpmsg.CheckMethod(m.Method); rule != "" {
 		return nil, fmt.Errorf("the method %s", rule)
 	}

@@ -37,14 +37,14 @@ func forwardLease(
 	r := Route{Forward: &Forward{URL: server.URL + "/base/", RetryOn: []int{502, 503}}, Timeout: 5 * time.Second}
 	r.Retry.MaxAttempts = 3
 	edit(&r)
-	d := newForwarder(r.withDefaults(), answerCosts{noPool, func(queue.Lease, error) {}})
+	d := newForwarder(r.withDefaults(), answerCosts{noPool, func(*queue.Lease, error) {}})
 	defer d.upstream.Load().Close()
 	if m.Header == nil {
 		m.Header = http.Header{}
 	}
 	l := lease()
 	l.Payload = m.Encode()
-	change(&l)
+	change(l)
 	s := d.Deliver(t.Context(), l)
 	if s.LeaseRef != l.LeaseRef || s.Retention != 10*time.Minute && s.Event != shaper.Retry && s.Event != shaper.Hold {
 		t.Errorf("settles %+v", s)

@@ -88,7 +88,7 @@ func newHandlerDeliverer(r Route, cfg Config, log *slog.Logger, panics *burstlog
 // context must not keep its job for ever. As in asynq's server, the attempt has failed when the
 // context ends, and the handler is left behind. At most Config.Concurrency handlers are left, then
 // Deliver waits for one of them.
-func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+func (d *handlerDeliverer) Deliver(ctx context.Context, l *queue.Lease) queue.Settlement {
 	current := &delivery{info: DeliveryInfo{
 		ID: l.ID, Attempt: l.Attempt, MaxAttempts: d.route.Retry.MaxAttempts, Tenant: l.Tenant, Route: l.Route, Type: l.Type,
 		Cost: l.Cost, Stamp: l.Stamp.Time(), TraceParent: l.TraceParent,
@@ -100,14 +100,17 @@ func (d *handlerDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Set
 }
 
 // serve runs the handler with the given values in its context.
-func (d *handlerDeliverer) serve(ctx, values context.Context, l queue.Lease) queue.Settlement {
+func (d *handlerDeliverer) serve(ctx, values context.Context, l *queue.Lease) queue.Settlement {
 	limited, cancel := context.WithTimeout(values, d.route.Timeout)
 	defer cancel()
 	ended := make(chan queue.Settlement, 1)
+	// Made before the goroutine, because the payload of a job that has ended is dropped. Clipped: a
+	// handler that appends to it must not write into what lies behind it.
+	task := asynq.NewTaskWithHeaders(l.Type, slices.Clip(l.Payload), taskHeaders(l))
 	go func() {
 		s := d.route.Retry.again(l, "the handler ended its goroutine", 0) // unless it returns or panics
 		defer func() { ended <- s }()
-		s = d.run(ctx, limited, l)
+		s = d.run(ctx, limited, l, task)
 	}()
 	select {
 	case s := <-ended:
@@ -134,9 +137,7 @@ func (d *handlerDeliverer) serve(ctx, values context.Context, l queue.Lease) que
 }
 
 // run calls the handler and decides what its result means.
-func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) (s queue.Settlement) {
-	// Clipped: a handler that appends to the payload must not write into what lies behind it.
-	task := asynq.NewTaskWithHeaders(l.Type, slices.Clip(l.Payload), taskHeaders(l))
+func (d *handlerDeliverer) run(parent, ctx context.Context, l *queue.Lease, task *asynq.Task) (s queue.Settlement) {
 	err := d.guard(l, func() error { return d.handler.ProcessTask(ctx, task) })
 	// The error's own methods and a RetryDelay may panic as well.
 	panicked := d.guard(l, func() error {
@@ -153,7 +154,7 @@ func (d *handlerDeliverer) run(parent, ctx context.Context, l queue.Lease) (s qu
 }
 
 // taskHeaders returns the headers of a job as those of a task, with its content type; nil for none.
-func taskHeaders(l queue.Lease) map[string]string {
+func taskHeaders(l *queue.Lease) map[string]string {
 	headers := maps.Clone(l.Headers)
 	if l.ContentType != "" {
 		if headers == nil {
@@ -172,7 +173,7 @@ func taskHeaders(l queue.Lease) map[string]string {
 //	asynq.SkipRetry              dead at once
 //	asynq.ErrHandlerNotFound     dead at once: no later attempt would find a handler either
 //	anything else                tried again after a backoff
-func (d *handlerDeliverer) decide(l queue.Lease, task *asynq.Task, err error) queue.Settlement {
+func (d *handlerDeliverer) decide(l *queue.Lease, task *asynq.Task, err error) queue.Settlement {
 	s := queue.Settlement{LeaseRef: l.LeaseRef, Event: shaper.Succeed, MaxAttempts: d.route.Retry.MaxAttempts}
 	switch {
 	case err == nil:
@@ -201,7 +202,7 @@ func (d *handlerDeliverer) late(parent context.Context) error {
 
 // guard calls f and turns a panic into an error. The value of the panic is neither logged nor
 // stored, because it may quote the payload; the runtime's own errors do not.
-func (d *handlerDeliverer) guard(l queue.Lease, f func() error) (err error) {
+func (d *handlerDeliverer) guard(l *queue.Lease, f func() error) (err error) {
 	defer func() {
 		p := recover()
 		if p == nil {

@@ -34,7 +34,7 @@ func serve(ctx context.Context, cfg Config, h asynq.HandlerFunc) queue.Settlemen
 	route := Route{Handler: true, Retry: Retry{MaxAttempts: 3}}.withDefaults()
 	panics := burstlog.New(cfg.Logger, slog.LevelError, "deliveries panicked", nil)
 	defer panics.Flush()
-	return newHandlerDeliverer(route, cfg, cfg.Logger, panics).Deliver(ctx, handlerLease)
+	return newHandlerDeliverer(route, cfg, cfg.Logger, panics).Deliver(ctx, &handlerLease)
 }
 
 // brokenError is an error whose text cannot be had.
@@ -132,7 +132,7 @@ func TestHandlerGetsItsDelivery(t *testing.T) {
 			_ = append(task.Payload(), "XXX"...)
 			return nil
 		}), Concurrency: 1}, slog.Default(), nil)
-	d.Deliver(t.Context(), l)
+	d.Deliver(t.Context(), &l)
 	want := DeliveryInfo{
 		ID: "job-1", Attempt: 2, MaxAttempts: 3, Tenant: "acme", Route: "default", Type: "order.create",
 		Stamp: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Headers: map[string]string{"X-Request-Id": "17"},
@@ -226,7 +226,7 @@ func TestHandlerThatGoesOnIsLeftBehind(t *testing.T) {
 		var behind sync.WaitGroup
 		for range 2 {
 			behind.Go(func() {
-				s := d.Deliver(t.Context(), handlerLease) // the second attempt: a minute
+				s := d.Deliver(t.Context(), &handlerLease) // the second attempt: a minute
 				queuetest.Compare(t, "the event", s.Event, shaper.Retry)
 				queuetest.Compare(t, "the error", messageOf(s), "the handler did not end within 1s")
 				if s.Delay > 10*time.Second {
@@ -242,7 +242,7 @@ func TestHandlerThatGoesOnIsLeftBehind(t *testing.T) {
 		at = time.Now()
 		first := handlerLease
 		first.Attempt = 1 // half a minute
-		if s := d.Deliver(t.Context(), first); s.Event != shaper.Succeed || time.Since(at) != 30*time.Second {
+		if s := d.Deliver(t.Context(), &first); s.Event != shaper.Succeed || time.Since(at) != 30*time.Second {
 			t.Errorf("after %v: %+v", time.Since(at), s)
 		}
 		sleep(t.Context(), time.Minute)

@@ -32,13 +32,13 @@ func newHTTPDeliverer(r Route, costs answerCosts) *httpDeliverer {
 const shortagePause = time.Second
 
 // lacksMeans gives back a job that this machine could not send.
-func lacksMeans(ctx context.Context, l queue.Lease, no outbound.NoAnswer) queue.Settlement {
+func lacksMeans(ctx context.Context, l *queue.Lease, no outbound.NoAnswer) queue.Settlement {
 	return giveBack(ctx, l, queue.JobError{Message: no.Message, Detail: no.Detail})
 }
 
 // giveBack returns a job that this worker cannot send, without an attempt. The pause before bounds
 // how often that happens by the slots.
-func giveBack(ctx context.Context, l queue.Lease, e queue.JobError) queue.Settlement {
+func giveBack(ctx context.Context, l *queue.Lease, e queue.JobError) queue.Settlement {
 	pause := time.NewTimer(shortagePause)
 	defer pause.Stop()
 	select {
@@ -49,24 +49,28 @@ func giveBack(ctx context.Context, l queue.Lease, e queue.JobError) queue.Settle
 }
 
 // Deliver makes one request; see Retry.decide for what the answers mean.
-func (d *httpDeliverer) Deliver(ctx context.Context, l queue.Lease) queue.Settlement {
+func (d *httpDeliverer) Deliver(ctx context.Context, l *queue.Lease) queue.Settlement {
 	s, _ := d.deliver(ctx, l)
 	return s
 }
 
 // deliver also returns the answer, nil if there was none.
-func (d *httpDeliverer) deliver(ctx context.Context, l queue.Lease) (s queue.Settlement, answer *queue.Response) {
-	if rule := httpmsg.CheckPath(l.Path); l.Path != "" && (!d.route.Paths || rule != "") {
-		return queue.Settlement{
-			LeaseRef: l.LeaseRef, Event: shaper.Die, NotSent: true, MaxAttempts: d.route.Retry.MaxAttempts,
-			Error: &queue.JobError{Message: "the route allows no such path: " + cmp.Or(rule, "it has paths: false")},
-		}, nil
+func (d *httpDeliverer) deliver(ctx context.Context, l *queue.Lease) (s queue.Settlement, answer *queue.Response) {
+	if l.Path != "" {
+		if rule := httpmsg.CheckPath(l.Path); !d.route.Paths || rule != "" {
+			return queue.Settlement{
+				LeaseRef: l.LeaseRef, Event: shaper.Die, NotSent: true, MaxAttempts: d.route.Retry.MaxAttempts,
+				Error: &queue.JobError{Message: "the route allows no such path: " + cmp.Or(rule, "it has paths: false")},
+			}, nil
+		}
 	}
 	var cost *int64
-	now := time.Now()
+	now := time.Now() // that a date in Retry-After refers to
 	answer, err := d.upstream.Load().Post(ctx, d.route.URL, l.ID, l.Payload,
 		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) {
-			cost, now = d.costs.of(d.route, l, resp), clockOf(resp.Header, time.Now())
+			if cost = d.costs.of(d.route, l, resp); resp.Header.Get("Retry-After") != "" {
+				now = clockOf(resp.Header, now)
+			}
 		})
 	if err != nil {
 		if no, is := errors.AsType[outbound.NoToken](err); is {
@@ -87,7 +91,7 @@ func (d *httpDeliverer) deliver(ctx context.Context, l queue.Lease) (s queue.Set
 
 // describe adds the headers of the job, those of the contract with receivers, and the URL's user
 // information. Those of the job come first, so that they replace none of the others.
-func describe(req *http.Request, l queue.Lease) {
+func describe(req *http.Request, l *queue.Lease) {
 	h := req.Header
 	for name, value := range l.Headers {
 		if httpmsg.CheckJobHeader(name) == "" {

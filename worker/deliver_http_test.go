@@ -30,8 +30,8 @@ import (
 
 const payload = "{ \"amount\" : 1e400,\t\"note\":\"\\u00e9\" }"
 
-func lease() queue.Lease {
-	return queue.Lease{
+func lease() *queue.Lease {
+	return &queue.Lease{
 		LeaseRef: queue.LeaseRef{ID: "0198c5f0job", Epoch: 7}, Tenant: "Åcme/1 b", Route: "default",
 		Type:    "order.create\r\nX: y",
 		Payload: []byte(payload), Attempt: 2, MaxAttempts: 5,

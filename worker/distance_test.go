@@ -40,7 +40,7 @@ func TestFarRedisKeepsTheRate(t *testing.T) {
 				q.trip, q.early = c.trip, c.early
 				var mu sync.Mutex
 				left := map[string]time.Time{}
-				r := startRig(t, q, Config{}, func(ctx context.Context, l queue.Lease) queue.Settlement {
+				r := startRig(t, q, Config{}, func(ctx context.Context, l *queue.Lease) queue.Settlement {
 					mu.Lock()
 					defer mu.Unlock()
 					left[l.ID] = time.Now()
@@ -79,7 +79,7 @@ func TestIdleShardsDoNotDelayABusyOne(t *testing.T) {
 		var mu sync.Mutex
 		late := 0
 		start := time.Now().Add(5 * time.Second)
-		r := startRig(t, q, Config{}, func(ctx context.Context, l queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{}, func(ctx context.Context, l *queue.Lease) queue.Settlement {
 			mu.Lock()
 			defer mu.Unlock()
 			n, _ := strconv.Atoi(l.ID)

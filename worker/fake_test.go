@@ -321,11 +321,11 @@ func (c *fakeConsumer) Tick(ctx context.Context, o queue.TickOptions) (queue.Tic
 }
 
 // deliverFunc is a deliverer made of a function.
-type deliverFunc func(context.Context, queue.Lease) queue.Settlement
+type deliverFunc func(context.Context, *queue.Lease) queue.Settlement
 
-func (f deliverFunc) Deliver(ctx context.Context, l queue.Lease) queue.Settlement { return f(ctx, l) }
+func (f deliverFunc) Deliver(ctx context.Context, l *queue.Lease) queue.Settlement { return f(ctx, l) }
 
-func succeed(context.Context, queue.Lease) queue.Settlement {
+func succeed(context.Context, *queue.Lease) queue.Settlement {
 	return queue.Settlement{Event: shaper.Succeed}
 }
 

@@ -59,7 +59,7 @@ func TestHeldRequestsEnd(t *testing.T) {
 		b := guarded(t, Breaker{Failures: 1, Delay: time.Minute}, &upstream{}, slog.New(slog.DiscardHandler))
 		b.route.Forward, b.route.URL = r.withDefaults().Forward, r.URL
 		b.all.state, b.all.until = reports.BreakerOpen, b.watch.now().add(time.Minute)
-		s := b.Deliver(t.Context(), queue.Lease{Attempt: 1, FreeLeases: forwardHolds, Tenant: "t"})
+		s := b.Deliver(t.Context(), &queue.Lease{Attempt: 1, FreeLeases: forwardHolds, Tenant: "t"})
 		want := []any{shaper.Hold, false}
 		if name == "a request" {
 			want = []any{shaper.Die, true}

@@ -56,7 +56,7 @@ func TestShardsThatHangHoldUpNoOthers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.deliverers["default"] = deliverFunc(func(ctx context.Context, l queue.Lease) queue.Settlement {
+				w.deliverers["default"] = deliverFunc(func(ctx context.Context, l *queue.Lease) queue.Settlement {
 					sleep(ctx, 200*time.Millisecond) // 2 of 256 slots for each shard
 					return succeed(ctx, l)
 				})
@@ -118,7 +118,7 @@ func TestSlotsOfALatePollAreCharged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.deliverers["default"] = deliverFunc(func(ctx context.Context, l queue.Lease) queue.Settlement {
+		w.deliverers["default"] = deliverFunc(func(ctx context.Context, l *queue.Lease) queue.Settlement {
 			sleep(ctx, time.Second)
 			return succeed(ctx, l)
 		})

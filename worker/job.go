@@ -70,7 +70,7 @@ func (w *Worker) deliver(ctx context.Context, j *job) {
 	w.lateness.of(j.shard).left.Add(1)
 	w.metrics.wait.Observe(max(0, j.lease.Stamp.Sub(j.lease.Eligible)).Seconds())
 	span := w.traces.Process(ctx, &j.lease)
-	l := j.lease
+	l := &j.lease
 	l.TraceParent = span.TraceParent
 	s := w.attempt(span.Context, l)
 	s.Attempt, s.MaxAttempts = l.Attempt, cmp.Or(s.MaxAttempts, l.MaxAttempts)
@@ -98,7 +98,7 @@ func (w *Worker) deliver(ctx context.Context, j *job) {
 // attempt calls the deliverer of the job's route. A panic is a failed attempt. A job of a route
 // that this worker does not have goes back: while a new configuration is rolled out, another one
 // has it.
-func (w *Worker) attempt(ctx context.Context, l queue.Lease) (s queue.Settlement) {
+func (w *Worker) attempt(ctx context.Context, l *queue.Lease) (s queue.Settlement) {
 	retry := w.cfg.Routes[l.Route].Retry
 	d, known := w.deliverers[l.Route]
 	if !known {

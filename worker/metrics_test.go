@@ -36,7 +36,7 @@ func TestLoadMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(2)
 		r := startRig(t, q, Config{Concurrency: 10, Lease: 3 * time.Second},
-			func(ctx context.Context, _ queue.Lease) queue.Settlement {
+			func(ctx context.Context, _ *queue.Lease) queue.Settlement {
 				sleep(ctx, 2*time.Second)
 				return queue.Settlement{Event: shaper.Succeed}
 			})

@@ -57,7 +57,7 @@ func TestDecide(t *testing.T) {
 		{429, "86400", 1, shaper.Hold, false, time.Hour},
 	}
 	for _, tt := range tests {
-		l := queue.Lease{LeaseRef: queue.LeaseRef{ID: "x", Epoch: 4}, Attempt: tt.attempt, MaxAttempts: 9}
+		l := &queue.Lease{LeaseRef: queue.LeaseRef{ID: "x", Epoch: 4}, Attempt: tt.attempt, MaxAttempts: 9}
 		s := retry.decide(l, &queue.Response{Status: tt.status}, tt.retryAfter, now)
 		what := fmt.Sprintf("%d, Retry-After %q, attempt %d: ", tt.status, tt.retryAfter, tt.attempt)
 		queuetest.Compare(t, what+"settlement", queuetest.Only(s, "LeaseRef", "Event", "MaxAttempts"),

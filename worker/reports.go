@@ -133,7 +133,7 @@ type routeLoad struct {
 
 // ended counts the end of a delivery, but no job that was held instead. It returns true if
 // the delivery has failed.
-func (l *routeLoad) ended(of queue.Lease, s queue.Settlement) (failed bool) {
+func (l *routeLoad) ended(of *queue.Lease, s queue.Settlement) (failed bool) {
 	l.inFlight.Add(-1)
 	switch s.Cause.By {
 	case queue.HeldByBreaker, queue.HeldByFlowBreaker, queue.HeldByAuth:

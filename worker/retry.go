@@ -25,7 +25,7 @@ const maxHold = time.Hour
 //	408, 425, other 5xx              tried again after a backoff
 //	anything else, redirects too     dead at once: the same request would get the same answer
 func (r Retry) decide(
-	l queue.Lease, answer *queue.Response, retryAfter string, now time.Time,
+	l *queue.Lease, answer *queue.Response, retryAfter string, now time.Time,
 ) queue.Settlement {
 	status := answer.Status
 	message := refused(status)
@@ -106,7 +106,7 @@ func (r Retry) backoff(n int) time.Duration {
 
 // again returns the settlement of a failed attempt that may be repeated; status is 0 without an
 // answer.
-func (r Retry) again(l queue.Lease, message string, status int) queue.Settlement {
+func (r Retry) again(l *queue.Lease, message string, status int) queue.Settlement {
 	return queue.Settlement{
 		LeaseRef:    l.LeaseRef,
 		Event:       shaper.Retry,

@@ -56,7 +56,7 @@ func TestRoutesAreReported(t *testing.T) {
 		}
 		deliver := func(d deliverFunc) {
 			w.deliverers["busy"] = d
-			l := queue.Lease{Route: "busy", Tenant: "acme"}
+			l := &queue.Lease{Route: "busy", Tenant: "acme"}
 			l.ID = "a-job"
 			w.attempt(ctx, l)
 		}
@@ -64,11 +64,11 @@ func TestRoutesAreReported(t *testing.T) {
 			{Event: shaper.Succeed}, {Event: shaper.Retry}, {Event: shaper.Die}, {Event: shaper.Hold}, {},
 			{Event: shaper.Hold, Cause: queue.HoldCause{By: queue.HeldByBreaker}},
 		} {
-			deliver(func(context.Context, queue.Lease) queue.Settlement { return s })
+			deliver(func(context.Context, *queue.Lease) queue.Settlement { return s })
 		}
-		deliver(func(context.Context, queue.Lease) queue.Settlement { panic("a fault of the handler") })
+		deliver(func(context.Context, *queue.Lease) queue.Settlement { panic("a fault of the handler") })
 		loads["open"].breaker.Store(int64(reports.BreakerOpen))
-		go deliver(func(context.Context, queue.Lease) queue.Settlement {
+		go deliver(func(context.Context, *queue.Lease) queue.Settlement {
 			time.Sleep(10 * time.Second)
 			return queue.Settlement{Event: shaper.Succeed}
 		})

@@ -60,7 +60,7 @@ func TestSpansOfDeliveries(t *testing.T) {
 		tracer, recorder := recorded()
 		q := newFakeQueue(1)
 		got := make(chan [2]string, len(want))
-		r := startRig(t, q, Config{Traces: tracer}, func(ctx context.Context, l queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{Traces: tracer}, func(ctx context.Context, l *queue.Lease) queue.Settlement {
 			got <- [2]string{l.ID, l.TraceParent}
 			if trace.SpanFromContext(ctx).SpanContext().TraceID().String() != of[3:35] {
 				t.Errorf("%s: the context does not hold the span", l.ID)

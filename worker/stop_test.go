@@ -18,7 +18,7 @@ func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{Lease: 3 * time.Second, Horizon: 200 * time.Millisecond},
-			func(ctx context.Context, _ queue.Lease) queue.Settlement {
+			func(ctx context.Context, _ *queue.Lease) queue.Settlement {
 				sleep(ctx, 8*time.Second)
 				if ctx.Err() != nil {
 					t.Error("the delivery was cut off within the grace")
@@ -101,7 +101,7 @@ func TestStopCutsOffAfterTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{Grace: 2 * time.Second},
-			func(ctx context.Context, l queue.Lease) queue.Settlement {
+			func(ctx context.Context, l *queue.Lease) queue.Settlement {
 				<-ctx.Done()
 				return Retry{MaxAttempts: 5, MinBackoff: time.Second, MaxBackoff: time.Hour}.again(l, "cut off", 0)
 			})
@@ -160,7 +160,7 @@ func TestStartStopStress(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		delivered := make(chan struct{}, 64)
-		w.deliverers["default"] = deliverFunc(func(context.Context, queue.Lease) queue.Settlement {
+		w.deliverers["default"] = deliverFunc(func(context.Context, *queue.Lease) queue.Settlement {
 			delivered <- struct{}{}
 			return queue.Settlement{Event: shaper.Succeed}
 		})

@@ -119,13 +119,13 @@ func TestFailuresAreLogged(t *testing.T) {
 		loads: routeLoads{"web": new(routeLoad), "go": new(routeLoad)}, deliverers: map[string]deliverer{},
 		troubles: newTroubles(slog.New(slog.NewTextHandler(&text, nil)), nil),
 	}
-	fail := deliverFunc(func(context.Context, queue.Lease) queue.Settlement {
+	fail := deliverFunc(func(context.Context, *queue.Lease) queue.Settlement {
 		return queue.Settlement{Event: shaper.Retry, Error: &queue.JobError{Message: "the upstream answered 500", Status: 500}}
 	})
 	w.deliverers["web"], w.deliverers["go"] = fail, fail
 	for range 3 {
 		for _, route := range []string{"web", "go"} {
-			w.attempt(t.Context(), queue.Lease{Route: route, Tenant: "acme"})
+			w.attempt(t.Context(), &queue.Lease{Route: route, Tenant: "acme"})
 		}
 	}
 	w.troubles.end()

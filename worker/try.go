@@ -51,11 +51,11 @@ func (r Route) Try(ctx context.Context, of TrialRequest) (Trial, error) {
 	if err := problems.Err(); err != nil {
 		return Trial{}, err
 	}
-	l := queue.Lease{
+	l := &queue.Lease{
 		LeaseRef: queue.LeaseRef{ID: "sluice-test"}, Tenant: "sluice-test", Type: "sluice.test", Route: "test",
 		Payload: of.Payload, Path: of.Path, Headers: of.Headers, Attempt: 1, MaxAttempts: r.Retry.MaxAttempts,
 	}
-	costs := answerCosts{pooled: func() bool { return true }, ignored: func(queue.Lease, error) {}}
+	costs := answerCosts{pooled: func() bool { return true }, ignored: func(*queue.Lease, error) {}}
 	p := &phases{begin: time.Now()}
 	ctx = httptrace.WithClientTrace(ctx, p.trace())
 	var end queue.Settlement

@@ -108,7 +108,7 @@ func (r Route) checkUpstream(check func(ok bool, field string, value any, rule s
 const noToken = "the upstream's token could not be had"
 
 // lacksToken holds the flow of a job until the next try to get a token. The job spends no attempt.
-func lacksToken(l queue.Lease, r Route, no outbound.NoToken) queue.Settlement {
+func lacksToken(l *queue.Lease, r Route, no outbound.NoToken) queue.Settlement {
 	wait := max(no.Retry, 100*time.Millisecond)
 	return queue.Settlement{
 		LeaseRef: l.LeaseRef, Event: shaper.Hold, NotSent: true, MaxAttempts: r.Retry.MaxAttempts,

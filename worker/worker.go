@@ -130,7 +130,7 @@ type consumer interface {
 // worker. The lease's TraceParent is the delivery's own if there are traces. Many goroutines call
 // it at once. A panic counts as a failed attempt.
 type deliverer interface {
-	Deliver(ctx context.Context, l queue.Lease) queue.Settlement
+	Deliver(ctx context.Context, l *queue.Lease) queue.Settlement
 }
 
 // Worker delivers the jobs of one process. Make it with New and start it once with Run.
@@ -219,7 +219,7 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	load := w.loads[name]
 	costs := answerCosts{
 		pooled: func() bool { return w.broker.PoolOf(name) != "" },
-		ignored: func(l queue.Lease, why error) {
+		ignored: func(l *queue.Lease, why error) {
 			load.costs.ignored.Add(1)
 			w.troubles.costs.Add(burstlog.Key{Route: name, Kind: why.Error()}, 1, "job", l.ID)
 		},

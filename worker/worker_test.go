@@ -29,7 +29,7 @@ func TestJobsLeaveAtTheirStamps(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var seen []departure
-		r := startRig(t, q, Config{}, func(_ context.Context, l queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{}, func(_ context.Context, l *queue.Lease) queue.Settlement {
 			mu.Lock()
 			defer mu.Unlock()
 			seen = append(seen, departure{l.ID, q.now().Sub(l.Stamp)})
@@ -75,7 +75,7 @@ func TestLongPollsDoNotShiftDepartures(t *testing.T) {
 			q.trip, q.cluster = 3*time.Millisecond, cluster
 			var mu sync.Mutex
 			var late []time.Duration
-			r := startRig(t, q, Config{}, func(_ context.Context, l queue.Lease) queue.Settlement {
+			r := startRig(t, q, Config{}, func(_ context.Context, l *queue.Lease) queue.Settlement {
 				mu.Lock()
 				defer mu.Unlock()
 				late = append(late, q.now().Sub(l.Stamp))
@@ -115,7 +115,7 @@ func TestHeartbeatsReportTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		var late time.Duration
-		r := startRig(t, q, Config{}, func(_ context.Context, l queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{}, func(_ context.Context, l *queue.Lease) queue.Settlement {
 			late = q.now().Sub(l.Stamp)
 			return queue.Settlement{Event: shaper.Succeed}
 		})
@@ -208,7 +208,7 @@ func TestRedisAway(t *testing.T) {
 		q := newFakeQueue(8)
 		var log bytes.Buffer
 		cfg := Config{Lease: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-		r := startRig(t, q, cfg, func(ctx context.Context, l queue.Lease) queue.Settlement {
+		r := startRig(t, q, cfg, func(ctx context.Context, l *queue.Lease) queue.Settlement {
 			sleep(ctx, 2*time.Second)
 			return queue.Settlement{Event: shaper.Succeed}
 		})
@@ -245,7 +245,7 @@ func TestUnansweredPollIsRepeatedAndCharged(t *testing.T) {
 		q := newFakeQueue(1)
 		release := make(chan struct{})
 		var running atomic.Int32
-		r := startRig(t, q, Config{Concurrency: 8}, func(context.Context, queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{Concurrency: 8}, func(context.Context, *queue.Lease) queue.Settlement {
 			running.Add(1)
 			<-release
 			return queue.Settlement{Event: shaper.Succeed}
@@ -286,7 +286,7 @@ func TestCapacityIsNeverExceeded(t *testing.T) {
 		const shards, jobs, limit = 8, 30, 5
 		q := newFakeQueue(shards)
 		var running, most atomic.Int32
-		r := startRig(t, q, Config{Concurrency: limit}, func(ctx context.Context, _ queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{Concurrency: limit}, func(ctx context.Context, _ *queue.Lease) queue.Settlement {
 			most.Store(max(most.Load(), running.Add(1)))
 			sleep(ctx, 100*time.Millisecond)
 			running.Add(-1)
@@ -324,7 +324,7 @@ func TestOwnerWithoutCapacityAsksForHelp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		release := make(chan struct{})
-		r := startRig(t, q, Config{Concurrency: 1}, func(context.Context, queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{Concurrency: 1}, func(context.Context, *queue.Lease) queue.Settlement {
 			<-release
 			return queue.Settlement{Event: shaper.Succeed}
 		})
@@ -456,7 +456,7 @@ func TestShardsMoveWithTheLiveWorkers(t *testing.T) {
 func TestPanicIsAFailedAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{}, func(context.Context, queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{}, func(context.Context, *queue.Lease) queue.Settlement {
 			panic("secret payload")
 		})
 		pass(time.Second)
@@ -484,7 +484,7 @@ func TestPanicIsAFailedAttempt(t *testing.T) {
 func TestUnknownRoutesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
-		r := startRig(t, q, Config{}, func(context.Context, queue.Lease) queue.Settlement {
+		r := startRig(t, q, Config{}, func(context.Context, *queue.Lease) queue.Settlement {
 			t.Error("delivered")
 			return queue.Settlement{}
 		})
@@ -513,7 +513,7 @@ func TestLostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
 		r := startRig(t, q, Config{Lease: 3 * time.Second},
-			func(ctx context.Context, _ queue.Lease) queue.Settlement {
+			func(ctx context.Context, _ *queue.Lease) queue.Settlement {
 				sleep(ctx, 5*time.Second)
 				return queue.Settlement{Event: shaper.Succeed}
 			})

@@ -366,9 +366,10 @@ func bindsConnection(values []string) bool {
 	for _, value := range values {
 		for challenge := range strings.SplitSeq(value, ",") {
 			scheme, _, _ := strings.Cut(strings.TrimSpace(challenge), " ")
-			switch strings.ToLower(scheme) {
-			case "ntlm", "negotiate", "kerberos", "nego2":
-				return true
+			for _, binding := range [...]string{"ntlm", "negotiate", "kerberos", "nego2"} {
+				if strings.EqualFold(scheme, binding) {
+					return true
+				}
 			}
 		}
 	}

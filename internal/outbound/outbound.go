@@ -30,6 +30,9 @@ const (
 	// MaxDrain is how many bytes of a body are read and discarded, so that the connection can be
 	// used again.
 	MaxDrain = 64 << 10
+	// usualHeaders is for how many headers of a request there is room from the start. Growing costs
+	// a delivery with three headers of its route one or two µs more.
+	usualHeaders = 14
 )
 
 // keptHeaders are the headers of an answer that are stored with the job's result.
@@ -191,7 +194,8 @@ func (c *Client) request(ctx context.Context, url, id string, body []byte) (*htt
 	if err != nil {
 		return nil, errors.New("the URL cannot be used")
 	}
-	h := req.Header
+	h := make(http.Header, usualHeaders)
+	req.Header = h
 	if body != nil {
 		h.Set("Content-Type", "application/json")
 	}

@@ -119,9 +119,13 @@ func (u *Upstream) hide(answer *queue.Response, authorization string) {
 		secrets = append(secretsOf("Authorization", authorization), secrets...)
 	}
 	for _, secret := range secrets {
-		answer.Body = bytes.ReplaceAll(answer.Body, []byte(secret), []byte(hidden))
+		if bytes.Contains(answer.Body, []byte(secret)) {
+			answer.Body = bytes.ReplaceAll(answer.Body, []byte(secret), []byte(hidden))
+		}
 		for name, kept := range answer.Headers {
-			answer.Headers[name] = strings.ReplaceAll(kept, secret, hidden)
+			if strings.Contains(kept, secret) {
+				answer.Headers[name] = strings.ReplaceAll(kept, secret, hidden)
+			}
 		}
 	}
 }
