@@ -106,6 +106,8 @@ func (s *Server) signedIn(r *http.Request, actor operators.Actor) (operators.Act
 		return operators.Actor{}, unknownToken()
 	case dashboard.CrossOrigin(r):
 		return operators.Actor{}, problem.Forbidden.With("requests from pages of another origin are refused")
+	case strings.HasPrefix(found.Name, operators.SingleSignOn) && s.signOn == nil:
+		return operators.Actor{}, unknownToken() // of a provider that is no longer trusted
 	case found.Operator == "":
 		actor.Name, actor.Credential, actor.Role = found.Name, "session", found.Role
 		return actor, nil

@@ -170,13 +170,14 @@ func (s *Server) EndAudit(ctx context.Context) {
 	}
 }
 
-// signingKey is the context key of the *operators.Actor that signsIn sets.
+// signingKey is the context key of the *operators.Actor that noteSignIn sets.
 type signingKey struct{}
 
 // signing records who signs in and out on the dashboard.
 func (s *Server) signing(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost {
+		back := r.URL.Path == dashboard.CallbackPath && s.signOn != nil
+		if r.Method != http.MethodPost && !back {
 			page.ServeHTTP(w, r)
 			return
 		}
@@ -185,9 +186,9 @@ func (s *Server) signing(page http.Handler) http.Handler {
 		r = r.WithContext(context.WithValue(r.Context(), signingKey{}, &who))
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		page.ServeHTTP(ww, r)
-		in := r.URL.Path == dashboard.LoginPath
+		in := r.URL.Path == dashboard.LoginPath || back
 		switch status := ww.Status(); {
-		case status < http.StatusBadRequest && in && w.Header().Get("Set-Cookie") != "":
+		case status < http.StatusBadRequest && in && w.Header().Get("Set-Cookie") != "": // a page without a token sets none
 			s.write(r, who, audit.Entry{Action: audit.Login, Outcome: audit.OK})
 		case status == http.StatusSeeOther && !in && signed:
 			s.write(r, who, audit.Entry{Action: audit.Logout, Outcome: audit.OK})

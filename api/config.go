@@ -46,7 +46,10 @@ type Config struct {
 	AdminNetworks []netip.Prefix
 	// AdminURL is the URL of the dashboard in browsers; empty: unknown. If it is https, cookies are
 	// for https alone.
-	AdminURL   string
+	AdminURL string
+	// SignOn lets operators sign in to the dashboard at a provider; nil: with tokens alone. It needs
+	// AdminToken and AdminURL.
+	SignOn     *SignOn
 	Version    VersionInfo           // the answer of GET /version
 	Registerer prometheus.Registerer // nil: metrics are not registered
 	Gatherer   prometheus.Gatherer   // nil: no /metrics
@@ -205,6 +208,7 @@ func (c Config) validate() error {
 	if c.MaxRequests < 0 {
 		errs = append(errs, fmt.Errorf("api: max requests: %d: must not be negative", c.MaxRequests))
 	}
+	errs = append(errs, c.SignOn.validate(c)...)
 	for name, p := range map[string]Percent{"tenant share": c.TenantShare, "address share": c.AddressShare} {
 		if p < 1 || p > 100 {
 			errs = append(errs, fmt.Errorf("api: %s: %d: must be from 1 to 100 percent", name, p))

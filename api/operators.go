@@ -88,10 +88,15 @@ func (s *Server) signsIn(r *http.Request, token string) (operators.Actor, error)
 			return operators.Actor{}, p
 		}
 	}
+	noteSignIn(r, actor)
+	return actor, nil
+}
+
+// noteSignIn tells the audit who a request has signed in.
+func noteSignIn(r *http.Request, actor operators.Actor) {
 	if who, audited := r.Context().Value(signingKey{}).(*operators.Actor); audited {
 		*who = actor
 	}
-	return actor, nil
 }
 
 // actor is the operator of an account, where its networks allow the client's address.

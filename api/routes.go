@@ -57,7 +57,9 @@ func (s *Server) adminRouter() (http.Handler, error) {
 	}
 	contract.DescribeSettings(api)
 	page := deadline.Handler(s.signing(s.board))
-	for _, path := range []string{dashboard.PagePath, dashboard.LoginPath, dashboard.AssetsPath + "*"} {
+	for _, path := range []string{
+		dashboard.PagePath, dashboard.LoginPath, dashboard.SignOnPath, dashboard.CallbackPath, dashboard.AssetsPath + "*",
+	} {
 		r.Method(http.MethodGet, path, page)
 	}
 	for _, path := range []string{dashboard.LoginPath, dashboard.LogoutPath} {

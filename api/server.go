@@ -63,6 +63,7 @@ type Server struct {
 	live     *figures.Hub
 	guards   []*intakeGuard
 	board    *dashboard.Dashboard
+	signOn   *singleSignOn // nil: none
 	drain    sync.Once
 	intake   http.Handler
 	admin    http.Handler
@@ -162,7 +163,12 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 	if strings.HasPrefix(cfg.AdminURL, "https://") {
 		overTLS = func(*http.Request) bool { return true }
 	}
-	if s.board, err = dashboard.New(cfg.AdminToken, ports, cfg.Guesses, s.signsIn, overTLS, nothingAt(onAdmin)); err != nil {
+	var signOn dashboard.SignOn
+	if cfg.SignOn != nil {
+		s.signOn = newSingleSignOn(s, *cfg.SignOn)
+		signOn = s.signOn
+	}
+	if s.board, err = dashboard.New(cfg.AdminToken, ports, cfg.Guesses, s.signsIn, signOn, overTLS, nothingAt(onAdmin)); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	if s.intake, err = s.intakeRouter(); err != nil {
@@ -200,6 +206,9 @@ func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
 func (s *Server) End() {
 	s.live.Close()
 	s.troubles.end()
+	if s.signOn != nil {
+		s.signOn.Close()
+	}
 }
 
 func (s *Server) isDraining() bool {

@@ -29,7 +29,7 @@ func (r *reader) config(values map[string]any) Config {
 			Named: map[string]shaper.Overrides{}, Pools: map[string]shaper.PoolSettings{}},
 	}
 	listModes(values)
-	listNetworks(values)
+	joinLists(values)
 	r.scalars("", values, Settings(), &c, "auth.jwt.keys", "auth.jwt.issuers", "auth.guest.trusted_proxies", "callbacks.allow",
 		"callbacks.secrets", "routes", "forward", "pools", "tiers", "tenants", "guards")
 	r.between(c)
@@ -92,6 +92,7 @@ func (r *reader) between(c Config) {
 		r.problem(r.at("admin.listen"), show(c.Admin.Listen),
 			"must be a loopback address unless admin.token is set")
 	}
+	r.signOn(c.Admin)
 	if d := c.Redis.Durability; d.Fsync && d.Replicas == 0 {
 		r.problem(r.at("redis.durability.fsync"), "true", "must be false unless redis.durability.replicas is at least 1")
 	} else if d.Replicas > 0 && c.Redis.URL == "" {

@@ -86,6 +86,7 @@ type Admin struct {
 	Token     string // empty: loopback only
 	Allow     string // networks of operators, separated by commas; empty: all
 	PublicURL string // of the dashboard in browsers; empty: that of the listener
+	OIDC      OIDC   // single sign-on
 
 	Asynqmon bool // serve asynq's own web page
 	Profiles bool // serve the runtime's profiles

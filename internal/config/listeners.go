@@ -161,9 +161,12 @@ func (r *reader) needClientCA(c *Config, path string, t *ListenerTLS) {
 	}
 }
 
-// listNetworks joins each list of networks to the text form of a variable or a flag.
-func listNetworks(values map[string]any) {
-	for _, at := range [][2]string{{"admin", "allow"}, {"egress", "allow"}, {"callbacks", "deny"}} {
+// joinLists joins lists of the file to the text form of a variable or a flag.
+func joinLists(values map[string]any) {
+	for _, at := range [][2]string{
+		{"admin", "allow"}, {"egress", "allow"}, {"callbacks", "deny"},
+		{"admin.oidc", "scopes"}, {"admin.oidc", "viewers"}, {"admin.oidc", "operators"}, {"admin.oidc", "admins"},
+	} {
 		section := sectionOf(values, at[0])
 		if list, is := section[at[1]].([]any); is {
 			section[at[1]] = joined(list)

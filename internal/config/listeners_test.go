@@ -95,10 +95,16 @@ api: { allow_public: true }`: `forward[0].listen: ":1": must be a loopback addre
 		"api: { tls: { client_ca: key.pem, " + pair + " } }":                  "api.tls.client_ca: the file: must have a certificate",
 		"auth: { mode: cert }":                                                "api.tls.client_ca: nothing: must be set if auth.mode has cert",
 		"auth: { mode: [keys, cert] }\napi: { tls: { client_ca: ca.pem, " + pair + " } }\nforward: [ { listen: \"127.0.0.1:1\", route: f } ]": "forward[0].tls.client_ca: nothing",
-		"auth: { cert: { tenant: dns } }":        "auth.cert.tenant: \"dns\": must be one of san-uri, cn",
-		"admin: { allow: [10.0.0.0/8, nobody] }": "admin.allow: \"10.0.0.0/8,nobody\": must be networks or addresses",
-		"admin: { allow: [1] }":                  "admin.allow: a list: must be networks",
-		"admin: { public_url: \"https://x/y\" }": "admin.public_url: \"https://x/y\": must be an http:// or https:// URL",
+		"auth: { cert: { tenant: dns } }":                                   "auth.cert.tenant: \"dns\": must be one of san-uri, cn",
+		"admin: { allow: [10.0.0.0/8, nobody] }":                            "admin.allow: \"10.0.0.0/8,nobody\": must be networks or addresses",
+		"admin: { allow: [1] }":                                             "admin.allow: a list: must be networks",
+		"admin: { oidc: { issuer: \"http://id.example\" } }":                "admin.oidc.issuer: \"http://id.example\": must be an https:// URL",
+		"admin: { oidc: { issuer: \"https://id.example\" } }":               "admin.oidc.client_id: nothing: must be set beside admin.oidc.issuer",
+		"admin: { oidc: { issuer: \"https://id.example\", client_id: i } }": "admin.public_url: nothing: must be set beside admin.oidc.issuer",
+		"admin: { oidc: { client_id: i } }":                                 "admin.oidc.issuer: nothing: must be set",
+		"admin: { oidc: { scopes: [\"a b\"] } }":                            "admin.oidc.scopes: \"a b\": must be scopes of visible ASCII",
+		"admin: { oidc: { admins: [[root]] } }":                             "admin.oidc.admins: a list: must be names of groups",
+		"admin: { public_url: \"https://x/y\" }":                            "admin.public_url: \"https://x/y\": must be an http:// or https:// URL",
 	} {
 		c, got := load(text)
 		if !strings.Contains(got, want) {

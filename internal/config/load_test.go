@@ -67,7 +67,7 @@ func TestDefaults(t *testing.T) {
 			Listen: "127.0.0.1:8080", MaxBody: 262144, MaxStreams: 1000, MaxConnections: 10000,
 			TenantShare: 25, AddressShare: 50, ReadRate: shaper.Rate{Limit: 2000, Period: time.Second},
 		},
-		Admin: config.Admin{Listen: "127.0.0.1:8081", MaxConnections: 1000},
+		Admin: config.Admin{OIDC: config.OIDC{Scopes: "email,profile", NameClaim: "email", GroupsClaim: "groups"}, Listen: "127.0.0.1:8081", MaxConnections: 1000},
 		Auth: config.Auth{Mode: "none", Cert: config.Cert{Tenant: "san-uri"}, JWT: config.JWT{Leeway: 30 * time.Second, TenantClaim: "sub", Prefix: "member:"},
 			Guest: config.Guest{MaxDelay: 10 * time.Minute}},
 		Headers: "both",
@@ -155,7 +155,8 @@ func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true, durability: { replicas: 2, fsync: true, timeout: 2s } }
 api:     { listen: "0.0.0.0:80", tls: off, max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, tenant_share: 20, address_share: 30, status_rate: 100/s, read_rate: 500/s }
-admin:   { listen: ":8081", tls: off, token: "0123456789abcdef", allow: [10.0.0.0/8, 192.0.2.7], public_url: "https://sluice.example", asynqmon: true, profiles: true, submit: true, max_connections: 11 }
+admin:   { listen: ":8081", tls: off, token: "0123456789abcdef", allow: [10.0.0.0/8, 192.0.2.7], public_url: "https://sluice.example", asynqmon: true, profiles: true, submit: true, max_connections: 11,
+  oidc: { issuer: "https://id.example/", client_id: sluice, scopes: [groups], viewers: ["*"], admins: [root, leads] } }
 auth:
   mode: none
   jwt: { issuer: "https://issuer.example/", audience: sluice, leeway: 1m, tenant_claim: org, tier_claim: plan, jwks: "https://issuer.example/jwks.json" }
@@ -204,7 +205,12 @@ log: { level: warn }
 		},
 		Admin: config.Admin{
 			Listen: ":8081", TLS: config.ListenerTLS{Off: true}, Token: "0123456789abcdef", Allow: "10.0.0.0/8,192.0.2.7",
-			PublicURL: "https://sluice.example", Asynqmon: true, Profiles: true, Submit: true,
+			PublicURL: "https://sluice.example",
+			OIDC: config.OIDC{
+				Issuer: "https://id.example/", ClientID: "sluice", Scopes: "groups", NameClaim: "email", GroupsClaim: "groups",
+				Viewers: "*", Admins: "root,leads",
+			},
+			Asynqmon: true, Profiles: true, Submit: true,
 			MaxConnections: 11,
 		},
 		Auth: config.Auth{
@@ -608,7 +614,10 @@ func TestEverySettingEverySource(t *testing.T) {
 		"api.listen":   "127.0.0.1:1",
 		"api.max_body": "5000", "api.allow_public": "true", "admin.listen": "[::1]:2",
 		"admin.token": "0123456789abcdefgh", "admin.allow": "10.0.0.0/8", "admin.public_url": "https://x",
-		"api.tls.off": "true", "admin.tls.off": "true", "metrics.tls.off": "true", "auth.cert.tenant": "cn",
+		"admin.oidc.issuer": "https://id.example", "admin.oidc.client_id": "sluice", "admin.oidc.client_secret": "s", "admin.oidc.scopes": "groups",
+		"admin.oidc.name_claim": "sub", "admin.oidc.groups_claim": "roles", "admin.oidc.viewers": "*", "admin.oidc.operators": "sre",
+		"admin.oidc.admins": "root,leads",
+		"api.tls.off":       "true", "admin.tls.off": "true", "metrics.tls.off": "true", "auth.cert.tenant": "cn",
 		"auth.mode": "keys,guest", "auth.jwt.issuer": "i", "auth.jwt.audience": "a", "auth.jwt.leeway": "0s",
 		"auth.jwt.tenant_claim": "org", "auth.jwt.prefix": "org:", "auth.jwt.shared_tenants": "true",
 		"auth.jwt.require_scope": "true", "auth.jwt.discovery": "true",
@@ -633,8 +642,13 @@ func TestEverySettingEverySource(t *testing.T) {
 	}
 	keys := secrets(t, map[string]string{"codec.key": strings.Repeat("A", 42) + "E=\n", "other.key": strings.Repeat("A", 42) + "I=\n"})
 	values["codec.key_file"], values["codec.read_only"] = filepath.Join(filepath.Dir(keys), "other.key"), "true"
-	needed := map[string]string{ // what a setting takes for granted
-		"codec.read_only": "SLUICE_CODEC_KEY_FILE=" + filepath.Join(filepath.Dir(keys), "codec.key"),
+	signOn := []string{
+		"SLUICE_ADMIN_TOKEN=0123456789abcdef", "SLUICE_ADMIN_PUBLIC_URL=https://x", "SLUICE_ADMIN_OIDC_ADMINS=root",
+		"SLUICE_ADMIN_OIDC_ISSUER=https://before", "SLUICE_ADMIN_OIDC_CLIENT_ID=before",
+	}
+	needed := map[string][]string{ // what a setting takes for granted
+		"codec.read_only":   {"SLUICE_CODEC_KEY_FILE=" + filepath.Join(filepath.Dir(keys), "codec.key")},
+		"admin.oidc.issuer": signOn, "admin.oidc.client_id": signOn,
 	}
 	file := write(t, "redis: { url: \"redis://127.0.0.1:1/1\", durability: { replicas: 1 } }\n"+route)
 	plain := mustLoad(t, config.Sources{File: file})
@@ -652,8 +666,8 @@ func TestEverySettingEverySource(t *testing.T) {
 			t.Errorf("no value for %s", s.Key)
 			continue
 		}
-		if variable, needs := needed[s.Key]; needs {
-			others = []string{variable}
+		if variables, needs := needed[s.Key]; needs {
+			others = variables
 			plain = mustLoad(t, config.Sources{File: file, Environ: others})
 		}
 		byEnv := mustLoad(t, config.Sources{File: file, Environ: append(others, s.Env()+"="+value)})

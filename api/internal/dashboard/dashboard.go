@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/7509e464/sluice/api/auth"
@@ -39,6 +40,10 @@ const (
 	AssetsPath = "/assets/"
 	LoginPath  = "/login"
 	LogoutPath = "/logout"
+	// SignOnPath leads to the provider of single sign-on, which sends the browser back to
+	// CallbackPath.
+	SignOnPath   = "/login/oidc"
+	CallbackPath = "/login/callback"
 )
 
 const (
@@ -51,30 +56,45 @@ const (
 const (
 	signedInMark = ` data-session="none"`
 	wrongMark    = `<!-- wrong -->`
+	signOnMark   = `<!-- sign-on -->`
+	signOnLink   = `<a class="button" href="` + SignOnPath + `">Sign in with single sign-on</a>`
+	keyMark      = `data-key=""`
 )
 
 // Dashboard serves the page and keeps its sessions.
 type Dashboard struct {
 	sessions *sessions // nil: there is no token, and nobody must sign in
 	holder   Holder
+	signOn   SignOn // nil: none
 	assets   map[string]*asset
 	unserved http.Handler // answers unknown paths
 	page     *asset
 	login    *asset
 	wrong    *asset // the login page after a wrong token
 	tooOften *asset // after many wrong tokens
+	entered  []byte // the page that keeps the second key of a session
 }
 
 // Holder returns the operator who has a token. Its errors are problems.
 type Holder func(r *http.Request, token string) (operators.Actor, error)
 
+// SignOn signs operators in elsewhere. Its errors are problems.
+type SignOn interface {
+	// Begin returns the URL at which the operator signs in, and a ticket for End that only the
+	// browser keeps.
+	Begin(r *http.Request) (to, ticket string, err error)
+	// End returns the operator of a request with which the browser has come back.
+	End(r *http.Request, ticket string) (operators.Actor, error)
+}
+
 // New makes the dashboard of a listener with this admin token; empty: there is none. unserved
 // answers unknown paths. Wrong cookies count in guesses, and holder counts wrong tokens. overTLS
-// reports whether a browser used TLS.
+// reports whether a browser used TLS. signOn may be nil.
 func New(
-	token string, store Store, guesses *auth.Guesses, holder Holder, overTLS func(*http.Request) bool, unserved http.Handler,
+	token string, store Store, guesses *auth.Guesses, holder Holder, signOn SignOn, overTLS func(*http.Request) bool,
+	unserved http.Handler,
 ) (*Dashboard, error) {
-	d := &Dashboard{holder: holder, assets: map[string]*asset{}, unserved: unserved}
+	d := &Dashboard{holder: holder, signOn: signOn, assets: map[string]*asset{}, unserved: unserved}
 	if token != "" {
 		d.sessions = newSessions(token, store, guesses)
 		d.sessions.overTLS = overTLS
@@ -94,7 +114,12 @@ func New(
 				content = bytes.Replace(content, []byte(signedInMark), []byte(` data-session="cookie"`), 1)
 			}
 			d.page, err = newAsset(name, content)
+		case "entered.html":
+			d.entered = content
 		case "login.html":
+			if signOn != nil {
+				content = bytes.Replace(content, []byte(signOnMark), []byte(signOnLink), 1)
+			}
 			if d.login, err = newAsset(name, content); err != nil {
 				return err
 			}
@@ -150,7 +175,8 @@ func loginWith(page []byte, what string) []byte {
 
 // Open reports whether the path is one of the dashboard, which needs no credential.
 func Open(path string) bool {
-	return path == PagePath || path == LoginPath || path == LogoutPath || strings.HasPrefix(path, AssetsPath)
+	return slices.Contains([]string{PagePath, LoginPath, LogoutPath, SignOnPath, CallbackPath}, path) ||
+		strings.HasPrefix(path, AssetsPath)
 }
 
 // ServeHTTP answers on the paths of the dashboard; the router checks the methods.
@@ -166,6 +192,10 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.serveLogin(w, r)
 	case LogoutPath:
 		d.signOut(w, r)
+	case SignOnPath:
+		d.leave(w, r)
+	case CallbackPath:
+		d.comeBack(w, r)
 	default:
 		a := d.assets[r.URL.Path]
 		if a == nil {

@@ -35,7 +35,7 @@ func newDashboard(t testing.TB, token string) *Dashboard {
 		}
 		return operators.Actor{}, problem.Unauthorized.With("")
 	}
-	d, err := New(token, newMemory(), guesses, holder, auth.OverTLS(netip.MustParsePrefix("192.0.2.0/24")),
+	d, err := New(token, newMemory(), guesses, holder, nil, auth.OverTLS(netip.MustParsePrefix("192.0.2.0/24")),
 		http.NotFoundHandler())
 	if err != nil {
 		t.Fatal(err)
@@ -70,9 +70,9 @@ func content(t testing.TB, r *http.Response) string {
 func TestFilesAreNamed(t *testing.T) {
 	d := newDashboard(t, "")
 	named := map[string]bool{}
-	for _, page := range []*asset{d.page, d.login} {
+	for _, page := range [][]byte{d.page.plain, d.login.plain, d.entered} {
 		for _, m := range regexp.MustCompile(`(?:href|src)="(/assets/[^"]+)"`).
-			FindAllStringSubmatch(string(page.plain), -1) {
+			FindAllStringSubmatch(string(page), -1) {
 			named[m[1]] = true
 			if d.assets[m[1]] == nil {
 				t.Errorf("%s is named and not there", m[1])

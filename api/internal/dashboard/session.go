@@ -75,10 +75,15 @@ func newSessions(token string, store Store, guesses *auth.Guesses) *sessions {
 	}
 }
 
-// name of the cookie. It contains the port, because browsers share cookies among the ports of a
-// host. Over TLS its prefix makes browsers refuse one that another host, or plain HTTP, has set.
-func (s *sessions) name(r *http.Request) string {
-	plain := "sluice_session"
+// Cookies.
+const (
+	sessionCookie = "sluice_session"
+	ticketCookie  = "sluice_signon"
+)
+
+// name of a cookie. It contains the port, because browsers share cookies among the ports of a host.
+// Over TLS its prefix makes browsers refuse one that another host, or plain HTTP, has set.
+func (s *sessions) name(r *http.Request, plain string) string {
 	if s.overTLS(r) {
 		plain = "__Host-" + plain
 	}
@@ -99,7 +104,7 @@ func (s *sessions) idOf(key string) (id [sha256.Size]byte, ok bool) {
 
 // shown is the session whose cookie the request has.
 func (s *sessions) shown(r *http.Request) (id [sha256.Size]byte, ok bool) {
-	c, err := r.Cookie(s.name(r))
+	c, err := r.Cookie(s.name(r, sessionCookie))
 	if err != nil {
 		return id, false
 	}
@@ -236,7 +241,7 @@ func (s *sessions) endID(ctx context.Context, id [sha256.Size]byte) error {
 
 func (s *sessions) bake(r *http.Request, value string, maxAge int) *http.Cookie {
 	return &http.Cookie{
-		Name: s.name(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
+		Name: s.name(r, sessionCookie), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
 		SameSite: http.SameSiteStrictMode, Secure: s.overTLS(r),
 	}
 }

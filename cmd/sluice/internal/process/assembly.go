@@ -99,6 +99,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		AdminSubmit:   p.Config.Admin.Submit,
 		AdminNetworks: p.Config.Admin.Networks(),
 		AdminURL:      p.Config.Admin.PublicURL,
+		SignOn:        signOn(p.Config.Admin.OIDC),
 		Version:       p.Version,
 		Registerer:    shared.registry,
 		Gatherer:      shared.registry,
