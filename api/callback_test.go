@@ -15,7 +15,7 @@ import (
 
 // withCallbacks lets callbacks go to one host.
 func withCallbacks(c *Config) {
-	c.CheckCallback = func(url string) error {
+	c.CheckCallback = func(url string, _ []string) error {
 		if !strings.HasPrefix(url, "https://partner.example/") {
 			return errors.New("must lead to a public address")
 		}

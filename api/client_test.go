@@ -15,7 +15,7 @@ import (
 
 // TestRawPayload: with a content type the payload is the body, and the rest is in the query.
 func TestRawPayload(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.CheckCallback = func(string) error { return nil } })
+	b := newBench(t, func(c *Config) { c.CheckCallback = func(string, []string) error { return nil } })
 	srv := httptest.NewServer(b.intake.handler)
 	defer srv.Close()
 	c, err := client.New(srv.URL, "", srv.Client())
@@ -41,7 +41,7 @@ func TestRawPayload(t *testing.T) {
 }
 
 func TestPayloadsGoByteForByte(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.CheckCallback = func(string) error { return nil } })
+	b := newBench(t, func(c *Config) { c.CheckCallback = func(string, []string) error { return nil } })
 	srv := httptest.NewServer(b.intake.handler)
 	defer srv.Close()
 	c, err := client.New(srv.URL, "", srv.Client())

@@ -72,10 +72,13 @@ type Config struct {
 	// MaxDelay returns the longest delay of a job of the client, and the setting that bounds it.
 	// nil: any delay.
 	MaxDelay func(who auth.Principal) (most time.Duration, setting string)
-	// CheckCallback checks a callback URL. Its error is the rule that the URL breaks, such as "must
-	// be an http or https URL with a host", and must not quote the URL. nil: jobs have no
-	// callbacks.
-	CheckCallback func(url string) error
+	// CheckCallback checks a callback URL of a tenant with these endpoints. Its error is the rule
+	// that the URL breaks, such as "must be an http or https URL with a host", and must not quote
+	// the URL. nil: jobs have no callbacks.
+	CheckCallback func(url string, endpoints []string) error
+	// CheckEndpoint checks an endpoint that an admin registers for the callbacks of a tenant, as
+	// CheckCallback does. nil: any.
+	CheckEndpoint func(prefix string) error
 	// EraseTasks deletes what is kept of a tenant outside the queue, such as tasks of asynq, and
 	// returns how many. nil: there is nothing.
 	EraseTasks func(ctx context.Context, tenant string) (int64, error)

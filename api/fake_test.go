@@ -47,6 +47,7 @@ type fakeQueue struct {
 	sessions  map[[sha256.Size]byte]session.Session
 	asked     int
 	accounts  []operators.Account
+	callbacks map[string]queue.TenantCallbacks
 
 	held    map[string]queue.Figures // by tenant
 	workers reports.Workers
@@ -72,12 +73,12 @@ func newFake() *fakeQueue {
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
 		jobs: map[string]*fakeJob{}, keys: map[string]string{}, tenants: map[string]*fakeTenant{},
 		pools: map[string]*fakeTenant{}, sessions: map[[sha256.Size]byte]session.Session{},
-		watchers: map[string][]chan struct{}{},
+		watchers: map[string][]chan struct{}{}, callbacks: map[string]queue.TenantCallbacks{},
 	}
 }
 
 // ports are those of a server over the fake alone.
-func (f *fakeQueue) ports() ports { return ports{f, f, f, f, f, f, f, f, f, f, f, f, &fakeTrail{}} }
+func (f *fakeQueue) ports() ports { return ports{f, f, f, f, f, f, f, f, f, f, f, f, f, &fakeTrail{}} }
 
 // Fail makes every call fail with err from now on; nil ends that.
 func (f *fakeQueue) Fail(err error) {

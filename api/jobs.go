@@ -131,7 +131,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	batch, held := s.submissions(c.who, body.Jobs, wrong)
+	batch, held := s.submissions(c.r.Context(), c.who, body.Jobs, wrong)
 	if body.Atomic {
 		if err := codec.Together(held); err != nil {
 			return nil, err
@@ -190,14 +190,14 @@ func refusedWhole(refused error, v queue.Decision, n int) error {
 // submissions builds the jobs of a batch. held has a problem for each job that is not submitted: it
 // is in wrong already, or breaks a rule.
 func (s *Server) submissions(
-	who auth.Principal, jobs []wire.BatchJob, wrong []*problem.Problem,
+	ctx context.Context, who auth.Principal, jobs []wire.BatchJob, wrong []*problem.Problem,
 ) (batch []queue.Submission, held []*problem.Problem) {
 	held = make([]*problem.Problem, len(jobs))
 	copy(held, wrong)
 	batch = make([]queue.Submission, len(jobs))
 	for i, job := range jobs {
 		if held[i] == nil {
-			batch[i], held[i] = s.submission(who, job.IdempotencyKey, job.Submission)
+			batch[i], held[i] = s.submission(ctx, who, job.IdempotencyKey, job.Submission)
 		}
 	}
 	return batch, held

@@ -52,6 +52,9 @@ func TestDocumentNamesEveryOperation(t *testing.T) {
 			"POST /v1/tenants/{tenant}/purge", "POST /v1/tenants/{tenant}/replay",
 			"POST /v1/tenants/{tenant}/resume", "POST /v1/tenants/{tenant}/tokens/revoke",
 			"POST /v1/tenants/{tenant}/unhold", "PUT /v1/pools/{pool}", "PUT /v1/tenants/{tenant}",
+			"POST /v1/tenants/{tenant}/callbacks/secrets", "GET /v1/tenants/{tenant}/callbacks/secrets",
+			"DELETE /v1/tenants/{tenant}/callbacks/secrets/{secret}",
+			"GET /v1/tenants/{tenant}/callbacks/endpoints", "PUT /v1/tenants/{tenant}/callbacks/endpoints",
 		},
 	} {
 		var got []string
@@ -310,6 +313,9 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		"store-full":    {submit, batch, test},
 		"too-many-keys": {"POST /v1/tenants/{tenant}/keys"},
 		"unknown-key":   {"DELETE /v1/tenants/{tenant}/keys/{key}"},
+
+		"too-many-callback-secrets": {"POST /v1/tenants/{tenant}/callbacks/secrets"},
+		"unknown-callback-secret":   {"DELETE /v1/tenants/{tenant}/callbacks/secrets/{secret}"},
 		"too-many-streams": {"GET /v1/jobs/{id}/events", "GET /v1/stream", "GET /v1/tenants/{tenant}/arrivals",
 			"GET /v1/tenants/{tenant}/jobs/{id}/events"},
 	} {

@@ -72,6 +72,7 @@ type Server struct {
 	clientNetwork func(*http.Request) (network string, ok bool)
 	clientIP      func(*http.Request) netip.Addr // not valid: there is none
 	operators     *operators.Ring
+	endpoints     *endpoints
 
 	arrivals   *figures.Arrivals
 	predicting chan struct{} // has an element while a prediction runs
@@ -89,6 +90,7 @@ type ports struct {
 	pools
 	keyRing
 	tokenRing
+	callbacks
 	health
 	readings
 	dashboard.Store
@@ -124,7 +126,7 @@ func portsOf(q *queue.Queue) ports {
 		*queue.Queue
 		*reports.Reports
 	}{q, reports.New(s)}
-	return ports{q, q, q, q, q, q, q.Keys(), q.Tokens(), q, f, sessions.New(s), operators.NewStore(s), nil}
+	return ports{q, q, q, q, q, q, q.Keys(), q.Tokens(), q.Callbacks(), q, f, sessions.New(s), operators.NewStore(s), nil}
 }
 
 func newServer(ports ports, cfg Config) (*Server, error) {
@@ -138,7 +140,8 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
 		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), retries: problem.NewRetrySlots(),
-		operators: operators.NewRing(ports.Accounts), arrivals: figures.NewArrivals(), predicting: make(chan struct{}, 1),
+		operators: operators.NewRing(ports.Accounts),
+		endpoints: &endpoints{of: ports.callbacks}, arrivals: figures.NewArrivals(), predicting: make(chan struct{}, 1),
 	}
 	if cfg.StatusRate != (shaper.Rate{}) {
 		s.reads = budget.NewReads(cfg.StatusRate)

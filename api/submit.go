@@ -68,7 +68,7 @@ func (s *Server) parse(c *call) (sub queue.Submission, err error) {
 	if err != nil {
 		return sub, err
 	}
-	sub, wrong := s.submission(c.who, key, body)
+	sub, wrong := s.submission(c.r.Context(), c.who, key, body)
 	if wrong != nil {
 		return sub, wrong
 	}
@@ -92,7 +92,7 @@ func submitted(c *call) (body wire.Submission, contentType string, err error) {
 
 // submission builds the submission for the queue, unless the configuration does not allow it.
 func (s *Server) submission(
-	who auth.Principal, key string, body wire.Submission,
+	ctx context.Context, who auth.Principal, key string, body wire.Submission,
 ) (queue.Submission, *problem.Problem) {
 	route := cmp.Or(body.Route, defaultRoute)
 	info, known := s.cfg.Routes[route]
@@ -115,8 +115,8 @@ func (s *Server) submission(
 	if wrong != nil {
 		return queue.Submission{}, wrong
 	}
-	if rule := s.callbackRule(body.CallbackURL); rule != "" {
-		return queue.Submission{}, problem.Invalid("callback_url", "string", rule)
+	if wrong := s.checkCallback(ctx, who.Tenant, body.CallbackURL); wrong != nil {
+		return queue.Submission{}, wrong
 	}
 	return queue.Submission{
 		Tenant:         who.Tenant,
@@ -163,20 +163,6 @@ func listedHeaders(
 		return nil, problem.InvalidFields(wrong)
 	}
 	return out, nil
-}
-
-// callbackRule is the rule that a callback URL breaks; empty if it is allowed or absent.
-func (s *Server) callbackRule(url string) string {
-	if url == "" {
-		return ""
-	}
-	if s.cfg.CheckCallback == nil {
-		return "must be absent: callbacks are not configured"
-	}
-	if err := s.cfg.CheckCallback(url); err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // admit requests admission. If f has a wait, it begins a watch of the job before that, so that it

@@ -236,6 +236,16 @@ func TestNothingOfAClientIsStored(t *testing.T) {
 			late.Delay = time.Hour
 			ids["scheduled"] = admitted(t, q, late).ID
 			written[ids["scheduled"]] = late
+			secret, err := q.Callbacks().CreateCallbackSecret(t.Context(), "acme", queue.CallbackHMAC, "vera")
+			if err != nil {
+				t.Fatal(err)
+			}
+			m["secret of callbacks"] = strings.TrimRight(strings.TrimPrefix(secret.Secret(), "whsec_"), "=")
+			m["raw secret of callbacks"] = string(secret.Key)
+			if _, err := q.Callbacks().PutCallbackEndpoints(t.Context(), "acme",
+				[]string{"https://partner.example/" + m.make("endpoint")}); err != nil {
+				t.Fatal(err)
+			}
 			m.unseen(t, q)
 
 			for state, id := range ids {

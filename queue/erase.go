@@ -24,7 +24,8 @@ type Erased struct {
 	Callbacks       int64 `json:"callbacks"`        // that were not handed over to asynq yet
 	IdempotencyKeys int64 `json:"idempotency_keys"` // of jobs that are gone, too
 	Keys            int64 `json:"api_keys"`
-	Settings        int64 `json:"settings"` // policies that the API has set, of the tenant and its routes
+	CallbackSecrets int64 `json:"callback_secrets"`
+	Settings        int64 `json:"settings"` // policies that the API has set, of the tenant and its routes; endpoints
 	History         int64 `json:"history"`  // entries
 	Flows           int64 `json:"flows"`    // with their counts
 	Running         int64 `json:"running"`  // deliveries under way, which are not removed yet
@@ -41,10 +42,10 @@ const (
 )
 
 // Erase removes a tenant in steps of bounded length: API keys, jobs in all states, answers,
-// callbacks that wait, idempotency keys, history, settings of the API. The first step drains and
-// pauses it. Deliveries under way end by themselves, and are removed afterwards. Settings of the
-// configuration file stay. Steps may be repeated and stopped at any time. Errors: ErrCursor,
-// ErrUnavailable.
+// callbacks that wait, their secrets and endpoints, idempotency keys, history, settings of the API.
+// The first step drains and pauses it. Deliveries under way end by themselves, and are removed
+// afterwards. Settings of the configuration file stay. Steps may be repeated and stopped at any
+// time. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err error) {
 	// seen says that this pass, which may take several calls, met a delivery under way. It may have
 	// ended behind the pass, so another one must follow.
@@ -383,5 +384,10 @@ func (q *Queue) eraseSettings(ctx context.Context, tenant string, e *Erased) err
 		return store.Unavailable(err)
 	}
 	e.History += history.Val()
+	secrets, endpoints, err := q.Callbacks().erase(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	e.CallbackSecrets, e.Settings = e.CallbackSecrets+secrets, e.Settings+endpoints
 	return q.confirm(ctx, tenant)
 }

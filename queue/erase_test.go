@@ -20,6 +20,7 @@ func erase(t *testing.T, q *queue.Queue, tenant string) (sum queue.Erased) {
 		}
 		sum.Jobs, sum.Answers, sum.Callbacks = sum.Jobs+e.Jobs, sum.Answers+e.Answers, sum.Callbacks+e.Callbacks
 		sum.IdempotencyKeys, sum.Keys, sum.Settings = sum.IdempotencyKeys+e.IdempotencyKeys, sum.Keys+e.Keys, sum.Settings+e.Settings
+		sum.CallbackSecrets += e.CallbackSecrets
 		sum.History, sum.Flows, sum.Running = sum.History+e.History, sum.Flows+e.Flows, e.Running
 		if cursor = e.Cursor; !e.More || e.Running > 0 {
 			return sum
@@ -41,6 +42,12 @@ func TestErase(t *testing.T) {
 			})
 			for _, tenant := range []string{gone, stays} {
 				if _, err := q.Keys().CreateKey(t.Context(), queue.Key{Tenant: tenant, Name: "ci", Hash: [32]byte{1}}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := q.Callbacks().CreateCallbackSecret(t.Context(), tenant, queue.CallbackHMAC, "vera"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := q.Callbacks().PutCallbackEndpoints(t.Context(), tenant, []string{"https://" + tenant + ".example/"}); err != nil {
 					t.Fatal(err)
 				}
 				limit := int64(50)
@@ -90,7 +97,7 @@ func TestErase(t *testing.T) {
 			for _, j := range page.Jobs {
 				settle(t, q, queue.Settlement{LeaseRef: queue.LeaseRef{ID: j.ID, Epoch: 1}, Tenant: gone, Event: shaper.Succeed, Attempt: 1})
 			}
-			if last := erase(t, q, gone); last.More || last.Running != 0 || last.Flows != 2 {
+			if last := erase(t, q, gone); last.More || last.Running != 0 || last.Flows != 2 || last.CallbackSecrets != 1 {
 				t.Errorf("at the end: %+v", last)
 			}
 			after := 0

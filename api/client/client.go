@@ -476,6 +476,41 @@ func (c *Client) RevokeTokens(ctx context.Context, tenant string, what wire.Revo
 	return r, err
 }
 
+// CreateCallbackSecret makes a secret that signs the callbacks of the tenant. Only this answer has
+// it.
+func (c *Client) CreateCallbackSecret(
+	ctx context.Context, tenant string, wanted wire.CallbackSecretRequest,
+) (s wire.NewCallbackSecret, err error) {
+	_, err = c.call(ctx, http.MethodPost, "/v1/tenants/"+segment(tenant)+"/callbacks/secrets", nil, wanted, &s)
+	return s, err
+}
+
+// CallbackSecrets lists the secrets of callbacks of the tenant, the newest first.
+func (c *Client) CallbackSecrets(ctx context.Context, tenant string) (list wire.CallbackSecretList, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/tenants/"+segment(tenant)+"/callbacks/secrets", nil, nil, &list)
+	return list, err
+}
+
+// RevokeCallbackSecret revokes a secret of callbacks of the tenant by its id.
+func (c *Client) RevokeCallbackSecret(ctx context.Context, tenant, id string) error {
+	_, err := c.call(ctx, http.MethodDelete, "/v1/tenants/"+segment(tenant)+"/callbacks/secrets/"+segment(id), nil, nil, nil)
+	return err
+}
+
+// CallbackEndpoints reads the endpoints of callbacks of the tenant.
+func (c *Client) CallbackEndpoints(ctx context.Context, tenant string) (e wire.CallbackEndpoints, err error) {
+	_, err = c.call(ctx, http.MethodGet, "/v1/tenants/"+segment(tenant)+"/callbacks/endpoints", nil, nil, &e)
+	return e, err
+}
+
+// PutCallbackEndpoints replaces the endpoints of callbacks of the tenant.
+func (c *Client) PutCallbackEndpoints(
+	ctx context.Context, tenant string, wanted wire.CallbackEndpoints,
+) (e wire.CallbackEndpoints, err error) {
+	_, err = c.call(ctx, http.MethodPut, "/v1/tenants/"+segment(tenant)+"/callbacks/endpoints", nil, wanted, &e)
+	return e, err
+}
+
 // CreateOperator makes an operator. Only this answer has the token.
 func (c *Client) CreateOperator(ctx context.Context, wanted wire.OperatorRequest) (o wire.NewOperator, err error) {
 	_, err = c.call(ctx, http.MethodPost, "/v1/operators", nil, wanted, &o)

@@ -34,7 +34,7 @@ func serve(t *testing.T) (q *queuetest.Desk, intake, admin *client.Client) {
 	s, err := api.New(q.Queue, api.Config{
 		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}, AdminToken: token,
 		Logger:  slog.New(slog.DiscardHandler),
-		Version: api.VersionInfo{Version: "1.2.3"}, CheckCallback: func(string) error { return nil },
+		Version: api.VersionInfo{Version: "1.2.3"}, CheckCallback: func(string, []string) error { return nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -261,6 +261,23 @@ func TestManyJobsOfATenant(t *testing.T) {
 	var gone *client.Error
 	if err := admin.RevokeKey(ctx, "a/b", k.ID); !errors.As(err, &gone) || gone.Kind() != "unknown-key" {
 		t.Errorf("%v", err)
+	}
+	secret, err := admin.CreateCallbackSecret(ctx, "a/b", wire.CallbackSecretRequest{Kind: "hmac"})
+	if err != nil || !strings.HasPrefix(secret.Secret, "whsec_") {
+		t.Errorf("%v", err)
+	}
+	if got, err := admin.CallbackSecrets(ctx, "a/b"); err != nil || len(got.Items) != 1 || got.Items[0] != secret.CallbackSecret {
+		t.Errorf("%+v %v", got, err)
+	}
+	if err := admin.RevokeCallbackSecret(ctx, "a/b", secret.ID); err != nil {
+		t.Error(err)
+	}
+	wanted := wire.CallbackEndpoints{Endpoints: []string{"https://partner.example/"}}
+	if got, err := admin.PutCallbackEndpoints(ctx, "a/b", wanted); err != nil || !reflect.DeepEqual(got, wanted) {
+		t.Errorf("%+v %v", got, err)
+	}
+	if got, err := admin.CallbackEndpoints(ctx, "a/b"); err != nil || !reflect.DeepEqual(got, wanted) {
+		t.Errorf("%+v %v", got, err)
 	}
 	if got, err := admin.History(ctx, "a/b"); err != nil || len(got.Items) != 4 ||
 		got.Items[1].Reason != "moving" || got.Items[1].After.Draining == nil || got.Items[2].Action != "purge" {

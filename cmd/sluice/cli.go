@@ -30,6 +30,7 @@ type commands struct {
 	Route       policies.RouteCmd     `cmd:"" help:"Read how the deliveries of routes fail."`
 	Pool        policies.PoolCmd      `cmd:"" help:"Read and change pools: rates that tenants share."`
 	Key         policies.KeyCmd       `cmd:"" help:"Create, list and revoke the API keys of a tenant."`
+	Callback    policies.CallbackCmd  `cmd:"" help:"Manage the secrets and endpoints of a tenant's callbacks."`
 	Operator    policies.OperatorCmd  `cmd:"" help:"Create, list and revoke operators."`
 	Audit       audit.Cmd             `cmd:"" help:"Read who did what on the admin listener, and verify it."`
 	Record      simulate.RecordCmd    `cmd:"" help:"Record the arrivals of a tenant, for simulate and recommend."`

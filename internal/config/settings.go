@@ -254,10 +254,10 @@ func Settings() []Setting {
 			Help: "Link-local and metadata networks where upstreams may be. All others, such as 169.254.169.254, are refused " +
 				"at start where a URL has the address, and otherwise when a name leads there. In the file it may be a list.",
 			Rule: "must be networks or addresses separated by commas, such as 169.254.10.0/24"},
-		choice("callbacks.mode", "public", "Which callback URLs are accepted: none (off), only those that callbacks.allow lists "+
-			"(registered), or also all that lead to public addresses (public).", "off", "registered", "public"),
+		choice("callbacks.mode", "public", "Which callback URLs are accepted: none (off), only those that callbacks.allow or "+
+			"endpoints of the tenant list (registered), or also all that lead to public addresses (public).", "off", "registered", "public"),
 		Setting{Key: "callbacks.deny", Kind: Text, check: isNetworks,
-			Help: "Networks that no callback may lead to, whatever callbacks.allow lists. In the file it may be a list.",
+			Help: "Networks that no callback may lead to, whatever callbacks.allow and endpoints list. In the file it may be a list.",
 			Rule: "must be networks or addresses separated by commas, such as 10.0.0.0/8,2001:db8::/32"},
 		duration("callbacks.timeout", "10s", 100*time.Millisecond, 5*time.Minute,
 			"Timeout of one attempt of a callback."),

@@ -26,6 +26,8 @@ var keyTests = map[string]func(*suite){
 	"an expired key does not count and is deleted later": keyExpired,
 	"a key keeps its rights and its last use":            keyRights,
 	"tokens are revoked by tenant and subject":           tokensRevoked,
+	"callbacks have secrets and endpoints by tenant":     callbacksStored,
+	"a tenant has at most two secrets, also at once":     callbackSecretBound,
 	"a key outlives its tenant's jobs":                   keyOutlives,
 	"a session holds until its end or is ended":          sessionsEnd,
 	"operators are stored, listed and revoked":           operatorsStored,

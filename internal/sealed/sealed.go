@@ -45,6 +45,8 @@ const (
 	Answer   Place = "answer"   // a segment of it
 	Task     Place = "task"     // body of a callback's task
 	TaskURL  Place = "task url" // its URL
+	// OwnCallbacks is the secrets and endpoints of callbacks of a tenant.
+	OwnCallbacks Place = "own callbacks"
 )
 
 // Errors of Open.

@@ -214,6 +214,10 @@ func (s ShardKeys) Done(flow string) string     { return s.prefix + "done:" + fl
 func (s ShardKeys) Job(id string) string        { return s.prefix + "job:" + id }
 func (s ShardKeys) Key(id string) string        { return s.prefix + "key:" + id }
 func (s ShardKeys) Keys(tenant string) string   { return s.prefix + "keys:" + tenant }
+
+// Callbacks is the hash of the secrets and endpoints of a tenant's callbacks.
+func (s ShardKeys) Callbacks(tenant string) string { return s.prefix + "callbacks:" + tenant }
+
 func (s ShardKeys) Idem(tenant, hash string) string {
 	return s.prefix + "idem:" + tenant + ":" + hash
 }

@@ -11,9 +11,11 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +24,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
 	"github.com/7509e464/sluice/api/client/wire"
 )
 
@@ -29,8 +33,8 @@ import (
 func rotations() []check {
 	return []check{{
 		id:     "S5",
-		what:   "certificate, API key and operator's token are replaced every second under load, the key of the store once",
-		target: "no request fails, and no job is lost",
+		what:   "certificate, API key, operator's token and secret of callbacks are replaced every second under load, the key of the store once",
+		target: "no request fails, no job is lost, and every callback is signed by a secret in force",
 		quick:  scale{window: 10 * time.Second, limit: time.Minute},
 		full:   scale{window: 60 * time.Second, limit: 3 * time.Minute},
 		run:    rotateCredentials,
@@ -45,15 +49,20 @@ const (
 
 // rotation is what the clients use at present.
 type rotation struct {
-	w    *world
-	pool *x509.CertPool
-	ca   *x509.Certificate
-	sign *ecdsa.PrivateKey
+	w *world
+
+	receiver string // URL
+	pool     *x509.CertPool
+	ca       *x509.Certificate
+	sign     *ecdsa.PrivateKey
 
 	mu  sync.Mutex
 	key wire.NewKey
 	op  wire.NewOperator
+	// secrets of callbacks in force, the newest first, and the one that was revoked last
+	secrets []wire.NewCallbackSecret
 
+	called sync.Map // ids of callbacks
 	sent   atomic.Int64
 	failed atomic.Int64
 	first  atomic.Pointer[string] // failure
@@ -115,19 +124,26 @@ func (r *rotation) certificate(serial int64) error {
 // operate sends a request of the operator in charge.
 func (r *rotation) operate(ctx context.Context, method, path, body string, into any) error {
 	r.mu.Lock()
-	header := map[string]string{"Authorization": "Bearer " + r.op.Token}
-	if r.op.Token == "" {
-		header = nil
-	}
+	token := r.op.Token
 	r.mu.Unlock()
-	status, raw, err := r.w.call(ctx, method, r.w.sluices[0].admin, path, header, []byte(body))
-	if err != nil || status/100 != 2 {
-		return fmt.Errorf("%s %s: %d %.200s %w", method, path, status, raw, err)
-	}
-	if into == nil || len(raw) == 0 {
-		return nil
+	raw, err := r.send(ctx, method, path, body, token)
+	if err != nil || into == nil || len(raw) == 0 {
+		return err
 	}
 	return json.Unmarshal(raw, into)
+}
+
+// send sends a request with a token, or without if that is empty.
+func (r *rotation) send(ctx context.Context, method, path, body, token string) ([]byte, error) {
+	header := map[string]string{"Authorization": "Bearer " + token}
+	if token == "" {
+		header = nil
+	}
+	status, raw, err := r.w.call(ctx, method, r.w.sluices[0].admin, path, header, []byte(body))
+	if err != nil || status/100 != 2 {
+		return nil, fmt.Errorf("%s %s: %d %.200s %w", method, path, status, raw, err)
+	}
+	return raw, nil
 }
 
 // turn replaces every credential: the new one is in use before the old one is revoked.
@@ -148,6 +164,9 @@ func (r *rotation) turn(ctx context.Context, n int64) error {
 	if err := r.operate(ctx, http.MethodPost, "/v1/operators", fmt.Sprintf(`{"name":"op-%d","role":"admin"}`, n), &op); err != nil {
 		return err
 	}
+	if err := r.turnSecret(ctx); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	oldKey, oldOp := r.key, r.op
 	r.key, r.op = key, op
@@ -162,6 +181,52 @@ func (r *rotation) turn(ctx context.Context, n int64) error {
 		return err
 	}
 	return r.operate(ctx, http.MethodDelete, "/v1/operators/"+oldOp.ID, "", nil)
+}
+
+// turnSecret revokes the older secret of callbacks and makes the next one: receivers have always
+// known both in force for a second.
+func (r *rotation) turnSecret(ctx context.Context) error {
+	const path = "/v1/tenants/acme/callbacks/secrets"
+	r.mu.Lock()
+	known := r.secrets
+	r.mu.Unlock()
+	if len(known) > 1 {
+		if err := r.operate(ctx, http.MethodDelete, path+"/"+known[1].ID, "", nil); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock() // a callback that the next one signs waits for its being known
+	defer r.mu.Unlock()
+	var made wire.NewCallbackSecret
+	raw, err := r.send(ctx, http.MethodPost, path, "", r.op.Token)
+	if err == nil {
+		err = json.Unmarshal(raw, &made)
+	}
+	if err != nil {
+		return err
+	}
+	r.secrets = append([]wire.NewCallbackSecret{made}, r.secrets...)
+	r.secrets = r.secrets[:min(len(r.secrets), 3)]
+	return nil
+}
+
+// ServeHTTP receives callbacks: each must be signed by a secret of the tenant in force.
+func (r *rotation) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return // the attempt was broken off
+	}
+	r.mu.Lock()
+	secrets := r.secrets
+	r.mu.Unlock()
+	for _, s := range secrets {
+		hook, err := webhooks.NewWebhook(s.Secret)
+		if err == nil && hook.Verify(body, req.Header) == nil {
+			r.called.Store(req.Header.Get("webhook-id"), true)
+			return
+		}
+	}
+	r.fail("a callback has the signatures %q", req.Header.Get("webhook-signature"))
 }
 
 // newKey puts a new key of the store before the others.
@@ -197,7 +262,7 @@ func (r *rotation) submit(ctx context.Context, i int) {
 		secret := r.key.Secret
 		r.mu.Unlock()
 		req, err := http.NewRequest(http.MethodPost, "https://"+r.w.api+"/v1/jobs",
-			strings.NewReader(fmt.Sprintf(`{"type":"rotation","payload":{"n":"%d-%d"}}`, i, n)))
+			strings.NewReader(fmt.Sprintf(`{"type":"rotation","payload":{"n":"%d-%d"},"callback_url":"%s/"}`, i, n, r.receiver)))
 		if err != nil {
 			r.fail("%v", err)
 			return
@@ -226,8 +291,11 @@ func rotateCredentials(ctx context.Context, w *world, f *findings) error {
 	if err := os.WriteFile(filepath.Join(w.dir, "codec.key"), []byte(keyOfStore(-1)+"\n"), 0o600); err != nil {
 		return err
 	}
+	receiver := httptest.NewServer(r)
+	defer receiver.Close()
+	r.receiver = receiver.URL
 	if err := w.open(ctx, settings{
-		defaults: tenant{rate: "1000/s"},
+		defaults: tenant{rate: "1000/s"}, callbacks: receiver.URL + "/",
 		more: fmt.Sprintf("api: { tls: { cert: %q, key: %q } }\nauth: { mode: keys }\ncodec: { key_file: %q }\n",
 			filepath.Join(w.dir, "server.pem"), filepath.Join(w.dir, "server.key"), filepath.Join(w.dir, "codec.key")),
 	}, "api,worker"); err != nil {
@@ -267,9 +335,18 @@ func rotateCredentials(ctx context.Context, w *world, f *findings) error {
 	}); err != nil {
 		return err
 	}
+	called := 0
+	if err := until(ctx, "all callbacks came", 50*time.Millisecond, func() (bool, error) {
+		called = 0
+		r.called.Range(func(any, any) bool { called++; return true })
+		return int64(called) >= tenant.Figures.Succeeded, nil
+	}); err != nil {
+		f.because("%d callbacks of %d came", called, tenant.Figures.Succeeded)
+	}
 	f.info("turns", float64(turns), "")
 	f.atLeast("requests", float64(r.sent.Load()), w.scale.window.Seconds()*50, "")
 	f.atMost("failed", float64(r.failed.Load()), 0, "")
+	f.atMost("callbacks lost", float64(tenant.Figures.Succeeded-int64(called)), 0, "")
 	f.atMost("lost", float64(r.sent.Load()-r.failed.Load()-tenant.Figures.Succeeded), 0, "")
 	if first := r.first.Load(); first != nil {
 		f.because("the first failure: %s", *first)

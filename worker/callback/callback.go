@@ -4,9 +4,11 @@
 // it: after a failure again with growing pauses, for about a day. After the last failure asynq's
 // archive keeps it. The way of a completion:
 //
-//	HandOver ──task with body and URL──► asynq in Redis ──► Guard ──► request, signed now ──► 2xx: delivered
+//	HandOver ──task with body and URL──► asynq in Redis ──► Guard ──► request, signed now ──► 2xx:
+//	delivered
 //	                                       ▲                │          ├─ 410: archived
-//	                                       └──── pause ◄────┼──────────┴─ anything else: retried, then archived
+//	                                       └──── pause ◄────┼──────────┴─ anything else: retried,
+//	                                       then archived
 //	                                                        └─ not allowed: archived
 //
 // What it promises:
@@ -16,9 +18,10 @@
 //   - Every attempt carries the same webhook-id and body, and a timestamp and signatures (Standard
 //     Webhooks) of its own.
 //   - No request goes to an address that is not public, unless the operator listed the URL's
-//     prefix: the address that is dialled is checked, no redirect is followed and no proxy is used.
-//   - Of the answer only the status counts. Errors and log lines hold no URL, payload or secret.
-//   - A receiver that answers slowly, or never, delays its own callbacks alone: see slots.
+//     prefix, or registered it for the tenant: the address that is dialled is checked, no redirect
+//     is followed and no proxy is used. Of the answer only the status counts. Errors and log lines
+//     hold no URL, payload or secret. A receiver that answers slowly, or never, delays its own
+//     callbacks alone: see slots.
 //
 // What it does not promise: that a receiver gets an event once, or events in their order. The
 // webhook-id identifies repetitions.
@@ -63,6 +66,7 @@ type Service struct {
 	server  asynq.Config // of each lane, but for its queue
 	lanes   []*lane
 	listed  *outbound.Client // for URLs under a listed prefix
+	own     *outbound.Client // for URLs under an endpoint of the tenant
 	public  *outbound.Client // for all others
 	proxied *outbound.Client // for those of them that Config.Proxy has a proxy for
 	slots   *slots
@@ -106,6 +110,7 @@ func New(cfg Config) (*Service, error) {
 			LogLevel:          asynq.DebugLevel, // the Logger decides
 		},
 		listed:  client(cfg.Proxy),
+		own:     client(cfg.Proxy),
 		public:  client(outbound.NoProxy),
 		proxied: client(cfg.Proxy),
 		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
@@ -115,10 +120,11 @@ func New(cfg Config) (*Service, error) {
 		slots: limits,
 	}
 	s.wake = make(chan *lane, len(s.lanes))
-	s.public.Dialer.Control = cfg.Guard.control
+	s.public.Dialer.Control = cfg.Guard.control(anybody)
 	s.proxied.Dialer.Control = nil // it dials the proxy, which the operator names
-	if s.listed.Dialer.Control = nil; cfg.Proxy == "" || cfg.Proxy == outbound.NoProxy {
-		s.listed.Dialer.Control = cfg.Guard.controlListed
+	s.listed.Dialer.Control, s.own.Dialer.Control = nil, nil
+	if cfg.Proxy == "" || cfg.Proxy == outbound.NoProxy {
+		s.listed.Dialer.Control, s.own.Dialer.Control = cfg.Guard.control(listed), cfg.Guard.control(registered)
 	}
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer, cfg.Redis, limits); err != nil {
@@ -145,7 +151,7 @@ func (s *Service) Run(ctx context.Context) error {
 	stopping.Wait()
 	s.given.Flush()
 	s.asynq.Flush()
-	for _, client := range []*outbound.Client{s.listed, s.public, s.proxied} {
+	for _, client := range []*outbound.Client{s.listed, s.own, s.public, s.proxied} {
 		client.Close()
 	}
 	return err
@@ -160,6 +166,9 @@ type Config struct {
 	// signed with each of them, so that receivers may move from one to the next; without any it is
 	// not signed.
 	Secrets []string
+	// Of returns the secrets and endpoints that a tenant has of its own, for each attempt: its
+	// secrets sign in place of Secrets. nil: no tenant has any.
+	Of func(ctx context.Context, tenant string) (queue.TenantCallbacks, error)
 	// Proxy is "none", which is the default; "env", for HTTPS_PROXY, HTTP_PROXY and NO_PROXY; or an
 	// http URL. A proxy connects to the target itself, so the address of a target that is not
 	// listed is checked by resolving its name before the proxy is asked for it.

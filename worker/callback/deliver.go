@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/internal/outbound"
@@ -165,20 +166,26 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	case err != nil:
 		return fmt.Errorf("the stored callback cannot be read: %w: %w", err, asynq.SkipRetry)
 	}
-	to, listed, err := s.cfg.Guard.inspect(rawURL) // once more: the operator may have changed the list
+	own, err := s.ownOf(ctx, tenant)
+	if err != nil { // signed by other secrets, receivers would refuse it
+		return errPostponed{firstPostponement + rand.N(firstPostponement), err}
+	}
+	to, why, err := s.cfg.Guard.inspect(rawURL, own.Endpoints) // once more: the operator may have changed the lists
 	if err != nil {
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
 	}
 	client := s.public
 	proxied := s.proxied.HasProxy(rawURL)
 	switch {
-	case listed:
+	case why == listed:
 		client = s.listed
+	case why == registered:
+		client = s.own
 	case proxied:
 		client = s.proxied
 	}
-	if listed || proxied {
-		if err := s.cfg.Guard.checkName(ctx, to, listed, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
+	if why == listed || proxied {
+		if err := s.cfg.Guard.checkName(ctx, to, why, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
 			return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 		} else if err != nil {
 			return err
@@ -191,7 +198,7 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	var answered *bool
 	defer func() { s.slots.give(to, tenant, start, answered) }()
 	// Signed here and not at the hand-over, so that retries use the current secrets.
-	answer, err := client.Post(ctx, rawURL, id, body, func(*http.Request) {}, nil)
+	answer, err := client.Post(ctx, rawURL, id, body, func(r *http.Request) { sign(r, body, own.Secrets) }, nil)
 	if errors.Is(err, errNotPublic) {
 		return fmt.Errorf("%w: %w", errNotPublic, asynq.SkipRetry)
 	}
@@ -214,6 +221,28 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 		return errors.New(strings.TrimSpace(fmt.Sprintf("the receiver answered %d %s", status,
 			http.StatusText(status))))
 	}
+}
+
+// ownOf returns the secrets and endpoints of a tenant.
+func (s *Service) ownOf(ctx context.Context, tenant string) (queue.TenantCallbacks, error) {
+	if s.cfg.Of == nil {
+		return queue.TenantCallbacks{}, nil
+	}
+	return s.cfg.Of(ctx, tenant)
+}
+
+// sign replaces the signatures of a request by those of a tenant's secrets, if it has any.
+func sign(r *http.Request, body []byte, secrets []queue.CallbackSecret) {
+	if len(secrets) == 0 {
+		return
+	}
+	head := r.Header.Get(webhooks.HeaderWebhookID) + "." + r.Header.Get(webhooks.HeaderWebhookTimestamp) + "."
+	text := append([]byte(head), body...)
+	signatures := make([]string, len(secrets))
+	for i, s := range secrets {
+		signatures[i] = s.Sign(text)
+	}
+	r.Header.Set(webhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
 }
 
 // isFailure reports whether asynq counts the end of a task as a failed attempt.

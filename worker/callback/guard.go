@@ -15,14 +15,17 @@ import (
 
 	"code.dny.dev/ssrf"
 
+	"github.com/7509e464/sluice/internal/outbound"
 	"github.com/7509e464/sluice/shaper"
 )
 
 // maxURL bounds a callback URL, in bytes.
 const maxURL = 1024
 
-// Guard decides which URLs may be called: those under a prefix that the operator lists, wherever
-// they lead, and all others whose address is public. It is safe for concurrent use.
+// Guard decides which URLs may be called: those under a prefix that the configuration lists,
+// wherever they lead; those under an endpoint of the tenant, unless they lead to link-local
+// addresses or to the metadata of a cloud; and all others whose address is public. It is safe for
+// concurrent use.
 type Guard struct {
 	listed    []prefix
 	deny      []netip.Prefix
@@ -54,7 +57,7 @@ func NewGuard(allow []string, deny ...netip.Prefix) (*Guard, error) {
 	return g, nil
 }
 
-// Registered returns a guard that permits the listed URLs alone.
+// Registered returns a guard that permits only the listed URLs, and those under endpoints.
 func (g *Guard) Registered() *Guard {
 	only := *g
 	only.closed = true
@@ -67,66 +70,109 @@ func (g *Guard) denied(addr netip.Addr) bool {
 	return slices.ContainsFunc(g.deny, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// Check checks a callback URL without resolving the name of its host. It returns nil if the URL is
-// permitted. The error names the broken rule, such as "must lead to a public address", and never
-// quotes the URL, which may hold secrets.
-func (g *Guard) Check(rawURL string) error {
-	_, _, err := g.inspect(rawURL)
+// trust is why a URL may be called. It decides which addresses it may lead to.
+type trust int
+
+const (
+	anybody    trust = iota // its address must be public
+	registered              // an endpoint of the tenant
+	listed                  // a prefix of the configuration
+)
+
+// Check checks a callback URL of a tenant with these endpoints, without resolving the name of its
+// host. It returns nil if the URL is permitted. The error names the broken rule, such as "must lead
+// to a public address", and never quotes the URL, which may hold secrets.
+func (g *Guard) Check(rawURL string, endpoints []string) error {
+	_, _, err := g.inspect(rawURL, endpoints)
 	return err
 }
 
-// inspect also returns the receiver's host and port, and whether the URL is under a listed prefix.
-// If it is not, the address that is dialled must pass control.
-func (g *Guard) inspect(raw string) (receiver string, listed bool, err error) {
+// CheckEndpoint checks an endpoint that is to be registered for a tenant. The error names the
+// broken rule.
+func (g *Guard) CheckEndpoint(raw string) error {
+	p, err := parsePrefix(raw)
+	if err != nil {
+		return err
+	}
+	if addr, err := netip.ParseAddr(p.host); err == nil {
+		return g.rule(addr, registered)
+	}
+	return nil
+}
+
+// inspect also returns the receiver's host and port, and why the URL may be called.
+func (g *Guard) inspect(raw string, endpoints []string) (receiver string, why trust, err error) {
 	t, err := parse(raw)
 	if err != nil {
-		return "", false, err
+		return "", anybody, err
 	}
 	receiver = net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
+	covers := func(p prefix) bool { return p.covers(t) }
 	switch {
-	case t.addr.IsValid() && g.denied(t.addr):
-		return "", false, errors.New("must not lead to a network of callbacks.deny")
-	case slices.ContainsFunc(g.listed, func(p prefix) bool { return p.covers(t) }):
-		return receiver, true, nil
+	case slices.ContainsFunc(g.listed, covers):
+		why = listed
+	case slices.ContainsFunc(endpoints, func(raw string) bool {
+		p, err := parsePrefix(raw)
+		return err == nil && p.covers(t)
+	}):
+		why = registered
 	case g.closed:
-		return "", false, errors.New("must be one that callbacks.allow lists: callbacks.mode is registered")
+		return "", anybody, errors.New("must be below an endpoint of the tenant or a URL of callbacks.allow: " +
+			"callbacks.mode is registered")
 	case t.port != 80 && t.port != 443 && t.port < 1024:
-		return "", false, errors.New("must use port 80 or 443 or one from 1024 on")
-	case local(t.host), t.addr.IsValid() && g.addresses.SafeAddr(t.addr) != nil:
-		return "", false, errors.New("must lead to a public address")
+		return "", anybody, errors.New("must use port 80 or 443 or one from 1024 on")
+	case local(t.host):
+		return "", anybody, errors.New("must lead to a public address")
 	}
-	return receiver, false, nil
+	if t.addr.IsValid() {
+		if err := g.rule(t.addr, why); err != nil {
+			return "", anybody, err
+		}
+	}
+	return receiver, why, nil
+}
+
+// rule returns the rule that an address breaks.
+func (g *Guard) rule(addr netip.Addr, why trust) error {
+	switch {
+	case g.denied(addr):
+		return errors.New("must not lead to a network of callbacks.deny")
+	case why == registered && outbound.EgressRule(addr, nil) != "":
+		return errors.New("must not be link-local, nor serve the metadata of a cloud")
+	case why == anybody && g.addresses.SafeAddr(addr) != nil:
+		return errors.New("must lead to a public address")
+	}
+	return nil
 }
 
 // errNotPublic refuses to dial a target.
 var errNotPublic = errors.New("the target's address is not public, or denied")
 
-// control is the net.Dialer.Control of targets that are not listed. It checks the very address that
-// is dialled, so a name that resolves to another address later is refused, too.
-func (g *Guard) control(network, address string, c syscall.RawConn) error {
-	if err := g.controlListed(network, address, c); err != nil {
-		return err
+// control returns the net.Dialer.Control of targets. It checks the very address that is dialled, so
+// a name that resolves to another address later is refused, too.
+func (g *Guard) control(why trust) func(network, address string, c syscall.RawConn) error {
+	return func(network, address string, c syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		switch {
+		case err != nil || g.denied(at.Addr()):
+			return errNotPublic
+		case why != anybody:
+			if g.rule(at.Addr(), why) != nil {
+				return errNotPublic
+			}
+			return nil
+		}
+		if err := g.addresses.Safe(network, address, c); err != nil {
+			return fmt.Errorf("%w: %w", errNotPublic, err)
+		}
+		return nil
 	}
-	if err := g.addresses.Safe(network, address, c); err != nil {
-		return fmt.Errorf("%w: %w", errNotPublic, err)
-	}
-	return nil
 }
 
-// controlListed is the net.Dialer.Control of listed targets.
-func (g *Guard) controlListed(_, address string, _ syscall.RawConn) error {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil || g.denied(at.Addr()) {
-		return errNotPublic
-	}
-	return nil
-}
-
-// checkName checks the addresses of a target that a proxy connects to: none may be denied, and each
-// must be public unless the target is listed. A nil resolver is that of the system. Errors:
-// errNotPublic, or that the name cannot be resolved.
-func (g *Guard) checkName(ctx context.Context, hostport string, listed bool, resolver *net.Resolver) error {
-	if listed && len(g.deny) == 0 {
+// checkName checks the addresses of a target that a proxy connects to. A nil resolver is that of
+// the system. Errors: errNotPublic, or that the name cannot be resolved.
+func (g *Guard) checkName(ctx context.Context, hostport string, why trust, resolver *net.Resolver) error {
+	if why == listed && len(g.deny) == 0 {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(hostport)
@@ -141,7 +187,7 @@ func (g *Guard) checkName(ctx context.Context, hostport string, listed bool, res
 		return errors.New("the name of the target cannot be resolved here, so its address cannot be checked")
 	}
 	for _, addr := range addrs {
-		if g.denied(addr) || !listed && g.addresses.SafeAddr(addr.Unmap()) != nil {
+		if g.rule(addr.Unmap(), why) != nil {
 			return errNotPublic
 		}
 	}

@@ -135,7 +135,7 @@ func TestCheck(t *testing.T) {
 		"https://partner.example/a/../b":                        "",
 		"https://partner.example?" + strings.Repeat("a=b&", 20) + "end=%23": "",
 	} {
-		err := g.Check(raw)
+		err := g.Check(raw, nil)
 		switch {
 		case rule == "" && err != nil:
 			t.Errorf("%q: %v", raw, err)
@@ -177,8 +177,8 @@ func TestListedPrefixes(t *testing.T) {
 		"https://api.example/v2/hook":                  false,
 		"https://api.example/V1/hook":                  false,
 	} {
-		if _, listed, err := g.inspect(raw); listed != want || err != nil {
-			t.Errorf("%q: listed %t, %v, want %t", raw, listed, err, want)
+		if _, why, err := g.inspect(raw, nil); (why == listed) != want || err != nil {
+			t.Errorf("%q: trust %d, %v, want listed: %t", raw, why, err, want)
 		}
 	}
 	for _, raw := range []string{
@@ -197,8 +197,8 @@ func TestListedPrefixes(t *testing.T) {
 		"http://10.0.0.7:8080/hooks/..%00/admin", "http://10.0.0.7:8080/x/../hooks/a",
 		"http://10.0.0.7:8080/hooks%2fa",
 	} {
-		if _, listed, err := g.inspect(raw); listed || err == nil {
-			t.Errorf("%q: listed %t, %v", raw, listed, err)
+		if _, why, err := g.inspect(raw, nil); why == listed || err == nil {
+			t.Errorf("%q: trust %d, %v", raw, why, err)
 		}
 	}
 }
@@ -244,7 +244,7 @@ func FuzzCheck(f *testing.F) {
 	}
 	g := guard(f, "https://partner.example/hooks/")
 	f.Fuzz(func(t *testing.T, raw string) {
-		if err := g.Check(raw); err != nil {
+		if err := g.Check(raw, nil); err != nil {
 			if len(raw) > 12 && strings.Contains(err.Error(), raw) {
 				t.Errorf("quoted: %v", err)
 			}
@@ -273,7 +273,7 @@ func FuzzCheck(f *testing.F) {
 		if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 			t.Errorf("%q leads to this machine", raw)
 		}
-		_, listed, _ := g.inspect(raw)
+		_, why, _ := g.inspect(raw, nil)
 		decoded := u.Path
 		for range 3 {
 			if again, err := url.PathUnescape(decoded); err == nil {
@@ -281,7 +281,7 @@ func FuzzCheck(f *testing.F) {
 			}
 		}
 		decoded = path.Clean(strings.ReplaceAll(decoded, `\`, "/"))
-		if listed && (host != "partner.example" || decoded != "/hooks" && !strings.HasPrefix(decoded, "/hooks/")) {
+		if why == listed && (host != "partner.example" || decoded != "/hooks" && !strings.HasPrefix(decoded, "/hooks/")) {
 			t.Errorf("%q is listed and leads to %s", raw, decoded)
 		}
 	})
@@ -329,26 +329,73 @@ func TestDeniedNetworks(t *testing.T) {
 		"http://10.0.0.1/x": false, "http://10.1.0.1/x": true, "http://[::ffff:10.0.0.1]/": false, "http://receiver.example/x": true,
 		"https://198.51.100.7/": false, "https://[2001:db8::1]/": false, "https://8.8.8.8/": true, "https://name.example/": true,
 	} {
-		if err := g.Check(url); (err == nil) != good {
+		if err := g.Check(url, nil); (err == nil) != good {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
 	for address, good := range map[string]bool{
 		"10.0.0.1:80": false, "10.1.0.1:80": true, "[::ffff:10.0.0.1]:80": false, "[2001:db8::1]:443": false, "nonsense": false,
 	} {
-		if err := g.controlListed("tcp", address, nil); (err == nil) != good {
+		if err := g.control(listed)("tcp", address, nil); (err == nil) != good {
 			t.Errorf("a listed name that leads to %s: %v", address, err)
 		}
 	}
-	if err := g.control("tcp4", "198.51.100.7:443", nil); err == nil {
+	if err := g.control(anybody)("tcp4", "198.51.100.7:443", nil); err == nil {
 		t.Error("a name that leads to a denied public address is called")
 	}
 	only := g.Registered()
 	for url, good := range map[string]bool{
 		"https://8.8.8.8/": false, "https://name.example/": false, "http://receiver.example/x": true, "http://receiver.example:8080/x": false,
 	} {
-		if err := only.Check(url); (err == nil) != good {
+		if err := only.Check(url, nil); (err == nil) != good {
 			t.Errorf("registered: %s: %v", url, err)
+		}
+	}
+}
+
+// TestEndpoints: an endpoint of a tenant may be at any address but those where machines find
+// credentials, and denied ones; no other tenant has it.
+func TestEndpoints(t *testing.T) {
+	open, err := NewGuard([]string{"http://listed.example/"}, netip.MustParsePrefix("10.9.0.0/16"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for endpoint, good := range map[string]bool{
+		"http://10.0.0.7:25/hooks/": true, "https://partner.example/": true, "http://127.0.0.1/": true, "http://[::1]:9/x": true,
+		"http://169.254.169.254/": false, "http://[fe80::1]/": false, "http://[::ffff:169.254.0.1]/": false, "http://100.100.100.200/": false,
+		"http://10.9.0.1/": false, "ftp://partner.example/": false, "https://partner.example/?a=b": false, "https://u:p@partner.example/": false,
+		"https://partner.example/../": false, "": false,
+	} {
+		if err := open.CheckEndpoint(endpoint); (err == nil) != good {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+	}
+	own := []string{"http://10.0.0.7:25/hooks/", "http://partner.example/done", "http://169.254.169.254/", "nonsense"}
+	for url, want := range map[string]struct{ open, closed trust }{
+		"http://10.0.0.7:25/hooks/a":       {registered, registered},
+		"http://partner.example/done/1":    {registered, registered},
+		"http://listed.example/x":          {listed, listed},
+		"http://partner.example/else":      {anybody, -1},
+		"http://10.0.0.7:25/":              {-1, -1},
+		"http://169.254.169.254/latest":    {-1, -1}, // although it is stored
+		"http://10.0.0.7:25/hooks/../x":    {-1, -1},
+		"http://partner.example:81/done/1": {-1, -1},
+	} {
+		for g, want := range map[*Guard]trust{open: want.open, open.Registered(): want.closed} {
+			_, why, err := g.inspect(url, own)
+			if err == nil && why != want || (err != nil) != (want < 0) {
+				t.Errorf("%s, registered only: %t: trust %d, %v", url, g.closed, why, err)
+			}
+		}
+		if err := open.Registered().Check(url, nil); (err == nil) != (want.closed == listed) {
+			t.Errorf("%s of a tenant without endpoints: %v", url, err)
+		}
+	}
+	for address, good := range map[string]bool{
+		"10.0.0.7:25": true, "127.0.0.1:80": true, "8.8.8.8:80": true, "169.254.169.254:80": false, "10.9.1.1:80": false, "[fe80::1%eth0]:80": false,
+	} {
+		if err := open.control(registered)("tcp", address, nil); (err == nil) != good {
+			t.Errorf("an endpoint whose name leads to %s: %v", address, err)
 		}
 	}
 }

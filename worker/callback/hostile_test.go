@@ -320,7 +320,7 @@ func TestHostileTargets(t *testing.T) {
 	}
 	for _, target := range targets {
 		raw := strings.ReplaceAll(target.url, "PORT", c.port)
-		if err := g.Check(raw); (err != nil) != (target.stopped == atSubmission) {
+		if err := g.Check(raw, nil); (err != nil) != (target.stopped == atSubmission) {
 			t.Errorf("%q at submission: %v", raw, err)
 		}
 		// Four times, because a name may lead elsewhere each time.

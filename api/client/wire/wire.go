@@ -215,7 +215,8 @@ type Erased struct {
 	Tasks           int64  `json:"tasks" doc:"Tasks in asynq: callbacks, and jobs handed off, in any state but running."`
 	IdempotencyKeys int64  `json:"idempotency_keys" doc:"Idempotency keys."`
 	Keys            int64  `json:"api_keys" doc:"API keys."`
-	Settings        int64  `json:"settings" doc:"1 if the API had set settings."`
+	CallbackSecrets int64  `json:"callback_secrets" doc:"Secrets of callbacks."`
+	Settings        int64  `json:"settings" doc:"Settings of the API: 1 for those of policies, 1 for endpoints of callbacks."`
 	History         int64  `json:"history" doc:"Entries of the history."`
 	Flows           int64  `json:"flows" doc:"Routes, with their counts."`
 	Running         int64  `json:"running" doc:"Deliveries under way, which this step left."`
@@ -452,6 +453,36 @@ type NewKey struct {
 // KeyList lists the keys of a tenant, the oldest first.
 type KeyList struct {
 	Items []Key `json:"items" nullable:"false"`
+}
+
+// CallbackSecretRequest is the optional body of POST /v1/tenants/{tenant}/callbacks/secrets.
+type CallbackSecretRequest struct {
+	Kind string `json:"kind,omitempty" enum:"hmac,ed25519" doc:"hmac: signatures v1, which receivers verify with the secret. ed25519: signatures v1a, which they verify with the public key. Absent: hmac."`
+}
+
+// CallbackSecret signs the callbacks of a tenant. This has not the secret itself.
+type CallbackSecret struct {
+	ID        string    `json:"id"`
+	Kind      string    `json:"kind" enum:"hmac,ed25519"`
+	Created   time.Time `json:"created_at"`
+	By        string    `json:"created_by" doc:"Name of the operator who created it."`
+	PublicKey string    `json:"public_key,omitempty" doc:"The public key that verifies signatures, whpk_ and base64; only of the kind ed25519."`
+}
+
+// NewCallbackSecret is a new secret of callbacks.
+type NewCallbackSecret struct {
+	CallbackSecret
+	Secret string `json:"secret,omitempty" doc:"The secret that verifies signatures, whsec_ and base64; only of the kind hmac. It is returned only once."`
+}
+
+// CallbackSecretList lists the secrets of a tenant, the newest first.
+type CallbackSecretList struct {
+	Items []CallbackSecret `json:"items" nullable:"false"`
+}
+
+// CallbackEndpoints are the endpoints that the callbacks of a tenant may go to.
+type CallbackEndpoints struct {
+	Endpoints []string `json:"endpoints" nullable:"false" maxItems:"50" example:"[\"https://partner.example/hooks/\"]" doc:"Prefixes of URLs: a scheme, a host, perhaps a port, and a path that must match up to the end of one of its segments."`
 }
 
 // OperatorRequest is the body of POST /v1/operators.

@@ -20,7 +20,7 @@ const selection = `the body selects the jobs, such as {"state":"dead","error":"5
 
 // Tenants returns the operations on the settings, the jobs in bulk, and the API keys of tenants.
 func Tenants() []Operation {
-	const tag, keyTag, path = "Tenants", "API keys", "/v1/tenants/{tenant}"
+	const tag, keyTag, callbackTag, path = "Tenants", "API keys", "Callbacks", "/v1/tenants/{tenant}"
 	guards := append([]problem.Kind{problem.StorageUnavailable}, operatorKinds...)
 	changes := append([]problem.Kind{problem.RevisionMismatch}, guards...)
 	known := append([]problem.Kind{problem.UnknownTenant}, guards...)
@@ -119,8 +119,8 @@ func Tenants() []Operation {
 		ID: "erase-tenant", Action: "store.erase", role: operators.Admin,
 		Method: http.MethodPost, Path: path + "/erase", tag: tag,
 		summary: "Erase a tenant",
-		description: "Removes all that is stored of the tenant: jobs in all states, answers, callbacks, idempotency " +
-			"keys, API keys, history, settings of the API, and its tasks in asynq, archived ones too. The first " +
+		description: "Removes all that is stored of the tenant: jobs in all states, answers, callbacks, their secrets and " +
+			"endpoints, idempotency keys, API keys, history, settings of the API, and its tasks in asynq, archived ones too. The first " +
 			"step revokes its API keys and drains and pauses it. Deliveries under way end by themselves, and are " +
 			"removed by a later step. Settings of the configuration file stay. One request takes a few seconds. " +
 			"While the answer has more, send it again with its cursor; where only running is left, after a second. " +
@@ -186,6 +186,46 @@ func Tenants() []Operation {
 		Params: []*huma.Param{tenantPathParam}, Body: jsonBody(wire.Revocation{}, MaxSmallBody, true),
 		answers:  map[int]Answer{http.StatusOK: {"What is refused now.", wire.Revoked{}, nil}},
 		Refusals: append([]problem.Kind{problem.TooManyRevocations}, guards...),
+	}, {
+		ID: "create-callback-secret", Action: "callback.secret.create",
+		Method: http.MethodPost, Path: path + "/callbacks/secrets", tag: callbackTag,
+		summary: "Create a secret of callbacks",
+		description: "From then on the tenant's callbacks are signed by its own secrets alone. The secret is shown once. " +
+			"A tenant may have two: while one replaces the other, both sign.",
+		Params: []*huma.Param{tenantPathParam}, Body: jsonBody(wire.CallbackSecretRequest{}, MaxSmallBody, true),
+		answers:  map[int]Answer{http.StatusCreated: {"The secret.", wire.NewCallbackSecret{}, nil}},
+		Refusals: append([]problem.Kind{problem.TooManySecrets}, guards...),
+	}, {
+		ID: "list-callback-secrets", Method: http.MethodGet, Path: path + "/callbacks/secrets", tag: callbackTag,
+		summary:     "List a tenant's secrets of callbacks",
+		description: "The list does not contain the secrets themselves.",
+		Params:      []*huma.Param{tenantPathParam},
+		answers:     map[int]Answer{http.StatusOK: {"The secrets, the newest first.", wire.CallbackSecretList{}, nil}},
+		Refusals:    guards,
+	}, {
+		ID: "revoke-callback-secret", Action: "callback.secret.revoke",
+		Method: http.MethodDelete, Path: path + "/callbacks/secrets/{secret}", tag: callbackTag,
+		summary: "Revoke a secret of callbacks",
+		description: "Attempts from then on are not signed by it. Without any secret of the tenant, callbacks.secrets of the " +
+			"configuration sign again.",
+		Params:   []*huma.Param{tenantPathParam, secretPathParam},
+		answers:  map[int]Answer{http.StatusNoContent: {"The secret is revoked.", nil, nil}},
+		Refusals: append([]problem.Kind{problem.UnknownSecret}, guards...),
+	}, {
+		ID: "get-callback-endpoints", role: operators.Operator,
+		Method: http.MethodGet, Path: path + "/callbacks/endpoints", tag: callbackTag,
+		summary: "Read a tenant's endpoints of callbacks",
+		Params:  []*huma.Param{tenantPathParam},
+		answers: map[int]Answer{http.StatusOK: {"The endpoints.", wire.CallbackEndpoints{}, nil}}, Refusals: guards,
+	}, {
+		ID: "put-callback-endpoints", Action: "callback.endpoints.put", role: operators.Admin,
+		Method: http.MethodPut, Path: path + "/callbacks/endpoints", tag: callbackTag,
+		summary: "Replace a tenant's endpoints of callbacks",
+		description: "Callbacks of the tenant may go to URLs below an endpoint, also to private addresses, unless " +
+			"callbacks.deny has them. With callbacks.mode: registered they go nowhere else, except to URLs of " +
+			"callbacks.allow. It applies from about a second later, also to callbacks that wait.",
+		Params: []*huma.Param{tenantPathParam}, Body: jsonBody(wire.CallbackEndpoints{}, MaxSmallBody, false),
+		answers: map[int]Answer{http.StatusOK: {"The endpoints.", wire.CallbackEndpoints{}, nil}}, Refusals: guards,
 	}}
 }
 

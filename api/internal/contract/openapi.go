@@ -184,6 +184,7 @@ var (
 	jobParam          = pathParam("id", "ID of the job.")
 	tenantPathParam   = pathParam("tenant", "Name of the tenant, percent-encoded.")
 	keyPathParam      = pathParam("key", "ID of the API key.")
+	secretPathParam   = pathParam("secret", "ID of the secret.")
 	sessionPathParam  = pathParam("session", "ID of the session.")
 	operatorPathParam = pathParam("operator", "ID of the operator.")
 	poolPathParam     = pathParam("pool", "Name of the pool.")

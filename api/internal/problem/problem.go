@@ -44,7 +44,10 @@ var (
 	UnknownJob     = Kind{"unknown-job", http.StatusNotFound, "There is no such job"}
 	UnknownTenant  = Kind{"unknown-tenant", http.StatusNotFound, "There is no such tenant"}
 	UnknownKey     = Kind{"unknown-key", http.StatusNotFound, "The tenant has no such API key"}
-	UnknownGuard   = Kind{
+	UnknownSecret  = Kind{
+		"unknown-callback-secret", http.StatusNotFound, "The tenant has no such secret of callbacks",
+	}
+	UnknownGuard = Kind{
 		"unknown-guard", http.StatusNotFound, "There is no such guard, or it has no such key",
 	}
 	UnknownOperator  = Kind{"unknown-operator", http.StatusNotFound, "There is no such operator"}
@@ -65,6 +68,9 @@ var (
 	StateConflict = Kind{"job-state-conflict", http.StatusConflict, "The job's state does not allow it"}
 	TooManyKeys   = Kind{
 		"too-many-keys", http.StatusConflict, "The tenant has the maximum number of API keys",
+	}
+	TooManySecrets = Kind{
+		"too-many-callback-secrets", http.StatusConflict, "The tenant has the maximum number of secrets of callbacks",
 	}
 	OperatorExists     = Kind{"operator-exists", http.StatusConflict, "An operator has this name"}
 	TooManyOperators   = Kind{"too-many-operators", http.StatusConflict, "There is the maximum number of operators"}
@@ -133,9 +139,9 @@ var (
 // Kinds are all kinds, in the order in which the OpenAPI document lists those of one status.
 var Kinds = []Kind{
 	MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownJob,
-	UnknownTenant, UnknownKey, UnknownOperator, UnknownSession, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
+	UnknownTenant, UnknownKey, UnknownSecret, UnknownOperator, UnknownSession, UnknownGuard, UnknownPool, UnknownRoute, MethodNotAllowed, StateConflict, JobGone,
 	ForwardOnly, NotForwarded, NoAnswer, LateAnswer, AnswerPending, HopelessWait, ClientLeft,
-	TooManyKeys, TooManyRevocations, OperatorExists, TooManyOperators, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
+	TooManyKeys, TooManySecrets, TooManyRevocations, OperatorExists, TooManyOperators, RevisionMismatch, TooLarge, UnsupportedMedia, InvalidRequest, DeadlineFarAway, TooCostly, KeyReused,
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, OutcomeUnknown, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
 }
@@ -286,6 +292,11 @@ func Of(err error) *Problem {
 		return answer(UnknownKey, "the tenant has no key with this id")
 	case errors.Is(err, queue.ErrTooManyKeys):
 		return answer(TooManyKeys, fmt.Sprintf("a tenant may have %d keys; revoke one first", queue.MaxKeys))
+	case errors.Is(err, queue.ErrUnknownSecret):
+		return answer(UnknownSecret, "the tenant has no secret of callbacks with this id")
+	case errors.Is(err, queue.ErrTooManySecrets):
+		return answer(TooManySecrets, fmt.Sprintf("a tenant may have %d secrets of callbacks; revoke one first",
+			queue.MaxCallbackSecrets))
 	case errors.Is(err, operators.ErrUnknown):
 		return answer(UnknownOperator, "there is no operator with this id")
 	case errors.Is(err, operators.ErrExists):

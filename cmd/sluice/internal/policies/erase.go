@@ -22,8 +22,8 @@ func (tenantEraseCmd) Help() string {
 	return `Example:
   sluice tenant erase acme --yes
 
-The command removes jobs in all states, answers, callbacks, idempotency keys, API keys, history,
-settings of the API, and tasks in asynq, and prints how many of each. It first revokes the API keys of
+The command removes jobs in all states, answers, callbacks with their secrets and endpoints,
+idempotency keys, API keys, history, settings of the API, and tasks in asynq, and prints how many of each. It first revokes the API keys of
 the tenant, and drains and pauses it. Deliveries under way end by themselves; the command waits for them.
 Settings in the configuration file stay: remove them there. A client with a token may submit again
 afterwards: revoke that first.
@@ -54,7 +54,7 @@ func (c *tenantEraseCmd) Run(a *cli.App) error {
 		}
 		for to, n := range map[*int64]int64{
 			&sum.Jobs: e.Jobs, &sum.Answers: e.Answers, &sum.Callbacks: e.Callbacks, &sum.Tasks: e.Tasks, &sum.Keys: e.Keys,
-			&sum.IdempotencyKeys: e.IdempotencyKeys, &sum.Settings: e.Settings, &sum.History: e.History, &sum.Flows: e.Flows,
+			&sum.IdempotencyKeys: e.IdempotencyKeys, &sum.CallbackSecrets: e.CallbackSecrets, &sum.Settings: e.Settings, &sum.History: e.History, &sum.Flows: e.Flows,
 		} {
 			*to += n
 		}
@@ -72,8 +72,8 @@ func (c *tenantEraseCmd) Run(a *cli.App) error {
 	}
 	if err := cli.Print(a.Out, &sum, c.JSON, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "Erased %s: %d jobs, %d answers, %d callbacks, %d tasks, %d idempotency keys, %d API keys, "+
-			"%d settings, %d history entries, %d routes.\n", c.Name, sum.Jobs, sum.Answers, sum.Callbacks, sum.Tasks,
-			sum.IdempotencyKeys, sum.Keys, sum.Settings, sum.History, sum.Flows)
+			"%d callback secrets, %d settings, %d history entries, %d routes.\n", c.Name, sum.Jobs, sum.Answers, sum.Callbacks, sum.Tasks,
+			sum.IdempotencyKeys, sum.Keys, sum.CallbackSecrets, sum.Settings, sum.History, sum.Flows)
 		return err
 	}); err != nil {
 		return err

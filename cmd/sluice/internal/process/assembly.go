@@ -117,6 +117,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		Horizon:       p.Config.Worker.Horizon,
 		AdminPages:    pages,
 		CheckCallback: p.checkCallback(shared.guard),
+		CheckEndpoint: shared.guard.CheckEndpoint,
 		Calls:         func() map[string]api.RouteCalls { return *p.calls.Load() },
 		MaxDelay: func(who auth.Principal) (time.Duration, string) {
 			return p.Config.MaxDelay(who.Tenant, who.Tier, who.Guest())
@@ -219,7 +220,7 @@ func setCalls(to *worker.Route, r config.Route) {
 }
 
 // checkCallback returns the check of callback URLs, nil where there are none.
-func (p *Process) checkCallback(guard *callback.Guard) func(url string) error {
+func (p *Process) checkCallback(guard *callback.Guard) func(url string, endpoints []string) error {
 	if p.Config.Callbacks.Mode == "off" {
 		return nil
 	}
@@ -230,8 +231,8 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 	callbacks, err := callback.New(callback.Config{
 		Sealer: shared.queue.Sealer(),
 		Redis:  shared.engine.Client(), Guard: shared.guard, Secrets: p.Config.Callbacks.Secrets,
-		Proxy: p.Config.Callbacks.Proxy,
-		Job:   api.JobJSON, Timeout: p.Config.Callbacks.Timeout,
+		Proxy: p.Config.Callbacks.Proxy, Of: shared.queue.Callbacks().CallbacksOf,
+		Job: api.JobJSON, Timeout: p.Config.Callbacks.Timeout,
 		MaxAttempts: int(p.Config.Callbacks.MaxAttempts), Registerer: shared.registry, Logger: p.Log,
 	})
 	if err != nil {
