@@ -65,18 +65,6 @@ func (c *call) note(name string, value any) {
 // unrecorded leaves out the entry of a call that succeeds, because it changed and showed nothing.
 func (c *call) unrecorded() { c.recorded.silent = true }
 
-// actorOf returns who sent a request to the admin listener.
-func (s *Server) actorOf(r *http.Request) operators.Actor {
-	a := operators.Of(r.Context())
-	if a.Name == "" {
-		a.Name, a.Role = operators.LocalName, operators.Admin
-		if s.cfg.AdminToken != "" {
-			a.Name = operators.AdminName
-		}
-	}
-	return a
-}
-
 // subjects are the parameters of paths that name what an operation is about, the first that is
 // there. A job is named by its id, and its tenant is a detail.
 var subjects = []string{"id", "tenant", "pool", "operator", "guard", "session"}
@@ -120,7 +108,7 @@ func (s *Server) record(op contract.Operation, c *call, out *answer, err error) 
 	if len(c.recorded.detail) > 0 {
 		e.Detail = c.recorded.detail
 	}
-	s.write(c.r, s.actorOf(c.r), e)
+	s.write(c.r, operators.Of(c.r.Context()), e)
 }
 
 // recordedOutcome is how the audit names the error of a call.
@@ -207,13 +195,13 @@ func (s *Server) signing(page http.Handler) http.Handler {
 func (s *Server) pageRead(path string, page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e := audit.Entry{Action: audit.PageRead, Subject: path, Outcome: audit.OK}
-		if !s.actorOf(r).Role.May(operators.Admin) {
+		if !operators.Of(r.Context()).Role.May(operators.Admin) {
 			e.Outcome = problem.Forbidden.Name
 		}
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			e.Action, e.Detail = "page.change", map[string]any{"method": r.Method, "path": r.URL.Path}
 		}
-		s.write(r, s.actorOf(r), e)
+		s.write(r, operators.Of(r.Context()), e)
 		page.ServeHTTP(w, r)
 	})
 }
@@ -297,7 +285,7 @@ func notedFilter(f queue.Filter) queue.Filter {
 // saw notes what an operator sees of a job. A viewer sees nothing that a client wrote.
 func (s *Server) saw(c *call, tenant string, out wire.JobDetail) {
 	shown := shownOf(out)
-	if len(shown) == 0 || !s.actorOf(c.r).Role.May(operators.Operator) {
+	if len(shown) == 0 || !operators.Of(c.r.Context()).Role.May(operators.Operator) {
 		c.unrecorded()
 		return
 	}

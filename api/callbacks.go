@@ -11,6 +11,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -33,7 +34,7 @@ func (s *Server) createCallbackSecret(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.queue.CreateCallbackSecret(c.r.Context(), tenant, kind, s.actorOf(c.r).Name)
+	made, err := s.queue.CreateCallbackSecret(c.r.Context(), tenant, kind, operators.Of(c.r.Context()).Name)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func (s *Server) eraseTenant(c *call) (*answer, error) {
 	}
 	out := wire.Erased{
 		Jobs: e.Jobs, Answers: e.Answers, Callbacks: e.Callbacks, IdempotencyKeys: e.IdempotencyKeys, Keys: e.Keys,
-		CallbackSecrets: e.CallbackSecrets, Settings: e.Settings, History: e.History, Flows: e.Flows, Running: e.Running, More: e.More, Cursor: e.Cursor,
+		CallbackSecrets: e.CallbackSecrets, Revocations: e.Revocations, Settings: e.Settings, History: e.History, Flows: e.Flows, Running: e.Running, More: e.More, Cursor: e.Cursor,
 	}
 	if !e.More && s.cfg.EraseTasks != nil {
 		if out.Tasks, err = s.cfg.EraseTasks(c.r.Context(), tenant); err != nil {

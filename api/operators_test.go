@@ -340,3 +340,52 @@ func TestOtherPagesTakeTheCookie(t *testing.T) {
 	alone["Sec-Fetch-Site"] = "same-site"
 	b.admin.do(t, "GET", "/page/x", alone, "").want(t, 403, "forbidden")
 }
+
+// TestWaitsEndWithTheirToken: an operator who waits for a job gets 401 within two seconds after the
+// revocation; the wait of another one goes on.
+func TestWaitsEndWithTheirToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, withRoot)
+		olaf := b.enroll(t, `{"name":"olaf","role":"operator"}`)
+		id := b.submit(plainJob, headers{"Sluice-Tenant": "acme"}).job.ID
+		path := "/v1/tenants/acme/jobs/" + id
+		go func() {
+			<-time.After(5 * time.Second)
+			b.admin.do(t, "DELETE", "/v1/operators/"+olaf.ID, as(rootToken), "").status(t, 204)
+		}()
+		begin := time.Now()
+		waiting := func(token string) reply {
+			h := as(token)
+			h["Prefer"] = "wait=30"
+			return b.admin.do(t, "GET", path, h, "")
+		}
+		waiting(olaf.Token).want(t, 401, "unauthorized")
+		if took := time.Since(begin); took < 5*time.Second || took > 7*time.Second {
+			t.Errorf("the wait ended after %v, the token after 5s", took)
+		}
+		begin = time.Now()
+		waiting(rootToken).status(t, 200)
+		if took := time.Since(begin); took != 30*time.Second {
+			t.Errorf("the wait of the admin token ended after %v", took)
+		}
+		if b.queue.Watching() != 0 {
+			t.Error("a watch goes on")
+		}
+	})
+}
+
+// TestNobodyIsNoAdmin: a request whose operator is not known is nobody's in the audit, and sees no
+// payload.
+func TestNobodyIsNoAdmin(t *testing.T) {
+	b := newBench(t, withRoot)
+	c := &call{r: httptest.NewRequestWithContext(t.Context(), "GET", "/", nil), param: func(string) string { return "" }}
+	b.recorded()
+	b.s.record(contract.Operation{Action: "tenant.patch"}, c, nil, nil)
+	if got := b.recorded(); len(got) != 1 || strings.Contains(got[0], "admin") {
+		t.Errorf("recorded %q", got)
+	}
+	b.s.saw(c, "acme", wire.JobDetail{Payload: json.RawMessage(`1`)})
+	if !c.recorded.silent {
+		t.Error("nobody saw a payload")
+	}
+}

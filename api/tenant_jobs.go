@@ -1,11 +1,14 @@
 package api
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/url"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
@@ -71,7 +74,7 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 	}
 	prefer := codec.Prefer(c.r.Header)
 	if prefer.Wait > 0 {
-		if _, err := s.follow(c.client, name, id, prefer.Wait); err != nil {
+		if err := s.followAsOperator(c, name, id, prefer.Wait); err != nil {
 			return nil, err
 		}
 	}
@@ -80,6 +83,34 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 		a.set("Preference-Applied", prefer.Applied())
 	}
 	return a, err
+}
+
+// followAsOperator waits like follow, until the credential of the operator is no longer accepted.
+func (s *Server) followAsOperator(c *call, tenant, id string, wait time.Duration) error {
+	ctx, end := context.WithCancelCause(c.client)
+	var guard sync.WaitGroup
+	defer guard.Wait()
+	defer end(nil)
+	guard.Go(func() {
+		tick := time.NewTicker(streamGuard)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if !s.stillOperator(c.r) {
+					end(unknownToken())
+					return
+				}
+			}
+		}
+	})
+	_, err := s.follow(ctx, tenant, id, wait)
+	if refused, is := errors.AsType[*problem.Problem](context.Cause(ctx)); is {
+		return refused
+	}
+	return err
 }
 
 // findJob is GET /v1/jobs/{id} on the admin listener.

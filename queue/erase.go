@@ -25,10 +25,11 @@ type Erased struct {
 	IdempotencyKeys int64 `json:"idempotency_keys"` // of jobs that are gone, too
 	Keys            int64 `json:"api_keys"`
 	CallbackSecrets int64 `json:"callback_secrets"`
-	Settings        int64 `json:"settings"` // policies that the API has set, of the tenant and its routes; endpoints
-	History         int64 `json:"history"`  // entries
-	Flows           int64 `json:"flows"`    // with their counts
-	Running         int64 `json:"running"`  // deliveries under way, which are not removed yet
+	Revocations     int64 `json:"revocations"` // of tokens
+	Settings        int64 `json:"settings"`    // policies that the API has set, of the tenant and its routes; endpoints
+	History         int64 `json:"history"`     // entries
+	Flows           int64 `json:"flows"`       // with their counts
+	Running         int64 `json:"running"`     // deliveries under way, which are not removed yet
 	// More says that something is left: call again with this cursor. Where only deliveries under
 	// way are left, wait a second before.
 	More   bool   `json:"more"`
@@ -388,6 +389,11 @@ func (q *Queue) eraseSettings(ctx context.Context, tenant string, e *Erased) err
 	if err != nil {
 		return err
 	}
+	revocations, err := q.Tokens().erase(ctx, tenant)
+	if err != nil {
+		return err
+	}
 	e.CallbackSecrets, e.Settings = e.CallbackSecrets+secrets, e.Settings+endpoints
+	e.Revocations += revocations
 	return q.confirm(ctx, tenant)
 }

@@ -20,7 +20,7 @@ func erase(t *testing.T, q *queue.Queue, tenant string) (sum queue.Erased) {
 		}
 		sum.Jobs, sum.Answers, sum.Callbacks = sum.Jobs+e.Jobs, sum.Answers+e.Answers, sum.Callbacks+e.Callbacks
 		sum.IdempotencyKeys, sum.Keys, sum.Settings = sum.IdempotencyKeys+e.IdempotencyKeys, sum.Keys+e.Keys, sum.Settings+e.Settings
-		sum.CallbackSecrets += e.CallbackSecrets
+		sum.CallbackSecrets, sum.Revocations = sum.CallbackSecrets+e.CallbackSecrets, sum.Revocations+e.Revocations
 		sum.History, sum.Flows, sum.Running = sum.History+e.History, sum.Flows+e.Flows, e.Running
 		if cursor = e.Cursor; !e.More || e.Running > 0 {
 			return sum
@@ -49,6 +49,11 @@ func TestErase(t *testing.T) {
 				}
 				if _, err := q.Callbacks().PutCallbackEndpoints(t.Context(), tenant, []string{"https://" + tenant + ".example/"}); err != nil {
 					t.Fatal(err)
+				}
+				for _, subject := range []string{"", "u-17"} {
+					if _, err := q.Tokens().RevokeTokens(t.Context(), tenant, subject, time.Now()); err != nil {
+						t.Fatal(err)
+					}
 				}
 				limit := int64(50)
 				if _, err := q.Tune(t.Context(), tenant, queue.Change{Reason: "more", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
@@ -97,7 +102,7 @@ func TestErase(t *testing.T) {
 			for _, j := range page.Jobs {
 				settle(t, q, queue.Settlement{LeaseRef: queue.LeaseRef{ID: j.ID, Epoch: 1}, Tenant: gone, Event: shaper.Succeed, Attempt: 1})
 			}
-			if last := erase(t, q, gone); last.More || last.Running != 0 || last.Flows != 2 || last.CallbackSecrets != 1 {
+			if last := erase(t, q, gone); last.More || last.Running != 0 || last.Flows != 2 || last.CallbackSecrets != 1 || last.Revocations != 2 {
 				t.Errorf("at the end: %+v", last)
 			}
 			after := 0

@@ -3,7 +3,9 @@ package queue
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -76,6 +78,26 @@ func (t *Tokens) RevokeTokens(ctx context.Context, tenant, subject string, at ti
 		return nil
 	})
 	return at, store.Unavailable(err)
+}
+
+// erase deletes the instants of a tenant and of its subjects, and returns how many there were.
+func (t *Tokens) erase(ctx context.Context, tenant string) (n int64, err error) {
+	all, err := t.store.Patient.HKeys(ctx, store.TokensKey).Result()
+	if err != nil {
+		return 0, store.Unavailable(err)
+	}
+	of := slices.DeleteFunc(all, func(field string) bool {
+		return field != tenant && !strings.HasPrefix(field, tenant+"\x00")
+	})
+	if len(of) == 0 {
+		return 0, nil
+	}
+	_, err = t.store.Patient.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.HDel(ctx, store.TokensKey, of...)
+		p.HIncrBy(ctx, store.TokensKey, revisionField, 1)
+		return nil
+	})
+	return int64(len(of)), store.Unavailable(err)
 }
 
 // NotBefore returns the instants in force with their revision. While the revision is the known one,

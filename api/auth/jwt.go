@@ -138,7 +138,7 @@ func newIssuer(ctx context.Context, c JWTConfig, log *slog.Logger) (*tokenIssuer
 		keys: c.Keys, tenantClaim: c.TenantClaim, tierClaim: c.TierClaim,
 		parser: jwt.NewParser(jwt.WithValidMethods(Algorithms()), jwt.WithIssuer(c.Issuer),
 			jwt.WithAudience(c.Audience),
-			jwt.WithExpirationRequired(), jwt.WithLeeway(c.Leeway), jwt.WithStrictDecoding()),
+			jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithLeeway(c.Leeway), jwt.WithStrictDecoding()),
 	}
 	if t.tenantClaim == "" {
 		t.tenantClaim = "sub"
@@ -174,7 +174,8 @@ func (t *tokenIssuer) principal(ctx context.Context, text string, revoked *revok
 		return Principal{}, refuse(BadToken)
 	case errors.Is(err, jwt.ErrTokenInvalidIssuer), errors.Is(err, jwt.ErrTokenInvalidAudience):
 		return Principal{}, refuse(Elsewhere)
-	case errors.Is(err, jwt.ErrTokenNotValidYet):
+	case errors.Is(err, jwt.ErrTokenNotValidYet),
+		errors.Is(err, jwt.ErrTokenUsedBeforeIssued): // one from the future would outlive each revocation
 		return Principal{}, refuse(NotYet)
 	case errors.Is(err, jwt.ErrTokenExpired), claims["exp"] == nil:
 		return Principal{}, refuse(Expired)

@@ -264,6 +264,16 @@ func TestTokenTimes(t *testing.T) {
 				t.Errorf("after %v: %s, want %s", step.at, got, step.want)
 			}
 		}
+		// A token that says that it was issued later than now would outlive each revocation.
+		for issued, want := range map[any]string{
+			at(3 * time.Minute): "refused: token-early", time.Now().Add(31 * time.Second).Unix(): "refused: token-early",
+			time.Now().Add(30 * time.Second).Unix(): "member:u-17", at(-time.Hour): "member:u-17", "soon": "refused: token",
+		} {
+			text := sign(t, HS256, hmacSecret, nil, claims(map[string]any{"iat": issued, "exp": at(time.Hour)}))
+			if got := outcome(t, a, token(text)); !strings.HasPrefix(got, want) {
+				t.Errorf("issued at %v: %s, want %s", issued, got, want)
+			}
+		}
 	})
 }
 

@@ -216,6 +216,7 @@ type Erased struct {
 	IdempotencyKeys int64  `json:"idempotency_keys" doc:"Idempotency keys."`
 	Keys            int64  `json:"api_keys" doc:"API keys."`
 	CallbackSecrets int64  `json:"callback_secrets" doc:"Secrets of callbacks."`
+	Revocations     int64  `json:"revocations" doc:"Instants from which tokens of the tenant and of its subjects were accepted."`
 	Settings        int64  `json:"settings" doc:"Settings of the API: 1 for those of policies, 1 for endpoints of callbacks."`
 	History         int64  `json:"history" doc:"Entries of the history."`
 	Flows           int64  `json:"flows" doc:"Routes, with their counts."`

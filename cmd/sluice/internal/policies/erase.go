@@ -23,10 +23,10 @@ func (tenantEraseCmd) Help() string {
   sluice tenant erase acme --yes
 
 The command removes jobs in all states, answers, callbacks with their secrets and endpoints,
-idempotency keys, API keys, history, settings of the API, and tasks in asynq, and prints how many of each. It first revokes the API keys of
+idempotency keys, API keys, revocations of tokens, history, settings of the API, and tasks in asynq, and prints how many of each. It first revokes the API keys of
 the tenant, and drains and pauses it. Deliveries under way end by themselves; the command waits for them.
-Settings in the configuration file stay: remove them there. A client with a token may submit again
-afterwards: revoke that first.
+Settings in the configuration file stay: remove them there. A client with a JSON Web Token may submit
+again afterwards, also with one that was revoked: end its tokens at the issuer first.
 
 Exit codes: 0 nothing is left, 1 something is left, or you answered no: run it again, 2 bad usage.
 
@@ -54,7 +54,8 @@ func (c *tenantEraseCmd) Run(a *cli.App) error {
 		}
 		for to, n := range map[*int64]int64{
 			&sum.Jobs: e.Jobs, &sum.Answers: e.Answers, &sum.Callbacks: e.Callbacks, &sum.Tasks: e.Tasks, &sum.Keys: e.Keys,
-			&sum.IdempotencyKeys: e.IdempotencyKeys, &sum.CallbackSecrets: e.CallbackSecrets, &sum.Settings: e.Settings, &sum.History: e.History, &sum.Flows: e.Flows,
+			&sum.IdempotencyKeys: e.IdempotencyKeys, &sum.CallbackSecrets: e.CallbackSecrets,
+			&sum.Revocations: e.Revocations, &sum.Settings: e.Settings, &sum.History: e.History, &sum.Flows: e.Flows,
 		} {
 			*to += n
 		}
@@ -72,8 +73,8 @@ func (c *tenantEraseCmd) Run(a *cli.App) error {
 	}
 	if err := cli.Print(a.Out, &sum, c.JSON, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "Erased %s: %d jobs, %d answers, %d callbacks, %d tasks, %d idempotency keys, %d API keys, "+
-			"%d callback secrets, %d settings, %d history entries, %d routes.\n", c.Name, sum.Jobs, sum.Answers, sum.Callbacks, sum.Tasks,
-			sum.IdempotencyKeys, sum.Keys, sum.CallbackSecrets, sum.Settings, sum.History, sum.Flows)
+			"%d callback secrets, %d revocations, %d settings, %d history entries, %d routes.\n", c.Name, sum.Jobs, sum.Answers, sum.Callbacks, sum.Tasks,
+			sum.IdempotencyKeys, sum.Keys, sum.CallbackSecrets, sum.Revocations, sum.Settings, sum.History, sum.Flows)
 		return err
 	}); err != nil {
 		return err
