@@ -190,8 +190,7 @@ func (s *Server) signing(page http.Handler) http.Handler {
 	})
 }
 
-// pageRead records the use of a further page of the admin listener, such as asynqmon, which shows
-// payloads and deletes tasks.
+// pageRead records the use of a further page of the admin listener, such as the profiles.
 func (s *Server) pageRead(path string, page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e := audit.Entry{Action: audit.PageRead, Subject: path, Outcome: audit.OK}

@@ -86,7 +86,7 @@ type Config struct {
 	// not see it.
 	Calls func() map[string]RouteCalls
 	// AdminPages are further handlers of the admin listener, with the same access control. Each
-	// serves its path, such as "/asynqmon", and all paths below.
+	// serves its path, such as "/debug/pprof", and all paths below.
 	AdminPages map[string]http.Handler
 	// DrainGrace is how long a client still waits for the answer to a forwarded request that is
 	// under way when the server drains; default 20s.

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
@@ -44,7 +43,7 @@ func startCollector(t *testing.T) *collector {
 	c := &collector{came: make(chan struct{}, 100)}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		var request collectorpb.ExportTraceServiceRequest
+		var request tracepb.TracesData // has the fields of the request
 		if err == nil {
 			err = proto.Unmarshal(body, &request)
 		}

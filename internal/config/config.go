@@ -88,7 +88,6 @@ type Admin struct {
 	PublicURL string // of the dashboard in browsers; empty: that of the listener
 	OIDC      OIDC   // single sign-on
 
-	Asynqmon bool // serve asynq's own web page
 	Profiles bool // serve the runtime's profiles
 	Submit   bool // admit jobs
 

@@ -155,7 +155,7 @@ func TestEverySection(t *testing.T) {
 	got := mustLoad(t, config.Sources{File: write(t, `
 redis:   { url: "redis://:pw@127.0.0.1:6379/3", data_dir: /var/lib/sluice, allow_unsafe: true, durability: { replicas: 2, fsync: true, timeout: 2s } }
 api:     { listen: "0.0.0.0:80", tls: off, max_body: 4096, allow_public: true, max_streams: 9, max_connections: 10, tenant_share: 20, address_share: 30, status_rate: 100/s, read_rate: 500/s }
-admin:   { listen: ":8081", tls: off, token: "0123456789abcdef", allow: [10.0.0.0/8, 192.0.2.7], public_url: "https://sluice.example", asynqmon: true, profiles: true, submit: true, max_connections: 11,
+admin:   { listen: ":8081", tls: off, token: "0123456789abcdef", allow: [10.0.0.0/8, 192.0.2.7], public_url: "https://sluice.example", profiles: true, submit: true, max_connections: 11,
   oidc: { issuer: "https://id.example/", client_id: sluice, scopes: [groups], viewers: ["*"], admins: [root, leads] } }
 auth:
   mode: none
@@ -210,7 +210,7 @@ log: { level: warn }
 				Issuer: "https://id.example/", ClientID: "sluice", Scopes: "groups", NameClaim: "email", GroupsClaim: "groups",
 				Viewers: "*", Admins: "root,leads",
 			},
-			Asynqmon: true, Profiles: true, Submit: true,
+			Profiles: true, Submit: true,
 			MaxConnections: 11,
 		},
 		Auth: config.Auth{
@@ -473,7 +473,7 @@ func TestProblems(t *testing.T) {
 				` such as jobs.example,jobs.example:8443`},
 		{"share", "api: { tenant_share: 101 }", `api.tenant_share: 101: must be a whole number from 1 to 100`},
 		{"streams", "api: { max_streams: 0 }", `api.max_streams: 0: must be a whole number from 1 to 100000`},
-		{"asynqmon", "admin: { asynqmon: 1 }", `admin.asynqmon: 1: must be true or false`},
+		{"profiles", "admin: { profiles: 1 }", `admin.profiles: 1: must be true or false`},
 		{"callbacks that are a list", "callbacks: [hunter2]", `callbacks: a list: must be a section`},
 		{"unknown key of the callbacks", "callbacks: { alow: [] }",
 			`callbacks.alow: unknown key: must be a setting of this section; is callbacks.allow meant?`},
@@ -625,7 +625,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"headers": "legacy", "worker.lease": "40s", "worker.sweep": "2s", "worker.horizon": "7ms",
 		"api.max_streams": "7", "api.max_connections": "12", "api.hosts": "jobs.example, jobs.example:8443",
 		"api.tenant_share": "13", "api.address_share": "14", "api.status_rate": "5/m", "api.read_rate": "6/m",
-		"admin.max_connections": "13", "admin.asynqmon": "true", "admin.profiles": "true",
+		"admin.max_connections": "13", "admin.profiles": "true",
 		"admin.submit": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.mode": "registered", "callbacks.deny": "10.0.0.0/8",
 		"egress.allow":           "169.254.1.0/24",
 		"callbacks.max_attempts": "3", "callbacks.proxy": "http://p.test:3128",

@@ -186,8 +186,6 @@ func Settings() []Setting {
 		whole("admin.max_connections", "1000", 1, 1_000_000,
 			"Maximum concurrent connections to this listener, as api.max_connections; "+
 				"one address may use api.address_share of them."),
-		toggle("admin.asynqmon", "Serve asynqmon, asynq's own web page, on the admin listener at "+
-			"/asynqmon/: callbacks, and the tasks of asynq routes."),
 		toggle("admin.submit", "Admit jobs on the admin listener too (POST /v1/tenants/{tenant}/jobs), for "+
 			"experiments. It is on in sluice dev."),
 		toggle("admin.profiles", "Serve the runtime's profiles of this process on the admin listener at "+

@@ -9,9 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/hibiken/asynqmon"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/guard"
@@ -80,11 +77,6 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		routes[name] = info
 	}
 	pages := map[string]http.Handler{}
-	if p.Config.Admin.Asynqmon {
-		// It is never closed, because the engine owns the connections.
-		pages[asynqmonPath] = asynqmon.New(asynqmon.Options{RootPath: asynqmonPath,
-			RedisConnOpt: client{shared.engine.Client()}})
-	}
 	if p.Config.Admin.Profiles {
 		pages[profilesPath] = profiles()
 	}
@@ -160,14 +152,6 @@ func statusTenants(named map[string]shaper.Overrides) []string {
 	names := slices.Sorted(maps.Keys(named))
 	return names[:min(len(names), maxTenants)]
 }
-
-const asynqmonPath = "/asynqmon"
-
-// client passes the engine's client to asynq's tools.
-type client struct{ redis redis.UniversalClient }
-
-// MakeRedisClient implements asynq.RedisConnOpt.
-func (c client) MakeRedisClient() any { return c.redis }
 
 // WorkerRoute returns a route of the configuration for a worker.
 func WorkerRoute(r config.Route) worker.Route {

@@ -124,12 +124,12 @@ func TestCallbacksOfAProcess(t *testing.T) {
 	}
 }
 
-// asynqmon and the profiles are served where the settings turn them on, and only with the token.
+// The profiles are served where the setting turns them on, and only with the token.
 func TestAdminPages(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		now := processtest.Start(t, map[string]any{
 			"routes": map[string]any{"default": map[string]any{"url": "http://127.0.0.1:9/"}},
-			"admin":  map[string]any{"asynqmon": on, "profiles": on, "token": "0123456789abcdef"},
+			"admin":  map[string]any{"profiles": on, "token": "0123456789abcdef"},
 		})
 		hc := &http.Client{}
 		defer hc.CloseIdleConnections()
@@ -149,10 +149,6 @@ func TestAdminPages(t *testing.T) {
 			return resp.StatusCode, resp.Header.Get("Content-Type"), buf.String()
 		}
 		for _, c := range []struct{ path, format, says string }{
-			{"/asynqmon", "text/html; charset=utf-8", "Asynq"},
-			{"/asynqmon/", "text/html; charset=utf-8", "/asynqmon/static/js/"},
-			{"/asynqmon/static/js/runtime-main.9fea6c1a.js", "application/javascript; charset=utf-8", "webpackJsonp"},
-			{"/asynqmon/api/queues", "", `"queues"`}, {"/asynqmon/api/redis_info", "", `"`},
 			{"/debug/pprof/", "text/html; charset=utf-8", "goroutine"},
 			{"/debug/pprof/heap?debug=1", "", "heap profile"},
 		} {

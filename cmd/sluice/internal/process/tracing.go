@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"strings"
 	"sync"
@@ -14,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
@@ -40,8 +39,7 @@ type tracesConfig struct {
 
 // tracing sends the spans of a process to an OpenTelemetry collector, by OTLP over HTTP. Nil is
 // off: so it is unless the configuration or a standard variable sets an endpoint. OpenTelemetry's
-// SDK reads its own variables for headers, certificates, compression, timeouts, batches and the
-// resource.
+// own variables for headers, certificates, compression, timeouts, batches and the resource apply.
 //
 // A collector that is unreachable, slow or refusing loses spans and affects nothing else. Spans
 // wait in a bounded queue (OTEL_BSP_MAX_QUEUE_SIZE, 2,048) and are dropped while it is full. One
@@ -70,16 +68,20 @@ func openTraces(ctx context.Context, cfg tracesConfig) (*tracing, error) {
 		cfg.Logger.Warn("traces", "error",
 			shortError(err))
 	}))
-	if p := cfg.protocol(); strings.HasPrefix(p, "grpc") {
+	switch p := cfg.protocol(); p {
+	case "", "http/protobuf":
+	case "grpc":
 		cfg.Logger.Warn("OTLP over gRPC is not supported: traces are sent over HTTP, so the endpoint must " +
 			"accept HTTP, usually on port 4318")
+	default:
+		cfg.Logger.Warn("traces are sent as http/protobuf, the only protocol of OTLP that is supported",
+			"wanted", p)
 	}
-	direct := func(*http.Request) (*url.URL, error) { return nil, nil } // see docs/deploy.md
-	options := []otlptracehttp.Option{otlptracehttp.WithProxy(direct)}
-	if cfg.Endpoint != "" {
-		options = append(options, otlptracehttp.WithEndpointURL(at))
+	client, err := newCollector(at, cfg.Getenv)
+	if err != nil {
+		return nil, fmt.Errorf("traces: %w", err)
 	}
-	to, err := otlptracehttp.New(ctx, options...)
+	to, err := otlptrace.New(ctx, client)
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w", err)
 	}

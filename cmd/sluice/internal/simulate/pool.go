@@ -135,8 +135,8 @@ type flowFigures struct {
 
 // runPool simulates a pool.
 func (c *SimulateCmd) runPool(a *cli.App) error {
-	if c.SVG != "" || c.PNG != "" || c.Save != "" || len(c.Through) != 1 || c.Through[0] != simulate.NameShaper {
-		return cli.Usagef("--svg, --png, --save and --through are for arrivals without --pool")
+	if c.SVG != "" || c.Save != "" || len(c.Through) != 1 || c.Through[0] != simulate.NameShaper {
+		return cli.Usagef("--svg, --save and --through are for arrivals without --pool")
 	}
 	policy, members, err := c.pool(a, &c.traceFlags)
 	if err != nil {

@@ -85,8 +85,8 @@ func (c *RecommendCmd) run(a *cli.App) error {
 	if err == nil && c.plots(a) {
 		err = plotCurve(a.Out, r)
 	}
-	if err == nil && len(r.Curve) > 0 {
-		err = c.draw(func(w io.Writer, f pictureFormat) error { return drawTradeOff(w, f, r, goals) })
+	if err == nil && c.SVG != "" && len(r.Curve) > 0 {
+		err = writeFile(c.SVG, func(w io.Writer) error { return drawTradeOff(w, r, goals) })
 	}
 	if err == nil && !r.Reached {
 		return cli.ErrReported

@@ -36,8 +36,8 @@ type shareJSON struct {
 // runPool recommends weights, reserves and capacities of the flows of a pool.
 func (c *RecommendCmd) runPool(a *cli.App, maxRefused float64) error {
 	switch {
-	case c.SVG != "" || c.PNG != "" || c.Burst != 1 || c.Tenant != "TENANT":
-		return cli.Usagef("--svg, --png, --burst and --tenant are for arrivals without --pool")
+	case c.SVG != "" || c.Burst != 1 || c.Tenant != "TENANT":
+		return cli.Usagef("--svg, --burst and --tenant are for arrivals without --pool")
 	case c.WaitP99 == 0:
 		return cli.Usagef("--pool requires --wait-p99")
 	}

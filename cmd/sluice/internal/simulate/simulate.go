@@ -101,11 +101,14 @@ func (c *SimulateCmd) run(a *cli.App) error {
 	if err != nil {
 		return err
 	}
-	return c.draw(func(w io.Writer, f pictureFormat) error {
+	if c.SVG == "" {
+		return nil
+	}
+	return writeFile(c.SVG, func(w io.Writer) error {
 		if len(runs) == 1 {
-			return drawRun(w, f, runs[0])
+			return drawRun(w, runs[0])
 		}
-		return drawComparison(w, f, runs)
+		return drawComparison(w, runs)
 	})
 }
 

@@ -28,10 +28,9 @@ type traceFlags struct {
 	Seed     uint64        `default:"1" placeholder:"N" help:"Seed of generated arrivals [1]."`
 }
 
-// pictureFlags name the files of pictures.
+// pictureFlags name the file of a picture.
 type pictureFlags struct {
 	SVG  string `name:"svg" placeholder:"FILE" help:"Write a picture as SVG."`
-	PNG  string `name:"png" placeholder:"FILE" help:"Write a picture as PNG."`
 	Plot *bool  `negatable:"" help:"Print plots as text [on a terminal]."`
 	JSON bool   `help:"Print the figures as JSON."`
 }
@@ -125,22 +124,6 @@ func flagError(err error, names map[string]string) error {
 		lines[i] = fmt.Sprintf("--%s: %s: %s", flag, p.Value, p.Rule)
 	}
 	return cli.UsageError(strings.Join(lines, "; "))
-}
-
-// draw writes the pictures.
-func (f *pictureFlags) draw(draw func(w io.Writer, format pictureFormat) error) error {
-	for _, p := range []struct {
-		file   string
-		format pictureFormat
-	}{{f.SVG, pictureSVG}, {f.PNG, picturePNG}} {
-		if p.file == "" {
-			continue
-		}
-		if err := writeFile(p.file, func(w io.Writer) error { return draw(w, p.format) }); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // plots reports whether to print plots.
