@@ -15,7 +15,7 @@ SUDO     := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The race detector leaves out the Lua interpreter of the embedded engine: one goroutine at a time is
 # in it, and tests on that engine take a quarter less.
@@ -66,6 +66,15 @@ screenshots: redis chromium ## make the pictures of docs/dashboard.md anew (seve
 .PHONY: build
 build: ## build the program into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sluice ./cmd/sluice
+
+# PLATFORMS=linux_amd64 makes it shorter. VERSION is the tag, or the time and the commit.
+.PHONY: release-snapshot
+release-snapshot: ## make archives, packages, image, SBOM and checksums in dist/ without a network (ten minutes)
+	$(GO) run -C tools ./release -out ../dist -platforms '$(PLATFORMS)'
+
+.PHONY: test-release
+test-release: redis ## make the release twice and compare, start the image, install the package (needs root and dpkg)
+	SLUICE_TEST_RELEASE=1 $(GO) test -C tools -count=1 -timeout 30m ./release
 
 # What encrypts, signs, verifies and speaks TLS. The program as a whole does not start where Go refuses
 # SHA-1: asynq names its scripts by it.

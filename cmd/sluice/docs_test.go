@@ -96,6 +96,26 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestPagesForMachines checks that docs/llms.txt has one line for each page of docs, and no other.
+func TestPagesForMachines(t *testing.T) {
+	raw, err := os.ReadFile(repository + "/docs/llms.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	source(t, ".md", func(file string) {
+		name, page := strings.CutPrefix(file, "docs/")
+		if page && !strings.Contains(name, "/") && strings.Count(text, "]("+name+"): ") != 1 {
+			t.Errorf("docs/llms.txt has %d lines for %s, want 1", strings.Count(text, "]("+name+"): "), name)
+		}
+	})
+	for _, m := range link.FindAllStringSubmatch(text, -1) {
+		if _, err := os.Stat(filepath.Join(repository, "docs", m[1]+m[2])); err != nil {
+			t.Errorf("docs/llms.txt links to %s, which does not exist", m[1]+m[2])
+		}
+	}
+}
+
 // TestWidthsOfPages checks that the prose of Markdown files has at most 100 columns. Tables, code
 // and the addresses of other sites may be wider.
 func TestWidthsOfPages(t *testing.T) {
