@@ -47,8 +47,8 @@ type Config struct {
 	// AdminURL is the URL of the dashboard in browsers; empty: unknown. If it is https, cookies are
 	// for https alone.
 	AdminURL string
-	// SignOn lets operators sign in to the dashboard at a provider; nil: with tokens alone. It needs
-	// AdminToken and AdminURL.
+	// SignOn lets operators sign in to the dashboard at a provider; nil: with tokens alone. It
+	// needs AdminToken and AdminURL.
 	SignOn     *SignOn
 	Version    VersionInfo           // the answer of GET /version
 	Registerer prometheus.Registerer // nil: metrics are not registered

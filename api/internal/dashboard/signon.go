@@ -36,8 +36,8 @@ func (d *Dashboard) ticket(r *http.Request, value string, maxAge int) *http.Cook
 }
 
 // comeBack takes the browser back from the provider. The page that it answers with keeps the second
-// key of the session, and goes on to the dashboard by itself: after a redirect from another site the
-// browser would not send the cookie.
+// key of the session, and goes on to the dashboard by itself: after a redirect from another site
+// the browser would not send the cookie.
 func (d *Dashboard) comeBack(w http.ResponseWriter, r *http.Request) {
 	if d.signOn == nil || d.sessions == nil {
 		redirect(w, r, LoginPath)
