@@ -158,6 +158,9 @@ type Forward struct {
 	// how long it prefers to wait: 202, 503 or 504; default 504. A client that only changed its URL
 	// would take 202 for the upstream's.
 	OnWaitEnd int
+	// Idle is how long a client may take nothing of an answer that it gets while it comes; default
+	// 30s.
+	Idle time.Duration
 }
 
 // VersionInfo identifies the program.

@@ -318,6 +318,10 @@ func (f *fakeQueue) Job(_ context.Context, name, id string) (queue.Job, error) {
 	return j.Job, nil
 }
 
+func (f *fakeQueue) Stream(context.Context, string, string) (*queue.Stream, error) { return nil, nil }
+
+func (f *fakeQueue) Leave(context.Context, string) error { return nil }
+
 // Answer has none: no test forwards through a fakeQueue.
 func (f *fakeQueue) Answer(ctx context.Context, name, id string) (queue.Job, *queue.Answer, error) {
 	j, err := f.Job(ctx, name, id)

@@ -27,6 +27,7 @@ const (
 	credentialHeader = "Sluice-Api-Key" // beside an Authorization that belongs to the upstream
 	estimateHeader   = "Sluice-Cost-Estimate"
 	maxWaitHeader    = "Sluice-Max-Wait-Ms"
+	progressHeader   = "Sluice-Progress"
 	replayedHeader   = "Idempotent-Replayed"
 )
 
@@ -108,6 +109,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, at arrival) {
 		err = s.admit(c, sub, f)
 	}
 	if sub = nil; err == nil {
+		f.showProgress(w, c)
 		err = f.awaitAnswer(c.client)
 	}
 	s.answered(w, c, f, err)
@@ -126,6 +128,10 @@ func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error)
 			}
 			s.cfg.Headers.Queue(a.header, f.decision.Admission, 0)
 		})
+	}
+	if f.shown.begun() {
+		s.writeEvents(w, c, f, write, err)
+		return
 	}
 	if err != nil {
 		s.metrics.refusal(s.fail(w, c.r, hopeless(err)))
@@ -189,6 +195,9 @@ func (s *Server) forwarded(
 	}
 	cost, err := wholeHeader(c.r.Header, estimateHeader, shaper.MaxCost)
 	if err != nil {
+		return nil, err
+	}
+	if f.shown, err = readProgress(c.r); err != nil {
 		return nil, err
 	}
 	body, done, err := s.bodies.ReadAny(w, c.r, s.cfg.MaxBody, func() budget.Owner {

@@ -16,14 +16,19 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// abandon cancels a request whose client has left while it waits, unless a key will ask for its
-// answer.
+// abandon ends a request whose client has left, unless a key will ask for its answer.
 func (s *Server) abandon(tenant string, job queue.Job, key string) {
-	if key != "" || job.State.Done() || job.State == shaper.Leased {
+	if key != "" || job.State.Done() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cancelTimeout)
 	defer cancel()
+	if job.State == shaper.Leased {
+		if s.queue.Leave(ctx, job.ID) == nil {
+			s.metrics.abandoned.Inc()
+		}
+		return
+	}
 	if _, err := s.queue.Cancel(ctx, tenant, job.ID); err == nil {
 		s.metrics.abandoned.Inc()
 	}
@@ -56,6 +61,14 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 // job, which accepted completes.
 func (s *Server) answerTo(c *call, f *awaited, accepted func(*answer)) (func(http.ResponseWriter), error) {
 	job, prefer := f.decision.Job, f.prefer
+	if f.stream != nil {
+		m, err := httpmsg.DecodeAnswer(f.stream.Head)
+		if err != nil {
+			f.stream.Close()
+			return nil, err
+		}
+		return func(w http.ResponseWriter) { s.writeStream(w, c, f, m) }, nil
+	}
 	if f.answer != nil {
 		if err := s.readHead(c, f.answer); err != nil {
 			return nil, err
@@ -166,26 +179,10 @@ func (s *Server) startAnswer(c *call, f *awaited, started int) (*budget.Outgoing
 // is cut: half an answer never ends like a whole one.
 func (s *Server) writeAnswer(w http.ResponseWriter, c *call, f *awaited, m httpmsg.Answer, out *budget.Outgoing) {
 	defer out.End()
-	job, a := f.decision.Job, f.answer
+	a := f.answer
 	size := len(m.Body) + a.Size - len(a.Start)
 	h := w.Header()
-	clear(h)
-	bodiless := m.Status == http.StatusNoContent || m.Status == http.StatusNotModified
-	clientHeaders(h, m.Header, c.r, f.own, size > 0 && !bodiless)
-	if length := m.Header["Content-Length"]; length != nil { // to a HEAD
-		h["Content-Length"] = length
-	}
-	if f.decision.Outcome == shaper.Replayed {
-		h.Set(replayedHeader, "true")
-	}
-	h.Set("Sluice-Job", job.ID)
-	h.Set("Sluice-Waited-Ms", strconv.FormatInt(max(0, job.Started.Sub(job.Created).Milliseconds()), 10))
-	if m.Truncated {
-		h.Set("Sluice-Truncated", "true")
-	}
-	if h["Content-Type"] == nil {
-		h["Content-Type"] = nil // net/http must not guess one
-	}
+	bodiless := f.writeHead(h, c, m, size > 0)
 	if !bodiless && c.r.Method != http.MethodHead { // the answer to a HEAD may be read later by a GET
 		h["Content-Length"] = []string{strconv.Itoa(size)}
 	}
@@ -214,4 +211,28 @@ func (s *Server) writeAnswer(w http.ResponseWriter, c *call, f *awaited, m httpm
 		}
 		at += len(piece)
 	}
+}
+
+// writeHead writes the headers of the upstream's answer, without those that are Sluice's own, and
+// reports whether it has no body.
+func (f *awaited) writeHead(h http.Header, c *call, m httpmsg.Answer, hasBody bool) (bodiless bool) {
+	job := f.decision.Job
+	clear(h)
+	bodiless = m.Status == http.StatusNoContent || m.Status == http.StatusNotModified
+	clientHeaders(h, m.Header, c.r, f.own, hasBody && !bodiless)
+	if length := m.Header["Content-Length"]; length != nil { // to a HEAD, or of an answer that comes
+		h["Content-Length"] = length
+	}
+	if f.decision.Outcome == shaper.Replayed {
+		h.Set(replayedHeader, "true")
+	}
+	h.Set("Sluice-Job", job.ID)
+	h.Set("Sluice-Waited-Ms", strconv.FormatInt(max(0, job.Started.Sub(job.Created).Milliseconds()), 10))
+	if m.Truncated {
+		h.Set("Sluice-Truncated", "true")
+	}
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = nil // net/http must not guess one
+	}
+	return bodiless
 }

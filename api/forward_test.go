@@ -111,6 +111,7 @@ func proxy(
 	fast.Rate = shaper.Rate{Limit: 1000, Period: time.Second}
 	p.q, err = queue.Open(ctx, engine, queue.Options{Logger: log, Defaults: fast, Tenants: map[string]shaper.Overrides{
 		"paused": {Paused: new(true)}, "slow": {Rate: &shaper.Rate{Limit: 1, Period: time.Hour}},
+		"each": {Rate: &shaper.Rate{Limit: 1, Period: time.Second}},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -182,7 +182,7 @@ func TestForwardOddAnswers(t *testing.T) {
 	}
 }
 
-// TestForwardLargeAnswers: cut at the bound and said so; or refused; one that trickles ends with
+// TestForwardLargeAnswers: where answers are read whole, they are cut at the bound and said so; or refused; one that trickles ends with
 // the timeout of its route.
 func TestForwardLargeAnswers(t *testing.T) {
 	upstream := func(w http.ResponseWriter, r *http.Request) {
@@ -209,7 +209,7 @@ func TestForwardLargeAnswers(t *testing.T) {
 	}
 	for _, fails := range []bool{false, true} {
 		p := proxy(t, upstream, func(_ *api.Config, r *worker.Route, _ *queue.Queue) {
-			r.Forward.MaxAnswer, r.Forward.FailLarge = 1000, fails
+			r.Forward.MaxAnswer, r.Forward.FailLarge, r.Forward.Stream = 1000, fails, worker.StreamNever
 		})
 		resp, body := p.ask("GET", "/v1/forward/partner/exact", "")
 		p.want("an answer at the bound", http.StatusOK, "", resp, body[:min(len(body), 100)])

@@ -14,6 +14,8 @@ import (
 type ends interface {
 	Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error)
 	Answer(ctx context.Context, tenant, id string) (job queue.Job, answer *queue.Answer, err error)
+	Stream(ctx context.Context, tenant, id string) (*queue.Stream, error)
+	Leave(ctx context.Context, id string) error
 }
 
 // awaited is a job that a client waits for.
@@ -30,6 +32,8 @@ type awaited struct {
 	key    string // idempotency key; empty for none
 	prefer codec.Preference
 	answer *queue.Answer   // nil for none, or none yet
+	stream *queue.Stream   // an answer that comes now; nil for none
+	shown  *progress       // what the client is told while it waits; nil for nothing
 	own    bool            // the client came by a listener of the route alone
 	last   time.Time       // when the wait ends at the latest
 	left   <-chan struct{} // closed when the client leaves; nil once it has
@@ -111,7 +115,7 @@ const (
 	spuriousPause = 50 * time.Millisecond
 	// leftPatience is how long a request may take to leave after its client has closed its side of
 	// the connection. One that only says so that it sends no more (nc -N) gets its answer then.
-	leftPatience = time.Second
+	leftPatience = 800 * time.Millisecond
 	// leasedLook is how often a request that is under way is looked at: its worker may give it
 	// back.
 	leasedLook = 200 * time.Millisecond
@@ -143,6 +147,8 @@ func (f *awaited) awaitAnswer(ctx context.Context) error {
 			return nil
 		case done, err != nil && !away:
 			return err
+		case over && f.left == nil && f.abandoned():
+			return context.Canceled
 		case over && f.underWay():
 		case over && f.left == nil:
 			return context.Canceled
@@ -169,13 +175,17 @@ func (s *Server) AwaitAnswers(ctx context.Context) {
 
 // pauseForAnswer returns when the watch reports, and true when the wait must end otherwise.
 func (f *awaited) pauseForAnswer() (over bool) {
-	timer := time.NewTimer(time.Until(f.end))
+	end := f.end
+	if f.shown != nil {
+		end = earlier(end, f.shown.next)
+	}
+	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	select {
 	case <-f.ended:
 		return false
 	case <-timer.C:
-		return true
+		return !time.Now().Before(f.end)
 	case <-f.drain:
 		f.drain, f.last = nil, earlier(f.last, time.Now().Add(f.server.cfg.DrainGrace))
 		f.end = time.Now()
@@ -219,7 +229,20 @@ func (f *awaited) readAnswer(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	f.decision.Job, f.answer = job, answer
-	return answer != nil || job.State.Done(), nil
+	if f.shown != nil {
+		f.shown.tell(job)
+	}
+	if answer == nil && job.State == shaper.Leased {
+		if f.stream, err = f.server.queue.Stream(ctx, job.Tenant, job.ID); err != nil {
+			return false, err
+		}
+	}
+	return answer != nil || f.stream != nil || job.State.Done(), nil
+}
+
+// abandoned reports whether nobody will read the answer once the client has left.
+func (f *awaited) abandoned() bool {
+	return f.key == "" && f.decision.Outcome != "" && (f.wait > 0 || !f.prefer.Given)
 }
 
 // rest sleeps, unless there is a reason to go on.

@@ -41,6 +41,10 @@ type Broker struct {
 
 	housekeeping *rate.Limiter // see housekeepingEvery
 
+	relays   sync.Map             // id of a job → its *Relay
+	leaving  sync.Map             // id of a job → func() that ends its request, because its client has left
+	announce func(channel string) // wakes who watches the channel in this process
+
 	// See restore.go.
 	memories  []memory      // by shard
 	pause     time.Duration // of a shard after a failover

@@ -117,6 +117,9 @@ func jobOf(id string, r scripts.Record, res result, failed error) Job {
 	if failed != nil { // the state still holds
 		j.LastError = unreadable(failed)
 	}
+	if e := res.Error; r.Outcome == 'f' && e != nil && e.At.IsZero() { // by reclaim
+		e.At = r.At.Time()
+	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {
 		j.LastError = &JobError{
 			Message: "the lease ran out too often: its workers were not heard of in time", At: r.At.Time(),

@@ -9,6 +9,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -85,6 +86,7 @@ type Queue struct {
 	headroom     *headroom
 	resolver     resolver
 	pooled       poolCache
+	reader       string // begins the names of the readers of streams in this process
 }
 
 // Schema of the stored data. A process reads its own and those from oldestKnown on. 5: a policy
@@ -128,7 +130,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	}
 	s := e.storeOf(o.Shards)
 	q := &Queue{
-		engine: e, store: s, compressOver: o.CompressOver, horizon: o.Horizon, log: o.Logger,
+		reader: rand.Text() + ".", engine: e, store: s, compressOver: o.CompressOver, horizon: o.Horizon, log: o.Logger,
 		retention: scripts.Retention{
 			Finished:     cmp.Or(o.Retention.Succeeded, time.Hour),
 			Dead:         cmp.Or(o.Retention.Dead, 7*24*time.Hour),
@@ -178,6 +180,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	}
 	q.lanes = newLanes(q)
 	q.watcher = newWatcher(s, q.broker.silence, o.Logger)
+	q.broker.announce = func(channel string) { q.watcher.heard(channel, "") }
 	return q, nil
 }
 

@@ -80,6 +80,15 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 		}
 	})
 	b.headroom.admitted(answered)
+	var relayed []string
+	for _, t := range batch {
+		if t.Relayed {
+			relayed = append(relayed, t.ID)
+		}
+	}
+	if len(relayed) > 0 {
+		b.linger(ctx, relayed)
+	}
 	for _, f := range failed {
 		for _, i := range f.items {
 			results[i] = ""

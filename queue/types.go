@@ -206,6 +206,8 @@ type Settlement struct {
 	Error       *JobError // kept until the next settlement of the job
 	Response    *Response
 	Answer      []byte // to a forwarded request, as package httpmsg encodes it; nil for none
+	// Relayed says that the answer was passed on while it came: see Broker.Relay.
+	Relayed bool
 	// Retention, of a forwarded request, is how long the job is kept once it has ended, unless
 	// newer answers need its space. 0: the job is no forwarded request.
 	Retention time.Duration

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"strings"
 
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/store"
@@ -54,6 +55,10 @@ func (w *wakes) joined(channels []string) {
 
 func (w *wakes) heard(channel, message string) {
 	shard := w.shards[channel]
+	if id, left := strings.CutPrefix(message, leftMessage); left {
+		w.b.left(id)
+		return
+	}
 	if message == "restore" && shard != AllShards {
 		w.b.restoreSoon(shard)
 	}

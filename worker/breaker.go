@@ -100,7 +100,20 @@ func (b *breaker) Deliver(ctx context.Context, l *queue.Lease) (s queue.Settleme
 		slow.Stop()
 		b.leave(ctx, d, s)
 	}()
-	return b.next.Deliver(ctx, l)
+	return b.next.Deliver(context.WithValue(ctx, answeringKey{}, func() {
+		slow.Stop()
+		b.answering(d)
+	}), l)
+}
+
+// answering ends the slowness of a delivery whose answer comes.
+func (b *breaker) answering(d *sending) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f := b.flows[d.tenant]; d.slow && f != nil {
+		d.slow = false
+		b.all.slow, f.slow = b.all.slow-1, f.slow-1
+	}
 }
 
 // enter returns the delivery of a job that is sent, or how the job is settled instead.

@@ -38,8 +38,9 @@ type Route struct {
 	// up.
 	Timeout     time.Duration
 	Connections int // to one host; default 256. Only for a URL or Forward
-	// IdleTimeout is how long a connection is kept that is not used; default 30s. A shorter time
-	// that an answer has in Keep-Alive counts instead. ConnectionMaxAge is after how long a
+	// IdleTimeout is how long nothing may come on a connection: how long one is kept that is not used,
+	// and how long an answer may pause that is passed on while it comes; default 30s. A shorter time
+	// that an answer has in Keep-Alive counts instead for unused ones. ConnectionMaxAge is after how long a
 	// connection gets no further request, so that a change of the name's address is noticed;
 	// default 5m.
 	IdleTimeout      time.Duration
@@ -98,6 +99,11 @@ type Forward struct {
 	// RetryUnsafe is set.
 	RetryOn     []int
 	RetryUnsafe bool
+	// Stream is which answers are passed on while they come: StreamAuto, which is the default,
+	// StreamAlways or StreamNever. Such an answer may then pause for Route.IdleTimeout, and take
+	// MaxDuration in all; default 15m.
+	Stream      string
+	MaxDuration time.Duration
 }
 
 // maxAnswer bounds Forward.MaxAnswer: Redis and the API hold whole answers.
@@ -190,6 +196,8 @@ func (r Route) withDefaults() Route {
 		f := *r.Forward
 		f.MaxAnswer = cmp.Or(f.MaxAnswer, 1<<20)
 		f.Retention = cmp.Or(f.Retention, 10*time.Minute)
+		f.Stream = cmp.Or(f.Stream, StreamAuto)
+		f.MaxDuration = cmp.Or(f.MaxDuration, 15*time.Minute)
 		r.Forward = &f
 	}
 	r.MinCost = cmp.Or(r.MinCost, new(int64(1)))
@@ -262,6 +270,9 @@ func (c Config) problems(name string, r Route) (ps shaper.Problems) {
 			"must be an http or https URL with a host and without a query")
 		check(f.MaxAnswer > 0 && f.MaxAnswer <= maxAnswer, "max_response", f.MaxAnswer, "must be 1 to 8388608 bytes")
 		check(f.Retention >= time.Second, "retention", f.Retention, "must be at least 1s")
+		check(f.Stream == StreamAuto || f.Stream == StreamAlways || f.Stream == StreamNever, "stream", strconv.Quote(f.Stream),
+			"must be auto, always or never")
+		check(f.MaxDuration > 0, "max_duration", f.MaxDuration, "must be positive")
 		for _, status := range f.RetryOn {
 			check(status >= 400 && status <= 599, "retry.on", status, "must be statuses from 400 to 599")
 		}

@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,11 +27,14 @@ type forwarder struct {
 	path     string // of the base, encoded, without a slash at its end
 	upstream *liveUpstream
 	costs    answerCosts
+	relays   relays // nil: answers are read whole
 }
 
 func newForwarder(r Route, costs answerCosts) *forwarder {
 	base, _ := url.Parse(r.Forward.URL) // was validated
-	return &forwarder{r, *base, strings.TrimRight(base.EscapedPath(), "/"), newLiveUpstream(r), costs}
+	return &forwarder{
+		route: r, base: *base, path: strings.TrimRight(base.EscapedPath(), "/"), upstream: newLiveUpstream(r), costs: costs,
+	}
 }
 
 // Deliver makes one request. What its answer means:
@@ -41,7 +45,8 @@ func newForwarder(r Route, costs answerCosts) *forwarder {
 //	any other                      an answer: the job has succeeded
 //	none                           tried again, if the request may be sent again; else it failed
 //
-// A request that failed for good is no dead letter: its client gets the failure.
+// An answer that is passed on while it comes is never tried again: see stream. A request that failed
+// for good is no dead letter: its client gets the failure.
 func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlement {
 	m, err := httpmsg.DecodeRequest(l.Payload)
 	if err != nil {
@@ -50,12 +55,16 @@ func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlemen
 	if d.route.lastHold(l) && l.Expired {
 		return d.failed(l, queue.JobError{Message: "too many workers stopped while they sent it"})
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	if d.relays != nil {
+		defer d.relays.OnLeave(l.ID, func() { end(errLeft) })()
+	}
 	req, err := d.request(ctx, m, l)
 	if err != nil {
 		return d.notSent(l, queue.JobError{Message: "the request cannot be sent", Detail: err.Error()})
 	}
-	again := l.Attempt < d.route.Retry.MaxAttempts
-	resp, body, cut, err := d.upstream.Load().Send(req, m.Body, d.route.Forward.MaxAnswer)
+	a, err := d.upstream.Load().Open(req, m.Body)
 	if no, is := err.(outbound.NoToken); is {
 		if d.route.lastHold(l) {
 			return d.notSent(l, queue.JobError{Message: noToken, Detail: no.Error()})
@@ -64,53 +73,68 @@ func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlemen
 		s.Retention = d.route.Forward.Retention // a forwarded request, whose holds count
 		return s
 	}
-	if no, is := err.(outbound.NoAnswer); is {
-		if no.Shortage {
-			return lacksMeans(ctx, l, no)
-		}
-		e := queue.JobError{Message: no.Message, Detail: no.Detail, Timeout: no.Timeout}
-		if again && (no.Unsent || d.repeatable(m)) {
-			s := d.route.Retry.again(l, e.Message, 0)
-			s.Error = &e
-			return s
-		}
-		return d.failed(l, e)
+	if err != nil {
+		return d.unanswered(ctx, l, m, err)
 	}
-	resp.Body = io.NopCloser(bytes.NewReader(body))
-	cost := d.costs.of(d.route, l, resp) // of every attempt, also of one that fails
+	defer a.Close()
+	if d.relays != nil && d.mayStream(l, m, a) {
+		return d.stream(ctx, end, l, m, a)
+	}
+	body, cut, err := a.All(d.route.Forward.MaxAnswer)
+	if err != nil {
+		return d.unanswered(ctx, l, m, err)
+	}
+	return d.answered(l, m, a.Response, body, cut)
+}
+
+// unanswered decides what an attempt means that got no answer, or not the whole of one of which no
+// byte was passed on. err is a NoAnswer.
+func (d *forwarder) unanswered(ctx context.Context, l *queue.Lease, m httpmsg.Request, err error) queue.Settlement {
+	no, _ := errors.AsType[outbound.NoAnswer](err)
+	if context.Cause(ctx) == errLeft {
+		return d.notSent(l, queue.JobError{Message: "the client left before the upstream had answered"})
+	}
+	if no.Shortage {
+		return lacksMeans(ctx, l, no)
+	}
+	e := queue.JobError{Message: no.Message, Detail: no.Detail, Timeout: no.Timeout}
+	if l.Attempt < d.route.Retry.MaxAttempts && (no.Unsent || d.repeatable(m)) {
+		s := d.route.Retry.again(l, e.Message, 0)
+		s.Error = &e
+		return s
+	}
+	return d.failed(l, e)
+}
+
+// answered ends an attempt that got an answer.
+func (d *forwarder) answered(l *queue.Lease, m httpmsg.Request, resp *http.Response, body []byte, cut bool) queue.Settlement {
+	cost := d.costIn(l, resp, body) // of every attempt, also of one that fails
 	s := d.settlement(l, m, resp, body, cut)
 	s.ActualCost = cost
 	return s
+}
+
+// costIn returns the actual cost that an answer reports.
+func (d *forwarder) costIn(l *queue.Lease, resp *http.Response, body []byte) *int64 {
+	if d.hasEvents(resp) {
+		events := newEventCost(d.route.CostFrom)
+		events.Write(body)
+		return d.costs.ofEvents(d.route, l, resp.StatusCode, events)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return d.costs.of(d.route, l, resp)
 }
 
 // settlement decides what an answer means.
 func (d *forwarder) settlement(
 	l *queue.Lease, m httpmsg.Request, resp *http.Response, body []byte, cut bool,
 ) queue.Settlement {
-	status, again, last := resp.StatusCode, l.Attempt < d.route.Retry.MaxAttempts, d.route.lastHold(l)
-	if status < http.StatusOK {
-		return d.failed(l, queue.JobError{Message: "the upstream changed the protocol", Status: status})
-	}
-	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
-	if hold, given := parseRetryAfter(
-		strings.Join(resp.Header["Retry-After"], ","), clockOf(resp.Header, time.Now()),
-	); overload && given && !last {
-		s := d.route.Retry.again(l, refused(status), status)
-		s.Event, s.Cause = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}
-		if s.Delay = hold; hold <= 0 { // at once it would be refused again
-			s.Delay = min(d.route.Retry.MinBackoff, maxHold)
-		}
-		return s
-	}
-	if again && slices.Contains(d.route.Forward.RetryOn, status) && d.repeatable(m) {
-		s := d.route.Retry.again(l, refused(status), status)
-		s.Overload = overload
+	status := resp.StatusCode
+	if s, is := d.refusal(l, m, resp); is {
 		return s
 	}
 	if cut && d.route.Forward.FailLarge {
-		return d.failed(l, queue.JobError{
-			Message: fmt.Sprintf("the answer has more than %d bytes", d.route.Forward.MaxAnswer), Status: status,
-		})
+		return d.tooLarge(l, status)
 	}
 	answer := httpmsg.Answer{Status: status, Header: httpmsg.ToClient(resp.Header), Body: body, Truncated: cut}
 	if length := resp.Header["Content-Length"]; length != nil && (m.Method == http.MethodHead || status == http.StatusNotModified) {
@@ -121,6 +145,38 @@ func (d *forwarder) settlement(
 		Response: &queue.Response{Status: status}, Answer: answer.Encode(),
 		Retention: d.route.Forward.Retention,
 	}
+}
+
+// refusal decides whether the head of an answer means that the request is sent again, or has failed.
+func (d *forwarder) refusal(l *queue.Lease, m httpmsg.Request, resp *http.Response) (s queue.Settlement, isRefusal bool) {
+	status, again, last := resp.StatusCode, l.Attempt < d.route.Retry.MaxAttempts, d.route.lastHold(l)
+	if status < http.StatusOK {
+		return d.failed(l, queue.JobError{Message: "the upstream changed the protocol", Status: status}), true
+	}
+	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
+	if hold, given := parseRetryAfter(
+		strings.Join(resp.Header["Retry-After"], ","), clockOf(resp.Header, time.Now()),
+	); overload && given && !last {
+		s := d.route.Retry.again(l, refused(status), status)
+		s.Event, s.Cause = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}
+		if s.Delay = hold; hold <= 0 { // at once it would be refused again
+			s.Delay = min(d.route.Retry.MinBackoff, maxHold)
+		}
+		return s, true
+	}
+	if again && slices.Contains(d.route.Forward.RetryOn, status) && d.repeatable(m) {
+		s := d.route.Retry.again(l, refused(status), status)
+		s.Overload = overload
+		return s, true
+	}
+	return s, false
+}
+
+// tooLarge ends a request whose answer is larger than it may be.
+func (d *forwarder) tooLarge(l *queue.Lease, status int) queue.Settlement {
+	return d.failed(l, queue.JobError{
+		Message: fmt.Sprintf("the answer has more than %d bytes", d.route.Forward.MaxAnswer), Status: status,
+	})
 }
 
 func (d *forwarder) failed(l *queue.Lease, e queue.JobError) queue.Settlement {

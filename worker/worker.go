@@ -227,6 +227,7 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	var h deliverer
 	if route.Forward != nil {
 		f := newForwarder(route, costs)
+		f.relays, _ = w.broker.(relays)
 		h, load.upstream = f, f.upstream
 	} else {
 		d := newHTTPDeliverer(route, costs)

@@ -188,6 +188,8 @@ type Route struct {
 	Forwarded         string        // replace, append or pass headers that say where a request came from
 	MaxResponse       int64         // bytes of an answer's body that are stored
 	MaxResponseAction string        // for a larger one: cut or fail
+	Stream            string        // which answers are passed on while they come: auto, always or never
+	MaxDuration       time.Duration // of such an answer
 	Retention         time.Duration // of answers
 }
 

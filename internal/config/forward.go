@@ -33,7 +33,7 @@ func forwarding(routes map[string]Route) (names []string) {
 }
 
 // forwardKeys are the settings of a route that only forwarded requests have.
-var forwardKeys = []string{"cost", "wait", "on_wait_end", "forwarded", "max_response", "max_response_action", "retention", "retry.on", "retry.unsafe"}
+var forwardKeys = []string{"cost", "wait", "on_wait_end", "forwarded", "max_response", "max_response_action", "retention", "stream", "max_duration", "retry.on", "retry.unsafe"}
 
 // defaultRetryOn are the statuses of answers after which a forwarded request is sent again.
 var defaultRetryOn = []int64{502, 503, 504}
@@ -55,6 +55,7 @@ func (r *reader) forwardRoute(path string, values map[string]any, route *Route) 
 		}
 		route.Cost, route.Wait, route.OnWaitEnd, route.Forwarded = 0, 0, 0, ""
 		route.MaxResponse, route.MaxResponseAction, route.Retention = 0, "", 0
+		route.Stream, route.MaxDuration = "", 0
 		return
 	}
 	for _, key := range []string{"url", "asynq", "secrets"} {

@@ -379,9 +379,15 @@ func RouteSettings() []Setting {
 			"has no Idempotency-Key."),
 		duration("timeout", "10s", time.Millisecond, time.Hour, "Timeout of one delivery."),
 		whole("connections", "256", 1, 100_000, "Maximum connections of this process to the upstream."),
+		choice("stream", "auto", "With forward: which answers [reach their clients while they come](streaming.md). auto: events, and "+
+			"those that are not complete 50 ms after their headers, or have no length or more than max_response. always: all. "+
+			"never: none; they are read whole first.", "auto", "always", "never"),
+		duration("max_duration", "15m", time.Second, day,
+			"With forward: how long an answer may take that reaches its client while it comes. timeout ends with its headers."),
 		duration("idle_timeout", "30s", time.Millisecond, time.Hour,
-			"How long a connection to the upstream is kept that is not used. A shorter time in the upstream's "+
-				"header Keep-Alive counts instead."),
+			"How long nothing may come on a connection to the upstream: one that is not used is closed then, and an answer that "+
+				"reaches its client while it comes breaks off. A shorter time in the upstream's header Keep-Alive counts instead "+
+				"for unused ones."),
 		duration("connection_max_age", "5m", time.Second, year,
 			"After how long a connection gets no further request, so that a new address of the upstream's name is used."),
 		toggle("paths", "With url: a job may name a [path below it](http.md#raw-bodies-and-paths)."),

@@ -111,37 +111,89 @@ func ValidSecret(secret string) bool {
 	return err == nil && len(secret) > len("whsec_")
 }
 
+// Answer is an answer whose body is still to be read. The caller must call Close.
+type Answer struct {
+	*http.Response
+	c               *Client
+	parent, limited context.Context
+	cancel          context.CancelFunc
+	timer           *time.Timer // ends limited after the client's timeout
+}
+
+// Open makes one request with a body, and returns as soon as the headers of its answer are there.
+// An error is a NoAnswer.
+func (c *Client) Open(req *http.Request, content []byte) (*Answer, error) {
+	limited, cancel := context.WithCancel(req.Context())
+	a := &Answer{c: c, parent: req.Context(), limited: limited, cancel: cancel, timer: time.AfterFunc(c.timeout, cancel)}
+	resp, sent, err := c.roundTrip(req.WithContext(limited), content)
+	if err != nil {
+		no := c.explain(a.parent, limited, sent, err)
+		a.stop()
+		return nil, no
+	}
+	a.Response = resp
+	return a, nil
+}
+
+// Live ends the timeout of the request: from now on the context of the request alone bounds the
+// reading of the body.
+func (a *Answer) Live() { a.timer.Stop() }
+
+func (a *Answer) stop() {
+	a.timer.Stop()
+	a.cancel()
+}
+
+// Close ends the request.
+func (a *Answer) Close() {
+	_ = a.Body.Close()
+	a.stop()
+}
+
+// All reads the body: at most most bytes of it, and whether there were more. A body that breaks off
+// is no answer. An error is a NoAnswer.
+func (a *Answer) All(most int64) (body []byte, cut bool, err error) {
+	if a.StatusCode < 200 { // 101: what follows is not a body, and may never end
+		return nil, false, nil
+	}
+	body, err = io.ReadAll(io.LimitReader(a.Body, most+1))
+	if err != nil {
+		return nil, false, a.BrokeOff(err)
+	}
+	cut = int64(len(body)) > most
+	if cut && a.ContentLength-most <= MaxDrain {
+		_, _ = io.CopyN(io.Discard, a.Body, MaxDrain)
+	}
+	return body[:min(int64(len(body)), most)], cut, nil
+}
+
+// BrokeOff explains the error of reading the body.
+func (a *Answer) BrokeOff(err error) NoAnswer {
+	c := a.c
+	no := c.explain(a.parent, a.limited, true, err)
+	switch {
+	case no.Timeout:
+		no.Message = fmt.Sprintf("the %s's answer did not end within %v", c.receiver, c.timeout)
+	case !errors.Is(a.parent.Err(), context.Canceled):
+		no.Message = fmt.Sprintf("the %s's answer broke off", c.receiver)
+	}
+	return no
+}
+
 // Send makes one request with a body, and returns the answer with at most most bytes of its body
 // and whether there were more. A body that breaks off is no answer. An error is a NoAnswer.
 func (c *Client) Send(
 	req *http.Request, content []byte, most int64,
 ) (resp *http.Response, body []byte, cut bool, err error) {
-	limited, cancel := context.WithTimeout(req.Context(), c.timeout)
-	defer cancel()
-	resp, sent, err := c.roundTrip(req.WithContext(limited), content)
+	a, err := c.Open(req, content)
 	if err != nil {
-		return nil, nil, false, c.explain(req.Context(), limited, sent, err)
+		return nil, nil, false, err
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode < 200 { // 101: what follows is not a body, and may never end
-		return resp, nil, false, nil
+	defer a.Close()
+	if body, cut, err = a.All(most); err != nil {
+		return nil, nil, false, err
 	}
-	body, err = io.ReadAll(io.LimitReader(resp.Body, most+1))
-	if err != nil {
-		no := c.explain(req.Context(), limited, true, err)
-		switch {
-		case no.Timeout:
-			no.Message = fmt.Sprintf("the %s's answer did not end within %v", c.receiver, c.timeout)
-		case !errors.Is(req.Context().Err(), context.Canceled):
-			no.Message = fmt.Sprintf("the %s's answer broke off", c.receiver)
-		}
-		return nil, nil, false, no
-	}
-	cut = int64(len(body)) > most
-	if cut && resp.ContentLength-most <= MaxDrain {
-		_, _ = io.CopyN(io.Discard, resp.Body, MaxDrain)
-	}
-	return resp, body[:min(int64(len(body)), most)], cut, nil
+	return a.Response, body, cut, nil
 }
 
 // Post makes one request, which edit may change, and returns the parts of the answer that are kept.

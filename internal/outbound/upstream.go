@@ -154,18 +154,25 @@ func secretsOf(name, value string) (secrets []string) {
 	return secrets
 }
 
-// Send is Client.Send with the upstream's headers and token, which it sets in the request's.
+// Open is Client.Open with the upstream's headers and token, which it sets in the request's.
 // Errors: as Post.
-func (u *Upstream) Send(req *http.Request, content []byte, most int64) (resp *http.Response, body []byte, cut bool, err error) {
+func (u *Upstream) Open(req *http.Request, content []byte) (a *Answer, err error) {
 	err = u.authorized(req.Context(), func(authorization string) (int, error) {
+		if a != nil { // it refused the token
+			a.Close()
+			a = nil
+		}
 		u.dress(req.Header, authorization)
-		resp, body, cut, err = u.Client.Send(req, content, most)
-		if err != nil {
+		if a, err = u.Client.Open(req, content); err != nil {
 			return 0, err
 		}
-		return resp.StatusCode, nil
+		return a.StatusCode, nil
 	})
-	return resp, body, cut, err
+	if err != nil && a != nil {
+		a.Close()
+		a = nil
+	}
+	return a, err
 }
 
 // dress sets the upstream's headers.

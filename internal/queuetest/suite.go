@@ -53,7 +53,7 @@ func run(t *testing.T, fresh func(t *testing.T) *queue.Engine, keyFile string) {
 		"fence": fenceTests, "tune": tuneTests,
 		"figures": figureTests, "file": fileTests, "list": listTests, "workers": workerTests, "watch": watchTests,
 		"outbox": outboxTests, "purge": purgeTests, "bounds": boundsTests, "keys": keyTests, "tiers": tierTests, "payload": payloadTests,
-		"motion": motionTests, "damage": damageTests, "costs": costTests, "pools": poolTests, "answers": answerTests,
+		"motion": motionTests, "damage": damageTests, "costs": costTests, "pools": poolTests, "answers": answerTests, "relays": relayTests,
 	}
 	for _, topic := range slices.Sorted(maps.Keys(topics)) {
 		t.Run(topic, func(t *testing.T) {

@@ -43,6 +43,7 @@ const (
 	Result   Place = "result"   // of a job without an answer
 	Answered Place = "answered" // result of a job with an answer
 	Answer   Place = "answer"   // a segment of it
+	Part     Place = "part"     // of an answer that comes
 	Task     Place = "task"     // body of a callback's task
 	TaskURL  Place = "task url" // its URL
 	// OwnCallbacks is the secrets and endpoints of callbacks of a tenant.

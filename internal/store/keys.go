@@ -212,6 +212,9 @@ func (s ShardKeys) Dead(flow string) string     { return s.prefix + "dead:" + fl
 func (s ShardKeys) Kept(flow string) string     { return s.prefix + "kept:" + flow }
 func (s ShardKeys) Done(flow string) string     { return s.prefix + "done:" + flow }
 func (s ShardKeys) Job(id string) string        { return s.prefix + "job:" + id }
+func (s ShardKeys) Stream(id string) string     { return s.prefix + "stream:" + id }
+func (s ShardKeys) Beyond(id string) string     { return s.prefix + "beyond:" + id }
+func (s ShardKeys) Reading(id string) string    { return s.prefix + "reading:" + id }
 func (s ShardKeys) Key(id string) string        { return s.prefix + "key:" + id }
 func (s ShardKeys) Keys(tenant string) string   { return s.prefix + "keys:" + tenant }
 

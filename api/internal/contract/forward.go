@@ -47,6 +47,12 @@ var (
 		Description: "About what the request will cost. It counts where it is higher than the cost of the route, until " +
 			"the answer reports the actual cost.",
 	}
+	progressParam = &huma.Param{
+		Name: "Sluice-Progress", In: "header", Schema: &huma.Schema{Type: huma.TypeString, Enum: []any{"102", "sse"}},
+		Description: "102: while the request waits, informational answers 102 have Sluice-Position and Sluice-Eta-Ms. " +
+			"sse: where the request accepts text/event-stream, the answer is 200 at once and begins with comments that have " +
+			"both; another answer than events then comes as an event.",
+	}
 	maxWaitParam = &huma.Param{
 		Name: "Sluice-Max-Wait-Ms", In: "header",
 		Schema:      &huma.Schema{Type: huma.TypeInteger, Minimum: new(1.0), Maximum: new(float64(wire.MaxMillis))},
@@ -88,7 +94,7 @@ func Forward(maxBody int64) []Operation {
 				"headers but Sluice's own are the upstream's.",
 			Params: []*huma.Param{
 				routePathParam, forwardPathParam, tenantParam, credentialParam, forwardKeyParam, preferAnswerParam,
-				maxWaitParam, estimateParam, traceParam,
+				maxWaitParam, estimateParam, progressParam, traceParam,
 			},
 			answers: map[int]Answer{
 				anyStatus: upstreamAnswer(),

@@ -72,6 +72,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 			base, _ := url.Parse(r.Forward) // was validated
 			info.Forward = &api.Forward{
 				Path: base.EscapedPath(), Cost: r.Cost, Wait: r.Wait, OnWaitEnd: int(r.OnWaitEnd), Forwarded: r.Forwarded,
+				Idle: r.IdleTimeout,
 			}
 		}
 		routes[name] = info
@@ -164,7 +165,7 @@ func WorkerRoute(r config.Route) worker.Route {
 	if r.Forwards() {
 		forward = &worker.Forward{
 			URL: r.Forward, MaxAnswer: r.MaxResponse, FailLarge: r.MaxResponseAction == "fail",
-			Retention: r.Retention, RetryUnsafe: r.Retry.Unsafe,
+			Retention: r.Retention, RetryUnsafe: r.Retry.Unsafe, Stream: r.Stream, MaxDuration: r.MaxDuration,
 		}
 		for _, status := range r.Retry.On {
 			forward.RetryOn = append(forward.RetryOn, int(status))

@@ -1,0 +1,456 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/internal/scripts"
+	"github.com/7509e464/sluice/internal/sealed"
+	"github.com/7509e464/sluice/internal/store"
+)
+
+// How an answer is passed on while it comes.
+const (
+	// RelayAhead is how many bytes of an answer its worker may have read that the fastest of its
+	// readers, or the store, does not have yet.
+	RelayAhead = 1 << 20
+
+	partSize     = 16 << 10                // bytes of a part in the store
+	partEvery    = 20 * time.Millisecond   // between two writes for a reader in another process
+	partSeldom   = 250 * time.Millisecond  // while there is none
+	partsBeyond  = 160                     // parts that the store keeps beyond the stored bytes: RelayAhead and more
+	windowMost   = RelayAhead + 4*partSize // bytes beyond the stored ones that the worker's process keeps, up to twice as many
+	relayPause   = 50 * time.Millisecond   // between two tries while the store does not answer
+	relayExpects = time.Second             // how long an answer waits for its first reader
+	relayLingers = 30 * time.Second        // how long the parts of an answer that has ended are kept
+)
+
+// ErrBrokeOff means that an answer ended before its end.
+var ErrBrokeOff = errors.New("queue: the answer broke off")
+
+// A part in the store begins with its kind.
+const (
+	partHead = 'h' // the answer without its body, as package httpmsg encodes it
+	partData = 'd'
+	partCut  = 'c' // what follows is not stored
+	partEnd  = 'e' // the answer is complete; the trailers follow, as an answer without a body
+)
+
+// Relay is the answer to a forwarded request that reaches its readers while it comes. Readers in
+// this process take it from memory. Those of other processes read its parts in the store, which
+// has them also for readers that come later. One goroutine writes it.
+type Relay struct {
+	b       *Broker
+	call    scripts.RelayCall // but for the part; the last number
+	cutMark bool              // the store says that bytes are not stored
+	id      string
+	tenant  string // as in keys
+	most    int    // bytes that are stored
+
+	mu      sync.Mutex
+	changed chan struct{} // closed at the next change
+	head    []byte
+	body    []byte // the first bytes, at most most
+	rest    []byte // the latest bytes behind body
+	restAt  int64  // offset of rest
+	total   int64
+	end     []byte // trailers, once the answer is complete
+	ended   bool
+	broken  bool
+	stale   bool // the lease is another's
+	local   map[*Stream]bool
+	drains  bool  // the rest is stored at once
+	joined  bool  // a reader of this process has come
+	remote  int64 // offset of the reader of another process that has most; -1: none
+	inStore int64 // bytes that the store has, or that it need not have
+	endMark bool  // the store has the end
+	began   time.Time
+	wrote   time.Time // to the store
+}
+
+// Relay begins to pass on the answer to a leased request; most bytes of its body are stored. From
+// its return on the request is never sent again: if this process dies, the job fails. keep bounds
+// how long the answer may take. The caller must call End or Break. Errors: ErrBrokeOff if the lease
+// is not current, ErrUnavailable.
+func (b *Broker) Relay(ctx context.Context, l LeaseRef, tenant string, head []byte, most int, keep time.Duration) (*Relay, error) {
+	shard, ok := b.store.ShardOfID(l.ID)
+	if !ok {
+		return nil, ErrBrokeOff
+	}
+	r := &Relay{
+		b: b, id: l.ID, tenant: store.EncodeName(tenant), most: most, head: head,
+		changed: make(chan struct{}), local: map[*Stream]bool{}, remote: -1, began: time.Now(),
+		call: scripts.RelayCall{
+			Clock: shard.Clock(), Job: shard.Job(l.ID), Stream: shard.Stream(l.ID), Beyond: shard.Beyond(l.ID),
+			Reading: shard.Reading(l.ID), Epoch: l.Epoch, Most: partsBeyond, Keep: keep + time.Minute,
+		},
+	}
+	if err := r.store(ctx, partHead, head, 0, false); err != nil {
+		return nil, err
+	}
+	b.relays.Store(l.ID, r)
+	b.announce(shard.Channel(scripts.EndedChannel + l.ID))
+	return r, nil
+}
+
+// store writes the next part, again until the store has answered.
+func (r *Relay) store(ctx context.Context, kind byte, text []byte, bytes int64, past bool) error {
+	call := r.call
+	call.Number++
+	part := append(append(make([]byte, 0, 1+len(text)), kind), text...)
+	call.Part, call.Bytes, call.Past = r.b.box.Seal(sealed.Part, r.tenant, partID(r.id, call.Epoch, call.Number), part), bytes, past
+	for {
+		answer, err := store.Invoke(ctx, r.b.store.Run, call)
+		switch {
+		case err == nil && !answer.Current:
+			return ErrBrokeOff
+		case err == nil:
+			r.call.Number = call.Number
+			r.mu.Lock()
+			r.remote = answer.Furthest
+			r.mu.Unlock()
+			return nil
+		case ctx.Err() != nil || !errors.Is(err, ErrUnavailable):
+			return err
+		}
+		select {
+		case <-time.After(relayPause):
+		case <-ctx.Done():
+			return store.Unavailable(ctx.Err())
+		}
+	}
+}
+
+// partID binds a part to its place.
+func partID(id string, epoch, number int64) string {
+	return id + " " + strconv.FormatInt(epoch, 10) + " " + strconv.FormatInt(number, 10)
+}
+
+// Run stores what is written until the answer has ended, or ctx does. The caller runs it beside the
+// writing; lost is called if the lease is another's.
+func (r *Relay) Run(ctx context.Context, lost func()) {
+	for {
+		changed, wait, done := r.due()
+		if done {
+			return
+		}
+		if wait > 0 {
+			timer := time.NewTimer(wait)
+			select {
+			case <-timer.C:
+			case <-changed:
+			case <-ctx.Done():
+			}
+			timer.Stop()
+			if ctx.Err() != nil {
+				return
+			}
+			if wait <= partEvery {
+				r.expect(ctx)
+			}
+			continue
+		}
+		err := r.flush(ctx)
+		if errors.Is(err, ErrBrokeOff) || errors.Is(err, ErrScript) {
+			r.mu.Lock()
+			r.stale = true
+			r.notify()
+			r.mu.Unlock()
+			lost()
+			return
+		}
+		if err != nil && ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// expect looks for the first reader in another process.
+func (r *Relay) expect(ctx context.Context) {
+	r.mu.Lock()
+	expects := r.expects()
+	r.mu.Unlock()
+	if expects {
+		r.look(ctx)
+	}
+}
+
+// forever is a wait that only a change ends.
+const forever = time.Hour
+
+// due returns how long the next write may wait, and what ends that wait early.
+func (r *Relay) due() (changed <-chan struct{}, wait time.Duration, done bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	waiting := r.total - r.inStore
+	switch {
+	case r.endMark, r.broken:
+		return nil, 0, true
+	case r.expects():
+		return r.changed, min(partEvery, time.Until(r.began.Add(relayExpects))), false
+	case r.ended, waiting >= partSize, r.drains && waiting > 0:
+		return nil, 0, false
+	case waiting == 0:
+		return r.changed, forever, false
+	}
+	every := partEvery
+	if r.remote < 0 && (len(r.local) > 0 || time.Since(r.began) > time.Second) {
+		every = partSeldom
+	}
+	return r.changed, max(0, every-time.Since(r.wrote)), false
+}
+
+// expects reports whether the store waits with what is beyond the stored bytes: whoever waits for the
+// answer may not have come to read it yet, and then gets all. The lock must be held.
+func (r *Relay) expects() bool {
+	return r.inStore >= int64(r.most) && r.total > r.inStore && r.remote < 0 && len(r.local) == 0 && !r.joined &&
+		time.Since(r.began) < relayExpects
+}
+
+// flush stores the next part.
+func (r *Relay) flush(ctx context.Context) error {
+	r.mu.Lock()
+	at, total, past := r.inStore, r.total, r.inStore >= int64(r.most)
+	var text []byte
+	switch {
+	case !past:
+		text = r.body[at:min(len(r.body), int(at)+partSize)]
+	case r.remote < 0:
+		at = total // nobody reads it
+	case at < r.restAt: // a reader came when its parts were gone; it begins further on, and breaks off
+		at = r.restAt
+		fallthrough
+	default:
+		from := int(at - r.restAt)
+		text = append([]byte(nil), r.rest[from:min(len(r.rest), from+partSize)]...)
+	}
+	ends := r.ended && at+int64(len(text)) == total
+	mark := past && !r.cutMark && total > int64(r.most)
+	end := r.end
+	r.wrote = time.Now()
+	r.mu.Unlock()
+	if mark { // its answer says whether a reader came before it, which needs what follows
+		err := r.store(ctx, partCut, nil, int64(r.most), false)
+		r.cutMark = err == nil
+		return err
+	}
+	at += int64(len(text))
+	if len(text) > 0 {
+		if err := r.store(ctx, partData, text, at, past); err != nil {
+			return err
+		}
+	}
+	if ends {
+		if err := r.store(ctx, partEnd, end, at, past); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inStore = at
+	r.endMark = r.endMark || ends
+	r.notify()
+	return nil
+}
+
+// notify wakes who waits for a change. The lock must be held.
+func (r *Relay) notify() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Write appends to the body. It waits while the readers, or the store, are RelayAhead behind.
+// Errors: ErrBrokeOff if the lease is another's, or that of ctx.
+func (r *Relay) Write(ctx context.Context, p []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !r.stale && r.behind() >= RelayAhead {
+		changed := r.changed
+		r.mu.Unlock()
+		timer := time.NewTimer(partEvery)
+		select {
+		case <-changed:
+		case <-timer.C:
+			r.mu.Lock()
+			asks := r.remote >= 0
+			r.mu.Unlock()
+			if asks {
+				r.look(ctx)
+			}
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		r.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if r.stale {
+		return ErrBrokeOff
+	}
+	n := min(len(p), r.most-len(r.body))
+	r.body = append(r.body, p[:n]...)
+	if more := p[n:]; len(more) > 0 {
+		if len(r.rest) == 0 {
+			r.restAt = r.total + int64(n)
+		}
+		r.rest = append(r.rest, more...)
+		if over := len(r.rest) - windowMost; over > windowMost {
+			r.rest = append(r.rest[:0], r.rest[over:]...)
+			r.restAt += int64(over)
+		}
+	}
+	r.total += int64(len(p))
+	r.notify()
+	return nil
+}
+
+// behind is how many bytes the store or the fastest reader has still to get. The lock must be held.
+func (r *Relay) behind() int64 {
+	behind := r.total - r.inStore
+	furthest := r.remote
+	for s := range r.local {
+		furthest = max(furthest, s.at)
+	}
+	if furthest >= 0 {
+		behind = max(behind, r.total-furthest)
+	}
+	return behind
+}
+
+// look asks the store how far readers in other processes are.
+func (r *Relay) look(ctx context.Context) {
+	found, err := r.b.store.Reads.ZRevRangeWithScores(ctx, r.call.Reading, 0, 0).Result()
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.remote = -1
+	if len(found) > 0 {
+		r.remote = int64(found[0].Score)
+	}
+}
+
+// Behind reports whether Write would have to wait.
+func (r *Relay) Behind() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.behind() >= RelayAhead
+}
+
+// End ends the answer with its trailers, and returns when the store has all of it that it needs.
+// The readers get the end once the job has succeeded. Errors: ErrBrokeOff, that of ctx.
+func (r *Relay) End(ctx context.Context, trailers []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended, r.end = true, trailers
+	r.notify()
+	for !r.endMark {
+		changed := r.changed
+		if r.stale {
+			return ErrBrokeOff
+		}
+		r.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		r.mu.Lock()
+		if err := ctx.Err(); err != nil && !r.endMark {
+			return err
+		}
+	}
+	r.b.relays.CompareAndDelete(r.id, r)
+	return nil
+}
+
+// Drain returns when the store has what was written, before Break.
+func (r *Relay) Drain(ctx context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drains = true
+	r.notify()
+	for r.inStore < r.total && !r.stale && ctx.Err() == nil {
+		changed := r.changed
+		r.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		r.mu.Lock()
+	}
+}
+
+// Break ends the answer before its end: so do the connections of its readers.
+func (r *Relay) Break() {
+	r.b.relays.CompareAndDelete(r.id, r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = true
+	r.notify()
+}
+
+// InStore returns how many bytes of the body the store has, or need not have.
+func (r *Relay) InStore() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.inStore
+}
+
+// Stored returns what is stored of the body, and whether it was more.
+func (r *Relay) Stored() (body []byte, total int64, cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.body, r.total, r.total > int64(r.most)
+}
+
+// linger lets the parts of answers go that have ended: their records have them.
+func (b *Broker) linger(ctx context.Context, ids []string) {
+	_, _ = b.store.Patient.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, id := range ids {
+			if shard, ok := b.store.ShardOfID(id); ok {
+				p.Expire(ctx, shard.Stream(id), relayLingers)
+				p.Expire(ctx, shard.Beyond(id), relayLingers)
+			}
+		}
+		return nil
+	})
+}
+
+// leftMessage begins the message of a wake-up about a client that has left; the id of its job
+// follows.
+const leftMessage = "left "
+
+// Leave says that the client of a forwarded request has left, and nobody will read its answer: the
+// worker that sends it ends that. Errors: ErrUnavailable.
+func (q *Queue) Leave(ctx context.Context, id string) error {
+	shard, ok := q.store.ShardOfID(id)
+	if !ok || q.broker.left(id) {
+		return nil
+	}
+	_, err := store.Invoke(ctx, q.store.Run, scripts.PublishCall{
+		Clock: shard.Clock(), Channel: scripts.WakeChannel, Message: leftMessage + id,
+	})
+	return err
+}
+
+// OnLeave calls f once if the client of a forwarded request leaves. The caller must call stop.
+func (b *Broker) OnLeave(id string, f func()) (stop func()) {
+	b.leaving.Store(id, f)
+	return func() { b.leaving.Delete(id) }
+}
+
+// left reports whether this process sends the request of a client that has left.
+func (b *Broker) left(id string) bool {
+	f, sends := b.leaving.LoadAndDelete(id)
+	if sends {
+		f.(func())()
+	}
+	return sends
+}

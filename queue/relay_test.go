@@ -1,0 +1,365 @@
+package queue_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/internal/store"
+	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
+)
+
+// relayed leases a job and begins to pass on its answer. most bytes of it are stored.
+func relayed(t *testing.T, q *queue.Queue, most int) (queue.Lease, *queue.Relay) {
+	t.Helper()
+	admitted(t, q, queue.Submission{Tenant: "acme", Route: "default", Type: "GET /", Payload: []byte("GET /\r\n\r\n")})
+	l := leased(t, q, 1)[0]
+	r, err := q.Broker().Relay(t.Context(), l.LeaseRef, "acme", []byte("HTTP/1.1 200\r\nX: y\r\n\r\n"), most, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx, func() {})
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-done
+	})
+	return l, r
+}
+
+// reader begins to read the answer.
+func reader(t *testing.T, q *queue.Queue, id string) *queue.Stream {
+	t.Helper()
+	s, err := q.Stream(t.Context(), "acme", id)
+	if err != nil || s == nil {
+		t.Fatalf("Stream: %v, %v", s, err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// readTo reads until the answer has n bytes, or ends.
+func readTo(ctx context.Context, s *queue.Stream, n int) (body []byte, err error) {
+	for len(body) < n {
+		piece, err := s.Next(ctx)
+		if err != nil {
+			return body, err
+		}
+		body = append(body, piece...)
+	}
+	return body, nil
+}
+
+// eachReader runs a test with readers in the process of the worker and in another one, on all
+// engines; the store of the second process is encrypted, too.
+func eachReader(t *testing.T, test func(t *testing.T, worker, api *queue.Queue)) {
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, keys := openEngine(t, options(t)), keyFile(t)
+			worker := encrypted(t, e, keys)
+			t.Run("here", func(t *testing.T) { test(t, worker, worker) })
+			t.Run("elsewhere", func(t *testing.T) { test(t, worker, encrypted(t, e, keys)) })
+		})
+	}
+}
+
+// TestRelay: readers get an answer while it comes, from its first byte on, and its end once the job
+// has succeeded.
+func TestRelay(t *testing.T) {
+	t.Parallel()
+	eachReader(t, func(t *testing.T, worker, api *queue.Queue) {
+		l, r := relayed(t, worker, 1<<20)
+		first := reader(t, api, l.ID)
+		if string(first.Head) != "HTTP/1.1 200\r\nX: y\r\n\r\n" || first.Truncated {
+			t.Errorf("the head is %q, truncated %v", first.Head, first.Truncated)
+		}
+		whole := bytes.Repeat([]byte("0123456789abcde\n"), 10_000)
+		if err := r.Write(t.Context(), whole[:100]); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readTo(t.Context(), first, 100)
+		if err != nil || !bytes.Equal(got, whole[:100]) {
+			t.Fatalf("%d bytes came of 100, %v", len(got), err)
+		}
+		if err := r.Write(t.Context(), whole[100:]); err != nil {
+			t.Fatal(err)
+		}
+		late := reader(t, api, l.ID)
+		if err := r.End(t.Context(), []byte("HTTP/1.1 200\r\nSum: 1\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		for name, s := range map[string]*queue.Stream{"the first": first, "the late": late} {
+			begun := 0
+			if s == first {
+				begun = 100
+			}
+			rest, err := readTo(t.Context(), s, len(whole)-begun)
+			if err != nil || !bytes.Equal(rest, whole[begun:]) {
+				t.Errorf("%s reader: %d bytes, want %d, %v", name, len(rest), len(whole)-begun, err)
+			}
+			soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			if _, err := s.Next(soon); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s reader has an end before the job has one: %v", name, err)
+			}
+			cancel()
+		}
+		body, total, cut := r.Stored()
+		settle(t, worker, queue.Settlement{
+			LeaseRef: l.LeaseRef, Tenant: "acme", Event: shaper.Succeed, Retention: time.Minute, Relayed: true,
+			Answer: append([]byte("HTTP/1.1 200\r\n\r\n"), body...),
+		})
+		if total != int64(len(whole)) || cut {
+			t.Errorf("%d bytes, cut %v", total, cut)
+		}
+		for name, s := range map[string]*queue.Stream{"the first": first, "the late": late} {
+			if piece, err := s.Next(t.Context()); err != io.EOF {
+				t.Errorf("the end of %s reader: %d bytes, %v", name, len(piece), err)
+			}
+			if !strings.Contains(string(s.Trailers()), "Sum: 1") {
+				t.Errorf("the trailers of %s reader: %q", name, s.Trailers())
+			}
+		}
+		for _, key := range []string{"Stream", "Beyond"} {
+			shard, _ := store.Of(worker).ShardOfID(l.ID)
+			name := map[string]string{"Stream": shard.Stream(l.ID), "Beyond": shard.Beyond(l.ID)}[key]
+			if ttl := store.Of(worker).Patient.TTL(t.Context(), name).Val(); ttl > 30*time.Second {
+				t.Errorf("%s stays for %v", key, ttl)
+			}
+		}
+	})
+}
+
+// TestRelayBreaks: an answer that breaks off never has a clean end.
+func TestRelayBreaks(t *testing.T) {
+	t.Parallel()
+	eachReader(t, func(t *testing.T, worker, api *queue.Queue) {
+		l, r := relayed(t, worker, 1<<20)
+		s := reader(t, api, l.ID)
+		if err := r.Write(t.Context(), []byte("half")); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readTo(t.Context(), s, 4); err != nil || string(got) != "half" {
+			t.Fatalf("%q, %v", got, err)
+		}
+		r.Break()
+		settle(t, worker, queue.Settlement{
+			LeaseRef: l.LeaseRef, Tenant: "acme", Event: shaper.Die, Final: true, Retention: time.Minute, Relayed: true,
+			Error: &queue.JobError{Message: "the answer broke off after 4 bytes"},
+		})
+		if piece, err := s.Next(t.Context()); !errors.Is(err, queue.ErrBrokeOff) {
+			t.Errorf("behind the break: %q, %v", piece, err)
+		}
+	})
+}
+
+// TestRelayBeyond: of a longer answer the readers that wait get all, and those that come later what
+// is stored, with a note.
+func TestRelayBeyond(t *testing.T) {
+	t.Parallel()
+	eachReader(t, func(t *testing.T, worker, api *queue.Queue) {
+		l, r := relayed(t, worker, 1000)
+		s := reader(t, api, l.ID)
+		whole := bytes.Repeat([]byte("0123456789abcdef"), 200_000) // 3.2 MB: three times what may be ahead
+		wrote := make(chan error, 1)
+		go func() {
+			for at := 0; at < len(whole); at += 10_000 {
+				if err := r.Write(t.Context(), whole[at:min(len(whole), at+10_000)]); err != nil {
+					wrote <- err
+					return
+				}
+			}
+			wrote <- r.End(t.Context(), nil)
+		}()
+		got, err := readTo(t.Context(), s, len(whole))
+		if err != nil || !bytes.Equal(got, whole) {
+			t.Errorf("%d bytes of %d, %v", len(got), len(whole), err)
+		}
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+		late := reader(t, api, l.ID)
+		if !late.Truncated {
+			t.Error("what comes late is not truncated")
+		}
+		got, err = readTo(t.Context(), late, 1001)
+		if err != io.EOF || !bytes.Equal(got, whole[:1000]) {
+			t.Errorf("the late reader: %d bytes of 1000, %v", len(got), err)
+		}
+		if body, total, cut := r.Stored(); len(body) != 1000 || total != int64(len(whole)) || !cut {
+			t.Errorf("stored %d bytes of %d, cut %v", len(body), total, cut)
+		}
+		settle(t, worker, queue.Settlement{LeaseRef: l.LeaseRef, Tenant: "acme", Event: shaper.Succeed, Retention: time.Minute, Relayed: true,
+			Answer: append([]byte("HTTP/1.1-cut 200\r\n\r\n"), whole[:1000]...)})
+		if piece, err := s.Next(t.Context()); err != io.EOF {
+			t.Errorf("behind the end: %d bytes, %v", len(piece), err)
+		}
+	})
+}
+
+// TestRelayWaitsForReaders: an answer is read at most 1 MiB ahead of the reader that has most, and
+// goes on when that one does, or leaves.
+func TestRelayWaitsForReaders(t *testing.T) {
+	t.Parallel()
+	eachReader(t, func(t *testing.T, worker, api *queue.Queue) {
+		l, r := relayed(t, worker, 8<<20)
+		s := reader(t, api, l.ID)
+		if err := r.Write(t.Context(), make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readTo(t.Context(), s, 1000); err != nil {
+			t.Fatal(err)
+		}
+		total := 1000
+		for full := false; !full && total < 5<<20; total += 100_000 {
+			limited, cancel := context.WithTimeout(t.Context(), time.Second)
+			full = r.Write(limited, make([]byte, 100_000)) != nil
+			cancel()
+		}
+		if total < 1<<20 || total > 1<<20+300_000 {
+			t.Errorf("it was read %d bytes ahead", total)
+		}
+		s.Close()
+		if err := r.Write(t.Context(), make([]byte, 1<<20)); err != nil {
+			t.Errorf("after the reader had left: %v", err)
+		}
+		r.Break()
+		settle(t, worker, queue.Settlement{LeaseRef: l.LeaseRef, Tenant: "acme", Event: shaper.Die, Final: true, Retention: time.Minute})
+	})
+}
+
+// TestRelayOfALostLease: only the current lease passes an answer on.
+func TestRelayOfALostLease(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := encrypted(t, openEngine(t, options(t)), keyFile(t))
+			job := admitted(t, q, queue.Submission{Tenant: "acme", Route: "default", Type: "a", Payload: []byte("1")})
+			l := leased(t, q, 1)[0]
+			old := l.LeaseRef
+			old.Epoch++
+			if _, err := q.Broker().Relay(t.Context(), old, "acme", nil, 1, time.Minute); !errors.Is(err, queue.ErrBrokeOff) {
+				t.Errorf("of another epoch: %v", err)
+			}
+			if s, err := q.Stream(t.Context(), "acme", job.ID); s != nil || err != nil {
+				t.Errorf("it has an answer: %v, %v", s, err)
+			}
+			if s, err := q.Stream(t.Context(), "other", job.ID); s != nil || err != nil {
+				t.Errorf("of another tenant: %v, %v", s, err)
+			}
+		})
+	}
+}
+
+// TestWorkerOfARelayDies: a request whose answer had begun is not sent again: its job has failed for
+// good, and its readers learn that.
+func TestWorkerOfARelayDies(t *testing.T) {
+	t.Parallel()
+	eachReader(t, func(t *testing.T, worker, api *queue.Queue) {
+		job := admitted(t, worker, queue.Submission{Tenant: "acme", Route: "default", Type: "a", Payload: []byte("1")})
+		shard := store.Of(worker).ShardOf("acme").Index
+		c := worker.Broker().Consumer("dies"+t.Name(), shard)
+		short := queue.TickOptions{Max: 1, Lease: 300 * time.Millisecond, Horizon: 10 * time.Millisecond, Sweep: 10 * time.Millisecond}
+		var l queue.Lease
+		poll := func() bool {
+			tick, err := c.Tick(t.Context(), short)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(tick.Leases) > 0 {
+				l = tick.Leases[0]
+			}
+			return len(tick.Leases) > 0
+		}
+		for !poll() {
+			time.Sleep(time.Millisecond)
+		}
+		r, err := worker.Broker().Relay(t.Context(), l.LeaseRef, "acme", []byte("HTTP/1.1 200\r\n\r\n"), 1000, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := reader(t, api, l.ID)
+		ctx, dies := context.WithCancel(t.Context())
+		ran := make(chan struct{})
+		go func() {
+			defer close(ran)
+			r.Run(ctx, func() {})
+		}()
+		if err := r.Write(t.Context(), []byte("begun")); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readTo(t.Context(), s, 5); err != nil || string(got) != "begun" {
+			t.Fatalf("%q, %v", got, err)
+		}
+		if api == worker {
+			time.Sleep(300 * time.Millisecond) // the store gets it seldom, for it has no reader there
+		}
+		dies()
+		<-ran
+		for again := time.Now().Add(10 * time.Second); ; {
+			if poll() {
+				t.Fatal("the request is leased again")
+			}
+			if job, err = api.Job(t.Context(), "acme", job.ID); err != nil {
+				t.Fatal(err)
+			}
+			if job.State.Done() || time.Now().After(again) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if e := job.LastError; job.State != shaper.Dead || e == nil || e.Message != "the answer broke off after 5 bytes" || e.At.IsZero() {
+			t.Errorf("the job is %s: %+v", job.State, e)
+		}
+		if api != worker {
+			if _, err := s.Next(t.Context()); !errors.Is(err, queue.ErrBrokeOff) {
+				t.Errorf("the reader gets %v", err)
+			}
+		}
+		r.Break()
+		if p, err := worker.Tenant(t.Context(), "acme"); err != nil || p.Figures.Dead != 0 {
+			t.Errorf("%d dead letters, %v", p.Figures.Dead, err)
+		}
+	})
+}
+
+// TestLeave: the worker learns that a client has left, in whichever process it is.
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	eachReader(t, func(t *testing.T, worker, api *queue.Queue) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		wakes := worker.Broker().Wakes(ctx)
+		<-wakes // it has connected
+		id, err := worker.NewID("acme", "default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := make(chan struct{})
+		defer worker.Broker().OnLeave(id, func() { close(left) })()
+		for gone := false; !gone; {
+			if err := api.Leave(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-left:
+				gone = true
+			case <-wakes:
+			case <-time.After(100 * time.Millisecond): // the subscription of the shard is not there yet
+			}
+		}
+		stop()
+		for range wakes {
+		}
+	})
+}

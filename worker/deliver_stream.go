@@ -1,0 +1,286 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/outbound"
+	"github.com/7509e464/sluice/queue"
+)
+
+// relays is the part of the queue that passes answers on while they come.
+type relays interface {
+	Relay(ctx context.Context, l queue.LeaseRef, tenant string, head []byte, most int, keep time.Duration) (*queue.Relay, error)
+	OnLeave(id string, f func()) (stop func())
+}
+
+// Values of Forward.Stream: which answers are passed on while they come.
+const (
+	StreamAuto   = "auto"   // events, and those that are not complete soon after their headers
+	StreamAlways = "always" // all
+	StreamNever  = "never"  // none
+)
+
+const (
+	// soon is how long an answer may take from its headers to its end to be read whole; sooner, for
+	// one that does not say how long it is.
+	soon, sooner = 50 * time.Millisecond, 5 * time.Millisecond
+	pieceSize    = 16 << 10 // bytes that are read at once
+)
+
+// Why an answer that is passed on ends before its end.
+var (
+	errLeft = errors.New("the client left")
+	errIdle = errors.New("nothing came for idle_timeout")
+	errSlow = errors.New("the client took nothing for idle_timeout")
+	errLong = errors.New("it took longer than max_duration")
+	errLost = errors.New("the lease ended")
+)
+
+// mayStream reports whether an answer may be passed on while it comes.
+func (d *forwarder) mayStream(l *queue.Lease, m httpmsg.Request, a *outbound.Answer) bool {
+	if d.route.Forward.Stream == StreamNever || m.Method == http.MethodHead ||
+		a.StatusCode == http.StatusNoContent || a.StatusCode == http.StatusNotModified {
+		return false
+	}
+	_, refused := d.refusal(l, m, a.Response)
+	return !refused
+}
+
+// patience is how long an answer may take to be complete before it is passed on.
+func (d *forwarder) patience(resp *http.Response) time.Duration {
+	switch {
+	case d.route.Forward.Stream == StreamAlways, isEvents(resp.Header), resp.ContentLength > d.route.Forward.MaxAnswer:
+		return 0
+	case resp.ContentLength < 0:
+		return sooner
+	}
+	return soon
+}
+
+// isEvents reports whether an answer has server-sent events.
+func isEvents(h http.Header) bool {
+	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	return kind == "text/event-stream"
+}
+
+// hasEvents reports whether the cost is in the events of an answer.
+func (d *forwarder) hasEvents(resp *http.Response) bool {
+	return strings.HasPrefix(d.route.CostFrom, "/") && isEvents(resp.Header)
+}
+
+// pump reads a body. pieces is closed at its end; err is set then. The next piece takes the place
+// of the one before the last, so a piece must have been used before another is received.
+type pump struct {
+	pieces chan []byte
+	err    error
+}
+
+func pumpFrom(body io.Reader, stop <-chan struct{}) (p *pump, wait func()) {
+	p = &pump{pieces: make(chan []byte)}
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer close(p.pieces)
+		var buffers [2][]byte
+		for turn := 0; ; turn = 1 - turn {
+			if buffers[turn] == nil {
+				buffers[turn] = make([]byte, pieceSize)
+			}
+			n, err := body.Read(buffers[turn])
+			if n > 0 {
+				select {
+				case p.pieces <- buffers[turn][:n]:
+				case <-stop:
+					p.err = context.Canceled
+					return
+				}
+			}
+			if err != nil {
+				if p.err = err; err == io.EOF {
+					p.err = nil
+				}
+				return
+			}
+		}
+	})
+	return p, running.Wait
+}
+
+// stream passes an answer on while it comes, unless it is complete soon. From its first byte on the
+// request is not sent again: an answer that breaks off ends it.
+func (d *forwarder) stream(
+	ctx context.Context, end context.CancelCauseFunc, l *queue.Lease, m httpmsg.Request, a *outbound.Answer,
+) queue.Settlement {
+	resp, f := a.Response, d.route.Forward
+	if f.FailLarge && resp.ContentLength > f.MaxAnswer {
+		return d.tooLarge(l, resp.StatusCode)
+	}
+	p, wait := pumpFrom(resp.Body, ctx.Done())
+	defer wait()
+	defer func() {
+		end(nil)
+		a.Close()
+	}()
+	var body []byte
+	for late := time.After(d.patience(resp)); late != nil; {
+		select {
+		case piece, more := <-p.pieces:
+			if !more && p.err != nil {
+				return d.unanswered(ctx, l, m, a.BrokeOff(p.err))
+			}
+			if !more {
+				return d.answered(l, m, resp, body, false)
+			}
+			if body = append(body, piece...); int64(len(body)) > f.MaxAnswer {
+				late = nil
+			}
+		case <-late:
+			late = nil
+		}
+	}
+	if f.FailLarge && int64(len(body)) > f.MaxAnswer {
+		return d.tooLarge(l, resp.StatusCode)
+	}
+	a.Live()
+	answering(ctx)
+	return d.relay(ctx, end, l, m, a, p, body)
+}
+
+// relay passes an answer on that has begun with body.
+func (d *forwarder) relay(
+	ctx context.Context, end context.CancelCauseFunc, l *queue.Lease, m httpmsg.Request, a *outbound.Answer, p *pump, body []byte,
+) queue.Settlement {
+	resp, f := a.Response, d.route.Forward
+	head := httpmsg.Answer{Status: resp.StatusCode, Header: httpmsg.ToClient(resp.Header)}
+	if resp.ContentLength >= 0 {
+		head.Header.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	}
+	defer time.AfterFunc(f.MaxDuration, func() { end(errLong) }).Stop()
+	began, cancel := context.WithTimeout(ctx, d.route.IdleTimeout)
+	r, err := d.relays.Relay(began, l.LeaseRef, l.Tenant, head.Encode(), int(f.MaxAnswer), f.MaxDuration)
+	cancel()
+	if err != nil {
+		s := d.failed(l, queue.JobError{Message: brokeOff(0), Detail: err.Error(), Status: resp.StatusCode})
+		s.Relayed = true
+		return s
+	}
+	var storing sync.WaitGroup
+	storing.Go(func() { r.Run(ctx, func() { end(errLost) }) })
+	defer storing.Wait()
+	var events *eventCost
+	if d.hasEvents(resp) {
+		events = newEventCost(d.route.CostFrom)
+	}
+	err = d.pass(ctx, r, p, body, events)
+	if err == nil {
+		err = d.endRelay(ctx, r, resp)
+	}
+	kept, total, cut := r.Stored()
+	if err != nil {
+		limited, cancel := context.WithTimeout(ctx, time.Second)
+		r.Drain(limited) // the client gets what came
+		cancel()
+		r.Break()
+		why := err.Error()
+		switch cause := context.Cause(ctx); {
+		case cause == context.Canceled:
+			why = "the worker stopped"
+		case cause != nil:
+			why = cause.Error()
+		case err == p.err:
+			why = a.BrokeOff(err).Error()
+		}
+		end(err)
+		s := d.failed(l, queue.JobError{Message: brokeOff(total), Detail: why, Status: resp.StatusCode})
+		s.Relayed = true
+		if events != nil {
+			s.ActualCost = d.costs.ofEvents(d.route, l, resp.StatusCode, events)
+		}
+		return s
+	}
+	var cost *int64
+	if events != nil {
+		cost = d.costs.ofEvents(d.route, l, resp.StatusCode, events)
+	} else {
+		cost = d.costIn(l, resp, kept)
+	}
+	s := d.settlement(l, m, resp, kept, cut)
+	s.ActualCost, s.Relayed = cost, true
+	return s
+}
+
+// brokeOff is the message of an answer that broke off.
+func brokeOff(bytes int64) string { return fmt.Sprintf("the answer broke off after %d bytes", bytes) }
+
+// pass passes on what comes.
+func (d *forwarder) pass(ctx context.Context, r *queue.Relay, p *pump, body []byte, events *eventCost) error {
+	idle := time.NewTimer(d.route.IdleTimeout)
+	defer idle.Stop()
+	total := int64(0)
+	for more := true; more; {
+		if len(body) > 0 {
+			if events != nil {
+				events.Write(body)
+			}
+			if total += int64(len(body)); d.route.Forward.FailLarge && total > d.route.Forward.MaxAnswer {
+				return fmt.Errorf("the answer has more than %d bytes", d.route.Forward.MaxAnswer)
+			}
+			if err := d.write(ctx, r, body); err != nil {
+				return err
+			}
+			idle.Reset(d.route.IdleTimeout)
+		}
+		select {
+		case body, more = <-p.pieces:
+		case <-idle.C:
+			return errIdle
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return p.err
+}
+
+// write passes a piece on, and waits for slow readers for a while.
+func (d *forwarder) write(ctx context.Context, r *queue.Relay, piece []byte) error {
+	if !r.Behind() {
+		return r.Write(ctx, piece)
+	}
+	limited, cancel := context.WithTimeout(ctx, d.route.IdleTimeout)
+	defer cancel()
+	err := r.Write(limited, piece)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return errSlow
+	}
+	return err
+}
+
+// endRelay ends an answer that came whole.
+func (d *forwarder) endRelay(ctx context.Context, r *queue.Relay, resp *http.Response) error {
+	var trailers []byte
+	if t := httpmsg.ToClient(resp.Trailer); len(t) > 0 {
+		trailers = httpmsg.Answer{Status: http.StatusOK, Header: t}.Encode()
+	}
+	limited, cancel := context.WithTimeout(ctx, d.route.IdleTimeout)
+	defer cancel()
+	return r.End(limited, trailers)
+}
+
+// answeringKey is the key of the context value that answering calls.
+type answeringKey struct{}
+
+// answering says that the upstream answers: a delivery that takes long is not slow.
+func answering(ctx context.Context) {
+	if f, ok := ctx.Value(answeringKey{}).(func()); ok {
+		f()
+	}
+}
