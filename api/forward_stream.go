@@ -20,8 +20,8 @@ import (
 // streamIdle is how long a client may take nothing of an answer, where its route does not say.
 const streamIdle = 30 * time.Second
 
-// writeStream writes an answer while it comes. If that breaks off, or the client takes too long, the
-// connection is cut: half an answer never ends like a whole one.
+// writeStream writes an answer while it comes. If that breaks off, or the client takes too long,
+// the connection is cut: half an answer never ends like a whole one.
 func (s *Server) writeStream(w http.ResponseWriter, c *call, f *awaited, m httpmsg.Answer) {
 	defer f.stream.Close()
 	h := w.Header()
@@ -45,7 +45,8 @@ func (s *Server) writeStream(w http.ResponseWriter, c *call, f *awaited, m httpm
 }
 
 // writePieces writes the body of an answer while it comes, to its end. Otherwise it panics with
-// http.ErrAbortHandler. A client that leaves ends the request, unless others may ask for the answer.
+// http.ErrAbortHandler. A client that leaves ends the request, unless others may ask for the
+// answer.
 func (s *Server) writePieces(w http.ResponseWriter, c *call, f *awaited) {
 	s.awaiting.Add(1)
 	defer s.awaiting.Add(-1)

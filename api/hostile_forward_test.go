@@ -182,8 +182,8 @@ func TestForwardOddAnswers(t *testing.T) {
 	}
 }
 
-// TestForwardLargeAnswers: where answers are read whole, they are cut at the bound and said so; or refused; one that trickles ends with
-// the timeout of its route.
+// TestForwardLargeAnswers: where answers are read whole, they are cut at the bound and said so;
+// or refused; one that trickles ends with the timeout of its route.
 func TestForwardLargeAnswers(t *testing.T) {
 	upstream := func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -205,8 +205,8 @@ func (r *Relay) due() (changed <-chan struct{}, wait time.Duration, done bool) {
 	return r.changed, max(0, every-time.Since(r.wrote)), false
 }
 
-// expects reports whether the store waits with what is beyond the stored bytes: whoever waits for the
-// answer may not have come to read it yet, and then gets all. The lock must be held.
+// expects reports whether the store waits with what is beyond the stored bytes: whoever waits for
+// the answer may not have come to read it yet, and then gets all. The lock must be held.
 func (r *Relay) expects() bool {
 	return r.inStore >= int64(r.most) && r.total > r.inStore && r.remote < 0 && len(r.local) == 0 && !r.joined &&
 		time.Since(r.began) < relayExpects

@@ -261,8 +261,8 @@ func TestRelayOfALostLease(t *testing.T) {
 	}
 }
 
-// TestWorkerOfARelayDies: a request whose answer had begun is not sent again: its job has failed for
-// good, and its readers learn that.
+// TestWorkerOfARelayDies: a request whose answer had begun is not sent again: its job has failed
+// for good, and its readers learn that.
 func TestWorkerOfARelayDies(t *testing.T) {
 	t.Parallel()
 	eachReader(t, func(t *testing.T, worker, api *queue.Queue) {

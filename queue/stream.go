@@ -89,8 +89,8 @@ func (r *Relay) join(s *Stream) {
 	r.notify()
 }
 
-// open reads the first parts. Whoever is told to the store before the mark that bytes are not stored
-// gets them all the same.
+// open reads the first parts. Whoever is told to the store before the mark that bytes are not
+// stored gets them all the same.
 func (s *Stream) open(ctx context.Context) error {
 	var newest *redis.XMessageSliceCmd
 	_, err := s.q.store.Reads.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -131,8 +131,8 @@ func (s *Stream) part(m redis.XMessage, number int64) (kind byte, text []byte, b
 	return text[0], text[1:], bytes, nil
 }
 
-// readerTime is how often a reader says that it is still there, and looks at the job. After readerGone
-// it counts as gone.
+// readerTime is how often a reader says that it is still there, and looks at the job. After
+// readerGone it counts as gone.
 const readerTime, readerGone = time.Second, 5 * time.Second
 
 // more reads the next parts. It tells the store how far the reader is.

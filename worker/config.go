@@ -38,11 +38,11 @@ type Route struct {
 	// up.
 	Timeout     time.Duration
 	Connections int // to one host; default 256. Only for a URL or Forward
-	// IdleTimeout is how long nothing may come on a connection: how long one is kept that is not used,
-	// and how long an answer may pause that is passed on while it comes; default 30s. A shorter time
-	// that an answer has in Keep-Alive counts instead for unused ones. ConnectionMaxAge is after how long a
-	// connection gets no further request, so that a change of the name's address is noticed;
-	// default 5m.
+	// IdleTimeout is how long nothing may come on a connection: how long one is kept that is not
+	// used, and how long an answer may pause that is passed on while it comes; default 30s. A
+	// shorter time that an answer has in Keep-Alive counts instead for unused ones.
+	// ConnectionMaxAge is after how long a connection gets no further request, so that a change
+	// of the name's address is noticed; default 5m.
 	IdleTimeout      time.Duration
 	ConnectionMaxAge time.Duration
 	Retry            Retry

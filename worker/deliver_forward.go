@@ -45,8 +45,8 @@ func newForwarder(r Route, costs answerCosts) *forwarder {
 //	any other                      an answer: the job has succeeded
 //	none                           tried again, if the request may be sent again; else it failed
 //
-// An answer that is passed on while it comes is never tried again: see stream. A request that failed
-// for good is no dead letter: its client gets the failure.
+// An answer that is passed on while it comes is never tried again: see stream. A request that
+// failed for good is no dead letter: its client gets the failure.
 func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlement {
 	m, err := httpmsg.DecodeRequest(l.Payload)
 	if err != nil {
@@ -147,7 +147,8 @@ func (d *forwarder) settlement(
 	}
 }
 
-// refusal decides whether the head of an answer means that the request is sent again, or has failed.
+// refusal decides whether the head of an answer means that the request is sent again, or has
+// failed.
 func (d *forwarder) refusal(l *queue.Lease, m httpmsg.Request, resp *http.Response) (s queue.Settlement, isRefusal bool) {
 	status, again, last := resp.StatusCode, l.Attempt < d.route.Retry.MaxAttempts, d.route.lastHold(l)
 	if status < http.StatusOK {
