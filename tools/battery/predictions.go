@@ -31,8 +31,9 @@ func predictions() []check {
 const (
 	predictedService = 250 * time.Millisecond // that a delivery takes where the cap counts
 	predictedMost    = 2.0                    // % by which waits may differ
-	// recordedEarly is how long an arrival may be recorded before Redis judges it. One that comes
-	// as close before a departure finds a slot there that the recording, as it is, does not give it.
+	// recordedEarly is how long an arrival may be recorded before Redis judges it. One that
+	// comes as close before a departure finds a slot there that the recording, as it is, does
+	// not give it.
 	recordedEarly = 2 * time.Millisecond
 )
 
