@@ -201,8 +201,8 @@ func TestForwardStreamTimes(t *testing.T) {
 		idle, most time.Duration
 		detail     string
 	}{
-		{100 * time.Millisecond, time.Minute, "nothing came for idle_timeout"},
-		{time.Minute, 300 * time.Millisecond, "it took longer than max_duration"},
+		{2 * time.Second, time.Minute, "nothing came for idle_timeout"},
+		{time.Minute, 2 * time.Second, "it took longer than max_duration"},
 	} {
 		next := make(chan string)
 		p := proxy(t, events(next), func(_ *api.Config, r *worker.Route, _ *queue.Queue) {

@@ -212,9 +212,7 @@ func (s *Stream) Next(ctx context.Context) ([]byte, error) {
 		}
 		switch {
 		case len(s.read) > 0:
-			piece := s.read
-			s.at, s.read = s.at+int64(len(piece)), nil
-			return piece, nil
+			return s.take(), nil
 		case s.broken:
 			return nil, ErrBrokeOff
 		case s.complete && s.Truncated:
@@ -231,6 +229,17 @@ func (s *Stream) Next(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 	}
+}
+
+// take takes what was read.
+func (s *Stream) take() (piece []byte) {
+	if r := s.relay; r != nil { // its writer looks how far the readers are
+		r.mu.Lock()
+		defer r.mu.Unlock()
+	}
+	piece = s.read
+	s.at, s.read = s.at+int64(len(piece)), nil
+	return piece
 }
 
 // wait waits for a change, for a while.

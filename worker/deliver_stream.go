@@ -190,14 +190,14 @@ func (d *forwarder) relay(
 		r.Drain(limited) // the client gets what came
 		cancel()
 		r.Break()
-		why := err.Error()
+		why, broke := err.Error(), bodyError{}
 		switch cause := context.Cause(ctx); {
 		case cause == context.Canceled:
 			why = "the worker stopped"
 		case cause != nil:
 			why = cause.Error()
-		case err == p.err:
-			why = a.BrokeOff(err).Error()
+		case errors.As(err, &broke):
+			why = a.BrokeOff(broke.error).Error()
 		}
 		end(err)
 		s := d.failed(l, queue.JobError{Message: brokeOff(total), Detail: why, Status: resp.StatusCode})
@@ -247,8 +247,14 @@ func (d *forwarder) pass(ctx context.Context, r *queue.Relay, p *pump, body []by
 			return context.Cause(ctx)
 		}
 	}
-	return p.err
+	if p.err != nil {
+		return bodyError{p.err}
+	}
+	return nil
 }
+
+// bodyError is why the body of an upstream's answer has ended before its end.
+type bodyError struct{ error }
 
 // write passes a piece on, and waits for slow readers for a while.
 func (d *forwarder) write(ctx context.Context, r *queue.Relay, piece []byte) error {

@@ -235,7 +235,8 @@ func (p *Page) Fill(selector, value string) error {
 	if err := p.Click(selector); err != nil {
 		return err
 	}
-	if _, err := Eval[bool](p, "(document.activeElement.select(), true)"); err != nil {
+	// The click may miss a field that moves while the page is made.
+	if _, err := Eval[bool](p, fmt.Sprintf("(() => { const f = document.querySelector(%s); f.focus(); f.select(); return true; })()", Quote(selector))); err != nil {
 		return err
 	}
 	if err := p.Press(value); err != nil {

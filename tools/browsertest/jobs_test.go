@@ -70,6 +70,7 @@ func TestFailuresLeadToTheJob(t *testing.T) {
 	must(t, p.WaitText(".timeline li", "Dead: the upstream answered 400, which is not retried"))
 	id := eval[string](t, p, `document.querySelector("h1").textContent`)
 	must(t, p.Click("#nav-overview"))
+	must(t, p.WaitText(".routes tbody", name))
 	must(t, p.Fill("#tenant-search", id))
 	must(t, p.Wait(`location.hash.endsWith(`+Quote("/tenant/"+name+"/job/"+id)+`)`))
 	must(t, p.WaitText("h1", id))

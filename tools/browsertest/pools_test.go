@@ -68,6 +68,7 @@ func TestPool(t *testing.T) {
 		keep(t, q, fmt.Sprint("pool-", width))
 		q.Close()
 	}
+	fill(t) // what waited may have left
 	must(t, p.Click(".shares tbody th a"))
 	must(t, p.WaitText("h1", "heavy"))
 	must(t, p.WaitText(".headline a.pill", "in the pool erp"))
