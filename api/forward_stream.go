@@ -82,7 +82,7 @@ func (s *Server) writePieces(w http.ResponseWriter, c *call, f *awaited) {
 	}
 }
 
-// progressEvery is how often a client that waits is told where its request is.
+// progressEvery is the interval of reports to a client that waits.
 const progressEvery = time.Second
 
 // progress tells a client that waits where its request is: by informational answers (102), or by
@@ -90,8 +90,8 @@ const progressEvery = time.Second
 type progress struct {
 	comments bool
 	w        http.ResponseWriter
-	next     time.Time // when it is told again
-	position int64     // that it was told last
+	next     time.Time // of the next report
+	position int64     // in the last report
 	eta      int64     // in ms
 	began    bool      // the answer has
 }

@@ -89,7 +89,7 @@ func (r *Relay) join(s *Stream) {
 	r.notify()
 }
 
-// open reads the first parts. Whoever is told to the store before the mark that bytes are not
+// open reads the first parts. A reader that is in the store before the mark that bytes are not
 // stored gets them all the same.
 func (s *Stream) open(ctx context.Context) error {
 	var newest *redis.XMessageSliceCmd

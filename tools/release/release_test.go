@@ -136,7 +136,7 @@ func TestFiles(t *testing.T) {
 
 func checkDeb(t *testing.T, r *release, program string) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("dpkg-deb is not installed")
+		t.Fatal("dpkg-deb is not installed: install dpkg")
 	}
 	file := r.one(t, "*.deb")
 	control, err := exec.Command("dpkg-deb", "--field", file).Output()
