@@ -20,12 +20,14 @@ import (
 // redirect.
 type httpDeliverer struct {
 	route    Route
+	to       *url.URL
 	upstream *liveUpstream
 	costs    answerCosts
 }
 
 func newHTTPDeliverer(r Route, costs answerCosts) *httpDeliverer {
-	return &httpDeliverer{r, newLiveUpstream(r), costs}
+	to, _ := outbound.Target(r.URL) // was validated
+	return &httpDeliverer{r, to, newLiveUpstream(r), costs}
 }
 
 // shortagePause is how long a job keeps its slot that this worker cannot send.
@@ -66,7 +68,7 @@ func (d *httpDeliverer) deliver(ctx context.Context, l *queue.Lease) (s queue.Se
 	}
 	var cost *int64
 	now := time.Now() // that a date in Retry-After refers to
-	answer, err := d.upstream.Load().Post(ctx, d.route.URL, l.ID, l.Payload,
+	answer, err := d.upstream.Load().Post(ctx, d.to, l.ID, l.Payload,
 		func(req *http.Request) { describe(req, l) }, func(resp *http.Response) {
 			if cost = d.costs.of(d.route, l, resp); resp.Header.Get("Retry-After") != "" {
 				now = clockOf(resp.Header, now)
@@ -119,7 +121,13 @@ func describe(req *http.Request, l *queue.Lease) {
 
 // percentEncode makes client text fit for a header: every byte outside [A-Za-z0-9._:@-] becomes %
 // and two upper-case hex digits. So it is reversible and cannot end the line.
-func percentEncode(s string) string { return unreserved.Replace(url.QueryEscape(s)) }
+func percentEncode(s string) string {
+	escaped := url.QueryEscape(s)
+	if !strings.ContainsAny(escaped, "+~%") { // as most are; Replace would copy it
+		return escaped
+	}
+	return unreserved.Replace(escaped)
+}
 
 // unreserved turns a query's escapes into those of the contract with receivers.
 var unreserved = strings.NewReplacer("+", "%20", "~", "%7E", "%3A", ":", "%40", "@")

@@ -28,16 +28,17 @@ func (r Retry) decide(
 	l *queue.Lease, answer *queue.Response, retryAfter string, now time.Time,
 ) queue.Settlement {
 	status := answer.Status
-	message := refused(status)
 	s := queue.Settlement{LeaseRef: l.LeaseRef, MaxAttempts: r.MaxAttempts}
+	if status >= 200 && status < 300 {
+		s.Event, s.Response = shaper.Succeed, answer
+		return s
+	}
+	message := refused(status)
 	overload := status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
 	again := status == http.StatusRequestTimeout || status == http.StatusTooEarly ||
 		status >= 500 && status < 600
 	hold, given := parseRetryAfter(retryAfter, now)
 	switch {
-	case status >= 200 && status < 300:
-		s.Event, s.Response = shaper.Succeed, answer
-		return s
 	case overload && given:
 		s.Event, s.Cause, s.Delay = shaper.Hold, queue.HoldCause{By: queue.HeldByRetryAfter, Status: status}, hold
 		if hold <= 0 { // at once it would be refused again

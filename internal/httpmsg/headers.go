@@ -224,14 +224,12 @@ func CheckValue(value string) string {
 
 // Replace sets headers in place of those that have the same names, however they are written.
 func Replace(h, set http.Header) {
-	for name := range h {
-		for other := range set {
+	for name, values := range set {
+		for other := range h {
 			if sameName(name, other) {
-				delete(h, name)
+				delete(h, other)
 			}
 		}
-	}
-	for name, values := range set {
 		h[name] = values
 	}
 }

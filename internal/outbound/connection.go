@@ -212,6 +212,7 @@ func (c *Client) Close() {
 
 // sending is one try to send a request.
 type sending struct {
+	trace  httptrace.ClientTrace
 	conn   *connection // that the request got; nil for none, and for one that dial did not make
 	got    bool        // the request got a connection
 	reused bool
@@ -242,14 +243,14 @@ func (s *sending) gotConn(info httptrace.GotConnInfo, req *http.Request, maxAge 
 // roundTrip sends a request with this body, once. A request of which nothing was written, because
 // the receiver had closed the connection while it was unused, gets another connection. So does one
 // that the receiver has refused with HTTP/2 without looking at it, a few times.
-func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response, sent bool, err error) {
+func (c *Client) roundTrip(
+	ctx context.Context, req *http.Request, body []byte,
+) (resp *http.Response, sent bool, err error) {
 	transport := c.transport()
 	for refusals := 0; ; {
 		var s sending
-		trace := &httptrace.ClientTrace{
-			GotConn: func(info httptrace.GotConnInfo) { s.gotConn(info, req, c.maxAge) },
-		}
-		one := req.WithContext(httptrace.WithClientTrace(req.Context(), trace))
+		s.trace.GotConn = func(info httptrace.GotConnInfo) { s.gotConn(info, req, c.maxAge) }
+		one := req.WithContext(httptrace.WithClientTrace(ctx, &s.trace))
 		sendOnce(one, body)
 		c.viaProxy(one)
 		resp, err := transport.RoundTrip(one)
@@ -257,16 +258,16 @@ func (c *Client) roundTrip(req *http.Request, body []byte) (resp *http.Response,
 			if err == nil {
 				_ = resp.Body.Close()
 			}
-			if err := req.Context().Err(); err != nil {
+			if err := ctx.Err(); err != nil {
 				return nil, false, err
 			}
 			continue
 		}
-		if err != nil && s.reused && !s.sent() && req.Context().Err() == nil {
+		if err != nil && s.reused && !s.sent() && ctx.Err() == nil {
 			continue
 		}
 		if unprocessed(err) {
-			if refusals++; refusals > maxRefusals || !pause(req.Context(), rand.N(refusalPause<<refusals)) {
+			if refusals++; refusals > maxRefusals || !pause(ctx, rand.N(refusalPause<<refusals)) {
 				return nil, false, err
 			}
 			continue
@@ -345,10 +346,10 @@ func sendOnce(req *http.Request, body []byte) {
 			req.Body = io.NopCloser(bytes.NewReader(body))
 		}
 	}
-	for name, hidden := range hiddenHeaders {
+	for _, name := range hiddenHeaders {
 		if values, is := req.Header[name]; is {
 			req.Header = maps.Clone(req.Header)
-			req.Header[hidden] = values
+			req.Header[strings.ToLower(name)] = values
 			delete(req.Header, name)
 		}
 	}
@@ -356,9 +357,7 @@ func sendOnce(req *http.Request, body []byte) {
 
 // hiddenHeaders are the headers by which net/http takes a request for idempotent. It does not see
 // them in lower case, and HTTP does not distinguish cases.
-var hiddenHeaders = map[string]string{
-	"Idempotency-Key": "idempotency-key", "X-Idempotency-Key": "x-idempotency-key",
-}
+var hiddenHeaders = [...]string{"Idempotency-Key", "X-Idempotency-Key"}
 
 // bindsConnection reports whether one of these values of Authorization or WWW-Authenticate is of a
 // scheme that signs the whole connection in (RFC 4559 and MS-NTHT), not one request.

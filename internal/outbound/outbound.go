@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -33,6 +34,13 @@ const (
 	// usualHeaders is for how many headers of a request there is room from the start. Growing costs
 	// a delivery with three headers of its route one or two µs more.
 	usualHeaders = 14
+)
+
+// Values and names of headers that each request has.
+var (
+	contentJSON, userAgent      = []string{"application/json"}, []string{"sluice"}
+	webhookID, webhookTimestamp = http.CanonicalHeaderKey(webhooks.HeaderWebhookID),
+		http.CanonicalHeaderKey(webhooks.HeaderWebhookTimestamp)
 )
 
 // keptHeaders are the headers of an answer that are stored with the job's result.
@@ -125,7 +133,7 @@ type Answer struct {
 func (c *Client) Open(req *http.Request, content []byte) (*Answer, error) {
 	limited, cancel := context.WithCancel(req.Context())
 	a := &Answer{c: c, parent: req.Context(), limited: limited, cancel: cancel, timer: time.AfterFunc(c.timeout, cancel)}
-	resp, sent, err := c.roundTrip(req.WithContext(limited), content)
+	resp, sent, err := c.roundTrip(limited, req, content)
 	if err != nil {
 		no := c.explain(a.parent, limited, sent, err)
 		a.stop()
@@ -196,20 +204,29 @@ func (c *Client) Send(
 	return a.Response, body, cut, nil
 }
 
+// Target parses a URL for Post.
+func Target(raw string) (*url.URL, error) {
+	req, err := http.NewRequest(http.MethodPost, raw, nil)
+	if err != nil {
+		return nil, errors.New("the URL cannot be used") // the cause quotes it, with its secrets
+	}
+	return req.URL, nil
+}
+
 // Post makes one request, which edit may change, and returns the parts of the answer that are kept.
 // read, if it is not nil, gets the answer first, unless that has no body. It may replace the body.
 // A body that breaks off changes nothing: the status alone decides. An error is a NoAnswer.
 func (c *Client) Post(
-	ctx context.Context, url, id string, body []byte, edit func(*http.Request), read func(*http.Response),
+	ctx context.Context, to *url.URL, id string, body []byte, edit func(*http.Request), read func(*http.Response),
 ) (*queue.Response, error) {
 	limited, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	req, err := c.request(limited, url, id, body)
+	req, err := c.request(to, id, body)
 	if err != nil {
 		return nil, NoAnswer{Message: err.Error()}
 	}
 	edit(req)
-	resp, sent, err := c.roundTrip(req, body)
+	resp, sent, err := c.roundTrip(limited, req, body)
 	if err != nil {
 		return nil, c.explain(ctx, limited, sent, err)
 	}
@@ -238,27 +255,25 @@ func (c *Client) Post(
 	return a, nil
 }
 
-// request returns a POST of JSON, without content for a nil body. Its error does not quote the URL,
-// which may hold secrets.
-func (c *Client) request(ctx context.Context, url, id string, body []byte) (*http.Request, error) {
+// request returns a POST of JSON, without content for a nil body.
+func (c *Client) request(to *url.URL, id string, body []byte) (*http.Request, error) {
 	at := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
-	if err != nil {
-		return nil, errors.New("the URL cannot be used")
-	}
 	h := make(http.Header, usualHeaders)
-	req.Header = h
-	if body != nil {
-		h.Set("Content-Type", "application/json")
+	req := &http.Request{
+		Method: http.MethodPost, URL: to, Host: to.Host, Header: h, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}
-	h.Set("User-Agent", "sluice")
-	h.Set(webhooks.HeaderWebhookID, id)
-	h.Set(webhooks.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))
+	if body != nil {
+		h["Content-Type"] = contentJSON
+	}
+	h["User-Agent"] = userAgent
+	h[webhookID] = []string{id}
+	h[webhookTimestamp] = []string{strconv.FormatInt(at.Unix(), 10)}
 	if len(c.signers) == 0 {
 		return req, nil
 	}
 	signatures := make([]string, len(c.signers))
 	for i, s := range c.signers {
+		var err error
 		if signatures[i], err = s.Sign(id, at, body); err != nil {
 			return nil, fmt.Errorf("the request could not be signed: %w", err)
 		}

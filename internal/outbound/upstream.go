@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"reflect"
 	"strings"
 	"time"
@@ -85,14 +86,14 @@ func (u *Upstream) CertificateEnd() time.Time {
 // Post is Client.Post with the upstream's method, headers and token. Errors: a NoAnswer, or a
 // NoToken of a request that was not sent.
 func (u *Upstream) Post(
-	ctx context.Context, url, id string, body []byte, edit func(*http.Request), read func(*http.Response),
+	ctx context.Context, to *url.URL, id string, body []byte, edit func(*http.Request), read func(*http.Response),
 ) (answer *queue.Response, err error) {
 	if !u.SendsBody() {
 		body = nil
 	}
 	var sent string
 	err = u.authorized(ctx, func(authorization string) (int, error) {
-		answer, err = u.Client.Post(ctx, url, id, body, func(req *http.Request) {
+		answer, err = u.Client.Post(ctx, to, id, body, func(req *http.Request) {
 			edit(req)
 			if u.method != "" {
 				req.Method = u.method
@@ -101,7 +102,9 @@ func (u *Upstream) Post(
 				delete(req.Header, "Content-Type")
 			}
 			u.dress(req.Header, authorization)
-			sent = req.Header.Get("Authorization") // perhaps of the user in the URL
+			if sent = req.Header.Get("Authorization"); sent == u.header.Get("Authorization") {
+				sent = "" // u.secrets has it; any other is of a token, or of the user in the URL
+			}
 		}, read)
 		if err != nil {
 			return 0, err

@@ -19,10 +19,19 @@ import (
 	"time"
 )
 
+func target(t *testing.T, raw string) *url.URL {
+	t.Helper()
+	to, err := Target(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
 // post makes a delivery and returns its answer's status and body.
 func post(t *testing.T, u *Upstream, url string) (int, string) {
 	t.Helper()
-	a, err := u.Post(t.Context(), url, "id", []byte(`{"n":1}`), func(*http.Request) {}, nil)
+	a, err := u.Post(t.Context(), target(t, url), "id", []byte(`{"n":1}`), func(*http.Request) {}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +61,7 @@ func TestMethodAndHeaders(t *testing.T) {
 		"GET":    `HTTP/1.1 GET ""  k1 /x`,
 	} {
 		u := NewUpstream(UpstreamOptions{Options: options(), Method: method, Headers: map[string]string{"x-key": "k1"}}, nil)
-		a, err := u.Post(t.Context(), s.URL+"/x", "id", []byte(`{"n":1}`), func(r *http.Request) {
+		a, err := u.Post(t.Context(), target(t, s.URL+"/x"), "id", []byte(`{"n":1}`), func(r *http.Request) {
 			r.Header["X_key"] = []string{"mine"}
 		}, nil)
 		if err != nil || string(a.Body) != want {
@@ -122,7 +131,7 @@ func TestToken(t *testing.T) {
 	g.away.Store(true)
 	fresh := NewUpstream(g.upstream(), nil)
 	defer fresh.Close()
-	_, err := fresh.Post(t.Context(), g.URL, "id", nil, func(*http.Request) {}, nil)
+	_, err := fresh.Post(t.Context(), target(t, g.URL), "id", nil, func(*http.Request) {}, nil)
 	if no, is := errors.AsType[NoToken](err); !is || no.Retry <= 0 || !strings.Contains(no.Error(), "503") {
 		t.Errorf("without a token: %v", err)
 	}
@@ -150,7 +159,7 @@ func TestTokenFollowsNoRedirect(t *testing.T) {
 	defer s.Close()
 	u := NewUpstream(UpstreamOptions{Options: options(), OAuth2: &OAuth2{TokenURL: s.URL, ClientID: "me", ClientSecret: "s"}}, nil)
 	defer u.Close()
-	if _, err := u.Post(t.Context(), s.URL, "id", nil, func(*http.Request) {}, nil); err == nil || stolen.Load() != 0 {
+	if _, err := u.Post(t.Context(), target(t, s.URL), "id", nil, func(*http.Request) {}, nil); err == nil || stolen.Load() != 0 {
 		t.Errorf("%v, and the target of the redirect got %d requests", err, stolen.Load())
 	}
 }
@@ -205,7 +214,7 @@ func TestTLS(t *testing.T) {
 	} {
 		o.TLS = c.tls
 		u := NewUpstream(UpstreamOptions{Options: o}, nil)
-		_, err := u.Post(t.Context(), s.URL, "id", nil, func(*http.Request) {}, nil)
+		_, err := u.Post(t.Context(), target(t, s.URL), "id", nil, func(*http.Request) {}, nil)
 		no, _ := errors.AsType[NoAnswer](err)
 		if (err == nil) != (c.want == "") || !slices.ContainsFunc(strings.Split(c.want, " or "), func(want string) bool { return strings.Contains(no.Message, want) }) {
 			t.Errorf("%s: %v (%s)", name, err, no.Message)
@@ -287,7 +296,7 @@ func TestProxy(t *testing.T) {
 	u := NewUpstream(UpstreamOptions{Options: o}, nil)
 	defer u.Close()
 	for path, opaque := range map[string]string{"/a/b": "", "/": "/a%2Fb/../c"} {
-		a, err := u.Post(t.Context(), "http://upstream.test:81"+path+"?q=1", "id", nil, func(r *http.Request) {
+		a, err := u.Post(t.Context(), target(t, "http://upstream.test:81"+path+"?q=1"), "id", nil, func(r *http.Request) {
 			if opaque != "" {
 				r.URL.Opaque = opaque
 			}
@@ -300,11 +309,11 @@ func TestProxy(t *testing.T) {
 	o.Proxy = address.String()
 	s, trust := secured(t, true, false)
 	o.TLS = trust
-	for _, target := range []string{s.URL, strings.Replace(s.URL, "https", "http", 1)} {
+	for _, to := range []string{s.URL, strings.Replace(s.URL, "https", "http", 1)} {
 		anonymous := NewUpstream(UpstreamOptions{Options: o}, nil)
-		_, err := anonymous.Post(t.Context(), target, "id", nil, func(*http.Request) {}, nil)
+		_, err := anonymous.Post(t.Context(), target(t, to), "id", nil, func(*http.Request) {}, nil)
 		if no, _ := errors.AsType[NoAnswer](err); !no.Unsent || !strings.Contains(no.Detail, "407") {
-			t.Errorf("a proxy that refuses, for %s: %v", target, err)
+			t.Errorf("a proxy that refuses, for %s: %v", to, err)
 		}
 		anonymous.Close()
 	}
@@ -337,7 +346,7 @@ func TestAnswersToConnect(t *testing.T) {
 		o := options()
 		o.TLS, o.Proxy = trust, "http://u:s3cret@"+l.Addr().String()
 		u := NewUpstream(UpstreamOptions{Options: o}, nil)
-		_, err = u.Post(t.Context(), upstream.URL, "id", nil, func(*http.Request) {}, nil)
+		_, err = u.Post(t.Context(), target(t, upstream.URL), "id", nil, func(*http.Request) {}, nil)
 		no, _ := errors.AsType[NoAnswer](err)
 		broken := strings.Contains(no.Detail, "reset by peer") // it closed before all was read
 		if !no.Unsent || !strings.Contains(no.Detail, want) && !broken || strings.Contains(no.Detail+no.Message, "s3cret") {
@@ -359,13 +368,13 @@ func TestEchoedCredentials(t *testing.T) {
 		"X-Key": "s3cret-key", "Authorization": "Bearer s3cret-token", "X-Api-Version": "2026-01", "X-Long": "0123456789abcdef",
 	}}, nil)
 	defer u.Close()
-	a, err := u.Post(t.Context(), s.URL, "id", nil, func(*http.Request) {}, nil)
+	a, err := u.Post(t.Context(), target(t, s.URL), "id", nil, func(*http.Request) {}, nil)
 	if err != nil || string(a.Body) != "2026-01-05 (hidden) (hidden) (hidden)" || a.Headers["location"] != "/?key=(hidden)" {
 		t.Errorf("%v %+v %s", err, a, a.Body)
 	}
 	plain := NewUpstream(UpstreamOptions{Options: options()}, nil)
 	defer plain.Close()
-	a, err = plain.Post(t.Context(), s.URL, "id", nil, func(r *http.Request) { r.SetBasicAuth("user", "s3cret") }, nil)
+	a, err = plain.Post(t.Context(), target(t, s.URL), "id", nil, func(r *http.Request) { r.SetBasicAuth("user", "s3cret") }, nil)
 	if err != nil || strings.Contains(string(a.Body), "dXNlcjpzM2NyZXQ") {
 		t.Errorf("the user of a URL: %v %s", err, a.Body)
 	}
@@ -387,7 +396,7 @@ func TestRefusedStreams(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				if _, err := u.Post(t.Context(), s.URL, "id", []byte("1"), func(*http.Request) {}, nil); err != nil {
+				if _, err := u.Post(t.Context(), target(t, s.URL), "id", []byte("1"), func(*http.Request) {}, nil); err != nil {
 					// Such a stream may have been served, so it is not sent again.
 					if no, _ := errors.AsType[NoAnswer](err); !strings.Contains(no.cause.Error(), "PROTOCOL_ERROR") {
 						t.Errorf("%s: %v %v", method, err, no.cause)
@@ -445,7 +454,7 @@ func TestBrokenStreams(t *testing.T) {
 	o.HTTP2, o.TLS = true, &tls.Config{RootCAs: roots, ServerName: "example.com"}
 	u := NewUpstream(UpstreamOptions{Options: o}, nil)
 	defer u.Close()
-	_, err := u.Post(t.Context(), s.URL, "id", []byte("1"), func(*http.Request) {}, nil)
+	_, err := u.Post(t.Context(), target(t, s.URL), "id", []byte("1"), func(*http.Request) {}, nil)
 	if no, _ := errors.AsType[NoAnswer](err); no.Message != "the connection broke before the upstream had answered" || no.Unsent {
 		t.Errorf("%+v", no)
 	}

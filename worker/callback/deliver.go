@@ -174,6 +174,10 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	if err != nil {
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
 	}
+	target, err := outbound.Target(rawURL)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+	}
 	client := s.public
 	proxied := s.proxied.HasProxy(rawURL)
 	switch {
@@ -198,7 +202,7 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	var answered *bool
 	defer func() { s.slots.give(to, tenant, start, answered) }()
 	// Signed here and not at the hand-over, so that retries use the current secrets.
-	answer, err := client.Post(ctx, rawURL, id, body, func(r *http.Request) { sign(r, body, own.Secrets) }, nil)
+	answer, err := client.Post(ctx, target, id, body, func(r *http.Request) { sign(r, body, own.Secrets) }, nil)
 	if errors.Is(err, errNotPublic) {
 		return fmt.Errorf("%w: %w", errNotPublic, asynq.SkipRetry)
 	}
