@@ -51,6 +51,9 @@ func made(t *testing.T, program string, texts map[string][]byte, platforms ...pl
 
 // TestSameBytes: the same commit gives the same files in every directory.
 func TestSameBytes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it: to pack takes a minute")
+	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{"go.mod": "module example.org/small\n", "main.go": "package main\nfunc main() {}\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -79,6 +82,9 @@ func (r *release) one(t *testing.T, pattern string) string {
 
 // TestFiles: every file of a release has what users rely on.
 func TestFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it: to pack takes a minute")
+	}
 	program := filepath.Join(t.TempDir(), "sluice")
 	if err := product.Build(t.Context(), program, "-ldflags=-s -w"); err != nil {
 		t.Fatal(err)
