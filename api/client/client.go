@@ -1,6 +1,6 @@
 // Package client is a small Go client of the Sluice API, for the command line and for programs. A
-// Client uses one listener: the intake for jobs, the admin listener for tenants. It retries
-// nothing: the caller may, after Error.RetryAfter.
+// Client uses one listener: the intake for jobs, the admin listener for tenants. It makes each call
+// once; see Retrying.
 package client
 
 import (
@@ -33,6 +33,8 @@ type Client struct {
 	http  *http.Client
 	known string // query of changes that may create a tenant
 	admin bool   // Jobs, Job, Cancel and Replay are those of operators
+
+	within time.Duration // for which calls are repeated; 0: made once
 }
 
 // Operator returns a client of the admin listener whose Jobs, Job, Cancel and Replay are about the
@@ -81,7 +83,7 @@ func New(base, token string, hc *http.Client) (*Client, error) {
 // Error is an answer that is not a success, with the server's problem. Its text is the detail.
 type Error struct {
 	wire.Problem
-	RetryAfter time.Duration // 0 if the server does not say
+	RetryAfter time.Duration // by the header, which gives each client a turn of its own; 0 if the server does not say
 }
 
 func (e *Error) Error() string {
@@ -120,8 +122,8 @@ type Submitted struct {
 func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 	h := tenantHeader(s.Tenant)
 	prefer(h, s.Wait)
-	if s.IdempotencyKey != "" {
-		key, err := keyHeader(s.IdempotencyKey)
+	if given := c.key(s.IdempotencyKey); given != "" {
+		key, err := keyHeader(given)
 		if err != nil {
 			return Submitted{}, err
 		}
@@ -151,13 +153,18 @@ func (c *Client) Submit(ctx context.Context, s Submission) (Submitted, error) {
 func (c *Client) SubmitBatch(ctx context.Context, tenant string, b wire.Batch) ([]wire.JobResult, error) {
 	jobs := make([]json.RawMessage, len(b.Jobs))
 	for i, job := range b.Jobs {
-		body, err := encodeJob(job.Submission, job.IdempotencyKey)
+		body, err := encodeJob(job.Submission, c.key(job.IdempotencyKey))
 		if err != nil {
 			return nil, fmt.Errorf("%w (job %d of the batch)", err, i)
 		}
 		jobs[i] = json.RawMessage(body)
 	}
-	return c.SubmitRaw(ctx, tenant, jobs, b.Atomic)
+	var results []wire.JobResult
+	err := c.repeated(ctx, c.within > 0, func() (err error) {
+		results, err = c.SubmitRaw(ctx, tenant, jobs, b.Atomic)
+		return err
+	})
+	return results, err
 }
 
 // BatchFrame is the number of bytes of a body of SubmitRaw without the jobs and a comma for each.
@@ -573,21 +580,30 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
-// call sends one request and decodes a success into out, unless that is nil.
+// call sends a request, again if it may, and decodes a success into out, unless that is nil.
 func (c *Client) call(
 	ctx context.Context, method, path string, h http.Header, in, out any,
-) (http.Header, error) {
-	var body io.Reader
-	switch in := in.(type) {
-	case nil:
-	case rawBody:
-		body = bytes.NewReader(in)
-	default:
-		data, err := json.Marshal(in)
-		if err != nil {
+) (answer http.Header, err error) {
+	body, raw := in.(rawBody)
+	if in != nil && !raw {
+		if body, err = json.Marshal(in); err != nil {
 			return nil, fmt.Errorf("client: body: %w", err)
 		}
-		body = bytes.NewReader(data)
+	}
+	err = c.repeated(ctx, c.within > 0 && mayRepeat(method, h), func() (err error) {
+		answer, err = c.once(ctx, method, path, h, body, out)
+		return err
+	})
+	return answer, err
+}
+
+// once sends one request, without a body if that is nil.
+func (c *Client) once(
+	ctx context.Context, method, path string, h http.Header, content rawBody, out any,
+) (http.Header, error) {
+	var body io.Reader
+	if content != nil {
+		body = bytes.NewReader(content)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {
@@ -604,12 +620,12 @@ func (c *Client) call(
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("client: %w", err)
+		return nil, fmt.Errorf("client: %w", errLost{err})
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("client: answer: %w", err)
+		return nil, fmt.Errorf("client: answer: %w", errLost{err})
 	}
 	if resp.StatusCode/100 != 2 {
 		return nil, problemOf(resp, data)
@@ -641,7 +657,7 @@ func problemOf(resp *http.Response, data []byte) error {
 		e.Title = http.StatusText(resp.StatusCode)
 	}
 	e.Status = resp.StatusCode
-	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
+	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31); err == nil {
 		e.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return e

@@ -35,10 +35,9 @@ async function failure(response) {
   return new kind(response.status, problem, seconds(response.headers.get("retry-after"), problem));
 }
 
-// seconds to wait: retry_after_ms of the problem, which is finer, or Retry-After.
+// seconds to wait: Retry-After, which gives each client a turn of its own, or retry_after_ms.
 function seconds(header, problem) {
-  if (problem.retry_after_ms > 0) return problem.retry_after_ms / 1000;
-  if (!header) return undefined;
+  if (!header) return problem.retry_after_ms > 0 ? problem.retry_after_ms / 1000 : undefined;
   if (/^\d+$/.test(header.trim())) return Number(header);
   const at = Date.parse(header);
   return Number.isNaN(at) ? undefined : Math.max(0, (at - Date.now()) / 1000);

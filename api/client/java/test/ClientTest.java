@@ -118,8 +118,8 @@ public class ClientTest {
 
   static void oneKeyForAllAttempts() throws Exception {
     List<String> keys = new ArrayList<>();
-    HttpServer server = failing(keys, new Answer(0, null, ""), new Answer(503, "0", "{}"),
-        new Answer(429, "1", "{\"retry_after_ms\": 20}"), new Answer(202, null, "{\"id\": \"1\"}"));
+    HttpServer server = failing(keys, new Answer(0, null, ""), new Answer(503, "0", "{\"retry_after_ms\": 3600000}"),
+        new Answer(429, null, "{\"retry_after_ms\": 20}"), new Answer(202, null, "{\"id\": \"1\"}"));
     same("the job", "1", Sluice.at("http://127.0.0.1:" + server.getAddress().getPort()).submit("t", 1).get("id"));
     same("keys", "4 1", keys.size() + " " + new HashSet<>(keys).size());
     server.stop(0);

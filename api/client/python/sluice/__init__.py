@@ -69,12 +69,10 @@ def _failure(status: int, headers: Mapping[str, str], body: bytes) -> SluiceErro
 
 
 def _seconds(header: Optional[str], problem: Mapping[str, Any]) -> Optional[float]:
-    """How long to wait: retry_after_ms of the problem, which is finer, or Retry-After."""
-    ms = problem.get("retry_after_ms")
-    if isinstance(ms, (int, float)) and ms > 0:
-        return ms / 1000
+    """How long to wait: Retry-After, which gives each client a turn of its own, or retry_after_ms."""
     if not header:
-        return None
+        ms = problem.get("retry_after_ms")
+        return ms / 1000 if isinstance(ms, (int, float)) and ms > 0 else None
     if header.strip().isdigit():
         return float(header)
     try:

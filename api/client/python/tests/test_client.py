@@ -127,8 +127,8 @@ class Retries(unittest.TestCase):
     def test_one_key_for_all_attempts(self):
         Failing.answers = [
             (0, {}, b""),
-            (503, {"Retry-After": "0"}, b"{}"),
-            (429, {"Retry-After": "1"}, b'{"retry_after_ms": 20}'),
+            (503, {"Retry-After": "0"}, b'{"retry_after_ms": 3600000}'),
+            (429, {}, b'{"retry_after_ms": 20}'),
             (202, {}, b'{"id": "1", "done": false}'),
         ]
         began = time.monotonic()

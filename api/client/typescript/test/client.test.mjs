@@ -73,7 +73,7 @@ const failing = async (t, answers) => {
 
 test("one key for all attempts", async (t) => {
   const { keys, base } = await failing(t, [
-    [0], [503, { "Retry-After": "0" }, "{}"], [429, { "Retry-After": "1" }, '{"retry_after_ms": 20}'], [202, {}, '{"id": "1"}'],
+    [0], [503, { "Retry-After": "0" }, '{"retry_after_ms": 3600000}'], [429, {}, '{"retry_after_ms": 20}'], [202, {}, '{"id": "1"}'],
   ]);
   assert.equal((await new Client(base, { retryFor: 20 }).submit({ type: "t", payload: 1 })).id, "1");
   assert.deepEqual([keys.length, new Set(keys).size], [4, 1]);

@@ -253,10 +253,10 @@ public final class Sluice {
     }
     Duration after = null;
     String header = response.headers().firstValue("Retry-After").orElse("").trim();
-    if (problem.get("retry_after_ms") instanceof Long ms && ms > 0) {
-      after = Duration.ofMillis(ms);
-    } else if (header.matches("\\d{1,9}")) {
+    if (header.matches("\\d{1,9}")) { // which gives each client a turn of its own
       after = Duration.ofSeconds(Long.parseLong(header));
+    } else if (header.isEmpty() && problem.get("retry_after_ms") instanceof Long ms && ms > 0) {
+      after = Duration.ofMillis(ms);
     } else if (!header.isEmpty()) {
       try {
         Instant at = ZonedDateTime.parse(header, DateTimeFormatter.RFC_1123_DATE_TIME).toInstant();
