@@ -37,17 +37,25 @@ func EgressRule(addr netip.Addr, allow []netip.Prefix) string {
 	if within(allow) {
 		return ""
 	}
-	b := addr.As16()
-	switch {
-	case nat64.Contains(addr):
-		addr = netip.AddrFrom4([4]byte(b[12:]))
-	case sixToFour.Contains(addr):
-		addr = netip.AddrFrom4([4]byte(b[2:6]))
-	}
+	addr = Translated(addr)
 	if within(metadata) {
 		return "must not be link-local, nor serve the metadata of a cloud, unless egress.allow has it"
 	}
 	return ""
+}
+
+// Translated returns the IPv4 address that NAT64 or 6to4 reach by an address, else the address
+// itself, without a zone.
+func Translated(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	b := addr.As16()
+	switch {
+	case nat64.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[12:]))
+	case sixToFour.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[2:6]))
+	}
+	return addr
 }
 
 // egress is the net.Dialer.Control that checks the very address that is dialled, so that no name

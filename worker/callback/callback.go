@@ -65,10 +65,10 @@ type Service struct {
 	client  *asynq.Client
 	server  asynq.Config // of each lane, but for its queue
 	lanes   []*lane
-	listed  *outbound.Client // for URLs under a listed prefix
-	own     *outbound.Client // for URLs under an endpoint of the tenant
-	public  *outbound.Client // for all others
-	proxied *outbound.Client // for those of them that Config.Proxy has a proxy for
+	listed  *outbound.Client // without a proxy, for URLs under a listed prefix
+	own     *outbound.Client // without a proxy, for URLs under an endpoint of the tenant
+	public  *outbound.Client // without a proxy, for all others
+	proxied *outbound.Client // for URLs that Config.Proxy has a proxy for
 	slots   *slots
 	metrics *metrics
 	log     *slog.Logger
@@ -109,8 +109,8 @@ func New(cfg Config) (*Service, error) {
 			Logger:            asynqLogger{cfg.Logger, repeats},
 			LogLevel:          asynq.DebugLevel, // the Logger decides
 		},
-		listed:  client(cfg.Proxy),
-		own:     client(cfg.Proxy),
+		listed:  client(outbound.NoProxy),
+		own:     client(outbound.NoProxy),
 		public:  client(outbound.NoProxy),
 		proxied: client(cfg.Proxy),
 		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
@@ -120,12 +120,10 @@ func New(cfg Config) (*Service, error) {
 		slots: limits,
 	}
 	s.wake = make(chan *lane, len(s.lanes))
-	s.public.Dialer.Control = cfg.Guard.control(anybody)
-	s.proxied.Dialer.Control = nil // it dials the proxy, which the operator names
-	s.listed.Dialer.Control, s.own.Dialer.Control = nil, nil
-	if cfg.Proxy == "" || cfg.Proxy == outbound.NoProxy {
-		s.listed.Dialer.Control, s.own.Dialer.Control = cfg.Guard.control(listed), cfg.Guard.control(registered)
+	for why, direct := range map[trust]*outbound.Client{listed: s.listed, registered: s.own, anybody: s.public} {
+		direct.Dialer.Control = cfg.Guard.control(why)
 	}
+	s.proxied.Dialer.Control = nil // it dials the proxy, which the operator names
 	var err error
 	if s.metrics, err = newMetrics(cfg.Registerer, cfg.Redis, limits); err != nil {
 		return nil, fmt.Errorf("callback: metrics: %w", err)

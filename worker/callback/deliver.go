@@ -178,17 +178,9 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 	}
-	client := s.public
-	proxied := s.proxied.HasProxy(rawURL)
-	switch {
-	case why == listed:
-		client = s.listed
-	case why == registered:
-		client = s.own
-	case proxied:
+	client := map[trust]*outbound.Client{listed: s.listed, registered: s.own, anybody: s.public}[why]
+	if s.proxied.HasProxy(rawURL) { // which connects to the target itself
 		client = s.proxied
-	}
-	if why == listed || proxied {
 		if err := s.cfg.Guard.checkName(ctx, to, why, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
 			return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 		} else if err != nil {

@@ -67,7 +67,8 @@ func (g *Guard) Registered() *Guard {
 // denied reports whether callbacks must not lead to the address.
 func (g *Guard) denied(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
-	return slices.ContainsFunc(g.deny, func(p netip.Prefix) bool { return p.Contains(addr) })
+	translated := outbound.Translated(addr)
+	return slices.ContainsFunc(g.deny, func(p netip.Prefix) bool { return p.Contains(addr) || p.Contains(translated) })
 }
 
 // trust is why a URL may be called. It decides which addresses it may lead to.

@@ -320,7 +320,9 @@ func loose(host string) (netip.Addr, bool) {
 
 // TestDeniedNetworks: no callback leads to a denied network, although its URL is listed.
 func TestDeniedNetworks(t *testing.T) {
-	g, err := NewGuard([]string{"http://10.0.0.1/", "http://10.1.0.1/", "http://receiver.example/"},
+	g, err := NewGuard([]string{
+		"http://10.0.0.1/", "http://10.1.0.1/", "http://receiver.example/", "http://[64:ff9b::a00:1]/", "http://[2002:a00:1::]/",
+	},
 		netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32"))
 	if err != nil {
 		t.Fatal(err)
@@ -328,6 +330,7 @@ func TestDeniedNetworks(t *testing.T) {
 	for url, good := range map[string]bool{
 		"http://10.0.0.1/x": false, "http://10.1.0.1/x": true, "http://[::ffff:10.0.0.1]/": false, "http://receiver.example/x": true,
 		"https://198.51.100.7/": false, "https://[2001:db8::1]/": false, "https://8.8.8.8/": true, "https://name.example/": true,
+		"http://[64:ff9b::a00:1]/x": false, "http://[2002:a00:1::]/x": false, // 10.0.0.1 behind NAT64 and 6to4
 	} {
 		if err := g.Check(url, nil); (err == nil) != good {
 			t.Errorf("%s: %v", url, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/7509e464/sluice/internal/outbound"
+	"github.com/7509e464/sluice/queue"
 )
 
 // canary listens on loopback, with both families on one port, and counts who comes.
@@ -393,5 +394,47 @@ func TestCallbacksThroughAProxy(t *testing.T) {
 	}
 	for _, client := range []*outbound.Client{s.listed, s.public, s.proxied} {
 		client.Close()
+	}
+}
+
+// TestBesideAProxy: what NO_PROXY excludes is dialled from here, and its address is checked, for an
+// endpoint of a tenant and a listed URL, too.
+func TestBesideAProxy(t *testing.T) {
+	c := newCanary(t)
+	for _, name := range []string{"HTTP_PROXY", "http_proxy"} {
+		t.Setenv(name, "http://127.0.0.1:"+c.port)
+	}
+	for _, name := range []string{"NO_PROXY", "no_proxy"} {
+		t.Setenv(name, ".direct.test")
+	}
+	g, err := NewGuard([]string{"http://listed.direct.test/"}, netip.MustParsePrefix("10.9.0.0/16"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := queue.TenantCallbacks{Endpoints: []string{
+		"http://metadata.direct.test/", "http://denied.direct.test/", "http://mine.direct.test/",
+	}}
+	s := newService(t, Config{
+		Guard: g, Proxy: outbound.EnvProxy, Timeout: 2 * time.Second,
+		Of: func(context.Context, string) (queue.TenantCallbacks, error) { return own, nil },
+	})
+	dns := &names{asked: map[string]int{}, answers: map[string][]string{
+		"metadata.direct.test": {"169.254.169.254"}, "denied.direct.test": {"10.9.0.1"}, "listed.direct.test": {"10.9.0.2"},
+		"mine.direct.test": {"10.8.0.1"},
+	}}
+	for _, client := range []*outbound.Client{s.listed, s.own, s.public} {
+		dns.enclose(client)
+		defer client.Close()
+	}
+	for target, final := range map[string]bool{
+		"http://metadata.direct.test/x": true, "http://denied.direct.test/x": true, "http://listed.direct.test/x": true,
+		"http://mine.direct.test/x": false, // allowed to dial outside
+	} {
+		if err := s.attempt(t.Context(), "06ah:1:succeeded", task(target), true); err == nil || errors.Is(err, asynq.SkipRetry) != final {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	if n := c.calls.Load(); n != 0 {
+		t.Errorf("the proxy got %d calls", n)
 	}
 }
