@@ -3,7 +3,6 @@ package api
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/dashboard"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/internal/signon"
 )
@@ -68,7 +68,7 @@ func newSingleSignOn(s *Server, o SignOn) *singleSignOn {
 	return &singleSignOn{signon.New(signon.Config{
 		Issuer: o.Issuer, ClientID: o.ClientID, ClientSecret: o.ClientSecret, Scopes: o.Scopes,
 		Redirect:  strings.TrimRight(s.cfg.AdminURL, "/") + dashboard.CallbackPath,
-		NameClaim: o.NameClaim, GroupsClaim: o.GroupsClaim,
+		NameClaim: o.NameClaim, GroupsClaim: o.GroupsClaim, Timeout: dashboard.SignOnWait,
 		Groups: map[operators.Role][]string{
 			operators.Viewer: o.Viewers, operators.Operator: o.Operators, operators.Admin: o.Admins,
 		},
@@ -79,16 +79,25 @@ func newSingleSignOn(s *Server, o SignOn) *singleSignOn {
 func (o *singleSignOn) Begin(r *http.Request) (to, ticket string, err error) {
 	to, ticket, err = o.Provider.Begin(r.Context())
 	if err != nil {
-		return "", "", o.failed(r, err)
+		return "", "", o.failed(err)
 	}
 	return to, ticket, nil
 }
 
 // End implements dashboard.SignOn.
 func (o *singleSignOn) End(r *http.Request, ticket string) (operators.Actor, error) {
+	address := auth.PeerNetwork(r.RemoteAddr)
+	if err := o.cfg.Guesses.Allow(r.Context(), "", func() string { return address }); err != nil {
+		return operators.Actor{}, problem.Of(err)
+	}
 	who, err := o.Provider.End(r.Context(), ticket, r.URL.Query())
+	if errors.Is(err, signon.ErrRefused) { // each costs the provider a call
+		if many := o.cfg.Guesses.Wrong(address); many != nil {
+			return operators.Actor{}, problem.Of(many)
+		}
+	}
 	if err != nil {
-		return operators.Actor{}, o.failed(r, err)
+		return operators.Actor{}, o.failed(err)
 	}
 	who.Address = text(o.clientIP(r))
 	noteSignIn(r, who)
@@ -96,11 +105,11 @@ func (o *singleSignOn) End(r *http.Request, ticket string) (operators.Actor, err
 }
 
 // failed returns the answer to a sign-in that failed. What the provider said goes to the log alone.
-func (o *singleSignOn) failed(r *http.Request, err error) *problem.Problem {
+func (o *singleSignOn) failed(err error) *problem.Problem {
 	known := []error{signon.ErrElsewhere, signon.ErrRefused, signon.ErrNoName, signon.ErrNoRole}
 	i := slices.IndexFunc(known, func(one error) bool { return errors.Is(err, one) })
 	if i < 0 || err != known[i] { //nolint:errorlint // a wrapped one has more to log
-		o.log.LogAttrs(r.Context(), slog.LevelWarn, "single sign-on has failed", slog.String("error", strings.ToValidUTF8(fmt.Sprintf("%.300s", err), "")))
+		o.troubles.signOn.Add(burstlog.Key{Kind: strings.ToValidUTF8(fmt.Sprintf("%.300s", err), "")}, 1)
 	}
 	switch {
 	case i < 0:

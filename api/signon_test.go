@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -143,11 +144,53 @@ func TestSingleSignOnRefused(t *testing.T) {
 			}
 			in := b.send("GET", "/login/callback?state="+to.Query().Get("state")+tt.query, cookies...)
 			page := readAll(t, in)
-			if in.StatusCode != tt.status || !strings.Contains(page, tt.says) || strings.Contains(page, "<script>") || len(in.Cookies()) != 1 {
+			if in.StatusCode != tt.status || !strings.Contains(page, tt.says) || strings.Contains(page, "<script>") || len(in.Cookies()) != 0 {
 				t.Errorf("%d %v\n%s", in.StatusCode, in.Cookies(), page)
 			}
 			queuetest.Compare(t, "the audit", strings.Join(b.recorded(), "\n"), "login.failed   192.0.2.7  "+tt.kind+" null null null")
 		})
+	}
+}
+
+// TestTwoTabs: the sign-in that another tab began last ends, although the first one came back before.
+func TestTwoTabs(t *testing.T) {
+	b, at := signingOn(t)
+	begin := func() (state string, ticket *http.Cookie) {
+		away := b.send("GET", "/login/oidc")
+		to, _ := url.Parse(away.Header.Get("Location"))
+		at.Begun = to.Query()
+		return to.Query().Get("state"), cookieOf(t, away, "__Host-sluice_signon")
+	}
+	first, _ := begin()
+	second, ticket := begin()
+	if in := b.send("GET", "/login/callback?code=code&state="+first, ticket); in.StatusCode != http.StatusUnauthorized || len(in.Cookies()) != 0 {
+		t.Errorf("the first tab: %d %v", in.StatusCode, in.Cookies())
+	}
+	if in := b.send("GET", "/login/callback?code=code&state="+second, ticket); in.StatusCode != http.StatusOK {
+		t.Errorf("the second tab: %d", in.StatusCode)
+	}
+}
+
+// TestWrongCodes: a stranger who makes up codes costs the provider few calls.
+func TestWrongCodes(t *testing.T) {
+	b, at := signingOn(t)
+	away := b.send("GET", "/login/oidc")
+	to, _ := url.Parse(away.Header.Get("Location"))
+	ticket, back := cookieOf(t, away, "__Host-sluice_signon"), "/login/callback?code=x&state="+to.Query().Get("state")
+	for n := range 12 {
+		in := b.send("GET", back, ticket)
+		if want := map[bool]int{false: http.StatusUnauthorized, true: http.StatusTooManyRequests}[n >= 10]; in.StatusCode != want ||
+			(in.Header.Get("Retry-After") != "") != (n >= 10) {
+			t.Errorf("code %d: %d, Retry-After %q", n, in.StatusCode, in.Header.Get("Retry-After"))
+		}
+	}
+	var flood sync.WaitGroup
+	for range 200 {
+		flood.Go(func() { b.send("GET", back, ticket) })
+	}
+	flood.Wait()
+	if n := at.Calls.Load(); n > 60 { // as many lookups of other credentials as a flood may cost, see auth.Guesses
+		t.Errorf("the provider was called %d times", n)
 	}
 }
 

@@ -21,6 +21,7 @@ type troubles struct {
 	log     *slog.Logger
 	refused *burstlog.Log // jobs
 	failed  *burstlog.Log // requests, for what the server or its store cannot do
+	signOn  *burstlog.Log // sign-ins at the provider
 
 	away   atomic.Bool // the last call of the store failed
 	mu     sync.Mutex
@@ -33,6 +34,7 @@ func newTroubles(log *slog.Logger) *troubles {
 		log:     log,
 		refused: burstlog.New(log, slog.LevelWarn, "jobs were refused", nil),
 		failed:  burstlog.New(log, slog.LevelWarn, "requests failed", nil),
+		signOn:  burstlog.New(log, slog.LevelWarn, "single sign-on has failed", nil),
 	}
 }
 
@@ -92,6 +94,7 @@ func (t *troubles) worked() {
 func (t *troubles) end() {
 	t.refused.Flush()
 	t.failed.Flush()
+	t.signOn.Flush()
 }
 
 // faultText describes a panic: the text of a runtime error, else only the type of the value, which

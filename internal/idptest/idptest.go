@@ -8,9 +8,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,13 +25,19 @@ import (
 type IDP struct {
 	*httptest.Server
 	Claims jwt.MapClaims     // of the next ID token, over the usual ones; nil values leave one out
-	Info   map[string]any    // what userinfo says; nil: it fails
+	Info   map[string]any    // what userinfo says; nil: it refuses
+	Fault  int               // status of userinfo; 0: as Info says
 	Sign   any               // the key of the next token; nil: its own
 	Method jwt.SigningMethod // of the next token; nil: ES256
 	Issuer string            // in the metadata; empty: its URL
+	Meta   map[string]any    // further metadata
 	Status int               // of the token endpoint; 0: 200
 	Asked  url.Values        // what the token endpoint was asked for
 	Begun  url.Values        // what a browser was sent with to the provider
+	Calls  atomic.Int64      // of the token endpoint
+	Basic  bool              // the secret of the last one was in its header
+	Wait   chan struct{}     // the metadata come once it is closed; nil: at once
+	mu     sync.Mutex        // of what concurrent calls of the token endpoint write
 	key    *ecdsa.PrivateKey
 }
 
@@ -45,16 +54,25 @@ func New(t *testing.T) *IDP {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(v)
 	}
-	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) {
+		if p.Wait != nil {
+			select {
+			case <-p.Wait:
+			case <-r.Context().Done():
+				return
+			}
+		}
 		issuer := p.Issuer
 		if issuer == "" {
 			issuer = p.URL
 		}
-		answer(w, map[string]any{
+		all := map[string]any{
 			"issuer": issuer, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token",
 			"jwks_uri": p.URL + "/keys", "userinfo_endpoint": p.URL + "/userinfo",
 			"id_token_signing_alg_values_supported": []string{"ES256"},
-		})
+		}
+		maps.Copy(all, p.Meta)
+		answer(w, all)
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
 		k, err := jwkset.NewJWKFromKey(p.key.Public(), jwkset.JWKOptions{
@@ -66,6 +84,10 @@ func New(t *testing.T) *IDP {
 		answer(w, map[string]any{"keys": []any{k.Marshal()}})
 	})
 	mux.HandleFunc("/userinfo", func(w http.ResponseWriter, _ *http.Request) {
+		if p.Fault != 0 {
+			http.Error(w, "no", p.Fault)
+			return
+		}
 		if p.Info == nil {
 			http.Error(w, "no", http.StatusForbidden)
 			return
@@ -74,9 +96,15 @@ func New(t *testing.T) *IDP {
 	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
+		p.Calls.Add(1)
+		p.mu.Lock()
 		p.Asked = r.PostForm
+		_, _, p.Basic = r.BasicAuth()
+		p.mu.Unlock()
 		if p.Status != 0 {
-			http.Error(w, `{"error":"invalid_grant","error_description":"hunter2"}`, p.Status)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(p.Status)
+			answer(w, map[string]string{"error": "invalid_grant", "error_description": "hunter2"})
 			return
 		}
 		sum := sha256.Sum256([]byte(r.PostForm.Get("code_verifier")))

@@ -26,10 +26,11 @@ import (
 )
 
 const (
-	callTimeout = 10 * time.Second // of one call of the provider
-	retryAfter  = 5 * time.Second  // between two reads of the provider's metadata that fail
-	maxAnswer   = 1 << 20          // bytes of an answer of the provider
+	retryAfter  = 5 * time.Second // between two reads of the provider's metadata that fail
+	maxAnswer   = 1 << 20         // bytes of an answer of the provider
 	maxGroups   = 10_000
+	maxEnding   = 32              // sign-ins that end at once: strangers can make them, with any code
+	maxSkew     = 5 * time.Minute // that the provider's clock is ahead, as nbf may be
 	ticketBytes = 32
 )
 
@@ -46,6 +47,7 @@ type Config struct {
 	NameClaim    string   // whose value, after "oidc:", is the name of the operator
 	GroupsClaim  string   // whose values are the operator's groups
 	Groups       map[operators.Role][]string
+	Timeout      time.Duration // of all calls of the provider for one Begin or End
 }
 
 // Errors of End. Its other errors are of the provider or the network.
@@ -64,11 +66,19 @@ var (
 type Provider struct {
 	of     Config
 	client *http.Client
+	ending chan struct{} // has one for each End that calls the provider
 
 	mu     sync.Mutex
-	known  *oidc.Provider // nil: its metadata were not read yet
-	failed error          // of the last read
+	known  *metadata // nil: they were not read yet
+	failed error     // of the last read
 	tried  time.Time
+}
+
+// metadata is what the provider says of itself.
+type metadata struct {
+	*oidc.Provider
+	oauth oauth2.Config
+	iss   bool // it sends its name beside each code (RFC 9207)
 }
 
 // New returns a provider, whose metadata are read at the first sign-in: it may start later than
@@ -77,10 +87,10 @@ func New(c Config) *Provider {
 	direct := http.DefaultTransport.(*http.Transport).Clone()
 	direct.Proxy = nil // as for all requests of a process
 	client := &http.Client{
-		Transport: bounded{direct}, Timeout: callTimeout,
+		Transport: bounded{direct}, Timeout: c.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
 	}
-	return &Provider{of: c, client: client}
+	return &Provider{of: c, client: client, ending: make(chan struct{}, maxEnding)}
 }
 
 // Close closes the connections to the provider.
@@ -88,7 +98,8 @@ func (p *Provider) Close() { p.client.CloseIdleConnections() }
 
 var errRedirect = errors.New("the provider must not redirect")
 
-// bounded refuses URLs that anybody on the network could answer, and long answers.
+// bounded refuses URLs that anybody on the network could answer, and long answers. The text of an
+// answer that is a fault of the provider may repeat the request, so it is dropped.
 type bounded struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -97,14 +108,20 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("a URL of the provider " + rule)
 	}
 	resp, err := b.next.RoundTrip(r)
-	if err == nil {
-		resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	if err != nil {
+		return nil, err
 	}
-	return resp, err
+	if resp.StatusCode >= http.StatusInternalServerError {
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("it answered %d", resp.StatusCode)
+	}
+	resp.Body = http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	return resp, nil
 }
 
-// provider returns what the provider's metadata say.
-func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
+// provider returns what the provider's metadata say. The read is for all sign-ins, so it goes on if
+// the browser that began it leaves.
+func (p *Provider) provider(ctx context.Context) (*metadata, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -113,14 +130,7 @@ func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
 	case p.failed != nil && time.Since(p.tried) < retryAfter:
 		return nil, p.failed
 	}
-	known, err := oidc.NewProvider(oidc.ClientContext(ctx, p.client), p.of.Issuer)
-	if err == nil {
-		for _, at := range []string{known.Endpoint().AuthURL, known.Endpoint().TokenURL} {
-			if rule := auth.KeySetRule(at); rule != "" {
-				err = errors.New("an endpoint in its metadata " + rule)
-			}
-		}
-	}
+	known, err := p.read(context.WithoutCancel(ctx))
 	if err != nil {
 		// The text may have an answer of any length.
 		text := withoutURL(err).Error()
@@ -129,6 +139,36 @@ func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
 	}
 	p.known = known
 	return known, nil
+}
+
+func (p *Provider) read(ctx context.Context) (*metadata, error) {
+	known, err := oidc.NewProvider(oidc.ClientContext(ctx, p.client), p.of.Issuer)
+	if err != nil {
+		return nil, err
+	}
+	endpoint := known.Endpoint()
+	for _, at := range []string{endpoint.AuthURL, endpoint.TokenURL} {
+		if rule := auth.KeySetRule(at); rule != "" {
+			return nil, errors.New("an endpoint in its metadata " + rule)
+		}
+	}
+	var more struct {
+		Methods []string `json:"token_endpoint_auth_methods_supported"`
+		Iss     bool     `json:"authorization_response_iss_parameter_supported"`
+	}
+	if err := known.Claims(&more); err != nil {
+		return nil, err
+	}
+	// Of the two ways to send the secret one is chosen. To try both would double each wrong code.
+	endpoint.AuthStyle = oauth2.AuthStyleInHeader
+	basic, post := slices.Contains(more.Methods, "client_secret_basic"), slices.Contains(more.Methods, "client_secret_post")
+	if p.of.ClientSecret == "" || post && !basic {
+		endpoint.AuthStyle = oauth2.AuthStyleInParams
+	}
+	return &metadata{known, oauth2.Config{
+		ClientID: p.of.ClientID, ClientSecret: p.of.ClientSecret, Endpoint: endpoint, RedirectURL: p.of.Redirect,
+		Scopes: append([]string{oidc.ScopeOpenID}, p.of.Scopes...),
+	}, more.Iss}, nil
 }
 
 // withoutURL removes the URL, which may hold a code or a secret.
@@ -140,11 +180,20 @@ func withoutURL(err error) error {
 	return err
 }
 
-func (p *Provider) oauth(known *oidc.Provider) *oauth2.Config {
-	return &oauth2.Config{
-		ClientID: p.of.ClientID, ClientSecret: p.of.ClientSecret, Endpoint: known.Endpoint(), RedirectURL: p.of.Redirect,
-		Scopes: append([]string{oidc.ScopeOpenID}, p.of.Scopes...),
+// refusals are the errors that providers name (RFC 6749, OpenID Connect Core 3.1.2.6).
+var refusals = []string{
+	"access_denied", "account_selection_required", "consent_required", "interaction_required", "invalid_client",
+	"invalid_grant", "invalid_request", "invalid_scope", "login_required", "server_error", "temporarily_unavailable",
+	"unauthorized_client", "unsupported_grant_type", "unsupported_response_type",
+}
+
+// refused is ErrRefused with the provider's reason for the log. Other words than those of refusals
+// may repeat the request, or be of a stranger.
+func refused(code string) error {
+	if !slices.Contains(refusals, code) {
+		code = "an unknown error"
 	}
+	return fmt.Errorf("%w: it says %s", ErrRefused, code)
 }
 
 // Begin returns the URL at which the operator signs in, and a ticket that only the browser must
@@ -156,7 +205,7 @@ func (p *Provider) Begin(ctx context.Context) (to, ticket string, err error) {
 	}
 	raw := make([]byte, ticketBytes)
 	_, _ = rand.Read(raw) // never fails
-	return p.oauth(known).AuthCodeURL(derive(raw, "state"), oidc.Nonce(derive(raw, "nonce")),
+	return known.oauth.AuthCodeURL(derive(raw, "state"), oidc.Nonce(derive(raw, "nonce")),
 		oauth2.S256ChallengeOption(derive(raw, "verifier"))), base64.RawURLEncoding.EncodeToString(raw), nil
 }
 
@@ -178,17 +227,27 @@ func (p *Provider) End(ctx context.Context, ticket string, answer url.Values) (o
 	if issuer, named := answer["iss"]; named && (len(issuer) != 1 || issuer[0] != p.of.Issuer) { // RFC 9207
 		return operators.Actor{}, ErrElsewhere
 	}
-	if answer.Get("code") == "" { // it has an error, such as access_denied
-		return operators.Actor{}, ErrRefused
+	if answer.Get("code") == "" || answer.Has("error") {
+		return operators.Actor{}, refused(answer.Get("error"))
+	}
+	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, p.client), p.of.Timeout)
+	defer cancel()
+	select {
+	case p.ending <- struct{}{}:
+		defer func() { <-p.ending }()
+	case <-ctx.Done():
+		return operators.Actor{}, fmt.Errorf("signon: %d other sign-ins wait for the provider", maxEnding)
 	}
 	known, err := p.provider(ctx)
 	if err != nil {
 		return operators.Actor{}, err
 	}
-	ctx = oidc.ClientContext(ctx, p.client)
-	token, err := p.oauth(known).Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(derive(raw, "verifier")))
-	if refused, is := errors.AsType[*oauth2.RetrieveError](err); is && refused.Response.StatusCode < 500 {
-		return operators.Actor{}, ErrRefused // its text repeats the request
+	if known.iss && !answer.Has("iss") {
+		return operators.Actor{}, ErrElsewhere
+	}
+	token, err := known.oauth.Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(derive(raw, "verifier")))
+	if no, is := errors.AsType[*oauth2.RetrieveError](err); is {
+		return operators.Actor{}, refused(no.ErrorCode)
 	}
 	if err != nil {
 		return operators.Actor{}, fmt.Errorf("signon: token of the provider: %w", withoutURL(err))
@@ -205,27 +264,59 @@ func (p *Provider) End(ctx context.Context, ticket string, answer url.Values) (o
 	if err := proof.Claims(&claims); err != nil {
 		return operators.Actor{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	if fault := p.fault(proof, claims["azp"]); fault != "" {
+		return operators.Actor{}, fmt.Errorf("%w: the ID token %s", ErrRefused, fault)
+	}
 	if claims[p.of.GroupsClaim] == nil || claims[p.of.NameClaim] == nil {
-		p.more(ctx, known, token, proof.Subject, claims)
+		if err := more(ctx, known.Provider, token, proof.Subject, claims); err != nil {
+			return operators.Actor{}, err
+		}
 	}
 	return p.operator(claims)
 }
 
-// more adds the claims that some providers leave out of the token and show on request.
-func (p *Provider) more(ctx context.Context, known *oidc.Provider, token *oauth2.Token, subject string, claims map[string]any) {
+// fault returns the rule of OpenID Connect Core 3.1.3.7 that an ID token breaks, of those that
+// Verify does not check; empty if none.
+func (p *Provider) fault(proof *oidc.IDToken, party any) string {
+	switch {
+	case proof.Subject == "":
+		return "has no sub"
+	case proof.IssuedAt.IsZero():
+		return "has no iat"
+	case time.Until(proof.IssuedAt) > maxSkew:
+		return "has an iat in the future"
+	case party == nil && len(proof.Audience) > 1:
+		return "is for several clients, and has no azp"
+	case party != nil && party != any(p.of.ClientID):
+		return "has the azp of another client"
+	}
+	return ""
+}
+
+// more adds the claims that some providers leave out of the token and show on request. A refusal
+// adds none. A fault of the provider is an error: without its groups an operator would have a lower
+// role for the whole session.
+func more(ctx context.Context, known *oidc.Provider, token *oauth2.Token, subject string, claims map[string]any) error {
 	info, err := known.UserInfo(ctx, oauth2.StaticTokenSource(token))
+	if call, is := errors.AsType[*url.Error](err); is {
+		return fmt.Errorf("signon: userinfo of the provider: %w", call.Err)
+	}
 	if err != nil || info.Subject != subject {
-		return
+		return nil
 	}
 	further := map[string]any{}
 	if info.Claims(&further) != nil {
-		return
+		return nil
+	}
+	if claims["email"] == nil { // whether it is verified, who names it says
+		delete(claims, "email_verified")
 	}
 	for name, value := range further {
 		if _, has := claims[name]; !has {
 			claims[name] = value
 		}
 	}
+	return nil
 }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
@@ -234,10 +325,10 @@ func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byt
 func (p *Provider) operator(claims map[string]any) (operators.Actor, error) {
 	name, _ := claims[p.of.NameClaim].(string)
 	if !operators.IsName(name) {
-		return operators.Actor{}, ErrNoName
+		return operators.Actor{}, fmt.Errorf("%w: the claim %s %s", ErrNoName, p.of.NameClaim, operators.NameRule)
 	}
 	if verified, said := claims["email_verified"]; p.of.NameClaim == "email" && said && verified != true && verified != "true" {
-		return operators.Actor{}, ErrNoName
+		return operators.Actor{}, fmt.Errorf("%w: the email of %s is not verified", ErrNoName, name)
 	}
 	groups := append(groupsOf(claims[p.of.GroupsClaim]), Everybody)
 	for _, role := range slices.Backward(operators.Roles()) {
@@ -245,7 +336,7 @@ func (p *Provider) operator(claims map[string]any) (operators.Actor, error) {
 			return operators.Actor{Name: operators.SingleSignOn + name, Role: role}, nil
 		}
 	}
-	return operators.Actor{}, ErrNoRole
+	return operators.Actor{}, fmt.Errorf("%w: %s, who has %d groups", ErrNoRole, name, len(groups)-1)
 }
 
 // groupsOf reads a claim that is a list of texts, or one text. A group that is named "*" is none:

@@ -1,6 +1,7 @@
 package signon
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -25,7 +26,8 @@ func provider(t *testing.T, p *idptest.IDP, edit func(*Config)) *Provider {
 	c := Config{
 		Issuer: p.URL, ClientID: "sluice", ClientSecret: "s3cret", Redirect: "https://sluice.example/login/callback",
 		Scopes: []string{"email"}, NameClaim: "email", GroupsClaim: "groups",
-		Groups: map[operators.Role][]string{operators.Viewer: {"staff"}, operators.Operator: {"sre"}},
+		Groups:  map[operators.Role][]string{operators.Viewer: {"staff"}, operators.Operator: {"sre"}},
+		Timeout: 10 * time.Second,
 	}
 	if edit != nil {
 		edit(&c)
@@ -100,6 +102,7 @@ func TestRoles(t *testing.T) {
 		"groups of another type":     {nil, jwt.MapClaims{"groups": map[string]any{"sre": true}}, nil, "", ErrNoRole},
 		"a name with a bidi mark":    {nil, jwt.MapClaims{"email": "vera\u202e@example.com"}, nil, "", ErrNoName},
 		"a name in other letters":    {nil, jwt.MapClaims{"email": "vеra@example.com"}, nil, "", ErrNoName},
+		"an email of userinfo":       {nil, jwt.MapClaims{"email": nil, "email_verified": true}, map[string]any{"sub": "17", "email": "a@b.c", "email_verified": false}, "", ErrNoName},
 		"an email not verified":      {nil, jwt.MapClaims{"email_verified": false}, nil, "", ErrNoName},
 		"an email verified":          {nil, jwt.MapClaims{"email_verified": "true"}, nil, operators.Operator, nil},
 		"no name":                    {nil, jwt.MapClaims{"email": nil}, nil, "", ErrNoName},
@@ -145,6 +148,15 @@ func TestForged(t *testing.T) {
 		"a nonce of another":      {claims: jwt.MapClaims{"nonce": "x"}, err: ErrElsewhere},
 		"no nonce":                {claims: jwt.MapClaims{"nonce": nil}, err: ErrElsewhere},
 		"for another client":      {claims: jwt.MapClaims{"aud": "other"}, err: ErrRefused},
+		"for others, too":         {claims: jwt.MapClaims{"aud": []string{"other", "sluice"}}, err: ErrRefused},
+		"of another party":        {claims: jwt.MapClaims{"aud": []string{"other", "sluice"}, "azp": "other"}, err: ErrRefused},
+		"of a party of one":       {claims: jwt.MapClaims{"azp": "other"}, err: ErrRefused},
+		"of a party by number":    {claims: jwt.MapClaims{"azp": 5}, err: ErrRefused},
+		"about nobody":            {claims: jwt.MapClaims{"sub": nil}, err: ErrRefused},
+		"made at no time":         {claims: jwt.MapClaims{"iat": nil}, err: ErrRefused},
+		"made tomorrow":           {claims: jwt.MapClaims{"iat": time.Now().Add(24 * time.Hour).Unix()}, err: ErrRefused},
+		"a code beside an error":  {back: func(v url.Values) { v.Set("error", "access_denied") }, err: ErrRefused},
+		"no issuer, but promised": {idp: func() { at.Meta = map[string]any{"authorization_response_iss_parameter_supported": true} }, err: ErrElsewhere},
 		"of another issuer":       {claims: jwt.MapClaims{"iss": "https://evil.example"}, err: ErrRefused},
 		"expired":                 {claims: jwt.MapClaims{"exp": time.Now().Add(-time.Hour).Unix()}, err: ErrRefused},
 		"signed by another key":   {idp: func() { at.Sign = stranger }, err: ErrRefused},
@@ -153,7 +165,7 @@ func TestForged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := provider(t, at, nil)
-			at.Claims, at.Sign, at.Method = tt.claims, nil, nil
+			at.Claims, at.Sign, at.Method, at.Meta = tt.claims, nil, nil, nil
 			if tt.idp != nil {
 				tt.idp()
 			}
@@ -179,8 +191,12 @@ func TestProviderAway(t *testing.T) {
 	of := provider(t, at, nil)
 	ticket, back := begin(t, of, at)
 	at.Status = http.StatusInternalServerError
-	if _, err := of.End(t.Context(), ticket, back); err == nil || errors.Is(err, ErrRefused) {
+	if _, err := of.End(t.Context(), ticket, back); err == nil || errors.Is(err, ErrRefused) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("a fault of the provider: %v", err)
+	}
+	at.Status, at.Claims, at.Fault = 0, jwt.MapClaims{"groups": nil}, http.StatusBadGateway
+	if who, err := of.End(t.Context(), ticket, back); err == nil || errors.Is(err, ErrNoRole) {
+		t.Errorf("its userinfo fails: %v, %v", who, err)
 	}
 	at.Issuer = "https://evil.example"
 	other := provider(t, at, nil)
@@ -199,5 +215,61 @@ func TestProviderAway(t *testing.T) {
 	plain := provider(t, at, func(c *Config) { c.Issuer = "http://192.0.2.1/" })
 	if _, _, err := plain.Begin(t.Context()); err == nil || !strings.Contains(err.Error(), "https") {
 		t.Errorf("plain HTTP beyond this machine: %v", err)
+	}
+}
+
+// TestBrowserLeaves: the metadata are read for all, so one browser that leaves fails no other.
+func TestBrowserLeaves(t *testing.T) {
+	at := idptest.New(t)
+	of := provider(t, at, nil)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for _, ctx := range []context.Context{gone, t.Context()} {
+		if _, _, err := of.Begin(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHangingProvider: a provider that does not answer costs a request the timeout.
+func TestHangingProvider(t *testing.T) {
+	at := idptest.New(t)
+	at.Wait = make(chan struct{})
+	defer close(at.Wait)
+	of := provider(t, at, func(c *Config) { c.Timeout = 20 * time.Millisecond })
+	if _, _, err := of.Begin(t.Context()); err == nil {
+		t.Error("metadata that never came are taken")
+	}
+}
+
+// TestRefusal: the error has the provider's reason, but no other words of it, and a wrong code costs
+// the provider one call, with the secret where it wants it.
+func TestRefusal(t *testing.T) {
+	at := idptest.New(t)
+	for name, tt := range map[string]struct {
+		methods []string
+		secret  string
+		basic   bool
+	}{
+		"by default": {nil, "s3cret", true}, "both": {[]string{"client_secret_post", "client_secret_basic"}, "s3cret", true},
+		"in the body": {[]string{"client_secret_post"}, "s3cret", false}, "no secret": {nil, "", false},
+	} {
+		at.Meta = map[string]any{"token_endpoint_auth_methods_supported": tt.methods}
+		of := provider(t, at, func(c *Config) { c.ClientSecret = tt.secret })
+		ticket, back := begin(t, of, at)
+		before := at.Calls.Load()
+		at.Status = http.StatusBadRequest
+		_, err := of.End(t.Context(), ticket, back)
+		if !errors.Is(err, ErrRefused) || !strings.HasSuffix(err.Error(), "it says invalid_grant") || at.Calls.Load() != before+1 || at.Basic != tt.basic {
+			t.Errorf("%s: %v after %d calls, basic: %v", name, err, at.Calls.Load()-before, at.Basic)
+		}
+		at.Status = 0
+		if _, err := of.End(t.Context(), ticket, back); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		back.Set("error", "hunter2")
+		if _, err := of.End(t.Context(), ticket, back); !errors.Is(err, ErrRefused) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -78,7 +78,8 @@ type Dashboard struct {
 // Holder returns the operator who has a token. Its errors are problems.
 type Holder func(r *http.Request, token string) (operators.Actor, error)
 
-// SignOn signs operators in elsewhere. Its errors are problems.
+// SignOn signs operators in elsewhere. Its errors are problems. Each call takes SignOnWait at most,
+// or twice that if it begins while another one reads what the provider says of itself.
 type SignOn interface {
 	// Begin returns the URL at which the operator signs in, and a ticket for End that only the
 	// browser keeps.

@@ -276,3 +276,62 @@ func FuzzSession(f *testing.F) {
 		}
 	})
 }
+
+// TestAnotherSignIn: a browser that signs in once more has one session, the new one.
+func TestAnotherSignIn(t *testing.T) {
+	d := newDashboard(t, token)
+	first := signInFrom(d, "192.0.2.1:4000", token).Cookies()[0]
+	r := httptest.NewRequest("POST", "http://localhost:8081/login", strings.NewReader("token="+url.QueryEscape(token)))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.AddCookie(first)
+	w := httptest.NewRecorder()
+	d.ServeHTTP(w, r)
+	for i, cookie := range []*http.Cookie{first, w.Result().Cookies()[0]} {
+		r := httptest.NewRequest("GET", "http://localhost:8081/", nil)
+		r.AddCookie(cookie)
+		if _, ok := d.CookieSession(r); ok != (i == 1) {
+			t.Errorf("session %d is open: %v", i, ok)
+		}
+	}
+}
+
+// slowSignOn notes until when an answer may be written while the provider is asked.
+type slowSignOn struct{ until *time.Time }
+
+func (s slowSignOn) Begin(*http.Request) (to, ticket string, err error) { return "", "", s.late() }
+func (s slowSignOn) End(*http.Request, string) (operators.Actor, error) {
+	return operators.Actor{}, s.late()
+}
+
+func (s slowSignOn) late() error {
+	if left := time.Until(*s.until); left < SignOnWait+4*time.Second {
+		return fmt.Errorf("only %v are left", left)
+	}
+	return nil
+}
+
+// deadlined is a writer with a deadline.
+type deadlined struct {
+	*httptest.ResponseRecorder
+	until *time.Time
+}
+
+func (w deadlined) SetWriteDeadline(at time.Time) error {
+	*w.until = at
+	return nil
+}
+
+// TestSlowProvider: the answer can be written after the longest wait for the provider.
+func TestSlowProvider(t *testing.T) {
+	d := newDashboard(t, token)
+	var until time.Time
+	d.signOn = slowSignOn{&until}
+	for _, path := range []string{SignOnPath, CallbackPath} {
+		until = time.Time{}
+		w := deadlined{httptest.NewRecorder(), &until}
+		d.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if w.Code >= http.StatusBadRequest {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}

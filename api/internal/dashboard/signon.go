@@ -7,10 +7,15 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/deadline"
 )
 
-// signOnTime is how long a sign-in at the provider may take.
-const signOnTime = 10 * time.Minute
+const (
+	// signOnTime is how long a sign-in at the provider may take.
+	signOnTime = 10 * time.Minute
+	// SignOnWait is how long one request waits for the provider.
+	SignOnWait = 8 * time.Second
+)
 
 // leave sends the browser to the provider, with a ticket as a cookie.
 func (d *Dashboard) leave(w http.ResponseWriter, r *http.Request) {
@@ -18,6 +23,7 @@ func (d *Dashboard) leave(w http.ResponseWriter, r *http.Request) {
 		redirect(w, r, LoginPath)
 		return
 	}
+	deadline.Within(w, SignOnWait+deadline.AnswerTimeout) // other handlers answer at once
 	to, ticket, err := d.signOn.Begin(r)
 	if err != nil {
 		d.refuseSignOn(w, err)
@@ -47,12 +53,13 @@ func (d *Dashboard) comeBack(w http.ResponseWriter, r *http.Request) {
 	if c, err := r.Cookie(d.ticket(r, "", 0).Name); err == nil {
 		ticket = c.Value
 	}
-	http.SetCookie(w, d.ticket(r, "", -1))
+	deadline.Within(w, 2*SignOnWait+deadline.AnswerTimeout)
 	who, err := d.signOn.End(r, ticket)
-	if err != nil {
+	if err != nil { // the ticket stays: it may be of a sign-in in another tab
 		d.refuseSignOn(w, err)
 		return
 	}
+	http.SetCookie(w, d.ticket(r, "", -1))
 	cookie, key := d.sessions.begin(r, who)
 	http.SetCookie(w, cookie)
 	protect(w)
@@ -67,6 +74,9 @@ func (d *Dashboard) refuseSignOn(w http.ResponseWriter, err error) {
 	protect(w)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if after := p.Header.Get("Retry-After"); after != "" {
+		w.Header().Set("Retry-After", after)
+	}
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(loginWith(d.login.plain, html.EscapeString("Single sign-on has failed: "+p.Detail+".")))
 }
