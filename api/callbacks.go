@@ -23,6 +23,15 @@ type callbacks interface {
 	PutCallbackEndpoints(ctx context.Context, tenant string, endpoints []string) (before []string, err error)
 }
 
+// callbacksOf returns what the tenant in the path has.
+func (s *Server) callbacksOf(c *call) (queue.TenantCallbacks, error) {
+	tenant, err := pathTenant(c)
+	if err != nil {
+		return queue.TenantCallbacks{}, err
+	}
+	return s.queue.CallbacksOf(c.r.Context(), tenant)
+}
+
 // createCallbackSecret is POST /v1/tenants/{tenant}/callbacks/secrets. Only this answer has the
 // secret.
 func (s *Server) createCallbackSecret(c *call) (*answer, error) {
@@ -47,11 +56,7 @@ func (s *Server) createCallbackSecret(c *call) (*answer, error) {
 
 // listCallbackSecrets is GET /v1/tenants/{tenant}/callbacks/secrets.
 func (s *Server) listCallbackSecrets(c *call) (*answer, error) {
-	tenant, err := pathTenant(c)
-	if err != nil {
-		return nil, err
-	}
-	of, err := s.queue.CallbacksOf(c.r.Context(), tenant)
+	of, err := s.callbacksOf(c)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +89,7 @@ func (s *Server) revokeCallbackSecret(c *call) (*answer, error) {
 
 // getCallbackEndpoints is GET /v1/tenants/{tenant}/callbacks/endpoints.
 func (s *Server) getCallbackEndpoints(c *call) (*answer, error) {
-	tenant, err := pathTenant(c)
-	if err != nil {
-		return nil, err
-	}
-	of, err := s.queue.CallbacksOf(c.r.Context(), tenant)
+	of, err := s.callbacksOf(c)
 	if err != nil {
 		return nil, err
 	}

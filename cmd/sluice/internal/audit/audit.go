@@ -205,7 +205,10 @@ const shownMost = 300
 func what(e wire.AuditEntry) string {
 	var parts []string
 	var before, after map[string]json.RawMessage
-	_, _ = json.Unmarshal(e.Before, &before), json.Unmarshal(e.After, &after) // no objects: shown as such
+	was, is := cmp.Or(string(e.Before), "null"), cmp.Or(string(e.After), "null")
+	if json.Unmarshal([]byte(was), &before) != nil || json.Unmarshal([]byte(is), &after) != nil { // lists, such as of endpoints
+		parts, before, after = append(parts, was+" → "+is), nil, nil
+	}
 	names := map[string]bool{}
 	for name := range before {
 		names[name] = true

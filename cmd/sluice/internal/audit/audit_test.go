@@ -115,3 +115,20 @@ func TestFaults(t *testing.T) {
 		t.Errorf("%d: %q %q", code, out, errs)
 	}
 }
+
+// TestWhat: what an entry shows of a change, whatever its shape.
+func TestWhat(t *testing.T) {
+	for _, c := range []struct{ before, after, detail, want string }{
+		{`{"a":1,"b":2}`, `{"a":1,"b":3}`, "", "b 2 → 3"},
+		{"null", `{"a":1}`, `{"key":"k"}`, `a 1, {"key":"k"}`},
+		{`{"a":1}`, "null", "null", "a 1 → not set"},
+		{`["https://a"]`, `["https://b"]`, "", `["https://a"] → ["https://b"]`},
+		{"null", `[]`, "", "null → []"},
+		{"null", "null", "", ""}, {"", "", "", ""},
+	} {
+		e := wire.AuditEntry{Before: json.RawMessage(c.before), After: json.RawMessage(c.after), Detail: json.RawMessage(c.detail)}
+		if got := what(e); got != c.want {
+			t.Errorf("%s to %s: %q, want %q", c.before, c.after, got, c.want)
+		}
+	}
+}
