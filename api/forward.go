@@ -208,6 +208,9 @@ func (s *Server) forwarded(
 		return nil, err
 	}
 	header := s.upstreamHeaders(c, upstreams, info.Forwarded)
+	if f.shown.begins() {
+		header["Accept-Encoding"] = []string{"identity"} // compressed events cannot follow comments
+	}
 	m := httpmsg.Request{Method: c.r.Method, Target: target, Header: header, Body: body}
 	path, _, _ := strings.Cut(target, "?")
 	sub := &queue.Submission{

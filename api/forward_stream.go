@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -36,10 +37,8 @@ func (s *Server) writeStream(w http.ResponseWriter, c *call, f *awaited, m httpm
 	}
 	s.writePieces(w, c, f)
 	if t, err := httpmsg.DecodeAnswer(f.stream.Trailers()); err == nil {
-		for name, values := range httpmsg.ToClient(t.Header) {
-			if !httpmsg.Is(name, "Set-Cookie") {
-				h[http.TrailerPrefix+name] = values
-			}
+		for name, values := range t.Header {
+			h[http.TrailerPrefix+name] = values
 		}
 	}
 }
@@ -69,7 +68,11 @@ func (s *Server) writePieces(w http.ResponseWriter, c *call, f *awaited) {
 		}
 		if err == nil {
 			deadline.Within(w, idle)
-			if _, err = w.Write(piece); err != nil {
+			switch _, err = w.Write(piece); err {
+			case nil:
+			case errKeptAll:
+				return
+			default:
 				cancel()
 			}
 		}
@@ -117,6 +120,9 @@ func readProgress(r *http.Request) (*progress, error) {
 	}
 	return nil, problem.InvalidValue(progressHeader, "string", values[0], "must be 102 or sse")
 }
+
+// begins reports whether the answer is to begin with comments.
+func (p *progress) begins() bool { return p != nil && p.comments }
 
 // begun reports whether the answer has begun with comments.
 func (p *progress) begun() bool { return p != nil && p.began }
@@ -170,14 +176,14 @@ func (p *progress) tell(job queue.Job) {
 // writeEvents ends an answer that has begun with comments: by the upstream's events, or by an event
 // that has another answer.
 func (s *Server) writeEvents(w http.ResponseWriter, c *call, f *awaited, write func(http.ResponseWriter), err error) {
-	if f.stream != nil && err == nil {
-		m, _ := httpmsg.DecodeAnswer(f.stream.Head) // answerTo could
-		if m.Status == http.StatusOK && strings.HasPrefix(m.Header.Get("Content-Type"), "text/event-stream") {
-			defer f.stream.Close()
-			s.troubles.worked()
-			s.writePieces(w, c, f)
-			return
+	if m, truncated := f.head(); err == nil && m.Status == http.StatusOK && passesEvents(m.Header) {
+		s.troubles.worked()
+		write(behindComments{w, http.Header{}})
+		if truncated { // the header that says so would have come before the comments
+			_, _ = io.WriteString(w, "\n\n") // it may have ended in the middle of an event
+			writeEvent(w, "error", keptEvent{Status: m.Status, Truncated: true})
 		}
+		return
 	}
 	kept := &keptAnswer{header: http.Header{}, status: http.StatusOK}
 	if err != nil {
@@ -186,29 +192,73 @@ func (s *Server) writeEvents(w http.ResponseWriter, c *call, f *awaited, write f
 		s.troubles.worked()
 		write(kept)
 	}
-	body := kept.body
-	if kept.status != http.StatusOK || !strings.HasPrefix(kept.header.Get("Content-Type"), "text/event-stream") {
-		name := "error"
-		if kept.status < http.StatusMultipleChoices {
-			name = "answer"
-		}
-		data, _ := json.Marshal(struct {
-			Status int    `json:"status"`
-			Body   string `json:"body"`
-		}{kept.status, string(body)})
-		body = []byte("event: " + name + "\ndata: " + string(data) + "\n\n")
+	name := "error"
+	if kept.status < http.StatusMultipleChoices {
+		name = "answer"
 	}
+	cut := kept.cut || kept.header.Get("Sluice-Truncated") != ""
+	writeEvent(w, name, keptEvent{kept.status, string(kept.body), cut})
+}
+
+// head returns the head of the answer that comes or is stored, and whether bytes of it are missing.
+func (f *awaited) head() (m httpmsg.Answer, truncated bool) {
+	switch {
+	case f.stream != nil:
+		m, _ = httpmsg.DecodeAnswer(f.stream.Head)
+		return m, f.stream.Truncated
+	case f.answer != nil:
+		m, _ = httpmsg.DecodeAnswer(f.answer.Start)
+	}
+	return m, m.Truncated
+}
+
+// keptEvent is the data of an event that has an answer.
+type keptEvent struct {
+	Status    int    `json:"status"`
+	Body      string `json:"body"`
+	Truncated bool   `json:"truncated,omitempty"`
+}
+
+func writeEvent(w http.ResponseWriter, name string, event keptEvent) {
+	data, _ := json.Marshal(event) // cannot fail
+	body := []byte("event: " + name + "\ndata: " + string(data) + "\n\n")
 	deadline.ForAnswer(w, len(body))
 	if _, err := w.Write(body); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// keptAnswer keeps an answer that becomes an event.
+// behindComments writes the body of an answer behind comments.
+type behindComments struct {
+	http.ResponseWriter
+	header http.Header // which is not written
+}
+
+// Header implements http.ResponseWriter.
+func (b behindComments) Header() http.Header { return b.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (b behindComments) WriteHeader(int) {}
+
+// Unwrap is for http.ResponseController.
+func (b behindComments) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+
+// passesEvents reports whether an answer with these headers has events that may follow comments.
+// Compressed ones may not.
+func passesEvents(h http.Header) bool { return httpmsg.IsEvents(h) && h["Content-Encoding"] == nil }
+
+// mostKept is how many bytes of an answer become an event: each client holds them in memory.
+const mostKept = 64 << 10
+
+// errKeptAll is the error of a write to a keptAnswer that has mostKept bytes.
+var errKeptAll = errors.New("api: no more of the answer is kept")
+
+// keptAnswer keeps the beginning of an answer that becomes an event.
 type keptAnswer struct {
 	header http.Header
 	status int
 	body   []byte
+	cut    bool
 }
 
 // Header implements http.ResponseWriter.
@@ -219,6 +269,11 @@ func (k *keptAnswer) WriteHeader(status int) { k.status = status }
 
 // Write implements http.ResponseWriter.
 func (k *keptAnswer) Write(p []byte) (int, error) {
-	k.body = append(k.body, p...)
-	return len(p), nil
+	n := min(len(p), mostKept-len(k.body))
+	k.body = append(k.body, p[:n]...)
+	if n < len(p) {
+		k.cut = true
+		return n, errKeptAll
+	}
+	return n, nil
 }

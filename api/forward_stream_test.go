@@ -2,12 +2,17 @@ package api_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +137,80 @@ func TestForwardBreaksOff(t *testing.T) {
 				t.Errorf("%d requests at the upstream", p.reached())
 			}
 		})
+	}
+}
+
+// TestForwardBreaksOffForHTTP10: in HTTP/1.0 the end of the connection ends an answer, as for nginx
+// with its defaults. So half an answer ends with a reset, on plain connections and with TLS.
+func TestForwardBreaksOffForHTTP10(t *testing.T) {
+	next := make(chan string, 2)
+	p := proxy(t, events(next), asIs)
+	secure := httptest.NewTLSServer(p.server.Intake())
+	defer secure.Close()
+	for name, dial := range map[string]func() (net.Conn, error){
+		"plain": func() (net.Conn, error) { return net.Dial("tcp", strings.TrimPrefix(p.url, "http://")) },
+		"TLS": func() (net.Conn, error) {
+			return tls.Dial("tcp", strings.TrimPrefix(secure.URL, "https://"), &tls.Config{InsecureSkipVerify: true})
+		},
+	} {
+		conn, err := dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		next <- "data: 1\n\n"
+		_, _ = io.WriteString(conn, "GET /v1/forward/partner/x HTTP/1.0\r\nHost: localhost\r\nSluice-Tenant: t\r\n\r\n")
+		reader := bufio.NewReader(conn)
+		for line := ""; line != "data: 1\n"; {
+			if line, err = reader.ReadString('\n'); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		next <- "break"
+		if rest, err := io.ReadAll(reader); err == nil {
+			t.Errorf("%s: half an answer has a clean end, %q", name, rest)
+		}
+	}
+}
+
+// TestForwardProgressKeepsLittle: behind comments, an answer without events is not kept whole, and
+// events follow whatever the upstream calls them.
+func TestForwardProgressKeepsLittle(t *testing.T) {
+	var encodings []string
+	p := proxy(t, func(w http.ResponseWriter, r *http.Request) {
+		encodings = append(encodings, r.Header.Get("Accept-Encoding"))
+		if r.URL.Path == "/base/events" {
+			w.Header().Set("Content-Type", "Text/Event-Stream; charset=utf-8")
+			_, _ = io.WriteString(w, "data: 1\n\n")
+			return
+		}
+		for range 1000 { // until the reader has enough
+			if _, err := w.Write(bytes.Repeat([]byte("x"), 10_000)); err != nil {
+				return
+			}
+			_ = http.NewResponseController(w).Flush()
+		}
+	}, func(_ *api.Config, r *worker.Route, _ *queue.Queue) { r.Forward.MaxAnswer = 1000 })
+	ask := func(path string) string {
+		resp := p.opened(t.Context(), "GET", "/v1/forward/partner/"+path, "Sluice-Tenant", "each",
+			"Accept", "text/event-stream", "Sluice-Progress", "sse", "Accept-Encoding", "gzip")
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(body)
+	}
+	p.ask("GET", "/v1/forward/partner/events", "", "Sluice-Tenant", "each") // the burst
+	if body := ask("events"); !strings.HasSuffix(body, "\n\ndata: 1\n\n") {
+		t.Errorf("%q", body)
+	}
+	body := ask("large")
+	if !strings.Contains(body, "\nevent: answer\ndata: {\"status\":200,\"body\":\"xxx") || len(body) > 70_000 ||
+		!strings.HasSuffix(body, "xxx\",\"truncated\":true}\n\n") {
+		t.Errorf("%d bytes: %.100q", len(body), body)
+	}
+	if got := encodings[1:]; !slices.Equal(got, []string{"identity", "identity"}) {
+		t.Errorf("Accept-Encoding at the upstream: %q", got)
 	}
 }
 

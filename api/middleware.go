@@ -13,6 +13,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/listen"
 )
 
 // newRouter returns a router that counts every answer, sets safe headers, and answers errors with
@@ -105,7 +106,8 @@ func (s *Server) observeAs(pattern string, next http.Handler) http.Handler {
 	})
 }
 
-// survive turns a panic into an internal fault. If the answer has begun, it closes the connection.
+// survive turns a panic into an internal fault. If the answer has begun, it closes the connection so
+// that the client gets an error.
 func (s *Server) survive(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -114,6 +116,9 @@ func (s *Server) survive(next http.Handler) http.Handler {
 				return
 			}
 			if err, isErr := fault.(error); isErr && errors.Is(err, http.ErrAbortHandler) {
+				if !r.ProtoAtLeast(1, 1) {
+					listen.Reset(w)
+				}
 				panic(fault)
 			}
 			s.log.Error("panic in a handler", "fault", faultText(fault), "stack", string(debug.Stack()))

@@ -32,7 +32,7 @@ else
 end
 if type(added) == 'table' and added.err then
   if not string.find(added.err, 'equal or smaller', 1, true) then
-    error(added.err)
+    return added -- as Redis names it: without memory, it is tried again
   end
 else
   redis.call('EXPIRE', KEYS[ARGV[6] == '1' and 4 or 3], ARGV[8])

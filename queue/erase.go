@@ -44,8 +44,8 @@ const (
 
 // Erase removes a tenant in steps of bounded length: API keys, jobs in all states, answers,
 // callbacks that wait, their secrets and endpoints, idempotency keys, history, settings of the API.
-// The first step drains and pauses it. Deliveries under way end by themselves, and are removed
-// afterwards. Settings of the configuration file stay. Steps may be repeated and stopped at any
+// The first step drains and pauses it. Deliveries under way end by themselves, but for answers that
+// come now, which break off. They are removed afterwards. Settings of the configuration file stay. Steps may be repeated and stopped at any
 // time. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err error) {
 	// seen says that this pass, which may take several calls, met a delivery under way. It may have
@@ -181,7 +181,7 @@ func (q *Queue) eraseKeys(ctx context.Context, tenant string, keys []string, e *
 	if err != nil {
 		return err
 	}
-	var ended, dead []string
+	var ended, dead, running []string
 	for i, head := range heads {
 		r, ok := scripts.PeekRecord([]byte(head))
 		if !ok || tenantOf(r.Flow) != name {
@@ -190,11 +190,15 @@ func (q *Queue) eraseKeys(ctx context.Context, tenant string, keys []string, e *
 		switch {
 		case r.State == shaper.Leased:
 			e.Running++
+			running = append(running, records[i])
 		case r.State == shaper.Dead:
 			dead = append(dead, records[i])
 		case r.State.Done():
 			ended = append(ended, records[i])
 		}
+	}
+	if err := q.endStreams(ctx, running); err != nil {
+		return err
 	}
 	if len(ended)+len(dead)+len(gone) == 0 {
 		return nil
@@ -207,6 +211,10 @@ func (q *Queue) eraseKeys(ctx context.Context, tenant string, keys []string, e *
 		}
 		for _, id := range ended {
 			removed = append(removed, p.Del(ctx, shardOf(id).Job(id)))
+		}
+		for _, id := range slices.Concat(ended, dead) { // parts of an answer linger
+			s := shardOf(id)
+			p.Del(ctx, s.Stream(id), s.Beyond(id), s.Reading(id))
 		}
 		for _, key := range gone {
 			p.Del(ctx, key)
@@ -236,6 +244,26 @@ func (q *Queue) eraseKeys(ctx context.Context, tenant string, keys []string, e *
 		// What failed for good is no dead letter: it is kept like a job that has ended.
 		if err := q.dropRecords(ctx, some, codes); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// endStreams ends the requests whose answers come now, which may last for long: their parts are
+// stored until then.
+func (q *Queue) endStreams(ctx context.Context, running []string) error {
+	streams, err := store.Pipeline(ctx, q.store.Patient, running, func(p redis.Pipeliner, id string) *redis.IntCmd {
+		shard, _ := q.store.ShardOfID(id) // was checked
+		return p.Exists(ctx, shard.Stream(id))
+	})
+	if err != nil {
+		return err
+	}
+	for i, n := range streams {
+		if n > 0 {
+			if err := q.Leave(ctx, running[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -24,6 +24,8 @@ const (
 	partEvery    = 20 * time.Millisecond   // between two writes for a reader in another process
 	partSeldom   = 250 * time.Millisecond  // while there is none
 	partsBeyond  = 160                     // parts that the store keeps beyond the stored bytes: RelayAhead and more
+	tightAhead   = 4 * partSize            // RelayAhead while the store has no room
+	tightBeyond  = 10                      // parts that are kept then, beside those that no reader has
 	windowMost   = RelayAhead + 4*partSize // bytes beyond the stored ones that the worker's process keeps, up to twice as many
 	relayPause   = 50 * time.Millisecond   // between two tries while the store does not answer
 	relayExpects = time.Second             // how long an answer waits for its first reader
@@ -55,7 +57,7 @@ type Relay struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change
 	head    []byte
-	body    []byte // the first bytes, at most most
+	body    []byte // the first bytes: as many as most was when they came
 	rest    []byte // the latest bytes behind body
 	restAt  int64  // offset of rest
 	total   int64
@@ -63,6 +65,7 @@ type Relay struct {
 	ended   bool
 	broken  bool
 	stale   bool // the lease is another's
+	tight   bool // the store has no room for more of the answer: it gets only what readers need
 	local   map[*Stream]bool
 	drains  bool  // the rest is stored at once
 	joined  bool  // a reader of this process has come
@@ -71,6 +74,8 @@ type Relay struct {
 	endMark bool  // the store has the end
 	began   time.Time
 	wrote   time.Time // to the store
+
+	beyond []int64 // ends of the latest parts beyond; the goroutine that stores them has it
 }
 
 // Relay begins to pass on the answer to a leased request; most bytes of its body are stored. From
@@ -155,6 +160,7 @@ func (r *Relay) Run(ctx context.Context, lost func()) {
 			}
 			continue
 		}
+		r.fit(ctx)
 		err := r.flush(ctx)
 		if errors.Is(err, ErrBrokeOff) || errors.Is(err, ErrScript) {
 			r.mu.Lock()
@@ -168,6 +174,26 @@ func (r *Relay) Run(ctx context.Context, lost func()) {
 			return
 		}
 	}
+}
+
+// fit makes the answer fit the store: where that has no room for more answers, no more of this one
+// is stored. What its readers in other processes need still passes through the store.
+func (r *Relay) fit(ctx context.Context) {
+	tight := r.b.headroom.answers(ctx) <= 0
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.call.Most = partsBeyond
+	if r.tight = tight; !tight {
+		return
+	}
+	r.most = min(r.most, int(r.inStore))
+	unread := 0
+	for _, end := range r.beyond {
+		if end > r.remote {
+			unread++
+		}
+	}
+	r.call.Most = min(partsBeyond, tightBeyond+unread)
 }
 
 // expect looks for the first reader in another process.
@@ -219,9 +245,11 @@ func (r *Relay) flush(ctx context.Context) error {
 	var text []byte
 	switch {
 	case !past:
-		text = r.body[at:min(len(r.body), int(at)+partSize)]
+		text = r.body[at:min(len(r.body), r.most, int(at)+partSize)]
 	case r.remote < 0:
 		at = total // nobody reads it
+	case at < int64(len(r.body)): // there was room for it when it came
+		text = r.body[at:min(len(r.body), int(at)+partSize)]
 	case at < r.restAt: // a reader came when its parts were gone; it begins further on, and breaks off
 		at = r.restAt
 		fallthrough
@@ -243,6 +271,10 @@ func (r *Relay) flush(ctx context.Context) error {
 	if len(text) > 0 {
 		if err := r.store(ctx, partData, text, at, past); err != nil {
 			return err
+		}
+		r.b.headroom.admitted(int64(len(text)))
+		if past {
+			r.beyond = append(r.beyond[max(0, len(r.beyond)-partsBeyond):], at)
 		}
 	}
 	if ends {
@@ -269,7 +301,7 @@ func (r *Relay) notify() {
 func (r *Relay) Write(ctx context.Context, p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for !r.stale && r.behind() >= RelayAhead {
+	for !r.stale && r.behind() >= r.ahead() {
 		changed := r.changed
 		r.mu.Unlock()
 		timer := time.NewTimer(partEvery)
@@ -293,7 +325,7 @@ func (r *Relay) Write(ctx context.Context, p []byte) error {
 	if r.stale {
 		return ErrBrokeOff
 	}
-	n := min(len(p), r.most-len(r.body))
+	n := max(0, min(len(p), r.most-len(r.body)))
 	r.body = append(r.body, p[:n]...)
 	if more := p[n:]; len(more) > 0 {
 		if len(r.rest) == 0 {
@@ -341,7 +373,15 @@ func (r *Relay) look(ctx context.Context) {
 func (r *Relay) Behind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.behind() >= RelayAhead
+	return r.behind() >= r.ahead()
+}
+
+// ahead is how far behind the store and the fastest reader may be. The lock must be held.
+func (r *Relay) ahead() int64 {
+	if r.tight && len(r.local) == 0 {
+		return tightAhead
+	}
+	return RelayAhead
 }
 
 // End ends the answer with its trailers, and returns when the store has all of it that it needs.
@@ -407,16 +447,20 @@ func (r *Relay) InStore() int64 {
 func (r *Relay) Stored() (body []byte, total int64, cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.body, r.total, r.total > int64(r.most)
+	return r.body[:min(len(r.body), r.most)], r.total, r.total > int64(r.most)
 }
 
 // linger lets the parts of answers go that have ended: their records have them.
 func (b *Broker) linger(ctx context.Context, ids []string) {
+	lingers := relayLingers
+	if b.headroom.answers(ctx) <= 0 {
+		lingers = readerGone
+	}
 	_, _ = b.store.Patient.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, id := range ids {
 			if shard, ok := b.store.ShardOfID(id); ok {
-				p.Expire(ctx, shard.Stream(id), relayLingers)
-				p.Expire(ctx, shard.Beyond(id), relayLingers)
+				p.Expire(ctx, shard.Stream(id), lingers)
+				p.Expire(ctx, shard.Beyond(id), lingers)
 			}
 		}
 		return nil

@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -362,4 +366,137 @@ func TestLeave(t *testing.T) {
 		for range wakes {
 		}
 	})
+}
+
+// TestRelayWithoutRoom: while answers have no room in the store, no more of one is stored, but who
+// waits for it gets all of it. Redis gets the parts that a reader elsewhere needs, and no more.
+func TestRelayWithoutRoom(t *testing.T) {
+	t.Parallel()
+	for _, here := range []bool{true, false} {
+		e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
+		worker := beside(t, e, queue.Options{Defaults: perSecond(1000), Store: queue.StoreLimits{Bytes: 400_000, FlowShare: 50}})
+		api := worker
+		if !here {
+			api = beside(t, e, queue.Options{Defaults: perSecond(1000)})
+		}
+		l, r := relayed(t, worker, 1<<20)
+		s := reader(t, api, l.ID)
+		whole := bytes.Repeat([]byte("0123456789abcde\n"), 100_000)
+		wrote := make(chan error, 1)
+		go func() {
+			for rest := range slices.Chunk(whole, 16<<10) {
+				if err := r.Write(t.Context(), rest); err != nil {
+					wrote <- err
+					return
+				}
+			}
+			wrote <- r.End(t.Context(), nil)
+		}()
+		got, err := readTo(t.Context(), s, len(whole))
+		if err != nil || !bytes.Equal(got, whole) {
+			t.Errorf("here %v: %d bytes of %d came, %v", here, len(got), len(whole), err)
+		}
+		if err := <-wrote; err != nil {
+			t.Error(err)
+		}
+		if body, _, cut := r.Stored(); !cut || len(body) > 400_000 {
+			t.Errorf("here %v: %d bytes are stored, cut %v", here, len(body), cut)
+		}
+		shard, _ := store.Of(worker).ShardOfID(l.ID)
+		beyond := store.Of(worker).Patient.XLen(t.Context(), shard.Beyond(l.ID)).Val()
+		if beyond > 60 {
+			t.Errorf("here %v: %d parts are in the store beyond the stored ones", here, beyond)
+		}
+	}
+}
+
+// TestRelayWaitsForAClient: a reader whose client takes nothing for a while, but no longer than it
+// may, gets the rest.
+func TestRelayWaitsForAClient(t *testing.T) {
+	t.Parallel()
+	e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
+	worker, api := beside(t, e, queue.Options{Defaults: perSecond(1000)}), beside(t, e, queue.Options{Defaults: perSecond(1000)})
+	l, r := relayed(t, worker, 1000)
+	s := reader(t, api, l.ID)
+	if err := r.Write(t.Context(), make([]byte, 50_000)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readTo(t.Context(), s, 20_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shard, _ := store.Of(worker).ShardOfID(l.ID)
+	for began := time.Now(); time.Since(began) < 6*time.Second; { // longer than a reader may be silent
+		if n := store.Of(worker).Patient.ZCard(t.Context(), shard.Reading(l.ID)).Val(); n != 1 {
+			t.Fatalf("%d readers after %v", n, time.Since(began))
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	if err := r.Write(t.Context(), make([]byte, 1_000_000)); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := readTo(t.Context(), s, 1_050_000-len(got))
+	if err != nil {
+		t.Errorf("%d bytes, %v", len(rest), err)
+	}
+}
+
+// TestRelayWithoutWorkers: where the last worker has died, nobody ends its job. Its readers see that
+// the lease is over.
+func TestRelayWithoutWorkers(t *testing.T) {
+	t.Parallel()
+	e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
+	worker, api := beside(t, e, queue.Options{Defaults: perSecond(1000)}), beside(t, e, queue.Options{Defaults: perSecond(1000)})
+	l, r := relayed(t, worker, 1000)
+	s := reader(t, api, l.ID)
+	if err := r.Write(t.Context(), []byte("half")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readTo(t.Context(), s, 4); err != nil {
+		t.Fatal(err)
+	}
+	shard, _ := store.Of(worker).ShardOfID(l.ID)
+	if err := store.Of(worker).Patient.ZAdd(t.Context(), shard.Leases(), redis.Z{Score: 1, Member: l.ID}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if piece, err := s.Next(ctx); !errors.Is(err, queue.ErrBrokeOff) {
+		t.Errorf("%q, %v", piece, err)
+	}
+	if took := time.Since(began); took < 3*time.Second || took > 15*time.Second {
+		t.Errorf("the break was seen after %v", took)
+	}
+}
+
+// TestRelayIsErased: an erasure ends the requests whose answers come now, and leaves no part of them.
+func TestRelayIsErased(t *testing.T) {
+	t.Parallel()
+	q := beside(t, embeddedEngine(t), queue.Options{Defaults: perSecond(1000)})
+	l, r := relayed(t, q, 1000)
+	left := make(chan struct{})
+	defer q.Broker().OnLeave(l.ID, func() { close(left) })()
+	if err := r.Write(t.Context(), make([]byte, 500)); err != nil {
+		t.Fatal(err)
+	}
+	reader(t, q, l.ID)
+	if e, err := q.Erase(t.Context(), "acme", ""); err != nil || !e.More || e.Running != 1 {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	<-left
+	r.Break()
+	settle(t, q, queue.Settlement{
+		LeaseRef: l.LeaseRef, Tenant: "acme", Event: shaper.Die, Final: true, Retention: time.Minute, Relayed: true,
+	})
+	for more, cursor := true, ""; more; {
+		e, err := q.Erase(t.Context(), "acme", cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		more, cursor = e.More, e.Cursor
+	}
+	if keys := store.Of(q).Patient.Keys(t.Context(), "*"+l.ID+"*").Val(); len(keys) > 0 {
+		t.Errorf("%q are left", keys)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,9 +40,14 @@ type Stream struct {
 	name   string // of the reader
 	epoch  int64
 	number int64     // of the last part
-	seen   time.Time // when the store was last told of the reader
-	told   int64     // how far it was then
 	looked time.Time // when the job was last looked at
+	lapsed time.Time // since when the lease was seen to be over
+
+	mu     sync.Mutex
+	seen   time.Time   // when the store was last told of the reader
+	told   int64       // how far it was then
+	taking *time.Timer // tells the store of the reader while the client takes a piece; nil for none yet
+	takes  bool        // the client does
 
 	ended <-chan struct{}
 	stop  func()
@@ -84,7 +90,7 @@ func (r *Relay) join(s *Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Head, s.relay = r.head, r
-	s.Truncated = r.total > int64(r.most) && r.restAt > int64(r.most)
+	s.Truncated = r.total > int64(r.most) && r.restAt > int64(len(r.body))
 	r.local[s], r.joined = true, true
 	r.notify()
 }
@@ -143,7 +149,7 @@ func (s *Stream) more(ctx context.Context) error {
 		parts = p.XRead(ctx, &redis.XReadArgs{
 			Streams: []string{s.shard.Stream(s.id), s.shard.Beyond(s.id), after, after}, Count: 4, Block: -1,
 		})
-		if !s.Truncated && (time.Since(s.seen) >= readerTime || s.at-s.told >= RelayAhead/8) {
+		if s.isNews() {
 			s.tell(ctx, p)
 		}
 		return nil
@@ -185,11 +191,57 @@ func (s *Stream) more(ctx context.Context) error {
 	return nil
 }
 
+// isNews reports whether the store should be told of the reader.
+func (s *Stream) isNews() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.Truncated && (time.Since(s.seen) >= readerTime || s.at-s.told >= RelayAhead/8)
+}
+
 // tell tells the store how far the reader is.
 func (s *Stream) tell(ctx context.Context, c redis.Cmdable) {
+	s.mu.Lock()
 	s.seen, s.told = time.Now(), s.at
+	s.mu.Unlock()
 	c.ZAdd(ctx, s.shard.Reading(s.id), redis.Z{Score: float64(s.at), Member: s.name})
 	c.PExpire(ctx, s.shard.Reading(s.id), readerGone)
+}
+
+// taken says whether the client takes a piece now. That may last for long, and the reader must not
+// count as gone meanwhile.
+func (s *Stream) taken(takes bool) {
+	if s.relay != nil || s.Truncated {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.takes = takes; {
+	case !takes && s.taking != nil:
+		s.taking.Stop()
+	case takes && s.taking != nil:
+		s.taking.Reset(readerTime)
+	case takes:
+		s.taking = time.AfterFunc(readerTime, s.remind)
+	}
+}
+
+// remind tells the store of the reader while the client takes a piece.
+func (s *Stream) remind() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.takes {
+		return
+	}
+	at := s.told // s.at is the caller's
+	ctx, cancel := context.WithTimeout(context.Background(), readerTime)
+	defer cancel()
+	_, _ = s.q.store.Reads.Pipelined(ctx, func(p redis.Pipeliner) error { // else it is told in readerTime
+		p.ZAdd(ctx, s.shard.Reading(s.id), redis.Z{Score: float64(at), Member: s.name})
+		p.PExpire(ctx, s.shard.Reading(s.id), readerGone)
+		return nil
+	})
+	s.seen = time.Now()
+	s.taking.Reset(readerTime)
 }
 
 // forget tells the store that the reader is gone.
@@ -200,6 +252,7 @@ func (s *Stream) forget(ctx context.Context) {
 // Next returns the next bytes of the body. It waits for them until the answer has ended (io.EOF)
 // or broken off (ErrBrokeOff), or ctx ends. The caller has passed on what the call before returned.
 func (s *Stream) Next(ctx context.Context) ([]byte, error) {
+	s.taken(false)
 	for signalled := false; ; {
 		var err error
 		var changed <-chan struct{}
@@ -239,6 +292,7 @@ func (s *Stream) take() (piece []byte) {
 	}
 	piece = s.read
 	s.at, s.read = s.at+int64(len(piece)), nil
+	s.taken(true)
 	return piece
 }
 
@@ -268,8 +322,8 @@ func (s *Stream) pull() (changed <-chan struct{}) {
 		most = int64(r.most)
 	}
 	switch {
-	case s.at < int64(len(r.body)):
-		s.read = r.body[s.at:min(len(r.body), int(s.at)+4*partSize)]
+	case s.at < min(most, int64(len(r.body))):
+		s.read = r.body[s.at:min(most, int64(len(r.body)), s.at+4*partSize)]
 	case s.at < most && s.at < r.restAt:
 		s.broken = true // it was too slow
 	case s.at < most:
@@ -280,7 +334,7 @@ func (s *Stream) pull() (changed <-chan struct{}) {
 	case r.ended || s.Truncated:
 		s.complete, s.trailers = true, r.end
 	}
-	if r.behind() >= RelayAhead-8*partSize { // its writer may wait
+	if r.behind() >= r.ahead()-8*partSize { // its writer may wait
 		r.notify()
 	}
 	return r.changed
@@ -297,7 +351,7 @@ func (s *Stream) look(ctx context.Context) error {
 	case err != nil:
 		return ErrBrokeOff
 	case job.State == shaper.Leased:
-		return nil
+		return s.leased(ctx)
 	case s.complete && job.State == shaper.Succeeded:
 		return io.EOF
 	case s.complete || s.relay != nil:
@@ -328,6 +382,36 @@ func (s *Stream) look(ctx context.Context) error {
 	return nil
 }
 
+// leaseGone is how long the lease of an answer may be over while the store answers. A living worker
+// extends it each second, and living workers end the job of one that is not heard of; but there may
+// be none.
+const leaseGone = 3 * time.Second
+
+// leased returns ErrBrokeOff if the lease of the job has been over for long.
+func (s *Stream) leased(ctx context.Context) error {
+	if s.relay != nil {
+		return nil
+	}
+	var end *redis.FloatCmd
+	var now *redis.TimeCmd
+	_, err := s.q.store.Reads.Pipelined(ctx, func(p redis.Pipeliner) error {
+		end, now = p.ZScore(ctx, s.shard.Leases(), s.id), p.Time(ctx)
+		return nil
+	})
+	switch {
+	case err != nil && !errors.Is(err, redis.Nil):
+		s.lapsed = time.Time{}
+		return store.Unavailable(err)
+	case err != nil || shaper.Instant(end.Val()) > shaper.InstantOf(now.Val()):
+		s.lapsed = time.Time{}
+	case s.lapsed.IsZero():
+		s.lapsed = time.Now()
+	case time.Since(s.lapsed) >= leaseGone:
+		return ErrBrokeOff
+	}
+	return nil
+}
+
 // body reads a stored answer as a whole.
 func (a *Answer) body(ctx context.Context) (httpmsg.Answer, error) {
 	whole := append([]byte(nil), a.Start...)
@@ -348,6 +432,7 @@ func (s *Stream) Trailers() []byte { return s.trailers }
 // Close ends the reading.
 func (s *Stream) Close() {
 	s.stop()
+	s.taken(false)
 	if r := s.relay; r != nil {
 		r.mu.Lock()
 		delete(r.local, s)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -59,7 +58,7 @@ func (d *forwarder) mayStream(l *queue.Lease, m httpmsg.Request, a *outbound.Ans
 // patience is how long an answer may take to be complete before it is passed on.
 func (d *forwarder) patience(resp *http.Response) time.Duration {
 	switch {
-	case d.route.Forward.Stream == StreamAlways, isEvents(resp.Header), resp.ContentLength > d.route.Forward.MaxAnswer:
+	case d.route.Forward.Stream == StreamAlways, httpmsg.IsEvents(resp.Header), resp.ContentLength > d.route.Forward.MaxAnswer:
 		return 0
 	case resp.ContentLength < 0:
 		return sooner
@@ -67,15 +66,9 @@ func (d *forwarder) patience(resp *http.Response) time.Duration {
 	return soon
 }
 
-// isEvents reports whether an answer has server-sent events.
-func isEvents(h http.Header) bool {
-	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	return kind == "text/event-stream"
-}
-
 // hasEvents reports whether the cost is in the events of an answer.
 func (d *forwarder) hasEvents(resp *http.Response) bool {
-	return strings.HasPrefix(d.route.CostFrom, "/") && isEvents(resp.Header)
+	return strings.HasPrefix(d.route.CostFrom, "/") && httpmsg.IsEvents(resp.Header)
 }
 
 // pump reads a body. pieces is closed at its end; err is set then. The next piece takes the place
@@ -273,7 +266,7 @@ func (d *forwarder) write(ctx context.Context, r *queue.Relay, piece []byte) err
 // endRelay ends an answer that came whole.
 func (d *forwarder) endRelay(ctx context.Context, r *queue.Relay, resp *http.Response) error {
 	var trailers []byte
-	if t := httpmsg.ToClient(resp.Trailer); len(t) > 0 {
+	if t := httpmsg.Trailers(resp.Trailer, resp.Header); len(t) > 0 {
 		trailers = httpmsg.Answer{Status: http.StatusOK, Header: t}.Encode()
 	}
 	limited, cancel := context.WithTimeout(ctx, d.route.IdleTimeout)

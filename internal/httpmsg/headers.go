@@ -1,6 +1,7 @@
 package httpmsg
 
 import (
+	"maps"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -58,7 +59,7 @@ var Headers = []HeaderRule{
 		"X-Rewrite-Url",
 	}, Partly, Passed, "By the route's setting [`forwarded`](#where-a-request-came-from)."},
 	{[]string{"Max-Forwards"}, Partly, Passed, "One less, for OPTIONS."},
-	{[]string{"Accept-Encoding"}, Partly, Passed, "`identity` where `cost_from` reads the body of the answer."},
+	{[]string{"Accept-Encoding"}, Partly, Passed, "`identity` where `cost_from` reads the body of the answer, and with `Sluice-Progress: sse`."},
 	{[]string{"Traceparent"}, Partly, Passed, "That of the delivery, where there is a trace."},
 	{[]string{
 		"Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Service-Worker-Allowed", "Nel", "Report-To",
@@ -125,6 +126,36 @@ func ToUpstream(h http.Header) http.Header {
 // ToClient returns the headers of an answer that may go to a client, in the same way.
 func ToClient(h http.Header) http.Header {
 	return endToEnd(h, func(r *HeaderRule) Use { return r.ToClient })
+}
+
+// notInTrailers are headers that change how an answer is read, kept or obeyed, beside those in the
+// table: a recipient that merges trailers into the headers must not take them from there (RFC 9110,
+// section 6.5.1).
+var notInTrailers = []string{
+	"Content-Encoding", "Content-Type", "Content-Range", "Content-Disposition", "Cache-Control", "Pragma", "Expires", "Age",
+	"Date", "Vary", "Location", "Retry-After", "Www-Authenticate",
+}
+
+// Trailers returns the trailers of an answer with these headers that may go to a client.
+func Trailers(trailers, headers http.Header) http.Header {
+	all := maps.Clone(trailers)
+	if all == nil {
+		return nil
+	}
+	all["Connection"] = slices.Concat(headers["Connection"], trailers["Connection"])
+	out := ToClient(all)
+	for name := range out {
+		if RuleOf(name) != nil || Is(name, notInTrailers...) || strings.HasPrefix(Comparable(name), "access-control-") {
+			delete(out, name)
+		}
+	}
+	return out
+}
+
+// IsEvents reports whether an answer with these headers has server-sent events.
+func IsEvents(h http.Header) bool {
+	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.EqualFold(textproto.TrimString(kind), "text/event-stream")
 }
 
 func endToEnd(h http.Header, use func(*HeaderRule) Use) http.Header {

@@ -101,6 +101,21 @@ func TestHeaderTable(t *testing.T) {
 	}
 }
 
+// TestTrailers: a trailer changes nothing of an answer for a client that merges it into the headers.
+func TestTrailers(t *testing.T) {
+	got := httpmsg.Trailers(http.Header{
+		"Sum": {"1"}, "Content-Digest": {"2"}, "Server-Timing": {"3"}, "X-Named": {"no"}, "Set_Cookie": {"no"}, "Host": {"no"},
+		"Content-Length": {"no"}, "Transfer-Encoding": {"no"}, "Content-Type": {"no"}, "Content_Encoding": {"no"},
+		"Content-Range": {"no"}, "Authorization": {"no"}, "Cache-Control": {"no"}, "Location": {"no"}, "Clear-Site-Data": {"no"},
+		"Strict-Transport-Security": {"no"}, "Content-Security-Policy": {"no"}, "Access-Control-Allow-Origin": {"no"},
+		"Www-Authenticate": {"no"}, "Sluice-Job": {"no"}, "Date": {"no"}, "Idempotent-Replayed": {"no"},
+	}, http.Header{"Connection": {"X-Named"}})
+	want := http.Header{"Sum": {"1"}, "Content-Digest": {"2"}, "Server-Timing": {"3"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestCookies: the dashboard's cookies go, all others stay as they are.
 func TestCookies(t *testing.T) {
 	t.Parallel()

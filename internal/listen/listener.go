@@ -326,6 +326,30 @@ func (c *limitedConn) CloseWrite() error {
 	return nil
 }
 
+// SetLinger sets what the end of the connection does with data that has not been sent.
+func (c *limitedConn) SetLinger(sec int) error {
+	if l, can := c.Conn.(interface{ SetLinger(sec int) error }); can {
+		return l.SetLinger(sec)
+	}
+	return nil
+}
+
+// Reset ends a connection of HTTP/1 so that its client gets an error (TCP RST, and TLS without its
+// end). In HTTP/1.0 the end of the connection is the end of an answer without a length.
+func Reset(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	if t, is := conn.(*tls.Conn); is { // its end would say that the answer is whole
+		conn = t.NetConn()
+	}
+	if l, can := conn.(interface{ SetLinger(sec int) error }); can {
+		_ = l.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
 // Server returns a server with bounds on time and size, so that slow clients cannot block it.
 // Errors of connections, as net/http reports them, are logged at debug.
 func Server(addr string, h http.Handler, log *slog.Logger) *http.Server {
