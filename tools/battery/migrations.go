@@ -201,6 +201,14 @@ func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, er
 				}
 			case "due", "leases", "queue", "later", "claim", "unlock", "dead", "wait", "ready", "reserve":
 				half("%s is left over", key)
+			case "stream", "beyond", "reading": // they linger behind the end of an answer
+				ttl, err := n.client.PTTL(ctx, key).Result()
+				if err != nil {
+					return nil, err
+				}
+				if ttl == -1 {
+					half("%s stays for ever", key)
+				}
 			case "clock":
 				text, err := n.client.HGet(ctx, key, scripts.ClockNumbers).Result()
 				if err != nil {
