@@ -24,15 +24,18 @@ import (
 type echoCmd struct {
 	Listen string       `default:"127.0.0.1:9000" placeholder:"ADDR" help:"Address to listen on [127.0.0.1:9000]."`
 	Rate   *shaper.Rate `placeholder:"LIMIT/PERIOD" help:"Answer 429 to requests beyond this rate in any period, such as 10/s."`
+	Model  bool         `help:"Answer as a language model does, with the words of the last message: POST /v1/chat/completions, in events if the request has stream: true."`
 }
 
 func (echoCmd) Help() string {
 	return `Example:
   sluice echo --listen 127.0.0.1:9000
   sluice echo --rate 10/s
+  sluice echo --model --listen 127.0.0.1:9200
 
 The upstream answers every delivery with 200 and a small JSON object of its content, and logs one
-line. sluice dev contains the same upstream.
+line. sluice dev contains the same upstream. With --model it takes what clients of OpenAI send, and
+writes one word each 100 ms.
 
 Next, in another terminal: sluice serve --route default=http://127.0.0.1:9000/`
 }
@@ -42,7 +45,11 @@ func (c *echoCmd) Run(a *cli.App) error {
 		return cli.Usagef("--listen: %q: must be HOST:PORT, such as 127.0.0.1:9000", c.Listen)
 	}
 	log := cli.NewLogger(a.Err, "info")
-	handler, err := limited(echoHandler(log), c.Rate)
+	upstream := echoHandler(log)
+	if c.Model {
+		upstream = modelHandler(log)
+	}
+	handler, err := limited(upstream, c.Rate)
 	if err != nil {
 		return err
 	}
@@ -118,9 +125,11 @@ const maxEcho = 1 << 10
 
 // echoed is the answer to a delivery.
 type echoed struct {
-	ID      string          `json:"id"`
-	Tenant  string          `json:"tenant"`
-	Type    string          `json:"type"`
+	ID      string          `json:"id,omitempty"` // of the job; empty if the request does not come from Sluice
+	Tenant  string          `json:"tenant,omitempty"`
+	Type    string          `json:"type,omitempty"`   // of a job
+	Method  string          `json:"method,omitempty"` // of any other request, such as a forwarded one
+	Target  string          `json:"target,omitempty"` // path and query of any other request
 	Attempt int             `json:"attempt"`
 	Bytes   int             `json:"bytes"`
 	Payload json.RawMessage `json:"payload,omitempty"` // unless it is long
@@ -133,19 +142,33 @@ func echoHandler(log *slog.Logger) http.Handler {
 			http.Error(w, "cannot read the body", http.StatusBadRequest)
 			return
 		}
-		got := echoed{ID: r.Header.Get("webhook-id"), Type: r.Header.Get("Sluice-Job-Type"), Bytes: len(body)}
-		got.Attempt, _ = strconv.Atoi(r.Header.Get("Sluice-Attempt"))
-		if got.Tenant, err = url.PathUnescape(r.Header.Get("Sluice-Tenant")); err != nil {
-			got.Tenant = r.Header.Get("Sluice-Tenant")
-		}
+		got := received(r)
+		got.Bytes = len(body)
 		if len(body) <= maxEcho && json.Valid(body) {
 			got.Payload = body
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(got)
-		if got.ID != "" {
-			log.Info("delivered", "job", got.ID, "tenant", store.EncodeName(got.Tenant), "attempt",
-				got.Attempt, "bytes", got.Bytes)
-		}
+		got.log(log)
 	})
+}
+
+// received returns what the headers of a request say of its job.
+func received(r *http.Request) (got echoed) {
+	got.ID, got.Type = r.Header.Get("webhook-id"), r.Header.Get("Sluice-Job-Type")
+	if got.ID == "" {
+		got.ID, got.Method, got.Target = r.Header.Get("Sluice-Job"), r.Method, r.RequestURI
+	}
+	got.Attempt, _ = strconv.Atoi(r.Header.Get("Sluice-Attempt"))
+	var err error
+	if got.Tenant, err = url.PathUnescape(r.Header.Get("Sluice-Tenant")); err != nil {
+		got.Tenant = r.Header.Get("Sluice-Tenant")
+	}
+	return got
+}
+
+func (e echoed) log(to *slog.Logger) {
+	if e.ID != "" {
+		to.Info("delivered", "job", e.ID, "tenant", store.EncodeName(e.Tenant), "attempt", e.Attempt, "bytes", e.Bytes)
+	}
 }

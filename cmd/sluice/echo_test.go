@@ -43,6 +43,22 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// A request that is no job, such as a forwarded one, is answered with its method and its target.
+func TestEchoOfAForwardedRequest(t *testing.T) {
+	for _, c := range []struct{ job, want string }{
+		{"j1", `{"id":"j1","tenant":"a b","method":"GET","target":"/orders/7?verbose=1","attempt":1,"bytes":0}`},
+		{"", `{"method":"GET","target":"/orders/7?verbose=1","attempt":0,"bytes":0}`},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/orders/7?verbose=1", nil)
+		if c.job != "" {
+			r.Header = http.Header{"Sluice-Job": {c.job}, "Sluice-Tenant": {"a%20b"}, "Sluice-Attempt": {"1"}}
+		}
+		w := httptest.NewRecorder()
+		echoHandler(cli.NewLogger(io.Discard, "info")).ServeHTTP(w, r)
+		queuetest.Compare(t, "the answer", strings.TrimSpace(w.Body.String()), c.want)
+	}
+}
+
 // With a rate, the echo server refuses what is beyond it.
 func TestEchoOfARate(t *testing.T) {
 	h, err := limited(echoHandler(cli.NewLogger(io.Discard, "info")), &shaper.Rate{Limit: 2, Period: time.Hour})
