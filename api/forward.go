@@ -265,10 +265,14 @@ func (s *Server) storedAnswer(c *call, target string, f *awaited) (bool, error) 
 	return s.expect(c, id, f) == nil, nil
 }
 
-// expect prepares f for the answer to an earlier request.
+// expect prepares f for the answer to an earlier request. An EventSource gives up for good when the
+// answer is not one of events, so it waits until there is one.
 func (s *Server) expect(c *call, id string, f *awaited) (err error) {
 	f.decision.Job.ID, f.decision.Job.Tenant, f.known = id, c.who.Tenant, true
 	f.prefer = codec.PreferAnswer(c.r.Header)
+	if !f.prefer.Given && c.r.Method == http.MethodGet && codec.OnlyEvents(c.r.Header) {
+		f.prefer.Wait = wire.MaxForwardWaitSeconds * time.Second
+	}
 	f.end = time.Now().Add(f.prefer.Wait)
 	if f.prefer.Wait > 0 {
 		err = f.watch(c.r.Context(), id)

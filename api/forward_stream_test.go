@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -102,6 +103,37 @@ func TestForwardStreams(t *testing.T) {
 	}
 	if p.reached() != 1 {
 		t.Errorf("%d requests at the upstream", p.reached())
+	}
+}
+
+// TestForwardEventSource: one who accepts events alone waits for an answer that has not begun, at
+// both addresses of it.
+func TestForwardEventSource(t *testing.T) {
+	var p *proxied
+	p = proxy(t, func(w http.ResponseWriter, _ *http.Request) {
+		for tick := time.NewTicker(time.Millisecond); p.serving.Load() < 2; { // until both wait
+			select {
+			case <-tick.C:
+			case <-t.Context().Done():
+				return
+			}
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: 1\n\n")
+	}, asIs)
+	sent, body := p.ask("GET", "/v1/forward/partner/x", "", "Prefer", "respond-async")
+	p.want("the request", http.StatusAccepted, "", sent, body)
+	answers := make(chan string)
+	for _, base := range []string{p.url, p.listener} {
+		go func() {
+			resp, body := p.send(t.Context(), "GET", base+sent.Header.Get("Location"), "", "Accept", "text/event-stream")
+			answers <- fmt.Sprint(resp.StatusCode, " ", body)
+		}()
+	}
+	for range 2 {
+		if got := <-answers; got != "200 data: 1\n\n" {
+			t.Error(got)
+		}
 	}
 }
 

@@ -396,7 +396,7 @@ func TestForwardLater(t *testing.T) {
 	resp, body := p.ask("PUT", "/v1/forward/partner/x", "later", "Prefer", "respond-async", "Sluice-Tenant", "acme")
 	p.want("the request", http.StatusAccepted, "", resp, body)
 	at := resp.Header.Get("Location")
-	if resp.Header.Get("Preference-Applied") == "" || !strings.HasSuffix(at, "/response") {
+	if resp.Header.Get("Preference-Applied") != "respond-async" || !strings.HasSuffix(at, "/response") {
 		t.Fatalf("%v", resp.Header)
 	}
 	resp, body = p.ask("GET", at, "", "Prefer", "wait=20", "Sluice-Tenant", "acme")

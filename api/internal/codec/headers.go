@@ -113,10 +113,14 @@ func TraceParent(h http.Header) string {
 type Preference struct {
 	Wait  time.Duration // whole seconds, at most wire.MaxWaitSeconds
 	Given bool          // the request has a valid preference
+	async bool          // it is respond-async
 }
 
-// Applied returns the value of Preference-Applied, such as wait=5.
+// Applied returns the value of Preference-Applied, such as wait=5 or respond-async.
 func (p Preference) Applied() string {
+	if p.async {
+		return "respond-async"
+	}
 	return "wait=" + strconv.Itoa(int(p.Wait/time.Second))
 }
 
@@ -139,7 +143,7 @@ func prefer(h http.Header, most int, async bool) (p Preference) {
 			name, rest, _ := strings.Cut(splitQuoted(one, ';')[0], "=")
 			switch name = strings.TrimSpace(name); {
 			case async && strings.EqualFold(name, "respond-async"):
-				return Preference{Given: true}
+				return Preference{Given: true, async: true}
 			case !read && strings.EqualFold(name, "wait"):
 				read = true
 				if seconds, ok := wholeSeconds(strings.Trim(strings.TrimSpace(rest), `"`), most); ok {
@@ -149,6 +153,12 @@ func prefer(h http.Header, most int, async bool) (p Preference) {
 		}
 	}
 	return p
+}
+
+// OnlyEvents reports whether the client accepts nothing but events, as an EventSource in a browser,
+// which cannot set headers of its own.
+func OnlyEvents(h http.Header) bool {
+	return len(h["Accept"]) == 1 && strings.TrimSpace(h["Accept"][0]) == "text/event-stream"
 }
 
 // OtherPreferences returns the values of Prefer without those that PreferAnswer reads. What remains

@@ -130,7 +130,8 @@ func Jobs(maxBody int64) []Operation {
 		ID: "get-answer", Scope: queue.ScopeRead, Method: http.MethodGet, Path: "/v1/jobs/{id}/response", tag: tag,
 		summary: "Read the answer to a forwarded request",
 		description: "The answer of the upstream as it was: status, headers and body, for the retention of " +
-			"the route. With Prefer: wait=N it waits for the answer, at most N seconds, up to 300.",
+			"the route. With Prefer: wait=N it waits for the answer, at most N seconds, up to 300. With " +
+			"Accept: text/event-stream alone, as an EventSource sends it, it waits for 300 seconds.",
 		Params: []*huma.Param{jobParam, tenantParam, preferAnswerParam},
 		answers: map[int]Answer{
 			anyStatus: upstreamAnswer(),
