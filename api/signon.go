@@ -106,7 +106,7 @@ func (o *singleSignOn) End(r *http.Request, ticket string) (operators.Actor, err
 
 // failed returns the answer to a sign-in that failed. What the provider said goes to the log alone.
 func (o *singleSignOn) failed(err error) *problem.Problem {
-	known := []error{signon.ErrElsewhere, signon.ErrRefused, signon.ErrNoName, signon.ErrNoRole}
+	known := []error{signon.ErrElsewhere, signon.ErrRefused, signon.ErrNoName, signon.ErrUnverified, signon.ErrNoRole}
 	i := slices.IndexFunc(known, func(one error) bool { return errors.Is(err, one) })
 	if i < 0 || err != known[i] { //nolint:errorlint // a wrapped one has more to log
 		o.troubles.signOn.Add(burstlog.Key{Kind: strings.ToValidUTF8(fmt.Sprintf("%.300s", err), "")}, 1)
@@ -114,7 +114,7 @@ func (o *singleSignOn) failed(err error) *problem.Problem {
 	switch {
 	case i < 0:
 		return problem.IssuerUnavailable.With("the provider cannot be reached, or its answer cannot be used")
-	case known[i] == signon.ErrNoRole || known[i] == signon.ErrNoName: //nolint:errorlint // elements of known
+	case errors.Is(err, signon.ErrNoName) || errors.Is(err, signon.ErrUnverified) || errors.Is(err, signon.ErrNoRole):
 		return problem.Forbidden.With(known[i].Error())
 	default:
 		return problem.Unauthorized.With(known[i].Error())

@@ -59,7 +59,10 @@ var (
 	// ErrNoRole: none of the operator's groups has a role.
 	ErrNoRole = errors.New("none of your groups at the provider has a role here")
 	// ErrNoName: the claim of the name cannot be the name of an operator.
-	ErrNoName = errors.New("the provider names you by nothing that can be the name of an operator")
+	ErrNoName = errors.New("the provider gives you no name that an operator can have: it has only letters, digits and ._@+-, " +
+		"and is the claim that admin.oidc.name_claim names")
+	// ErrUnverified: the claim of the name is an address that the provider has not verified.
+	ErrUnverified = errors.New("the provider says that your address is not verified: have it verified there, or set admin.oidc.name_claim")
 )
 
 // Provider signs in at one provider. It is safe for concurrent use.
@@ -328,7 +331,7 @@ func (p *Provider) operator(claims map[string]any) (operators.Actor, error) {
 		return operators.Actor{}, fmt.Errorf("%w: the claim %s %s", ErrNoName, p.of.NameClaim, operators.NameRule)
 	}
 	if verified, said := claims["email_verified"]; p.of.NameClaim == "email" && said && verified != true && verified != "true" {
-		return operators.Actor{}, fmt.Errorf("%w: the email of %s is not verified", ErrNoName, name)
+		return operators.Actor{}, fmt.Errorf("%w (the email of %s)", ErrUnverified, name)
 	}
 	groups := append(groupsOf(claims[p.of.GroupsClaim]), Everybody)
 	for _, role := range slices.Backward(operators.Roles()) {
