@@ -131,6 +131,24 @@ func TestNotesOnSecrets(t *testing.T) {
 	}
 }
 
+// Costs that meet the default rate of jobs are noted, until somebody sets a rate.
+func TestNotesOnCosts(t *testing.T) {
+	const route = "routes: { model: { forward: \"http://a.test\", cost_from: /usage/total_tokens } }\n"
+	for more, want := range map[string]int{
+		"": 1, "tenants: { defaults: { capacity: 5 } }": 1, "tenants: { defaults: { rate: 10/s } }": 0,
+		"tiers: { gold: { rate: 9/s } }": 0, "tenants: { defaults: { routes: { model: { rate: 9/s } } } }": 0,
+	} {
+		path := filepath.Join(t.TempDir(), "sluice.yaml")
+		if err := os.WriteFile(path, []byte(route+more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(config.Sources{File: path})
+		if err != nil || len(c.Notes) != want || want == 1 && !strings.Contains(c.Notes[0], "may use 10/s of these costs") {
+			t.Errorf("%s: %v, notes %q", more, err, c.Notes)
+		}
+	}
+}
+
 // A mistake names its setting and the rule, and never a value.
 func TestMistakesOfCalls(t *testing.T) {
 	cert, key := certificate(t, time.Now().Add(time.Hour))

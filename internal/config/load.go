@@ -34,7 +34,7 @@ const maxFile = 16 << 20
 func Load(from Sources) (Config, error) {
 	r, values := from.merge()
 	config := r.config(values)
-	config.Notes, config.Files = r.notes(values), r.files
+	config.Notes, config.Files = slices.Concat(r.notes(values), r.costNotes(config)), r.files
 	return config, r.problems.Err()
 }
 
@@ -48,6 +48,22 @@ func (r *reader) notes(values map[string]any) []string {
 		return r.open
 	}
 	return append(r.open, fmt.Sprintf("%s sets store.environment to %s, over %s in the file", origin, cmp.Or(set, "none"), written))
+}
+
+// costNotes names the routes whose answers report costs, such as tokens, where nobody has set a
+// rate for them: the default is one of jobs.
+func (r *reader) costNotes(c Config) (notes []string) {
+	_, written := sectionOf(sectionOf(r.written, "tenants"), "defaults")["rate"]
+	if written || r.origin["tenants.defaults.rate"] != "" || len(c.Tenants.Tiers)+len(c.Tenants.Named) > 0 {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Routes)) {
+		if _, own := c.Tenants.Routes[name]; !own && strings.HasPrefix(c.Routes[name].CostFrom, "/") {
+			notes = append(notes, fmt.Sprintf("routes.%s.cost_from: tenants.defaults.rate is not set, so each tenant may use %s of these costs",
+				name, c.Tenants.Defaults.Rate))
+		}
+	}
+	return notes
 }
 
 // merge reads the file and merges the sources.
