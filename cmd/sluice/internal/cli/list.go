@@ -57,8 +57,12 @@ func (l Listed[T]) Print(w, notes io.Writer, f ListFlags) error {
 			break
 		}
 	}
-	if next != "" && !f.JSON {
+	switch {
+	case f.JSON:
+	case next != "":
 		fmt.Fprintln(notes, "There are more items: raise --limit or give --all.")
+	case out.n == 0:
+		fmt.Fprintln(notes, "There is nothing to list.")
 	}
 	return out.close(next)
 }

@@ -58,7 +58,7 @@ func TestListing(t *testing.T) {
 			}
 			if !c.flags.JSON {
 				lines := strings.Count(out.String(), "\n")
-				if lines != c.shown+min(c.shown, 1) || (notes.Len() > 0) != (c.next != "") {
+				if lines != c.shown+min(c.shown, 1) || (notes.Len() > 0) != (c.next != "" || c.n == 0) {
 					t.Errorf("%+v of %d: %q %q", c.flags, c.n, out.String(), notes.String())
 				}
 				continue

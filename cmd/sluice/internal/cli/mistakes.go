@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -42,6 +43,9 @@ func mistakeOf(err error, args []string) string {
 	if found := extraArgument.FindStringSubmatch(err.Error()); found != nil && node != nil {
 		if text := unknownCommand(node, found[1]); text != "" {
 			return text
+		}
+		if slices.Contains(flagsOf(node), "tenant") {
+			return fmt.Sprintf("unexpected argument %s; a tenant is named by --tenant", found[1])
 		}
 	}
 	if found := unknownShort.FindStringSubmatch(err.Error()); found != nil && node != nil {
@@ -85,6 +89,9 @@ func nodeOf(err error) *kong.Node {
 	return parse.Context.Model.Node
 }
 
+// synonyms are words that other commands or programs have for a command.
+var synonyms = map[string]string{"show": "get", "ls": "list", "rm": "revoke", "delete": "revoke", "remove": "revoke"}
+
 // fewCommands is how many commands below one are listed rather than those of others.
 const fewCommands = 3
 
@@ -110,6 +117,9 @@ func unknownCommand(node *kong.Node, word string) string {
 		at = node.Name + " "
 	}
 	near := shaper.Nearest(word, names)
+	if same := synonyms[word]; slices.Contains(names, same) {
+		near = same
+	}
 	switch {
 	case len(names) == 0:
 		return ""
