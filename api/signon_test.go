@@ -152,7 +152,8 @@ func TestSingleSignOnRefused(t *testing.T) {
 	}
 }
 
-// TestTwoTabs: the sign-in that another tab began last ends, although the first one came back before.
+// TestTwoTabs: the sign-in that another tab began last ends, although the first one came back
+// before.
 func TestTwoTabs(t *testing.T) {
 	b, at := signingOn(t)
 	begin := func() (state string, ticket *http.Cookie) {

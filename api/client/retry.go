@@ -12,9 +12,10 @@ import (
 
 // Retrying returns a client that repeats a call for up to this time after 429, 502, 503, 504 and
 // lost connections, each time after what Retry-After says, else after a random pause that grows to
-// five seconds. It repeats what may be sent twice: reads, changes by Put and Patch, and submissions.
-// A submission without an idempotency key gets a random one, so a repeated one is the same job;
-// those of SubmitRaw are sent as they are, and once. A job that never fits is not sent again.
+// five seconds. It repeats what may be sent twice: reads, changes by Put and Patch, and
+// submissions. A submission without an idempotency key gets a random one, so a repeated one is the
+// same job; those of SubmitRaw are sent as they are, and once. A job that never fits is not sent
+// again.
 func (c *Client) Retrying(within time.Duration) *Client {
 	retrying := *c
 	retrying.within = within

@@ -114,6 +114,7 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 		"127.0.0.1:9080", ts.Getenv("PUBLIC_API"), "127.0.0.1:9081", ts.Getenv("PUBLIC_ADMIN"),
 		"127.0.0.1:7080", ts.Getenv("QUOTA_API"), "127.0.0.1:7081", ts.Getenv("QUOTA_ADMIN"),
 		"127.0.0.1:6080", ts.Getenv("LEGACY_API"), "127.0.0.1:6081", ts.Getenv("LEGACY_ADMIN"),
+		"127.0.0.1:5080", ts.Getenv("MODEL_API"), "127.0.0.1:5081", ts.Getenv("MODEL_ADMIN"),
 		"127.0.0.1:8090", ts.Getenv("LEGACY_FORWARD"), "127.0.0.1:9100", ts.Getenv("LEGACY_ECHO"))
 	for _, s := range ex.commands {
 		if strings.HasSuffix(s.command, "&") {
@@ -128,7 +129,7 @@ func page(ts *testscript.TestScript, neg bool, args []string) {
 				break
 			}
 			reads := strings.HasPrefix(s.command, "sluice tenant get ") ||
-				strings.HasPrefix(s.command, "sluice top ")
+				strings.HasPrefix(s.command, "sluice pool get ") || strings.HasPrefix(s.command, "sluice top ")
 			if !reads || time.Now().After(deadline) {
 				ts.Fatalf("$ %s\n%v: it prints\n%swhere the page shows\n%s", s.command, err, got,
 					strings.Join(s.output, "\n"))

@@ -22,7 +22,7 @@ func TestWalkthroughsPage(t *testing.T) {
 	if err != nil || len(ex.commands) < 20 {
 		t.Fatalf("%d commands, want at least 20: %v", len(ex.commands), err)
 	}
-	for _, name := range []string{"shop.yaml", "partner.yaml", "quota.yaml", "legacy.yaml"} {
+	for _, name := range []string{"shop.yaml", "partner.yaml", "quota.yaml", "model.yaml", "legacy.yaml"} {
 		if ex.files[name] == "" {
 			t.Fatalf("the page has no file %s", name)
 		}

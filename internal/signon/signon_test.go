@@ -242,8 +242,8 @@ func TestHangingProvider(t *testing.T) {
 	}
 }
 
-// TestRefusal: the error has the provider's reason, but no other words of it, and a wrong code costs
-// the provider one call, with the secret where it wants it.
+// TestRefusal: the error has the provider's reason, but no other words of it, and a wrong code
+// costs the provider one call, with the secret where it wants it.
 func TestRefusal(t *testing.T) {
 	at := idptest.New(t)
 	for name, tt := range map[string]struct {

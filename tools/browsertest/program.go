@@ -35,9 +35,11 @@ const (
 // Program is a running sluice serve with a private Redis, and the upstream that it delivers to.
 type Program struct {
 	API, Admin string // base URLs, the same after a restart
+	Model      string // base URL of a listener whose requests are forwarded to what Serve serves
 
 	binary, dir string
 	upstream    *httptest.Server
+	model       atomic.Pointer[http.Handler]
 	failing     atomic.Value // the tenant, a string
 	busy        atomic.Int64 // seconds of the Retry-After of a 503; 0: it answers otherwise
 	client      *http.Client
@@ -59,6 +61,10 @@ func Build(ctx context.Context, dir string) (string, error) {
 func Start(ctx context.Context, binary, dir, policies string) (*Program, error) {
 	p := &Program{binary: binary, dir: dir, client: &http.Client{Timeout: 10 * time.Second}}
 	p.upstream = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := p.model.Load(); h != nil && strings.HasPrefix(r.URL.Path, "/model/") {
+			http.StripPrefix("/model", *h).ServeHTTP(w, r)
+			return
+		}
 		_, _ = io.Copy(io.Discard, r.Body)
 		if seconds := p.busy.Load(); seconds > 0 {
 			w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
@@ -75,12 +81,12 @@ func Start(ctx context.Context, binary, dir, policies string) (*Program, error) 
 			_, _ = w.Write([]byte("\x89PNG\xff"))
 		}
 	}))
-	ports, err := freePorts(2)
+	ports, err := freePorts(3)
 	if err != nil {
 		p.upstream.Close()
 		return nil, err
 	}
-	p.API, p.Admin = "http://"+ports[0], "http://"+ports[1]
+	p.API, p.Admin, p.Model = "http://"+ports[0], "http://"+ports[1], "http://"+ports[2]
 	config := fmt.Sprintf(`redis: { data_dir: %q }
 api: { listen: %q }
 admin: { listen: %q, token: %q, submit: true }
@@ -89,11 +95,14 @@ routes:
   login: { url: %[5]q, headers: { X-Api-Key: "secret-of-the-route" } }
   orders: { url: %[5]q }
   partner: { forward: %[5]q }
+  model: { forward: "%[5]s/model" }
+forward:
+  - { listen: %[7]q, route: model }
 pools:
   erp: { rate: 40/s, capacity: 20000, concurrency: 100, routes: [orders] }
 tenants:
 %[6]s
-`, filepath.Join(dir, "data"), ports[0], ports[1], Token, p.upstream.URL, policies)
+`, filepath.Join(dir, "data"), ports[0], ports[1], Token, p.upstream.URL, policies, ports[2])
 	if err := os.WriteFile(filepath.Join(dir, "sluice.yaml"), []byte(config), 0o600); err != nil {
 		p.upstream.Close()
 		return nil, err
@@ -103,6 +112,9 @@ tenants:
 	}
 	return p, nil
 }
+
+// Serve serves what is forwarded by the listener of Model.
+func (p *Program) Serve(h http.Handler) { p.model.Store(&h) }
 
 // freePorts finds free addresses.
 func freePorts(n int) ([]string, error) {

@@ -195,8 +195,8 @@ func (s *sessions) remember(id [sha256.Size]byte, now cached) {
 	s.held[id] = now
 }
 
-// begin makes a session of an operator, and ends the former one of the browser, whose cookie the new
-// one replaces. page is the key that the page sends.
+// begin makes a session of an operator, and ends the former one of the browser, whose cookie the
+// new one replaces. page is the key that the page sends.
 func (s *sessions) begin(r *http.Request, who operators.Actor) (cookie *http.Cookie, page string) {
 	s.end(r)
 	key := newKey()
