@@ -51,7 +51,8 @@ func take(tree map[string]any, steps []string) any {
 	return value
 }
 
-// fill adds the defaults to each section. A route to asynq has no url and no breaker.
+// fill adds the defaults to each section. A route to asynq has no url and no breaker, and only one
+// with forward has what concerns forwarded requests.
 func fill(sections map[string]any, settings func() []Setting) {
 	for _, section := range sections {
 		values, ok := section.(map[string]any)
@@ -63,7 +64,7 @@ func fill(sections map[string]any, settings func() []Setting) {
 			group, key, nested := strings.Cut(s.Key, ".")
 			switch {
 			case s.Default == "", group == "asynq" && !handsOff, group == "breaker" && handsOff,
-				s.Key == "method" && values["url"] == nil:
+				s.Key == "method" && values["url"] == nil, slices.Contains(forwardKeys, s.Key) && values["forward"] == nil:
 				continue
 			case !nested:
 				group, key = "", s.Key

@@ -362,6 +362,18 @@ func TestCheckListsDefaults(t *testing.T) {
 	}
 }
 
+// What concerns forwarded requests is listed for the routes that forward.
+func TestCheckListsForwardSettings(t *testing.T) {
+	got := inForce(t, config.Sources{File: write(t, "routes: { a: { url: \"http://a/\" }, b: { forward: \"http://b/\" } }\n")})
+	for _, key := range []string{"wait", "stream", "on_wait_end", "retention", "retry.unsafe"} {
+		_, jobs := got["routes.a."+key]
+		_, forwards := got["routes.b."+key]
+		if jobs || !forwards {
+			t.Errorf("%s is listed for the url: %v, for forward: %v", key, jobs, forwards)
+		}
+	}
+}
+
 // The addresses that forward are listed as they are written.
 func TestCheckListsForward(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sluice.yaml")
