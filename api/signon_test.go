@@ -131,7 +131,7 @@ func TestSingleSignOnRefused(t *testing.T) {
 		"without the ticket": {nil, "&code=code", false, 401, "another browser", "unauthorized"},
 		"refused there":      {nil, "&error=access_denied&error_description=<script>", true, 401, "not confirmed", "unauthorized"},
 		"no role":            {jwt.MapClaims{"groups": []string{"guests"}}, "&code=code", true, 403, "none of your groups", "forbidden"},
-		"a strange name":     {jwt.MapClaims{"email": "<b>"}, "&code=code", true, 403, "can be the name of an operator", "forbidden"},
+		"a strange name":     {jwt.MapClaims{"email": "<b>"}, "&code=code", true, 403, "no name that an operator can have", "forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at.Claims = tt.claims
