@@ -450,6 +450,13 @@ func (r *Relay) Stored() (body []byte, total int64, cut bool) {
 	return r.body[:min(len(r.body), r.most)], r.total, r.total > int64(r.most)
 }
 
+// Body returns the first bytes of the body, also those for which the store had no room.
+func (r *Relay) Body() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.body
+}
+
 // linger lets the parts of answers go that have ended: their records have them.
 func (b *Broker) linger(ctx context.Context, ids []string) {
 	lingers := relayLingers

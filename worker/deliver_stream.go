@@ -204,7 +204,7 @@ func (d *forwarder) relay(
 	if events != nil {
 		cost = d.costs.ofEvents(d.route, l, resp.StatusCode, events)
 	} else {
-		cost = d.costIn(l, resp, kept)
+		cost = d.costIn(l, resp, r.Body())
 	}
 	s := d.settlement(l, m, resp, kept, cut)
 	s.ActualCost, s.Relayed = cost, true
