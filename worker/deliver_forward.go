@@ -28,12 +28,14 @@ type forwarder struct {
 	upstream *liveUpstream
 	costs    answerCosts
 	relays   relays // nil: answers are read whole
+	streams  *streams
 }
 
 func newForwarder(r Route, costs answerCosts) *forwarder {
 	base, _ := url.Parse(r.Forward.URL) // was validated
 	return &forwarder{
 		route: r, base: *base, path: strings.TrimRight(base.EscapedPath(), "/"), upstream: newLiveUpstream(r), costs: costs,
+		streams: newStreams(),
 	}
 }
 
@@ -55,6 +57,7 @@ func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlemen
 	if d.route.lastHold(l) && l.Expired {
 		return d.failed(l, queue.JobError{Message: "too many workers stopped while they sent it"})
 	}
+	departed := time.Now()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	if d.relays != nil {
@@ -78,7 +81,7 @@ func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlemen
 	}
 	defer a.Close()
 	if d.relays != nil && d.mayStream(l, m, a) {
-		return d.stream(ctx, end, l, m, a)
+		return d.stream(ctx, end, l, m, a, departed)
 	}
 	body, cut, err := a.All(d.route.Forward.MaxAnswer)
 	if err != nil {

@@ -38,11 +38,12 @@ const (
 
 // Why an answer that is passed on ends before its end.
 var (
-	errLeft = errors.New("the client left")
-	errIdle = errors.New("nothing came for idle_timeout")
-	errSlow = errors.New("the client took nothing for idle_timeout")
-	errLong = errors.New("it took longer than max_duration")
-	errLost = errors.New("the lease ended")
+	errLeft  = errors.New("the client left")
+	errIdle  = errors.New("nothing came for idle_timeout")
+	errSlow  = errors.New("the client took nothing for idle_timeout")
+	errLong  = errors.New("it took longer than max_duration")
+	errLost  = errors.New("the lease ended")
+	errLarge = errors.New("the answer has more than")
 )
 
 // mayStream reports whether an answer may be passed on while it comes.
@@ -112,6 +113,7 @@ func pumpFrom(body io.Reader, stop <-chan struct{}) (p *pump, wait func()) {
 // request is not sent again: an answer that breaks off ends it.
 func (d *forwarder) stream(
 	ctx context.Context, end context.CancelCauseFunc, l *queue.Lease, m httpmsg.Request, a *outbound.Answer,
+	departed time.Time,
 ) queue.Settlement {
 	resp, f := a.Response, d.route.Forward
 	if f.FailLarge && resp.ContentLength > f.MaxAnswer {
@@ -145,6 +147,7 @@ func (d *forwarder) stream(
 	}
 	a.Live()
 	answering(ctx)
+	d.streams.firstByte.Observe(time.Since(departed).Seconds())
 	return d.relay(ctx, end, l, m, a, p, body)
 }
 
@@ -166,6 +169,7 @@ func (d *forwarder) relay(
 		s.Relayed = true
 		return s
 	}
+	defer d.streams.begin(l.ID)()
 	var storing sync.WaitGroup
 	storing.Go(func() { r.Run(ctx, func() { end(errLost) }) })
 	defer storing.Wait()
@@ -178,7 +182,9 @@ func (d *forwarder) relay(
 		err = d.endRelay(ctx, r, resp)
 	}
 	kept, total, cut := r.Stored()
+	d.streams.bytes.Add(total)
 	if err != nil {
+		d.streams.broken[brokenBy(context.Cause(ctx), err)].Add(1)
 		limited, cancel := context.WithTimeout(ctx, time.Second)
 		r.Drain(limited) // the client gets what came
 		cancel()
@@ -225,7 +231,7 @@ func (d *forwarder) pass(ctx context.Context, r *queue.Relay, p *pump, body []by
 				events.Write(body)
 			}
 			if total += int64(len(body)); d.route.Forward.FailLarge && total > d.route.Forward.MaxAnswer {
-				return fmt.Errorf("the answer has more than %d bytes", d.route.Forward.MaxAnswer)
+				return fmt.Errorf("%w %d bytes", errLarge, d.route.Forward.MaxAnswer)
 			}
 			if err := d.write(ctx, r, body); err != nil {
 				return err

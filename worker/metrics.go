@@ -120,6 +120,21 @@ func newMetrics(w *Worker) *metrics {
 				"Actual costs above the max_cost of the pool, which was charged for that alone.",
 				labels, load.costs.cut.Load)
 		}
+		if s := load.streams; s != nil {
+			gauge("route_streams", "Answers of a route that this worker passes on while they come.", labels, func() int {
+				open, _ := s.now()
+				return int(open)
+			})
+			counter("route_stream_bytes_total", "Bytes of such answers that were passed on.", labels, s.bytes.Load)
+			for cause, n := range s.broken {
+				counter("route_streams_broken_total", "Such answers that broke off, by cause: see docs/streaming.md.",
+					prometheus.Labels{"route": name, "cause": cause}, n.Load)
+			}
+			s.firstByte = f.NewHistogram(prometheus.HistogramOpts{
+				Name: "route_stream_first_byte_seconds", Help: "From the departure of a request to the begin of such an answer.",
+				ConstLabels: labels, Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+			})
+		}
 		if route.Breaker.Failures > 0 {
 			gauge("route_breaker_state", "Circuit breaker of a route in this worker: 0 closed, 1 half-open, 2 open.",
 				labels, func() int { return int(load.breaker.Load()) })

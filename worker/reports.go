@@ -123,6 +123,7 @@ type routeLoad struct {
 	inFlight       atomic.Int64
 	costs          costCounts
 	upstream       *liveUpstream                   // nil: the route is not called by HTTP
+	streams        *streams                        // nil: the route does not forward
 	ends, failures atomic.Int64                    // only grow
 	last           atomic.Pointer[reports.Failure] // the last failure; nil for none
 
@@ -177,6 +178,9 @@ func (r routeLoads) recent(n int, log *slog.Logger) map[string]reports.RouteLoad
 		if l.upstream != nil {
 			load.Token, load.Until = l.upstream.tokenState()
 			l.logToken(log.With("route", name), load.Token)
+		}
+		if l.streams != nil {
+			load.Streams, load.Oldest = l.streams.now()
 		}
 		if last := l.last.Load(); last != nil && load.Failed > 0 {
 			load.Last = *last

@@ -228,7 +228,7 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	if route.Forward != nil {
 		f := newForwarder(route, costs)
 		f.relays, _ = w.broker.(relays)
-		h, load.upstream = f, f.upstream
+		h, load.upstream, load.streams = f, f.upstream, f.streams
 	} else {
 		d := newHTTPDeliverer(route, costs)
 		h, load.upstream = d, d.upstream

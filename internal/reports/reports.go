@@ -153,6 +153,10 @@ type RouteLoad struct {
 	// needs none. Until is when its token ends, in seconds since 1970; 0 for none.
 	Token string `json:"t,omitempty"`
 	Until int64  `json:"u,omitempty"`
+	// Streams are the answers that are passed on while they come. Oldest is when the oldest of them
+	// began, in seconds since 1970; 0 for none.
+	Streams int64 `json:"s,omitempty"`
+	Oldest  int64 `json:"o,omitempty"`
 	// Last is the last of the failed ones; zero for none.
 	Last Failure `json:"l,omitzero"`
 }
@@ -181,6 +185,15 @@ func FailureOf(at time.Time, tenant, job, message, detail string, status int) Fa
 // latest is the last instant of a failure that JSON can express, in the year 9999.
 const latest = 253402300799e6
 
+// earlier returns the earlier of two instants in seconds since 1970, where 0 is none. The second is
+// none, too, if JSON cannot express it.
+func earlier(at, other int64) int64 {
+	if other <= 0 || other >= latest/1e6 || at > 0 && at < other {
+		return at
+	}
+	return other
+}
+
 // ReportRoutes stores the load of a worker's routes for three seconds.
 func (r *Reports) ReportRoutes(ctx context.Context, worker string, routes map[string]RouteLoad) error {
 	text, _ := json.Marshal(routes) // names and numbers cannot fail
@@ -196,19 +209,15 @@ func addRoutes(routes map[string]RouteLoad, report string) {
 	sane := func(n int64) bool { return n >= 0 && n <= 1<<40 }
 	for name, l := range loads {
 		if name == "" || l.Breaker < BreakerClosed || l.Breaker > BreakerOpen ||
-			!sane(l.InFlight) || !sane(l.Ended) || !sane(l.Failed) {
+			!sane(l.InFlight) || !sane(l.Ended) || !sane(l.Failed) || !sane(l.Streams) {
 			continue
 		}
 		sum := routes[name]
 		routes[name] = RouteLoad{
 			Breaker: max(sum.Breaker, l.Breaker), InFlight: sum.InFlight + l.InFlight,
 			Ended: sum.Ended + l.Ended, Failed: sum.Failed + l.Failed, Last: sum.Last,
-			Token: cmp.Or(sum.Token, cut(l.Token)), Until: sum.Until,
-		}
-		if at := l.Until; at > 0 && at < latest/1e6 && (sum.Until == 0 || at < sum.Until) {
-			joined := routes[name]
-			joined.Until = at
-			routes[name] = joined
+			Token: cmp.Or(sum.Token, cut(l.Token)), Until: earlier(sum.Until, l.Until),
+			Streams: sum.Streams + l.Streams, Oldest: earlier(sum.Oldest, l.Oldest),
 		}
 		if l.Last.At > sum.Last.At && l.Last.At <= latest && l.Last.Job != "" {
 			joined := routes[name]

@@ -21,7 +21,7 @@ func FuzzRoutes(f *testing.F) {
 		addRoutes(got, report)
 		// The sum of several.
 		maps.DeleteFunc(got, func(_ string, l RouteLoad) bool {
-			return max(l.InFlight, l.Ended, l.Failed) > 1<<40
+			return max(l.InFlight, l.Ended, l.Failed, l.Streams) > 1<<40
 		})
 		text, err := json.Marshal(got)
 		if err != nil {
@@ -58,6 +58,16 @@ func TestReportsOfRoutesAreJoined(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestStreamsOfSeveralWorkers(t *testing.T) {
+	got := map[string]RouteLoad{}
+	for _, report := range []string{`{"a":{"s":2,"o":500}}`, `{"a":{"i":1}}`, `{"a":{"s":1,"o":300}}`, `{"a":{"s":-1,"o":1}}`} {
+		addRoutes(got, report)
+	}
+	if want := (RouteLoad{InFlight: 1, Streams: 3, Oldest: 300}); got["a"] != want {
+		t.Errorf("%+v, want %+v", got["a"], want)
 	}
 }
 

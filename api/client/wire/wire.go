@@ -337,8 +337,11 @@ type RouteLine struct {
 	InFlight int64  `json:"in_flight" doc:"Running deliveries."`
 	Ended    int64  `json:"ended" doc:"Deliveries that ended in the last minute."`
 	Failed   int64  `json:"failed" doc:"Deliveries of the last minute that failed."`
-	Method   string `json:"method,omitempty" doc:"Method of deliveries; absent with forward and for routes without an upstream."`
-	URL      string `json:"url,omitempty" doc:"URL of the upstream, without user and query."`
+	Streams  int64  `json:"streams,omitempty" doc:"Answers of running deliveries that are passed on while they come."`
+	// StreamsSince is nil without one.
+	StreamsSince *time.Time `json:"streams_since,omitempty" doc:"When the oldest of these answers began."`
+	Method       string     `json:"method,omitempty" doc:"Method of deliveries; absent with forward and for routes without an upstream."`
+	URL          string     `json:"url,omitempty" doc:"URL of the upstream, without user and query."`
 	// Headers and Auth are nil where the route sets none.
 	Headers    []string `json:"headers,omitempty" doc:"Names of the headers that the route sets."`
 	Auth       []string `json:"auth,omitempty" enum:"oauth2,certificate,header,basic,signature" doc:"How requests are authenticated. oauth2: by a token. certificate: by a client certificate. header: by a header of the route. basic: by the user of the URL. signature: by secrets."`

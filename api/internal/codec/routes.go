@@ -15,7 +15,10 @@ func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	for name, l := range routes {
 		line := wire.RouteLine{
 			Route: name, Breaker: l.Breaker.String(), InFlight: l.InFlight, Ended: l.Ended,
-			Failed: l.Failed, TokenProblem: l.Token,
+			Failed: l.Failed, TokenProblem: l.Token, Streams: l.Streams,
+		}
+		if l.Streams > 0 && l.Oldest > 0 {
+			line.StreamsSince = new(time.Unix(l.Oldest, 0).UTC())
 		}
 		if l.Until > 0 {
 			line.TokenEnd = new(time.Unix(l.Until, 0).UTC())

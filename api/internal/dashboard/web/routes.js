@@ -50,7 +50,8 @@ export class Routes {
       text(c.pill, says);
       attribute(c.pill, "data-tone", tone || null);
       attribute(c.pill, "title", why);
-      text(c.flight, short(r.in_flight));
+      text(c.flight, r.streams ? `${short(r.in_flight)}, ${plural(r.streams, "stream")}` : short(r.in_flight));
+      attribute(c.flight, "title", r.streams_since ? `The oldest answer that is passed on while it comes began at ${moment(r.streams_since)}.` : null);
       c.flight.classList.toggle("zero", r.in_flight === 0);
       text(c.ended, short(r.ended));
       c.ended.classList.toggle("zero", r.ended === 0);

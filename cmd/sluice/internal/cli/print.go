@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/7509e464/sluice/api/client/wire"
 )
 
 // PrintJSON writes v as indented JSON.
@@ -70,6 +73,15 @@ func Plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
+}
+
+// StreamsText returns how many answers of a route are passed on while they come, and for how long
+// the oldest of them has been.
+func StreamsText(r wire.RouteLine) string {
+	if r.StreamsSince == nil {
+		return strconv.FormatInt(r.Streams, 10)
+	}
+	return fmt.Sprintf("%d for %s", r.Streams, MillisText(time.Since(*r.StreamsSince).Milliseconds()))
 }
 
 // OrDash returns the text, or a dash if it is empty.

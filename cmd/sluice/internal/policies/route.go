@@ -37,8 +37,9 @@ func (routeListCmd) Help() string {
   sluice route list --json
 
 The list has for each route, over all workers: the state of the circuit breaker, deliveries under
-way, those that ended and those that failed in the last minute, and the last failure of it with its
-tenant and job. Routes in trouble come first. It also has how the upstream is called: method, URL,
+way, answers that are passed on while they come and for how long the oldest does, the deliveries
+that ended and those that failed in the last minute, and the last failure of it with its tenant and
+job. Routes in trouble come first. It also has how the upstream is called: method, URL,
 names of the headers that the route sets, the kind of authentication, and when its token and its
 client certificate end. It never has their values.
 
@@ -57,9 +58,9 @@ func (c *routeListCmd) Run(a *cli.App) error {
 	if c.JSON {
 		return cli.PrintJSON(a.Out, list)
 	}
-	rows := [][]string{{"ROUTE", "BREAKER", "IN FLIGHT", "ENDED", "FAILED", "LAST TENANT", "LAST JOB", "LAST FAILURE", "CALLS", "AUTH"}}
+	rows := [][]string{{"ROUTE", "BREAKER", "IN FLIGHT", "STREAMS", "ENDED", "FAILED", "LAST TENANT", "LAST JOB", "LAST FAILURE", "CALLS", "AUTH"}}
 	for _, r := range list.Items {
-		row := []string{cli.Plain(r.Route), r.Breaker, strconv.FormatInt(r.InFlight, 10), strconv.FormatInt(r.Ended, 10),
+		row := []string{cli.Plain(r.Route), r.Breaker, strconv.FormatInt(r.InFlight, 10), cli.StreamsText(r), strconv.FormatInt(r.Ended, 10),
 			strconv.FormatInt(r.Failed, 10)}
 		if f := r.Last; f != nil {
 			message := f.Message

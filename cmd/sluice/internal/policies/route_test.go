@@ -31,15 +31,15 @@ func TestRouteList(t *testing.T) {
 		out    string
 		n      int
 	}{
-		"idle": {nil, "ROUTE BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE CALLS AUTH\nmail closed 0 0 0 - - - - -\n", 1},
+		"idle": {nil, "ROUTE BREAKER IN FLIGHT STREAMS ENDED FAILED LAST TENANT LAST JOB LAST FAILURE CALLS AUTH\nmail closed 0 0 0 0 - - - - -\n", 1},
 		"failing": {map[string]reports.RouteLoad{
 			"fine": {Ended: 9},
-			"mail": {InFlight: 2, Ended: 40, Failed: 7, Last: reports.FailureOf(at, "acme", "j1", "connection\nfailed", "dial 10.0.0.7", 0)},
+			"mail": {InFlight: 2, Streams: 3, Ended: 40, Failed: 7, Last: reports.FailureOf(at, "acme", "j1", "connection\nfailed", "dial 10.0.0.7", 0)},
 			"away": {Breaker: reports.BreakerOpen},
-		}, `ROUTE BREAKER IN FLIGHT ENDED FAILED LAST TENANT LAST JOB LAST FAILURE CALLS AUTH
-away open 0 0 0 - - - - -
-mail closed 2 40 7 acme j1 connection failed: dial 10.0.0.7 - -
-fine closed 0 9 0 - - - - -
+		}, `ROUTE BREAKER IN FLIGHT STREAMS ENDED FAILED LAST TENANT LAST JOB LAST FAILURE CALLS AUTH
+away open 0 0 0 0 - - - - -
+mail closed 2 3 40 7 acme j1 connection failed: dial 10.0.0.7 - -
+fine closed 0 0 9 0 - - - - -
 `, 3},
 	} {
 		desk := queuetest.NewDesk(t, queue.Options{})

@@ -93,6 +93,7 @@ auth: { mode: guest }
 routes:
   default: { url: %q }
   shared: { url: %[2]q }
+  passed: { forward: %[2]q, wait: 5s }
   secured: { url: %[2]q, oauth2: { token_url: %[2]q, client_id: c, client_secret: s }, tls: { cert: client.pem, key: client.key } }
 pools: { erp: { rate: 100/s, routes: [shared] } }
 guards: { all: { rate: 1000/s, by: [tenant] } }
@@ -217,7 +218,7 @@ var (
 	// Labels whose values are not known beforehand.
 	openLabels = []string{"tenant", "route", "pool", "instance", "le", "script", "listener"}
 	// Labels with a series for each of their values from the start.
-	closedLabels = []string{"by", "class", "decision", "fault", "kind", "outcome", "result"}
+	closedLabels = []string{"by", "cause", "class", "decision", "fault", "kind", "outcome", "result"}
 )
 
 // TestMetricsPage holds the page, the program, and everything that names metrics together.

@@ -173,17 +173,22 @@ func printSampleLines(w io.Writer, l sample) {
 	}
 }
 
-// printRouteLines writes a line of each route that fails or whose circuit breaker is not closed.
+// printRouteLines writes a line of each route that fails, whose circuit breaker is not closed, or
+// that has answers which are passed on while they come.
 func printRouteLines(w io.Writer, at string, routes []wire.RouteLine) {
 	for _, r := range routes {
 		failing := failingText(r)
-		if r.Breaker == "closed" && failing == "" {
+		if r.Breaker == "closed" && failing == "" && r.Streams == 0 {
 			continue
+		}
+		streams := ""
+		if r.Streams > 0 {
+			streams = " streams " + cli.StreamsText(r)
 		}
 		if failing != "" {
 			failing = " " + failing
 		}
-		fmt.Fprintf(w, "%s route %s: breaker %s in flight %d%s\n", at, cli.Plain(r.Route), r.Breaker, r.InFlight, failing)
+		fmt.Fprintf(w, "%s route %s: breaker %s in flight %d%s%s\n", at, cli.Plain(r.Route), r.Breaker, r.InFlight, streams, failing)
 	}
 }
 

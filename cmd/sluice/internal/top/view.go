@@ -129,6 +129,9 @@ func (m *topModel) titleLines() []string {
 			if r.Breaker != "closed" {
 				parts = append(parts, styleWarn.Render("breaker of "+cli.Plain(r.Route)+" "+r.Breaker))
 			}
+			if r.Streams > 0 {
+				parts = append(parts, "streams of "+cli.Plain(r.Route)+" "+cli.StreamsText(r))
+			}
 		}
 		if o.Lateness != nil {
 			parts = append(parts, "lateness p99 "+cli.Short(*o.Lateness)+" ms")
