@@ -106,8 +106,8 @@ func (s *Server) observeAs(pattern string, next http.Handler) http.Handler {
 	})
 }
 
-// survive turns a panic into an internal fault. If the answer has begun, it closes the connection so
-// that the client gets an error.
+// survive turns a panic into an internal fault. If the answer has begun, it closes the connection
+// so that the client gets an error.
 func (s *Server) survive(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

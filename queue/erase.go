@@ -45,8 +45,8 @@ const (
 // Erase removes a tenant in steps of bounded length: API keys, jobs in all states, answers,
 // callbacks that wait, their secrets and endpoints, idempotency keys, history, settings of the API.
 // The first step drains and pauses it. Deliveries under way end by themselves, but for answers that
-// come now, which break off. They are removed afterwards. Settings of the configuration file stay. Steps may be repeated and stopped at any
-// time. Errors: ErrCursor, ErrUnavailable.
+// come now, which break off. They are removed afterwards. Settings of the configuration file stay.
+// Steps may be repeated and stopped at any time. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err error) {
 	// seen says that this pass, which may take several calls, met a delivery under way. It may have
 	// ended behind the pass, so another one must follow.

@@ -441,8 +441,8 @@ func TestRelayWaitsForAClient(t *testing.T) {
 	}
 }
 
-// TestRelayWithoutWorkers: where the last worker has died, nobody ends its job. Its readers see that
-// the lease is over.
+// TestRelayWithoutWorkers: where the last worker has died, nobody ends its job. Its readers see
+// that the lease is over.
 func TestRelayWithoutWorkers(t *testing.T) {
 	t.Parallel()
 	e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
@@ -470,7 +470,8 @@ func TestRelayWithoutWorkers(t *testing.T) {
 	}
 }
 
-// TestRelayIsErased: an erasure ends the requests whose answers come now, and leaves no part of them.
+// TestRelayIsErased: an erasure ends the requests whose answers come now, and leaves no part of
+// them.
 func TestRelayIsErased(t *testing.T) {
 	t.Parallel()
 	q := beside(t, embeddedEngine(t), queue.Options{Defaults: perSecond(1000)})

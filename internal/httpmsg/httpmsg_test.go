@@ -101,7 +101,8 @@ func TestHeaderTable(t *testing.T) {
 	}
 }
 
-// TestTrailers: a trailer changes nothing of an answer for a client that merges it into the headers.
+// TestTrailers: a trailer changes nothing of an answer for a client that merges it into the
+// headers.
 func TestTrailers(t *testing.T) {
 	got := httpmsg.Trailers(http.Header{
 		"Sum": {"1"}, "Content-Digest": {"2"}, "Server-Timing": {"3"}, "X-Named": {"no"}, "Set_Cookie": {"no"}, "Host": {"no"},
