@@ -46,8 +46,8 @@ func newStreams() *streams {
 	return s
 }
 
-// brokenBy names why an answer broke off by the cause of the end of its context, nil while that goes
-// on, and the error of passing it on.
+// brokenBy names why an answer broke off by the cause of the end of its context, nil while that
+// goes on, and the error of passing it on.
 func brokenBy(cause, err error) string {
 	var lost bodyError
 	switch {
