@@ -44,7 +44,9 @@ var (
 )
 
 // keptHeaders are the headers of an answer that are stored with the job's result.
-var keptHeaders = []string{"Content-Type", "Location", "Retry-After"}
+var keptHeaders = [...]struct{ canonical, lower string }{
+	{"Content-Type", "content-type"}, {"Location", "location"}, {"Retry-After", "retry-after"},
+}
 
 // Client calls receivers. It decompresses nothing, follows no redirect and keeps no cookies.
 type Client struct {
@@ -233,11 +235,11 @@ func (c *Client) Post(
 	defer resp.Body.Close()
 	a := &queue.Response{Status: resp.StatusCode}
 	for _, name := range keptHeaders {
-		if v := resp.Header.Get(name); v != "" {
+		if v := resp.Header.Get(name.canonical); v != "" {
 			if a.Headers == nil {
 				a.Headers = make(map[string]string, len(keptHeaders))
 			}
-			a.Headers[strings.ToLower(name)] = CutTo(v, MaxKeptHeader)
+			a.Headers[name.lower] = CutTo(v, MaxKeptHeader)
 		}
 	}
 	if resp.StatusCode < 200 {
@@ -245,6 +247,13 @@ func (c *Client) Post(
 	}
 	if read != nil {
 		read(resp)
+	}
+	if size := resp.ContentLength; size >= 0 && size <= MaxBody { // as most are
+		a.Body = make([]byte, size)
+		var n int
+		n, err = io.ReadFull(resp.Body, a.Body)
+		a.Body, a.Truncated = a.Body[:n], err != nil
+		return a, nil
 	}
 	a.Body, err = io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
 	a.Truncated = err != nil || len(a.Body) > MaxBody
