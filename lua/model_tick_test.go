@@ -16,7 +16,7 @@ import (
 const (
 	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 32
 	lookedMost                                                            = 64
-	looksMost, long, latest, betweenMost                                  = 16, 256, 250, 250
+	looksMost, long, latest, betweenMost                                  = 16, 256, 100, 100
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 	hindered                                                              = time.Second

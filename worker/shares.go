@@ -67,8 +67,13 @@ func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 		for _, b := range flows[route] {
 			greediest = max(greediest, b.Slots)
 		}
-		if n := s.available(route, free, pool); share(n, greediest) < most {
-			bounds = append(append(bounds, queue.Bound{Route: route, Slots: n}), flows[route]...)
+		n := s.available(route, free, pool)
+		if share(n, greediest) >= most {
+			continue
+		}
+		bounds = append(bounds, queue.Bound{Route: route, Slots: n})
+		if n > 0 { // else none of its flows may take a slot, whatever it holds
+			bounds = append(bounds, flows[route]...)
 		}
 	}
 	return bounds
