@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"net/http/httptest"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -44,6 +46,18 @@ func TestStreamingPage(t *testing.T) {
 // openAI is the client that the test of the page uses. It runs on Node 20.
 const openAI = "openai@6.10.0"
 
+// npmInstall installs packages into dir. It skips the test without npm or its registry.
+func npmInstall(t *testing.T, dir string, packages ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	install := exec.CommandContext(ctx, "npm", append([]string{"install", "--ignore-scripts", "--no-audit", "--no-fund",
+		"--prefer-offline", "--fetch-retries=1", "--fetch-timeout=20000", "--prefix", dir}, packages...)...)
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Skipf("without npm or its registry there is no %v: %v\n%s", packages, err, out)
+	}
+}
+
 // TestStreamingPageOpenAI runs the program of docs/streaming.md with OpenAI's client.
 func TestStreamingPageOpenAI(t *testing.T) {
 	t.Parallel()
@@ -52,11 +66,7 @@ func TestStreamingPageOpenAI(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	install := exec.CommandContext(t.Context(), "npm", "install", "--ignore-scripts", "--no-audit", "--no-fund",
-		"--prefer-offline", "--fetch-retries=1", "--prefix", dir, openAI)
-	if out, err := install.CombinedOutput(); err != nil {
-		t.Skipf("without npm or its registry there is no OpenAI client: %v\n%s", err, out)
-	}
+	npmInstall(t, dir, openAI)
 	model := httptest.NewServer(modelHandler(cli.NewLogger(t.Output(), "warn")))
 	t.Cleanup(model.Close)
 	p := processtest.Start(t, map[string]any{
