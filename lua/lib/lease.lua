@@ -147,8 +147,8 @@ local due = { budget = most, taken = 0, loaded = 0, looks = 0, lined = {}, aside
 
 do -- a block, because a script may have 200 local names
   -- A list of due flows is long from LONG on. LATEST and BETWEEN_MOST are names that a poll reads
-  -- of its end, and between. To put off a flow of a full route takes Redis about 10 µs, so they also
-  -- bound the time of a poll.
+  -- of its end, and between. They also bound the time of a poll: to put off a flow of a full route
+  -- takes Redis about 10 µs.
   local LONG, LATEST, BETWEEN_MOST = 256, 100, 100
 
   -- in_turns orders names so that the routes take turns.
