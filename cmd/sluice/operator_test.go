@@ -102,7 +102,7 @@ func TestOperatorsReadAndChangeJobs(t *testing.T) {
 			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "nosuch"); !strings.Contains(text, "There is no tenant nosuch") {
 				t.Errorf("the jobs of no tenant: %q", text)
 			}
-			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "acme", "--state", "queued"); text != "" {
+			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "acme", "--state", "queued"); text != "There is nothing to list.\n" {
 				t.Errorf("no jobs of a tenant: %q", text)
 			}
 			if text := sluice(cli.ExitFailed, "job", "get", "--tenant", "acme", "zzz"); !strings.Contains(text,
