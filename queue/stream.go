@@ -203,7 +203,11 @@ func (s *Stream) tell(ctx context.Context, c redis.Cmdable) {
 	s.mu.Lock()
 	s.seen, s.told = time.Now(), s.at
 	s.mu.Unlock()
-	c.ZAdd(ctx, s.shard.Reading(s.id), redis.Z{Score: float64(s.at), Member: s.name})
+	s.mark(ctx, c, s.at)
+}
+
+func (s *Stream) mark(ctx context.Context, c redis.Cmdable, at int64) {
+	c.ZAdd(ctx, s.shard.Reading(s.id), redis.Z{Score: float64(at), Member: s.name})
 	c.PExpire(ctx, s.shard.Reading(s.id), readerGone)
 }
 
@@ -225,7 +229,8 @@ func (s *Stream) taken(takes bool) {
 	}
 }
 
-// remind tells the store of the reader while the client takes a piece.
+// remind tells the store of the reader while the client takes a piece. It holds the lock meanwhile,
+// so that Next does not tell it a later place that this one would replace.
 func (s *Stream) remind() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,9 +240,8 @@ func (s *Stream) remind() {
 	at := s.told // s.at is the caller's
 	ctx, cancel := context.WithTimeout(context.Background(), readerTime)
 	defer cancel()
-	_, _ = s.q.store.Reads.Pipelined(ctx, func(p redis.Pipeliner) error { // else it is told in readerTime
-		p.ZAdd(ctx, s.shard.Reading(s.id), redis.Z{Score: float64(at), Member: s.name})
-		p.PExpire(ctx, s.shard.Reading(s.id), readerGone)
+	_, _ = s.q.store.Reads.Pipelined(ctx, func(p redis.Pipeliner) error { // a failure is made good at the next
+		s.mark(ctx, p, at)
 		return nil
 	})
 	s.seen = time.Now()
