@@ -82,7 +82,7 @@ func (w *world) tick(c *consumer, r poll, learnt bool) scripts.Grant {
 		Grant: w.shard.Grant(r.worker), Tenants: w.shard.Tenants(), Outbox: w.shard.Outbox(),
 		Counter: r.counter, Seen: r.seen, Max: r.most, Lease: lease, Horizon: horizon, Lead: r.lead,
 		Sweep: sweep, Help: r.help, Helper: r.helper, HandsOver: r.handsOver, Retention: w.retention(),
-		Bounds: r.bounds, Restored: w.replid,
+		Bounds: r.bounds, Regulars: r.regulars, Restored: w.replid,
 	}
 	got, err := call.Decode(w.run(call.Call()))
 	if got.Restore { // the shard is new

@@ -16,7 +16,7 @@ import (
 const (
 	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 32
 	lookedMost                                                            = 64
-	looksMost, long, latest, betweenMost                                  = 16, 256, 100, 100
+	looksMost, long, latest, betweenMost, regularsMost                    = 16, 256, 100, 100, 32
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 	hindered                                                              = time.Second
@@ -36,12 +36,13 @@ type poll struct {
 	handsOver     bool
 	lead          time.Duration
 	bounds        []scripts.Bound
+	regulars      []string
 }
 
 func (r poll) String() string {
 	return fmt.Sprintf("%v %d %s counter %d seen %d most %d help %d helper %v hands over %v lead %v "+
-		"bounds %v", r.name(), r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver,
-		r.lead, r.bounds)
+		"bounds %v regulars %v", r.name(), r.at, r.worker, r.counter, r.seen, r.most, r.help, r.helper, r.handsOver,
+		r.lead, r.bounds, r.regulars)
 }
 
 // polling is a poll under way.
@@ -491,8 +492,8 @@ func (l *polling) leaseAll() (more bool) {
 }
 
 // dueNames is the due flows that the poll reads: all, or the earliest. Of a long list, or while a
-// route is bounded, it is also the latest, and the routes take turns. While a route is bounded, it
-// is also a part between.
+// route is bounded, it is also regulars, before them, and the latest, and the routes take turns.
+// While a route is bounded, it is also a part between.
 func (l *polling) dueNames(all []string) (names []string) {
 	bounded := len(l.bounds) > 0
 	if len(all) < flowsMost {
@@ -500,6 +501,12 @@ func (l *polling) dueNames(all []string) (names []string) {
 	}
 	if !bounded && len(all) < long {
 		return all[:flowsMost]
+	}
+	for _, name := range l.regulars {
+		if len(names) < regularsMost && slices.Contains(all, name) && !slices.Contains(names, name) {
+			l.reachIf(slices.Index(all, name) >= flowsMost, "a regular in a crowd")
+			names = append(names, name)
+		}
 	}
 	end := max(flowsMost, len(all)-latest)
 	last := slices.Clone(all[end:])
@@ -520,6 +527,12 @@ func (l *polling) dueNames(all []string) (names []string) {
 		}
 		names = append(names, all[from:to]...)
 	}
+	read := map[string]bool{}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		was := read[name]
+		read[name] = true
+		return was
+	})
 	var routes []string
 	place, turns := map[string]int{}, map[string]int{}
 	for _, name := range names {

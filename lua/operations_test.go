@@ -234,6 +234,11 @@ func (w *world) drawTick(learnt bool) {
 	r.lead = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, shaper.Slack, horizon}).Draw(w.T, "lead")
 	r.help = rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(w.T, "help")
 	r.bounds = w.drawBounds()
+	for _, tenant := range w.th.tenants {
+		if rapid.IntRange(0, 3).Draw(w.T, "regular") == 0 {
+			r.regulars = append(r.regulars, store.EncodeName(tenant)+"/"+w.th.routes[0])
+		}
+	}
 	if learnt && rapid.IntRange(0, 5).Draw(w.T, "sent twice") == 5 {
 		w.tick(c, r, false)
 		r.at = w.wall.Add(3 * time.Millisecond)

@@ -33,6 +33,8 @@
 --   then the worker's bounds, if any, as pairs of a name and a number: a route and the number of
 --   its free slots; a flow of such a route and the number of slots that it holds. A flow may hold
 --   up to three times the slots that it leaves to its route. One that may lease nothing is put off.
+--   Beside them, regulars as pairs of a name and '': flows and pools from which the worker leases
+--   again and again. Where many flows are due, the poll looks at those first.
 -- Reply
 --   now, next instant at which something is due (0 none), 1 if work was left beside that of the
 --   script that is needed, 1 if help is requested, counter of the grant (0 none),

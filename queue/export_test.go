@@ -66,3 +66,12 @@ func (e *Engine) AddWriteHook(h redis.Hook) {
 
 // RefreshKeys reads the keys again, as a process does every five seconds.
 func (q *Queue) RefreshKeys(ctx context.Context) error { return q.box.Refresh(ctx) }
+
+// RegularsOf returns the names of the regulars after polls that brought these jobs.
+func RegularsOf(polls ...[]Lease) []string {
+	var r regulars
+	for i, leases := range polls {
+		r.note(time.Unix(int64(3*i), 0), leases)
+	}
+	return r.names(nil)
+}

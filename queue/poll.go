@@ -35,6 +35,9 @@ type Consumer struct {
 	seen    int64
 	needed  *scripts.Script // that the last answer requested beside its jobs
 	chores  time.Time       // from which housekeeping may run in this shard; zero: not reserved
+
+	regulars regulars
+	crowded  time.Time // since when the polls leave due flows; zero: the last has left none
 }
 
 // Tick polls the shard: it queues jobs that are due, ends expired ones, takes back expired leases,
@@ -91,6 +94,12 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		}
 		tick.Leases = append(tick.Leases, lease)
 	}
+	c.regulars.note(reading.Received, tick.Leases)
+	if !grant.More && grant.PutOff == 0 && len(grant.Leases) < o.Max {
+		c.crowded = time.Time{}
+	} else if c.crowded.IsZero() {
+		c.crowded = reading.Received
+	}
 	if len(held) > 0 {
 		if _, err := c.b.Settle(ctx, held); err != nil { // their leases end by themselves
 			c.b.log.Warn("jobs that cannot be decrypted could not be given back", "jobs", len(held), "error", err)
@@ -136,6 +145,9 @@ func (c *Consumer) poll(ctx context.Context, o TickOptions, script *scripts.Scri
 		Counter: c.counter, Seen: c.seen, Max: min(o.Max, leaseMost), Lease: o.Lease, Horizon: o.Horizon,
 		Lead: o.Lead, Sweep: o.Sweep, Help: int(o.Help), Helper: o.Helper, HandsOver: o.Outbox,
 		Retention: c.b.retention, Restored: c.b.memories[s.Index].restored(), Bounds: boundsOf(o.Bounds),
+	}
+	if !c.crowded.IsZero() && time.Since(c.crowded) < crowdFor {
+		call.Regulars = c.regulars.names(c.b.policies.Current())
 	}
 	values, reading, err := c.b.timed(ctx, sentOnce{c.b.store.Patient}, call.Call())
 	if err != nil {

@@ -343,6 +343,7 @@ type TickCall struct {
 	Retention                                           Retention
 	Restored                                            string // replication id of the last RestoreCall
 	Bounds                                              []Bound
+	Regulars                                            []string // flows and pools, as in keys, to look at first
 }
 
 // Bound bounds what a poll may lease.
@@ -359,6 +360,9 @@ func (c TickCall) Call() Call {
 	}, append(c.Retention.args(), flag(c.Helper), flag(c.HandsOver), c.Lead.Microseconds(), c.Restored)...)
 	for _, b := range c.Bounds {
 		args = append(args, b.Name, b.Slots)
+	}
+	for _, name := range c.Regulars {
+		args = append(args, name, "")
 	}
 	script := c.Script
 	if script == nil {

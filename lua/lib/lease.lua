@@ -150,6 +150,7 @@ do -- a block, because a script may have 200 local names
   -- of its end, and between. They also bound the time of a poll: to put off a flow of a full route
   -- takes Redis about 10 µs.
   local LONG, LATEST, BETWEEN_MOST = 256, 100, 100
+  local REGULARS_MOST = 32 -- due ones that a poll reads before the others: half of what it plans
 
   -- in_turns orders names so that the routes take turns.
   local function in_turns(names)
@@ -183,10 +184,10 @@ do -- a block, because a script may have 200 local names
   end
 
   -- due.read reads the names of due flows, earliest first. Of a long list, or while a route is
-  -- bounded, it also reads the latest, one after every third, and the routes take turns. While a
-  -- route is bounded, it reads a part between them, too, another in each poll. So thousands of
-  -- flows that become due at once, or may not leave, do not hide the flows that become due later,
-  -- or are of other routes.
+  -- bounded, it reads regulars before them and the latest between, one after every third, and the
+  -- routes take turns. While a route is bounded, it reads a part between them, too, another in each
+  -- poll. So thousands of flows that become due at once, or may not leave, do not hide the flows
+  -- that become due again and again, or later, or are of other routes.
   function due.read()
     local limit = now + horizon
     local first = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', limit, 'LIMIT', 0, FLOWS_MOST)
@@ -198,24 +199,37 @@ do -- a block, because a script may have 200 local names
     if not bounds and due.count < LONG then
       return
     end
+    local names, read = {}, {}
+    local function add(name)
+      if not read[name] then
+        names[#names + 1], read[name] = name, true
+      end
+    end
+    local scores = regulars[1] and redis.call('ZMSCORE', KEYS[2], unpack(regulars))
+    for i = 1, #regulars do
+      if #names < REGULARS_MOST and (tonumber(scores[i]) or FARTHEST) <= limit then
+        add(regulars[i])
+      end
+    end
     local tail = math.max(FLOWS_MOST, due.count - LATEST)
     local last = redis.call('ZRANGE', KEYS[2], tail, due.count - 1)
-    local names, left = {}, #last
+    local left = #last
     for i = 1, #first do
-      names[#names + 1] = first[i]
+      add(first[i])
       if i % 3 == 0 and left > 0 then
-        names[#names + 1], left = last[left], left - 1
+        add(last[left])
+        left = left - 1
       end
     end
     for i = left, 1, -1 do
-      names[#names + 1] = last[i]
+      add(last[i])
     end
     if bounds then
       local choices = math.max(0, tail - FLOWS_MOST - BETWEEN_MOST + 1)
       local from = FLOWS_MOST + math.floor(counter * 618034 % 1000000 * choices / 1000000)
       local between = redis.call('ZRANGE', KEYS[2], from, math.min(from + BETWEEN_MOST, tail) - 1)
       for i = 1, #between do
-        names[#names + 1] = between[i]
+        add(between[i])
       end
     end
     due.names = in_turns(names)

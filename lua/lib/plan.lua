@@ -10,9 +10,14 @@ local BYTES_MOST, LITTLE = 4194304, 65536 -- of records that a poll reads; of a 
 local LOOKS_MOST = 16
 local line = { APART = 1000, ends = {} } -- µs; by route, see line.join
 local bounds -- by route and by flow; nil without any
+local regulars = {}
 for i = 18, #ARGV, 2 do
-  bounds = bounds or {}
-  bounds[ARGV[i]] = tonumber(ARGV[i + 1])
+  if ARGV[i + 1] == '' then
+    regulars[#regulars + 1] = ARGV[i]
+  else
+    bounds = bounds or {}
+    bounds[ARGV[i]] = tonumber(ARGV[i + 1])
+  end
 end
 
 -- job_of_raw decodes a job for plan. A job whose record was deleted or evicted must not stop its

@@ -147,7 +147,7 @@ func (j *judge) judge(f *findings) {
 // lost is the part that the quiet tenants lost in a window: of the jobs that were sent in it, or of
 // the backlogs without what the machine itself lost.
 func (j *judge) lost(sent []request, arrived map[string]instant, left []instant, from, end instant) float64 {
-	late := 1 - share(sent, func(r request) (counts, good bool) {
+	late := missing(sent, func(r request) (counts, good bool) {
 		at, delivered := arrived[r.Job]
 		return r.Sent >= from && r.Sent < end, r.Outcome == acknowledged && delivered && at.since(r.Sent) <= inTime
 	})
@@ -160,7 +160,8 @@ func (j *judge) lost(sent []request, arrived map[string]instant, left []instant,
 			n++
 		}
 	}
-	behind := 1 - float64(n)/(float64(or(j.quiet.backlog, quietBacklog))*quietWindow.Seconds())
+	all := float64(or(j.quiet.backlog, quietBacklog)) * quietWindow.Seconds()
+	behind := (all - float64(n)) / all
 	return max(late, behind-j.floor.lost(from, end))
 }
 
@@ -174,22 +175,19 @@ func between(sent []request, from, end instant) (took []time.Duration) {
 	return took
 }
 
-// share is the part of those that count which is good; all of it where none counts.
-func share[T any](all []T, of func(T) (counts, good bool)) float64 {
-	n, well := 0.0, 0.0
+// missing is the part of those that count which is not good; none where none counts.
+func missing[T any](all []T, of func(T) (counts, good bool)) float64 {
+	n, not := 0.0, 0.0
 	for _, v := range all {
 		counts, good := of(v)
 		if counts {
 			n++
 		}
-		if counts && good {
-			well++
+		if counts && !good {
+			not++
 		}
 	}
-	if n == 0 {
-		return 1
-	}
-	return well / n
+	return not / max(n, 1)
 }
 
 // floor measures what this machine loses by itself, at any time: of departures on a grid that
@@ -245,7 +243,7 @@ func (f *floor) end() {
 func (f *floor) lost(from, end instant) float64 {
 	f.stop()
 	f.done.Wait()
-	return 1 - share(f.ticks, func(t tick) (counts, good bool) {
+	return missing(f.ticks, func(t tick) (counts, good bool) {
 		return t.due >= from && t.due < end, t.at.since(t.due) <= floorSlack
 	})
 }
