@@ -72,12 +72,18 @@ build: ## build the program into bin/
 
 # PLATFORMS=linux_amd64 makes it shorter. VERSION is the tag, or the time and the commit.
 .PHONY: release-snapshot
-release-snapshot: ## make archives, packages, image, SBOM and checksums in dist/ without a network (ten minutes)
+release-snapshot: ## make archives, packages, image, chart, SBOM and checksums in dist/ without a network (ten minutes)
 	$(GO) run -C tools ./release -out ../dist -platforms '$(PLATFORMS)'
 
 .PHONY: test-release
 test-release: redis ## make the release twice and compare, start the image, install the package (needs root and dpkg)
 	SLUICE_TEST_RELEASE=1 $(GO) test -C tools -count=1 -timeout 30m ./release
+
+# The chart's tests are a module of their own: Helm and the types of Kubernetes take long to compile.
+.PHONY: test-chart
+test-chart: ## render the Helm chart, and check it against Kubernetes and the program
+	$(GO) vet -C tools/chart ./...
+	$(GO) test -C tools/chart ./...
 
 # What encrypts, signs, verifies and speaks TLS. The program as a whole does not start where Go refuses
 # SHA-1: asynq names its scripts by it.

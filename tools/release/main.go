@@ -92,6 +92,9 @@ func run(ctx context.Context, version, out, only, roots string) error {
 	if err := r.image(programs, roots); err != nil {
 		return err
 	}
+	if err := r.chart(); err != nil {
+		return err
+	}
 	return r.checksums()
 }
 

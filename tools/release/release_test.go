@@ -43,7 +43,7 @@ func made(t *testing.T, program string, texts map[string][]byte, platforms ...pl
 		programs[p] = program
 		err = errors.Join(err, r.pack(p, program))
 	}
-	if err := errors.Join(err, r.image(programs, roots), r.checksums()); err != nil {
+	if err := errors.Join(err, r.image(programs, roots), r.chart(), r.checksums()); err != nil {
 		t.Fatal(err)
 	}
 	return r
