@@ -440,12 +440,13 @@ func (w *world) callsOfClients() {
 		beat.Jobs, beat.Epochs = append(beat.Jobs, w.shard.Job(l.ID)), append(beat.Epochs, l.Epoch)
 	}
 	w.measured(beat.Call())
-	for part := range int64(3) {
+	for call := range int64(3) {
 		id := beat.Jobs[0][strings.LastIndex(beat.Jobs[0], ":")+1:]
 		w.measured(scripts.RelayCall{
 			At: at, Clock: w.shard.Clock(), Job: beat.Jobs[0], Stream: w.shard.Stream(id), Beyond: w.shard.Beyond(id),
-			Reading: w.shard.Reading(id), Epoch: beat.Epochs[0], Number: part + 1, Part: make([]byte, 16<<10), Bytes: 1,
-			Past: part == 2, Most: 160, Keep: time.Minute,
+			Reading: w.shard.Reading(id), Epoch: beat.Epochs[0], Number: 16*call + 1,
+			Parts: slices.Repeat([]scripts.RelayPart{{Text: make([]byte, 16<<10), Bytes: 1}}, 16),
+			Past:  call == 2, Most: 160, Keep: time.Minute,
 		}.Call())
 	}
 	dead := leases[0]

@@ -1,15 +1,16 @@
--- relay: store a part of the answer to a forwarded request while it comes.
+-- relay: store parts of the answer to a forwarded request while it comes.
 --
--- Guarantee: only the worker with the current lease writes, and each part is stored once. Sent
--- again, a part changes nothing and gets the same answer. From the first part on the request is
--- never sent again: see reclaim.
+-- Guarantee: only the worker with the current lease writes, and each part is stored once, in order.
+-- Sent again, a part changes nothing and gets the same answer. From the first part on the request
+-- is never sent again: see reclaim.
 --
 -- KEYS
 --   1 clock   2 job   3 stream   4 beyond   5 reading
 -- ARGV
---   1 instant in µs, or '' for the server's   2 epoch   3 number of the part, from 1
---   4 the part   5 bytes of the answer with it   6 '1' for a part beyond those that are stored
---   7 most parts beyond that are kept   8 seconds after which all of them go
+--   1 instant in µs, or '' for the server's   2 epoch   3 number of the first part, from 1
+--   4 '1' for parts beyond those that are stored   5 most parts beyond that are kept
+--   6 seconds after which all of them go
+--   then per part: the part, bytes of the answer with it
 -- Reply
 --   now, 1 stored or 0 not the current lease, the offset of the reader that has most, -1 for none
 -- Derived keys: tenants
@@ -23,19 +24,24 @@ if #head < HEAD or sub(head, STATE_AT, STATE_END) ~= 'l' or n32(head, EPOCH_AT) 
   return { now, 0, -1 }
 end
 local furthest = redis.call('ZREVRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
-local id = ARGV[2] .. '-' .. ARGV[3]
-local added
-if ARGV[6] == '1' then
-  added = redis.pcall('XADD', KEYS[4], 'MAXLEN', '~', ARGV[7], id, 'n', ARGV[5], 'p', ARGV[4])
-else
-  added = redis.pcall('XADD', KEYS[3], id, 'n', ARGV[5], 'p', ARGV[4])
-end
-if type(added) == 'table' and added.err then
-  if not string.find(added.err, 'equal or smaller', 1, true) then
-    return added -- as Redis names it: without memory, it is tried again
+local past, added = ARGV[4] == '1', false
+local key = KEYS[past and 4 or 3]
+for i = 7, #ARGV, 2 do
+  local id, bytes, part = format('%s-%d', ARGV[2], ARGV[3] + (i - 7) / 2), ARGV[i + 1], ARGV[i]
+  local stored
+  if past then
+    stored = redis.pcall('XADD', key, 'MAXLEN', '~', ARGV[5], id, 'n', bytes, 'p', part)
+  else
+    stored = redis.pcall('XADD', key, id, 'n', bytes, 'p', part)
   end
-else
-  redis.call('EXPIRE', KEYS[ARGV[6] == '1' and 4 or 3], ARGV[8])
+  local failed = type(stored) == 'table' and stored.err
+  if failed and not string.find(failed, 'equal or smaller', 1, true) then
+    return stored -- as Redis names it: without memory, this part and the others are tried again
+  end
+  added = added or not failed
+end
+if added then
+  redis.call('EXPIRE', key, ARGV[6])
 end
 publish('ended:' .. sub(KEYS[2], #PREFIX + 5), '')
 return { now, 1, furthest and furthest + 0 or -1 }

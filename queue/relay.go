@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ const (
 	RelayAhead = 1 << 20
 
 	partSize     = 16 << 10                // bytes of a part in the store
+	callParts    = 16                      // parts of one call: where Redis is far, a call for each would be slow
 	partEvery    = 20 * time.Millisecond   // between two writes for a reader in another process
 	partSeldom   = 250 * time.Millisecond  // while there is none
 	partsBeyond  = 160                     // parts that the store keeps beyond the stored bytes: RelayAhead and more
@@ -75,7 +77,9 @@ type Relay struct {
 	began   time.Time
 	wrote   time.Time // to the store
 
-	beyond []int64 // ends of the latest parts beyond; the goroutine that stores them has it
+	// Of the goroutine that stores parts:
+	size   int     // most bytes of the next parts
+	beyond []int64 // ends of the latest parts beyond
 }
 
 // Relay begins to pass on the answer to a leased request; most bytes of its body are stored. From
@@ -95,7 +99,7 @@ func (b *Broker) Relay(ctx context.Context, l LeaseRef, tenant string, head []by
 			Reading: shard.Reading(l.ID), Epoch: l.Epoch, Most: partsBeyond, Keep: keep + time.Minute,
 		},
 	}
-	if err := r.store(ctx, partHead, head, 0, false); err != nil {
+	if err := r.store(ctx, false, part{partHead, head, 0}); err != nil {
 		return nil, err
 	}
 	b.relays.Store(l.ID, r)
@@ -103,19 +107,31 @@ func (b *Broker) Relay(ctx context.Context, l LeaseRef, tenant string, head []by
 	return r, nil
 }
 
-// store writes the next part, again until the store has answered.
-func (r *Relay) store(ctx context.Context, kind byte, text []byte, bytes int64, past bool) error {
+// part is a part of an answer, with the bytes of the body up to its end.
+type part struct {
+	kind  byte
+	text  []byte
+	bytes int64
+}
+
+// store writes the next parts, again until the store has answered. past: they are beyond the bytes
+// that are stored.
+func (r *Relay) store(ctx context.Context, past bool, parts ...part) error {
 	call := r.call
 	call.Number++
-	part := append(append(make([]byte, 0, 1+len(text)), kind), text...)
-	call.Part, call.Bytes, call.Past = r.b.box.Seal(sealed.Part, r.tenant, partID(r.id, call.Epoch, call.Number), part), bytes, past
+	call.Past, call.Parts = past, make([]scripts.RelayPart, len(parts))
+	for i, p := range parts {
+		text := append(append(make([]byte, 0, 1+len(p.text)), p.kind), p.text...)
+		place := partID(r.id, call.Epoch, call.Number+int64(i))
+		call.Parts[i] = scripts.RelayPart{Text: r.b.box.Seal(sealed.Part, r.tenant, place, text), Bytes: p.bytes}
+	}
 	for {
 		answer, err := store.Invoke(ctx, r.b.store.Run, call)
 		switch {
 		case err == nil && !answer.Current:
 			return ErrBrokeOff
 		case err == nil:
-			r.call.Number = call.Number
+			r.call.Number += int64(len(parts))
 			r.mu.Lock()
 			r.remote = answer.Furthest
 			r.mu.Unlock()
@@ -179,11 +195,11 @@ func (r *Relay) Run(ctx context.Context, lost func()) {
 // fit makes the answer fit the store: where that has no room for more answers, no more of this one
 // is stored. What its readers in other processes need still passes through the store.
 func (r *Relay) fit(ctx context.Context) {
-	tight := r.b.headroom.answers(ctx) <= 0
+	room := r.b.headroom.answers(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.call.Most = partsBeyond
-	if r.tight = tight; !tight {
+	r.call.Most, r.size = partsBeyond, int(min(callParts*partSize, max(partSize, room)))
+	if r.tight = room <= 0; !r.tight {
 		return
 	}
 	r.most = min(r.most, int(r.inStore))
@@ -238,24 +254,25 @@ func (r *Relay) expects() bool {
 		time.Since(r.began) < relayExpects
 }
 
-// flush stores the next part.
+// flush stores the next parts.
 func (r *Relay) flush(ctx context.Context) error {
 	r.mu.Lock()
 	at, total, past := r.inStore, r.total, r.inStore >= int64(r.most)
+	size := r.size
 	var text []byte
 	switch {
 	case !past:
-		text = r.body[at:min(len(r.body), r.most, int(at)+partSize)]
+		text = r.body[at:min(len(r.body), r.most, int(at)+size)]
 	case r.remote < 0:
 		at = total // nobody reads it
 	case at < int64(len(r.body)): // there was room for it when it came
-		text = r.body[at:min(len(r.body), int(at)+partSize)]
+		text = r.body[at:min(len(r.body), int(at)+size)]
 	case at < r.restAt: // a reader came when its parts were gone; it begins further on, and breaks off
 		at = r.restAt
 		fallthrough
 	default:
 		from := int(at - r.restAt)
-		text = append([]byte(nil), r.rest[from:min(len(r.rest), from+partSize)]...)
+		text = append([]byte(nil), r.rest[from:min(len(r.rest), from+size)]...)
 	}
 	ends := r.ended && at+int64(len(text)) == total
 	mark := past && !r.cutMark && total > int64(r.most)
@@ -263,24 +280,29 @@ func (r *Relay) flush(ctx context.Context) error {
 	r.wrote = time.Now()
 	r.mu.Unlock()
 	if mark { // its answer says whether a reader came before it, which needs what follows
-		err := r.store(ctx, partCut, nil, int64(r.most), false)
+		err := r.store(ctx, false, part{partCut, nil, int64(r.most)})
 		r.cutMark = err == nil
 		return err
 	}
-	at += int64(len(text))
-	if len(text) > 0 {
-		if err := r.store(ctx, partData, text, at, past); err != nil {
+	var parts []part
+	for piece := range slices.Chunk(text, partSize) {
+		at += int64(len(piece))
+		parts = append(parts, part{partData, piece, at})
+	}
+	if ends {
+		parts = append(parts, part{partEnd, end, at})
+	}
+	if len(parts) > 0 {
+		if err := r.store(ctx, past, parts...); err != nil {
 			return err
 		}
 		r.b.headroom.admitted(int64(len(text)))
-		if past {
-			r.beyond = append(r.beyond[max(0, len(r.beyond)-partsBeyond):], at)
-		}
 	}
-	if ends {
-		if err := r.store(ctx, partEnd, end, at, past); err != nil {
-			return err
+	if past {
+		for _, p := range parts {
+			r.beyond = append(r.beyond, p.bytes)
 		}
+		r.beyond = r.beyond[max(0, len(r.beyond)-partsBeyond):]
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,6 +140,30 @@ func TestRelay(t *testing.T) {
 			if ttl := store.Of(worker).Patient.TTL(t.Context(), name).Val(); ttl > 30*time.Second {
 				t.Errorf("%s stays for %v", key, ttl)
 			}
+		}
+	})
+}
+
+// TestRelayInFewCalls: what an upstream sends at once does not take a call of the store for each
+// part, which would be slow where Redis is far.
+func TestRelayInFewCalls(t *testing.T) {
+	t.Parallel()
+	eachReader(t, func(t *testing.T, worker, api *queue.Queue) {
+		l, r := relayed(t, worker, 4<<20)
+		var calls atomic.Int64
+		worker.AfterScript("relay", func() { calls.Add(1) })
+		whole := bytes.Repeat([]byte("0123456789abcde\n"), queue.RelayAhead/16)
+		s := reader(t, api, l.ID)
+		if err := r.Write(t.Context(), whole); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readTo(t.Context(), s, len(whole))
+		if err != nil || !bytes.Equal(got, whole) {
+			t.Errorf("%d bytes, want %d, %v", len(got), len(whole), err)
+		}
+		r.Drain(t.Context())
+		if n := calls.Load(); n > 6 {
+			t.Errorf("1 MiB took %d calls", n)
 		}
 	})
 }

@@ -40,6 +40,7 @@ type Stream struct {
 	name   string // of the reader
 	epoch  int64
 	number int64     // of the last part
+	far    bool      // the last read took long
 	looked time.Time // when the job was last looked at
 	lapsed time.Time // since when the lease was seen to be over
 
@@ -141,19 +142,30 @@ func (s *Stream) part(m redis.XMessage, number int64) (kind byte, text []byte, b
 // readerGone it counts as gone.
 const readerTime, readerGone = time.Second, 5 * time.Second
 
+// A reader holds the parts of one read in memory: few, unless a read takes longer than farRead.
+const (
+	nearParts = 4
+	farRead   = 10 * time.Millisecond
+)
+
 // more reads the next parts. It tells the store how far the reader is.
 func (s *Stream) more(ctx context.Context) error {
 	after := strconv.FormatInt(s.epoch, 10) + "-" + strconv.FormatInt(s.number, 10)
 	var parts *redis.XStreamSliceCmd
+	count, asked := int64(nearParts), time.Now()
+	if s.far {
+		count = callParts
+	}
 	_, err := s.q.store.Reads.Pipelined(ctx, func(p redis.Pipeliner) error {
 		parts = p.XRead(ctx, &redis.XReadArgs{
-			Streams: []string{s.shard.Stream(s.id), s.shard.Beyond(s.id), after, after}, Count: 4, Block: -1,
+			Streams: []string{s.shard.Stream(s.id), s.shard.Beyond(s.id), after, after}, Count: count, Block: -1,
 		})
 		if s.isNews() {
 			s.tell(ctx, p)
 		}
 		return nil
 	})
+	s.far = time.Since(asked) > farRead
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return store.Unavailable(err)
 	}

@@ -2,17 +2,22 @@ package scripts
 
 import "time"
 
-// RelayCall stores a part of the answer to a forwarded request while it comes.
+// RelayCall stores parts of the answer to a forwarded request while it comes.
 type RelayCall struct {
 	At                                  At
 	Clock, Job, Stream, Beyond, Reading string // keys
 	Epoch                               int64
-	Number                              int64 // of the part, from 1
-	Part                                []byte
-	Bytes                               int64         // of the answer with the part
-	Past                                bool          // the part is beyond those that are stored
+	Number                              int64 // of the first part, from 1
+	Parts                               []RelayPart
+	Past                                bool          // the parts are beyond those that are stored
 	Most                                int           // parts beyond that are kept
 	Keep                                time.Duration // all of them, at most
+}
+
+// RelayPart is a part of an answer.
+type RelayPart struct {
+	Text  []byte
+	Bytes int64 // of the answer with the part
 }
 
 // Relayed is the answer to a RelayCall.
@@ -23,10 +28,11 @@ type Relayed struct {
 
 // Call is the call in the form that is sent.
 func (c RelayCall) Call() Call {
-	return Call{
-		Commands.Relay, []string{c.Clock, c.Job, c.Stream, c.Beyond, c.Reading},
-		[]any{string(c.At), c.Epoch, c.Number, c.Part, c.Bytes, flag(c.Past), c.Most, seconds(c.Keep)},
+	args := []any{string(c.At), c.Epoch, c.Number, flag(c.Past), c.Most, seconds(c.Keep)}
+	for _, p := range c.Parts {
+		args = append(args, p.Text, p.Bytes)
 	}
+	return Call{Commands.Relay, []string{c.Clock, c.Job, c.Stream, c.Beyond, c.Reading}, args}
 }
 
 // Decode reads the answer.
