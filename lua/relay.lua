@@ -25,7 +25,7 @@ if #head < HEAD or sub(head, STATE_AT, STATE_END) ~= 'l' or n32(head, EPOCH_AT) 
 end
 local furthest = redis.call('ZREVRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
 local past, added = ARGV[4] == '1', false
-local key = KEYS[past and 4 or 3]
+local key = past and KEYS[4] or KEYS[3]
 for i = 7, #ARGV, 2 do
   local id, bytes, part = format('%s-%d', ARGV[2], ARGV[3] + (i - 7) / 2), ARGV[i + 1], ARGV[i]
   local stored
