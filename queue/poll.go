@@ -95,7 +95,7 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		tick.Leases = append(tick.Leases, lease)
 	}
 	c.regulars.note(reading.Received, tick.Leases)
-	if !grant.More && grant.PutOff == 0 && len(grant.Leases) < o.Max {
+	if !grant.More && (o.Max == 0 || len(grant.Leases) < o.Max) {
 		c.crowded = time.Time{}
 	} else if c.crowded.IsZero() {
 		c.crowded = reading.Received
