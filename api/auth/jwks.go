@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/MicahParks/jwkset"
@@ -36,6 +37,7 @@ const (
 // to be published, so it must not hold secrets.
 type keySet struct {
 	storage jwkset.Storage // of a URL, refreshed by itself
+	failing *atomic.Bool   // the last fetch of the URL has failed
 	file    *keyFile
 }
 
@@ -66,7 +68,8 @@ func newKeySet(
 		}
 		return nil
 	}}
-	client := &http.Client{Transport: usable{discovered{fetch, metadataOf}, log}, Timeout: fetchTimeout}
+	var failing atomic.Bool
+	client := &http.Client{Transport: usable{discovered{fetch, metadataOf}, &failing, log}, Timeout: fetchTimeout}
 	fetched, err := jwkset.NewStorageFromHTTP(from, jwkset.HTTPClientStorageOptions{
 		Client: client, Ctx: ctx, HTTPTimeout: fetchTimeout, RefreshInterval: refresh,
 		NoErrorReturnFirstHTTPReq: true,
@@ -85,7 +88,7 @@ func newKeySet(
 	if err != nil {
 		return nil, withoutURL(err)
 	}
-	return &keySet{storage: storage}, nil
+	return &keySet{storage: storage, failing: &failing}, nil
 }
 
 const (
@@ -173,7 +176,7 @@ func IsURL(from string) bool {
 }
 
 // find returns the keys of the set, fetched again if none has this id. ErrNoKeys means that no
-// fetch has succeeded yet.
+// fetch has succeeded yet, or that the last one has failed and the key may be a new one.
 func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, error) {
 	if s.file != nil {
 		return s.file.keys(), nil
@@ -184,7 +187,7 @@ func (s *keySet) find(ctx context.Context, kid string, named bool) ([]TokenKey, 
 		_, _ = s.storage.KeyRead(ctx, kid) // fetches again, at most once in fetchAgain
 		all, err = s.storage.KeyReadAll(ctx)
 	}
-	if err != nil || len(all) == 0 {
+	if err != nil || len(all) == 0 || named && s.failing.Load() && !slices.ContainsFunc(all, known) {
 		return nil, ErrNoKeys
 	}
 	return keysOf(all), nil
@@ -285,12 +288,19 @@ func rootOf(err error) error {
 // usable passes on of a JWKS only the keys that verify tokens. An answer without any is an error,
 // so that the former keys stay: identity providers answer 200 with an error document, too.
 type usable struct {
-	next http.RoundTripper
-	log  *slog.Logger
+	next    http.RoundTripper
+	failing *atomic.Bool
+	log     *slog.Logger
 }
 
 // RoundTrip implements http.RoundTripper.
 func (u usable) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := u.fetch(r)
+	u.failing.Store(err != nil || resp.StatusCode != http.StatusOK)
+	return resp, err
+}
+
+func (u usable) fetch(r *http.Request) (*http.Response, error) {
 	resp, err := u.next.RoundTrip(r)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err

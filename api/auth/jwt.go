@@ -36,9 +36,8 @@ type JWTConfig struct {
 	Refresh   time.Duration // how often the JWKS is read again; default 5m
 }
 
-// ErrNoKeys means that the issuer's keys could not be fetched yet, so that no token can be
-// verified.
-var ErrNoKeys = errors.New("auth: the issuer's keys have not been fetched yet")
+// ErrNoKeys means that the issuer's keys cannot be fetched, so that the token cannot be verified.
+var ErrNoKeys = errors.New("auth: the issuer's keys cannot be fetched")
 
 const (
 	memberPrefix = "member:"

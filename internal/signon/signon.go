@@ -27,6 +27,7 @@ import (
 
 const (
 	retryAfter  = 5 * time.Second // between two reads of the provider's metadata that fail
+	readEvery   = time.Hour       // after which they are read again: endpoints move
 	maxAnswer   = 1 << 20         // bytes of an answer of the provider
 	maxGroups   = 10_000
 	maxEnding   = 32              // sign-ins that end at once: strangers can make them, with any code
@@ -73,8 +74,9 @@ type Provider struct {
 
 	mu     sync.Mutex
 	known  *metadata // nil: they were not read yet
+	read   time.Time // when
 	failed error     // of the last read
-	tried  time.Time
+	tried  time.Time // when it failed
 }
 
 // metadata is what the provider says of itself.
@@ -123,28 +125,26 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // provider returns what the provider's metadata say. The read is for all sign-ins, so it goes on if
-// the browser that began it leaves.
+// the browser that began it leaves. If it fails, those that were read before stay.
 func (p *Provider) provider(ctx context.Context) (*metadata, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.known != nil:
-		return p.known, nil
-	case p.failed != nil && time.Since(p.tried) < retryAfter:
+	fresh := p.known != nil && time.Since(p.read) < readEvery
+	if !fresh && (p.failed == nil || time.Since(p.tried) >= retryAfter) {
+		known, err := p.metadata(context.WithoutCancel(ctx))
+		if err == nil {
+			p.known, p.read, p.failed = known, time.Now(), nil
+		} else { // whose text may have an answer of any length
+			p.failed, p.tried = fmt.Errorf("signon: metadata of the provider: %.200s", withoutURL(err).Error()), time.Now()
+		}
+	}
+	if p.known == nil {
 		return nil, p.failed
 	}
-	known, err := p.read(context.WithoutCancel(ctx))
-	if err != nil {
-		// The text may have an answer of any length.
-		text := withoutURL(err).Error()
-		p.failed, p.tried = fmt.Errorf("signon: metadata of the provider: %.200s", text), time.Now()
-		return nil, p.failed
-	}
-	p.known = known
-	return known, nil
+	return p.known, nil
 }
 
-func (p *Provider) read(ctx context.Context) (*metadata, error) {
+func (p *Provider) metadata(ctx context.Context) (*metadata, error) {
 	known, err := oidc.NewProvider(oidc.ClientContext(ctx, p.client), p.of.Issuer)
 	if err != nil {
 		return nil, err

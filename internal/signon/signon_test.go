@@ -212,6 +212,17 @@ func TestProviderAway(t *testing.T) {
 	if _, _, err := other.Begin(t.Context()); err != nil {
 		t.Errorf("later: %v", err)
 	}
+	// An hour later they are read again, and stay if that fails.
+	known := other.known
+	other.read = other.read.Add(-2 * readEvery)
+	at.Issuer = "https://evil.example"
+	if _, _, err := other.Begin(t.Context()); err != nil || other.known != known {
+		t.Errorf("metadata that were read before: %v", err)
+	}
+	at.Issuer, other.tried = "", other.tried.Add(-2*retryAfter)
+	if _, _, err := other.Begin(t.Context()); err != nil || other.known == known {
+		t.Errorf("they are not read again: %v", err)
+	}
 	plain := provider(t, at, func(c *Config) { c.Issuer = "http://192.0.2.1/" })
 	if _, _, err := plain.Begin(t.Context()); err == nil || !strings.Contains(err.Error(), "https") {
 		t.Errorf("plain HTTP beyond this machine: %v", err)
