@@ -67,6 +67,7 @@ func (c *serveCmd) Run(a *cli.App) error {
 	p := &process.Process{
 		Config: cfg, Version: build(), Roles: r, Embedded: embedded,
 		Log:    cli.NewLogger(a.Err, cfg.Log.Level),
+		Stderr: a.Err,
 		Getenv: func(name string) string { return a.Env(name, "") },
 	}
 	for _, note := range append(config.Strays(a.Environ), cfg.Notes...) {

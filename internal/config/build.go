@@ -88,10 +88,6 @@ func (r *reader) between(c Config) {
 		r.problem(r.at("api.listen"), show(c.API.Listen),
 			"must be a loopback address without authentication: set auth.mode, or set api.allow_public to true")
 	}
-	if c.Admin.Listen != "" && !IsLoopback(c.Admin.Listen) && c.Admin.Token == "" {
-		r.problem(r.at("admin.listen"), show(c.Admin.Listen),
-			"must be a loopback address unless admin.token is set")
-	}
 	r.signOn(c.Admin)
 	if d := c.Redis.Durability; d.Fsync && d.Replicas == 0 {
 		r.problem(r.at("redis.durability.fsync"), "true", "must be false unless redis.durability.replicas is at least 1")

@@ -83,7 +83,8 @@ func (a API) HostNames() []string {
 type Admin struct {
 	Listen    string
 	TLS       ListenerTLS
-	Token     string // empty: loopback only
+	Token     string // empty: see TokenFile
+	TokenFile string // of a token that the process makes; empty: one in Redis.DataDir, unless Listen is on loopback
 	Allow     string // networks of operators, separated by commas; empty: all
 	PublicURL string // of the dashboard in browsers; empty: that of the listener
 	OIDC      OIDC   // single sign-on

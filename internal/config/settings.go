@@ -157,8 +157,13 @@ func Settings() []Setting {
 	settings = append(settings, tlsSettings("admin.")...)
 	settings = append(settings,
 		Setting{Key: "admin.token", Kind: Text, check: isToken, Secret: true,
-			Help: "Bearer token of the admin listener. Without a token the admin listener must listen on loopback.",
+			Help: "Bearer token of the admin listener. Without it, a listener on loopback needs no token, and for another one " +
+				"the process makes a token.",
 			Rule: "must be 16 to 255 visible ASCII characters without spaces"},
+		Setting{Key: "admin.token_file", Kind: Text, check: unsetOr(notEmpty),
+			Help: "File with the token that the process makes at its first start, and prints once on standard error, where " +
+				"admin.token is not set. Not set: admin.token in redis.data_dir, and none for a listener on loopback.",
+			Rule: "must not be empty"},
 		Setting{Key: "admin.allow", Kind: Text, check: isNetworks,
 			Help: "Networks of operators. Requests from other addresses get 403, whatever their credential; probes (/livez, " +
 				"/readyz) are answered. Not set: all. In the file it may be a list.",

@@ -88,7 +88,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		},
 		MaxBody:       p.Config.API.MaxBody,
 		Headers:       api.HeaderMode(p.Config.Headers),
-		AdminToken:    p.Config.Admin.Token,
+		AdminToken:    p.token,
 		AdminSubmit:   p.Config.Admin.Submit,
 		AdminNetworks: p.Config.Admin.Networks(),
 		AdminURL:      p.Config.Admin.PublicURL,

@@ -69,6 +69,10 @@ type Process struct {
 	Reloader *Reloader           // nil: there is no file to read again
 	Getenv   func(string) string // reads OpenTelemetry's own variables; nil: there are none
 
+	// Stderr gets a token that the process makes, once; nil: nobody does.
+	Stderr io.Writer
+
+	token string                                    // of the first admin; empty: none
 	calls atomic.Pointer[map[string]api.RouteCalls] // how upstreams are called now
 }
 
@@ -106,6 +110,10 @@ func (p *Process) Run(ctx context.Context) error {
 	signal.Notify(reread, syscall.SIGHUP)
 	defer signal.Stop(reread)
 	if err := p.refused(ctx); err != nil {
+		return err
+	}
+	var err error
+	if p.token, err = p.adminToken(); err != nil {
 		return err
 	}
 	listeners, err := p.listenAll(fail)
