@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestWorkflows: each workflow has few rights, names a commit of what it uses, with its version, and
-// calls targets of the Makefile that exist.
+// TestWorkflows: each workflow has few rights, names a commit of what it uses, with its version,
+// and calls targets of the Makefile that exist.
 func TestWorkflows(t *testing.T) {
 	files, err := filepath.Glob("../.github/workflows/*.yml")
 	if err != nil || len(files) < 4 {
