@@ -25,8 +25,8 @@ func (r *release) chart() error {
 			return err
 		}
 		if name == "Chart.yaml" {
-			data = []byte(strings.NewReplacer("\nversion: 0.1.0\n", "\nversion: "+r.semantic()+"\n",
-				"\nappVersion: snapshot\n", "\nappVersion: \""+r.semantic()+"\"\n").Replace(string(data)))
+			data = []byte(strings.NewReplacer("\nversion: 0.1.0", "\nversion: "+r.semantic(),
+				"\nappVersion: snapshot", "\nappVersion: \""+r.semantic()+"\"").Replace(string(data)))
 		}
 		entries = append(entries, entry{"sluice/" + filepath.ToSlash(name), 0o644, data})
 		return nil
