@@ -142,7 +142,7 @@ func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut boo
 			}
 			f.count(func(p *pooled) {
 				if !p.policy.HoldPool {
-					m.refuse(p, f)
+					m.refuse(p, f, j.Stamp)
 					return
 				}
 				share := p.Share
@@ -154,7 +154,7 @@ func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut boo
 		m.reach("held")
 		alone := true
 		if strings.HasPrefix(s.Cause, "retry_after") {
-			f.count(func(p *pooled) { alone = m.answer(p, f, s) })
+			f.count(func(p *pooled) { alone = m.answer(p, f, j.Stamp, s) })
 		}
 		if alone {
 			m.hold(f, m.now.Add(s.Delay), s.Cause)
@@ -228,18 +228,18 @@ func (m *model) hold(f *flow, until shaper.Instant, cause string) {
 	}
 }
 
-// refuse takes into account that a job of the flow was refused.
-func (m *model) refuse(p *pooled, f *flow) {
+// refuse takes into account that a job of the flow, which departed at the stamp, was refused.
+func (m *model) refuse(p *pooled, f *flow, stamp shaper.Instant) {
 	share, named := p.Share, len(p.refusals.Parties)
-	p.Bucket, p.refusals = p.refusals.Refuse(p.Bucket, f.party(), p.departed, m.now)
+	p.Bucket, p.refusals = p.refusals.Refuse(p.Bucket, f.party(), stamp, p.departed, m.now)
 	m.reachIf(p.Share != share, "a pool slowed by refusals")
 	m.reachIf(len(p.refusals.Parties) < named, "no longer refused")
 }
 
 // answer takes an answer with Retry-After into account, and reports whether it holds the flow.
-func (m *model) answer(p *pooled, f *flow, s scripts.SettleItem) (alone bool) {
+func (m *model) answer(p *pooled, f *flow, stamp shaper.Instant, s scripts.SettleItem) (alone bool) {
 	if !p.policy.HoldPool {
-		m.refuse(p, f)
+		m.refuse(p, f, stamp)
 	}
 	before := p.pauses
 	next, alone, until := before.Answer(p.policy, f.party(), s.Delay, p.Bucket, m.now)

@@ -111,8 +111,9 @@ func (p Pauses) Succeed(policy Policy, party string, stamp Instant, b Bucket, no
 // Refusals counts the answers to the parties of a pool since an instant, out of the departures. It
 // is a Trial by parties. The zero value counts nothing.
 type Refusals struct {
-	// First is the instant of the first refusal of this trial and of those directly before it. A
-	// success counts if its job departed since then: answers may take longer than a trial.
+	// First is the instant of the first refusal of this trial and of those directly before it. An
+	// answer counts if its job departed since then. Successes may take longer than a trial. And if
+	// refusals of jobs from before it counted, there would seem to be none that has no answer yet.
 	First    Instant
 	Since    Instant // of the first refusal, which is not counted itself
 	Departed int64   // departures of the pool until then
@@ -134,12 +135,16 @@ func (r Refusals) to(party string) int {
 }
 
 // Refuse counts that the upstream refused a job of a party because of its load, with or without a
-// time to wait. Once the trial is over, the share of the pool's rate falls by the part that was
-// refused of the party that was refused least, at most by half. b is the pool's bucket, departed
-// the number of its departures so far.
-func (r Refusals) Refuse(b Bucket, party string, departed int64, now Instant) (Bucket, Refusals) {
+// time to wait; the job departed at the stamp. Once the trial is over, the share of the pool's
+// rate falls by the part that was refused of the party that was refused least, at most by half. b
+// is the pool's bucket, departed the number of its departures so far.
+func (r Refusals) Refuse(b Bucket, party string, stamp Instant, departed int64, now Instant) (Bucket, Refusals) {
 	age, departures := now-r.Since, departed-r.Departed
-	if overdue(r.Since, age, departures) {
+	over := overdue(r.Since, age, departures)
+	if !over && stamp < r.First {
+		return b, r
+	}
+	if over {
 		return b, Refusals{First: now, Since: now, Departed: departed, Parties: []Answers{{Party: party}}}
 	}
 	r.Parties = slices.Clone(r.Parties)

@@ -140,7 +140,7 @@ func TestRefusalsOfParties(t *testing.T) {
 		for i := range 1000 {
 			now = now.Add(10 * time.Millisecond)
 			if party := tt.parties[i%len(tt.parties)]; tt.refused(i) {
-				b, r = r.Refuse(b, party, int64(i+1), now)
+				b, r = r.Refuse(b, party, now, int64(i+1), now)
 			} else {
 				r = r.Succeed(party, now, int64(i+1), now)
 			}

@@ -197,12 +197,17 @@ local function least_refused(r, departures)
   return refused, of
 end
 
--- refuse_in counts that the upstream refused a job of a party: shaper.Refusals.Refuse.
-local function refuse_in(p, party)
+-- refuse_in counts that the upstream refused a job of a party that departed at the stamp:
+-- shaper.Refusals.Refuse.
+local function refuse_in(p, party, stamp)
   answered_load(p)
   local r = p.refusals
   local age, departures = now - r.since, p.departed - r.departed
-  if trial_over(r.since, age, departures) then
+  local over = trial_over(r.since, age, departures)
+  if not over and stamp < r.first then
+    return
+  end
+  if over then
     p.refusals = refusals_new(now, now, p.departed)
     p.refusals.parties[1] = { name = party, refused = 0, well = 0 }
     return

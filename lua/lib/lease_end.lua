@@ -19,7 +19,7 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   end
   if outcome == 'o' then
     if f.pool then
-      refuse_pooled(f)
+      refuse_pooled(f, j.stamp)
     else
       refuse(f)
     end
@@ -32,7 +32,7 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
   ended[#ended + 1] = id
   run(f, -1)
   if outcome == 'h' then
-    if not (f.pool and sub(cause, 1, 11) == 'retry_after') or hold_pool(f, delay, cause) then
+    if not (f.pool and sub(cause, 1, 11) == 'retry_after') or hold_pool(f, j.stamp, delay, cause) then
       hold_for(f, now + delay, cause)
     end
     -- A job that waits for its route's credentials spends no attempt, however long. The client of a

@@ -25,22 +25,23 @@ local function refund_in_pool(f, j, cost)
   turn_correct(f, pool_charge_of(p, cost, j.stamp), 0, j.stamp < f.ready)
 end
 
--- refuse_pooled counts that the upstream refused a job of the flow as too much.
-local function refuse_pooled(f)
+-- refuse_pooled counts that the upstream refused a job of the flow, which departed at the stamp, as
+-- too much.
+local function refuse_pooled(f, stamp)
   if select(2, max_pool_hold(f.pool)) then
     refuse(f.pool)
   else
     refuse(f)
-    refuse_in(f.pool, party_of(f))
+    refuse_in(f.pool, party_of(f), stamp)
   end
 end
 
--- hold_pool takes into account that the upstream asked for a pause. It returns whether that holds
--- the flow.
-local function hold_pool(f, delay, cause)
+-- hold_pool takes into account that the upstream asked for a pause, for a job that departed at the
+-- stamp. It returns whether that holds the flow.
+local function hold_pool(f, stamp, delay, cause)
   local p, party = f.pool, party_of(f)
   if not select(2, max_pool_hold(p)) then
-    refuse_in(p, party)
+    refuse_in(p, party, stamp)
   end
   local alone, till = pause_asked(p, party, delay)
   if till > 0 then
