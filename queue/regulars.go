@@ -22,20 +22,20 @@ const (
 // to a crowd that it takes many polls to serve or to put off.
 type regulars struct {
 	since       time.Time
-	now, before map[class]int // polls that brought jobs, by flow: since then, and in the time before
+	now, before map[member]int // polls that brought jobs, by flow: since then, and in the time before
 }
 
-// class is a tenant and a route.
-type class struct{ tenant, route string }
+// member is a flow by its tenant and route.
+type member struct{ tenant, route string }
 
 // note takes the leases of a poll into account.
 func (r *regulars) note(at time.Time, leases []Lease) {
 	if at.Sub(r.since) >= regularFor {
-		r.since, r.now, r.before = at, map[class]int{}, r.now
+		r.since, r.now, r.before = at, map[member]int{}, r.now
 	}
-	last := class{}
+	last := member{}
 	for _, l := range leases {
-		c := class{l.Tenant, l.Route}
+		c := member{l.Tenant, l.Route}
 		if c == last {
 			continue // the jobs of a flow come together
 		}
@@ -50,7 +50,7 @@ func (r *regulars) note(at time.Time, leases []Lease) {
 // for the flows that are in one; none if there are more than regularMost.
 func (r *regulars) names(p *policies.Set) []string {
 	names := map[string]bool{}
-	for _, seen := range []map[class]int{r.now, r.before} {
+	for _, seen := range []map[member]int{r.now, r.before} {
 		for c := range seen {
 			if r.now[c]+r.before[c] >= 2 {
 				names[dueName(p, c)] = true
@@ -64,7 +64,7 @@ func (r *regulars) names(p *policies.Set) []string {
 }
 
 // dueName is the name by which a flow is in the index of due flows: its own, or that of its pool.
-func dueName(p *policies.Set, c class) string {
+func dueName(p *policies.Set, c member) string {
 	if p != nil {
 		if pool := p.Baseline.PoolOf(c.route); pool != "" {
 			return store.PoolName(pool) + "/"
