@@ -116,7 +116,7 @@ func proxy(
 	if err != nil {
 		t.Fatal(err)
 	}
-	route := worker.Route{Forward: &worker.Forward{URL: upstream.URL + "/base"}, Timeout: time.Second}
+	route := worker.Route{Forward: &worker.Forward{URL: upstream.URL + "/base"}, Timeout: 20 * time.Second}
 	route.Retry.MaxAttempts = 2
 	cfg := api.Config{
 		Logger: log, Registerer: p.metrics,
