@@ -31,6 +31,7 @@ var outcomes = []outcome{
 	{shaper.OverShare, problem.QueueBytesFull, refusal.overShare},
 	{shaper.StoreFull, problem.StoreFull, refusal.storeFull},
 	{shaper.Draining, problem.TenantDraining, refusal.draining},
+	{shaper.Denied, problem.Forbidden, refusal.denied},
 	{shaper.DeadlineUnreachable, problem.DeadlineFarAway, refusal.tooLate},
 	{shaper.TooCostly, problem.TooCostly, refusal.tooCostly},
 	{of: shaper.KeyReused, answer: refusal.keyReused},
@@ -160,6 +161,13 @@ func partText(a shaper.Admission) string {
 
 func (r refusal) draining() error {
 	return problem.TenantDraining.With("it accepts jobs again when it is resumed").RetryIn(pausedRetryAfter)
+}
+
+// denied names what is missing, as the refusal of a credential does that does not allow the route.
+func (r refusal) denied() error {
+	p := problem.Forbidden.With("the tenant may not use the route " + r.route)
+	p.Missing = r.route
+	return p
 }
 
 func (r refusal) tooLate() error {

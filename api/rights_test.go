@@ -10,6 +10,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -33,6 +34,47 @@ func (r reply) refusedFor(t *testing.T, what, missing string) {
 	if r.Code != http.StatusForbidden || !strings.HasSuffix(r.problem.Type, ":forbidden") ||
 		r.problem.Missing != missing || !strings.Contains(r.problem.Detail, missing) {
 		t.Errorf("%s: %d %s missing %q %q, want %q", what, r.Code, r.problem.Type, r.problem.Missing, r.problem.Detail, missing)
+	}
+}
+
+// TestDeniedRoutes: an operator, or the configuration, says which routes a tenant may use. A patch
+// is in force at once, and what waits still leaves.
+func TestDeniedRoutes(t *testing.T) {
+	b := newBench(t)
+	const path = "/v1/tenants/default"
+	waiting, dead := b.submit(plainJob, nil).job.ID, b.dead(plainJob, "refused")
+	b.admin.do(t, "PATCH", path, nil, `{"denied":true}`).tenant(t)
+	refused := func() {
+		t.Helper()
+		for _, r := range []reply{
+			b.intake.do(t, "POST", "/v1/jobs", nil, plainJob),
+			b.intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=5"}, plainJob),
+			b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+plainJob+`],"atomic":true}`),
+			b.intake.do(t, "POST", "/v1/jobs/"+dead+"/replay", nil, ""),
+			b.intake.do(t, "POST", "/v1/jobs", nil, `{"type":"t","payload":1,"cost":1000000}`),
+		} {
+			r.refusedFor(t, "a denied route", "default")
+		}
+	}
+	refused()
+	r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+plainJob+`]}`)
+	if r.Code != http.StatusOK || !strings.Contains(r.Body.String(), `"missing":"default"`) {
+		t.Errorf("a batch: %d %s", r.Code, r.Body)
+	}
+	swept := b.admin.do(t, "POST", path+"/replay", nil, `{"all":true}`).swept(t)
+	queuetest.Compare(t, "the replay", swept, wire.Swept{Stopped: "forbidden", CreatedBefore: swept.CreatedBefore})
+	if got := b.intake.do(t, "GET", "/v1/jobs/"+waiting, nil, ""); got.job.Position != 1 {
+		t.Errorf("what waits: %s", got.Body)
+	}
+	b.admin.do(t, "POST", path+"/drain", nil, "")
+	refused() // for good, which a client need not try again
+	b.admin.do(t, "POST", path+"/resume", nil, "")
+	refused()
+	b.admin.do(t, "PATCH", path, nil, `{"denied":null}`).tenant(t)
+	b.submit(plainJob, nil)
+	text := b.admin.do(t, "GET", "/metrics", nil, "").Body.String()
+	if !strings.Contains(text, `sluice_admissions_total{outcome="denied"} 17`) {
+		t.Errorf("metrics: %s", text)
 	}
 }
 

@@ -46,8 +46,8 @@
 --   numbers of that job's flow and of the job. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
 --   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool
 --   full, 11 pool full of bytes, 12 part full, 13 part full of bytes, 14 too costly, 15 pool too
---   costly, 16 class store full); class is the part of the store that the flow's class may use,
---   part that of the pool which the flow may hold
+--   costly, 16 class store full, 17 denied); class is the part of the store that the flow's class
+--   may use, part that of the pool which the flow may hold
 -- Derived keys: flow queue later lines dead done job tenants flows kept wait ready reserve class
 -- Channels: wake
 

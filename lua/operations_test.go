@@ -85,6 +85,7 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 			"max wait"),
 		Paused:   rapid.IntRange(0, 7).Draw(t, "paused") == 7,
 		Draining: rapid.IntRange(0, 15).Draw(t, "draining") == 15,
+		Denied:   rapid.IntRange(0, 15).Draw(t, "denied") == 15,
 
 		CapacityBytes: rapid.SampledFrom([]int64{0, 0, 0, 0, 3000, 1150, 30}).Draw(t, "capacity in bytes"),
 	}
@@ -109,7 +110,8 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 		}
 	}
 	if th.pauses || th.excess {
-		p.Capacity, p.CapacityBytes, p.Concurrency, p.MaxCost, p.Paused, p.Draining = 1000, 0, 64, 0, false, false
+		p.Capacity, p.CapacityBytes, p.Concurrency, p.MaxCost = 1000, 0, 64, 0
+		p.Paused, p.Draining, p.Denied = false, false, false
 	}
 	return p
 }
@@ -617,7 +619,7 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 		o.Paused = &p.Paused
 	}
 	if which&128 != 0 {
-		o.Draining = &p.Draining
+		o.Draining, o.Denied = &p.Draining, &p.Denied
 	}
 	if which&2 != 0 && th.pooled {
 		o.Weight = &p.Weight

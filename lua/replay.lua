@@ -58,8 +58,8 @@ local idem_key = PREFIX .. 'idem:' .. tenant_of(f.name) .. ':' .. j.idem
 local known = j.idem ~= '' and redis.call('GET', idem_key)
 known = known and names_job(known, id)
 local later = later_known(f)
-if p.draining then
-  return answer(DRAINING, 0, 0, 0)
+if p.draining or p.denied then
+  return answer(p.denied and DENIED or DRAINING, 0, 0, 0)
 end
 -- drained is the instant at which all queued jobs have left, 0 when unknown.
 local function drained()

@@ -62,6 +62,7 @@ const (
 	// TooCostly: the cost exceeds max_cost of the flow or of its pool.
 	TooCostly Outcome = "too_costly"
 	Draining  Outcome = "draining"   // the tenant takes no jobs until it is resumed
+	Denied    Outcome = "denied"     // the tenant may not use the route
 	KeyReused Outcome = "key_reused" // the idempotency key exists with another fingerprint
 )
 
@@ -136,6 +137,8 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	ofPool := r.Pool.refuses(&inPool, f, r, now)
 	bound, boundOfPool := costBound(p, r.Pool)
 	switch {
+	case p.Denied:
+		a.Outcome = Denied
 	case bound > 0 && r.Cost > bound && !r.Replay:
 		a.Outcome, a.Cost, a.MaxCost = TooCostly, r.Cost, bound
 	case p.Draining:

@@ -127,6 +127,38 @@ func TestPausesAddUp(t *testing.T) {
 	}
 }
 
+// TestDeniedRoutes: what is said of a route outranks what is said of all, so that a list of what is
+// allowed can be made for tenants and tiers. The table is who may use the route chat.
+func TestDeniedRoutes(t *testing.T) {
+	denied := func(of bool, routes ...bool) Overrides {
+		o := Overrides{Denied: &of}
+		if len(routes) > 0 {
+			o.Routes = map[string]Overrides{"chat": {Denied: &routes[0]}}
+		}
+		return o
+	}
+	b := Baseline{Defaults: DefaultPolicy(), Tiers: map[string]Overrides{"free": denied(false, true), "pro": denied(false)}}
+	b.Defaults.Denied = true
+	for name, c := range map[string]struct {
+		says   Statements
+		denied bool
+		source string
+	}{
+		"a tenant without a tier":    {Statements{}, true, "default"},
+		"a tier that denies it":      {Statements{Claimed: "free"}, true, "tier:free"},
+		"a tier that allows all":     {Statements{Claimed: "pro"}, false, "tier:pro"},
+		"an allowed tenant of free":  {Statements{Claimed: "free", File: denied(false)}, true, "tier:free"},
+		"an allowed route of free":   {Statements{Claimed: "free", API: denied(true, false)}, false, "api"},
+		"a denied tenant of pro":     {Statements{Claimed: "pro", API: denied(true)}, true, "api"},
+		"a denied route of a tenant": {Statements{Claimed: "pro", File: denied(false, true)}, true, "file"},
+	} {
+		p, sources := b.Resolve(c.says, "chat")
+		if p.Denied != c.denied || sources["denied"] != c.source {
+			t.Errorf("%s: %v by %s, want %v by %s", name, p.Denied, sources["denied"], c.denied, c.source)
+		}
+	}
+}
+
 func TestStatementsAreChecked(t *testing.T) {
 	tooMuch := Overrides{Capacity: new(int64(-1))}
 	for _, c := range []struct {

@@ -22,6 +22,7 @@ type Policy struct {
 	MaxWait     time.Duration // whole milliseconds from admission to departure; 0 is no limit
 	Paused      bool          // nothing leaves; admission goes on
 	Draining    bool          // nothing is admitted; what waits leaves
+	Denied      bool          // nothing is admitted, as the tenant may not use the route; what waits leaves
 
 	// Of a pool, as its file says.
 	HoldPool bool          `json:",omitempty"` // an answer with Retry-After holds the pool, not only the flow
@@ -50,6 +51,7 @@ type Overrides struct {
 	MaxWaitMS     *int64      `json:"max_wait_ms,omitempty"`
 	Paused        *bool       `json:"paused,omitempty"`
 	Draining      *bool       `json:"draining,omitempty"`
+	Denied        *bool       `json:"denied,omitempty"`
 	MaxCost       *int64      `json:"max_cost,omitempty"`
 	Weight        *int64      `json:"weight,omitempty"`
 	Reserve       *Rate       `json:"reserve,omitempty"`
@@ -93,6 +95,7 @@ type Setting struct {
 	Knob bool // the dashboard has a field for it; of the kinds rate, number and duration
 	Rare bool // shown only where it has another value than its default
 	Verb bool // has an operation of its own, so that files, patches and routes cannot have it
+	Bare bool // has commands of its own, and no flag
 
 	of func(o *Overrides) any // pointer to the field of the overrides
 	in func(p *Policy) any    // pointer to the field of the policy
@@ -166,11 +169,18 @@ var settings = []Setting{
 		Pool:        true,
 		PoolDefault: "false",
 		PoolHelp:    "Admit jobs but stop the departures of the pool.",
+		Bare:        true,
 		of:          func(o *Overrides) any { return &o.Paused },
 		in:          func(p *Policy) any { return &p.Paused }},
 	{Name: "draining", Kind: KindSwitch, Verb: true,
 		of: func(o *Overrides) any { return &o.Draining },
 		in: func(p *Policy) any { return &p.Draining }},
+	{Name: "denied", Kind: KindSwitch, Default: "false",
+		Help: "Refuse new jobs with 403; waiting jobs still leave. For a route it says who may use it.",
+		Doc:  "New jobs are refused with 403; waiting jobs still leave. For a route it says who may use it.",
+		Rare: true,
+		of:   func(o *Overrides) any { return &o.Denied },
+		in:   func(p *Policy) any { return &p.Denied }},
 	{Name: "max_cost", Kind: KindNumber, High: MaxCost, Default: "0",
 		Help: "Maximum cost of one job; more is refused with 422. 0 is no bound: the job delays only its own flow, and " +
 			"a pool has a bound of its own.",

@@ -632,7 +632,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6",
 		"store.flow_share": "9", "store.guest_share": "8", "store.reserve": "11", "store.guest_tenants": "12", "store.shards": "128", "store.environment": "staging", "retention.dead_bytes": "10", "store.max_tenants": "7",
-		"store.compress_over": "8", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true",
+		"store.compress_over": "8", "tenants.defaults.max_wait": "5s", "tenants.defaults.paused": "true", "tenants.defaults.denied": "true",
 		"tenants.defaults.weight": "6", "tenants.defaults.reserve": "2/s", "tenants.defaults.max_cost": "7",
 		"metrics.listen": "127.0.0.1:1", "metrics.tenants": "none", "log.level": "error",
 		"traces.endpoint": "http://127.0.0.1:4318", "traces.sample": "0.5",

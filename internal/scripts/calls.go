@@ -107,11 +107,12 @@ type KnownJob struct {
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
 	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare, poolFull: shaper.Full, poolFullOfBytes: shaper.FullOfBytes,
 	partFull: shaper.Full, partFullOfBytes: shaper.FullOfBytes, tooCostly: shaper.TooCostly, tooCostlyInPool: shaper.TooCostly,
-	classFull: shaper.StoreFull}
+	classFull: shaper.StoreFull, denied: shaper.Denied}
 
 // The outcomes of a job whose pool is full, or the part of it that the flow may hold, of one that
-// costs too much for its flow or its pool, and of one whose class has used its part of the store.
-const poolFull, poolFullOfBytes, partFull, partFullOfBytes, tooCostly, tooCostlyInPool, classFull = 10, 11, 12, 13, 14, 15, 16
+// costs too much for its flow or its pool, of one whose class has used its part of the store, and of
+// one whose tenant may not use the route.
+const poolFull, poolFullOfBytes, partFull, partFullOfBytes, tooCostly, tooCostlyInPool, classFull, denied = 10, 11, 12, 13, 14, 15, 16, 17
 
 // outcome reads the outcome of an admission.
 func (r *reader) outcome(a *shaper.Admission) {
@@ -120,7 +121,7 @@ func (r *reader) outcome(a *shaper.Admission) {
 		r.fail("no such outcome")
 		return
 	}
-	a.Outcome, a.OfPool = outcomes[code], code >= poolFull && code != tooCostly && code != classFull
+	a.Outcome, a.OfPool = outcomes[code], code >= poolFull && code != tooCostly && code < classFull
 	a.OfPart = code == partFull || code == partFullOfBytes || code == classFull
 }
 

@@ -31,6 +31,9 @@ const (
 	firstOfClass, firstOfCost = 'A', 'a'
 )
 
+// flagDenied stands in a line in place of the flag of a flow that is draining.
+const flagDenied = "2"
+
 // letters writes a number as a mark and its digits as letters; empty for 0.
 func letters(n int64, first rune) string {
 	if n == 0 {
@@ -71,9 +74,13 @@ func encode(p shaper.Policy, class int64) string {
 			wait++
 		}
 	}
+	admits := flag(p.Draining)
+	if p.Denied {
+		admits = flagDenied
+	}
 	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ",")+letters(class, firstOfClass)+letters(p.MaxCost, firstOfCost), p.Capacity, p.CapacityBytes,
 		p.Concurrency, wait,
-		flag(p.Paused), flag(p.Draining))
+		flag(p.Paused), admits)
 }
 
 // EncodePooled writes the policy of a flow that is in a pool, named as in keys.

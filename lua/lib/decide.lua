@@ -67,6 +67,9 @@ end
 -- it costs too much, the text is its cost and the bound.
 local function outcome_of(f, payload, delay, wait, cost)
   local size, bytes = asked_of(f, payload)
+  if f.policy.denied then
+    return DENIED, 0, 0
+  end
   if f.max_cost and cost > f.max_cost then
     local outcome = f.cost_of_pool and TOO_COSTLY_IN_POOL or TOO_COSTLY
     return outcome, 0, 0, format('%d %d', cost, f.max_cost)

@@ -8,7 +8,7 @@
 -- weight of the flow's class in pools, if it is in one: a semicolon and its digits as letters from
 -- A to J; and the max cost of a job, if there is one: a semicolon and its digits as letters from a
 -- to j, because a process of before takes any number there for a pace; capacity, capacity in bytes,
--- concurrency, max wait in ms, paused, draining; then, of a flow in a pool, its
+-- concurrency, max wait in ms, paused, draining or 2 if denied; then, of a flow in a pool, its
 -- weight, its reserve as limit:period_us, 0 for none, and the pool as +NAME; or the word elsewhere
 -- where that pool is in another shard. A burst of 1 is left out, and so is a period of a second
 -- where no burst follows. Redis stores a hash with a value of over 64 bytes as a table: a job in a
@@ -39,7 +39,8 @@ local function policy_read(text)
   p = {
     text = text, revision = revision, tier = tier, paces = {}, capacity = capacity + 0,
     capacity_bytes = bytes + 0,
-    concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1', draining = draining == '1',
+    concurrency = concurrency + 0, wait = wait + 0, paused = paused == '1',
+    draining = draining == '1', denied = draining == '2',
   }
   local letters = string.match(paces, ';(%l+)$')
   if letters then

@@ -146,7 +146,7 @@ export interface JobResult {
   job?: Job;
   /** too-costly: the greatest cost of one job, in the tenant's route or in the pool: see scope. */
   max_cost?: number;
-  /** forbidden: what the credential lacks: a scope, a route, a type of jobs, or network. */
+  /** forbidden: what the credential or the tenant lacks: a scope, a route, a type of jobs, or network. */
   missing?: string;
   /** With scope pool: the name of the pool. */
   pool?: string;
@@ -194,7 +194,7 @@ export interface Problem {
   guard?: string;
   /** too-costly: the greatest cost of one job, in the tenant's route or in the pool: see scope. */
   max_cost?: number;
-  /** forbidden: what the credential lacks: a scope, a route, a type of jobs, or network. */
+  /** forbidden: what the credential or the tenant lacks: a scope, a route, a type of jobs, or network. */
   missing?: string;
   /** With scope pool: the name of the pool. */
   pool?: string;

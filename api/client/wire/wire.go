@@ -65,7 +65,7 @@ type Problem struct {
 	Guard               string       `json:"guard,omitempty" doc:"rate-limited: the guard that refused it; absent where a tenant reads jobs too often."`
 	EstimatedStart      time.Time    `json:"estimated_start_at,omitzero" doc:"deadline-unreachable: when the job would leave."`
 	EstimatedWaitMS     int64        `json:"estimated_wait_ms,omitempty" doc:"deadline-unreachable: the same, from now."`
-	Missing             string       `json:"missing,omitempty" doc:"forbidden: what the credential lacks: a scope, a route, a type of jobs, or network."`
+	Missing             string       `json:"missing,omitempty" doc:"forbidden: what the credential or the tenant lacks: a scope, a route, a type of jobs, or network."`
 	State               string       `json:"state,omitempty" doc:"job-state-conflict: the job's state."`
 	AllowedMethods      []string     `json:"allowed_methods,omitempty" doc:"method-not-allowed: as the header Allow."`
 	SupportedFormats    []string     `json:"supported_media_types,omitempty" doc:"unsupported-media-type: what is read here."`

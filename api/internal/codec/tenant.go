@@ -76,6 +76,8 @@ func Swept(swept queue.Swept) wire.Swept {
 		switch {
 		case a.Outcome == shaper.Draining:
 			out.Stopped = problem.TenantDraining.Name
+		case a.Outcome == shaper.Denied:
+			out.Stopped = problem.Forbidden.Name
 		case a.Never:
 			out.Stopped = problem.NeverFits.Name
 		case a.Outcome == shaper.FullOfBytes:

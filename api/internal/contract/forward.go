@@ -106,7 +106,7 @@ func Forward(maxBody int64) []Operation {
 			Refusals: append([]problem.Kind{
 				problem.UnknownRoute, problem.NotForwarded, problem.KeyReused, problem.QueueFull, problem.QueueBytesFull,
 				problem.NeverFits, problem.TooCostly, problem.StoreFull, problem.TenantDraining, problem.HopelessWait, problem.AnswerPending,
-				problem.StorageUnavailable, problem.ShuttingDown,
+				problem.Forbidden, problem.StorageUnavailable, problem.ShuttingDown,
 			}, answerKinds...),
 		}
 		if m.body {

@@ -29,13 +29,13 @@ var (
 	// admissionKinds are those of operations that admit jobs.
 	admissionKinds = []problem.Kind{
 		problem.UnknownRoute, problem.ForwardOnly, problem.DeadlineFarAway, problem.TooCostly, problem.KeyReused, problem.QueueFull,
-		problem.QueueBytesFull, problem.NeverFits, problem.StoreFull, problem.TenantDraining,
+		problem.QueueBytesFull, problem.NeverFits, problem.StoreFull, problem.TenantDraining, problem.Forbidden,
 		problem.StorageUnavailable, problem.ShuttingDown,
 	}
 	// replayKinds are those of a replay. The job is stored already, and has no deadline.
 	replayKinds = []problem.Kind{
 		problem.UnknownJob, problem.StateConflict, problem.QueueFull, problem.QueueBytesFull,
-		problem.TenantDraining, problem.StorageUnavailable,
+		problem.TenantDraining, problem.Forbidden, problem.StorageUnavailable,
 	}
 	// RouterKinds are the kinds of problem for requests that reach no operation.
 	RouterKinds = []problem.Kind{problem.NotFound, problem.MethodNotAllowed}

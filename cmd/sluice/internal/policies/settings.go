@@ -21,8 +21,8 @@ const (
 	resetField = "Reset"
 )
 
-// settingFlags returns a flag for each setting but switches, which have commands of their own, and
-// the flag --reset for all of them and for others. help is the text of a flag.
+// settingFlags returns a flag for each setting that has no commands of its own, and the flag --reset
+// for all of them and for others. help is the text of a flag.
 func settingFlags(of []shaper.Setting, help func(shaper.Setting) string, others ...string) kong.Plugins {
 	var fields []reflect.StructField
 	var names []string
@@ -33,6 +33,9 @@ func settingFlags(of []shaper.Setting, help func(shaper.Setting) string, others 
 		names = append(names, s.Key())
 		field, flag := fmt.Sprintf("Setting%d", i), strings.ReplaceAll(s.Key(), "_", "-")
 		const tag = `setting:%q name:%q help:%q placeholder:%q`
+		if s.Bare {
+			continue
+		}
 		switch s.Kind {
 		case shaper.KindRate:
 			add(field, reflect.TypeFor[*shaper.Rate](), tag, s.Name, flag, help(s), "LIMIT/PERIOD")
@@ -46,6 +49,8 @@ func settingFlags(of []shaper.Setting, help func(shaper.Setting) string, others 
 			add(field, reflect.TypeFor[*int64](), tag, s.Name, flag, text, "N")
 		case shaper.KindDuration:
 			add(field, reflect.TypeFor[*time.Duration](), tag, s.Name, flag, help(s), "DURATION")
+		case shaper.KindSwitch:
+			add(field, reflect.TypeFor[*bool](), tag, s.Name, flag, help(s)+fmt.Sprintf(" --%s=false is the opposite.", flag), "true")
 		}
 	}
 	names = append(names, others...)

@@ -13,10 +13,10 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Every setting of the table has a flag, unless it is a switch, and --reset takes it.
+// Every setting of the table has a flag, unless it has commands of its own, and --reset takes it.
 func TestFlagsOfTheTable(t *testing.T) {
 	values := map[shaper.Kind]string{shaper.KindRate: "7/s", shaper.KindRates: "7/s,9/h by jobs",
-		shaper.KindNumber: "7", shaper.KindDuration: "7s"}
+		shaper.KindNumber: "7", shaper.KindDuration: "7s", shaper.KindSwitch: "false"}
 	for subject, of := range map[string][]shaper.Setting{
 		"a tenant": shaper.SettingsOfTenants(), "a pool": shaper.SettingsOfPools(),
 	} {
@@ -38,7 +38,7 @@ func TestFlagsOfTheTable(t *testing.T) {
 		for _, s := range shaper.Settings() {
 			has := slices.ContainsFunc(of, func(has shaper.Setting) bool { return has.Name == s.Name })
 			flag := "--" + strings.ReplaceAll(s.Key(), "_", "-") + "=" + values[s.Kind]
-			if patch, err := parse(flag); has && s.Kind != shaper.KindSwitch && (err != nil || patch[s.Name] == nil) {
+			if patch, err := parse(flag); has && !s.Bare && (err != nil || patch[s.Name] == nil) {
 				t.Errorf("%s of %s: %v, %v", flag, subject, patch, err)
 			} else if !has && err == nil {
 				t.Errorf("%s of %s is taken", flag, subject)
