@@ -92,7 +92,7 @@ for i = 1, #fields do
 end
 
 local entries = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now - IDLE, 'LIMIT', 0, IDLE_MOST)
-local forgot, later, keys, changes, lapsed, left, part, read = {}, {}, {}, {}, {}, {}, nil, 0
+local forgot, gone, later, keys, changes, lapsed, left, part, read = {}, {}, {}, {}, {}, {}, {}, nil, 0
 for i = 1, #entries do
   local tenant = string.match(entries[i], '^%S+')
   local index = PREFIX .. 'flows:' .. tenant
@@ -108,7 +108,7 @@ for i = 1, #entries do
   read = read + found.read + 1
   local forgotten = found.forgets and found.idle or {}
   for n = 1, #forgotten do
-    keys[#keys + 1] = forgotten[n].key
+    keys[#keys + 1], gone[#gone + 1] = forgotten[n].key, forgotten[n].name
     forgotten[n].forgot = true
   end
   for n = 1, #found.flows do
@@ -154,6 +154,8 @@ for n = 1, #left do
   redis.call('SREM', PREFIX .. 'class:' .. left[n][1], left[n][2])
 end
 in_parts('DEL', nil, keys, 1)
+-- One that has moved into a pool may still be due by its former paces.
+in_parts('ZREM', KEYS[2], gone, 1)
 if part then
   local names = {}
   for n = 1, part.forgets and #part.idle or 0 do

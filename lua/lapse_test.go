@@ -192,6 +192,28 @@ func TestForgetCountsNothingExpired(t *testing.T) {
 	}
 }
 
+// TestForgottenFlowsAreNotDue: a flow that moves into a pool stays in the index of due flows by the
+// paces that it had before. If it is idle and forgotten before that instant, its place goes with
+// it: a poll would take the flow for damaged.
+func TestForgottenFlowsAreNotDue(t *testing.T) {
+	for _, kind := range engines {
+		t.Run(kind.name, func(t *testing.T) {
+			w := newWorld(t, kind.start(t), themes[0], 1)
+			w.th.traced = true
+			w.declare(w.wall, 1, shaper.Baseline{Defaults: shaper.DefaultPolicy()})
+			w.submit(1, 0)
+			w.pollUntilIdle()
+			w.settleAll(scripts.OutcomeSucceeded, 0)
+			due := redis.Z{Score: float64(w.wall.Add(1000 * time.Hour)), Member: "acme/echo"}
+			w.e.ZAdd(w.ctx, w.shard.Due(), due)
+			w.forget(w.wall.Add(2 * (retention.Idempotency + retention.Finished)))
+			if n := w.e.Exists(w.ctx, w.shard.Flow("acme/echo"), w.shard.Due()).Val(); n != 0 {
+				t.Errorf("%d of the flow and its place in the index are left", n)
+			}
+		})
+	}
+}
+
 // TestStraysLeaveTheirClass: a tenant that a version without classes has forgotten leaves its
 // class.
 func TestStraysLeaveTheirClass(t *testing.T) {

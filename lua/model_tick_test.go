@@ -414,6 +414,7 @@ func (l *polling) forgetIdle(entries []string) {
 				f := l.model.flows[name]
 				delete(l.members[f.class], tenant)
 				delete(l.model.flows, name)
+				delete(l.due, name) // one that has moved into a pool may still be due by its former paces
 			}
 			delete(l.names, tenant)
 			delete(l.tenants, entry)

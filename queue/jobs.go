@@ -154,8 +154,8 @@ func (q *Queue) after(ctx context.Context, tenant, id string, code scripts.JobCo
 }
 
 // Replay queues a dead job again, with maxAttempts new attempts. The outcome of the decision is
-// Admitted, Full, FullOfBytes, Draining or Denied. Errors: ErrNotFound, ErrUnavailable; ErrConflict,
-// with the job in the decision, if it is not dead.
+// Admitted, Full, FullOfBytes, Draining or Denied. Errors: ErrNotFound, ErrUnavailable;
+// ErrConflict, with the job in the decision, if it is not dead.
 func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (v Decision, err error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return v, err

@@ -110,8 +110,8 @@ var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shape
 	classFull: shaper.StoreFull, denied: shaper.Denied}
 
 // The outcomes of a job whose pool is full, or the part of it that the flow may hold, of one that
-// costs too much for its flow or its pool, of one whose class has used its part of the store, and of
-// one whose tenant may not use the route.
+// costs too much for its flow or its pool, of one whose class has used its part of the store, and
+// of one whose tenant may not use the route.
 const poolFull, poolFullOfBytes, partFull, partFullOfBytes, tooCostly, tooCostlyInPool, classFull, denied = 10, 11, 12, 13, 14, 15, 16, 17
 
 // outcome reads the outcome of an admission.

@@ -21,8 +21,8 @@ const (
 	resetField = "Reset"
 )
 
-// settingFlags returns a flag for each setting that has no commands of its own, and the flag --reset
-// for all of them and for others. help is the text of a flag.
+// settingFlags returns a flag for each setting that has no commands of its own, and the flag
+// --reset for all of them and for others. help is the text of a flag.
 func settingFlags(of []shaper.Setting, help func(shaper.Setting) string, others ...string) kong.Plugins {
 	var fields []reflect.StructField
 	var names []string
