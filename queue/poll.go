@@ -95,9 +95,11 @@ func (c *Consumer) Tick(ctx context.Context, o TickOptions) (Tick, error) {
 		tick.Leases = append(tick.Leases, lease)
 	}
 	c.regulars.note(reading.Received, tick.Leases)
-	if !grant.More && (o.Max == 0 || len(grant.Leases) < o.Max) {
+	switch crowded := grant.More || len(grant.Leases) >= o.Max; {
+	case o.Max == 0: // it says nothing of what is due
+	case !crowded:
 		c.crowded = time.Time{}
-	} else if c.crowded.IsZero() {
+	case c.crowded.IsZero():
 		c.crowded = reading.Received
 	}
 	if len(held) > 0 {

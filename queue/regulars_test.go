@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,6 +73,55 @@ func TestRegularsInACrowd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRegularsGiveWay: in an overload that lasts, regulars that would take all slots are preferred
+// for a few seconds alone, also where polls without capacity come between.
+func TestRegularsGiveWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const crowd, regulars = 400, 8
+		q := embedded(t, func(o *queue.Options) {
+			o.Shards, o.Defaults = 1, shaper.DefaultPolicy()
+			o.Defaults.Rate, o.Defaults.Concurrency = shaper.Rate{Limit: 10, Period: time.Second}, 0
+		})
+		submit := func(tenant string, delay time.Duration) {
+			s := work()
+			s.Tenant, s.Delay = tenant, delay
+			if v, err := q.Submit(t.Context(), s); err != nil || v.Outcome != shaper.Admitted {
+				t.Fatalf("Submit: %+v, %v", v, err)
+			}
+		}
+		for i := range crowd {
+			submit(fmt.Sprint("crowd", i), time.Second)
+		}
+		for i := range regulars {
+			for range 200 {
+				submit(fmt.Sprint("regular", i), 0)
+			}
+		}
+		c := q.Broker().Consumer("w", 0)
+		left := crowd
+		for polls := 0; left > 0; polls++ {
+			o := queue.TickOptions{Max: 4, Lease: time.Hour, Horizon: 20 * time.Millisecond, Sweep: time.Second}
+			if polls%20 == 19 {
+				o.Max = 0
+			}
+			tick, err := c.Tick(t.Context(), o)
+			if err != nil {
+				t.Fatalf("Tick: %v", err)
+			}
+			for _, l := range tick.Leases {
+				if strings.HasPrefix(l.Tenant, "crowd") {
+					left--
+				}
+			}
+			if polls == 300 {
+				t.Fatalf("fourteen seconds after it came, %d jobs of the crowd are left", left)
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+	})
 }
 
 // TestManyRegulars: where hundreds of flows bring jobs poll after poll, none is preferred.
