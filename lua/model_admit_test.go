@@ -138,10 +138,12 @@ func (m *model) admit(r admission) []scripts.Decision {
 					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait, Closed: closed || classFull,
 					Stored: jobBytes(m.record(c, 0, 0)), Share: share, Pool: m.shared(f, sizeOf, bytesOf),
 				}, instants(m.laters[c.flow]))
-			touched[c.flow] = !unknown
+			unseen := unknown || f.fresh && v.Outcome == shaper.Denied
+			m.reachIf(unseen && !unknown, "denied and unseen")
+			touched[c.flow] = !unseen
 			if refused = v.Outcome != shaper.Admitted; refused {
 				f.rejected++
-				if !unknown {
+				if !unseen {
 					m.clock.rejected++
 				}
 				if classFull && v.Outcome == shaper.StoreFull {

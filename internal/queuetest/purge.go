@@ -19,6 +19,7 @@ var purgeTests = map[string]func(*suite){
 	"a dead job with a pending callback is kept":            purgeCallback,
 	"a replay of all stops at the first refusal":            replayAllStops,
 	"a draining tenant refuses new jobs and sends the rest": drain,
+	"a denied tenant refuses new jobs and sends the rest":   deny,
 	"a flow with too many dead letters stops":               deadCapacity,
 	"a flow with too many bytes of dead letters stops":      deadBytes,
 	"the history lists actors and changes":                  history,
@@ -150,20 +151,36 @@ func replayAllStops(s *suite) {
 }
 
 func drain(s *suite) {
+	admitsNone(s, shaper.Draining, func(o *shaper.Overrides, on *bool) { o.Draining = on })
+}
+
+func deny(s *suite) {
+	admitsNone(s, shaper.Denied, func(o *shaper.Overrides, on *bool) { o.Denied = on })
+	// A stranger that is denied takes no place in the store.
+	s.tune(func(o *shaper.Overrides) { o.Denied = pointer(true) })
+	job := work()
+	job.Route = "another"
+	equal(s, "the outcome", s.submit(job).Outcome, shaper.Denied)
+	if f, known := s.tenant(tenant).Routes["another"]; known {
+		s.Errorf("the flow of a denied route: %+v", f)
+	}
+}
+
+// admitsNone insists that a tenant admits nothing while a setting is on, and that its jobs leave.
+func admitsNone(s *suite, outcome shaper.Outcome, set func(o *shaper.Overrides, on *bool)) {
 	s.backlog(2, work())
 	l := s.dead(called())
-	t := s.tune(func(o *shaper.Overrides) { o.Draining = pointer(true) })
-	equal(s, "draining", t.Policy.Draining, true)
-	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Draining)
+	s.tune(func(o *shaper.Overrides) { set(o, pointer(true)) })
+	equal(s, "the outcome", s.submit(work()).Outcome, outcome)
 	v, err := s.q.Replay(s.ctx, tenant, l.ID, 3)
-	if err != nil || v.Outcome != shaper.Draining || v.Job.State != shaper.Dead {
+	if err != nil || v.Outcome != outcome || v.Job.State != shaper.Dead {
 		s.Errorf("a replay: %+v, %v", v, err)
 	}
 	s.lease(1)
 	if s.tenant(tenant).Rejected == 0 {
 		s.Error("no refusal was counted")
 	}
-	s.tune(func(o *shaper.Overrides) { o.Draining = nil })
+	s.tune(func(o *shaper.Overrides) { set(o, nil) })
 	equal(s, "the outcome", s.submit(work()).Outcome, shaper.Admitted)
 }
 

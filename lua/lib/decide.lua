@@ -32,7 +32,9 @@ end
 local function refuse_job(f, outcome, start, after, text)
   answer_job(f, 0, start, outcome, '', after, 0, text)
   f.rejected = f.rejected + 1
-  f.touched = not f.unknown -- nothing is stored of a tenant that is refused and not in the index
+  -- Nothing is stored of a tenant that is refused and not in the index, nor of a flow that has
+  -- never had a job and may not have one: else strangers fill the index.
+  f.touched = not (f.unknown or f.fresh and outcome == DENIED)
   if f.touched then
     clock.rejected = clock.rejected + 1
   end
