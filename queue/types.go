@@ -198,7 +198,10 @@ type Settlement struct {
 	// NotSent says that the upstream has not seen the job, whose fault that is: the delivery says
 	// nothing about the upstream. It is not stored.
 	NotSent bool
-	Cause   HoldCause // Hold: why
+	// Left says that the client of a forwarded request has left, which ended it: no failure of the
+	// upstream. It is not stored.
+	Left  bool
+	Cause HoldCause // Hold: why
 	// Final, of a death: the job is no dead letter. It is kept like one that succeeded and cannot
 	// be replayed.
 	Final       bool

@@ -95,7 +95,9 @@ func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlemen
 func (d *forwarder) unanswered(ctx context.Context, l *queue.Lease, m httpmsg.Request, err error) queue.Settlement {
 	no, _ := errors.AsType[outbound.NoAnswer](err)
 	if context.Cause(ctx) == errLeft {
-		return d.notSent(l, queue.JobError{Message: "the client left before the upstream had answered"})
+		s := d.notSent(l, queue.JobError{Message: "the client left before the upstream had answered"})
+		s.Left = true
+		return s
 	}
 	if no.Shortage {
 		return lacksMeans(ctx, l, no)

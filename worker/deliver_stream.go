@@ -200,7 +200,7 @@ func (d *forwarder) relay(
 		}
 		end(err)
 		s := d.failed(l, queue.JobError{Message: brokeOff(total), Detail: why, Status: resp.StatusCode})
-		s.Relayed = true
+		s.Relayed, s.Left = true, context.Cause(ctx) == errLeft
 		if events != nil {
 			s.ActualCost = d.costs.ofEvents(d.route, l, resp.StatusCode, events)
 		}

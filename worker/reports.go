@@ -141,7 +141,7 @@ func (l *routeLoad) ended(of *queue.Lease, s queue.Settlement) (failed bool) {
 		return false
 	}
 	l.ends.Add(1)
-	if s.Event == shaper.Succeed || s.Event == "" { // without an event the job is handed off
+	if s.Event == shaper.Succeed || s.Event == "" || s.Left { // without an event the job is handed off
 		return false
 	}
 	l.failures.Add(1)

@@ -111,7 +111,8 @@ func TestStoppedFlowIsLogged(t *testing.T) {
 }
 
 // TestFailuresAreLogged: an upstream that answers 500 is in the log at once, summed by tenant and
-// route, and in the metrics of the route; what a handler says is not logged.
+// route, and in the metrics of the route; what a handler says is not logged. A client that leaves
+// is no failure of the upstream.
 func TestFailuresAreLogged(t *testing.T) {
 	var text bytes.Buffer
 	w := &Worker{
@@ -128,13 +129,17 @@ func TestFailuresAreLogged(t *testing.T) {
 			w.attempt(t.Context(), &queue.Lease{Route: route, Tenant: "acme"})
 		}
 	}
+	w.deliverers["web"] = deliverFunc(func(context.Context, *queue.Lease) queue.Settlement {
+		return queue.Settlement{Event: shaper.Die, Final: true, Left: true, Error: &queue.JobError{Message: "the client left"}}
+	})
+	w.attempt(t.Context(), &queue.Lease{Route: "web", Tenant: "acme"})
 	w.troubles.end()
 	const line = `level=WARN msg="deliveries failed" tenant=acme route=`
 	if got := text.String(); strings.Count(got, line) != 2 || !strings.Contains(got, "route=web count=3") ||
 		strings.Count(got, `error="the upstream answered 500"`) != 1 {
 		t.Error(got)
 	}
-	if l := w.loads["web"]; l.ends.Load() != 3 || l.failures.Load() != 3 {
+	if l := w.loads["web"]; l.ends.Load() != 4 || l.failures.Load() != 3 {
 		t.Errorf("%d of %d failed", l.failures.Load(), l.ends.Load())
 	}
 }
