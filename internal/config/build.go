@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +36,7 @@ func (r *reader) config(values map[string]any) Config {
 	r.listenerTLS("admin", c.Admin.Listen, &c.Admin.TLS)
 	r.listenerTLS("metrics", c.Metrics.Listen, &c.Metrics.TLS)
 	r.needClientCA(&c, "api", &c.API.TLS)
+	c.Admin.TokenFile = r.beside(c.Admin.TokenFile)
 	r.codec(&c)
 	r.auth(&c, sectionOf(values, "auth"))
 	r.callbacks(&c, sectionOf(values, "callbacks"))
@@ -58,9 +58,7 @@ func (r *reader) codec(c *Config) {
 		}
 		return
 	}
-	if !filepath.IsAbs(c.Codec.KeyFile) && r.path != "" {
-		c.Codec.KeyFile = filepath.Join(filepath.Dir(r.path), c.Codec.KeyFile)
-	}
+	c.Codec.KeyFile = r.beside(c.Codec.KeyFile)
 	warning, err := sealed.CheckFile(c.Codec.KeyFile)
 	if err != nil {
 		r.problem(r.at("codec.key_file"), show(c.Codec.KeyFile), err.Error())

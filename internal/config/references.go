@@ -65,13 +65,19 @@ func cutName(name string) string {
 	return name
 }
 
+// beside returns a path of the configuration: a relative one begins at its file.
+func (r *reader) beside(path string) string {
+	if path == "" || filepath.IsAbs(path) || r.path == "" {
+		return path
+	}
+	return filepath.Join(filepath.Dir(r.path), path)
+}
+
 // referred returns the content of a file that a setting refers to, without a line feed at its end.
 // A relative path is relative to the configuration file. The file is watched. If it is secret, and
 // others than its owner and its group may read it, that is noted.
 func (r *reader) referred(path string, secret bool) (content string, err error) {
-	if !filepath.IsAbs(path) && r.path != "" {
-		path = filepath.Join(filepath.Dir(r.path), path)
-	}
+	path = r.beside(path)
 	if !slices.Contains(r.files, path) {
 		r.files = append(r.files, path)
 	}

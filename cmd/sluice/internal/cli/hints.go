@@ -34,8 +34,8 @@ func hint(err error, flags map[string]string) string {
 				"with --admin-token (SLUICE_ADMIN_TOKEN)."
 	case has("admin-token"):
 		at, token = "--admin (SLUICE_ADMIN)",
-			"Give the token with --admin-token (SLUICE_ADMIN_TOKEN). It is that of an operator, or the setting "+
-				"admin.token of the server."
+			"Give the token with --admin-token (SLUICE_ADMIN_TOKEN). It is that of an operator, or the "+
+				"server's setting admin.token or its file admin.token_file."
 	case has("admin"):
 		at = "--admin"
 	}

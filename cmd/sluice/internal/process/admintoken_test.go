@@ -59,6 +59,7 @@ func TestAdminToken(t *testing.T) {
 	for name, spoil := range map[string]func() error{
 		"readable by others": func() error { return os.Chmod(path, 0o640) },
 		"empty":              func() error { return os.Truncate(path, 0) },
+		"very long":          func() error { return os.WriteFile(path, bytes.Repeat([]byte("x"), 1<<20), 0o600) },
 		"two lines":          func() error { return os.WriteFile(path, []byte(first+"\n"+first+"\n"), 0o600) },
 		"a directory":        func() error { return os.Mkdir(path, 0o700) },
 	} {
