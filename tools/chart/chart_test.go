@@ -139,7 +139,7 @@ config: |
   store: { environment: production }
   auth: { mode: keys }
   routes:
-    default: { url: "http://orders:9000/", rate: 50/s, secrets: ["${file:secrets/signing}"] } # 1000000 as it is
+    default: { url: "http://orders:9000/", rate: 50/s, secrets: ["${file:signing}"] } # 1000000 as it is
   tenants: { defaults: { rate: 10/s, capacity: 1000000 } }
 redis: { sample: true }
 tls: { secret: sluice-tls }
@@ -159,10 +159,20 @@ pods:
   priorityClassName: high
 `
 
+// least are the values that must be set.
+const least = `
+secret: sluice
+config: |
+  auth: { mode: keys }
+  routes: { default: { url: "http://orders:9000/orders", rate: 50/s } }
+`
+
 // releases are sets of values, by name.
 var releases = map[string]string{
-	"least":      "secret: sluice",
-	"redis":      "{ secret: sluice, redis: { url: 'redis://redis:6379/0' } }",
+	"least":      least,
+	"redis":      least + "redis: { url: 'redis://redis:6379/0' }",
+	"cluster":    least + "redis: { url: 'rediss+cluster://a:6379?addr=b:6379' }",
+	"sentinel":   least + "redis: { url: 'redis+sentinel://a:26379/0?master_name=main&addr=b:26379' }",
 	"everything": everything,
 }
 
@@ -320,7 +330,7 @@ func checkPod(t *testing.T, o objects, p corev1.PodTemplateSpec) {
 	}
 	for _, source := range p.Spec.Volumes[0].Projected.Sources {
 		if source.Secret != nil {
-			write("secrets/signing", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+			write("signing", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 			for _, item := range source.Secret.Items {
 				t.Errorf("%s: only %s of the Secret is there", role, item.Key)
 			}
@@ -430,16 +440,21 @@ func TestSelectorsStay(t *testing.T) {
 	}
 }
 
-// TestValues: the schema refuses what would start a release that cannot work.
+// TestValues: the schema refuses what would start a release that cannot work, and an upgrade that
+// forgets a value does not replace the configuration by another.
 func TestValues(t *testing.T) {
 	for _, tt := range []struct{ values, want string }{
-		{"{}", "secret"},
-		{"{ secret: s, replicas: 3 }", "replicas"},
-		{"{ secret: s, worker: { replicas: 0 } }", "replicas"},
-		{"{ secret: s, api: { service: { type: Loadbalancer } } }", "type"},
-		{"{ secret: s, redis: { url: 'redis://:password@redis:6379' } }", "url"},
-		{"{ secret: s, redis: { url: 'redis://redis:6379', sample: true } }", "redis.sample and redis.url"},
+		{"config: c", "make a Secret that has SLUICE_ADMIN_TOKEN"},
+		{"secret: s", "give the text of sluice.yaml"},
 		{"{ secret: s, config: { routes: {} } }", "config"},
+		{least + "replicas: 3", "replicas"},
+		{least + "worker: { replicas: 0 }", "replicas"},
+		{least + "worker: { resources: { requests: { cup: 1 } } }", "cup"},
+		{least + "api: { service: { type: Loadbalancer } }", "type"},
+		{least + "redis: { url: 'redis://:password@redis:6379' }", "url"},
+		{least + "redis: { url: 'redis-sentinel://a:26379/orders' }", "url"},
+		{least + "redis: { url: 'redis://redis:6379', sample: true }", "redis.sample and redis.url"},
+		{least + "redis: { storage: 10Gib }", "storage"},
 	} {
 		if _, err := render("sluice", tt.values); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want an error about %s", tt.values, err, tt.want)
