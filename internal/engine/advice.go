@@ -119,16 +119,9 @@ func (e *Engine) findUnsafe(ctx context.Context, o Options) (string, error) {
 		if err != nil {
 			return err
 		}
-		fields := infoFields(info)
 		mu.Lock()
 		defer mu.Unlock()
-		if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
-			problems = append(problems, fmt.Sprintf(
-				"%s evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", subject, policy))
-		}
-		if fields["aof_enabled"] != "1" {
-			problems = append(problems, subject+" has no append-only file, so a restart loses jobs: set appendonly yes")
-		}
+		problems = append(problems, unsafe(subject, infoFields(info))...)
 		return nil
 	})
 	if err == nil && e.Durability.On() {
@@ -138,6 +131,19 @@ func (e *Engine) findUnsafe(ctx context.Context, o Options) (string, error) {
 	}
 	slices.Sort(problems)
 	return strings.Join(problems, "; "), err
+}
+
+// unsafe returns why a master may lose jobs, by its answer to INFO. While it loads its append-only
+// file, that is said to be off.
+func unsafe(subject string, fields map[string]string) (problems []string) {
+	if policy := fields["maxmemory_policy"]; policy != "noeviction" && policy != "" {
+		problems = append(problems, fmt.Sprintf(
+			"%s evicts keys when memory is full (maxmemory-policy %s): set maxmemory-policy noeviction", subject, policy))
+	}
+	if fields["aof_enabled"] != "1" && fields["loading"] != "1" {
+		problems = append(problems, subject+" has no append-only file, so a restart loses jobs: set appendonly yes")
+	}
+	return problems
 }
 
 // recheckEvery is how often the settings of the masters are read. Another may have taken over.

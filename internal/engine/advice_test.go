@@ -30,3 +30,20 @@ func TestSupported(t *testing.T) {
 		}
 	}
 }
+
+// TestUnsafe: a master that loads its append-only file says that it has none.
+func TestUnsafe(t *testing.T) {
+	for _, tt := range []struct {
+		info string
+		want int
+	}{
+		{"maxmemory_policy:noeviction\r\naof_enabled:1\r\nloading:0\r\n", 0},
+		{"maxmemory_policy:noeviction\r\naof_enabled:0\r\nloading:0\r\n", 1},
+		{"maxmemory_policy:noeviction\r\naof_enabled:0\r\nloading:1\r\n", 0},
+		{"maxmemory_policy:allkeys-lru\r\naof_enabled:0\r\nloading:0\r\n", 2},
+	} {
+		if got := unsafe("it", infoFields(tt.info)); len(got) != tt.want {
+			t.Errorf("%q: %q", tt.info, got)
+		}
+	}
+}
