@@ -1,10 +1,16 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
+	"math"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -28,6 +34,51 @@ func erase(t *testing.T, q *queue.Queue, tenant string) (sum queue.Erased) {
 	}
 }
 
+// owned gives a tenant something of each kind that an erasure removes. Two of its jobs stay leased.
+func owned(t *testing.T, q *queue.Queue, m marks, tenant string) {
+	t.Helper()
+	if _, err := q.Keys().CreateKey(t.Context(), queue.Key{Tenant: tenant, Name: "ci", Hash: [32]byte{1}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Callbacks().CreateCallbackSecret(t.Context(), tenant, queue.CallbackHMAC, "vera"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Callbacks().PutCallbackEndpoints(t.Context(), tenant, []string{"https://" + tenant + ".example/"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, subject := range []string{"", "u-17"} {
+		if _, err := q.Tokens().RevokeTokens(t.Context(), tenant, subject, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit := int64(50)
+	if _, err := q.Tune(t.Context(), tenant, queue.Change{Reason: "more", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
+		o.Capacity = &limit
+		return o, nil
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, route := range []string{"default", "pooled"} {
+		for n := range 5 {
+			s := marked(m, fmt.Sprint(tenant, route, n))
+			s.Tenant, s.Route = tenant, route
+			if n == 4 {
+				s.Delay = 3 * time.Hour
+			}
+			admitted(t, q, s)
+		}
+		for n, l := range leased(t, q, 4) {
+			end := queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Attempt: 1, Event: []shaper.Event{shaper.Succeed, shaper.Die, shaper.Retry, ""}[n], Delay: 3 * time.Hour}
+			if n == 0 && i == 0 {
+				end.Retention, end.Answer = time.Hour, []byte("HTTP/1.1 200 OK\r\n\r\nhello")
+			}
+			if end.Event != "" {
+				settle(t, q, end)
+			}
+		}
+	}
+}
+
 // TestErase: nothing of a tenant is left, all of the others is; what is under way ends first.
 func TestErase(t *testing.T) {
 	t.Parallel()
@@ -41,46 +92,7 @@ func TestErase(t *testing.T) {
 				o.Pools = map[string]shaper.PoolSettings{"p": {Routes: []string{"pooled"}, Overrides: shaper.Overrides{Rate: &rate, Burst: &burst}}}
 			})
 			for _, tenant := range []string{gone, stays} {
-				if _, err := q.Keys().CreateKey(t.Context(), queue.Key{Tenant: tenant, Name: "ci", Hash: [32]byte{1}}); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := q.Callbacks().CreateCallbackSecret(t.Context(), tenant, queue.CallbackHMAC, "vera"); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := q.Callbacks().PutCallbackEndpoints(t.Context(), tenant, []string{"https://" + tenant + ".example/"}); err != nil {
-					t.Fatal(err)
-				}
-				for _, subject := range []string{"", "u-17"} {
-					if _, err := q.Tokens().RevokeTokens(t.Context(), tenant, subject, time.Now()); err != nil {
-						t.Fatal(err)
-					}
-				}
-				limit := int64(50)
-				if _, err := q.Tune(t.Context(), tenant, queue.Change{Reason: "more", Edit: func(o shaper.Overrides) (shaper.Overrides, error) {
-					o.Capacity = &limit
-					return o, nil
-				}}); err != nil {
-					t.Fatal(err)
-				}
-				for i, route := range []string{"default", "pooled"} {
-					for n := range 5 {
-						s := marked(m, fmt.Sprint(tenant, route, n))
-						s.Tenant, s.Route = tenant, route
-						if n == 4 {
-							s.Delay = 3 * time.Hour
-						}
-						admitted(t, q, s)
-					}
-					for n, l := range leased(t, q, 4) {
-						end := queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Attempt: 1, Event: []shaper.Event{shaper.Succeed, shaper.Die, shaper.Retry, ""}[n], Delay: 3 * time.Hour}
-						if n == 0 && i == 0 {
-							end.Retention, end.Answer = time.Hour, []byte("HTTP/1.1 200 OK\r\n\r\nhello")
-						}
-						if end.Event != "" {
-							settle(t, q, end)
-						}
-					}
-				}
+				owned(t, q, m, tenant)
 			}
 			before := 0
 			everything(t, q, func(key, value string) {
@@ -132,5 +144,87 @@ func TestErase(t *testing.T) {
 				t.Error("a cursor that is none")
 			}
 		})
+	}
+}
+
+// dying is a process that dies: from some command on, none reaches the store until it starts again.
+type dying struct{ left atomic.Int64 }
+
+func (d *dying) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d *dying) dead(cmds ...redis.Cmder) error {
+	if d.left.Add(-1) >= 0 {
+		return nil
+	}
+	for _, cmd := range cmds {
+		cmd.SetErr(net.ErrClosed)
+	}
+	return net.ErrClosed
+}
+
+func (d *dying) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if err := d.dead(cmd); err != nil {
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (d *dying) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if err := d.dead(cmds...); err != nil {
+			return err
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// TestEraseStopped: wherever an erasure stops, the next one removes what is left, and no count has
+// changed by it.
+func TestEraseStopped(t *testing.T) {
+	t.Parallel()
+	e := openEngine(t, engines["redis"](t))
+	q := encrypted(t, e, "", func(o *queue.Options) {
+		rate, burst := shaper.Rate{Limit: 1000, Period: time.Second}, int64(100)
+		o.Pools = map[string]shaper.PoolSettings{"p": {Routes: []string{"pooled"}, Overrides: shaper.Overrides{Rate: &rate, Burst: &burst}}}
+	})
+	q.StopKeeping()
+	var process dying
+	process.left.Store(math.MaxInt64)
+	e.AddHook(&process)
+	for whole, commands := false, int64(1); !whole; commands += 1 + commands/6 {
+		tenant, m := fmt.Sprintf("gone%d", commands), marks{}
+		owned(t, q, m, tenant)
+		page, err := q.List(t.Context(), queue.List{Tenant: tenant, State: queue.ListLeased, Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range page.Jobs {
+			settle(t, q, queue.Settlement{LeaseRef: queue.LeaseRef{ID: j.ID, Epoch: 1}, Tenant: tenant, Event: shaper.Succeed, Attempt: 1})
+		}
+		process.left.Store(commands)
+		first, err := q.Erase(t.Context(), tenant, "")
+		whole = err == nil && !first.More
+		process.left.Store(math.MaxInt64)
+		if last := erase(t, q, tenant); last.Running > 0 {
+			t.Errorf("stopped after %d commands: %+v", commands, last)
+		}
+		everything(t, q, func(key, value string) {
+			if strings.Contains(value, tenant) && !strings.HasSuffix(key, "claim") {
+				t.Errorf("stopped after %d commands: %s is left: %.100q", commands, key, value)
+			}
+		})
+		if again := erase(t, q, tenant); again != (queue.Erased{}) {
+			t.Errorf("stopped after %d commands: a third run found %+v", commands, again)
+		}
+	}
+	if _, err := q.Check(t.Context(), false, func(found []queue.Finding) error {
+		for _, f := range found {
+			t.Errorf("check: %+v", f)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 }

@@ -75,7 +75,7 @@ public class ClientTest {
   static void fullQueue() throws Exception {
     tune("java-full", "{\"rate\":\"1/h\",\"capacity\":1}");
     Sluice jobs = Sluice.at(API).tenant("java-full").retryFor(Duration.ZERO);
-    jobs.submit("t", 1);
+    jobs.await((String) jobs.submit("t", 1).get("id"), Duration.ofSeconds(30));
     String waiting = (String) jobs.submit("t", 2).get("id");
     SluiceException full = fails(SluiceException.class, () -> jobs.submit("t", 3));
     same("the refusal", "429 queue-full true", full.status + " " + full.kind + " " + full.isFull());

@@ -37,7 +37,7 @@ test("batch", async () => {
 test("cancel, refusals and full queues", async () => {
   await tune("node-full", { rate: "1/h", capacity: 1 });
   const jobs = new Client(api, { tenant: "node-full", retryFor: 0 });
-  await jobs.submit({ type: "t", payload: 1 });
+  await jobs.wait((await jobs.submit({ type: "t", payload: 1 })).id);
   const waiting = await jobs.submit({ type: "t", payload: 2 });
   await assert.rejects(jobs.submit({ type: "t", payload: 3 }), (e) => e instanceof QueueFull && e.kind === "queue-full" && e.status === 429);
   await assert.rejects(jobs.wait(waiting.id, { timeout: 0.2 }), { name: "TimeoutError" });
