@@ -21,7 +21,12 @@ type answer struct {
 	delay  time.Duration
 	until  <-chan struct{}
 	header map[string]string
+	// The answer to a forwarded request comes in that many pieces beside the first, pieceEvery
+	// apart.
+	pieces int
 }
+
+const pieceEvery = 60 * time.Millisecond
 
 // behaviour decides the answer to a delivery; nth counts those of its job, from 1. It is called
 // from many goroutines.
@@ -107,9 +112,29 @@ func (s *sink) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(name, value)
 	}
 	w.WriteHeader(a.status)
-	if forwarded { // its client gets the answer, and checks which delivery it is of
-		_, _ = fmt.Fprintf(w, "%s %d", d.Job, nth)
+	if !forwarded {
+		return
 	}
+	// Its client gets the answer, and checks which delivery it is of.
+	first := fmt.Sprintf("%s %d", d.Job, nth)
+	_, _ = io.WriteString(w, first)
+	for i := range a.pieces {
+		if err := http.NewResponseController(w).Flush(); err != nil || pause(r.Context(), pieceEvery) != nil {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = fmt.Fprintf(w, "\n%s %d", first, i)
+	}
+}
+
+// whole reports whether an answer in pieces has all of them, of one delivery.
+func whole(body string, pieces int) bool {
+	lines := strings.Split(body, "\n")
+	for i, line := range lines[1:] {
+		if line != fmt.Sprintf("%s %d", lines[0], i) {
+			return false
+		}
+	}
+	return len(lines) == pieces+1
 }
 
 // enter decides on the answer and writes the delivery down.

@@ -59,7 +59,7 @@ func all() []figure {
 		{id: "P14", what: "intake: submits over HTTP that wait for a replica on this machine ÷ those that do not",
 			unit: "ratio", target: 0.7, measure: measureDurable},
 	}
-	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), forwardFigures(), scaleFigures(),
+	return slices.Concat(figures, pacingFigures(), latenessFigures(), peerFigures(), forwardFigures(), streamFigures(), scaleFigures(),
 		simulatorFigures(), mastersFigures())
 }
 

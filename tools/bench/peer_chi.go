@@ -25,8 +25,9 @@ const peerChild = "peer"
 // servers are those that a child may be: handlers by name, given the socket of a redis-server,
 // empty for none; the proxy gets the URL of its upstream.
 var servers = map[string]func(socket string) http.Handler{
-	"sink":  func(string) http.Handler { return http.HandlerFunc(swallow) },
-	"proxy": reverseProxy,
+	"sink":   func(string) http.Handler { return http.HandlerFunc(swallow) },
+	"events": func(string) http.Handler { return http.HandlerFunc(events) },
+	"proxy":  reverseProxy,
 	"chi": func(string) http.Handler {
 		return shopIntake(func(context.Context, string, submitted) error { return nil })
 	},
