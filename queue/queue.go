@@ -89,11 +89,11 @@ type Queue struct {
 	reader       string // begins the names of the readers of streams in this process
 }
 
-// Schema of the stored data. A process reads its own and those from oldestKnown on. 5: a policy
-// leaves out what is usual. Data of 1 to 4 is refused: none was released.
+// Schema of the stored data. A process writes Schema, and reads those from OldestSchema on. 5: a
+// policy leaves out what is usual. Data of 1 to 4 is refused: none was released.
 const (
-	schema      = 5
-	oldestKnown = 5
+	Schema       = 5
+	OldestSchema = 5
 )
 
 // defaultShards is the number of shards of a new store.
@@ -184,31 +184,39 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// Preflight returns why Open would refuse this store with these options. It writes nothing, and
-// accepts a Redis without a store. The notes name up to 20 settings of tenants and pools that the
-// API has set to other values than the options, and which are in force. Errors: ErrSchema,
-// ErrEnvironment, ErrUnavailable.
-func Preflight(ctx context.Context, e *Engine, o Options) (notes []string, err error) {
+// Found is a store that Open would take.
+type Found struct {
+	Schema, Shards int // of the stored data; 0 where there is no store
+	// Notes name up to 20 settings of tenants and pools that the API has set to other values than
+	// the options, and which are in force.
+	Notes []string
+}
+
+// Preflight returns why Open would refuse this store with these options, and otherwise what it has
+// found. It writes nothing, and accepts a Redis without a store. Errors: ErrSchema, ErrEnvironment,
+// ErrUnavailable.
+func Preflight(ctx context.Context, e *Engine, o Options) (f Found, err error) {
 	found, err := readLayout(ctx, e.conn.Patient)
 	if err != nil {
-		return nil, e.conn.Advise(err)
+		return f, e.conn.Advise(err)
 	}
 	if found.Shards == 0 {
-		return nil, nil
+		return f, nil
 	}
 	if err := found.fits(cmp.Or(o.Shards, found.Shards)); err != nil {
-		return nil, err
+		return f, err
 	}
 	if err := o.Encryption.check(ctx, e.conn.Patient); err != nil {
-		return nil, e.conn.Advise(err)
+		return f, e.conn.Advise(err)
 	}
 	keeper := policies.New(e.storeOf(found.Shards), o.Horizon, o.Logger)
 	keeper.Environment = o.Environment
 	outranked, err := keeper.Preflight(ctx, o.file())
+	f.Schema, f.Shards = found.Schema, found.Shards
 	for _, setting := range outranked {
-		notes = append(notes, setting.String())
+		f.Notes = append(f.Notes, setting.String())
 	}
-	return notes, e.conn.Advise(err)
+	return f, e.conn.Advise(err)
 }
 
 // storeOf returns the store with this number of shards.
@@ -332,7 +340,7 @@ func (q *Queue) layout(ctx context.Context, given string) (born string, err erro
 		given = strconv.FormatInt(now.UnixMicro(), 10)
 	}
 	if _, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.HSetNX(ctx, store.MetaKey, "schema", schema)
+		p.HSetNX(ctx, store.MetaKey, "schema", Schema)
 		p.HSetNX(ctx, store.MetaKey, "shards", shards)
 		p.HSetNX(ctx, store.MetaKey, "born", given)
 		return nil
@@ -361,13 +369,13 @@ func readLayout(ctx context.Context, c redis.Cmdable) (found storedLayout, err e
 // fits returns ErrSchema unless a process with this number of shards can work with the layout.
 func (found storedLayout) fits(shards int) error {
 	switch {
-	case found.Schema < oldestKnown:
+	case found.Schema < OldestSchema:
 		return fmt.Errorf("%w: schema %d, this version reads %d to %d: drain it with the version that "+
 			"wrote it, or use another Redis",
-			ErrSchema, found.Schema, oldestKnown, schema)
-	case found.Schema > schema:
+			ErrSchema, found.Schema, OldestSchema, Schema)
+	case found.Schema > Schema:
 		return fmt.Errorf("%w: schema %d, this version reads %d to %d: use another version, or another "+
-			"Redis", ErrSchema, found.Schema, oldestKnown, schema)
+			"Redis", ErrSchema, found.Schema, OldestSchema, Schema)
 	case found.Shards > store.MaxShards:
 		return fmt.Errorf("%w: it has %d shards, this version knows up to %d", ErrSchema, found.Shards, store.MaxShards)
 	case found.Shards != shards:

@@ -20,6 +20,7 @@ type commands struct {
 	Init        initCmd               `cmd:"" help:"Write a configuration to begin with."`
 	Check       checkCmd              `cmd:"" help:"Check the store for damage and repair it."`
 	Config      configCmd             `cmd:"" help:"Check a configuration without running it."`
+	Upgrade     upgradeCmd            `cmd:"" help:"Check whether this version can take over."`
 	Redis       redisCmd              `cmd:"" help:"Have a replica of Redis take over."`
 	Store       storeCmd              `cmd:"" help:"Rotate the keys that encrypt the store."`
 	Codec       codecCmd              `cmd:"" help:"Make keys that encrypt the store."`
@@ -44,13 +45,14 @@ type commands struct {
 	Version     versionCmd            `cmd:"" help:"Print the version."`
 }
 
-// newCommands returns the command line. serve, check, config check, redis failover and store
-// rotate-keys have a flag for each setting of the program, tenant set and pool set for each of a
-// policy.
+// newCommands returns the command line. serve, check, config check, upgrade check, redis failover
+// and store rotate-keys have a flag for each setting of the program, tenant set and pool set for
+// each of a policy.
 func newCommands() *commands {
 	all := &commands{Tenant: policies.NewTenant(), Pool: policies.NewPool()}
 	all.Serve.Plugins = kong.Plugins{settingFlags()}
 	all.Config.Check.Plugins = kong.Plugins{settingFlags()}
+	all.Upgrade.Check.Plugins = kong.Plugins{settingFlags()}
 	all.Check.Plugins = kong.Plugins{settingFlags()}
 	all.Redis.Failover.Plugins = kong.Plugins{settingFlags()}
 	all.Store.RotateKeys.Plugins = kong.Plugins{settingFlags()}

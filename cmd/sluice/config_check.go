@@ -36,6 +36,29 @@ func (f *sourceFlags) sources(a *cli.App, file string) config.Sources {
 	return config.Sources{File: file, Environ: a.Environ, Flags: settingValues(f.Plugins), Routes: f.Route}
 }
 
+// check reads a configuration whose file is an argument, and prints the notes on it.
+func (f *sourceFlags) check(a *cli.App, file string) (cfg config.Config, settings []config.InForce, err error) {
+	for _, note := range config.Strays(a.Environ) {
+		fmt.Fprintln(a.Err, "sluice: note:", note)
+	}
+	cfg, settings, err = config.Check(f.sources(a, file))
+	var problems shaper.Problems
+	if errors.As(err, &problems) && file != "" {
+		for i, p := range problems {
+			if p.Field == "--config" {
+				problems[i].Field = "the file"
+			}
+		}
+	}
+	for _, note := range cfg.Notes {
+		fmt.Fprintln(a.Err, "sluice: note:", note)
+	}
+	if err == nil {
+		err = process.CheckAdminToken(cfg)
+	}
+	return cfg, settings, err
+}
+
 type configCheckCmd struct {
 	File  string `arg:"" optional:"" env:"SLUICE_CONFIG" help:"Configuration file (YAML) [none]."`
 	JSON  bool   `help:"Print the settings as JSON."`
@@ -66,33 +89,24 @@ file: sluice tenant get NAME prints them.`
 }
 
 func (c *configCheckCmd) Run(a *cli.App) error {
-	for _, note := range config.Strays(a.Environ) {
-		fmt.Fprintln(a.Err, "sluice: note:", note)
-	}
-	cfg, settings, err := config.Check(c.sources(a, c.File))
-	var problems shaper.Problems
-	if errors.As(err, &problems) && c.File != "" {
-		// The file is an argument of this command, not the flag --config.
-		for i, p := range problems {
-			if p.Field == "--config" {
-				problems[i].Field = "the file"
-			}
-		}
-	}
+	cfg, settings, err := c.check(a, c.File)
 	if err != nil {
 		return err
 	}
-	for _, note := range cfg.Notes {
-		fmt.Fprintln(a.Err, "sluice: note:", note)
-	}
 	if c.Redis && cfg.Redis.URL == "" {
 		return cli.Usagef("--redis: redis.url is not set: a private redis-server belongs to one process")
+	}
+	store := func() (err error) {
+		if c.Redis {
+			_, err = preflight(a, cfg)
+		}
+		return err
 	}
 	if c.JSON {
 		if err := cli.PrintJSON(a.Out, map[string]any{"settings": settings, "pools": checkedPools(cfg)}); err != nil {
 			return err
 		}
-		return c.preflight(a, cfg)
+		return store()
 	}
 	rows := [][]string{{"KEY", "VALUE", "FROM"}}
 	for _, s := range settings {
@@ -104,27 +118,24 @@ func (c *configCheckCmd) Run(a *cli.App) error {
 	if err := printPools(a, checkedPools(cfg)); err != nil {
 		return err
 	}
-	if err := c.preflight(a, cfg); err != nil {
+	if err := store(); err != nil {
 		return err
 	}
 	fmt.Fprintln(a.Err, "No problems.")
 	return nil
 }
 
-// preflight compares the configuration with the store, if --redis is given.
-func (c *configCheckCmd) preflight(a *cli.App, cfg config.Config) error {
-	if !c.Redis {
-		return nil
-	}
+// preflight compares the configuration with the store, and prints the notes.
+func preflight(a *cli.App, cfg config.Config) (queue.Found, error) {
 	p := &process.Process{Config: cfg, Roles: process.Roles{API: true, Worker: true}, Log: cli.NewLogger(a.Err, "error")}
-	notes, err := p.Preflight(a.Ctx)
-	for _, note := range notes {
+	found, err := p.Preflight(a.Ctx)
+	for _, note := range found.Notes {
 		fmt.Fprintln(a.Err, "sluice: note:", note)
 	}
 	if errors.Is(err, queue.ErrEnvironment) || errors.Is(err, queue.ErrSchema) {
-		return fmt.Errorf("the store would refuse this configuration: %w", err)
+		err = fmt.Errorf("the store would refuse this configuration: %w", err)
 	}
-	return err
+	return found, err
 }
 
 // checkedPool is a pool in the JSON output. Rates are in costs a second.

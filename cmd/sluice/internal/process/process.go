@@ -437,12 +437,13 @@ func (p *Process) foreign(err error) error {
 	return shaper.Problems{{Field: "store.environment", Value: cmp.Or(p.Config.Store.Environment, "not set"), Rule: err.Error()}}
 }
 
-// Preflight returns why the store of the configuration would refuse this process. It writes nothing
-// there. Notes and errors: those of queue.OpenEngine and queue.Preflight.
-func (p *Process) Preflight(ctx context.Context) (notes []string, err error) {
+// Preflight returns why the store of the configuration would refuse this process, and otherwise
+// what it has found. It writes nothing there. Errors: those of queue.OpenEngine and
+// queue.Preflight.
+func (p *Process) Preflight(ctx context.Context) (found queue.Found, err error) {
 	engine, err := queue.OpenEngine(ctx, p.engineOptions(slog.New(slog.DiscardHandler)))
 	if err != nil {
-		return nil, fmt.Errorf("open the store: %w", err)
+		return found, fmt.Errorf("open the store: %w", err)
 	}
 	defer func() { _ = engine.Close() }()
 	return queue.Preflight(ctx, engine, p.queueOptions())
