@@ -206,7 +206,7 @@ func (b *bench) streamRuns(ctx context.Context) (runs []streamRun, err error) {
 		runs = append(runs, r)
 		lines = append(lines, fmt.Sprintf("run %-6d %14.2f %14.2f %14.1f", run+1, r.CPU, r.ProxyCPU, r.KiB))
 	}
-	b.detail("P17", lines, runs)
+	b.detail("P17-cpu", lines, runs)
 	return runs, nil
 }
 
