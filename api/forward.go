@@ -108,7 +108,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, at arrival) {
 	if err == nil && sub != nil {
 		err = s.admit(c, sub, f)
 	}
-	if sub = nil; err == nil {
+	// The answer may be there before this admission returns, but who prefers 202 gets that.
+	accepts := f.prefer.Async && f.decision.Outcome == shaper.Admitted
+	if sub = nil; err == nil && !accepts {
 		f.showProgress(w, c)
 		err = f.awaitAnswer(c.client)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/7509e464/sluice/api"
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/internal/listen"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 	"github.com/7509e464/sluice/worker"
@@ -423,6 +424,35 @@ func TestForwardLater(t *testing.T) {
 	p.want("its cancellation", http.StatusOK, "", resp, body)
 	resp, body = p.ask("GET", at, "", "Sluice-Tenant", "paused")
 	p.want("its answer then", http.StatusGone, "job-gone", resp, body)
+}
+
+// late is an intake that learns of an admission when the request has its answer already.
+type late struct {
+	api.Admitter
+	p **proxied
+}
+
+func (l late) Submit(ctx context.Context, sub queue.Submission) (queue.Decision, error) {
+	v, err := l.Admitter.Submit(ctx, sub)
+	queuetest.Await((*l.p).t, "the end of the job", func() bool {
+		j, err := (*l.p).q.Job(ctx, sub.Tenant, v.Job.ID)
+		return err == nil && j.State.Done()
+	})
+	return v, err
+}
+
+// TestForwardAcceptsAtOnce: respond-async is 202 also where the answer is there at once. A page
+// takes the Location from it.
+func TestForwardAcceptsAtOnce(t *testing.T) {
+	var p *proxied
+	p = proxy(t, echo, asIs, func(ports *api.Ports) {
+		admitter := *ports.Admitter()
+		*ports.Admitter() = late{admitter, &p}
+	})
+	resp, body := p.ask("PUT", "/v1/forward/partner/x", "at once", "Prefer", "respond-async", "Sluice-Tenant", "acme")
+	p.want("the request", http.StatusAccepted, "", resp, body)
+	resp, body = p.ask("GET", resp.Header.Get("Location"), "", "Sluice-Tenant", "acme")
+	p.want("its answer", http.StatusTeapot, "", resp, body)
 }
 
 // TestForwardOwnHeaders: what Sluice says is said by Sluice alone. Neither a client nor an

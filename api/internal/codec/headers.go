@@ -113,12 +113,12 @@ func TraceParent(h http.Header) string {
 type Preference struct {
 	Wait  time.Duration // whole seconds, at most wire.MaxWaitSeconds
 	Given bool          // the request has a valid preference
-	async bool          // it is respond-async
+	Async bool          // it is respond-async: 202 at once
 }
 
 // Applied returns the value of Preference-Applied, such as wait=5 or respond-async.
 func (p Preference) Applied() string {
-	if p.async {
+	if p.Async {
 		return "respond-async"
 	}
 	return "wait=" + strconv.Itoa(int(p.Wait/time.Second))
@@ -143,7 +143,7 @@ func prefer(h http.Header, most int, async bool) (p Preference) {
 			name, rest, _ := strings.Cut(splitQuoted(one, ';')[0], "=")
 			switch name = strings.TrimSpace(name); {
 			case async && strings.EqualFold(name, "respond-async"):
-				return Preference{Given: true, async: true}
+				return Preference{Given: true, Async: true}
 			case !read && strings.EqualFold(name, "wait"):
 				read = true
 				if seconds, ok := wholeSeconds(strings.Trim(strings.TrimSpace(rest), `"`), most); ok {
