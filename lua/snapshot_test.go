@@ -22,6 +22,13 @@ type snapshot struct {
 	Ends []string
 }
 
+// dropGrants leaves the answers to polls out.
+func (s *snapshot) dropGrants() {
+	isGrant := func(key string) bool { return strings.HasPrefix(key, "grant:") }
+	maps.DeleteFunc(s.Keys, func(key string, _ any) bool { return isGrant(key) })
+	s.Ends = slices.DeleteFunc(s.Ends, isGrant)
+}
+
 func text[N ~int64](n N) string { return strconv.FormatInt(int64(n), 10) }
 
 // snapshot is what the shard should hold.
