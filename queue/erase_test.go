@@ -79,6 +79,19 @@ func owned(t *testing.T, q *queue.Queue, m marks, tenant string) {
 	}
 }
 
+// sound insists that a check of the store finds nothing.
+func sound(t *testing.T, q *queue.Queue) {
+	t.Helper()
+	if _, err := q.Check(t.Context(), false, func(found []queue.Finding) error {
+		for _, f := range found {
+			t.Errorf("check: %+v", f)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestErase: nothing of a tenant is left, all of the others is; what is under way ends first.
 func TestErase(t *testing.T) {
 	t.Parallel()
@@ -132,14 +145,7 @@ func TestErase(t *testing.T) {
 			if again := erase(t, q, gone); again != (queue.Erased{}) {
 				t.Errorf("a second run found %+v", again)
 			}
-			if _, err := q.Check(t.Context(), false, func(found []queue.Finding) error {
-				for _, f := range found {
-					t.Errorf("check: %+v", f)
-				}
-				return nil
-			}); err != nil {
-				t.Error(err)
-			}
+			sound(t, q)
 			if _, err := q.Erase(t.Context(), gone, "x"); err == nil {
 				t.Error("a cursor that is none")
 			}
@@ -219,12 +225,5 @@ func TestEraseStopped(t *testing.T) {
 			t.Errorf("stopped after %d commands: a third run found %+v", commands, again)
 		}
 	}
-	if _, err := q.Check(t.Context(), false, func(found []queue.Finding) error {
-		for _, f := range found {
-			t.Errorf("check: %+v", f)
-		}
-		return nil
-	}); err != nil {
-		t.Error(err)
-	}
+	sound(t, q)
 }

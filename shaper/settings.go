@@ -92,10 +92,10 @@ type Setting struct {
 	PoolHelp    string // what it does for a pool
 	PoolDoc     string
 
-	Knob bool // the dashboard has a field for it; of the kinds rate, number and duration
-	Rare bool // shown only where it has another value than its default
-	Verb bool // has an operation of its own, so that files, patches and routes cannot have it
-	Bare bool // has commands of its own, and no flag
+	Knob   bool // the dashboard has a field for it; of the kinds rate, number and duration
+	Rare   bool // shown only where it has another value than its default
+	Verb   bool // has an operation of its own, so that files, patches and routes cannot have it
+	NoFlag bool // has commands of its own instead of a flag
 
 	of func(o *Overrides) any // pointer to the field of the overrides
 	in func(p *Policy) any    // pointer to the field of the policy
@@ -169,7 +169,7 @@ var settings = []Setting{
 		Pool:        true,
 		PoolDefault: "false",
 		PoolHelp:    "Admit jobs but stop the departures of the pool.",
-		Bare:        true,
+		NoFlag:      true,
 		of:          func(o *Overrides) any { return &o.Paused },
 		in:          func(p *Policy) any { return &p.Paused }},
 	{Name: "draining", Kind: KindSwitch, Verb: true,

@@ -33,7 +33,7 @@ func settingFlags(of []shaper.Setting, help func(shaper.Setting) string, others 
 		names = append(names, s.Key())
 		field, flag := fmt.Sprintf("Setting%d", i), strings.ReplaceAll(s.Key(), "_", "-")
 		const tag = `setting:%q name:%q help:%q placeholder:%q`
-		if s.Bare {
+		if s.NoFlag {
 			continue
 		}
 		switch s.Kind {

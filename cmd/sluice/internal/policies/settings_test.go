@@ -38,7 +38,7 @@ func TestFlagsOfTheTable(t *testing.T) {
 		for _, s := range shaper.Settings() {
 			has := slices.ContainsFunc(of, func(has shaper.Setting) bool { return has.Name == s.Name })
 			flag := "--" + strings.ReplaceAll(s.Key(), "_", "-") + "=" + values[s.Kind]
-			if patch, err := parse(flag); has && !s.Bare && (err != nil || patch[s.Name] == nil) {
+			if patch, err := parse(flag); has && !s.NoFlag && (err != nil || patch[s.Name] == nil) {
 				t.Errorf("%s of %s: %v, %v", flag, subject, patch, err)
 			} else if !has && err == nil {
 				t.Errorf("%s of %s is taken", flag, subject)

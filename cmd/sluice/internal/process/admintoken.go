@@ -68,17 +68,17 @@ func tokenIn(path string) (token string, made bool, err error) {
 		return token, false, err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return "", false, fmt.Errorf("must be a file that can be written, unless admin.token is set: %w", err)
+		return "", false, unwritable(err)
 	}
 	next, err := os.CreateTemp(filepath.Dir(path), ".admin.token-*") // with the mode 0600
 	if err != nil {
-		return "", false, fmt.Errorf("must be a file that can be written, unless admin.token is set: %w", err)
+		return "", false, unwritable(err)
 	}
 	defer func() { _ = os.Remove(next.Name()) }()
 	token = rand.Text() + rand.Text() // 260 bits
 	_, failed := next.WriteString(token + "\n")
 	if err := errors.Join(failed, next.Sync(), next.Close()); err != nil {
-		return "", false, fmt.Errorf("must be a file that can be written, unless admin.token is set: %w", err)
+		return "", false, unwritable(err)
 	}
 	// A link is whole at once, and replaces no file that another process has made meanwhile.
 	switch err := os.Link(next.Name(), path); {
@@ -86,9 +86,13 @@ func tokenIn(path string) (token string, made bool, err error) {
 		token, err := readToken(path)
 		return token, false, err
 	case err != nil:
-		return "", false, fmt.Errorf("must be a file that can be written, unless admin.token is set: %w", err)
+		return "", false, unwritable(err)
 	}
 	return token, true, nil
+}
+
+func unwritable(err error) error {
+	return fmt.Errorf("must be a file that can be written, unless admin.token is set: %w", err)
 }
 
 // readToken reads a token that an earlier start has made. Errors: fs.ErrNotExist.
@@ -108,10 +112,7 @@ func readToken(path string) (string, error) {
 	if info, err = f.Stat(); err != nil { // of what is read
 		return "", err
 	}
-	switch {
-	case !info.Mode().IsRegular():
-		return "", errors.New("must be a regular file")
-	case info.Mode().Perm()&0o077 != 0:
+	if info.Mode().Perm()&0o077 != 0 {
 		return "", fmt.Errorf("must not be readable by others: its mode is %#o, not 0600 (chmod 600)", info.Mode().Perm())
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, 1024))
