@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,6 +52,7 @@ type Broker struct {
 	running   context.Context
 	stop      context.CancelFunc // ends running
 	restoring sync.WaitGroup
+	rewriting atomic.Bool
 }
 
 // Shards returns the number of shards.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -122,9 +123,17 @@ func (w *world) cutFile(record string) (lost int64, whole bool, err error) {
 		return 0, false, fmt.Errorf("redis-server has synced nothing: %w", err)
 	}
 	var synced int64
-	var path string
-	if _, err := fmt.Sscanf(string(text), "%d %s", &synced, &path); err != nil {
+	var of string
+	if _, err := fmt.Sscanf(string(text), "%d %s", &synced, &of); err != nil {
 		return 0, false, fmt.Errorf("read what is synced: %w", err)
+	}
+	paths, err := filepath.Glob(filepath.Join(filepath.Dir(of), "*.incr.aof"))
+	if err != nil {
+		return 0, false, err
+	}
+	path := slices.MaxFunc(paths, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
+	if path != of {
+		synced = 0 // it was begun for a rewrite, and nothing of it is synced yet
 	}
 	info, err := os.Stat(path)
 	if err != nil {
