@@ -1,11 +1,15 @@
 package budget
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -25,6 +29,35 @@ func TestAnnouncedBodyCostsNothing(t *testing.T) {
 	}, unowned)
 	if err != nil || cap(content) > 2*FreeBody || budget.Count() != 0 {
 		t.Errorf("%d bytes in memory, %d of the budget, %v", cap(content), budget.Count(), err)
+	}
+}
+
+// A body is read whole, or not at all, and takes little more than twice its memory.
+func TestBodiesInPieces(t *testing.T) {
+	whole := bytes.Repeat([]byte("0123456789abcdef"), 8<<20/16)
+	odd := errors.New("odd")
+	for _, size := range []int{0, 1, FreeBody - 1, FreeBody, FreeBody + 1, FreeBody + deadline.BodyStep,
+		FreeBody + deadline.BodyStep + 1, 3 * deadline.BodyStep, len(whole)} {
+		for name, end := range map[string]error{"whole": io.EOF, "cut": io.ErrUnexpectedEOF, "odd": odd} {
+			from := io.MultiReader(iotest.HalfReader(bytes.NewReader(whole[:size])), iotest.ErrReader(end))
+			content, err := readPieces(from)
+			if end == io.EOF {
+				if err != nil || !bytes.Equal(content, whole[:size]) {
+					t.Errorf("%d bytes, %s: %d bytes, %v", size, name, len(content), err)
+				}
+			} else if !errors.Is(err, end) || content != nil {
+				t.Errorf("%d bytes, %s: %d bytes, %v", size, name, len(content), err)
+			}
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := readPieces(bytes.NewReader(whole)); err != nil {
+		t.Error(err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 20<<20 {
+		t.Errorf("%d bytes took %d", len(whole), took)
 	}
 }
 
