@@ -27,7 +27,7 @@ func (f *fakeQueue) Cancel(_ context.Context, name, id string) (queue.Job, error
 	return j.Job, nil
 }
 
-func (f *fakeQueue) Replay(_ context.Context, name, id string, maxAttempts int) (queue.Decision, error) {
+func (f *fakeQueue) Replay(_ context.Context, name, id string, as queue.Replaying) (queue.Decision, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	j, err := f.find(name, id)
@@ -37,7 +37,10 @@ func (f *fakeQueue) Replay(_ context.Context, name, id string, maxAttempts int) 
 	case j.State != shaper.Dead:
 		return queue.Decision{Job: j.Job}, queue.ErrConflict
 	}
-	return f.replay(j, maxAttempts), nil
+	if j.submission.Tier = "the last"; as.Tier != nil {
+		j.submission.Tier = *as.Tier
+	}
+	return f.replay(j, as.MaxAttempts), nil
 }
 
 func (f *fakeQueue) replay(j *fakeJob, maxAttempts int) queue.Decision {

@@ -206,6 +206,16 @@ func TestTiersReachTheQueue(t *testing.T) {
 				t.Errorf("submitted for %q with the tier %q, want %q, %q", s.Tenant, s.Tier, c.tenant, c.tier)
 			}
 		}
+		replay := func(from document, path string, h headers, tier string) {
+			t.Helper()
+			b.queue.Finish(one.job.ID, shaper.Dead, nil, nil)
+			from.do(t, "POST", path+one.job.ID+"/replay", h, "").want(t, http.StatusAccepted, "")
+			if s := b.queue.Submission(one.job.ID); s.Tier != tier {
+				t.Errorf("replayed with the tier %q, want %q", s.Tier, tier)
+			}
+		}
+		replay(b.intake, "/v1/jobs/", c.h, c.tier)
+		replay(b.admin, "/v1/tenants/"+c.tenant+"/jobs/", nil, "the last")
 	}
 }
 

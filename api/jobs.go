@@ -95,7 +95,11 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 			return nil, err
 		}
 	}
-	v, err := s.queue.Replay(c.r.Context(), tenant, id, s.attempts(job))
+	as := queue.Replaying{MaxAttempts: s.attempts(job)}
+	if !c.operator {
+		as.Tier = &c.who.Tier
+	}
+	v, err := s.queue.Replay(c.r.Context(), tenant, id, as)
 	if errors.Is(err, queue.ErrConflict) {
 		return nil, problem.Conflict(v.Job, "only a dead job can be replayed")
 	}

@@ -28,7 +28,7 @@ type admitter interface {
 	NewID(tenant, route string) (string, error)
 	Submit(ctx context.Context, s queue.Submission) (queue.Decision, error)
 	SubmitBatch(ctx context.Context, batch []queue.Submission, atomic bool) ([]queue.Decision, error)
-	Replay(ctx context.Context, tenant, id string, maxAttempts int) (queue.Decision, error)
+	Replay(ctx context.Context, tenant, id string, as queue.Replaying) (queue.Decision, error)
 	PoolOf(route string) string
 }
 

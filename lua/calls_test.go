@@ -258,7 +258,7 @@ func (w *world) replay(r revival) {
 		At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
 		Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity),
-		DeadBytes: w.m.deadBytes,
+		DeadBytes: w.m.deadBytes, Tier: r.tier,
 	}
 	code, got, err := call.Decode(w.run(call.Call()))
 	wantCode, want := w.m.replay(r)

@@ -433,6 +433,7 @@ type revival struct {
 	tenant, id  string
 	tag         uint32
 	maxAttempts int
+	tier        *string // claimed; nil: an operator's
 }
 
 func (m *model) replay(r revival) (scripts.JobCode, shaper.Admission) {
@@ -441,7 +442,12 @@ func (m *model) replay(r revival) (scripts.JobCode, shaper.Admission) {
 	if j == nil || tenantOf(j.Flow) != r.tenant || m.forgot(j.Flow) {
 		return scripts.JobAbsent, shaper.Admission{Now: m.now}
 	}
-	f := m.load(j.Flow)
+	tier := m.flows[j.Flow].tier
+	if r.tier != nil {
+		m.reachIf(*r.tier != tier, "replay in another tier")
+		tier = *r.tier
+	}
+	f := m.loadClaimed(j.Flow, tier)
 	if j.Tag == r.tag {
 		m.reach("replay repeated")
 		a := m.facts(f, shaper.Admitted)

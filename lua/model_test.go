@@ -266,7 +266,7 @@ var situations = []string{
 	"kept for its activity", "retuned", "retuned by a change", "promoted", "came back", "another revision",
 	"other policies",
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts",
-	"replay full", "replay repeated", "clock back",
+	"replay full", "replay repeated", "replay in another tier", "clock back",
 	"draining", "denied", "denied and unseen", "full of dead letters", "went on after a dead letter left",
 	"to be called back", "claimed",
 	"claimed again", "claimed after a replay",

@@ -459,6 +459,10 @@ func (w *world) drawReplay() {
 		at: w.wall, tenant: w.drawTenant(id), id: id, tag: w.tags,
 		maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts"),
 	}
+	if rapid.Bool().Draw(w.T, "by a client") {
+		tier := rapid.SampledFrom(w.th.tiers()).Draw(w.T, "claim")
+		r.tier = &tier
+	}
 	w.replay(r)
 	if rapid.IntRange(0, 3).Draw(w.T, "sent twice") == 3 {
 		w.replay(r)

@@ -64,7 +64,7 @@ var themes = []theme{
 	{
 		name: "dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"},
 		rates: []string{"50/s", "200/s", "7/3s"}, deads: 2,
-		weights: map[string]int{"settle": 16, "replay": 6, "cancel": 6, "claim": 6},
+		weights: map[string]int{"settle": 16, "replay": 4, "cancel": 3, "claim": 6},
 	},
 	{
 		name: "bytes of dead letters", tenants: []string{"acme"}, routes: []string{"echo", "mail"},

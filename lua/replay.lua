@@ -12,6 +12,7 @@
 --   3 horizon in µs
 --   4 call tag, 1 to 2^32 - 1
 --   5 max attempts   6, 7 most dead letters of a flow, and of how many bytes
+--   8 tier that the client's credential claims now; absent: the one claimed last, for an operator
 -- Reply
 --   now, then 0 no such job of this tenant, 3 not dead, or 1 and: outcome as of admit, position,
 --   estimated start, depth, capacity, retry after in µs, limit and period in µs of the strictest
@@ -30,7 +31,7 @@ local j = job_read(redis.call('GETRANGE', KEYS[4], '0', UP_TO_PAYLOAD))
 if not j or tenant_of(j.flow) ~= ARGV[2] then
   return { now, ABSENT }
 end
-local f = flow_load(j.flow)
+local f = flow_load(j.flow, ARGV[8])
 if f.fresh then -- forgotten: the dead letter is past its retention
   return { now, ABSENT }
 end

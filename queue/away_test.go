@@ -352,7 +352,7 @@ func TestFullMemory(t *testing.T) {
 		fmt.Sprint(results) != "[settled settled settled]" {
 		t.Errorf("Settle: %v, %v", results, err)
 	}
-	if _, err := q.Replay(t.Context(), "acme", leases[2].ID, 3); !errors.Is(err, queue.ErrUnavailable) {
+	if _, err := q.Replay(t.Context(), "acme", leases[2].ID, queue.Replaying{MaxAttempts: 3}); !errors.Is(err, queue.ErrUnavailable) {
 		t.Errorf("Replay: %v, want ErrUnavailable, for it is an intake", err)
 	}
 	if _, err := q.Tune(t.Context(), "acme",

@@ -77,7 +77,7 @@ func FuzzTenantsAreApart(f *testing.F) {
 			if _, err := q.Cancel(ctx, reader, ids[owner]); !errors.Is(err, queue.ErrNotFound) {
 				t.Errorf("%q cancels a job of %q: %v", reader, owner, err)
 			}
-			if _, err := q.Replay(ctx, reader, ids[owner], 1); !errors.Is(err, queue.ErrNotFound) {
+			if _, err := q.Replay(ctx, reader, ids[owner], queue.Replaying{MaxAttempts: 1}); !errors.Is(err, queue.ErrNotFound) {
 				t.Errorf("%q replays a job of %q: %v", reader, owner, err)
 			}
 			swept, err := q.Purge(ctx, reader, queue.Filter{IDs: []string{ids[owner]}})

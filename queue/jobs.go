@@ -153,10 +153,18 @@ func (q *Queue) after(ctx context.Context, tenant, id string, code scripts.JobCo
 	return j, err
 }
 
-// Replay queues a dead job again, with maxAttempts new attempts. The outcome of the decision is
-// Admitted, Full, FullOfBytes, Draining or Denied. Errors: ErrNotFound, ErrUnavailable;
-// ErrConflict, with the job in the decision, if it is not dead.
-func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) (v Decision, err error) {
+// Replaying says how a dead job is queued again.
+type Replaying struct {
+	MaxAttempts int // that it gets anew
+	// Tier is the one that the client's credential claims now, as in Submission; nil keeps the one
+	// that was claimed last, for an operator.
+	Tier *string
+}
+
+// Replay queues a dead job again. The outcome of the decision is Admitted, Full, FullOfBytes,
+// Draining or Denied. Errors: ErrNotFound, ErrUnavailable; ErrConflict, with the job in the
+// decision, if it is not dead.
+func (q *Queue) Replay(ctx context.Context, tenant, id string, as Replaying) (v Decision, err error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return v, err
 	}
@@ -166,7 +174,7 @@ func (q *Queue) Replay(ctx context.Context, tenant, id string, maxAttempts int) 
 			return v, err
 		}
 	}
-	done, err := q.replay(ctx, tenant, []Job{dead}, func(Job) int { return maxAttempts })
+	done, err := q.replay(ctx, tenant, []Job{dead}, func(Job) Replaying { return as })
 	if err != nil {
 		return v, err
 	}
@@ -183,7 +191,7 @@ type replayed struct {
 
 // replay replays jobs of the tenant in one exchange. With an error it returns those before it.
 func (q *Queue) replay(
-	ctx context.Context, tenant string, jobs []Job, attempts func(Job) int,
+	ctx context.Context, tenant string, jobs []Job, as func(Job) Replaying,
 ) ([]replayed, error) {
 	calls, placed := make([]scripts.ReplayCall, len(jobs)), q.policies.Current()
 	for i, j := range jobs {
@@ -191,11 +199,16 @@ func (q *Queue) replay(
 		if !ok || j.Route != "" && placed.Placement(tenant, j.Route) != shard {
 			return nil, fmt.Errorf("%w dead: its route %q has moved to another pool since; submit it again", ErrConflict, j.Route)
 		}
+		how := as(j)
 		calls[i] = scripts.ReplayCall{
 			Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
 			Job: shard.Job(j.ID), Tenant: store.EncodeName(tenant), Horizon: q.horizon,
-			Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: attempts(j),
+			Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: how.MaxAttempts,
 			DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
+		}
+		if how.Tier != nil {
+			tier := store.TierName(*how.Tier)
+			calls[i].Tier = &tier
 		}
 	}
 	return store.InvokeAll(ctx, q.store, q.store.Durable, calls,

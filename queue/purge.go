@@ -82,7 +82,7 @@ func (q *Queue) ReplayAll(
 	ctx context.Context, tenant string, f Filter, attempts func(Job) int,
 ) (Swept, error) {
 	replay := func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
-		done, err := q.replay(ctx, tenant, jobs, attempts)
+		done, err := q.replay(ctx, tenant, jobs, func(j Job) Replaying { return Replaying{MaxAttempts: attempts(j)} })
 		for _, r := range done {
 			switch {
 			case r.admission.Outcome == shaper.Admitted:

@@ -86,7 +86,7 @@ func failedForGood(s *suite) {
 		s.Fatalf("%+v %q %v", j, raw, err)
 	}
 	equal(s, "dead letters of the tenant", s.tenant(tenant).Dead, 0)
-	if _, err := s.q.Replay(s.ctx, tenant, id, 3); !errors.Is(err, queue.ErrConflict) {
+	if _, err := s.q.Replay(s.ctx, tenant, id, queue.Replaying{MaxAttempts: 3}); !errors.Is(err, queue.ErrConflict) {
 		s.Errorf("replayed: %v", err)
 	}
 	swept, err := s.q.Purge(s.ctx, tenant, queue.Filter{State: queue.ListDead})

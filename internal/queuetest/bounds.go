@@ -106,7 +106,7 @@ func boundBytesOfAReplay(s *suite) {
 	dead := s.dead(sized(600))
 	s.policy(func(p *shaper.Policy) { p.CapacityBytes, p.Rate = 1000, slow })
 	waiting := s.admit(sized(500))
-	v, err := s.q.Replay(s.ctx, tenant, dead.ID, 3)
+	v, err := s.q.Replay(s.ctx, tenant, dead.ID, queue.Replaying{MaxAttempts: 3})
 	if err != nil {
 		s.Fatalf("Replay: %v", err)
 	}
@@ -115,7 +115,7 @@ func boundBytesOfAReplay(s *suite) {
 	if _, err := s.q.Cancel(s.ctx, tenant, waiting.ID); err != nil {
 		s.Fatal(err)
 	}
-	if v, err := s.q.Replay(s.ctx, tenant, dead.ID, 3); err != nil || v.Outcome != shaper.Admitted {
+	if v, err := s.q.Replay(s.ctx, tenant, dead.ID, queue.Replaying{MaxAttempts: 3}); err != nil || v.Outcome != shaper.Admitted {
 		s.Errorf("a replay within the bound: %+v %v", v.Admission, err)
 	}
 	equal(s, "the bytes", s.tenant(tenant).Bytes, 600)
@@ -422,7 +422,7 @@ func storedFollowsJobs(s *suite) {
 	stored("with an answer", 300, 700)
 	s.settle(s.lease(1)[0], shaper.Die, answer)
 	stored("as a dead letter with a longer log", 0, 200)
-	if v, err := s.q.Replay(s.ctx, tenant, l.ID, 3); err != nil || v.Outcome != shaper.Admitted {
+	if v, err := s.q.Replay(s.ctx, tenant, l.ID, queue.Replaying{MaxAttempts: 3}); err != nil || v.Outcome != shaper.Admitted {
 		s.Fatalf("Replay: %+v %v", v, err)
 	}
 	stored("after a replay", 0, 0)

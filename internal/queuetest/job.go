@@ -93,7 +93,7 @@ func (s *suite) notFound(tenant, id string) {
 	s.Helper()
 	_, read := s.q.Job(s.ctx, tenant, id)
 	_, cancel := s.q.Cancel(s.ctx, tenant, id)
-	_, replay := s.q.Replay(s.ctx, tenant, id, 1)
+	_, replay := s.q.Replay(s.ctx, tenant, id, queue.Replaying{MaxAttempts: 1})
 	for what, err := range map[string]error{"Job": read, "Cancel": cancel, "Replay": replay} {
 		if !errors.Is(err, queue.ErrNotFound) {
 			s.Errorf("%s of %.40q by %.40q: %v, want ErrNotFound", what, id, tenant, err)
@@ -203,7 +203,7 @@ func cancelStays(s *suite) {
 	id := s.admit(w).ID
 	s.cancel(id)
 	s.none()
-	if _, err := s.q.Replay(s.ctx, tenant, id, 3); !errors.Is(err, queue.ErrConflict) {
+	if _, err := s.q.Replay(s.ctx, tenant, id, queue.Replaying{MaxAttempts: 3}); !errors.Is(err, queue.ErrConflict) {
 		s.Errorf("replaying a cancelled job: %v, want ErrConflict", err)
 	}
 }

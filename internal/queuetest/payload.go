@@ -93,7 +93,7 @@ func payloadTyped(s *suite) {
 				l.Path, l.Payload)
 		}
 		s.settle(l, shaper.Die)
-		if v, err := s.q.Replay(s.ctx, tenant, id, 3); err != nil || v.Outcome != shaper.Admitted {
+		if v, err := s.q.Replay(s.ctx, tenant, id, queue.Replaying{MaxAttempts: 3}); err != nil || v.Outcome != shaper.Admitted {
 			s.Fatalf("Replay: %+v %v", v, err)
 		}
 		l = s.lease(1)[0]
@@ -144,7 +144,7 @@ func payloadWithHeaders(s *suite) {
 		l = s.lease(1)[0]
 		same("after a retry", l)
 		s.settle(l, shaper.Die)
-		if v, err := s.q.Replay(s.ctx, tenant, id, 3); err != nil || v.Outcome != shaper.Admitted {
+		if v, err := s.q.Replay(s.ctx, tenant, id, queue.Replaying{MaxAttempts: 3}); err != nil || v.Outcome != shaper.Admitted {
 			s.Fatalf("Replay: %+v %v", v, err)
 		}
 		l = s.lease(1)[0]

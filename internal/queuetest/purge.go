@@ -172,7 +172,7 @@ func admitsNone(s *suite, outcome shaper.Outcome, set func(o *shaper.Overrides, 
 	l := s.dead(called())
 	s.tune(func(o *shaper.Overrides) { set(o, pointer(true)) })
 	equal(s, "the outcome", s.submit(work()).Outcome, outcome)
-	v, err := s.q.Replay(s.ctx, tenant, l.ID, 3)
+	v, err := s.q.Replay(s.ctx, tenant, l.ID, queue.Replaying{MaxAttempts: 3})
 	if err != nil || v.Outcome != outcome || v.Job.State != shaper.Dead {
 		s.Errorf("a replay: %+v, %v", v, err)
 	}

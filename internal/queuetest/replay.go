@@ -9,14 +9,15 @@ import (
 )
 
 var replayTests = map[string]func(*suite){
-	"a dead job comes back at the end of the queue": replayAtEnd,
-	"a replay resets the attempts":                  replayAttempts,
-	"a replayed job obeys its epoch":                replayEpoch,
-	"a job that is not dead is a conflict":          replayConflict,
-	"a full queue refuses a replay":                 replayFull,
-	"a replay restarts the max wait":                replayMaxWait,
-	"a replayed job holds its key":                  replayKey,
-	"a replayed job's record does not run out":      replayPersists,
+	"a dead job comes back at the end of the queue":  replayAtEnd,
+	"a replay resets the attempts":                   replayAttempts,
+	"a replayed job obeys its epoch":                 replayEpoch,
+	"a job that is not dead is a conflict":           replayConflict,
+	"a full queue refuses a replay":                  replayFull,
+	"a replay restarts the max wait":                 replayMaxWait,
+	"a replayed job holds its key":                   replayKey,
+	"a replayed job's record does not run out":       replayPersists,
+	"a replay obeys the tier that its client claims": replayTier,
 }
 
 // dead admits a job and lets it die.
@@ -30,7 +31,7 @@ func (s *suite) dead(w queue.Submission) queue.Lease {
 
 func (s *suite) replay(id string) queue.Decision {
 	s.Helper()
-	v, err := s.q.Replay(s.ctx, tenant, id, 2)
+	v, err := s.q.Replay(s.ctx, tenant, id, queue.Replaying{MaxAttempts: 2})
 	if err != nil || v.Outcome != shaper.Admitted {
 		s.Fatalf("Replay: %+v, %v", v, err)
 	}
@@ -55,6 +56,28 @@ func replayAtEnd(s *suite) {
 	s.sameOrder(leases, waiting[0].ID, waiting[1].ID, dead.ID)
 	equal(s, "the payload", string(leases[2].Payload), "kept while dead")
 	equal(s, "the stamp's distance", leases[2].Stamp.Sub(leases[1].Stamp), time.Minute)
+}
+
+func replayTier(s *suite) {
+	s.restart(func(o *queue.Options) {
+		o.Tiers = map[string]shaper.Overrides{"pro": {}, "free": {Denied: pointer(true)}}
+	})
+	w := work()
+	w.Tier = "pro"
+	dead := s.dead(w)
+	replay := func(tier *string, outcome shaper.Outcome) {
+		s.Helper()
+		v, err := s.q.Replay(s.ctx, tenant, dead.ID, queue.Replaying{MaxAttempts: 2, Tier: tier})
+		if err != nil || v.Outcome != outcome {
+			s.Errorf("Replay: %+v, %v, want %s", v, err, outcome)
+		}
+	}
+	replay(pointer("free"), shaper.Denied) // it has fallen to another tier since
+	replay(nil, shaper.Admitted)           // an operator
+	equal(s, "the result", s.settle(s.lease(1)[0], shaper.Die), queue.Settled)
+	w.Tier = "free"
+	equal(s, "the outcome", s.submit(w).Outcome, shaper.Denied)
+	replay(pointer("pro"), shaper.Admitted)
 }
 
 func replayAttempts(s *suite) {
@@ -86,7 +109,7 @@ func replayEpoch(s *suite) {
 func replayConflict(s *suite) {
 	id := s.admit(work()).ID
 	for _, state := range []shaper.State{shaper.Queued, shaper.Leased, shaper.Succeeded} {
-		v, err := s.q.Replay(s.ctx, tenant, id, 2)
+		v, err := s.q.Replay(s.ctx, tenant, id, queue.Replaying{MaxAttempts: 2})
 		if !errors.Is(err, queue.ErrConflict) {
 			s.Errorf("replaying a %s job: %v, want ErrConflict", state, err)
 		}
@@ -100,7 +123,7 @@ func replayConflict(s *suite) {
 	}
 	dead := s.dead(work())
 	s.replay(dead.ID)
-	if v, err := s.q.Replay(s.ctx, tenant, dead.ID, 2); !errors.Is(err, queue.ErrConflict) {
+	if v, err := s.q.Replay(s.ctx, tenant, dead.ID, queue.Replaying{MaxAttempts: 2}); !errors.Is(err, queue.ErrConflict) {
 		s.Errorf("replaying a replayed job: %+v, %v", v, err)
 	}
 	equal(s, "the depth", s.tenant(tenant).Depth, 1)
@@ -110,7 +133,7 @@ func replayFull(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate, p.Capacity = slow, 1 })
 	dead := s.dead(work())
 	s.admit(work())
-	v, err := s.q.Replay(s.ctx, tenant, dead.ID, 2)
+	v, err := s.q.Replay(s.ctx, tenant, dead.ID, queue.Replaying{MaxAttempts: 2})
 	if err != nil {
 		s.Fatalf("Replay: %v", err)
 	}

@@ -49,15 +49,19 @@ type ReplayCall struct {
 	Tag                     uint32
 	MaxAttempts             int
 	DeadCapacity, DeadBytes int64
+	Tier                    *string // that the client's credential claims, as in keys; nil: as last
 }
 
 // Call is the call in the form that is sent.
 func (c ReplayCall) Call() Call {
-	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox},
-		[]any{
-			string(c.At), c.Tenant, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity),
-			max(1, c.DeadBytes),
-		}}
+	args := []any{
+		string(c.At), c.Tenant, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity),
+		max(1, c.DeadBytes),
+	}
+	if c.Tier != nil {
+		args = append(args, *c.Tier)
+	}
+	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox}, args}
 }
 
 // Decode reads the answer. The admission is set for JobDone: its outcome may be a refusal.
