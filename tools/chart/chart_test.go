@@ -140,11 +140,13 @@ config: |
   auth: { mode: keys }
   routes:
     default: { url: "http://orders:9000/", rate: 50/s, secrets: ["${file:signing}"] } # 1000000 as it is
+    partner: { forward: "https://partner.example/" }
+  forward: [ { listen: "0.0.0.0:8090", route: partner, tls: off } ]
   tenants: { defaults: { rate: 10/s, capacity: 1000000 } }
 redis: { sample: true }
 tls: { secret: sluice-tls }
 image: { repository: registry.example/sluice, tag: v1, pullSecrets: [registry] }
-api: { replicas: 3, ingress: { host: jobs.example, className: nginx, tlsSecret: jobs } }
+api: { replicas: 3, forward: [8090], ingress: { host: jobs.example, className: nginx, tlsSecret: jobs } }
 networkPolicy:
   enabled: true
   operators: [{ podSelector: { matchLabels: { team: operators } } }]
@@ -283,9 +285,26 @@ func checkSelectors(t *testing.T, o objects) {
 			continue
 		}
 		for _, rule := range p.Spec.Ingress {
-			if len(rule.From) == 0 || !hasPort(pods[0], rule.Ports[0].Port.StrVal) {
-				t.Errorf("policy %s: everybody may come in, or there is no such port: %+v", p.Name, rule)
+			for _, port := range rule.Ports {
+				if len(rule.From) == 0 || !hasPort(pods[0], port.Port.StrVal) {
+					t.Errorf("policy %s: everybody may come in, or there is no such port: %+v", p.Name, rule)
+				}
 			}
+		}
+	}
+}
+
+// TestForwardPorts: what the values list as ports of forward, clients can reach.
+func TestForwardPorts(t *testing.T) {
+	o := rendered(t, "sluice", everything)
+	for _, s := range o.services {
+		if has := slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Port == 8090 }); has != (s.Name == "sluice") {
+			t.Errorf("service %s has the port: %v", s.Name, has)
+		}
+	}
+	for _, p := range o.policies {
+		if p.Name == "sluice-api" && len(p.Spec.Ingress[0].Ports) != 2 {
+			t.Errorf("ports of clients: %+v", p.Spec.Ingress[0].Ports)
 		}
 	}
 }
@@ -455,6 +474,7 @@ func TestValues(t *testing.T) {
 		{least + "redis: { url: 'redis-sentinel://a:26379/orders' }", "url"},
 		{least + "redis: { url: 'redis://redis:6379', sample: true }", "redis.sample and redis.url"},
 		{least + "redis: { storage: 10Gib }", "storage"},
+		{least + "api: { forward: [partner] }", "forward"},
 	} {
 		if _, err := render("sluice", tt.values); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want an error about %s", tt.values, err, tt.want)
