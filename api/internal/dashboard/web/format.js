@@ -128,6 +128,7 @@ function held({ held_until: until, held_by: by, held_status: status, hold }) {
 // limitedBy describes what delays the next job, with a tone.
 export const limitedBy = (t) => {
   if (t.draining) return { says: "draining", tone: "warn", why: "New jobs are refused; waiting jobs still leave." };
+  if (t.denied) return { says: "denied", tone: "warn", why: "New jobs are refused with 403, as the tenant may not use this; waiting jobs still leave." };
   if (t.paused) return limits.paused;
   return t.limited_by === "held" ? held(t) : limits[t.limited_by] || { says: t.limited_by || none, tone: "" };
 };

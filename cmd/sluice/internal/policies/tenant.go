@@ -128,10 +128,13 @@ func (c *tenantListCmd) Run(a *cli.App) error {
 			if t.Draining {
 				limitedBy += ", draining"
 			}
+			policy := t.InForce()
+			if policy.Denied {
+				limitedBy += ", denied"
+			}
 			if t.Owed > 0 {
 				limitedBy += fmt.Sprintf(", owes %d", t.Owed)
 			}
-			policy := t.InForce()
 			return tenantLine(t.Tenant, policy.Rate.String(), figure(policy.Capacity), figure(t.Depth),
 				figure(t.Running), figure(t.DeadLetters), limitedBy)
 		},

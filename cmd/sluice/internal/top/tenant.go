@@ -92,6 +92,9 @@ func limitOf(t *wire.TenantNow) string {
 	if t.Draining {
 		text, style = text+", draining: no job is admitted", styleWarn
 	}
+	if t.InForce().Denied {
+		text, style = text+", denied: no job is admitted", styleWarn
+	}
 	if t.Owed > 0 {
 		text += ", owes " + cli.Count(t.Owed)
 	}
