@@ -247,7 +247,7 @@ func (w watched) Workers(ctx context.Context) (reports.Workers, error) {
 // listRoutes is GET /v1/routes.
 func (s *Server) listRoutes(c *call) (*answer, error) {
 	routes := codec.Routes(s.live.Overview(c.r.Context()).Workers.Routes)
-	slices.SortFunc(routes, codec.ByTrouble)
+	slices.SortFunc(routes, codec.UnhealthyFirst)
 	s.describeCalls(routes)
 	return ok(wire.RouteList{Items: routes}), nil
 }

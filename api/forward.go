@@ -139,7 +139,7 @@ func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error)
 		s.metrics.refusal(s.fail(w, c.r, hopeless(err)))
 		return
 	}
-	s.troubles.worked()
+	s.errors.worked()
 	write(w)
 }
 

@@ -177,7 +177,7 @@ func (p *progress) tell(job queue.Job) {
 // that has another answer.
 func (s *Server) writeEvents(w http.ResponseWriter, c *call, f *awaited, write func(http.ResponseWriter), err error) {
 	if m, truncated := f.head(); err == nil && m.Status == http.StatusOK && passesEvents(m.Header) {
-		s.troubles.worked()
+		s.errors.worked()
 		write(behindComments{w, http.Header{}})
 		if truncated { // the header that says so would have come before the comments
 			_, _ = io.WriteString(w, "\n\n") // it may have ended in the middle of an event
@@ -189,7 +189,7 @@ func (s *Server) writeEvents(w http.ResponseWriter, c *call, f *awaited, write f
 	if err != nil {
 		s.metrics.refusal(s.fail(kept, c.r, hopeless(err)))
 	} else {
-		s.troubles.worked()
+		s.errors.worked()
 		write(kept)
 	}
 	name := "error"

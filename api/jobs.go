@@ -107,7 +107,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 		return nil, err
 	}
 	s.metrics.admission(string(v.Outcome))
-	s.troubles.decided(queue.Submission{Tenant: tenant, Route: job.Route}, false, v.Admission)
+	s.errors.decided(queue.Submission{Tenant: tenant, Route: job.Route}, false, v.Admission)
 	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route); err != nil {
 		return nil, err
 	}

@@ -110,7 +110,7 @@ func (s *Server) mount(api huma.API, op contract.Operation, handle handler, inta
 			return
 		}
 		if intake {
-			s.troubles.worked()
+			s.errors.worked()
 		}
 		if !intake {
 			out.body = shown(r, out.body)
@@ -223,7 +223,7 @@ func drainingProblem() *problem.Problem {
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) *problem.Problem {
 	p := problem.Of(err)
 	if p.Status >= http.StatusInternalServerError && p.Cause != nil && r.Context().Err() == nil {
-		s.troubles.fault(p)
+		s.errors.fault(p)
 	}
 	p.Write(w)
 	return p

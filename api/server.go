@@ -49,7 +49,7 @@ type Server struct {
 	log      *slog.Logger
 	metrics  *metrics
 	traces   *spans.Tracer
-	troubles *troubles
+	errors   *errorLog
 	awaiting atomic.Int64 // clients that wait for the answer to a forwarded request
 	draining chan struct{}
 	streams  budget.Shares // event streams
@@ -136,7 +136,7 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		queue: ports, cfg: cfg, log: cfg.Logger, traces: spans.New(cfg.Traces),
-		troubles: newTroubles(cfg.Logger), draining: make(chan struct{}),
+		errors: newErrorLog(cfg.Logger), draining: make(chan struct{}),
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
 		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewGate(), retries: problem.NewRetrySlots(),
@@ -208,7 +208,7 @@ func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
 // the streams. It also logs the rest of bursts of events.
 func (s *Server) End() {
 	s.live.Close()
-	s.troubles.end()
+	s.errors.end()
 	if s.signOn != nil {
 		s.signOn.Close()
 	}

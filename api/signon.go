@@ -109,7 +109,7 @@ func (o *singleSignOn) failed(err error) *problem.Problem {
 	known := []error{signon.ErrElsewhere, signon.ErrRefused, signon.ErrNoName, signon.ErrUnverified, signon.ErrNoRole}
 	i := slices.IndexFunc(known, func(one error) bool { return errors.Is(err, one) })
 	if i < 0 || err != known[i] { //nolint:errorlint // a wrapped one has more to log
-		o.troubles.signOn.Add(burstlog.Key{Kind: strings.ToValidUTF8(fmt.Sprintf("%.300s", err), "")}, 1)
+		o.errors.signOn.Add(burstlog.Key{Kind: strings.ToValidUTF8(fmt.Sprintf("%.300s", err), "")}, 1)
 	}
 	switch {
 	case i < 0:

@@ -260,7 +260,7 @@ func (s *Server) accepted(c *call, f *awaited, prefer codec.Preference) *answer 
 func (s *Server) decided(sub queue.Submission, v queue.Decision) {
 	s.metrics.admission(string(v.Outcome))
 	s.noteArrival(sub, v)
-	s.troubles.decided(sub, s.cfg.Routes[sub.Route].Forward != nil, v.Admission)
+	s.errors.decided(sub, s.cfg.Routes[sub.Route].Forward != nil, v.Admission)
 }
 
 // flowName is unique among the flows of all tenants.

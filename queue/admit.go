@@ -21,7 +21,7 @@ import (
 
 // Bounds of the flusher.
 const (
-	flushers   = 4       // that send at once where Redis is slow
+	flushing   = 4       // that send at once where Redis is slow
 	waiters    = 16      // the same with redis.durability: they wait for replicas, and Redis is free meanwhile
 	flushMost  = 128     // jobs of one exchange
 	flushBytes = 4 << 20 // of their payloads, beside those of the last batch
@@ -117,7 +117,7 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 	if p.older, err = q.older(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route), batch); err != nil {
 		return nil, err
 	}
-	flusher := q.lanes.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route))
+	flusher := q.flushers.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route))
 	if flusher == nil {
 		return nil, errClosed
 	}
@@ -176,7 +176,7 @@ type flusher struct {
 }
 
 func newFlusher(q *Queue) *flusher {
-	n := flushers
+	n := flushing
 	if q.store.Durable != q.store.Fast {
 		n = waiters
 	}

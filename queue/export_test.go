@@ -33,9 +33,9 @@ func (e *Engine) AddHook(h redis.Hook) {
 
 // Waiting is the number of submissions that no exchange has taken yet.
 func (q *Queue) Waiting() (n int) {
-	q.lanes.mu.RLock()
-	defer q.lanes.mu.RUnlock()
-	for _, f := range q.lanes.by {
+	q.flushers.mu.RLock()
+	defer q.flushers.mu.RUnlock()
+	for _, f := range q.flushers.by {
 		n += len(f.queue)
 	}
 	return n

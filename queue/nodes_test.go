@@ -37,7 +37,7 @@ func TestDeadReplicaIsNotAsked(t *testing.T) {
 }
 
 // TestHungNodeDelaysNoOtherTenant: while a node hangs, the intake of tenants on the other one is
-// fast. Before lanes, half of their submissions took seconds.
+// fast. Before each master had a flusher, half of their submissions took seconds.
 func TestHungNodeDelaysNoOtherTenant(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	q := open(t, queue.EngineOptions{URL: cluster.URL()}, func(o *queue.Options) {

@@ -81,7 +81,7 @@ type Queue struct {
 	retention    scripts.Retention
 	horizon      time.Duration
 	log          *slog.Logger
-	lanes        *lanes
+	flushers     *flushers
 	watcher      *watcher
 	headroom     *headroom
 	resolver     resolver
@@ -178,7 +178,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	if e.kind == EngineRedis {
 		q.broker.silence, q.broker.pause = silence, othersRestore
 	}
-	q.lanes = newLanes(q)
+	q.flushers = newFlushers(q)
 	q.watcher = newWatcher(s, q.broker.silence, o.Logger)
 	q.broker.announce = func(channel string) { q.watcher.heard(channel, "") }
 	return q, nil
@@ -258,7 +258,7 @@ func Connect(ctx context.Context, e EngineOptions, o Options) (*Queue, error) {
 func (q *Queue) Close() error {
 	q.policies.Close()
 	q.broker.close()
-	q.lanes.close()
+	q.flushers.close()
 	q.headroom.close()
 	q.watcher.close()
 	q.box.Close()

@@ -105,7 +105,7 @@ func (d *dispatcher) beat(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		d.troubles.report(d, err)
+		d.errors.report(d, err)
 		if err != nil {
 			// The worker keeps its shards: to poll one of another worker does no harm.
 			rest = pause.next()

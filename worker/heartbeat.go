@@ -38,7 +38,7 @@ func (w *Worker) keepLeases(ctx context.Context) {
 		calls.Wait()
 		cancel()
 		if ctx.Err() == nil {
-			w.troubles.report("leases", cmp.Or(errs...))
+			w.errors.report("leases", cmp.Or(errs...))
 		}
 	}
 }

@@ -224,7 +224,7 @@ func TestLeasesAreExtendedWhileANodeHangs(t *testing.T) {
 				var log bytes.Buffer
 				h := &Worker{
 					broker: q, capacity: newCapacity(n), watch: stopwatch{start: time.Now()}, cfg: Config{Lease: lease},
-					troubles: newTroubles(slog.New(slog.NewTextHandler(&log, nil)), nil),
+					errors: newErrorLog(slog.New(slog.NewTextHandler(&log, nil)), nil),
 				}
 				for i := range n {
 					id := fmt.Sprint(i)
@@ -275,7 +275,7 @@ func TestEndingsAreSettledWhileANodeHangs(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		ended := map[string]int{}
 		var mu sync.Mutex
-		s := newSettler(q, newTroubles(log, nil), func(batch []ending, _ []queue.SettleResult) {
+		s := newSettler(q, newErrorLog(log, nil), func(batch []ending, _ []queue.SettleResult) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, e := range batch {

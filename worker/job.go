@@ -102,7 +102,7 @@ func (w *Worker) attempt(ctx context.Context, l *queue.Lease) (s queue.Settlemen
 	retry := w.cfg.Routes[l.Route].Retry
 	d, known := w.deliverers[l.Route]
 	if !known {
-		w.troubles.routeless.Add(burstlog.Key{Route: l.Route}, 1, "job", l.ID)
+		w.errors.routeless.Add(burstlog.Key{Route: l.Route}, 1, "job", l.ID)
 		return giveBack(ctx, l, queue.JobError{Message: "the route is not configured in this worker"})
 	}
 	load := w.loads[l.Route]
@@ -110,7 +110,7 @@ func (w *Worker) attempt(ctx context.Context, l *queue.Lease) (s queue.Settlemen
 	defer func() {
 		if p := recover(); p != nil {
 			// The value is not logged, it may quote the payload.
-			w.troubles.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
+			w.errors.panics.Add(burstlog.Key{Route: l.Route, Kind: fmt.Sprintf("%T", p)}, 1,
 				"job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
 			s = retry.again(l, "the delivery panicked", 0)
 		}
@@ -119,11 +119,11 @@ func (w *Worker) attempt(ctx context.Context, l *queue.Lease) (s queue.Settlemen
 			if !w.cfg.Routes[l.Route].Handler { // the error of a handler may quote the payload
 				example = append(example, "error", s.Error.Message, "detail", s.Error.Detail)
 			}
-			w.troubles.failures.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, example...)
+			w.errors.failures.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, example...)
 		}
 	}()
 	if s = d.Deliver(ctx, l); s.Event == shaper.Release {
-		w.troubles.shortages.Add(burstlog.Key{Route: l.Route}, 1, "detail", s.Error.Detail)
+		w.errors.shortages.Add(burstlog.Key{Route: l.Route}, 1, "detail", s.Error.Detail)
 	}
 	return s
 }
@@ -158,12 +158,12 @@ func (w *Worker) settled(batch []ending, results []queue.SettleResult) {
 			if results[i] == queue.Cut {
 				l := &e.job.lease
 				load.costs.cut.Add(1)
-				w.troubles.cut.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
+				w.errors.cut.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
 			}
 		}
 		if outcome == outcomeDead && !e.settlement.Final { // else its client got the failure
 			l := &e.job.lease
-			w.troubles.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
+			w.errors.deaths.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, "job", l.ID)
 		}
 	}
 	w.capacity.remove(jobs...)

@@ -45,16 +45,16 @@ type claimer interface {
 // answer delays no others. Completions that are not done are claimed again when their lease has
 // ended, by this worker or another.
 type outbox struct {
-	worker   string
-	queue    claimer
-	to       Callbacks
-	troubles *troubles
-	ready    []chan struct{} // by shard: a token when it has completions
-	handing  chan struct{}   // filled while the completions of one claim are handed over, for handingMost
+	worker  string
+	queue   claimer
+	to      Callbacks
+	errors  *errorLog
+	ready   []chan struct{} // by shard: a token when it has completions
+	handing chan struct{}   // filled while the completions of one claim are handed over, for handingMost
 }
 
-func newOutbox(worker string, shards int, q claimer, to Callbacks, t *troubles) *outbox {
-	o := &outbox{worker: worker, queue: q, to: to, troubles: t, handing: make(chan struct{}, 1)}
+func newOutbox(worker string, shards int, q claimer, to Callbacks, errors *errorLog) *outbox {
+	o := &outbox{worker: worker, queue: q, to: to, errors: errors, handing: make(chan struct{}, 1)}
 	for range shards {
 		o.ready = append(o.ready, make(chan struct{}, 1))
 	}
@@ -102,7 +102,7 @@ func (o *outbox) handOver(ctx context.Context, shard int, name string) (more boo
 	patience.Stop()
 	leave()
 	if ctx.Err() == nil {
-		o.troubles.report(o, refused)
+		o.errors.report(o, refused)
 	}
 	acknowledged := len(done) == 0 || o.insist(ctx, shard, func(ctx context.Context) error {
 		return o.queue.HandedOver(ctx, shard, done)
@@ -118,7 +118,7 @@ func (o *outbox) insist(ctx context.Context, shard int, call func(context.Contex
 		if ctx.Err() != nil {
 			return false
 		}
-		o.troubles.report(o.ready[shard], err)
+		o.errors.report(o.ready[shard], err)
 		if err == nil {
 			return true
 		}

@@ -118,7 +118,7 @@ func handing(t *testing.T, n int, story func(o *outbox, q *fakeOutbox, to *fakeC
 			q.shards[3] = append(q.shards[3], fmt.Sprintf("j%03d", i))
 		}
 		to := &fakeCallbacks{}
-		o := newOutbox("w", 8, q, to, newTroubles(slog.New(slog.DiscardHandler), nil))
+		o := newOutbox("w", 8, q, to, newErrorLog(slog.New(slog.DiscardHandler), nil))
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { o.run(ctx) })
@@ -209,7 +209,7 @@ func TestOutboxOfAShardThatHangsHoldsUpNoOthers(t *testing.T) {
 					q.hung.Store(0)
 				}
 				var log bytes.Buffer
-				o := newOutbox("w", 8, q, to, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), nil))
+				o := newOutbox("w", 8, q, to, newErrorLog(slog.New(slog.NewTextHandler(&log, nil)), nil))
 				ctx, stop := context.WithCancel(t.Context())
 				var running sync.WaitGroup
 				running.Go(func() { o.run(ctx) })

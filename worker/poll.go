@@ -88,7 +88,7 @@ func (s *shard) failed(ctx context.Context, err error) plan {
 	// A poll that fails at damaged data has leased nothing that an earlier, unanswered one has not.
 	s.unanswered = s.unanswered || !errors.Is(err, queue.ErrScript)
 	if ctx.Err() == nil {
-		s.d.troubles.report(s, err)
+		s.d.errors.report(s, err)
 	}
 	return plan{at: s.d.watch.now().add(s.pause.next()), must: true}
 }
@@ -97,9 +97,9 @@ func (s *shard) failed(ctx context.Context, err error) plan {
 func (s *shard) answered(ctx context.Context, t queue.Tick, slots int) {
 	for _, item := range t.Damaged {
 		name, cause, _ := strings.Cut(item, ": ")
-		s.d.troubles.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
+		s.d.errors.damage.Add(burstlog.Key{Kind: name}, 1, "error", cause)
 	}
-	s.d.troubles.report(s, nil)
+	s.d.errors.report(s, nil)
 	s.unanswered, s.pause, s.brought = s.unanswered && t.Paused, pauses{}, len(t.Leases)
 	s.keepTime(ctx, t)
 	if t.Outbox {

@@ -46,7 +46,7 @@ func TestRoutesAreReported(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		w := &Worker{
-			broker: b, loads: loads, troubles: newTroubles(slog.New(slog.DiscardHandler), nil),
+			broker: b, loads: loads, errors: newErrorLog(slog.New(slog.DiscardHandler), nil),
 			deliverers: map[string]deliverer{},
 		}
 		go func() { defer close(ended); w.report(ctx) }()
@@ -110,6 +110,6 @@ func TestRoutesAreReported(t *testing.T) {
 		}
 		cancel()
 		<-ended
-		w.troubles.end()
+		w.errors.end()
 	})
 }

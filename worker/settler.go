@@ -70,16 +70,16 @@ func (b *backlog) len() int {
 // so that a shard that does not answer does not delay the endings of the others. The worker's
 // capacity, which only settled frees, bounds what is kept meanwhile.
 type settler struct {
-	broker   broker
-	troubles *troubles
-	settled  func(batch []ending, results []queue.SettleResult) // results nil: given up
+	broker  broker
+	errors  *errorLog
+	settled func(batch []ending, results []queue.SettleResult) // results nil: given up
 
 	ended, unanswered backlog
 }
 
-func newSettler(b broker, t *troubles, settled func([]ending, []queue.SettleResult)) *settler {
+func newSettler(b broker, errors *errorLog, settled func([]ending, []queue.SettleResult)) *settler {
 	return &settler{
-		broker: b, troubles: t, settled: settled,
+		broker: b, errors: errors, settled: settled,
 		ended: backlog{kick: make(chan struct{}, flushers)}, unanswered: backlog{kick: make(chan struct{}, 1)},
 	}
 }
@@ -138,7 +138,7 @@ func (s *settler) send(ctx context.Context, from *backlog, batch []ending) (answ
 		return false
 	}
 	if retries {
-		s.troubles.report(s, err)
+		s.errors.report(s, err)
 	}
 	rest := batch[n:]
 	switch {
@@ -152,7 +152,7 @@ func (s *settler) send(ctx context.Context, from *backlog, batch []ending) (answ
 		}
 	default:
 		for _, e := range rest {
-			s.troubles.givenUp.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch,
+			s.errors.givenUp.Add(burstlog.Key{}, 1, "job", e.settlement.ID, "epoch", e.settlement.Epoch,
 				"error", err)
 		}
 		s.settled(rest, nil)

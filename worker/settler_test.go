@@ -25,7 +25,7 @@ func startSettler(t *testing.T, q *fakeQueue) (r *settlerRig, stop func()) {
 	t.Helper()
 	r = &settlerRig{settled: map[string]int{}}
 	log := slog.New(slog.DiscardHandler)
-	r.settler = newSettler(q, newTroubles(log, nil), r.note)
+	r.settler = newSettler(q, newErrorLog(log, nil), r.note)
 	ctx, cancel := context.WithCancel(t.Context())
 	var g sync.WaitGroup
 	g.Go(func() { r.run(ctx) })

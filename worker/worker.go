@@ -147,7 +147,7 @@ type Worker struct {
 	watch    stopwatch
 	log      *slog.Logger
 	metrics  *metrics
-	troubles *troubles
+	errors   *errorLog
 	capacity *capacity
 	window   *window
 	pacer    *pacer
@@ -166,7 +166,7 @@ func New(q *queue.Queue, cfg Config) (*Worker, error) {
 	b, consumers := brokerOf(q)
 	w, err := newWorker(b, consumers, newWaiter, cfg)
 	if err == nil && cfg.Callbacks != nil {
-		w.outbox = newOutbox(w.id, b.Shards(), q.Broker(), cfg.Callbacks, w.troubles)
+		w.outbox = newOutbox(w.id, b.Shards(), q.Broker(), cfg.Callbacks, w.errors)
 	}
 	return w, err
 }
@@ -192,8 +192,8 @@ func newWorker(
 		loads:      make(routeLoads, len(cfg.Routes)),
 	}
 	w.log = cfg.Logger.With("worker", w.id)
-	w.troubles = newTroubles(w.log, w.stopped)
-	w.settler = newSettler(b, w.troubles, w.settled)
+	w.errors = newErrorLog(w.log, w.stopped)
+	w.settler = newSettler(b, w.errors, w.settled)
 	for name, route := range cfg.Routes {
 		w.loads[name] = new(routeLoad)
 		w.deliverers[name] = w.newDeliverer(name, route)
@@ -210,7 +210,7 @@ func newWorker(
 func (w *Worker) newDeliverer(name string, route Route) deliverer {
 	switch {
 	case route.Handler:
-		return newHandlerDeliverer(route, w.cfg, w.log, w.troubles.panics)
+		return newHandlerDeliverer(route, w.cfg, w.log, w.errors.panics)
 	case route.Asynq != nil:
 		// The client keeps only the names of its queues, so each route may have its own.
 		client := asynq.NewClientFromRedisClient(w.cfg.AsynqClient)
@@ -221,7 +221,7 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 		pooled: func() bool { return w.broker.PoolOf(name) != "" },
 		ignored: func(l *queue.Lease, why error) {
 			load.costs.ignored.Add(1)
-			w.troubles.costs.Add(burstlog.Key{Route: name, Kind: why.Error()}, 1, "job", l.ID)
+			w.errors.costs.Add(burstlog.Key{Route: name, Kind: why.Error()}, 1, "job", l.ID)
 		},
 	}
 	var h deliverer
@@ -234,7 +234,7 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 		h, load.upstream = d, d.upstream
 	}
 	if route.Breaker.Failures > 0 {
-		return newBreaker(name, route, h, w.watch, load, w.log, w.troubles.breakers)
+		return newBreaker(name, route, h, w.watch, load, w.log, w.errors.breakers)
 	}
 	return h
 }
@@ -302,7 +302,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	hangUp()
 	<-w.pacer.ended
 	talking.Wait()
-	w.troubles.end()
+	w.errors.end()
 	for _, load := range w.loads {
 		if load.upstream != nil {
 			load.upstream.Load().Close()

@@ -19,6 +19,8 @@ var words = map[string]struct {
 }{
 	"turn":     {"baton, slot, generation", []string{"shaper", "internal/scripts"}}, // of a flow in its pool
 	"mend":     {"repair", nil},
+	"lane":     {"flusher, queue", nil},
+	"trouble":  {"error log, unhealthy", nil},
 	"forecast": {"predict", nil},
 	"census":   {"scan", nil},
 	"survey":   {"scan", nil},

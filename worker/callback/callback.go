@@ -27,7 +27,7 @@
 // webhook-id identifies repetitions.
 //
 // In a Redis Cluster the tasks are in several queues, each with a server of its own, so a node that
-// hangs delays the callbacks of its own queues alone: see lanes.
+// hangs delays the callbacks of its own queues alone: see queues.
 //
 // A queue without callbacks costs Redis one command a minute: asynq's server of a queue starts when
 // there are tasks in it.
@@ -63,8 +63,8 @@ const checkInterval = 500 * time.Millisecond
 type Service struct {
 	cfg     Config
 	client  *asynq.Client
-	server  asynq.Config // of each lane, but for its queue
-	lanes   []*lane
+	server  asynq.Config // of each queue, but for its name
+	queues  []*asynqQueue
 	listed  *outbound.Client // without a proxy, for URLs under a listed prefix
 	own     *outbound.Client // without a proxy, for URLs under an endpoint of the tenant
 	public  *outbound.Client // without a proxy, for all others
@@ -72,9 +72,9 @@ type Service struct {
 	slots   *slots
 	metrics *metrics
 	log     *slog.Logger
-	given   *burstlog.Log // callbacks that were given up
-	asynq   *burstlog.Log // lines of asynq
-	wake    chan *lane    // lanes that got their first task here
+	given   *burstlog.Log    // callbacks that were given up
+	asynq   *burstlog.Log    // lines of asynq
+	wake    chan *asynqQueue // queues that got their first task here
 	started atomic.Bool
 }
 
@@ -115,11 +115,11 @@ func New(cfg Config) (*Service, error) {
 		proxied: client(cfg.Proxy),
 		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
 			nil),
-		log:   cfg.Logger,
-		lanes: lanesOf(cfg.Redis),
-		slots: limits,
+		log:    cfg.Logger,
+		queues: queuesOf(cfg.Redis),
+		slots:  limits,
 	}
-	s.wake = make(chan *lane, len(s.lanes))
+	s.wake = make(chan *asynqQueue, len(s.queues))
 	for why, direct := range map[trust]*outbound.Client{listed: s.listed, registered: s.own, anybody: s.public} {
 		direct.Dialer.Control = cfg.Guard.control(why)
 	}

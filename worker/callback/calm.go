@@ -19,7 +19,7 @@ const (
 	stateCall = 500 * time.Millisecond
 )
 
-// calm is the client of one lane's server.
+// calm is the client of one queue's server.
 //
 //   - It returns a script's error only after a pause. Without it the server repeats a refused call
 //     at once, for as long as Redis is out of memory: 14,000 times a second were measured.

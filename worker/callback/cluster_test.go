@@ -157,7 +157,7 @@ func TestHungNodeDelaysItsOwnCallbacks(t *testing.T) {
 		if err := s.HandOver(t.Context(), c); err != nil {
 			t.Error(err)
 		}
-		if _, err := inspector.GetTaskInfo(s.laneOf(c).queue, c.Job.ID+":1:succeeded"); err != nil {
+		if _, err := inspector.GetTaskInfo(s.queueOf(c).name, c.Job.ID+":1:succeeded"); err != nil {
 			t.Errorf("the callback of %s is lost: %v", c.Job.ID, err)
 		}
 	}
@@ -263,8 +263,8 @@ func TestLanes(t *testing.T) {
 			if shards > 0 {
 				want = shard * 8 / shards
 			}
-			if got := s.laneOf(c); got != s.lanes[want] {
-				t.Errorf("shard %d of %d has %s", shard, shards, got.queue)
+			if got := s.queueOf(c); got != s.queues[want] {
+				t.Errorf("shard %d of %d has %s", shard, shards, got.name)
 			}
 		}
 	}

@@ -49,11 +49,11 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
 	url, body := s.cfg.Sealer.Seal(c.Job.Tenant, id, c.CallbackURL, body)
 	headers := map[string]string{urlHeader: url, tenantHeader: c.Job.Tenant}
-	l := s.laneOf(c)
-	s.list(ctx, l)
+	q := s.queueOf(c)
+	s.list(ctx, q)
 	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, headers),
 		asynq.TaskID(id),
-		asynq.Queue(l.queue),
+		asynq.Queue(q.name),
 		// One more than permitted: asynq would archive the last attempt instead of postponing it.
 		asynq.MaxRetry(s.cfg.MaxAttempts),
 		asynq.Timeout(outbound.WholeSeconds(s.cfg.Timeout)+taskTail),
@@ -66,8 +66,8 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	default:
 		s.metrics.handedOver.Inc()
 	}
-	if !l.used.Swap(true) {
-		s.wake <- l // it has a place for each lane
+	if !q.used.Swap(true) {
+		s.wake <- q // it has a place for each queue
 	}
 	return nil
 }

@@ -64,10 +64,10 @@ func newBacklog(client redis.UniversalClient) *scrape.Metrics {
 	m := scrape.New(func(ctx context.Context) []prometheus.Metric {
 		var counts [len(descs)][]*redis.IntCmd // by metric and queue
 		if _, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for _, l := range lanesOf(client) {
-				counts[0] = append(counts[0], p.LLen(ctx, l.key("pending")))
-				counts[1] = append(counts[1], p.ZCard(ctx, l.key("retry")))
-				counts[2] = append(counts[2], p.ZCard(ctx, l.key("archived")))
+			for _, q := range queuesOf(client) {
+				counts[0] = append(counts[0], p.LLen(ctx, q.key("pending")))
+				counts[1] = append(counts[1], p.ZCard(ctx, q.key("retry")))
+				counts[2] = append(counts[2], p.ZCard(ctx, q.key("archived")))
 			}
 			return nil
 		}); err != nil {

@@ -33,18 +33,18 @@ func Routes(routes map[string]reports.RouteLoad) []wire.RouteLine {
 	return out
 }
 
-// ByTrouble compares routes for a sort: those that lack a token or have an open circuit breaker
-// first, then those with the most failures.
-func ByTrouble(a, b wire.RouteLine) int {
+// UnhealthyFirst compares routes for a sort: first those that lack a token or have an open circuit
+// breaker, then those with the most failures.
+func UnhealthyFirst(a, b wire.RouteLine) int {
 	states := []string{"open", "half-open", "closed"}
-	trouble := func(r wire.RouteLine) int {
+	state := func(r wire.RouteLine) int {
 		if r.TokenProblem != "" {
 			return 0
 		}
 		return slices.Index(states, r.Breaker)
 	}
 	return cmp.Or(
-		cmp.Compare(trouble(a), trouble(b)),
+		cmp.Compare(state(a), state(b)),
 		cmp.Compare(b.Failed, a.Failed),
 		cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Route, b.Route),
 	)

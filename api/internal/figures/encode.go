@@ -19,12 +19,12 @@ import (
 const overviewRoutes = 50
 
 // EncodeOverview converts an overview to its JSON form, with the first overviewRoutes routes in the
-// order of ByTrouble.
+// order of UnhealthyFirst.
 func EncodeOverview(o Overview) wire.Overview {
 	out := wire.Overview{
 		At: o.At.UTC(), Tenants: o.Listed, Depth: o.Depth, Bytes: o.Bytes, Running: o.Running,
 		Admitted: o.Admitted, Rejected: o.Rejected, Departed: o.Departed,
-		Workers: o.Workers.Live, Dead: o.Dead, Routes: codec.Firsts(codec.Routes(o.Workers.Routes), overviewRoutes, codec.ByTrouble),
+		Workers: o.Workers.Live, Dead: o.Dead, Routes: codec.Firsts(codec.Routes(o.Workers.Routes), overviewRoutes, codec.UnhealthyFirst),
 		Store: wire.StoreState{
 			OK: o.Err == nil, Engine: string(o.Store.Engine), PingMS: fineMS(o.Store.Ping),
 			UsedMemory: o.Store.UsedMemory, MaxMemory: o.Store.MaxMemory,

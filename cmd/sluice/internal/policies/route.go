@@ -39,7 +39,7 @@ func (routeListCmd) Help() string {
 The list has for each route, over all workers: the state of the circuit breaker, deliveries under
 way, answers that are passed on while they come and for how long the oldest does, the deliveries
 that ended and those that failed in the last minute, and the last failure of it with its tenant and
-job. Routes in trouble come first. It also has how the upstream is called: method, URL,
+job. Unhealthy routes come first. It also has how the upstream is called: method, URL,
 names of the headers that the route sets, the kind of authentication, and when its token and its
 client certificate end. It never has their values.
 

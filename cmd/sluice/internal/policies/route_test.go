@@ -23,7 +23,7 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// The routes in trouble come first, with the tenant and the job of the last failure.
+// Unhealthy routes come first, with the tenant and the job of the last failure.
 func TestRouteList(t *testing.T) {
 	at := time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 	for name, c := range map[string]struct {

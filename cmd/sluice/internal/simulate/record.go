@@ -69,7 +69,7 @@ func (c *RecordCmd) Run(a *cli.App) error {
 	if err != nil {
 		return err
 	}
-	r := &recording{tenant: c.Tenant, route: c.Route, trouble: a.Err, came: make(chan wire.Arrivals, 64),
+	r := &recording{tenant: c.Tenant, route: c.Route, stderr: a.Err, came: make(chan wire.Arrivals, 64),
 		retry: recordRetry}
 	ctx, cancel := context.WithCancel(a.Ctx)
 	defer cancel()
@@ -163,7 +163,7 @@ func (s recorded) print(w io.Writer) error {
 // recording follows a tenant on several servers at once.
 type recording struct {
 	tenant, route string
-	trouble       io.Writer // for messages about broken streams
+	stderr        io.Writer // for messages about broken streams
 	came          chan wire.Arrivals
 	retry         time.Duration // until a broken stream is opened again
 
@@ -266,7 +266,7 @@ func (r *recording) follow(ctx context.Context, s server, stream *client.Stream)
 		}
 		r.mu.Lock()
 		r.breaks++
-		fmt.Fprintf(r.trouble, "%s: the stream is broken; arrivals are missing until it is reopened: %v\n",
+		fmt.Fprintf(r.stderr, "%s: the stream is broken; arrivals are missing until it is reopened: %v\n",
 			s.address, err)
 		r.mu.Unlock()
 		for {
@@ -278,7 +278,7 @@ func (r *recording) follow(ctx context.Context, s server, stream *client.Stream)
 			}
 		}
 		r.mu.Lock()
-		fmt.Fprintf(r.trouble, "%s: the stream is reopened\n", s.address)
+		fmt.Fprintf(r.stderr, "%s: the stream is reopened\n", s.address)
 		r.mu.Unlock()
 	}
 }

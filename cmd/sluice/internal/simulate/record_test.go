@@ -73,9 +73,9 @@ func TestRecording(t *testing.T) {
 		eventText(0, item("12:00:00.000001", "admitted"), item("12:00:01", "refused"))+eventText(3,
 			item("12:00:04", "admitted")))
 	two := telling(t, eventText(0, item("12:00:02.5", "admitted"))+"event: other\ndata: {}\n\n")
-	var out, trouble strings.Builder
+	var out, stderr strings.Builder
 	r := &recording{
-		tenant: "acme", trouble: &trouble, came: make(chan wire.Arrivals, 64), retry: time.Millisecond,
+		tenant: "acme", stderr: &stderr, came: make(chan wire.Arrivals, 64), retry: time.Millisecond,
 	}
 	streams, err := r.connect(t.Context(), []server{one, two})
 	if err != nil {
@@ -87,8 +87,8 @@ func TestRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := (recorded{Seconds: 0.1, Arrivals: 4, Admitted: 3, Refused: 1, Lost: 3}); s != want ||
-		trouble.Len() > 0 {
-		t.Errorf("%+v, want %+v; %s", s, want, trouble.String())
+		stderr.Len() > 0 {
+		t.Errorf("%+v, want %+v; %s", s, want, stderr.String())
 	}
 	want := `at,cost,outcome,route
 2026-03-01T12:00:00.000001Z,1,admitted,"a,b"
@@ -111,8 +111,8 @@ func TestRecording(t *testing.T) {
 func TestRecordingOverABreak(t *testing.T) {
 	s := telling(t, eventText(0, item("12:00:00", "admitted")), "event: arrivals\ndata: nonsense\n\n",
 		eventText(0, item("12:00:01", "admitted")))
-	var trouble strings.Builder
-	r := &recording{tenant: "acme", trouble: &trouble, came: make(chan wire.Arrivals), retry: time.Millisecond}
+	var stderr strings.Builder
+	r := &recording{tenant: "acme", stderr: &stderr, came: make(chan wire.Arrivals), retry: time.Millisecond}
 	streams, err := r.connect(t.Context(), []server{s})
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestRecordingOverABreak(t *testing.T) {
 	}
 	cancel()
 	<-done
-	text := trouble.String()
+	text := stderr.String()
 	queuetest.Compare(t, "the breaks", r.breaks, 2)
 	queuetest.Compare(t, "how often a break is reported", strings.Count(text, "is reopened\n"), 2)
 	queuetest.Contains(t, "what is reported", text, "has ended the stream", "is not valid")

@@ -132,7 +132,7 @@ func (c *Cmd) printSample(w io.Writer, l sample) error {
 	return err
 }
 
-// printSampleLines writes a line of all tenants, then one of each route in trouble, pool and
+// printSampleLines writes a line of all tenants, then one of each unhealthy route, pool and
 // tenant. Each line begins with the instant.
 func printSampleLines(w io.Writer, l sample) {
 	o := l.Overview

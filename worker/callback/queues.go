@@ -35,27 +35,28 @@ func Queues(client redis.UniversalClient) []string {
 	return []string{Queue}
 }
 
-// lane is a queue with an asynq server of its own: one server polls its queues in turn, so a queue
-// on a node that hangs would delay all others.
-type lane struct {
-	queue  string
+// asynqQueue is a queue with an asynq server of its own: one server polls its queues in turn, so
+// one on a node that hangs would delay all others.
+type asynqQueue struct {
+	name   string
 	used   atomic.Bool // it has, or had, a task that this process knows of
 	listed atomic.Bool // asynq's set of queues has it
 }
 
 // key returns one of asynq's keys of the queue.
-func (l *lane) key(name string) string { return "asynq:{" + l.queue + "}:" + name }
+func (q *asynqQueue) key(name string) string { return "asynq:{" + q.name + "}:" + name }
 
-func lanesOf(client redis.UniversalClient) (lanes []*lane) {
+func queuesOf(client redis.UniversalClient) (queues []*asynqQueue) {
 	for _, name := range Queues(client) {
-		lanes = append(lanes, &lane{queue: name})
+		queues = append(queues, &asynqQueue{name: name})
 	}
-	return lanes
+	return queues
 }
 
-// laneOf returns the lane of a completion: that of its shard. So a tenant outside of pools has one.
-func (s *Service) laneOf(c queue.Completion) *lane {
-	return s.lanes[c.Shard*len(s.lanes)/max(c.Shards, 1)]
+// queueOf returns the queue of a completion: that of its shard. So a tenant outside of pools has
+// one.
+func (s *Service) queueOf(c queue.Completion) *asynqQueue {
+	return s.queues[c.Shard*len(s.queues)/max(c.Shards, 1)]
 }
 
 // unlisted is the client of asynq's client. It leaves asynq's set of queues to list: asynq enqueues
@@ -67,31 +68,31 @@ func (unlisted) SAdd(context.Context, string, ...any) *redis.IntCmd {
 	return redis.NewIntResult(0, nil)
 }
 
-// list adds the lane to asynq's set of queues, by which asynq's tools find it. The set is on one
-// node of a cluster, which may hang while that of the lane does not. Without an answer the next
+// list adds the queue to asynq's set of queues, by which asynq's tools find it. The set is on one
+// node of a cluster, which may hang while that of the queue does not. Without an answer the next
 // hand-over tries again.
-func (s *Service) list(ctx context.Context, l *lane) {
-	if l.listed.Load() {
+func (s *Service) list(ctx context.Context, q *asynqQueue) {
+	if q.listed.Load() {
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, stateCall)
 	defer cancel()
-	l.listed.Store(s.cfg.Redis.SAdd(limited, "asynq:queues", l.queue).Err() == nil)
+	q.listed.Store(s.cfg.Redis.SAdd(limited, "asynq:queues", q.name).Err() == nil)
 }
 
 const (
-	// lookEvery is how often a process polls for lanes that only others have used.
+	// lookEvery is how often a process polls for queues that only others have used.
 	lookEvery = time.Minute
 	// lookCall bounds the poll.
 	lookCall = time.Second
 )
 
-// serve starts an asynq server for each lane when there is a task in it, until ctx ends. It returns
-// the servers.
+// serve starts an asynq server for each queue when there is a task in it, until ctx ends. It
+// returns the servers.
 func (s *Service) serve(ctx context.Context) (servers []*asynq.Server, err error) {
-	start := func(l *lane) error {
+	start := func(q *asynqQueue) error {
 		cfg := s.server
-		cfg.Queues = map[string]int{l.queue: 1}
+		cfg.Queues = map[string]int{q.name: 1}
 		server := asynq.NewServerFromRedisClient(calm{s.cfg.Redis, &atomic.Bool{}}, cfg)
 		if err := server.Start(asynq.HandlerFunc(s.deliver)); err != nil {
 			return fmt.Errorf("callback: %w", err)
@@ -99,15 +100,15 @@ func (s *Service) serve(ctx context.Context) (servers []*asynq.Server, err error
 		servers = append(servers, server)
 		return nil
 	}
-	for next := time.Duration(0); len(servers) < len(s.lanes); {
+	for next := time.Duration(0); len(servers) < len(s.queues); {
 		select {
-		case l := <-s.wake:
-			err = start(l)
+		case q := <-s.wake:
+			err = start(q)
 		case <-time.After(next):
 			next = lookEvery*3/4 + rand.N(lookEvery/2)
-			for _, l := range s.lanesInUse(ctx) {
-				if err == nil && !l.used.Swap(true) {
-					err = start(l)
+			for _, q := range s.queuesInUse(ctx) {
+				if err == nil && !q.used.Swap(true) {
+					err = start(q)
 				}
 			}
 		case <-ctx.Done():
@@ -121,25 +122,25 @@ func (s *Service) serve(ctx context.Context) (servers []*asynq.Server, err error
 	return servers, nil
 }
 
-// lanesInUse returns the lanes with tasks, also with delivered ones, which asynq's server must
-// remove. It is one command for each lane. Lanes on a node that does not answer are left out.
-func (s *Service) lanesInUse(ctx context.Context) (lanes []*lane) {
+// queuesInUse returns the queues with tasks, also with delivered ones, which asynq's server must
+// remove. It is one command for each queue. Queues on a node that does not answer are left out.
+func (s *Service) queuesInUse(ctx context.Context) (queues []*asynqQueue) {
 	limited, cancel := context.WithTimeout(ctx, lookCall)
 	defer cancel()
-	counts := make([]*redis.IntCmd, len(s.lanes))
+	counts := make([]*redis.IntCmd, len(s.queues))
 	_, err := s.cfg.Redis.Pipelined(limited, func(p redis.Pipeliner) error {
-		for i, l := range s.lanes {
-			counts[i] = p.Exists(limited, l.key("pending"), l.key("active"), l.key("retry"), l.key("completed"))
+		for i, q := range s.queues {
+			counts[i] = p.Exists(limited, q.key("pending"), q.key("active"), q.key("retry"), q.key("completed"))
 		}
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
 		s.log.Warn("the queues of callbacks cannot be read", "error", err)
 	}
-	for i, l := range s.lanes {
+	for i, q := range s.queues {
 		if counts[i].Val() > 0 {
-			lanes = append(lanes, l)
+			queues = append(queues, q)
 		}
 	}
-	return lanes
+	return queues
 }

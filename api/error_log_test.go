@@ -20,11 +20,11 @@ import (
 
 // What the log has on bursts of refusals, on an outage of the store and its end, and on one
 // without memory: a line for each, with the tenant encoded.
-func TestTroubles(t *testing.T) {
+func TestErrorLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		began := time.Now()
-		tr := newTroubles(slog.New(slog.NewTextHandler(&out,
+		l := newErrorLog(slog.New(slog.NewTextHandler(&out,
 			&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 				if a.Key == slog.TimeKey {
 					return slog.Duration("t", a.Value.Time().Sub(began))
@@ -33,31 +33,31 @@ func TestTroubles(t *testing.T) {
 			}})))
 		acme := queue.Submission{Tenant: "acme", Route: "default"}
 		for range 500 {
-			tr.decided(acme, false, shaper.Admission{Outcome: shaper.Full})
-			tr.decided(acme, false, shaper.Admission{Outcome: shaper.Admitted})
-			tr.decided(acme, false, shaper.Admission{Outcome: shaper.KeyReused})
+			l.decided(acme, false, shaper.Admission{Outcome: shaper.Full})
+			l.decided(acme, false, shaper.Admission{Outcome: shaper.Admitted})
+			l.decided(acme, false, shaper.Admission{Outcome: shaper.KeyReused})
 		}
-		tr.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, false, shaper.Admission{Outcome: shaper.Draining})
+		l.decided(queue.Submission{Tenant: "Käse & Söhne", Route: "default"}, false, shaper.Admission{Outcome: shaper.Draining})
 		time.Sleep(10 * time.Second)
-		tr.worked() // nothing was away
+		l.worked() // nothing was away
 		away := problem.Of(fmt.Errorf("%w: dial tcp 127.0.0.1:6379: connect: connection refused",
 			queue.ErrUnavailable))
 		for range 40 {
-			tr.fault(away)
+			l.fault(away)
 			time.Sleep(99 * time.Millisecond)
 		}
-		tr.worked() // perhaps only a part of the store is back
+		l.worked() // perhaps only a part of the store is back
 		time.Sleep(time.Second)
-		tr.worked()
-		tr.worked()
+		l.worked()
+		l.worked()
 		p := problem.Of(fmt.Errorf("%w: WRONGTYPE", queue.ErrScript))
 		if p.Status != 500 || p.Type != problem.URN+"stored-data-damaged" || p.Header != nil {
 			t.Errorf("damaged data is answered with %+v", p)
 		}
-		tr.fault(problem.Of(fmt.Errorf("%w: OOM command not allowed when used memory > 'maxmemory'",
+		l.fault(problem.Of(fmt.Errorf("%w: OOM command not allowed when used memory > 'maxmemory'",
 			queue.ErrUnavailable)))
-		tr.fault(problem.Of(errors.New("a fault")))
-		tr.end()
+		l.fault(problem.Of(errors.New("a fault")))
+		l.end()
 		want := `t=1s level=WARN msg="jobs were refused" tenant=acme route=default kind=queue-full count=500 within=1s
 t=1s level=WARN msg="jobs were refused" tenant=ENCODED route=default kind=draining count=1 within=1s
 t=11s level=WARN msg="requests failed" kind=unavailable count=11 within=1s error="queue: redis is unavailable: dial tcp 127.0.0.1:6379: connect: connection refused"
@@ -102,10 +102,10 @@ var nobody []int
 func TestHopelessWaitInTheLog(t *testing.T) {
 	for forwarded, want := range map[bool]string{false: "deadline-unreachable", true: "wait-hopeless"} {
 		var out bytes.Buffer
-		tr := newTroubles(slog.New(slog.NewTextHandler(&out, nil)))
-		tr.decided(queue.Submission{Tenant: "acme", Route: "erp"}, forwarded,
+		l := newErrorLog(slog.New(slog.NewTextHandler(&out, nil)))
+		l.decided(queue.Submission{Tenant: "acme", Route: "erp"}, forwarded,
 			shaper.Admission{Outcome: shaper.DeadlineUnreachable})
-		tr.end()
+		l.end()
 		if !strings.Contains(out.String(), "kind="+want+" ") {
 			t.Errorf("forwarded %v: %s", forwarded, out.String())
 		}

@@ -12,9 +12,9 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// troubles logs bursts of like events in few lines. It logs one line when the first part of the
+// errorLog logs bursts of like events in few lines. It logs one line when the first part of the
 // worker cannot reach Redis, and one when all of them can again.
-type troubles struct {
+type errorLog struct {
 	log            *slog.Logger
 	failures       *burstlog.Log // deliveries
 	deaths, panics *burstlog.Log
@@ -31,9 +31,9 @@ type troubles struct {
 	since time.Time    // when the first of them could not
 }
 
-// newTroubles calls stopped with flows that have lost jobs, now and then.
-func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
-	return &troubles{
+// newErrorLog calls stopped with flows that have lost jobs, now and then.
+func newErrorLog(log *slog.Logger, stopped func(burstlog.Key)) *errorLog {
+	return &errorLog{
 		log:      log,
 		away:     map[any]bool{},
 		failures: burstlog.New(log, slog.LevelWarn, "deliveries failed", nil),
@@ -55,34 +55,34 @@ func newTroubles(log *slog.Logger, stopped func(burstlog.Key)) *troubles {
 
 // report takes the end of a call by a part of the worker into account. Damaged data is no outage:
 // Redis answered.
-func (t *troubles) report(part any, err error) {
+func (e *errorLog) report(part any, err error) {
 	if errors.Is(err, queue.ErrScript) {
-		t.damage.Add(burstlog.Key{}, 1, "error", err)
+		e.damage.Add(burstlog.Key{}, 1, "error", err)
 		err = nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	switch {
-	case err == nil && t.away[part]:
-		if delete(t.away, part); len(t.away) == 0 {
-			t.log.Info("redis is back", "after", time.Since(t.since).Round(time.Millisecond))
+	case err == nil && e.away[part]:
+		if delete(e.away, part); len(e.away) == 0 {
+			e.log.Info("redis is back", "after", time.Since(e.since).Round(time.Millisecond))
 		}
 	case err != nil:
-		if len(t.away) == 0 {
-			t.since = time.Now()
+		if len(e.away) == 0 {
+			e.since = time.Now()
 			attrs := []any{"error", err}
 			if advice := queue.Advice(err); advice != "" {
 				attrs = append(attrs, "advice", advice)
 			}
-			t.log.Warn("redis is away; trying again", attrs...)
+			e.log.Warn("redis is away; trying again", attrs...)
 		}
-		t.away[part] = true
+		e.away[part] = true
 	}
 }
 
 // end logs what is not logged yet.
-func (t *troubles) end() {
-	for _, l := range []*burstlog.Log{t.failures, t.deaths, t.panics, t.damage, t.givenUp, t.costs, t.breakers, t.cut, t.shortages, t.routeless} {
+func (e *errorLog) end() {
+	for _, l := range []*burstlog.Log{e.failures, e.deaths, e.panics, e.damage, e.givenUp, e.costs, e.breakers, e.cut, e.shortages, e.routeless} {
 		l.Flush()
 	}
 }

@@ -118,7 +118,7 @@ func TestFailuresAreLogged(t *testing.T) {
 	w := &Worker{
 		cfg:   Config{Routes: map[string]Route{"web": {}, "go": {Handler: true}}},
 		loads: routeLoads{"web": new(routeLoad), "go": new(routeLoad)}, deliverers: map[string]deliverer{},
-		troubles: newTroubles(slog.New(slog.NewTextHandler(&text, nil)), nil),
+		errors: newErrorLog(slog.New(slog.NewTextHandler(&text, nil)), nil),
 	}
 	fail := deliverFunc(func(context.Context, *queue.Lease) queue.Settlement {
 		return queue.Settlement{Event: shaper.Retry, Error: &queue.JobError{Message: "the upstream answered 500", Status: 500}}
@@ -133,7 +133,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		return queue.Settlement{Event: shaper.Die, Final: true, Left: true, Error: &queue.JobError{Message: "the client left"}}
 	})
 	w.attempt(t.Context(), &queue.Lease{Route: "web", Tenant: "acme"})
-	w.troubles.end()
+	w.errors.end()
 	const line = `level=WARN msg="deliveries failed" tenant=acme route=`
 	if got := text.String(); strings.Count(got, line) != 2 || !strings.Contains(got, "route=web count=3") ||
 		strings.Count(got, `error="the upstream answered 500"`) != 1 {

@@ -16,8 +16,8 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// troubles logs refused and failed requests for operators, one line per burst.
-type troubles struct {
+// errorLog logs refused and failed requests for operators, one line per burst.
+type errorLog struct {
 	log     *slog.Logger
 	refused *burstlog.Log // jobs
 	failed  *burstlog.Log // requests, for what the server or its store cannot do
@@ -29,8 +29,8 @@ type troubles struct {
 	latest time.Time // of the last failure
 }
 
-func newTroubles(log *slog.Logger) *troubles {
-	return &troubles{
+func newErrorLog(log *slog.Logger) *errorLog {
+	return &errorLog{
 		log:     log,
 		refused: burstlog.New(log, slog.LevelWarn, "jobs were refused", nil),
 		failed:  burstlog.New(log, slog.LevelWarn, "requests failed", nil),
@@ -39,24 +39,24 @@ func newTroubles(log *slog.Logger) *troubles {
 }
 
 // decided notes the outcome of a submission, or of a forwarded request.
-func (t *troubles) decided(s queue.Submission, forwarded bool, a shaper.Admission) {
+func (e *errorLog) decided(s queue.Submission, forwarded bool, a shaper.Admission) {
 	k := outcomeOf(a.Outcome).kind(a)
 	if forwarded && k == problem.DeadlineFarAway {
 		k = problem.HopelessWait
 	}
 	if k != (problem.Kind{}) {
-		t.refused.Add(burstlog.Key{Tenant: s.Tenant, Route: s.Route, Kind: k.Name}, 1)
+		e.refused.Add(burstlog.Key{Tenant: s.Tenant, Route: s.Route, Kind: k.Name}, 1)
 	}
 }
 
 // fault notes a failed request with the cause, which the client does not see.
-func (t *troubles) fault(p *problem.Problem) {
+func (e *errorLog) fault(p *problem.Problem) {
 	k := burstlog.Key{Kind: strings.TrimPrefix(p.Type, problem.URN)}
 	if errors.Is(p.Cause, queue.ErrUnavailable) {
 		if strings.Contains(p.Cause.Error(), "OOM ") { // of Redis at its maxmemory
 			k.Kind = "out-of-memory"
 		} else {
-			t.lost()
+			e.lost()
 		}
 	}
 	example := []any{"error", p.Cause}
@@ -65,36 +65,36 @@ func (t *troubles) fault(p *problem.Problem) {
 			example = append(example, "advice", advice)
 		}
 	}
-	t.failed.Add(k, 1, example...)
+	e.failed.Add(k, 1, example...)
 }
 
-func (t *troubles) lost() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.latest = time.Now()
-	if !t.away.Swap(true) {
-		t.since = t.latest
+func (e *errorLog) lost() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.latest = time.Now()
+	if !e.away.Swap(true) {
+		e.since = e.latest
 	}
 }
 
 // worked notes a request that the store has answered. The store counts as recovered after a second
 // without failures: some of its nodes may still be down.
-func (t *troubles) worked() {
-	if !t.away.Load() {
+func (e *errorLog) worked() {
+	if !e.away.Load() {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if now := time.Now(); now.Sub(t.latest) >= time.Second && t.away.Swap(false) {
-		t.log.Info("the store answers requests again", "after", now.Sub(t.since).Round(time.Millisecond).String())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now := time.Now(); now.Sub(e.latest) >= time.Second && e.away.Swap(false) {
+		e.log.Info("the store answers requests again", "after", now.Sub(e.since).Round(time.Millisecond).String())
 	}
 }
 
 // end logs the rest.
-func (t *troubles) end() {
-	t.refused.Flush()
-	t.failed.Flush()
-	t.signOn.Flush()
+func (e *errorLog) end() {
+	e.refused.Flush()
+	e.failed.Flush()
+	e.signOn.Flush()
 }
 
 // faultText describes a panic: the text of a runtime error, else only the type of the value, which
