@@ -20,7 +20,7 @@ const (
 	defaultStreams = 1000                   // event streams of one process at once
 	streamLife     = 10 * time.Minute       // then the client opens another one
 	streamPoll     = 250 * time.Millisecond // how often the job is read for changes without a signal
-	streamGuard    = time.Second            // how often a stream checks its credential
+	streamCheck    = time.Second            // how often a stream checks its credential
 	// streamBeat is the time between two heartbeats; proxies close streams that are silent for a
 	// minute.
 	streamBeat     = 15 * time.Second
@@ -103,8 +103,8 @@ func (s *Server) sendStates(
 	defer poll.Stop()
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
-	guard := time.NewTicker(streamGuard)
-	defer guard.Stop()
+	check := time.NewTicker(streamCheck)
+	defer check.Stop()
 	defer out.extend() // for the end of the answer
 	sent, over := "", false
 	for {
@@ -130,7 +130,7 @@ func (s *Server) sendStates(
 			return
 		}
 		select {
-		case <-guard.C:
+		case <-check.C:
 			if !allowed() {
 				return
 			}

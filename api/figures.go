@@ -142,8 +142,8 @@ func (f *figureStream) send(ctx context.Context) {
 	defer life.Stop()
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
-	guard := time.NewTicker(streamGuard)
-	defer guard.Stop()
+	check := time.NewTicker(streamCheck)
+	defer check.Stop()
 	defer f.out.extend()      // for the end of the answer
 	if f.out.flush() != nil { // the headers go out, even without figures yet
 		return
@@ -154,7 +154,7 @@ func (f *figureStream) send(ctx context.Context) {
 			if ctx.Err() != nil || f.add(f.watch.Take()) != nil || f.out.flush() != nil {
 				return
 			}
-		case <-guard.C:
+		case <-check.C:
 			if !f.allowed() {
 				return
 			}

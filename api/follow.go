@@ -67,8 +67,8 @@ func (s *Server) sendArrivals(
 	defer out.extend() // for the end of the answer
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
-	guard := time.NewTicker(streamGuard)
-	defer guard.Stop()
+	check := time.NewTicker(streamCheck)
+	defer check.Stop()
 	if out.beat() != nil { // the headers go out: the client follows from now on
 		return
 	}
@@ -76,7 +76,7 @@ func (s *Server) sendArrivals(
 	for over := false; !over; {
 		select {
 		case <-f.News():
-		case <-guard.C:
+		case <-check.C:
 			if !allowed() {
 				return
 			}

@@ -54,7 +54,7 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 			if err != nil {
 				route = rest[:end]
 			}
-			s.forward(w, r, arrival{route: route, target: rest[end:]})
+			s.forward(w, r, ingress{route: route, target: rest[end:]})
 		})))))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, contract.ForwardPath) {
@@ -70,12 +70,12 @@ func (s *Server) forwarding(operations http.Handler) http.Handler {
 func (s *Server) Forward(route string) http.Handler {
 	return s.observeAs(forwardPattern, s.survive(reserveConnections(s.keepLocal(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
-			s.forward(w, r, arrival{route, originForm(r), true})
+			s.forward(w, r, ingress{route, originForm(r), true})
 		})))))
 }
 
-// arrival is where a request came in.
-type arrival struct {
+// ingress is where a request came in.
+type ingress struct {
 	route, target string
 	own           bool // at a listener of the route alone
 }
@@ -95,7 +95,7 @@ func originForm(r *http.Request) string {
 }
 
 // forward queues a request and answers with what the upstream answers, or with 202.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, at arrival) {
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, at ingress) {
 	c := newCall(contract.ForwardEndpoint, queue.ScopeForward, r)
 	// Each step returns before the next one: thousands of clients wait in the third, and their
 	// stacks are as large as the deepest step.
@@ -146,7 +146,7 @@ func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error)
 // forwarded reads a forwarded request: the submission, and how its client waits. There is no
 // submission where the request is for an answer that is stored.
 func (s *Server) forwarded(
-	w http.ResponseWriter, c *call, at arrival, f *awaited,
+	w http.ResponseWriter, c *call, at ingress, f *awaited,
 ) (*queue.Submission, error) {
 	if s.isDraining() {
 		return nil, drainingProblem()

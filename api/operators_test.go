@@ -177,10 +177,10 @@ func TestOperatorsWhileTheStoreIsAway(t *testing.T) {
 		vera := b.enroll(t, `{"name":"vera","role":"viewer"}`).Token
 		b.admin.do(t, "GET", "/v1/guards", as(vera), "").status(t, 200)
 		b.queue.Fail(queue.ErrUnavailable)
-		time.Sleep(operators.KeptAway / 2)
+		time.Sleep(operators.AwayAge / 2)
 		b.admin.do(t, "GET", "/v1/guards", as(vera), "").status(t, 200)
 		b.admin.do(t, "GET", "/v1/guards", as(operators.NewToken().Reveal()), "").want(t, 503, "unavailable")
-		time.Sleep(operators.KeptAway / 2)
+		time.Sleep(operators.AwayAge / 2)
 		b.admin.do(t, "GET", "/v1/guards", as(vera), "").want(t, 503, "unavailable")
 		b.admin.do(t, "GET", "/v1/guards", as(rootToken), "").status(t, 200)
 	})

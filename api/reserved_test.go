@@ -18,7 +18,7 @@ func TestReservedSlotsServeProbesAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := listen.Limit(socket, "api", listen.Limits{Connections: 1})
+	l := listen.Bound(socket, "api", listen.Bounds{Connections: 1})
 	srv := listen.Server("", b.s.Intake(), nil)
 	l.Attend(srv)
 	ended := make(chan error)

@@ -40,7 +40,7 @@ func (s *Server) intakeRouter() (http.Handler, error) {
 // adminRouter serves the control plane.
 func (s *Server) adminRouter() (http.Handler, error) {
 	r := s.newRouter(onAdmin)
-	r.Use(s.guardAdmin)
+	r.Use(s.authorizeAdmin)
 	api := contract.New(r, "Sluice admin", s.cfg.Version.Version)
 	if s.cfg.AdminToken != "" {
 		api.OpenAPI().Components.SecuritySchemes = map[string]*huma.SecurityScheme{tokenScheme: {

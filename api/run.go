@@ -38,7 +38,7 @@ type Addresses struct {
 // event streams end; the listeners close. The caller closes the queue after that.
 func (s *Server) Run(ctx context.Context, at Addresses, work ...func(context.Context) error) error {
 	all, ctx := errgroup.WithContext(ctx)
-	bounds := listen.Limits{
+	bounds := listen.Bounds{
 		Connections: s.cfg.MaxRequests, PerAddress: int(s.cfg.AddressShare.Of(int64(s.cfg.MaxRequests))),
 		Proxies: s.cfg.TrustedProxies,
 	}
@@ -59,7 +59,7 @@ func (s *Server) Run(ctx context.Context, at Addresses, work ...func(context.Con
 			return errors.Join(fmt.Errorf("api: %w", err), all.Wait())
 		}
 		servers = append(servers, server)
-		limited := listen.Limit(socket, l.name, bounds)
+		limited := listen.Bound(socket, l.name, bounds)
 		limited.Attend(server)
 		all.Go(func() error {
 			if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {

@@ -88,11 +88,11 @@ func (s *Server) getTenantJob(c *call) (*answer, error) {
 // followAsOperator waits like follow, until the credential of the operator is no longer accepted.
 func (s *Server) followAsOperator(c *call, tenant, id string, wait time.Duration) error {
 	ctx, end := context.WithCancelCause(c.client)
-	var guard sync.WaitGroup
-	defer guard.Wait()
+	var checks sync.WaitGroup
+	defer checks.Wait()
 	defer end(nil)
-	guard.Go(func() {
-		tick := time.NewTicker(streamGuard)
+	checks.Go(func() {
+		tick := time.NewTicker(streamCheck)
 		defer tick.Stop()
 		for {
 			select {

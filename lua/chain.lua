@@ -1,7 +1,7 @@
 -- chain: append entries to the audit, and remove its oldest ones in the same step.
 --
 -- Guarantee: an entry is appended only behind the one that it was hashed with, so all
--- processes make one chain. The same call sent twice appends once, unless CALLS_KEPT others came in
+-- processes make one chain. The same call sent twice appends once, unless MAX_CALLS others came in
 -- between. A call without entries changes nothing.
 --
 -- KEYS
@@ -19,7 +19,7 @@
 
 --! needs clock
 
-local CALLS_KEPT, NAME = 64, 17 -- characters of a name and the space before it
+local MAX_CALLS, NAME = 64, 17 -- characters of a name and the space before it
 local FIXED = 6 -- arguments before the entries
 
 local instant = tonumber(ARGV[1])
@@ -52,7 +52,7 @@ if #ARGV > FIXED and not applied and ARGV[3] == hash then
   for i = FIXED + 1, #ARGV do
     counted(ARGV[i], 1)
   end
-  calls = string.sub(calls .. ' ' .. ARGV[2], -NAME * CALLS_KEPT)
+  calls = string.sub(calls .. ' ' .. ARGV[2], -NAME * MAX_CALLS)
   hash, at, first, count = ARGV[4], ARGV[5], first + gone, count - gone + #ARGV - FIXED
   unlock() -- a full store must not blind the audit, which has a bound of its own
   redis.call('HSET', KEYS[1], 'hash', hash, 'at', at, 'calls', calls, 'first', first,

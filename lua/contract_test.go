@@ -251,7 +251,7 @@ func TestConstants(t *testing.T) {
 		{scripts.Commands.Replay, map[string]int64{
 			"ABSENT": int64(scripts.JobAbsent), "DONE": int64(scripts.JobDone), "CONFLICT": int64(scripts.JobConflict),
 		}},
-		{scripts.Commands.Tune, map[string]int64{"HISTORY_KEPT": historyKept, "CALLS_KEPT": callsKept}},
+		{scripts.Commands.Tune, map[string]int64{"MAX_HISTORY": maxHistory, "MAX_CALLS": maxCalls}},
 		{scripts.Commands.Tick, map[string]int64{
 			"EXPIRE_MOST": expireMost, "FLOWS_MOST": flowsMost, "FLOW_JOBS_MOST": flowJobsMost,
 			"PROMOTE_MOST": promoteMost, "LOOKS_MOST": looksMost, "BETWEEN_MOST": betweenMost,

@@ -2,7 +2,7 @@
 --
 -- Guarantee: at most the limit is allowed in each period since the Unix epoch. The window and its
 -- count expire together. What is refused writes nothing. A request that is sent again is not
--- charged twice, unless TAGS_KEPT others of the key were allowed in between.
+-- charged twice, unless MAX_TAGS others of the key were allowed in between.
 --
 -- KEYS
 --   1 state

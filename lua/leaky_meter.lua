@@ -2,7 +2,7 @@
 --
 -- Guarantee: at most burst + limit is allowed in any period, and no fraction is lost: what does not
 -- divide is kept as a remainder. What is refused writes nothing. A request that is sent again is
--- not charged twice, unless TAGS_KEPT others of the key were allowed in between.
+-- not charged twice, unless MAX_TAGS others of the key were allowed in between.
 --
 -- KEYS
 --   1 state

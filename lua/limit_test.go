@@ -24,7 +24,7 @@ import (
 var limitStart = shaper.InstantOf(time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC))
 
 const (
-	tagsKept  = 32               // requests of a key that are known when they are sent again
+	maxTags   = 32               // requests of a key that are known when they are sent again
 	sentAgain = 10 * time.Second // how long a state outlives its reset for them
 )
 
@@ -68,7 +68,7 @@ func (l *limited) model(at shaper.Instant, tag string, cost int64) (d limiter.De
 		l.state, kept = next, true
 		if tag != "" {
 			l.tags = append(l.tags, tag)
-			l.tags = l.tags[max(0, len(l.tags)-tagsKept):]
+			l.tags = l.tags[max(0, len(l.tags)-maxTags):]
 		}
 	case !d.Allowed && next.Until != 0 && l.state.Until != next.Until:
 		l.state, kept = next, true
@@ -286,7 +286,7 @@ func TestLimitRefusalsWriteNothing(t *testing.T) {
 }
 
 // TestLimitSentAgain: a request that is sent again after a lost answer is allowed and not counted
-// again, with fewer than tagsKept others in between. A refusal is not remembered.
+// again, with fewer than maxTags others in between. A refusal is not remembered.
 func TestLimitSentAgain(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
@@ -294,18 +294,18 @@ func TestLimitSentAgain(t *testing.T) {
 			for i, a := range limiter.Algorithms() {
 				p := limiter.Policy{Algorithm: a, Rate: shaper.Rate{Limit: 100, Period: time.Hour}}
 				l := newLimited(t, e, p, i+1)
-				for n := range tagsKept {
+				for n := range maxTags {
 					l.take(limitStart, fmt.Sprintf("%08d", n), 1)
 				}
-				if d := l.take(limitStart, "00000000", 1); !d.Allowed || d.Remaining != 100-tagsKept {
+				if d := l.take(limitStart, "00000000", 1); !d.Allowed || d.Remaining != 100-maxTags {
 					t.Errorf("%s: sent again: %+v", a, d)
 				}
 				l.take(limitStart, "one more", 1)
-				if d := l.take(limitStart, "00000000", 1); d.Remaining != 100-tagsKept-2 {
+				if d := l.take(limitStart, "00000000", 1); d.Remaining != 100-maxTags-2 {
 					t.Errorf("%s: sent again after more than are remembered: %+v", a, d)
 				}
 				l.take(limitStart, "too many", 99)
-				if d := l.take(limitStart, "too many", 1); !d.Allowed || d.Remaining != 100-tagsKept-3 {
+				if d := l.take(limitStart, "too many", 1); !d.Allowed || d.Remaining != 100-maxTags-3 {
 					t.Errorf("%s: a refusal was remembered: %+v", a, d)
 				}
 			}

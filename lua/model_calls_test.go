@@ -497,7 +497,7 @@ func (m *model) replay(r revival) (scripts.JobCode, shaper.Admission) {
 }
 
 // What a policy remembers of its changes.
-const historyKept, callsKept = 100, 16
+const maxHistory, maxCalls = 100, 16
 
 // tuning is one call of tune.
 type tuning struct {
@@ -555,7 +555,7 @@ func (m *model) tune(r tuning) (tuned scripts.Tuned, revision int64) {
 		}
 		p.revision++
 		calls = append([]string{r.name}, calls...)
-		p.fields["calls"] = strings.Join(calls[:min(len(calls), callsKept)], " ")
+		p.fields["calls"] = strings.Join(calls[:min(len(calls), maxCalls)], " ")
 		p.fields["revision"] = strconv.FormatInt(p.revision, 10)
 		p.fields[r.source] = r.says
 		if !isPool(r.entry) {
@@ -567,7 +567,7 @@ func (m *model) tune(r tuning) (tuned scripts.Tuned, revision int64) {
 			p.fields["reason"] = r.reason
 		}
 		p.history = append([]string{r.historyEntry}, p.history...)
-		p.history = p.history[:min(len(p.history), historyKept)]
+		p.history = p.history[:min(len(p.history), maxHistory)]
 	}
 	if p.fields != nil {
 		m.policies[r.tenant] = p

@@ -2,7 +2,7 @@
 --
 -- Guarantee: at most 2 × limit − 1 is allowed in any period, the limit if requests come evenly.
 -- Both counts and their window expire together. What is refused writes nothing. A request that is
--- sent again is not charged twice, unless TAGS_KEPT others of the key were allowed in between.
+-- sent again is not charged twice, unless MAX_TAGS others of the key were allowed in between.
 --
 -- KEYS, ARGV, Reply: as of fixed_window
 -- Derived keys: (none)

@@ -3,7 +3,7 @@
 -- Guarantee: at most the limit is allowed in any period. After an overflow nothing is allowed until
 -- the block is over, which further requests do not prolong. The log holds what was allowed and
 -- never more than the limit; what is refused writes nothing, except the start of a block. A
--- request that is sent again is not charged twice, unless TAGS_KEPT others of the key were allowed
+-- request that is sent again is not charged twice, unless MAX_TAGS others of the key were allowed
 -- in between.
 --
 -- KEYS

@@ -31,7 +31,7 @@
 
 --! needs clock pools policy pool flow answered filing
 
-local HISTORY_KEPT, CALLS_KEPT, LINES_FROM = 100, 16, 12
+local MAX_HISTORY, MAX_CALLS, LINES_FROM = 100, 16, 12
 local REMOVED_KEPT, DAY = 7776000, 86400 -- s: 90 days
 clock_load(ARGV[1])
 local horizon, source, unhold = tonumber(ARGV[2]), ARGV[6], ARGV[11] ~= '0'
@@ -70,7 +70,7 @@ end
 -- The list of the last calls, this one first. One may be sent again after others.
 local recent = { ARGV[4] }
 for name in string.gmatch(calls, '%S+') do
-  if #recent < CALLS_KEPT then
+  if #recent < MAX_CALLS then
     recent[#recent + 1] = name
   end
 end
@@ -91,7 +91,7 @@ if source == 'api' then
     redis.call('HSET', KEYS[3], 'reason', ARGV[8])
   end
   redis.call('LPUSH', KEYS[4], ARGV[9])
-  redis.call('LTRIM', KEYS[4], 0, HISTORY_KEPT - 1)
+  redis.call('LTRIM', KEYS[4], 0, MAX_HISTORY - 1)
 end
 redis.call('DEL', KEYS[8])
 if #ARGV >= LINES_FROM then

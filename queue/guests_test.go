@@ -15,7 +15,7 @@ func TestGuestsOfNetworks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q := open(t, options(t), func(o *queue.Options) {
 				o.Store.Tenants = 200
-				o.Store.Classes = map[string]queue.ClassLimit{queue.ClassGuests: {Bytes: 25, Tenants: 50}}
+				o.Store.Classes = map[string]queue.ClassBound{queue.ClassGuests: {Bytes: 25, Tenants: 50}}
 			})
 			submit := func(network string, guest int) queue.Decision {
 				t.Helper()

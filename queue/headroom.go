@@ -17,7 +17,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// StoreLimits bound what all tenants together may keep. Zero is no bound.
+// StoreBounds bound what all tenants together may keep. Zero is no bound.
 //
 // With FlowShare, intake closes while Redis uses more memory than its maximum less a reserve. Each
 // flow may store a multiple of what is free now: one greedy flow leaves capacity to the others, and
@@ -25,7 +25,7 @@ import (
 //
 // An admission has the sums over all shards read if the last reading is older than a second, and
 // adds what this process admits. Several processes may pass a bound by what they admit meanwhile.
-type StoreLimits struct {
+type StoreBounds struct {
 	Bytes   int64 // of jobs that are waiting, leased or dead, with what Redis keeps beside them
 	Tenants int64 // live ones: with jobs, or active in the last ten minutes
 	// FlowShare is the percentage of the store that one flow may use while the others have nothing;
@@ -38,12 +38,12 @@ type StoreLimits struct {
 	// its submission says so, else in that of its claimed tier. One with settings of its own is in
 	// none. Through each process, one network brings at most a 50th of all possible guests, or
 	// 16, in ten minutes; its further guests are refused like those of a full class.
-	Classes map[string]ClassLimit
+	Classes map[string]ClassBound
 }
 
-// ClassLimit is the part of the store that the tenants of a class may use together, in percent; 0
+// ClassBound is the part of the store that the tenants of a class may use together, in percent; 0
 // is no bound.
-type ClassLimit struct{ Bytes, Tenants int64 }
+type ClassBound struct{ Bytes, Tenants int64 }
 
 // ClassGuests is the class of all guests.
 const ClassGuests = "guests"
@@ -65,7 +65,7 @@ const (
 // headroom caches how much may still be stored.
 type headroom struct {
 	q      *Queue
-	limits StoreLimits
+	bounds StoreBounds
 
 	mu      sync.Mutex
 	reading chan struct{} // closed when the reading that is under way has ended; nil where none is
@@ -90,16 +90,16 @@ type classRoom struct {
 
 const unbounded = 1 << 60
 
-func newHeadroom(q *Queue, limits StoreLimits) *headroom {
-	h := &headroom{q: q, limits: limits, begun: time.Now()}
+func newHeadroom(q *Queue, bounds StoreBounds) *headroom {
+	h := &headroom{q: q, bounds: bounds, begun: time.Now()}
 	h.at.Store(int64(-headroomOld))
 	h.free.Store(unbounded)
 	h.common.Store(unbounded)
 	h.spare.Store(unbounded)
-	h.classes = make(map[string]*classRoom, len(limits.Classes))
-	for name, l := range limits.Classes {
-		if name == ClassGuests && l.Tenants > 0 && limits.Tenants > 0 {
-			h.guests = newNetworks(limits.Tenants * l.Tenants / 100)
+	h.classes = make(map[string]*classRoom, len(bounds.Classes))
+	for name, l := range bounds.Classes {
+		if name == ClassGuests && l.Tenants > 0 && bounds.Tenants > 0 {
+			h.guests = newNetworks(bounds.Tenants * l.Tenants / 100)
 		}
 		h.classes[name] = &classRoom{members: make([]atomic.Int64, q.store.Len())}
 		h.classes[name].bytes.Store(unbounded)
@@ -110,7 +110,7 @@ func newHeadroom(q *Queue, limits StoreLimits) *headroom {
 
 // none reports whether nothing is bounded.
 func (h *headroom) none() bool {
-	return h.limits.Bytes == 0 && h.limits.Tenants == 0 && h.limits.FlowShare == 0
+	return h.bounds.Bytes == 0 && h.bounds.Tenants == 0 && h.bounds.FlowShare == 0
 }
 
 // refresh has a reading replaced that is too old, and keeps it where Redis does not answer.
@@ -178,7 +178,7 @@ func (h *headroom) answers(ctx context.Context) int64 {
 		return unbounded
 	}
 	h.refresh(ctx)
-	spare, share := h.spare.Load(), min(cmp.Or(h.limits.FlowShare, mostOfAnswers), mostOfAnswers)
+	spare, share := h.spare.Load(), min(cmp.Or(h.bounds.FlowShare, mostOfAnswers), mostOfAnswers)
 	if spare >= unbounded/2 {
 		return unbounded
 	}
@@ -190,7 +190,7 @@ const mostOfAnswers = 90
 
 // noAnswers reports whether Redis has too little memory to store any answer.
 func (h *headroom) noAnswers(ctx context.Context) bool {
-	if h.limits.FlowShare > 0 {
+	if h.bounds.FlowShare > 0 {
 		h.refresh(ctx)
 	}
 	return h.full.Load()
@@ -205,13 +205,13 @@ func (h *headroom) limit(ctx context.Context, c *scripts.AdmitCall) {
 	h.refresh(ctx)
 	free := h.free.Load()
 	c.NoBytes = free <= 0
-	c.NoTenants = h.limits.Tenants > 0 && h.tenants.Load() >= h.limits.Tenants
+	c.NoTenants = h.bounds.Tenants > 0 && h.tenants.Load() >= h.bounds.Tenants
 	c.Share = h.share(free)
 }
 
 // share returns how many bytes a flow may store while free bytes are left in all; 0 is no bound.
 func (h *headroom) share(free int64) int64 {
-	share := h.limits.FlowShare
+	share := h.bounds.FlowShare
 	if share <= 0 || share >= 100 || free <= 0 || free >= unbounded/2 {
 		return 0
 	}
@@ -220,7 +220,7 @@ func (h *headroom) share(free int64) int64 {
 
 // shareOf returns how many bytes each flow of the tenant may store now; 0 is no bound.
 func (h *headroom) shareOf(ctx context.Context, t scripts.ScannedTenant) int64 {
-	if h.limits.FlowShare == 0 {
+	if h.bounds.FlowShare == 0 {
 		return 0
 	}
 	h.refresh(ctx)
@@ -249,9 +249,9 @@ func (h *headroom) enter(s *Submission) (c scripts.Class, at place) {
 	} else if s.Tier != "" && len(h.classes) > 0 {
 		name = ClassOfTier(s.Tier)
 	}
-	if h.limits.Reserve > 0 && !s.Vouched {
+	if h.bounds.Reserve > 0 && !s.Vouched {
 		c.NoBytes = h.common.Load() <= 0
-		c.NoTenants = h.limits.Tenants > 0 && h.tenants.Load() >= h.unreserved(h.limits.Tenants)
+		c.NoTenants = h.bounds.Tenants > 0 && h.tenants.Load() >= h.unreserved(h.bounds.Tenants)
 		at.closed = shaper.PartReserve
 	}
 	room := h.classes[name]
@@ -291,7 +291,7 @@ func (h *headroom) explain(a *shaper.Admission, at place) {
 
 // unreserved is the part of the store, or of its tenants, that is no reserve.
 func (h *headroom) unreserved(most int64) int64 {
-	return most - most/100*h.limits.Reserve - most%100*h.limits.Reserve/100
+	return most - most/100*h.bounds.Reserve - most%100*h.bounds.Reserve/100
 }
 
 // left gives back the place that enter has reserved.
@@ -328,7 +328,7 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 	var nodes []engine.Memory
 	var failed error
 	var both sync.WaitGroup
-	if h.limits.FlowShare > 0 {
+	if h.bounds.FlowShare > 0 {
 		both.Go(func() { nodes, failed = h.q.engine.conn.Memory(ctx) })
 	}
 	t, err := h.q.Totals(ctx)
@@ -340,8 +340,8 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 		r.free, r.spare = min(r.free, most-used), min(r.spare, most/2-used)
 		r.common = min(r.common, h.unreserved(most)-used)
 	}
-	if h.limits.Bytes > 0 {
-		bound(h.limits.Bytes, t.Stored)
+	if h.bounds.Bytes > 0 {
+		bound(h.bounds.Bytes, t.Stored)
 	}
 	for _, n := range nodes {
 		if most := n.IntakeMax(); most > 0 {
@@ -350,17 +350,17 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 		}
 		r.full = r.full || n.Max > 0 && n.Counted > n.Max-(n.Max-n.IntakeMax())/2
 	}
-	if most := h.limits.Bytes; most > 0 && (all == 0 || most < all) {
+	if most := h.bounds.Bytes; most > 0 && (all == 0 || most < all) {
 		all = most
 	}
 	r.classes = make(map[string]classReading, len(h.classes))
-	for name, l := range h.limits.Classes {
+	for name, l := range h.bounds.Classes {
 		left := classReading{unbounded, unbounded}
 		if l.Bytes > 0 && all > 0 {
 			left.bytes = int64(float64(all)/100*float64(l.Bytes)) - used[name].bytes
 		}
-		if l.Tenants > 0 && h.limits.Tenants > 0 {
-			left.tenants = max(1, h.limits.Tenants*l.Tenants/100) - used[name].tenants
+		if l.Tenants > 0 && h.bounds.Tenants > 0 {
+			left.tenants = max(1, h.bounds.Tenants*l.Tenants/100) - used[name].tenants
 		}
 		r.classes[name] = left
 	}

@@ -33,7 +33,7 @@ func TestNoAdmissionByAnOldReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, slow := embeddedEngine(t), &slowReadings{}
 		e.AddHook(slow)
-		q := beside(t, e, queue.Options{Defaults: perSecond(100), Store: queue.StoreLimits{Bytes: 2000}})
+		q := beside(t, e, queue.Options{Defaults: perSecond(100), Store: queue.StoreBounds{Bytes: 2000}})
 		w := work()
 		w.Payload = make([]byte, 3000)
 		first, err := q.Submit(t.Context(), w)

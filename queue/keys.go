@@ -45,8 +45,8 @@ var (
 const (
 	// MaxKeys is how many keys a tenant may have that have not expired.
 	MaxKeys = 100
-	// expiredKept is how long an expired key stays in the list, to show why it is refused.
-	expiredKept = 24 * time.Hour
+	// expiredAge is how long an expired key stays in the list, to show why it is refused.
+	expiredAge = 24 * time.Hour
 )
 
 // Keys stores the API keys of tenants. It is safe for concurrent use.
@@ -80,7 +80,7 @@ func (s *Keys) CreateKey(ctx context.Context, k Key) (Key, error) {
 	index := shard.Keys(store.EncodeName(tenant))
 	// An expired key stays expired, so it may be read in one step and removed in the next.
 	old, err := s.store.Fast.ZRangeByScore(ctx, index, &redis.ZRangeBy{
-		Min: "-inf", Max: millis(now.Add(-expiredKept)),
+		Min: "-inf", Max: millis(now.Add(-expiredAge)),
 	}).Result()
 	if err != nil {
 		return Key{}, store.Unavailable(err)

@@ -24,7 +24,7 @@ const (
 	silenceLocal = time.Minute // of an engine that neither hangs alone nor fails over
 	listenPause  = 100 * time.Millisecond
 	deafEvery    = time.Second
-	unusedKept   = time.Minute // how long a connection without channels is kept for the next one
+	unusedAge    = time.Minute // how long a connection without channels is kept for the next one
 )
 
 // hearer handles what a listener hears. Its methods are called by one goroutine for each node.
@@ -306,7 +306,7 @@ func (l *listener) probe(ctx context.Context, shard string) (sharded bool, err e
 func (l *listener) inUse(n *line) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(n.want) > 0 || time.Since(n.used) < unusedKept
+	return len(n.want) > 0 || time.Since(n.used) < unusedAge
 }
 
 // left notes the end of a subscription, and reports whether Redis ended it unasked.

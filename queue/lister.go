@@ -390,7 +390,7 @@ func (s *lister) merge(ctx context.Context, size int) (some []candidate, err err
 
 // sift keeps the candidates that belong to the list, as far as the heads of their records tell. It
 // reads the heads only where the index does not say enough.
-func (s *lister) sift(ctx context.Context, some []candidate) (kept []candidate, err error) {
+func (s *lister) sift(ctx context.Context, some []candidate) (sifted []candidate, err error) {
 	last := int64(scripts.PeekFlow - 1)
 	if s.Type != "" {
 		last = scripts.PeekType - 1
@@ -416,9 +416,9 @@ func (s *lister) sift(ctx context.Context, some []candidate) (kept []candidate, 
 				continue
 			}
 		}
-		kept = append(kept, c)
+		sifted = append(sifted, c)
 	}
-	return kept, nil
+	return sifted, nil
 }
 
 // unsure reports whether a source holds other jobs than those of the list.

@@ -41,7 +41,7 @@ func TestDeadReplicaIsNotAsked(t *testing.T) {
 func TestHungNodeDelaysNoOtherTenant(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	q := open(t, queue.EngineOptions{URL: cluster.URL()}, func(o *queue.Options) {
-		o.Shards, o.Store = 16, queue.StoreLimits{FlowShare: 50, Bytes: 1 << 40}
+		o.Shards, o.Store = 16, queue.StoreBounds{FlowShare: 50, Bytes: 1 << 40}
 	})
 	tenant := func(i int) queue.Submission { s := work(); s.Tenant = fmt.Sprint("tenant", i); return s }
 	const tenants, most, hang = 24, time.Second, 3 * time.Second

@@ -40,7 +40,7 @@ type Options struct {
 	Pools       map[string]shaper.PoolSettings // rates that the flows of several routes or tenants share
 	Tenants     map[string]shaper.Overrides    // of the tenants named in the configuration file
 	Retention   Retention
-	Store       StoreLimits
+	Store       StoreBounds
 	// Environment is the name of the deployment, such as production; empty: none. The first process
 	// with a name marks the store with it, and then Open refuses any other: ErrEnvironment.
 	Environment string

@@ -12,7 +12,7 @@ import (
 // Bounds of regulars.
 const (
 	regularFor  = 2 * time.Second // within which a flow must bring jobs twice
-	regularKept = 1024            // flows that one such time keeps
+	maxRegulars = 1024            // flows that one such time keeps
 	regularMost = 256             // with more, none is preferred: a crowd of them waits alike
 	crowdFor    = 3 * time.Second // of an overload that lasts longer, all lose alike
 )
@@ -40,7 +40,7 @@ func (r *regulars) note(at time.Time, leases []Lease) {
 			continue // the jobs of a flow come together
 		}
 		last = c
-		if n := r.now[c]; n > 0 || len(r.now) < regularKept {
+		if n := r.now[c]; n > 0 || len(r.now) < maxRegulars {
 			r.now[c] = n + 1
 		}
 	}

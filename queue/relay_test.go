@@ -400,7 +400,7 @@ func TestRelayWithoutRoom(t *testing.T) {
 	t.Parallel()
 	for _, here := range []bool{true, false} {
 		e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
-		worker := beside(t, e, queue.Options{Defaults: perSecond(1000), Store: queue.StoreLimits{Bytes: 400_000, FlowShare: 50}})
+		worker := beside(t, e, queue.Options{Defaults: perSecond(1000), Store: queue.StoreBounds{Bytes: 400_000, FlowShare: 50}})
 		api := worker
 		if !here {
 			api = beside(t, e, queue.Options{Defaults: perSecond(1000)})

@@ -14,12 +14,12 @@ import (
 )
 
 // A failover may lose the last polls of a shard, though their jobs have left: their stamps would be
-// given again. So each process remembers for at least memoryKept what it had from a shard. A poll
+// given again. So each process remembers for at least memoryAge what it had from a shard. A poll
 // that meets another master, or the same one after a restart, gets no jobs before its process has
 // given that back. The first process that does so pauses the shard for othersRestore and wakes the
 // others: they do the same meanwhile, also those that no longer poll the shard.
 const (
-	memoryKept    = time.Minute
+	memoryAge     = time.Minute
 	othersRestore = 500 * time.Millisecond
 	restoreAgain  = 100 * time.Millisecond // after the first failure
 	restoreMost   = time.Second            // after further ones
@@ -56,7 +56,7 @@ func (m *memory) note(t Tick) {
 	if len(t.Leases) == 0 {
 		return
 	}
-	if m.flows == nil || time.Since(m.begun) > memoryKept {
+	if m.flows == nil || time.Since(m.begun) > memoryAge {
 		m.before, m.flows, m.begun = m.flows, map[memoryKey]departure{}, time.Now()
 	}
 	for _, l := range t.Leases {
@@ -89,7 +89,7 @@ func (m *memory) seen() shaper.Instant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	age := time.Since(m.at)
-	if m.now == 0 || age > memoryKept {
+	if m.now == 0 || age > memoryAge {
 		return 0
 	}
 	return m.now.Add(max(0, age-clockTrusted))
@@ -99,7 +99,7 @@ func (m *memory) seen() shaper.Instant {
 func (m *memory) departed() (all []scripts.Departed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if time.Since(m.begun) > 2*memoryKept {
+	if time.Since(m.begun) > 2*memoryAge {
 		return nil
 	}
 	last := maps.Clone(m.flows)
@@ -150,7 +150,7 @@ func (b *Broker) restoreSoon(shard int) {
 		return
 	}
 	b.restoring.Go(func() {
-		ctx, cancel := context.WithTimeout(b.running, memoryKept)
+		ctx, cancel := context.WithTimeout(b.running, memoryAge)
 		defer cancel()
 		for pause := restoreAgain; b.restore(ctx, b.store.Shard(shard)) != nil; pause = min(2*pause, restoreMost) {
 			select {

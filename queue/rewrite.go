@@ -21,7 +21,7 @@ func (b *Broker) rewriteFiles() {
 	}
 	b.restoring.Go(func() {
 		defer b.rewriting.Store(false)
-		ctx, cancel := context.WithTimeout(b.running, memoryKept)
+		ctx, cancel := context.WithTimeout(b.running, memoryAge)
 		defer cancel()
 		if err := store.EachMaster(ctx, b.store.Patient, rewriteFile); err != nil && ctx.Err() == nil {
 			b.log.Warn("redis has not rewritten its append-only file: after a power cut half a transaction may stand "+

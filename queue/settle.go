@@ -144,7 +144,7 @@ func (b *Broker) settleItem(t Settlement) (scripts.SettleItem, error) {
 
 // Bounds of the log of a job's attempts.
 const (
-	logKept    = 20
+	maxLog     = 20
 	logMessage = 200
 )
 
@@ -168,5 +168,5 @@ func (t Settlement) log() []Attempt {
 		a.Status = t.Response.Status
 	}
 	log := append(slices.Clone(t.Log), a)
-	return log[max(0, len(log)-logKept):]
+	return log[max(0, len(log)-maxLog):]
 }

@@ -12,7 +12,7 @@ import (
 // is less than it was sent as.
 func TestStoreCountsWhatIsStored(t *testing.T) {
 	q := embedded(t, func(o *queue.Options) {
-		o.Shards, o.CompressOver, o.Store = 1, 100, queue.StoreLimits{Bytes: 10_000}
+		o.Shards, o.CompressOver, o.Store = 1, 100, queue.StoreBounds{Bytes: 10_000}
 	})
 	large := work()
 	large.Payload = []byte(`"` + string(bytes.Repeat([]byte("a"), 20_000)) + `"`)

@@ -305,7 +305,7 @@ func (q *Queue) History(ctx context.Context, tenant string) ([]HistoryEntry, err
 
 // Bounds of the history, as in tune.lua.
 const (
-	historyKept  = 100
+	maxHistory   = 100
 	historyStays = 90 * 24 * time.Hour // of a tenant without settings
 )
 
@@ -341,7 +341,7 @@ func (q *Queue) Note(ctx context.Context, tenant string, entry HistoryEntry) err
 				p.LTrim(ctx, key, 1, -1)
 			}
 			p.LPush(ctx, key, text)
-			p.LTrim(ctx, key, 0, historyKept-1)
+			p.LTrim(ctx, key, 0, maxHistory-1)
 			if s.Revision == 0 { // else the settings rule how long it stays
 				p.PExpire(ctx, key, historyStays)
 			}

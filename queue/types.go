@@ -76,9 +76,9 @@ type Submission struct {
 	CallbackURL    string        // called back when the job has ended; at most 1,024 bytes, empty for none
 	TraceParent    string        // W3C trace context that deliveries carry on; at most 255 bytes, empty for none
 	Tier           string        // as claimed by the tenant's credential; empty for none
-	Guest          bool          // the tenant cost its client nothing: see StoreLimits.Classes
-	Vouched        bool          // the tenant may use the reserve of the store: see StoreLimits.Reserve
-	// Network names the guests of one client that may have many: see StoreLimits.Classes. Empty: no
+	Guest          bool          // the tenant cost its client nothing: see StoreBounds.Classes
+	Vouched        bool          // the tenant may use the reserve of the store: see StoreBounds.Reserve
+	// Network names the guests of one client that may have many: see StoreBounds.Classes. Empty: no
 	// other guests belong to this one.
 	Network string
 }

@@ -59,12 +59,12 @@ func TestAHealthyRouteKeepsItsRate(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				guard := Breaker{Failures: tt.failures}
-				routes := map[string]Route{"well": {URL: "http://upstream.test/", Breaker: guard}}
+				of := Breaker{Failures: tt.failures}
+				routes := map[string]Route{"well": {URL: "http://upstream.test/", Breaker: of}}
 				var sick []string
 				for i := range tt.sick {
 					sick = append(sick, fmt.Sprint("sick-", i))
-					routes[sick[i]] = Route{URL: "http://upstream.test/", Breaker: guard}
+					routes[sick[i]] = Route{URL: "http://upstream.test/", Breaker: of}
 				}
 				healthy := "well"
 				if tt.sameRoute {

@@ -138,9 +138,9 @@ func (d *handlerDeliverer) serve(ctx, values context.Context, l *queue.Lease) qu
 
 // run calls the handler and decides what its result means.
 func (d *handlerDeliverer) run(parent, ctx context.Context, l *queue.Lease, task *asynq.Task) (s queue.Settlement) {
-	err := d.guard(l, func() error { return d.handler.ProcessTask(ctx, task) })
+	err := d.recovered(l, func() error { return d.handler.ProcessTask(ctx, task) })
 	// The error's own methods and a RetryDelay may panic as well.
-	panicked := d.guard(l, func() error {
+	panicked := d.recovered(l, func() error {
 		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			err = d.late(parent)
 		}
@@ -200,9 +200,9 @@ func (d *handlerDeliverer) late(parent context.Context) error {
 	return fmt.Errorf("the handler did not end within %v", d.route.Timeout)
 }
 
-// guard calls f and turns a panic into an error. The value of the panic is neither logged nor
+// recovered calls f and turns a panic into an error. The value of the panic is neither logged nor
 // stored, because it may quote the payload; the runtime's own errors do not.
-func (d *handlerDeliverer) guard(l *queue.Lease, f func() error) (err error) {
+func (d *handlerDeliverer) recovered(l *queue.Lease, f func() error) (err error) {
 	defer func() {
 		p := recover()
 		if p == nil {

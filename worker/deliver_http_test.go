@@ -548,7 +548,7 @@ func TestKeptHeadersAreBounded(t *testing.T) {
 		w.Header().Set("Content-Type", strings.Repeat("x", 20<<10))
 		w.WriteHeader(http.StatusBadRequest)
 	})
-	if n := len(s.Response.Headers["content-type"]); n != outbound.MaxKeptHeader {
+	if n := len(s.Response.Headers["content-type"]); n != outbound.MaxStoredHeader {
 		t.Errorf("%d bytes kept", n)
 	}
 }

@@ -211,7 +211,7 @@ const (
 	nearPolls = 16 // under way at once, if the way to Redis and back takes up to nearWay
 	farPolls  = 64
 	nearWay   = 10 * time.Millisecond
-	wayKept   = time.Minute // how long the shortest way counts, at least
+	wayAge    = time.Minute // how long the shortest way counts, at least
 )
 
 // window bounds the polls that are under way at once.
@@ -248,7 +248,7 @@ func (w *window) enter(ctx context.Context) (leave func(), err error) {
 func (w *window) observe(took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if time.Since(w.since) > wayKept {
+	if time.Since(w.since) > wayAge {
 		w.since, w.way, w.before = time.Now(), 0, w.way
 	}
 	if w.way == 0 || took < w.way {

@@ -125,7 +125,7 @@ func (s *shard) read(ctx context.Context, before moment) {
 
 // Bounds of the measurements that a distance keeps.
 const (
-	distanceKept = 16               // measurements
+	maxDistances = 16               // measurements
 	distanceAge  = 10 * time.Second // after which one is dropped
 	distanceRank = 3                // the longest of them that is believed: two stalls change nothing
 )
@@ -133,7 +133,7 @@ const (
 // distance estimates how long a poll of one shard takes, there and back, so that a job's stamp lies
 // ahead of the poll's answer: Redis may be in another region, or its disk slow.
 type distance struct {
-	kept []roundTrip // in the order in which they were measured
+	trips []roundTrip // in the order in which they were measured
 }
 
 // roundTrip is one measured way to Redis.
@@ -145,22 +145,22 @@ type roundTrip struct {
 
 // observe adds a measurement.
 func (d *distance) observe(t roundTrip) {
-	if len(d.kept) == distanceKept {
-		d.kept = slices.Delete(d.kept, 0, 1)
+	if len(d.trips) == maxDistances {
+		d.trips = slices.Delete(d.trips, 0, 1)
 	}
-	d.kept = append(d.kept, t)
+	d.trips = append(d.trips, t)
 }
 
 // estimate returns the third longest whole and back of the measurements, the shortest where there
 // are fewer than three, and zero where there are none.
 func (d *distance) estimate(now moment) roundTrip {
-	d.kept = slices.DeleteFunc(d.kept, func(t roundTrip) bool { return now.since(t.at) > distanceAge })
-	n := len(d.kept)
+	d.trips = slices.DeleteFunc(d.trips, func(t roundTrip) bool { return now.since(t.at) > distanceAge })
+	n := len(d.trips)
 	if n == 0 {
 		return roundTrip{}
 	}
-	var whole, back [distanceKept]time.Duration
-	for i, t := range d.kept {
+	var whole, back [maxDistances]time.Duration
+	for i, t := range d.trips {
 		whole[i], back[i] = t.whole, t.back
 	}
 	slices.Sort(whole[:n])

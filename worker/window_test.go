@@ -69,7 +69,7 @@ func TestWindowOfAFarRedis(t *testing.T) {
 			if w.far() != way.far {
 				t.Errorf("after %v: far is %v", way.took, w.far())
 			}
-			time.Sleep(wayKept + time.Second)
+			time.Sleep(wayAge + time.Second)
 		}
 		w = newWindow()
 		w.observe(160 * time.Millisecond)

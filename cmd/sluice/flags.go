@@ -41,7 +41,7 @@ func placeholder(s config.Setting) string {
 		return "DURATION"
 	case config.Rate:
 		return "LIMIT/PERIOD"
-	case config.Share:
+	case config.Fraction:
 		return "SHARE"
 	case config.Switch:
 		return ""

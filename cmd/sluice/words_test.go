@@ -26,13 +26,35 @@ var words = map[string]struct {
 	"survey":   {"scan", nil},
 	"verdict":  {"decision", nil},
 	"lot":      {"batch", nil},
+
+	// A limiter in front of handlers.
+	"guard": {"check, receivers", []string{
+		"api", "api/client/wire", "api/guard", "api/internal/contract", "api/internal/problem",
+		"cmd/sluice/internal/process", "internal/config",
+	}},
+	// Limiters, where they are stored. A limit is of a rate, of a limiter or of a page.
+	"limits": {"bounds", []string{"api", "internal/scripts", "queue"}},
+	// What is stored of forwarded requests that have ended, and in api of their answers.
+	"kept": {"age, max, stored", []string{"api", "internal/scripts", "internal/store"}},
+	// The part that one of several may use of what is bounded.
+	"share": {"part, fraction", []string{
+		"api", "api/client/wire", "api/internal/budget", "api/internal/contract", "api/internal/figures",
+		"cmd/sluice/internal/simulate", "cmd/sluice/internal/top", "internal/audit", "internal/config",
+		"internal/scripts", "queue", "shaper", "shaper/simulate", "worker",
+	}},
+	// A submission or a request of a trace, admitted or refused.
+	"arrival": {"ingress, entry", []string{
+		"api", "api/client", "api/client/wire", "api/internal/contract", "api/internal/figures",
+		"cmd/sluice/internal/simulate", "cmd/sluice/internal/top", "shaper/simulate",
+	}},
 }
 
 // TestWords: no package declares a word in a meaning that is not in the glossary.
 func TestWords(t *testing.T) {
 	parts := regexp.MustCompile(`[A-Z]?[a-z0-9]+`)
 	source(t, ".go", func(path string) {
-		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "tools/") {
+		dir := filepath.Dir(path)
+		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "tools/") || strings.HasSuffix(dir, "test") {
 			return
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(repository, path), nil, 0)
@@ -42,6 +64,15 @@ func TestWords(t *testing.T) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			var names []*ast.Ident
 			switch n := n.(type) {
+			case *ast.GenDecl:
+				if !slices.Contains(file.Decls, ast.Decl(n)) {
+					return true // within a function
+				}
+				for _, spec := range n.Specs {
+					if v, is := spec.(*ast.ValueSpec); is {
+						names = append(names, v.Names...)
+					}
+				}
 			case *ast.FuncDecl:
 				names = []*ast.Ident{n.Name}
 			case *ast.TypeSpec:
@@ -51,8 +82,11 @@ func TestWords(t *testing.T) {
 			}
 			for _, name := range names {
 				for _, part := range parts.FindAllString(name.Name, -1) {
-					word, known := words[strings.TrimSuffix(strings.ToLower(part), "s")]
-					if known && !slices.Contains(word.in, filepath.Dir(path)) {
+					word, known := words[strings.ToLower(part)]
+					if !known {
+						word, known = words[strings.TrimSuffix(strings.ToLower(part), "s")]
+					}
+					if known && !slices.Contains(word.in, dir) {
 						t.Errorf("%s declares %s: say %s", path, name.Name, word.instead)
 					}
 				}

@@ -227,7 +227,7 @@ func (r *reader) callbacks(c *Config, values map[string]any) {
 	c.Callbacks.Secrets = r.secrets("callbacks", values)
 	c.Callbacks.Allow = r.texts("callbacks.allow", values, func(text string) string {
 		var problems shaper.Problems
-		if _, err := callback.NewGuard([]string{text}); errors.As(err, &problems) {
+		if _, err := callback.NewReceivers([]string{text}); errors.As(err, &problems) {
 			return problems[0].Rule
 		}
 		return ""

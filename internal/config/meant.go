@@ -76,7 +76,7 @@ func (s Setting) candidates(text string) []string {
 			}
 		}
 		return []string{numbers.WholeLike(lower)}
-	case Share:
+	case Fraction:
 		percent, _ := strings.CutSuffix(lower, "%")
 		if n, err := strconv.ParseFloat(percent, 64); err == nil && percent != lower {
 			return []string{strconv.FormatFloat(n/100, 'g', -1, 64)}

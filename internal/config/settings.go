@@ -20,7 +20,7 @@ const (
 	Switch   Kind = "true or false"
 	Duration Kind = "duration"
 	Rate     Kind = "rate"
-	Share    Kind = "number from 0 to 1"
+	Fraction Kind = "number from 0 to 1"
 	Size     Kind = "size"
 )
 
@@ -294,7 +294,7 @@ func Settings() []Setting {
 				"OTEL_EXPORTER_OTLP_ENDPOINT decides; without it there are no traces.",
 			Rule: "must be an http:// or https:// URL without user, query and fragment, such as " +
 				"http://127.0.0.1:4318; without a path, /v1/traces is added"},
-		Setting{Key: "traces.sample", Kind: Share,
+		Setting{Key: "traces.sample", Kind: Fraction,
 			Help: "Share of sampled traces, unless the client's traceparent decides. Not set: " +
 				"OTEL_TRACES_SAMPLER decides; without it all traces are sampled.",
 			Rule: "must be a number from 0 to 1, such as 0.1"})

@@ -64,15 +64,15 @@ func (s Setting) read(raw any) (value any, rule string) {
 			return nil, err.Error()
 		}
 		return rate, ""
-	case Share:
+	case Fraction:
 		if raw == "" && s.Default == "" {
 			return (*float64)(nil), "" // not set
 		}
-		share, ok := shareOf(raw)
+		fraction, ok := fractionOf(raw)
 		if !ok {
 			return nil, s.Rule
 		}
-		return &share, ""
+		return &fraction, ""
 	default:
 		text, ok := raw.(string)
 		if n, is := wholeOf(raw); is && s.numbers {
@@ -103,7 +103,7 @@ func (s Setting) typed(text string) any {
 		case "false":
 			return false
 		}
-	case Share:
+	case Fraction:
 		if f, err := strconv.ParseFloat(text, 64); err == nil {
 			return f
 		}
@@ -165,8 +165,8 @@ func wholeOf(raw any) (int64, bool) {
 	}
 }
 
-// shareOf returns a YAML value as a number from 0 to 1.
-func shareOf(raw any) (float64, bool) {
+// fractionOf returns a YAML value as a number from 0 to 1.
+func fractionOf(raw any) (float64, bool) {
 	f, ok := raw.(float64)
 	if n, whole := wholeOf(raw); whole {
 		f, ok = float64(n), true

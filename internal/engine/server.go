@@ -22,8 +22,8 @@ import (
 // Limits of the private redis-server. The pause before a restart doubles up to restartPauseMost. It
 // begins anew after a process that lived for restartSteady.
 const (
-	startLimit       = 30 * time.Second // loading a large append-only file takes long
-	stopLimit        = 10 * time.Second
+	startMost        = 30 * time.Second // loading a large append-only file takes long
+	stopMost         = 10 * time.Second
 	maxSocketPath    = 100 // bytes; the system allows 104 to 108
 	restartPauseMost = 5 * time.Second
 	restartSteady    = time.Minute
@@ -108,7 +108,7 @@ func lockDir(dir string) (unlock func() error, err error) {
 // await waits until the server answers, ends, or the time is up.
 func (s *Server) await(ctx context.Context, c redis.UniversalClient, dir string) error {
 	log := filepath.Join(dir, "redis.log")
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	ctx, cancel := context.WithTimeout(ctx, startMost)
 	defer cancel()
 	for c.Ping(ctx).Err() != nil {
 		select {
@@ -184,7 +184,7 @@ func (s *Server) supervise(cmd *exec.Cmd) error {
 }
 
 // wait returns how the command ended. When stopped, it gets SIGTERM, on which it writes everything
-// and ends, and SIGKILL after stopLimit.
+// and ends, and SIGKILL after stopMost.
 func (s *Server) wait(cmd *exec.Cmd) (err error, stopped bool) {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
@@ -200,7 +200,7 @@ func (s *Server) wait(cmd *exec.Cmd) (err error, stopped bool) {
 	select {
 	case <-exited:
 		return nil, true
-	case <-time.After(stopLimit):
+	case <-time.After(stopMost):
 		_ = cmd.Process.Kill()
 		<-exited
 		return errors.New("redis-server did not stop in time and was killed"), true

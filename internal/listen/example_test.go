@@ -18,7 +18,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	l := listen.Limit(socket, "intake", listen.Limits{Connections: 1000, PerAddress: 100})
+	l := listen.Bound(socket, "intake", listen.Bounds{Connections: 1000, PerAddress: 100})
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(l)
 

@@ -33,12 +33,12 @@ import (
 // clients until their timeout, probes until a supervisor kills a healthy process.
 type Listener struct {
 	net.Listener
-	limits Limits
+	bounds Bounds
 
 	mu        sync.Mutex
 	open      int        // without those in reserved slots
-	idle      *list.List // of *limitedConn, the one that has been idle the longest first
-	reserved  *list.List // of *limitedConn in reserved slots, the oldest first
+	idle      *list.List // of *boundedConn, the one that has been idle the longest first
+	reserved  *list.List // of *boundedConn in reserved slots, the oldest first
 	addresses map[string]*peers
 
 	secured atomic.Pointer[secured] // nil: plain HTTP
@@ -50,8 +50,8 @@ type Listener struct {
 	expiry  *prometheus.Desc
 }
 
-// Limits are the bounds of a Listener.
-type Limits struct {
+// Bounds are the bounds of a Listener.
+type Bounds struct {
 	Connections int            // at once, at least 1
 	PerAddress  int            // of them by one address, or /48 of IPv6; 0: no bound
 	Proxies     []netip.Prefix // addresses without that bound, because many clients share them
@@ -74,7 +74,7 @@ const (
 	// maxStreams bounds the requests under way of a connection of HTTP/2; maxFrame and
 	// receiveBuffer bound, in bytes, what it holds of requests that no handler has read.
 	maxStreams, maxFrame, receiveBuffer = 250, 16 << 10, 64 << 10
-	// reservedConnections are the connections beyond Limits.Connections that are for probes and
+	// reservedConnections are the connections beyond Bounds.Connections that are for probes and
 	// operators.
 	reservedConnections = 32
 	// reservedFor is how long a reserved slot is safe from new connections: long enough for a
@@ -82,19 +82,19 @@ const (
 	reservedFor = time.Second
 )
 
-// Limit bounds the connections of a listener. name is its label in the metrics, which Listener
+// Bound bounds the connections of a listener. name is its label in the metrics, which Listener
 // collects.
-func Limit(l net.Listener, name string, limits Limits) *Listener {
-	limits.Connections = max(1, limits.Connections)
-	if limits.PerAddress == 0 {
-		limits.PerAddress = limits.Connections
+func Bound(l net.Listener, name string, bounds Bounds) *Listener {
+	bounds.Connections = max(1, bounds.Connections)
+	if bounds.PerAddress == 0 {
+		bounds.PerAddress = bounds.Connections
 	}
 	labels := prometheus.Labels{"listener": name}
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, ConstLabels: labels, Help: help})
 	}
 	out := &Listener{
-		Listener: l, limits: limits, idle: list.New(), reserved: list.New(), addresses: map[string]*peers{},
+		Listener: l, bounds: bounds, idle: list.New(), reserved: list.New(), addresses: map[string]*peers{},
 		refused: counter("sluice_connections_refused_total",
 			"Connections closed at once because the listener or the client's address had reached its limit."),
 		evicted: counter("sluice_connections_evicted_total", "Idle connections closed in favour of new ones."),
@@ -134,12 +134,12 @@ func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
-			if l.limits.Failed != nil && !errors.Is(err, net.ErrClosed) {
-				l.limits.Failed(err)
+			if l.bounds.Failed != nil && !errors.Is(err, net.ErrClosed) {
+				l.bounds.Failed(err)
 			}
 			return nil, err
 		}
-		c := &limitedConn{Conn: conn, of: l, address: l.addressOf(conn), since: time.Now()}
+		c := &boundedConn{Conn: conn, of: l, address: l.addressOf(conn), since: time.Now()}
 		victim, admitted := l.admit(c)
 		if victim != nil {
 			l.evicted.Inc()
@@ -166,20 +166,20 @@ func (l *Listener) addressOf(conn net.Conn) string {
 		return ""
 	}
 	from := at.Addr().Unmap().WithZone("")
-	if slices.ContainsFunc(l.limits.Proxies, func(p netip.Prefix) bool { return p.Contains(from) }) {
+	if slices.ContainsFunc(l.bounds.Proxies, func(p netip.Prefix) bool { return p.Contains(from) }) {
 		return ""
 	}
 	return auth.PeerNetwork(conn.RemoteAddr().String())
 }
 
 // admit takes a slot: a free one, that of the victim, or a reserved one.
-func (l *Listener) admit(c *limitedConn) (victim *limitedConn, admitted bool) {
+func (l *Listener) admit(c *boundedConn) (victim *boundedConn, admitted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	idle := l.idle
 	mine := l.addresses[c.address]
-	full := l.open >= l.limits.Connections
-	if c.address != "" && mine != nil && mine.open >= l.limits.PerAddress {
+	full := l.open >= l.bounds.Connections
+	if c.address != "" && mine != nil && mine.open >= l.bounds.PerAddress {
 		full, idle = true, mine.idle
 	}
 	if full {
@@ -187,7 +187,7 @@ func (l *Listener) admit(c *limitedConn) (victim *limitedConn, admitted bool) {
 		if oldest == nil {
 			return l.reserve(c)
 		}
-		victim = oldest.Value.(*limitedConn)
+		victim = oldest.Value.(*boundedConn)
 		l.remove(victim)
 	}
 	l.open++
@@ -201,9 +201,9 @@ func (l *Listener) admit(c *limitedConn) (victim *limitedConn, admitted bool) {
 }
 
 // reserve takes a reserved slot, if need be that of the oldest. The lock is held.
-func (l *Listener) reserve(c *limitedConn) (victim *limitedConn, admitted bool) {
+func (l *Listener) reserve(c *boundedConn) (victim *boundedConn, admitted bool) {
 	if l.reserved.Len() >= reservedConnections {
-		victim = l.reserved.Front().Value.(*limitedConn)
+		victim = l.reserved.Front().Value.(*boundedConn)
 		if c.since.Sub(victim.since) < reservedFor {
 			return nil, false
 		}
@@ -215,7 +215,7 @@ func (l *Listener) reserve(c *limitedConn) (victim *limitedConn, admitted bool) 
 }
 
 // remove frees the slot of a connection; only the first call has an effect. The lock is held.
-func (l *Listener) remove(c *limitedConn) {
+func (l *Listener) remove(c *boundedConn) {
 	if c.gone {
 		return
 	}
@@ -234,7 +234,7 @@ func (l *Listener) remove(c *limitedConn) {
 }
 
 // rest puts a connection at the end of the idle ones. The lock is held.
-func (l *Listener) rest(c *limitedConn) {
+func (l *Listener) rest(c *boundedConn) {
 	c.waits = l.idle.PushBack(c)
 	if mine := l.addresses[c.address]; mine != nil {
 		c.waitsOfMine = mine.idle.PushBack(c)
@@ -242,7 +242,7 @@ func (l *Listener) rest(c *limitedConn) {
 }
 
 // busy takes a connection out of the idle ones. The lock is held.
-func (l *Listener) busy(c *limitedConn) {
+func (l *Listener) busy(c *boundedConn) {
 	if c.waits == nil {
 		return
 	}
@@ -282,11 +282,11 @@ func (l *Listener) Attend(s *http.Server) {
 
 // below returns the connection of a server, which may have TLS above it; nil if it is none of a
 // Listener.
-func below(conn net.Conn) *limitedConn {
+func below(conn net.Conn) *boundedConn {
 	if t, is := conn.(*tls.Conn); is {
 		conn = t.NetConn()
 	}
-	c, _ := conn.(*limitedConn)
+	c, _ := conn.(*boundedConn)
 	return c
 }
 
@@ -296,8 +296,8 @@ type reservedKey struct{}
 // operators with a credential are answered there, and the connection ends with the answer.
 func Reserved(ctx context.Context) bool { return ctx.Value(reservedKey{}) != nil }
 
-// limitedConn frees its slot when it is closed.
-type limitedConn struct {
+// boundedConn frees its slot when it is closed.
+type boundedConn struct {
 	net.Conn
 	of       *Listener
 	address  string // whose share it counts in; empty for none
@@ -310,7 +310,7 @@ type limitedConn struct {
 }
 
 // Close closes the connection; only the first call frees the slot.
-func (c *limitedConn) Close() error {
+func (c *boundedConn) Close() error {
 	err := c.Conn.Close()
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -319,7 +319,7 @@ func (c *limitedConn) Close() error {
 }
 
 // CloseWrite closes the sending side, so that a client can read the last answer.
-func (c *limitedConn) CloseWrite() error {
+func (c *boundedConn) CloseWrite() error {
 	if half, can := c.Conn.(interface{ CloseWrite() error }); can {
 		return half.CloseWrite()
 	}
@@ -327,7 +327,7 @@ func (c *limitedConn) CloseWrite() error {
 }
 
 // SetLinger sets what the end of the connection does with data that has not been sent.
-func (c *limitedConn) SetLinger(sec int) error {
+func (c *boundedConn) SetLinger(sec int) error {
 	if l, can := c.Conn.(interface{ SetLinger(sec int) error }); can {
 		return l.SetLinger(sec)
 	}

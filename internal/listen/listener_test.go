@@ -26,14 +26,14 @@ type limited struct {
 }
 
 // with are an Identity, for TLS, and functions that change the server.
-func newLimited(t *testing.T, limits Limits, with ...any) *limited {
+func newLimited(t *testing.T, bounds Bounds, with ...any) *limited {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &limited{
-		t: t, l: Limit(socket, "api", limits), release: make(chan struct{}), held: make(chan struct{}, 100),
+		t: t, l: Bound(socket, "api", bounds), release: make(chan struct{}), held: make(chan struct{}, 100),
 	}
 	srv := Server("", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if Reserved(r.Context()) {
@@ -154,7 +154,7 @@ func (s *limited) waitIdle(n int) {
 
 // When all connections are busy, probes are still answered and other requests get 503.
 func TestBusyListenerReservesSlotsForProbes(t *testing.T) {
-	s := newLimited(t, Limits{Connections: 2})
+	s := newLimited(t, Bounds{Connections: 2})
 	one, two := s.dial("/hold"), s.dial("/hold")
 	<-s.held
 	<-s.held
@@ -181,7 +181,7 @@ func TestBusyListenerReservesSlotsForProbes(t *testing.T) {
 // One address does not take the connections of all; what it has beyond its share makes room for
 // itself alone.
 func TestAddressesShareConnections(t *testing.T) {
-	s := newLimited(t, Limits{
+	s := newLimited(t, Bounds{
 		Connections: 4, PerAddress: 2, Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")},
 	})
 	quiet := s.dialFrom("127.0.0.2", "/")
@@ -212,9 +212,9 @@ func TestAddressesShareConnections(t *testing.T) {
 // Connections that say nothing hold the reserved places for a second at most.
 func TestReservedSlotsAreReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := Limit(nil, "api", Limits{Connections: 1})
-		next := func() (admitted bool, victim *limitedConn) {
-			victim, admitted = l.admit(&limitedConn{of: l, since: time.Now()})
+		l := Bound(nil, "api", Bounds{Connections: 1})
+		next := func() (admitted bool, victim *boundedConn) {
+			victim, admitted = l.admit(&boundedConn{of: l, since: time.Now()})
 			return admitted, victim
 		}
 		for range 1 + reservedConnections {
@@ -238,7 +238,7 @@ func TestReservedSlotsAreReused(t *testing.T) {
 }
 
 func TestIdleConnectionsMakeRoom(t *testing.T) {
-	s := newLimited(t, Limits{Connections: 3})
+	s := newLimited(t, Bounds{Connections: 3})
 	silent, idle := s.dial(), s.dial("/")
 	if !s.answered(idle) {
 		t.Fatal("not answered")
@@ -262,7 +262,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 }
 
 func TestSlotsAreFreed(t *testing.T) {
-	s := newLimited(t, Limits{Connections: 2})
+	s := newLimited(t, Bounds{Connections: 2})
 	for range 20 {
 		conn := s.dial("/")
 		if !s.answered(conn) {
@@ -276,7 +276,7 @@ func TestSlotsAreFreed(t *testing.T) {
 func TestListenersShareARegistry(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for _, name := range []string{"api", "admin"} {
-		if err := registry.Register(Limit(nil, name, Limits{Connections: 1})); err != nil {
+		if err := registry.Register(Bound(nil, name, Bounds{Connections: 1})); err != nil {
 			t.Fatal(err)
 		}
 	}

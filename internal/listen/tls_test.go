@@ -45,7 +45,7 @@ func over(t *testing.T, conn net.Conn, c *tls.Config) *tls.Conn {
 func TestHandshakesMakeRoom(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t) })
 	ca := certtest.New(t, "ca")
-	s := newLimited(t, Limits{Connections: 3}, identity(t, ca, certtest.Subject{}))
+	s := newLimited(t, Bounds{Connections: 3}, identity(t, ca, certtest.Subject{}))
 	silent, half := s.dial(), s.dial()
 	if _, err := half.Write([]byte{0x16, 3, 1, 2, 0, 1}); err != nil { // the beginning of a hello
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestHandshakesMakeRoom(t *testing.T) {
 // A handshake has the time of a header, then its connection is closed.
 func TestHandshakeTimeout(t *testing.T) {
 	ca := certtest.New(t, "ca")
-	s := newLimited(t, Limits{Connections: 3}, identity(t, ca, certtest.Subject{}), func(srv *http.Server) {
+	s := newLimited(t, Bounds{Connections: 3}, identity(t, ca, certtest.Subject{}), func(srv *http.Server) {
 		srv.ReadHeaderTimeout = 50 * time.Millisecond
 	})
 	if !closed(s.dial()) {
@@ -86,7 +86,7 @@ func TestHandshakeTimeout(t *testing.T) {
 // Probes are answered over TLS in reserved slots, by HTTP/1.1 and HTTP/2; other requests get 503.
 func TestReservedSlotsOverTLS(t *testing.T) {
 	ca := certtest.New(t, "ca")
-	s := newLimited(t, Limits{Connections: 1}, identity(t, ca, certtest.Subject{}))
+	s := newLimited(t, Bounds{Connections: 1}, identity(t, ca, certtest.Subject{}))
 	busy := over(t, s.dial(), ca.Trust())
 	s.ask(busy, "/hold")
 	<-s.held
@@ -116,7 +116,7 @@ func TestReservedSlotsOverTLS(t *testing.T) {
 func TestDeadlineOverTLS(t *testing.T) {
 	ca := certtest.New(t, "ca")
 	ended := make(chan error, 1)
-	s := newLimited(t, Limits{Connections: 3}, identity(t, ca, certtest.Subject{}), func(srv *http.Server) {
+	s := newLimited(t, Bounds{Connections: 3}, identity(t, ca, certtest.Subject{}), func(srv *http.Server) {
 		srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 			piece := make([]byte, 1<<20)
@@ -139,7 +139,7 @@ func TestDeadlineOverTLS(t *testing.T) {
 func TestOnlyTLS(t *testing.T) {
 	ca := certtest.New(t, "ca")
 	i := identity(t, ca, certtest.Subject{})
-	s := newLimited(t, Limits{Connections: 9}, i)
+	s := newLimited(t, Bounds{Connections: 9}, i)
 	if status := s.status(s.dial("/")); status != http.StatusBadRequest {
 		t.Errorf("plain HTTP is answered %d", status)
 	}
@@ -173,7 +173,7 @@ func TestClientCertificates(t *testing.T) {
 	ca, clients, others := certtest.New(t, "ca"), certtest.New(t, "clients"), certtest.New(t, "others")
 	i := identity(t, ca, certtest.Subject{})
 	i.ClientCA = clients.PEM
-	s := newLimited(t, Limits{Connections: 99}, i)
+	s := newLimited(t, Bounds{Connections: 99}, i)
 	answered := func(c *tls.Config) (ok bool) {
 		c.RootCAs = ca.Trust().RootCAs
 		hc := &http.Client{Transport: &http.Transport{TLSClientConfig: c, ForceAttemptHTTP2: true}}
@@ -229,7 +229,7 @@ func TestClientCertificates(t *testing.T) {
 // versions of HTTP; one that does not fit changes nothing.
 func TestSecureUnderLoad(t *testing.T) {
 	ca := certtest.New(t, "ca")
-	s := newLimited(t, Limits{Connections: 99}, identity(t, ca, certtest.Subject{Serial: 1}))
+	s := newLimited(t, Bounds{Connections: 99}, identity(t, ca, certtest.Subject{Serial: 1}))
 	stop, failed := make(chan struct{}), make(chan error, 9)
 	var sending sync.WaitGroup
 	for n := range 6 {
@@ -291,7 +291,7 @@ sluice_listener_certificate_expiry_timestamp_seconds{listener="api"} 4e+09
 // replaces none.
 func TestUnfitCertificateIsNotTaken(t *testing.T) {
 	ca := certtest.New(t, "ca")
-	s := newLimited(t, Limits{Connections: 3}, identity(t, ca, certtest.Subject{Serial: 7}))
+	s := newLimited(t, Bounds{Connections: 3}, identity(t, ca, certtest.Subject{Serial: 7}))
 	for what, subject := range map[string]certtest.Subject{
 		"has ended": {End: time.Now().Add(-time.Minute)}, "is for clients": {Usage: x509.ExtKeyUsageClientAuth},
 	} {

@@ -11,8 +11,8 @@ const (
 	// fresh is how old what was read of the store may be: a token that another process revoked is
 	// refused within this time.
 	fresh = time.Second
-	// KeptAway is how long tokens that were read of the store stay valid while it is unavailable.
-	KeptAway = 10 * time.Minute
+	// AwayAge is how long tokens that were read of the store stay valid while it is unavailable.
+	AwayAge = 10 * time.Minute
 	// readWait bounds one call of the store.
 	readWait = time.Second
 	// usedEvery is how often a process stores the last use of a token.
@@ -45,7 +45,7 @@ func NewRing(s Accounts) *Ring { return &Ring{store: s, used: map[string]time.Ti
 
 // Find returns the account with this id in the state of at most a second ago. For an id that is not
 // cached it calls look, and then reads the store again. An error of look is returned as it is.
-// Errors: ErrUnknown, and those of the store where it was last read more than KeptAway ago.
+// Errors: ErrUnknown, and those of the store where it was last read more than AwayAge ago.
 func (r *Ring) Find(ctx context.Context, id string, look func() error) (Account, error) {
 	now := time.Now()
 	if a, found, err := r.find(ctx, id, now.Add(-fresh)); found || err != nil {
@@ -81,7 +81,7 @@ func (r *Ring) find(ctx context.Context, id string, since time.Time) (a Account,
 		}
 	}
 	a, found = r.known[id]
-	if !r.read.After(since) && r.err != nil && (!found || now.Sub(r.read) >= KeptAway) { // so the last read failed
+	if !r.read.After(since) && r.err != nil && (!found || now.Sub(r.read) >= AwayAge) { // so the last read failed
 		return Account{}, false, r.err
 	}
 	return a, found, nil

@@ -114,7 +114,7 @@ func TestRingWhileAway(t *testing.T) {
 		start := time.Now()
 		m.fail(errAway)
 		m.reads = 0
-		for time.Since(start) < KeptAway-time.Second {
+		for time.Since(start) < AwayAge-time.Second {
 			if _, err := r.Find(ctx, "a", free); err != nil {
 				t.Fatalf("after %v: %v", time.Since(start), err)
 			}

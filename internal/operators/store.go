@@ -31,8 +31,8 @@ var (
 const (
 	// MaxAccounts bounds the operators. Each process reads all of them at once.
 	MaxAccounts = 1000
-	// expiredKept is how long an expired account stays in the list, to show why it is refused.
-	expiredKept = 24 * time.Hour
+	// expiredAge is how long an expired account stays in the list, to show why it is refused.
+	expiredAge = 24 * time.Hour
 	// maxChanges is how often a change is tried while others change the accounts.
 	maxChanges = 10
 )
@@ -72,7 +72,7 @@ func (s Store) CreateOperator(ctx context.Context, a Account) error {
 	return s.change(ctx, func(all []Account, p redis.Pipeliner) error {
 		kept := 0
 		for _, have := range all {
-			if have.Expired(now.Add(-expiredKept)) {
+			if have.Expired(now.Add(-expiredAge)) {
 				drop(ctx, p, have.ID)
 				continue
 			}

@@ -28,18 +28,18 @@ type connection struct {
 	idle    atomic.Int64 // how long the receiver keeps it open unused, in ns; 0 is unknown
 	bound   atomic.Bool  // it may be signed in as one client, or have bytes that no request asked for
 
-	mu   sync.Mutex
-	kept bool   // what is read is kept
-	head []byte // of an answer, with what follows, about maxHeaderBytes at most
-	read int64  // bytes, since the connection got a request
-	size int64  // of the answer, in bytes with its head; -1 is unknown
+	mu        sync.Mutex
+	recording bool   // what is read is stored in head
+	head      []byte // of an answer, with what follows, about maxHeaderBytes at most
+	read      int64  // bytes, since the connection got a request
+	size      int64  // of the answer, in bytes with its head; -1 is unknown
 }
 
 func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	c.read += int64(n)
-	if c.kept && len(c.head) < maxHeaderBytes {
+	if c.recording && len(c.head) < maxHeaderBytes {
 		c.head = append(c.head, p[:n]...)
 	}
 	c.mu.Unlock()
@@ -50,14 +50,14 @@ func (c *connection) Read(p []byte) (int, error) {
 func (c *connection) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept, c.head, c.read, c.size = true, c.head[:0], 0, -1
+	c.recording, c.head, c.read, c.size = true, c.head[:0], 0, -1
 }
 
 // stop keeps no more.
 func (c *connection) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept = false
+	c.recording = false
 }
 
 // surplus reports whether more bytes have come than the answer has: they would begin the answer to
@@ -320,7 +320,7 @@ func (s *sending) note(resp *http.Response) {
 	if bindsConnection(resp.Header["Www-Authenticate"]) {
 		s.conn.bound.Store(true)
 	}
-	s.conn.idle.Store(int64(keptOpen(resp.Header["Keep-Alive"])))
+	s.conn.idle.Store(int64(keepAlive(resp.Header["Keep-Alive"])))
 	if resp.Close && resp.Header["Connection"] == nil {
 		if values := s.conn.options(); values != nil {
 			resp.Header["Connection"] = values
@@ -375,9 +375,9 @@ func bindsConnection(values []string) bool {
 	return false
 }
 
-// keptOpen is how long a server keeps a connection open that is not used, by its header Keep-Alive
+// keepAlive is how long a server keeps a connection open that is not used, by its header Keep-Alive
 // (RFC 2068, section 19.7.1): 0 if it does not say.
-func keptOpen(values []string) time.Duration {
+func keepAlive(values []string) time.Duration {
 	for _, value := range values {
 		for parameter := range strings.SplitSeq(value, ",") {
 			name, seconds, _ := strings.Cut(strings.TrimSpace(parameter), "=")

@@ -25,9 +25,9 @@ import (
 const (
 	maxHeaderBytes = 32 << 10 // of all headers of an answer; more is a failed attempt
 	maxMessage     = 512      // bytes that are stored of an error
-	// MaxBody is the largest part of an answer's body that is kept, MaxKeptHeader that of a header
-	// value, in bytes.
-	MaxBody, MaxKeptHeader = 4 << 10, 1 << 10
+	// MaxBody is the largest part of an answer's body that is stored, MaxStoredHeader that of a
+	// header value, in bytes.
+	MaxBody, MaxStoredHeader = 4 << 10, 1 << 10
 	// MaxDrain is how many bytes of a body are read and discarded, so that the connection can be
 	// used again.
 	MaxDrain = 64 << 10
@@ -43,8 +43,8 @@ var (
 		http.CanonicalHeaderKey(webhooks.HeaderWebhookTimestamp)
 )
 
-// keptHeaders are the headers of an answer that are stored with the job's result.
-var keptHeaders = [...]struct{ canonical, lower string }{
+// storedHeaders are the headers of an answer that are stored with the job's result.
+var storedHeaders = [...]struct{ canonical, lower string }{
 	{"Content-Type", "content-type"}, {"Location", "location"}, {"Retry-After", "retry-after"},
 }
 
@@ -234,12 +234,12 @@ func (c *Client) Post(
 	}
 	defer resp.Body.Close()
 	a := &queue.Response{Status: resp.StatusCode}
-	for _, name := range keptHeaders {
+	for _, name := range storedHeaders {
 		if v := resp.Header.Get(name.canonical); v != "" {
 			if a.Headers == nil {
-				a.Headers = make(map[string]string, len(keptHeaders))
+				a.Headers = make(map[string]string, len(storedHeaders))
 			}
-			a.Headers[name.lower] = CutTo(v, MaxKeptHeader)
+			a.Headers[name.lower] = CutTo(v, MaxStoredHeader)
 		}
 	}
 	if resp.StatusCode < 200 {

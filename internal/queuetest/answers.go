@@ -154,10 +154,10 @@ func answersBounded(s *suite) {
 }
 
 func answersRefuseNothing(s *suite) {
-	s.restart(func(o *queue.Options) { o.Store = queue.StoreLimits{Bytes: 100_000, FlowShare: 50} })
+	s.restart(func(o *queue.Options) { o.Store = queue.StoreBounds{Bytes: 100_000, FlowShare: 50} })
 	for range 12 {
 		s.forward(10_000)
-		s.restart(func(o *queue.Options) { o.Store = queue.StoreLimits{Bytes: 100_000, FlowShare: 50} })
+		s.restart(func(o *queue.Options) { o.Store = queue.StoreBounds{Bytes: 100_000, FlowShare: 50} })
 	}
 	within(s, "the bytes stored", s.tenant(tenant).Stored, 10_000, 40_000)
 	s.admit(sized(30_000))

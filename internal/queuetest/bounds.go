@@ -163,7 +163,7 @@ func boundStoreTenants(s *suite) {
 }
 
 func boundShare(s *suite) {
-	limited := func(o *queue.Options) { o.Store = queue.StoreLimits{Bytes: 100_000, FlowShare: 50} }
+	limited := func(o *queue.Options) { o.Store = queue.StoreBounds{Bytes: 100_000, FlowShare: 50} }
 	s.restart(limited)
 	var ids []string
 	v := s.submit(sized(10_000))
@@ -199,7 +199,7 @@ func boundShare(s *suite) {
 
 // boundShareOfAnswers submits and cancels: nothing waits, but records and idempotency keys stay.
 func boundShareOfAnswers(s *suite) {
-	s.restart(func(o *queue.Options) { o.Store = queue.StoreLimits{Bytes: 20_000, FlowShare: 50} })
+	s.restart(func(o *queue.Options) { o.Store = queue.StoreBounds{Bytes: 20_000, FlowShare: 50} })
 	refused := 0
 	for i := range 60 {
 		w := work()
@@ -231,9 +231,9 @@ func guest(i, bytes int) queue.Submission {
 
 func guestBytes(s *suite) {
 	limited := func(o *queue.Options) {
-		o.Store = queue.StoreLimits{
+		o.Store = queue.StoreBounds{
 			Bytes: 400_000, FlowShare: 50, Tenants: 1000,
-			Classes: map[string]queue.ClassLimit{queue.ClassGuests: {Bytes: 25, Tenants: 50}},
+			Classes: map[string]queue.ClassBound{queue.ClassGuests: {Bytes: 25, Tenants: 50}},
 		}
 		o.Defaults.Rate = slow
 	}
@@ -287,7 +287,7 @@ func guestBytes(s *suite) {
 func guestTenants(s *suite) {
 	limited := func(o *queue.Options) {
 		o.Store.Tenants = 60
-		o.Store.Classes = map[string]queue.ClassLimit{queue.ClassGuests: {Bytes: 25, Tenants: 50}}
+		o.Store.Classes = map[string]queue.ClassBound{queue.ClassGuests: {Bytes: 25, Tenants: 50}}
 	}
 	s.restart(limited)
 	admitted := 0
@@ -353,7 +353,7 @@ func reserveOfTenants(s *suite) {
 
 func reserveOfBytes(s *suite) {
 	limited := func(o *queue.Options) {
-		o.Store = queue.StoreLimits{Bytes: 100_000, Reserve: 20}
+		o.Store = queue.StoreBounds{Bytes: 100_000, Reserve: 20}
 		o.Defaults.Rate, o.Defaults.Capacity = slow, 1000
 	}
 	s.restart(limited)
@@ -377,7 +377,7 @@ func reserveOfBytes(s *suite) {
 func tierShare(s *suite) {
 	s.restart(func(o *queue.Options) {
 		o.Store.Tenants = 10
-		o.Store.Classes = map[string]queue.ClassLimit{queue.ClassOfTier("trial"): {Tenants: 20}}
+		o.Store.Classes = map[string]queue.ClassBound{queue.ClassOfTier("trial"): {Tenants: 20}}
 	})
 	of := func(name string) queue.Submission {
 		w := work()

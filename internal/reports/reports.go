@@ -86,8 +86,8 @@ func (l *Lateness) add(text string) {
 	}
 }
 
-// kept is how long a report is kept.
-const kept = 3 * time.Second
+// age is how long a report is valid.
+const age = 3 * time.Second
 
 // Reports stores the reports of workers. Every error wraps queue.ErrUnavailable.
 type Reports struct{ store *store.Store }
@@ -97,7 +97,7 @@ func New(s *store.Store) *Reports { return &Reports{s} }
 
 // ReportLateness stores the lateness of a worker's last departures for three seconds.
 func (r *Reports) ReportLateness(ctx context.Context, worker string, l Lateness) error {
-	return store.Unavailable(r.store.Patient.Set(ctx, store.LatenessKey+worker, l.encode(), kept).Err())
+	return store.Unavailable(r.store.Patient.Set(ctx, store.LatenessKey+worker, l.encode(), age).Err())
 }
 
 // Workers sums the reports of the live workers for the last seconds.
@@ -197,7 +197,7 @@ func earlier(at, other int64) int64 {
 // ReportRoutes stores the load of a worker's routes for three seconds.
 func (r *Reports) ReportRoutes(ctx context.Context, worker string, routes map[string]RouteLoad) error {
 	text, _ := json.Marshal(routes) // names and numbers cannot fail
-	return store.Unavailable(r.store.Patient.Set(ctx, store.RoutesKey+worker, text, kept).Err())
+	return store.Unavailable(r.store.Patient.Set(ctx, store.RoutesKey+worker, text, age).Err())
 }
 
 // addRoutes adds a report to routes. A malformed report, or a malformed route of one, is ignored.

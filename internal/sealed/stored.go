@@ -39,7 +39,7 @@ const (
 	refreshEvery = 5 * time.Second
 	// processLives is how long a process counts as live after its last report.
 	processLives = 30 * time.Second
-	processKept  = time.Hour
+	processAge   = time.Hour
 )
 
 // Options are the settings of a Box.
@@ -385,7 +385,7 @@ func (b *Box) report(ctx context.Context, fields map[string]string) error {
 	now := time.Now()
 	var old []string
 	for field, text := range fields {
-		if p, ok := processOf(field, text); ok && now.Sub(p.at) > processKept {
+		if p, ok := processOf(field, text); ok && now.Sub(p.at) > processAge {
 			old = append(old, field)
 		}
 	}

@@ -8,7 +8,7 @@
 -- The whole state expires SENT_AGAIN after the reset of the key.
 -- ARGV always begins with the instant, the tag of the request, its cost, the limit and the period.
 
-local TAGS_KEPT, TAG = 32, 9 -- characters of a tag and the space before it
+local MAX_TAGS, TAG = 32, 9 -- characters of a tag and the space before it
 local SENT_AGAIN = 10000 -- ms after which no call is sent again
 
 local tag, cost, limit, period = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -52,7 +52,7 @@ end
 -- limit_charge is limit_keep for a request that is allowed: its tag is kept.
 local function limit_charge(reset, ...)
   if tag ~= '' then
-    tags = string.sub(tags .. ' ' .. tag, -TAG * TAGS_KEPT)
+    tags = string.sub(tags .. ' ' .. tag, -TAG * MAX_TAGS)
   end
   limit_keep(reset, 'tags', tags, ...)
 end

@@ -101,11 +101,11 @@ func (r *Run) queued() bool { return r.Name == NameShaper }
 // zero without waits. It reorders them.
 func quantiles(waits []int64) (p50, p95, p99, most time.Duration) {
 	from := 0
-	at := func(share float64) time.Duration {
+	at := func(part float64) time.Duration {
 		if len(waits) == 0 {
 			return 0
 		}
-		i := max(int(math.Ceil(share*float64(len(waits))))-1, 0)
+		i := max(int(math.Ceil(part*float64(len(waits))))-1, 0)
 		choose(waits[from:], i-from)
 		from = i
 		return time.Duration(waits[i]) * time.Microsecond

@@ -4,7 +4,7 @@
 // it: after a failure again with growing pauses, for about a day. After the last failure asynq's
 // archive keeps it. The way of a completion:
 //
-//	HandOver ──task with body and URL──► asynq in Redis ──► Guard ──► request, signed now ──► 2xx:
+//	HandOver ──task with body and URL──► asynq in Redis ──► Receivers ──► request, signed now ──► 2xx:
 //	delivered
 //	                                       ▲                │          ├─ 410: archived
 //	                                       └──── pause ◄────┼──────────┴─ anything else: retried,
@@ -121,7 +121,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s.wake = make(chan *asynqQueue, len(s.queues))
 	for why, direct := range map[trust]*outbound.Client{listed: s.listed, registered: s.own, anybody: s.public} {
-		direct.Dialer.Control = cfg.Guard.control(why)
+		direct.Dialer.Control = cfg.Receivers.control(why)
 	}
 	s.proxied.Dialer.Control = nil // it dials the proxy, which the operator names
 	var err error
@@ -155,11 +155,11 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-// Config is the settings of a Service. Redis, Guard and Job must be set. The zero value of any
+// Config is the settings of a Service. Redis, Receivers and Job must be set. The zero value of any
 // other field means its default.
 type Config struct {
-	Redis redis.UniversalClient // where asynq keeps the tasks; the caller closes it
-	Guard *Guard                // decides which URLs may be called
+	Redis     redis.UniversalClient // where asynq keeps the tasks; the caller closes it
+	Receivers *Receivers            // decides which URLs may be called
 	// Secrets are Standard Webhooks secrets, "whsec_" and base64, the newest first. A request is
 	// signed with each of them, so that receivers may move from one to the next; without any it is
 	// not signed.
@@ -197,7 +197,7 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var ps shaper.Problems
 	ps.Check(c.Redis != nil, "redis", nil, "must be set")
-	ps.Check(c.Guard != nil, "guard", nil, "must be set")
+	ps.Check(c.Receivers != nil, "receivers", nil, "must be set")
 	ps.Check(c.Job != nil, "job", nil, "must be set")
 	for i, secret := range c.Secrets {
 		ps.Check(outbound.ValidSecret(secret), fmt.Sprintf("secrets[%d]", i), "(hidden)",

@@ -287,7 +287,7 @@ func TestOnRedis(t *testing.T) {
 		}
 	}))
 	defer receiver.Close()
-	s := newService(t, Config{Redis: client, Guard: guard(t, receiver.URL)})
+	s := newService(t, Config{Redis: client, Receivers: receivers(t, receiver.URL)})
 	s.server.RetryDelayFunc = func(int, error, *asynq.Task) time.Duration { return 0 }
 	s.server.DelayedTaskCheckInterval = 20 * time.Millisecond
 	c := completion(shaper.Succeeded, 1)
@@ -391,7 +391,7 @@ func TestHostileAnswers(t *testing.T) {
 				row.answer(w)
 			}))
 			defer receiver.Close()
-			s := newService(t, Config{Guard: guard(t, receiver.URL), Timeout: 500 * time.Millisecond})
+			s := newService(t, Config{Receivers: receivers(t, receiver.URL), Timeout: 500 * time.Millisecond})
 			defer s.listed.Transport.CloseIdleConnections()
 			err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"), true)
 			if (err == nil) != row.delivered || errors.Is(err, asynq.SkipRetry) {
@@ -406,7 +406,7 @@ func TestHostileAnswers(t *testing.T) {
 
 // Transports use no proxy and are bounded. Only those of public targets have a control of the dial.
 func TestTransports(t *testing.T) {
-	s := newService(t, Config{Guard: guard(t)})
+	s := newService(t, Config{Receivers: receivers(t)})
 	for name, c := range map[string]*outbound.Client{"listed": s.listed, "public": s.public} {
 		tr := c.Transport
 		for what, good := range map[string]bool{
@@ -429,7 +429,7 @@ func TestCertificatesAreVerified(t *testing.T) {
 	receiver.Config.ErrorLog = log.New(io.Discard, "", 0)
 	receiver.StartTLS()
 	defer receiver.Close()
-	s := newService(t, Config{Guard: guard(t, receiver.URL)})
+	s := newService(t, Config{Receivers: receivers(t, receiver.URL)})
 	err := s.attempt(t.Context(), "06ah:1:dead", task(receiver.URL+"/x"), true)
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("%v, want an error of the certificate", err)
@@ -475,7 +475,7 @@ func TestNewListsEveryProblem(t *testing.T) {
 		fields = append(fields, p.Field)
 	}
 	want := []string{
-		"redis", "guard", "job", "secrets[1]", "secrets[2]", "timeout", "max_attempts", "concurrency",
+		"redis", "receivers", "job", "secrets[1]", "secrets[2]", "timeout", "max_attempts", "concurrency",
 		"grace",
 	}
 	if diff := cmp.Diff(want, fields); diff != "" || strings.Contains(err.Error(), "hunter2") {
@@ -512,7 +512,7 @@ func TestEncryptedTasks(t *testing.T) {
 		calls <- r.URL.Path + " " + string(body)
 	}))
 	defer receiver.Close()
-	s := newService(t, Config{Redis: engine.Client(), Guard: guard(t, receiver.URL), Sealer: q.Sealer()})
+	s := newService(t, Config{Redis: engine.Client(), Receivers: receivers(t, receiver.URL), Sealer: q.Sealer()})
 	c := completion(shaper.Succeeded, 1)
 	c.CallbackURL = receiver.URL + "/hidden-path"
 	if err := s.HandOver(t.Context(), c); err != nil {
@@ -540,7 +540,7 @@ func TestEncryptedTasks(t *testing.T) {
 	if err := s.attempt(t.Context(), "other:1:succeeded", task, false); !errors.Is(err, asynq.SkipRetry) {
 		t.Errorf("a task under another id: %v", err)
 	}
-	without := newService(t, Config{Redis: engine.Client(), Guard: guard(t, receiver.URL)})
+	without := newService(t, Config{Redis: engine.Client(), Receivers: receivers(t, receiver.URL)})
 	if err := without.attempt(t.Context(), tasks[0].ID, task, true); err == nil || isFailure(err) {
 		t.Errorf("without the key: %v, want it postponed", err)
 	}

@@ -56,7 +56,7 @@ func startFleet(t *testing.T) *fleet {
 }
 
 func (f *fleet) service(registry prometheus.Registerer) *Service {
-	return newService(f.T, Config{Redis: f.redis, Guard: guard(f, f.receiver.URL), Registerer: registry})
+	return newService(f.T, Config{Redis: f.redis, Receivers: receivers(f, f.receiver.URL), Registerer: registry})
 }
 
 // run starts the service. It is stopped by stop, at the latest at the end of the test.

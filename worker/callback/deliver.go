@@ -170,7 +170,7 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	if err != nil { // signed by other secrets, receivers would refuse it
 		return errPostponed{firstPostponement + rand.N(firstPostponement), err}
 	}
-	to, why, err := s.cfg.Guard.inspect(rawURL, own.Endpoints) // once more: the operator may have changed the lists
+	to, why, err := s.cfg.Receivers.inspect(rawURL, own.Endpoints) // once more: the operator may have changed the lists
 	if err != nil {
 		return fmt.Errorf("the callback URL %w: %w", err, asynq.SkipRetry)
 	}
@@ -181,7 +181,7 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	client := map[trust]*outbound.Client{listed: s.listed, registered: s.own, anybody: s.public}[why]
 	if s.proxied.HasProxy(rawURL) { // which connects to the target itself
 		client = s.proxied
-		if err := s.cfg.Guard.checkName(ctx, to, why, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
+		if err := s.cfg.Receivers.checkName(ctx, to, why, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
 			return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 		} else if err != nil {
 			return err

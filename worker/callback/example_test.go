@@ -32,9 +32,9 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	engine, _ := queue.OpenEngine(ctx, queue.EngineOptions{Embedded: true})
 	// The receiver has a private address, so its prefix must be listed.
-	guard, _ := callback.NewGuard([]string{receiver.URL + "/hooks/"})
+	receivers, _ := callback.NewReceivers([]string{receiver.URL + "/hooks/"})
 	service, _ := callback.New(callback.Config{
-		Redis: engine.Client(), Guard: guard, Logger: slog.New(slog.DiscardHandler),
+		Redis: engine.Client(), Receivers: receivers, Logger: slog.New(slog.DiscardHandler),
 		Job: func(j queue.Job) ([]byte, error) { return json.Marshal(map[string]string{"id": j.ID}) },
 	})
 	done := make(chan error)

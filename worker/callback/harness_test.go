@@ -191,7 +191,7 @@ func (b *bench) Write(p []byte) (int, error) {
 // service is a service that may call the receiver, with a log at its most talkative.
 func (b *bench) service(cfg Config) *Service {
 	b.Helper()
-	cfg.Redis, cfg.Guard = b.redis, guard(b.T, "http://partner.example/", "http://"+tarpitHost+"/")
+	cfg.Redis, cfg.Receivers = b.redis, receivers(b.T, "http://partner.example/", "http://"+tarpitHost+"/")
 	cfg.Logger = slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s := newService(b.T, cfg)
 	s.listed.Transport.DialContext = b.dial

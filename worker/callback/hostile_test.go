@@ -224,8 +224,8 @@ func TestHostileTargets(t *testing.T) {
 		"allnodes.test":  {"ff02::1"},
 		"documents.test": {"2001:db8::1"},
 	}}
-	g := guard(t, "http://127.0.0.1:"+c.port+"/hooks/", "https://partner.example/", redirecting.URL)
-	s := newService(t, Config{Guard: g, Timeout: 2 * time.Second})
+	g := receivers(t, "http://127.0.0.1:"+c.port+"/hooks/", "https://partner.example/", redirecting.URL)
+	s := newService(t, Config{Receivers: g, Timeout: 2 * time.Second})
 	dns.enclose(s.public)
 	dns.enclose(s.listed)
 
@@ -373,7 +373,7 @@ func TestCallbacksThroughAProxy(t *testing.T) {
 	var asked []string
 	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.RequestURI) }))
 	defer proxy.Close()
-	s := newService(t, Config{Guard: guard(t, "http://listed.test/"), Proxy: proxy.URL})
+	s := newService(t, Config{Receivers: receivers(t, "http://listed.test/"), Proxy: proxy.URL})
 	n := &names{asked: map[string]int{}, answers: map[string][]string{
 		"public.test": {"93.184.216.34"}, "private.test": {"10.0.0.7"}, "both.test": {"93.184.216.34 ::1"}, "mapped.test": {"::ffff:127.0.0.1"},
 		"nowhere.test": {""},
@@ -407,7 +407,7 @@ func TestBesideAProxy(t *testing.T) {
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
 		t.Setenv(name, ".direct.test")
 	}
-	g, err := NewGuard([]string{"http://listed.direct.test/"}, netip.MustParsePrefix("10.9.0.0/16"))
+	g, err := NewReceivers([]string{"http://listed.direct.test/"}, netip.MustParsePrefix("10.9.0.0/16"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestBesideAProxy(t *testing.T) {
 		"http://metadata.direct.test/", "http://denied.direct.test/", "http://mine.direct.test/",
 	}}
 	s := newService(t, Config{
-		Guard: g, Proxy: outbound.EnvProxy, Timeout: 2 * time.Second,
+		Receivers: g, Proxy: outbound.EnvProxy, Timeout: 2 * time.Second,
 		Of: func(context.Context, string) (queue.TenantCallbacks, error) { return own, nil },
 	})
 	dns := &names{asked: map[string]int{}, answers: map[string][]string{

@@ -27,7 +27,7 @@ type metrics struct {
 
 // newMetrics makes the metrics and registers them, unless registerer is nil.
 func newMetrics(
-	registerer prometheus.Registerer, client redis.UniversalClient, limits *slots,
+	registerer prometheus.Registerer, client redis.UniversalClient, s *slots,
 ) (*metrics, error) {
 	registry := prometheus.NewRegistry()
 	f := promauto.With(registry)
@@ -48,7 +48,7 @@ func newMetrics(
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sluice_callback_breakers_open",
 		Help: "Receivers of callbacks whose circuit breaker is open in this process, because they give no answer.",
-	}, limits.open)
+	}, s.open)
 	registry.MustRegister(newBacklog(client))
 	if registerer == nil {
 		return m, nil

@@ -73,7 +73,7 @@ func gauges(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 
 func TestMetricsAreRegisteredOnce(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	cfg := Config{Guard: guard(t), Registerer: registry}
+	cfg := Config{Receivers: receivers(t), Registerer: registry}
 	s := newService(t, cfg)
 	if n, err := testutil.GatherAndCount(registry, "sluice_callbacks_total",
 		"sluice_callbacks_handed_over_total"); n != 6 || err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/7509e464/sluice/shaper/simulate"
 )
 
-// Kept is how long arrivals are kept in memory.
-const Kept = time.Hour
+// ArrivalsAge is how long arrivals are kept in memory.
+const ArrivalsAge = time.Hour
 
 // Arrival is a submission that the queue has decided on.
 type Arrival struct {
@@ -25,7 +25,7 @@ type Arrival struct {
 	Admitted bool // false: refused
 }
 
-// Bounds of a Arrivals. A run has 24 bytes: all of it is about 40 MB at the most.
+// Bounds of Arrivals. A run has 24 bytes: all of it is about 40 MB at the most.
 const (
 	stripes     = 64      // locks
 	flowsMost   = 1024    // of the histories under one lock
@@ -129,7 +129,7 @@ func (l *Arrivals) begin(s *stripe, t *tenant, route string) *history {
 // the history grows, else it becomes coarser.
 func (l *Arrivals) makeRoom(s *stripe, h *history, now shaper.Instant) {
 	full := len(h.runs)
-	h.drop(now.Add(-Kept))
+	h.drop(now.Add(-ArrivalsAge))
 	if len(h.runs) <= full*3/4 { // else it would soon be full again
 		if len(h.runs) <= full/4 && h.width > finest {
 			h.width /= 2
@@ -167,7 +167,7 @@ func (l *Arrivals) reclaim(s *stripe, but *history, now shaper.Instant) (took bo
 		for _, h := range slices.Clone(t.flows) {
 			switch {
 			case h == but:
-			case h.last() < now.Add(-Kept):
+			case h.last() < now.Add(-ArrivalsAge):
 				l.forget(s, name, t, h)
 				took = true
 			case cap(h.runs) >= 2*share:
@@ -223,7 +223,7 @@ func (s *stripe) dropIfEmpty(name string, t *tenant) {
 
 // Since returns the instant from which this process has arrivals: an hour before now, or its start.
 func (l *Arrivals) Since(now time.Time) time.Time {
-	if hour := now.Add(-Kept); hour.After(l.begun) {
+	if hour := now.Add(-ArrivalsAge); hour.After(l.begun) {
 		return hour
 	}
 	return l.begun
@@ -248,7 +248,7 @@ func (l *Arrivals) Tenants() []string {
 func (l *Arrivals) Traces(
 	name string, now shaper.Instant, most int,
 ) (traces map[string]simulate.Trace, from shaper.Instant) {
-	flows := l.runs(name, now.Add(-Kept))
+	flows := l.runs(name, now.Add(-ArrivalsAge))
 	n := 0
 	for _, runs := range flows {
 		for _, r := range runs {

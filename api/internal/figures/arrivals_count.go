@@ -17,7 +17,7 @@ func (l *Arrivals) Counts(name string, edges []shaper.Instant) []Count {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.tenants[name]; t != nil {
-		t.share(counts, edges)
+		t.count(counts, edges)
 	}
 	return counts
 }
@@ -30,7 +30,7 @@ func (l *Arrivals) CountsOfAll(edges []shaper.Instant) []Count {
 		s := &l.stripes[i]
 		s.mu.Lock()
 		for _, t := range s.tenants {
-			t.share(counts, edges)
+			t.count(counts, edges)
 		}
 		s.mu.Unlock()
 	}
@@ -39,21 +39,21 @@ func (l *Arrivals) CountsOfAll(edges []shaper.Instant) []Count {
 
 func newCounts(edges []shaper.Instant) []Count { return make([]Count, max(0, len(edges)-1)) }
 
-// share counts the arrivals in the tenant's histories between the edges.
-func (t *tenant) share(counts []Count, edges []shaper.Instant) {
+// count counts the arrivals in the tenant's histories between the edges.
+func (t *tenant) count(counts []Count, edges []shaper.Instant) {
 	if len(counts) == 0 {
 		return
 	}
 	for _, h := range t.flows {
 		for _, r := range h.since(edges[0]) {
-			r.share(counts, edges)
+			r.count(counts, edges)
 		}
 	}
 }
 
-// share counts the arrivals of a run, spread evenly between its ends: each in one span, or in none
+// count counts the arrivals of a run, spread evenly between its ends: each in one span, or in none
 // if it is outside of all.
-func (r run) share(counts []Count, edges []shaper.Instant) {
+func (r run) count(counts []Count, edges []shaper.Instant) {
 	first := max(0, sort.Search(len(edges), func(i int) bool { return edges[i] > r.at })-1)
 	before, refusedBefore := r.until(edges[first])
 	for k := first; k < len(counts) && before < int64(r.n); k++ {

@@ -59,7 +59,7 @@ func TestShare(t *testing.T) {
 			edges = append(edges, edges[len(edges)-1]+shaper.Instant(rapid.Int64Range(1, 900).Draw(t, "width")))
 		}
 		end := edges[len(counts)]
-		r.share(counts, edges)
+		r.count(counts, edges)
 		var sum, refused int64
 		for k, c := range counts {
 			if c.Admitted < 0 || c.Refused < 0 {

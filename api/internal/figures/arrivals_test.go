@@ -115,7 +115,7 @@ func TestHistoriesLoseNoArrival(t *testing.T) {
 		for _, r := range h.runs {
 			width = max(width, shaper.Instant(r.span))
 		}
-		recent := at[slices.IndexFunc(at, func(i shaper.Instant) bool { return i >= now.Add(-Kept) }):]
+		recent := at[slices.IndexFunc(at, func(i shaper.Instant) bool { return i >= now.Add(-ArrivalsAge) }):]
 		if surplus := len(got) - len(recent); surplus < 0 || surplus > 0 && got[0].At < recent[0]-width {
 			t.Fatalf("%d arrivals, want %d", len(got), len(recent))
 		}
@@ -145,7 +145,7 @@ func TestABusyHistoryStaysBounded(t *testing.T) {
 	}
 	h := l.stripe("acme").tenants["acme"].flows[0]
 	got, _ := l.Traces("acme", h.last(), everything)
-	want := int(Kept / step)
+	want := int(ArrivalsAge / step)
 	if d := len(got["default"]) - want; cap(h.runs) > flowRuns || d < 0 || d > 20 {
 		t.Errorf("%d arrivals, want %d; %d runs, width %d", len(got["default"]), want, cap(h.runs), h.width)
 	}

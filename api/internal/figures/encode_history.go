@@ -48,8 +48,8 @@ func EncodeTenantHistory(d *Detail, hub *Hub, log *Arrivals) wire.TenantHistory 
 }
 
 const (
-	fineSpan     = 500 * time.Millisecond
-	arrivalsKept = time.Minute
+	fineSpan = 500 * time.Millisecond
+	spansAge = time.Minute
 )
 
 // sample is the number of arrivals until an instant, counted by the store.
@@ -67,7 +67,7 @@ type sample struct {
 func arrivalSpans(
 	begun, now time.Time, samples []sample, count func(edges []shaper.Instant) []Count,
 ) []wire.PastArrivals {
-	out, cut := []wire.PastArrivals{}, now.Add(-arrivalsKept)
+	out, cut := []wire.PastArrivals{}, now.Add(-spansAge)
 	if len(samples) > 0 && begun.After(cut) && begun.Before(samples[0].at) {
 		samples = append([]sample{{at: begun}}, samples...) // nothing may have arrived before this process
 		samples[1].gap = true

@@ -53,7 +53,7 @@ func TestHistoryIncludesOtherProcesses(t *testing.T) {
 // Spans count each arrival at most once, whatever the times of the readings.
 func TestSpans(t *testing.T) {
 	log := NewArrivals()
-	now := time.Now().Add(2 * Kept)
+	now := time.Now().Add(2 * ArrivalsAge)
 	rapid.Check(t, func(t *rapid.T) {
 		var came []time.Duration // before now
 		counts := func(edges []shaper.Instant) []Count {

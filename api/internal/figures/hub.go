@@ -20,8 +20,8 @@ const (
 	scanEvery   = time.Second            // at the least
 	scanSeldom  = 5 * time.Second        // at the most, unless a scan takes longer
 	scanAge     = 10 * time.Second       // an older one is of no use to a new watcher
-	scanShare   = 20                     // a scan may take 1/scanShare of the time
-	restShare   = 4                      // the pause after a script is that many times as long
+	scanPart    = 20                     // a scan may take 1/scanPart of the time
+	restFactor  = 4                      // the pause after a script is that many times as long
 	leastRest   = 2 * time.Millisecond   // shorter ones are saved up
 	callCost    = 200 * time.Microsecond // of a script at the most, beside queue.ScanCost a tenant
 	waitsMost   = 200                    // recent jobs of a route whose waits are sampled

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	pastKept    = 5 * time.Minute
+	pastAge     = 5 * time.Minute
 	pastStep    = time.Second      // between two moments while somebody watches or something happens
 	idleEvery   = 10 * time.Second // between two while nothing does
 	sampleEvery = 5 * time.Second  // least time between two readings of a tenant
 	sampleSteps = 5                // jobs that come or leave between two readings of a tenant, at least
-	sampleShare = 100              // unwatched scans take at most 1/sampleShare of the time
+	samplePart  = 100              // unwatched scans take at most 1/samplePart of the time
 )
 
 // Moment holds the figures of an overview that are kept for the history.
@@ -89,7 +89,7 @@ func (h *Hub) remember(ctx context.Context, _ <-chan struct{}) {
 		case !time.Now().Before(due):
 			began := time.Now()
 			c, busy, err := h.take(ctx)
-			due = began.Add(max(sampleEvery, sampleSteps*step, sampleShare*busy))
+			due = began.Add(max(sampleEvery, sampleSteps*step, samplePart*busy))
 			h.keep(c, err)
 			if err == nil {
 				counted = &now.Totals
@@ -183,7 +183,7 @@ func (h *Hub) note(o *Overview) {
 // forget drops what is too old. It is called with the lock held.
 func (h *Hub) forget(now time.Time) {
 	old := 0
-	for old < len(h.past) && now.Sub(h.past[old].At) > pastKept {
+	for old < len(h.past) && now.Sub(h.past[old].At) > pastAge {
 		old++
 	}
 	h.past = append(h.past[:0], h.past[old:]...)

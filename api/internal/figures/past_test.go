@@ -176,7 +176,7 @@ func TestHistoryIsFinerWhileSomebodyWatches(t *testing.T) {
 		queuetest.Compare(t, "the gap of the sample before the outage", samples[2].Gap, false)
 		queuetest.Compare(t, "the gap of the sample after the outage", samples[3].Gap, true)
 		s.fail(errors.New("away"))
-		pass(pastKept)
+		pass(pastAge)
 		if past, samples := moments(h), pastOf(h, "t0"); len(past) != 0 || len(samples) != 0 {
 			t.Errorf("%d moments and %d samples are too old", len(past), len(samples))
 		}
@@ -235,7 +235,7 @@ func TestSamplesAgreeWithScans(t *testing.T) {
 				}
 			}
 			all, lost = append(all, c), false
-			all = slices.DeleteFunc(all, func(c scan) bool { return now.Sub(c.at) > pastKept })
+			all = slices.DeleteFunc(all, func(c scan) bool { return now.Sub(c.at) > pastAge })
 			if l.count > most {
 				t.Fatalf("%d samples", l.count)
 			}

@@ -113,7 +113,7 @@ func same(a, b Sample) bool {
 
 // pass drops the samples that are too old at now.
 func (l *samples) pass(now time.Time) {
-	old := slices.IndexFunc(l.instants, func(i instant) bool { return now.Sub(i.at) <= pastKept })
+	old := slices.IndexFunc(l.instants, func(i instant) bool { return now.Sub(i.at) <= pastAge })
 	switch {
 	case old > 0:
 		l.forget(l.instants[old].at)

@@ -16,7 +16,7 @@ func (h *Hub) count(ctx context.Context, _ <-chan struct{}) {
 	for rest(ctx, time.Until(next)) {
 		began := time.Now()
 		c, busy, err := h.take(ctx)
-		next = began.Add(min(max(scanEvery, scanShare*busy), scanSeldom))
+		next = began.Add(min(max(scanEvery, scanPart*busy), scanSeldom))
 		if soon := time.Now().Add(scanEvery / 4); next.Before(soon) || ctx.Err() != nil {
 			// The scan takes longer than its interval, or was broken off: the next watcher must not
 			// wait long.
@@ -64,7 +64,7 @@ func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error)
 			c.At = time.Now()
 			return c, busy, nil
 		}
-		if owed += restShare * took; owed >= leastRest {
+		if owed += restFactor * took; owed >= leastRest {
 			if !rest(ctx, owed) {
 				return nil, busy, ctx.Err()
 			}

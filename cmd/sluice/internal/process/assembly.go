@@ -109,8 +109,8 @@ func (p *Process) apiConfig(shared parts) api.Config {
 		ReadRate:      p.Config.API.ReadRate,
 		Horizon:       p.Config.Worker.Horizon,
 		AdminPages:    pages,
-		CheckCallback: p.checkCallback(shared.guard),
-		CheckEndpoint: shared.guard.CheckEndpoint,
+		CheckCallback: p.checkCallback(shared.receivers),
+		CheckEndpoint: shared.receivers.CheckEndpoint,
 		Calls:         func() map[string]api.RouteCalls { return *p.calls.Load() },
 		MaxDelay: func(who auth.Principal) (time.Duration, string) {
 			return p.Config.MaxDelay(who.Tenant, who.Tier, who.Guest())
@@ -205,17 +205,17 @@ func setCalls(to *worker.Route, r config.Route) {
 }
 
 // checkCallback returns the check of callback URLs, nil where there are none.
-func (p *Process) checkCallback(guard *callback.Guard) func(url string, endpoints []string) error {
+func (p *Process) checkCallback(receivers *callback.Receivers) func(url string, endpoints []string) error {
 	if p.Config.Callbacks.Mode == "off" {
 		return nil
 	}
-	return guard.Check
+	return receivers.Check
 }
 
 func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 	callbacks, err := callback.New(callback.Config{
 		Sealer: shared.queue.Sealer(),
-		Redis:  shared.engine.Client(), Guard: shared.guard, Secrets: p.Config.Callbacks.Secrets,
+		Redis:  shared.engine.Client(), Receivers: shared.receivers, Secrets: p.Config.Callbacks.Secrets,
 		Proxy: p.Config.Callbacks.Proxy, Of: shared.queue.Callbacks().CallbacksOf,
 		Job: api.JobJSON, Timeout: p.Config.Callbacks.Timeout,
 		MaxAttempts: int(p.Config.Callbacks.MaxAttempts), Registerer: shared.registry, Logger: p.Log,

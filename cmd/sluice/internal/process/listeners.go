@@ -142,7 +142,7 @@ func (p *Process) listen(
 	}
 	l := &listener{section: section, gate: newGate(), log: p.Log}
 	refused := burstlog.New(p.Log, slog.LevelError, "connections are not accepted", nil)
-	l.socket = listen.Limit(socket, section, listen.Limits{
+	l.socket = listen.Bound(socket, section, listen.Bounds{
 		Failed:      func(err error) { refused.Add(burstlog.Key{}, 1, "for", key, "error", rootOf(err)) },
 		Connections: int(most), PerAddress: int(api.Percent(p.Config.API.AddressShare).Of(most)),
 		Proxies: p.Config.Auth.Guest.TrustedProxies,

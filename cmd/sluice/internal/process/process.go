@@ -86,11 +86,11 @@ type Running struct {
 
 // parts are what the intake and the worker of a process share.
 type parts struct {
-	registry *prometheus.Registry
-	traces   *tracing
-	engine   *queue.Engine
-	queue    *queue.Queue
-	guard    *callback.Guard
+	registry  *prometheus.Registry
+	traces    *tracing
+	engine    *queue.Engine
+	queue     *queue.Queue
+	receivers *callback.Receivers
 }
 
 // Run blocks until ctx ends and the process has stopped in order, which is no error, or until
@@ -142,14 +142,14 @@ func (p *Process) Run(ctx context.Context) error {
 	}
 	defer p.closeStore(engine, q)
 	go p.watch(ctx, engine, fail)
-	guard, err := callback.NewGuard(p.Config.Callbacks.Allow, p.Config.Callbacks.Denied()...)
+	receivers, err := callback.NewReceivers(p.Config.Callbacks.Allow, p.Config.Callbacks.Denied()...)
 	if err != nil {
 		return err
 	}
 	if p.Config.Callbacks.Mode == "registered" {
-		guard = guard.Registered()
+		receivers = receivers.Registered()
 	}
-	shared := parts{registry: registry, traces: traces, engine: engine, queue: q, guard: guard}
+	shared := parts{registry: registry, traces: traces, engine: engine, queue: q, receivers: receivers}
 	return p.serve(ctx, fail, listeners, shared, reread)
 }
 
@@ -495,7 +495,7 @@ func (p *Process) queueOptions() queue.Options {
 			Idempotency:  p.Config.Retention.Idempotency,
 			DeadCapacity: p.Config.Retention.DeadCapacity, DeadBytes: p.Config.Retention.DeadBytes,
 		},
-		Store: queue.StoreLimits{Bytes: p.Config.Store.MaxBytes, Tenants: p.Config.Store.MaxTenants,
+		Store: queue.StoreBounds{Bytes: p.Config.Store.MaxBytes, Tenants: p.Config.Store.MaxTenants,
 			FlowShare: p.Config.Store.FlowShare, Reserve: p.Config.Store.Reserve,
 			Classes: classesOf(p.Config)},
 		CompressOver: int(p.Config.Store.CompressOver),
@@ -506,15 +506,15 @@ func (p *Process) queueOptions() queue.Options {
 }
 
 // classesOf returns what guests, and the tenants of each tier that says so, may use of the store.
-func classesOf(c config.Config) map[string]queue.ClassLimit {
-	classes := map[string]queue.ClassLimit{}
+func classesOf(c config.Config) map[string]queue.ClassBound {
+	classes := map[string]queue.ClassBound{}
 	for name, b := range c.Tenants.Bounds {
 		if b.StoreShare < 100 || b.TenantShare < 100 {
-			classes[queue.ClassOfTier(name)] = queue.ClassLimit{Bytes: b.StoreShare, Tenants: b.TenantShare}
+			classes[queue.ClassOfTier(name)] = queue.ClassBound{Bytes: b.StoreShare, Tenants: b.TenantShare}
 		}
 	}
 	if slices.Contains(c.Auth.Modes(), auth.Guest) {
-		classes[queue.ClassGuests] = queue.ClassLimit{Bytes: c.Store.GuestShare, Tenants: c.Store.GuestTenants}
+		classes[queue.ClassGuests] = queue.ClassBound{Bytes: c.Store.GuestShare, Tenants: c.Store.GuestTenants}
 	}
 	return classes
 }

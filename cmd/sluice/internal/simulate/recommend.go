@@ -53,13 +53,13 @@ Next: run the commands at the end of the output.`
 func (c *RecommendCmd) Run(a *cli.App) error { return a.Interruptible(c.run) }
 
 func (c *RecommendCmd) run(a *cli.App) error {
-	share, err := parseShare(c.MaxRefused)
+	fraction, err := parseFraction(c.MaxRefused)
 	if err != nil {
 		return cli.Usagef("--max-refused: %v", err)
 	}
 	switch {
 	case c.Pool != "":
-		return c.runPool(a, share)
+		return c.runPool(a, fraction)
 	case len(c.Flow) > 0 || c.Config != "":
 		return cli.Usagef("--flow and --config require --pool NAME")
 	}
@@ -67,7 +67,7 @@ func (c *RecommendCmd) run(a *cli.App) error {
 	if err != nil {
 		return err
 	}
-	goals := simulate.Goals{MaxRefused: share, WaitP99: c.WaitP99, Burst: c.Burst}
+	goals := simulate.Goals{MaxRefused: fraction, WaitP99: c.WaitP99, Burst: c.Burst}
 	if c.Upstream != nil {
 		goals.Upstream = *c.Upstream
 	}
@@ -94,17 +94,17 @@ func (c *RecommendCmd) run(a *cli.App) error {
 	return err
 }
 
-// parseShare reads a share such as 0.1% or 0.001.
-func parseShare(text string) (float64, error) {
+// parseFraction reads a fraction such as 0.1% or 0.001.
+func parseFraction(text string) (float64, error) {
 	digits, percent := strings.CutSuffix(text, "%")
-	share, err := strconv.ParseFloat(digits, 64)
+	fraction, err := strconv.ParseFloat(digits, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q must be a share such as 0.1%% or 0.001", text)
+		return 0, fmt.Errorf("%q must be a fraction such as 0.1%% or 0.001", text)
 	}
 	if percent {
-		share /= 100
+		fraction /= 100
 	}
-	return share, nil
+	return fraction, nil
 }
 
 // recommendation is the JSON output of recommend.
@@ -119,7 +119,7 @@ type recommendation struct {
 type pointJSON struct {
 	Rate      shaper.Rate `json:"rate"`
 	Capacity  int64       `json:"capacity"`
-	Refused   float64     `json:"refused"` // share
+	Refused   float64     `json:"refused"` // part of the arrivals
 	WaitP99MS float64     `json:"wait_p99_ms"`
 	WaitMaxMS float64     `json:"wait_max_ms"`
 	Reached   bool        `json:"reached"`

@@ -26,7 +26,7 @@ type shareJSON struct {
 	Weight    int64        `json:"weight"`
 	Reserve   *shaper.Rate `json:"reserve,omitempty"`
 	Capacity  int64        `json:"capacity"`
-	Refused   float64      `json:"refused"` // share
+	Refused   float64      `json:"refused"` // part of the arrivals
 	WaitP99MS float64      `json:"wait_p99_ms"`
 	WaitMaxMS float64      `json:"wait_max_ms"`
 	Reached   bool         `json:"reached"`

@@ -16,30 +16,30 @@ func TestParseShare(t *testing.T) {
 		text string
 		want float64
 	}{{"0", 0}, {"0%", 0}, {"0.1%", 0.001}, {"0.001", 0.001}, {"50%", 0.5}} {
-		if got, err := parseShare(c.text); err != nil || got != c.want {
+		if got, err := parseFraction(c.text); err != nil || got != c.want {
 			t.Errorf("%s: %v, %v", c.text, got, err)
 		}
 	}
 	for _, bad := range []string{"", "%", "a", "1%%", "0,1%", "1 %"} {
-		if got, err := parseShare(bad); err == nil {
+		if got, err := parseFraction(bad); err == nil {
 			t.Errorf("%q: %v", bad, got)
 		}
 	}
 }
 
-// A text that is read as a share is a valid goal, or refused as one.
-func FuzzParseShare(f *testing.F) {
+// A text that is read as a fraction is a valid goal, or refused as one.
+func FuzzParseFraction(f *testing.F) {
 	for _, seed := range []string{"", "0.1%", "NaN", "inf%", "1e-400", "-0", "0x1p-3"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		share, err := parseShare(text)
+		fraction, err := parseFraction(text)
 		if err != nil {
 			return
 		}
-		legal := simulate.Goals{MaxRefused: share, WaitP99: time.Second, Burst: 1}.Validate() == nil
-		if legal != (share >= 0 && share < 1) {
-			t.Fatalf("%q is %v, legal is %v", text, share, legal)
+		legal := simulate.Goals{MaxRefused: fraction, WaitP99: time.Second, Burst: 1}.Validate() == nil
+		if legal != (fraction >= 0 && fraction < 1) {
+			t.Fatalf("%q is %v, legal is %v", text, fraction, legal)
 		}
 	})
 }

@@ -19,13 +19,13 @@ func right(s string, cells int) string {
 	return strings.Repeat(" ", max(0, cells-ansi.StringWidth(s))) + s
 }
 
-// gauge draws a share as a bar of cells cells, in eighths. A share above zero is never invisible.
-func gauge(share float64, cells int) string {
-	eighths := int(math.Round(min(max(share, 0), 1) * float64(8*cells)))
-	if share > 0 {
+// gauge draws a fraction as a bar of cells cells, in eighths. One above zero is never invisible.
+func gauge(fraction float64, cells int) string {
+	eighths := int(math.Round(min(max(fraction, 0), 1) * float64(8*cells)))
+	if fraction > 0 {
 		eighths = max(eighths, 1)
 	}
-	if share < 1 {
+	if fraction < 1 {
 		eighths = min(eighths, 8*cells-1)
 	}
 	text := strings.Repeat("█", eighths/8)

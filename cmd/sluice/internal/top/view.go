@@ -141,9 +141,9 @@ func (m *topModel) titleLines() []string {
 	return append(lines, m.storeLine())
 }
 
-// failingShare is the part of the deliveries of a route, one in this many, that must fail to be
+// failingPart is the part of the deliveries of a route, one in this many, that must fail to be
 // shown.
-const failingShare = 20
+const failingPart = 20
 
 // failingText returns how the deliveries of a route fail, empty if too few do.
 func failingText(r wire.RouteLine) string {
@@ -151,7 +151,7 @@ func failingText(r wire.RouteLine) string {
 		return "no token: " + cli.OneLine(r.TokenProblem)
 	}
 	f := r.Last
-	if f == nil || r.Failed*failingShare < r.Ended {
+	if f == nil || r.Failed*failingPart < r.Ended {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d failed, last %s: %s", r.Failed, r.Ended, cli.Plain(f.Tenant), cli.OneLine(f.Message))

@@ -14,9 +14,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-func guard(t testing.TB, allow ...string) *Guard {
+func receivers(t testing.TB, allow ...string) *Receivers {
 	t.Helper()
-	g, err := NewGuard(allow)
+	g, err := NewReceivers(allow)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ const (
 // Check refuses URLs that lead to a private address, hide their target or can be read in two ways.
 // It quotes none.
 func TestCheck(t *testing.T) {
-	g := guard(t)
+	g := receivers(t)
 	for raw, rule := range map[string]string{
 		"https://partner.example/hooks?token=1":                 "",
 		"HTTPS://Partner.Example":                               "",
@@ -151,7 +151,7 @@ func TestCheck(t *testing.T) {
 // A listed prefix covers its own paths, however a URL writes them. A private URL outside of it is
 // refused.
 func TestListedPrefixes(t *testing.T) {
-	g := guard(t, "https://partner.example", "http://10.0.0.7:8080/hooks/", "https://API.example:443/v1/hook",
+	g := receivers(t, "https://partner.example", "http://10.0.0.7:8080/hooks/", "https://API.example:443/v1/hook",
 		"http://[::1]:9000/x", "http://localhost:25/")
 	for raw, want := range map[string]bool{
 		"https://partner.example":                      true,
@@ -204,7 +204,7 @@ func TestListedPrefixes(t *testing.T) {
 }
 
 func TestBadPrefixesAreAllNamed(t *testing.T) {
-	_, err := NewGuard([]string{
+	_, err := NewReceivers([]string{
 		"https://good.example/", "", "partner.example/", "https://user:hunter2@partner.example/",
 		"https://partner.example/?token=hunter2",
 		"https://partner.example/a/../b", "http://127.1/", "https://partner.example/%252e/",
@@ -242,7 +242,7 @@ func FuzzCheck(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	g := guard(f, "https://partner.example/hooks/")
+	g := receivers(f, "https://partner.example/hooks/")
 	f.Fuzz(func(t *testing.T, raw string) {
 		if err := g.Check(raw, nil); err != nil {
 			if len(raw) > 12 && strings.Contains(err.Error(), raw) {
@@ -320,7 +320,7 @@ func loose(host string) (netip.Addr, bool) {
 
 // TestDeniedNetworks: no callback leads to a denied network, although its URL is listed.
 func TestDeniedNetworks(t *testing.T) {
-	g, err := NewGuard([]string{
+	g, err := NewReceivers([]string{
 		"http://10.0.0.1/", "http://10.1.0.1/", "http://receiver.example/", "http://[64:ff9b::a00:1]/", "http://[2002:a00:1::]/",
 	},
 		netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32"))
@@ -359,7 +359,7 @@ func TestDeniedNetworks(t *testing.T) {
 // TestEndpoints: an endpoint of a tenant may be at any address but those where machines find
 // credentials, and denied ones; no other tenant has it.
 func TestEndpoints(t *testing.T) {
-	open, err := NewGuard([]string{"http://listed.example/"}, netip.MustParsePrefix("10.9.0.0/16"))
+	open, err := NewReceivers([]string{"http://listed.example/"}, netip.MustParsePrefix("10.9.0.0/16"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestEndpoints(t *testing.T) {
 		"http://10.0.0.7:25/hooks/../x":    {-1, -1},
 		"http://partner.example:81/done/1": {-1, -1},
 	} {
-		for g, want := range map[*Guard]trust{open: want.open, open.Registered(): want.closed} {
+		for g, want := range map[*Receivers]trust{open: want.open, open.Registered(): want.closed} {
 			_, why, err := g.inspect(url, own)
 			if err == nil && why != want || (err != nil) != (want < 0) {
 				t.Errorf("%s, registered only: %t: trust %d, %v", url, g.closed, why, err)

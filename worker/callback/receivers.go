@@ -22,11 +22,11 @@ import (
 // maxURL bounds a callback URL, in bytes.
 const maxURL = 1024
 
-// Guard decides which URLs may be called: those under a prefix that the configuration lists,
+// Receivers decides which URLs may be called: those under a prefix that the configuration lists,
 // wherever they lead; those under an endpoint of the tenant, unless they lead to link-local
 // addresses or to the metadata of a cloud; and all others whose address is public. It is safe for
 // concurrent use.
-type Guard struct {
+type Receivers struct {
 	listed    []prefix
 	deny      []netip.Prefix
 	closed    bool // to all that are not listed
@@ -36,12 +36,12 @@ type Guard struct {
 // azureHost is a public address that reaches the host of a machine in Azure, with its metadata.
 var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
-// NewGuard makes a guard. allow lists URL prefixes such as "https://partner.example/hooks/": a
-// scheme, a host, perhaps a port, and a path that matches at the boundary of a segment. deny
+// NewReceivers makes Receivers. allow lists URL prefixes such as "https://partner.example/hooks/":
+// a scheme, a host, perhaps a port, and a path that matches at the boundary of a segment. deny
 // lists networks that no callback may lead to, listed or not. Its error is of type shaper.Problems,
 // one for each prefix that breaks a rule.
-func NewGuard(allow []string, deny ...netip.Prefix) (*Guard, error) {
-	g := &Guard{deny: deny, addresses: ssrf.New(ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(azureHost))}
+func NewReceivers(allow []string, deny ...netip.Prefix) (*Receivers, error) {
+	r := &Receivers{deny: deny, addresses: ssrf.New(ssrf.WithAnyPort(), ssrf.WithDeniedV4Prefixes(azureHost))}
 	var ps shaper.Problems
 	for i, raw := range allow {
 		p, err := parsePrefix(raw)
@@ -49,26 +49,26 @@ func NewGuard(allow []string, deny ...netip.Prefix) (*Guard, error) {
 			ps = append(ps, shaper.Problem{Field: fmt.Sprintf("allow[%d]", i), Value: "(hidden)", Rule: err.Error()})
 			continue
 		}
-		g.listed = append(g.listed, p)
+		r.listed = append(r.listed, p)
 	}
 	if err := ps.Err(); err != nil {
 		return nil, fmt.Errorf("callback: %w", err)
 	}
-	return g, nil
+	return r, nil
 }
 
-// Registered returns a guard that permits only the listed URLs, and those under endpoints.
-func (g *Guard) Registered() *Guard {
-	only := *g
+// Registered returns Receivers that permit only the listed URLs, and those under endpoints.
+func (r *Receivers) Registered() *Receivers {
+	only := *r
 	only.closed = true
 	return &only
 }
 
 // denied reports whether callbacks must not lead to the address.
-func (g *Guard) denied(addr netip.Addr) bool {
+func (r *Receivers) denied(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	translated := outbound.Translated(addr)
-	return slices.ContainsFunc(g.deny, func(p netip.Prefix) bool { return p.Contains(addr) || p.Contains(translated) })
+	return slices.ContainsFunc(r.deny, func(p netip.Prefix) bool { return p.Contains(addr) || p.Contains(translated) })
 }
 
 // trust is why a URL may be called. It decides which addresses it may lead to.
@@ -83,26 +83,26 @@ const (
 // Check checks a callback URL of a tenant with these endpoints, without resolving the name of its
 // host. It returns nil if the URL is permitted. The error names the broken rule, such as "must lead
 // to a public address", and never quotes the URL, which may hold secrets.
-func (g *Guard) Check(rawURL string, endpoints []string) error {
-	_, _, err := g.inspect(rawURL, endpoints)
+func (r *Receivers) Check(rawURL string, endpoints []string) error {
+	_, _, err := r.inspect(rawURL, endpoints)
 	return err
 }
 
 // CheckEndpoint checks an endpoint that is to be registered for a tenant. The error names the
 // broken rule.
-func (g *Guard) CheckEndpoint(raw string) error {
+func (r *Receivers) CheckEndpoint(raw string) error {
 	p, err := parsePrefix(raw)
 	if err != nil {
 		return err
 	}
 	if addr, err := netip.ParseAddr(p.host); err == nil {
-		return g.rule(addr, registered)
+		return r.rule(addr, registered)
 	}
 	return nil
 }
 
 // inspect also returns the receiver's host and port, and why the URL may be called.
-func (g *Guard) inspect(raw string, endpoints []string) (receiver string, why trust, err error) {
+func (r *Receivers) inspect(raw string, endpoints []string) (receiver string, why trust, err error) {
 	t, err := parse(raw)
 	if err != nil {
 		return "", anybody, err
@@ -110,14 +110,14 @@ func (g *Guard) inspect(raw string, endpoints []string) (receiver string, why tr
 	receiver = net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
 	covers := func(p prefix) bool { return p.covers(t) }
 	switch {
-	case slices.ContainsFunc(g.listed, covers):
+	case slices.ContainsFunc(r.listed, covers):
 		why = listed
 	case slices.ContainsFunc(endpoints, func(raw string) bool {
 		p, err := parsePrefix(raw)
 		return err == nil && p.covers(t)
 	}):
 		why = registered
-	case g.closed:
+	case r.closed:
 		return "", anybody, errors.New("must be below an endpoint of the tenant or a URL of callbacks.allow: " +
 			"callbacks.mode is registered")
 	case t.port != 80 && t.port != 443 && t.port < 1024:
@@ -126,7 +126,7 @@ func (g *Guard) inspect(raw string, endpoints []string) (receiver string, why tr
 		return "", anybody, errors.New("must lead to a public address")
 	}
 	if t.addr.IsValid() {
-		if err := g.rule(t.addr, why); err != nil {
+		if err := r.rule(t.addr, why); err != nil {
 			return "", anybody, err
 		}
 	}
@@ -134,13 +134,13 @@ func (g *Guard) inspect(raw string, endpoints []string) (receiver string, why tr
 }
 
 // rule returns the rule that an address breaks.
-func (g *Guard) rule(addr netip.Addr, why trust) error {
+func (r *Receivers) rule(addr netip.Addr, why trust) error {
 	switch {
-	case g.denied(addr):
+	case r.denied(addr):
 		return errors.New("must not lead to a network of callbacks.deny")
 	case why == registered && outbound.EgressRule(addr, nil) != "":
 		return errors.New("must not be link-local, nor serve the metadata of a cloud")
-	case why == anybody && g.addresses.SafeAddr(addr) != nil:
+	case why == anybody && r.addresses.SafeAddr(addr) != nil:
 		return errors.New("must lead to a public address")
 	}
 	return nil
@@ -151,19 +151,19 @@ var errNotPublic = errors.New("the target's address is not public, or denied")
 
 // control returns the net.Dialer.Control of targets. It checks the very address that is dialled, so
 // a name that resolves to another address later is refused, too.
-func (g *Guard) control(why trust) func(network, address string, c syscall.RawConn) error {
+func (r *Receivers) control(why trust) func(network, address string, c syscall.RawConn) error {
 	return func(network, address string, c syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
 		switch {
-		case err != nil || g.denied(at.Addr()):
+		case err != nil || r.denied(at.Addr()):
 			return errNotPublic
 		case why != anybody:
-			if g.rule(at.Addr(), why) != nil {
+			if r.rule(at.Addr(), why) != nil {
 				return errNotPublic
 			}
 			return nil
 		}
-		if err := g.addresses.Safe(network, address, c); err != nil {
+		if err := r.addresses.Safe(network, address, c); err != nil {
 			return fmt.Errorf("%w: %w", errNotPublic, err)
 		}
 		return nil
@@ -172,8 +172,8 @@ func (g *Guard) control(why trust) func(network, address string, c syscall.RawCo
 
 // checkName checks the addresses of a target that a proxy connects to. A nil resolver is that of
 // the system. Errors: errNotPublic, or that the name cannot be resolved.
-func (g *Guard) checkName(ctx context.Context, hostport string, why trust, resolver *net.Resolver) error {
-	if why == listed && len(g.deny) == 0 {
+func (r *Receivers) checkName(ctx context.Context, hostport string, why trust, resolver *net.Resolver) error {
+	if why == listed && len(r.deny) == 0 {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(hostport)
@@ -188,7 +188,7 @@ func (g *Guard) checkName(ctx context.Context, hostport string, why trust, resol
 		return errors.New("the name of the target cannot be resolved here, so its address cannot be checked")
 	}
 	for _, addr := range addrs {
-		if g.rule(addr.Unmap(), why) != nil {
+		if r.rule(addr.Unmap(), why) != nil {
 			return errNotPublic
 		}
 	}

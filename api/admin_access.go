@@ -23,11 +23,11 @@ var openPaths = []string{
 	"/livez", "/readyz", "/version", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css",
 }
 
-// guardAdmin finds who sends a request to the control plane, and puts the operators.Actor into the
-// request's context. The files of the dashboard are open, as the documents are.
+// authorizeAdmin finds who sends a request to the control plane, and puts the operators.Actor into
+// the request's context. The files of the dashboard are open, as the documents are.
 //
 // Requests from outside the networks of operators are refused before all that.
-func (s *Server) guardAdmin(next http.Handler) http.Handler {
+func (s *Server) authorizeAdmin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isProbe(r) && !s.allowed(r) {
 			w.Header().Set("Connection", "close")
