@@ -25,9 +25,6 @@ type Answer struct {
 	id     string
 }
 
-// NewAnswer returns an answer that is not in a store, for tests.
-func NewAnswer(whole []byte) *Answer { return &Answer{Start: whole, Size: len(whole)} }
-
 // Answer reads a job of a forward route with the start of its answer; nil for one that has none, or
 // none yet. Errors: ErrNotFound, ErrGone, ErrUnavailable.
 func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, error) {

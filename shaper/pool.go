@@ -14,7 +14,7 @@ const (
 )
 
 // leadMost is more than a flow's virtual start can be ahead of the pool's virtual time. A tag that
-// is further ahead is of before a Rebase.
+// is further ahead is older than the last reduction of all virtual times, which the scripts make.
 const leadMost = 2 * MaxCost * virtualUnit
 
 // virtualUnit is how many units of virtual time a cost of 1 takes a flow of weight 1.
@@ -310,18 +310,6 @@ func (c Cell) pay(n int64, due Instant) Cell {
 	used := min(c.Credit, max(0, int64(c.TAT-max(from, due))))
 	c.TAT, c.Credit = min(c.TAT-Instant(used), max(from, due.Add(chargeSpan))), c.Credit-used
 	return c
-}
-
-// rebaseAt is a virtual time well below 2⁵³, up to which the scripts' doubles are exact.
-const rebaseAt = 1 << 52
-
-// Rebase returns what must be subtracted from the virtual start of every flow and from Virtual, 0
-// nearly always.
-func (p Pool) Rebase() int64 {
-	if p.Virtual < rebaseAt {
-		return 0
-	}
-	return p.Virtual
 }
 
 // Part returns the part of the pool's rate that a flow has while the same flows wait, from 0 to 1.

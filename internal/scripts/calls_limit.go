@@ -5,11 +5,9 @@ import (
 	"github.com/7509e464/sluice/shaper/limiter"
 )
 
-// The scripts keep the tags of allowed requests, to recognize one that is sent again.
-const (
-	TagLength = 8 // characters of a request's tag
-	tagsKept  = 32
-)
+// TagLength is the number of characters of a request's tag. The scripts keep the last tags of
+// allowed requests, to recognize one that is sent again.
+const TagLength = 8
 
 // LimitCall is one request of a limiter's key.
 type LimitCall struct {
