@@ -43,6 +43,7 @@ type Broker struct {
 	housekeeping *rate.Limiter // see housekeepingEvery
 
 	relays   sync.Map             // id of a job → its *Relay
+	parts    tenantParts          // of relays
 	leaving  sync.Map             // id of a job → func() that ends its request, because its client has left
 	announce func(channel string) // wakes who watches the channel in this process
 

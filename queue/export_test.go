@@ -75,3 +75,13 @@ func RegularsOf(polls ...[]Lease) []string {
 	}
 	return r.names(nil)
 }
+
+// StoreEach sets how often parts are stored while only this process reads the answer.
+func (r *Relay) StoreEach(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seldom = d
+}
+
+// HeldParts is how many bytes count as parts of answers that this process passes on.
+func (q *Queue) HeldParts() int64 { return q.broker.parts.sum() }

@@ -342,6 +342,7 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 	}
 	if h.bounds.Bytes > 0 {
 		bound(h.bounds.Bytes, t.Stored)
+		r.spare -= h.q.broker.parts.sum() // the totals have none of them
 	}
 	for _, n := range nodes {
 		if most := n.IntakeMax(); most > 0 {

@@ -170,6 +170,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	q.birth(born)
 	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
+		parts: tenantParts{bytes: map[string]int64{}},
 		store: s, box: q.box, policies: q.policies, repairer: q.repairer, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
 		setAside: setAside, unopened: keyMissing, log: o.Logger, silence: silenceLocal,
 		memories: make([]memory, s.Len()), housekeeping: rate.NewLimiter(rate.Every(housekeepingEvery), housekeepingBurst),

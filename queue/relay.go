@@ -24,7 +24,8 @@ const (
 	partSize     = 16 << 10                // bytes of a part in the store
 	callParts    = 16                      // parts of one call: where Redis is far, a call for each would be slow
 	partEvery    = 20 * time.Millisecond   // between two writes for a reader in another process
-	partSeldom   = 250 * time.Millisecond  // while there is none
+	partSeldom   = time.Second             // while there is none,
+	seldomSize   = 4 * partSize            // or until this many bytes wait
 	partsBeyond  = 160                     // parts that the store keeps beyond the stored bytes: RelayAhead and more
 	tightAhead   = 4 * partSize            // RelayAhead while the store has no room
 	tightBeyond  = 10                      // parts that are kept then, beside those that no reader has
@@ -70,12 +71,18 @@ type Relay struct {
 	tight   bool // the store has no room for more of the answer: it gets only what readers need
 	local   map[*Stream]bool
 	drains  bool  // the rest is stored at once
+	called  bool  // a reader in another process waits for parts that the store does not have
 	joined  bool  // a reader of this process has come
 	remote  int64 // offset of the reader of another process that has most; -1: none
 	inStore int64 // bytes that the store has, or that it need not have
 	endMark bool  // the store has the end
 	began   time.Time
+	held    int64 // bytes of its parts in the store, as counted in Broker.parts
+	seldom  time.Duration
 	wrote   time.Time // to the store
+	sleeps  time.Time // until when Run does; zero: it does not
+
+	woken chan struct{} // a token: Run must not sleep for so long
 
 	// Of the goroutine that stores parts:
 	size   int     // most bytes of the next parts
@@ -92,8 +99,8 @@ func (b *Broker) Relay(ctx context.Context, l LeaseRef, tenant string, head []by
 		return nil, ErrBrokeOff
 	}
 	r := &Relay{
-		b: b, id: l.ID, tenant: store.EncodeName(tenant), most: most, head: head,
-		changed: make(chan struct{}), local: map[*Stream]bool{}, remote: -1, began: time.Now(),
+		b: b, id: l.ID, tenant: store.EncodeName(tenant), most: most, head: head, seldom: partSeldom,
+		changed: make(chan struct{}), woken: make(chan struct{}, 1), local: map[*Stream]bool{}, remote: -1, began: time.Now(),
 		call: scripts.RelayCall{
 			Clock: shard.Clock(), Job: shard.Job(l.ID), Stream: shard.Stream(l.ID), Beyond: shard.Beyond(l.ID),
 			Reading: shard.Reading(l.ID), Epoch: l.Epoch, Most: partsBeyond, Keep: keep + time.Minute,
@@ -155,25 +162,28 @@ func partID(id string, epoch, number int64) string {
 // Run stores what is written until the answer has ended, or ctx does. The caller runs it beside the
 // writing; lost is called if the lease is another's.
 func (r *Relay) Run(ctx context.Context, lost func()) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		changed, wait, done := r.due()
+		r.mu.Lock()
+		at, done := r.due()
+		wait := time.Until(at)
+		if r.sleeps = at; wait <= 0 {
+			r.sleeps = time.Time{}
+		}
+		r.mu.Unlock()
 		if done {
 			return
 		}
 		if wait > 0 {
-			timer := time.NewTimer(wait)
+			timer.Reset(wait)
 			select {
 			case <-timer.C:
-			case <-changed:
+			case <-r.woken:
 			case <-ctx.Done():
-			}
-			timer.Stop()
-			if ctx.Err() != nil {
 				return
 			}
-			if wait <= partEvery {
-				r.expect(ctx)
-			}
+			r.expect(ctx)
 			continue
 		}
 		r.fit(ctx)
@@ -192,10 +202,11 @@ func (r *Relay) Run(ctx context.Context, lost func()) {
 	}
 }
 
-// fit makes the answer fit the store: where that has no room for more answers, no more of this one
-// is stored. What its readers in other processes need still passes through the store.
+// fit makes the answer fit the store: where that has no room for more answers, or none for those
+// of this tenant, no more of this one is stored. What its readers in other processes need still
+// passes through the store.
 func (r *Relay) fit(ctx context.Context) {
-	room := r.b.headroom.answers(ctx)
+	room := r.b.headroom.answers(ctx) - r.b.parts.of(r.tenant)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.call.Most, r.size = partsBeyond, int(min(callParts*partSize, max(partSize, room)))
@@ -222,29 +233,26 @@ func (r *Relay) expect(ctx context.Context) {
 	}
 }
 
-// forever is a wait that only a change ends.
-const forever = time.Hour
-
-// due returns how long the next write may wait, and what ends that wait early.
-func (r *Relay) due() (changed <-chan struct{}, wait time.Duration, done bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	waiting := r.total - r.inStore
+// due returns when the next parts are to be stored, by what is known now; done: none will be. The
+// lock must be held.
+func (r *Relay) due() (at time.Time, done bool) {
+	waiting, seldom := r.total-r.inStore, r.remote < 0 && (len(r.local) > 0 || time.Since(r.began) > time.Second)
+	most, every := int64(partSize), partEvery
+	if seldom {
+		most, every = seldomSize, r.seldom
+	}
+	now := time.Now()
 	switch {
 	case r.endMark, r.broken:
-		return nil, 0, true
+		return now, true
 	case r.expects():
-		return r.changed, min(partEvery, time.Until(r.began.Add(relayExpects))), false
-	case r.ended, waiting >= partSize, r.drains && waiting > 0:
-		return nil, 0, false
+		return now.Add(min(partEvery, time.Until(r.began.Add(relayExpects)))), false
+	case r.ended, waiting >= most, (r.drains || r.called) && waiting > 0:
+		return now, false
 	case waiting == 0:
-		return r.changed, forever, false
+		return now.Add(time.Hour), false // a change ends that
 	}
-	every := partEvery
-	if r.remote < 0 && (len(r.local) > 0 || time.Since(r.began) > time.Second) {
-		every = partSeldom
-	}
-	return r.changed, max(0, every-time.Since(r.wrote)), false
+	return r.wrote.Add(every), false
 }
 
 // expects reports whether the store waits with what is beyond the stored bytes: whoever waits for
@@ -277,7 +285,7 @@ func (r *Relay) flush(ctx context.Context) error {
 	ends := r.ended && at+int64(len(text)) == total
 	mark := past && !r.cutMark && total > int64(r.most)
 	end := r.end
-	r.wrote = time.Now()
+	r.wrote, r.called = time.Now(), false
 	r.mu.Unlock()
 	if mark { // its answer says whether a reader came before it, which needs what follows
 		err := r.store(ctx, false, part{partCut, nil, int64(r.most)})
@@ -307,15 +315,37 @@ func (r *Relay) flush(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inStore = at
+	if held := min(at, int64(r.most)); len(r.beyond) > 0 {
+		r.hold(held + r.beyond[len(r.beyond)-1] - r.beyond[0])
+	} else {
+		r.hold(held)
+	}
 	r.endMark = r.endMark || ends
 	r.notify()
 	return nil
 }
 
-// notify wakes who waits for a change. The lock must be held.
+// hold counts the parts in the store, until the answer ends. The lock must be held.
+func (r *Relay) hold(bytes int64) {
+	if r.broken {
+		bytes = 0
+	}
+	r.b.parts.add(r.tenant, bytes-r.held)
+	r.held = bytes
+}
+
+// notify wakes who waits for a change. The lock must be held. Run wakes only if it has to: it would
+// else do so at each event, to sleep again.
 func (r *Relay) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})
+	if r.sleeps.IsZero() {
+		return
+	}
+	if at, done := r.due(); done || at.Before(r.sleeps) {
+		r.sleeps = time.Time{}
+		token(r.woken)
+	}
 }
 
 // Write appends to the body. It waits while the readers, or the store, are RelayAhead behind.
@@ -428,6 +458,7 @@ func (r *Relay) End(ctx context.Context, trailers []byte) error {
 			return err
 		}
 	}
+	r.hold(0)
 	r.b.relays.CompareAndDelete(r.id, r)
 	return nil
 }
@@ -455,6 +486,7 @@ func (r *Relay) Break() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.broken = true
+	r.hold(0)
 	r.notify()
 }
 
@@ -479,6 +511,34 @@ func (r *Relay) Body() []byte {
 	return r.body
 }
 
+// tenantParts counts the bytes in the store of answers that this process passes on now, by tenant.
+type tenantParts struct {
+	mu    sync.Mutex
+	bytes map[string]int64
+	all   int64
+}
+
+func (p *tenantParts) add(tenant string, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all += bytes
+	if p.bytes[tenant] += bytes; p.bytes[tenant] == 0 {
+		delete(p.bytes, tenant)
+	}
+}
+
+func (p *tenantParts) of(tenant string) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bytes[tenant]
+}
+
+func (p *tenantParts) sum() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all
+}
+
 // linger lets the parts of answers go that have ended: their records have them.
 func (b *Broker) linger(ctx context.Context, ids []string) {
 	lingers := relayLingers
@@ -496,9 +556,22 @@ func (b *Broker) linger(ctx context.Context, ids []string) {
 	})
 }
 
-// leftMessage begins the message of a wake-up about a client that has left; the id of its job
-// follows.
-const leftMessage = "left "
+// Messages of wake-ups about the client of a forwarded request begin so; the id of its job follows.
+const (
+	leftMessage  = "left "  // it has left
+	readsMessage = "reads " // it reads the answer through the store, and waits for more
+)
+
+// called has the answer stored more often if this process passes it on.
+func (b *Broker) called(id string) {
+	if found, ok := b.relays.Load(id); ok {
+		r := found.(*Relay)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.called = true
+		r.notify()
+	}
+}
 
 // Leave says that the client of a forwarded request has left, and nobody will read its answer: the
 // worker that sends it ends that. Errors: ErrUnavailable.

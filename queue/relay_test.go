@@ -22,9 +22,14 @@ import (
 // relayed leases a job and begins to pass on its answer. most bytes of it are stored.
 func relayed(t *testing.T, q *queue.Queue, most int) (queue.Lease, *queue.Relay) {
 	t.Helper()
-	admitted(t, q, queue.Submission{Tenant: "acme", Route: "default", Type: "GET /", Payload: []byte("GET /\r\n\r\n")})
+	return relayedOf(t, q, "acme", most)
+}
+
+func relayedOf(t *testing.T, q *queue.Queue, tenant string, most int) (queue.Lease, *queue.Relay) {
+	t.Helper()
+	admitted(t, q, queue.Submission{Tenant: tenant, Route: "default", Type: "GET /", Payload: []byte("GET /\r\n\r\n")})
 	l := leased(t, q, 1)[0]
-	r, err := q.Broker().Relay(t.Context(), l.LeaseRef, "acme", []byte("HTTP/1.1 200\r\nX: y\r\n\r\n"), most, time.Minute)
+	r, err := q.Broker().Relay(t.Context(), l.LeaseRef, tenant, []byte("HTTP/1.1 200\r\nX: y\r\n\r\n"), most, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,6 +438,114 @@ func TestRelayWithoutRoom(t *testing.T) {
 		if beyond > 60 {
 			t.Errorf("here %v: %d parts are in the store beyond the stored ones", here, beyond)
 		}
+	}
+}
+
+// TestRelaySeldom: while only this process reads an answer, the store gets it seldom. A reader that
+// comes in another process has it stored at once.
+func TestRelaySeldom(t *testing.T) {
+	t.Parallel()
+	e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
+	worker, api := beside(t, e, queue.Options{Defaults: perSecond(1000)}), beside(t, e, queue.Options{Defaults: perSecond(1000)})
+	ctx, stop := context.WithCancel(t.Context())
+	wakes := worker.Broker().Wakes(ctx)
+	<-wakes // it has connected
+	l, r := relayed(t, worker, 1<<20)
+	r.StoreEach(time.Hour)
+	reader(t, worker, l.ID)
+	whole := bytes.Repeat([]byte("0123456789abcde\n"), 10_000)
+	stored := func(n int64) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); r.InStore() != n; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d bytes are stored, want %d", r.InStore(), n)
+			}
+		}
+	}
+	at := 0
+	for _, to := range []int{100, 70_000} { // the first bytes, and then many
+		if err := r.Write(t.Context(), whole[at:to]); err != nil {
+			t.Fatal(err)
+		}
+		stored(int64(to))
+		at = to
+	}
+	var calls atomic.Int64
+	worker.AfterScript("relay", func() { calls.Add(1) })
+	for ; at < 100_000; at += 100 {
+		if err := r.Write(t.Context(), whole[at:at+100]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := calls.Load(); n != 0 || r.InStore() != 70_000 {
+		t.Errorf("%d bytes are stored, by %d calls", r.InStore(), n)
+	}
+	for stop := time.Now().Add(20 * time.Second); ; {
+		limited, cancel := context.WithTimeout(t.Context(), time.Second)
+		s, err := api.Stream(limited, "acme", l.ID)
+		if err != nil || s == nil {
+			t.Fatalf("%v, %v", s, err)
+		}
+		got, err := readTo(limited, s, at)
+		cancel()
+		s.Close()
+		if err == nil && bytes.Equal(got, whole[:at]) {
+			break
+		}
+		if time.Now().After(stop) { // until then, the subscription of the shard may not be there
+			t.Fatalf("%d bytes of %d, %v", len(got), at, err)
+		}
+	}
+	r.Break()
+	stop()
+	for range wakes {
+	}
+}
+
+// TestRelaysOfOneTenant: the running answers of one tenant do not use up what all may have.
+func TestRelaysOfOneTenant(t *testing.T) {
+	t.Parallel()
+	const all = 4 << 20
+	q := beside(t, embeddedEngine(t), queue.Options{
+		Defaults: perSecond(1000), Store: queue.StoreBounds{Bytes: 2 * all, FlowShare: 50},
+	})
+	whole := bytes.Repeat([]byte("0123456789abcde\n"), all/16/2)
+	sum, greedy := 0, []*queue.Relay(nil)
+	for range 4 { // each is half of what all may have
+		_, r := relayedOf(t, q, "greedy", 2*all)
+		if err := r.Write(t.Context(), whole); err != nil {
+			t.Fatal(err)
+		}
+		r.Drain(t.Context())
+		body, _, _ := r.Stored()
+		sum, greedy = sum+len(body), append(greedy, r)
+	}
+	if sum < all/4 || sum > all*3/4 {
+		t.Errorf("%d bytes of running answers of one tenant are stored, %d of all may be", sum, all)
+	}
+	l, r := relayedOf(t, q, "quiet", 2*all)
+	if err := r.Write(t.Context(), whole[:all/8]); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.End(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if body, _, cut := r.Stored(); cut || len(body) != all/8 {
+		t.Errorf("%d bytes of the other tenant's answer are stored, cut %v", len(body), cut)
+	}
+	s, err := q.Stream(t.Context(), "quiet", l.ID)
+	if err != nil || s == nil {
+		t.Fatalf("%v, %v", s, err)
+	}
+	defer s.Close()
+	if got, err := readTo(t.Context(), s, all/8); err != nil || len(got) != all/8 || s.Truncated {
+		t.Errorf("%d bytes come, truncated %v, %v", len(got), s.Truncated, err)
+	}
+	for _, r := range greedy {
+		r.Break()
+	}
+	if n := q.HeldParts(); n != 0 {
+		t.Errorf("%d bytes count as running after the end", n)
 	}
 }
 

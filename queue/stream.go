@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/internal/httpmsg"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/shaper"
@@ -52,6 +53,7 @@ type Stream struct {
 
 	ended <-chan struct{}
 	stop  func()
+	timer *time.Timer // of wait
 }
 
 // Stream returns the answer to a request of the tenant that comes now; nil for none. The caller
@@ -118,8 +120,18 @@ func (s *Stream) open(ctx context.Context) error {
 	}
 	if s.Truncated = kind == partCut; s.Truncated {
 		s.forget(ctx)
+	} else if n > 1 && kind != partEnd {
+		s.call(ctx)
 	}
 	return s.more(ctx)
+}
+
+// call says that the reader waits. The process that passes the answer on may store its parts
+// seldom, and would learn of the reader only then.
+func (s *Stream) call(ctx context.Context) {
+	_, _ = store.Invoke(ctx, s.q.store.Run, scripts.PublishCall{ // a failure costs partSeldom
+		Clock: s.shard.Clock(), Channel: scripts.WakeChannel, Message: readsMessage + s.id,
+	})
 }
 
 // part opens a part in the store.
@@ -314,13 +326,16 @@ func (s *Stream) take() (piece []byte) {
 
 // wait waits for a change, for a while.
 func (s *Stream) wait(ctx context.Context, changed <-chan struct{}) (signalled bool, err error) {
-	timer := time.NewTimer(readerTime)
-	defer timer.Stop()
+	if s.timer == nil {
+		s.timer = time.NewTimer(readerTime)
+	} else {
+		s.timer.Reset(readerTime)
+	}
 	select {
 	case <-s.ended:
 		return true, nil
 	case <-changed:
-	case <-timer.C:
+	case <-s.timer.C:
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
@@ -448,6 +463,9 @@ func (s *Stream) Trailers() []byte { return s.trailers }
 // Close ends the reading.
 func (s *Stream) Close() {
 	s.stop()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
 	s.taken(false)
 	if r := s.relay; r != nil {
 		r.mu.Lock()

@@ -59,6 +59,10 @@ func (w *wakes) heard(channel, message string) {
 		w.b.left(id)
 		return
 	}
+	if id, reads := strings.CutPrefix(message, readsMessage); reads {
+		w.b.called(id)
+		return
+	}
 	if message == "restore" && shard != AllShards {
 		w.b.restoreSoon(shard)
 	}

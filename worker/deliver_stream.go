@@ -33,7 +33,8 @@ const (
 	// soon is how long an answer may take from its headers to its end to be read whole; sooner, for
 	// one that does not say how long it is.
 	soon, sooner = 50 * time.Millisecond, 5 * time.Millisecond
-	pieceSize    = 16 << 10 // bytes that are read at once
+	// pieceSize is how many bytes are read at once, once a read has filled smallPiece of them.
+	pieceSize, smallPiece = 16 << 10, 1 << 10
 )
 
 // Why an answer that is passed on ends before its end.
@@ -85,11 +86,15 @@ func pumpFrom(body io.Reader, stop <-chan struct{}) (p *pump, wait func()) {
 	running.Go(func() {
 		defer close(p.pieces)
 		var buffers [2][]byte
+		size := smallPiece
 		for turn := 0; ; turn = 1 - turn {
-			if buffers[turn] == nil {
-				buffers[turn] = make([]byte, pieceSize)
+			if len(buffers[turn]) < size {
+				buffers[turn] = make([]byte, size)
 			}
 			n, err := body.Read(buffers[turn])
+			if n == size {
+				size = pieceSize
+			}
 			if n > 0 {
 				select {
 				case p.pieces <- buffers[turn][:n]:

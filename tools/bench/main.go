@@ -97,7 +97,7 @@ func main() {
 	list := flag.Bool("list", false, "list the figures and end")
 	runs := flag.Int("runs", 5, "interleaved runs of each figure; the median counts")
 	profiles := flag.String("profile", "",
-		"write processor profiles of the intake (P1) and of the drain (P3, P4) to this directory")
+		"write processor profiles of the intake (P1), the drain (P3, P4) and the streams (P17) to this directory")
 	file := flag.String("json", "", "write the results to this file as JSON")
 	plots := flag.String("plot", "", "draw pictures of the figures that have one into this directory, as SVG")
 	flag.Usage = func() {

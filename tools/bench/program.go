@@ -110,7 +110,7 @@ func (p *program) start(ctx context.Context) error {
 		routes += fmt.Sprintf(", %s: { forward: %q, wait: 300s }", forwardRoute, p.forward)
 	}
 	config := fmt.Sprintf("redis: { %s }\napi: { listen: \"127.0.0.1:0\", max_connections: 20000 }\n"+
-		"admin: { listen: \"127.0.0.1:0\" }\n"+
+		"admin: { listen: \"127.0.0.1:0\", profiles: true }\n"+
 		"routes: { %s }\ntenants: { defaults: { capacity: 100000, concurrency: 0 } }\n", store, routes)
 	p.config = filepath.Join(p.dir, "sluice.yaml")
 	if err := os.WriteFile(p.config, []byte(config), 0o600); err != nil {
