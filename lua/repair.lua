@@ -203,7 +203,7 @@ end
 
 local recount, lapsed = lost, false
 
-local function mend_flow(name)
+local function repair_flow(name)
   if not flow_sound(name) then
     return
   end
@@ -291,7 +291,7 @@ local function mend_flow(name)
 end
 
 for i = 1, #names do
-  mend_flow(names[i])
+  repair_flow(names[i])
 end
 
 -- The totals of the shard.

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,7 +18,7 @@ var words = map[string]struct {
 	instead string
 	in      []string
 }{
-	"turn":     {"baton, slot, generation", []string{"shaper", "internal/scripts"}}, // of a flow in its pool
+	"turn":     {"baton, slot, generation", []string{"shaper", "internal/scripts", "lua/lib"}}, // of a flow in its pool
 	"mend":     {"repair", nil},
 	"lane":     {"flusher, queue", nil},
 	"trouble":  {"error log, unhealthy", nil},
@@ -35,12 +36,12 @@ var words = map[string]struct {
 	// Limiters, where they are stored. A limit is of a rate, of a limiter or of a page.
 	"limits": {"bounds", []string{"api", "internal/scripts", "queue"}},
 	// What is stored of forwarded requests that have ended, and in api of their answers.
-	"kept": {"age, max, stored", []string{"api", "internal/scripts", "internal/store"}},
+	"kept": {"age, max, stored", []string{"api", "internal/scripts", "internal/store", "lua", "lua/lib"}},
 	// The part that one of several may use of what is bounded.
 	"share": {"part, fraction", []string{
 		"api", "api/client/wire", "api/internal/budget", "api/internal/contract", "api/internal/figures",
 		"cmd/sluice/internal/simulate", "cmd/sluice/internal/top", "internal/audit", "internal/config",
-		"internal/scripts", "queue", "shaper", "shaper/simulate", "worker",
+		"internal/scripts", "lua/lib", "queue", "shaper", "shaper/simulate", "worker",
 	}},
 	// A submission or a request of a trace, admitted or refused.
 	"arrival": {"ingress, entry", []string{
@@ -49,9 +50,30 @@ var words = map[string]struct {
 	}},
 }
 
-// TestWords: no package declares a word in a meaning that is not in the glossary.
+// TestWords: no package, and no script, declares a word in a meaning that is not in the glossary.
 func TestWords(t *testing.T) {
 	parts := regexp.MustCompile(`[A-Z]?[a-z0-9]+`)
+	check := func(path, name string) {
+		for _, part := range parts.FindAllString(name, -1) {
+			word, known := words[strings.ToLower(part)]
+			if !known {
+				word, known = words[strings.TrimSuffix(strings.ToLower(part), "s")]
+			}
+			if known && !slices.Contains(word.in, filepath.Dir(path)) {
+				t.Errorf("%s declares %s: say %s", path, name, word.instead)
+			}
+		}
+	}
+	inLua := regexp.MustCompile(`(?m)^ *local (?:function )?([a-z][a-z0-9_, ]*)`)
+	source(t, ".lua", func(path string) {
+		text, err := os.ReadFile(filepath.Join(repository, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, names := range inLua.FindAllSubmatch(text, -1) {
+			check(path, string(names[1]))
+		}
+	})
 	source(t, ".go", func(path string) {
 		dir := filepath.Dir(path)
 		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "tools/") || strings.HasSuffix(dir, "test") {
@@ -81,15 +103,7 @@ func TestWords(t *testing.T) {
 				names = n.Names
 			}
 			for _, name := range names {
-				for _, part := range parts.FindAllString(name.Name, -1) {
-					word, known := words[strings.ToLower(part)]
-					if !known {
-						word, known = words[strings.TrimSuffix(strings.ToLower(part), "s")]
-					}
-					if known && !slices.Contains(word.in, dir) {
-						t.Errorf("%s declares %s: say %s", path, name.Name, word.instead)
-					}
-				}
+				check(path, name.Name)
 			}
 			return true
 		})

@@ -36,8 +36,21 @@ end
 
 local filed, unfiled = {}, {} -- flows to add to the index of due flows, and to remove from it
 
--- due_save files the flow under its next possible stamp; flow_save and due_flush write it. If
--- horizon is given, it wakes the owner when that is before the planned poll.
+-- file_due files a flow or a pool in the index of due flows, or removes it if due is nil. due_flush
+-- writes that. If horizon is given, it wakes the owner when due is before the planned poll.
+local function file_due(name, due, horizon)
+  if not due then
+    unfiled[#unfiled + 1] = name
+    return
+  end
+  filed[#filed + 1] = format('%d', due)
+  filed[#filed + 1] = name
+  if horizon then
+    wake_for(due, horizon)
+  end
+end
+
+-- due_save files the flow under its next possible stamp, see file_due; flow_save writes it.
 local function due_save(f, later, horizon)
   if f.is_pool then
     return -- due_flush does it
@@ -48,14 +61,8 @@ local function due_save(f, later, horizon)
   local due = flow_due(f, later)
   if f.pool then
     pool_file(f, due)
-  elseif due then
-    filed[#filed + 1] = format('%d', due)
-    filed[#filed + 1] = f.name
-    if horizon then
-      wake_for(due, horizon)
-    end
   else
-    unfiled[#unfiled + 1] = f.name
+    file_due(f.name, due, horizon)
   end
 end
 
@@ -76,7 +83,7 @@ end
 -- wrong type can stop the script: the sums of the shard are those of its flows.
 local function due_flush(horizon, with_clock)
   if pool_list[1] then
-    pools_save(horizon, filed, unfiled, flow_save)
+    pools_save(horizon, file_due, flow_save)
   end
   if with_clock then
     clock_save()

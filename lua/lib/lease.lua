@@ -114,7 +114,7 @@ end
 
 -- Leases that are due go before the other work. The reply names one of the scripts that have some,
 -- in turns: the caller runs it before its next poll, so neither waits for the other to end.
-local chores, turn, idle = {}, math.floor(counter / 2), due_head > now + horizon
+local chores, rotation, idle = {}, math.floor(counter / 2), due_head > now + horizon
 if clock.running > 0 and now >= clock.swept + sweep then
   local lapsed = not unswept() and now >= clock.grace and head(KEYS[4]) <= now
   if lapsed then
@@ -130,10 +130,10 @@ end
 if clock.looked ~= '0' then
   chores[#chores + 1] = 'retune'
 end
-if (idle or turn % FORGET_EVERY == 0) and head(KEYS[6]) < now - IDLE then
+if (idle or rotation % FORGET_EVERY == 0) and head(KEYS[6]) < now - IDLE then
   chores[#chores + 1] = 'forget'
 end
-local chore = chores[2] and chores[turn % #chores + 1] or chores[1]
+local chore = chores[2] and chores[rotation % #chores + 1] or chores[1]
 if idle or most <= 0 then
   return answer(false, chore)
 end
@@ -152,8 +152,8 @@ do -- a block, because a script may have 200 local names
   local LONG, LATEST, BETWEEN_MOST = 256, 100, 100
   local REGULARS_MOST = 32 -- due ones that a poll reads before the others: half of what it plans
 
-  -- in_turns orders names so that the routes take turns.
-  local function in_turns(names)
+  -- by_rounds orders names so that each round has one of every route.
+  local function by_rounds(names)
     local by_route, order, count = {}, {}, #names
     local ending, same = '/' .. (route_of(names[1]) or ''), 1
     while same < count and sub(names[same + 1], -#ending) == ending do
@@ -173,12 +173,12 @@ do -- a block, because a script may have 200 local names
         by_route[route], order[#order + 1] = of_route, of_route
       end
     end
-    local ordered, turn = {}, 1
+    local ordered, round = {}, 1
     while #ordered < count do
       for i = 1, #order do
-        ordered[#ordered + 1] = order[i][turn]
+        ordered[#ordered + 1] = order[i][round]
       end
-      turn = turn + 1
+      round = round + 1
     end
     return ordered
   end
@@ -232,7 +232,7 @@ do -- a block, because a script may have 200 local names
         add(between[i])
       end
     end
-    due.names = in_turns(names)
+    due.names = by_rounds(names)
   end
 
   -- due.plan plans a due flow or pool.

@@ -444,7 +444,7 @@ local function save_classes(p)
 end
 
 -- pools_save writes the pools that were read, and files each under its next possible stamp.
-local function pools_save(horizon, filed, unfiled, flow_save)
+local function pools_save(horizon, file_due, flow_save)
   moves_undone()
   for i = 1, #pool_list do
     local p = pool_list[i]
@@ -459,15 +459,6 @@ local function pools_save(horizon, filed, unfiled, flow_save)
       pool_rebase(p)
     end
     flow_save(p)
-    local due = pool_due(p)
-    if due then
-      filed[#filed + 1] = format('%d', due)
-      filed[#filed + 1] = p.name
-      if horizon then
-        wake_for(due, horizon)
-      end
-    else
-      unfiled[#unfiled + 1] = p.name
-    end
+    file_due(p.name, pool_due(p), horizon)
   end
 end
