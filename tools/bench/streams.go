@@ -258,7 +258,8 @@ func (b *bench) streamsOnce(ctx context.Context) (r streamRun, err error) {
 }
 
 // watchStreams opens the streams, and returns the processor time of each process for an event, in
-// microseconds, while all of them run. It calls begins before and during after that time, with the streams open.
+// microseconds, while all of them run. It calls begins before and during after that time, with the
+// streams open.
 func watchStreams(ctx context.Context, to string, processes []int, begins func(), during func() error) (cpu []float64, err error) {
 	hc := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: time.Minute}
 	defer hc.CloseIdleConnections()
