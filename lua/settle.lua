@@ -29,7 +29,7 @@
 --   flows wait ready reserve kept
 -- Channels: wake ended
 
---! needs record clock stored flow answered filing finish lease_end counts kept
+--! needs record clock pools stored flow answered filing finish lease_end counts kept
 
 local JOB_ARGS, PLAIN = 5, 83 -- S
 local SETTLED, REPEATED, STALE, DIED, CUT = '1', '2', '3', '4', '5'

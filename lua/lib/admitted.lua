@@ -1,6 +1,6 @@
 -- admitted: what admit counts of a flow, and in which indexes it files the flow and its new jobs.
 
---! needs clock stored flow batch decide
+--! needs clock stored flow filing batch
 
 -- admitted_count adds what a call has admitted to a flow to the sums of the flow, the shard and the
 -- class. A tenant whose settings or credential have changed takes what it has stored into its other

@@ -1,7 +1,7 @@
 -- counts: the counts of a flow that change when its jobs succeed. To read and store the whole flow
 -- takes 7 % more of Redis's instructions for a job, where flows have few jobs.
 
---! needs record clock pools flow filing
+--! needs clock flow
 
 local COUNTED = 6
 local COUNTS = { 'running', 'succeeded', 'live', 'answers', 'answers_before', 'answers_at', 'depth', 'turn', 'class' }
