@@ -168,6 +168,13 @@ func TestForwardBreaksOff(t *testing.T) {
 			if p.reached() != 1 {
 				t.Errorf("%d requests at the upstream", p.reached())
 			}
+			again := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/jobs/"+job+"/replay", nil)
+			r.Header.Set("Sluice-Tenant", "t")
+			p.server.Intake().ServeHTTP(again, r)
+			if again.Code != http.StatusConflict || !strings.Contains(again.Body.String(), "a forwarded request cannot be replayed") {
+				t.Errorf("replay: %d %s", again.Code, again.Body)
+			}
 		})
 	}
 }

@@ -101,7 +101,11 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	}
 	v, err := s.queue.Replay(c.r.Context(), tenant, id, as)
 	if errors.Is(err, queue.ErrConflict) {
-		return nil, problem.Conflict(v.Job, "only a dead job can be replayed")
+		rule := "only a dead job can be replayed"
+		if v.Job.State == shaper.Dead {
+			rule = "a forwarded request cannot be replayed, its client sends it again"
+		}
+		return nil, problem.Conflict(v.Job, rule)
 	}
 	if err != nil {
 		return nil, err

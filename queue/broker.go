@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -53,7 +52,7 @@ type Broker struct {
 	running   context.Context
 	stop      context.CancelFunc // ends running
 	restoring sync.WaitGroup
-	rewriting atomic.Bool
+	rewritten sync.Map // replication ids of masters that were asked, see rewriteFiles
 }
 
 // Shards returns the number of shards.

@@ -125,7 +125,7 @@ func (b *Broker) restore(ctx context.Context, s store.ShardKeys) error {
 	if err != nil || first.ReplicationID == m.restored() {
 		return err
 	}
-	b.rewriteFiles()
+	b.rewriteFiles(first.ReplicationID)
 	lost := 0
 	if seen > 0 {
 		for some := range slices.Chunk(m.departed(), scripts.RestoreMost) {

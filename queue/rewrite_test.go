@@ -2,11 +2,14 @@ package queue_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
@@ -88,5 +91,42 @@ func TestHalfATransaction(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// failing has each rewrite of the append-only file fail, as INFO tells.
+type failing struct{}
+
+func (failing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if info, is := cmd.(*redis.StringCmd); is && cmd.Name() == "info" {
+			info.SetVal(strings.Replace(info.Val(), "aof_last_bgrewrite_status:ok", "aof_last_bgrewrite_status:err", 1))
+		}
+		return err
+	}
+}
+
+// TestRewriteFails: the log has a rewrite that failed, and what to do, once for all shards.
+func TestRewriteFails(t *testing.T) {
+	t.Parallel()
+	var log queuetest.Log
+	q := open(t, queue.EngineOptions{URL: redistest.Start(t).URL()}, func(o *queue.Options) {
+		o.Logger = log.Logger(slog.LevelInfo)
+	}, failing{})
+	for shard := range 4 {
+		leaseAll(t, q.Broker().Consumer("w", shard))
+	}
+	await(t, "the log says that it failed", func() bool {
+		return strings.Contains(log.String(), "aof_last_bgrewrite_status:err")
+	})
+	if n := strings.Count(log.String(), "run BGREWRITEAOF by hand"); n != 1 {
+		t.Errorf("logged %d times", n)
 	}
 }

@@ -269,7 +269,7 @@ var pieces = sync.Pool{New: func() any { return new([deadline.BodyStep]byte) }}
 //
 // The pieces are those by which a body takes from the budget.
 func readPieces(r io.Reader) (content []byte, err error) {
-	first := make([]byte, FreeBody)
+	first := make([]byte, FreeBody+1) // so each piece is taken after its part of the budget
 	size, err := fill(first, r)
 	var more []*[deadline.BodyStep]byte
 	for err == nil {
