@@ -17,7 +17,8 @@
 --   3 horizon in µs   4 pause in µs
 --   then per flow: name, last stamp, cost of the job that had it, entry in tenants
 -- Reply
---   now, number of flows that had lost a stamp, replication id ('' if Redis names none)
+--   now, number of flows that had lost a stamp, replication id ('' if Redis names none), 1 if this
+--   call is the first after another master or a restart, else 0
 -- Derived keys: flow flows later lines tenants unlock wait ready reserve
 -- Channels: wake
 
@@ -35,6 +36,7 @@ if behind then
 end
 local met = replication_id()
 local unknown = met and met ~= clock.replid
+local other = unknown and clock.replid ~= '' and 1 or 0
 if unknown and (clock.replid ~= '' or seen > 0) then
   clock.resumes = now + tonumber(ARGV[4])
 end
@@ -70,7 +72,7 @@ for a = FLOWS_FROM, #ARGV, 4 do
 end
 local changes = behind or #flows > 0 or #pool_list > 0
 if not changes and not unknown then
-  return { now, 0, met or '' }
+  return { now, 0, met or '', other }
 end
 redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3])
 in_parts('EXISTS', KEYS[1], known, 1)
@@ -89,4 +91,4 @@ redis.call('HSET', KEYS[1], 'replid', met or clock.replid, 'resumes', format('%d
 if unknown then
   publish('wake', 'restore')
 end
-return { now, #flows, met or '' }
+return { now, #flows, met or '', other }

@@ -125,7 +125,9 @@ func (b *Broker) restore(ctx context.Context, s store.ShardKeys) error {
 	if err != nil || first.ReplicationID == m.restored() {
 		return err
 	}
-	b.rewriteFiles(first.ReplicationID)
+	if first.Other {
+		b.rewriteFiles(first.ReplicationID)
+	}
 	lost := 0
 	if seen > 0 {
 		for some := range slices.Chunk(m.departed(), scripts.RestoreMost) {

@@ -60,7 +60,7 @@ func TestHalfATransaction(t *testing.T) {
 				return strings.Contains(info, "aof_rewrite_in_progress:0") && !strings.Contains(info, "aof_last_rewrite_time_sec:-1")
 			}
 			var log queuetest.Log
-			warned := func() bool { return strings.Count(log.String(), "run BGREWRITEAOF by hand") == starts }
+			warned := func() bool { return strings.Count(log.String(), "run BGREWRITEAOF by hand") == starts-1 }
 			done := map[string]func() bool{"permitted": rewritten, "denied": warned}[name]
 			start()
 			q := open(t, queue.EngineOptions{
@@ -71,7 +71,6 @@ func TestHalfATransaction(t *testing.T) {
 			})
 			consumer := q.Broker().Consumer("w", 0)
 			leaseAll(t, consumer)
-			await(t, "the first start is dealt with", done)
 			for range 3 {
 				admit(t, q)
 			}
@@ -117,12 +116,19 @@ func (failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestRewriteFails(t *testing.T) {
 	t.Parallel()
 	var log queuetest.Log
-	q := open(t, queue.EngineOptions{URL: redistest.Start(t).URL()}, func(o *queue.Options) {
+	s := redistest.Start(t)
+	q := open(t, queue.EngineOptions{URL: s.URL(), Logger: slog.New(slog.DiscardHandler)}, func(o *queue.Options) {
 		o.Logger = log.Logger(slog.LevelInfo)
 	}, failing{})
-	for shard := range 4 {
-		leaseAll(t, q.Broker().Consumer("w", shard))
+	poll := func() {
+		for shard := range 4 {
+			leaseAll(t, q.Broker().Consumer("w", shard))
+		}
 	}
+	poll()
+	s.Kill()
+	s.Restart()
+	poll()
 	await(t, "the log says that it failed", func() bool {
 		return strings.Contains(log.String(), "aof_last_bgrewrite_status:err")
 	})

@@ -41,6 +41,7 @@ func (c RestoreCall) Call() Call {
 type Restored struct {
 	ReplicationID string // of the master; "" if it names none
 	Lost          int    // number of flows that had lost a stamp
+	Other         bool   // this call is the first after another master or a restart
 }
 
 // Decode reads the answer.
@@ -48,5 +49,6 @@ func (c RestoreCall) Decode(values []any) (out Restored, err error) {
 	r := reader{values: values}
 	r.int() // the clock
 	out.Lost, out.ReplicationID = int(r.int()), r.text()
+	out.Other = r.int() == 1
 	return out, r.err
 }
