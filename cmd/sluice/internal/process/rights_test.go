@@ -56,10 +56,7 @@ func TestRightsAreEnoughAndNeeded(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			flows := e.Client().Scan(t.Context(), 0, "*:flow:acme/default", 1000).Iterator()
-			for flows.Next(t.Context()) {
-				e.Client().HSet(t.Context(), flows.Val(), "seen", 0) // as if that was long ago
-			}
+			setEach(t, e, "*:flow:acme/default", "seen", 0) // as if that was long ago
 		}
 		checked, err := q.Check(t.Context(), true, func([]repair.Finding) error { return nil })
 		if err != nil || checked.Jobs != 2 {
@@ -68,6 +65,15 @@ func TestRightsAreEnoughAndNeeded(t *testing.T) {
 		if found, err := sessions.New(store.Of(q)).FindSession(t.Context(), [32]byte{}); found.Name != "" || err != nil {
 			t.Errorf("a session that was not opened: %v, %v", found, err)
 		}
+	})
+	t.Run("another master", func(t *testing.T) {
+		e := open(t)
+		poll(t, openQueue(t, e), "a")
+		setEach(t, e, "*:clock", "replid", "of another master")
+		poll(t, openQueue(t, e), "b")
+		queuetest.Await(t, "the append-only file is rewritten", func() bool {
+			return strings.Contains(e.Client().Info(t.Context(), "commandstats").Val(), "cmdstat_bgrewriteaof")
+		})
 	})
 	t.Run("process", func(t *testing.T) {
 		url := user.Restrict(t, servers.Lend(t))
@@ -89,6 +95,28 @@ func openQueue(t *testing.T, e *queue.Engine) *queue.Queue {
 	}
 	t.Cleanup(func() { _ = q.Close() })
 	return q
+}
+
+// setEach sets a field of all hashes whose keys match.
+func setEach(t *testing.T, e *queue.Engine, pattern, field string, value any) {
+	t.Helper()
+	keys := e.Client().Scan(t.Context(), 0, pattern, 1000).Iterator()
+	for keys.Next(t.Context()) {
+		if err := e.Client().HSet(t.Context(), keys.Val(), field, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := keys.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// poll polls the first shard once.
+func poll(t *testing.T, q *queue.Queue, worker string) {
+	t.Helper()
+	if _, err := q.Broker().Consumer(worker, 0).Tick(t.Context(), queue.TickOptions{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // useProcess delivers jobs by HTTP and to asynq, and calls back with a retry and with an end in the
