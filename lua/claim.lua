@@ -15,7 +15,7 @@
 
 --! needs record clock
 
-local BYTES_MOST = 4194304 -- of the records that one call claims; it claims at least one
+local BYTES_MOST = 1048576 -- of the records that one call claims, as of a poll; it claims at least one
 
 clock_load(ARGV[1])
 local lease = tonumber(ARGV[4])

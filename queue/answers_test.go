@@ -99,7 +99,7 @@ func TestLargeAnswersInOneBatch(t *testing.T) {
 			t.Fatalf("%d: %s, %d bytes, %v", i, results[i], len(whole), err)
 		}
 	}
-	if got := calls.bytes.Load(); got < size || got > 6*size {
+	if got := calls.bytes.Load(); got < size || got > 3*size {
 		t.Errorf("the largest call has %d bytes", got)
 	}
 }

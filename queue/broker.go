@@ -20,7 +20,7 @@ import (
 // Bounds of one settling or extending call.
 const (
 	settleMost  = 500     // items
-	settleBytes = 4 << 20 // of their results, so that large answers do not hold Redis for long
+	settleBytes = 1 << 20 // of their results, so that large answers do not hold Redis for long
 )
 
 // Broker is the workers' side of the queue: it leases jobs, ends leases, and passes wake-ups and

@@ -60,6 +60,11 @@ func sharedCases() []starving {
 			ready: fatBacklog, attack: fatBurst,
 		},
 		{
+			name: "fat-answers", what: "the upstream answers a burst of 250 jobs of one tenant with 240 KB each",
+			settings: alone(tenant{rate: "100/s", capacity: 100_000, more: ", burst: 250"}), prepare: fatUpstream,
+			ready: thinBacklog, attack: fatBurst,
+		},
+		{
 			name: "reload", what: "the file changes while there are 10,000 idle tenants",
 			settings: settings{defaults: tenant{rate: "20/s", capacity: 1_000_000}}, prepare: ownUpstream,
 			ready: idleTenants, attack: changedFiles,
@@ -88,14 +93,18 @@ func alone(t tenant) settings {
 	}
 }
 
-func ownUpstream(_ *world, s *settings) (end func())  { return upstreamOf(s, 0) }
-func slowUpstream(_ *world, s *settings) (end func()) { return upstreamOf(s, 4*time.Second) }
+func ownUpstream(_ *world, s *settings) (end func())  { return upstreamOf(s, 0, "") }
+func slowUpstream(_ *world, s *settings) (end func()) { return upstreamOf(s, 4*time.Second, "") }
+func fatUpstream(_ *world, s *settings) (end func())  { return upstreamOf(s, 0, payload("fat", fat)) }
 
-// upstreamOf starts the upstream of otherRoute, which answers after this time.
-func upstreamOf(s *settings, after time.Duration) (end func()) {
-	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+const fat = 240_000 // bytes
+
+// upstreamOf starts the upstream of otherRoute, which gives this answer after this time.
+func upstreamOf(s *settings, after time.Duration, answer string) (end func()) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_ = pause(r.Context(), after)
+		_, _ = io.WriteString(w, answer)
 	}))
 	s.routes = map[string]string{otherRoute: fmt.Sprintf("url: %q, timeout: 30s, breaker: { failures: 0 }", up.URL)}
 	return func() {
@@ -123,13 +132,17 @@ func expiringJobs(ctx context.Context, w *world, f *findings) error {
 }
 
 // fatBacklog stores large payloads of a paused tenant; fatBurst lets them leave together.
-func fatBacklog(ctx context.Context, w *world) error {
+func fatBacklog(ctx context.Context, w *world) error { return w.pausedBacklog(ctx, fat) }
+
+func thinBacklog(ctx context.Context, w *world) error { return w.pausedBacklog(ctx, 0) }
+
+func (w *world) pausedBacklog(ctx context.Context, bytes int) error {
 	if _, err := w.operate(ctx, w.living("api")[0], "pause", offender, ""); err != nil {
 		return err
 	}
 	for range 250 {
-		if status := w.asOffender(ctx, otherRoute, `,"payload":`+payload("fat", 240_000)); status != http.StatusAccepted {
-			return fmt.Errorf("a large payload: %d", status)
+		if status := w.asOffender(ctx, otherRoute, `,"payload":`+payload("fat", bytes)); status != http.StatusAccepted {
+			return fmt.Errorf("a job of the burst: %d", status)
 		}
 	}
 	return nil
