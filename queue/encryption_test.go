@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
@@ -567,5 +568,45 @@ func TestKeysSurviveALostHash(t *testing.T) {
 	}
 	if again := admitted(t, other, s); again.ID != id {
 		t.Error("the idempotency key is not recognised")
+	}
+}
+
+// TestKeysOfAProgram: a program prints the keys, which open what a file with the same keys has
+// sealed. One that fails later leaves the former keys in use, and nobody starts with it.
+func TestKeysOfAProgram(t *testing.T) {
+	t.Parallel()
+	e, file := openEngine(t, lent(t)), keyFile(t)
+	program := filepath.Join(t.TempDir(), "keys")
+	prints := func(command string) {
+		t.Helper()
+		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+command+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log queuetest.Log
+	prints("cat " + file)
+	s := queue.Submission{Tenant: "acme", Route: "default", Type: "t", Payload: []byte("kept")}
+	id := admitted(t, encrypted(t, e, file), s).ID
+	q := encrypted(t, e, "", func(o *queue.Options) {
+		o.Encryption.KeyCommand, o.Logger = program, log.Logger(slog.LevelInfo)
+	})
+	kept := func() {
+		t.Helper()
+		if p, err := q.Payload(t.Context(), "acme", id, 100); err != nil || string(p.Bytes) != "kept" {
+			t.Errorf("payload %q, %v", p.Bytes, err)
+		}
+	}
+	kept()
+	prints("echo the service is away >&2; exit 1")
+	if _, err := q.RotateKeys(t.Context(), true); err != nil {
+		t.Error(err)
+	}
+	kept()
+	if text := log.String(); !strings.Contains(text, "the service is away") || !strings.Contains(text, "the former keys stay in use") {
+		t.Errorf("logged %s", text)
+	}
+	_, err := queue.Open(t.Context(), e, queue.Options{Encryption: queue.Encryption{KeyCommand: program}})
+	if err == nil || !strings.Contains(err.Error(), "the service is away") {
+		t.Errorf("a start without keys: %v", err)
 	}
 }

@@ -25,30 +25,37 @@ type Encryption struct {
 	// KeyFile has one key on each line, base64 of 32 bytes. The first encrypts, all decrypt. The
 	// file is read again every five seconds.
 	KeyFile string
+	// KeyCommand is the path of a program that prints what a key file has, instead of one. It runs
+	// at the start, and again every five minutes and for RotateKeys.
+	KeyCommand string
 	// ReadOnly stores new texts in clear, and reads those that are encrypted.
 	ReadOnly bool
 	// Without opens an encrypted store without its keys. No job of it is delivered then.
 	Without bool
 }
 
+func (o Encryption) source() sealed.Source {
+	return sealed.Source{File: o.KeyFile, Command: o.KeyCommand}
+}
+
 // check returns why open would fail. It writes nothing.
 func (o Encryption) check(ctx context.Context, c redis.Cmdable) error {
-	if o.KeyFile == "" {
+	if !o.source().IsSet() {
 		encrypted, err := sealed.Sealed(ctx, c)
 		if encrypted && !o.Without {
-			return fmt.Errorf("%w: set codec.key_file to the file that its other processes have", ErrEncrypted)
+			return fmt.Errorf("%w: set codec.key_file or codec.command as its other processes have it", ErrEncrypted)
 		}
 		return err
 	}
-	return refused(sealed.Check(ctx, c, o.KeyFile))
+	return refused(sealed.Check(ctx, c, o.source()))
 }
 
 // open makes the box of a store; nil without encryption.
 func (o Encryption) open(ctx context.Context, e *Engine, s *store.Store, all Options) (*sealed.Box, error) {
-	if err := o.check(ctx, e.conn.Patient); err != nil || o.KeyFile == "" {
+	if err := o.check(ctx, e.conn.Patient); err != nil || !o.source().IsSet() {
 		return nil, e.conn.Advise(err)
 	}
-	box, err := sealed.New(ctx, s, sealed.Options{KeyFile: o.KeyFile, Writes: !o.ReadOnly, Log: all.Logger})
+	box, err := sealed.New(ctx, s, sealed.Options{Keys: o.source(), Writes: !o.ReadOnly, Log: all.Logger})
 	if err != nil {
 		return nil, e.conn.Advise(refused(err))
 	}
@@ -107,13 +114,13 @@ func (s Sealer) Open(tenant, task, url string, body []byte) (string, []byte, err
 // RotatedKeys is what RotateKeys did.
 type RotatedKeys = sealed.Rotated
 
-// RotateKeys makes a new data key, and wraps all keys of the store by the first key of the file.
-// Then nothing in the store needs the other keys of the file, once no process is lagging. Errors:
-// ErrOtherKeys, unless force is set; ErrEncrypted, ErrUnavailable. A repeated call goes on where
-// one has failed.
+// RotateKeys makes a new data key, and wraps all keys of the store by the first one of their
+// source. Then nothing in the store needs the others of the source, once no process is lagging.
+// Errors: ErrOtherKeys, unless force is set; ErrEncrypted, ErrUnavailable. A repeated call goes on
+// where one has failed.
 func (q *Queue) RotateKeys(ctx context.Context, force bool) (RotatedKeys, error) {
 	if q.box == nil {
-		return RotatedKeys{}, errors.New("queue: the queue has no key file")
+		return RotatedKeys{}, errors.New("queue: the queue has no keys")
 	}
 	r, err := q.box.Rotate(ctx, force)
 	return r, refused(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
+	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/internal/audit"
 	"github.com/7509e464/sluice/internal/config"
 	"github.com/7509e464/sluice/internal/sealed"
@@ -53,7 +54,7 @@ func (c *newKeyCmd) Run(a *cli.App) error {
 
 // storeCmd has the commands on the store itself.
 type storeCmd struct {
-	RotateKeys rotateCmd `cmd:"" help:"Make a new data key, and wrap all by the first key of codec.key_file."`
+	RotateKeys rotateCmd `cmd:"" help:"Make a new data key, and wrap all by the first key of codec.key_file or codec.command."`
 }
 
 func (storeCmd) Help() string {
@@ -62,7 +63,7 @@ func (storeCmd) Help() string {
 }
 
 type rotateCmd struct {
-	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML), for redis.url and codec.key_file."`
+	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML), for redis.url and codec."`
 	Force  bool   `help:"Go on although a process has another first key in its file. It cannot read what is written from then on, unless its file has this key, too."`
 	JSON   bool   `help:"Print the result as JSON."`
 
@@ -75,16 +76,17 @@ func (rotateCmd) Help() string {
   sluice store rotate-keys --config sluice.yaml
 
 Data keys encrypt what clients wrote. They are stored in Redis, encrypted ("wrapped") by a key of
-codec.key_file. The command makes a new data key, which all processes use within ten seconds, and wraps
-all others by the first key of the file. Then it names the keys of the file that nothing needs any more.
-What is stored is not encrypted again: it stays readable, and goes as jobs end.
+codec.key_file, or of those that codec.command prints. rotate-keys makes a new data key, which all
+processes use within ten seconds, and wraps all others by the first key. Then it names the keys that
+nothing needs any more. What is stored is not encrypted again: it stays readable, and goes as jobs end.
 
 It refuses while a live process has another first key, because that process may lack this one. It opens
 the store itself, with the settings of sluice serve (redis.url).
 
 Exit codes: 0 done, 1 refused or failed: run it again, 2 bad usage or bad configuration.
 
-Next: remove the other keys from codec.key_file on every host. Backups of Redis from before need them.`
+Next: remove the other keys from codec.key_file on every host, or from what codec.command prints.
+Backups of Redis from before need them.`
 }
 
 func (c *rotateCmd) Run(a *cli.App) (err error) {
@@ -96,8 +98,9 @@ func (c *rotateCmd) Run(a *cli.App) (err error) {
 	if err != nil {
 		return err
 	}
-	if cfg.Codec.KeyFile == "" {
-		return shaper.Problems{{Field: "codec.key_file", Rule: "must be set: the file whose first key wraps the keys of the store"}}
+	keys := process.EncryptionOf(cfg)
+	if keys.ReadOnly = true; keys.KeyFile == "" && keys.KeyCommand == "" {
+		return shaper.Problems{{Field: "codec.key_file", Rule: "must be set, or codec.command: the first key there wraps the keys of the store"}}
 	}
 	log := cli.NewLogger(a.Err, "error")
 	engine, err := queue.OpenEngine(a.Ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir,
@@ -107,7 +110,7 @@ func (c *rotateCmd) Run(a *cli.App) (err error) {
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	q, err := queue.Open(a.Ctx, engine, queue.Options{Reporter: true, Logger: log,
-		Encryption: queue.Encryption{KeyFile: cfg.Codec.KeyFile, ReadOnly: true}})
+		Encryption: keys})
 	if err != nil {
 		return fmt.Errorf("open the queue: %w", err)
 	}
@@ -138,7 +141,7 @@ func (c *rotateCmd) Run(a *cli.App) (err error) {
 	case len(done.Lagging) > 0:
 		fmt.Fprintf(a.Out, "%d processes still use the former data key: see their logs, and keep all keys in the file.\n", len(done.Lagging))
 	case len(done.Removable) > 0:
-		fmt.Fprintf(a.Out, "These keys may be removed from codec.key_file on every host: %s (all lines but the first).\n",
+		fmt.Fprintf(a.Out, "These keys may be removed from codec.key_file on every host, or from codec.command: %s (all lines but the first).\n",
 			strings.Join(done.Removable, ", "))
 	}
 	return nil

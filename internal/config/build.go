@@ -50,18 +50,26 @@ func (r *reader) config(values map[string]any) Config {
 	return c
 }
 
-// codec checks the file of keys, whose path is relative to the configuration file.
+// codec checks where the keys come from. Paths are relative to the configuration file.
 func (r *reader) codec(c *Config) {
-	if c.Codec.KeyFile == "" {
+	if c.Codec.KeyFile == "" && c.Codec.Command == "" {
 		if c.Codec.ReadOnly {
-			r.problem(r.at("codec.read_only"), "true", "needs codec.key_file")
+			r.problem(r.at("codec.read_only"), "true", "needs codec.key_file or codec.command")
 		}
 		return
 	}
-	c.Codec.KeyFile = r.beside(c.Codec.KeyFile)
-	warning, err := sealed.CheckFile(c.Codec.KeyFile)
+	c.Codec.KeyFile, c.Codec.Command = r.beside(c.Codec.KeyFile), r.beside(c.Codec.Command)
+	key, path, check := "codec.key_file", c.Codec.KeyFile, sealed.CheckFile
+	if c.Codec.Command != "" {
+		key, path, check = "codec.command", c.Codec.Command, sealed.CheckCommand
+	}
+	if c.Codec.KeyFile != "" && c.Codec.Command != "" {
+		r.problem(r.at(key), show(path), "must not be set beside codec.key_file")
+		return
+	}
+	warning, err := check(path)
 	if err != nil {
-		r.problem(r.at("codec.key_file"), show(c.Codec.KeyFile), err.Error())
+		r.problem(r.at(key), show(path), err.Error())
 	}
 	if warning != "" {
 		r.open = append(r.open, warning)

@@ -121,7 +121,8 @@ type Retention struct {
 
 // Codec encrypts what clients wrote before it is stored.
 type Codec struct {
-	KeyFile  string // empty: no encryption
+	KeyFile  string
+	Command  string // instead of KeyFile; both empty: no encryption
 	ReadOnly bool   // new texts are stored in clear
 }
 

@@ -640,6 +640,10 @@ func TestEverySettingEverySource(t *testing.T) {
 	}
 	keys := secrets(t, map[string]string{"codec.key": strings.Repeat("A", 42) + "E=\n", "other.key": strings.Repeat("A", 42) + "I=\n"})
 	values["codec.key_file"], values["codec.read_only"] = filepath.Join(filepath.Dir(keys), "other.key"), "true"
+	values["codec.command"] = filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(values["codec.command"], []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	signOn := []string{
 		"SLUICE_ADMIN_TOKEN=0123456789abcdef", "SLUICE_ADMIN_PUBLIC_URL=https://x", "SLUICE_ADMIN_OIDC_ADMINS=root",
 		"SLUICE_ADMIN_OIDC_ISSUER=https://before", "SLUICE_ADMIN_OIDC_CLIENT_ID=before",

@@ -248,6 +248,10 @@ func Settings() []Setting {
 			Help: "File with the keys that [encrypt what clients wrote](encryption.md) before it is stored. The first encrypts, " +
 				"all decrypt. A changed file is in force within five seconds. Not set: nothing is encrypted.",
 			Rule: "must be the path of a file with a key on each line, as sluice codec new-key prints it, with mode 0600"},
+		{Key: "codec.command", Kind: Text,
+			Help: "Program that prints such keys, for those of a key management service. It runs without arguments at the " +
+				"start and every five minutes. Either this or codec.key_file.",
+			Rule: "must be the path of a program that can be run"},
 		toggle("codec.read_only",
 			"Store new texts in clear, and decrypt those that are stored: to end encryption."),
 		whole("store.max_tenants", "1000000", 0, 1_000_000_000,

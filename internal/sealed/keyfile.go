@@ -31,7 +31,7 @@ type key struct {
 	aead cipher.AEAD
 }
 
-// keyring is the keys of a file. The first wraps, all unwrap.
+// keyring is the keys of a source. The first wraps, all unwrap.
 type keyring []key
 
 // NewKey makes a key as a line of a key file has it.
@@ -43,12 +43,12 @@ func NewKey() string {
 
 // CheckFile returns why a file cannot serve as a key file, and a warning about its mode.
 func CheckFile(path string) (warning string, err error) {
-	_, warning, err = readKeys(path)
+	_, warning, err = readFile(path)
 	return warning, err
 }
 
-// readKeys reads a key file. Errors name a line, never a key.
-func readKeys(path string) (keys keyring, warning string, err error) {
+// readFile reads a key file. Errors name a line, never a key.
+func readFile(path string) (keys keyring, warning string, err error) {
 	var cause *fs.PathError
 	info, err := os.Stat(path)
 	switch {

@@ -61,7 +61,7 @@ var (
 // Box seals and opens texts. A nil Box seals nothing, and opens what is not sealed.
 type Box struct {
 	store   *store.Store
-	path    string
+	from    Source
 	writes  bool // false: it opens, and seals nothing
 	process string
 	log     *slog.Logger
@@ -77,7 +77,8 @@ type Box struct {
 	mu     sync.Mutex // of a refresh, and of what follows
 	ring   keyring
 	missed map[uint32]time.Time // data keys that were not found, and when
-	warned string               // the last complaint about the file
+	readAt time.Time            // when the source was read last
+	warned string               // the last complaint about it
 }
 
 // dataKey is a key that encrypts texts.
@@ -195,7 +196,7 @@ func (b *Box) Since() time.Time {
 // keyOf returns a data key. One that is not known is read from the store, at most once a second.
 func (b *Box) keyOf(id uint32) (*dataKey, error) {
 	if b == nil {
-		return nil, fmt.Errorf("%w: codec.key_file is not set", ErrNoKey)
+		return nil, fmt.Errorf("%w: neither codec.key_file nor codec.command is set", ErrNoKey)
 	}
 	if k, ok := b.keys.Load(id); ok {
 		return k.(*dataKey), nil

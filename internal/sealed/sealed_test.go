@@ -2,6 +2,7 @@ package sealed
 
 import (
 	"bytes"
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/base64"
@@ -102,14 +103,14 @@ func TestKeyFile(t *testing.T) {
 	if err := AddKey(path); err != nil {
 		t.Fatal(err)
 	}
-	one, warning, err := readKeys(path)
+	one, warning, err := readFile(path)
 	if err != nil || warning != "" || len(one) != 1 {
 		t.Fatalf("%d keys, %q, %v", len(one), warning, err)
 	}
 	if err := AddKey(path); err != nil {
 		t.Fatal(err)
 	}
-	two, _, err := readKeys(path)
+	two, _, err := readFile(path)
 	if err != nil || len(two) != 2 || two[1].id != one[0].id {
 		t.Fatalf("a new first key: %v, %v", two, err)
 	}
@@ -119,7 +120,7 @@ func TestKeyFile(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, warning, err := readKeys(path); err != nil || !strings.Contains(warning, "0644") {
+	if _, warning, err := readFile(path); err != nil || !strings.Contains(warning, "0644") {
 		t.Errorf("a readable file: %q, %v", warning, err)
 	}
 	for name, content := range map[string]string{
@@ -132,8 +133,53 @@ func TestKeyFile(t *testing.T) {
 			t.Errorf("%s: the error has the line: %v", name, err)
 		}
 	}
-	if _, _, err := readKeys(filepath.Join(dir, "absent")); err == nil {
+	if _, _, err := readFile(filepath.Join(dir, "absent")); err == nil {
 		t.Error("an absent file")
+	}
+}
+
+// TestKeyCommand: a program prints the keys. What it says when it fails is in the error, what it
+// prints is not.
+func TestKeyCommand(t *testing.T) {
+	program := func(content string) Source {
+		path := filepath.Join(t.TempDir(), "keys")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+content+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if warning, err := CheckCommand(path); warning != "" || err != nil {
+			t.Errorf("%q, %v", warning, err)
+		}
+		return Source{Command: path}
+	}
+	key := NewKey()
+	if keys, _, err := program("echo " + key).read(t.Context()); err != nil || len(keys) != 1 {
+		t.Errorf("%d keys, %v", len(keys), err)
+	}
+	for content, want := range map[string]string{
+		"echo " + key + "; echo no rights >&2; exit 3": `exit status 3: "no rights"`,
+		"echo " + key + "x":                            "line 1 must be the base64",
+		"":                                             "must have a key",
+		"yes":                                          "must print at most 65536 bytes",
+		"head -c 1000000 /dev/zero >&2; exit 1":        "exit status 1",
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, _, err := program(content).read(ctx)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "codec.command /") {
+			t.Errorf("%s: %.500v, want %s", content, err, want)
+		}
+		if err != nil && (strings.Contains(err.Error(), key) || len(err.Error()) > 1000) {
+			t.Errorf("%s: the error has the key, or is long: %.500v", content, err)
+		}
+	}
+	path := program("echo").Command
+	for name, mode := range map[string]os.FileMode{"cannot be run": 0o600, "may be changed": 0o722} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if warning, err := CheckCommand(path); (err == nil) == (mode == 0o600) || (warning == "") == (mode == 0o722) {
+			t.Errorf("a program that %s: %q, %v", name, warning, err)
+		}
 	}
 }
 

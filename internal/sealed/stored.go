@@ -37,6 +37,7 @@ const (
 
 const (
 	refreshEvery = 5 * time.Second
+	refreshWait  = 30 * time.Second // for one refresh
 	// processLives is how long a process counts as live after its last report.
 	processLives = 30 * time.Second
 	processAge   = time.Hour
@@ -44,9 +45,9 @@ const (
 
 // Options are the settings of a Box.
 type Options struct {
-	KeyFile string
-	Writes  bool // false: open what is sealed, and seal nothing
-	Log     *slog.Logger
+	Keys   Source
+	Writes bool // false: open what is sealed, and seal nothing
+	Log    *slog.Logger
 }
 
 // Sealed reports whether anything in the store may be sealed.
@@ -55,11 +56,11 @@ func Sealed(ctx context.Context, c redis.Cmdable) (bool, error) {
 	return n > 0, store.Unavailable(err)
 }
 
-// New reads the keys of a file and those of the store, which gets its first ones if there are none.
-// Errors: ErrNoKey where the file lacks a key of the store; store.ErrUnavailable.
+// New reads the keys of their source and those of the store, which gets its first ones if there are
+// none. Errors: ErrNoKey where the source lacks a key of the store; store.ErrUnavailable.
 func New(ctx context.Context, s *store.Store, o Options) (*Box, error) {
 	b := &Box{
-		store: s, path: o.KeyFile, writes: o.Writes, log: o.Log, process: uuid.NewString(),
+		store: s, from: o.Keys, writes: o.Writes, log: o.Log, process: uuid.NewString(),
 		missed: map[uint32]time.Time{},
 	}
 	if err := b.Refresh(ctx); err != nil {
@@ -72,10 +73,10 @@ func New(ctx context.Context, s *store.Store, o Options) (*Box, error) {
 }
 
 // Check returns why New would fail. It writes nothing.
-func Check(ctx context.Context, c redis.Cmdable, path string) error {
-	ring, _, err := readKeys(path)
+func Check(ctx context.Context, c redis.Cmdable, keys Source) error {
+	ring, _, err := keys.read(ctx)
 	if err != nil {
-		return fmt.Errorf("codec.key_file %s %w", path, err)
+		return err
 	}
 	fields, err := c.HGetAll(ctx, store.CodecKey).Result()
 	if err != nil {
@@ -111,7 +112,7 @@ func (b *Box) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			bounded, cancel := context.WithTimeout(ctx, refreshEvery)
+			bounded, cancel := context.WithTimeout(ctx, refreshWait)
 			if err := b.Refresh(bounded); err != nil && ctx.Err() == nil {
 				b.log.Warn("the keys of the store could not be read; those that are known stay in use", "error", err)
 			}
@@ -120,7 +121,7 @@ func (b *Box) run(ctx context.Context) {
 	}
 }
 
-// Refresh reads the file and the keys of the store again. A process does so every five seconds.
+// Refresh reads the source and the keys of the store again. A process does so every five seconds.
 func (b *Box) Refresh(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,7 +130,7 @@ func (b *Box) Refresh(ctx context.Context) error {
 
 // refresh is Refresh, with the lock.
 func (b *Box) refresh(ctx context.Context) error {
-	ring, complaint, err := b.read()
+	ring, complaint, err := b.read(ctx, false)
 	if err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func (b *Box) refresh(ctx context.Context) error {
 		return store.Unavailable(err)
 	}
 	if b.ring.opensMore(ring, fields) {
-		ring, complaint = b.ring, "codec.key_file "+b.path+" lacks a key that the store needs; the former keys stay in use"
+		ring, complaint = b.ring, b.from.String()+" lacks a key that the store needs; the former keys stay in use"
 	}
 	b.put(ring, complaint)
 	if err := b.take(fields); err != nil {
@@ -158,22 +159,24 @@ func (b *Box) refresh(ctx context.Context) error {
 	return b.report(ctx, fields)
 }
 
-// read reads the key file. One that has become unreadable leaves the former keys in use.
-func (b *Box) read() (ring keyring, complaint string, err error) {
-	ring, warning, err := readKeys(b.path)
-	if err == nil {
-		return ring, warning, nil
+// read reads the keys from their source, a program's only if that is due or if now is set. A source
+// that has become unreadable leaves the former keys in use.
+func (b *Box) read(ctx context.Context, now bool) (ring keyring, complaint string, err error) {
+	if !now && b.ring != nil && b.from.Command != "" && time.Since(b.readAt) < commandEvery {
+		return b.ring, b.warned, nil
 	}
-	if err = fmt.Errorf("codec.key_file %s %w", b.path, err); b.ring == nil {
-		return nil, "", err
+	b.readAt = time.Now()
+	ring, complaint, err = b.from.read(ctx)
+	if err != nil && b.ring != nil {
+		return b.ring, err.Error() + "; the former keys stay in use", nil
 	}
-	return b.ring, err.Error() + "; the former keys stay in use", nil
+	return ring, complaint, err
 }
 
-// put puts keys of the file into force, and logs a complaint once.
+// put puts keys of the source into force, and logs a complaint once.
 func (b *Box) put(ring keyring, complaint string) {
 	if b.ring != nil && b.ring[0].id != ring[0].id {
-		b.log.Info("the first key of codec.key_file has changed", "key", ring[0].id)
+		b.log.Info("the first key of "+b.from.String()+" has changed", "key", ring[0].id)
 	}
 	b.ring = ring
 	if complaint != b.warned {
@@ -197,7 +200,7 @@ func (ks keyring) opensMore(others keyring, fields map[string]string) bool {
 	return false
 }
 
-// wrapped encodes a key of the store under a key of the file.
+// wrapped encodes a key of the store under a key of the source.
 func (k *key) wrap(field string, raw []byte, born time.Time) string {
 	return k.id + " " + strconv.FormatInt(born.Unix(), 10) + " " +
 		base64.StdEncoding.EncodeToString(k.aead.Seal(nil, nil, raw, wrapBound(field, born)))
@@ -221,7 +224,7 @@ func (ks keyring) unwrap(field, text string) (raw []byte, born time.Time, err er
 	}
 	k := ks.find(parts[0])
 	if k == nil {
-		return nil, born, fmt.Errorf("%w: codec.key_file has no key %s, which wraps %s", ErrNoKey, parts[0], field)
+		return nil, born, fmt.Errorf("%w: codec.key_file or codec.command has no key %s, which wraps %s", ErrNoKey, parts[0], field)
 	}
 	seconds, err := strconv.ParseInt(parts[1], 10, 64)
 	born = time.Unix(seconds, 0)
@@ -343,7 +346,7 @@ func (b *Box) choose(ctx context.Context, fields map[string]string) error {
 	return nil
 }
 
-// common returns the key of the file that wraps new data keys: the first, unless another process
+// common returns the key of the source that wraps new data keys: the first, unless another process
 // does not have that as its first yet and may lack it.
 func (b *Box) common(fields map[string]string) key {
 	for _, p := range b.live(fields) {
@@ -433,24 +436,24 @@ func (b *Box) live(fields map[string]string) (all []process) {
 
 // Rotated is what Rotate did.
 type Rotated struct {
-	First     string   `json:"key"`       // the id of the first key of the file
+	First     string   `json:"key"`       // the id of the first key of the source
 	DataKey   string   `json:"data_key"`  // the new one
 	Wrapped   int      `json:"wrapped"`   // keys of the store that the first key wraps now
 	Processes int      `json:"processes"` // live ones, which all have this first key
 	Lagging   []string `json:"lagging"`   // processes that do not seal with the new data key yet
-	Removable []string `json:"removable"` // ids of the other keys of the file
+	Removable []string `json:"removable"` // ids of the other keys of the source
 }
 
-// ErrOthers means that a live process has another first key in its file.
-var ErrOthers = errors.New("a process has another first key in its codec.key_file")
+// ErrOthers means that a live process has another first key.
+var ErrOthers = errors.New("a process has another first key")
 
-// Rotate makes a new data key, and wraps all keys of the store by the first key of the file. Then
-// nothing in the store needs another key of the file. Errors: ErrOthers, unless force is set;
-// ErrNoKey; store.ErrUnavailable. A repeated call continues one that has failed.
+// Rotate makes a new data key, and wraps all keys of the store by the first key of the source.
+// Then nothing in the store needs another key of the source. Errors: ErrOthers, unless force is
+// set; ErrNoKey; store.ErrUnavailable. A repeated call continues one that has failed.
 func (b *Box) Rotate(ctx context.Context, force bool) (r Rotated, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ring, complaint, err := b.read()
+	ring, complaint, err := b.read(ctx, true)
 	if err != nil {
 		return r, err
 	}

@@ -499,10 +499,15 @@ func (p *Process) queueOptions() queue.Options {
 			FlowShare: p.Config.Store.FlowShare, Reserve: p.Config.Store.Reserve,
 			Classes: classesOf(p.Config)},
 		CompressOver: int(p.Config.Store.CompressOver),
-		Encryption:   queue.Encryption{KeyFile: p.Config.Codec.KeyFile, ReadOnly: p.Config.Codec.ReadOnly},
+		Encryption:   EncryptionOf(p.Config),
 		Horizon:      p.Config.Worker.Horizon,
 		Logger:       p.Log,
 	}
+}
+
+// EncryptionOf returns the encryption that a configuration sets.
+func EncryptionOf(c config.Config) queue.Encryption {
+	return queue.Encryption{KeyFile: c.Codec.KeyFile, KeyCommand: c.Codec.Command, ReadOnly: c.Codec.ReadOnly}
 }
 
 // classesOf returns what guests, and the tenants of each tier that says so, may use of the store.
