@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -58,6 +57,7 @@ type Swept struct {
 	More          bool              // the call has reached its bound
 	CreatedBefore time.Time         // jobs created later were left unchanged
 	Refusal       *shaper.Admission // of ReplayAll: why a job was refused; none was tried after it
+	RefusedRoute  string            // of that job
 }
 
 // Purge cancels the waiting jobs of the filter and deletes the dead ones. It skips leased jobs and
@@ -81,19 +81,22 @@ func (q *Queue) Purge(ctx context.Context, tenant string, f Filter) (Swept, erro
 func (q *Queue) ReplayAll(
 	ctx context.Context, tenant string, f Filter, attempts func(Job) int,
 ) (Swept, error) {
+	refused := ""
 	replay := func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
 		done, err := q.replay(ctx, tenant, jobs, func(j Job) Replaying { return Replaying{MaxAttempts: attempts(j)} })
-		for _, r := range done {
+		for i, r := range done {
 			switch {
 			case r.admission.Outcome == shaper.Admitted:
 				count++
-			case r.code == scripts.JobDone:
-				refusal = cmp.Or(refusal, &r.admission)
+			case r.code == scripts.JobDone && refusal == nil:
+				refusal, refused = &r.admission, jobs[i].Route
 			}
 		}
 		return count, refusal, err
 	}
-	return q.sweep(ctx, tenant, f, []ListState{ListDead}, replayMost, replay)
+	swept, err := q.sweep(ctx, tenant, f, []ListState{ListDead}, replayMost, replay)
+	swept.RefusedRoute = refused
+	return swept, err
 }
 
 // sweep passes the filter's jobs in the given states to do, at most size at a time, until do

@@ -140,13 +140,14 @@ func replayAllStops(s *suite) {
 	if swept.Refusal == nil || swept.Refusal.Outcome != shaper.Full {
 		s.Fatalf("the refusal is %+v", swept.Refusal)
 	}
+	equal(s, "the route of the refused job", swept.RefusedRoute, "default")
 	for _, l := range s.lease(2) {
 		s.settle(l, shaper.Succeed)
 	}
 	swept = all()
 	equal(s, "the count of another", swept.Count, 1)
-	if swept.Refusal != nil {
-		s.Errorf("the refusal is %+v", swept.Refusal)
+	if swept.Refusal != nil || swept.RefusedRoute != "" {
+		s.Errorf("the refusal is %+v", swept)
 	}
 }
 

@@ -82,6 +82,7 @@ type Swept struct {
 	More          bool      `json:"more,omitempty" doc:"True if jobs may be left: one request changes about 10,000. Send the same filter again, with this created_before."`
 	CreatedBefore time.Time `json:"created_before" doc:"Jobs created later were left unchanged."`
 	Stopped       string    `json:"stopped,omitempty" enum:"queue-full,queue-bytes-full,never-fits,draining,forbidden" doc:"Replay only: why a job did not fit, which stopped the replay."`
+	StoppedRoute  string    `json:"stopped_route,omitempty" doc:"Replay that stopped: route of the job that did not fit. Replay other routes by a filter with route."`
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty" doc:"Replay that stopped: milliseconds until a slot is free, if known."`
 }
 

@@ -72,7 +72,7 @@ func figuresOf(f queue.Figures) wire.Figures {
 func Swept(swept queue.Swept) wire.Swept {
 	out := wire.Swept{Count: swept.Count, More: swept.More, CreatedBefore: UTC(swept.CreatedBefore)}
 	if a := swept.Refusal; a != nil {
-		out.Stopped = problem.QueueFull.Name
+		out.Stopped, out.StoppedRoute = problem.QueueFull.Name, swept.RefusedRoute
 		switch {
 		case a.Outcome == shaper.Draining:
 			out.Stopped = problem.TenantDraining.Name

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"time"
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
@@ -104,10 +103,7 @@ func (s *allReplayed) print(w io.Writer) error {
 		rows = append(rows, []string{"TENANT", count, "STOPPED"})
 	}
 	for _, t := range s.Tenants {
-		why := t.Stopped
-		if t.RetryAfterMS > 0 {
-			why += fmt.Sprintf("; capacity is free again in %v", time.Duration(t.RetryAfterMS)*time.Millisecond)
-		}
+		why := t.why()
 		if t.Error != "" {
 			why = t.Error
 		}

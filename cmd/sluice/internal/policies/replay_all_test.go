@@ -74,6 +74,7 @@ func TestReplayTrial(t *testing.T) {
 		{"full route", "acme", `{"routes":{"default":{"capacity":1}}}`, 0, cli.ExitFailed, "N 1 stopped queue-full"},
 		{"full pool", "acme", `{}`, 2, cli.ExitFailed, "N 2 stopped queue-full"},
 		{"part of a pool", "acme", `{}`, 4, cli.ExitFailed, "N 3 stopped queue-full"},
+		{"denied", "acme", `{"routes":{"default":{"denied":true}}}`, 0, cli.ExitFailed, "N 0 stopped forbidden (route default)"},
 		{"unknown", "acmee", `{}`, 0, cli.ExitFailed, "no setting names this tenant"},
 	} {
 		with := newControl(t, 0)

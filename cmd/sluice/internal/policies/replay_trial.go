@@ -41,6 +41,7 @@ func (r *trial) count(ctx context.Context, tenant string, f wire.Filter) (swept 
 		}
 		for _, job := range page.Items {
 			if swept.Stopped, err = r.admit(ctx, job.Route); err != nil || swept.Stopped != "" {
+				swept.StoppedRoute = job.Route
 				return swept, err
 			}
 			swept.Count++
@@ -59,6 +60,9 @@ func (r *trial) admit(ctx context.Context, route string) (refusal string, err er
 	p := flow.InForce()
 	if r.tenant.Draining || p.Draining {
 		return "draining", nil
+	}
+	if p.Denied {
+		return "forbidden", nil
 	}
 	refusal = full(p.Capacity, flow.Depth, p.CapacityBytes, flow.Bytes)
 	pool, err := r.pool(ctx, flow.Pool)

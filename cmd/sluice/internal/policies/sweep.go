@@ -198,6 +198,7 @@ type sweep struct {
 	DryRun        bool      `json:"dry_run,omitempty"` // the jobs were counted, and none was changed
 	CreatedBefore time.Time `json:"created_before,omitzero"`
 	Stopped       string    `json:"stopped,omitempty"`
+	StoppedRoute  string    `json:"stopped_route,omitempty"` // of the job that did not fit
 	RetryAfterMS  int64     `json:"retry_after_ms,omitempty"`
 	Error         string    `json:"error,omitempty"` // why it ended early
 
@@ -232,7 +233,8 @@ func (s *sweep) steps(ctx context.Context, w io.Writer, filter wire.Filter) erro
 			return err
 		}
 		s.Count += got.Count
-		s.CreatedBefore, s.Stopped, s.RetryAfterMS = got.CreatedBefore, got.Stopped, got.RetryAfterMS
+		s.CreatedBefore = got.CreatedBefore
+		s.Stopped, s.StoppedRoute, s.RetryAfterMS = got.Stopped, got.StoppedRoute, got.RetryAfterMS
 		if !got.More {
 			return nil
 		}
@@ -241,15 +243,22 @@ func (s *sweep) steps(ctx context.Context, w io.Writer, filter wire.Filter) erro
 	}
 }
 
+// why says why a replay has stopped, empty if it has not.
+func (s *sweep) why() string {
+	text := s.Stopped
+	if s.StoppedRoute != "" {
+		text += " (route " + s.StoppedRoute + ")"
+	}
+	if s.RetryAfterMS > 0 {
+		text += fmt.Sprintf("; capacity is free again in %v", time.Duration(s.RetryAfterMS)*time.Millisecond)
+	}
+	return text
+}
+
 func (s *sweep) print(w io.Writer) error {
 	rows := [][]string{{s.done, strconv.FormatInt(s.Count, 10)}}
 	if s.Stopped != "" {
-		why := s.Stopped
-		if s.RetryAfterMS > 0 {
-			why += fmt.Sprintf("; capacity is free again in %v",
-				time.Duration(s.RetryAfterMS)*time.Millisecond)
-		}
-		rows = append(rows, []string{"stopped", why})
+		rows = append(rows, []string{"stopped", s.why()})
 	}
 	if s.Error != "" {
 		rows = append(rows, []string{"ended early", s.Error})

@@ -194,9 +194,9 @@ func TestSweepCommands(t *testing.T) {
 		{"replay", []string{"replay", "--all"}, 5, cli.ExitOK, "replayed  5", "replayed 4, ", 0, 5},
 		{"replay as JSON", []string{"replay", "--json", "--all"}, 1, cli.ExitOK, `"tenant": "acme"`, "", 0, 1},
 		{"replay into a full queue", []string{"replay", "--all"}, 9, cli.ExitFailed,
-			"stopped   queue-full; capacity is free again in ", "replayed 6, ", 2, 7},
+			"stopped   queue-full (route default); capacity is free again in ", "replayed 6, ", 2, 7},
 		{"replay into a full queue as JSON", []string{"replay", "--json", "--all"}, 9, cli.ExitFailed,
-			`"stopped": "queue-full"`, "", 2, 7},
+			`"stopped_route": "default"`, "", 2, 7},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			with := newControl(t, c.dead)

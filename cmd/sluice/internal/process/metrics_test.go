@@ -28,6 +28,7 @@ import (
 	"github.com/7509e464/sluice/cmd/sluice/internal/process"
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
 	"github.com/7509e464/sluice/internal/config"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 )
 
@@ -138,16 +139,15 @@ traces: { endpoint: %[2]q }
 		if r.Metrics == nil {
 			t.Fatal("no listener of metrics")
 		}
-		resp, err := hc.Get("http://" + r.Metrics.String() + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
+		var page string
+		queuetest.Await(t, "figures of tenants", func() bool { // Redis may answer too late for a scrape
+			page = scrape(t, hc, r)
+			return strings.Contains(page, "sluice_tenant_capacity{")
+		})
 		parser := expfmt.NewTextParser(model.UTF8Validation)
-		got, err := parser.TextToMetricFamilies(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			rest, _ := io.ReadAll(resp.Body)
-			t.Fatalf("%d, %v: %s", resp.StatusCode, err, rest)
+		got, err := parser.TextToMetricFamilies(strings.NewReader(page))
+		if err != nil {
+			t.Fatalf("%v: %s", err, page)
 		}
 		for name, f := range got {
 			if !strings.HasPrefix(name, "sluice_") {
@@ -169,6 +169,20 @@ traces: { endpoint: %[2]q }
 		}
 	}
 	return all
+}
+
+func scrape(t *testing.T, hc *http.Client, from process.Running) string {
+	t.Helper()
+	resp, err := hc.Get("http://" + from.Metrics.String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%d, %v: %s", resp.StatusCode, err, page)
+	}
+	return string(page)
 }
 
 // table is the reference of all metrics, in Markdown.
