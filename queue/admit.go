@@ -24,7 +24,7 @@ const (
 	flushing   = 4       // that send at once where Redis is slow
 	waiters    = 16      // the same with redis.durability: they wait for replicas, and Redis is free meanwhile
 	flushMost  = 128     // jobs of one exchange
-	flushBytes = 4 << 20 // of their payloads, beside those of the last batch
+	flushBytes = 1 << 20 // of their payloads, beside those of the last batch: more delays the polls of the shard
 	flushLeast = 16      // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 	batchMost  = 1000
 	maxPayload = 16 << 20

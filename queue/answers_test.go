@@ -3,6 +3,8 @@ package queue_test
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,7 +16,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// largest notes the bytes of the largest command.
+// largest notes the bytes of the largest exchange.
 type largest struct {
 	redis.Hook
 	bytes atomic.Int64
@@ -37,19 +39,19 @@ func (l *largest) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 }
 
 func (l *largest) note(cmds ...redis.Cmder) {
+	sum := 0
 	for _, cmd := range cmds {
-		sum := 0
 		for _, arg := range cmd.Args() {
 			if b, is := arg.([]byte); is {
 				sum += len(b)
 			}
 		}
-		l.bytes.Store(max(l.bytes.Load(), int64(sum)))
 	}
+	l.bytes.Store(max(l.bytes.Load(), int64(sum)))
 }
 
 // TestLargeAnswersInOneBatch: many large answers that are settled at once go to Redis in several
-// calls, so that none holds it for long.
+// exchanges, so that none holds it for long.
 func TestLargeAnswersInOneBatch(t *testing.T) {
 	t.Parallel()
 	const jobs, size = 20, 1 << 20
@@ -100,6 +102,47 @@ func TestLargeAnswersInOneBatch(t *testing.T) {
 		}
 	}
 	if got := calls.bytes.Load(); got < size || got > 3*size {
-		t.Errorf("the largest call has %d bytes", got)
+		t.Errorf("the largest exchange has %d bytes", got)
 	}
+}
+
+// TestLargePayloadsThatFail: a job that failed is not written again with its payload.
+func TestLargePayloadsThatFail(t *testing.T) {
+	t.Parallel()
+	const size = 200_000
+	redis := lent(t)
+	c := client(t, redis.URL)
+	q := open(t, redis, func(o *queue.Options) { o.Shards = 1 })
+	if _, err := q.Submit(t.Context(), queue.Submission{
+		Tenant: "acme", Route: "default", Type: "t", MaxAttempts: 2, Payload: bytes.Repeat([]byte("1"), size),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	consumer := q.Broker().Consumer("w", 0)
+	for _, event := range []shaper.Event{shaper.Retry, shaper.Die} {
+		leases := leaseAll(t, consumer)
+		if len(leases) != 1 || len(leases[0].Payload) != size {
+			t.Fatalf("%s: %d leases", event, len(leases))
+		}
+		before := written(t, c)
+		settled, err := q.Broker().Settle(t.Context(), []queue.Settlement{{
+			LeaseRef: leases[0].LeaseRef, Tenant: "acme", Event: event, Error: &queue.JobError{Message: "503"},
+		}})
+		if err != nil || settled[0] != queue.Settled {
+			t.Fatalf("%s: %v, %v", event, settled, err)
+		}
+		if bytes := written(t, c) - before; bytes > size/10 {
+			t.Errorf("%s: the append-only file grew by %d bytes", event, bytes)
+		}
+	}
+}
+
+// written is the size of the append-only file.
+func written(t *testing.T, c *redis.Client) (bytes int) {
+	t.Helper()
+	_, after, _ := strings.Cut(c.Info(t.Context(), "persistence").Val(), "aof_current_size:")
+	if _, err := fmt.Sscan(after, &bytes); err != nil {
+		t.Fatal(err)
+	}
+	return bytes
 }

@@ -121,13 +121,14 @@ func (b *Broker) perShard(
 		groups[at].bytes += bytes
 	}
 	for len(groups) > 0 {
-		calls, decode := make([]scripts.Call, len(groups)), make([]func([]any) error, len(groups))
-		for n, g := range groups {
+		sent := exchange(groups)
+		calls, decode := make([]scripts.Call, len(sent)), make([]func([]any) error, len(sent))
+		for n, g := range sent {
 			calls[n], decode[n] = call(g)
 		}
 		var apart []group
 		for n, r := range b.store.Exec(ctx, keepsAnswers{b.store.Patient}, calls) {
-			g, err := groups[n], r.Err
+			g, err := sent[n], r.Err
 			if err == nil {
 				err = decode[n](r.Values)
 			}
@@ -141,9 +142,20 @@ func (b *Broker) perShard(
 				failed = append(failed, g)
 			}
 		}
-		groups = apart
+		groups = append(groups[len(sent):], apart...)
 	}
 	return failed
+}
+
+// exchange returns the first groups, which go to Redis together: others wait until it has taken
+// settleBytes.
+func exchange(groups []group) []group {
+	n, bytes := 0, 0
+	for n < len(groups) && (n == 0 || bytes+groups[n].bytes <= settleBytes) {
+		bytes += groups[n].bytes
+		n++
+	}
+	return groups[:n:n]
 }
 
 // keepsAnswers is a client whose pipelines keep the answers that arrived before their context

@@ -1,7 +1,6 @@
 package queuetest
 
 import (
-	"encoding/json"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -252,17 +251,34 @@ func errorKept(s *suite) {
 }
 
 func resultBesidePayload(s *suite) {
-	w := work()
-	w.Payload = json.RawMessage(`{"keep":"me"}`)
-	id := s.admit(w).ID
-	for range 2 {
+	for _, w := range []queue.Submission{sized(20), sized(16_383), sized(16_384), sized(100_000)} {
+		w.MaxAttempts = 9
+		id := s.admit(w).ID
+		for _, message := range []string{"again", "a longer message", "short", ""} {
+			l := s.lease(1)[0]
+			equal(s, "the payload", string(l.Payload), string(w.Payload))
+			s.settle(l, shaper.Retry, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: message} })
+			equal(s, "the error", s.job(id).LastError.Message, message)
+			s.intact()
+		}
+		s.settle(s.lease(1)[0], shaper.Die)
+		s.intact()
+		s.replay(id)
 		l := s.lease(1)[0]
-		equal(s, "the payload", string(l.Payload), string(w.Payload))
-		s.settle(l, shaper.Retry, func(t *queue.Settlement) { t.Error = &queue.JobError{Message: "again"} })
+		equal(s, "the payload after a replay", string(l.Payload), string(w.Payload))
+		s.settle(l, shaper.Succeed)
+		s.intact()
 	}
-	s.settle(s.lease(1)[0], shaper.Die)
-	s.replay(id)
-	equal(s, "the payload after a replay", string(s.lease(1)[0].Payload), string(w.Payload))
+}
+
+// intact fails the test if the store is damaged, such as a count that is wrong.
+func (s *suite) intact() {
+	s.Helper()
+	_, err := s.q.Check(s.ctx, false, func(found []queue.Finding) error {
+		s.Errorf("found %+v", found)
+		return nil
+	})
+	equal(s, "the error of the check", err, nil)
 }
 
 func settleMany(s *suite) {

@@ -19,9 +19,15 @@ local function retention_of(succeeded, dead, idempotency, dead_capacity, dead_by
   }
 end
 
--- job_store writes a whole record with another result. An append would make Redis allocate twice
--- the bytes.
+-- job_store writes a record with another result: the whole of it, because an append would make
+-- Redis allocate twice the bytes, unless the payload is large.
 local function job_store(key, j, result)
+  if j.payload >= APPEND_FROM then -- what may remain of a longer result is never read
+    j.result = #result
+    redis.call('SETRANGE', key, '0', job_head(j))
+    redis.call('SETRANGE', key, format('%d', j.prefix + j.payload), result)
+    return
+  end
   local payload = j.payload > 0 and redis.call('GETRANGE', key, j.prefix, j.prefix + j.payload - 1) or ''
   j.result = #result
   redis.call('SET', key, job_head(j) .. sub(j.raw, HEAD + 1, j.prefix) .. payload .. result)
@@ -203,8 +209,9 @@ end
 -- keep_result stores the result of a delivery of a job that goes on.
 local function keep_result(id, j, f, result)
   if result ~= '' then
-    stored_add(f, 'live', #result - j.result)
+    local before = job_bytes(j)
     job_store(PREFIX .. 'job:' .. id, j, result)
+    stored_add(f, 'live', job_bytes(j) - before)
   end
 end
 

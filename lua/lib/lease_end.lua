@@ -81,16 +81,16 @@ local function succeed(key, id, j, f, most, result)
     success_seen(f, n56(raw, STAMP_AT))
   end
   run(f, -1)
-  -- Bytes of the result so far, and of the record before it.
-  local before, text = n24(raw, RESULT_AT), j.prefix + n32(raw, PAYLOAD_AT)
+  local before, payload = n24(raw, RESULT_AT), n32(raw, PAYLOAD_AT) -- bytes of the result so far
   if before > 0 and result == '' then
+    local text = j.prefix + payload
     result = redis.call('GETRANGE', key, text, text + before - 1)
   end
   j.state, j.outcome, j.attempts = 'S', 'S', j.attempts + 1
   ended_now = ended_now or u56(now) .. ZERO7
   local record = job_ended(j, ended_now, result, most)
   redis.call('SET', key, record, 'EX', expiry)
-  f.freed = (f.freed or 0) + RECORD_BYTES + text + before
+  f.freed = (f.freed or 0) + record_bytes(j.prefix, payload, before)
   f.answered_bytes = (f.answered_bytes or 0) + RECORD_BYTES + #record
   f.ended = f.ended or {}
   f.ended[#f.ended + 1] = id

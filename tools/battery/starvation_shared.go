@@ -65,6 +65,11 @@ func sharedCases() []starving {
 			ready: thinBacklog, attack: fatBurst,
 		},
 		{
+			name: "fat-failures", what: "the upstream fails a burst of 250 payloads of 240 KB of one tenant",
+			settings: alone(tenant{rate: "100/s", capacity: 100_000, more: ", burst: 250"}), prepare: failingUpstream,
+			ready: fatBacklog, attack: fatBurst,
+		},
+		{
 			name: "reload", what: "the file changes while there are 10,000 idle tenants",
 			settings: settings{defaults: tenant{rate: "20/s", capacity: 1_000_000}}, prepare: ownUpstream,
 			ready: idleTenants, attack: changedFiles,
@@ -93,17 +98,21 @@ func alone(t tenant) settings {
 	}
 }
 
-func ownUpstream(_ *world, s *settings) (end func())  { return upstreamOf(s, 0, "") }
-func slowUpstream(_ *world, s *settings) (end func()) { return upstreamOf(s, 4*time.Second, "") }
-func fatUpstream(_ *world, s *settings) (end func())  { return upstreamOf(s, 0, payload("fat", fat)) }
+func ownUpstream(_ *world, s *settings) (end func())  { return upstreamOf(s, 0, 200, "") }
+func slowUpstream(_ *world, s *settings) (end func()) { return upstreamOf(s, 4*time.Second, 200, "") }
+func fatUpstream(_ *world, s *settings) (end func()) {
+	return upstreamOf(s, 0, 200, payload("fat", fat))
+}
+func failingUpstream(_ *world, s *settings) (end func()) { return upstreamOf(s, 0, 500, "") }
 
 const fat = 240_000 // bytes
 
 // upstreamOf starts the upstream of otherRoute, which gives this answer after this time.
-func upstreamOf(s *settings, after time.Duration, answer string) (end func()) {
+func upstreamOf(s *settings, after time.Duration, status int, answer string) (end func()) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_ = pause(r.Context(), after)
+		w.WriteHeader(status)
 		_, _ = io.WriteString(w, answer)
 	}))
 	s.routes = map[string]string{otherRoute: fmt.Sprintf("url: %q, timeout: 30s, breaker: { failures: 0 }", up.URL)}
