@@ -26,7 +26,8 @@ type Encryption struct {
 	// file is read again every five seconds.
 	KeyFile string
 	// KeyCommand is the path of a program that prints what a key file has, instead of one. It runs
-	// at the start, and again every five minutes and for RotateKeys.
+	// at the start, every five minutes, within 25 s of a rotation or if a key is missing, and for
+	// RotateKeys.
 	KeyCommand string
 	// ReadOnly stores new texts in clear, and reads those that are encrypted.
 	ReadOnly bool
@@ -52,8 +53,8 @@ func (o Encryption) check(ctx context.Context, c redis.Cmdable) error {
 
 // open makes the box of a store; nil without encryption.
 func (o Encryption) open(ctx context.Context, e *Engine, s *store.Store, all Options) (*sealed.Box, error) {
-	if err := o.check(ctx, e.conn.Patient); err != nil || !o.source().IsSet() {
-		return nil, e.conn.Advise(err)
+	if !o.source().IsSet() {
+		return nil, e.conn.Advise(o.check(ctx, e.conn.Patient))
 	}
 	box, err := sealed.New(ctx, s, sealed.Options{Keys: o.source(), Writes: !o.ReadOnly, Log: all.Logger})
 	if err != nil {
@@ -131,7 +132,7 @@ func (q *Queue) LaggingKeys(ctx context.Context, dataKey string) ([]string, erro
 	return q.box.Lagging(ctx, dataKey)
 }
 
-// ErrOtherKeys means that a live process has another first key in its key file.
+// ErrOtherKeys means that a live process has another first key.
 var ErrOtherKeys = sealed.ErrOthers
 
 // before is how long after the first keys of a store idempotency keys are looked up that may be

@@ -62,12 +62,18 @@ func (storeCmd) Help() string {
   sluice store rotate-keys --config sluice.yaml`
 }
 
+// othersWait is how long a rotation waits for processes that have another first key: they read a
+// file after five seconds, and run a program within 25.
+const othersWait = 30 * time.Second
+
 type rotateCmd struct {
 	Config string `short:"c" placeholder:"FILE" env:"SLUICE_CONFIG" help:"Configuration file (YAML), for redis.url and codec."`
-	Force  bool   `help:"Go on although a process has another first key in its file. It cannot read what is written from then on, unless its file has this key, too."`
+	Force  bool   `help:"Go on although a process has another first key. Unless it has this key, too, it cannot read what others write from then on."`
 	JSON   bool   `help:"Print the result as JSON."`
 
 	sourceFlags
+
+	waiting bool
 }
 
 func (rotateCmd) Help() string {
@@ -80,13 +86,33 @@ codec.key_file, or of those that codec.command prints. rotate-keys makes a new d
 processes use within ten seconds, and wraps all others by the first key. Then it names the keys that
 nothing needs any more. What is stored is not encrypted again: it stays readable, and goes as jobs end.
 
-It refuses while a live process has another first key, because that process may lack this one. It opens
-the store itself, with the settings of sluice serve (redis.url).
+It waits up to 30 s while a live process has another first key, and then refuses, because that process
+may lack this one. --force goes on: a process without this key logs that, and makes another data key by
+its own, which all use; run the command again when all have the key. It opens the store itself, with
+the settings of sluice serve (redis.url).
 
 Exit codes: 0 done, 1 refused or failed: run it again, 2 bad usage or bad configuration.
 
 Next: remove the other keys from codec.key_file on every host, or from what codec.command prints.
 Backups of Redis from before need them.`
+}
+
+func (c *rotateCmd) rotate(a *cli.App, q *queue.Queue) (queue.RotatedKeys, error) {
+	for began := time.Now(); ; {
+		done, err := q.RotateKeys(a.Ctx, c.Force)
+		if !errors.Is(err, queue.ErrOtherKeys) || time.Since(began) > othersWait {
+			return done, err
+		}
+		if !c.waiting {
+			c.waiting = true
+			fmt.Fprintf(a.Err, "A process has another first key. Waiting up to %v for it to read this one.\n", othersWait)
+		}
+		select {
+		case <-a.Ctx.Done():
+			return done, a.Ctx.Err()
+		case <-time.After(5 * time.Second):
+		}
+	}
 }
 
 func (c *rotateCmd) Run(a *cli.App) (err error) {
@@ -115,7 +141,7 @@ func (c *rotateCmd) Run(a *cli.App) (err error) {
 		return fmt.Errorf("open the queue: %w", err)
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
-	done, err := q.RotateKeys(a.Ctx, c.Force)
+	done, err := c.rotate(a, q)
 	if err != nil {
 		return fmt.Errorf("rotate the keys: %w", err)
 	}

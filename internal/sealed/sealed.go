@@ -74,11 +74,13 @@ type Box struct {
 	mac     atomic.Pointer[macKey]
 	keys    sync.Map // uint32 → *dataKey
 
-	mu     sync.Mutex // of a refresh, and of what follows
-	ring   keyring
-	missed map[uint32]time.Time // data keys that were not found, and when
-	readAt time.Time            // when the source was read last
-	warned string               // the last complaint about it
+	mu      sync.Mutex // of a refresh, and of what follows
+	ring    keyring
+	missed  map[uint32]time.Time // data keys that were not found, and when
+	ranAt   time.Time            // when the program for keys ran last
+	printed keyring              // by it
+	failed  error                // of its last run
+	warned  string               // the last complaint about it
 }
 
 // dataKey is a key that encrypts texts.

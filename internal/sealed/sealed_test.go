@@ -7,6 +7,7 @@ import (
 	"crypto/cipher"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -179,6 +180,38 @@ func TestKeyCommand(t *testing.T) {
 		}
 		if warning, err := CheckCommand(path); (err == nil) == (mode == 0o600) || (warning == "") == (mode == 0o722) {
 			t.Errorf("a program that %s: %q, %v", name, warning, err)
+		}
+	}
+}
+
+// TestWhenAProgramRunsAgain: after five minutes; and after 20 s if a key is missing, or if another
+// process has another first key.
+func TestWhenAProgramRunsAgain(t *testing.T) {
+	mine, err := parseKeys([]byte(NewKey()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := parseKeys([]byte(NewKey()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := func(first string) string { return fmt.Sprintf("%s 00000001 %d", first, time.Now().Unix()) }
+	known := map[string]string{macField: mine[0].wrap(macField, newRaw(), time.Now()), processField + "x": report(mine[0].id)}
+	missing := map[string]string{fieldOf(1): others[0].wrap(fieldOf(1), newRaw(), time.Now())}
+	rotating := map[string]string{processField + "x": report(others[0].id)}
+	for _, c := range []struct {
+		what   string
+		age    time.Duration
+		fields map[string]string
+		want   bool
+	}{
+		{"all is known", time.Minute, known, false}, {"all is known", 6 * time.Minute, known, true},
+		{"a key is missing", time.Minute, missing, true}, {"a key is missing", time.Second, missing, false},
+		{"keys are rotated", time.Minute, rotating, true}, {"keys are rotated", time.Second, rotating, false},
+	} {
+		b := &Box{from: Source{Command: "/keys"}, ring: mine, ranAt: time.Now().Add(-c.age), process: "me"}
+		if got := b.due(c.fields); got != c.want {
+			t.Errorf("%s after %v: %v", c.what, c.age, got)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 // Bounds of a program that prints keys.
 const (
 	commandEvery = 5 * time.Minute  // between two runs
+	commandAgain = 20 * time.Second // the same, if keys are missing
 	commandWait  = 20 * time.Second // for one
 	maxComplaint = 200              // bytes of what it says about a failure
 )
@@ -54,9 +55,10 @@ func run(ctx context.Context, path string) (keyring, error) {
 	printed, complaint := head{most: maxFile, strict: true}, head{most: maxComplaint}
 	cmd := exec.CommandContext(ctx, programAt(path))
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &printed, &complaint, time.Second
+	endWithChildren(cmd)
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		err = ctx.Err()
+		err = errors.New("it did not end in time")
 	}
 	switch {
 	case printed.cut: // the program may have ended otherwise by that

@@ -68,7 +68,7 @@ func New(ctx context.Context, s *store.Store, o Options) (*Box, error) {
 	}
 	running, stop := context.WithCancel(context.Background())
 	b.stop = stop
-	b.done.Go(func() { b.run(running) })
+	b.done.Go(func() { b.keepFresh(running) })
 	return b, nil
 }
 
@@ -104,7 +104,7 @@ func (b *Box) Close() {
 	_ = b.store.Fast.HDel(ctx, store.CodecKey, processField+b.process).Err() // else its report gets old
 }
 
-func (b *Box) run(ctx context.Context) {
+func (b *Box) keepFresh(ctx context.Context) {
 	ticker := time.NewTicker(refreshEvery)
 	defer ticker.Stop()
 	for {
@@ -123,14 +123,23 @@ func (b *Box) run(ctx context.Context) {
 
 // Refresh reads the source and the keys of the store again. A process does so every five seconds.
 func (b *Box) Refresh(ctx context.Context) error {
+	if b.from.Command != "" {
+		fields, err := b.store.Patient.HGetAll(ctx, store.CodecKey).Result()
+		if err != nil {
+			return store.Unavailable(err)
+		}
+		if b.due(fields) {
+			b.run(ctx)
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.refresh(ctx)
 }
 
-// refresh is Refresh, with the lock.
+// refresh is Refresh with the lock, and without a program.
 func (b *Box) refresh(ctx context.Context) error {
-	ring, complaint, err := b.read(ctx, false)
+	ring, complaint, err := b.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -159,14 +168,43 @@ func (b *Box) refresh(ctx context.Context) error {
 	return b.report(ctx, fields)
 }
 
-// read reads the keys from their source, a program's only if that is due or if now is set. A source
-// that has become unreadable leaves the former keys in use.
-func (b *Box) read(ctx context.Context, now bool) (ring keyring, complaint string, err error) {
-	if !now && b.ring != nil && b.from.Command != "" && time.Since(b.readAt) < commandEvery {
-		return b.ring, b.warned, nil
+// due reports whether a program for keys is to run again: every five minutes, and soon if it has
+// failed, if a key is missing, or if another process has another first key, as while keys are
+// rotated.
+func (b *Box) due(fields map[string]string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	age := time.Since(b.ranAt)
+	if age < commandAgain || age > commandEvery {
+		return age > commandEvery
 	}
-	b.readAt = time.Now()
-	ring, complaint, err = b.from.read(ctx)
+	for field, text := range fields {
+		if field == macField || strings.HasPrefix(field, keyField) {
+			if _, _, err := b.ring.unwrap(field, text); err != nil {
+				return true
+			}
+		}
+	}
+	return b.failed != nil || slices.ContainsFunc(b.live(fields), func(p process) bool { return p.first != b.ring[0].id })
+}
+
+// run runs the program for keys. It does so without the lock, because those who need a key wait for
+// that.
+func (b *Box) run(ctx context.Context) {
+	ring, _, err := b.from.read(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ranAt, b.printed, b.failed = time.Now(), ring, err
+}
+
+// read reads the keys of a file, or returns those that the program has printed. A source that has
+// become unreadable leaves the former keys in use.
+func (b *Box) read(ctx context.Context) (ring keyring, complaint string, err error) {
+	if b.from.Command != "" {
+		ring, err = b.printed, b.failed
+	} else {
+		ring, complaint, err = b.from.read(ctx)
+	}
 	if err != nil && b.ring != nil {
 		return b.ring, err.Error() + "; the former keys stay in use", nil
 	}
@@ -326,6 +364,10 @@ func (b *Box) choose(ctx context.Context, fields map[string]string) error {
 	found, _ := b.keys.Load(uint32(id))
 	k, _ := found.(*dataKey)
 	used, _ := strconv.ParseInt(fields[fmt.Sprintf("%s%08x", usedField, id)], 10, 64)
+	if field := fieldOf(uint32(id)); k == nil && fields[field] != "" {
+		b.log.Warn("this process lacks the key that wraps the current data key, so it makes another one, which the others use, too",
+			"key", wrappedBy(fields[field]), "data_key", fields[currentField])
+	}
 	if k == nil || time.Since(k.born) > keyLife || used >= keyMost {
 		var err error
 		if k, err = b.newDataKey(ctx, b.common(fields)); err != nil {
@@ -451,9 +493,12 @@ var ErrOthers = errors.New("a process has another first key")
 // Then nothing in the store needs another key of the source. Errors: ErrOthers, unless force is
 // set; ErrNoKey; store.ErrUnavailable. A repeated call continues one that has failed.
 func (b *Box) Rotate(ctx context.Context, force bool) (r Rotated, err error) {
+	if b.from.Command != "" {
+		b.run(ctx)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ring, complaint, err := b.read(ctx, true)
+	ring, complaint, err := b.read(ctx)
 	if err != nil {
 		return r, err
 	}
