@@ -114,7 +114,13 @@ type Problem struct {
 	Rule  string // what the value must be
 }
 
-func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Field, p.Value, p.Rule) }
+// String names the field, the value if there is one, and the rule.
+func (p Problem) String() string {
+	if p.Value == "" {
+		return p.Field + ": " + p.Rule
+	}
+	return fmt.Sprintf("%s: %s: %s", p.Field, p.Value, p.Rule)
+}
 
 // Problems is every problem found in one value; as an error it lists them all.
 type Problems []Problem

@@ -1,6 +1,9 @@
 package process
 
-import "os"
+import (
+	"os"
+	"sync"
+)
 
 // ballast is allocated memory that is never touched, so it occupies no RAM. Go collects when the
 // heap has doubled. With the ballast counted, that is after another 64 MB at the least, although a
@@ -11,12 +14,10 @@ import "os"
 // of 200 MB grow to 2.2 GB. A memory limit with it collects without end above the limit: 104
 // collections for 2 GB with 400 MB live and a limit of 256 MB, against 5 with the ballast.
 //
-//lint:ignore U1000 It only occupies the heap.
-var ballast []byte
-
-// loadBallast leaves the choice to the operator where GOGC is set.
-func loadBallast() {
-	if os.Getenv("GOGC") == "" {
-		ballast = make([]byte, 32<<20)
+// Where GOGC is set, the choice is the operator's, and there is none.
+var ballast = sync.OnceValue(func() []byte {
+	if os.Getenv("GOGC") != "" {
+		return nil
 	}
-}
+	return make([]byte, 32<<20)
+})

@@ -98,7 +98,7 @@ type parts struct {
 func (p *Process) Run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	loadBallast()
+	ballast()
 	if !p.Embedded {
 		p.checkDescriptors(descriptorsMost())
 	}
