@@ -3,12 +3,16 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/7509e464/sluice/internal/config"
 )
+
+// pageLink is a link in Markdown, as pages have it.
+var pageLink = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
 
 // settingFlags returns the flags of serve: a pointer to a struct for kong, with a field for each
 // setting. The values stay text; package config reads them, so flag and file mean the same.
@@ -23,7 +27,7 @@ func settingFlags() any {
 		if s.Default != "" {
 			given = s.Default
 		}
-		help := fmt.Sprintf("%s [%s, %s, %s]", s.Help, s.Key, s.Env(), given)
+		help := fmt.Sprintf("%s [%s, %s, %s]", pageLink.ReplaceAllString(s.Help, "$1"), s.Key, s.Env(), given)
 		tag := fmt.Sprintf("name:%q help:%s group:%q placeholder:%q setting:%q",
 			s.Flag(), strconv.Quote(help), "settings", placeholder(s), s.Key)
 		fields = append(fields, reflect.StructField{

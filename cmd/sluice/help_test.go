@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -127,6 +128,16 @@ func TestHelpWithoutDashes(t *testing.T) {
 	}
 	if help := strings.Join(strings.Fields(plain.String()), " "); !strings.Contains(help, "From 1 to 1000.") {
 		t.Errorf("the range of weight is missing in\n%s", help)
+	}
+}
+
+// The help of a setting has its text without the links of pages.
+func TestHelpHasNoLinks(t *testing.T) {
+	flags := reflect.TypeOf(settingFlags()).Elem()
+	for i := range flags.NumField() {
+		if help := flags.Field(i).Tag.Get("help"); help == "" || strings.Contains(help, "](") {
+			t.Errorf("%s: %q", flags.Field(i).Tag.Get("setting"), help)
+		}
 	}
 }
 
