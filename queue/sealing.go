@@ -193,7 +193,8 @@ func (b *Broker) keyMissing(l Lease, id string, err error) {
 	}
 	b.missing.last = time.Now()
 	b.log.Error("a job cannot be decrypted: its flow is held, and its job waits without an attempt spent; "+
-		"add the key to codec.key_file", "id", id, "tenant", l.Tenant, "route", l.Route, "error", err)
+		"add the key to codec.key_file, or to what codec.command prints",
+		"id", id, "tenant", l.Tenant, "route", l.Route, "error", err)
 }
 
 // ErrSealed means that this process lacks the key of an encrypted text. It is ErrUnavailable, too.

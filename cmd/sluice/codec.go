@@ -84,7 +84,8 @@ func (rotateCmd) Help() string {
 Data keys encrypt what clients wrote. They are stored in Redis, encrypted ("wrapped") by a key of
 codec.key_file, or of those that codec.command prints. rotate-keys makes a new data key, which all
 processes use within ten seconds, and wraps all others by the first key. Then it names the keys that
-nothing needs any more. What is stored is not encrypted again: it stays readable, and goes as jobs end.
+nothing needs any more. What is stored is not encrypted again: it stays readable until its job is
+deleted.
 
 It waits up to 30 s while a live process has another first key, and then refuses, because that process
 may lack this one. --force goes on: a process without this key logs that, and makes another data key by

@@ -80,7 +80,7 @@ type Box struct {
 	ranAt   time.Time            // when the program for keys ran last
 	printed keyring              // by it
 	failed  error                // of its last run
-	warned  string               // the last complaint about it
+	warned  string               // the last complaint about the source
 }
 
 // dataKey is a key that encrypts texts.
