@@ -610,3 +610,47 @@ func TestKeysOfAProgram(t *testing.T) {
 		t.Errorf("a start without keys: %v", err)
 	}
 }
+
+// TestAProgramThatHangs: who needs a key does not wait for the program.
+func TestAProgramThatHangs(t *testing.T) {
+	t.Parallel()
+	e, file := openEngine(t, lent(t)), keyFile(t)
+	program := filepath.Join(t.TempDir(), "keys")
+	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s.hang ] && touch %[1]s.hangs && sleep 60\ncat %s\n", program, file)
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	q := encrypted(t, e, "", func(o *queue.Options) { o.Encryption.KeyCommand = program })
+	if err := os.WriteFile(program+".hang", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := q.RotateKeys(ctx, true)
+		ended <- err
+	}()
+	await(t, "the program to hang", func() bool {
+		_, err := os.Stat(program + ".hangs")
+		return err == nil
+	})
+	other := encrypted(t, e, file)
+	if _, err := other.RotateKeys(t.Context(), true); err != nil { // q does not know the new data key
+		t.Fatal(err)
+	}
+	if err := other.RefreshKeys(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	id := admitted(t, other, queue.Submission{Tenant: "acme", Route: "default", Type: "t", Payload: []byte("new")}).ID
+	if p, err := q.Payload(t.Context(), "acme", id, 100); err != nil || string(p.Bytes) != "new" {
+		t.Errorf("payload %q, %v", p.Bytes, err)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("the program has ended before: %v", err)
+	default:
+	}
+	cancel()
+	<-ended
+}
