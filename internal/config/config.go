@@ -107,6 +107,7 @@ type Worker struct {
 	Sweep       time.Duration // interval of the search for expired leases
 	Horizon     time.Duration // how far ahead of its departure a job may be leased
 	Concurrency int64         // concurrent deliveries of this process
+	Grace       time.Duration // for what runs when the process stops
 }
 
 // Retention is how long ended jobs and idempotency keys are stored.

@@ -72,7 +72,7 @@ func TestDefaults(t *testing.T) {
 			Guest: config.Guest{MaxDelay: 10 * time.Minute}},
 		Headers: "both",
 		Worker: config.Worker{
-			Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256,
+			Lease: 30 * time.Second, Sweep: time.Second, Horizon: 20 * time.Millisecond, Concurrency: 256, Grace: 20 * time.Second,
 		},
 		Retention: config.Retention{
 			Succeeded: time.Hour, Dead: 168 * time.Hour, Idempotency: 24 * time.Hour, DeadCapacity: 10000,
@@ -162,7 +162,7 @@ auth:
   jwt: { issuer: "https://issuer.example/", audience: sluice, leeway: 1m, tenant_claim: org, tier_claim: plan, jwks: "https://issuer.example/jwks.json" }
   guest: { tier: free }
 headers: ietf
-worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8 }
+worker:  { lease: 4s, sweep: 1s, horizon: 5ms, concurrency: 8, grace: 5m }
 retention: { succeeded: 2h, dead: 3h, idempotency: 4h, dead_capacity: 5, dead_bytes: 6 }
 store:   { max_bytes: 1000000000, max_tenants: 5, flow_share: 20, guest_share: 10 }
 callbacks:
@@ -222,7 +222,7 @@ log: { level: warn }
 		},
 		Headers: "ietf",
 		Worker: config.Worker{
-			Lease: 4 * time.Second, Sweep: time.Second, Horizon: 5 * time.Millisecond, Concurrency: 8,
+			Lease: 4 * time.Second, Sweep: time.Second, Horizon: 5 * time.Millisecond, Concurrency: 8, Grace: 5 * time.Minute,
 		},
 		Retention: config.Retention{
 			Succeeded: 2 * time.Hour, Dead: 3 * time.Hour, Idempotency: 4 * time.Hour, DeadCapacity: 5,
@@ -627,7 +627,7 @@ func TestEverySettingEverySource(t *testing.T) {
 		"admin.submit": "true", "retention.dead_capacity": "8", "callbacks.timeout": "9s", "callbacks.mode": "registered", "callbacks.deny": "10.0.0.0/8",
 		"egress.allow":           "169.254.1.0/24",
 		"callbacks.max_attempts": "3", "callbacks.proxy": "http://p.test:3128",
-		"worker.concurrency": "9", "retention.succeeded": "2s", "retention.dead": "3s",
+		"worker.concurrency": "9", "worker.grace": "2m", "retention.succeeded": "2s", "retention.dead": "3s",
 		"retention.idempotency": "4s",
 		"tenants.defaults.rate": "5/24h", "tenants.defaults.burst": "2", "tenants.defaults.capacity": "3",
 		"tenants.defaults.concurrency": "4", "tenants.defaults.capacity_bytes": "5", "store.max_bytes": "6",

@@ -159,6 +159,7 @@ pods:
   tolerations: [{ key: dedicated, operator: Exists }]
   affinity: { nodeAffinity: {} }
   priorityClassName: high
+  terminationGracePeriodSeconds: 320
 `
 
 // least are the values that must be set.

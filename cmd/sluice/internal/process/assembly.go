@@ -87,6 +87,7 @@ func (p *Process) apiConfig(shared parts) api.Config {
 			return callback.EraseTasks(ctx, shared.engine.Client(), tenant)
 		},
 		MaxBody:       p.Config.API.MaxBody,
+		DrainGrace:    p.Config.Worker.Grace,
 		Headers:       api.HeaderMode(p.Config.Headers),
 		AdminToken:    p.token,
 		AdminSubmit:   p.Config.Admin.Submit,
@@ -230,7 +231,7 @@ func (p *Process) workerConfig(shared parts) (worker.Config, error) {
 	return worker.Config{
 		Routes: routes, AsynqClient: shared.engine.Client(), Lease: p.Config.Worker.Lease,
 		Sweep: p.Config.Worker.Sweep, Horizon: p.Config.Worker.Horizon,
-		Concurrency: int(p.Config.Worker.Concurrency), Grace: deliveryGrace, Callbacks: callbacks,
+		Concurrency: int(p.Config.Worker.Concurrency), Grace: p.Config.Worker.Grace, Callbacks: callbacks,
 		Traces: shared.traces.Provider(), Registerer: shared.registry, Logger: p.Log,
 	}, nil
 }

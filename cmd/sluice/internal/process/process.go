@@ -33,15 +33,14 @@ import (
 )
 
 const (
-	preflightWait = 2 * time.Second  // for a store that does not answer
-	deliveryGrace = 20 * time.Second // for running deliveries, after the stop
-	// storeGrace is when the connections to Redis are closed under calls that still wait. go-redis
-	// ends a read with its context only where the context has a deadline, so a frozen Redis would
-	// delay the end by seconds.
-	storeGrace = deliveryGrace + 750*time.Millisecond
-	auditGrace = 2 * time.Second // for the last entries of the audit
-	logPause   = 5 * time.Second // between two log lines while Redis is unreachable at the start
-	maxTenants = 100             // of the file that get gauges of their own, to bound the metrics
+	preflightWait = 2 * time.Second // for a store that does not answer
+	// hangUpAfter follows the grace: then the connections to Redis are closed under calls that still
+	// wait. go-redis ends a read with its context only where the context has a deadline, so a frozen
+	// Redis would delay the end by seconds.
+	hangUpAfter = 750 * time.Millisecond
+	auditGrace  = 2 * time.Second // for the last entries of the audit
+	logPause    = 5 * time.Second // between two log lines while Redis is unreachable at the start
+	maxTenants  = 100             // of the file that get gauges of their own, to bound the metrics
 )
 
 // Process is one running sluice: listeners, queue, worker.
@@ -187,9 +186,10 @@ func (p *Process) serve(
 	<-ctx.Done()
 	p.Log.Info("stopping")
 	server.Drain()
-	within, cancel := context.WithTimeout(context.Background(), deliveryGrace)
+	grace := p.Config.Worker.Grace
+	within, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	err = work.end(shared.engine)
+	err = work.end(shared.engine, grace+hangUpAfter)
 	server.AwaitAnswers(within) // other processes may deliver
 	listeners.shutdown(server)
 	shared.traces.Close()
@@ -296,10 +296,10 @@ func (p *Process) startWorker(shared parts, fail context.CancelCauseFunc) (*work
 // errEnded replaces a missing reason.
 var errEnded = errors.New("no reason given")
 
-// end stops the worker and waits for its end. It closes the engine after storeGrace.
-func (w *work) end(engine *queue.Engine) error {
+// end stops the worker and waits for its end. It closes the engine after a time.
+func (w *work) end(engine *queue.Engine, after time.Duration) error {
 	w.stop()
-	hangUp := time.AfterFunc(storeGrace, func() { _ = engine.Close() })
+	hangUp := time.AfterFunc(after, func() { _ = engine.Close() })
 	defer hangUp.Stop()
 	return <-w.ended
 }
