@@ -34,9 +34,9 @@ import (
 
 const (
 	preflightWait = 2 * time.Second // for a store that does not answer
-	// hangUpAfter follows the grace: then the connections to Redis are closed under calls that still
-	// wait. go-redis ends a read with its context only where the context has a deadline, so a frozen
-	// Redis would delay the end by seconds.
+	// hangUpAfter follows the grace: then the connections to Redis are closed under calls that
+	// still wait. go-redis ends a read with its context only where the context has a deadline, so a
+	// frozen Redis would delay the end by seconds.
 	hangUpAfter = 750 * time.Millisecond
 	auditGrace  = 2 * time.Second // for the last entries of the audit
 	logPause    = 5 * time.Second // between two log lines while Redis is unreachable at the start
