@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,6 +44,7 @@ type Broker struct {
 
 	relays   sync.Map             // id of a job → its *Relay
 	parts    tenantParts          // of relays
+	ahead    atomic.Int64         // bytes of relays that the store does not have yet
 	leaving  sync.Map             // id of a job → func() that ends its request, because its client has left
 	announce func(channel string) // wakes who watches the channel in this process
 
@@ -112,7 +114,7 @@ func (b *Broker) perShard(
 		}
 		o := open{shard.Index, retention}
 		at, found := opened[o]
-		if !found || len(groups[at].items) == settleMost || groups[at].bytes > settleBytes {
+		if !found || len(groups[at].items) == settleMost || groups[at].bytes > 0 && groups[at].bytes+bytes > settleBytes {
 			at = len(groups)
 			opened[o] = at
 			groups = append(groups, group{shard: shard, retention: retention})

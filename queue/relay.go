@@ -20,6 +20,10 @@ const (
 	// RelayAhead is how many bytes of an answer its worker may have read that the fastest of its
 	// readers, or the store, does not have yet.
 	RelayAhead = 1 << 20
+	// aheadMost bounds the same of all answers of the process: beyond it each may have crowdedAhead.
+	// A hundred large answers that are read as fast as they come take the processors from the polls
+	// (battery S4-fat-forwarded).
+	aheadMost, crowdedAhead = 8 << 20, 8 * partSize
 
 	partSize     = 16 << 10                // bytes of a part in the store
 	callParts    = 16                      // parts of one call: where Redis is far, a call for each would be slow
@@ -78,6 +82,7 @@ type Relay struct {
 	endMark bool  // the store has the end
 	began   time.Time
 	held    int64 // bytes of its parts in the store, as counted in Broker.parts
+	ahead   int64 // bytes that the store does not have yet, as counted in Broker.ahead
 	seldom  time.Duration
 	wrote   time.Time // to the store
 	sleeps  time.Time // until when Run does; zero: it does not
@@ -334,9 +339,15 @@ func (r *Relay) hold(bytes int64) {
 	r.held = bytes
 }
 
-// notify wakes who waits for a change. The lock must be held. Run wakes only if it has to: it would
-// else do so at each event, to sleep again.
+// notify counts a change, and wakes who waits for one. The lock must be held. Run wakes only if it
+// has to: it would else do so at each event, to sleep again.
 func (r *Relay) notify() {
+	ahead := r.total - r.inStore
+	if r.broken || r.endMark {
+		ahead = 0
+	}
+	r.b.ahead.Add(ahead - r.ahead)
+	r.ahead = ahead
 	close(r.changed)
 	r.changed = make(chan struct{})
 	if r.sleeps.IsZero() {
@@ -353,7 +364,7 @@ func (r *Relay) notify() {
 func (r *Relay) Write(ctx context.Context, p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for !r.stale && r.behind() >= r.ahead() {
+	for !r.stale && r.behind() >= r.mayBehind() {
 		changed := r.changed
 		r.mu.Unlock()
 		timer := time.NewTimer(partEvery)
@@ -425,13 +436,16 @@ func (r *Relay) look(ctx context.Context) {
 func (r *Relay) Behind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.behind() >= r.ahead()
+	return r.behind() >= r.mayBehind()
 }
 
-// ahead is how far behind the store and the fastest reader may be. The lock must be held.
-func (r *Relay) ahead() int64 {
-	if r.tight && len(r.local) == 0 {
+// mayBehind is how far behind the store and the fastest reader may be. The lock must be held.
+func (r *Relay) mayBehind() int64 {
+	switch {
+	case r.tight && len(r.local) == 0:
 		return tightAhead
+	case r.b.ahead.Load() > aheadMost:
+		return crowdedAhead
 	}
 	return RelayAhead
 }

@@ -365,7 +365,7 @@ func (s *Stream) pull() (changed <-chan struct{}) {
 	case r.ended || s.Truncated:
 		s.complete, s.trailers = true, r.end
 	}
-	if r.behind() >= r.ahead()-8*partSize { // its writer may wait
+	if r.behind() >= r.mayBehind()-8*partSize { // its writer may wait
 		r.notify()
 	}
 	return r.changed

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +34,9 @@ const (
 	// soon is how long an answer may take from its headers to its end to be read whole; sooner, for
 	// one that does not say how long it is.
 	soon, sooner = 50 * time.Millisecond, 5 * time.Millisecond
+	// wholeMost is how many bytes of answers of a route are read so at once. Others are passed on
+	// sooner, which the store or their clients slow down: more would take the processors from polls.
+	wholeMost = 8 << 20
 	// pieceSize is how many bytes are read at once, once a read has filled smallPiece of them.
 	pieceSize, smallPiece = 16 << 10, 1 << 10
 )
@@ -57,12 +61,13 @@ func (d *forwarder) mayStream(l *queue.Lease, m httpmsg.Request, a *outbound.Ans
 	return !refused
 }
 
-// patience is how long an answer may take to be complete before it is passed on.
-func (d *forwarder) patience(resp *http.Response) time.Duration {
+// patience is how long an answer may take to be complete before it is passed on. whole is how many
+// bytes of such answers there are with this one.
+func (d *forwarder) patience(resp *http.Response, whole int64) time.Duration {
 	switch {
 	case d.route.Forward.Stream == StreamAlways, httpmsg.IsEvents(resp.Header), resp.ContentLength > d.route.Forward.MaxAnswer:
 		return 0
-	case resp.ContentLength < 0:
+	case resp.ContentLength < 0, whole > wholeMost:
 		return sooner
 	}
 	return soon
@@ -102,6 +107,7 @@ func pumpFrom(body io.Reader, stop <-chan struct{}) (p *pump, wait func()) {
 					p.err = context.Canceled
 					return
 				}
+				runtime.Gosched()
 			}
 			if err != nil {
 				if p.err = err; err == io.EOF {
@@ -130,8 +136,11 @@ func (d *forwarder) stream(
 		end(nil)
 		a.Close()
 	}()
+	bytes := max(0, resp.ContentLength)
+	passes := sync.OnceFunc(func() { d.streams.whole.Add(-bytes) })
+	defer passes()
 	var body []byte
-	for late := time.After(d.patience(resp)); late != nil; {
+	for late := time.After(d.patience(resp, d.streams.whole.Add(bytes))); late != nil; {
 		select {
 		case piece, more := <-p.pieces:
 			if !more && p.err != nil {
@@ -150,6 +159,7 @@ func (d *forwarder) stream(
 	if f.FailLarge && int64(len(body)) > f.MaxAnswer {
 		return d.tooLarge(l, resp.StatusCode)
 	}
+	passes()
 	a.Live()
 	answering(ctx)
 	d.streams.firstByte.Observe(time.Since(departed).Seconds())

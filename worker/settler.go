@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +17,9 @@ const (
 	// flushers is how many batches may be under way at once where Redis is slow: while one waits
 	// for its answer the next one gathers.
 	flushers = 4
-	// settleMost bounds a batch, as the scripts' steps are bounded.
-	settleMost = 500
+	// settleMost bounds a batch, as the scripts' steps are bounded, and settleBytes its answers: it
+	// is one exchange with Redis, so endings without large answers do not wait for many.
+	settleMost, settleBytes = 500, 1 << 20
 	// settleWithin is how long a flusher waits for Redis. Then the flusher that retries takes over
 	// its batch and waits without limit: to settle twice is harmless.
 	settleWithin = 500 * time.Millisecond
@@ -45,16 +47,20 @@ func (b *backlog) add(e ...ending) {
 	signal(b.kick)
 }
 
-// take takes the oldest endings, at most settleMost.
+// take takes the oldest endings, at most settleMost, and one or up to settleBytes of
+// answers.
 func (b *backlog) take() []ending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := min(len(b.endings), settleMost)
-	batch, rest := b.endings[:n:n], b.endings[n:]
-	if len(rest) == 0 {
-		rest = nil // it would keep the batch
+	n, bytes := 0, 0
+	for n < min(len(b.endings), settleMost) {
+		if bytes += len(b.endings[n].settlement.Answer); n > 0 && bytes > settleBytes {
+			break
+		}
+		n++
 	}
-	b.endings = rest
+	batch := slices.Clone(b.endings[:n])
+	b.endings = slices.Delete(b.endings, 0, n) // a slice of the rest would keep the answers of the batch
 	return batch
 }
 

@@ -78,6 +78,27 @@ func TestSettlementGoesAtOnceAndBatchesGrowUnderLoad(t *testing.T) {
 	})
 }
 
+// TestLargeAnswersGoByThemselves: an ending without an answer does not wait for a hundred large
+// ones. Each batch has as many as one exchange with Redis takes.
+func TestLargeAnswersGoByThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		r, stop := startSettler(t, q)
+		for range 100 {
+			r.add(ending{settlement: queue.Settlement{Event: shaper.Succeed, Answer: make([]byte, 1e6)}})
+		}
+		r.put("small")
+		pass(time.Minute)
+		stop()
+		if r.settled["small"] != 1 || r.settled[""] != 100 {
+			t.Errorf("settled: %v", r.settled)
+		}
+		if q.batches < 50 {
+			t.Errorf("100 MB of answers went in %d batches", q.batches)
+		}
+	})
+}
+
 func TestSettlementsAreSentAgainUntilRedisIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)

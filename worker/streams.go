@@ -14,6 +14,7 @@ import (
 // use it at once.
 type streams struct {
 	bytes     atomic.Int64             // passed on; only grows
+	whole     atomic.Int64             // of answers that may yet be complete before they are passed on
 	broken    map[string]*atomic.Int64 // by cause; only grow
 	firstByte prometheus.Histogram     // from the departure to the first byte
 

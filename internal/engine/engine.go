@@ -134,5 +134,7 @@ func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
 	opt.PoolSize, opt.ContextTimeoutEnabled, opt.DisableIdentity, opt.Protocol = p.pool, true, true, protocol
 	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
 	opt.MaintNotificationsConfig = noNotifications
-	return redis.NewClient(&opt)
+	c := redis.NewClient(&opt)
+	c.AddHook(newBulk())
+	return c
 }

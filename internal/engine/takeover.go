@@ -48,7 +48,10 @@ func newClusterClient(opt redis.ClusterOptions, p patience) *redis.ClusterClient
 	opt.ClusterStateReloadInterval, opt.MaintNotificationsConfig = clusterMap, noNotifications
 	opt.Dialer = t.dial(plain(p, opt.TLSConfig)).orUnconnected()
 	c := redis.NewClusterClient(&opt)
-	c.OnNewNode(func(node *redis.Client) { node.AddHook(wholeMaps{}) })
+	c.OnNewNode(func(node *redis.Client) {
+		node.AddHook(wholeMaps{})
+		node.AddHook(newBulk())
+	})
 	t.cluster.Store(c)
 	return c
 }

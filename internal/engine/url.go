@@ -207,7 +207,9 @@ func (t *target) client(p patience) redis.UniversalClient {
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = p.dial, p.answer+p.wait, p.answer, p.answer
 	o.PoolSize, o.ContextTimeoutEnabled, o.DisableIdentity, o.Protocol = p.pool, true, true, protocol
 	o.MaxRetries, o.Dialer = p.retries, plain(p, o.TLSConfig).orUnconnected()
-	return redis.NewFailoverClient(&o)
+	c := redis.NewFailoverClient(&o)
+	c.AddHook(newBulk())
+	return c
 }
 
 // ParseURL checks a URL. Its errors have no secrets.

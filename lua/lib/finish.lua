@@ -115,17 +115,12 @@ local function finish(id, j, f, state, result)
     result = result ~= '' and result or result_of(key, j)
     j.payload, j.result = 0, #result
     ended_now = ended_now or u56(now) .. ZERO7
-    local record = job_ended(j, ended_now, result, j.max)
-    if called_back then
-      redis.call('SET', key, record)
-    else
-      redis.call('SET', key, record, 'EX', expiry)
-    end
+    local bytes = RECORD_BYTES + job_ended(key, j, ended_now, result, j.max, called_back and '' or expiry)
     if retention.kept then
       f.answered = f.answered or {}
-      f.answered[#f.answered + 1] = format('%s %d', id, RECORD_BYTES + #record)
+      f.answered[#f.answered + 1] = format('%s %d', id, bytes)
     else
-      aged_add(f, ANSWERS, keep * 1000000, RECORD_BYTES + #record)
+      aged_add(f, ANSWERS, keep * 1000000, bytes)
     end
     if j.idem ~= '' then
       aged_add(f, IDEMPOTENCY, math.max(keep, retention.idempotency) * 1000000, key_bytes(j))

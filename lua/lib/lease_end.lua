@@ -88,10 +88,9 @@ local function succeed(key, id, j, f, most, result)
   end
   j.state, j.outcome, j.attempts = 'S', 'S', j.attempts + 1
   ended_now = ended_now or u56(now) .. ZERO7
-  local record = job_ended(j, ended_now, result, most)
-  redis.call('SET', key, record, 'EX', expiry)
+  local bytes = job_ended(key, j, ended_now, result, most, expiry)
   f.freed = (f.freed or 0) + record_bytes(j.prefix, payload, before)
-  f.answered_bytes = (f.answered_bytes or 0) + RECORD_BYTES + #record
+  f.answered_bytes = (f.answered_bytes or 0) + RECORD_BYTES + bytes
   f.ended = f.ended or {}
   f.ended[#f.ended + 1] = id
   publish('ended:' .. id, 'S')

@@ -135,17 +135,30 @@ local function job_leased(epoch, raw, stamp)
   return 'l' .. u32(epoch) .. sub(raw, ATTEMPTS_AT, TAG_END) .. u56(stamp)
 end
 
--- job_ended is the record of a job that ends without its payload. j is as of job_read or
--- job_succeeding, ended the encoded instant and no deadline, most the max attempts, 0 for those it
--- has.
-local function job_ended(j, ended, result, most)
+-- job_ended writes the record of a job that ends without its payload, to expire after so many
+-- seconds, '' for never, and returns its bytes. j is as of job_read or job_succeeding, ended the
+-- encoded instant and no deadline, most the max attempts, 0 for those it has.
+local function job_ended(key, j, ended, result, most, expiry)
   local raw, attempts = j.raw, j.attempts
   local low = attempts % 256
-  return '1' .. j.state .. sub(raw, EPOCH_AT, EPOCH_END)
+  local start = '1' .. j.state .. sub(raw, EPOCH_AT, EPOCH_END)
     .. char((attempts - low) / 256, low, j.free or byte(raw, FREE_AT)) .. j.outcome
     .. sub(raw, TAG_AT, STAMP_END) .. ended .. (j.seq and u48(j.seq) or sub(raw, SEQ_AT, SEQ_END))
     .. u24(#result)
     .. (most > 0 and sub(raw, CREATED_AT, COST_END) .. u16(most) .. sub(raw, PREFIX_AT, PREFIX_END)
       or sub(raw, CREATED_AT, PREFIX_END))
-    .. ZERO4 .. sub(raw, HEAD + 1, j.prefix) .. result
+    .. ZERO4 .. sub(raw, HEAD + 1, j.prefix)
+  if #result >= APPEND_FROM then -- one text of both would take Redis as long as all the rest
+    redis.call('DEL', key)
+    redis.call('SETRANGE', key, #start, result)
+    redis.call('SETRANGE', key, 0, start)
+    if expiry ~= '' then
+      redis.call('EXPIRE', key, expiry)
+    end
+  elseif expiry ~= '' then
+    redis.call('SET', key, start .. result, 'EX', expiry)
+  else
+    redis.call('SET', key, start .. result)
+  end
+  return #start + #result
 end

@@ -70,6 +70,16 @@ func sharedCases() []starving {
 			ready: fatBacklog, attack: fatBurst,
 		},
 		{
+			name: "fat-forwarded", what: "128 forwarded requests of one tenant are answered with 1 MB at once",
+			settings: alone(tenant{rate: "100/s", more: ", burst: 128"}), prepare: fatForward(1e6, ""),
+			ready: waitingForward(128), attack: fatBurst,
+		},
+		{
+			name: "fat-streams", what: "64 forwarded requests of one tenant get streams of 4 MB at once",
+			settings: alone(tenant{rate: "100/s", more: ", burst: 128"}), prepare: fatForward(4e6, ", stream: always"),
+			ready: waitingForward(64), attack: fatBurst,
+		},
+		{
 			name: "reload", what: "the file changes while there are 10,000 idle tenants",
 			settings: settings{defaults: tenant{rate: "20/s", capacity: 1_000_000}}, prepare: ownUpstream,
 			ready: idleTenants, attack: changedFiles,
@@ -109,14 +119,30 @@ const fat = 240_000 // bytes
 
 // upstreamOf starts the upstream of otherRoute, which gives this answer after this time.
 func upstreamOf(s *settings, after time.Duration, status int, answer string) (end func()) {
+	url, end := startUpstream(after, status, answer)
+	s.routes = map[string]string{otherRoute: fmt.Sprintf("url: %q, timeout: 30s, breaker: { failures: 0 }", url)}
+	return end
+}
+
+// fatForward makes otherRoute forward to an upstream that answers with so many bytes.
+func fatForward(bytes int, more string) func(*world, *settings) (end func()) {
+	return func(_ *world, s *settings) (end func()) {
+		url, end := startUpstream(0, 200, strings.Repeat("x", bytes))
+		s.routes = map[string]string{
+			otherRoute: fmt.Sprintf("forward: %q, timeout: 30s, wait: 60s, connections: 512%s", url, more),
+		}
+		return end
+	}
+}
+
+func startUpstream(after time.Duration, status int, answer string) (url string, end func()) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_ = pause(r.Context(), after)
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, answer)
 	}))
-	s.routes = map[string]string{otherRoute: fmt.Sprintf("url: %q, timeout: 30s, breaker: { failures: 0 }", up.URL)}
-	return func() {
+	return up.URL, func() {
 		up.CloseClientConnections()
 		up.Close()
 	}
@@ -140,7 +166,7 @@ func expiringJobs(ctx context.Context, w *world, f *findings) error {
 	return err
 }
 
-// fatBacklog stores large payloads of a paused tenant; fatBurst lets them leave together.
+// fatBacklog stores large payloads of a paused tenant. fatBurst lets what waits leave together.
 func fatBacklog(ctx context.Context, w *world) error { return w.pausedBacklog(ctx, fat) }
 
 func thinBacklog(ctx context.Context, w *world) error { return w.pausedBacklog(ctx, 0) }
@@ -155,6 +181,25 @@ func (w *world) pausedBacklog(ctx context.Context, bytes int) error {
 		}
 	}
 	return nil
+}
+
+// waitingForward lets so many clients of the paused tenant wait for the answers to their requests.
+func waitingForward(clients int) func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *world) error {
+		if _, err := w.operate(ctx, w.living("api")[0], "pause", offender, ""); err != nil {
+			return err
+		}
+		for range clients {
+			go func() {
+				_, _, _ = w.call(ctx, http.MethodPost, w.api, "/v1/forward/"+otherRoute+"/fat",
+					map[string]string{"Sluice-Tenant": offender}, []byte("{}"))
+			}()
+		}
+		return until(ctx, "all of them wait", 50*time.Millisecond, func() (bool, error) {
+			waiting, _, err := w.backlog(ctx)
+			return waiting == clients, err
+		})
+	}
 }
 
 func fatBurst(ctx context.Context, w *world, _ *findings) error {

@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// exchanges counts what goes to Redis through the hook at once.
+type exchanges struct {
+	takes time.Duration // each exchange
+
+	mu              sync.Mutex
+	now, most, sent int // bytes, and exchanges that have ended
+}
+
+func (e *exchanges) send(_ context.Context, cmds []redis.Cmder) error {
+	bytes := 0
+	for _, cmd := range cmds {
+		bytes += len(cmd.Args()[1].([]byte))
+	}
+	e.mu.Lock()
+	e.now += bytes
+	e.most = max(e.most, e.now)
+	e.mu.Unlock()
+	time.Sleep(e.takes)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.now -= bytes
+	e.sent++
+	return nil
+}
+
+func carrying(bytes int) redis.Cmder {
+	return redis.NewCmd(context.Background(), "SET", make([]byte, bytes))
+}
+
+// TestBulk: what carries many bytes waits for others of its kind, alone and in a pipeline, more of
+// them at once where Redis is far away. What carries little waits for none, and a call whose caller
+// has left sends nothing.
+func TestBulk(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		takes time.Duration
+		most  int
+	}{
+		{"near", time.Millisecond, bulkNear},
+		{"far", 80 * time.Millisecond, bulkFar},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hook, e := newBulk(), &exchanges{takes: test.takes}
+				pipeline := hook.ProcessPipelineHook(e.send)
+				single := hook.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
+					return e.send(ctx, []redis.Cmder{cmd})
+				})
+				_ = single(t.Context(), carrying(1)) // so that the way is known
+				var all sync.WaitGroup
+				for range 50 {
+					all.Go(func() { _ = single(t.Context(), carrying(300<<10)) })
+					all.Go(func() { _ = pipeline(t.Context(), []redis.Cmder{carrying(60 << 10), carrying(60 << 10)}) })
+					all.Go(func() { _ = single(t.Context(), carrying(bulkFar)) })
+				}
+				synctest.Wait()
+				start := time.Now()
+				_ = single(t.Context(), carrying(1<<10))
+				if took := time.Since(start); took != test.takes {
+					t.Errorf("a small exchange took %v", took)
+				}
+				gone, leave := context.WithTimeout(t.Context(), test.takes/2)
+				defer leave()
+				left := []redis.Cmder{carrying(bulkFar), carrying(1)}
+				if err := pipeline(gone, left); !errors.Is(err, context.DeadlineExceeded) || left[1].Err() == nil {
+					t.Errorf("a caller that has left: %v and %v", err, left[1].Err())
+				}
+				all.Wait()
+				if e.sent != 152 || e.most < test.most || e.most > bulkFar+1<<10 {
+					t.Errorf("%d exchanges ended, with up to %d bytes at once", e.sent, e.most)
+				}
+			})
+		})
+	}
+}
+
+// TestBulkNear: beside a Redis that is near, no more than bulkNear is under way at once.
+func TestBulkNear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+		send := hook.ProcessPipelineHook(e.send)
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() { _ = send(t.Context(), []redis.Cmder{carrying(100 << 10)}) })
+		}
+		all.Wait()
+		if e.sent != 100 || e.most > bulkNear {
+			t.Errorf("%d exchanges ended, with up to %d bytes at once", e.sent, e.most)
+		}
+	})
+}
