@@ -303,7 +303,12 @@ func TestForwardStreamsBeyond(t *testing.T) {
 		if fail && (err == nil && resp.StatusCode != http.StatusBadGateway || len(body) > 5000) || !fail && (err != nil || string(body) != large) {
 			t.Errorf("fail %v: %d bytes, %v", fail, len(body), err)
 		}
-		later, text := p.ask("GET", "/v1/jobs/"+resp.Header.Get("Sluice-Job")+"/response", "", "Prefer", "wait=10", "Sluice-Tenant", "t")
+		id := resp.Header.Get("Sluice-Job")
+		queuetest.Await(t, "the end of the job", func() bool { // until then the answer is still passed on
+			j, err := p.q.Job(t.Context(), "t", id)
+			return err == nil && j.State.Done()
+		})
+		later, text := p.ask("GET", "/v1/jobs/"+id+"/response", "", "Sluice-Tenant", "t")
 		switch {
 		case fail && later.StatusCode != http.StatusBadGateway:
 			t.Errorf("later: %d %s", later.StatusCode, text)
