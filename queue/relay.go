@@ -20,9 +20,9 @@ const (
 	// RelayAhead is how many bytes of an answer its worker may have read that the fastest of its
 	// readers, or the store, does not have yet.
 	RelayAhead = 1 << 20
-	// aheadMost bounds the same of all answers of the process: beyond it each may have crowdedAhead.
-	// A hundred large answers that are read as fast as they come take the processors from the polls
-	// (battery S4-fat-forwarded).
+	// aheadMost bounds the same of all answers of the process: beyond it each may have
+	// crowdedAhead. A hundred large answers that are read as fast as they come take the processors
+	// from the polls (battery S4-fat-forwarded).
 	aheadMost, crowdedAhead = 8 << 20, 8 * partSize
 
 	partSize     = 16 << 10                // bytes of a part in the store

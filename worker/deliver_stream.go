@@ -35,7 +35,8 @@ const (
 	// one that does not say how long it is.
 	soon, sooner = 50 * time.Millisecond, 5 * time.Millisecond
 	// wholeMost is how many bytes of answers of a route are read so at once. Others are passed on
-	// sooner, which the store or their clients slow down: more would take the processors from polls.
+	// sooner, which the store or their clients slow down: more would take the processors from the
+	// polls.
 	wholeMost = 8 << 20
 	// pieceSize is how many bytes are read at once, once a read has filled smallPiece of them.
 	pieceSize, smallPiece = 16 << 10, 1 << 10
@@ -107,7 +108,7 @@ func pumpFrom(body io.Reader, stop <-chan struct{}) (p *pump, wait func()) {
 					p.err = context.Canceled
 					return
 				}
-				runtime.Gosched()
+				runtime.Gosched() // two goroutines that hand pieces on would keep their processor for 10 ms
 			}
 			if err != nil {
 				if p.err = err; err == io.EOF {

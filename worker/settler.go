@@ -47,8 +47,7 @@ func (b *backlog) add(e ...ending) {
 	signal(b.kick)
 }
 
-// take takes the oldest endings, at most settleMost, and one or up to settleBytes of
-// answers.
+// take takes the oldest endings, at most settleMost, and one or up to settleBytes of answers.
 func (b *backlog) take() []ending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
