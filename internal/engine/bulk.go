@@ -29,7 +29,8 @@ type bulk struct {
 
 func newBulk() *bulk { return &bulk{free: semaphore.NewWeighted(bulkFar)} }
 
-// begin waits until these commands may be sent. The caller calls end with the error of the exchange.
+// begin waits until these commands may be sent. The caller calls end with the error of the
+// exchange.
 func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (end func(error), err error) {
 	bytes := 0
 	for _, cmd := range cmds {
