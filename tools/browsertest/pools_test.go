@@ -37,6 +37,10 @@ func share(tenant string, column int) string {
 		Quote(tenant), column)
 }
 
+// tooWide names what ends to the right of the window.
+const tooWide = `[...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > innerWidth + .5 && !e.closest(".scroll"))
+	.map((e) => e.tagName + "." + e.className + " " + Math.round(e.getBoundingClientRect().right) + " " + e.textContent.slice(0, 40)).join("; ")`
+
 // The overview lists pools. The page of a pool shows which part each flow gets beside the part that
 // it is entitled to. A hostile name stays text.
 func TestPool(t *testing.T) {
@@ -63,7 +67,7 @@ func TestPool(t *testing.T) {
 		must(t, q.WaitText(".shares tbody", "orders"))
 		must(t, q.Wait(painted+` > 200`))
 		if wide := eval[int](t, q, "document.documentElement.scrollWidth"); wide > int(width) {
-			t.Errorf("%d px wide: the page is %d px", width, wide)
+			t.Errorf("%d px wide: the page is %d px, because of %s", width, wide, eval[string](t, q, tooWide))
 		}
 		keep(t, q, fmt.Sprint("pool-", width))
 		q.Close()
