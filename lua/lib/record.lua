@@ -141,7 +141,7 @@ end
 local function job_ended(key, j, ended, result, most, expiry)
   local raw, attempts = j.raw, j.attempts
   local low = attempts % 256
-  local start = '1' .. j.state .. sub(raw, EPOCH_AT, EPOCH_END)
+  local front = '1' .. j.state .. sub(raw, EPOCH_AT, EPOCH_END)
     .. char((attempts - low) / 256, low, j.free or byte(raw, FREE_AT)) .. j.outcome
     .. sub(raw, TAG_AT, STAMP_END) .. ended .. (j.seq and u48(j.seq) or sub(raw, SEQ_AT, SEQ_END))
     .. u24(#result)
@@ -150,15 +150,15 @@ local function job_ended(key, j, ended, result, most, expiry)
     .. ZERO4 .. sub(raw, HEAD + 1, j.prefix)
   if #result >= APPEND_FROM then -- one text of both would take Redis as long as all the rest
     redis.call('DEL', key)
-    redis.call('SETRANGE', key, #start, result)
-    redis.call('SETRANGE', key, 0, start)
+    redis.call('SETRANGE', key, #front, result)
+    redis.call('SETRANGE', key, 0, front)
     if expiry ~= '' then
       redis.call('EXPIRE', key, expiry)
     end
   elseif expiry ~= '' then
-    redis.call('SET', key, start .. result, 'EX', expiry)
+    redis.call('SET', key, front .. result, 'EX', expiry)
   else
-    redis.call('SET', key, start .. result)
+    redis.call('SET', key, front .. result)
   end
-  return #start + #result
+  return #front + #result
 end
