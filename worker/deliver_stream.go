@@ -34,9 +34,9 @@ const (
 	// soon is how long an answer may take from its headers to its end to be read whole; sooner, for
 	// one that does not say how long it is.
 	soon, sooner = 50 * time.Millisecond, 5 * time.Millisecond
-	// wholeMost is how many bytes of answers of a route are read so at once. Others are passed on
-	// sooner, which the store or their clients slow down: more would take the processors from the
-	// polls.
+	// wholeMost bounds the bytes of a route's answers that are read whole at once. Beyond it an
+	// answer is passed on sooner, and then read no faster than the store or its client takes it: to
+	// read more would take the processors from the polls.
 	wholeMost = 8 << 20
 	// pieceSize is how many bytes are read at once, once a read has filled smallPiece of them.
 	pieceSize, smallPiece = 16 << 10, 1 << 10

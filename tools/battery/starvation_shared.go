@@ -124,7 +124,7 @@ func upstreamOf(s *settings, after time.Duration, status int, answer string) (en
 	return end
 }
 
-// fatForward makes otherRoute forward to an upstream that answers with so many bytes.
+// fatForward makes otherRoute forward to an upstream whose answers have this many bytes.
 func fatForward(bytes int, more string) func(*world, *settings) (end func()) {
 	return func(_ *world, s *settings) (end func()) {
 		url, end := startUpstream(0, 200, strings.Repeat("x", bytes))
@@ -183,7 +183,7 @@ func (w *world) pausedBacklog(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// waitingForward lets so many clients of the paused tenant wait for the answers to their requests.
+// waitingForward has this many clients of the paused tenant wait for answers.
 func waitingForward(clients int) func(ctx context.Context, w *world) error {
 	return func(ctx context.Context, w *world) error {
 		if _, err := w.operate(ctx, w.living("api")[0], "pause", offender, ""); err != nil {
