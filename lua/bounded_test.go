@@ -452,7 +452,7 @@ func (w *world) callsOfClients() {
 			At: at, Clock: w.shard.Clock(), Job: beat.Jobs[0], Stream: w.shard.Stream(id), Beyond: w.shard.Beyond(id),
 			Reading: w.shard.Reading(id), Epoch: beat.Epochs[0], Number: 16*call + 1,
 			Parts: slices.Repeat([]scripts.RelayPart{{Text: make([]byte, 16<<10), Bytes: 1}}, 16),
-			Past:  call == 2, Most: 160, Keep: time.Minute,
+			Past:  call > 0, Most: 160, Keep: time.Minute, More: call == 2,
 		}.Call())
 	}
 	dead := leases[0]

@@ -163,8 +163,12 @@ func (w *world) settle(r settlement) {
 		Leases: w.shard.Leases(), Outbox: w.shard.Outbox(),
 		Horizon: horizon, Retention: w.retention(),
 	}
-	for _, s := range r.items {
-		s.Key = w.shard.Job(s.Key)
+	for i, s := range r.items {
+		id := s.Key
+		s.Key = w.shard.Job(id)
+		if s.Outcome == scripts.OutcomeSucceeded && len(s.Result) > 0 && (w.steps+i)%2 == 0 {
+			w.putAside(&s, id)
+		}
 		call.Items = append(call.Items, s)
 	}
 	got, err := call.Decode(w.run(call.Call()))
@@ -173,6 +177,14 @@ func (w *world) settle(r settlement) {
 		if got[i] == scripts.CodeSettled && (s.Outcome == scripts.OutcomeReleased || s.Outcome == scripts.OutcomeMissed) {
 			w.left[leaseRef{s.Key, s.Epoch}] = nil
 		}
+	}
+}
+
+// putAside makes the result of a settlement one that is put aside.
+func (w *world) putAside(s *scripts.SettleItem, id string) {
+	s.Aside = w.shard.Aside(id)
+	if raw := w.e.Get(w.ctx, s.Key).Val(); len(raw) >= scripts.HeadLength {
+		s.PayloadAt = scripts.PayloadAt([]byte(raw))
 	}
 }
 

@@ -55,10 +55,14 @@ func (w *world) keep(n, bytesEach int, bound int64) {
 		Leases: w.shard.Leases(), Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(), Kept: &bound,
 	}
 	for _, l := range w.held[:n] {
-		call.Items = append(call.Items, scripts.SettleItem{
+		s := scripts.SettleItem{
 			Key: w.shard.Job(l.id), Epoch: l.epoch, Outcome: scripts.OutcomeSucceeded,
 			Result: bytes.Repeat([]byte("x"), bytesEach),
-		})
+		}
+		if len(call.Items)%2 == 0 {
+			w.putAside(&s, l.id)
+		}
+		call.Items = append(call.Items, s)
 	}
 	w.held = w.held[n:]
 	for _, want := range []scripts.SettleCode{scripts.CodeSettled, scripts.CodeRepeated} {

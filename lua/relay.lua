@@ -1,8 +1,9 @@
 -- relay: store parts of the answer to a forwarded request while it comes.
 --
--- Guarantee: only the worker with the current lease writes, and each part is stored once, in order.
--- Sent again, a part changes nothing and gets the same answer. From the first part on the request
--- is never sent again: see reclaim.
+-- Guarantee: only the worker with the current lease begins an answer, and each part is stored once,
+-- in order. Sent again, a part changes nothing and gets the same answer. From the first part on the
+-- request is never sent again: see reclaim. So nobody else has parts, and all but the first of a
+-- key come right before the call, past the script.
 --
 -- KEYS
 --   1 clock   2 job   3 stream   4 beyond   5 reading
@@ -10,9 +11,9 @@
 --   1 instant in µs, or '' for the server's   2 epoch   3 number of the first part, from 1
 --   4 '1' for parts beyond those that are stored   5 most parts beyond that are kept
 --   6 seconds after which all of them go
---   then per part: the part, bytes of the answer with it
+--   then per part that the script stores: the part, bytes of the answer with it
 -- Reply
---   now, 1 stored or 0 not the current lease, the offset of the reader that has most, -1 for none
+--   now, 1 stored or 0 not the current lease or nothing is stored, the offset of the reader that has most, -1 for none
 -- Derived keys: tenants
 -- Channels: ended
 
@@ -24,7 +25,7 @@ if #head < HEAD or sub(head, STATE_AT, STATE_END) ~= 'l' or n32(head, EPOCH_AT) 
   return { now, 0, -1 }
 end
 local furthest = redis.call('ZREVRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2]
-local past, added = ARGV[4] == '1', false
+local past = ARGV[4] == '1'
 local key = past and KEYS[4] or KEYS[3]
 for i = 7, #ARGV, 2 do
   local id, bytes, part = format('%s-%d', ARGV[2], ARGV[3] + (i - 7) / 2), ARGV[i + 1], ARGV[i]
@@ -38,10 +39,9 @@ for i = 7, #ARGV, 2 do
   if failed and not string.find(failed, 'equal or smaller', 1, true) then
     return stored -- as Redis names it: without memory, this part and the others are tried again
   end
-  added = added or not failed
 end
-if added then
-  redis.call('EXPIRE', key, ARGV[6])
+if redis.call('EXPIRE', key, ARGV[6]) == 0 then
+  return { now, 0, -1 }
 end
 publish('ended:' .. sub(KEYS[2], #PREFIX + 5), '')
 return { now, 1, furthest and furthest + 0 or -1 }

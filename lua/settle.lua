@@ -15,7 +15,8 @@
 --     Beyond that the oldest answers go, and their jobs with them
 --   then per job: S and the epoch, as one argument, if it succeeded without a result or a change of
 --   its max attempts; otherwise epoch, outcome, delay in µs (retry, overloaded: until eligible;
---   held: how long), max attempts (0 keeps them), result or '' for the one kept
+--   held: how long), max attempts (0 keeps them), result or '' for the one kept. A before the epoch
+--   of one that succeeded: its result is aside, and this is how many bytes it has
 --   An outcome is S succeeded, r retry, o overloaded, d dead, f failed, h held, R released,
 --   m missed. Failed is dead and kept like a finished job: it cannot be replayed. After h follows
 --   the cause of the hold, kept as it is. Overloaded is a retry that slows the flow. Missed is a
@@ -24,15 +25,15 @@
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
 --   the job is dead because the hold cost its last attempt, 5 settled, and the pool is charged for
---   less than the actual cost: for its max cost
+--   less than the actual cost: for its max cost, 6 nothing was done: its result is not aside
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
---   flows wait ready reserve kept
+--   flows wait ready reserve kept aside
 -- Channels: wake ended
 
 --! needs record clock pools stored flow answered filing finish lease_end counts kept
 
-local JOB_ARGS, PLAIN = 5, 83 -- S
-local SETTLED, REPEATED, STALE, DIED, CUT = '1', '2', '3', '4', '5'
+local JOB_ARGS, PLAIN, ASIDE = 5, 83, 65 -- S, A
+local SETTLED, REPEATED, STALE, DIED, CUT, MISSING = '1', '2', '3', '4', '5', '6'
 clock_load(ARGV[1])
 local horizon = tonumber(ARGV[2])
 retention_of(ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
@@ -51,6 +52,7 @@ end
 local flows, touched, jobs, ids, names, whole = {}, {}, {}, {}, {}, {}
 local new_bytes = {} -- by flow, of the records of forwarded requests that may end
 local args_at, next_at = {}, 9 -- where in ARGV the settlement of a job begins
+local found = {} -- results that are aside
 -- Until retune has reached all flows after a change of policies, the index of due flows may be
 -- wrong.
 local all_obey = clock.looked == '0'
@@ -59,10 +61,11 @@ local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
 for k = 6, #KEYS do
   local key = KEYS[k]
   local id = sub(key, id_at)
-  local plain = byte(ARGV[next_at]) == PLAIN
+  local plain, aside = byte(ARGV[next_at]) == PLAIN, byte(ARGV[next_at]) == ASIDE
   ids[k], args_at[k] = id, next_at
   local succeeds = not kept_most and (plain or ARGV[next_at + 1] == 'S')
   next_at = next_at + (plain and 1 or JOB_ARGS)
+  local bytes = plain and 0 or aside and ARGV[next_at - 1] + 0 or #ARGV[next_at - 1]
   local j = jobs[id]
   if j == nil or j and not succeeds and not j.seq then -- job_succeeding reads no sequence
     local raw = redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD)
@@ -75,14 +78,16 @@ for k = 6, #KEYS do
       end
       whole[name] = whole[name] or j.seq ~= nil
       if kept_most then
-        local result = math.max(j.result, plain and 0 or #ARGV[next_at - 1])
-        new_bytes[name] = (new_bytes[name] or 0) + RECORD_BYTES + j.prefix + result
+        new_bytes[name] = (new_bytes[name] or 0) + RECORD_BYTES + j.prefix + math.max(j.result, bytes)
       end
       if j.epoch > 1 then
         reach[#reach + 1] = PREFIX .. 'returned:' .. name
       end
     end
     jobs[id] = j
+  end
+  if aside then
+    found[k] = redis.call('STRLEN', aside_of(key)) == (j and j.prefix or 0) + bytes
   end
 end
 
@@ -112,15 +117,20 @@ local codes = {}
 for k = 6, #KEYS do
   local a, id = args_at[k], ids[k]
   local first, j = ARGV[a], jobs[id]
+  local aside = byte(first) == ASIDE
   local epoch, outcome, delay, most, result
   if byte(first) == PLAIN then
     epoch, outcome, delay, most, result = first == 'S1' and 1 or sub(first, 2) + 0, 'S', 0, 0, ''
   else
-    epoch, outcome, delay, most, result = first + 0, sub(ARGV[a + 1], 1, 1), ARGV[a + 2] + 0, ARGV[a + 3] + 0, ARGV[a + 4]
+    epoch, outcome, delay, most = (aside and sub(first, 2) or first) + 0, sub(ARGV[a + 1], 1, 1), ARGV[a + 2] + 0, ARGV[a + 3] + 0
+    result = aside and '' or ARGV[a + 4]
   end
   if not j then
     codes[k - 5] = STALE
+  elseif j.state == 'l' and j.epoch == epoch and aside and not found[k] then
+    codes[k - 5] = MISSING
   elseif j.state == 'l' and j.epoch == epoch then
+    j.aside = aside and ARGV[a + 4] + 0 or nil
     local f, cut = flows[j.flow], false
     if not j.seq then
       succeed(KEYS[k], id, j, f, most, result)
@@ -144,6 +154,9 @@ for k = 6, #KEYS do
     else
       codes[k - 5] = outcome == 'h' and j.state == 'd' and DIED or REPEATED
     end
+  end
+  if aside then
+    redis.call('DEL', aside_of(KEYS[k]))
   end
 end
 

@@ -106,6 +106,106 @@ func TestLargeAnswersInOneBatch(t *testing.T) {
 	}
 }
 
+// forgetful loses what is put aside for scripts, as a failover may, so many times.
+type forgetful struct {
+	redis.Hook
+	loses, asides atomic.Int64
+}
+
+func (f *forgetful) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (f *forgetful) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (f *forgetful) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		var sent []redis.Cmder
+		for _, cmd := range cmds {
+			if cmd.Name() == "set" && strings.Contains(cmd.Args()[1].(string), ":aside:") {
+				if f.asides.Add(1); f.loses.Add(-1) >= 0 {
+					continue
+				}
+			}
+			sent = append(sent, cmd)
+		}
+		return next(ctx, sent)
+	}
+}
+
+// TestLargeAnswersAside: a large answer goes past the script that settles its job. Whether Redis
+// still has it there, the job is settled already, or the lease is another's: the job has its answer
+// or is untouched, and nothing stays aside.
+func TestLargeAnswersAside(t *testing.T) {
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := new(forgetful)
+			e := openEngine(t, options(t), f)
+			policy := shaper.DefaultPolicy()
+			policy.Rate.Limit, policy.Burst, policy.Concurrency = 1000, 10, 0
+			q, err := queue.Open(t.Context(), e, queue.Options{Defaults: policy, Shards: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = q.Close() })
+			for range 6 {
+				if _, err := q.Submit(t.Context(), queue.Submission{
+					Tenant: "acme", Route: "default", Type: "t", MaxAttempts: 1, Payload: []byte(`{"a":1}`),
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			leases := leaseAll(t, q.Broker().Consumer("w", 0))
+			if len(leases) != 6 {
+				t.Fatalf("%d leases", len(leases))
+			}
+			var batch []queue.Settlement
+			for i, l := range leases {
+				batch = append(batch, queue.Settlement{
+					LeaseRef: l.LeaseRef, Tenant: "acme", Event: shaper.Succeed, PayloadAt: l.PayloadAt,
+					Answer: bytes.Repeat([]byte{byte(i) + 1}, 100_000+i),
+				})
+				if i%2 == 0 {
+					batch[i].Retention = time.Minute
+				}
+			}
+			batch[5].Epoch++
+			f.loses.Store(2)
+			for _, want := range []queue.SettleResult{queue.Settled, queue.Repeated} {
+				results, err := q.Broker().Settle(t.Context(), batch)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, got := range results {
+					if i == 5 && got != queue.Stale || i < 5 && got != want && got != queue.Repeated {
+						t.Errorf("%d: %s, want %s", i, got, want)
+					}
+				}
+			}
+			if n := f.asides.Load(); n < 12 {
+				t.Errorf("%d answers were put aside", n)
+			}
+			for i, b := range batch {
+				_, answer, err := q.Answer(t.Context(), "acme", b.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if i == 5 {
+					if answer != nil {
+						t.Error("the lease of another has an answer")
+					}
+					continue
+				}
+				if whole, err := queuetest.Whole(t.Context(), answer); err != nil || !bytes.Equal(whole, b.Answer) {
+					t.Errorf("%d: %d bytes, %v", i, len(whole), err)
+				}
+			}
+			keys, err := e.Client().Keys(t.Context(), "*:aside:*").Result()
+			if err != nil || len(keys) > 0 {
+				t.Errorf("left over: %q, %v", keys, err)
+			}
+		})
+	}
+}
+
 // TestLargePayloadsThatFail: a job that failed is not written again with its payload.
 func TestLargePayloadsThatFail(t *testing.T) {
 	t.Parallel()

@@ -221,8 +221,8 @@ func leaseOf(box *sealed.Box, l scripts.LeasedJob) (Lease, error) {
 	return Lease{
 		Log:      before.Log,
 		LeaseRef: LeaseRef{ID: l.ID, Epoch: l.Epoch}, Tenant: r.Tenant, Route: r.Route, Type: r.Type, TraceParent: r.TraceParent, Payload: payload, Cost: r.Cost, ContentType: e.contentType, Path: e.path,
-		Headers: e.headers,
-		Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, FreeLeases: r.FreeLeases, Expired: r.Outcome == 'x',
+		Headers:   e.headers,
+		PayloadAt: scripts.PayloadAt(l.Record), Attempt: l.Attempts + 1, MaxAttempts: r.MaxAttempts, FreeLeases: r.FreeLeases, Expired: r.Outcome == 'x',
 		Created: r.Created, Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Ends,
 	}, nil
 }

@@ -131,6 +131,7 @@ type part struct {
 func (r *Relay) store(ctx context.Context, past bool, parts ...part) error {
 	call := r.call
 	call.Number++
+	call.More = !past && call.Number > 1 || past && len(r.beyond) > 0
 	call.Past, call.Parts = past, make([]scripts.RelayPart, len(parts))
 	for i, p := range parts {
 		text := append(append(make([]byte, 0, 1+len(p.text)), p.kind), p.text...)

@@ -150,6 +150,7 @@ type Lease struct {
 	Type        string
 	TraceParent string // as submitted
 	Payload     []byte
+	PayloadAt   int               // its offset in the record
 	ContentType string            // of the payload; empty: application/json
 	Path        string            // below the route's URL; empty: the URL itself
 	Headers     map[string]string // that its deliveries have beside Sluice's own; nil: none
@@ -220,8 +221,10 @@ type Settlement struct {
 	// PayloadBytes is about the size of the payload: a result that is stored beside it makes Redis
 	// copy it, so it counts in what one call settles. 0 if unknown.
 	PayloadBytes int
-	Attempt      int       // of the lease
-	Log          []Attempt // of the lease; this delivery is added to it
+	// PayloadAt is that of the lease, 0 if unknown. By it Redis stores a large result faster.
+	PayloadAt int
+	Attempt   int       // of the lease
+	Log       []Attempt // of the lease; this delivery is added to it
 }
 
 // HoldCause is why a flow is held.

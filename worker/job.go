@@ -132,7 +132,7 @@ func (w *Worker) attempt(ctx context.Context, l *queue.Lease) (s queue.Settlemen
 // otherwise settlements would pile up without bound during an outage.
 func (w *Worker) settle(j *job, s queue.Settlement) {
 	s.LeaseRef, s.Tenant, s.Attempt, s.Log = j.lease.LeaseRef, j.lease.Tenant, j.lease.Attempt, j.lease.Log
-	s.PayloadBytes = len(j.lease.Payload)
+	s.PayloadBytes, s.PayloadAt = len(j.lease.Payload), j.lease.PayloadAt
 	s.MaxAttempts = cmp.Or(s.MaxAttempts, j.lease.MaxAttempts)
 	if s.Event == shaper.Succeed && s.MaxAttempts == j.lease.MaxAttempts {
 		s.MaxAttempts = 0 // unchanged: the shortest settlement

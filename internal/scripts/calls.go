@@ -143,7 +143,7 @@ func (c AdmitCall) Call() Call {
 		}
 		args = append(args, j.asks(), j.Rest)
 	}
-	return Call{Commands.Admit.For(c.Pools), keys, args}
+	return Commands.Admit.For(c.Pools).call(keys, args)
 }
 
 // asks is the request of the job, beside its record.
@@ -369,7 +369,7 @@ func (c TickCall) Call() Call {
 	if script == nil {
 		script = Commands.Tick.For(c.Pools)
 	}
-	return Call{script, []string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, args}
+	return script.call([]string{c.Clock, c.Due, c.Expires, c.Leases, c.Grant, c.Tenants, c.Outbox}, args)
 }
 
 // Decode reads the answer.
@@ -441,8 +441,13 @@ type SettleItem struct {
 	Delay       time.Duration // Retry: until eligible; Held: how long the flow is held
 	MaxAttempts int           // 0 keeps those of the job
 	Result      []byte        // empty keeps the one there is
-	Cause       string        // Held: why, without blanks; empty if unknown
-	ActualCost  *int64        // replaces the cost that the departure was charged for; nil keeps it
+	// Aside, the key of a result from AsideFrom bytes on, is where it is put for the script, which
+	// makes it the record. It needs PayloadAt, the offset of the payload in the record. Only a job
+	// that succeeds has one.
+	Aside      string
+	PayloadAt  int
+	Cause      string // Held: why, without blanks; empty if unknown
+	ActualCost *int64 // replaces the cost that the departure was charged for; nil keeps it
 }
 
 // Outcome is how a lease ended, as the record keeps it.
@@ -470,6 +475,14 @@ const (
 	CodeStale    SettleCode = 3
 	CodeDied     SettleCode = 4 // settled or repeated: the hold cost the last attempt
 	CodeCut      SettleCode = 5 // settled: the pool is charged for less than the actual cost
+	CodeMissing  SettleCode = 6 // nothing was done: the result is not aside
+)
+
+// A result from AsideFrom bytes on may be put aside, for asideKept: it is needed by the script that
+// comes right behind it.
+const (
+	AsideFrom = 32 << 10
+	asideKept = time.Minute
 )
 
 // Call is the call in the form that is sent.
@@ -481,6 +494,7 @@ func (c SettleCall) Call() Call {
 		kept = strconv.FormatInt(max(0, *c.Kept), 10)
 	}
 	args = append(append(args, c.Retention.args()...), kept)
+	var before []Command
 	for _, s := range c.Items {
 		keys = append(keys, s.Key)
 		if s.Outcome == OutcomeSucceeded && s.Delay == 0 && s.MaxAttempts == 0 && len(s.Result) == 0 && s.ActualCost == nil {
@@ -491,9 +505,17 @@ func (c SettleCall) Call() Call {
 		if s.ActualCost != nil {
 			outcome += " " + strconv.FormatInt(*s.ActualCost, 10)
 		}
-		args = append(args, s.Epoch, outcome, s.Delay.Microseconds(), s.MaxAttempts, s.Result)
+		if s.Aside == "" {
+			args = append(args, s.Epoch, outcome, s.Delay.Microseconds(), s.MaxAttempts, s.Result)
+			continue
+		}
+		args = append(args, "A"+strconv.FormatInt(s.Epoch, 10), outcome, s.Delay.Microseconds(), s.MaxAttempts, len(s.Result))
+		record := append(make([]byte, s.PayloadAt, s.PayloadAt+len(s.Result)), s.Result...)
+		before = append(before, Command{Args: []any{"set", s.Aside, record, "px", asideKept.Milliseconds()}})
 	}
-	return Call{Commands.Settle.For(c.Pools), keys, args}
+	call := Commands.Settle.For(c.Pools).call(keys, args)
+	call.Before = before
+	return call
 }
 
 // Decode reads the answer: one code per item, in order.
@@ -507,7 +529,7 @@ func (c SettleCall) Decode(values []any) ([]SettleCode, error) {
 	}
 	codes := make([]SettleCode, len(text))
 	for i := range codes {
-		if codes[i] = SettleCode(text[i]) - '0'; codes[i] < CodeSettled || codes[i] > CodeCut {
+		if codes[i] = SettleCode(text[i]) - '0'; codes[i] < CodeSettled || codes[i] > CodeMissing {
 			r.fail("an unknown code")
 		}
 	}
@@ -530,7 +552,7 @@ func (c ExtendCall) Call() Call {
 	for _, e := range c.Epochs {
 		args = append(args, e)
 	}
-	return Call{Commands.Extend, keys, args}
+	return Commands.Extend.call(keys, args)
 }
 
 // Decode reads the answer: 1 per lease that is extended, 0 per lease that is no longer current.

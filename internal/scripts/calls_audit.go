@@ -35,7 +35,7 @@ func (c ChainCall) Call() Call {
 	for _, e := range c.Append {
 		args = append(args, e)
 	}
-	return Call{Commands.Chain, []string{c.Clock, c.Entries}, args}
+	return Commands.Chain.call([]string{c.Clock, c.Entries}, args)
 }
 
 // Decode reads the answer.
@@ -69,7 +69,7 @@ func (c TrailCall) Call() Call {
 	if c.Before > 0 {
 		before = c.Before
 	}
-	return Call{Commands.Trail, []string{c.Clock, c.Entries}, []any{before, c.Most}}
+	return Commands.Trail.call([]string{c.Clock, c.Entries}, []any{before, c.Most})
 }
 
 // Decode reads the answer.

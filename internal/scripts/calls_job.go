@@ -30,8 +30,8 @@ type CancelCall struct {
 
 // Call is the call in the form that is sent.
 func (c CancelCall) Call() Call {
-	return Call{Commands.Cancel, append([]string{c.Clock, c.Due, c.Expires, c.Outbox}, c.Jobs...),
-		append([]any{string(c.At), c.Tenant, c.Horizon.Microseconds(), flag(c.Dead)}, c.Retention.args()...)}
+	return Commands.Cancel.call(append([]string{c.Clock, c.Due, c.Expires, c.Outbox}, c.Jobs...),
+		append([]any{string(c.At), c.Tenant, c.Horizon.Microseconds(), flag(c.Dead)}, c.Retention.args()...))
 }
 
 // Decode reads the answer: JobAbsent, JobDone, JobDeleted or JobConflict per job, in order.
@@ -61,7 +61,7 @@ func (c ReplayCall) Call() Call {
 	if c.Tier != nil {
 		args = append(args, *c.Tier)
 	}
-	return Call{Commands.Replay, []string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox}, args}
+	return Commands.Replay.call([]string{c.Clock, c.Due, c.Expires, c.Job, c.Outbox}, args)
 }
 
 // Decode reads the answer. The admission is set for JobDone: its outcome may be a refusal.
@@ -104,7 +104,7 @@ type Status struct {
 
 // Call is the call in the form that is sent.
 func (c StatusCall) Call() Call {
-	return Call{Commands.Status, []string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.MostResult}}
+	return Commands.Status.call([]string{c.Clock, c.Job}, []any{string(c.At), c.Tenant, c.MostResult})
 }
 
 // Decode reads the answer.

@@ -44,7 +44,7 @@ func (c LimitCall) Call() Call {
 	case limiter.TokenBucket, limiter.LeakyMeter:
 		args = append(args, c.Policy.Limit())
 	}
-	return Call{limits[c.Policy.Algorithm], keys, args}
+	return limits[c.Policy.Algorithm].call(keys, args)
 }
 
 // Decode reads the answer: the decision and the instant of it.

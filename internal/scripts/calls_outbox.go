@@ -29,10 +29,8 @@ type ClaimedJob struct {
 
 // Call is the call in the form that is sent.
 func (c ClaimCall) Call() Call {
-	return Call{
-		Commands.Claim, []string{c.Clock, c.Outbox, c.Claim},
-		[]any{string(c.At), c.Name, c.Max, c.Lease.Microseconds()},
-	}
+	return Commands.Claim.call([]string{c.Clock, c.Outbox, c.Claim},
+		[]any{string(c.At), c.Name, c.Max, c.Lease.Microseconds()})
 }
 
 // Decode reads the answer.
@@ -70,7 +68,7 @@ func (c HandedCall) Call() Call {
 		keys = append(keys, j.Key)
 		args = append(args, j.Epoch, string(rune(j.State)))
 	}
-	return Call{Commands.Handed, keys, args}
+	return Commands.Handed.call(keys, args)
 }
 
 // Decode reads the answer: 1 per completion that was removed, 0 per one that was not there.

@@ -1,6 +1,13 @@
 package scripts
 
-import "time"
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
 
 // RelayCall stores parts of the answer to a forwarded request while it comes.
 type RelayCall struct {
@@ -10,6 +17,7 @@ type RelayCall struct {
 	Number                              int64 // of the first part, from 1
 	Parts                               []RelayPart
 	Past                                bool          // the parts are beyond those that are stored
+	More                                bool          // the key of such parts has some: these need not pass through the script
 	Most                                int           // parts beyond that are kept
 	Keep                                time.Duration // all of them, at most
 }
@@ -22,17 +30,35 @@ type RelayPart struct {
 
 // Relayed is the answer to a RelayCall.
 type Relayed struct {
-	Current  bool  // the lease is; otherwise nothing was stored
+	Current  bool  // the lease is, and the parts are stored
 	Furthest int64 // offset of the reader of a process that has most; -1: no process reads
 }
 
 // Call is the call in the form that is sent.
 func (c RelayCall) Call() Call {
 	args := []any{string(c.At), c.Epoch, c.Number, flag(c.Past), c.Most, seconds(c.Keep)}
-	for _, p := range c.Parts {
-		args = append(args, p.Text, p.Bytes)
+	var before []Command
+	for i, p := range c.Parts {
+		if !c.More {
+			args = append(args, p.Text, p.Bytes)
+			continue
+		}
+		add := []any{"xadd", c.Stream, "nomkstream"}
+		if c.Past {
+			add = []any{"xadd", c.Beyond, "nomkstream", "maxlen", "~", c.Most}
+		}
+		id := strconv.FormatInt(c.Epoch, 10) + "-" + strconv.FormatInt(c.Number+int64(i), 10)
+		before = append(before, Command{Args: append(add, id, "n", p.Bytes, "p", p.Text), Harmless: isNoPart})
 	}
-	return Call{Commands.Relay, []string{c.Clock, c.Job, c.Stream, c.Beyond, c.Reading}, args}
+	call := Commands.Relay.call([]string{c.Clock, c.Job, c.Stream, c.Beyond, c.Reading}, args)
+	call.Before = before
+	return call
+}
+
+// isNoPart reports whether Redis says that it has the part, or that the key is gone, which the
+// script sees.
+func isNoPart(err error) bool {
+	return errors.Is(err, redis.Nil) || strings.Contains(err.Error(), "equal or smaller")
 }
 
 // Decode reads the answer.

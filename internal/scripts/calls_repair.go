@@ -32,10 +32,8 @@ func (c RepairCall) Call() Call {
 	for _, name := range c.Flows {
 		args = append(args, name)
 	}
-	return Call{
-		Commands.Repair, append([]string{c.Clock, c.Due, c.Expires, c.Leases, c.Tenants, c.Outbox}, c.Jobs...),
-		args,
-	}
+	return Commands.Repair.call(append([]string{c.Clock, c.Due, c.Expires, c.Leases, c.Tenants, c.Outbox}, c.Jobs...),
+		args)
 }
 
 // Decode reads the answer.

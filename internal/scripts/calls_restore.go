@@ -34,7 +34,7 @@ func (c RestoreCall) Call() Call {
 	for _, f := range c.Flows {
 		args = append(args, f.Flow, int64(f.Stamp), f.Cost, f.Entry)
 	}
-	return Call{Commands.Restore, []string{c.Clock, c.Due, c.Tenants}, args}
+	return Commands.Restore.call([]string{c.Clock, c.Due, c.Tenants}, args)
 }
 
 // Restored is the answer to a RestoreCall.

@@ -84,9 +84,9 @@ func (c ScanCall) Call() Call {
 	if c.Policy != "" {
 		keys = append(keys, c.Policy)
 	}
-	return Call{Commands.Scan, keys, []any{
+	return Commands.Scan.call(keys, []any{
 		string(c.At), c.Cursor, c.Most, seconds(c.Dead), cmp.Or(c.MostFlows, ScanFlows), cmp.Or(c.FlowCursor, "0"),
-	}}
+	})
 }
 
 // Decode reads the answer.

@@ -48,12 +48,12 @@ func (c TuneCall) Call() Call {
 	if c.EndCharge {
 		unhold = "2"
 	}
-	return Call{Commands.Tune, []string{
+	return Commands.Tune.call([]string{
 		c.Clock, c.Due, c.Policy, c.History, c.Names, c.Tenants, c.Tuned, c.Lines,
 	}, append([]any{
 		string(c.At), c.Horizon.Microseconds(), c.Policies, c.Name, expected, c.Source, c.Says, c.Reason,
 		c.HistoryEntry, c.Entry, unhold,
-	}, c.Settings.args()...)}
+	}, c.Settings.args()...))
 }
 
 // Decode reads the answer, and the revision of the tenant that is in force.
@@ -75,10 +75,8 @@ type DeclareCall struct {
 
 // Call is the call in the form that is sent.
 func (c DeclareCall) Call() Call {
-	return Call{
-		Commands.Declare, []string{c.Clock, c.Lines},
-		append([]any{string(c.At), c.Revision}, c.Settings.args()...),
-	}
+	return Commands.Declare.call([]string{c.Clock, c.Lines},
+		append([]any{string(c.At), c.Revision}, c.Settings.args()...))
 }
 
 // Decode reads the answer: whether these policies are in force, not those of a later revision.
@@ -102,7 +100,7 @@ type PublishCall struct {
 
 // Call is the call in the form that is sent.
 func (c PublishCall) Call() Call {
-	return Call{Commands.Publish, []string{c.Clock}, []any{c.Channel, c.Message}}
+	return Commands.Publish.call([]string{c.Clock}, []any{c.Channel, c.Message})
 }
 
 // Decode reads the answer: whether the channels of the shard are sharded.
@@ -122,10 +120,8 @@ type HeartbeatCall struct {
 
 // Call is the call in the form that is sent.
 func (c HeartbeatCall) Call() Call {
-	return Call{
-		Commands.Heartbeat, []string{c.Clock, c.Workers},
-		[]any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)},
-	}
+	return Commands.Heartbeat.call([]string{c.Clock, c.Workers},
+		[]any{string(c.At), c.Worker, c.TTL.Microseconds(), flag(c.Leave)})
 }
 
 // Decode reads the answer: the instant, and the live workers.
@@ -151,7 +147,7 @@ func (c UsedCall) Call() Call {
 	for i, at := range c.At {
 		args[i] = at.UnixMilli()
 	}
-	return Call{Commands.Used, append([]string{c.Clock}, c.Keys...), args}
+	return Commands.Used.call(append([]string{c.Clock}, c.Keys...), args)
 }
 
 // Decode reads the answer: how many keys are there and had no later use.

@@ -118,6 +118,9 @@ func DecodeStatus(raw []byte) (Record, error) {
 	return r, err
 }
 
+// PayloadAt returns the offset of the payload in a record, by its head.
+func PayloadAt(raw []byte) int { return int(fieldPrefix.of(raw)) }
+
 // ResultSize returns the length of the result of a record, by its head.
 func ResultSize(raw []byte) int { return int(fieldResult.of(raw)) }
 

@@ -212,6 +212,7 @@ func (s ShardKeys) Dead(flow string) string     { return s.prefix + "dead:" + fl
 func (s ShardKeys) Kept(flow string) string     { return s.prefix + "kept:" + flow }
 func (s ShardKeys) Done(flow string) string     { return s.prefix + "done:" + flow }
 func (s ShardKeys) Job(id string) string        { return s.prefix + "job:" + id }
+func (s ShardKeys) Aside(id string) string      { return s.prefix + "aside:" + id }
 func (s ShardKeys) Stream(id string) string     { return s.prefix + "stream:" + id }
 func (s ShardKeys) Beyond(id string) string     { return s.prefix + "beyond:" + id }
 func (s ShardKeys) Reading(id string) string    { return s.prefix + "reading:" + id }

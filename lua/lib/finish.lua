@@ -112,8 +112,8 @@ local function finish(id, j, f, state, result)
     end
     dead_add(id, j, f)
   else
-    result = result ~= '' and result or result_of(key, j)
-    j.payload, j.result = 0, #result
+    result = (result ~= '' or j.aside) and result or result_of(key, j)
+    j.payload, j.result = 0, j.aside or #result
     ended_now = ended_now or u56(now) .. ZERO7
     local bytes = RECORD_BYTES + job_ended(key, j, ended_now, result, j.max, called_back and '' or expiry)
     if retention.kept then

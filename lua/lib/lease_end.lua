@@ -82,7 +82,7 @@ local function succeed(key, id, j, f, most, result)
   end
   run(f, -1)
   local before, payload = n24(raw, RESULT_AT), n32(raw, PAYLOAD_AT) -- bytes of the result so far
-  if before > 0 and result == '' then
+  if before > 0 and result == '' and not j.aside then
     local text = j.prefix + payload
     result = redis.call('GETRANGE', key, text, text + before - 1)
   end

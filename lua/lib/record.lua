@@ -7,6 +7,8 @@
 -- one byte, and the callback URL after its length in two. It may stop after the type or any later
 -- field; missing fields are empty. So are a tenant and a route that equal those in the flow.
 
+--! needs clock
+
 -- Lua formats each number that goes to Redis, so a constant one is text.
 local UP_TO_PAYLOAD = '2193' -- the offset of the last byte that any prefix may have
 
@@ -136,20 +138,35 @@ local function job_leased(epoch, raw, stamp)
   return 'l' .. u32(epoch) .. sub(raw, ATTEMPTS_AT, TAG_END) .. u56(stamp)
 end
 
+-- aside_of is the key of a result that is not among the arguments: the bytes before it are free for
+-- the head and the prefix of the record.
+local function aside_of(key)
+  return PREFIX .. 'aside:' .. sub(key, #PREFIX + 5)
+end
+
 -- job_ended writes the record of a job that ends without its payload, to expire after so many
 -- seconds, '' for never, and returns its bytes. j is as of job_read or job_succeeding, ended the
--- encoded instant and no deadline, most the max attempts, 0 for those it has.
+-- encoded instant and no deadline, most the max attempts, 0 for those it has. j.aside is the bytes
+-- of a result that is aside.
 local function job_ended(key, j, ended, result, most, expiry)
-  local raw, attempts = j.raw, j.attempts
+  local raw, attempts, bytes = j.raw, j.attempts, j.aside or #result
   local low = attempts % 256
   local front = '1' .. j.state .. sub(raw, EPOCH_AT, EPOCH_END)
     .. char((attempts - low) / 256, low, j.free or byte(raw, FREE_AT)) .. j.outcome
     .. sub(raw, TAG_AT, STAMP_END) .. ended .. (j.seq and u48(j.seq) or sub(raw, SEQ_AT, SEQ_END))
-    .. u24(#result)
+    .. u24(bytes)
     .. (most > 0 and sub(raw, CREATED_AT, COST_END) .. u16(most) .. sub(raw, PREFIX_AT, PREFIX_END)
       or sub(raw, CREATED_AT, PREFIX_END))
     .. ZERO4 .. sub(raw, HEAD + 1, j.prefix)
-  if #result >= APPEND_FROM then -- one text of both would take Redis as long as all the rest
+  if j.aside then
+    redis.call('RENAME', aside_of(key), key)
+    redis.call('SETRANGE', key, 0, front)
+    if expiry ~= '' then
+      redis.call('EXPIRE', key, expiry)
+    else
+      redis.call('PERSIST', key)
+    end
+  elseif #result >= APPEND_FROM then -- one text of both would take Redis as long as all the rest
     redis.call('DEL', key)
     redis.call('SETRANGE', key, #front, result)
     redis.call('SETRANGE', key, 0, front)
@@ -161,5 +178,5 @@ local function job_ended(key, j, ended, result, most, expiry)
   else
     redis.call('SET', key, front .. result)
   end
-  return #front + #result
+  return #front + bytes
 end

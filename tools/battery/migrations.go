@@ -201,7 +201,7 @@ func (w *world) halfDone(ctx context.Context, nodes []*node) (found []string, er
 				}
 			case "due", "leases", "queue", "later", "claim", "unlock", "dead", "wait", "ready", "reserve":
 				half("%s is left over", key)
-			case "stream", "beyond", "reading": // they linger behind the end of an answer
+			case "stream", "beyond", "reading", "aside": // they linger behind the end of an answer
 				ttl, err := n.client.PTTL(ctx, key).Result()
 				if err != nil {
 					return nil, err
