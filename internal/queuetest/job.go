@@ -47,7 +47,7 @@ func jobReads(s *suite) {
 	l := s.lease(1)[0]
 	Compare(s, "the lease", l, queue.Lease{
 		LeaseRef: queue.LeaseRef{ID: want.ID, Epoch: 1}, Tenant: w.Tenant, Route: w.Route, Type: w.Type,
-		Payload: w.Payload, Cost: 1, Attempt: 1, MaxAttempts: 7, Created: shaper.InstantOf(j.Created),
+		Payload: w.Payload, PayloadAt: l.PayloadAt, Cost: 1, Attempt: 1, MaxAttempts: 7, Created: shaper.InstantOf(j.Created),
 		Eligible: l.Eligible, Stamp: l.Stamp, Deadline: l.Deadline,
 	})
 	if j, err = s.q.Job(s.ctx, w.Tenant, v.Job.ID); err != nil {

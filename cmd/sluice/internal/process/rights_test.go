@@ -3,10 +3,12 @@ package process_test
 import (
 	"encoding/json"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,6 +24,7 @@ import (
 	"github.com/7509e464/sluice/internal/repair"
 	"github.com/7509e464/sluice/internal/sessions"
 	"github.com/7509e464/sluice/internal/store"
+	"github.com/7509e464/sluice/lua"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper/limiter"
 )
@@ -87,6 +90,35 @@ func TestRightsAreEnoughAndNeeded(t *testing.T) {
 	}
 }
 
+// TestRightsOfScripts: the user of docs/redis.md may run each command that a script can reach, also
+// one that it reaches seldom.
+func TestRightsOfScripts(t *testing.T) {
+	allowed := redistest.RulesOf(t, "../../../../docs/redis.md", "## Rights")
+	named := regexp.MustCompile(`(?:call|in_parts)\(\s*'([A-Z]+)'`)
+	commands := 0
+	for _, pattern := range []string{"*.lua", "lib/*.lua"} {
+		files, err := fs.Glob(lua.Sources, pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			source, err := lua.Sources.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, found := range named.FindAllSubmatch(source, -1) {
+				commands++
+				if rule := "+" + strings.ToLower(string(found[1])); !slices.Contains(allowed, rule) {
+					t.Errorf("%s needs %s", file, rule)
+				}
+			}
+		}
+	}
+	if commands < 100 {
+		t.Errorf("%d commands are found", commands)
+	}
+}
+
 func openQueue(t *testing.T, e *queue.Engine) *queue.Queue {
 	t.Helper()
 	q, err := queue.Open(t.Context(), e, queue.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -134,6 +166,8 @@ func useProcess(t *testing.T, redisURL string) {
 			if calls.Add(1) == 1 {
 				w.WriteHeader(http.StatusInternalServerError)
 			}
+		case strings.HasPrefix(r.URL.Path, "/large"):
+			_, _ = w.Write(make([]byte, 200_000))
 		default:
 			deliveries.Add(1)
 		}
@@ -144,6 +178,7 @@ func useProcess(t *testing.T, redisURL string) {
 		"routes": map[string]any{
 			"default": map[string]any{"url": target.URL},
 			"fleet":   map[string]any{"asynq": map[string]any{"queue": "fleet"}},
+			"large":   map[string]any{"forward": target.URL + "/large"},
 		},
 		"callbacks": map[string]any{"allow": []any{target.URL + "/"}},
 		"guards":    map[string]any{"all": map[string]any{"rate": "100/s", "by": []any{"tenant"}, "on_error": "closed"}},
@@ -156,12 +191,24 @@ func useProcess(t *testing.T, redisURL string) {
 	}
 	for _, s := range []wire.Submission{
 		{CallbackURL: target.URL + "/called"}, {CallbackURL: target.URL + "/gone"}, {Route: "fleet"},
+		{Payload: json.RawMessage(`"` + strings.Repeat("x", 50_000) + `"`)},
 	} {
-		s.Type, s.Payload = "t", json.RawMessage("1")
+		s.Type = "t"
+		if s.Payload == nil {
+			s.Payload = json.RawMessage("1")
+		}
 		if _, err := jobs.Submit(t.Context(), client.Submission{Submission: s}); err != nil {
 			t.Fatal(err)
 		}
 	}
+	large, err := hc.Get("http://" + now.API.String() + "/v1/forward/large/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, large.Body); n != 200_000 || err != nil {
+		t.Errorf("%s: %d bytes, %v", large.Status, n, err)
+	}
+	_ = large.Body.Close()
 	queuetest.Await(t, "the callbacks", func() bool { return calls.Load() > 1 && gone.Load() > 0 })
 	queuetest.Await(t, "the archive", func() bool { return metric(t, hc, now.Admin.String(), `sluice_callbacks_archived`) })
 	for _, path := range []string{"/v1/stats", "/v1/tenants", "/v1/guards/all/blocked", "/metrics", "/readyz"} {
