@@ -71,7 +71,8 @@ func tlsSettings(section string) []Setting {
 				"when it changes."},
 		{Key: section + "tls.key", Kind: Text, check: unsetOr(notEmpty), Rule: "must be the path of a file with a private key in PEM",
 			Help: "File with the key of the certificate."},
-		{Key: section + "tls.client_ca", Kind: Text, check: unsetOr(notEmpty), Rule: "must be the path of a file with certificates in PEM",
+		{Key: section + "tls.client_ca", Kind: Text, protects: true, check: unsetOr(notEmpty),
+			Rule: "must be the path of a file with certificates in PEM",
 			Help: "File with the authorities that sign certificates of clients. Not set: clients need no certificate."},
 		client, version, off,
 	}

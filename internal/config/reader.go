@@ -93,9 +93,12 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 			rule = "must have no reference: references stand in secrets, and in URLs and headers of routes"
 		}
 		_, given := r.origin[s.Key]
-		if policy := strings.HasPrefix(s.Key, "tenants."); s.Kind == Rate && raw == "" &&
-			(path != "" || policy && (given || has(r.written, strings.Split(s.Key, ".")))) {
+		wrote := path != "" || given || has(r.written, strings.Split(s.Key, "."))
+		if policy := strings.HasPrefix(s.Key, "tenants."); s.Kind == Rate && raw == "" && (path != "" || policy && wrote) {
 			rule = s.Rule // only a rate that nobody wrote is not set
+		}
+		if s.protects && raw == "" && wrote {
+			rule = s.Rule + "; to leave it not set, leave it out"
 		}
 		if rule != "" {
 			r.problem(r.at(join(path, s.Key)), s.show(raw), rule+s.meant(raw))

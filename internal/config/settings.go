@@ -33,6 +33,9 @@ type Setting struct {
 	Help    string // what it does
 	Secret  bool   // its value is never shown, and may have references
 	refers  bool   // its value may have references
+	// protects: an empty text that somebody wrote is refused. It may be that of a template without
+	// its variable, and would leave open what the setting protects.
+	protects bool
 
 	flag string
 	// min and max bound a whole number or, in nanoseconds, a duration; both 0: checked elsewhere.
@@ -247,11 +250,11 @@ func Settings() []Setting {
 			"Minimum bytes of a payload that is stored compressed; bounds count the compressed bytes. 0: "+
 				"no compression. From 1024 bytes JSON shrinks by half. After an upgrade set it only when "+
 				"all workers are upgraded."),
-		{Key: "codec.key_file", Kind: Text,
+		{Key: "codec.key_file", Kind: Text, protects: true,
 			Help: "File with the keys that [encrypt what clients wrote](encryption.md) before it is stored. The first encrypts, " +
 				"all decrypt. A changed file is in force within five seconds. Not set: nothing is encrypted.",
 			Rule: "must be the path of a file with a key on each line, as sluice codec new-key prints it, with mode 0600"},
-		{Key: "codec.command", Kind: Text,
+		{Key: "codec.command", Kind: Text, protects: true,
 			Help: "Program that prints such keys, for those of a key management service. It runs without arguments at the " +
 				"start and every five minutes. Either this or codec.key_file.",
 			Rule: "must be the path of a program that can be run"},
