@@ -13,7 +13,8 @@
 --   6 seconds after which all of them go
 --   then per part that the script stores: the part, bytes of the answer with it
 -- Reply
---   now, 1 stored or 0 not the current lease or nothing is stored, the offset of the reader that has most, -1 for none
+--   now, 1 stored or 0 not the current lease or nothing is stored, the offset of the reader that
+--   has most, -1 for none
 -- Derived keys: tenants
 -- Channels: ended
 
