@@ -182,7 +182,7 @@ func (w *world) settle(r settlement) {
 
 // putAside makes the result of a settlement one that is put aside.
 func (w *world) putAside(s *scripts.SettleItem, id string) {
-	s.Aside = w.shard.Aside(id)
+	s.Aside = w.shard.Aside(id, s.Epoch)
 	if raw := w.e.Get(w.ctx, s.Key).Val(); len(raw) >= scripts.HeadLength {
 		s.PayloadAt = scripts.PayloadAt([]byte(raw))
 	}

@@ -25,7 +25,7 @@
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
 --   the job is dead because the hold cost its last attempt, 5 settled, and the pool is charged for
---   less than the actual cost: for its max cost, 6 nothing was done: its result is not aside
+--   less than the actual cost: for its max cost
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 --   flows wait ready reserve kept aside
 -- Channels: wake ended
@@ -33,12 +33,23 @@
 --! needs record clock pools stored flow answered filing finish lease_end counts kept
 
 local JOB_ARGS, PLAIN, ASIDE = 5, 83, 65 -- S, A
-local SETTLED, REPEATED, STALE, DIED, CUT, MISSING = '1', '2', '3', '4', '5', '6'
+local SETTLED, REPEATED, STALE, DIED, CUT = '1', '2', '3', '4', '5'
 clock_load(ARGV[1])
 local horizon = tonumber(ARGV[2])
 retention_of(ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 local kept_most = ARGV[8] ~= '' and ARGV[8] + 0
 retention.kept = kept_most
+
+-- aside_of is the key of a result that is not among the arguments, of a lease of the job. The bytes
+-- before it are free for the head and the prefix of the record.
+local function aside_of(id, epoch)
+  return PREFIX .. 'aside:' .. id .. ':' .. format('%d', epoch)
+end
+
+-- aside_epoch returns the epoch of a settlement whose result is aside, nil of any other.
+local function aside_epoch(first)
+  return byte(first) == ASIDE and sub(first, 2) + 0 or nil
+end
 
 local function job_whole(raw)
   local j = job_read(raw)
@@ -52,7 +63,6 @@ end
 local flows, touched, jobs, ids, names, whole = {}, {}, {}, {}, {}, {}
 local new_bytes = {} -- by flow, of the records of forwarded requests that may end
 local args_at, next_at = {}, 9 -- where in ARGV the settlement of a job begins
-local found = {} -- results that are aside
 -- Until retune has reached all flows after a change of policies, the index of due flows may be
 -- wrong.
 local all_obey = clock.looked == '0'
@@ -61,7 +71,7 @@ local reach = { KEYS[2], KEYS[3], KEYS[4], KEYS[5] }
 for k = 6, #KEYS do
   local key = KEYS[k]
   local id = sub(key, id_at)
-  local plain, aside = byte(ARGV[next_at]) == PLAIN, byte(ARGV[next_at]) == ASIDE
+  local plain, aside = byte(ARGV[next_at]) == PLAIN, aside_epoch(ARGV[next_at])
   ids[k], args_at[k] = id, next_at
   local succeeds = not kept_most and (plain or ARGV[next_at + 1] == 'S')
   next_at = next_at + (plain and 1 or JOB_ARGS)
@@ -86,8 +96,9 @@ for k = 6, #KEYS do
     end
     jobs[id] = j
   end
-  if aside then
-    found[k] = redis.call('STRLEN', aside_of(key)) == (j and j.prefix or 0) + bytes
+  if aside and redis.call('STRLEN', aside_of(id, aside)) ~= (j and j.prefix or 0) + bytes
+    and j and j.state == 'l' and j.epoch == aside then
+    error('ASIDE is missing') -- the caller sends all again, as arguments
   end
 end
 
@@ -117,20 +128,20 @@ local codes = {}
 for k = 6, #KEYS do
   local a, id = args_at[k], ids[k]
   local first, j = ARGV[a], jobs[id]
-  local aside = byte(first) == ASIDE
+  local aside = aside_epoch(first)
   local epoch, outcome, delay, most, result
   if byte(first) == PLAIN then
     epoch, outcome, delay, most, result = first == 'S1' and 1 or sub(first, 2) + 0, 'S', 0, 0, ''
   else
-    epoch, outcome, delay, most = (aside and sub(first, 2) or first) + 0, sub(ARGV[a + 1], 1, 1), ARGV[a + 2] + 0, ARGV[a + 3] + 0
+    epoch, outcome, delay, most = aside or first + 0, sub(ARGV[a + 1], 1, 1), ARGV[a + 2] + 0, ARGV[a + 3] + 0
     result = aside and '' or ARGV[a + 4]
   end
   if not j then
     codes[k - 5] = STALE
-  elseif j.state == 'l' and j.epoch == epoch and aside and not found[k] then
-    codes[k - 5] = MISSING
   elseif j.state == 'l' and j.epoch == epoch then
-    j.aside = aside and ARGV[a + 4] + 0 or nil
+    if aside then
+      j.aside, j.aside_key = ARGV[a + 4] + 0, aside_of(id, epoch)
+    end
     local f, cut = flows[j.flow], false
     if not j.seq then
       succeed(KEYS[k], id, j, f, most, result)
@@ -156,7 +167,7 @@ for k = 6, #KEYS do
     end
   end
   if aside then
-    redis.call('DEL', aside_of(KEYS[k]))
+    redis.call('DEL', aside_of(id, aside))
   end
 end
 

@@ -94,11 +94,11 @@ func errorOf(failed []group) (err error) {
 
 // perShard sends n items in calls of one shard each, and returns the groups whose call failed. It
 // skips ids that no shard has. call returns a group's call and the function that decodes its
-// answer, and returns the items to send again. Those, and the items of a group that fails at
-// damaged data, are sent once more, each by itself, so that one does not fail the others.
+// answer. The items of a group that fails at damaged data are sent once more, each by itself, so
+// that one damaged item does not fail the others.
 func (b *Broker) perShard(
 	ctx context.Context, n int, kind func(int) (id string, retention time.Duration, bytes int),
-	call func(group) (scripts.Call, func([]any) (again []int, err error)),
+	call func(group) (scripts.Call, func([]any) error),
 ) (failed []group) {
 	var groups []group
 	type open struct {
@@ -124,26 +124,24 @@ func (b *Broker) perShard(
 	}
 	for len(groups) > 0 {
 		sent := exchange(groups)
-		calls, decode := make([]scripts.Call, len(sent)), make([]func([]any) ([]int, error), len(sent))
+		calls, decode := make([]scripts.Call, len(sent)), make([]func([]any) error, len(sent))
 		for n, g := range sent {
 			calls[n], decode[n] = call(g)
 		}
 		var apart []group
 		for n, r := range b.store.Exec(ctx, keepsAnswers{b.store.Patient}, calls) {
 			g, err := sent[n], r.Err
-			var again []int
 			if err == nil {
-				again, err = decode[n](r.Values)
+				err = decode[n](r.Values)
 			}
 			switch g.err = store.Unavailable(err); {
 			case err == nil:
 			case errors.Is(g.err, ErrScript) && len(g.items) > 1:
-				again = g.items
+				for _, i := range g.items {
+					apart = append(apart, group{shard: g.shard, retention: g.retention, items: []int{i}})
+				}
 			default:
 				failed = append(failed, g)
-			}
-			for _, i := range again {
-				apart = append(apart, group{shard: g.shard, retention: g.retention, items: []int{i}})
 			}
 		}
 		groups = append(groups[len(sent):], apart...)

@@ -31,20 +31,20 @@ func (b *Broker) Extend(
 		}
 	}
 	id := func(i int) (string, time.Duration, int) { return leases[i].ID, 0, 0 }
-	failed := b.perShard(ctx, len(leases), id, func(g group) (scripts.Call, func([]any) ([]int, error)) {
+	failed := b.perShard(ctx, len(leases), id, func(g group) (scripts.Call, func([]any) error) {
 		call := scripts.ExtendCall{Clock: g.shard.Clock(), Leases: g.shard.Leases(), Lease: lease}
 		for _, i := range g.items {
 			call.Jobs = append(call.Jobs, g.shard.Job(leases[i].ID))
 			call.Epochs = append(call.Epochs, leases[i].Epoch)
 		}
-		return call.Call(), func(values []any) ([]int, error) {
+		return call.Call(), func(values []any) error {
 			codes, err := call.Decode(values)
 			for k, code := range codes {
 				if err == nil && code == 0 {
 					lost = append(lost, leases[g.items[k]])
 				}
 			}
-			return nil, err
+			return err
 		}
 	})
 	if len(failed) == 0 {

@@ -51,7 +51,6 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			return nil, err
 		}
 	}
-	missing := map[int]bool{} // results that were not found aside
 	kind := func(i int) (string, time.Duration, int) {
 		bytes := len(items[i].Result)
 		if bytes > 0 && batch[i].Event != shaper.Succeed {
@@ -59,7 +58,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 		}
 		return batch[i].ID, batch[i].Retention, bytes
 	}
-	failed := b.perShard(ctx, len(batch), kind, func(g group) (scripts.Call, func([]any) ([]int, error)) {
+	failed := b.perShard(ctx, len(batch), kind, func(g group) (scripts.Call, func([]any) error) {
 		s := g.shard
 		call := scripts.SettleCall{
 			Clock: s.Clock(), Due: s.Due(), Expires: s.Expires(), Leases: s.Leases(), Outbox: s.Outbox(),
@@ -70,23 +69,17 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 		}
 		for _, i := range g.items {
 			items[i].Key = s.Job(batch[i].ID)
-			if missing[i] {
-				items[i].Aside = ""
-			} else if t := batch[i]; t.Event == shaper.Succeed && t.PayloadAt > 0 && len(items[i].Result) >= scripts.AsideFrom {
-				items[i].Aside, items[i].PayloadAt = s.Aside(t.ID), t.PayloadAt
+			if t := batch[i]; t.Event == shaper.Succeed && t.PayloadAt > 0 && len(items[i].Result) >= scripts.AsideFrom {
+				items[i].Aside, items[i].PayloadAt = s.Aside(t.ID, t.Epoch), t.PayloadAt
 			}
 			call.Items = append(call.Items, items[i])
 		}
-		return call.Call(), func(values []any) (again []int, err error) {
+		return call.Call(), func(values []any) error {
 			codes, err := call.Decode(values)
 			for k, code := range codes {
-				i := g.items[k]
-				if missing[i] = code == scripts.CodeMissing; missing[i] {
-					again = append(again, i)
-				}
-				results[i] = settleResults[code]
+				results[g.items[k]] = settleResults[code]
 			}
-			return again, err
+			return err
 		}
 	})
 	b.headroom.admitted(answered)

@@ -475,7 +475,6 @@ const (
 	CodeStale    SettleCode = 3
 	CodeDied     SettleCode = 4 // settled or repeated: the hold cost the last attempt
 	CodeCut      SettleCode = 5 // settled: the pool is charged for less than the actual cost
-	CodeMissing  SettleCode = 6 // nothing was done: the result is not aside
 )
 
 // A result from AsideFrom bytes on may be put aside, for asideKept: it is needed by the script that
@@ -495,7 +494,9 @@ func (c SettleCall) Call() Call {
 	}
 	args = append(append(args, c.Retention.args()...), kept)
 	var before []Command
-	for _, s := range c.Items {
+	inline := c
+	inline.Items = slices.Clone(c.Items)
+	for i, s := range c.Items {
 		keys = append(keys, s.Key)
 		if s.Outcome == OutcomeSucceeded && s.Delay == 0 && s.MaxAttempts == 0 && len(s.Result) == 0 && s.ActualCost == nil {
 			args = append(args, "S"+strconv.FormatInt(s.Epoch, 10))
@@ -510,11 +511,14 @@ func (c SettleCall) Call() Call {
 			continue
 		}
 		args = append(args, "A"+strconv.FormatInt(s.Epoch, 10), outcome, s.Delay.Microseconds(), s.MaxAttempts, len(s.Result))
+		inline.Items[i].Aside = ""
 		record := append(make([]byte, s.PayloadAt, s.PayloadAt+len(s.Result)), s.Result...)
 		before = append(before, Command{Args: []any{"set", s.Aside, record, "px", asideKept.Milliseconds()}})
 	}
 	call := Commands.Settle.For(c.Pools).call(keys, args)
-	call.Before = before
+	if call.Before = before; len(before) > 0 {
+		call.Inline = inline.Call
+	}
 	return call
 }
 
@@ -529,7 +533,7 @@ func (c SettleCall) Decode(values []any) ([]SettleCode, error) {
 	}
 	codes := make([]SettleCode, len(text))
 	for i := range codes {
-		if codes[i] = SettleCode(text[i]) - '0'; codes[i] < CodeSettled || codes[i] > CodeMissing {
+		if codes[i] = SettleCode(text[i]) - '0'; codes[i] < CodeSettled || codes[i] > CodeCut {
 			r.fail("an unknown code")
 		}
 	}

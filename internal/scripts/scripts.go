@@ -110,6 +110,8 @@ type Call struct {
 	// Before go to Redis in the same exchange, before the script. They carry large texts: to pass
 	// 1 MB through a script takes Redis 4 ms, to store it by a command of its own 1 ms.
 	Before []Command
+	// Inline, with commands of which some may get lost, is the call with those texts as arguments.
+	Inline func() Call
 }
 
 func (s *Script) call(keys []string, args []any) Call { return Call{Script: s, Keys: keys, Args: args} }
@@ -183,8 +185,13 @@ func needsPools(call Call, err error) bool {
 	return err != nil && call.Script.Pools != nil && strings.Contains(err.Error(), "POOLS are needed")
 }
 
+// needsInline reports whether a call stopped because Redis does not have what came before it.
+func needsInline(call Call, err error) bool {
+	return err != nil && call.Inline != nil && strings.Contains(err.Error(), "ASIDE is missing")
+}
+
 // Run sends one call by its SHA, and by its source if the server has not loaded the script. It
-// sends the call once more, with the script for shards with pools, if that is needed.
+// sends the call once more, with the script for shards with pools or inline, if that is needed.
 func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, error) {
 	if len(call.Before) > 0 {
 		r := RunAll(ctx, c, observe, []Call{call})[0]
@@ -254,6 +261,8 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 		if needsPools(call, replies[i].Err) {
 			call.Script = call.Script.Pools
 			replies[i].Values, replies[i].Err = Run(ctx, c, observe, call)
+		} else if needsInline(call, replies[i].Err) {
+			replies[i].Values, replies[i].Err = Run(ctx, c, observe, call.Inline())
 		}
 	}
 	return replies

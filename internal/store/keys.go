@@ -212,12 +212,16 @@ func (s ShardKeys) Dead(flow string) string     { return s.prefix + "dead:" + fl
 func (s ShardKeys) Kept(flow string) string     { return s.prefix + "kept:" + flow }
 func (s ShardKeys) Done(flow string) string     { return s.prefix + "done:" + flow }
 func (s ShardKeys) Job(id string) string        { return s.prefix + "job:" + id }
-func (s ShardKeys) Aside(id string) string      { return s.prefix + "aside:" + id }
 func (s ShardKeys) Stream(id string) string     { return s.prefix + "stream:" + id }
 func (s ShardKeys) Beyond(id string) string     { return s.prefix + "beyond:" + id }
 func (s ShardKeys) Reading(id string) string    { return s.prefix + "reading:" + id }
 func (s ShardKeys) Key(id string) string        { return s.prefix + "key:" + id }
 func (s ShardKeys) Keys(tenant string) string   { return s.prefix + "keys:" + tenant }
+
+// Aside is a large result of the lease of a job with this epoch, before its settlement.
+func (s ShardKeys) Aside(id string, epoch int64) string {
+	return s.prefix + "aside:" + id + ":" + strconv.FormatInt(epoch, 10)
+}
 
 // Callbacks is the hash of the secrets and endpoints of a tenant's callbacks.
 func (s ShardKeys) Callbacks(tenant string) string { return s.prefix + "callbacks:" + tenant }

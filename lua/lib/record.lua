@@ -7,8 +7,6 @@
 -- one byte, and the callback URL after its length in two. It may stop after the type or any later
 -- field; missing fields are empty. So are a tenant and a route that equal those in the flow.
 
---! needs clock
-
 -- Lua formats each number that goes to Redis, so a constant one is text.
 local UP_TO_PAYLOAD = '2193' -- the offset of the last byte that any prefix may have
 
@@ -138,16 +136,10 @@ local function job_leased(epoch, raw, stamp)
   return 'l' .. u32(epoch) .. sub(raw, ATTEMPTS_AT, TAG_END) .. u56(stamp)
 end
 
--- aside_of is the key of a result that is not among the arguments: the bytes before it are free for
--- the head and the prefix of the record.
-local function aside_of(key)
-  return PREFIX .. 'aside:' .. sub(key, #PREFIX + 5)
-end
-
 -- job_ended writes the record of a job that ends without its payload, to expire after so many
 -- seconds, '' for never, and returns its bytes. j is as of job_read or job_succeeding, ended the
 -- encoded instant and no deadline, most the max attempts, 0 for those it has. j.aside is the bytes
--- of a result that is aside.
+-- of a result that is aside, in the key j.aside_key, behind as many others as come before it.
 local function job_ended(key, j, ended, result, most, expiry)
   local raw, attempts, bytes = j.raw, j.attempts, j.aside or #result
   local low = attempts % 256
@@ -159,7 +151,7 @@ local function job_ended(key, j, ended, result, most, expiry)
       or sub(raw, CREATED_AT, PREFIX_END))
     .. ZERO4 .. sub(raw, HEAD + 1, j.prefix)
   if j.aside then
-    redis.call('RENAME', aside_of(key), key)
+    redis.call('RENAME', j.aside_key, key)
     redis.call('SETRANGE', key, 0, front)
     if expiry ~= '' then
       redis.call('EXPIRE', key, expiry)
