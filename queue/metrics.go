@@ -27,7 +27,7 @@ func registerMetrics(
 	missing := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sluice_codec_key_missing_total",
 		Help: "Leases of jobs that were given back without an attempt, because this process has no key to " +
-			"decrypt the job: see codec.key_file.",
+			"decrypt the job: see codec.key_file and codec.command.",
 	})
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "sluice_script_duration_seconds",
