@@ -18,7 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/sealed"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
@@ -56,7 +59,18 @@ func encrypted(t *testing.T, e *queue.Engine, path string, edit ...func(*queue.O
 // everything passes each key of the store with each of its values to found.
 func everything(t *testing.T, q *queue.Queue, found func(key, value string)) {
 	t.Helper()
-	ctx, c := context.Background(), store.Of(q).Patient
+	var one sync.Mutex
+	if err := store.EachMaster(context.Background(), store.Of(q).Patient, func(ctx context.Context, node scripts.Client) error {
+		one.Lock()
+		defer one.Unlock()
+		return everythingOf(ctx, t, node.(redis.Cmdable), found)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func everythingOf(ctx context.Context, t *testing.T, c redis.Cmdable, found func(key, value string)) error {
+	t.Helper()
 	keys := c.Scan(ctx, 0, "*", 1000).Iterator()
 	for keys.Next(ctx) {
 		key := keys.Val()
@@ -85,9 +99,7 @@ func everything(t *testing.T, q *queue.Queue, found func(key, value string)) {
 			t.Errorf("key %s is a %s", key, kind)
 		}
 	}
-	if err := keys.Err(); err != nil {
-		t.Fatal(err)
-	}
+	return keys.Err()
 }
 
 // marks are random letters by what they were written into.

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -95,7 +97,11 @@ func sound(t *testing.T, q *queue.Queue) {
 // TestErase: nothing of a tenant is left, all of the others is; what is under way ends first.
 func TestErase(t *testing.T) {
 	t.Parallel()
-	for name, options := range engines {
+	all := maps.Clone(engines)
+	all["cluster"] = func(t *testing.T) queue.EngineOptions {
+		return queue.EngineOptions{URL: redistest.StartCluster(t).URL()}
+	}
+	for name, options := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := marks{}
