@@ -480,7 +480,7 @@ const (
 // A result from AsideFrom bytes on may be put aside, for asideKept: it is needed by the script that
 // comes right behind it.
 const (
-	AsideFrom = 32 << 10
+	AsideFrom = 16 << 10
 	asideKept = time.Minute
 )
 

@@ -14,10 +14,9 @@ local UP_TO_PAYLOAD = '2193' -- the offset of the last byte that any prefix may 
 -- table entries, index entries.
 local RECORD_BYTES, KEY_BYTES = 256, 256
 
--- Bytes of a payload to which a result is appended, and of a result that is written apart from its
--- head. After such a payload Redis allocates as many bytes again for the record, up to SPARE_MOST.
--- To write a payload of 240 KB again took it 5 ms, most of it for the append-only file: a burst of
--- them that failed cost others of the shard all departures for 1.5 s.
+-- Bytes of a payload to which a result is appended. Then Redis allocates as many bytes again for the
+-- record, up to SPARE_MOST. To write a payload of 240 KB again took it 5 ms, most of it for the
+-- append-only file: a burst of them that failed cost others of the shard all departures for 1.5 s.
 local APPEND_FROM, SPARE_MOST = 16384, 1048576
 
 local ZERO3 = '\0\0\0'
@@ -157,13 +156,6 @@ local function job_ended(key, j, ended, result, most, expiry)
       redis.call('EXPIRE', key, expiry)
     else
       redis.call('PERSIST', key)
-    end
-  elseif #result >= APPEND_FROM then -- one text of both would take Redis as long as all the rest
-    redis.call('DEL', key)
-    redis.call('SETRANGE', key, #front, result)
-    redis.call('SETRANGE', key, 0, front)
-    if expiry ~= '' then
-      redis.call('EXPIRE', key, expiry)
     end
   elseif expiry ~= '' then
     redis.call('SET', key, front .. result, 'EX', expiry)
