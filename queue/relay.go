@@ -279,6 +279,7 @@ func (r *Relay) flush(ctx context.Context) error {
 		text = r.body[at:min(len(r.body), r.most, int(at)+size)]
 	case r.remote < 0:
 		at = total // nobody reads it
+	case at == total: // it has ended behind the bytes that a reader has got
 	case at < int64(len(r.body)): // there was room for it when it came
 		text = r.body[at:min(len(r.body), int(at)+size)]
 	case at < r.restAt: // a reader came when its parts were gone; it begins further on, and breaks off

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
@@ -638,5 +640,86 @@ func TestRelayIsErased(t *testing.T) {
 	}
 	if keys := store.Of(q).Patient.Keys(t.Context(), "*"+l.ID+"*").Val(); len(keys) > 0 {
 		t.Errorf("%q are left", keys)
+	}
+}
+
+// TestRelayEndsBehindItsReader: the end of an answer comes after a reader has got its last byte, and
+// the store keeps no more of such an answer: it has as many bytes as may be stored, or the store has
+// no room for more.
+func TestRelayEndsBehindItsReader(t *testing.T) {
+	t.Parallel()
+	const size = 300_000
+	for name, o := range map[string]struct {
+		most int
+		room queue.StoreBounds
+	}{
+		"as many as may be stored": {size, queue.StoreBounds{}},
+		"no room":                  {1 << 20, queue.StoreBounds{Bytes: 400_000, FlowShare: 50}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
+			worker := beside(t, e, queue.Options{Defaults: perSecond(1000), Store: o.room})
+			l, r := relayed(t, worker, o.most)
+			s := reader(t, beside(t, e, queue.Options{Defaults: perSecond(1000)}), l.ID)
+			whole := bytes.Repeat([]byte("x"), size)
+			if err := r.Write(t.Context(), whole); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := readTo(t.Context(), s, size); err != nil || !bytes.Equal(got, whole) {
+				t.Fatalf("%d bytes, %v", len(got), err)
+			}
+			queuetest.Await(t, "all to be stored", func() bool { return r.InStore() == size })
+			if err := r.End(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestRelayWhileRedisIsFull: a part that Redis has no memory for is stored later, before those
+// behind it.
+func TestRelayWhileRedisIsFull(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	admin, e := client(t, redis.URL()), openEngine(t, queue.EngineOptions{URL: redis.URL(), AllowUnsafe: true})
+	worker, api := beside(t, e, queue.Options{Defaults: perSecond(1000)}), beside(t, e, queue.Options{Defaults: perSecond(1000)})
+	l, r := relayed(t, worker, 8<<20)
+	s := reader(t, api, l.ID)
+	whole := bytes.Repeat([]byte("0123456789abcde\n"), 200_000)
+	done, full := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(full)
+		for n := 0; ; n++ {
+			select {
+			case <-done:
+				return
+			default:
+				admin.ConfigSet(t.Context(), "maxmemory", strconv.Itoa(n%2)) // 1 byte, or no bound
+			}
+		}
+	}()
+	wrote := make(chan error, 1)
+	go func() {
+		for rest := range slices.Chunk(whole, 100_000) {
+			if err := r.Write(t.Context(), rest); err != nil {
+				wrote <- err
+				return
+			}
+		}
+		wrote <- nil
+	}()
+	got, err := readTo(t.Context(), s, len(whole))
+	close(done)
+	<-full
+	admin.ConfigSet(t.Context(), "maxmemory", "0")
+	if err != nil || !bytes.Equal(got, whole) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(whole), err)
+	}
+	if err := <-wrote; err != nil {
+		t.Error(err)
+	}
+	if err := r.End(t.Context(), nil); err != nil {
+		t.Error(err)
 	}
 }

@@ -51,7 +51,7 @@ func (c RelayCall) Call() Call {
 		before = append(before, Command{Args: append(add, id, "n", p.Bytes, "p", p.Text), Harmless: isNoPart})
 	}
 	call := Commands.Relay.call([]string{c.Clock, c.Job, c.Stream, c.Beyond, c.Reading}, args)
-	call.Before = before
+	call.Before, call.Atomic = before, len(before) > 0
 	return call
 }
 

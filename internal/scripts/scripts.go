@@ -110,6 +110,9 @@ type Call struct {
 	// Before go to Redis in the same exchange, before the script. They carry large texts: to pass
 	// 1 MB through a script takes Redis 4 ms, to store it by a command of its own 1 ms.
 	Before []Command
+	// Atomic makes the commands and the script one transaction: where Redis refuses one of them, it
+	// does nothing. Such a call is sent by itself.
+	Atomic bool
 	// Inline, with commands of which some may get lost, is the call with those texts as arguments.
 	Inline func() Call
 }
@@ -149,6 +152,7 @@ type Reply struct {
 type Client interface {
 	redis.Scripter
 	Pipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
+	TxPipelined(ctx context.Context, fn func(redis.Pipeliner) error) ([]redis.Cmder, error)
 }
 
 // Observer is called after each script call with its duration and error. Calls of one pipeline have
@@ -227,10 +231,14 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 		left[i] = i
 	}
 	failed := make([]func() error, len(calls))
+	pipelined := c.Pipelined
+	if len(calls) == 1 && calls[0].Atomic {
+		pipelined = c.TxPipelined
+	}
 	for _, send := range []func(context.Context, redis.Scripter, Call) *redis.Cmd{bySHA, bySource} {
 		cmds := make([]*redis.Cmd, 0, len(left))
 		// The pipeline's own error is that of its first failed command; each command has its own.
-		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		_, _ = pipelined(ctx, func(p redis.Pipeliner) error {
 			for _, i := range left {
 				if failed[i] == nil {
 					failed[i] = calls[i].before(ctx, p)
