@@ -14,8 +14,8 @@ local UP_TO_PAYLOAD = '2193' -- the offset of the last byte that any prefix may 
 -- table entries, index entries.
 local RECORD_BYTES, KEY_BYTES = 256, 256
 
--- Bytes of a payload to which a result is appended. Then Redis allocates as many bytes again for the
--- record, up to SPARE_MOST. To write a payload of 240 KB again took it 5 ms, most of it for the
+-- Bytes of a payload to which a result is appended. Then Redis allocates as many bytes again for
+-- the record, up to SPARE_MOST. To write a payload of 240 KB again took it 5 ms, most of it for the
 -- append-only file: a burst of them that failed cost others of the shard all departures for 1.5 s.
 local APPEND_FROM, SPARE_MOST = 16384, 1048576
 
