@@ -643,9 +643,9 @@ func TestRelayIsErased(t *testing.T) {
 	}
 }
 
-// TestRelayEndsBehindItsReader: the end of an answer comes after a reader has its last byte, and the
-// store keeps no more of such an answer: it has as many bytes as may be stored, or the store has no
-// room for more.
+// TestRelayEndsBehindItsReader: the end of an answer comes after a reader has its last byte, and
+// the store keeps no more of such an answer: it has as many bytes as may be stored, or the store has
+// no room for more.
 func TestRelayEndsBehindItsReader(t *testing.T) {
 	t.Parallel()
 	const size = 300_000
