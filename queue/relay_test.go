@@ -643,8 +643,8 @@ func TestRelayIsErased(t *testing.T) {
 	}
 }
 
-// TestRelayEndsBehindItsReader: an answer ends after a reader has its last byte, and the store keeps
-// no more of it, because it has just as many bytes as may be stored, or there is no room.
+// TestRelayEndsBehindItsReader: an answer ends after a reader has its last byte, and the store
+// keeps no more of it, because it has just as many bytes as may be stored, or there is no room.
 func TestRelayEndsBehindItsReader(t *testing.T) {
 	t.Parallel()
 	const size = 300_000
