@@ -166,7 +166,7 @@ for k = 6, #KEYS do
       codes[k - 5] = outcome == 'h' and j.state == 'd' and DIED or REPEATED
     end
   end
-  if aside then
+  if aside and not (j and j.aside_key == aside_of(id, aside)) then -- it is no record
     redis.call('DEL', aside_of(id, aside))
   end
 end

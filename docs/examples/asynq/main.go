@@ -58,13 +58,14 @@ func run(ctx context.Context, redisURL string, at api.Addresses) error {
 		return err
 	}
 	defer q.Close()
+	const attempts = 5 // the API shows it, and the worker keeps it
 	server, err := api.New(q, api.Config{Registerer: metrics, Gatherer: metrics,
-		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: 5}}})
+		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: attempts}}})
 	if err != nil {
 		return err
 	}
 	w, err := worker.New(q, worker.Config{Handler: handlers(), Registerer: metrics,
-		Routes: map[string]worker.Route{"default": {Handler: true}}})
+		Routes: map[string]worker.Route{"default": {Handler: true, Retry: worker.Retry{MaxAttempts: attempts}}}})
 	if err != nil {
 		return err
 	}
