@@ -106,7 +106,8 @@ func TestLargeAnswersInOneBatch(t *testing.T) {
 	}
 }
 
-// forgetful loses what is put aside for scripts, as a failover may, so many times.
+// forgetful drops the next results that are put aside for a script, as many as loses says: a
+// failover may lose them.
 type forgetful struct {
 	redis.Hook
 	loses, asides atomic.Int64

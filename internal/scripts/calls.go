@@ -494,9 +494,7 @@ func (c SettleCall) Call() Call {
 	}
 	args = append(append(args, c.Retention.args()...), kept)
 	var before []Command
-	inline := c
-	inline.Items = slices.Clone(c.Items)
-	for i, s := range c.Items {
+	for _, s := range c.Items {
 		keys = append(keys, s.Key)
 		if s.Outcome == OutcomeSucceeded && s.Delay == 0 && s.MaxAttempts == 0 && len(s.Result) == 0 && s.ActualCost == nil {
 			args = append(args, "S"+strconv.FormatInt(s.Epoch, 10))
@@ -511,13 +509,19 @@ func (c SettleCall) Call() Call {
 			continue
 		}
 		args = append(args, "A"+strconv.FormatInt(s.Epoch, 10), outcome, s.Delay.Microseconds(), s.MaxAttempts, len(s.Result))
-		inline.Items[i].Aside = ""
 		record := append(make([]byte, s.PayloadAt, s.PayloadAt+len(s.Result)), s.Result...)
 		before = append(before, Command{Args: []any{"set", s.Aside, record, "px", asideKept.Milliseconds()}})
 	}
 	call := Commands.Settle.For(c.Pools).call(keys, args)
 	if call.Before = before; len(before) > 0 {
-		call.Inline = inline.Call
+		call.Inline = func() Call {
+			inline := c
+			inline.Items = slices.Clone(c.Items)
+			for i := range inline.Items {
+				inline.Items[i].Aside = ""
+			}
+			return inline.Call()
+		}
 	}
 	return call
 }

@@ -113,7 +113,8 @@ type Call struct {
 	// Atomic makes the commands and the script one transaction: where Redis refuses one of them, it
 	// does nothing. Such a call is sent by itself.
 	Atomic bool
-	// Inline, with commands of which some may get lost, is the call with those texts as arguments.
+	// Inline makes the same call with the texts as arguments. It is sent where Redis had lost one
+	// of them when the script ran; nil: none may get lost.
 	Inline func() Call
 }
 

@@ -58,7 +58,7 @@ func run(ctx context.Context, redisURL string, at api.Addresses) error {
 		return err
 	}
 	defer q.Close()
-	const attempts = 5 // the API shows it, and the worker keeps it
+	const attempts = 5 // the API shows the number, and the worker obeys it
 	server, err := api.New(q, api.Config{Registerer: metrics, Gatherer: metrics,
 		Routes: map[string]api.RouteInfo{"default": {MaxAttempts: attempts}}})
 	if err != nil {
