@@ -89,7 +89,7 @@ type Config struct {
 	// serves its path, such as "/debug/pprof", and all paths below.
 	AdminPages map[string]http.Handler
 	// DrainGrace is how long a client still waits for the answer to a forwarded request that is
-	// under way when the server drains; default 20s.
+	// under way when the server drains, and a second more; default 20s, as worker.Config.Grace.
 	DrainGrace time.Duration
 	// Audit bounds the record of what operators do.
 	Audit Audit

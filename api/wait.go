@@ -119,6 +119,9 @@ const (
 	// leasedLook is how often a request that is under way is looked at: its worker may give it
 	// back.
 	leasedLook = 200 * time.Millisecond
+	// drainTail follows DrainGrace. A worker that stops at the same time then cuts off what is under
+	// way, and the client gets to know what became of its request.
+	drainTail = time.Second
 )
 
 // awaitAnswer waits for the answer to a forwarded request, and reads it with its job. While the
@@ -187,7 +190,7 @@ func (f *awaited) pauseForAnswer() (over bool) {
 	case <-timer.C:
 		return !time.Now().Before(f.end)
 	case <-f.drain:
-		f.drain, f.last = nil, earlier(f.last, time.Now().Add(f.server.cfg.DrainGrace))
+		f.drain, f.last = nil, earlier(f.last, time.Now().Add(f.server.cfg.DrainGrace+drainTail))
 		f.end = time.Now()
 	case <-f.left:
 		f.left, f.end = nil, time.Now()

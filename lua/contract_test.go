@@ -330,7 +330,7 @@ func TestOutcomeCodes(t *testing.T) {
 	want := map[string]scripts.Outcome{
 		"succeeded": scripts.OutcomeSucceeded, "retry": scripts.OutcomeRetry, "overloaded": scripts.OutcomeOverload,
 		"dead": scripts.OutcomeDead, "held": scripts.OutcomeHeld, "released": scripts.OutcomeReleased,
-		"missed": scripts.OutcomeMissed, "failed": scripts.OutcomeFailed,
+		"missed": scripts.OutcomeMissed, "failed": scripts.OutcomeFailed, "lapsed": scripts.OutcomeLapsed,
 	}
 	entries := strings.Split(strings.ReplaceAll(letters[1], "\n", " "), ", ")
 	if len(entries) != len(want) {

@@ -24,7 +24,7 @@ var hostile = hostility{
 	costs: []int64{5, fateCost, 2 * fateCost, shaper.MaxCost}, actual: []int64{0, 10, 2 * fateCost, shaper.MaxCost}, crowd: 80,
 	outcomes: []scripts.Outcome{
 		scripts.OutcomeSucceeded, scripts.OutcomeRetry, scripts.OutcomeDead, scripts.OutcomeFailed, scripts.OutcomeReleased,
-		scripts.OutcomeMissed, scripts.OutcomeHeld,
+		scripts.OutcomeMissed, scripts.OutcomeHeld, scripts.OutcomeLapsed,
 	},
 }
 

@@ -91,9 +91,9 @@ func (m *model) settle(r settlement) (codes []scripts.SettleCode) {
 	return codes
 }
 
-// diedOr returns the code of a settlement: CodeDied for a hold that took the last attempt.
+// diedOr returns the code of a settlement: CodeDied for a hold or a lapse that took the last attempt.
 func diedOr(code scripts.SettleCode, s scripts.SettleItem, j *scripts.Record) scripts.SettleCode {
-	if s.Outcome == scripts.OutcomeHeld && j.State == shaper.Dead {
+	if (s.Outcome == scripts.OutcomeHeld || s.Outcome == scripts.OutcomeLapsed) && j.State == shaper.Dead {
 		return scripts.CodeDied
 	}
 	return code
@@ -164,6 +164,9 @@ func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut boo
 		} else {
 			die = chargeFree(j)
 		}
+	case scripts.OutcomeLapsed:
+		m.reach("cut off")
+		die = chargeFree(j)
 	case scripts.OutcomeReleased, scripts.OutcomeMissed:
 		if s.Outcome == scripts.OutcomeMissed {
 			f.hindered = scripts.Hindrance{Cause: "late", Until: m.now.Add(2 * hindered)}
@@ -210,7 +213,7 @@ func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut boo
 	default:
 		m.giveBack(s.Key, f, map[scripts.Outcome]shaper.Event{
 			scripts.OutcomeHeld: shaper.Hold, scripts.OutcomeReleased: shaper.Release,
-			scripts.OutcomeMissed: shaper.Release,
+			scripts.OutcomeMissed: shaper.Release, scripts.OutcomeLapsed: shaper.LeaseExpired,
 		}[s.Outcome])
 	}
 	return cut

@@ -306,6 +306,7 @@ func (w *world) drawSettle() {
 			Outcome: rapid.SampledFrom([]scripts.Outcome{
 				scripts.OutcomeSucceeded, scripts.OutcomeSucceeded, scripts.OutcomeRetry, scripts.OutcomeOverload,
 				scripts.OutcomeReleased, scripts.OutcomeMissed, scripts.OutcomeDead, scripts.OutcomeDead, scripts.OutcomeHeld,
+				scripts.OutcomeLapsed,
 			}).Draw(w.T, "outcome"),
 			Delay:  rapid.SampledFrom([]time.Duration{0, 5, 60, 1000}).Draw(w.T, "delay") * time.Millisecond,
 			Result: []byte(strings.Repeat("r", rapid.SampledFrom([]int{0, 0, 3, 30}).Draw(w.T, "result"))),

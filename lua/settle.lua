@@ -18,13 +18,13 @@
 --   held: how long), max attempts (0 keeps them), result or '' for the one kept. A before the epoch
 --   of one that succeeded: its result is aside, and this is how many bytes it has
 --   An outcome is S succeeded, r retry, o overloaded, d dead, f failed, h held, R released,
---   m missed. Failed is dead and kept like a finished job: it cannot be replayed. After h follows
---   the cause of the hold, kept as it is. Overloaded is a retry that slows the flow. Missed is a
---   release of a job that came too late to leave at its stamp. A blank and the actual cost may end
---   the outcome of an attempt. That cost replaces the one which the departure was charged for.
+--   m missed, x lapsed. Failed is dead and kept like a finished job: it cannot be replayed. After h
+--   follows the cause of the hold, kept as it is. Overloaded is a retry that slows the flow. Missed
+--   is a release of a job that came too late to leave at its stamp. Lapsed is what reclaim does
+--   later: the worker stopped. A blank and the actual cost may end the outcome of an attempt. That cost replaces the one which the departure was charged for.
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
---   the job is dead because the hold cost its last attempt, 5 settled, and the pool is charged for
+--   the job is dead because the hold or the lapse cost its last attempt, 5 settled, and the pool is charged for
 --   less than the actual cost: for its max cost
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 --   flows wait ready reserve kept aside
@@ -49,6 +49,11 @@ end
 -- aside_epoch returns the epoch of a settlement whose result is aside, nil of any other.
 local function aside_epoch(first)
   return byte(first) == ASIDE and sub(first, 2) + 0 or nil
+end
+
+-- died reports whether a job is dead although this end of a lease is mostly free.
+local function died(j, outcome)
+  return (outcome == 'h' or outcome == 'x') and j.state == 'd'
 end
 
 local function job_whole(raw)
@@ -156,14 +161,14 @@ for k = 6, #KEYS do
       f.touched = true
       touched[#touched + 1] = f
     end
-    codes[k - 5] = outcome == 'h' and j.state == 'd' and DIED or cut and CUT or SETTLED
+    codes[k - 5] = died(j, outcome) and DIED or cut and CUT or SETTLED
   else
     -- While a job is leased again, its last outcome is that of the lease before.
     local settled = j.state == 'l' and j.epoch - 1 or j.epoch
     if settled ~= epoch or j.outcome ~= outcome then
       codes[k - 5] = STALE
     else
-      codes[k - 5] = outcome == 'h' and j.state == 'd' and DIED or REPEATED
+      codes[k - 5] = died(j, outcome) and DIED or REPEATED
     end
   end
   if aside and not (j and j.aside_key == aside_of(id, aside)) then -- it is no record

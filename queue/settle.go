@@ -24,7 +24,7 @@ func (b *Broker) Consumer(worker string, shard int) *Consumer {
 var outcomeOf = map[shaper.Event]scripts.Outcome{
 	shaper.Succeed: scripts.OutcomeSucceeded, shaper.Retry: scripts.OutcomeRetry, shaper.Die: scripts.OutcomeDead,
 	shaper.Hold:    scripts.OutcomeHeld,
-	shaper.Release: scripts.OutcomeReleased,
+	shaper.Release: scripts.OutcomeReleased, shaper.LeaseExpired: scripts.OutcomeLapsed,
 }
 
 var settleResults = map[scripts.SettleCode]SettleResult{
@@ -129,6 +129,9 @@ func (b *Broker) settleItem(t Settlement) (scripts.SettleItem, error) {
 		return item, nil
 	}
 	item.ActualCost = t.ActualCost
+	if t.Event == shaper.LeaseExpired { // no attempt either
+		return item, nil
+	}
 	if t.Error != nil || t.Response != nil || len(t.Log) > 0 || t.ActualCost != nil || t.Answer != nil {
 		if b.box.Sealing() && t.Tenant == "" {
 			return item, fmt.Errorf("queue: the settlement of job %s needs its tenant, because the store is encrypted", t.ID)

@@ -186,8 +186,9 @@ type Settlement struct {
 	LeaseRef
 	// Tenant of the job. An encrypted store needs it where the settlement has a result.
 	Tenant string
-	// Event is one of shaper.Succeed, Retry, Die, Hold, Release. A Retry of a job that has no
-	// attempt left makes it dead.
+	// Event is one of shaper.Succeed, Retry, Die, Hold, Release and LeaseExpired. A Retry of a job
+	// that has no attempt left makes it dead. LeaseExpired ends a delivery that the worker's stop
+	// cut off: the job is delivered again, and no attempt is spent.
 	Event shaper.Event
 	Delay time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
 	// Overload, of a retry: the upstream refused the job because of its load; the flow slows down

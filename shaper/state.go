@@ -64,7 +64,7 @@ const (
 	Die          Event = "die"           // settled: out of attempts or refused for good
 	Hold         Event = "hold"          // settled: the upstream asked for a pause
 	Release      Event = "release"       // settled: never departed
-	LeaseExpired Event = "lease expired" // no heartbeat came in time
+	LeaseExpired Event = "lease expired" // no heartbeat came in time, or its worker stopped
 	Cancel       Event = "cancel"        // requested by its client
 	Overdue      Event = "overdue"       // its max wait is over
 	Replay       Event = "replay"        // brought back from the dead letters

@@ -103,7 +103,8 @@ func (d *forwarder) unanswered(ctx context.Context, l *queue.Lease, m httpmsg.Re
 		return lacksMeans(ctx, l, no)
 	}
 	e := queue.JobError{Message: no.Message, Detail: no.Detail, Timeout: no.Timeout}
-	if l.Attempt < d.route.Retry.MaxAttempts && (no.Unsent || d.repeatable(m)) {
+	stopped := context.Cause(ctx) == context.Canceled // which spends no attempt
+	if (stopped || l.Attempt < d.route.Retry.MaxAttempts) && (no.Unsent || d.repeatable(m)) {
 		s := d.route.Retry.again(l, e.Message, 0)
 		s.Error = &e
 		return s

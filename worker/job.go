@@ -122,8 +122,11 @@ func (w *Worker) attempt(ctx context.Context, l *queue.Lease) (s queue.Settlemen
 			w.errors.failures.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, example...)
 		}
 	}()
-	if s = d.Deliver(ctx, l); s.Event == shaper.Release {
+	switch s = d.Deliver(ctx, l); {
+	case s.Event == shaper.Release:
 		w.errors.shortages.Add(burstlog.Key{Route: l.Route}, 1, "detail", s.Error.Detail)
+	case s.Event == shaper.Retry && ctx.Err() != nil: // no fault of the job: it spends no attempt
+		s = queue.Settlement{Event: shaper.LeaseExpired, ActualCost: s.ActualCost}
 	}
 	return s
 }

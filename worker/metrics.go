@@ -15,13 +15,14 @@ const (
 	outcomeDead      = "dead"
 	outcomeHeld      = "held"
 	outcomeReleased  = "released"
+	outcomeCutOff    = "cut_off" // the worker stopped
 	outcomeStale     = "stale"
 	outcomeHandedOff = "handed_off"
 	outcomeGivenUp   = "given_up" // not settled: the stored job is damaged
 )
 
-// outcomeOf is the outcome of a settlement. A retry of the last attempt, or a hold that cost it,
-// leaves a dead letter.
+// outcomeOf is the outcome of a settlement. A retry of the last attempt, or a hold or a stop that cost
+// it, leaves a dead letter.
 func outcomeOf(s queue.Settlement, result queue.SettleResult) string {
 	switch {
 	case result == queue.Stale:
@@ -34,6 +35,8 @@ func outcomeOf(s queue.Settlement, result queue.SettleResult) string {
 		return outcomeHeld
 	case s.Event == shaper.Release:
 		return outcomeReleased
+	case s.Event == shaper.LeaseExpired:
+		return outcomeCutOff
 	}
 	return outcomeRetry
 }
@@ -75,7 +78,7 @@ func newMetrics(w *Worker) *metrics {
 		prometheus.CounterOpts{Name: "deliveries_total", Help: "Ended leases by outcome."}, []string{"outcome"})
 	for _, o := range []string{
 		outcomeSucceeded, outcomeRetry, outcomeDead, outcomeHeld,
-		outcomeReleased, outcomeStale, outcomeHandedOff, outcomeGivenUp,
+		outcomeReleased, outcomeCutOff, outcomeStale, outcomeHandedOff, outcomeGivenUp,
 	} {
 		m.deliveries[o] = deliveries.WithLabelValues(o)
 	}

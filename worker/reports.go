@@ -141,7 +141,8 @@ func (l *routeLoad) ended(of *queue.Lease, s queue.Settlement) (failed bool) {
 		return false
 	}
 	l.ends.Add(1)
-	if s.Event == shaper.Succeed || s.Event == "" || s.Left { // without an event the job is handed off
+	// Without an event the job is handed off.
+	if s.Event == shaper.Succeed || s.Event == shaper.LeaseExpired || s.Event == "" || s.Left {
 		return false
 	}
 	l.failures.Add(1)

@@ -97,6 +97,7 @@ func TestStopBesideAHungNode(t *testing.T) {
 	})
 }
 
+// TestStopCutsOffAfterTheGrace: what is cut off spends no attempt.
 func TestStopCutsOffAfterTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
@@ -114,8 +115,8 @@ func TestStopCutsOffAfterTheGrace(t *testing.T) {
 		if d := time.Since(at); d < 2*time.Second || d > 2*time.Second+settleTail {
 			t.Errorf("the stop took %v", d)
 		}
-		if n := q.events()[shaper.Retry]; n != 1 {
-			t.Errorf("settled %+v, want one retry", q.settled)
+		if n := q.events()[shaper.LeaseExpired]; n != 1 || len(q.settled) != 1 {
+			t.Errorf("settled %+v, want a lapse", q.settled)
 		}
 	})
 }

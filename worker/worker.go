@@ -250,7 +250,8 @@ func (w *Worker) newDeliverer(name string, route Route) deliverer {
 //  2. The worker leaves the list of live workers, so that its shards have new owners while its last
 //     deliveries still run. It does not wait for polls that a node leaves unanswered.
 //  3. Running deliveries may end by themselves within Config.Grace; their leases are extended.
-//     The others are cut off and settled as failed attempts.
+//     The others are cut off, and other workers deliver them again, which spends no attempt.
+//     Forwarded requests that must not be sent again have failed.
 //  4. Completions are handed over and callbacks sent until ctx ends. The rest is left to other
 //     workers, or to the next start.
 //  5. The settler goes on until nothing is left to settle, or half a second after the grace. Leases

@@ -212,8 +212,8 @@ func Settings() []Setting {
 				"earlier if Redis answers slowly."),
 		whole("worker.concurrency", "256", 1, 100_000, "Maximum concurrent deliveries of this process."),
 		duration("worker.grace", "20s", time.Second, time.Hour,
-			"How long running deliveries and answers may take to end when the process stops. Then they are ended, "+
-				"which takes an attempt of the job. Allow 10 seconds more before a kill."),
+			"How long running deliveries and answers may take to end when the process stops. Then they are cut off; "+
+				"what may be sent again is, later or by another process, and no attempt is spent. Allow 10 seconds more before a kill."),
 		duration("retention.succeeded", "1h", time.Second, year,
 			"How long succeeded, cancelled and expired jobs can be read."),
 		duration("retention.dead", "168h", time.Second, year, "How long dead letters are kept."),

@@ -23,6 +23,7 @@ var settleTests = map[string]func(*suite){
 	"refused as overload":                           settleOverload,
 	"released":                                      settleReleased,
 	"released jobs do not count as departed":        releasedNotDeparted,
+	"a delivery that a stop cut off":                settleLapsed,
 	"holds are free twenty times":                   holdsAreFree,
 	"holds for a token are always free":             holdsForTokens,
 	"a response is kept whole":                      responseKept,
@@ -181,6 +182,35 @@ func settleReleased(s *suite) {
 	s.spaced(again, time.Minute)
 }
 
+// settleLapsed: a delivery that the worker's stop cut off keeps its slot, and is free for a while.
+func settleLapsed(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	s.backlog(2, work())
+	leases := s.lease(2)
+	s.settle(leases[0], shaper.LeaseExpired)
+	j := s.job(leases[0].ID)
+	Compare(s, "the job", Only(j, "State", "Attempts", "Position"), queue.Job{State: shaper.Queued, Position: 1})
+	again := s.lease(1)[0]
+	equal(s, "the id", again.ID, leases[0].ID)
+	if again.Stamp < leases[1].Stamp.Add(time.Minute) {
+		s.Errorf("it leaves again at %v, the one after it left at %v", again.Stamp, leases[1].Stamp)
+	}
+	s.settle(leases[1], shaper.Succeed)
+	equal(s, "departed", s.tenant(tenant).Departed, 3)
+	for range shaper.FreeLeases - 1 {
+		s.settle(again, shaper.LeaseExpired)
+		again = s.lease(1)[0]
+	}
+	equal(s, "the attempts after twenty", s.job(again.ID).Attempts, 0)
+	for range again.MaxAttempts - 1 {
+		equal(s, "the result", s.settle(again, shaper.LeaseExpired), queue.Settled)
+		again = s.lease(1)[0]
+	}
+	for range 2 {
+		equal(s, "the result of the last, also when it is sent again", s.settle(again, shaper.LeaseExpired), queue.Died)
+	}
+}
+
 func releasedNotDeparted(s *suite) {
 	s.backlog(2, work())
 	leases := s.lease(2)
@@ -312,7 +342,7 @@ func settleMany(s *suite) {
 func settleNoEnd(s *suite) {
 	s.admit(work())
 	l := s.lease(1)[0]
-	for _, event := range []shaper.Event{"", shaper.Due, shaper.Cancel, shaper.LeaseExpired} {
+	for _, event := range []shaper.Event{"", shaper.Due, shaper.Cancel, shaper.Overdue} {
 		_, err := s.q.Broker().Settle(s.ctx, []queue.Settlement{{
 			LeaseRef: l.LeaseRef, Event: event, MaxAttempts: 3,
 		}})
@@ -353,7 +383,9 @@ func attemptsBeyondRecord(s *suite) {
 }
 
 func settleRepeated(s *suite) {
-	for _, event := range []shaper.Event{shaper.Succeed, shaper.Die, shaper.Retry, shaper.Hold, shaper.Release} {
+	for _, event := range []shaper.Event{
+		shaper.Succeed, shaper.Die, shaper.Retry, shaper.Hold, shaper.Release, shaper.LeaseExpired,
+	} {
 		w := work()
 		w.Tenant = string(event)
 		s.admit(w)
@@ -372,7 +404,7 @@ func otherOutcomeStale(s *suite) {
 	s.admit(work())
 	l := s.lease(1)[0]
 	s.settle(l, shaper.Succeed)
-	for _, event := range []shaper.Event{shaper.Die, shaper.Retry, shaper.Hold, shaper.Release} {
+	for _, event := range []shaper.Event{shaper.Die, shaper.Retry, shaper.Hold, shaper.Release, shaper.LeaseExpired} {
 		equal(s, "the result of "+string(event), s.settle(l, event), queue.Stale)
 	}
 	equal(s, "the state", s.job(l.ID).State, shaper.Succeeded)

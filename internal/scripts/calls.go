@@ -463,6 +463,7 @@ const (
 	OutcomeHeld      Outcome = 'h'
 	OutcomeReleased  Outcome = 'R'
 	OutcomeMissed    Outcome = 'm' // released because it came too late to leave at its stamp
+	OutcomeLapsed    Outcome = 'x' // not heard of in time, or cut off because the worker stopped
 )
 
 // SettleCode is the script's answer for one lease.

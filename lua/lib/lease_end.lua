@@ -39,6 +39,9 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     -- forwarded request waits, so its holds count. One that waits for a key spends none either.
     dead = sub(cause, 1, 6) ~= 'codec:' and (retention.kept or not waits_for_credentials(cause)) and charge_free(j)
   end
+  if outcome == 'x' then
+    dead = charge_free(j)
+  end
   if dead then
     f.dead = f.dead + 1
     finish(id, j, f, 'd', result)
@@ -54,7 +57,7 @@ local function apply(id, outcome, cause, cost, delay, most, result, j, f)
     if outcome == 'm' then
       hinder(f, 'late', now + LATE)
     end
-    if outcome ~= 'h' then
+    if outcome == 'R' or outcome == 'm' then
       refund(f, j.stamp, j.cost)
       if f.pool then
         refund_in_pool(f, j, cost or j.cost)

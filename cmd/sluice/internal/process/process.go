@@ -38,6 +38,9 @@ const (
 	// still wait. go-redis ends a read with its context only where the context has a deadline, so a
 	// frozen Redis would delay the end by seconds.
 	hangUpAfter = 750 * time.Millisecond
+	// answersTail follows the grace, too. By then clients know what became of requests that were
+	// cut off.
+	answersTail = 2 * time.Second
 	auditGrace  = 2 * time.Second // for the last entries of the audit
 	logPause    = 5 * time.Second // between two log lines while Redis is unreachable at the start
 	maxTenants  = 100             // of the file that get gauges of their own, to bound the metrics
@@ -187,7 +190,7 @@ func (p *Process) serve(
 	p.Log.Info("stopping")
 	server.Drain()
 	grace := p.Config.Worker.Grace
-	within, cancel := context.WithTimeout(context.Background(), grace)
+	within, cancel := context.WithTimeout(context.Background(), grace+answersTail)
 	defer cancel()
 	err = work.end(shared.engine, grace+hangUpAfter)
 	server.AwaitAnswers(within) // other processes may deliver
