@@ -2,7 +2,9 @@ package queue_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +67,52 @@ func TestRightsOfDurability(t *testing.T) {
 		submitOne(t, open(t, o, defaults))
 	})
 	allUsed(t, r, durableRights)
+}
+
+// TestRightsAtTheStart: a user that lacks one command is refused at the start, which names it, also
+// where the command is seldom used. Nothing is written meanwhile.
+func TestRightsAtTheStart(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := client(t, server.URL())
+	do := func(args ...any) {
+		t.Helper()
+		if err := c.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := []any{"acl", "setuser", "u", "reset", "resetchannels", "on", ">p"}
+	for _, rule := range rights(t).Rules {
+		all = append(all, rule)
+	}
+	for _, rule := range rights(t).Rules {
+		name, isCommand := strings.CutPrefix(rule, "+")
+		if isCommand && name == "bgrewriteaof" {
+			continue
+		}
+		do(all...)
+		switch {
+		case isCommand:
+			do("acl", "setuser", "u", "-"+name)
+		case strings.Contains(rule, "asynq"): // of callbacks and of asynq's fleets alone
+			continue
+		case rule[0] == '&':
+			name, _ = "publish", c.Do(t.Context(), "acl", "setuser", "u", "resetchannels").Err()
+		default:
+			name, _ = "watch", c.Do(t.Context(), "acl", "setuser", "u", "resetkeys").Err()
+		}
+		name, _, _ = strings.Cut(name, "|")
+		_, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+			URL: strings.Replace(server.URL(), "://", "://u:p@", 1), AllowUnsafe: true, Logger: slog.New(slog.DiscardHandler),
+		})
+		if !errors.Is(err, queue.ErrNoEngine) || !strings.Contains(err.Error(), "lacks a right") ||
+			!regexp.MustCompile(`\b`+name+`\b`).MatchString(err.Error()) {
+			t.Errorf("without %s: %v", rule, err)
+		}
+	}
+	if n := c.DBSize(t.Context()).Val(); n != 0 {
+		t.Errorf("%d keys are stored", n)
+	}
 }
 
 // TestConfigDenied: where CONFIG is denied, as on managed services, the start goes on and says what

@@ -69,6 +69,9 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 		}
 	}
 	e.Version = version
+	if err := e.checkRights(ctx); err != nil {
+		return version, err
+	}
 	e.warnOfCoverage(ctx, o)
 	e.unsafe, err = e.findUnsafe(ctx, o)
 	switch {
