@@ -21,11 +21,12 @@
 --   m missed, x lapsed. Failed is dead and kept like a finished job: it cannot be replayed. After h
 --   follows the cause of the hold, kept as it is. Overloaded is a retry that slows the flow. Missed
 --   is a release of a job that came too late to leave at its stamp. Lapsed is what reclaim does
---   later: the worker stopped. A blank and the actual cost may end the outcome of an attempt. That cost replaces the one which the departure was charged for.
+--   later: the worker stopped. A blank and the actual cost may end the outcome of an attempt. That
+--   cost replaces the one which the departure was charged for.
 -- Reply
 --   now, and a text of a digit per job: 1 settled, 2 repeated, 3 stale, 4 settled or repeated, and
---   the job is dead because the hold or the lapse cost its last attempt, 5 settled, and the pool is charged for
---   less than the actual cost: for its max cost
+--   the job is dead because the hold or the lapse cost its last attempt, 5 settled, and the pool is
+--   charged for less than the actual cost: for its max cost
 -- Derived keys: flow queue later returned lines job idem done dead expires outbox unlock tenants
 --   flows wait ready reserve kept aside
 -- Channels: wake ended
