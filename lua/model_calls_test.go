@@ -91,7 +91,8 @@ func (m *model) settle(r settlement) (codes []scripts.SettleCode) {
 	return codes
 }
 
-// diedOr returns the code of a settlement: CodeDied for a hold or a lapse that took the last attempt.
+// diedOr returns the code of a settlement: CodeDied for a hold or a lapse that took the last
+// attempt.
 func diedOr(code scripts.SettleCode, s scripts.SettleItem, j *scripts.Record) scripts.SettleCode {
 	if (s.Outcome == scripts.OutcomeHeld || s.Outcome == scripts.OutcomeLapsed) && j.State == shaper.Dead {
 		return scripts.CodeDied

@@ -21,8 +21,8 @@ const (
 	outcomeGivenUp   = "given_up" // not settled: the stored job is damaged
 )
 
-// outcomeOf is the outcome of a settlement. A retry of the last attempt, or a hold or a stop that cost
-// it, leaves a dead letter.
+// outcomeOf is the outcome of a settlement. A retry of the last attempt, or a hold or a stop that
+// cost it, leaves a dead letter.
 func outcomeOf(s queue.Settlement, result queue.SettleResult) string {
 	switch {
 	case result == queue.Stale:
