@@ -119,7 +119,7 @@ const (
 	// leasedLook is how often a request that is under way is looked at: its worker may give it
 	// back.
 	leasedLook = 200 * time.Millisecond
-	// drainTail follows DrainGrace. A worker that stops at the same time then cuts off what is under
+	// drainTail follows DrainGrace. A worker that stops at the same time cuts off what is under
 	// way, and the client gets to know what became of its request.
 	drainTail = time.Second
 )
