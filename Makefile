@@ -35,13 +35,13 @@ TEST   = -vet=off -short -shuffle=on -parallel 3 -timeout 20m
 # Tests wait more than they compute, so three of a package run at once. With six, tests on the
 # embedded engine reach timeouts on two cores. make lint vets all packages, so tests do not.
 .PHONY: test
-test: redis promtool clients ## run every test (installs redis-server, promtool, curl, python3, node and openssl where they are missing)
+test: redis promtool clients ## run the tests that take less than ten seconds each (installs redis-server, promtool, curl, python3, node and openssl where they are missing)
 	$(GO) test -C tools $(TEST) $(TOOLS)
 	$(GO) test $(TEST) $(TESTED)
 
 .PHONY: test-race
 test-race: redis promtool clients ## run every test with the race detector
-	$(GO) test $(RACE) $(TEST) -skip '^TestConformanceSentTwice$$' $(RACED)
+	SLUICE_TEST_LONG=1 $(GO) test $(RACE) $(TEST) -skip '^TestConformanceSentTwice$$' $(RACED)
 
 .PHONY: test-compile
 test-compile:

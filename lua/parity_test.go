@@ -173,6 +173,9 @@ func TestParity(t *testing.T) {
 	})
 	embedded := append(slices.DeleteFunc(slices.Clone(themes), func(th theme) bool { return !th.costs && !th.refuses }), themes[1])
 	t.Run("embedded", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("takes long: make test-long runs it")
+		}
 		for _, th := range embedded {
 			t.Run(th.name, func(t *testing.T) { run(t, embeddedEngine(t), th, steps(t, 60)) })
 		}

@@ -41,6 +41,7 @@ func (c *clusters) lend(suite, t *testing.T) queue.EngineOptions {
 
 // TestConformanceOnACluster: what holds on one Redis holds on a Redis Cluster.
 func TestConformanceOnACluster(t *testing.T) {
+	queuetest.Long(t)
 	var c clusters
 	t.Run("suite", func(suite *testing.T) {
 		queuetest.Run(suite, func(t *testing.T) *queue.Engine { return openEngine(t, c.lend(suite, t)) })

@@ -13,12 +13,14 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, options := range engines {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			queuetest.Run(t, func(t *testing.T) *queue.Engine { return openEngine(t, options(t)) })
 		})
 	}
 }
 
 func TestConformanceEncrypted(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	queuetest.RunEncrypted(t, func(t *testing.T) *queue.Engine { return openEngine(t, lent(t)) })
 }

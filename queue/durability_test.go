@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
@@ -232,6 +233,7 @@ func TestDurabilityWithoutConfig(t *testing.T) {
 
 // TestDurabilityInACluster: the replica of the shard's own master counts.
 func TestDurabilityInACluster(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	ctx := t.Context()
 	c := redistest.StartCluster(t)

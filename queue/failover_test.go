@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
 )
@@ -121,6 +122,7 @@ func TestFailOverIsRefused(t *testing.T) {
 
 // TestFailOverInACluster: the replica of the named master takes over.
 func TestFailOverInACluster(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	ctx := t.Context()
 	c := redistest.StartCluster(t)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/7509e464/sluice/internal/limitertest"
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -42,6 +43,7 @@ func (a apart) rule(r limiter.Rule) limiter.Rule {
 // TestLimitsConformanceOnACluster: the limiters promise on a Redis Cluster what they promise on one
 // Redis.
 func TestLimitsConformanceOnACluster(t *testing.T) {
+	queuetest.Long(t)
 	cluster := redistest.StartCluster(t)
 	l := open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Limits()
 	var stores atomic.Int64
@@ -59,6 +61,7 @@ func TestLimitsConformanceOnACluster(t *testing.T) {
 // no more than the limit, and afterwards all of it. What cannot be decided meanwhile is an error
 // that says so; limiters with one key in Redis decide all the time.
 func TestLimitsWhileASlotMoves(t *testing.T) {
+	queuetest.Long(t)
 	cluster := redistest.StartCluster(t)
 	l := open(t, queue.EngineOptions{URL: cluster.URL()}, defaults).Limits()
 	const key, moves, callers = "key", 4, 16

@@ -82,6 +82,9 @@ func (l *lossy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 
 // TestConformanceSentTwice runs the suite where every script is sent twice (invariant 7).
 func TestConformanceSentTwice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: make test-long runs it")
+	}
 	t.Parallel()
 	queuetest.Run(t, func(t *testing.T) *queue.Engine { return openEngine(t, lent(t), twice{}) })
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
@@ -20,6 +21,7 @@ import (
 // TestDeadReplicaIsNotAsked: with a dead replica in a cluster, processes are ready, and new ones
 // start.
 func TestDeadReplicaIsNotAsked(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	replicas := c.AddReplicas(t.Context())
@@ -85,6 +87,7 @@ func TestHungNodeDelaysNoOtherTenant(t *testing.T) {
 // TestForgottenNode: the map of the cluster is not taken from a node that was taken out of it and
 // goes on. Its map has no master.
 func TestForgottenNode(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	replicas := c.AddReplicas(t.Context())

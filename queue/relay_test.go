@@ -404,6 +404,7 @@ func TestLeave(t *testing.T) {
 // TestRelayWithoutRoom: while answers have no room in the store, no more of one is stored, but who
 // waits for it gets all of it. Redis gets the parts that a reader elsewhere needs, and no more.
 func TestRelayWithoutRoom(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	for _, here := range []bool{true, false} {
 		e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
@@ -679,6 +680,7 @@ func TestRelayEndsBehindItsReader(t *testing.T) {
 // TestRelayWhileRedisIsFull: a part that Redis has no memory for is stored later, before those
 // behind it.
 func TestRelayWhileRedisIsFull(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	redis := redistest.Start(t)
 	admin, e := client(t, redis.URL()), openEngine(t, queue.EngineOptions{URL: redis.URL(), AllowUnsafe: true})

@@ -84,6 +84,7 @@ func (s *switchboard) turn(port int) {
 // TestStampsOverAFailover: a replica without the last writes takes over. The stamps of each flow
 // and of its pool, before and after it, conform to their paces, and the clock does not run back.
 func TestStampsOverAFailover(t *testing.T) {
+	queuetest.Long(t)
 	t.Run("a second is lost", func(t *testing.T) { stampsOverAFailover(t, 0, false) })
 	t.Run("an hour of the clock is lost", func(t *testing.T) { stampsOverAFailover(t, time.Hour, false) })
 	t.Run("the one who knows comes late", func(t *testing.T) { stampsOverAFailover(t, 0, true) })

@@ -160,6 +160,7 @@ func TestConfigDenied(t *testing.T) {
 // TestRightsInACluster: what docs/redis.md adds for a cluster suffices, also while a slot moves and
 // for a planned failover.
 func TestRightsInACluster(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	r := rights(t, clusterRights, clusterFailoverRights)
 	t.Run("", func(t *testing.T) {

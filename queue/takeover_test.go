@@ -76,6 +76,7 @@ func TestSlowNodeIsNotGivenUp(t *testing.T) {
 // TestTakeoverPausesItsNodeAlone: after a failover of one master, the shards that it had pause.
 // Those of the other master go on.
 func TestTakeoverPausesItsNodeAlone(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	ctx := t.Context()
 	const shards = 8

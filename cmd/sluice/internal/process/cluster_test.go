@@ -21,6 +21,7 @@ import (
 // TestProcessOnACluster: what users do works on a Redis Cluster, with tenants on both nodes.
 // TestGuardsOnACluster is about guards.
 func TestProcessOnACluster(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	t.Run("deliveries", func(t *testing.T) { useProcess(t, cluster.URL()) })

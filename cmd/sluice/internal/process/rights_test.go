@@ -32,6 +32,7 @@ import (
 // TestRightsAreEnoughAndNeeded: with the user of docs/redis.md, everything works, no command is
 // denied, and each one in the list is used.
 func TestRightsAreEnoughAndNeeded(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	user := &redistest.Rights{Rules: redistest.RulesOf(t, "../../../../docs/redis.md", "## Rights")}
 	var servers redistest.Pool
