@@ -123,10 +123,14 @@ var themes = []theme{
 	{name: "traced", tenants: []string{"acme", "zoë & co"}, routes: []string{"echo", "mail"}, rates: oddRates, traced: true, deads: 3},
 }
 
-// steps is the length of a history. SLUICE_PARITY_STEPS makes it longer, for a soak.
+// steps is the length of a history, half of the usual one with -short. SLUICE_PARITY_STEPS makes it
+// longer, for a soak.
 func steps(t *testing.T, usual int) int {
 	given := os.Getenv("SLUICE_PARITY_STEPS")
 	if given == "" {
+		if testing.Short() {
+			return usual / 2
+		}
 		return usual
 	}
 	n, err := strconv.Atoi(given)

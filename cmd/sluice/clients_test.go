@@ -15,12 +15,14 @@ import (
 	"testing"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/process/processtest"
+	"github.com/7509e464/sluice/internal/queuetest"
 )
 
 const clients = "../../api/client/"
 
 // TestClients runs the tests of the clients in other languages against a server.
 func TestClients(t *testing.T) {
+	queuetest.Long(t)
 	t.Parallel()
 	sink := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
 	t.Cleanup(sink.Close)

@@ -32,7 +32,7 @@ func withProgram(run func() int) (code int, err error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	out, err := exec.Command("go", "build", "-o", dir, ".").CombinedOutput()
+	out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir, ".").CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("build the program: %w\n%s", err, out)
 	}
