@@ -15,12 +15,13 @@ import (
 func ExampleServer_Run() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx); err != nil {
+	at := api.Addresses{Intake: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
+	if err := run(ctx, at); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context, at api.Addresses) error {
 	q, err := queue.Connect(ctx, queue.EngineOptions{Embedded: true}, queue.Options{})
 	if err != nil {
 		return err
@@ -35,5 +36,5 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return server.Run(ctx, api.Addresses{Intake: "127.0.0.1:0", Admin: "127.0.0.1:0"}, w.Run)
+	return server.Run(ctx, at, w.Run)
 }

@@ -22,8 +22,11 @@ type health interface {
 	Agreement() queue.Agreement
 }
 
-// shutdownGrace bounds how long Run waits for answers in progress at the end.
-const shutdownGrace = 5 * time.Second
+// At the end Run waits so long for answers in progress, and then for the last entries of the audit.
+const (
+	shutdownGrace = 5 * time.Second
+	auditGrace    = 2 * time.Second
+)
 
 // Addresses are the addresses on which Run listens, as host:port. An empty one is not served.
 type Addresses struct {
@@ -35,8 +38,18 @@ type Addresses struct {
 // them fails. It returns the failure, or nil.
 //
 // It stops in this order: new jobs are refused; work ends, while clients still read their jobs; the
-// event streams end; the listeners close. The caller closes the queue after that.
+// event streams end; the listeners close; what is left of the audit is written. The caller closes
+// the queue after that.
 func (s *Server) Run(ctx context.Context, at Addresses, work ...func(context.Context) error) error {
+	defer func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditGrace)
+		defer cancel()
+		s.EndAudit(within)
+	}()
+	return s.serve(ctx, at, work)
+}
+
+func (s *Server) serve(ctx context.Context, at Addresses, work []func(context.Context) error) error {
 	all, ctx := errgroup.WithContext(ctx)
 	bounds := listen.Bounds{
 		Connections: s.cfg.MaxRequests, PerAddress: int(s.cfg.AddressShare.Of(int64(s.cfg.MaxRequests))),
@@ -59,6 +72,7 @@ func (s *Server) Run(ctx context.Context, at Addresses, work ...func(context.Con
 			return errors.Join(fmt.Errorf("api: %w", err), all.Wait())
 		}
 		servers = append(servers, server)
+		s.log.Info("listening", "listener", l.name, "address", socket.Addr().String())
 		limited := listen.Bound(socket, l.name, bounds)
 		limited.Attend(server)
 		all.Go(func() error {

@@ -96,6 +96,7 @@ api: { allow_public: true }`: `forward[0].listen: ":1": must be a loopback addre
 		"api: { tls: { client_ca: \"\", " + pair + " } }":                                            "api.tls.client_ca: \"\": must be the path of a file with certificates in PEM; to leave it not set, leave it out",
 		"forward: [ { listen: \"127.0.0.1:1\", route: f, tls: { client_ca: \"\", " + pair + " } } ]": "forward[0].tls.client_ca: \"\": must be",
 		"codec: { key_file: \"\" }":                                                                  "codec.key_file: \"\": must be the path of a file",
+		"codec: { key_file: \"${file:codec.key}\" }":                                                 "secrets, and in URLs and headers of routes",
 		"codec: { command: \"\" }":                                                                   "codec.command: \"\": must be the path of a program",
 		"auth: { mode: cert }":                                                                       "api.tls.client_ca: nothing: must be set if auth.mode has cert",
 		"auth: { mode: [keys, cert] }\napi: { tls: { client_ca: ca.pem, " + pair + " } }\nforward: [ { listen: \"127.0.0.1:1\", route: f } ]": "forward[0].tls.client_ca: nothing",
@@ -113,6 +114,9 @@ api: { allow_public: true }`: `forward[0].listen: ":1": must be a loopback addre
 		c, got := load(text)
 		if !strings.Contains(got, want) {
 			t.Errorf("%s\n%s\nwant %s", text, got, want)
+		}
+		if strings.Contains(got, "http://$") {
+			t.Errorf("%s\n%s\nmisleads", text, got)
 		}
 		if strings.Contains(got, "api.tls") && c.API.TLS.On() && !strings.Contains(got, "one of") && !strings.Contains(got, "leave it out") {
 			t.Errorf("%s: a mistake has contents", text)

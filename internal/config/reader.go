@@ -90,7 +90,9 @@ func (r *reader) scalars(path string, values map[string]any, settings []Setting,
 		}
 		value, rule := s.read(content)
 		if text, is := raw.(string); is && s.Kind == Text && !s.Secret && !s.refers && strings.Contains(text, "${") {
-			rule = "must have no reference: references stand in secrets, and in URLs and headers of routes"
+			r.problem(r.at(join(path, s.Key)), s.show(raw), "must have no reference: references stand in secrets, "+
+				"and in URLs and headers of routes")
+			continue
 		}
 		_, given := r.origin[s.Key]
 		wrote := path != "" || given || has(r.written, strings.Split(s.Key, "."))

@@ -100,7 +100,7 @@ func lockDir(dir string) (unlock func() error, err error) {
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: the data directory %s is in use by another process: "+
-			"stop it, or set redis.data_dir to another one", ErrNoEngine, dir), f.Close())
+			"stop it, or for another store set redis.data_dir to another one", ErrNoEngine, dir), f.Close())
 	}
 	return f.Close, nil
 }

@@ -42,7 +42,7 @@ var mistakes = []struct{ kind, text, advice string }{
 	{"", "WRONGPASS", "it refuses the user or the password in redis.url (SLUICE_REDIS_URL)"},
 	{"", "NOPERM|The user executing the script can't|ACL failure in script",
 		"its user lacks a right that Sluice needs: give it ~sluice:* ~asynq:* &sluice:* &asynq:* and the commands " +
-			"that docs/redis.md lists under Rights, by the command there"},
+			"that docs/redis.md lists under Rights"},
 	{"", "DENIED", "it is in protected mode: give it a password, or bind it to loopback"},
 	{"", "certificate required|remote error: tls: bad cert|remote error: tls: unknown cert|remote error: tls: expired cert",
 		"it demands a client certificate that it trusts: set ?tls_cert= and ?tls_key= in redis.url"},
