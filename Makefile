@@ -36,8 +36,11 @@ TEST   = -vet=off -short -shuffle=on -parallel 3 -timeout 20m
 # embedded engine reach timeouts on two cores. make lint vets all packages, so tests do not.
 .PHONY: test
 test: redis promtool clients ## run the tests that take less than ten seconds each (installs redis-server, promtool, curl, python3, node and openssl where they are missing)
-	$(GO) test -C tools $(TEST) $(TOOLS)
 	$(GO) test $(TEST) $(TESTED)
+
+.PHONY: test-tools
+test-tools: redis ## run the tests of what measures and breaks Sluice
+	$(GO) test -C tools $(TEST) $(TOOLS)
 
 .PHONY: test-race
 test-race: redis promtool clients ## run every test with the race detector
@@ -49,7 +52,7 @@ test-compile:
 
 # The files whose tests are shorter with -short, as in make test. A random search is a fifth then.
 .PHONY: test-long
-test-long: test-race test-full ## run every test with the race detector, and at full length what make test shortens
+test-long: test-race test-tools test-full ## run every test with the race detector, and at full length what make test shortens
 
 .PHONY: test-full
 test-full: redis ## run at full length what make test shortens
