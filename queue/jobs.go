@@ -122,7 +122,7 @@ func jobOf(id string, r scripts.Record, res result, failed error) Job {
 	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {
 		j.LastError = &JobError{
-			Message: "the lease ran out too often: its workers were not heard of in time", At: r.At.Time(),
+			Message: "the lease ran out too often: its workers stopped or were not heard of in time", At: r.At.Time(),
 		}
 	}
 	return j

@@ -97,21 +97,52 @@ func TestRightsAtTheStart(t *testing.T) {
 		case strings.Contains(rule, "asynq"): // of callbacks and of asynq's fleets alone
 			continue
 		case rule[0] == '&':
-			name, _ = "publish", c.Do(t.Context(), "acl", "setuser", "u", "resetchannels").Err()
+			name, _ = "channels", c.Do(t.Context(), "acl", "setuser", "u", "resetchannels").Err()
 		default:
-			name, _ = "watch", c.Do(t.Context(), "acl", "setuser", "u", "resetkeys").Err()
+			name, _ = "keys", c.Do(t.Context(), "acl", "setuser", "u", "resetkeys").Err()
 		}
-		name, _, _ = strings.Cut(name, "|")
 		_, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
 			URL: strings.Replace(server.URL(), "://", "://u:p@", 1), AllowUnsafe: true, Logger: slog.New(slog.DiscardHandler),
 		})
 		if !errors.Is(err, queue.ErrNoEngine) || !strings.Contains(err.Error(), "lacks a right") ||
-			!regexp.MustCompile(`\b`+name+`\b`).MatchString(err.Error()) {
+			!regexp.MustCompile(`\b`+regexp.QuoteMeta(name)+`\b`).MatchString(err.Error()) {
 			t.Errorf("without %s: %v", rule, err)
 		}
 	}
 	if n := c.DBSize(t.Context()).Val(); n != 0 {
 		t.Errorf("%d keys are stored", n)
+	}
+}
+
+// TestCommandsAtTheStart: a Redis that has renamed commands is refused by their names, and nothing is
+// carried out where these are the commands of the question itself.
+func TestCommandsAtTheStart(t *testing.T) {
+	t.Parallel()
+	for _, renamed := range [][]string{
+		{"rename"}, {"xrevrange", "setrange"}, {"multi", "subscribe", "ssubscribe"}, {"multi"}, {"watch"},
+	} {
+		t.Run(strings.Join(renamed, " "), func(t *testing.T) {
+			t.Parallel()
+			var args []string
+			for _, name := range renamed {
+				args = append(args, "--rename-command", name, "")
+			}
+			server := redistest.Start(t, args...)
+			c := client(t, server.URL())
+			if err := c.Set(t.Context(), "sluice:rights", "precious", 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			_, err := queue.OpenEngine(t.Context(), queue.EngineOptions{
+				URL: server.URL(), AllowUnsafe: true, Logger: slog.New(slog.DiscardHandler),
+			})
+			if !errors.Is(err, queue.ErrNoEngine) || !strings.Contains(err.Error(), "renamed it") ||
+				!strings.Contains(err.Error(), renamed[0]) {
+				t.Errorf("%v", err)
+			}
+			if text := c.Get(t.Context(), "sluice:rights").Val(); text != "precious" {
+				t.Errorf("the value has become %q", text)
+			}
+		})
 	}
 }
 

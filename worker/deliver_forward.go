@@ -54,7 +54,7 @@ func (d *forwarder) Deliver(ctx context.Context, l *queue.Lease) queue.Settlemen
 	if err != nil {
 		return d.notSent(l, queue.JobError{Message: "the stored request cannot be read"})
 	}
-	if d.route.lastHold(l) && l.Expired {
+	if l.Expired && l.FreeLeases >= shaper.FreeLeases { // a further one might make a dead letter of it
 		return d.failed(l, queue.JobError{Message: "too many workers stopped while they sent it"})
 	}
 	departed := time.Now()
@@ -190,8 +190,8 @@ func (d *forwarder) failed(l *queue.Lease, e queue.JobError) queue.Settlement {
 	return d.route.unanswered(l, e)
 }
 
-// forwardHolds is how often a forwarded request is held, or its lease expires, before it ends: its
-// client waits, and further ones would make a dead letter of it (shaper.FreeLeases).
+// forwardHolds is how often a forwarded request is held before it ends, because its client waits.
+// Ends of leases count with them.
 const forwardHolds = 10
 
 // lastHold reports whether a request must end instead of being held once more.

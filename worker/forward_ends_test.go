@@ -30,7 +30,8 @@ func TestForwardedToItsEnd(t *testing.T) {
 		{"a hold is left", forwardHolds - 1, 3, false, shaper.Hold},
 		{"none is left", forwardHolds, 1, false, shaper.Succeed},
 		{"a lease has expired", forwardHolds - 1, 3, true, shaper.Hold},
-		{"too many have", forwardHolds, 1, true, shaper.Die},
+		{"held as often as may be, then its worker stopped", forwardHolds, 1, true, shaper.Succeed},
+		{"too many have", shaper.FreeLeases, 1, true, shaper.Die},
 	} {
 		s := forwardLease(t, as, httpmsg.Request{Method: "GET", Target: "/"}, func(l *queue.Lease) {
 			l.FreeLeases, l.Attempt, l.Expired = one.free, one.attempt, one.expired

@@ -127,6 +127,7 @@ func (w *Worker) attempt(ctx context.Context, l *queue.Lease) (s queue.Settlemen
 		w.errors.shortages.Add(burstlog.Key{Route: l.Route}, 1, "detail", s.Error.Detail)
 	case s.Event == shaper.Retry && ctx.Err() != nil: // no fault of the job: it spends no attempt
 		s = queue.Settlement{Event: shaper.LeaseExpired, ActualCost: s.ActualCost}
+		w.cutOff.Add(1)
 	}
 	return s
 }

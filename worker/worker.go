@@ -156,7 +156,8 @@ type Worker struct {
 	loads    routeLoads
 	outbox   *outbox // nil without Config.Callbacks
 	started  atomic.Bool
-	stopping atomic.Bool // no further leases: Run is about to end
+	stopping atomic.Bool  // no further leases: Run is about to end
+	cutOff   atomic.Int64 // deliveries that did not end within the grace
 }
 
 // New checks the configuration and prepares a worker; nothing runs before Run. Its error wraps
@@ -313,7 +314,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.log.Warn("worker stopped with unsettled leases, which will expire", "leases", left)
 		return nil
 	}
-	w.log.Info("worker stopped")
+	w.log.Info("worker stopped", "cut_off", w.cutOff.Load())
 	return nil
 }
 

@@ -29,37 +29,72 @@ zadd K 1 1|zrem K 1|zcard K|zcount K 0 0|zrank K 1|zscore K 1|zmscore K 1|zscan 
 zrevrange K 0 0|zrangebyscore K 0 0|zrevrangebyscore K 0 0|zremrangebyscore K 0 0
 xadd K * 1 1|xread STREAMS K 0|xrevrange K + -`
 
-// checkRights refuses a master whose user may not run a command that Sluice needs. It is asked in a
-// transaction that is never carried out, for it has a call without arguments.
+// checkRights refuses a master whose user may not run a command that Sluice needs, or that lacks
+// one. It is asked in a transaction that is never carried out, for it has a call without arguments.
 func (e *Engine) checkRights(ctx context.Context) error {
 	all := strings.FieldsFunc(needed, func(r rune) bool { return r == '|' || r == '\n' })
+	if e.Durability.Fsync {
+		all = append(all, "waitaof 0 0 0")
+	} else if e.Durability.On() {
+		all = append(all, "wait 0 0")
+	}
 	var mu sync.Mutex
-	denied := map[string]bool{}
+	denied, unknown := map[string]bool{}, map[string]bool{}
 	err := store.EachMaster(ctx, e.Patient, func(ctx context.Context, c scripts.Client) error {
 		node := c.(*redis.Client)
-		found, err := deniedBy(ctx, node, nil)
-		if err == nil && len(found) == 0 { // else the calls would be made
-			found, err = deniedBy(ctx, node, all)
+		answers, err := asked(ctx, node, nil)
+		if last := answers["exec"]; err == nil && last != nil && strings.Contains(last.Error(), "EXECABORT") &&
+			!strings.Contains(last.Error(), noPermission) && answers["multi"] == nil { // else the calls would be made
+			answers, err = asked(ctx, node, all)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for _, name := range found {
-			denied[name] = true
+		for call, err := range answers {
+			switch name, text := nameOf(call), fmt.Sprint(err); {
+			case strings.Contains(text, noPermission) && strings.Contains(text, "channel"):
+				denied["the channels sluice:*"] = true
+			case strings.Contains(text, noPermission) && strings.Contains(text, " key"):
+				denied["the keys sluice:*"] = true
+			case strings.Contains(text, noPermission): // EXECABORT has a reason
+				denied[name] = true
+			case strings.Contains(text, "unknown command") && !newer[name]:
+				unknown[name] = true
+			}
 		}
 		return err
 	})
-	if err != nil || len(denied) == 0 {
+	switch { // both are mistakes that Advise knows
+	case err != nil:
 		return err
+	case len(denied) > 0:
+		return fmt.Errorf("%s for %s", noPermission, strings.Join(slices.Sorted(maps.Keys(denied)), ", "))
+	case len(unknown) > 0:
+		return fmt.Errorf("unknown command %s", strings.Join(slices.Sorted(maps.Keys(unknown)), ", "))
 	}
-	names := slices.Sorted(maps.Keys(denied))
-	return fmt.Errorf("NOPERM for %s", strings.Join(names, ", ")) // one of the mistakes
+	return nil
 }
 
-// deniedBy returns the commands of the transaction and among the calls that the user of the client
-// may not run.
-func deniedBy(ctx context.Context, c *redis.Client, calls []string) (denied []string, err error) {
+// noPermission begins the error of a command that the user may not run.
+const noPermission = "NOPERM"
+
+// newer are commands that old versions lack. Others take their place there, or what needs them says
+// so.
+var newer = map[string]bool{"spublish": true, "ssubscribe": true, "sunsubscribe": true, "waitaof": true}
+
+// nameOf is the command of a call, such as get or script|load.
+func nameOf(call string) string {
+	words := strings.Fields(call)
+	if words[0] == "script" {
+		return words[0] + "|" + words[1]
+	}
+	return words[0]
+}
+
+// asked returns the errors of the calls and of those around them, which make the transaction fail.
+func asked(ctx context.Context, c *redis.Client, calls []string) (answers map[string]error, err error) {
+	all := slices.Concat([]string{"watch K", "multi", "exists"}, calls, []string{"exec"})
 	pipe := c.Pipeline() // on one connection
-	for _, call := range slices.Concat([]string{"watch K", "multi", "exists"}, calls, []string{"exec"}) {
+	for _, call := range all {
 		args := []any{}
 		for _, word := range strings.Fields(call) {
 			if word == "K" {
@@ -69,15 +104,12 @@ func deniedBy(ctx context.Context, c *redis.Client, calls []string) (denied []st
 		}
 		pipe.Do(ctx, args...)
 	}
-	sent, _ := pipe.Exec(ctx) // fails: EXECABORT
-	for _, cmd := range sent {
-		switch err := cmd.Err(); {
-		case err == nil:
-		case store.FaultOf(err) == store.FaultTransport:
-			return nil, err
-		case strings.Contains(err.Error(), "NOPERM"): // EXECABORT has a reason
-			denied = append(denied, cmd.Name())
+	sent, _ := pipe.Exec(ctx)
+	answers = map[string]error{}
+	for i, cmd := range sent {
+		if answers[all[i]] = cmd.Err(); store.FaultOf(cmd.Err()) == store.FaultTransport {
+			return nil, cmd.Err()
 		}
 	}
-	return denied, nil
+	return answers, nil
 }
