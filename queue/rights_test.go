@@ -114,8 +114,8 @@ func TestRightsAtTheStart(t *testing.T) {
 	}
 }
 
-// TestCommandsAtTheStart: a Redis that has renamed commands is refused by their names, and nothing is
-// carried out where these are the commands of the question itself.
+// TestCommandsAtTheStart: a Redis that has renamed commands is refused by their names, and nothing
+// is carried out where these are the commands of the question itself.
 func TestCommandsAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, renamed := range [][]string{
