@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -45,10 +46,14 @@ func (c *newKeyCmd) Run(a *cli.App) error {
 		fmt.Fprintln(a.Out, sealed.NewKey())
 		return nil
 	}
+	added := "a new first key"
+	if former, err := os.Stat(c.File); err != nil || former.Size() == 0 {
+		added = "a key"
+	}
 	if err := sealed.AddKey(c.File); err != nil {
 		return fmt.Errorf("add a key: %w", err)
 	}
-	fmt.Fprintf(a.Err, "%s has a new first key.\n", c.File)
+	fmt.Fprintf(a.Err, "%s has %s.\n", c.File, added)
 	return nil
 }
 
