@@ -188,7 +188,7 @@ type Settlement struct {
 	Tenant string
 	// Event is one of shaper.Succeed, Retry, Die, Hold, Release and LeaseExpired. A Retry of a job
 	// that has no attempt left makes it dead. LeaseExpired ends a delivery that the worker's stop
-	// cut off: the job is delivered again, and no attempt is spent.
+	// cut off: the job is delivered again. The first shaper.FreeLeases of them spend no attempt.
 	Event shaper.Event
 	Delay time.Duration // Retry: until it is eligible again; Hold: how long the whole flow is held
 	// Overload, of a retry: the upstream refused the job because of its load; the flow slows down

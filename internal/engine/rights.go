@@ -77,8 +77,8 @@ func (e *Engine) checkRights(ctx context.Context) error {
 // noPermission begins the error of a command that the user may not run.
 const noPermission = "NOPERM"
 
-// newer are commands that old versions lack. Others take their place there, or what needs them says
-// so.
+// newer are commands that old versions of Redis lack. Other commands replace them there; without
+// WAITAOF, checkDurable refuses the setting that needs it.
 var newer = map[string]bool{"spublish": true, "ssubscribe": true, "sunsubscribe": true, "waitaof": true}
 
 // nameOf is the command of a call, such as get or script|load.
