@@ -3,6 +3,7 @@ package outbound
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -33,12 +34,14 @@ type connection struct {
 	head      []byte // of an answer, with what follows, about maxHeaderBytes at most
 	read      int64  // bytes, since the connection got a request
 	size      int64  // of the answer, in bytes with its head; -1 is unknown
+	ended     error  // the first that Read gave
 }
 
 func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	c.read += int64(n)
+	c.ended = cmp.Or(c.ended, err)
 	if c.recording && len(c.head) < maxHeaderBytes {
 		c.head = append(c.head, p[:n]...)
 	}
@@ -66,6 +69,17 @@ func (c *connection) surplus() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.size >= 0 && c.read > c.size
+}
+
+// cause returns why a request failed. net/http closes a connection that the receiver has ended, and
+// a request that is being written then meets the closed connection alone.
+func (c *connection) cause(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil || !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return c.ended
 }
 
 // expect notes how many bytes an answer has whose length is known.
@@ -278,6 +292,7 @@ func (c *Client) roundTrip(
 		}
 		if s.conn != nil {
 			s.note(resp)
+			err = s.conn.cause(err)
 		}
 		return resp, s.sent(), err
 	}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"strings"
 	"sync"
@@ -345,6 +346,69 @@ func TestFailures(t *testing.T) {
 		if no.Message != one.message || no.Unsent != one.unsent || no.Shortage != one.shortage {
 			t.Errorf("%s: %q, detail %q, unsent %v, shortage %v", one.name, no.Message, no.Detail, no.Unsent, no.Shortage)
 		}
+	}
+}
+
+// slow is a connection that, once secured, is read and closed when it is said.
+type slow struct {
+	net.Conn
+	secured           atomic.Bool
+	reads, ends, fail sync.WaitGroup
+}
+
+func (s *slow) Read(p []byte) (int, error) {
+	if s.secured.Load() {
+		s.reads.Wait()
+	}
+	return s.Conn.Read(p)
+}
+
+// Write gets the notice of the end alone.
+func (s *slow) Write(p []byte) (int, error) {
+	if s.secured.Load() {
+		s.ends.Done()
+		s.fail.Wait()
+	}
+	return s.Conn.Write(p)
+}
+
+// TestCauseOfAnEnd: where the upstream refuses a certificate before the request is written, the
+// refusal is the cause, and not that the connection is closed.
+func TestCauseOfAnEnd(t *testing.T) {
+	certain := httptest.NewUnstartedServer(http.NotFoundHandler())
+	certain.Config.ErrorLog = log.New(io.Discard, "", 0)
+	certain.TLS = &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert}
+	certain.StartTLS()
+	defer certain.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(certain.Certificate())
+	c := newClient(t, outbound.Options{TLS: &tls.Config{RootCAs: pool}})
+	dial := c.Transport.DialContext
+	var conn slow
+	conn.reads.Add(1)
+	conn.ends.Add(1)
+	conn.fail.Add(1)
+	c.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		var err error
+		conn.Conn, err = dial(ctx, network, address)
+		return &conn, err
+	}
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		TLSHandshakeDone: func(tls.ConnectionState, error) { conn.secured.Store(true) },
+		WroteHeaders: func() { // into a buffer
+			conn.reads.Done()
+			conn.ends.Wait()
+		},
+		WroteRequest: func(httptrace.WroteRequestInfo) { conn.fail.Done() },
+	})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, certain.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, _, err = c.Send(req, make([]byte, 64<<10), 1<<10)
+	no, _ := errors.AsType[outbound.NoAnswer](err)
+	if no.Message != "TLS handshake failed" || !strings.Contains(no.Detail, "certificate required") || !no.Unsent {
+		t.Errorf("%q, detail %q, unsent %v", no.Message, no.Detail, no.Unsent)
 	}
 }
 
