@@ -46,7 +46,7 @@ func (f *fakeQueue) Replay(_ context.Context, name, id string, as queue.Replayin
 func (f *fakeQueue) replay(j *fakeJob, maxAttempts int) queue.Decision {
 	t := f.tenant(j.Tenant)
 	flow, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()),
-		shaper.Request{Size: 1, Cost: 1}, nil)
+		shaper.Request{Size: 1, Cost: 1, Type: j.Type}, nil)
 	t.flow = flow
 	if a.Outcome == shaper.Admitted {
 		j.State, j.Attempts, j.Position, j.MaxAttempts = shaper.Queued, 0, a.Position, maxAttempts

@@ -242,7 +242,7 @@ func (f *fakeQueue) admit(s queue.Submission, size int64) queue.Decision {
 	}
 	flow, a := shaper.Admit(t.flow, t.policy(), now, shaper.Request{
 		Size: size, Bytes: int64(len(s.Payload)), Payload: int64(len(s.Payload)), Cost: s.Cost,
-		Delay: s.Delay, MaxWait: s.MaxWait,
+		Delay: s.Delay, MaxWait: s.MaxWait, Type: s.Type,
 	}, nil)
 	t.flow = flow
 	if a.Outcome != shaper.Admitted {
@@ -283,7 +283,7 @@ func (f *fakeQueue) SubmitBatch(
 		t := f.tenant(batch[0].Tenant)
 		size := int64(len(batch))
 		_, a := shaper.Admit(t.flow, t.policy(), shaper.InstantOf(time.Now()),
-			shaper.Request{Size: size, Cost: 1}, nil)
+			shaper.Request{Size: size, Cost: 1, Type: batch[0].Type}, nil)
 		if a.Outcome != shaper.Admitted {
 			for i := range out {
 				out[i].Admission = a

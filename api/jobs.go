@@ -112,7 +112,7 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	}
 	s.metrics.admission(string(v.Outcome))
 	s.errors.decided(queue.Submission{Tenant: tenant, Route: job.Route}, false, v.Admission)
-	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route); err != nil {
+	if err := s.refusal(v.Admission, flowName(tenant, job.Route), job.Route, ""); err != nil {
 		return nil, err
 	}
 	a := &answer{status: http.StatusAccepted, body: codec.Job(v.Job)}
@@ -166,7 +166,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 			of = &batch[max(i, v.Refused)]
 			flow = flowName(of.Tenant, of.Route)
 		}
-		refused := s.refusal(v.Admission, flow, of.Route)
+		refused := s.refusal(v.Admission, flow, of.Route, of.Type)
 		switch {
 		case refused == nil:
 			out.Items[i] = wire.JobResult{

@@ -14,7 +14,7 @@ import (
 func TestRefusedBatchNamesTheCostlyJob(t *testing.T) {
 	v := queue.Decision{Refused: 1, Admission: shaper.Admission{Outcome: shaper.TooCostly, Cost: 5, MaxCost: 4}}
 	var p *problem.Problem
-	if err := refusedWhole((&Server{}).refusal(v.Admission, "", "default"), v, 3); !errors.As(err, &p) || len(p.Errors) != 1 ||
+	if err := refusedWhole((&Server{}).refusal(v.Admission, "", "default", ""), v, 3); !errors.As(err, &p) || len(p.Errors) != 1 ||
 		p.Errors[0].Field != "jobs[1].cost" {
 		t.Errorf("%v, with the errors %+v", err, p)
 	}

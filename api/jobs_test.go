@@ -212,7 +212,7 @@ func TestRetryAfterIsNotEarlierThanT(t *testing.T) {
 			Outcome: shaper.Full, Depth: 10, Capacity: 10, RetryAfter: tt.retry, NextSlot: tt.next,
 			Asked: tt.size, Never: tt.size > 10,
 		}
-		h := problem.Of(b.s.refusal(a, "flow", "default")).Header
+		h := problem.Of(b.s.refusal(a, "flow", "default", "")).Header
 		got, _ := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
 		if got < tt.least || (tt.least == 0 && got != 0) {
 			t.Errorf("%+v: %v", tt, h)

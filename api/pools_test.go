@@ -212,7 +212,7 @@ func TestFullPool(t *testing.T) {
 		t.Errorf("%+v", r.problem)
 	}
 	bytes := b.s.refusal(shaper.Admission{Outcome: shaper.FullOfBytes, OfPool: true, Bytes: 5,
-		CapacityBytes: 6, Asked: 1, AskedBytes: 7, Never: true}, "", "other")
+		CapacityBytes: 6, Asked: 1, AskedBytes: 7, Never: true}, "", "other", "")
 	if p := problem.Of(bytes); p.Type != "urn:sluice:problem:never-fits" || p.Scope != "pool" || p.Pool != "erp" || *p.CapacityBytes != 6 {
 		t.Errorf("%+v", p)
 	}

@@ -76,7 +76,7 @@ func TestRefusalHeadersAgree(t *testing.T) {
 			a.Remaining = max(0, a.Capacity-a.Depth)
 			a.Asked = rapid.Int64Range(1, 5).Draw(t, "size")
 			a.Never = a.Asked > a.Capacity
-			p = s.refusal(a, "flow", "default").(*problem.Problem)
+			p = s.refusal(a, "flow", "default", "").(*problem.Problem)
 			rate, exact = a.Rate, a.RetryAfter
 		case "reads":
 			s.reads = budget.NewReads(anyRate(t))

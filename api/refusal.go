@@ -32,6 +32,7 @@ var outcomes = []outcome{
 	{shaper.StoreFull, problem.StoreFull, refusal.storeFull},
 	{shaper.Draining, problem.TenantDraining, refusal.draining},
 	{shaper.Denied, problem.Forbidden, refusal.denied},
+	{shaper.TypeDenied, problem.Forbidden, refusal.typeDenied},
 	{shaper.DeadlineUnreachable, problem.DeadlineFarAway, refusal.tooLate},
 	{shaper.TooCostly, problem.TooCostly, refusal.tooCostly},
 	{of: shaper.KeyReused, answer: refusal.keyReused},
@@ -66,19 +67,20 @@ type refusal struct {
 	server *Server
 	flow   string // whose retry slots Retry-After takes; empty where the answer has no headers
 	route  string
+	kind   string // type of the job; empty for none, and where it is not told
 	pool   string // that bounds the jobs; empty: their flow does
 	where  string // what is full
 }
 
 // refusal returns the problem of a rejected admission, nil if the jobs were admitted. For a full
 // queue, Retry-After is the next turn of the flow, or of the pool that is full. flow is empty where
-// the answer has no headers.
-func (s *Server) refusal(a shaper.Admission, flow, route string) error {
+// the answer has no headers, and kind, the type of the job, where the answer must not have it.
+func (s *Server) refusal(a shaper.Admission, flow, route, kind string) error {
 	o := outcomeOf(a.Outcome)
 	if o.answer == nil {
 		return nil
 	}
-	r := refusal{Admission: a, server: s, flow: flow, route: route, where: "the queue"}
+	r := refusal{Admission: a, server: s, flow: flow, route: route, kind: kind, where: "the queue"}
 	if a.OfPool {
 		r.pool = s.queue.PoolOf(route)
 		r.where = "the pool " + r.pool
@@ -167,6 +169,16 @@ func (r refusal) draining() error {
 func (r refusal) denied() error {
 	p := problem.Forbidden.With("the tenant may not use the route " + r.route)
 	p.Missing = r.route
+	return p
+}
+
+func (r refusal) typeDenied() error {
+	of := "of the type " + r.kind
+	if r.kind == "" {
+		of = "of this type"
+	}
+	p := problem.Forbidden.With("the tenant may not have jobs " + of + " on the route " + r.route)
+	p.Missing = cmp.Or(r.kind, "type")
 	return p
 }
 

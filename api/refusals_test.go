@@ -517,7 +517,7 @@ func TestFullParts(t *testing.T) {
 	} {
 		err := s.refusal(shaper.Admission{
 			Outcome: shaper.StoreFull, OfPart: true, Part: part, PartGuests: 17, RetryAfter: 30 * time.Second,
-		}, "flow", "default")
+		}, "flow", "default", "")
 		var p *problem.Problem
 		if !errors.As(err, &p) || p.Scope != "share" || p.Header.Get("Retry-After") == "" || !strings.Contains(p.Detail, says) {
 			t.Errorf("%s: refused by %+v", part, err)
@@ -532,7 +532,7 @@ func TestOverShare(t *testing.T) {
 	err := s.refusal(shaper.Admission{
 		Outcome: shaper.OverShare, Stored: 5000, Share: 4000, Capacity: 10,
 		Rate: shaper.Rate{Limit: 1, Period: time.Second},
-	}, "flow", "default")
+	}, "flow", "default", "")
 	var p *problem.Problem
 	if !errors.As(err, &p) || p.Status != http.StatusTooManyRequests ||
 		p.Type != problem.URN+"queue-bytes-full" || p.Header.Get("Retry-After") == "" {
@@ -571,7 +571,7 @@ func TestEveryOutcomeHasARow(t *testing.T) {
 		t.Errorf("%d outcomes are declared, and %d have a row", declared, len(outcomes))
 	}
 	var p *problem.Problem
-	if err := (&Server{}).refusal(shaper.Admission{Outcome: "later"}, "flow", "default"); !errors.As(err, &p) ||
+	if err := (&Server{}).refusal(shaper.Admission{Outcome: "later"}, "flow", "default", ""); !errors.As(err, &p) ||
 		p.Status != http.StatusInternalServerError {
 		t.Errorf("an unknown outcome is answered by %v", err)
 	}

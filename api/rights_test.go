@@ -78,6 +78,44 @@ func TestDeniedRoutes(t *testing.T) {
 	}
 }
 
+// TestDeniedTypes: the types that a tenant may use are in force at once, and a refusal names the
+// one that is missing, unless the request does not have it.
+func TestDeniedTypes(t *testing.T) {
+	b := newBench(t)
+	const path, pay = "/v1/tenants/default", `{"type":"pay","payload":1}`
+	dead := b.dead(pay, "refused")
+	got := b.admin.do(t, "PATCH", path, nil, `{"types":["a","order.create"]}`).tenant(t)
+	if types := got.InForce().Types; !slices.Equal(types, []string{"a", "order.create"}) || got.Sources["types"] != shaper.SourceAPI {
+		t.Errorf("types %v of %s", types, got.Sources["types"])
+	}
+	b.submit(plainJob, nil)
+	for _, r := range []reply{
+		b.intake.do(t, "POST", "/v1/jobs", nil, pay),
+		b.intake.do(t, "POST", "/v1/jobs", headers{"Prefer": "wait=5"}, pay),
+		b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+pay+`],"atomic":true}`),
+	} {
+		r.refusedFor(t, "a denied type", "pay")
+	}
+	b.intake.do(t, "POST", "/v1/jobs/"+dead+"/replay", nil, "").refusedFor(t, "a replay", "type")
+	r := b.intake.do(t, "POST", "/v1/jobs/batch", nil, `{"jobs":[`+plainJob+`,`+pay+`]}`)
+	if !strings.Contains(r.Body.String(), `"missing":"pay"`) || strings.Count(r.Body.String(), `"queued"`) != 1 {
+		t.Errorf("a batch: %d %s", r.Code, r.Body)
+	}
+	swept := b.admin.do(t, "POST", path+"/replay", nil, `{"all":true}`).swept(t)
+	queuetest.Compare(t, "the replay", swept, wire.Swept{Stopped: "forbidden", CreatedBefore: swept.CreatedBefore})
+	for _, patch := range []string{`{"types":[]}`, `{"types":null}`} {
+		b.admin.do(t, "PATCH", path, nil, patch).tenant(t)
+		b.submit(pay, nil)
+	}
+	for _, wrong := range []string{`"a"`, `[""]`, `[1]`, `["a\u0000"]`, `["` + strings.Repeat("a", 256) + `"]`,
+		`[` + strings.Repeat(`"a",`, 16) + `"a"]`} {
+		if r := b.admin.do(t, "PATCH", path, nil, `{"types":`+wrong+`}`); r.Code != http.StatusUnprocessableEntity ||
+			!strings.HasPrefix(r.problem.Errors[0].Field, "types") {
+			t.Errorf("types %.40s: %d %s", wrong, r.Code, r.Body)
+		}
+	}
+}
+
 // TestScopes: a key with one scope may do what that says and nothing else, by any method.
 func TestScopes(t *testing.T) {
 	b := newGuarded(t, []auth.Mode{auth.Keys})

@@ -221,7 +221,7 @@ func (s *Server) note(sub *queue.Submission, f *awaited, span spans.Sending, err
 	}
 	s.decided(*sub, f.decision)
 	f.decision.Job.Tenant = sub.Tenant
-	return s.refusal(f.decision.Admission, flowName(sub.Tenant, sub.Route), sub.Route)
+	return s.refusal(f.decision.Admission, flowName(sub.Tenant, sub.Route), sub.Route, sub.Type)
 }
 
 // answered is a job in the answer to its submission. It may have ended long ago, so a credential

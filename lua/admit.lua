@@ -28,7 +28,9 @@
 --   settings of their own
 --   then per job: its request, and the record from its cost on. The request begins with the number
 --   of the flow, which is all that most jobs need. Otherwise follow, after a blank each: delay in
---   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key
+--   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key.
+--   Before all of it may stand =, the hash of the job's type and a blank; the call fails with TYPES
+--   are needed, with nothing changed, where a policy has types and a job has none
 -- Reply
 --   now, then an array per flow: limit and period in µs of its strictest pace, capacity, capacity
 --   in bytes, time to next free capacity in µs, and where a job was over its share the bytes that
@@ -46,8 +48,8 @@
 --   numbers of that job's flow and of the job. outcome (1 admitted, 2 replayed, 3 full, 4 deadline
 --   unreachable, 5 key reused, 6 draining, 7 full of bytes, 8 store full, 9 over share, 10 pool
 --   full, 11 pool full of bytes, 12 part full, 13 part full of bytes, 14 too costly, 15 pool too
---   costly, 16 class store full, 17 denied); class is the part of the store that the flow's class
---   may use, part that of the pool which the flow may hold
+--   costly, 16 class store full, 17 denied, 18 type denied); class is the part of the store that
+--   the flow's class may use, part that of the pool which the flow may hold
 -- Derived keys: flow queue later lines dead done job tenants flows kept wait ready reserve class
 -- Channels: wake
 
@@ -79,11 +81,11 @@ for i = 1, atomic and flow_count or 0 do
 end
 local k = first_key
 for a = first_arg, #ARGV, 2 do
-  local f, delay, wait, hash, print = numbered[ARGV[a]], 0, 0, ''
+  local f, delay, wait, hash, print, kind = numbered[ARGV[a]], 0, 0, ''
   if not f then
-    f, delay, wait, hash, print = asks_for(ARGV[a])
+    f, delay, wait, hash, print, kind = asks_for(ARGV[a])
   end
-  decide(k, f, delay, wait, hash, print, ARGV[a + 1])
+  decide(k, f, delay, wait, hash, print, kind, ARGV[a + 1])
   k = k + (hash ~= '' and 2 or 1)
   if refusal and atomic then
     break

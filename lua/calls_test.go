@@ -18,7 +18,7 @@ func (w *world) admit(r admission) {
 		At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Tenants: w.shard.Tenants(),
 		Horizon: horizon, Atomic: r.atomic, NoBytes: r.noBytes, NoTenants: r.noTenants,
-		Share: r.share, Retention: w.retention(),
+		Share: r.share, Retention: w.retention(), Types: &w.types,
 	}
 	names := flowsOf(r.jobs)
 	for _, name := range names {
@@ -32,7 +32,7 @@ func (w *world) admit(r admission) {
 	}
 	for _, c := range r.jobs {
 		rest, err := scripts.Record{
-			Cost: c.cost, MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test",
+			Cost: c.cost, MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: c.kind,
 			Tenant: c.tenant, Route: c.route, Payload: c.payload,
 			CallbackURL: c.callback, TraceParent: c.trace,
 		}.Rest()
@@ -42,7 +42,7 @@ func (w *world) admit(r admission) {
 		job := scripts.AdmitJob{
 			Flow: slices.Index(names, c.flow), Key: w.shard.Job(c.id), IdemHash: c.idem, Fingerprint: c.print,
 			Delay:     c.delay,
-			MaxWaitMS: c.maxWait.Milliseconds(), Rest: rest,
+			MaxWaitMS: c.maxWait.Milliseconds(), Type: c.kind, Rest: rest,
 		}
 		if c.idem != "" {
 			job.IdemKey = w.shard.Idem(tenantOf(c.flow), c.idem)
@@ -266,11 +266,15 @@ func (w *world) handed(at shaper.Instant, list []scripts.HandedJob) {
 
 func (w *world) replay(r revival) {
 	w.note("replay %d %s tag %d max %d", r.at, r.id, r.tag, r.maxAttempts)
+	kind := ""
+	if j := w.m.jobs[r.id]; j != nil {
+		kind = j.Type
+	}
 	call := scripts.ReplayCall{
 		At: scripts.AtInstant(r.at), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
 		Job: w.shard.Job(r.id), Outbox: w.shard.Outbox(), Tenant: r.tenant,
 		Horizon: horizon, Tag: r.tag, MaxAttempts: r.maxAttempts, DeadCapacity: int64(w.m.deadCapacity),
-		DeadBytes: w.m.deadBytes, Tier: r.tier,
+		DeadBytes: w.m.deadBytes, Tier: r.tier, Type: kind,
 	}
 	code, got, err := call.Decode(w.run(call.Call()))
 	wantCode, want := w.m.replay(r)

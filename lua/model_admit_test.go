@@ -34,6 +34,7 @@ type candidate struct {
 	maxAttempts       int
 	payload           []byte
 	callback, trace   string
+	kind              string // type
 }
 
 func (r admission) String() string {
@@ -41,7 +42,7 @@ func (r admission) String() string {
 	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, class %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers,
 		r.class, r.noBytes, r.noTenants, r.share)
 	for _, c := range r.jobs {
-		fmt.Fprintf(&b, " %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.idem,
+		fmt.Fprintf(&b, " %s %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.kind, c.idem,
 			c.print, c.delay, c.maxWait, c.cost, c.maxAttempts)
 	}
 	return b.String()
@@ -135,15 +136,18 @@ func (m *model) admit(r admission) []scripts.Decision {
 			}
 			f.Flow, v.Admission = shaper.Admit(f.Flow, m.paused(f), m.now,
 				shaper.Request{
-					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Delay: c.delay, MaxWait: wait, Closed: closed || classFull,
+					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Type: c.kind, Delay: c.delay, MaxWait: wait, Closed: closed || classFull,
 					Stored: jobBytes(m.record(c, 0, 0)), Share: share, Pool: m.shared(f, sizeOf, bytesOf),
 				}, instants(m.laters[c.flow]))
-			unseen := unknown || f.fresh && v.Outcome == shaper.Denied
-			m.reachIf(unseen && !unknown, "denied and unseen")
-			touched[c.flow] = !unseen
+			forbidden := v.Outcome == shaper.Denied || v.Outcome == shaper.TypeDenied
+			unseen := unknown || f.fresh && forbidden && !touched[c.flow]
+			m.reachIf(unseen && !unknown, string(v.Outcome)+" and unseen")
+			if !unseen {
+				touched[c.flow] = true
+			}
 			if refused = v.Outcome != shaper.Admitted; refused {
-				f.rejected++
 				if !unseen {
+					f.rejected++
 					m.clock.rejected++
 				}
 				if classFull && v.Outcome == shaper.StoreFull {
@@ -302,7 +306,7 @@ func (m *model) record(c candidate, seq int64, wait time.Duration) *scripts.Reco
 	j := &scripts.Record{
 		State: shaper.Queued, Outcome: '-', At: m.now.Add(c.delay), Seq: seq, Created: m.now,
 		MaxWaitMS: wait.Milliseconds(), Cost: c.cost,
-		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: "test", Tenant: c.tenant,
+		MaxAttempts: c.maxAttempts, Flow: c.flow, Idem: c.idem, Type: c.kind, Tenant: c.tenant,
 		Route: c.route, Payload: c.payload,
 		CallbackURL: c.callback, TraceParent: c.trace,
 	}

@@ -465,7 +465,7 @@ func (m *model) replay(r revival) (scripts.JobCode, shaper.Admission) {
 	}
 	// A replay asks for a place like a new job, but no estimate refuses it for its max wait.
 	ask := func() (shaper.Flow, shaper.Admission) {
-		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost, Replay: true, Pool: m.shared(f, 1, size(j))}, instants(m.laters[f.name]))
+		after, a := shaper.Admit(f.Flow, m.paused(f), m.now, shaper.Request{Size: 1, Bytes: size(j), Payload: size(j), Cost: j.Cost, Type: j.Type, Replay: true, Pool: m.shared(f, 1, size(j))}, instants(m.laters[f.name]))
 		a.NextSlot = 0
 		return after, a
 	}

@@ -267,7 +267,7 @@ var situations = []string{
 	"other policies",
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts",
 	"replay full", "replay repeated", "replay in another tier", "clock back",
-	"draining", "denied", "denied and unseen", "full of dead letters", "went on after a dead letter left",
+	"draining", "denied", "denied and unseen", "type_denied", "type_denied and unseen", "full of dead letters", "went on after a dead letter left",
 	"to be called back", "claimed",
 	"claimed again", "claimed after a replay",
 	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes",

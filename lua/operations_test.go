@@ -86,6 +86,7 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 		Paused:   rapid.IntRange(0, 7).Draw(t, "paused") == 7,
 		Draining: rapid.IntRange(0, 15).Draw(t, "draining") == 15,
 		Denied:   rapid.IntRange(0, 15).Draw(t, "denied") == 15,
+		Types:    rapid.SampledFrom([][]string{13: {"test"}, 14: {"test", "x"}, 15: {"other"}}).Draw(t, "types"),
 
 		CapacityBytes: rapid.SampledFrom([]int64{0, 0, 0, 0, 3000, 1150, 30}).Draw(t, "capacity in bytes"),
 	}
@@ -111,7 +112,7 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 	}
 	if th.pauses || th.excess {
 		p.Capacity, p.CapacityBytes, p.Concurrency, p.MaxCost = 1000, 0, 64, 0
-		p.Paused, p.Draining, p.Denied = false, false, false
+		p.Paused, p.Draining, p.Denied, p.Types = false, false, false, nil
 	}
 	return p
 }
@@ -189,6 +190,7 @@ func (w *world) drawCandidate() candidate {
 		cost: rapid.SampledFrom([]int64{1, 1, 1, 2, 3, 1, 1, 1, 2, 3, 1, 1, 1, 1, 99_999, 1_000_000}).
 			Draw(w.T, "cost"),
 		maxAttempts: rapid.IntRange(1, 3).Draw(w.T, "max attempts"),
+		kind:        rapid.SampledFrom([]string{"test", "test", "test", "test", "other", ""}).Draw(w.T, "type"),
 		payload:     []byte(strings.Repeat("p", rapid.SampledFrom([]int{0, 1, 20, 1100}).Draw(w.T, "payload"))),
 	}
 	if rapid.IntRange(0, 3).Draw(w.T, "called back") == 3 {
@@ -624,7 +626,7 @@ func drawSettings(t *rapid.T, th theme) (o shaper.Overrides) {
 		o.Paused = &p.Paused
 	}
 	if which&128 != 0 {
-		o.Draining, o.Denied = &p.Draining, &p.Denied
+		o.Draining, o.Denied, o.Types = &p.Draining, &p.Denied, &p.Types
 	}
 	if which&2 != 0 && th.pooled {
 		o.Weight = &p.Weight

@@ -223,6 +223,7 @@ type world struct {
 	again   []func(at shaper.Instant) // earlier calls, to be sent again
 	tags    uint32
 	decided []scripts.Decision // by the last admit
+	types   atomic.Bool        // whether a policy has needed them
 	names   int
 	steps   int
 	most    map[string]work // of each script that was measured

@@ -32,6 +32,7 @@ func drawAnyPolicy(t *rapid.T) shaper.Policy {
 		MaxWait: time.Duration(rapid.Int64Range(0, shaper.MaxPeriod.Milliseconds()).Draw(t,
 			"max wait")) * time.Millisecond,
 		Paused: rapid.Bool().Draw(t, "paused"),
+		Types:  rapid.SampledFrom([][]string{nil, {"test"}, {"ä b", "test", "."}}).Draw(t, "types"),
 	}
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
@@ -71,6 +72,9 @@ func overridesOf(t *rapid.T, p shaper.Policy) (o shaper.Overrides) {
 	if say("paused") {
 		o.Paused = &p.Paused
 	}
+	if say("types") {
+		o.Types = &p.Types
+	}
 	return o
 }
 
@@ -88,7 +92,7 @@ func TestPolicyIsUnderstood(t *testing.T) {
 		want := w.m.load("acme/echo").policy
 
 		call, err := admitOne(w.shard, at, "id", scripts.Record{
-			Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1,
+			Flow: "acme/echo", Tenant: "acme", Route: "echo", Cost: 1, MaxAttempts: 1, Type: "test",
 		})
 		if err != nil {
 			t.Fatal(err)

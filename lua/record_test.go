@@ -25,7 +25,7 @@ func admitOne(shard store.ShardKeys, at shaper.Instant, id string, r scripts.Rec
 			Lines: shard.LinesOf(tenant), Names: shard.Names(tenant),
 			Entry: entryOf(r.Tenant),
 		}},
-		Jobs: []scripts.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Rest: rest}},
+		Jobs: []scripts.AdmitJob{{Key: shard.Job(id), MaxWaitMS: r.MaxWaitMS, Type: r.Type, Rest: rest}},
 	}
 	if r.Idem != "" {
 		call.Jobs[0].IdemKey, call.Jobs[0].IdemHash, call.Jobs[0].Fingerprint = shard.Idem(tenant, r.Idem),

@@ -12,7 +12,8 @@
 --   3 horizon in µs
 --   4 call tag, 1 to 2^32 - 1
 --   5 max attempts   6, 7 most dead letters of a flow, and of how many bytes
---   8 tier that the client's credential claims now; absent: the one claimed last, for an operator
+--   8 hash of the job's type
+--   9 tier that the client's credential claims now; absent: the one claimed last, for an operator
 -- Reply
 --   now, then 0 no such job of this tenant, 3 not dead, or 1 and: outcome as of admit, position,
 --   estimated start, depth, capacity, retry after in µs, limit and period in µs of the strictest
@@ -31,7 +32,7 @@ local j = job_read(redis.call('GETRANGE', KEYS[4], '0', UP_TO_PAYLOAD))
 if not j or tenant_of(j.flow) ~= ARGV[2] then
   return { now, ABSENT }
 end
-local f = flow_load(j.flow, ARGV[8])
+local f = flow_load(j.flow, ARGV[9])
 if f.fresh then -- forgotten: the dead letter is past its retention
   return { now, ABSENT }
 end
@@ -59,8 +60,9 @@ local idem_key = PREFIX .. 'idem:' .. tenant_of(f.name) .. ':' .. j.idem
 local known = j.idem ~= '' and redis.call('GET', idem_key)
 known = known and names_job(known, id)
 local later = later_known(f)
-if p.draining or p.denied then
-  return answer(p.denied and DENIED or DRAINING, 0, 0, 0)
+local forbidden = forbids(p, ARGV[8]) or p.draining and DRAINING
+if forbidden then
+  return answer(forbidden, 0, 0, 0)
 end
 -- drained is the instant at which all queued jobs have left, 0 when unknown.
 local function drained()

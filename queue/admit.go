@@ -312,7 +312,7 @@ func (q *Queue) newAdmission(shard store.ShardKeys, atomic bool) *admission {
 	a := &admission{q: q, shard: shard, flows: map[string]int{}, call: scripts.AdmitCall{
 		Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Tenants: shard.Tenants(),
 		Horizon: q.horizon, Atomic: atomic, Retention: q.retention,
-		Pools: q.policies.Current().HasPools(shard),
+		Pools: q.policies.Current().HasPools(shard), Types: &q.types,
 	}}
 	q.headroom.limit(context.Background(), &a.call)
 	return a
@@ -373,7 +373,7 @@ func (a *admission) job(p *pending, s *Submission) (job scripts.AdmitJob, err er
 	cost, flow := max(s.Cost, 1), store.FlowName(s.Tenant, s.Route)
 	job = scripts.AdmitJob{
 		Flow: a.flow(flow, s), Key: a.shard.Job(s.ID), Delay: max(0, s.Delay),
-		MaxWaitMS: s.MaxWait.Milliseconds(),
+		MaxWaitMS: s.MaxWait.Milliseconds(), Type: s.Type,
 	}
 	tenant := store.EncodeName(s.Tenant)
 	if s.IdempotencyKey != "" {

@@ -162,17 +162,15 @@ type Replaying struct {
 }
 
 // Replay queues a dead job again. The outcome of the decision is Admitted, Full, FullOfBytes,
-// Draining or Denied. Errors: ErrNotFound, ErrUnavailable; ErrConflict, with the job in the
-// decision, if it is not dead.
+// Draining, Denied or TypeDenied. Errors: ErrNotFound, ErrUnavailable; ErrConflict, with the job in
+// the decision, if it is not dead.
 func (q *Queue) Replay(ctx context.Context, tenant, id string, as Replaying) (v Decision, err error) {
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return v, err
 	}
-	dead := Job{ID: id}
-	if len(q.policies.Current().Baseline.Pools) > 0 { // a pool may have taken over its route
-		if dead, err = q.Job(ctx, tenant, id); err != nil {
-			return v, err
-		}
+	dead, err := q.Job(ctx, tenant, id) // for its route, which a pool may have taken over, and its type
+	if err != nil {
+		return v, err
 	}
 	done, err := q.replay(ctx, tenant, []Job{dead}, func(Job) Replaying { return as })
 	if err != nil {
@@ -203,7 +201,7 @@ func (q *Queue) replay(
 		calls[i] = scripts.ReplayCall{
 			Clock: shard.Clock(), Due: shard.Due(), Expires: shard.Expires(), Outbox: shard.Outbox(),
 			Job: shard.Job(j.ID), Tenant: store.EncodeName(tenant), Horizon: q.horizon,
-			Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: how.MaxAttempts,
+			Tag: 1 + rand.Uint32N(1<<32-1), MaxAttempts: how.MaxAttempts, Type: j.Type,
 			DeadCapacity: q.retention.DeadCapacity, DeadBytes: q.retention.DeadBytes,
 		}
 		if how.Tier != nil {

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,6 +76,7 @@ type Queue struct {
 	box          *sealed.Box // nil without encryption
 	switched     bool        // the store may have idempotency keys from before it was encrypted
 	policies     *policies.Keeper
+	types        atomic.Bool // whether admissions tell the types of jobs, see scripts.AdmitCall
 	repairer     *repair.Repairer
 	broker       *Broker
 	compressOver int

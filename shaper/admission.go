@@ -37,6 +37,7 @@ type Request struct {
 	Payload int64         // bytes of the payload of this one
 	Cost    int64         // intervals of one job, 1 to MaxCost
 	Stored  int64         // bytes that this one takes in the store
+	Type    string        // of the job
 	Share   int64         // bytes that may be stored of the flow; 0 is no bound
 	Closed  bool          // the store accepts no more bytes, or no new tenants
 	Delay   time.Duration // not eligible before; 0 is at once
@@ -61,9 +62,11 @@ const (
 	StoreFull Outcome = "store_full" // the store accepts no more bytes, or no new tenants
 	// TooCostly: the cost exceeds max_cost of the flow or of its pool.
 	TooCostly Outcome = "too_costly"
-	Draining  Outcome = "draining"   // the tenant takes no jobs until it is resumed
-	Denied    Outcome = "denied"     // the tenant may not use the route
-	KeyReused Outcome = "key_reused" // the idempotency key exists with another fingerprint
+	Draining  Outcome = "draining" // the tenant takes no jobs until it is resumed
+	Denied    Outcome = "denied"   // the tenant may not use the route
+	// TypeDenied: the tenant may not have jobs of this type.
+	TypeDenied Outcome = "type_denied"
+	KeyReused  Outcome = "key_reused" // the idempotency key exists with another fingerprint
 )
 
 // StorePart is a part of the store, by what bounds it.
@@ -139,6 +142,8 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	switch {
 	case p.Denied:
 		a.Outcome = Denied
+	case !p.AllowsType(r.Type):
+		a.Outcome = TypeDenied
 	case bound > 0 && r.Cost > bound && !r.Replay:
 		a.Outcome, a.Cost, a.MaxCost = TooCostly, r.Cost, bound
 	case p.Draining:

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/7509e464/sluice/internal/numbers"
 )
@@ -18,7 +20,9 @@ const (
 	MaxConcurrency = 1_000_000     // jobs
 	MaxRates       = 7             // further rates beside the first
 	MaxCost        = 1_000_000     // intervals one job may take
-	MaxReason      = 255           // bytes of the reason given with a change
+	MaxTypes       = 16            // of Types, each of at most maxType bytes
+	maxType        = 255
+	MaxReason      = 255 // bytes of the reason given with a change
 	maxHorizon     = 200 * 365 * 24 * time.Hour
 )
 
@@ -47,6 +51,11 @@ func (p Pace) By() string {
 // DefaultPolicy returns the policy of a tenant without settings.
 func DefaultPolicy() Policy {
 	return Policy{Rate: Rate{Limit: 10, Period: time.Second}, Burst: 1, Capacity: 1000, Concurrency: 64}
+}
+
+// AllowsType reports whether jobs of the type are admitted; empty is a job without one.
+func (p Policy) AllowsType(name string) bool {
+	return len(p.Types) == 0 || slices.Contains(p.Types, name)
 }
 
 // Strictest is the lowest of the rates, a second.
@@ -214,6 +223,13 @@ func (p Policy) Validate() error {
 				ps = append(ps, Problem{setting.Key(), v.String(), "must be from 0 to 366d"})
 			case *v%time.Millisecond != 0:
 				ps = append(ps, Problem{setting.Key(), v.String(), "must be in whole milliseconds"})
+			}
+		case *[]string:
+			for i, name := range *v {
+				if i >= MaxTypes || len(name) < 1 || len(name) > maxType || strings.ContainsFunc(name, unicode.IsControl) {
+					ps = append(ps, Problem{fmt.Sprintf("%s[%d]", setting.Name, i), strconv.Quote(name), setting.Rule})
+					break
+				}
 			}
 		}
 	}

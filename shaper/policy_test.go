@@ -276,7 +276,7 @@ func TestValidPolicies(t *testing.T) {
 // TestSettings: the list of all settings is that of the JSON form of the overrides.
 func TestSettings(t *testing.T) {
 	for _, name := range shaper.Names(shaper.Settings()) {
-		value, ok := map[string]string{"rate": `{"limit":1,"period_ms":1000}`, "rates": `[]`, "paused": `true`, "draining": `true`, "denied": `true`, "reserve": `{"limit":1,"period_ms":1000}`}[name]
+		value, ok := map[string]string{"rate": `{"limit":1,"period_ms":1000}`, "rates": `[]`, "paused": `true`, "draining": `true`, "denied": `true`, "types": `[]`, "reserve": `{"limit":1,"period_ms":1000}`}[name]
 		if !ok {
 			value = "7"
 		}

@@ -23,6 +23,7 @@ type Policy struct {
 	Paused      bool          // nothing leaves; admission goes on
 	Draining    bool          // nothing is admitted; what waits leaves
 	Denied      bool          // nothing is admitted, as the tenant may not use the route; what waits leaves
+	Types       []string      `json:",omitempty"` // of jobs that are admitted, at most MaxTypes; empty: all
 
 	// Of a pool, as its file says.
 	HoldPool bool          `json:",omitempty"` // an answer with Retry-After holds the pool, not only the flow
@@ -52,6 +53,7 @@ type Overrides struct {
 	Paused        *bool       `json:"paused,omitempty"`
 	Draining      *bool       `json:"draining,omitempty"`
 	Denied        *bool       `json:"denied,omitempty"`
+	Types         *[]string   `json:"types,omitempty"`
 	MaxCost       *int64      `json:"max_cost,omitempty"`
 	Weight        *int64      `json:"weight,omitempty"`
 	Reserve       *Rate       `json:"reserve,omitempty"`
@@ -73,6 +75,7 @@ const (
 	KindNumber   Kind = "number"   // *int64
 	KindDuration Kind = "duration" // *int64, in milliseconds
 	KindSwitch   Kind = "switch"   // *bool
+	KindTypes    Kind = "types"    // *[]string
 )
 
 // Setting is a row of the table of the settings of a policy. Everything that lists settings is
@@ -181,6 +184,14 @@ var settings = []Setting{
 		Rare: true,
 		of:   func(o *Overrides) any { return &o.Denied },
 		in:   func(p *Policy) any { return &p.Denied }},
+	{Name: "types", Kind: KindTypes,
+		Rule: "must be a list of at most 16 types of jobs, each of 1 to 255 bytes without control characters",
+		Help: "Types of jobs that are admitted, such as `[ order.create, order.cancel ]`; others are refused with 403. " +
+			"`[]` is all.",
+		Doc:  "Types of jobs that are admitted; others are refused with 403. [] is all.",
+		Rare: true,
+		of:   func(o *Overrides) any { return &o.Types },
+		in:   func(p *Policy) any { return &p.Types }},
 	{Name: "max_cost", Kind: KindNumber, High: MaxCost, Default: "0",
 		Help: "Maximum cost of one job; more is refused with 422. 0 is no bound: the job delays only its own flow, and " +
 			"a pool has a bound of its own.",
@@ -288,6 +299,11 @@ func (s Setting) Text(o Overrides) string {
 			return "none"
 		}
 		return strings.Join(texts, ", ")
+	case **[]string:
+		if len(**v) == 0 {
+			return AllTypes
+		}
+		return strings.Join(**v, ", ")
 	case **int64:
 		if s.Kind == KindDuration {
 			return millis(**v).String()
@@ -300,6 +316,9 @@ func (s Setting) Text(o Overrides) string {
 		return strconv.FormatBool(**v.(**bool))
 	}
 }
+
+// AllTypes is the text of an empty list of types.
+const AllTypes = "all"
 
 // CapacityText returns a capacity for a person. The greatest one, which pools have by default,
 // bounds nothing.
@@ -325,6 +344,8 @@ func (s Setting) over(o *Overrides, p *Policy) {
 			}
 			*s.in(p).(*[]Pace) = paces
 		}
+	case **[]string:
+		put(s.in(p).(*[]string), *from)
 	case **int64:
 		switch to := s.in(p).(type) {
 		case *int64:
@@ -349,6 +370,10 @@ func (s Setting) state(p *Policy, o *Overrides) {
 	case **[]PaceJSON:
 		if paces := PacesJSON(*s.in(p).(*[]Pace)); paces != nil {
 			*to = &paces
+		}
+	case **[]string:
+		if types := *s.in(p).(*[]string); len(types) > 0 {
+			*to = &types
 		}
 	case **int64:
 		switch v := s.in(p).(type) {

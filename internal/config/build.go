@@ -455,12 +455,15 @@ func (r *reader) weight(c *Config, path, tier string, weight int64) {
 func (r *reader) tenants(c *Config, values map[string]any) {
 	// The scalars of the defaults are already read. The lists and unknown keys remain.
 	defaults := sectionOf(values, "defaults")
-	r.unknown("tenants.defaults", defaults, append(keysOf(TenantSettings()), "rates", "routes"))
+	r.unknown("tenants.defaults", defaults, append(keysOf(TenantSettings()), "rates", "types", "routes"))
 	if raw, present := defaults["rates"]; present {
 		paces, _ := r.rates("tenants.defaults.rates", raw)
 		for _, p := range paces {
 			c.Tenants.Defaults.Rates = append(c.Tenants.Defaults.Rates, p.Pace())
 		}
+	}
+	if raw, present := defaults["types"]; present {
+		c.Tenants.Defaults.Types = r.admitted("tenants.defaults.types", raw)
 	}
 	c.Tenants.Routes = r.routeOverrides("tenants.defaults.routes", defaults["routes"], c.Routes)
 	baseline := c.Tenants.Baseline()
@@ -555,7 +558,7 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 		shaper.Overrides
 		MaxWait time.Duration
 	}
-	more := []string{"rates"}
+	more := []string{"rates", "types"}
 	if routes != nil {
 		more = append(more, "routes")
 	}
@@ -574,6 +577,9 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 			o.Rates = &paces
 		}
 	}
+	if raw, present := values["types"]; present {
+		o.Types = new(r.admitted(path+".types", raw))
+	}
 	if raw, present := values["tier"]; present && tier != "" {
 		name, isText := raw.(string)
 		if !isText {
@@ -586,6 +592,17 @@ func (r *reader) overrides(path string, values map[string]any, routes map[string
 		o.Routes = r.routeOverrides(path+".routes", values["routes"], routes)
 	}
 	return o.Overrides
+}
+
+// admitted reads the types of jobs that are admitted; an empty list is all.
+func (r *reader) admitted(path string, raw any) []string {
+	switch list, is := raw.([]any); {
+	case !is:
+		r.problem(path, kindOf(raw), "must be a list of types of jobs; [] is all")
+	case len(list) > 0:
+		return r.types(path, raw)
+	}
+	return []string{}
 }
 
 // routeOverrides reads the sections of single routes. Each must be one of routes.

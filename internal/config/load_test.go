@@ -183,7 +183,7 @@ tiers:
 tenants:
   defaults:
     { rate: 7/3s, burst: 2, capacity: 10, concurrency: 0, max_wait: 1m, rates: [ { rate: 1000/24h, burst: 100 } ], routes: { mail: { rate: 1/s, rates: [] } } }
-  acme: { rate: 200/s, capacity: 5000, rates: [] }
+  acme: { rate: 200/s, capacity: 5000, rates: [], types: [] }
   shop.example: { paused: true, capacity_bytes: 1000, max_wait: 250ms, burst: 5, concurrency: 3, rates: [ { rate: 5/m, by: jobs }, { rate: 9/m, by: cost } ] }
   12: { tier: pro, routes: { mail: { rate: 5/m, paused: true, max_wait: 2s } } }
   nothing:
@@ -260,7 +260,7 @@ log: { level: warn }
 			Pools: map[string]shaper.PoolSettings{}, Named: map[string]shaper.Overrides{
 				"acme": {
 					Rate: &shaper.Rate{Limit: 200, Period: time.Second}, Capacity: n(5000),
-					Rates: &[]shaper.PaceJSON{},
+					Rates: &[]shaper.PaceJSON{}, Types: &[]string{},
 				},
 				"shop.example": {Paused: &on, CapacityBytes: n(1000), MaxWaitMS: n(250), Burst: n(5), Concurrency: n(3),
 					Rates: &[]shaper.PaceJSON{{Limit: 5, PeriodMS: 60000, Burst: 1, By: shaper.ByJobs}, {Limit: 9, PeriodMS: 60000, Burst: 1}}},
@@ -447,6 +447,11 @@ func TestProblems(t *testing.T) {
 		{"an empty reserve of the defaults", "tenants: { defaults: { reserve: '' } }", `tenants.defaults.reserve: "": must be LIMIT/PERIOD`},
 		{"max wait of a fraction", "tiers: { free: { max_wait: 1500us } }",
 			`tiers.free.max_wait: 1.5ms: must be in whole milliseconds`},
+		{"types that are no list", "tenants: { a: { types: pay } }", `tenants.a.types: a text: must be a list of types of jobs; [] is all`},
+		{"no types", "tenants: { defaults: { types: } }", `tenants.defaults.types: nothing: must be a list`},
+		{"a type of nothing", "tiers: { a: { types: [ '' ] } }", `tiers.a.types[0]: "": must be 1 to 255 bytes`},
+		{"a type twice", "tenants: { a: { routes: { default: { types: [ pay, pay ] } } } }", `types[1]: "pay": must not be repeated`},
+		{"too many types", "tenants: { a: { types: [" + "a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q ] } }", `tenants.a.types[16]: "q": must be a list of at most 16 types`},
 		{"rates that are no list", "tenants: { a: { rates: 5/m } }", `tenants.a.rates: a text: must be a list`},
 		{"a rate without a rate", "tenants: { a: { rates: [ { burst: 2 } ] } }", `tenants.a.rates[0].rate: nothing: must be set`},
 		{"a rate with a bad burst", "tenants: { a: { rates: [ { rate: 5/m, burst: 0 } ] } }", `tenants.a.rates[0].burst: 0: must be a whole number of at least 1`},

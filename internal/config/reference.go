@@ -52,7 +52,11 @@ func Reference() string {
 			strings.Join(guard.JobEndpoints(), ", "), "Operations that it limits. Not set: all."),
 		list("routes", "names of routes", "Count only jobs for these routes, each job of a batch as one."),
 		list("types", "types of jobs, such as `user.login`", "Count only jobs of these types, each job of a batch as one."))
-	rates := shaper.SettingsOfPools()[slices.IndexFunc(shaper.SettingsOfPools(), func(s shaper.Setting) bool { return s.Kind == shaper.KindRates })]
+	of := func(kind shaper.Kind) shaper.Setting {
+		all := shaper.Settings()
+		return all[slices.IndexFunc(all, func(s shaper.Setting) bool { return s.Kind == kind })]
+	}
+	rates, types := of(shaper.KindRates), of(shaper.KindTypes)
 	table("### A pool: `pools.NAME`, a rate that [the flows of its routes share](pools.md)", PoolSettings(),
 		Setting{Key: rates.Key(), Rule: rates.FileRule(), Help: rates.PoolHelp},
 		list("routes", "names of routes, each in one pool at most", "Routes whose flows share the rate. Required."))
@@ -62,6 +66,7 @@ func Reference() string {
 	}
 	table("### A tenant: `tenants.NAME`, `tenants.defaults`, and a tier: `tiers.NAME`", tenant,
 		Setting{Key: rates.Key(), Rule: rates.FileRule(), Help: rates.Help},
+		Setting{Key: types.Key(), Rule: types.FileRule(), Help: types.Help},
 		Setting{Key: "routes.ROUTE", Rule: "must be a section with the settings above",
 			Help: "Settings of the flows of this route. They outrank the settings of the tenant."},
 		Setting{Key: "tier", Rule: "must be the name of a tier",

@@ -20,6 +20,7 @@ var purgeTests = map[string]func(*suite){
 	"a replay of all stops at the first refusal":            replayAllStops,
 	"a draining tenant refuses new jobs and sends the rest": drain,
 	"a denied tenant refuses new jobs and sends the rest":   deny,
+	"a tenant gets jobs of the types that it may use":       types,
 	"a flow with too many dead letters stops":               deadCapacity,
 	"a flow with too many bytes of dead letters stops":      deadBytes,
 	"the history lists actors and changes":                  history,
@@ -165,6 +166,42 @@ func deny(s *suite) {
 	if f, known := s.tenant(tenant).Routes["another"]; known {
 		s.Errorf("the flow of a denied route: %+v", f)
 	}
+}
+
+func types(s *suite) {
+	pay, plain := work(), work()
+	pay.Type, plain.Type = "pay", ""
+	l := s.dead(pay)
+	s.tune(func(o *shaper.Overrides) {
+		o.Types = &[]string{"order.create", "order.cancel"}
+		o.Routes = map[string]shaper.Overrides{"free": {Types: &[]string{}}, "paid": {Types: &[]string{"pay"}}}
+	})
+	batch := []queue.Submission{work(), pay, plain}
+	for i, want := range []shaper.Outcome{shaper.Admitted, shaper.TypeDenied, shaper.TypeDenied} {
+		equal(s, "the outcome in a batch", s.batch(false, batch...)[i].Outcome, want)
+		equal(s, "the outcome", s.submit(batch[i]).Outcome, want)
+	}
+	for _, v := range s.batch(true, work(), work(), pay) {
+		equal(s, "the outcome in an atomic batch", v.Outcome, shaper.TypeDenied)
+		equal(s, "the job that is refused", v.Refused, 2)
+	}
+	for _, route := range []string{"free", "paid"} {
+		pay.Route, plain.Route = route, route
+		equal(s, "the outcome on the route "+route, s.submit(pay).Outcome, shaper.Admitted)
+	}
+	equal(s, "the outcome without a type", s.submit(plain).Outcome, shaper.TypeDenied)
+	v, err := s.q.Replay(s.ctx, tenant, l.ID, queue.Replaying{MaxAttempts: 3})
+	if err != nil || v.Outcome != shaper.TypeDenied {
+		s.Errorf("a replay: %+v, %v", v, err)
+	}
+	// A stranger that is refused takes no place in the store.
+	plain.Route = "another"
+	equal(s, "the outcome on another route", s.submit(plain).Outcome, shaper.TypeDenied)
+	if f, known := s.tenant(tenant).Routes["another"]; known && f.Rejected > 0 {
+		s.Errorf("the flow of a refused type: %+v", f)
+	}
+	s.tune(func(o *shaper.Overrides) { o.Types = nil })
+	equal(s, "the outcome of a replay", s.replay(l.ID).Outcome, shaper.Admitted)
 }
 
 // admitsNone insists that a tenant admits nothing while a setting is on, and that its jobs leave.

@@ -64,7 +64,7 @@ func tuneAndReset(s *suite) {
 
 func tuneEverySetting(s *suite) {
 	want := shaper.Policy{
-		Rate: shaper.Rate{Limit: 7, Period: 3 * time.Second}, Burst: 4, Capacity: 9, CapacityBytes: 900, Concurrency: 5, MaxWait: 1500 * time.Millisecond, Paused: true, Draining: true, Denied: true, MaxCost: 77, Weight: 6, Reserve: shaper.Rate{Limit: 1, Period: time.Second},
+		Rate: shaper.Rate{Limit: 7, Period: 3 * time.Second}, Burst: 4, Capacity: 9, CapacityBytes: 900, Concurrency: 5, MaxWait: 1500 * time.Millisecond, Paused: true, Draining: true, Denied: true, Types: []string{"a", "b"}, MaxCost: 77, Weight: 6, Reserve: shaper.Rate{Limit: 1, Period: time.Second},
 		Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 20}, {Rate: shaper.Rate{Limit: 5, Period: time.Second}, Burst: 1}},
 	}
 	t := s.tune(func(o *shaper.Overrides) {
@@ -72,7 +72,7 @@ func tuneEverySetting(s *suite) {
 			&want.CapacityBytes, &want.Concurrency
 		o.MaxWaitMS, o.Paused, o.Draining, o.Denied = pointer(int64(1500)), pointer(true), pointer(true), pointer(true)
 		o.Rates = &[]shaper.PaceJSON{{Limit: 1000, PeriodMS: 86_400_000, Burst: 20}, {Limit: 5, PeriodMS: 1000}}
-		o.Weight, o.Reserve, o.MaxCost = &want.Weight, &want.Reserve, &want.MaxCost
+		o.Weight, o.Reserve, o.MaxCost, o.Types = &want.Weight, &want.Reserve, &want.MaxCost, &want.Types
 	})
 	if diff := cmp.Diff(want, t.Policy); diff != "" {
 		s.Errorf("the policy (-want +got):\n%s", diff)

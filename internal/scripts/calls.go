@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/7509e464/sluice/shaper"
@@ -45,8 +46,11 @@ type AdmitCall struct {
 	Share                        int64 // bytes that may be stored of a flow; 0: no bound
 	Retention                    Retention
 	Pools                        bool // the shard may have pools
-	Flows                        []AdmitFlow
-	Jobs                         []AdmitJob
+	// Types is whether the call tells the types of its jobs, which costs each about 30 bytes. It is
+	// set once a policy has needed them; nil: each call finds out.
+	Types *atomic.Bool
+	Flows []AdmitFlow
+	Jobs  []AdmitJob
 }
 
 // AdmitFlow is a flow that jobs of the call belong to.
@@ -74,7 +78,8 @@ type AdmitJob struct {
 	IdemHash    string // as the record keeps it; empty for none
 	Fingerprint string
 	Delay       time.Duration
-	MaxWaitMS   int64  // 0: the policy's
+	MaxWaitMS   int64 // 0: the policy's
+	Type        string
 	Rest        []byte // Record.Rest
 }
 
@@ -107,12 +112,12 @@ type KnownJob struct {
 var outcomes = []shaper.Outcome{1: shaper.Admitted, 2: shaper.Replayed, 3: shaper.Full, 4: shaper.DeadlineUnreachable, 5: shaper.KeyReused, 6: shaper.Draining,
 	7: shaper.FullOfBytes, 8: shaper.StoreFull, 9: shaper.OverShare, poolFull: shaper.Full, poolFullOfBytes: shaper.FullOfBytes,
 	partFull: shaper.Full, partFullOfBytes: shaper.FullOfBytes, tooCostly: shaper.TooCostly, tooCostlyInPool: shaper.TooCostly,
-	classFull: shaper.StoreFull, denied: shaper.Denied}
+	classFull: shaper.StoreFull, denied: shaper.Denied, typeDenied: shaper.TypeDenied}
 
 // The outcomes of a job whose pool is full, or the part of it that the flow may hold, of one that
-// costs too much for its flow or its pool, of one whose class has used its part of the store, and
-// of one whose tenant may not use the route.
-const poolFull, poolFullOfBytes, partFull, partFullOfBytes, tooCostly, tooCostlyInPool, classFull, denied = 10, 11, 12, 13, 14, 15, 16, 17
+// costs too much for its flow or its pool, of one whose class has used its part of the store, of
+// one whose tenant may not use the route, and of one whose type the tenant may not use.
+const poolFull, poolFullOfBytes, partFull, partFullOfBytes, tooCostly, tooCostlyInPool, classFull, denied, typeDenied = 10, 11, 12, 13, 14, 15, 16, 17, 18
 
 // outcome reads the outcome of an admission.
 func (r *reader) outcome(a *shaper.Admission) {
@@ -127,6 +132,21 @@ func (r *reader) outcome(a *shaper.Admission) {
 
 // Call is the call in the form that is sent.
 func (c AdmitCall) Call() Call {
+	typed := c.Types != nil && c.Types.Load()
+	call := c.call(typed)
+	if !typed {
+		call.Typed = func() Call {
+			if c.Types != nil {
+				c.Types.Store(true)
+			}
+			return c.call(true)
+		}
+	}
+	return call
+}
+
+// call makes the call, with the types of its jobs if typed.
+func (c AdmitCall) call(typed bool) Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
 	args := make([]any, 0, 6+2*len(c.Flows)+2*len(c.Jobs))
 	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
@@ -141,10 +161,17 @@ func (c AdmitCall) Call() Call {
 		if j.IdemKey != "" {
 			keys = append(keys, j.IdemKey)
 		}
-		args = append(args, j.asks(), j.Rest)
+		asks := j.asks()
+		if typed {
+			asks = fmt.Sprintf("%s%s %v", beforeType, HashType(j.Type), asks)
+		}
+		args = append(args, asks, j.Rest)
 	}
 	return Commands.Admit.For(c.Pools).call(keys, args)
 }
+
+// beforeType stands before the hash of a type in the request of a job.
+const beforeType = "="
 
 // asks is the request of the job, beside its record.
 func (j AdmitJob) asks() any {

@@ -50,13 +50,14 @@ type ReplayCall struct {
 	MaxAttempts             int
 	DeadCapacity, DeadBytes int64
 	Tier                    *string // that the client's credential claims, as in keys; nil: as last
+	Type                    string  // of the job
 }
 
 // Call is the call in the form that is sent.
 func (c ReplayCall) Call() Call {
 	args := []any{
 		string(c.At), c.Tenant, c.Horizon.Microseconds(), c.Tag, c.MaxAttempts, max(1, c.DeadCapacity),
-		max(1, c.DeadBytes),
+		max(1, c.DeadBytes), HashType(c.Type),
 	}
 	if c.Tier != nil {
 		args = append(args, *c.Tier)

@@ -1,6 +1,7 @@
 package scripts
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,10 +25,11 @@ func (l Lines) args() []any {
 	return args
 }
 
-// In a line, byJobs marks a pace that counts jobs. mark stands before the weight of the class and
-// before the max cost, which are letters from firstOfClass and from firstOfCost on.
+// In a line, byJobs marks a pace that counts jobs. mark stands before the weight of the class,
+// before the types, each of which begins with markType, and before the max cost. The two numbers
+// are letters from firstOfClass and from firstOfCost on.
 const (
-	byJobs, mark              = "j", ";"
+	byJobs, mark, markType    = "j", ";", "."
 	firstOfClass, firstOfCost = 'A', 'a'
 )
 
@@ -40,6 +42,28 @@ func letters(n int64, first rune) string {
 		return ""
 	}
 	return mark + strings.Map(func(r rune) rune { return r - '0' + first }, strconv.FormatInt(n, 10))
+}
+
+// HashType returns the type of a job as scripts compare it: 80 bits of its SHA-256 in letters, in
+// hexadecimal from a to p. A line must have no digits where processes of before look for paces.
+func HashType(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	letters := make([]byte, 0, 20)
+	for _, b := range sum[:cap(letters)/2] {
+		letters = append(letters, 'a'+b>>4, 'a'+b&15)
+	}
+	return string(letters)
+}
+
+// types writes the types of jobs that are admitted; empty for all.
+func types(names []string) (text string) {
+	for _, name := range names {
+		text += markType + HashType(name)
+	}
+	if text != "" {
+		text = mark + text
+	}
+	return text
 }
 
 // encodeRate writes a rate with a burst of 1, such as 10 or 10:60000000 for 10 a minute.
@@ -78,9 +102,8 @@ func encode(p shaper.Policy, class int64) string {
 	if p.Denied {
 		admits = flagDenied
 	}
-	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ",")+letters(class, firstOfClass)+letters(p.MaxCost, firstOfCost), p.Capacity, p.CapacityBytes,
-		p.Concurrency, wait,
-		flag(p.Paused), admits)
+	return fmt.Sprintf("%s %d %d %d %d %s %s", strings.Join(paces, ",")+letters(class, firstOfClass)+types(p.Types)+letters(p.MaxCost, firstOfCost),
+		p.Capacity, p.CapacityBytes, p.Concurrency, wait, flag(p.Paused), admits)
 }
 
 // EncodePooled writes the policy of a flow that is in a pool, named as in keys.

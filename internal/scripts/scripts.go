@@ -116,6 +116,9 @@ type Call struct {
 	// Inline makes the same call with the texts as arguments. It is sent where Redis had lost one
 	// of them when the script ran; nil: none may get lost.
 	Inline func() Call
+	// Typed makes the same call with the types of its jobs. It is sent where a policy needs them;
+	// nil: none does.
+	Typed func() Call
 }
 
 func (s *Script) call(keys []string, args []any) Call { return Call{Script: s, Keys: keys, Args: args} }
@@ -185,14 +188,22 @@ func Load(ctx context.Context, c Client) error {
 	return nil
 }
 
-// needsPools reports whether a call stopped because its script is linked without pools.
-func needsPools(call Call, err error) bool {
-	return err != nil && call.Script.Pools != nil && strings.Contains(err.Error(), "POOLS are needed")
-}
-
-// needsInline reports whether a call stopped because Redis does not have what came before it.
-func needsInline(call Call, err error) bool {
-	return err != nil && call.Inline != nil && strings.Contains(err.Error(), "ASIDE is missing")
+// instead returns the call that must be sent in place of one that stopped before its first write,
+// because it lacks something that it was not given for the sake of speed.
+func (c Call) instead(err error) (again Call, is bool) {
+	stopped := func(text string) bool { return err != nil && strings.Contains(err.Error(), text) }
+	switch {
+	case c.Script.Pools != nil && stopped("POOLS are needed"):
+		c.Script = c.Script.Pools
+		return c, true
+	case c.Typed != nil && stopped("TYPES are needed"):
+		again = c.Typed()
+		again.Script = c.Script
+		return again, true
+	case c.Inline != nil && stopped("ASIDE is missing"): // Redis has lost what came before
+		return c.Inline(), true
+	}
+	return c, false
 }
 
 // Run sends one call by its SHA, and by its source if the server has not loaded the script. It
@@ -211,9 +222,8 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 	if observe != nil {
 		observe(call.Script.Name, time.Since(start), r.Err)
 	}
-	if needsPools(call, r.Err) {
-		call.Script = call.Script.Pools
-		return Run(ctx, c, observe, call)
+	if again, is := call.instead(r.Err); is {
+		return Run(ctx, c, observe, again)
 	}
 	return r.Values, r.Err
 }
@@ -267,11 +277,8 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 		}
 	}
 	for i, call := range calls {
-		if needsPools(call, replies[i].Err) {
-			call.Script = call.Script.Pools
-			replies[i].Values, replies[i].Err = Run(ctx, c, observe, call)
-		} else if needsInline(call, replies[i].Err) {
-			replies[i].Values, replies[i].Err = Run(ctx, c, observe, call.Inline())
+		if again, is := call.instead(replies[i].Err); is {
+			replies[i].Values, replies[i].Err = Run(ctx, c, observe, again)
 		}
 	}
 	return replies

@@ -6,9 +6,20 @@
 local ADMITTED, REPLAYED, FULL, UNREACHABLE, REUSED = 1, 2, 3, 4, 5
 local DRAINING, FULL_OF_BYTES, STORE_FULL, OVER_SHARE, CLASS_FULL = 6, 7, 8, 9, 16
 
-local TOO_COSTLY, TOO_COSTLY_IN_POOL, DENIED = 14, 15, 17
+local TOO_COSTLY, TOO_COSTLY_IN_POOL, DENIED, TYPE_DENIED = 14, 15, 17, 18
 
 local LATER_MOST = 1000 -- shaper.LaterMost
+
+-- forbids returns the outcome DENIED or TYPE_DENIED if the policy forbids new jobs of the type,
+-- else nil. Without the type it stops where that counts, before the first write.
+local function forbids(p, kind)
+  if p.denied then
+    return DENIED
+  elseif p.types and not kind then
+    error('TYPES are needed')
+  end
+  return p.types and not p.types[kind] and TYPE_DENIED or nil
+end
 
 -- exceeds returns the outcome FULL or FULL_OF_BYTES if size jobs with these bytes exceed that
 -- capacity, else nil. The second value is the number of departures until they fit, nil if they

@@ -107,14 +107,16 @@ local all_new = redis.call('EXISTS', unpack(KEYS, first_key)) == 0
 local id_at = #PREFIX + 5
 
 -- asks_for decodes the request of a job: its flow, delay, max wait, hash of its idempotency key,
--- fingerprint.
+-- fingerprint, and hash of its type, nil if it is not told.
 local function asks_for(ask)
+  local kind, rest = string.match(ask, '^=(%l+) (.*)$')
+  ask = rest or ask
   local f = numbered[ask]
   if f then
-    return f, 0, 0, ''
+    return f, 0, 0, '', nil, kind
   end
   local number, delay, wait, hash, print = string.match(ask, '^(%d+) (%d+) (%d+) ?(%S*) ?(%S*)$')
-  return numbered[number], tonumber(delay), tonumber(wait), hash, print
+  return numbered[number], tonumber(delay), tonumber(wait), hash, print, kind
 end
 
 -- stored is the record of a job that an earlier sending of the call has admitted, else ''.

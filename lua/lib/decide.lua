@@ -31,12 +31,11 @@ end
 -- refuse_job answers a job that is refused.
 local function refuse_job(f, outcome, start, after, text)
   answer_job(f, 0, start, outcome, '', after, 0, text)
-  f.rejected = f.rejected + 1
   -- Nothing is stored of a tenant that is refused and not in the index, nor of a flow that has
-  -- never had a job and may not have one: else strangers fill the index.
-  f.touched = not (f.unknown or f.fresh and outcome == DENIED)
-  if f.touched then
-    clock.rejected = clock.rejected + 1
+  -- never had a job and may not have this one: else strangers fill the index.
+  local forbidden = outcome == DENIED or outcome == TYPE_DENIED
+  if not (f.unknown or f.fresh and forbidden and not f.touched) then
+    f.rejected, f.touched, clock.rejected = f.rejected + 1, true, clock.rejected + 1
   end
   refusal = refusal or f
 end
@@ -67,10 +66,11 @@ end
 -- outcome_of decides on a job: outcome, estimated start and, if refused for a time, retry after,
 -- and where there is no capacity asked_text, with the figures of its pool where that is full. Where
 -- it costs too much, the text is its cost and the bound.
-local function outcome_of(f, payload, delay, wait, cost)
+local function outcome_of(f, payload, delay, wait, cost, kind)
   local size, bytes = asked_of(f, payload)
-  if f.policy.denied then
-    return DENIED, 0, 0
+  local forbidden = forbids(f.policy, kind)
+  if forbidden then
+    return forbidden, 0, 0
   end
   if f.max_cost and cost > f.max_cost then
     local outcome = f.cost_of_pool and TOO_COSTLY_IN_POOL or TOO_COSTLY
@@ -153,7 +153,7 @@ local function again(first)
 end
 
 -- decide answers the job whose keys begin at k, and collects the writes for it.
-local function decide(k, f, delay, wait, hash, print, rest)
+local function decide(k, f, delay, wait, hash, print, kind, rest)
   local key, idem_key = KEYS[k], hash ~= '' and KEYS[k + 1]
   local id, payload = sub(key, id_at), n32(rest, PAYLOAD_AT - COST_AT + 1)
   if placed[id] then
@@ -168,7 +168,7 @@ local function decide(k, f, delay, wait, hash, print, rest)
     return repeated(f, known, print)
   end
   wait = wait > 0 and wait or f.policy.wait
-  local outcome, start, after, text = outcome_of(f, payload, delay, wait, f.max_cost and n32(rest, 1))
+  local outcome, start, after, text = outcome_of(f, payload, delay, wait, f.max_cost and n32(rest, 1), kind)
   if outcome ~= ADMITTED then
     return refuse_job(f, outcome, start, after, text)
   end

@@ -6,18 +6,19 @@
 -- A policy is a line, resolved in Go by shaper.Baseline.Policies: the paces as
 -- limit:period_us:burst joined by commas, each with a j behind it if it counts jobs, and then the
 -- weight of the flow's class in pools, if it is in one: a semicolon and its digits as letters from
--- A to J; and the max cost of a job, if there is one: a semicolon and its digits as letters from a
--- to j, because a process of before takes any number there for a pace; capacity, capacity in bytes,
--- concurrency, max wait in ms, paused, draining or 2 if denied; then, of a flow in a pool, its
--- weight, its reserve as limit:period_us, 0 for none, and the pool as +NAME; or the word elsewhere
--- where that pool is in another shard. A burst of 1 is left out, and so is a period of a second
--- where no burst follows. Redis stores a hash with a value of over 64 bytes as a table: a job in a
--- pool then takes 10 to 20 % more time, and its flow three times the memory. A hash holds a line
--- for each class of flows, TIER/ROUTE: lines for the tenants without settings of their own,
--- lines:TENANT for any other. The line of a pool is +NAME/ in lines, or / in lines:+NAME. The field
--- revision of both names the shard's policies that they were resolved with. A flow keeps its line
--- behind that revision and the tier that the credential of its tenant claims, which names its
--- class.
+-- A to J; the types of jobs that are admitted, unless all are: a semicolon, and for each a point
+-- and the letters of scripts.HashType; and the max cost of a job, if there is one: a semicolon and
+-- its digits as letters from a to j, because a process of before takes any number there for a pace;
+-- capacity, capacity in bytes, concurrency, max wait in ms, paused, draining or 2 if denied; then,
+-- of a flow in a pool, its weight, its reserve as limit:period_us, 0 for none, and the pool as
+-- +NAME; or the word elsewhere where that pool is in another shard. A burst of 1 is left out, and
+-- so is a period of a second where no burst follows. Redis stores a hash with a value of over 64
+-- bytes as a table: a job in a pool then takes 10 to 20 % more time, and its flow three times the
+-- memory. A hash holds a line for each class of flows, TIER/ROUTE: lines for the tenants without
+-- settings of their own, lines:TENANT for any other. The line of a pool is +NAME/ in lines, or / in
+-- lines:+NAME. The field revision of both names the shard's policies that they were resolved with.
+-- A flow keeps its line behind that revision and the tier that the credential of its tenant claims,
+-- which names its class.
 
 --! needs record clock
 
@@ -45,6 +46,10 @@ local function policy_read(text)
   local letters = string.match(paces, ';(%l+)$')
   if letters then
     p.max_cost = string.gsub(letters, '%l', function(c) return char(byte(c) - 49) end) + 0
+  end
+  for hash in string.gmatch(paces, '%.(%l+)') do
+    p.types = p.types or {}
+    p.types[hash] = true
   end
   local of_class = string.match(paces, ';(%u+)')
   for limit, period, burst, by in string.gmatch(paces, PACE) do

@@ -16,6 +16,7 @@ const afterZero = shaper.Instant(1_000_000)
 // a job also waits until an earlier one is settled.
 func (r *Run) live(p shaper.Policy, service time.Duration) {
 	f := shaper.Flow{Bucket: shaper.NewBucket(p.Paces())}
+	p.Types = nil // a trace has none
 	head := 0
 	running, first := int64(0), 0 // jobs from the first on that left and count in the cap
 	// leave ends the jobs that leave or expire up to an instant.

@@ -188,6 +188,7 @@ func (s *sharing) replay() {
 func (s *sharing) admit(m *member, now shaper.Instant) {
 	s.expire(m, now)
 	a, policy := m.of.Trace[m.next], m.of.Policy
+	policy.Types = nil // a trace has none
 	shared := s.shared
 	shared.Bucket, shared.Size = s.pool.Bucket, 1
 	shared.Weight, shared.Reserve = m.Weight, policy.Reserve

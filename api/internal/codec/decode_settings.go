@@ -211,6 +211,8 @@ func (p *SettingsPatch) member(
 		*field = new(rd.truth(path, value))
 	case **[]shaper.PaceJSON:
 		*field = new(readPaces(rd, path, value))
+	case **[]string:
+		*field = new(readTypes(rd, path, value))
 	case **shaper.Rate:
 		if name == "rate" && kindOf(value) == "object" {
 			limit, period, ok := rd.rateMembers(path, value)
@@ -291,6 +293,18 @@ func (rd *reader) wholeRate(path string, value json.RawMessage) (r shaper.Rate) 
 type paceFields struct {
 	shaper.PaceJSON
 	Rate string `json:"rate"`
+}
+
+// readTypes reads the types of jobs, which a patch replaces as a whole.
+func readTypes(rd *reader, path string, value json.RawMessage) []string {
+	types := []string{}
+	n := rd.array(path, value, func(_ int, path string, value json.RawMessage) {
+		types = append(types, rd.text(path, value, 1, wire.MaxTypeBytes))
+	})
+	if n > shaper.MaxTypes {
+		rd.wrong(path, value, fmt.Sprintf("must have at most %d elements", shaper.MaxTypes))
+	}
+	return types
 }
 
 // readPaces reads the further rates, which a patch replaces as a whole.

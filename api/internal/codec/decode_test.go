@@ -95,7 +95,7 @@ func TestRepeatedSettings(t *testing.T) {
 // Every setting of the table can be set and reset, and only those that a pool has in a pool.
 func TestSettingsOfTheTable(t *testing.T) {
 	values := map[shaper.Kind]string{shaper.KindRate: `"7/s"`, shaper.KindRates: `[{"rate":"7/s"}]`,
-		shaper.KindNumber: "7", shaper.KindDuration: "7", shaper.KindSwitch: "true"}
+		shaper.KindNumber: "7", shaper.KindDuration: "7", shaper.KindSwitch: "true", shaper.KindTypes: `["a"]`}
 	inForce := func(string) shaper.Rate { return shaper.DefaultPolicy().Rate }
 	for _, s := range shaper.Settings() {
 		body := fmt.Appendf(nil, `{%q:%s}`, s.Name, values[s.Kind])

@@ -76,7 +76,7 @@ func Swept(swept queue.Swept) wire.Swept {
 		switch {
 		case a.Outcome == shaper.Draining:
 			out.Stopped = problem.TenantDraining.Name
-		case a.Outcome == shaper.Denied:
+		case a.Outcome == shaper.Denied, a.Outcome == shaper.TypeDenied:
 			out.Stopped = problem.Forbidden.Name
 		case a.Never:
 			out.Stopped = problem.NeverFits.Name

@@ -132,6 +132,9 @@ func (d settingsDoc) stated(settings []shaper.Setting) map[string]*huma.Schema {
 			members[s.Name] = d.ref("Rate")
 		case shaper.KindRates:
 			members[s.Name] = &huma.Schema{Type: huma.TypeArray, Items: d.ref("Pace")}
+		case shaper.KindTypes:
+			members[s.Name] = &huma.Schema{Type: huma.TypeArray, MaxItems: new(shaper.MaxTypes),
+				Items: &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(wire.MaxTypeBytes)}}
 		case shaper.KindSwitch:
 			members[s.Name] = &huma.Schema{Type: huma.TypeBoolean}
 		default:

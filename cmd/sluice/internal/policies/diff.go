@@ -101,6 +101,9 @@ func stances(p wire.Policy) (all []namedStance) {
 	if o.Rates == nil {
 		o.Rates = &[]shaper.PaceJSON{}
 	}
+	if o.Types == nil {
+		o.Types = &[]string{}
+	}
 	for _, s := range shaper.SettingsOfTenants() {
 		all = append(all, namedStance{s.Name, stance{s.Of(&o), p.Sources[s.Name], cmp.Or(s.Text(o), "none")}})
 	}

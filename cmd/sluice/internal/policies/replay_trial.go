@@ -40,7 +40,7 @@ func (r *trial) count(ctx context.Context, tenant string, f wire.Filter) (swept 
 			return swept, err
 		}
 		for _, job := range page.Items {
-			if swept.Stopped, err = r.admit(ctx, job.Route); err != nil || swept.Stopped != "" {
+			if swept.Stopped, err = r.admit(ctx, job.Route, job.Type); err != nil || swept.Stopped != "" {
 				swept.StoppedRoute = job.Route
 				return swept, err
 			}
@@ -52,7 +52,7 @@ func (r *trial) count(ctx context.Context, tenant string, f wire.Filter) (swept 
 }
 
 // admit takes a slot of the route's queue and of its pool, or returns why a job is refused.
-func (r *trial) admit(ctx context.Context, route string) (refusal string, err error) {
+func (r *trial) admit(ctx context.Context, route, kind string) (refusal string, err error) {
 	flow, known := r.tenant.Routes[route]
 	if !known {
 		flow.Policy = r.tenant.Policy
@@ -61,7 +61,7 @@ func (r *trial) admit(ctx context.Context, route string) (refusal string, err er
 	if r.tenant.Draining || p.Draining {
 		return "draining", nil
 	}
-	if p.Denied {
+	if p.Denied || !p.AllowsType(kind) {
 		return "forbidden", nil
 	}
 	refusal = full(p.Capacity, flow.Depth, p.CapacityBytes, flow.Bytes)

@@ -18,7 +18,8 @@ import (
 const (
 	ratesHelp = "Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest " +
 		"wins. A rate counts costs; by jobs it counts jobs. none: no further rates."
-	resetField = "Reset"
+	typesHelp = "Types of jobs that are admitted, separated by commas; others are refused with 403. " + shaper.AllTypes + ": any."
+	typesSetting, resetField = "types", "Reset"
 )
 
 // settingFlags returns a flag for each setting that has no commands of its own, and the flag
@@ -49,6 +50,8 @@ func settingFlags(of []shaper.Setting, help func(shaper.Setting) string, others 
 			add(field, reflect.TypeFor[*int64](), tag, s.Name, flag, text, "N")
 		case shaper.KindDuration:
 			add(field, reflect.TypeFor[*time.Duration](), tag, s.Name, flag, help(s), "DURATION")
+		case shaper.KindTypes:
+			add(field, reflect.TypeFor[[]string](), tag+` filled:""`, s.Name, flag, typesHelp, "TYPE")
 		case shaper.KindSwitch:
 			add(field, reflect.TypeFor[*bool](), tag, s.Name, flag, help(s)+fmt.Sprintf(" --%s=false is the opposite.", flag), "true")
 		}
@@ -78,12 +81,19 @@ func settingPatch(flags kong.Plugins, subject string) (map[string]any, error) {
 		if given.Field(i).IsNil() {
 			continue
 		}
-		if _, reset := patch[field.Tag.Get("setting")]; reset {
+		name := field.Tag.Get("setting")
+		if _, reset := patch[name]; reset {
 			return nil, setAndReset(field.Tag.Get("name"))
 		}
 		value := given.Field(i).Interface()
 		switch v := value.(type) {
 		case []string:
+			if name == typesSetting {
+				if value = v; slices.Equal(v, []string{shaper.AllTypes}) {
+					value = []string{}
+				}
+				break
+			}
 			if slices.Equal(v, []string{"none"}) { // as diff and history print it
 				v = nil
 			}
@@ -102,7 +112,7 @@ func settingPatch(flags kong.Plugins, subject string) (map[string]any, error) {
 			}
 			value = v.Milliseconds()
 		}
-		patch[field.Tag.Get("setting")] = value
+		patch[name] = value
 	}
 	return patch, nil
 }

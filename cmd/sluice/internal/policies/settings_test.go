@@ -16,7 +16,7 @@ import (
 // Every setting of the table has a flag, unless it has commands of its own, and --reset takes it.
 func TestFlagsOfTheTable(t *testing.T) {
 	values := map[shaper.Kind]string{shaper.KindRate: "7/s", shaper.KindRates: "7/s,9/h by jobs",
-		shaper.KindNumber: "7", shaper.KindDuration: "7s", shaper.KindSwitch: "false"}
+		shaper.KindNumber: "7", shaper.KindDuration: "7s", shaper.KindSwitch: "false", shaper.KindTypes: "a7,b"}
 	for subject, of := range map[string][]shaper.Setting{
 		"a tenant": shaper.SettingsOfTenants(), "a pool": shaper.SettingsOfPools(),
 	} {
@@ -34,6 +34,9 @@ func TestFlagsOfTheTable(t *testing.T) {
 		}
 		if patch, err := parse("--rates=none"); err != nil || len(patch["rates"].([]shaper.PaceJSON)) != 0 {
 			t.Errorf("no further rates of %s: %v, %v", subject, patch, err)
+		}
+		if patch, err := parse("--types=all"); subject == "a tenant" && (err != nil || len(patch["types"].([]string)) != 0) {
+			t.Errorf("all types: %v, %v", patch, err)
 		}
 		for _, s := range shaper.Settings() {
 			has := slices.ContainsFunc(of, func(has shaper.Setting) bool { return has.Name == s.Name })
@@ -59,7 +62,7 @@ func TestRowsOfTheTable(t *testing.T) {
 	for _, s := range shaper.SettingsOfTenants() {
 		values[s.Name] = map[shaper.Kind]any{shaper.KindRate: map[string]int{"limit": 7, "period_ms": 1000},
 			shaper.KindRates:  []map[string]int{{"limit": 7, "period_ms": 1000}},
-			shaper.KindNumber: 7, shaper.KindDuration: 7, shaper.KindSwitch: true}[s.Kind]
+			shaper.KindNumber: 7, shaper.KindDuration: 7, shaper.KindSwitch: true, shaper.KindTypes: []string{"a7"}}[s.Kind]
 		sources[s.Name] = "from " + s.Name
 		labels = append(labels, s.Label())
 	}
