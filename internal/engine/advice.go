@@ -83,7 +83,7 @@ func (e *Engine) check(ctx context.Context, o Options) (version string, err erro
 		o.Logger.Warn("this redis may lose jobs", "problems", e.unsafe)
 		return version, nil
 	}
-	return version, fmt.Errorf("%w: %s (or accept the loss with redis.allow_unsafe: true)", ErrUnsafe, e.unsafe)
+	return version, fmt.Errorf("%w: %s (or accept the loss: redis.allow_unsafe, in Go AllowUnsafe)", ErrUnsafe, e.unsafe)
 }
 
 // warnOfCoverage warns of a cluster in which one dead master stops the tenants of all. Where
