@@ -168,7 +168,7 @@ func (r refusal) draining() error {
 // denied names what is missing, as the refusal of a credential does that does not allow the route.
 func (r refusal) denied() error {
 	p := problem.Forbidden.With("the tenant may not use the route " + r.route)
-	p.Missing = r.route
+	p.Missing, p.Scope = r.route, "tenant"
 	return p
 }
 
@@ -178,7 +178,7 @@ func (r refusal) typeDenied() error {
 		of = "of this type"
 	}
 	p := problem.Forbidden.With("the tenant may not have jobs " + of + " on the route " + r.route)
-	p.Missing = cmp.Or(r.kind, "type")
+	p.Missing, p.Scope = cmp.Or(r.kind, "type"), "tenant"
 	return p
 }
 

@@ -107,7 +107,7 @@ func TestDeniedTypes(t *testing.T) {
 		b.admin.do(t, "PATCH", path, nil, patch).tenant(t)
 		b.submit(pay, nil)
 	}
-	for _, wrong := range []string{`"a"`, `[""]`, `[1]`, `["a\u0000"]`, `["` + strings.Repeat("a", 256) + `"]`,
+	for _, wrong := range []string{`"a"`, `["a","a"]`, `[""]`, `[1]`, `["a\u0000"]`, `["` + strings.Repeat("a", 256) + `"]`,
 		`[` + strings.Repeat(`"a",`, 16) + `"a"]`} {
 		if r := b.admin.do(t, "PATCH", path, nil, `{"types":`+wrong+`}`); r.Code != http.StatusUnprocessableEntity ||
 			!strings.HasPrefix(r.problem.Errors[0].Field, "types") {

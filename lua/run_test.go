@@ -95,7 +95,7 @@ func TestRunFallsBack(t *testing.T) {
 }
 
 // TestRunSendsPools: where a script is linked without pools and needs them, the one with pools
-// answers. A script that has no other keeps its error.
+// answers, and the observer sees no error. A script that has no other keeps its error.
 func TestRunSendsPools(t *testing.T) {
 	const needs = "error('POOLS are needed')"
 	for _, kind := range engines {
@@ -107,15 +107,21 @@ func TestRunSendsPools(t *testing.T) {
 				{Script: without, Keys: []string{"{x}"}, Args: []any{"1"}}, {Script: alone, Keys: []string{"{x}"}},
 				{Script: without, Keys: []string{"{x}"}, Args: []any{"3"}},
 			}
-			replies := scripts.RunAll(t.Context(), e, nil, calls)
-			if values, err := scripts.Run(t.Context(), e, nil, calls[0]); err != nil || !slices.Equal(values, []any{"pools", "1"}) {
+			failed := 0
+			observe := func(_ string, _ time.Duration, err error) {
+				if err != nil {
+					failed++
+				}
+			}
+			replies := scripts.RunAll(t.Context(), e, observe, calls)
+			if values, err := scripts.Run(t.Context(), e, observe, calls[0]); err != nil || !slices.Equal(values, []any{"pools", "1"}) {
 				t.Errorf("by itself: %v, %v", values, err)
 			}
 			if r := replies[2]; r.Err != nil || !slices.Equal(r.Values, []any{"pools", "3"}) {
 				t.Errorf("in a pipeline: %+v", r)
 			}
-			if replies[1].Err == nil {
-				t.Error("a script for all shards has no error")
+			if replies[1].Err == nil || failed != 1 {
+				t.Errorf("a script for all shards: %v; the observer saw %d errors", replies[1].Err, failed)
 			}
 		})
 	}

@@ -76,18 +76,22 @@ func (q *Queue) Purge(ctx context.Context, tenant string, f Filter) (Swept, erro
 	return q.sweep(ctx, tenant, f, states, purgeMost, purge)
 }
 
-// ReplayAll queues the dead jobs of the filter again, the oldest last, until one is refused.
+// ReplayAll queues the dead jobs of the filter again, the oldest last, until one is refused. It
+// passes over those that the tenant may not have, and the refusal is theirs if all others fit.
 // attempts returns the maximum number of deliveries of a job. Errors: ErrUnavailable.
 func (q *Queue) ReplayAll(
 	ctx context.Context, tenant string, f Filter, attempts func(Job) int,
 ) (Swept, error) {
-	refused := ""
+	var passed *shaper.Admission // over
+	refused, passedRoute := "", ""
 	replay := func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
 		done, err := q.replay(ctx, tenant, jobs, func(j Job) Replaying { return Replaying{MaxAttempts: attempts(j)} })
 		for i, r := range done {
 			switch {
 			case r.admission.Outcome == shaper.Admitted:
 				count++
+			case r.admission.Outcome == shaper.Denied, r.admission.Outcome == shaper.TypeDenied:
+				passed, passedRoute = &r.admission, jobs[i].Route
 			case r.code == scripts.JobDone && refusal == nil:
 				refusal, refused = &r.admission, jobs[i].Route
 			}
@@ -95,6 +99,9 @@ func (q *Queue) ReplayAll(
 		return count, refusal, err
 	}
 	swept, err := q.sweep(ctx, tenant, f, []ListState{ListDead}, replayMost, replay)
+	if swept.Refusal == nil && !swept.More {
+		swept.Refusal, refused = passed, passedRoute
+	}
 	swept.RefusedRoute = refused
 	return swept, err
 }

@@ -185,7 +185,7 @@ var settings = []Setting{
 		of:   func(o *Overrides) any { return &o.Denied },
 		in:   func(p *Policy) any { return &p.Denied }},
 	{Name: "types", Kind: KindTypes,
-		Rule: "must be a list of at most 16 types of jobs, each of 1 to 255 bytes without control characters",
+		Rule: "must be a list of at most 16 types of jobs, each of 1 to 255 bytes without control or format characters",
 		Help: "Types of jobs that are admitted, such as `[ order.create, order.cancel ]`; others are refused with 403. " +
 			"`[]` is all.",
 		Doc:  "Types of jobs that are admitted; others are refused with 403. [] is all.",
@@ -320,6 +320,14 @@ func (s Setting) Text(o Overrides) string {
 // AllTypes is the text of an empty list of types.
 const AllTypes = "all"
 
+// Unset returns the text of the setting for a person where nothing sets it.
+func (s Setting) Unset() string {
+	if s.Kind == KindTypes {
+		return AllTypes
+	}
+	return "none"
+}
+
 // CapacityText returns a capacity for a person. The greatest one, which pools have by default,
 // bounds nothing.
 func CapacityText(n int64) string {
@@ -372,7 +380,7 @@ func (s Setting) state(p *Policy, o *Overrides) {
 			*to = &paces
 		}
 	case **[]string:
-		if types := *s.in(p).(*[]string); len(types) > 0 {
+		if types := *s.in(p).(*[]string); types != nil {
 			*to = &types
 		}
 	case **int64:

@@ -35,7 +35,7 @@ other settings need a restart. A file with a mistake changes nothing. SIGHUP app
 file too, if the file of another process is in force.
 
 SIGTERM or SIGINT stops the process in order: readiness returns 503, new jobs are refused, and
-running deliveries finish within 20 seconds. A second signal stops it at once.
+running deliveries have worker.grace (20s) to finish. A second signal stops it at once.
 
 Exit codes: 0 stopped in order, 1 failed, 2 bad usage or bad configuration, with all problems
 listed.

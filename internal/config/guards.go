@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
@@ -111,8 +110,8 @@ func (r *reader) guard(path string, values map[string]any, routes []string) Guar
 // types reads a list of job types; nil is an empty list.
 func (r *reader) types(path string, raw any) []string {
 	return r.list(path, raw, "must be a list of types of jobs", func(word string) string {
-		if len(word) < 1 || len(word) > wire.MaxTypeBytes || strings.ContainsFunc(word, unicode.IsControl) {
-			return fmt.Sprintf("must be 1 to %d bytes without control characters", wire.MaxTypeBytes)
+		if len(word) < 1 || len(word) > wire.MaxTypeBytes || strings.ContainsFunc(word, wire.IsControl) {
+			return fmt.Sprintf("must be a text of 1 to %d bytes without control or format characters", wire.MaxTypeBytes)
 		}
 		return ""
 	})

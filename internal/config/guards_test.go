@@ -70,7 +70,7 @@ func TestGuardProblems(t *testing.T) {
 		"x: { rate: 1/s, by: [tenant], routes: login }":      "guards.x.routes: a text: must be a list of default",
 		"x: { rate: 1/s, by: [tenant], types: user.login }": "guards.x.types: a text: must be a list of " +
 			"types of jobs",
-		"x: { rate: 1/s, by: [tenant], types: [7] }":        "guards.x.types[0]: 7: must be 1 to 255 bytes",
+		"x: { rate: 1/s, by: [tenant], types: [7] }":        "guards.x.types[0]: 7: must be a text of 1 to 255 bytes",
 		"x: { rate: 1/s, by: [tenant], types: [\"a\\n\"] }": "guards.x.types[0]: ",
 		"x: { rate: 1/s, by: [tenant], types: [a, a] }":     `guards.x.types[1]: "a": must not be repeated`,
 		"x: { rate: fast, by: [tenant] }":                   `guards.x.rate: "fast": not a rate`,

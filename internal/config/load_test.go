@@ -449,7 +449,7 @@ func TestProblems(t *testing.T) {
 			`tiers.free.max_wait: 1.5ms: must be in whole milliseconds`},
 		{"types that are no list", "tenants: { a: { types: pay } }", `tenants.a.types: a text: must be a list of types of jobs; [] is all`},
 		{"no types", "tenants: { defaults: { types: } }", `tenants.defaults.types: nothing: must be a list`},
-		{"a type of nothing", "tiers: { a: { types: [ '' ] } }", `tiers.a.types[0]: "": must be 1 to 255 bytes`},
+		{"a type of nothing", "tiers: { a: { types: [ '' ] } }", `tiers.a.types[0]: "": must be a text of 1 to 255 bytes`},
 		{"a type twice", "tenants: { a: { routes: { default: { types: [ pay, pay ] } } } }", `types[1]: "pay": must not be repeated`},
 		{"too many types", "tenants: { a: { types: [" + "a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q ] } }", `tenants.a.types[16]: "q": must be a list of at most 16 types`},
 		{"rates that are no list", "tenants: { a: { rates: 5/m } }", `tenants.a.rates: a text: must be a list`},

@@ -3,7 +3,6 @@ package outbound
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -30,18 +29,26 @@ type connection struct {
 	bound   atomic.Bool  // it may be signed in as one client, or have bytes that no request asked for
 
 	mu        sync.Mutex
-	recording bool   // what is read is stored in head
-	head      []byte // of an answer, with what follows, about maxHeaderBytes at most
-	read      int64  // bytes, since the connection got a request
-	size      int64  // of the answer, in bytes with its head; -1 is unknown
-	ended     error  // the first that Read gave
+	recording bool          // what is read is stored in head
+	head      []byte        // of an answer, with what follows, about maxHeaderBytes at most
+	read      int64         // bytes, since the connection got a request
+	size      int64         // of the answer, in bytes with its head; -1 is unknown
+	ended     error         // the first that Read gave
+	end       chan struct{} // closed then
+}
+
+func newConnection(c net.Conn) *connection {
+	return &connection{Conn: c, made: time.Now(), end: make(chan struct{})}
 }
 
 func (c *connection) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	c.read += int64(n)
-	c.ended = cmp.Or(c.ended, err)
+	if c.ended == nil && err != nil {
+		c.ended = err
+		close(c.end)
+	}
 	if c.recording && len(c.head) < maxHeaderBytes {
 		c.head = append(c.head, p[:n]...)
 	}
@@ -71,12 +78,13 @@ func (c *connection) surplus() bool {
 	return c.size >= 0 && c.read > c.size
 }
 
-// cause returns why a request failed. net/http closes a connection that the receiver has ended, and
-// a request that is being written then meets the closed connection alone.
+// cause returns why a request failed. Of a connection that the receiver has ended, a request that
+// is being written may meet a broken or closed connection alone, while what was read has the alert.
 func (c *connection) cause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended == nil || !errors.Is(err, net.ErrClosed) {
+	said, _ := ofTLS(c.ended)
+	if c.ended == nil || said == nil && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	return c.ended
@@ -121,8 +129,17 @@ func (c *connection) options() []string {
 func (c *connection) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.written.Add(int64(n))
+	if err != nil { // net/http reads all the time, and ends that with the first error of either side
+		select {
+		case <-c.end:
+		case <-time.After(alertWait):
+		}
+	}
 	return n, err
 }
+
+// alertWait is how long a write that has failed waits for an alert that the receiver may have sent.
+const alertWait = 100 * time.Millisecond
 
 // usable reports whether a connection that was unused for that long may get another request.
 func (c *connection) usable(idle, maxAge time.Duration) bool {
@@ -138,7 +155,7 @@ func dial(d *net.Dialer) func(ctx context.Context, network, address string) (net
 		if err != nil {
 			return nil, err
 		}
-		return &connection{Conn: conn, made: time.Now()}, nil
+		return newConnection(conn), nil
 	}
 }
 
@@ -175,7 +192,7 @@ func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn
 	if secured.ConnectionState().NegotiatedProtocol == "h2" {
 		return secured, nil // net/http finds by the type that it speaks HTTP/2
 	}
-	return &connection{Conn: secured, made: time.Now()}, nil
+	return newConnection(secured), nil
 }
 
 // secure returns the settings of TLS with a least version. o may be nil.

@@ -352,7 +352,9 @@ func TestFailures(t *testing.T) {
 // slow is a connection that, once secured, is read and closed when it is said.
 type slow struct {
 	net.Conn
+	broken            bool // writes fail before the upstream's refusal is read
 	secured           atomic.Bool
+	release           sync.Once
 	reads, ends, fail sync.WaitGroup
 }
 
@@ -363,17 +365,22 @@ func (s *slow) Read(p []byte) (int, error) {
 	return s.Conn.Read(p)
 }
 
-// Write gets the notice of the end alone.
+// Write gets the notice of the end alone, or with broken the request.
 func (s *slow) Write(p []byte) (int, error) {
-	if s.secured.Load() {
-		s.ends.Done()
-		s.fail.Wait()
+	switch {
+	case !s.secured.Load():
+		return s.Conn.Write(p)
+	case s.broken:
+		s.release.Do(s.reads.Done)
+		return 0, &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.EPIPE)}
 	}
+	s.ends.Done()
+	s.fail.Wait()
 	return s.Conn.Write(p)
 }
 
 // TestCauseOfAnEnd: where the upstream refuses a certificate before the request is written, the
-// refusal is the cause, and not that the connection is closed.
+// refusal is the cause, and not that the connection is closed or broken.
 func TestCauseOfAnEnd(t *testing.T) {
 	certain := httptest.NewUnstartedServer(http.NotFoundHandler())
 	certain.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -382,33 +389,37 @@ func TestCauseOfAnEnd(t *testing.T) {
 	defer certain.Close()
 	pool := x509.NewCertPool()
 	pool.AddCert(certain.Certificate())
-	c := newClient(t, outbound.Options{TLS: &tls.Config{RootCAs: pool}})
-	dial := c.Transport.DialContext
-	var conn slow
-	conn.reads.Add(1)
-	conn.ends.Add(1)
-	conn.fail.Add(1)
-	c.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		var err error
-		conn.Conn, err = dial(ctx, network, address)
-		return &conn, err
-	}
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-		TLSHandshakeDone: func(tls.ConnectionState, error) { conn.secured.Store(true) },
-		WroteHeaders: func() { // into a buffer
-			conn.reads.Done()
-			conn.ends.Wait()
-		},
-		WroteRequest: func(httptrace.WroteRequestInfo) { conn.fail.Done() },
-	})
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, certain.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _, _, err = c.Send(req, make([]byte, 64<<10), 1<<10)
-	no, _ := errors.AsType[outbound.NoAnswer](err)
-	if no.Message != "TLS handshake failed" || !strings.Contains(no.Detail, "certificate required") || !no.Unsent {
-		t.Errorf("%q, detail %q, unsent %v", no.Message, no.Detail, no.Unsent)
+	for _, broken := range []bool{false, true} {
+		c := newClient(t, outbound.Options{TLS: &tls.Config{RootCAs: pool}})
+		dial := c.Transport.DialContext
+		conn := slow{broken: broken}
+		conn.reads.Add(1)
+		conn.ends.Add(1)
+		conn.fail.Add(1)
+		c.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			var err error
+			conn.Conn, err = dial(ctx, network, address)
+			return &conn, err
+		}
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			TLSHandshakeDone: func(tls.ConnectionState, error) { conn.secured.Store(true) },
+			WroteHeaders: func() { // into a buffer
+				if !broken {
+					conn.reads.Done()
+					conn.ends.Wait()
+				}
+			},
+			WroteRequest: func(httptrace.WroteRequestInfo) { conn.fail.Done() },
+		})
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, certain.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, _, err = c.Send(req, make([]byte, 64<<10), 1<<10)
+		no, _ := errors.AsType[outbound.NoAnswer](err)
+		if no.Message != "TLS handshake failed" || !strings.Contains(no.Detail, "certificate required") || !no.Unsent {
+			t.Errorf("broken %v: %q, detail %q, unsent %v", broken, no.Message, no.Detail, no.Unsent)
+		}
 	}
 }
 

@@ -194,6 +194,20 @@ func types(s *suite) {
 	if err != nil || v.Outcome != shaper.TypeDenied {
 		s.Errorf("a replay: %+v, %v", v, err)
 	}
+	// A replay of all passes over those that the tenant may not have.
+	s.tune(func(o *shaper.Overrides) { o.Routes, o.Types = nil, nil })
+	other := s.dead(work())
+	s.tune(func(o *shaper.Overrides) { o.Types = &[]string{"order.create"} })
+	swept, err := s.q.ReplayAll(s.ctx, tenant, queue.Filter{}, func(queue.Job) int { return 3 })
+	if err != nil {
+		s.Fatalf("ReplayAll: %v", err)
+	}
+	equal(s, "the jobs that were replayed", swept.Count, 1)
+	if swept.Refusal == nil || swept.Refusal.Outcome != shaper.TypeDenied || swept.RefusedRoute != l.Route {
+		s.Errorf("the replay of all: %+v", swept)
+	}
+	equal(s, "the state of the job that it may have", s.job(other.ID).State, shaper.Queued)
+	equal(s, "the state of the other", s.job(l.ID).State, shaper.Dead)
 	// A stranger that is refused takes no place in the store.
 	plain.Route = "another"
 	equal(s, "the outcome on another route", s.submit(plain).Outcome, shaper.TypeDenied)

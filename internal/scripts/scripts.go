@@ -219,10 +219,14 @@ func Run(ctx context.Context, c Client, observe Observer, call Call) ([]any, err
 		cmd = bySource(ctx, c, call)
 	}
 	r := decode(call, cmd)
+	again, is := call.instead(r.Err)
+	if is {
+		r.Err = nil // for the observer: nothing is wrong
+	}
 	if observe != nil {
 		observe(call.Script.Name, time.Since(start), r.Err)
 	}
-	if again, is := call.instead(r.Err); is {
+	if is {
 		return Run(ctx, c, observe, again)
 	}
 	return r.Values, r.Err
@@ -270,14 +274,16 @@ func RunAll(ctx context.Context, c Client, observe Observer, calls []Call) []Rep
 			break
 		}
 	}
-	if observe != nil {
-		took := time.Since(start)
-		for i, call := range calls {
+	took := time.Since(start)
+	for i, call := range calls {
+		again, is := call.instead(replies[i].Err)
+		if is {
+			replies[i].Err = nil
+		}
+		if observe != nil {
 			observe(call.Script.Name, took, replies[i].Err)
 		}
-	}
-	for i, call := range calls {
-		if again, is := call.instead(replies[i].Err); is {
+		if is {
 			replies[i].Values, replies[i].Err = Run(ctx, c, observe, again)
 		}
 	}

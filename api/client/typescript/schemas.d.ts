@@ -154,8 +154,8 @@ export interface JobResult {
   retry_after_estimated?: boolean;
   /** queue-full and queue-bytes-full: milliseconds until the requested slots are free; absent while paused, if nobody knows, or if they can never be free. rate-limited: milliseconds until the next request passes. */
   retry_after_ms?: number;
-  /** queue-full, queue-bytes-full, never-fits, too-costly and store-full: what is full, or has the limit. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others; of store-full the part of the store that guests, or the tenants of a tier, share. All figures are those of the scope. */
-  scope?: "flow" | "pool" | "share";
+  /** queue-full, queue-bytes-full, never-fits, too-costly and store-full: what is full, or has the limit. Of forbidden: tenant if no other credential of the tenant helps. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others; of store-full the part of the store that guests, or the tenants of a tier, share. All figures are those of the scope. */
+  scope?: "flow" | "pool" | "share" | "tenant";
   /** queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store. */
   share_bytes?: number;
   /** job-state-conflict: the job's state. */
@@ -202,8 +202,8 @@ export interface Problem {
   retry_after_estimated?: boolean;
   /** queue-full and queue-bytes-full: milliseconds until the requested slots are free; absent while paused, if nobody knows, or if they can never be free. rate-limited: milliseconds until the next request passes. */
   retry_after_ms?: number;
-  /** queue-full, queue-bytes-full, never-fits, too-costly and store-full: what is full, or has the limit. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others; of store-full the part of the store that guests, or the tenants of a tier, share. All figures are those of the scope. */
-  scope?: "flow" | "pool" | "share";
+  /** queue-full, queue-bytes-full, never-fits, too-costly and store-full: what is full, or has the limit. Of forbidden: tenant if no other credential of the tenant helps. flow: the queue of the tenant's route. pool: the pool that the route is in. share: the part of the pool that the flow may hold now, because a flow holds at most three times what it leaves to others; of store-full the part of the store that guests, or the tenants of a tier, share. All figures are those of the scope. */
+  scope?: "flow" | "pool" | "share" | "tenant";
   /** queue-bytes-full, instead of capacity_bytes: the current limit of stored_bytes, a share of the store. */
   share_bytes?: number;
   /** job-state-conflict: the job's state. */

@@ -299,7 +299,11 @@ type paceFields struct {
 func readTypes(rd *reader, path string, value json.RawMessage) []string {
 	types := []string{}
 	n := rd.array(path, value, func(_ int, path string, value json.RawMessage) {
-		types = append(types, rd.text(path, value, 1, wire.MaxTypeBytes))
+		name := rd.text(path, value, 1, wire.MaxTypeBytes)
+		if name != "" && slices.Contains(types, name) {
+			rd.wrongValue(path, value, "must not be repeated")
+		}
+		types = append(types, name)
 	})
 	if n > shaper.MaxTypes {
 		rd.wrong(path, value, fmt.Sprintf("must have at most %d elements", shaper.MaxTypes))

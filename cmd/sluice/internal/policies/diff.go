@@ -105,7 +105,7 @@ func stances(p wire.Policy) (all []namedStance) {
 		o.Types = &[]string{}
 	}
 	for _, s := range shaper.SettingsOfTenants() {
-		all = append(all, namedStance{s.Name, stance{s.Of(&o), p.Sources[s.Name], cmp.Or(s.Text(o), "none")}})
+		all = append(all, namedStance{s.Name, stance{s.Of(&o), p.Sources[s.Name], cmp.Or(s.Text(o), s.Unset())}})
 	}
 	return all
 }

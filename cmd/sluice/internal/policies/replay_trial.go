@@ -40,16 +40,26 @@ func (r *trial) count(ctx context.Context, tenant string, f wire.Filter) (swept 
 			return swept, err
 		}
 		for _, job := range page.Items {
-			if swept.Stopped, err = r.admit(ctx, job.Route, job.Type); err != nil || swept.Stopped != "" {
-				swept.StoppedRoute = job.Route
+			refused, err := r.admit(ctx, job.Route, job.Type)
+			if err != nil {
 				return swept, err
 			}
-			swept.Count++
+			if refused == "" {
+				swept.Count++
+				continue
+			}
+			swept.Stopped, swept.StoppedRoute = refused, job.Route
+			if refused != forbidden { // those are passed over
+				return swept, nil
+			}
 		}
 		asked.Cursor = page.NextCursor
 	}
 	return swept, nil
 }
+
+// forbidden is the refusal of a job that the tenant may not have.
+const forbidden = "forbidden"
 
 // admit takes a slot of the route's queue and of its pool, or returns why a job is refused.
 func (r *trial) admit(ctx context.Context, route, kind string) (refusal string, err error) {
@@ -62,7 +72,7 @@ func (r *trial) admit(ctx context.Context, route, kind string) (refusal string, 
 		return "draining", nil
 	}
 	if p.Denied || !p.AllowsType(kind) {
-		return "forbidden", nil
+		return forbidden, nil
 	}
 	refusal = full(p.Capacity, flow.Depth, p.CapacityBytes, flow.Bytes)
 	pool, err := r.pool(ctx, flow.Pool)

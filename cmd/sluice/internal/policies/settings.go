@@ -18,7 +18,7 @@ import (
 const (
 	ratesHelp = "Further rates, such as '1000/24h burst 1000' or '60/m by jobs', separated by commas. The strictest " +
 		"wins. A rate counts costs; by jobs it counts jobs. none: no further rates."
-	typesHelp = "Types of jobs that are admitted, separated by commas; others are refused with 403. " + shaper.AllTypes + ": any."
+	typesHelp                = "Types of jobs that are admitted, separated by commas; others are refused with 403. " + shaper.AllTypes + ": any."
 	typesSetting, resetField = "types", "Reset"
 )
 
@@ -89,9 +89,11 @@ func settingPatch(flags kong.Plugins, subject string) (map[string]any, error) {
 		switch v := value.(type) {
 		case []string:
 			if name == typesSetting {
-				if value = v; slices.Equal(v, []string{shaper.AllTypes}) {
-					value = []string{}
+				types, err := typesOf(v)
+				if err != nil {
+					return nil, err
 				}
+				value = types
 				break
 			}
 			if slices.Equal(v, []string{"none"}) { // as diff and history print it
@@ -117,6 +119,22 @@ func settingPatch(flags kong.Plugins, subject string) (map[string]any, error) {
 	return patch, nil
 }
 
+// typesOf reads the types of jobs of a flag. Words that could mean all or none are no types here.
+func typesOf(words []string) ([]string, error) {
+	types := make([]string, len(words))
+	for i, word := range words {
+		types[i] = strings.TrimSpace(word)
+	}
+	switch {
+	case slices.Equal(types, []string{shaper.AllTypes}):
+		return []string{}, nil
+	case slices.Contains(types, shaper.AllTypes), slices.Contains(types, "none"):
+		return nil, cli.Usagef("--types: %q: must be types of jobs, or %s alone; --denied admits none",
+			strings.Join(words, ","), shaper.AllTypes)
+	}
+	return types, nil
+}
+
 // setAndReset is the error of a flag beside --reset of its setting.
 func setAndReset(flag string) error {
 	return cli.Usagef("--%s and --reset %[1]s exclude each other", flag)
@@ -139,7 +157,7 @@ func settingRows(policy wire.Policy, settings []shaper.Setting) (rows [][]string
 		text, source := s.Text(policy.Overrides), policy.Sources[s.Name]
 		set := source != "" && source != shaper.SourceDefault
 		if set || text != "" && (!s.Rare || text != s.Default) {
-			rows = append(rows, []string{s.Label(), cmp.Or(text, "none"), source})
+			rows = append(rows, []string{s.Label(), cmp.Or(text, s.Unset()), source})
 		}
 	}
 	return rows

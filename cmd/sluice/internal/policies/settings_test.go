@@ -38,6 +38,11 @@ func TestFlagsOfTheTable(t *testing.T) {
 		if patch, err := parse("--types=all"); subject == "a tenant" && (err != nil || len(patch["types"].([]string)) != 0) {
 			t.Errorf("all types: %v, %v", patch, err)
 		}
+		for _, wrong := range []string{"none", "a,all", "all,all"} {
+			if patch, err := parse("--types=" + wrong); err == nil {
+				t.Errorf("types %s of %s: %v", wrong, subject, patch)
+			}
+		}
 		for _, s := range shaper.Settings() {
 			has := slices.ContainsFunc(of, func(has shaper.Setting) bool { return has.Name == s.Name })
 			flag := "--" + strings.ReplaceAll(s.Key(), "_", "-") + "=" + values[s.Kind]
