@@ -109,7 +109,7 @@ func drawPolicy(t *rapid.T, th theme) shaper.Policy {
 			p.Reserve = rapid.SampledFrom([]shaper.Rate{drawPaces(t, th).Rate, slowest}).Draw(t, "reserve")
 		}
 	}
-	if !th.refuses { // what is to be reached there is rare enough
+	if !th.refuses { // with this draw its histories would miss a rare situation
 		p.Types = rapid.SampledFrom([][]string{29: {"test"}, 30: {"test", "x"}, 31: {"other"}}).Draw(t, "types")
 	}
 	if th.pauses || th.excess {

@@ -82,7 +82,7 @@ func (q *Queue) Purge(ctx context.Context, tenant string, f Filter) (Swept, erro
 func (q *Queue) ReplayAll(
 	ctx context.Context, tenant string, f Filter, attempts func(Job) int,
 ) (Swept, error) {
-	var passed *shaper.Admission // over
+	var passed *shaper.Admission // the refusal of a job that was passed over
 	refused, passedRoute := "", ""
 	replay := func(jobs []Job) (count int64, refusal *shaper.Admission, err error) {
 		done, err := q.replay(ctx, tenant, jobs, func(j Job) Replaying { return Replaying{MaxAttempts: attempts(j)} })

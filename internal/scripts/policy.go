@@ -25,9 +25,9 @@ func (l Lines) args() []any {
 	return args
 }
 
-// In a line, byJobs marks a pace that counts jobs. mark stands before the weight of the class,
-// before the types, each of which begins with markType, and before the max cost. The two numbers
-// are letters from firstOfClass and from firstOfCost on.
+// In a line, byJobs marks a pace that counts jobs. mark begins each part behind the paces: the
+// weight of the class, in letters from firstOfClass on; the types, each with markType before it;
+// and the max cost, in letters from firstOfCost on.
 const (
 	byJobs, mark, markType    = "j", ";", "."
 	firstOfClass, firstOfCost = 'A', 'a'
