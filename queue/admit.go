@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/7509e464/sluice/internal/baton"
+	"github.com/7509e464/sluice/internal/engine"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/sealed"
@@ -117,7 +118,8 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 	if p.older, err = q.older(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route), batch); err != nil {
 		return nil, err
 	}
-	flusher := q.flushers.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route))
+	large := slices.ContainsFunc(batch, func(s Submission) bool { return len(s.Payload) >= engine.Large })
+	flusher := q.flushers.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route), large)
 	if flusher == nil {
 		return nil, errClosed
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -108,6 +109,64 @@ func defaults(*queue.Options) {}
 
 func work() queue.Submission {
 	return queue.Submission{Tenant: "acme", Route: "default", Type: "t", Payload: []byte(`{}`), MaxAttempts: 3}
+}
+
+// slowly is a hook that holds exchanges with a large text back for a time.
+type slowly time.Duration
+
+func (slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		d.wait(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (d slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		d.wait(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (d slowly) wait(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		for _, arg := range cmd.Args() {
+			if len(fmt.Sprint(arg)) > 100<<10 {
+				time.Sleep(time.Duration(d))
+				return
+			}
+		}
+	}
+}
+
+// TestLargePayloadsHoldUpNoSmallOnes: those go with others of their kind.
+func TestLargePayloadsHoldUpNoSmallOnes(t *testing.T) {
+	const wait = 2 * time.Second
+	q := embedded(t, defaults, slowly(wait))
+	var large sync.WaitGroup
+	for i := range 4 {
+		large.Go(func() {
+			s := work()
+			s.Payload = make([]byte, 200<<10)
+			rand.NewChaCha8([32]byte{byte(i)}).Read(s.Payload) // what can be compressed is not large
+			if _, err := q.Submit(t.Context(), s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	time.Sleep(wait / 10) // until the large ones are under way
+	start := time.Now()
+	for range 20 {
+		if _, err := q.Submit(t.Context(), work()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(start); took > wait*3/4 {
+		t.Errorf("20 small submissions took %v beside large ones", took)
+	}
+	large.Wait()
 }
 
 // TestConcurrentSubmissionsAreGathered: what comes while exchanges are under way goes in few calls

@@ -10,44 +10,51 @@ import (
 )
 
 // flushers has a flusher for each master of a cluster: one that hangs delays no submission to
-// another. It has one flusher where Redis is no cluster.
+// another. Where Redis is no cluster it has one. Large payloads have flushers of their own, because
+// they wait for each other, and what was sent with them would wait as long.
 type flushers struct {
 	q       *Queue
 	cluster *redis.ClusterClient // nil where Redis is none
 
 	mu     sync.RWMutex
 	closed bool
-	by     map[string]*flusher // by the address of the master, empty where it is not known
+	by     map[way]*flusher
+}
+
+// way is what the submissions of one flusher have in common.
+type way struct {
+	master string // its address, empty where it is not known
+	large  bool   // they have large payloads
 }
 
 func newFlushers(q *Queue) *flushers {
-	fs := &flushers{q: q, by: map[string]*flusher{}}
+	fs := &flushers{q: q, by: map[way]*flusher{}}
 	fs.cluster, _ = q.store.Durable.(*redis.ClusterClient)
-	fs.by[""] = newFlusher(q)
+	fs.by[way{}] = newFlusher(q)
 	return fs
 }
 
-// of returns the flusher of a shard. It may be nil after close. The client finds the right node
-// also where the shard has moved since.
-func (fs *flushers) of(ctx context.Context, shard store.ShardKeys) *flusher {
-	addr := ""
+// of returns the flusher of submissions to a shard. It may be nil after close. The client finds the
+// right node also where the shard has moved since.
+func (fs *flushers) of(ctx context.Context, shard store.ShardKeys, large bool) *flusher {
+	to := way{large: large}
 	if fs.cluster != nil {
 		if node, err := fs.cluster.MasterForKey(ctx, shard.Clock()); err == nil {
-			addr = node.Options().Addr
+			to.master = node.Options().Addr
 		}
 	}
 	fs.mu.RLock()
-	f, closed := fs.by[addr], fs.closed
+	f, closed := fs.by[to], fs.closed
 	fs.mu.RUnlock()
 	if f != nil || closed {
 		return f
 	}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.by[addr] == nil && !fs.closed {
-		fs.by[addr] = newFlusher(fs.q)
+	if fs.by[to] == nil && !fs.closed {
+		fs.by[to] = newFlusher(fs.q)
 	}
-	return fs.by[addr]
+	return fs.by[to]
 }
 
 // close answers all submissions and ends the flushers.

@@ -374,7 +374,7 @@ func (r *Relay) Write(ctx context.Context, p []byte) error {
 		case <-changed:
 		case <-timer.C:
 			r.mu.Lock()
-			asks := r.remote >= 0
+			asks := r.remote >= 0 && r.total-r.inStore < r.mayBehind() // else it waits for the store
 			r.mu.Unlock()
 			if asks {
 				r.look(ctx)
@@ -391,6 +391,9 @@ func (r *Relay) Write(ctx context.Context, p []byte) error {
 		return ErrBrokeOff
 	}
 	n := max(0, min(len(p), r.most-len(r.body)))
+	if n > cap(r.body)-len(r.body) { // append grows by a quarter, and copied large answers four times
+		r.body = slices.Grow(r.body, max(n, min(len(r.body), r.most-len(r.body))))
+	}
 	r.body = append(r.body, p[:n]...)
 	if more := p[n:]; len(more) > 0 {
 		if len(r.rest) == 0 {

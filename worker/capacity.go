@@ -109,12 +109,13 @@ func (c *capacity) count(ended bool) (n int) {
 	return n
 }
 
-// endingBefore lists the jobs in the pacer or running whose lease ends before m.
+// endingBefore lists the jobs whose lease ends before m. Those that only wait to be settled are
+// among them: Redis may be slow, and they would be delivered again.
 func (c *capacity) endingBefore(m moment) (jobs []*job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for j := range c.jobs {
-		if !j.ended.Load() && !j.lost.Load() && moment(j.deadline.Load()) < m {
+		if !j.lost.Load() && moment(j.deadline.Load()) < m {
 			jobs = append(jobs, j)
 		}
 	}

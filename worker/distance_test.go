@@ -153,33 +153,35 @@ func TestAWorkerThatMissesItsStampsSaysSo(t *testing.T) {
 	})
 }
 
-// TestDistance: two stalls among many measurements change nothing, three do; old measurements are
-// dropped.
+// TestDistance: two stalls among many measurements count for a second, and only for how early to
+// poll; three count for longer. Old measurements are dropped.
 func TestDistance(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	var d distance
 	add := func(at, whole int) { d.observe(roundTrip{moment(ms(at)), ms(whole), ms(whole) / 2}) }
-	check := func(at, want int) {
+	check := func(at, whole, back int) {
 		t.Helper()
-		if got := d.estimate(moment(ms(at))); got.whole != ms(want) || got.back != ms(want)/2 {
-			t.Errorf("at %d ms the round trip is %v and %v back, want %d ms", at, got.whole, got.back, want)
+		if got := d.estimate(moment(ms(at))); got.whole != ms(whole) || got.back != ms(back) {
+			t.Errorf("at %d ms the round trip is %v and %v back, want %d and %d ms", at, got.whole, got.back, whole, back)
 		}
 	}
-	check(0, 0)
+	check(0, 0, 0)
 	add(0, 50)
-	check(1, 50)
+	check(1, 50, 25)
 	add(1, 4)
-	check(2, 4)
+	check(2, 50, 2)
 	for i := range 20 {
 		add(2+i, 2)
 	}
-	check(30, 2)
+	check(30, 2, 1)
 	add(31, 90)
 	add(32, 80)
-	check(33, 2)
-	add(34, 70)
-	check(35, 70)
-	check(11_000, 0)
+	check(33, 90, 1)
+	check(1033, 2, 1)
+	add(1034, 70)
+	check(1035, 70, 35)
+	check(2100, 70, 35)
+	check(12_000, 0, 0)
 }
 
 // TestHorizonGrowsWithTheRoundTrip: near, the horizon is as configured; far, half of it covers the

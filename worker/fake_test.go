@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeQueue struct {
 	skew    time.Duration
 	trip    time.Duration
+	perMB   time.Duration // of answers, how much longer Settle takes
 	cluster bool    // the shards are on several nodes
 	early   float64 // part of it that is over when a call has its effect; 0: a third
 
@@ -221,6 +222,9 @@ func (q *fakeQueue) Extend(
 }
 
 func (q *fakeQueue) Settle(ctx context.Context, batch []queue.Settlement) ([]queue.SettleResult, error) {
+	for _, s := range batch {
+		sleep(ctx, time.Duration(float64(q.perMB)*float64(len(s.Answer))/1e6))
+	}
 	if err := q.call(ctx); err != nil {
 		return nil, err
 	}

@@ -37,3 +37,27 @@ func TestLeasesOfAShardThatIsAwayKeepNoOthersFromBeingExtended(t *testing.T) {
 		}
 	})
 }
+
+// TestLeasesOfEndedJobsAreExtended: while Redis does not answer a settlement, the job's lease goes
+// on, so that nobody delivers it again.
+func TestLeasesOfEndedJobsAreExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFakeQueue(1)
+		q.mute = map[string]int{"slow": 1 << 20}
+		r := startRig(t, q, Config{Lease: 3 * time.Second}, succeed)
+		q.put(0, "slow", 0)
+		q.wakes <- queue.Wake{Shard: 0}
+		pass(30 * time.Second)
+		q.set(func() {
+			if n := q.extended[queue.LeaseRef{ID: "slow", Epoch: 1}]; n < 10 {
+				t.Errorf("in 30 s a lease of 3 s was extended %d times", n)
+			}
+			q.mute = nil
+		})
+		pass(maxPause + time.Second)
+		if n := r.capacity.taken(); n != 0 {
+			t.Errorf("%d slots are still taken", n)
+		}
+		r.end(t)
+	})
+}

@@ -19,7 +19,7 @@ type job struct {
 	shard    int
 	at       moment       // of its departure: its stamp by this process's clock
 	deadline atomic.Int64 // the moment at which its lease ends unless it is extended
-	ended    atomic.Bool  // only waits to be settled: its lease is no longer extended
+	ended    atomic.Bool  // only waits to be settled
 	lost     atomic.Bool  // its lease is no longer the current one
 }
 

@@ -88,7 +88,7 @@ func newMetrics(w *Worker) *metrics {
 	gauge("settle_pending", "Jobs that have ended here and are not settled yet.", nil,
 		func() int { return w.capacity.count(true) })
 	gauge("settle_unanswered", "Ended jobs whose settlement Redis did not answer and which is sent again.", nil,
-		func() int { return w.settler.unanswered.len() })
+		w.settler.unanswered)
 	gauge("polls_under_way", "Polls of this worker that Redis has not answered yet.", nil,
 		func() int { return int(w.window.polls.Load()) })
 	gauge("worker_slots", "Jobs that this worker may hold at once.", nil, func() int {

@@ -10,6 +10,7 @@ import (
 	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/internal/crash"
+	"github.com/7509e464/sluice/internal/engine"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -18,7 +19,7 @@ const (
 	// for its answer the next one gathers.
 	flushers = 4
 	// settleMost bounds a batch, as the scripts' steps are bounded, and settleBytes its answers: it
-	// is one exchange with Redis, so endings without large answers do not wait for many.
+	// is one exchange with Redis.
 	settleMost, settleBytes = 500, 1 << 20
 	// settleWithin is how long a flusher waits for Redis. Then the flusher that retries takes over
 	// its batch and waits without limit: to settle twice is harmless.
@@ -72,42 +73,63 @@ func (b *backlog) len() int {
 // settler ends leases in batches. A flusher takes everything that is there as soon as it is free:
 // alone, a settlement goes at once; under load, the batches grow by themselves. What Redis did not
 // answer is retried until it does, which the epochs make harmless. A flusher of its own does that,
-// so that a shard that does not answer does not delay the endings of the others. The worker's
-// capacity, which only settled frees, bounds what is kept meanwhile.
+// so that a shard that does not answer does not delay the endings of the others. Large answers have
+// flushers of their own too: they wait for each other, and what went with them would wait as long.
+// The worker's capacity, which only settled frees, bounds what is kept meanwhile.
 type settler struct {
 	broker  broker
 	errors  *errorLog
 	settled func(batch []ending, results []queue.SettleResult) // results nil: given up
 
+	small, large endings
+}
+
+// endings are those of one kind that wait.
+type endings struct {
 	ended, unanswered backlog
 }
 
+func newEndings() endings {
+	return endings{backlog{kick: make(chan struct{}, flushers)}, backlog{kick: make(chan struct{}, 1)}}
+}
+
 func newSettler(b broker, errors *errorLog, settled func([]ending, []queue.SettleResult)) *settler {
-	return &settler{
-		broker: b, errors: errors, settled: settled,
-		ended: backlog{kick: make(chan struct{}, flushers)}, unanswered: backlog{kick: make(chan struct{}, 1)},
-	}
+	return &settler{broker: b, errors: errors, settled: settled, small: newEndings(), large: newEndings()}
 }
 
 // add never blocks.
 func (s *settler) add(e ending) {
 	crash.At("before-settle")
-	s.ended.add(e)
+	if len(e.settlement.Answer) >= engine.Large {
+		s.large.ended.add(e)
+	} else {
+		s.small.ended.add(e)
+	}
 }
+
+// unanswered is how many endings Redis has not answered in time.
+func (s *settler) unanswered() int { return s.small.unanswered.len() + s.large.unanswered.len() }
 
 // run runs all flushers until ctx ends.
 func (s *settler) run(ctx context.Context) {
 	var g sync.WaitGroup
-	shared := baton.New()
-	for range flushers {
-		g.Go(func() { s.flush(ctx, &s.ended, shared) })
+	for _, of := range []*endings{&s.small, &s.large} {
+		shared := baton.New()
+		for range flushers {
+			g.Go(func() { s.flush(ctx, of, false, shared) })
+		}
+		g.Go(func() { s.flush(ctx, of, true, baton.New()) })
 	}
-	g.Go(func() { s.flush(ctx, &s.unanswered, baton.New()) })
 	g.Wait()
 }
 
-// flush sends a batch each time it gets the baton, until ctx ends.
-func (s *settler) flush(ctx context.Context, from *backlog, shared *baton.Baton) {
+// flush sends a batch each time it gets the baton, until ctx ends. One that retries sends what
+// Redis did not answer.
+func (s *settler) flush(ctx context.Context, of *endings, retries bool, shared *baton.Baton) {
+	from := &of.ended
+	if retries {
+		from = &of.unanswered
+	}
 	var pause pauses
 	for {
 		end, ok := shared.Take(ctx.Done())
@@ -115,7 +137,7 @@ func (s *settler) flush(ctx context.Context, from *backlog, shared *baton.Baton)
 			return
 		}
 		batch := from.take()
-		answered := len(batch) == 0 || s.send(ctx, from, batch)
+		answered := len(batch) == 0 || s.send(ctx, of, retries, batch)
 		end()
 		if !answered {
 			sleep(ctx, pause.next())
@@ -136,24 +158,23 @@ func (s *settler) flush(ctx context.Context, from *backlog, shared *baton.Baton)
 // What Redis did not answer is left to the flusher that retries. What the queue refuses is sent
 // again each by itself, and then given up: the lease of such a job expires and the job is tried
 // again, where keeping it would block capacity for ever.
-func (s *settler) send(ctx context.Context, from *backlog, batch []ending) (answered bool) {
-	retries := from == &s.unanswered // it alone learns when Redis is back
+func (s *settler) send(ctx context.Context, of *endings, retries bool, batch []ending) (answered bool) {
 	n, err := s.settle(ctx, batch, retries)
 	if ctx.Err() != nil {
 		return false
 	}
-	if retries {
-		s.errors.report(s, err)
+	if retries { // it alone learns when Redis is back
+		s.errors.report(of, err)
 	}
 	rest := batch[n:]
 	switch {
 	case err == nil:
 	case errors.Is(err, queue.ErrUnavailable):
-		s.unanswered.add(rest...)
+		of.unanswered.add(rest...)
 		return n > 0
 	case len(rest) > 1 && !errors.Is(err, queue.ErrScript): // then the queue has sent each by itself
 		for i := range rest {
-			s.send(ctx, from, rest[i:i+1])
+			s.send(ctx, of, retries, rest[i:i+1])
 		}
 	default:
 		for _, e := range rest {

@@ -79,18 +79,29 @@ func TestSettlementGoesAtOnceAndBatchesGrowUnderLoad(t *testing.T) {
 }
 
 // TestLargeAnswersGoByThemselves: an ending without an answer does not wait for a hundred large
-// ones. Each batch has as many as one exchange with Redis takes.
+// ones, each of which Redis takes long for, and which are then sent again. Each batch of those has as
+// many as one exchange with Redis takes.
 func TestLargeAnswersGoByThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
+		q.perMB = 700 * time.Millisecond // more than settleWithin
 		r, stop := startSettler(t, q)
 		for range 100 {
 			r.add(ending{settlement: queue.Settlement{Event: shaper.Succeed, Answer: make([]byte, 1e6)}})
 		}
-		r.put("small")
-		pass(time.Minute)
+		for i := range 20 {
+			pass(time.Second)
+			r.put(fmt.Sprint("small", i))
+			pass(10 * time.Millisecond)
+			r.mu.Lock()
+			if len(r.settled) < i+1 || r.settled[fmt.Sprint("small", i)] != 1 {
+				t.Errorf("small ending %d waits beside large ones", i)
+			}
+			r.mu.Unlock()
+		}
+		pass(5 * time.Minute)
 		stop()
-		if r.settled["small"] != 1 || r.settled[""] != 100 {
+		if r.settled[""] != 100 {
 			t.Errorf("settled: %v", r.settled)
 		}
 		if q.batches < 50 {
@@ -189,14 +200,14 @@ func TestAShardThatDoesNotAnswerKeepsNoOthers(t *testing.T) {
 		q.mute = map[string]int{"b": 3, "d": 3}
 		r, stop := startSettler(t, q)
 		defer stop()
-		r.settler.ended.mu.Lock() // so that all are in one batch
+		r.small.ended.mu.Lock() // so that all are in one batch
 		for _, id := range []string{"a", "b", "c", "d", "e"} {
-			r.ended.endings = append(r.ended.endings, ending{settlement: queue.Settlement{
+			r.small.ended.endings = append(r.small.ended.endings, ending{settlement: queue.Settlement{
 				LeaseRef: queue.LeaseRef{ID: id, Epoch: 1}, Event: shaper.Succeed,
 			}})
 		}
-		r.settler.ended.mu.Unlock()
-		signal(r.ended.kick)
+		r.small.ended.mu.Unlock()
+		signal(r.small.ended.kick)
 		time.Sleep(minPause / 2)
 		synctest.Wait()
 		r.mu.Lock()

@@ -128,6 +128,7 @@ const (
 	maxDistances = 16               // measurements
 	distanceAge  = 10 * time.Second // after which one is dropped
 	distanceRank = 3                // the longest of them that is believed: two stalls change nothing
+	stallAge     = time.Second      // for how long a single stall counts all the same
 )
 
 // distance estimates how long a poll of one shard takes, there and back, so that a job's stamp lies
@@ -152,7 +153,9 @@ func (d *distance) observe(t roundTrip) {
 }
 
 // estimate returns the third longest whole and back of the measurements, the shortest where there
-// are fewer than three, and zero where there are none.
+// are fewer than three, and zero where there are none. A single stall counts at once, for a while:
+// others often follow it, and to poll early costs little. But it does not count for back, because
+// the stamps of jobs are put off by that.
 func (d *distance) estimate(now moment) roundTrip {
 	d.trips = slices.DeleteFunc(d.trips, func(t roundTrip) bool { return now.since(t.at) > distanceAge })
 	n := len(d.trips)
@@ -160,13 +163,17 @@ func (d *distance) estimate(now moment) roundTrip {
 		return roundTrip{}
 	}
 	var whole, back [maxDistances]time.Duration
+	var stall time.Duration
 	for i, t := range d.trips {
 		whole[i], back[i] = t.whole, t.back
+		if now.since(t.at) < stallAge {
+			stall = max(stall, t.whole)
+		}
 	}
 	slices.Sort(whole[:n])
 	slices.Sort(back[:n])
 	i := max(0, n-distanceRank)
-	return roundTrip{at: now, whole: whole[i], back: back[i]}
+	return roundTrip{at: now, whole: max(whole[i], stall), back: back[i]}
 }
 
 // reach returns how far ahead of its stamp a job is leased, and the lead of its stamp on the

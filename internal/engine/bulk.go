@@ -9,19 +9,27 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
+// Large is from how many bytes on a text is large: an exchange waits for others by its large texts
+// alone, so that a batch of small jobs waits for none. Who gathers for an exchange keeps large texts
+// apart, because what waits with them waits as long.
+const Large = 8 << 10
+
 const (
-	bulkFrom = 64 << 10 // bytes of an exchange that waits for others
+	bulkFrom = 64 << 10 // bytes of large texts of an exchange that waits for others
 	// Bytes of such exchanges that are under way at once: of a Redis that is near, and of one to
 	// which even the shortest exchange takes more than bulkWay.
 	bulkNear, bulkFar = 512 << 10, 8 << 20
 	bulkWay           = 10 * time.Millisecond
+	mostRest          = 100 * time.Millisecond
 )
 
 // bulk bounds how many bytes the large exchanges of a client carry to a node at once. Redis serves
 // its connections one after the other, so each poll waits for one exchange of every other
 // connection: a hundred large answers that were stored at once took a quarter of the departures of
 // the other flows for two seconds, and made submissions wait for 50 ms (battery S4-fat-forwarded).
-// Small exchanges do not wait.
+// After each, a Redis that is near rests from them for as long as it took, at most mostRest: who moves
+// 128 MB leaves the processors of a small machine to the others' jobs for half of the time. Small
+// exchanges do not wait.
 type bulk struct {
 	free     *semaphore.Weighted // bulkFar bytes
 	shortest atomic.Int64        // ns that an exchange took; 0: there was none yet
@@ -35,11 +43,15 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (end func(error),
 	bytes := 0
 	for _, cmd := range cmds {
 		for _, arg := range cmd.Args() {
+			n := 0
 			switch a := arg.(type) {
 			case string:
-				bytes += len(a)
+				n = len(a)
 			case []byte:
-				bytes += len(a)
+				n = len(a)
+			}
+			if n >= Large {
+				bytes += n
 			}
 		}
 	}
@@ -47,8 +59,8 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (end func(error),
 		start := time.Now()
 		return func(err error) { b.took(time.Since(start), err) }, nil
 	}
-	n := int64(min(bytes, bulkFar))
-	if time.Duration(b.shortest.Load()) <= bulkWay {
+	n, near := int64(min(bytes, bulkFar)), time.Duration(b.shortest.Load()) <= bulkWay
+	if near {
 		n = int64(min(bytes, bulkNear)) * (bulkFar / bulkNear)
 	}
 	if err := b.free.Acquire(ctx, n); err != nil {
@@ -57,7 +69,14 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (end func(error),
 		}
 		return nil, err
 	}
-	return func(error) { b.free.Release(n) }, nil
+	start := time.Now()
+	return func(error) {
+		if !near {
+			b.free.Release(n)
+			return
+		}
+		time.AfterFunc(min(time.Since(start), mostRest), func() { b.free.Release(n) })
+	}, nil
 }
 
 // took notes how long an exchange took that was answered.

@@ -102,3 +102,32 @@ func TestBulkNear(t *testing.T) {
 		}
 	})
 }
+
+// TestBulkRests: a Redis that is near rests from large exchanges for as long as they took, and for
+// no longer than mostRest if one was stuck; one that is far does not.
+func TestBulkRests(t *testing.T) {
+	for takes, want := range map[time.Duration]time.Duration{
+		time.Millisecond:       time.Millisecond,
+		8 * time.Millisecond:   8 * time.Millisecond,
+		700 * time.Millisecond: mostRest,
+		80 * time.Millisecond:  0,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+			if want == 0 {
+				e.takes = takes
+			}
+			send := hook.ProcessPipelineHook(e.send)
+			_ = send(t.Context(), []redis.Cmder{carrying(1)}) // so that the way is known
+			e.takes = takes
+			start := time.Now()
+			for range 3 {
+				_ = send(t.Context(), []redis.Cmder{carrying(bulkNear)})
+			}
+			if rests := (time.Since(start) - 3*takes) / 2; rests != want {
+				t.Errorf("between exchanges that took %v it rested for %v, want %v", takes, rests, want)
+			}
+			time.Sleep(mostRest)
+		})
+	}
+}
