@@ -28,8 +28,8 @@ type fakeQueue struct {
 	skew    time.Duration
 	trip    time.Duration
 	perMB   time.Duration // of answers, how much longer Settle takes
-	cluster bool    // the shards are on several nodes
-	early   float64 // part of it that is over when a call has its effect; 0: a third
+	cluster bool          // the shards are on several nodes
+	early   float64       // part of it that is over when a call has its effect; 0: a third
 
 	mu       sync.Mutex
 	away     bool                          // every call fails

@@ -79,8 +79,8 @@ func TestSettlementGoesAtOnceAndBatchesGrowUnderLoad(t *testing.T) {
 }
 
 // TestLargeAnswersGoByThemselves: an ending without an answer does not wait for a hundred large
-// ones, each of which Redis takes long for, and which are then sent again. Each batch of those has as
-// many as one exchange with Redis takes.
+// ones, each of which Redis takes long for, and which are then sent again. Each batch of those has
+// as many as one exchange with Redis takes.
 func TestLargeAnswersGoByThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)

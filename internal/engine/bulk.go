@@ -27,9 +27,9 @@ const (
 // its connections one after the other, so each poll waits for one exchange of every other
 // connection: a hundred large answers that were stored at once took a quarter of the departures of
 // the other flows for two seconds, and made submissions wait for 50 ms (battery S4-fat-forwarded).
-// After each, a Redis that is near rests from them for as long as it took, at most mostRest: who moves
-// 128 MB leaves the processors of a small machine to the others' jobs for half of the time. Small
-// exchanges do not wait.
+// After each, a Redis that is near rests from them for as long as it took, at most mostRest: who
+// moves 128 MB leaves the processors of a small machine to the others' jobs for half of the time.
+// Small exchanges do not wait.
 type bulk struct {
 	free     *semaphore.Weighted // bulkFar bytes
 	shortest atomic.Int64        // ns that an exchange took; 0: there was none yet
