@@ -25,9 +25,10 @@ LONGEST := ./queue ./worker ./cmd/sluice ./lua ./api
 # Packages without tests are left out, because the compiler takes long for what they import.
 WITH_TESTS = list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
 TESTED = $(LONGEST) $(shell $(GO) $(WITH_TESTS) ./...)
-# For the race detector: the tests of the scripts have no goroutines of their own, and the suite whose
-# scripts are sent twice runs the same code as the one beside it.
-RACED = $(filter-out ./lua %/sluice/lua,$(TESTED))
+# For the race detector: the tests of the scripts have no goroutines of their own, those of the
+# commands run one after the other what other packages test, and the suites whose scripts are sent
+# twice run the same code as those beside them.
+RACED = $(filter-out ./lua %/sluice/lua ./cmd/sluice %/sluice/cmd/sluice,$(TESTED))
 # What measures and breaks Sluice is a module of its own.
 TOOLS  = $(shell cd tools && $(GO) $(WITH_TESTS) ./...)
 TEST   = -vet=off -short -shuffle=on -parallel 3 -timeout 20m
@@ -43,8 +44,9 @@ test-tools: redis ## run the tests of what measures and breaks Sluice
 	$(GO) test -C tools $(TEST) $(TOOLS)
 
 .PHONY: test-race
-test-race: redis promtool clients ## run every test with the race detector
-	SLUICE_TEST_LONG=1 $(GO) test $(RACE) $(TEST) -skip '^TestConformanceSentTwice$$' $(RACED)
+test-race: redis promtool clients ## run the tests that have goroutines with the race detector
+	SLUICE_TEST_LONG=1 $(GO) test $(RACE) $(TEST) -skip 'ConformanceSentTwice$$' $(RACED)
+	SLUICE_TEST_LONG=1 $(GO) test $(TEST) -run '^TestClients$$' ./cmd/sluice # which make test leaves out
 
 .PHONY: test-compile
 test-compile:
@@ -52,7 +54,7 @@ test-compile:
 
 # The files whose tests are shorter with -short, as in make test. A random search is a fifth then.
 .PHONY: test-long
-test-long: test-race test-tools test-full ## run every test with the race detector, and at full length what make test shortens
+test-long: test-race test-tools test-full ## run the tests with the race detector, and at full length what make test shortens
 
 .PHONY: test-full
 test-full: redis ## run at full length what make test shortens

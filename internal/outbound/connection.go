@@ -176,6 +176,12 @@ func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn
 	if settings.ServerName == "" {
 		settings.ServerName, _, _ = net.SplitHostPort(address)
 	}
+	if settings.GetClientCertificate == nil && len(settings.Certificates) == 0 {
+		settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			c.lacksCertificate.Store(true)
+			return new(tls.Certificate), nil
+		}
+	}
 	secured := tls.Client(conn, settings)
 	trace := httptrace.ContextClientTrace(ctx)
 	if trace != nil && trace.TLSHandshakeStart != nil {

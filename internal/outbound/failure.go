@@ -62,6 +62,11 @@ func (c *Client) explain(parent, limited context.Context, sent bool, err error) 
 	default:
 		no.Message = fmt.Sprintf("the %s's answer is not valid HTTP, or its headers are too large", c.receiver)
 	}
+	if c.lacksCertificate.Load() && !no.Timeout && !no.Shortage && parent.Err() == nil {
+		// Over HTTP/2 the alert that says so is often lost.
+		hint := fmt.Sprintf("the %s asks for a client certificate, and none is set", c.receiver)
+		no.Detail = strings.TrimPrefix(no.Detail+"; "+hint, "; ")
+	}
 	return no
 }
 

@@ -57,6 +57,7 @@ type Client struct {
 	timeout, maxAge   time.Duration
 	proxy             Proxy
 	shared            atomic.Pointer[generation] // of Transport, with HTTP/2
+	lacksCertificate  atomic.Bool                // the receiver asked for one of the client, which has none
 }
 
 // Options are the settings of a Client.

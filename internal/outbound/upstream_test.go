@@ -219,6 +219,9 @@ func TestTLS(t *testing.T) {
 		if (err == nil) != (c.want == "") || !slices.ContainsFunc(strings.Split(c.want, " or "), func(want string) bool { return strings.Contains(no.Message, want) }) {
 			t.Errorf("%s: %v (%s)", name, err, no.Message)
 		}
+		if asked := strings.Contains(no.Detail, "asks for a client certificate, and none is set"); asked != (name == "no client certificate") {
+			t.Errorf("%s: %s", name, no.Detail)
+		}
 		u.Close()
 	}
 }
