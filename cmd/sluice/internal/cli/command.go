@@ -109,7 +109,7 @@ func report(w io.Writer, err error) int {
 		fmt.Fprintf(w, "sluice: %s\n", usage)
 		return ExitUsage
 	default:
-		fmt.Fprintf(w, "sluice: %v\n", err)
+		fmt.Fprintf(w, "sluice: %s\n", EndedEarly(err))
 		return ExitFailed
 	}
 }

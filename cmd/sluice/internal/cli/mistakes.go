@@ -71,10 +71,32 @@ func mistakeOf(err error, args []string) string {
 			for i, g := range groups[1:] {
 				values[i] = g
 			}
-			return fmt.Sprintf(m.text, values...)
+			text := fmt.Sprintf(m.text, values...)
+			if words := wordsFor(node, groups[1]); strings.HasSuffix(text, " is missing") && words != "" {
+				text += "; it is one of " + words
+			}
+			return text
 		}
 	}
 	return err.Error()
+}
+
+// wordsFor returns what a flag or an argument of the command may be, empty if it is no choice.
+func wordsFor(node *kong.Node, name string) string {
+	if node == nil {
+		return ""
+	}
+	for _, p := range node.Positional {
+		if p.Name == name {
+			return strings.ReplaceAll(p.Enum, ",", ", ")
+		}
+	}
+	for _, f := range node.Flags {
+		if "--"+f.Name == name {
+			return strings.ReplaceAll(f.Enum, ",", ", ")
+		}
+	}
+	return ""
 }
 
 // nodeOf returns the command at which the parser stopped, nil if it is unknown.

@@ -35,7 +35,7 @@ func Print(w io.Writer, v any, asJSON bool, text func(io.Writer) error) error {
 	return text(w)
 }
 
-// EndedEarly describes the error of a run for its summary. It is empty without an error.
+// EndedEarly describes the error of a run. It is empty without an error.
 func EndedEarly(err error) string {
 	switch {
 	case err == nil:
