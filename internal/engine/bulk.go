@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Large is from how many bytes on a text is large: an exchange waits for others by its large texts
-// alone, so that a batch of small jobs waits for none. Who gathers for an exchange keeps large texts
-// apart, because what waits with them waits as long.
+// Large is from how many bytes on a text is large. An exchange waits for others by its large texts
+// alone, so that a batch of small jobs waits for none. Who gathers for an exchange keeps large
+// texts apart, because what waits with them waits as long.
 const Large = 8 << 10
 
 const (
