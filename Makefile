@@ -27,7 +27,8 @@ WITH_TESTS = list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 TESTED = $(LONGEST) $(shell $(GO) $(WITH_TESTS) ./...)
 # For the race detector: the tests of the scripts have no goroutines of their own, those of the
 # commands run one after the other what other packages test, and the suites whose scripts are sent
-# twice, or whose texts are encrypted, have the goroutines of the suite beside them.
+# twice, or whose texts are encrypted, have the goroutines of the suite beside them. What make test
+# leaves out of those runs without it.
 RACED = $(filter-out ./lua %/sluice/lua ./cmd/sluice %/sluice/cmd/sluice,$(TESTED))
 # What measures and breaks Sluice is a module of its own.
 TOOLS  = $(shell cd tools && $(GO) $(WITH_TESTS) ./...)
@@ -46,7 +47,7 @@ test-tools: redis ## run the tests of what measures and breaks Sluice
 .PHONY: test-race
 test-race: redis promtool clients ## run the tests that have goroutines with the race detector
 	SLUICE_TEST_LONG=1 $(GO) test $(RACE) $(TEST) -skip 'Conformance(SentTwice|Encrypted)$$' $(RACED)
-	SLUICE_TEST_LONG=1 $(GO) test $(TEST) -run '^TestClients$$' ./cmd/sluice # which make test leaves out
+	SLUICE_TEST_LONG=1 $(GO) test $(TEST) -run '^Test(ConformanceEncrypted|Clients)$$' ./queue ./cmd/sluice
 
 .PHONY: test-compile
 test-compile:

@@ -76,7 +76,7 @@ function part(encoded) {
 }
 
 function viewFor(hash) {
-  const parts = hash.replace(/^#\/?/, "").split("/");
+  const parts = hash.replace(/^#\/?/, "").replace(/^(tenant|pool)s\//, "$1/").split("/"); // typed by hand
   if (parts[0] === "tenant" && parts[1]) {
     const tenant = part(parts[1]);
     if (parts[2] === "job" && parts[3]) return new JobView({ tenant, id: part(parts[3]), parameters: table });
