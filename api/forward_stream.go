@@ -16,6 +16,7 @@ import (
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/queue"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // streamIdle is how long a client may take nothing of an answer, where its route does not say.
@@ -36,6 +37,9 @@ func (s *Server) writeStream(w http.ResponseWriter, c *call, f *awaited, m httpm
 		return
 	}
 	s.writePieces(w, c, f)
+	if m.Truncated && f.decision.Outcome == shaper.Admitted {
+		panic(http.ErrAbortHandler) // a client that waited gets all or a broken connection
+	}
 	if t, err := httpmsg.DecodeAnswer(f.stream.Trailers()); err == nil {
 		for name, values := range t.Header {
 			h[http.TrailerPrefix+name] = values

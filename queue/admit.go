@@ -118,8 +118,8 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 	if p.older, err = q.older(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route), batch); err != nil {
 		return nil, err
 	}
-	large := slices.ContainsFunc(batch, func(s Submission) bool { return len(s.Payload) >= engine.Large })
-	flusher := q.flushers.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route), large)
+	flusher := q.flushers.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route),
+		slices.ContainsFunc(batch, Submission.large))
 	if flusher == nil {
 		return nil, errClosed
 	}
@@ -147,6 +147,15 @@ func (q *Queue) refresh(ctx context.Context, j *Job, tenant string) {
 	if now, err := q.Job(ctx, tenant, j.ID); err == nil {
 		*j = now
 	}
+}
+
+// large reports whether the job is gathered with large ones.
+func (s Submission) large() bool {
+	bytes := len(s.Payload) + len(s.Path) + len(s.ContentType) + len(s.CallbackURL)
+	for name, value := range s.Headers {
+		bytes += len(name) + len(value)
+	}
+	return bytes >= engine.Large
 }
 
 // pending is a call of Submit or SubmitBatch on its way.

@@ -193,6 +193,12 @@ func (r *Relay) Run(ctx context.Context, lost func()) {
 			continue
 		}
 		r.fit(ctx)
+		r.mu.Lock()
+		expects := r.expects() // by less room than before
+		r.mu.Unlock()
+		if expects {
+			continue
+		}
 		err := r.flush(ctx)
 		if errors.Is(err, ErrBrokeOff) || errors.Is(err, ErrScript) {
 			r.mu.Lock()

@@ -444,6 +444,33 @@ func TestRelayWithoutRoom(t *testing.T) {
 	}
 }
 
+// TestRelayWithoutRoomForAny: a reader that comes within relayExpects gets all of an answer of which
+// the store has no room for a byte.
+func TestRelayWithoutRoomForAny(t *testing.T) {
+	t.Parallel()
+	e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})
+	worker := beside(t, e, queue.Options{Defaults: perSecond(1000), Store: queue.StoreBounds{Bytes: 1}})
+	api := beside(t, e, queue.Options{Defaults: perSecond(1000)})
+	l, r := relayed(t, worker, 1<<20)
+	whole := bytes.Repeat([]byte("0123456789abcde\n"), 3000)
+	if err := r.Write(t.Context(), whole); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.End(t.Context(), nil) }()
+	time.Sleep(100 * time.Millisecond) // in which its parts could be given up
+	s := reader(t, api, l.ID)
+	if s.Truncated {
+		t.Fatal("the reader counts as one that came after the answer")
+	}
+	if got, err := readTo(t.Context(), s, len(whole)); err != nil || !bytes.Equal(got, whole) {
+		t.Errorf("%d bytes of %d came, %v", len(got), len(whole), err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRelaySeldom: while only this process reads an answer, the store gets it seldom. A reader that
 // comes in another process has it stored at once.
 func TestRelaySeldom(t *testing.T) {

@@ -9,13 +9,15 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Large is from how many bytes on a text is large. An exchange waits for others by its large texts
-// alone, so that a batch of small jobs waits for none. Who gathers for an exchange keeps large
-// texts apart, because what waits with them waits as long.
+// Large is from how many bytes on a text is large. Who gathers for an exchange keeps large texts
+// apart, because what waits with them waits as long.
 const Large = 8 << 10
 
 const (
-	bulkFrom = 64 << 10 // bytes of large texts of an exchange that waits for others
+	bulkFrom = 64 << 10 // bytes of an exchange that waits for others, counting texts of bulkText and more
+	// bulkText is more than Large, because a text is stored with its headers, its log, and its seal:
+	// a batch of small jobs waits for none.
+	bulkText = 2 * Large
 	// Bytes of such exchanges that are under way at once: of a Redis that is near, and of one to
 	// which even the shortest exchange takes more than bulkWay.
 	bulkNear, bulkFar = 512 << 10, 8 << 20
@@ -50,7 +52,7 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (end func(error),
 			case []byte:
 				n = len(a)
 			}
-			if n >= Large {
+			if n >= bulkText {
 				bytes += n
 			}
 		}

@@ -87,6 +87,30 @@ func TestBulk(t *testing.T) {
 	}
 }
 
+// TestBulkOfSmallTexts: a hundred texts that are not large wait for none.
+func TestBulkOfSmallTexts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hook, e := newBulk(), &exchanges{takes: time.Minute}
+		send := hook.ProcessPipelineHook(e.send)
+		var all sync.WaitGroup
+		all.Go(func() { _ = send(t.Context(), []redis.Cmder{carrying(bulkFar)}) })
+		synctest.Wait()
+		e.mu.Lock()
+		e.takes = time.Millisecond
+		e.mu.Unlock()
+		start, cmds := time.Now(), []redis.Cmder(nil)
+		for range 100 {
+			cmds = append(cmds, carrying(Large*3/2)) // with what is stored beside it
+		}
+		_ = send(t.Context(), cmds)
+		if took := time.Since(start); took != time.Millisecond {
+			t.Errorf("a batch of small texts took %v beside a large one", took)
+		}
+		all.Wait()
+		time.Sleep(mostRest)
+	})
+}
+
 // TestBulkNear: beside a Redis that is near, no more than bulkNear is under way at once.
 func TestBulkNear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
