@@ -444,8 +444,8 @@ func TestRelayWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestRelayWithoutRoomForAny: a reader that comes within relayExpects gets all of an answer of which
-// the store has no room for a byte.
+// TestRelayWithoutRoomForAny: a reader that comes within relayExpects gets all of an answer of
+// which the store has no room for a byte.
 func TestRelayWithoutRoomForAny(t *testing.T) {
 	t.Parallel()
 	e := openEngine(t, queue.EngineOptions{URL: redistest.Start(t).URL()})

@@ -14,7 +14,7 @@ import (
 const Large = 8 << 10
 
 const (
-	bulkFrom = 64 << 10 // bytes of an exchange that waits for others, counting texts of bulkText and more
+	bulkFrom = 64 << 10 // bytes of an exchange that waits for others, in texts from bulkText on
 	// bulkText is more than Large, because a text is stored with its headers, its log, and its seal:
 	// a batch of small jobs waits for none.
 	bulkText = 2 * Large
