@@ -14,9 +14,10 @@ import (
 const Large = 8 << 10
 
 const (
-	bulkFrom = 64 << 10 // bytes of an exchange that waits for others, in texts from bulkText on
-	// bulkText is more than Large, because a text is stored with its headers, its log, and its seal:
-	// a batch of small jobs waits for none.
+	// An exchange waits for others that has bulkFrom bytes of texts from bulkText on. That is more
+	// than Large, because a text is stored with its headers, its log, and its seal: a batch of small
+	// jobs waits for none.
+	bulkFrom = 64 << 10
 	bulkText = 2 * Large
 	// Bytes of such exchanges that are under way at once: of a Redis that is near, and of one to
 	// which even the shortest exchange takes more than bulkWay.
