@@ -15,8 +15,8 @@ const Large = 8 << 10
 
 const (
 	// An exchange waits for others that has bulkFrom bytes of texts from bulkText on. That is more
-	// than Large, because a text is stored with its headers, its log, and its seal: a batch of small
-	// jobs waits for none.
+	// than Large, because a text is stored with its headers, its log, and its seal: a batch of
+	// small jobs waits for none.
 	bulkFrom = 64 << 10
 	bulkText = 2 * Large
 	// Bytes of such exchanges that are under way at once: of a Redis that is near, and of one to
