@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"github.com/7509e464/sluice/internal/baton"
-	"github.com/7509e464/sluice/internal/engine"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/sealed"
@@ -155,7 +154,7 @@ func (s Submission) large() bool {
 	for name, value := range s.Headers {
 		bytes += len(name) + len(value)
 	}
-	return bytes >= engine.Large
+	return bytes >= store.Large
 }
 
 // pending is a call of Submit or SubmitBatch on its way.

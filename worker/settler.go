@@ -10,7 +10,7 @@ import (
 	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/internal/burstlog"
 	"github.com/7509e464/sluice/internal/crash"
-	"github.com/7509e464/sluice/internal/engine"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
 
@@ -100,7 +100,7 @@ func newSettler(b broker, errors *errorLog, settled func([]ending, []queue.Settl
 // add never blocks.
 func (s *settler) add(e ending) {
 	crash.At("before-settle")
-	if len(e.settlement.Answer) >= engine.Large {
+	if len(e.settlement.Answer) >= store.Large {
 		s.large.ended.add(e)
 	} else {
 		s.small.ended.add(e)

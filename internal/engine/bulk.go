@@ -7,18 +7,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/7509e464/sluice/internal/store"
 )
 
-// Large is from how many bytes on a text is large. Who gathers for an exchange keeps large texts
-// apart, because what waits with them waits as long.
-const Large = 8 << 10
-
 const (
-	// An exchange waits for others that has bulkFrom bytes of texts from bulkText on. That is more
-	// than Large, because a text is stored with its headers, its log, and its seal: a batch of
-	// small jobs waits for none.
+	// An exchange waits for others that has bulkFrom bytes of texts from bulkText on. That is
+	// more than store.Large, because a text is stored with its headers, its log, and its seal: a
+	// batch of small jobs waits for none.
 	bulkFrom = 64 << 10
-	bulkText = 2 * Large
+	bulkText = 2 * store.Large
 	// Bytes of such exchanges that are under way at once: of a Redis that is near, and of one to
 	// which even the shortest exchange takes more than bulkWay.
 	bulkNear, bulkFar = 512 << 10, 8 << 20

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/7509e464/sluice/internal/store"
 )
 
 // exchanges counts what goes to Redis through the hook at once.
@@ -100,7 +102,7 @@ func TestBulkOfSmallTexts(t *testing.T) {
 		e.mu.Unlock()
 		start, cmds := time.Now(), []redis.Cmder(nil)
 		for range 100 {
-			cmds = append(cmds, carrying(Large*3/2)) // with what is stored beside it
+			cmds = append(cmds, carrying(store.Large*3/2)) // with what is stored beside it
 		}
 		_ = send(t.Context(), cmds)
 		if took := time.Since(start); took != time.Millisecond {

@@ -10,6 +10,10 @@ import (
 	"github.com/7509e464/sluice/internal/scripts"
 )
 
+// Large is from how many bytes on a text is large. Who gathers for an exchange keeps large texts
+// apart, because what waits with them waits as long.
+const Large = 8 << 10
+
 // Store sends commands and scripts to one Redis.
 type Store struct {
 	Keyspace
