@@ -194,7 +194,7 @@ func (r *Relay) Run(ctx context.Context, lost func()) {
 		}
 		r.fit(ctx)
 		r.mu.Lock()
-		expects := r.expects() // by less room than before
+		expects := r.expects() // fit may have found that nothing more is stored, so the reader matters
 		r.mu.Unlock()
 		if expects {
 			continue

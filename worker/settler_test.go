@@ -79,8 +79,7 @@ func TestSettlementGoesAtOnceAndBatchesGrowUnderLoad(t *testing.T) {
 }
 
 // TestLargeAnswersGoByThemselves: an ending without an answer does not wait for a hundred large
-// ones, each of which Redis takes long for, and which are then sent again. Each batch of those has
-// as many as one exchange with Redis takes.
+// answers that Redis is slow to store. A batch of large ones has what fits one exchange with Redis.
 func TestLargeAnswersGoByThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newFakeQueue(1)
