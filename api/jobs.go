@@ -135,8 +135,12 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err := codec.NotRaw(c.r); err != nil {
 		return nil, err
 	}
-	body, wrong, err := codec.DecodeBatch(c.body, s.cfg.MaxBody)
-	if err != nil {
+	var body wire.Batch
+	var wrong []*problem.Problem
+	if err := s.decode(c, func() (err error) {
+		body, wrong, err = codec.DecodeBatch(c.body, s.cfg.MaxBody)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	batch, held := s.submissions(c.r.Context(), c.who, body.Jobs, wrong)

@@ -64,7 +64,7 @@ func (s *Server) parse(c *call) (sub queue.Submission, err error) {
 	if err != nil {
 		return sub, err
 	}
-	body, contentType, err := submitted(c)
+	body, contentType, err := s.submitted(c)
 	if err != nil {
 		return sub, err
 	}
@@ -77,7 +77,7 @@ func (s *Server) parse(c *call) (sub queue.Submission, err error) {
 }
 
 // submitted reads a submission, in JSON or as a raw body with its content type.
-func submitted(c *call) (body wire.Submission, contentType string, err error) {
+func (s *Server) submitted(c *call) (body wire.Submission, contentType string, err error) {
 	if c.raw {
 		body, contentType, err = codec.ReadRaw(c.r)
 		body.Payload = c.body
@@ -86,8 +86,16 @@ func submitted(c *call) (body wire.Submission, contentType string, err error) {
 	if err := codec.NotRaw(c.r); err != nil {
 		return body, "", err
 	}
-	body, err = codec.DecodeSubmission(c.body)
+	err = s.decode(c, func() (err error) {
+		body, err = codec.DecodeSubmission(c.body)
+		return err
+	})
 	return body, "", err
+}
+
+// decode calls decode when it is the turn of the body.
+func (s *Server) decode(c *call, decode func() error) error {
+	return s.decoders.Decode(c.client, s.ownerOf(c), len(c.body), decode)
 }
 
 // submission builds the submission for the queue, unless the configuration does not allow it.

@@ -5,13 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
-	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/internal/httpmsg"
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/sealed"
@@ -19,13 +16,7 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// Bounds of the flusher.
 const (
-	flushing   = 4       // that send at once where Redis is slow
-	waiters    = 16      // the same with redis.durability: they wait for replicas, and Redis is free meanwhile
-	flushMost  = 128     // jobs of one exchange
-	flushBytes = 1 << 20 // of their payloads, beside those of the last batch: more delays the polls of the shard
-	flushLeast = 16      // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 	batchMost  = 1000
 	maxPayload = 16 << 20
 
@@ -118,7 +109,7 @@ func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]
 		return nil, err
 	}
 	flusher := q.flushers.of(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route),
-		slices.ContainsFunc(batch, Submission.large))
+		kindOf(batch))
 	if flusher == nil {
 		return nil, errClosed
 	}
@@ -155,157 +146,6 @@ func (s Submission) large() bool {
 		bytes += len(name) + len(value)
 	}
 	return bytes >= store.Large
-}
-
-// pending is a call of Submit or SubmitBatch on its way.
-type pending struct {
-	ctx       context.Context
-	batch     []Submission
-	older     map[string]bool // idempotency keys that the store has from before it was encrypted
-	atomic    bool
-	decisions []Decision // of the batch, once it is answered without an error
-	answer    chan error
-}
-
-// bytes sums up the payloads of the batch.
-func (p *pending) bytes() (sum int) {
-	for i := range p.batch {
-		sum += len(p.batch[i].Payload)
-	}
-	return sum
-}
-
-// flusher gathers admissions. Each of its goroutines takes everything that waits when it gets
-// the baton. So requests are gathered during the exchange before them, and none waits for others.
-type flusher struct {
-	q      *Queue
-	baton  *baton.Baton
-	queue  chan *pending
-	closed chan struct{}
-	done   sync.WaitGroup
-}
-
-func newFlusher(q *Queue) *flusher {
-	n := flushing
-	if q.store.Durable != q.store.Fast {
-		n = waiters
-	}
-	f := &flusher{
-		q: q, baton: baton.New(), queue: make(chan *pending, n*flushMost), closed: make(chan struct{}),
-	}
-	for range n {
-		f.done.Go(f.run)
-	}
-	return f
-}
-
-// await returns when the call is answered, or when its context ends.
-func (f *flusher) await(p *pending) error {
-	select {
-	case f.queue <- p:
-	default: // a select of several takes time, and the queue is rarely full
-		select {
-		case f.queue <- p:
-		case <-p.ctx.Done():
-			return p.ctx.Err()
-		case <-f.closed:
-			return errClosed
-		}
-	}
-	if len(f.queue) >= flushLeast {
-		f.baton.Pass()
-	}
-	select {
-	case err := <-p.answer:
-		return err
-	case <-p.ctx.Done():
-		return p.ctx.Err()
-	case <-f.closed:
-		return errClosed
-	}
-}
-
-func (f *flusher) run() {
-	var gathered []*pending
-	for {
-		select {
-		case p := <-f.queue:
-			gathered = append(gathered, p)
-		case <-f.closed:
-			return
-		}
-		end, ok := f.baton.Take(f.closed)
-		if !ok {
-			return
-		}
-		runtime.Gosched() // lets goroutines submit that are about to; costs nothing where there are none
-		bytes := gathered[0].bytes()
-		for jobs := len(gathered[0].batch); jobs < flushMost && bytes < flushBytes && len(f.queue) > 0; {
-			select {
-			case p := <-f.queue:
-				gathered = append(gathered, p)
-				jobs += len(p.batch)
-				bytes += p.bytes()
-			default: // another flusher took it
-			}
-		}
-		f.flush(gathered)
-		end()
-		clear(gathered)
-		gathered = gathered[:0]
-	}
-}
-
-// flush sends what was gathered in one exchange: one call per shard, and one per batch.
-func (f *flusher) flush(gathered []*pending) {
-	var calls []*admission
-	byShard := map[int]*admission{}
-	for _, p := range gathered {
-		if p.ctx.Err() != nil {
-			continue // its caller has left
-		}
-		first, single := p.batch[0], len(p.batch) == 1
-		shard := f.q.policies.Current().Placement(first.Tenant, first.Route)
-		a := byShard[shard.Index]
-		if a == nil || !single {
-			a = f.q.newAdmission(shard, p.atomic && !single)
-			calls = append(calls, a)
-			if single {
-				byShard[shard.Index] = a
-			}
-		}
-		a.add(p)
-	}
-	f.exchange(calls)
-}
-
-// exchange sends the calls and answers them. The submissions of a call that fails at damaged data
-// are sent once more, each by itself: one whose flow or key is damaged does not fail the others.
-func (f *flusher) exchange(calls []*admission) {
-	for len(calls) > 0 {
-		// No call is sent for submissions that could not be encoded.
-		calls = slices.DeleteFunc(calls, func(a *admission) bool { return len(a.pending) == 0 })
-		sent := make([]scripts.Call, len(calls))
-		for i, a := range calls {
-			sent[i] = a.call.Call()
-		}
-		// The requests' own contexts end single waits. The client's timeouts bound the exchange
-		// that they share.
-		replies := f.q.store.Exec(context.Background(), f.q.store.Durable, sent)
-		var apart []*admission
-		for i, a := range calls {
-			if len(a.pending) == 1 || store.FaultOf(replies[i].Err) != store.FaultScript {
-				a.answer(replies[i])
-				continue
-			}
-			for _, p := range a.pending {
-				one := f.q.newAdmission(a.shard, false)
-				one.add(p)
-				apart = append(apart, one)
-			}
-		}
-		calls = apart
-	}
 }
 
 // admission is one call of the admitting script in the making.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
@@ -101,6 +102,13 @@ func TestOutcomeUnknown(t *testing.T) {
 		"the same key":         func() error { _, err := q.Submit(ctx, submission("before")); return err },
 		"batch": func() error {
 			_, err := q.SubmitBatch(ctx, []queue.Submission{submission("a"), submission("b")}, true)
+			return err
+		},
+		"a large payload": func() error {
+			s := submission("large")
+			s.Payload = make([]byte, 600<<10)
+			rand.NewChaCha8([32]byte{}).Read(s.Payload) // what can be compressed is not large
+			_, err := q.Submit(ctx, s)
 			return err
 		},
 		"cancel": func() error { _, err := q.Cancel(ctx, "acme", first.Job.ID); return err },

@@ -36,7 +36,7 @@ func (q *Queue) Waiting() (n int) {
 	q.flushers.mu.RLock()
 	defer q.flushers.mu.RUnlock()
 	for _, f := range q.flushers.by {
-		n += len(f.queue)
+		n += f.lines.len()
 	}
 	return n
 }

@@ -1,10 +1,12 @@
 package queue_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,7 +113,10 @@ func work() queue.Submission {
 	return queue.Submission{Tenant: "acme", Route: "default", Type: "t", Payload: []byte(`{}`), MaxAttempts: 3}
 }
 
-// slowly is a hook that holds exchanges with a large text back for a time.
+// slowType is the type of the jobs that slowly holds back.
+const slowType = "takes.long"
+
+// slowly is a hook that holds exchanges with jobs of slowType back for a time.
 type slowly time.Duration
 
 func (slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -133,7 +138,7 @@ func (d slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 func (d slowly) wait(cmds ...redis.Cmder) {
 	for _, cmd := range cmds {
 		for _, arg := range cmd.Args() {
-			if len(fmt.Sprint(arg)) > 100<<10 {
+			if text, is := arg.([]byte); is && bytes.Contains(text, []byte(slowType)) {
 				time.Sleep(time.Duration(d))
 				return
 			}
@@ -141,32 +146,76 @@ func (d slowly) wait(cmds ...redis.Cmder) {
 	}
 }
 
-// TestLargePayloadsHoldUpNoSmallOnes: those go with others of their kind.
-func TestLargePayloadsHoldUpNoSmallOnes(t *testing.T) {
-	const wait = 2 * time.Second
-	q := embedded(t, defaults, slowly(wait))
-	var large sync.WaitGroup
-	for i := range 4 {
-		large.Go(func() {
+// TestSlowOnesHoldUpNoOthers: submissions go with others of their kind.
+func TestSlowOnesHoldUpNoOthers(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]struct{ jobs, bytes int }{
+		"large payloads": {1, 200 << 10}, "small batches": {2, 2}, "large batches": {100, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const wait = time.Second
+			q := embedded(t, defaults, slowly(wait))
+			var all sync.WaitGroup
+			for i := range 4 {
+				s := work()
+				s.Type, s.Payload = slowType, make([]byte, slow.bytes)
+				rand.NewChaCha8([32]byte{byte(i)}).Read(s.Payload) // what can be compressed is not large
+				all.Go(func() {
+					batch := slices.Repeat([]queue.Submission{s}, slow.jobs)
+					if _, err := q.SubmitBatch(t.Context(), batch, false); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			time.Sleep(wait / 10) // until they are under way
+			start := time.Now()
+			for range 20 {
+				if _, err := q.Submit(t.Context(), work()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if took := time.Since(start); took > wait*3/4 {
+				t.Errorf("20 small submissions took %v", took)
+			}
+			all.Wait()
+		})
+	}
+}
+
+// TestTenantsTakeTurns: however many submissions of one tenant wait, those of another go with the
+// next exchange.
+func TestTenantsTakeTurns(t *testing.T) {
+	g := &gate{entered: make(chan struct{}, 1000), pass: make(chan struct{})}
+	q := embedded(t, defaults, g)
+	var all sync.WaitGroup
+	submit := func(tenant string, done func()) {
+		all.Go(func() {
 			s := work()
-			s.Payload = make([]byte, 200<<10)
-			rand.NewChaCha8([32]byte{byte(i)}).Read(s.Payload) // what can be compressed is not large
+			s.Tenant = tenant
 			if _, err := q.Submit(t.Context(), s); err != nil {
 				t.Error(err)
 			}
+			done()
 		})
 	}
-	time.Sleep(wait / 10) // until the large ones are under way
-	start := time.Now()
-	for range 20 {
-		if _, err := q.Submit(t.Context(), work()); err != nil {
-			t.Fatal(err)
+	var flood atomic.Int64
+	for range 1000 {
+		submit("flood", func() { flood.Add(1) })
+	}
+	for range 4 {
+		<-g.entered
+	}
+	queuetest.Await(t, "all submissions to wait", func() bool { return q.Waiting() >= 1000-4*128 })
+	before := int64(1000 - q.Waiting())
+	submit("quiet", func() {
+		if n := flood.Load() - before; n > 5*128 {
+			t.Errorf("%d submissions of the other tenant went first", n)
 		}
-	}
-	if took := time.Since(start); took > wait*3/4 {
-		t.Errorf("20 small submissions took %v beside large ones", took)
-	}
-	large.Wait()
+	})
+	queuetest.Await(t, "that of the quiet one to wait", func() bool { return int64(q.Waiting()) == 1001-before })
+	close(g.pass)
+	all.Wait()
 }
 
 // TestConcurrentSubmissionsAreGathered: what comes while exchanges are under way goes in few calls

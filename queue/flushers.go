@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -9,9 +10,9 @@ import (
 	"github.com/7509e464/sluice/internal/store"
 )
 
-// flushers has a flusher for each master of a cluster: one that hangs delays no submission to
-// another. Where Redis is no cluster it has one. Large payloads have flushers of their own, because
-// they wait for each other, and what was sent with them would wait as long.
+// flushers has a flusher of each kind for each master of a cluster, because what is sent together
+// waits as long as the slowest of it. A master that hangs delays no submission to another. Where
+// Redis is no cluster there is one of each kind.
 type flushers struct {
 	q       *Queue
 	cluster *redis.ClusterClient // nil where Redis is none
@@ -24,20 +25,43 @@ type flushers struct {
 // way is what the submissions of one flusher have in common.
 type way struct {
 	master string // its address, empty where it is not known
-	large  bool   // they have large payloads
+	kind   kind
+}
+
+// kind is how long Redis, or the way to it, is busy with a submission.
+type kind int
+
+const (
+	single kind = iota // of one job
+	few                // jobs in a batch: at most fewMost
+	many               // jobs in a batch
+	large              // texts
+)
+
+// kindOf returns the kind of a batch of submissions.
+func kindOf(batch []Submission) kind {
+	switch {
+	case slices.ContainsFunc(batch, Submission.large):
+		return large
+	case len(batch) > fewMost:
+		return many
+	case len(batch) > 1:
+		return few
+	}
+	return single
 }
 
 func newFlushers(q *Queue) *flushers {
 	fs := &flushers{q: q, by: map[way]*flusher{}}
 	fs.cluster, _ = q.store.Durable.(*redis.ClusterClient)
-	fs.by[way{}] = newFlusher(q)
+	fs.by[way{}] = newFlusher(q, single)
 	return fs
 }
 
 // of returns the flusher of submissions to a shard. It may be nil after close. The client finds the
 // right node also where the shard has moved since.
-func (fs *flushers) of(ctx context.Context, shard store.ShardKeys, large bool) *flusher {
-	to := way{large: large}
+func (fs *flushers) of(ctx context.Context, shard store.ShardKeys, kind kind) *flusher {
+	to := way{kind: kind}
 	if fs.cluster != nil {
 		if node, err := fs.cluster.MasterForKey(ctx, shard.Clock()); err == nil {
 			to.master = node.Options().Addr
@@ -52,7 +76,7 @@ func (fs *flushers) of(ctx context.Context, shard store.ShardKeys, large bool) *
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.by[to] == nil && !fs.closed {
-		fs.by[to] = newFlusher(fs.q)
+		fs.by[to] = newFlusher(fs.q, kind)
 	}
 	return fs.by[to]
 }

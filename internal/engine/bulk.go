@@ -2,6 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +17,7 @@ import (
 const (
 	// An exchange waits for others that has bulkFrom bytes of texts from bulkText on. That is
 	// more than store.Large, because a text is stored with its headers, its log, and its seal: a
-	// batch of small jobs waits for none.
+	// batch of small jobs waits for none. What has a weight counts as bulkNear bytes.
 	bulkFrom = 64 << 10
 	bulkText = 2 * store.Large
 	// Bytes of such exchanges that are under way at once: of a Redis that is near, and of one to
@@ -22,26 +25,87 @@ const (
 	bulkNear, bulkFar = 512 << 10, 8 << 20
 	bulkWay           = 10 * time.Millisecond
 	mostRest          = 100 * time.Millisecond
+	// An exchange waits for others until Redis has answered none for this long.
+	bulkPatience = 2 * time.Second
+	// The shortest exchange is that of the last one or two of these, because a failover may lead
+	// to a Redis that is farther away.
+	bulkWindow = 10 * time.Second
 )
+
+// errSilent is the error of an exchange that waited for others, and was not sent.
+var errSilent = fmt.Errorf("redis has answered nothing for %v", bulkPatience)
 
 // bulk bounds how many bytes the large exchanges of a client carry to a node at once. Redis serves
 // its connections one after the other, so each poll waits for one exchange of every other
 // connection: a hundred large answers that were stored at once took a quarter of the departures of
 // the other flows for two seconds, and made submissions wait for 50 ms (battery S4-fat-forwarded).
-// After each, a Redis that is near rests from them for as long as it took, at most mostRest: who
-// moves 128 MB leaves the processors of a small machine to the others' jobs for half of the time.
-// Small exchanges do not wait.
+// After each, if a small one began since that before, a Redis that is near rests from them for as
+// long as it took, at most mostRest: who moves 128 MB leaves the processors of a small machine to
+// the others' jobs for half of the time.
+// Exchanges of scripts that take long wait for each other in the same way, those of medium weight
+// by themselves. All others do not wait.
 type bulk struct {
-	free     *semaphore.Weighted // bulkFar bytes
-	shortest atomic.Int64        // ns that an exchange took; 0: there was none yet
+	free, medium *semaphore.Weighted // bulkFar bytes each
+	small, seen  atomic.Uint64       // exchanges that waited for none; at the end of the last that did
+
+	mu       sync.Mutex
+	answered time.Time        // when Redis answered last
+	window   time.Time        // when the current one began
+	shortest [2]time.Duration // exchange of the current window and of that before; 0: none
 }
 
-func newBulk() *bulk { return &bulk{free: semaphore.NewWeighted(bulkFar)} }
+func newBulk() *bulk {
+	return &bulk{free: semaphore.NewWeighted(bulkFar), medium: semaphore.NewWeighted(bulkFar)}
+}
 
-// begin waits until these commands may be sent. The caller calls end with the error of the
-// exchange.
-func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (end func(error), err error) {
-	bytes := 0
+// underWay is the key of a mark of contexts: what is sent with them is part of an exchange that has
+// waited.
+type underWay struct{}
+
+// begin waits until these commands may be sent, with the context that it returns. The caller calls
+// end with the error of the exchange. A part of another exchange does not wait: it would do so for
+// itself. Such are the greeting of a new connection, and what waits for replicas.
+func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (_ context.Context, end func(error), err error) {
+	if ctx.Value(underWay{}) != nil {
+		return ctx, func(error) {}, nil
+	}
+	sent := context.WithValue(ctx, underWay{}, true)
+	bytes, free := b.of(ctx, cmds)
+	if bytes < bulkFrom {
+		b.small.Add(1)
+		start := time.Now()
+		return sent, func(err error) { b.ended(time.Since(start), err) }, nil
+	}
+	n, near := int64(min(bytes, bulkFar)), b.near()
+	if near {
+		n = int64(min(bytes, bulkNear)) * (bulkFar / bulkNear)
+	}
+	if err := b.wait(ctx, free, n); err != nil {
+		for _, cmd := range cmds {
+			cmd.SetErr(err)
+		}
+		return nil, nil, err
+	}
+	start := time.Now()
+	return sent, func(err error) {
+		b.ended(0, err)
+		if small := b.small.Load(); b.seen.Swap(small) == small || !near {
+			free.Release(n)
+			return
+		}
+		time.AfterFunc(min(time.Since(start), mostRest), func() { free.Release(n) })
+	}, nil
+}
+
+// of is how many bytes of the commands count, and among which.
+func (b *bulk) of(ctx context.Context, cmds []redis.Cmder) (bytes int, free *semaphore.Weighted) {
+	weight, free := store.WeightOf(ctx), b.free
+	if weight == store.Medium {
+		free = b.medium
+	}
+	if weight != store.Light {
+		bytes = bulkNear
+	}
 	for _, cmd := range cmds {
 		for _, arg := range cmd.Args() {
 			n := 0
@@ -56,34 +120,52 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (end func(error),
 			}
 		}
 	}
-	if bytes < bulkFrom {
-		start := time.Now()
-		return func(err error) { b.took(time.Since(start), err) }, nil
-	}
-	n, near := int64(min(bytes, bulkFar)), time.Duration(b.shortest.Load()) <= bulkWay
-	if near {
-		n = int64(min(bytes, bulkNear)) * (bulkFar / bulkNear)
-	}
-	if err := b.free.Acquire(ctx, n); err != nil {
-		for _, cmd := range cmds {
-			cmd.SetErr(err)
-		}
-		return nil, err
-	}
-	start := time.Now()
-	return func(error) {
-		if !near {
-			b.free.Release(n)
-			return
-		}
-		time.AfterFunc(min(time.Since(start), mostRest), func() { b.free.Release(n) })
-	}, nil
+	return bytes, free
 }
 
-// took notes how long an exchange took that was answered.
-func (b *bulk) took(d time.Duration, err error) {
-	if shortest := b.shortest.Load(); err == nil && (shortest == 0 || int64(d) < shortest) {
-		b.shortest.Store(int64(d))
+// wait takes n bytes once they are free.
+func (b *bulk) wait(ctx context.Context, free *semaphore.Weighted, n int64) error {
+	for {
+		start := time.Now()
+		patient, cancel := context.WithTimeout(ctx, bulkPatience)
+		err := free.Acquire(patient, n)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		b.mu.Lock()
+		silent := b.answered.Before(start)
+		b.mu.Unlock()
+		if silent {
+			return errSilent
+		}
+	}
+}
+
+// near reports whether Redis is.
+func (b *bulk) near() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now, before := b.shortest[0], b.shortest[1]
+	return now != 0 && now <= bulkWay || before != 0 && before <= bulkWay || now == 0 && before == 0
+}
+
+// ended notes the end of an exchange that took d; 0 for a large one, which says nothing of the way.
+func (b *bulk) ended(d time.Duration, err error) {
+	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answered = time.Now()
+	if d == 0 {
+		return
+	}
+	if b.answered.Sub(b.window) >= bulkWindow {
+		b.window, b.shortest[0], b.shortest[1] = b.answered, 0, b.shortest[0]
+	}
+	if b.shortest[0] == 0 || d < b.shortest[0] {
+		b.shortest[0] = d
 	}
 }
 
@@ -93,7 +175,7 @@ func (*bulk) DialHook(next redis.DialHook) redis.DialHook { return next }
 // ProcessHook implements redis.Hook.
 func (b *bulk) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) (err error) {
-		end, err := b.begin(ctx, cmd)
+		ctx, end, err := b.begin(ctx, cmd)
 		if err != nil {
 			return err
 		}
@@ -105,7 +187,7 @@ func (b *bulk) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements redis.Hook.
 func (b *bulk) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) (err error) {
-		end, err := b.begin(ctx, cmds...)
+		ctx, end, err := b.begin(ctx, cmds...)
 		if err != nil {
 			return err
 		}

@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,7 +132,8 @@ func TestBulkNear(t *testing.T) {
 }
 
 // TestBulkRests: a Redis that is near rests from large exchanges for as long as they took, and for
-// no longer than mostRest if one was stuck; one that is far does not.
+// no longer than mostRest if one was stuck; one that is far does not, nor where nothing else goes
+// on.
 func TestBulkRests(t *testing.T) {
 	for takes, want := range map[time.Duration]time.Duration{
 		time.Millisecond:       time.Millisecond,
@@ -138,20 +141,135 @@ func TestBulkRests(t *testing.T) {
 		700 * time.Millisecond: mostRest,
 		80 * time.Millisecond:  0,
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			hook, e := newBulk(), &exchanges{takes: time.Millisecond}
-			if want == 0 {
+		for _, beside := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+				if want == 0 {
+					e.takes = takes
+				}
+				send := hook.ProcessPipelineHook(e.send)
+				_ = send(t.Context(), []redis.Cmder{carrying(1)}) // so that the way is known
 				e.takes = takes
-			}
-			send := hook.ProcessPipelineHook(e.send)
-			_ = send(t.Context(), []redis.Cmder{carrying(1)}) // so that the way is known
-			e.takes = takes
-			start := time.Now()
-			for range 3 {
 				_ = send(t.Context(), []redis.Cmder{carrying(bulkNear)})
+				time.Sleep(mostRest)
+				start := time.Now()
+				for range 3 {
+					if beside {
+						go func() {
+							time.Sleep(takes / 2)
+							_ = send(t.Context(), []redis.Cmder{carrying(1)})
+						}()
+					}
+					_ = send(t.Context(), []redis.Cmder{carrying(bulkNear)})
+				}
+				want := want
+				if !beside {
+					want = 0
+				}
+				if rests := (time.Since(start) - 3*takes) / 2; rests != want {
+					t.Errorf("between exchanges that took %v it rested for %v, want %v", takes, rests, want)
+				}
+				time.Sleep(time.Second)
+			})
+		}
+	}
+}
+
+// TestBulkAfterAFailover: a client that was near counts as far once its exchanges have taken long
+// for two windows.
+func TestBulkAfterAFailover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+		send := hook.ProcessPipelineHook(e.send)
+		for _, test := range []struct {
+			takes time.Duration
+			near  bool
+		}{{time.Millisecond, true}, {80 * time.Millisecond, false}, {time.Millisecond, true}} {
+			e.takes = test.takes
+			for end := time.Now().Add(2*bulkWindow + time.Second); time.Now().Before(end); {
+				_ = send(t.Context(), []redis.Cmder{carrying(1)})
 			}
-			if rests := (time.Since(start) - 3*takes) / 2; rests != want {
-				t.Errorf("between exchanges that took %v it rested for %v, want %v", takes, rests, want)
+			if hook.near() != test.near {
+				t.Errorf("after exchanges of %v it is near: %v", test.takes, !test.near)
+			}
+		}
+	})
+}
+
+// TestBulkOfHeavyScripts: scripts that take long wait for others of their weight, however few bytes
+// they have, and not for lighter ones.
+func TestBulkOfHeavyScripts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+		send := hook.ProcessPipelineHook(e.send)
+		var all sync.WaitGroup
+		for range 5 {
+			for weight, bytes := range map[store.Weight]int{store.Heavy: 1000, store.Medium: 100, store.Light: 1} {
+				all.Go(func() {
+					script := redis.NewCmd(t.Context(), "EVALSHA", make([]byte, bytes))
+					_ = send(store.Weigh(t.Context(), weight), []redis.Cmder{script})
+				})
+			}
+		}
+		all.Wait()
+		if e.most != 1105 {
+			t.Errorf("not one heavy, one medium and all light ones at once, but %d bytes", e.most)
+		}
+		time.Sleep(mostRest)
+	})
+}
+
+// TestBulkOfParts: what is sent as a part of an exchange does not wait for it, as the greeting of a
+// new connection, or what waits for replicas.
+func TestBulkOfParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+		inner := hook.ProcessPipelineHook(e.send)
+		outer := hook.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
+			return inner(ctx, []redis.Cmder{cmd})
+		})
+		var all sync.WaitGroup
+		for _, weight := range []store.Weight{store.Light, store.Medium, store.Heavy} {
+			for range 3 {
+				all.Go(func() {
+					if err := outer(store.Weigh(t.Context(), weight), carrying(300<<10)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		all.Wait()
+		time.Sleep(mostRest)
+	})
+}
+
+// TestBulkOfASilentRedis: what waits for others is answered soon once Redis answers nothing, and
+// not while it answers slowly.
+func TestBulkOfASilentRedis(t *testing.T) {
+	for _, answer := range []error{nil, redis.Nil, os.ErrDeadlineExceeded} {
+		synctest.Test(t, func(t *testing.T) {
+			hook := newBulk()
+			send := hook.ProcessHook(func(context.Context, redis.Cmder) error {
+				time.Sleep(time.Second)
+				return answer
+			})
+			var all sync.WaitGroup
+			var silent atomic.Int64
+			start := time.Now()
+			for range 20 {
+				all.Go(func() {
+					if errors.Is(send(t.Context(), carrying(bulkNear)), errSilent) {
+						silent.Add(1)
+					}
+				})
+			}
+			all.Wait()
+			if took := time.Since(start); answer == os.ErrDeadlineExceeded {
+				if took > bulkPatience+time.Second || silent.Load() < 15 {
+					t.Errorf("a silent Redis: %d of 20 gave up, the last after %v", silent.Load(), took)
+				}
+			} else if silent.Load() > 0 {
+				t.Errorf("a slow Redis that answers %v: %d of 20 gave up", answer, silent.Load())
 			}
 			time.Sleep(mostRest)
 		})

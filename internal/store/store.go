@@ -14,6 +14,30 @@ import (
 // apart, because what waits with them waits as long.
 const Large = 8 << 10
 
+// Weight is how long the scripts of an exchange take Redis. A client sends few that are heavy at
+// once, and few that are medium.
+type Weight int
+
+// The weights. That of a context without one is Light.
+const (
+	Light Weight = iota
+	Medium
+	Heavy
+)
+
+type weightKey struct{}
+
+// Weigh marks what is sent with the context.
+func Weigh(ctx context.Context, w Weight) context.Context {
+	return context.WithValue(ctx, weightKey{}, w)
+}
+
+// WeightOf returns the weight of what is sent with the context.
+func WeightOf(ctx context.Context) Weight {
+	w, _ := ctx.Value(weightKey{}).(Weight)
+	return w
+}
+
 // Store sends commands and scripts to one Redis.
 type Store struct {
 	Keyspace

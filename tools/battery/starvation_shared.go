@@ -80,6 +80,26 @@ func sharedCases() []starving {
 			ready: waitingForward(64), attack: fatBurst,
 		},
 		{
+			name: "fat-submitted", what: "48 clients of one tenant submit payloads of 240 KB without a break",
+			settings: alone(tenant{rate: "1/s", capacity: 100_000}), prepare: ownUpstream,
+			attack: endless("/v1/jobs", fatJob(""), http.StatusAccepted),
+		},
+		{
+			name: "fat-refused", what: "48 clients of one tenant send payloads of 240 KB, which are refused",
+			settings: alone(tenant{rate: "1/s"}), prepare: ownUpstream,
+			attack: endless("/v1/jobs", fatJob(`,"cost":0`), http.StatusUnprocessableEntity),
+		},
+		{
+			name: "batches", what: "48 clients of one tenant submit batches of 1,000 jobs without a break",
+			settings: alone(tenant{rate: "1/s", capacity: 100_000}), prepare: ownUpstream,
+			attack: endless("/v1/jobs/batch", batchOf(1000), http.StatusOK),
+		},
+		{
+			name: "small-batches", what: "48 clients of one tenant submit batches of 10 jobs without a break",
+			settings: alone(tenant{rate: "1/s", capacity: 100_000}), prepare: ownUpstream,
+			attack: endless("/v1/jobs/batch", batchOf(10), http.StatusOK),
+		},
+		{
 			name: "reload", what: "the file changes while there are 10,000 idle tenants",
 			settings: settings{defaults: tenant{rate: "20/s", capacity: 1_000_000}}, prepare: ownUpstream,
 			ready: idleTenants, attack: changedFiles,
@@ -206,6 +226,41 @@ func fatBurst(ctx context.Context, w *world, _ *findings) error {
 	_, err := w.operate(ctx, w.living("api")[0], "resume", offender, "")
 	<-ctx.Done()
 	return err
+}
+
+// endless has 48 clients send the body without a break, which is answered like this.
+func endless(path, body string, status int) func(context.Context, *world, *findings) error {
+	return func(ctx context.Context, w *world, f *findings) error {
+		var all sync.WaitGroup
+		var as, otherwise atomic.Int64
+		for range 48 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					got, _, _ := w.call(ctx, http.MethodPost, w.api, path, map[string]string{"Sluice-Tenant": offender},
+						[]byte(body))
+					if got == status {
+						as.Add(1)
+					} else if ctx.Err() == nil {
+						otherwise.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		f.info(fmt.Sprintf("%ds of the offender", status), float64(as.Load()), "")
+		f.atMost("its other answers", float64(otherwise.Load()), 0, "")
+		return nil
+	}
+}
+
+// fatJob is a job with a large payload.
+func fatJob(more string) string {
+	return `{"type":"battery","route":"` + otherRoute + `","payload":` + payload("fat", fat) + more + `}`
+}
+
+func batchOf(jobs int) string {
+	job := `{"type":"battery","route":"` + otherRoute + `","payload":1}`
+	return `{"jobs":[` + strings.Repeat(job+",", jobs-1) + job + `]}`
 }
 
 // manyTenants submits a job for each of many tenants, which leaves at the given time.

@@ -2,7 +2,10 @@ package budget
 
 import (
 	"context"
+	"errors"
 	"net/http/httptest"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,7 +61,7 @@ func TestAnswersShare(t *testing.T) {
 // TestGate: a tenant has its share of the heavy reads; others pass it in the line.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, ctx := NewGate(), context.Background()
+		g, ctx := NewHeavyReads(), context.Background()
 		one, two := Owner{Tenant: "one", Address: "1"}, Owner{Tenant: "two", Address: "2"}
 		var leaves []func()
 		for range heavyReads / 4 {
@@ -100,6 +103,44 @@ func TestGate(t *testing.T) {
 		synctest.Wait()
 		if g.shares.Count() != 0 {
 			t.Errorf("%d run after the last", g.shares.Count())
+		}
+	})
+}
+
+// TestDecoders: of the large bodies of one tenant, half of the processors decode at once. Small
+// bodies, and those of others, do not wait for them.
+func TestDecoders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, ctx := NewDecoders(), context.Background()
+		one, two := Owner{Tenant: "one", Address: "1"}, Owner{Tenant: "two", Address: "1"}
+		half := max(1, (runtime.GOMAXPROCS(0)+1)/2)
+		release, running := make(chan struct{}), 0
+		var all sync.WaitGroup
+		for range 3 * half {
+			all.Go(func() {
+				err := g.Decode(ctx, one, largeText, func() error { running++; <-release; return nil })
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		if running != half {
+			t.Errorf("%d bodies of one tenant are decoded at once, want %d", running, half)
+		}
+		broken := errors.New("broken")
+		if err := g.Decode(ctx, one, largeText-1, func() error { return broken }); err != broken {
+			t.Errorf("a small body: %v", err)
+		}
+		if half < runtime.GOMAXPROCS(0) {
+			if err := g.Decode(ctx, two, largeText, func() error { return broken }); err != broken {
+				t.Errorf("another tenant: %v", err)
+			}
+		}
+		close(release)
+		all.Wait()
+		if running != 3*half || g.shares.Count() != 0 {
+			t.Errorf("%d of %d were decoded, %d are under way", running, 3*half, g.shares.Count())
 		}
 	})
 }
