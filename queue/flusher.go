@@ -82,6 +82,7 @@ func (f *flusher) await(p *pending) error {
 	case err := <-p.answer:
 		return err
 	case <-p.ctx.Done():
+		f.lines.drop(p)
 		return p.ctx.Err()
 	case <-f.closed:
 		return errClosed
@@ -217,6 +218,23 @@ func (l *lines) take() *pending {
 		l.wake()
 	}
 	return p
+}
+
+// drop removes a submission whose caller has left, unless a flusher has it.
+func (l *lines) drop(p *pending) {
+	tenant := p.batch[0].Tenant
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	line := l.of[tenant]
+	i := slices.Index(line, p)
+	if i < 0 {
+		return
+	}
+	l.n--
+	if l.of[tenant] = slices.Delete(line, i, i+1); len(line) == 1 {
+		delete(l.of, tenant)
+		l.ring = slices.DeleteFunc(l.ring, func(name string) bool { return name == tenant })
+	}
 }
 
 // wake lets a flusher look. The lock is held.

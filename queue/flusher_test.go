@@ -183,41 +183,6 @@ func TestSlowOnesHoldUpNoOthers(t *testing.T) {
 	}
 }
 
-// TestTenantsTakeTurns: however many submissions of one tenant wait, those of another go with the
-// next exchange.
-func TestTenantsTakeTurns(t *testing.T) {
-	g := &gate{entered: make(chan struct{}, 1000), pass: make(chan struct{})}
-	q := embedded(t, defaults, g)
-	var all sync.WaitGroup
-	submit := func(tenant string, done func()) {
-		all.Go(func() {
-			s := work()
-			s.Tenant = tenant
-			if _, err := q.Submit(t.Context(), s); err != nil {
-				t.Error(err)
-			}
-			done()
-		})
-	}
-	var flood atomic.Int64
-	for range 1000 {
-		submit("flood", func() { flood.Add(1) })
-	}
-	for range 4 {
-		<-g.entered
-	}
-	queuetest.Await(t, "all submissions to wait", func() bool { return q.Waiting() >= 1000-4*128 })
-	before := int64(1000 - q.Waiting())
-	submit("quiet", func() {
-		if n := flood.Load() - before; n > 5*128 {
-			t.Errorf("%d submissions of the other tenant went first", n)
-		}
-	})
-	queuetest.Await(t, "that of the quiet one to wait", func() bool { return int64(q.Waiting()) == 1001-before })
-	close(g.pass)
-	all.Wait()
-}
-
 // TestConcurrentSubmissionsAreGathered: what comes while exchanges are under way goes in few calls
 // after them.
 func TestConcurrentSubmissionsAreGathered(t *testing.T) {

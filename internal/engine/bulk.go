@@ -25,8 +25,12 @@ const (
 	bulkNear, bulkFar = 512 << 10, 8 << 20
 	bulkWay           = 10 * time.Millisecond
 	mostRest          = 100 * time.Millisecond
-	// An exchange waits for others until Redis has answered none for this long.
-	bulkPatience = 2 * time.Second
+	// An exchange waits for others until Redis has answered none for bulkPatience. What has failed
+	// says nothing of Redis after bulkMemory.
+	bulkPatience, bulkMemory = 2 * time.Second, 5 * time.Second
+	// bulkWaiting is how many of the largest exchanges are under way at once that wait for
+	// replicas: Redis is free meanwhile.
+	bulkWaiting = 4
 	// The shortest exchange is that of the last one or two of these, because a failover may lead
 	// to a Redis that is farther away.
 	bulkWindow = 10 * time.Second
@@ -45,17 +49,22 @@ var errSilent = fmt.Errorf("redis has answered nothing for %v", bulkPatience)
 // Exchanges of scripts that take long wait for each other in the same way, those of medium weight
 // by themselves. All others do not wait.
 type bulk struct {
+	replicas     bool                // exchanges wait for them, so Redis has rest
 	free, medium *semaphore.Weighted // bulkFar bytes each
 	small, seen  atomic.Uint64       // exchanges that waited for none; at the end of the last that did
 
 	mu       sync.Mutex
-	answered time.Time        // when Redis answered last
+	silent   time.Time        // when the first exchange after the last answer began; zero: there was none
+	failed   time.Time        // when one ended without an answer
 	window   time.Time        // when the current one began
 	shortest [2]time.Duration // exchange of the current window and of that before; 0: none
 }
 
-func newBulk() *bulk {
-	return &bulk{free: semaphore.NewWeighted(bulkFar), medium: semaphore.NewWeighted(bulkFar)}
+// newBulk returns the bounds of a client, whose exchanges wait for replicas or not.
+func newBulk(replicas bool) *bulk {
+	return &bulk{
+		replicas: replicas, free: semaphore.NewWeighted(bulkFar), medium: semaphore.NewWeighted(bulkFar),
+	}
 }
 
 // underWay is the key of a mark of contexts: what is sent with them is part of an exchange that has
@@ -73,12 +82,15 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (_ context.Contex
 	bytes, free := b.of(ctx, cmds)
 	if bytes < bulkFrom {
 		b.small.Add(1)
-		start := time.Now()
+		start := b.began()
 		return sent, func(err error) { b.ended(time.Since(start), err) }, nil
 	}
 	n, near := int64(min(bytes, bulkFar)), b.near()
 	if near {
 		n = int64(min(bytes, bulkNear)) * (bulkFar / bulkNear)
+		if b.replicas {
+			n /= bulkWaiting
+		}
 	}
 	if err := b.wait(ctx, free, n); err != nil {
 		for _, cmd := range cmds {
@@ -86,10 +98,10 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (_ context.Contex
 		}
 		return nil, nil, err
 	}
-	start := time.Now()
+	start := b.began()
 	return sent, func(err error) {
 		b.ended(0, err)
-		if small := b.small.Load(); b.seen.Swap(small) == small || !near {
+		if small := b.small.Load(); b.seen.Swap(small) == small || !near || b.replicas {
 			free.Release(n)
 			return
 		}
@@ -125,21 +137,47 @@ func (b *bulk) of(ctx context.Context, cmds []redis.Cmder) (bytes int, free *sem
 
 // wait takes n bytes once they are free.
 func (b *bulk) wait(ctx context.Context, free *semaphore.Weighted, n int64) error {
-	for {
-		start := time.Now()
-		patient, cancel := context.WithTimeout(ctx, bulkPatience)
-		err := free.Acquire(patient, n)
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		b.mu.Lock()
-		silent := b.answered.Before(start)
-		b.mu.Unlock()
-		if silent {
-			return errSilent
-		}
+	if free.TryAcquire(n) {
+		return nil
 	}
+	patient, give := context.WithCancelCause(ctx)
+	defer give(nil)
+	go func() {
+		look := time.NewTicker(bulkPatience / 8)
+		defer look.Stop()
+		for {
+			select {
+			case <-look.C:
+				if b.isSilent() {
+					give(errSilent)
+				}
+			case <-patient.Done():
+				return
+			}
+		}
+	}()
+	if err := free.Acquire(patient, n); err != nil {
+		return context.Cause(patient)
+	}
+	return nil
+}
+
+// isSilent reports whether Redis has answered nothing for bulkPatience.
+func (b *bulk) isSilent() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.silent.IsZero() && time.Since(b.silent) >= bulkPatience
+}
+
+// began notes the begin of an exchange.
+func (b *bulk) began() (now time.Time) {
+	now = time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.silent.IsZero() || !b.failed.IsZero() && now.Sub(b.failed) >= bulkMemory {
+		b.silent, b.failed = now, time.Time{}
+	}
+	return now
 }
 
 // near reports whether Redis is.
@@ -152,17 +190,20 @@ func (b *bulk) near() bool {
 
 // ended notes the end of an exchange that took d; 0 for a large one, which says nothing of the way.
 func (b *bulk) ended(d time.Duration, err error) {
-	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {
-		return
-	}
+	_, answered := errors.AsType[redis.Error](err)
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.answered = time.Now()
+	if err != nil && !answered {
+		b.failed = now
+		return
+	}
+	b.silent, b.failed = time.Time{}, time.Time{}
 	if d == 0 {
 		return
 	}
-	if b.answered.Sub(b.window) >= bulkWindow {
-		b.window, b.shortest[0], b.shortest[1] = b.answered, 0, b.shortest[0]
+	if now.Sub(b.window) >= bulkWindow {
+		b.window, b.shortest[0], b.shortest[1] = now, 0, b.shortest[0]
 	}
 	if b.shortest[0] == 0 || d < b.shortest[0] {
 		b.shortest[0] = d

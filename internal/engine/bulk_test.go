@@ -58,7 +58,7 @@ func TestBulk(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				hook, e := newBulk(), &exchanges{takes: test.takes}
+				hook, e := newBulk(false), &exchanges{takes: test.takes}
 				pipeline := hook.ProcessPipelineHook(e.send)
 				single := hook.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
 					return e.send(ctx, []redis.Cmder{cmd})
@@ -94,7 +94,7 @@ func TestBulk(t *testing.T) {
 // TestBulkOfSmallTexts: a hundred texts that are not large wait for none.
 func TestBulkOfSmallTexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(), &exchanges{takes: time.Minute}
+		hook, e := newBulk(false), &exchanges{takes: time.Minute}
 		send := hook.ProcessPipelineHook(e.send)
 		var all sync.WaitGroup
 		all.Go(func() { _ = send(t.Context(), []redis.Cmder{carrying(bulkFar)}) })
@@ -118,7 +118,7 @@ func TestBulkOfSmallTexts(t *testing.T) {
 // TestBulkNear: beside a Redis that is near, no more than bulkNear is under way at once.
 func TestBulkNear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
 		send := hook.ProcessPipelineHook(e.send)
 		var all sync.WaitGroup
 		for range 100 {
@@ -143,7 +143,7 @@ func TestBulkRests(t *testing.T) {
 	} {
 		for _, beside := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+				hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
 				if want == 0 {
 					e.takes = takes
 				}
@@ -179,7 +179,7 @@ func TestBulkRests(t *testing.T) {
 // for two windows.
 func TestBulkAfterAFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
 		send := hook.ProcessPipelineHook(e.send)
 		for _, test := range []struct {
 			takes time.Duration
@@ -200,7 +200,7 @@ func TestBulkAfterAFailover(t *testing.T) {
 // they have, and not for lighter ones.
 func TestBulkOfHeavyScripts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
 		send := hook.ProcessPipelineHook(e.send)
 		var all sync.WaitGroup
 		for range 5 {
@@ -219,11 +219,32 @@ func TestBulkOfHeavyScripts(t *testing.T) {
 	})
 }
 
+// TestBulkOfReplicas: exchanges that wait for replicas do so beside each other, and Redis does not
+// rest after them.
+func TestBulkOfReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hook, e := newBulk(true), &exchanges{takes: time.Millisecond}
+		send := hook.ProcessPipelineHook(e.send)
+		start := time.Now()
+		var all sync.WaitGroup
+		for range 2 * bulkWaiting {
+			all.Go(func() {
+				_ = send(t.Context(), []redis.Cmder{carrying(1)})
+				_ = send(store.Weigh(t.Context(), store.Heavy), []redis.Cmder{carrying(1000)})
+			})
+		}
+		all.Wait()
+		if took := time.Since(start); took != 3*e.takes || e.most < bulkWaiting*1000 {
+			t.Errorf("they took %v, with %d bytes at once", took, e.most)
+		}
+	})
+}
+
 // TestBulkOfParts: what is sent as a part of an exchange does not wait for it, as the greeting of a
 // new connection, or what waits for replicas.
 func TestBulkOfParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
 		inner := hook.ProcessPipelineHook(e.send)
 		outer := hook.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
 			return inner(ctx, []redis.Cmder{cmd})
@@ -248,7 +269,7 @@ func TestBulkOfParts(t *testing.T) {
 func TestBulkOfASilentRedis(t *testing.T) {
 	for _, answer := range []error{nil, redis.Nil, os.ErrDeadlineExceeded} {
 		synctest.Test(t, func(t *testing.T) {
-			hook := newBulk()
+			hook := newBulk(false)
 			send := hook.ProcessHook(func(context.Context, redis.Cmder) error {
 				time.Sleep(time.Second)
 				return answer

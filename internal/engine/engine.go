@@ -135,6 +135,6 @@ func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
 	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
 	opt.MaintNotificationsConfig = noNotifications
 	c := redis.NewClient(&opt)
-	c.AddHook(newBulk())
+	c.AddHook(newBulk(p.wait > 0))
 	return c
 }
