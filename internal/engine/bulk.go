@@ -28,9 +28,10 @@ const (
 	// An exchange waits for others until Redis has answered none for bulkPatience. What has failed
 	// says nothing of Redis after bulkMemory.
 	bulkPatience, bulkMemory = 2 * time.Second, 5 * time.Second
-	// bulkWaiting is how many of the largest exchanges are under way at once that wait for
+	// bulkMedium is how many exchanges of medium weight are under way at once: were it one, small
+	// batches would take twice as long. bulkWaiting is how many of the largest where they wait for
 	// replicas: Redis is free meanwhile.
-	bulkWaiting = 4
+	bulkMedium, bulkWaiting = 2, 4
 	// The shortest exchange is that of the last one or two of these, because a failover may lead
 	// to a Redis that is farther away.
 	bulkWindow = 10 * time.Second
@@ -47,7 +48,7 @@ var errSilent = fmt.Errorf("redis has answered nothing for %v", bulkPatience)
 // long as it took, at most mostRest: who moves 128 MB leaves the processors of a small machine to
 // the others' jobs for half of the time.
 // Exchanges of scripts that take long wait for each other in the same way, those of medium weight
-// by themselves. All others do not wait.
+// by themselves and without a rest. All others do not wait.
 type bulk struct {
 	replicas     bool                // exchanges wait for them, so Redis has rest
 	free, medium *semaphore.Weighted // bulkFar bytes each
@@ -88,8 +89,11 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (_ context.Contex
 	n, near := int64(min(bytes, bulkFar)), b.near()
 	if near {
 		n = int64(min(bytes, bulkNear)) * (bulkFar / bulkNear)
-		if b.replicas {
+		switch {
+		case b.replicas:
 			n /= bulkWaiting
+		case free == b.medium:
+			n /= bulkMedium
 		}
 	}
 	if err := b.wait(ctx, free, n); err != nil {
@@ -101,7 +105,7 @@ func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (_ context.Contex
 	start := b.began()
 	return sent, func(err error) {
 		b.ended(0, err)
-		if small := b.small.Load(); b.seen.Swap(small) == small || !near || b.replicas {
+		if small := b.small.Load(); b.seen.Swap(small) == small || !near || b.replicas || free == b.medium {
 			free.Release(n)
 			return
 		}
