@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,40 +108,47 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// TestDecoders: of the large bodies of one tenant, half of the processors decode at once. Small
-// bodies, and those of others, do not wait for them.
+// TestDecoders: of the large bodies of one tenant, half of the processors decode at once, and rest
+// after each for as long as it took. Small bodies, and those of others, do not wait for them.
 func TestDecoders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, ctx := NewDecoders(), context.Background()
 		one, two := Owner{Tenant: "one", Address: "1"}, Owner{Tenant: "two", Address: "1"}
-		half := max(1, (runtime.GOMAXPROCS(0)+1)/2)
-		release, running := make(chan struct{}), 0
+		half := (runtime.GOMAXPROCS(0) + 1) / 2
+		var begun atomic.Int64
 		var all sync.WaitGroup
 		for range 3 * half {
 			all.Go(func() {
-				err := g.Decode(ctx, one, largeText, func() error { running++; <-release; return nil })
+				err := g.Decode(ctx, one, largeText, func() error { begun.Add(1); time.Sleep(time.Second); return nil })
 				if err != nil {
 					t.Error(err)
 				}
 			})
+		}
+		for second, want := range []int{1, 1, 2, 2, 3} {
+			time.Sleep(time.Millisecond) // now it is in the middle of that second
 			synctest.Wait()
-		}
-		if running != half {
-			t.Errorf("%d bodies of one tenant are decoded at once, want %d", running, half)
-		}
-		broken := errors.New("broken")
-		if err := g.Decode(ctx, one, largeText-1, func() error { return broken }); err != broken {
-			t.Errorf("a small body: %v", err)
-		}
-		if half < runtime.GOMAXPROCS(0) {
-			if err := g.Decode(ctx, two, largeText, func() error { return broken }); err != broken {
-				t.Errorf("another tenant: %v", err)
+			if n := begun.Load(); n != int64(want*half) {
+				t.Errorf("in second %d of decoding %d bodies of one tenant have begun, want %d", second, n, want*half)
 			}
+			broken := errors.New("broken")
+			if err := g.Decode(ctx, one, largeText-1, func() error { return broken }); err != broken {
+				t.Errorf("a small body: %v", err)
+			}
+			if half < runtime.GOMAXPROCS(0) {
+				start := time.Now()
+				err := g.Decode(ctx, two, largeText, func() error { return broken })
+				if err != broken || time.Since(start) > 0 {
+					t.Errorf("another tenant: %v after %v", err, time.Since(start))
+				}
+			}
+			time.Sleep(time.Second - time.Millisecond)
 		}
-		close(release)
 		all.Wait()
-		if running != 3*half || g.shares.Count() != 0 {
-			t.Errorf("%d of %d were decoded, %d are under way", running, 3*half, g.shares.Count())
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := g.shares.Count(); n != 0 {
+			t.Errorf("%d are under way after the last", n)
 		}
 	})
 }
