@@ -140,7 +140,8 @@ func newServer(ports ports, cfg Config) (*Server, error) {
 		errors: newErrorLog(cfg.Logger), draining: make(chan struct{}),
 		streams:  budget.NewShares(int64(cfg.MaxStreams), cfg.TenantShare, cfg.AddressShare),
 		requests: budget.NewShares(int64(cfg.MaxRequests), cfg.TenantShare, cfg.AddressShare),
-		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewHeavyReads(), decoders: budget.NewDecoders(), retries: problem.NewRetrySlots(),
+		rows:     budget.NewRows(cfg.ReadRate), gate: budget.NewHeavyReads(),
+		decoders: budget.NewDecoders(), retries: problem.NewRetrySlots(),
 		operators: operators.NewRing(ports.Accounts),
 		endpoints: &endpoints{of: ports.callbacks}, arrivals: figures.NewArrivals(), predicting: make(chan struct{}, 1),
 	}

@@ -16,9 +16,9 @@ const (
 	flushing   = 4       // that send at once where Redis is slow
 	waiters    = 16      // the same if they wait, for replicas (redis.durability) or for each other
 	flushMost  = 128     // jobs of one exchange
-	flushBytes = 1 << 20 // of their payloads, beside those of the last batch: more delays the polls of the shard
-	flushFew   = 64      // the same of exchanges of small batches, each of which is a call of its own
+	flushFew   = 64      // jobs of one exchange of small batches; each batch is a call of its own
 	fewMost    = 31      // jobs of a small batch
+	flushBytes = 1 << 20 // of their payloads, beside those of the last batch: more delays the polls of the shard
 	flushLeast = 16      // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 )
 
@@ -40,12 +40,12 @@ func (p *pending) bytes() (sum int) {
 	return sum
 }
 
-// flusher gathers admissions. Each of its goroutines takes everything that waits when it gets
-// the baton. So requests are gathered during the exchange before them, and none waits for others.
+// flusher gathers admissions. Each of its goroutines takes what waits when it gets the baton. So
+// requests are gathered during the exchange before them, and none waits for others.
 type flusher struct {
 	q      *Queue
 	ctx    context.Context // of all exchanges
-	most   int             // jobs of one
+	most   int             // jobs of one exchange
 	baton  *baton.Baton
 	lines  *lines
 	closed chan struct{}

@@ -47,6 +47,7 @@ var errSilent = fmt.Errorf("redis has answered nothing for %v", bulkPatience)
 // After each, if a small one began since that before, a Redis that is near rests from them for as
 // long as it took, at most mostRest: who moves 128 MB leaves the processors of a small machine to
 // the others' jobs for half of the time.
+//
 // Exchanges of scripts that take long wait for each other in the same way, those of medium weight
 // by themselves and without a rest. All others do not wait.
 type bulk struct {
@@ -75,7 +76,9 @@ type underWay struct{}
 // begin waits until these commands may be sent, with the context that it returns. The caller calls
 // end with the error of the exchange. A part of another exchange does not wait: it would do so for
 // itself. Such are the greeting of a new connection, and what waits for replicas.
-func (b *bulk) begin(ctx context.Context, cmds ...redis.Cmder) (_ context.Context, end func(error), err error) {
+func (b *bulk) begin(
+	ctx context.Context, cmds ...redis.Cmder,
+) (_ context.Context, end func(error), err error) {
 	if ctx.Value(underWay{}) != nil {
 		return ctx, func(error) {}, nil
 	}

@@ -25,7 +25,6 @@ const decodePatience = 30 * time.Second
 // share is passed by those of others.
 type Gate struct {
 	shares Shares
-	most   int64
 	what   string // the plural of the kind, for messages
 
 	mu   sync.Mutex
@@ -50,14 +49,15 @@ func NewDecoders() *Gate {
 	return newGate(int64(runtime.GOMAXPROCS(0)), 50, 100, "bodies that are decoded at once")
 }
 
-// newGate returns a gate for this many calls at once, of which one tenant and one address get these
-// shares.
+// newGate returns a gate for most calls at once. One tenant and one address get these percentages
+// of them.
 func newGate(most int64, tenant, address Percent, what string) *Gate {
-	return &Gate{shares: NewShares(most, tenant, address), most: most, what: what, line: list.New()}
+	return &Gate{shares: NewShares(most, tenant, address), what: what, line: list.New()}
 }
 
 // Decode calls decode when a body of the owner with this many bytes may be decoded. The error is
-// that of Enter or of decode. Small bodies do not wait.
+// that of Enter or of decode. Small bodies do not wait. The place of a large one rests afterwards
+// for as long as decode took.
 func (g *Gate) Decode(ctx context.Context, owner Owner, bytes int, decode func() error) error {
 	if bytes >= largeText {
 		leave, err := g.Enter(ctx, owner, decodePatience)
@@ -110,7 +110,7 @@ func (g *Gate) leave(owner Owner) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.shares.Give(owner, 1)
-	for e := g.line.Front(); e != nil && g.shares.Count() < g.most; {
+	for e := g.line.Front(); e != nil && g.shares.Count() < g.shares.most; {
 		w, next := e.Value.(*waiter), e.Next()
 		if g.shares.Take(w.owner, 1) == Unbound {
 			g.line.Remove(e)
