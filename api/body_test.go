@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -227,6 +228,25 @@ func TestBodiesShareABudget(t *testing.T) {
 	if held := b.s.bodies.Count(); held != taken-1<<20 {
 		t.Errorf("%d bytes are held", held)
 	}
+}
+
+// TestBatchesOfClientsThatLeave: while Redis does not answer, a batch whose client has left is
+// given up. A thousand jobs take half a megabyte.
+func TestBatchesOfClientsThatLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.queue.silent = true
+		const stays = time.Minute
+		client, leave := context.WithTimeout(t.Context(), stays)
+		defer leave()
+		r := httptest.NewRequest(http.MethodPost, "/v1/jobs/batch", strings.NewReader(`{"jobs":[`+plainJob+`]}`))
+		r.Header.Set("Content-Type", "application/json")
+		start := time.Now()
+		b.intake.handler.ServeHTTP(httptest.NewRecorder(), r.WithContext(client))
+		if took := time.Since(start) - stays; took != leftPatience {
+			t.Errorf("it was given up %v after its client had left, want %v", took, leftPatience)
+		}
+	})
 }
 
 // silent sends all of a batch of size bytes but its last ten, and returns what is answered and

@@ -33,6 +33,7 @@ type fakeQueue struct {
 	Baseline shaper.Baseline
 
 	mu        sync.Mutex
+	silent    bool // no batch is answered
 	failure   error
 	agreement *queue.Agreement // nil: in force
 	seq       int
@@ -265,8 +266,12 @@ func (f *fakeQueue) admit(s queue.Submission, size int64) queue.Decision {
 }
 
 func (f *fakeQueue) SubmitBatch(
-	_ context.Context, batch []queue.Submission, atomic bool,
+	ctx context.Context, batch []queue.Submission, atomic bool,
 ) ([]queue.Decision, error) {
+	if f.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {

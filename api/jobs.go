@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/7509e464/sluice/api/auth"
@@ -220,10 +221,13 @@ func (s *Server) submissions(
 func (s *Server) submitPassed(
 	c *call, batch []queue.Submission, held []*problem.Problem, atomic bool,
 ) ([]queue.Decision, error) {
-	passed := make([]queue.Submission, 0, len(batch))
-	for i, job := range batch {
-		if held[i] == nil {
-			passed = append(passed, job)
+	passed := batch
+	if slices.ContainsFunc(held, func(p *problem.Problem) bool { return p != nil }) {
+		passed = nil
+		for i, job := range batch {
+			if held[i] == nil {
+				passed = append(passed, job)
+			}
 		}
 	}
 	if len(passed) == 0 {
@@ -239,7 +243,11 @@ func (s *Server) submitPassed(
 	for i := range passed {
 		passed[i].TraceParent = span.TraceParent
 	}
-	decisions, err := s.queue.SubmitBatch(c.r.Context(), passed, atomic)
+	// While Redis does not answer, each batch that waits for it takes half a megabyte.
+	ctx, cancel := context.WithCancel(c.r.Context())
+	defer cancel()
+	defer context.AfterFunc(c.client, func() { time.AfterFunc(leftPatience, cancel) })()
+	decisions, err := s.queue.SubmitBatch(ctx, passed, atomic)
 	span.EndBatch(decisions, err)
 	if err != nil {
 		s.metrics.unanswered(err)

@@ -69,13 +69,13 @@ func (q *Queue) SubmitBatch(ctx context.Context, batch []Submission, atomic bool
 // submitParts submits the jobs of each shard by themselves. With an error some may be admitted.
 func (q *Queue) submitParts(ctx context.Context, batch []Submission, atomic bool) ([]Decision, error) {
 	placed := q.policies.Current()
-	parts, at, order := map[int][]Submission{}, map[int][]int{}, []int(nil)
-	for i, s := range batch {
-		shard := placed.Placement(s.Tenant, s.Route).Index
-		if parts[shard] == nil {
+	at, order := map[int][]int{}, []int(nil)
+	for i := range batch {
+		shard := placed.Placement(batch[i].Tenant, batch[i].Route).Index
+		if at[shard] == nil {
 			order = append(order, shard)
 		}
-		parts[shard], at[shard] = append(parts[shard], s), append(at[shard], i)
+		at[shard] = append(at[shard], i)
 	}
 	if len(order) == 1 {
 		return q.submit(ctx, batch, atomic)
@@ -85,7 +85,11 @@ func (q *Queue) submitParts(ctx context.Context, batch []Submission, atomic bool
 	}
 	decisions := make([]Decision, len(batch))
 	for _, shard := range order {
-		some, err := q.submit(ctx, parts[shard], false)
+		part := make([]Submission, 0, len(at[shard]))
+		for _, i := range at[shard] {
+			part = append(part, batch[i])
+		}
+		some, err := q.submit(ctx, part, false)
 		if err != nil {
 			return nil, err
 		}
@@ -100,10 +104,7 @@ func (q *Queue) submitParts(ctx context.Context, batch []Submission, atomic bool
 // idempotency key holds by the job itself. Where the job cannot be read, or is past retention, the
 // key must do: an error now would make the client send the job again.
 func (q *Queue) submit(ctx context.Context, batch []Submission, atomic bool) ([]Decision, error) {
-	p := &pending{
-		ctx: ctx, batch: batch, atomic: atomic, decisions: make([]Decision, len(batch)),
-		answer: make(chan error, 1),
-	}
+	p := &pending{ctx: ctx, batch: batch, atomic: atomic, answer: make(chan error, 1)}
 	var err error
 	if p.older, err = q.older(ctx, q.policies.Current().Placement(batch[0].Tenant, batch[0].Route), batch); err != nil {
 		return nil, err
@@ -139,13 +140,13 @@ func (q *Queue) refresh(ctx context.Context, j *Job, tenant string) {
 	}
 }
 
-// large reports whether the job is gathered with large ones.
-func (s Submission) large() bool {
+// texts is how many bytes of texts the job has.
+func (s *Submission) texts() int {
 	bytes := len(s.Payload) + len(s.Path) + len(s.ContentType) + len(s.CallbackURL)
 	for name, value := range s.Headers {
 		bytes += len(name) + len(value)
 	}
-	return bytes >= store.Large
+	return bytes
 }
 
 // admission is one call of the admitting script in the making.
@@ -335,6 +336,7 @@ func (a *admission) answer(r scripts.Reply) {
 			p.answer <- store.Unavailable(err)
 			continue
 		}
+		p.decisions = make([]Decision, len(p.batch)) // not before: a thousand take 300 KB of each batch that waits
 		for i := range p.batch {
 			p.decisions[i] = decisionOf(&decisions[at+i], &p.batch[i])
 			job := &a.call.Jobs[at+i]

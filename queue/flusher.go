@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/7509e464/sluice/internal/baton"
 	"github.com/7509e464/sluice/internal/scripts"
@@ -16,10 +18,17 @@ const (
 	flushing   = 4       // that send at once where Redis is slow
 	waiters    = 16      // the same if they wait, for replicas (redis.durability) or for each other
 	flushMost  = 128     // jobs of one exchange
-	flushFew   = 64      // jobs of one exchange of small batches; each batch is a call of its own
+	flushFew   = 16      // jobs of one exchange of small batches; each batch is a call of its own
 	fewMost    = 31      // jobs of a small batch
-	flushBytes = 1 << 20 // of their payloads, beside those of the last batch: more delays the polls of the shard
+	flushBytes = 1 << 20 // of their payloads: more delays the polls of the shard
 	flushLeast = 16      // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
+
+	// Of large texts and batches at a Redis that is near: bytes, and how long an exchange keeps the
+	// next one waiting. What others submit meanwhile then waits for few.
+	nearBytes    = 256 << 10
+	nearPatience = 100 * time.Millisecond
+
+	silentMemory = 5 * time.Second // how long a failed exchange counts
 )
 
 // pending is a call of Submit or SubmitBatch on its way.
@@ -46,6 +55,9 @@ type flusher struct {
 	q      *Queue
 	ctx    context.Context // of all exchanges
 	most   int             // jobs of one exchange
+	bytes  int             // of their payloads, beside those of the last batch
+	busies bool            // an exchange keeps Redis, or the way to it, busy
+	failed atomic.Int64    // when Redis last answered none, in nanoseconds since 1970
 	baton  *baton.Baton
 	lines  *lines
 	closed chan struct{}
@@ -58,7 +70,7 @@ func newFlusher(q *Queue, kind kind) *flusher {
 		n = waiters
 	}
 	f := &flusher{
-		q: q, ctx: context.Background(), most: flushMost,
+		q: q, ctx: context.Background(), most: flushMost, bytes: flushBytes,
 		baton: baton.New(), lines: newLines(), closed: make(chan struct{}),
 	}
 	switch kind {
@@ -66,7 +78,10 @@ func newFlusher(q *Queue, kind kind) *flusher {
 		f.most, f.ctx = flushFew, store.Weigh(f.ctx, store.Medium)
 	case many:
 		f.ctx = store.Weigh(f.ctx, store.Heavy)
+	case middling:
+		f.bytes = largeFrom // such an exchange waits for no large one
 	}
+	f.busies = (kind == many || kind == large) && q.store.Durable == q.store.Fast
 	for range n {
 		f.done.Go(f.run)
 	}
@@ -75,7 +90,7 @@ func newFlusher(q *Queue, kind kind) *flusher {
 
 // await returns when the call is answered, or when its context ends.
 func (f *flusher) await(p *pending) error {
-	if f.lines.put(p) >= flushLeast {
+	if f.lines.put(p) >= flushLeast && !f.oneByOne() {
 		f.baton.Pass()
 	}
 	select {
@@ -89,6 +104,12 @@ func (f *flusher) await(p *pending) error {
 	}
 }
 
+// oneByOne reports whether the next exchange waits until the one before is over. They do not while
+// Redis is silent: what waits gets its error sooner.
+func (f *flusher) oneByOne() bool {
+	return f.busies && f.q.store.Near() && time.Since(time.Unix(0, f.failed.Load())) > silentMemory
+}
+
 func (f *flusher) run() {
 	var gathered []*pending
 	for {
@@ -97,12 +118,16 @@ func (f *flusher) run() {
 		case <-f.closed:
 			return
 		}
-		end, ok := f.baton.Take(f.closed)
+		patience, most := baton.Patience, f.bytes
+		if f.oneByOne() {
+			patience, most = nearPatience, nearBytes
+		}
+		end, ok := f.baton.Take(f.closed, patience)
 		if !ok {
 			return
 		}
 		runtime.Gosched() // lets goroutines submit that are about to; costs nothing where there are none
-		for jobs, bytes := 0, 0; jobs < f.most && bytes < flushBytes; {
+		for jobs, bytes := 0, 0; jobs < f.most && bytes < most; {
 			p := f.lines.take()
 			if p == nil {
 				break
@@ -156,6 +181,9 @@ func (f *flusher) exchange(calls []*admission) {
 		replies := f.q.store.Exec(f.ctx, f.q.store.Durable, sent)
 		var apart []*admission
 		for i, a := range calls {
+			if store.FaultOf(replies[i].Err) == store.FaultTransport {
+				f.failed.Store(time.Now().UnixNano())
+			}
 			if len(a.pending) == 1 || store.FaultOf(replies[i].Err) != store.FaultScript {
 				a.answer(replies[i])
 				continue

@@ -149,8 +149,9 @@ func (d slowly) wait(cmds ...redis.Cmder) {
 // TestSlowOnesHoldUpNoOthers: submissions go with others of their kind.
 func TestSlowOnesHoldUpNoOthers(t *testing.T) {
 	t.Parallel()
-	for name, slow := range map[string]struct{ jobs, bytes int }{
-		"large payloads": {1, 200 << 10}, "small batches": {2, 2}, "large batches": {100, 2},
+	for name, slow := range map[string]struct{ jobs, bytes, beside int }{
+		"large payloads": {1, 200 << 10, 2}, "small batches": {2, 2, 2}, "large batches": {100, 2, 2},
+		"large beside middling payloads": {1, 200 << 10, 12 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -169,14 +170,17 @@ func TestSlowOnesHoldUpNoOthers(t *testing.T) {
 				})
 			}
 			time.Sleep(wait / 10) // until they are under way
+			other := work()
+			other.Payload = make([]byte, slow.beside)
+			rand.NewChaCha8([32]byte{}).Read(other.Payload)
 			start := time.Now()
 			for range 20 {
-				if _, err := q.Submit(t.Context(), work()); err != nil {
+				if _, err := q.Submit(t.Context(), other); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if took := time.Since(start); took > wait*3/4 {
-				t.Errorf("20 small submissions took %v", took)
+				t.Errorf("20 submissions of %d bytes took %v", slow.beside, took)
 			}
 			all.Wait()
 		})

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -32,17 +31,27 @@ type way struct {
 type kind int
 
 const (
-	single kind = iota // of one job
-	few                // jobs in a batch: at most fewMost
-	many               // jobs in a batch
-	large              // texts
+	single   kind = iota // of one job
+	few                  // jobs in a batch: at most fewMost
+	many                 // jobs in a batch
+	middling             // texts, of store.Large bytes
+	large                // texts, of largeFrom bytes
 )
+
+// largeFrom is four times store.Large: texts of a middling size wait for none of the largest.
+const largeFrom = 4 * store.Large
 
 // kindOf returns the kind of a batch of submissions.
 func kindOf(batch []Submission) kind {
+	most := 0
+	for i := range batch {
+		most = max(most, batch[i].texts())
+	}
 	switch {
-	case slices.ContainsFunc(batch, Submission.large):
+	case most >= largeFrom:
 		return large
+	case most >= store.Large:
+		return middling
 	case len(batch) > fewMost:
 		return many
 	case len(batch) > 1:

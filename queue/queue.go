@@ -225,7 +225,7 @@ func Preflight(ctx context.Context, e *Engine, o Options) (f Found, err error) {
 // storeOf returns the store with this number of shards.
 func (e *Engine) storeOf(shards int) *store.Store {
 	return &store.Store{Keyspace: store.NewKeyspace(shards), Fast: e.conn.Fast, Reads: e.conn.Reads,
-		Patient: e.conn.Patient, Durable: e.conn.Durable}
+		Patient: e.conn.Patient, Durable: e.conn.Durable, Near: e.conn.Near}
 }
 
 // file returns the policies of the options.

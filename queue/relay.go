@@ -28,8 +28,8 @@ const (
 	partSize     = 16 << 10                // bytes of a part in the store
 	callParts    = 16                      // parts of one call: where Redis is far, a call for each would be slow
 	partEvery    = 20 * time.Millisecond   // between two writes for a reader in another process
-	partSeldom   = time.Second             // while there is none,
-	seldomSize   = 4 * partSize            // or until this many bytes wait
+	partSeldom   = 5 * time.Second         // while there is none; a reader that comes calls
+	seldomSize   = 4 * partSize            // and until this many bytes wait
 	partsBeyond  = 160                     // parts that the store keeps beyond the stored bytes: RelayAhead and more
 	tightAhead   = 4 * partSize            // RelayAhead while the store has no room
 	tightBeyond  = 10                      // parts that are kept then, beside those that no reader has
@@ -64,6 +64,7 @@ type Relay struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change
 	head    []byte
+	begun   bool   // the store has the head
 	body    []byte // the first bytes: as many as most was when they came
 	rest    []byte // the latest bytes behind body
 	restAt  int64  // offset of rest
@@ -111,10 +112,14 @@ func (b *Broker) Relay(ctx context.Context, l LeaseRef, tenant string, head []by
 			Reading: shard.Reading(l.ID), Epoch: l.Epoch, Most: partsBeyond, Keep: keep + time.Minute,
 		},
 	}
+	b.relays.Store(l.ID, r) // before the script says that there is an answer: readers here take it from memory
 	if err := r.store(ctx, false, part{partHead, head, 0}); err != nil {
+		b.relays.CompareAndDelete(l.ID, r)
 		return nil, err
 	}
-	b.relays.Store(l.ID, r)
+	r.mu.Lock()
+	r.begun = true
+	r.mu.Unlock()
 	b.announce(shard.Channel(scripts.EndedChannel + l.ID))
 	return r, nil
 }

@@ -532,6 +532,37 @@ func TestRelaySeldom(t *testing.T) {
 	}
 }
 
+// TestRelayToReadersHere: who is told of an answer before its worker knows that the store has its
+// head does not take it for one of another process, whose parts it would read from the store.
+func TestRelayToReadersHere(t *testing.T) {
+	t.Parallel()
+	q := beside(t, embeddedEngine(t), queue.Options{Defaults: perSecond(1000)})
+	admitted(t, q, queue.Submission{Tenant: "acme", Route: "default", Type: "GET /", Payload: []byte("GET /\r\n\r\n")})
+	l := leased(t, q, 1)[0]
+	looked := false
+	q.AfterScript("relay", func() {
+		if looked {
+			return
+		}
+		looked = true
+		if s, err := q.Stream(t.Context(), "acme", l.ID); s != nil || err != nil {
+			t.Errorf("before the answer has begun here: %v, %v", s, err)
+		}
+	})
+	r, err := q.Broker().Relay(t.Context(), l.LeaseRef, "acme", []byte("HTTP/1.1 200\r\n\r\n"), 100, time.Minute)
+	if err != nil || !looked {
+		t.Fatal(looked, err)
+	}
+	s := reader(t, q, l.ID)
+	if err := r.Write(t.Context(), []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readTo(t.Context(), s, 1); err != nil || string(got) != "a" { // nothing runs that stores it
+		t.Errorf("%q, %v", got, err)
+	}
+	r.Break()
+}
+
 // TestRelaysOfOneTenant: the running answers of one tenant do not use up what all may have.
 func TestRelaysOfOneTenant(t *testing.T) {
 	t.Parallel()

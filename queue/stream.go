@@ -65,8 +65,8 @@ func (q *Queue) Stream(ctx context.Context, tenant, id string) (*Stream, error) 
 	}
 	s := &Stream{q: q, tenant: tenant, id: id, shard: shard, name: q.reader + strconv.FormatInt(readers.Add(1), 36), stop: func() {}}
 	if found, ok := q.broker.relays.Load(id); ok {
-		if r := found.(*Relay); r.tenant == store.EncodeName(tenant) {
-			r.join(s)
+		if r := found.(*Relay); r.tenant == store.EncodeName(tenant) && !r.join(s) {
+			return nil, nil // who waits is told once it begins
 		}
 	}
 	if s.relay == nil {
@@ -88,14 +88,18 @@ func (q *Queue) Stream(ctx context.Context, tenant, id string) (*Stream, error) 
 	return s, nil
 }
 
-// join makes s a reader of the relay in this process.
-func (r *Relay) join(s *Stream) {
+// join makes s a reader of the relay in this process, if that has begun.
+func (r *Relay) join(s *Stream) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.begun {
+		return false
+	}
 	s.Head, s.relay = r.head, r
 	s.Truncated = r.total > int64(r.most) && r.restAt > int64(len(r.body))
 	r.local[s], r.joined = true, true
 	r.notify()
+	return true
 }
 
 // open reads the first parts. A reader that is in the store before the mark that bytes are not

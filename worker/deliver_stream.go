@@ -79,46 +79,63 @@ func (d *forwarder) hasEvents(resp *http.Response) bool {
 	return strings.HasPrefix(d.route.CostFrom, "/") && httpmsg.IsEvents(resp.Header)
 }
 
-// pump reads a body. pieces is closed at its end; err is set then. The next piece takes the place
-// of the one before the last, so a piece must have been used before another is received.
+// reading reads a body.
+type reading struct {
+	body    io.Reader
+	buffers [2][]byte
+	next    int // of buffers
+	size    int // of the next read
+}
+
+// piece returns the next bytes of the body, and perhaps an error beside them; io.EOF at the end.
+// The call after the next one overwrites them.
+func (r *reading) piece() ([]byte, error) {
+	buffer := &r.buffers[r.next]
+	r.next = 1 - r.next
+	if len(*buffer) < r.size {
+		*buffer = make([]byte, r.size)
+	}
+	n, err := r.body.Read(*buffer)
+	if n == r.size {
+		r.size = pieceSize
+	}
+	return (*buffer)[:n], err
+}
+
+// pump reads a body in a goroutine of its own. pieces is closed at its end; err is set then.
 type pump struct {
 	pieces chan []byte
 	err    error
 }
 
-func pumpFrom(body io.Reader, stop <-chan struct{}) (p *pump, wait func()) {
+func pumpFrom(body *reading, stop <-chan struct{}) (p *pump, wait func()) {
 	p = &pump{pieces: make(chan []byte)}
 	var running sync.WaitGroup
 	running.Go(func() {
 		defer close(p.pieces)
-		var buffers [2][]byte
-		size := smallPiece
-		for turn := 0; ; turn = 1 - turn {
-			if len(buffers[turn]) < size {
-				buffers[turn] = make([]byte, size)
+		for p.err == nil {
+			var piece []byte
+			piece, p.err = body.piece()
+			if len(piece) == 0 {
+				continue
 			}
-			n, err := body.Read(buffers[turn])
-			if n == size {
-				size = pieceSize
+			select {
+			case p.pieces <- piece:
+			case <-stop:
+				p.err = context.Canceled
 			}
-			if n > 0 {
-				select {
-				case p.pieces <- buffers[turn][:n]:
-				case <-stop:
-					p.err = context.Canceled
-					return
-				}
-				runtime.Gosched() // two goroutines that hand pieces on would keep their processor for 10 ms
-			}
-			if err != nil {
-				if p.err = err; err == io.EOF {
-					p.err = nil
-				}
-				return
-			}
+			runtime.Gosched() // two goroutines that hand pieces on would keep their processor for 10 ms
 		}
 	})
 	return p, running.Wait
+}
+
+// piece returns the next bytes of the body, as reading does.
+func (p *pump) piece() ([]byte, error) {
+	if piece, more := <-p.pieces; more {
+		return piece, nil
+	}
+	return nil, p.err
 }
 
 // stream passes an answer on while it comes, unless it is complete soon. From its first byte on the
@@ -131,20 +148,29 @@ func (d *forwarder) stream(
 	if f.FailLarge && resp.ContentLength > f.MaxAnswer {
 		return d.tooLarge(l, resp.StatusCode)
 	}
-	p, wait := pumpFrom(resp.Body, ctx.Done())
-	defer wait()
-	defer func() {
+	wait := func() {}
+	defer func() { // first the request ends, and so the reading
 		end(nil)
 		a.Close()
+		wait()
 	}()
 	bytes := max(0, resp.ContentLength)
 	passes := sync.OnceFunc(func() { d.streams.whole.Add(-bytes) })
 	defer passes()
+	from := &reading{body: resp.Body, size: smallPiece}
+	next := from.piece
+	var p *pump
+	var late <-chan time.Time
+	if patience := d.patience(resp, d.streams.whole.Add(bytes)); patience > 0 {
+		late = time.After(patience)
+		p, wait = pumpFrom(from, ctx.Done())
+		next = p.piece
+	}
 	var body []byte
-	for late := time.After(d.patience(resp, d.streams.whole.Add(bytes))); late != nil; {
+	for late != nil {
 		select {
 		case piece, more := <-p.pieces:
-			if !more && p.err != nil {
+			if !more && p.err != io.EOF {
 				return d.unanswered(ctx, l, m, a.BrokeOff(p.err))
 			}
 			if !more {
@@ -161,16 +187,17 @@ func (d *forwarder) stream(
 		return d.tooLarge(l, resp.StatusCode)
 	}
 	passes()
-	a.Live()
 	answering(ctx)
 	d.streams.firstByte.Observe(time.Since(departed).Seconds())
-	return d.relay(ctx, end, l, m, a, p, body)
+	return d.relay(ctx, end, l, m, a, body, next)
 }
 
-// relay passes an answer on that has begun with body.
+// relay passes an answer on that has begun with body, and goes on with what next returns.
 func (d *forwarder) relay(
-	ctx context.Context, end context.CancelCauseFunc, l *queue.Lease, m httpmsg.Request, a *outbound.Answer, p *pump, body []byte,
+	ctx context.Context, end context.CancelCauseFunc, l *queue.Lease, m httpmsg.Request, a *outbound.Answer, body []byte,
+	next func() ([]byte, error),
 ) queue.Settlement {
+	a.Within(0) // began bounds what follows
 	resp, f := a.Response, d.route.Forward
 	head := httpmsg.Answer{Status: resp.StatusCode, Header: httpmsg.ToClient(resp.Header)}
 	if resp.ContentLength >= 0 {
@@ -193,7 +220,7 @@ func (d *forwarder) relay(
 	if d.hasEvents(resp) {
 		events = newEventCost(d.route.CostFrom)
 	}
-	err = d.pass(ctx, r, p, body, events)
+	err = d.pass(ctx, r, a, body, next, events)
 	if err == nil {
 		err = d.endRelay(ctx, r, resp)
 	}
@@ -237,11 +264,11 @@ func (d *forwarder) relay(
 func brokeOff(bytes int64) string { return fmt.Sprintf("the answer broke off after %d bytes", bytes) }
 
 // pass passes on what comes.
-func (d *forwarder) pass(ctx context.Context, r *queue.Relay, p *pump, body []byte, events *eventCost) error {
-	idle := time.NewTimer(d.route.IdleTimeout)
-	defer idle.Stop()
+func (d *forwarder) pass(
+	ctx context.Context, r *queue.Relay, a *outbound.Answer, body []byte, next func() ([]byte, error), events *eventCost,
+) error {
 	total := int64(0)
-	for more := true; more; {
+	for err := error(nil); ; {
 		if len(body) > 0 {
 			if events != nil {
 				events.Write(body)
@@ -252,20 +279,21 @@ func (d *forwarder) pass(ctx context.Context, r *queue.Relay, p *pump, body []by
 			if err := d.write(ctx, r, body); err != nil {
 				return err
 			}
-			idle.Reset(d.route.IdleTimeout)
 		}
-		select {
-		case body, more = <-p.pieces:
-		case <-idle.C:
-			return errIdle
-		case <-ctx.Done():
+		switch {
+		case err == io.EOF:
+			return nil
+		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case err != nil && a.TimedOut():
+			return errIdle
+		case err != nil:
+			return bodyError{err}
 		}
+		a.Within(d.route.IdleTimeout)
+		body, err = next()
+		a.Within(0)
 	}
-	if p.err != nil {
-		return bodyError{p.err}
-	}
-	return nil
 }
 
 // bodyError is why the body of an upstream's answer has ended before its end.

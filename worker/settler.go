@@ -132,7 +132,7 @@ func (s *settler) flush(ctx context.Context, of *endings, retries bool, shared *
 	}
 	var pause pauses
 	for {
-		end, ok := shared.Take(ctx.Done())
+		end, ok := shared.Take(ctx.Done(), baton.Patience)
 		if !ok {
 			return
 		}

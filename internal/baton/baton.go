@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Patience is how long an exchange may delay the next sender; exchanges over a fast link are
+// Patience is how long an exchange should delay the next sender; exchanges over a fast link are
 // shorter.
 const Patience = 2 * time.Millisecond
 
@@ -28,8 +28,8 @@ func New() *Baton {
 }
 
 // Take waits for the baton, and returns false if done is closed first. The sender must call end
-// after its exchange. The next sender gets the baton at end, at Pass, or after Patience.
-func (b *Baton) Take(done <-chan struct{}) (end func(), ok bool) {
+// after its exchange. The next sender gets the baton at end, at Pass, or after patience.
+func (b *Baton) Take(done <-chan struct{}, patience time.Duration) (end func(), ok bool) {
 	select {
 	case <-b.token:
 	case <-done:
@@ -38,7 +38,7 @@ func (b *Baton) Take(done <-chan struct{}) (end func(), ok bool) {
 	b.out.Add(1)
 	pass := sync.OnceFunc(func() { b.token <- struct{}{} })
 	b.pass.Store(&pass)
-	timer := time.AfterFunc(Patience, pass)
+	timer := time.AfterFunc(patience, pass)
 	return sync.OnceFunc(func() {
 		timer.Stop()
 		b.out.Add(-1)

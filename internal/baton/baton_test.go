@@ -25,7 +25,7 @@ func TestSenders(t *testing.T) {
 				var senders sync.WaitGroup
 				for range 4 {
 					senders.Go(func() {
-						end, ok := b.Take(nil)
+						end, ok := b.Take(nil, baton.Patience)
 						if !ok {
 							t.Error("no baton")
 							return
@@ -49,11 +49,11 @@ func TestPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := baton.New()
 		b.Pass() // there is nothing to share
-		first, _ := b.Take(nil)
+		first, _ := b.Take(nil, baton.Patience)
 		taken, waits := make(chan func(), 3), make(chan struct{})
 		for range 3 {
 			go func() {
-				if end, ok := b.Take(waits); ok {
+				if end, ok := b.Take(waits, baton.Patience); ok {
 					taken <- end
 				}
 			}()
@@ -86,13 +86,13 @@ func TestPass(t *testing.T) {
 func TestTakeEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, done := baton.New(), make(chan struct{})
-		end, _ := b.Take(nil)
+		end, _ := b.Take(nil, baton.Patience)
 		close(done)
-		if _, ok := b.Take(done); ok {
+		if _, ok := b.Take(done, baton.Patience); ok {
 			t.Error("a baton that was taken was given again")
 		}
 		end()
-		if end, ok := b.Take(nil); !ok {
+		if end, ok := b.Take(nil, baton.Patience); !ok {
 			t.Error("a baton whose exchange has ended is not free")
 		} else {
 			end()

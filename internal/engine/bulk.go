@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ const (
 	// which even the shortest exchange takes more than bulkWay.
 	bulkNear, bulkFar = 512 << 10, 8 << 20
 	bulkWay           = 10 * time.Millisecond
-	mostRest          = 100 * time.Millisecond
+	mostRest          = 150 * time.Millisecond
 	// An exchange waits for others until Redis has answered none for bulkPatience. What has failed
 	// says nothing of Redis after bulkMemory.
 	bulkPatience, bulkMemory = 2 * time.Second, 5 * time.Second
@@ -44,9 +45,9 @@ var errSilent = fmt.Errorf("redis has answered nothing for %v", bulkPatience)
 // its connections one after the other, so each poll waits for one exchange of every other
 // connection: a hundred large answers that were stored at once took a quarter of the departures of
 // the other flows for two seconds, and made submissions wait for 50 ms (battery S4-fat-forwarded).
-// After each, if a small one began since that before, a Redis that is near rests from them for as
-// long as it took, at most mostRest: who moves 128 MB leaves the processors of a small machine to
-// the others' jobs for half of the time.
+// After each, if a small one began since that before, a Redis that is near rests from them for half
+// as long again as it took, at most mostRest: who moves 128 MB leaves the processors of a small
+// machine to the others' jobs for more than half of the time, so most of these wait for none.
 //
 // Exchanges of scripts that take long wait for each other in the same way, those of medium weight
 // by themselves and without a rest. All others do not wait.
@@ -55,17 +56,46 @@ type bulk struct {
 	free, medium *semaphore.Weighted // bulkFar bytes each
 	small, seen  atomic.Uint64       // exchanges that waited for none; at the end of the last that did
 
+	way *distance
+
+	mu     sync.Mutex
+	silent time.Time // when the first exchange after the last answer began; zero: there was none
+	failed time.Time // when one ended without an answer
+}
+
+// newBulk returns the bounds of a client of one node.
+func newBulk(p patience) *bulk {
+	return &bulk{
+		replicas: p.wait > 0, free: semaphore.NewWeighted(bulkFar), medium: semaphore.NewWeighted(bulkFar),
+		way: cmp.Or(p.way, &distance{}),
+	}
+}
+
+// distance is how far away Redis is.
+type distance struct {
 	mu       sync.Mutex
-	silent   time.Time        // when the first exchange after the last answer began; zero: there was none
-	failed   time.Time        // when one ended without an answer
 	window   time.Time        // when the current one began
 	shortest [2]time.Duration // exchange of the current window and of that before; 0: none
 }
 
-// newBulk returns the bounds of a client, whose exchanges wait for replicas or not.
-func newBulk(replicas bool) *bulk {
-	return &bulk{
-		replicas: replicas, free: semaphore.NewWeighted(bulkFar), medium: semaphore.NewWeighted(bulkFar),
+// near reports whether Redis is.
+func (d *distance) near() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, before := d.shortest[0], d.shortest[1]
+	return now != 0 && now <= bulkWay || before != 0 && before <= bulkWay || now == 0 && before == 0
+}
+
+// took notes how long an exchange took.
+func (d *distance) took(exchange time.Duration) {
+	now := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Sub(d.window) >= bulkWindow {
+		d.window, d.shortest[0], d.shortest[1] = now, 0, d.shortest[0]
+	}
+	if d.shortest[0] == 0 || exchange < d.shortest[0] {
+		d.shortest[0] = exchange
 	}
 }
 
@@ -89,7 +119,7 @@ func (b *bulk) begin(
 		start := b.began()
 		return sent, func(err error) { b.ended(time.Since(start), err) }, nil
 	}
-	n, near := int64(min(bytes, bulkFar)), b.near()
+	n, near := int64(min(bytes, bulkFar)), b.way.near()
 	if near {
 		n = int64(min(bytes, bulkNear)) * (bulkFar / bulkNear)
 		switch {
@@ -112,7 +142,7 @@ func (b *bulk) begin(
 			free.Release(n)
 			return
 		}
-		time.AfterFunc(min(time.Since(start), mostRest), func() { free.Release(n) })
+		time.AfterFunc(min(time.Since(start)*3/2, mostRest), func() { free.Release(n) })
 	}, nil
 }
 
@@ -187,33 +217,18 @@ func (b *bulk) began() (now time.Time) {
 	return now
 }
 
-// near reports whether Redis is.
-func (b *bulk) near() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now, before := b.shortest[0], b.shortest[1]
-	return now != 0 && now <= bulkWay || before != 0 && before <= bulkWay || now == 0 && before == 0
-}
-
 // ended notes the end of an exchange that took d; 0 for a large one, which says nothing of the way.
 func (b *bulk) ended(d time.Duration, err error) {
 	_, answered := errors.AsType[redis.Error](err)
-	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil && !answered {
-		b.failed = now
+		b.failed = time.Now()
 		return
 	}
 	b.silent, b.failed = time.Time{}, time.Time{}
-	if d == 0 {
-		return
-	}
-	if now.Sub(b.window) >= bulkWindow {
-		b.window, b.shortest[0], b.shortest[1] = now, 0, b.shortest[0]
-	}
-	if b.shortest[0] == 0 || d < b.shortest[0] {
-		b.shortest[0] = d
+	if d > 0 {
+		b.way.took(d)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestBulk(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				hook, e := newBulk(false), &exchanges{takes: test.takes}
+				hook, e := newBulk(patience{}), &exchanges{takes: test.takes}
 				pipeline := hook.ProcessPipelineHook(e.send)
 				single := hook.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
 					return e.send(ctx, []redis.Cmder{cmd})
@@ -94,7 +94,7 @@ func TestBulk(t *testing.T) {
 // TestBulkOfSmallTexts: a hundred texts that are not large wait for none.
 func TestBulkOfSmallTexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(false), &exchanges{takes: time.Minute}
+		hook, e := newBulk(patience{}), &exchanges{takes: time.Minute}
 		send := hook.ProcessPipelineHook(e.send)
 		var all sync.WaitGroup
 		all.Go(func() { _ = send(t.Context(), []redis.Cmder{carrying(bulkFar)}) })
@@ -118,7 +118,7 @@ func TestBulkOfSmallTexts(t *testing.T) {
 // TestBulkNear: beside a Redis that is near, no more than bulkNear is under way at once.
 func TestBulkNear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(patience{}), &exchanges{takes: time.Millisecond}
 		send := hook.ProcessPipelineHook(e.send)
 		var all sync.WaitGroup
 		for range 100 {
@@ -136,14 +136,14 @@ func TestBulkNear(t *testing.T) {
 // on.
 func TestBulkRests(t *testing.T) {
 	for takes, want := range map[time.Duration]time.Duration{
-		time.Millisecond:       time.Millisecond,
-		8 * time.Millisecond:   8 * time.Millisecond,
+		time.Millisecond:       1500 * time.Microsecond,
+		8 * time.Millisecond:   12 * time.Millisecond,
 		700 * time.Millisecond: mostRest,
 		80 * time.Millisecond:  0,
 	} {
 		for _, beside := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
+				hook, e := newBulk(patience{}), &exchanges{takes: time.Millisecond}
 				if want == 0 {
 					e.takes = takes
 				}
@@ -179,7 +179,7 @@ func TestBulkRests(t *testing.T) {
 // for two windows.
 func TestBulkAfterAFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(patience{}), &exchanges{takes: time.Millisecond}
 		send := hook.ProcessPipelineHook(e.send)
 		for _, test := range []struct {
 			takes time.Duration
@@ -189,7 +189,7 @@ func TestBulkAfterAFailover(t *testing.T) {
 			for end := time.Now().Add(2*bulkWindow + time.Second); time.Now().Before(end); {
 				_ = send(t.Context(), []redis.Cmder{carrying(1)})
 			}
-			if hook.near() != test.near {
+			if hook.way.near() != test.near {
 				t.Errorf("after exchanges of %v it is near: %v", test.takes, !test.near)
 			}
 		}
@@ -200,7 +200,7 @@ func TestBulkAfterAFailover(t *testing.T) {
 // they have, and not for lighter ones.
 func TestBulkOfHeavyScripts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(patience{}), &exchanges{takes: time.Millisecond}
 		send := hook.ProcessPipelineHook(e.send)
 		var all sync.WaitGroup
 		for range 5 {
@@ -223,7 +223,7 @@ func TestBulkOfHeavyScripts(t *testing.T) {
 // rest after them.
 func TestBulkOfReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(true), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(patience{wait: time.Second}), &exchanges{takes: time.Millisecond}
 		send := hook.ProcessPipelineHook(e.send)
 		start := time.Now()
 		var all sync.WaitGroup
@@ -244,7 +244,7 @@ func TestBulkOfReplicas(t *testing.T) {
 // new connection, or what waits for replicas.
 func TestBulkOfParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook, e := newBulk(false), &exchanges{takes: time.Millisecond}
+		hook, e := newBulk(patience{}), &exchanges{takes: time.Millisecond}
 		inner := hook.ProcessPipelineHook(e.send)
 		outer := hook.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
 			return inner(ctx, []redis.Cmder{cmd})
@@ -269,7 +269,7 @@ func TestBulkOfParts(t *testing.T) {
 func TestBulkOfASilentRedis(t *testing.T) {
 	for _, answer := range []error{nil, redis.Nil, os.ErrDeadlineExceeded} {
 		synctest.Test(t, func(t *testing.T) {
-			hook := newBulk(false)
+			hook := newBulk(patience{})
 			send := hook.ProcessHook(func(context.Context, redis.Cmder) error {
 				time.Sleep(time.Second)
 				return answer

@@ -71,7 +71,7 @@ func TestWaiting(t *testing.T) {
 		}
 		c, ok := d.durable(func(patience) redis.UniversalClient {
 			return redis.NewClient(&redis.Options{Addr: w.Addr(), Protocol: 2})
-		}).(*redis.Client)
+		}, nil).(*redis.Client)
 		if !ok {
 			t.Fatal("not a client of one node")
 		}

@@ -39,6 +39,8 @@ type Engine struct {
 	refusal func(context.Context) error // see target; nil without a URL
 	stop    func() error
 
+	way *distance // of Durable
+
 	cancel     context.CancelFunc // ends recheck; nil where none runs
 	rechecking sync.WaitGroup
 }
@@ -68,10 +70,16 @@ func (e *Engine) Close() error {
 
 // newEngine returns an engine without durability whose clients the function makes.
 func newEngine(client func(patience) redis.UniversalClient) *Engine {
-	e := &Engine{Fast: client(failFast), Reads: client(reading), Patient: client(longTimed)}
+	e := &Engine{Reads: client(reading), Patient: client(longTimed), way: &distance{}}
+	fast := failFast
+	fast.way = e.way
+	e.Fast = client(fast)
 	e.Durable = e.Fast
 	return e
 }
+
+// Near reports whether Redis answers Durable soon.
+func (e *Engine) Near() bool { return e.way.near() }
 
 // OpenURL connects to the Redis of the URL and checks its settings. Errors: ErrNoEngine, ErrUnsafe.
 func OpenURL(ctx context.Context, redisURL string, o Options) (*Engine, error) {
@@ -81,7 +89,8 @@ func OpenURL(ctx context.Context, redisURL string, o Options) (*Engine, error) {
 	}
 	e := newEngine(t.client)
 	if o.Durability.On() {
-		e.Durability, e.Durable = o.Durability, o.Durability.durable(t.client)
+		e.Durability, e.way = o.Durability, &distance{}
+		e.Durable = o.Durability.durable(t.client, e.way)
 	}
 	e.scheme, _, _ = strings.Cut(redisURL, "://")
 	e.address, e.refusal = address(redisURL), t.refusal
@@ -111,6 +120,7 @@ type patience struct {
 	wait         time.Duration // for replicas, beside answer
 	retries      int           // -1: none
 	pool         int
+	way          *distance // to Redis, of all its nodes; nil: each has its own
 }
 
 var (
@@ -135,6 +145,6 @@ func oneRedis(opt redis.Options, p patience, d dial) *redis.Client {
 	opt.MaxRetries, opt.MaxRetryBackoff, opt.Dialer = p.retries, 100*time.Millisecond, d.orUnconnected()
 	opt.MaintNotificationsConfig = noNotifications
 	c := redis.NewClient(&opt)
-	c.AddHook(newBulk(p.wait > 0))
+	c.AddHook(newBulk(p))
 	return c
 }

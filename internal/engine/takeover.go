@@ -50,7 +50,7 @@ func newClusterClient(opt redis.ClusterOptions, p patience) *redis.ClusterClient
 	c := redis.NewClusterClient(&opt)
 	c.OnNewNode(func(node *redis.Client) {
 		node.AddHook(wholeMaps{})
-		node.AddHook(newBulk(p.wait > 0))
+		node.AddHook(newBulk(p))
 	})
 	t.cluster.Store(c)
 	return c

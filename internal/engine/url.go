@@ -208,7 +208,7 @@ func (t *target) client(p patience) redis.UniversalClient {
 	o.PoolSize, o.ContextTimeoutEnabled, o.DisableIdentity, o.Protocol = p.pool, true, true, protocol
 	o.MaxRetries, o.Dialer = p.retries, plain(p, o.TLSConfig).orUnconnected()
 	c := redis.NewFailoverClient(&o)
-	c.AddHook(newBulk(p.wait > 0))
+	c.AddHook(newBulk(p))
 	return c
 }
 

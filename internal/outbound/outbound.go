@@ -146,9 +146,18 @@ func (c *Client) Open(req *http.Request, content []byte) (*Answer, error) {
 	return a, nil
 }
 
-// Live ends the timeout of the request: from now on the context of the request alone bounds the
-// reading of the body.
-func (a *Answer) Live() { a.timer.Stop() }
+// Within sets how long the rest of the request may take, in place of the client's timeout; 0: as
+// long as its context lets it.
+func (a *Answer) Within(d time.Duration) {
+	if d == 0 {
+		a.timer.Stop()
+		return
+	}
+	a.timer.Reset(d)
+}
+
+// TimedOut reports whether the request took too long.
+func (a *Answer) TimedOut() bool { return a.limited.Err() != nil && a.parent.Err() == nil }
 
 func (a *Answer) stop() {
 	a.timer.Stop()

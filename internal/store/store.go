@@ -14,8 +14,8 @@ import (
 // apart, because what waits with them waits as long.
 const Large = 8 << 10
 
-// Weight is how long the scripts of an exchange take Redis. A client sends few that are heavy at
-// once, and few that are medium.
+// Weight is how long the scripts of an exchange take Redis. A client sends one that is heavy at
+// once, with rests between them, and two that are medium.
 type Weight int
 
 // The weights. That of a context without one is Light.
@@ -49,6 +49,7 @@ type Store struct {
 	// Durable sends the changes that a caller relies on: it waits for replicas where
 	// redis.durability is set, and else is Fast.
 	Durable redis.UniversalClient
+	Near    func() bool      // reports whether Redis answers Durable soon
 	Observe scripts.Observer // may be nil
 	// Repair repairs what a call that failed with err found damaged. It reports whether the call
 	// may be sent again.
