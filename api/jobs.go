@@ -136,6 +136,9 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	if err := codec.NotRaw(c.r); err != nil {
 		return nil, err
 	}
+	if keys := c.r.Header[codec.KeyHeader]; len(keys) > 0 {
+		return nil, problem.Invalid(codec.KeyHeader, "string", "must be absent: each job of a batch has an idempotency_key")
+	}
 	var body wire.Batch
 	var wrong []*problem.Problem
 	if err := s.decode(c, func() (err error) {
@@ -189,11 +192,16 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	return ok(out), nil
 }
 
-// refusedWhole is the refusal of an atomic batch of n jobs. It names the job that costs too much.
+// refusedWhole is the refusal of an atomic batch of n jobs. It names the job that costs too much, or
+// whose key is another job's.
 func refusedWhole(refused error, v queue.Decision, n int) error {
 	var p *problem.Problem
-	if v.Outcome != shaper.TooCostly || !errors.As(refused, &p) {
+	if !errors.As(refused, &p) || v.Outcome != shaper.TooCostly && v.Outcome != shaper.KeyReused {
 		return refused
+	}
+	if v.Outcome == shaper.KeyReused {
+		p.Errors = []wire.FieldError{{Field: "idempotency_key", Kind: "string",
+			Rule: "must be new, or be sent with the same job: " + p.Detail}}
 	}
 	held := make([]*problem.Problem, n)
 	held[v.Refused] = p

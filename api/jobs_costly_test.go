@@ -10,12 +10,17 @@ import (
 )
 
 // The refusal of an atomic batch names the job that costs too much, also after one that costs as
-// much and fits.
-func TestRefusedBatchNamesTheCostlyJob(t *testing.T) {
-	v := queue.Decision{Refused: 1, Admission: shaper.Admission{Outcome: shaper.TooCostly, Cost: 5, MaxCost: 4}}
-	var p *problem.Problem
-	if err := refusedWhole((&Server{}).refusal(v.Admission, "", "default", ""), v, 3); !errors.As(err, &p) || len(p.Errors) != 1 ||
-		p.Errors[0].Field != "jobs[1].cost" {
-		t.Errorf("%v, with the errors %+v", err, p)
+// much and fits, or whose key is another job's.
+func TestRefusedBatchNamesTheJob(t *testing.T) {
+	for field, a := range map[string]shaper.Admission{
+		"jobs[1].cost":            {Outcome: shaper.TooCostly, Cost: 5, MaxCost: 4},
+		"jobs[1].idempotency_key": {Outcome: shaper.KeyReused},
+	} {
+		v := queue.Decision{Refused: 1, Admission: a}
+		var p *problem.Problem
+		if err := refusedWhole((&Server{}).refusal(v.Admission, "", "default", ""), v, 3); !errors.As(err, &p) || len(p.Errors) != 1 ||
+			p.Errors[0].Field != field {
+			t.Errorf("%v, with the errors %+v", err, p)
+		}
 	}
 }
