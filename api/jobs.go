@@ -192,8 +192,8 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 	return ok(out), nil
 }
 
-// refusedWhole is the refusal of an atomic batch of n jobs. It names the job that costs too much, or
-// whose key is another job's.
+// refusedWhole is the refusal of an atomic batch of n jobs. It names the job that costs too much,
+// or whose key is another job's.
 func refusedWhole(refused error, v queue.Decision, n int) error {
 	var p *problem.Problem
 	if !errors.As(refused, &p) || v.Outcome != shaper.TooCostly && v.Outcome != shaper.KeyReused {
