@@ -18,13 +18,13 @@ const (
 	flushing   = 4       // that send at once where Redis is slow
 	waiters    = 16      // the same if they wait, for replicas (redis.durability) or for each other
 	flushMost  = 128     // jobs of one exchange
-	flushFew   = 16      // jobs of one exchange of small batches; each batch is a call of its own
+	flushFew   = 16      // the same of small batches where Redis is near; each batch is a call of its own
 	fewMost    = 31      // jobs of a small batch
-	flushBytes = 1 << 20 // of their payloads: more delays the polls of the shard
+	flushBytes = 1 << 20 // of their payloads, beside those of the last batch: more delays the polls of the shard
 	flushLeast = 16      // jobs that are worth an exchange beside another; by itself it costs Redis as much as ten
 
-	// Of large texts and batches at a Redis that is near: bytes, and how long an exchange keeps the
-	// next one waiting. What others submit meanwhile then waits for few.
+	// Where Redis is near: bytes of an exchange of large texts, and how long an exchange keeps the
+	// next one waiting where few are under way at once.
 	nearBytes    = 256 << 10
 	nearPatience = 100 * time.Millisecond
 
@@ -54,9 +54,9 @@ func (p *pending) bytes() (sum int) {
 type flusher struct {
 	q      *Queue
 	ctx    context.Context // of all exchanges
-	most   int             // jobs of one exchange
-	bytes  int             // of their payloads, beside those of the last batch
-	busies bool            // an exchange keeps Redis, or the way to it, busy
+	most   int             // jobs of one exchange where Redis is near
+	near   int             // bytes of their payloads, as flushBytes, where Redis is near
+	atOnce int             // exchanges where Redis is near: 1, 2, or 0 for as many as there are goroutines
 	failed atomic.Int64    // when Redis last answered none, in nanoseconds since 1970
 	baton  *baton.Baton
 	lines  *lines
@@ -70,18 +70,22 @@ func newFlusher(q *Queue, kind kind) *flusher {
 		n = waiters
 	}
 	f := &flusher{
-		q: q, ctx: context.Background(), most: flushMost, bytes: flushBytes,
+		q: q, ctx: context.Background(), most: flushMost, near: flushBytes,
 		baton: baton.New(), lines: newLines(), closed: make(chan struct{}),
 	}
 	switch kind {
 	case few:
-		f.most, f.ctx = flushFew, store.Weigh(f.ctx, store.Medium)
+		f.most, f.ctx, f.atOnce = flushFew, store.Weigh(f.ctx, store.Medium), 2
 	case many:
-		f.ctx = store.Weigh(f.ctx, store.Heavy)
+		f.ctx, f.atOnce = store.Weigh(f.ctx, store.Heavy), 1
 	case middling:
-		f.bytes = largeFrom // such an exchange waits for no large one
+		f.near = largeFrom // such an exchange waits for no large one
+	case large:
+		f.near, f.atOnce = nearBytes, 1
 	}
-	f.busies = (kind == many || kind == large) && q.store.Durable == q.store.Fast
+	if q.store.Durable != q.store.Fast {
+		f.atOnce = 0
+	}
 	for range n {
 		f.done.Go(f.run)
 	}
@@ -90,7 +94,8 @@ func newFlusher(q *Queue, kind kind) *flusher {
 
 // await returns when the call is answered, or when its context ends.
 func (f *flusher) await(p *pending) error {
-	if f.lines.put(p) >= flushLeast && !f.oneByOne() {
+	waiting, bounded := f.lines.put(p), f.bounded()
+	if bounded && f.atOnce == 2 || !bounded && waiting >= flushLeast {
 		f.baton.Pass()
 	}
 	select {
@@ -104,10 +109,11 @@ func (f *flusher) await(p *pending) error {
 	}
 }
 
-// oneByOne reports whether the next exchange waits until the one before is over. They do not while
-// Redis is silent: what waits gets its error sooner.
-func (f *flusher) oneByOne() bool {
-	return f.busies && f.q.store.Near() && time.Since(time.Unix(0, f.failed.Load())) > silentMemory
+// bounded reports whether no more exchanges than atOnce are under way. They wait for each other in
+// the client anyhow: what they had gathered would be before what others submit meanwhile. While
+// Redis is silent more are, so that what waits gets its error sooner.
+func (f *flusher) bounded() bool {
+	return f.atOnce > 0 && f.q.store.Near() && time.Since(time.Unix(0, f.failed.Load())) > silentMemory
 }
 
 func (f *flusher) run() {
@@ -118,16 +124,19 @@ func (f *flusher) run() {
 		case <-f.closed:
 			return
 		}
-		patience, most := baton.Patience, f.bytes
-		if f.oneByOne() {
-			patience, most = nearPatience, nearBytes
+		patience, most, mostBytes := baton.Patience, flushMost, flushBytes
+		if f.bounded() {
+			patience = nearPatience
+		}
+		if f.q.store.Near() {
+			most, mostBytes = f.most, f.near
 		}
 		end, ok := f.baton.Take(f.closed, patience)
 		if !ok {
 			return
 		}
 		runtime.Gosched() // lets goroutines submit that are about to; costs nothing where there are none
-		for jobs, bytes := 0, 0; jobs < f.most && bytes < most; {
+		for jobs, bytes := 0, 0; jobs < most && bytes < mostBytes; {
 			p := f.lines.take()
 			if p == nil {
 				break

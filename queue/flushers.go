@@ -34,8 +34,8 @@ const (
 	single   kind = iota // of one job
 	few                  // jobs in a batch: at most fewMost
 	many                 // jobs in a batch
-	middling             // texts, of store.Large bytes
-	large                // texts, of largeFrom bytes
+	middling             // texts of store.Large bytes
+	large                // texts of store.Large bytes that have largeFrom together
 )
 
 // largeFrom is four times store.Large: texts of a middling size wait for none of the largest.
@@ -43,14 +43,16 @@ const largeFrom = 4 * store.Large
 
 // kindOf returns the kind of a batch of submissions.
 func kindOf(batch []Submission) kind {
-	most := 0
+	bytes := 0
 	for i := range batch {
-		most = max(most, batch[i].texts())
+		if n := batch[i].texts(); n >= store.Large {
+			bytes += n
+		}
 	}
 	switch {
-	case most >= largeFrom:
+	case bytes >= largeFrom:
 		return large
-	case most >= store.Large:
+	case bytes > 0:
 		return middling
 	case len(batch) > fewMost:
 		return many
