@@ -63,6 +63,7 @@ func TestSpansOfSubmissions(t *testing.T) {
 		t.Errorf("after the repetition the job carries %s, want %s", got, carried)
 	}
 
+	delete(h, "Idempotency-Key")
 	b.admin.do(t, "PATCH", "/v1/tenants/%C3%85cme", nil, `{"capacity":3}`)
 	b.intake.do(t, "POST", "/v1/jobs/batch", h, `{"jobs":[`+strings.Repeat(plainJob+",", 2)+plainJob+`]}`)
 	s = last(3, "send default")
@@ -77,7 +78,6 @@ func TestSpansOfSubmissions(t *testing.T) {
 		}
 	}
 
-	delete(h, "Idempotency-Key")
 	if got := b.intake.do(t, "POST", "/v1/jobs", h, plainJob); got.Code != http.StatusTooManyRequests {
 		t.Fatal(got.Code)
 	}
