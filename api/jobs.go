@@ -137,7 +137,8 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		return nil, err
 	}
 	if keys := c.r.Header[codec.KeyHeader]; len(keys) > 0 {
-		return nil, problem.Invalid(codec.KeyHeader, "string", "must be absent: each job of a batch has an idempotency_key")
+		return nil, problem.Invalid(codec.KeyHeader, "string",
+			"must be absent: each job of a batch has an idempotency_key")
 	}
 	var body wire.Batch
 	var wrong []*problem.Problem

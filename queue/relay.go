@@ -112,7 +112,7 @@ func (b *Broker) Relay(ctx context.Context, l LeaseRef, tenant string, head []by
 			Reading: shard.Reading(l.ID), Epoch: l.Epoch, Most: partsBeyond, Keep: keep + time.Minute,
 		},
 	}
-	b.relays.Store(l.ID, r) // before the script says that there is an answer: readers here take it from memory
+	b.relays.Store(l.ID, r) // first, or a reader here that sees the head in the store would read it there
 	if err := r.store(ctx, false, part{partHead, head, 0}); err != nil {
 		b.relays.CompareAndDelete(l.ID, r)
 		return nil, err

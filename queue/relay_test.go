@@ -532,8 +532,8 @@ func TestRelaySeldom(t *testing.T) {
 	}
 }
 
-// TestRelayToReadersHere: who is told of an answer before its worker knows that the store has its
-// head does not take it for one of another process, whose parts it would read from the store.
+// TestRelayToReadersHere: a reader in the worker's process takes the answer from memory, also if it
+// looks while the worker still waits for the store to have the head.
 func TestRelayToReadersHere(t *testing.T) {
 	t.Parallel()
 	q := beside(t, embeddedEngine(t), queue.Options{Defaults: perSecond(1000)})

@@ -66,7 +66,7 @@ func (q *Queue) Stream(ctx context.Context, tenant, id string) (*Stream, error) 
 	s := &Stream{q: q, tenant: tenant, id: id, shard: shard, name: q.reader + strconv.FormatInt(readers.Add(1), 36), stop: func() {}}
 	if found, ok := q.broker.relays.Load(id); ok {
 		if r := found.(*Relay); r.tenant == store.EncodeName(tenant) && !r.join(s) {
-			return nil, nil // who waits is told once it begins
+			return nil, nil // Relay announces the answer once it has begun
 		}
 	}
 	if s.relay == nil {

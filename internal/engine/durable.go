@@ -33,7 +33,9 @@ var leastFsync = []int{7, 2}
 const maxLag = 2
 
 // durable returns a client whose writes are acknowledged by replicas before they return.
-func (d Durability) durable(client func(patience) redis.UniversalClient, way *distance) redis.UniversalClient {
+func (d Durability) durable(
+	client func(patience) redis.UniversalClient, way *distance,
+) redis.UniversalClient {
 	p := failFast
 	p.wait, p.way = d.Timeout, way
 	switch c := client(p).(type) {

@@ -325,8 +325,8 @@ func Of(err error) *Problem {
 		return answer(StorageUnavailable, "the store has too few replicas and accepts no changes; "+
 			"send the same request again").RetryIn(time.Second)
 	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
-		return answer(StorageUnavailable, "what was asked for may have been done all the same; send the same request "+
-			"again, a job with the same Idempotency-Key").RetryIn(time.Second)
+		return answer(StorageUnavailable, "it did not answer in time, and may have done what was asked for; "+
+			"send the same request again, a job with the same Idempotency-Key").RetryIn(time.Second)
 	case errors.Is(err, queue.ErrScript):
 		return answer(StoredDamaged, "retries fail until an operator has repaired the stored data; "+
 			"the server's log has the cause")
