@@ -47,6 +47,44 @@ func TestFullRouteLines(t *testing.T) {
 	})
 }
 
+// TestPutOffFlowKeepsItsPace: a worker whose bounds let a flow take no slot polls it again and
+// again, as its owner does while others help. A worker with slots looks somewhat late, and finds
+// the next stamp where the rate has it.
+func TestPutOffFlowKeepsItsPace(t *testing.T) {
+	const every, late = 10 * time.Millisecond, 5 * time.Millisecond
+	tell(t, "100/s", func(w *world) {
+		w.pollUntilIdle()
+		w.submit(60, 0)
+		var stamps []shaper.Instant
+		next := w.wall // of the worker with slots
+		for ms := range 500 {
+			w.wall = w.wall.Add(time.Millisecond)
+			switch {
+			case w.wall >= next.Add(late-horizon/2):
+				g := w.tick(w.workers[1], w.pollOf(w.workers[1], 1), true)
+				for _, l := range g.Leases {
+					stamps = append(stamps, l.Stamp)
+				}
+				next = g.Next
+			case ms%2 == 0: // it holds 9 slots of 12
+				r := w.pollOf(w.workers[0], 3)
+				r.bounds = []scripts.Bound{{Name: "echo", Slots: 3}, {Name: "acme/echo", Slots: 9}}
+				if g := w.tick(w.workers[0], r, true); len(g.Leases) > 0 {
+					w.fail("a worker has leased beyond its bounds")
+				}
+			}
+		}
+		for i, at := range stamps {
+			if due := stamps[0].Add(time.Duration(i) * every); at != due {
+				w.fail("stamp %d is %v late", i, time.Duration(at-due)*time.Microsecond)
+			}
+		}
+		if len(stamps) < 48 {
+			w.fail("%d jobs left in half a second", len(stamps))
+		}
+	})
+}
+
 // herd submits a job of each of n tenants. The first becomes due in a second, the
 // others one after every span
 func (w *world) herd(n int, every time.Duration) {

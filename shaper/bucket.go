@@ -421,11 +421,11 @@ func (b Bucket) Resume(now Instant) Bucket {
 const PutOffMost = time.Second
 
 // PutOff delays a flow whose worker has no slot for it, so that many flows of a hanging upstream
-// cost few polls. The delay is an eighth of the time since its last departure, at least half the
-// horizon and at most PutOffMost. A worker polls half a horizon before the next stamp, so another
-// worker with slots can still give that stamp.
+// cost few polls. The delay is an eighth of the time since its last departure, at least an eighth
+// of the horizon and at most PutOffMost. Until shortly before the next stamp it changes nothing, so
+// that another worker with slots can still give that stamp, also one that polls late.
 func (b Bucket) PutOff(now Instant, horizon time.Duration) Bucket {
-	rest := max(Instant(horizon.Microseconds()/2), min(Instant(PutOffMost.Microseconds()), (now-b.Last)/8))
+	rest := max(Instant(horizon.Microseconds()/8), min(Instant(PutOffMost.Microseconds()), (now-b.Last)/8))
 	return b.MarkReady(now + rest)
 }
 

@@ -322,6 +322,6 @@ end
 
 -- put_off delays a flow that may take no slot of the worker now; see shaper.Bucket.PutOff.
 local function put_off(f, horizon)
-  local rest = math.max(math.floor(horizon / 2), math.min(PUT_OFF_MOST, math.floor((now - f.last) / 8)))
+  local rest = math.max(math.floor(horizon / 8), math.min(PUT_OFF_MOST, math.floor((now - f.last) / 8)))
   f.ready = math.max(f.ready, now + rest)
 end
