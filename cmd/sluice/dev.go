@@ -19,12 +19,10 @@ type devCmd struct {
 	Rate     string `default:"2/s" placeholder:"LIMIT/PERIOD" help:"Rate of every tenant [2/s, slow enough to watch]."`
 	Capacity string `default:"1000" placeholder:"N" help:"Jobs of a tenant that may wait [1000]."`
 	Upstream string `filled:"" placeholder:"URL" help:"Deliver to this URL instead of the built-in upstream."`
-	Forward  string `filled:"" placeholder:"URL" help:"Forward requests to this API: each path of http://127.0.0.1:8090 is one of its paths."`
+	Forward  string `filled:"" placeholder:"URL" help:"Forward requests to this API: each path of the listener for them is one of its paths."`
+	Listen   string `name:"forward-listen" default:"127.0.0.1:8090" placeholder:"ADDR" help:"Address of the listener for --forward [127.0.0.1:8090]."`
 	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Lowest level that is logged: debug, info, warn or error [info]."`
 }
-
-// forwardAddress is the address of the listener of --forward.
-const forwardAddress = "127.0.0.1:8090"
 
 func (devCmd) Help() string {
 	return `Example:
@@ -59,7 +57,7 @@ func (c *devCmd) Run(a *cli.App) error {
 	if c.Forward != "" {
 		from.Preset = map[string]any{
 			"routes":  map[string]any{"forward": map[string]any{"forward": c.Forward}},
-			"forward": []any{map[string]any{"listen": forwardAddress, "route": "forward"}},
+			"forward": []any{map[string]any{"listen": c.Listen, "route": "forward"}},
 		}
 	}
 	cfg, err := config.Load(from)
@@ -80,7 +78,7 @@ func (c *devCmd) inFlags(err error) error {
 	if errors.As(err, &problems) {
 		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate",
 			"tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
-			"routes.default.url (--route)", "--upstream", "routes.forward.forward", "--forward")
+			"routes.default.url (--route)", "--upstream", "routes.forward.forward", "--forward", "forward[0].listen", "--forward-listen")
 		for i := range problems {
 			problems[i].Field = names.Replace(problems[i].Field)
 		}

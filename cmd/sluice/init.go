@@ -17,7 +17,7 @@ import (
 var starts embed.FS
 
 type initCmd struct {
-	Case  string `arg:"" enum:"service,partner,forward,asynq" help:"What it is for: service, partner, forward or asynq."`
+	Case  string `arg:"" enum:"service,partner,forward,model,asynq" help:"What it is for: service, partner, forward, model or asynq."`
 	File  string `arg:"" optional:"" default:"sluice.yaml" placeholder:"FILE" help:"File to write, - for the output [sluice.yaml]."`
 	Force bool   `help:"Replace a file that exists."`
 }
@@ -32,6 +32,7 @@ Writes a commented configuration to begin with, and prints what to do next:
   service   protect one service from bursts
   partner   share the limit of one partner's API among many tenants
   forward   put a queue in front of an API, without a change to clients or API
+  model     share the quota of a language model among teams, by tokens
   asynq     hand jobs to asynq workers
 
 Exit codes: 0 written, 1 the file exists or cannot be written.`

@@ -101,8 +101,14 @@ func (c *jobListCmd) Run(a *cli.App) error {
 		found += len(items)
 		return items, next, err
 	}
-	if err := list.Print(a.Out, a.Err, c.ListFlags); err != nil || found > 0 || !c.OfOperator() || c.Tenant == "" {
+	if err := list.Print(a.Out, a.Err, c.ListFlags); err != nil || found > 0 || c.AllTenants {
 		return err
+	}
+	if c.Tenant == "" && c.APIKey == "" && !c.JSON {
+		fmt.Fprintln(a.Err, "That is the tenant default. Name another one by --tenant.")
+	}
+	if c.Tenant == "" || !c.OfOperator() {
+		return nil
 	}
 	t, err := remote.Tenant(a.Ctx, c.Tenant)
 	if err != nil {
@@ -185,11 +191,14 @@ func jobLine(id, state, position, attempts, created, route, kind string) string 
 		route, kind)
 }
 
-// kindOf returns the type of the job. That of a forwarded request is its method and path, and an
-// error that the upstream answered follows it.
+// kindOf returns the type of the job. That of a forwarded request is its method and path. What went
+// wrong follows it: an error that the upstream answered, or the last error.
 func kindOf(j wire.Job) string {
 	if r := j.Response; r != nil && j.State == "succeeded" && r.Status >= http.StatusBadRequest {
 		return fmt.Sprintf("%s (answered %d)", j.Type, r.Status)
+	}
+	if e := j.LastError; e != nil && (j.State == "dead" || j.State == "retrying") {
+		return fmt.Sprintf("%s: %s", j.Type, errorText(*e))
 	}
 	return j.Type
 }

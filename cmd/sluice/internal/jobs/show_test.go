@@ -106,4 +106,7 @@ func TestShowRequest(t *testing.T) {
 	queuetest.Compare(t, "a refused request in a list", kindOf(wire.Job{
 		Type: "GET /x", State: "succeeded", Response: &wire.Response{Status: 404},
 	}), "GET /x (answered 404)")
+	queuetest.Compare(t, "a dead letter in a list", kindOf(wire.Job{
+		Type: "order", State: "dead", LastError: &wire.JobError{Message: "no\nanswer\x1b[2J", Status: 500},
+	}), "order: no answer\ufffd[2J (status 500)")
 }
