@@ -63,11 +63,14 @@ func (c *capacity) reserve(r *request, most int, many bool) int {
 // reservable is how many slots polls may still reserve. The lock is held.
 func (c *capacity) reservable() int { return max(0, half(c.limit-len(c.jobs))-c.reserved) }
 
-// bounds returns the bounds of a poll of the shard that has reserved n slots.
+// bounds returns the bounds of a poll of the shard that has reserved n slots, none without slots.
 func (c *capacity) bounds(shard, n int) []queue.Bound {
+	if n == 0 {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.shares.bounds(shard, len(c.jobs), c.limit-len(c.jobs)-(c.reserved-n), n)
+	return c.shares.bounds(shard, len(c.jobs), c.limit-len(c.jobs), n)
 }
 
 // add ends a reservation of n slots with the jobs that the poll brought. They may be more than n: a

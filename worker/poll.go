@@ -42,9 +42,7 @@ func (s *shard) poll(ctx context.Context) plan {
 	}
 	o.Horizon, o.Lead = s.way(now).reach(o.Horizon, o.Lease/4)
 	o.Max, o.Helper = reserved, !owner
-	if reserved > 0 {
-		o.Bounds = s.d.capacity.bounds(s.n, reserved)
-	}
+	o.Bounds = s.d.capacity.bounds(s.n, reserved)
 	t, slots, err := s.tick(ctx, o, leave)
 	if err != nil {
 		s.d.capacity.give(slots)

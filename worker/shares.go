@@ -48,6 +48,11 @@ func (s *shares) count(j *job, n int) {
 // bounds returns the bounds of a poll of the shard that may lease most jobs: only of routes that it
 // could take beyond their share. held and free are the worker's. There are at most as many bounds
 // as routes and slots together.
+//
+// What other polls have reserved counts as free: most of it comes back. If it counted as taken, a
+// crowd of shards with a job or two each would leave a route nothing in a worker whose slots are
+// free. In return, polls under way at once may take more than a route's share, even of what is
+// guaranteed to others, but never more than half of what is free.
 func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	pool := free
 	for _, route := range s.routes {

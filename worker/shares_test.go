@@ -106,6 +106,61 @@ func TestBoundsNameWhatTheyConcern(t *testing.T) {
 	}
 }
 
+// TestCrowdOfShards: many shards poll at once for a job or two each. Though together they have
+// reserved half of the free slots, each poll may use what the route may still take.
+func TestCrowdOfShards(t *testing.T) {
+	c := newCapacity(256, "default", "a", "b", "c", "d", "e", "f")
+	c.add(0, jobsOf("acme", "default", 30))
+	polls := 0
+	for ; c.left(); polls++ {
+		n := c.reserve(newRequest(), pollLeast, false)
+		for _, b := range c.bounds(polls, n) {
+			if b.Route == "default" && b.Tenant == "" && b.Slots < pollLeast {
+				t.Errorf("poll %d gets %d slots of %d that are free", polls, b.Slots, 256-30)
+			}
+		}
+	}
+	if polls < 7 {
+		t.Errorf("%d polls reserve half of the slots", polls)
+	}
+}
+
+// TestHangingRoutesLeaveSlots: whatever polls are under way at once, one or two routes whose jobs
+// never end leave to another one at least half of what is guaranteed to it.
+func TestHangingRoutesLeaveSlots(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := []string{"well"}
+		for i := range rapid.IntRange(1, 2).Draw(t, "sick routes") {
+			names = append(names, fmt.Sprint("sick-", i))
+		}
+		c := newCapacity(rapid.IntRange(2*len(names), 400).Draw(t, "slots"), names...)
+		var underWay []func()
+		for range 400 {
+			if len(underWay) > 0 && (rapid.IntRange(0, 2).Draw(t, "answered") == 0 || !c.left()) {
+				underWay[0]()
+				underWay = underWay[1:]
+				continue
+			}
+			n, lease := c.reserve(newRequest(), pollLeast, false), 0
+			route := rapid.SampledFrom(names[1:]).Draw(t, "route")
+			if lease = n; n > 0 {
+				for _, b := range c.bounds(0, n) {
+					if b.Tenant == "" && b.Route == route {
+						lease = min(lease, b.Slots) // by any number of its flows
+					}
+				}
+			}
+			underWay = append(underWay, func() { c.add(n, jobsOf("acme", route, lease)) })
+		}
+		for _, answered := range underWay {
+			answered()
+		}
+		if free, least := c.limit-c.taken(), c.shares.guarantee/2-1; free < least {
+			t.Errorf("%d of %d slots are left to a route with a guarantee of %d", free, c.limit, c.shares.guarantee)
+		}
+	})
+}
+
 // TestOneRouteNeverTakesAll: whatever polls are under way at once and in whatever order they bring
 // jobs of one route that never end, a fifth of the slots stays free.
 func TestOneRouteNeverTakesAll(t *testing.T) {
