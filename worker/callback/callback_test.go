@@ -518,7 +518,7 @@ func TestEncryptedTasks(t *testing.T) {
 	if err := s.HandOver(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	tasks, err := asynq.NewInspectorFromRedisClient(engine.Client()).ListPendingTasks(s.queueOf(c).name)
+	tasks, err := asynq.NewInspectorFromRedisClient(engine.Client()).ListPendingTasks(usual(s, c).name)
 	if err != nil || len(tasks) != 1 {
 		t.Fatalf("%d tasks, %v", len(tasks), err)
 	}

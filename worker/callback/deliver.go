@@ -49,7 +49,10 @@ func (s *Service) HandOver(ctx context.Context, c queue.Completion) error {
 	id := fmt.Sprintf("%s:%d:%s", c.Job.ID, c.Epoch, c.Job.State)
 	url, body := s.cfg.Sealer.Seal(c.Job.Tenant, id, c.CallbackURL, body)
 	headers := map[string]string{urlHeader: url, tenantHeader: c.Job.Tenant}
-	q := s.queueOf(c)
+	q, err := s.queueOf(ctx, c, id)
+	if err != nil {
+		return fmt.Errorf("callback: hand over job %s: %w", c.Job.ID, err)
+	}
 	s.list(ctx, q)
 	_, err = s.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(taskType, body, headers),
 		asynq.TaskID(id),

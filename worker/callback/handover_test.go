@@ -69,7 +69,7 @@ func TestWithoutCallbacksThereIsNoServer(t *testing.T) {
 		s := b.service(Config{})
 		stop := b.run(s)
 		b.pass(time.Hour)
-		if n := sent.n.Load(); n < 48 || n > 82 {
+		if n := sent.n.Load(); n < 96 || n > 164 {
 			t.Errorf("%d commands in an hour", n)
 		}
 		if servers, err := b.inspector.Servers(); err != nil || len(servers) != 0 {

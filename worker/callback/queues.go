@@ -14,25 +14,37 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// Queue is the asynq queue that the callbacks are in, for asynq's own tools. In a Redis Cluster it
-// is one of several: see Queues.
-const Queue = "sluice-callbacks"
+// Queue is the asynq queue that the callbacks are in, and SlowQueue that of receivers that do not
+// keep up, for asynq's own tools. In a Redis Cluster they are two of several: see Queues.
+//
+// asynq takes tasks in the order in which they came. So in one queue, hundreds of tasks that a
+// hanging receiver has no slot for would be taken, and put back, before each of another's.
+const (
+	Queue     = "sluice-callbacks"
+	SlowQueue = Queue + "-slow"
+)
 
-// clusterQueues are the queues in a cluster. The slot of queue i is in the i-th of as many equal
-// ranges, like those of the shards. So nearly all shards have their queue on their own node. A
-// process sends two commands a second to each queue that was ever used.
-var clusterQueues = []string{
-	Queue + "-10", Queue + "-2", Queue + "-11", Queue + "-3",
-	Queue, Queue + "-4", Queue + "-13", Queue + "-1",
-}
+// clusterQueues and clusterSlow are the queues in a cluster. The slot of queue i is in the i-th of
+// as many equal ranges, like those of the shards. So nearly all shards have their queues on their
+// own node. A process sends two commands a second to each queue that was ever used.
+var (
+	clusterQueues = []string{
+		Queue + "-10", Queue + "-2", Queue + "-11", Queue + "-3",
+		Queue, Queue + "-4", Queue + "-13", Queue + "-1",
+	}
+	clusterSlow = []string{
+		SlowQueue + "-1", SlowQueue + "-12", SlowQueue + "-4", SlowQueue + "-13",
+		SlowQueue + "-3", SlowQueue, SlowQueue + "-2", SlowQueue + "-11",
+	}
+)
 
-// Queues returns the asynq queues that the callbacks in this Redis are in. One that never had a
-// callback does not exist.
+// Queues returns the asynq queues that the callbacks in this Redis are in, those of slow receivers
+// last. One that never had a callback does not exist.
 func Queues(client redis.UniversalClient) []string {
 	if _, cluster := client.(*redis.ClusterClient); cluster {
-		return slices.Clone(clusterQueues)
+		return slices.Concat(clusterQueues, clusterSlow)
 	}
-	return []string{Queue}
+	return []string{Queue, SlowQueue}
 }
 
 // asynqQueue is a queue with an asynq server of its own: one server polls its queues in turn, so
@@ -53,10 +65,31 @@ func queuesOf(client redis.UniversalClient) (queues []*asynqQueue) {
 	return queues
 }
 
-// queueOf returns the queue of a completion: that of its shard. So a tenant outside of pools has
-// one.
-func (s *Service) queueOf(c queue.Completion) *asynqQueue {
-	return s.queues[c.Shard*len(s.queues)/max(c.Shards, 1)]
+// ofShard returns the queues of a completion's shard, the second one for slow receivers. So a
+// tenant outside of pools has one of each.
+func (s *Service) ofShard(c queue.Completion) (usual, slow *asynqQueue) {
+	half := len(s.queues) / 2
+	i := c.Shard * half / max(c.Shards, 1)
+	return s.queues[i], s.queues[half+i]
+}
+
+// queueOf returns the queue for a task. One that is in the other queue stays there: it was handed
+// over before, and its receiver has become slow since, or is no longer.
+func (s *Service) queueOf(ctx context.Context, c queue.Completion, id string) (*asynqQueue, error) {
+	q, other := s.ofShard(c)
+	if t, err := parse(c.CallbackURL); err == nil && s.slots.slow(t.receiver()) {
+		q, other = other, q
+	}
+	if !other.used.Load() {
+		return q, nil
+	}
+	switch n, err := s.cfg.Redis.Exists(ctx, other.key("t:"+id)).Result(); {
+	case err != nil:
+		return nil, err
+	case n > 0:
+		return other, nil
+	}
+	return q, nil
 }
 
 // unlisted is the client of asynq's client. It leaves asynq's set of queues to list: asynq enqueues

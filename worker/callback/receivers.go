@@ -107,7 +107,7 @@ func (r *Receivers) inspect(raw string, endpoints []string) (receiver string, wh
 	if err != nil {
 		return "", anybody, err
 	}
-	receiver = net.JoinHostPort(t.host, strconv.Itoa(int(t.port)))
+	receiver = t.receiver()
 	covers := func(p prefix) bool { return p.covers(t) }
 	switch {
 	case slices.ContainsFunc(r.listed, covers):
@@ -208,6 +208,9 @@ type target struct {
 	addr netip.Addr // invalid if the host is a name
 	url  *url.URL
 }
+
+// receiver is the host and port.
+func (t target) receiver() string { return net.JoinHostPort(t.host, strconv.Itoa(int(t.port))) }
 
 // parse reads a URL. It accepts nothing that two programs may read in two ways: no user
 // information, no backslashes, no addresses in other than the usual form.

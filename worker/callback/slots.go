@@ -161,6 +161,14 @@ func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
 	s.serve()
 }
 
+// slow reports whether callbacks of the receiver were postponed, or its breaker is open.
+func (s *slots) slow(to string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.receivers[to]
+	return r != nil && (r.postponed > 0 || !r.until.IsZero())
+}
+
 // open counts the receivers whose breaker is open.
 func (s *slots) open() (n float64) {
 	s.mu.Lock()

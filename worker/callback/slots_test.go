@@ -7,7 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
+
 	"github.com/7509e464/sluice/internal/queuetest"
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
@@ -36,6 +39,47 @@ func TestTarpitHoldsUpItsOwnCallbacksAlone(t *testing.T) {
 				}
 			}
 			b.pass(500 * time.Millisecond)
+		}
+	})
+}
+
+// The callbacks of a receiver that does not keep up are in a queue of their own, and one that is
+// handed over again is in one queue alone.
+func TestSlowReceiversHaveTheirQueue(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.answers(204)
+		s := b.service(Config{})
+		defer b.run(s)()
+		loud := func(i int) queue.Completion {
+			c := completion(shaper.Succeeded, 1)
+			c.Job.ID, c.Job.Tenant, c.CallbackURL = fmt.Sprintf("06ahtar%d", i), "loud", "http://"+tarpitHost+"/"
+			return c
+		}
+		of := func(name string) int {
+			info, err := b.inspector.GetQueueInfo(name)
+			if errors.Is(err, asynq.ErrQueueNotFound) {
+				return 0
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return info.Size
+		}
+		for i := range 60 { // 48 are attempted or wait for a slot
+			b.handOver(s, loud(i))
+		}
+		b.pass(3 * time.Second)
+		before := of(Queue)
+		for i := range 200 {
+			b.handOver(s, loud(i))
+		}
+		if main, slow := of(Queue), of(SlowQueue); main != before || slow != 200-before {
+			t.Errorf("%d tasks are in the queue, want %d, and %d in that of slow receivers", main, before, slow)
+		}
+		b.handOver(s, completion(shaper.Succeeded, 1))
+		b.pass(2 * checkInterval)
+		if len(b.got()) != 1 {
+			t.Error("the callback of another receiver is not delivered")
 		}
 	})
 }
