@@ -25,11 +25,13 @@ LONGEST := ./queue ./worker ./cmd/sluice ./lua ./api
 # Packages without tests are left out, because the compiler takes long for what they import.
 WITH_TESTS = list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
 TESTED = $(LONGEST) $(shell $(GO) $(WITH_TESTS) ./...)
-# For the race detector: the tests of the scripts have no goroutines of their own, those of the
-# commands run one after the other what other packages test, and the suites whose scripts are sent
-# twice, or whose texts are encrypted, have the goroutines of the suite beside them. What make test
-# leaves out of those runs without it.
-RACED = $(filter-out ./lua %/sluice/lua ./cmd/sluice %/sluice/cmd/sluice,$(TESTED))
+# For the race detector: packages that import sync, because others have no goroutines. The commands
+# run one after the other what other packages test. The suites whose scripts are sent twice, or whose
+# texts are encrypted, have the goroutines of the suite beside them. What make test leaves out of
+# those runs without it.
+WITH_SYNC = list -f '{{if or .TestGoFiles .XTestGoFiles}}{{range .Imports}}{{if or (eq . "sync") (eq . "sync/atomic")}}{{println $$.ImportPath}}{{end}}{{end}}{{end}}'
+COMMANDS = $(foreach command,audit cli jobs policies simulate,%/cmd/sluice/internal/$(command))
+RACED = $(filter-out ./lua ./cmd/sluice,$(LONGEST)) $(filter-out %/sluice/cmd/sluice $(COMMANDS),$(sort $(shell $(GO) $(WITH_SYNC) ./...)))
 # What measures and breaks Sluice is a module of its own.
 TOOLS  = $(shell cd tools && $(GO) $(WITH_TESTS) ./...)
 TEST   = -vet=off -short -shuffle=on -parallel 3 -timeout 20m
