@@ -128,7 +128,9 @@ func (s *Server) answered(w http.ResponseWriter, c *call, f *awaited, err error)
 			if f.decision.Outcome == shaper.Replayed {
 				a.set(replayedHeader, "true")
 			}
-			s.cfg.Headers.Queue(a.header, f.decision.Admission, 0)
+			if f.decision.Outcome != "" { // else it reads the answer to an earlier request
+				s.cfg.Headers.Queue(a.header, f.decision.Admission, 0)
+			}
 		})
 	}
 	if f.shown.begun() {

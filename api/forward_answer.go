@@ -126,7 +126,7 @@ func unanswered(job queue.Job) error {
 	case job.State == shaper.Dead:
 		p = problem.NoAnswer.With("all attempts have failed")
 	case job.State == shaper.Expired:
-		p = problem.LateAnswer.With("the request waited longer than its max wait, and was not sent")
+		p = problem.HopelessWait.With("the request waited longer than its max wait, and was not sent")
 	case job.State == shaper.Cancelled:
 		p = problem.JobGone.With("the request was cancelled, and was not sent")
 	default:

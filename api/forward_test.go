@@ -420,6 +420,9 @@ func TestForwardLater(t *testing.T) {
 	at = resp.Header.Get("Location")
 	resp, body = p.ask("GET", at, "", "Prefer", "wait=1", "Sluice-Tenant", "paused")
 	p.want("its answer", http.StatusAccepted, "", resp, body)
+	if limit := resp.Header.Get("RateLimit"); limit != "" {
+		t.Errorf("who reads an answer hears of a queue: %s", limit)
+	}
 	resp, body = p.ask("DELETE", strings.TrimSuffix(at, "/response"), "", "Sluice-Tenant", "paused")
 	p.want("its cancellation", http.StatusOK, "", resp, body)
 	resp, body = p.ask("GET", at, "", "Sluice-Tenant", "paused")
@@ -552,6 +555,8 @@ func TestForwardFails(t *testing.T) {
 	if resp.Header.Get("Retry-After") == "" {
 		t.Errorf("%v", resp.Header)
 	}
+	resp, body = p.ask("GET", "/v1/forward/partner/x", "", "Sluice-Tenant", "paused", "Sluice-Max-Wait-Ms", "1000")
+	p.want("one that waited too long", http.StatusServiceUnavailable, "wait-hopeless", resp, body)
 }
 
 // TestForwardAbandoned: nobody would read the answer of a client that has left, unless it has a

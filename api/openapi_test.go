@@ -331,7 +331,7 @@ func TestOperationsDocumentTheirKinds(t *testing.T) {
 		"GET /v1/jobs/{id}/response": {
 			"forbidden", "internal", "invalid-request", "issuer-unavailable", "job-gone", "overloaded", "rate-limited",
 			"starting", "stored-data-damaged", "tenant-mismatch", "too-large", "unauthorized", "unavailable", "unknown-job",
-			"unreadable-body", "upstream-no-answer", "upstream-timeout",
+			"unreadable-body", "upstream-no-answer", "upstream-timeout", "wait-hopeless",
 		},
 		"DELETE /v1/forward/{route}/{path}": {
 			"answer-pending", "draining", "forbidden", "idempotency-key-reused", "internal", "invalid-request",

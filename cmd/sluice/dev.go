@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
@@ -20,9 +22,12 @@ type devCmd struct {
 	Capacity string `default:"1000" placeholder:"N" help:"Jobs of a tenant that may wait [1000]."`
 	Upstream string `filled:"" placeholder:"URL" help:"Deliver to this URL instead of the built-in upstream."`
 	Forward  string `filled:"" placeholder:"URL" help:"Forward requests to this API: each path of the listener for them is one of its paths."`
-	Listen   string `name:"forward-listen" default:"127.0.0.1:8090" placeholder:"ADDR" help:"Address of the listener for --forward [127.0.0.1:8090]."`
+	Listen   string `name:"forward-listen" placeholder:"ADDR" help:"Address of the listener for --forward [127.0.0.1:8090]."`
 	LogLevel string `default:"info" enum:"debug,info,warn,error" placeholder:"LEVEL" help:"Lowest level that is logged: debug, info, warn or error [info]."`
 }
+
+// forwardAddress is where the listener for --forward is, unless a flag says otherwise.
+const forwardAddress = "127.0.0.1:8090"
 
 func (devCmd) Help() string {
 	return `Example:
@@ -54,10 +59,13 @@ func (c *devCmd) Run(a *cli.App) error {
 		upstream, what = echo.url(), "built in, echoes deliveries"
 	}
 	from.Routes = []string{"default=" + upstream}
+	if c.Forward == "" && c.Listen != "" {
+		return cli.Usagef("--forward-listen needs --forward")
+	}
 	if c.Forward != "" {
 		from.Preset = map[string]any{
 			"routes":  map[string]any{"forward": map[string]any{"forward": c.Forward}},
-			"forward": []any{map[string]any{"listen": c.Listen, "route": "forward"}},
+			"forward": []any{map[string]any{"listen": cmp.Or(c.Listen, forwardAddress), "route": "forward"}},
 		}
 	}
 	cfg, err := config.Load(from)
@@ -79,9 +87,13 @@ func (c *devCmd) inFlags(err error) error {
 		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate",
 			"tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
 			"routes.default.url (--route)", "--upstream", "routes.forward.forward", "--forward", "forward[0].listen", "--forward-listen")
+		problems = slices.DeleteFunc(problems, func(p shaper.Problem) bool {
+			return p.Field == "forward[0].route" // it only follows from a mistake in --forward
+		})
 		for i := range problems {
 			problems[i].Field = names.Replace(problems[i].Field)
 		}
+		return problems
 	}
 	return err
 }

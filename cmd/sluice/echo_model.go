@@ -61,7 +61,7 @@ type tokensSpent struct {
 // word is a token.
 func modelHandler(log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/chat/completions") {
+		if r.Method != http.MethodPost || r.URL.Path != "/v1/chat/completions" {
 			refuseChat(w, http.StatusNotFound, "this model serves POST /v1/chat/completions alone")
 			return
 		}

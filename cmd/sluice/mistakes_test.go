@@ -19,7 +19,7 @@ func TestMistakes(t *testing.T) {
 		{"tenant set acme --rate", says{"sluice: --rate: the value is missing"}},
 		{"tenant set acme --rates", says{"sluice: --rates: the value is missing"}},
 		{"job list --state", says{"sluice: --state: the value is missing; it is one of all, queued, "}},
-		{"init", says{"sluice: the argument <case> is missing; it is one of service, partner, forward, asynq"}},
+		{"init", says{"sluice: the argument <case> is missing; it is one of service, partner, forward, model, asynq"}},
 		{"tenant set acme --capacity 10k", says{`sluice: --capacity: "10k": must be a whole number; is 10000 meant?`}},
 		{"tenant set acme --capacity -1", says{`sluice: --capacity: "-1": must be a whole number, such as 100`}},
 		{"tenant set acme --capacity 1.5", says{`sluice: --capacity: "1.5": must be a whole number, such as 100`}},

@@ -61,7 +61,7 @@ var (
 )
 
 // answerKinds are the kinds of problem instead of the answer of an upstream.
-var answerKinds = []problem.Kind{problem.JobGone, problem.NoAnswer, problem.LateAnswer}
+var answerKinds = []problem.Kind{problem.JobGone, problem.NoAnswer, problem.LateAnswer, problem.HopelessWait}
 
 // upstreamAnswer documents the answer of an upstream; headers are further ones.
 func upstreamAnswer(headers ...string) Answer {

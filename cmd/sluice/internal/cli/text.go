@@ -75,6 +75,12 @@ func SpanText(seconds float64) string {
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
+// PerSecond returns a rate with four digits, such as 10000/s or 0.01157/s.
+func PerSecond(v float64) string {
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
+	return strconv.FormatFloat(rounded, 'f', -1, 64) + "/s"
+}
+
 // MillisText is SpanText of milliseconds.
 func MillisText(ms int64) string { return SpanText(float64(ms) / 1000) }
 

@@ -15,6 +15,8 @@ func TestTexts(t *testing.T) {
 		{BytesText(0), "0 B"}, {BytesText(1000), "0.98 KiB"}, {BytesText(5 << 30), "5 GiB"},
 		{SpanText(0), "0ms"}, {SpanText(0.9996), "1.00s"}, {SpanText(2.046), "2.05s"},
 		{SpanText(99.96), "1m40s"}, {SpanText(3599.4), "59m59s"}, {SpanText(7300), "2h02m"},
+		{PerSecond(0), "0/s"}, {PerSecond(10000), "10000/s"}, {PerSecond(1000.0 / 86400), "0.01157/s"},
+		{PerSecond(1.0 / 86400), "0.00001157/s"},
 		{SpanText(86400 * 12), "12d"}, {SpanText(math.Inf(1)), "11574d"},
 	} {
 		if c.got != c.want {

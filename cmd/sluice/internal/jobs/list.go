@@ -80,12 +80,12 @@ func (c *jobListCmd) Run(a *cli.App) error {
 			if j.Position > 0 {
 				position = strconv.FormatInt(j.Position, 10)
 			}
-			kind := kindOf(j.Job)
+			kind := j.Type
 			if c.AllTenants {
 				kind += " of " + cli.Plain(j.Tenant)
 			}
 			return jobLine(j.ID, j.State, position, fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts),
-				j.Created.UTC().Format(time.RFC3339), j.Route, kind)
+				j.Created.UTC().Format(time.RFC3339), j.Route, kind+wrongWith(j.Job))
 		},
 		Fetch: func(cursor string, limit int) ([]wire.JobDetail, string, error) {
 			asked.Limit, asked.Cursor = limit, cursor
@@ -105,7 +105,7 @@ func (c *jobListCmd) Run(a *cli.App) error {
 		return err
 	}
 	if c.Tenant == "" && c.APIKey == "" && !c.JSON {
-		fmt.Fprintln(a.Err, "That is the tenant default. Name another one by --tenant.")
+		fmt.Fprintln(a.Err, "That is the tenant default. Name another one by --tenant, or use --all-tenants as operator.")
 	}
 	if c.Tenant == "" || !c.OfOperator() {
 		return nil
@@ -191,14 +191,14 @@ func jobLine(id, state, position, attempts, created, route, kind string) string 
 		route, kind)
 }
 
-// kindOf returns the type of the job. That of a forwarded request is its method and path. What went
-// wrong follows it: an error that the upstream answered, or the last error.
-func kindOf(j wire.Job) string {
+// wrongWith returns what went wrong, to follow the type of the job: an error that the upstream
+// answered, or the last error.
+func wrongWith(j wire.Job) string {
 	if r := j.Response; r != nil && j.State == "succeeded" && r.Status >= http.StatusBadRequest {
-		return fmt.Sprintf("%s (answered %d)", j.Type, r.Status)
+		return fmt.Sprintf(" (answered %d)", r.Status)
 	}
 	if e := j.LastError; e != nil && (j.State == "dead" || j.State == "retrying") {
-		return fmt.Sprintf("%s: %s", j.Type, errorText(*e))
+		return ": " + messageOf(*e)
 	}
-	return j.Type
+	return ""
 }

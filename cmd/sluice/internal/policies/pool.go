@@ -323,7 +323,7 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 		}
 		plain("held", text)
 	}
-	plain("effective rate", fmt.Sprintf("%.4g/s", p.EffectiveRate))
+	plain("effective rate", cli.PerSecond(p.EffectiveRate))
 	plain("waiting flows", figure(p.WaitingFlows))
 	plain("their weights", figure(p.Weights))
 	reserves := fmt.Sprintf("%.4g/s", p.Reserves)

@@ -476,7 +476,7 @@ func figureRows(f wire.Figures) [][]string {
 		rows = append(rows, figure("held", held))
 	}
 	return append(rows,
-		figure("effective rate", fmt.Sprintf("%.4g/s", f.EffectiveRate)),
+		figure("effective rate", cli.PerSecond(f.EffectiveRate)),
 		figure("oldest wait", (time.Duration(f.OldestWaitMS)*time.Millisecond).String()),
 		figure("admitted", strconv.FormatInt(f.Admitted, 10)),
 		figure("rejected", strconv.FormatInt(f.Rejected, 10)),

@@ -48,8 +48,9 @@ func (p *Process) listenAll(fail context.CancelCauseFunc) (l listeners, err erro
 		if err != nil {
 			return l, err
 		}
+		const where = "forward in the file, or --forward-listen of sluice dev"
 		for i, f := range p.Config.Forward {
-			one, err := p.listen(fmt.Sprintf("forward[%d]", i), "forward in the file", f.Listen, f.TLS, intake.MaxConnections, fail)
+			one, err := p.listen(fmt.Sprintf("forward[%d]", i), where, f.Listen, f.TLS, intake.MaxConnections, fail)
 			if err != nil {
 				return l, err
 			}
