@@ -86,7 +86,8 @@ func (c *devCmd) inFlags(err error) error {
 	if errors.As(err, &problems) {
 		names := strings.NewReplacer("tenants.defaults.rate (--tenants-defaults-rate)", "--rate",
 			"tenants.defaults.capacity (--tenants-defaults-capacity)", "--capacity",
-			"routes.default.url (--route)", "--upstream", "routes.forward.forward", "--forward", "forward[0].listen", "--forward-listen")
+			"routes.default.url (--route)", "--upstream", "routes.forward.forward", "--forward",
+			"forward[0].listen", "--forward-listen")
 		problems = slices.DeleteFunc(problems, func(p shaper.Problem) bool {
 			return p.Field == "forward[0].route" // it only follows from a mistake in --forward
 		})

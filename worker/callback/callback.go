@@ -29,8 +29,8 @@
 // In a Redis Cluster the tasks are in several queues, each with a server of its own, so a node that
 // hangs delays the callbacks of its own queues alone: see queues.
 //
-// A queue without callbacks, of which there are two, costs Redis one command a minute: asynq's
-// server of a queue starts when there are tasks in it.
+// Each queue without callbacks costs Redis one command a minute: asynq's server of a queue starts
+// when there are tasks in it.
 package callback
 
 import (

@@ -326,7 +326,7 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 	plain("effective rate", cli.PerSecond(p.EffectiveRate))
 	plain("waiting flows", figure(p.WaitingFlows))
 	plain("their weights", figure(p.Weights))
-	reserves := fmt.Sprintf("%.4g/s", p.Reserves)
+	reserves := cli.PerSecond(p.Reserves)
 	if p.Oversubscribed {
 		reserves += ", more than the rate: they are reduced in proportion"
 	}

@@ -446,9 +446,9 @@ func poolRows(f wire.Flow) [][]string {
 	if f.Pool == "" {
 		return nil
 	}
-	text := fmt.Sprintf("%s, %.4g/s for all of its flows", f.Pool, f.PoolRate)
+	text := fmt.Sprintf("%s, %s for all of its flows", f.Pool, cli.PerSecond(f.PoolRate))
 	if f.PoolPart > 0 && f.PoolPart < 0.995 {
-		text += fmt.Sprintf(", %.4g/s for this one while the same flows wait", f.PoolPart*f.PoolRate)
+		text += fmt.Sprintf(", %s for this one while the same flows wait", cli.PerSecond(f.PoolPart*f.PoolRate))
 	}
 	if f.Owed > 0 {
 		text += fmt.Sprintf("; owes %d to it", f.Owed)

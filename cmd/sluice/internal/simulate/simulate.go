@@ -215,7 +215,7 @@ func meanRate(t simulate.Trace) string {
 	if t.Span() <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (%.4g/s on average)", float64(len(t))/t.Span().Seconds())
+	return fmt.Sprintf(" (%s on average)", cli.PerSecond(float64(len(t))/t.Span().Seconds()))
 }
 
 // roundWait rounds a time to a readable number of digits.
