@@ -133,6 +133,7 @@ type RouteInfo struct {
 	Forward     *Forward // the route takes forwarded requests only; nil: jobs
 	Paths       bool     // jobs may name a path below the route's URL
 	JobHeaders  []string // names of the headers that jobs may set on their deliveries
+	Estimated   bool     // answers have the actual costs of jobs, see shaper.Request
 }
 
 // RouteCalls is how the upstream of a route is called. Operators see it, so it has no secrets.

@@ -173,7 +173,8 @@ func (s *Server) forwarded(
 	if err := s.permitRoute(c, at.route); err != nil {
 		return nil, err
 	}
-	info := s.cfg.Routes[at.route].Forward
+	route := s.cfg.Routes[at.route]
+	info := route.Forward
 	if info == nil {
 		return nil, problem.UnknownRoute.With("the path names no configured route that forwards requests")
 	}
@@ -222,7 +223,7 @@ func (s *Server) forwarded(
 		Route: at.route, Type: typeOf(m.Method, path),
 		Payload: m.Encode(), Same: identityOf(m, key),
 		IdempotencyKey: key, Cost: max(1, info.Cost, cost), MaxWait: time.Duration(maxWait) * time.Millisecond,
-		MaxAttempts: s.cfg.Routes[at.route].MaxAttempts,
+		Estimated: route.Estimated, MaxAttempts: route.MaxAttempts,
 		TraceParent: codec.TraceParent(c.r.Header),
 	}
 	if err := s.guardJob(c, *sub); err != nil {

@@ -139,6 +139,7 @@ func (s *Server) submission(
 		Headers:        headers,
 		IdempotencyKey: key,
 		Cost:           max(body.Cost, 1),
+		Estimated:      info.Estimated,
 		Delay:          time.Duration(body.DelayMS) * time.Millisecond,
 		MaxWait:        time.Duration(body.MaxWaitMS) * time.Millisecond,
 		MaxAttempts:    info.MaxAttempts,

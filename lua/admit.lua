@@ -25,7 +25,8 @@
 --   class that the tenant shares a part of the store with, if it has no settings of its own. It is
 --   what the class may store no more, b or t as above, a colon, the share of the flow in bytes, 0
 --   for that of any flow, a colon, and its name. The name - is no class, but all tenants without
---   settings of their own
+--   settings of their own. Last 1 if the costs of the flow's jobs are estimates: then a max wait
+--   refuses only what could not leave in time at a sixteenth of them
 --   then per job: its request, and the record from its cost on. The request begins with the number
 --   of the flow, which is all that most jobs need. Otherwise follow, after a blank each: delay in
 --   µs, max wait in ms (0: the policy's), and the hash and the fingerprint of an idempotency key.

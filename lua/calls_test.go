@@ -27,7 +27,7 @@ func (w *world) admit(r admission) {
 		call.Flows = append(call.Flows, scripts.AdmitFlow{
 			Flow: w.shard.Flow(name), Queue: w.shard.Queue(name), Later: w.shard.Later(name),
 			Lines: w.shard.LinesOf(tenant),
-			Names: w.shard.Names(tenant), Tier: r.tiers[tenant], Entry: first.entry, Class: r.class,
+			Names: w.shard.Names(tenant), Tier: r.tiers[tenant], Entry: first.entry, Class: r.class, Estimated: r.estimated,
 		})
 	}
 	for _, c := range r.jobs {

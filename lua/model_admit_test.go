@@ -19,7 +19,7 @@ type admission struct {
 
 	noBytes, noTenants bool  // the store takes no more of them
 	share              int64 // bytes that may be stored of a flow; 0: no bound
-	atomic             bool
+	atomic, estimated  bool
 	jobs               []candidate
 }
 
@@ -39,7 +39,7 @@ type candidate struct {
 
 func (r admission) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "admit %d atomic %v claiming %v, class %v, closed %v %v, share %d:", r.at, r.atomic, r.tiers,
+	fmt.Fprintf(&b, "admit %d atomic %v estimated %v claiming %v, class %v, closed %v %v, share %d:", r.at, r.atomic, r.estimated, r.tiers,
 		r.class, r.noBytes, r.noTenants, r.share)
 	for _, c := range r.jobs {
 		fmt.Fprintf(&b, " %s %s %s key %q %q delay %v max wait %v cost %d attempts %d;", c.id, c.flow, c.kind, c.idem,
@@ -136,7 +136,7 @@ func (m *model) admit(r admission) []scripts.Decision {
 			}
 			f.Flow, v.Admission = shaper.Admit(f.Flow, m.paused(f), m.now,
 				shaper.Request{
-					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Type: c.kind, Delay: c.delay, MaxWait: wait, Closed: closed || classFull,
+					Size: size, Bytes: bytes, Payload: payload, Cost: c.cost, Type: c.kind, Delay: c.delay, MaxWait: wait, Estimated: r.estimated, Closed: closed || classFull,
 					Stored: jobBytes(m.record(c, 0, 0)), Share: share, Pool: m.shared(f, sizeOf, bytesOf),
 				}, instants(m.laters[c.flow]))
 			forbidden := v.Outcome == shaper.Denied || v.Outcome == shaper.TypeDenied

@@ -200,6 +200,7 @@ func (a *admission) flow(name string, s *Submission) int {
 		Flow: a.shard.Flow(name), Queue: a.shard.Queue(name), Later: a.shard.Later(name),
 		Lines: a.shard.LinesOf(tenant), Names: a.shard.Names(tenant),
 		Tier: store.TierName(s.Tier), Entry: store.TenantEntry(s.Tenant), Class: class,
+		Estimated: s.Estimated,
 	})
 	a.flows[name] = len(a.call.Flows) - 1
 	return a.flows[name]

@@ -70,6 +70,7 @@ type Submission struct {
 	Same           []byte        // what a repeated IdempotencyKey must have in common; nil: the payload
 	IdempotencyKey string        // empty: none
 	Cost           int64         // departure intervals that it takes, 1 to shaper.MaxCost; 0 means 1
+	Estimated      bool          // deliveries on the route replace Cost, see shaper.Request
 	Delay          time.Duration // before the job is queued; 0: none
 	MaxWait        time.Duration // from admission to departure; 0: that of the policy
 	MaxAttempts    int           // of its route; 0: DefaultMaxAttempts

@@ -42,8 +42,11 @@ type Request struct {
 	Closed  bool          // the store accepts no more bytes, or no new tenants
 	Delay   time.Duration // not eligible before; 0 is at once
 	MaxWait time.Duration // from admission to departure; 0 is no limit
-	Replay  bool          // of a dead letter: its cost was admitted before, and no bound refuses it
-	Pool    *Shared       // that the flow is in; nil for none
+	// Estimated says that deliveries replace the costs of the flow's jobs by actual ones. MaxWait
+	// then refuses only what could not leave in time at a sixteenth of them, see Bucket.Correct.
+	Estimated bool
+	Replay    bool    // of a dead letter: its cost was admitted before, and no bound refuses it
+	Pool      *Shared // that the flow is in; nil for none
 }
 
 // Outcome is the result of a submission.
@@ -132,8 +135,12 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 	if start != 0 {
 		start = max(start, eligible)
 	}
+	soonest := sure // with costs that are estimates
 	if sure != 0 {
-		sure = max(sure, eligible)
+		if r.Estimated {
+			soonest = now + (sure-now)/leastApart
+		}
+		sure, soonest = max(sure, eligible), max(soonest, eligible)
 	}
 	full, departures := fullOf(f, p, r.Size, r.Bytes)
 	inPool := Admission{Now: now, Rate: p.DrainRate()}
@@ -162,7 +169,7 @@ func Admit(f Flow, p Policy, now Instant, r Request, later []Instant) (Flow, Adm
 		a.Outcome = StoreFull
 	case r.Share > 0 && f.Stored+r.Bytes > r.Share:
 		a.Outcome, a.Stored, a.Share = OverShare, f.Stored, r.Share
-	case r.MaxWait > 0 && !p.Paused && (sure == 0 || sure > now.Add(r.MaxWait)):
+	case r.MaxWait > 0 && !p.Paused && (sure == 0 || soonest > now.Add(r.MaxWait)):
 		a.Outcome, a.Start = DeadlineUnreachable, sure
 	default:
 		a.Outcome = Admitted

@@ -181,6 +181,20 @@ func TestAdmit(t *testing.T) {
 				Outcome: shaper.DeadlineUnreachable, Start: in(400 * ms), Depth: 3, Remaining: 7,
 				NextSlot: 60 * ms,
 			}},
+		{"met if each cost falls to a sixteenth", waiting(sent(1, tenth), 3, 1), ten(), shaper.Request{
+			Size: 1, Cost: 1, MaxWait: 360 * ms / 16, Estimated: true,
+		}, nil,
+			shaper.Admission{
+				Outcome: shaper.Admitted, Position: 4, Start: in(400 * ms), Depth: 4, Remaining: 6,
+				NextSlot: 60 * ms,
+			}},
+		{"not even then", waiting(sent(1, tenth), 3, 1), ten(), shaper.Request{
+			Size: 1, Cost: 1, MaxWait: 360*ms/16 - time.Microsecond, Estimated: true,
+		}, nil,
+			shaper.Admission{
+				Outcome: shaper.DeadlineUnreachable, Start: in(400 * ms), Depth: 3, Remaining: 7,
+				NextSlot: 60 * ms,
+			}},
 		{"a deadline before the job is eligible", waiting(idle, 0, 1), ten(), shaper.Request{
 			Size: 1, Cost: 1, Delay: sec, MaxWait: 999 * ms,
 		}, nil,

@@ -21,6 +21,9 @@ type ForwardListener struct {
 // Forwards reports whether the route forwards requests instead of delivering jobs.
 func (r Route) Forwards() bool { return r.Forward != "" }
 
+// CostsEstimated reports whether the route says that answers have the actual costs of its jobs.
+func (r Route) CostsEstimated() bool { return r.CostFrom != "" && r.CostFrom != costNone }
+
 // forwarding returns the sorted names of the routes with forward.
 func forwarding(routes map[string]Route) (names []string) {
 	for name, route := range routes {

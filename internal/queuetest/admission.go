@@ -15,30 +15,31 @@ import (
 )
 
 var admissionTests = map[string]func(*suite){
-	"concurrent submissions fill exactly the capacity":     boundUnderConcurrency,
-	"a decision has position, depth and remaining":         decisionFacts,
-	"retry-after ends when capacity frees":                 retryAfterIsWhenASlotFrees,
-	"the stamp is the estimated start":                     estimateBecomesStamp,
-	"a refusal leaves no trace in the queue":               refusalLeavesNoTrace,
-	"refusals are counted":                                 refusalsCounted,
-	"the decision has the stored job":                      decisionJobIsStored,
-	"a paused flow admits but promises no start":           pausedFlowAdmits,
-	"a full paused flow promises no time":                  fullPausedFlow,
-	"capacity 0 admits nothing":                            capacityZero,
-	"a deadline that cannot be met is refused":             deadlineUnreachable,
-	"a deadline is not checked while paused":               deadlineWhilePaused,
-	"a job that waited too long expires and takes no slot": overdueExpires,
-	"the policy's max wait holds where the job has none":   policyMaxWait,
-	"a job of cost 3 takes three intervals":                costTakesIntervals,
-	"burst jobs leave together, then the spacing holds":    burstThenSpacing,
-	"an id is not admitted twice":                          sameIDTwice,
-	"the payload comes back byte for byte":                 payloadBytes,
-	"values that cannot be stored are refused":             unstorable,
-	"an id of another shard or of none is refused":         foreignID,
-	"each flow of a tenant has its own bound":              flowsApart,
-	"bytes count as they are stored":                       storedBytesFit,
-	"an atomic batch counts a key once":                    batchFitsByKeys,
-	"never is the answer where any bound says so":          neverByAnyBound,
+	"concurrent submissions fill exactly the capacity":                boundUnderConcurrency,
+	"a decision has position, depth and remaining":                    decisionFacts,
+	"retry-after ends when capacity frees":                            retryAfterIsWhenASlotFrees,
+	"the stamp is the estimated start":                                estimateBecomesStamp,
+	"a refusal leaves no trace in the queue":                          refusalLeavesNoTrace,
+	"refusals are counted":                                            refusalsCounted,
+	"the decision has the stored job":                                 decisionJobIsStored,
+	"a paused flow admits but promises no start":                      pausedFlowAdmits,
+	"a full paused flow promises no time":                             fullPausedFlow,
+	"capacity 0 admits nothing":                                       capacityZero,
+	"a deadline that cannot be met is refused":                        deadlineUnreachable,
+	"costs that are estimates refuse no job that could leave in time": deadlineByEstimates,
+	"a deadline is not checked while paused":                          deadlineWhilePaused,
+	"a job that waited too long expires and takes no slot":            overdueExpires,
+	"the policy's max wait holds where the job has none":              policyMaxWait,
+	"a job of cost 3 takes three intervals":                           costTakesIntervals,
+	"burst jobs leave together, then the spacing holds":               burstThenSpacing,
+	"an id is not admitted twice":                                     sameIDTwice,
+	"the payload comes back byte for byte":                            payloadBytes,
+	"values that cannot be stored are refused":                        unstorable,
+	"an id of another shard or of none is refused":                    foreignID,
+	"each flow of a tenant has its own bound":                         flowsApart,
+	"bytes count as they are stored":                                  storedBytesFit,
+	"an atomic batch counts a key once":                               batchFitsByKeys,
+	"never is the answer where any bound says so":                     neverByAnyBound,
 }
 
 func boundUnderConcurrency(s *suite) {
@@ -205,6 +206,20 @@ func deadlineUnreachable(s *suite) {
 	w.Delay, w.MaxWait = time.Hour, time.Minute
 	equal(s, "the outcome of a delay beyond the wait", s.submit(w).Outcome, shaper.DeadlineUnreachable)
 	equal(s, "the depth", s.tenant(tenant).Depth, 2)
+}
+
+func deadlineByEstimates(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	w := work()
+	w.Estimated, w.Cost, w.MaxWait = true, 16, time.Minute
+	s.admit(w)
+	s.lease(1)
+	s.admit(w) // at a sixteenth of its cost the first makes it wait for a minute
+	v := s.submit(w)
+	equal(s, "the outcome behind two", v.Outcome, shaper.DeadlineUnreachable)
+	equal(s, "the estimated wait", v.Start.Sub(v.Now).Round(time.Second), 32*time.Minute)
+	w.Delay = time.Minute + time.Millisecond
+	equal(s, "the outcome of a delay beyond the wait", s.submit(w).Outcome, shaper.DeadlineUnreachable)
 }
 
 func deadlineWhilePaused(s *suite) {

@@ -59,6 +59,7 @@ type AdmitFlow struct {
 	Tier                             string // that the tenant's credential claims, as in keys; empty for none
 	Entry                            string // of the tenant, in the tenants key
 	Class                            Class  // that the tenant is in unless it has settings of its own
+	Estimated                        bool   // shaper.Request.Estimated
 }
 
 // Class is a number of tenants that share a part of the store. The zero value is none. Without a
@@ -148,13 +149,13 @@ func (c AdmitCall) Call() Call {
 // call makes the call, with the types of its jobs if typed.
 func (c AdmitCall) call(typed bool) Call {
 	keys := make([]string, 0, 4+5*len(c.Flows)+2*len(c.Jobs))
-	args := make([]any, 0, 6+2*len(c.Flows)+2*len(c.Jobs))
+	args := make([]any, 0, 6+4*len(c.Flows)+2*len(c.Jobs))
 	keys = append(keys, c.Clock, c.Due, c.Expires, c.Tenants)
 	args = append(args, string(c.At), c.Horizon.Microseconds(), flag(c.Atomic), len(c.Flows), c.closed(),
 		c.share())
 	for _, f := range c.Flows {
 		keys = append(keys, f.Flow, f.Queue, f.Later, f.Lines, f.Names)
-		args = append(args, f.Tier, f.Entry, f.Class.arg())
+		args = append(args, f.Tier, f.Entry, f.Class.arg(), flag(f.Estimated))
 	}
 	for _, j := range c.Jobs {
 		keys = append(keys, j.Key)

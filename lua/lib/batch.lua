@@ -2,7 +2,7 @@
 
 --! needs record clock stored bucket flow pool
 
-local FLOW_KEYS, FLOW_ARGS = 5, 3
+local FLOW_KEYS, FLOW_ARGS = 5, 4
 local SEEN_EVERY = 60000000 -- µs between two notes of a tenant's activity
 clock_load(ARGV[1])
 local horizon, atomic, flow_count = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
@@ -42,6 +42,7 @@ for i = 1, flow_count do
     error('MISPLACED flow ' .. f.name) -- by a process that has not heard of the pool yet
   end
   f.number, f.queue, f.later, f.names, f.entry = i, KEYS[k + 2], KEYS[k + 3], KEYS[k + 5], ARGV[a + 2]
+  f.estimated = ARGV[a + 4] == '1'
   local closed, share, class = string.match(ARGV[a + 3], '^(%a*):(%d+):(%S+)$')
   if class and redis.call('EXISTS', KEYS[k + 4]) == 1 then
     closed, class = nil, nil -- a tenant with settings of its own is in no class

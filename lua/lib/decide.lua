@@ -1,6 +1,6 @@
 -- decide: decides on the jobs of a call of admit, in memory only.
 
---! needs record clock flow admission pool_full batch
+--! needs record clock bucket flow admission pool_full batch
 
 local decisions, written, details = {}, 0, {}
 local placed = {} -- by id, where the answer to a job that this call has admitted begins
@@ -110,11 +110,9 @@ local function outcome_of(f, payload, delay, wait, cost, kind)
   elseif wait > 0 and not f.stopped then
     -- By the paces alone: an estimate of deliveries refuses nothing.
     local sure = paced_start(f, f.queued, f.cost)
-    if sure ~= 0 then
-      sure = math.max(sure, now + delay)
-    end
-    if sure == 0 or sure > now + wait * 1000 then
-      return UNREACHABLE, sure, 0
+    local soonest = f.estimated and now + math.floor((sure - now) / LEAST_APART) or sure
+    if sure == 0 or math.max(soonest, now + delay) > now + wait * 1000 then
+      return UNREACHABLE, sure ~= 0 and math.max(sure, now + delay) or 0, 0
     end
   end
   return ADMITTED, start

@@ -67,7 +67,9 @@ func publicProxy(setting string) string {
 func (p *Process) apiConfig(shared parts) api.Config {
 	routes := map[string]api.RouteInfo{}
 	for name, r := range p.Config.Routes {
-		info := api.RouteInfo{MaxAttempts: int(r.Retry.MaxAttempts), Paths: r.Paths, JobHeaders: r.JobHeaders}
+		info := api.RouteInfo{
+			MaxAttempts: int(r.Retry.MaxAttempts), Paths: r.Paths, JobHeaders: r.JobHeaders, Estimated: r.CostsEstimated(),
+		}
 		if r.Forwards() {
 			base, _ := url.Parse(r.Forward) // was validated
 			info.Forward = &api.Forward{
