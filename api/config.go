@@ -66,8 +66,9 @@ type Config struct {
 	// StatusRate bounds the reads of jobs by one tenant, with a burst of one second; zero:
 	// unlimited.
 	StatusRate shaper.Rate
-	// ReadRate bounds the work that the reads of one tenant make in the store, in reads of one job,
-	// with a burst of two seconds. An address has twice as many. Default 2000/s.
+	// ReadRate bounds the work that reads, cancellations and replays of one tenant make in the
+	// store, in reads of one job, with a burst of two seconds. An address has twice as many.
+	// Default 2000/s.
 	ReadRate shaper.Rate
 	// MaxDelay returns the longest delay of a job of the client, and the setting that bounds it.
 	// nil: any delay.

@@ -68,6 +68,9 @@ func (s *Server) deleteJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.working(c, cancelRows); err != nil {
+		return nil, err
+	}
 	job, err := s.queue.Cancel(c.r.Context(), tenant, id)
 	if errors.Is(err, queue.ErrConflict) {
 		return nil, problem.Conflict(job, "only a scheduled, queued or retrying job can be cancelled")
@@ -78,6 +81,8 @@ func (s *Server) deleteJob(c *call) (*answer, error) {
 	return ok(codec.Job(job)), nil
 }
 
+const onlyDead = "only a dead job can be replayed"
+
 // replayJob is POST /v1/jobs/{id}/replay.
 func (s *Server) replayJob(c *call) (*answer, error) {
 	tenant, id, err := tenantAndID(c)
@@ -87,22 +92,26 @@ func (s *Server) replayJob(c *call) (*answer, error) {
 	if err := codec.DecodeEmpty(c.body); err != nil {
 		return nil, err
 	}
+	if err := s.working(c, replayRows); err != nil {
+		return nil, err
+	}
 	job, err := s.queue.Job(c.r.Context(), tenant, id)
 	if err != nil {
 		return nil, err
 	}
-	if job.State == shaper.Dead { // else there is nothing to replay
-		if err := s.guardJob(c, queue.Submission{Route: job.Route, Type: job.Type}); err != nil {
-			return nil, err
-		}
+	if job.State != shaper.Dead {
+		return nil, problem.Conflict(job, onlyDead)
 	}
-	as := queue.Replaying{MaxAttempts: s.attempts(job)}
+	if err := s.guardJob(c, queue.Submission{Route: job.Route, Type: job.Type}); err != nil {
+		return nil, err
+	}
+	as := queue.Replaying{MaxAttempts: s.attempts(job), Read: &job}
 	if !c.operator {
 		as.Tier = &c.who.Tier
 	}
 	v, err := s.queue.Replay(c.r.Context(), tenant, id, as)
 	if errors.Is(err, queue.ErrConflict) {
-		rule := "only a dead job can be replayed"
+		rule := onlyDead
 		if v.Job.State == shaper.Dead {
 			rule = "a forwarded request cannot be replayed, its client sends it again"
 		}
@@ -276,28 +285,42 @@ func JobJSON(j queue.Job) ([]byte, error) {
 	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
+const instead = "; wait with Prefer: wait=N, or have a callback, instead of polling"
+
 // reading is nil, or the 429 for a client that reads too much. It does not call the store.
 // Operators may read as much as they want.
 func (s *Server) reading(c *call) error {
 	if c.operator || c.charged {
 		return nil
 	}
-	c.charged = true
-	const instead = "; wait with Prefer: wait=N, or have a callback, instead of polling"
-	now := time.Now()
 	if s.reads != nil {
-		if wait := s.reads.Take(c.who.Tenant, now); wait > 0 {
+		if wait := s.reads.Take(c.who.Tenant, time.Now()); wait > 0 {
 			return s.readsTooMuch("this process lets the tenant read jobs "+s.reads.Shown.String()+instead, problem.LimiterState{
 				Name: "status", Rate: s.reads.Shown, Limit: int64(s.reads.Burst), Next: wait,
 			})
 		}
 	}
-	if wait := s.rows.Take(c.owner, now); wait > 0 {
-		return s.readsTooMuch("the reads of the tenant, or of its address, take more of Redis than the "+
-			s.rows.Shown.String()+" that one tenant has"+instead, problem.LimiterState{
-			Name: "reads", Rate: s.rows.Shown, Limit: int64(s.rows.Burst()), Next: wait,
-		})
+	return s.working(c, 1)
+}
+
+// What cancelling and replaying a job costs Redis, in reads of one job.
+const cancelRows, replayRows = 3, 4
+
+// working is reading without the bound by api.status_rate, for what costs Redis as much as so many
+// reads. Cancellations and replays count, because those that change nothing can be repeated without
+// end.
+func (s *Server) working(c *call, rows int) error {
+	if c.operator || c.charged {
+		return nil
 	}
+	c.charged = true
+	now := time.Now()
+	if wait := s.rows.Take(c.owner, now); wait > 0 {
+		return s.readsTooMuch("what the tenant, or its address, reads, cancels and replays takes more of Redis than the "+
+			s.rows.Shown.String()+" that one tenant has"+instead,
+			problem.LimiterState{Name: "reads", Rate: s.rows.Shown, Limit: int64(s.rows.Burst()), Next: wait})
+	}
+	s.rows.Charge(c.owner, rows-1, now)
 	return nil
 }
 

@@ -85,6 +85,27 @@ func TestReadsOfANetwork(t *testing.T) {
 	})
 }
 
+// TestCancellationsBeyondTheBudget: those that change nothing cost the store as much as reads do.
+func TestCancellationsBeyondTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) { c.ReadRate = shaper.Rate{Limit: 6, Period: time.Second} }) // 12 at once
+		job := b.submit(plainJob, nil).job.ID
+		for method, path := range map[string]string{"DELETE": "/v1/jobs/" + job, "POST": "/v1/jobs/" + job + "/replay"} {
+			served := 0
+			for b.intake.do(t, method, path, nil, "").Code != http.StatusTooManyRequests {
+				served++
+			}
+			if want := map[string]int{"DELETE": 4, "POST": 3}[method]; served != want {
+				t.Errorf("%s: %d at once, want %d", method, served, want)
+			}
+			if code := b.admin.do(t, method, "/v1/tenants/default/jobs/"+job+strings.TrimPrefix(path, "/v1/jobs/"+job), nil, "").Code; code == http.StatusTooManyRequests {
+				t.Errorf("%s of an operator: %d", method, code)
+			}
+			<-time.After(2 * time.Second)
+		}
+	})
+}
+
 // TestReadsByDefault: a client that polls fifty jobs every 100 ms is never refused. One that lists
 // as fast as it can has a share of the store, and its address has two of them, whatever tenants it
 // names.

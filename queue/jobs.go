@@ -159,6 +159,7 @@ type Replaying struct {
 	// Tier is the one that the client's credential claims now, as in Submission; nil keeps the one
 	// that was claimed last, for an operator.
 	Tier *string
+	Read *Job // the job, if the caller has read it already
 }
 
 // Replay queues a dead job again. The outcome of the decision is Admitted, Full, FullOfBytes,
@@ -168,11 +169,14 @@ func (q *Queue) Replay(ctx context.Context, tenant, id string, as Replaying) (v 
 	if _, err := q.shardOf(tenant, id); err != nil {
 		return v, err
 	}
-	dead, err := q.Job(ctx, tenant, id) // for its route, which a pool may have taken over, and its type
-	if err != nil {
-		return v, err
+	if as.Read == nil { // for its route, which a pool may have taken over, and its type
+		dead, err := q.Job(ctx, tenant, id)
+		if err != nil {
+			return v, err
+		}
+		as.Read = &dead
 	}
-	done, err := q.replay(ctx, tenant, []Job{dead}, func(Job) Replaying { return as })
+	done, err := q.replay(ctx, tenant, []Job{*as.Read}, func(Job) Replaying { return as })
 	if err != nil {
 		return v, err
 	}

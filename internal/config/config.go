@@ -71,7 +71,7 @@ type API struct {
 	TenantShare    int64       // percent of the shared resources for one tenant
 	AddressShare   int64       // percent for one address
 	StatusRate     shaper.Rate // reads of jobs by one tenant; zero: no bound
-	ReadRate       shaper.Rate // what the reads of one tenant cost, in reads of one job
+	ReadRate       shaper.Rate // what reads, cancellations and replays of one tenant cost, in reads of one job
 }
 
 // HostNames returns the accepted host names besides those of loopback.
