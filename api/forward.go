@@ -100,7 +100,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, at ingress) {
 	// Each step returns before the next one: thousands of clients wait in the third, and their
 	// stacks are as large as the deepest step.
 	f := newAwaited(s)
-	f.own = at.own
+	f.own, f.since = at.own, time.Now()
 	sub, err := s.forwarded(w, c, at, f)
 	if c.counted {
 		defer s.requests.Give(c.owner, 1)

@@ -62,8 +62,13 @@ func (s *Server) writePieces(w http.ResponseWriter, c *call, f *awaited) {
 	// One that only says that it sends no more, as nc -N, gets what comes soon.
 	defer context.AfterFunc(c.client, func() { time.AfterFunc(leftPatience, cancel) })()
 	control := http.NewResponseController(w)
+	waited, began := f.decision.Outcome == shaper.Admitted, false
 	for {
 		_ = control.Flush()
+		if waited && began {
+			s.metrics.firstByte.WithLabelValues(f.decision.Job.Route).Observe(time.Since(f.since).Seconds())
+			waited = false
+		}
 		_ = control.SetWriteDeadline(time.Time{}) // a writer without deadlines, as in tests, returns an error
 		piece, err := f.stream.Next(ctx)
 		if err == io.EOF {
@@ -74,6 +79,7 @@ func (s *Server) writePieces(w http.ResponseWriter, c *call, f *awaited) {
 			deadline.Within(w, idle)
 			switch _, err = w.Write(piece); err {
 			case nil:
+				began = true
 			case errKeptAll:
 				return
 			default:

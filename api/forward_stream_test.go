@@ -104,6 +104,13 @@ func TestForwardStreams(t *testing.T) {
 	if p.reached() != 1 {
 		t.Errorf("%d requests at the upstream", p.reached())
 	}
+	// Those that waited for an answer of another request are not counted.
+	begun, err := p.metrics.Gather()
+	for _, m := range begun {
+		if m.GetName() == "sluice_forward_first_byte_seconds" && m.GetMetric()[0].GetHistogram().GetSampleCount() != 1 || err != nil {
+			t.Errorf("%v %v", m, err)
+		}
+	}
 }
 
 // TestForwardEventSource: one who accepts events alone waits for an answer that has not begun, at

@@ -43,6 +43,7 @@ type metrics struct {
 	evictedBodies  prometheus.Counter
 	evictedAnswers prometheus.Counter
 	abandoned      prometheus.Counter
+	firstByte      *prometheus.HistogramVec
 
 	figures *figures.Gauges
 
@@ -106,6 +107,17 @@ func newMetrics(hub *figures.Hub, source figures.Store, cfg Config) (*metrics, e
 		Help: "Forwarded requests without an Idempotency-Key that were cancelled while they waited, because " +
 			"their client had left.",
 	})
+	m.firstByte = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "sluice_forward_first_byte_seconds",
+		Help: "From the arrival of a forwarded request to the first byte of its answer at the client, of answers " +
+			"that reach it while they come.",
+		Buckets: []float64{.025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+	}, []string{"route"})
+	for name, r := range cfg.Routes {
+		if r.Forward != nil {
+			m.firstByte.WithLabelValues(name)
+		}
+	}
 	// Every series exists from the start, so that rate() sees its first event.
 	m.admissions.WithLabelValues(unavailableOutcome)
 	for _, o := range outcomes {
@@ -134,7 +146,7 @@ func newMetrics(hub *figures.Hub, source figures.Store, cfg Config) (*metrics, e
 func (m *metrics) register(r prometheus.Registerer) error {
 	collectors := []prometheus.Collector{
 		m.admissions, m.requests, m.duration, m.streams, m.auth, m.refusals, m.tooOften, m.evictedBodies, m.evictedAnswers, m.abandoned,
-		m.figures,
+		m.firstByte, m.figures,
 	}
 	for i, c := range collectors {
 		if err := r.Register(c); err != nil {

@@ -35,6 +35,7 @@ type awaited struct {
 	stream *queue.Stream   // an answer that comes now; nil for none
 	shown  *progress       // what the client is told while it waits; nil for nothing
 	own    bool            // the client came by a listener of the route alone
+	since  time.Time       // when the client came
 	last   time.Time       // when the wait ends at the latest
 	left   <-chan struct{} // closed when the client leaves; nil once it has
 	drain  <-chan struct{} // closed when the server drains; nil once it does
