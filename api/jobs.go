@@ -347,7 +347,7 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 		}
 	}
 	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
-		return nil, problem.UnknownRouteAt("query.route", "", problem.NotConfigured)
+		return nil, problem.UnknownRouteAt("query.route", asked.Route, problem.NotConfigured)
 	}
 	if err := s.reading(c); err != nil {
 		return nil, err

@@ -106,7 +106,10 @@ func (s *Server) submission(
 	info, known := s.cfg.Routes[route]
 	switch {
 	case !known:
-		return queue.Submission{}, problem.UnknownRouteAt("route", "", problem.NotConfigured)
+		if body.Route == "" {
+			return queue.Submission{}, problem.UnknownRouteAt("route", "", "must be given, for no route is named "+defaultRoute)
+		}
+		return queue.Submission{}, problem.UnknownRouteAt("route", body.Route, problem.NotConfigured)
 	case info.Forward != nil:
 		return queue.Submission{}, forwardOnly(route)
 	case body.Path != "" && !info.Paths:

@@ -204,6 +204,9 @@ func (p *poolNow) bound(f *Figures, policy shaper.Policy, class string, waits bo
 	if f.LimitedBy == limitedRate && part*p.EffectiveRate < f.EffectiveRate {
 		f.LimitedBy = limitedPool
 	}
+	if f.LimitedBy == limitedPool && !p.HeldUntil.IsZero() {
+		f.HeldUntil, f.HeldBy = p.HeldUntil, p.HeldBy
+	}
 	return part
 }
 

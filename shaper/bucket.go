@@ -485,9 +485,13 @@ func (b Bucket) MarkReady(now Instant) Bucket {
 }
 
 // Start estimates when a job leaves that has the given number of jobs, and their cost, waiting
-// before it, if nothing changes; 0 when that is beyond every calendar.
+// before it, if nothing changes; 0 when that is beyond every calendar. While a hold lets probes
+// leave, each of these jobs is one.
 func (b Bucket) Start(jobs, cost int64, now Instant) Instant {
 	first := max(b.Earliest(), now)
+	if b.Probe > 0 && jobs > 0 {
+		first = max(first, min(b.HeldUntil, b.Probe+Instant(jobs*probeEvery.Microseconds())))
+	}
 	start := first
 	for _, c := range b.Cells {
 		base, rem, credit, ahead := c.TAT, c.Rem, c.Credit, cost

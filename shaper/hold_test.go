@@ -158,6 +158,12 @@ func TestProbes(t *testing.T) {
 	now := shaper.Instant(1_000_000_000)
 	b := aPool().Hold(now.Add(12*time.Second), now)
 	b.Probe = now
+	for ahead, after := range []time.Duration{0, 5 * time.Second, 10 * time.Second, 12 * time.Second} {
+		n := int64(ahead)
+		if wait := b.Start(n, n, now).Sub(now); wait < after || wait > after+time.Duration(n)*10*time.Millisecond {
+			t.Errorf("behind %d jobs the estimate is %v, want %v and what their pace takes", n, wait, after)
+		}
+	}
 	for _, after := range []time.Duration{0, 5 * time.Second, 10 * time.Second, 12 * time.Second} {
 		stamp := b.Stamp(0, now)
 		if want := now.Add(after); stamp != want {

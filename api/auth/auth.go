@@ -270,7 +270,7 @@ const (
 // details are the texts for the client, by class.
 var details = map[Class]string{
 	Missing:   "send an API key or a token as Authorization: Bearer, or use a certificate, whichever the server accepts",
-	Malformed: "send one API key or token, once, as Authorization: Bearer or X-API-Key",
+	Malformed: "send one API key, which begins with sluice_, or one JSON Web Token, as Authorization: Bearer or X-API-Key",
 	NotTaken: "credentials of this kind are not accepted here; an API key begins with sluice_, and a token " +
 		"is a JSON Web Token",
 	BadKey:    "the API key is unknown, revoked or expired",

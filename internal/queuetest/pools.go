@@ -326,6 +326,8 @@ func poolHeld(s *suite) {
 	equal(s, "the error", err, nil)
 	equal(s, "what limits the pool", p.LimitedBy, "held")
 	equal(s, "by what it is held", p.HeldBy.Status, 429)
+	equal(s, "what limits a flow of it", s.tenant("other").LimitedBy, "pool")
+	equal(s, "until when that is held", s.tenant("other").HeldUntil, p.HeldUntil)
 	if left := time.Until(p.HeldUntil); left > 10*time.Minute {
 		s.Errorf("held for %v, more than max_hold", left)
 	}

@@ -296,6 +296,9 @@ end
 -- waiting before it; 0 when unknown. f.first caches the instant at which the first one leaves.
 local function start_after(f, jobs, cost)
   local first = f.first or math.max(earliest(f), now)
+  if f.probe and f.probe > 0 and jobs > 0 then
+    first = math.max(first, math.min(f.held, f.probe + jobs * PROBE_EVERY))
+  end
   local start = first
   for i = 1, #f.cells do
     local c = f.cells[i]

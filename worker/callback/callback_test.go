@@ -170,7 +170,7 @@ func TestArchive(t *testing.T) {
 		},
 		"not a public address": {
 			200, "http://[64:ff9b::7f00:1]/hunter2", 0,
-			"the callback URL must lead to a public address: skip retry for the task",
+			"the callback URL must lead to a public address, or be below a URL of callbacks.allow or an endpoint of the tenant: skip retry for the task",
 		},
 		"no URL, by a stranger": {
 			200, " ", 0,

@@ -123,7 +123,7 @@ func (r *Receivers) inspect(raw string, endpoints []string) (receiver string, wh
 	case t.port != 80 && t.port != 443 && t.port < 1024:
 		return "", anybody, errors.New("must use port 80 or 443 or one from 1024 on")
 	case local(t.host):
-		return "", anybody, errors.New("must lead to a public address")
+		return "", anybody, errors.New(notPublic)
 	}
 	if t.addr.IsValid() {
 		if err := r.rule(t.addr, why); err != nil {
@@ -133,6 +133,8 @@ func (r *Receivers) inspect(raw string, endpoints []string) (receiver string, wh
 	return receiver, why, nil
 }
 
+const notPublic = "must lead to a public address, or be below a URL of callbacks.allow or an endpoint of the tenant"
+
 // rule returns the rule that an address breaks.
 func (r *Receivers) rule(addr netip.Addr, why trust) error {
 	switch {
@@ -141,7 +143,7 @@ func (r *Receivers) rule(addr netip.Addr, why trust) error {
 	case why == registered && outbound.EgressRule(addr, nil) != "":
 		return errors.New("must not be link-local, nor serve the metadata of a cloud")
 	case why == anybody && r.addresses.SafeAddr(addr) != nil:
-		return errors.New("must lead to a public address")
+		return errors.New(notPublic)
 	}
 	return nil
 }

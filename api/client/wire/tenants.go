@@ -140,7 +140,7 @@ type Figures struct {
 	Running       int64     `json:"running" doc:"Jobs leased by a worker."`
 	LimitedBy     string    `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,auth,held,paused,idle" doc:"What keeps the next job from leaving now. rate: the rate or a further rate. concurrency: the limit of the flow. pool: the flow waits for its turn in the pool of its route. upstream: running deliveries use all slots of the worker for the route or the flow. late: for seconds, many jobs have arrived from Redis too late for their stamps. workers: no worker leases the job. auth: no token for the upstream can be had. held: the upstream requested a pause, or its circuit breaker is open. paused: by an operator, or because the dead letters reached their limit. idle: no job is waiting."`
 	EffectiveRate float64   `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds, and at most the rate of the pool; 0 while paused. For a tenant: its general rate, as slow as its slowest route, and at most the rates of its pools if all of its routes are in pools."`
-	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow is held: when the hold ends. For a tenant: the latest end of its holds."`
+	HeldUntil     time.Time `json:"held_until,omitzero" doc:"While a flow is held, or waits for a pool that is: when the hold ends. For a tenant: the latest end of these holds."`
 	HeldBy        string    `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off,auth,codec" doc:"While it is held: the cause. retry_after: the upstream named a time; at most one hour of it counts. breaker: the circuit breaker of the route is not closed. flow_breaker: the flow's own is not closed, while other flows of the route are well. hand_off: asynq does not accept its jobs. auth: no token for the upstream can be had. codec: a worker has no key to decrypt its next job."`
 	HeldStatus    int       `json:"held_status,omitempty" doc:"While it is held: HTTP status of the upstream's last answer, absent if there was none."`
 	OldestWaitMS  int64     `json:"oldest_wait_ms" doc:"Time since the oldest waiting job could first have left, retries and holds included; 0 for none. A job that came back from a worker counts until it ends, also during its next delivery."`
@@ -280,7 +280,7 @@ type TenantLine struct {
 	Depth         int64             `json:"depth"`
 	Running       int64             `json:"running"`
 	Paused        bool              `json:"paused"`
-	HeldUntil     time.Time         `json:"held_until,omitzero" doc:"While flows of the tenant are held: the latest end of the holds."`
+	HeldUntil     time.Time         `json:"held_until,omitzero" doc:"While flows of the tenant are held, or wait for pools that are: the latest end of the holds."`
 	HeldBy        string            `json:"held_by,omitempty" enum:"retry_after,breaker,flow_breaker,hand_off,auth,codec"`
 	HeldStatus    int               `json:"held_status,omitempty" doc:"HTTP status of the upstream's last answer, absent if there was none."`
 	LimitedBy     string            `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,auth,held,paused,idle"`

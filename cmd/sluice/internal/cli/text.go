@@ -104,7 +104,11 @@ func HeldText(f wire.Figures) string {
 	if f.HeldUntil.IsZero() {
 		return ""
 	}
-	return "until " + f.HeldUntil.UTC().Format(time.RFC3339) + ", " + heldBy(f.HeldBy, f.HeldStatus)
+	of := ""
+	if f.LimitedBy == "pool" {
+		of = "its pool, "
+	}
+	return of + "until " + f.HeldUntil.UTC().Format(time.RFC3339) + ", " + heldBy(f.HeldBy, f.HeldStatus)
 }
 
 // heldBy returns why a flow is held.
