@@ -12,7 +12,7 @@ import (
 )
 
 // The bounds of a poll of a pool.
-const movesMost, triesMore = 500, 50
+const movesMost, triesMore, comingMost = 500, 50, 16
 
 // pooled is a pool of the model.
 type pooled struct {
@@ -24,6 +24,7 @@ type pooled struct {
 	weights, reserves    int64
 	maxCost, earlier     int64
 	changed, ahead       shaper.Instant
+	spared               int64
 	wait, ready, reserve zset
 	moved                map[string]bool // candidates of the poll under way
 	classes              map[string]*poolClass
@@ -227,7 +228,7 @@ func (m *model) pool(name string) *pooled {
 // pacing is the pool in the arithmetic of shaper.
 func (p *pooled) pacing() shaper.Pool {
 	return shaper.Pool{Bucket: p.Bucket, Virtual: p.virtual, Behind: p.behind, MaxCost: p.maxCost,
-		Earlier: p.earlier, Changed: p.changed, Ahead: p.ahead, Owed: p.owed}
+		Earlier: p.earlier, Changed: p.changed, Ahead: p.ahead, Owed: p.owed, Spared: p.spared}
 }
 
 // limit brings a pool back that is further ahead than a job of the cost may take it, and beyond
@@ -356,7 +357,7 @@ func (m *model) fileInPool(f *flow, due shaper.Instant) {
 	if f.owed > 0 {
 		m.reach("owes to its pool")
 		m.reachIf(due == never, "owes without a job")
-		due = min(due, m.now)
+		due = min(due, max(m.now, f.Ready))
 	}
 	if due != never && f.dueBefore != 0 && (due == f.dueBefore || f.candidate && due <= m.now) {
 		m.reach("kept in its pool")
@@ -563,6 +564,8 @@ type pooling struct {
 	turns                map[string]turn
 	moved                map[string]bool
 	kept                 map[string]bool // put off
+	lined                map[string]bool // in the line of its route since this poll
+	seen                 shaper.Instant  // up to which the index of those that wait was read
 	barred               bool            // a flow must wait for a later poll
 }
 
@@ -654,7 +657,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	}
 	limit, unseenAfter := l.now.Add(horizon), never
 	tries := min(most, slots(p.Bucket, l.earliest(), limit)) + triesMore
-	looks := 0
+	looks, linedUp := 0, map[string]bool{}
 	// lined puts a flow of a full route into its line, unless the poll has looked at few of them.
 	lined := func(name string, wait zset) bool {
 		if !l.full(name) || l.flows[name] != nil {
@@ -664,15 +667,17 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 			return false
 		}
 		l.reach("in a line of a pool")
+		linedUp[name] = true
 		wait[name] = int64(l.join(routeOf(name), limit))
 		l.grant.PutOff++
 		return true
 	}
-	g := &pooling{polling: l, p: p, wait: zset{}, ready: zset{}, reserve: zset{}, turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}, lines: map[string]zset{}}
+	g := &pooling{polling: l, p: p, wait: zset{}, ready: zset{}, reserve: zset{}, turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}, lines: map[string]zset{}, lined: linedUp}
 	waiting := p.wait.upTo(limit, movesMost)
 	if len(waiting) == movesMost {
 		unseenAfter = shaper.Instant(p.wait[waiting[movesMost-1]])
 	}
+	g.seen = min(limit, unseenAfter)
 	for _, name := range waiting {
 		if at := p.wait[name]; !lined(name, p.wait) {
 			g.wait[name] = at
@@ -802,11 +807,11 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 			f.turn = t
 		}
 	}
-	served := g.serve(f, slot, score, reserved, class)
+	served := g.serve(f, slot, score, reserved, !reserved && len(classes) == 0 && len(g.ready) == 0, class)
 	g.turns[name] = f.turn
 	due := f.nextDue()
 	if f.owed > 0 {
-		due = slot
+		due = max(slot, f.Ready)
 	}
 	if f.pool == g.p && due != never && f.barred {
 		g.barred = true
@@ -820,8 +825,15 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 	return served
 }
 
-func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool, class string) bool {
+// serve lets the next job of a flow leave that was picked at the score. alone says that it is the
+// only candidate.
+func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved, alone bool, class string) bool {
 	if f.pool == g.p && f.owed > 0 {
+		cost, unused := g.p.pacing().Repays(f.owed, slot)
+		if alone && g.spares(f, score, cost-unused, slot) {
+			g.reach("repays later")
+			return false
+		}
 		candidate, tag := g.candidate(f, score, reserved, class)
 		g.repay(&f.owed, candidate, tag, reserved, slot)
 		return false
@@ -829,7 +841,7 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 	if f.pool != g.p || f.nextDue() > slot || g.bounded(f) {
 		return false
 	}
-	id, found := g.take(f, slot)
+	id, found := g.take(f, slot, func(cost int64) bool { return alone && g.spares(f, score, cost, slot) })
 	if id == "" {
 		return false
 	}
@@ -844,7 +856,7 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 	g.reachIf(class != "" && len(g.ready) > 0, "a class beside others")
 	pacing, next := g.p.pacing().Serve(candidate, reserved, slot, j.Cost)
 	g.served = append(g.served, serving{f.name, g.p.segment, g.p.policy.Rate, slot, charge, reserved})
-	g.p.Bucket, g.p.virtual, g.p.behind, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, next
+	g.p.Bucket, g.p.virtual, g.p.behind, g.p.spared, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, pacing.Spared, next
 	g.stampedInPool[leaseRef{id, j.Epoch}] = departure{g.p.name, stamping{g.p.segment, g.stamps, g.p.policy.Paces()}, slot, charge}
 	g.give(id, max(g.now, slot).Add(lease), found)
 	g.run(f, 1)
@@ -854,6 +866,39 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved bool
 		g.polling.bounds[routeOf(f.name)]--
 	}
 	return true
+}
+
+// spares makes a flow wait whose job, of this cost, would keep others from their turns. It was
+// picked at the score.
+func (g *pooling) spares(f *flow, score, cost int64, slot shaper.Instant) bool {
+	soon := func(z zset, after shaper.Instant) (names []string) {
+		for _, e := range z.list() {
+			if at := shaper.Instant(e.Score); at > after && len(names) < comingMost {
+				names = append(names, e.Name)
+			}
+		}
+		return names
+	}
+	later := zset{}
+	for name, at := range g.p.wait {
+		if _, in := g.wait[name]; !in && !g.lined[name] {
+			later[name] = at
+		}
+	}
+	var coming []shaper.Coming
+	for z, names := range map[*zset][]string{&g.wait: soon(g.wait, slot), &later: soon(later, g.seen)} {
+		for _, name := range names {
+			if !g.full(name) {
+				coming = append(coming, shaper.Coming{Tag: g.turn(name).Tag, Due: shaper.Instant((*z)[name])})
+			}
+		}
+	}
+	pacing, until := g.p.pacing().Spare(shaper.Candidate{Tag: shaper.Tag{Start: score}}, cost, slot, coming)
+	g.p.spared = pacing.Spared
+	if until > 0 {
+		f.Bucket = f.MarkReady(until)
+	}
+	return until > 0
 }
 
 // candidate is the flow as its pool picked it at the score, or its class, and its tag.
@@ -876,14 +921,16 @@ func (g *pooling) repay(owed *int64, c shaper.Candidate, tag *shaper.Tag, reserv
 	cost, unused := g.p.pacing().Repays(*owed, slot)
 	g.reachIf(unused > 0, "repaid with unused time")
 	pacing, next := g.p.pacing().Repay(c, reserved, slot, cost, unused)
-	g.p.Bucket, g.p.virtual, g.p.behind, g.p.owed, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, pacing.Owed, next
+	g.p.Bucket, g.p.virtual, g.p.behind, g.p.owed, g.p.spared, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, pacing.Owed, pacing.Spared, next
 	*owed -= cost
 	g.reachIf(*owed == 0, "repaid")
 	g.reachIf(reserved, "repaid by its reserve")
 }
 
 // take takes the next job of a flow for a slot; empty if none is eligible by then.
-func (g *pooling) take(f *flow, slot shaper.Instant) (id string, found scripts.Record) {
+func (g *pooling) take(
+	f *flow, slot shaper.Instant, spares func(cost int64) bool,
+) (id string, found scripts.Record) {
 	for {
 		for f.later <= slot && g.promotableOf(f) > 0 {
 			for _, id := range g.laters[f.name].upTo(slot, g.promotableOf(f)) {
@@ -910,6 +957,10 @@ func (g *pooling) take(f *flow, slot shaper.Instant) (id string, found scripts.R
 			found = before
 		}
 		overdue := j.Deadline > 0 && j.Deadline < slot
+		if !overdue && spares(j.Cost) {
+			g.reach("leaves its slot to one before it")
+			return "", found
+		}
 		if overdue && g.droppableOf(f) <= 0 {
 			f.barred = true
 			return "", found

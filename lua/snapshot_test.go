@@ -131,6 +131,7 @@ func (m *model) snapshot() snapshot {
 			}
 			fields["classes"] = p.classesText()
 			fields["earlier_cost"], fields["changed_cost"], fields["ahead"] = text(p.earlier), text(p.changed), text(p.ahead)
+			fields["spared"] = text(p.spared)
 		}
 		if f.trial != (shaper.Trial{}) {
 			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)

@@ -29,6 +29,8 @@ func TestPoolSimulatedAsServed(t *testing.T) {
 			[]shaper.Policy{{Reserve: second(20)}, {Weight: 3, Rate: second(7)}, {Reserve: second(7)}, {Weight: 2, Capacity: 9}}, 0},
 		{"reserves above the rate", shaper.Policy{Rate: second(37)},
 			[]shaper.Policy{{Reserve: second(30)}, {Reserve: second(20), Rate: second(25)}, {}}, 0},
+		{"costly jobs beside own rates", shaper.Policy{Rate: second(50), Burst: 1},
+			[]shaper.Policy{{Rate: second(12)}, {Rate: second(11), Reserve: second(9)}, {Weight: 2}}, 0},
 		{"a full pool, and a rate by jobs", shaper.Policy{Rate: second(90), Capacity: 60,
 			Rates: []shaper.Pace{{Rate: second(40), Burst: 1, ByJobs: true}}}, []shaper.Policy{{Weight: 2}, {Reserve: second(30)}, {}}, 0},
 		{"a cap of a flow", shaper.Policy{Rate: second(50)},
@@ -61,7 +63,11 @@ func TestPoolSimulatedAsServed(t *testing.T) {
 					m := simulate.Member{Name: name + "/erp", Policy: p}
 					at := begin
 					for range 150 {
-						m.Trace = append(m.Trace, simulate.Arrival{At: at, Cost: 1 + random.Int64N(3)})
+						cost := 1 + random.Int64N(3)
+						if p.Weight == 2 && k == 2 {
+							cost += random.Int64N(20)
+						}
+						m.Trace = append(m.Trace, simulate.Arrival{At: at, Cost: cost})
 						if random.IntN(3) > 0 { // some come together
 							at = at.Add(time.Duration(random.Int64N(90_000)) * time.Microsecond)
 						}

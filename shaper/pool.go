@@ -41,8 +41,9 @@ type Pool struct {
 	Changed Instant
 	// Ahead is the instant up to which actual costs above the charges have taken the TATs. They may
 	// take them further than a job could: see Exceed.
-	Ahead Instant
-	Owed  int64 // the cost that all parties owe, see Exceed
+	Ahead  Instant
+	Owed   int64 // the cost that all parties owe, see Exceed
+	Spared int64 // µs that costly jobs have left the pool idle for others, see Spare
 }
 
 // Bounded returns the pool with another bound of costs, while this many jobs are leased. The TATs
@@ -124,6 +125,64 @@ func (p Pool) Repays(owed int64, at Instant) (cost, unused int64) {
 	return min(owed, cost+unused), unused
 }
 
+// Coming is a flow with a waiting job that its own paces keep from leaving until an instant.
+type Coming struct {
+	Tag
+	Due Instant
+}
+
+// Spare returns the instant until which a job of the cost lets the pool idle at a stamp, for a flow
+// whose turn is before its own and that comes soon; 0 for not at all. c is the only candidate, and
+// has no reserve that is due.
+//
+// A job takes the pool for as long as it costs. A flow whose own rate is near its part of the pool
+// cannot catch up with what it misses meanwhile: it would get one job for each job of the other,
+// whatever that costs. So the pool waits if the job would delay that flow by more than one interval
+// of the pool. It idles for a job at most for as long as the job takes, and a job of cost 1 never
+// waits. Beside another candidate no job waits: then the turns alone give each its part.
+func (p Pool) Spare(c Candidate, cost int64, at Instant, coming []Coming) (Pool, Instant) {
+	span := p.beyondOne(cost)
+	if span <= p.Spared {
+		return p, 0
+	}
+	until, end := Instant(0), at+Instant(span)
+	for _, f := range coming {
+		if f.Due <= at || f.Due >= end {
+			continue
+		}
+		start := f.Start
+		if start < p.Virtual || start > p.Virtual+leadMost {
+			start = p.Virtual // as Enter will
+		}
+		if start < c.Start || f.Reserve != (Cell{}) && f.Reserve.TAT <= f.Due-Instant(p.Behind) {
+			until, end = f.Due, f.Due
+		}
+	}
+	if until > 0 {
+		p.Spared += int64(until - at)
+	}
+	return p, until
+}
+
+// unspare notes that a cost has left that may have idled.
+func (p Pool) unspare(reserved bool, cost int64) Pool {
+	if !reserved {
+		p.Spared = max(0, p.Spared-p.beyondOne(cost))
+	}
+	return p
+}
+
+// beyondOne is how much longer than one interval a job of the cost takes the pool, in µs. In
+// doubles, in the same order as in the script.
+func (p Pool) beyondOne(cost int64) (span int64) {
+	for _, c := range p.Cells {
+		if !c.ByJobs {
+			span = max(span, int64(math.Floor(float64(p.Charge(cost)-1)*float64(c.period())/float64(c.Rate.Limit))))
+		}
+	}
+	return span
+}
+
 // Repay is Serve for a cost that the candidate owes: no job leaves, so the paces by jobs count
 // none, and the pool has no other last stamp. For the unused part it takes no time.
 func (p Pool) Repay(c Candidate, reserved bool, at Instant, cost, unused int64) (Pool, Tag) {
@@ -131,6 +190,7 @@ func (p Pool) Repay(c Candidate, reserved bool, at Instant, cost, unused int64) 
 	for i, cell := range p.Cells {
 		p.Cells[i] = cell.charge(at, 0, cost-unused)
 	}
+	p = p.unspare(reserved, cost-unused)
 	p.Owed -= cost
 	return p.turn(c, reserved, at, cost)
 }
@@ -238,6 +298,7 @@ func before[T cmp.Ordered](a, b Candidate, of, than T) bool {
 // Serve lets a job of the cost leave at the stamp, and returns the pool and the flow's next tag.
 func (p Pool) Serve(c Candidate, reserved bool, at Instant, cost int64) (Pool, Tag) {
 	cost = p.Charge(cost)
+	p = p.unspare(reserved, cost)
 	p.Bucket = p.Depart(at, cost)
 	return p.turn(c, reserved, at, cost)
 }

@@ -8,6 +8,7 @@ local plan_pool
 
 do
   local MOVES_MOST, TRIES_MORE = 500, 50
+  local COMING_MOST = 16 -- flows that a costly job looks at before it leaves
 
   -- queue_head returns the id and the sequence of the first queued job that no earlier slot took.
   local function queue_head(f)
@@ -27,45 +28,6 @@ do
       end
     end
     return f.window[f.at], f.parts == 2 and tonumber(f.window[f.at + 1])
-  end
-
-  -- take_next takes the next job of a flow for a slot of its pool; nil if none is eligible by then.
-  local function take_next(f, slot)
-    while true do
-      while f.later_before and f.later_before <= slot and promotable(f) > 0 do
-        f.promoted_from = promote(f, f.waiting, slot, f.promoted_from)
-      end
-      local id, seq = queue_head(f)
-      local j = f.waiting[1]
-      local from_queue = id and not (j and j.seq < seq)
-      if from_queue then
-        local raw = record_for(f, id)
-        j = job_waiting(raw, id) or job_of_raw(raw, id, f)
-      end
-      if not j then
-        f.barred = f.later_before and f.later_before <= slot
-        return nil
-      end
-      if j.at > slot then
-        f.ready = math.max(f.ready, j.at)
-        return nil
-      end
-      local late = overdue(j, slot)
-      if (late or #j.record == HEAD_READ) and stays(f, j, late) then
-        f.barred = true
-        return nil
-      end
-      if from_queue then
-        f.at = f.at + f.parts
-      else
-        table.remove(f.waiting, 1)
-        j.taken = true
-      end
-      if take(f, j, late) then
-        j.stamp = slot
-        return j
-      end
-    end
   end
 
   -- Lists of entries in ascending order from head on, each with a score and the name of a flow. An
@@ -270,9 +232,11 @@ do
 
   -- enter_classes makes the classes candidates for a slot whose first flow may leave, or that owe.
   local function enter_classes(p, w, slot)
+    w.classes_pick = false
     for i = 1, #w.lines do
       local l, c = w.lines[i], w.lines[i].class
       l.picks = c.owed > 0 or l.head and l.head.score <= slot
+      w.classes_pick = w.classes_pick or l.picks
       if l.picks and (c.last ~= p.last or turn_ahead(p, c)) then
         turn_enter_start(p, c)
       end
@@ -297,6 +261,91 @@ do
       end
     end
     return entry, false, line
+  end
+
+  -- spare is shaper.Pool.Spare: whether a job of the cost leaves the slot idle for a flow before it
+  -- in turn. If so, its flow is not ready until then. start is the virtual start of a flow that was
+  -- picked as the only candidate, else nil.
+  local function spare(p, w, f, start, cost, slot)
+    local span = start and pool_beyond_one(p, cost) or 0
+    if span <= p.spared then
+      return false
+    end
+    local finish, entry = slot + span, nil
+    local function is_before(name, due)
+      local t = turn_of(p, w, name)
+      local begins = (t.start < p.virtual or turn_ahead(p, t)) and p.virtual or t.start
+      return t.filed and not line.no_slot(name) and (begins < start or t.limit > 0 and t.tat <= due - p.behind)
+    end
+    local looks, head = COMING_MOST, w.wait.head
+    while w.wait[head] and w.wait[head].score < finish and looks > 0 do
+      entry, head = w.wait[head], head + 1
+      if w.wait_now[entry.name] == entry and entry.score > slot then
+        looks = looks - 1
+        if is_before(entry.name, entry.score) then
+          finish = entry.score
+        end
+      end
+    end
+    local seen = math.min(w.unseen_after, now + horizon)
+    if seen < finish then
+      local later = redis.call('ZRANGEBYSCORE', p.wait_index, '(' .. format('%d', seen), '(' .. format('%d', finish),
+        'WITHSCORES', 'LIMIT', 0, COMING_MOST)
+      for i = 1, #later, 2 do
+        local due = later[i + 1] + 0
+        if due < finish and is_before(later[i], due) then
+          finish = due
+        end
+      end
+    end
+    if finish == slot + span then
+      return false
+    end
+    p.spared, f.ready = p.spared + finish - slot, math.max(f.ready, finish)
+    return true
+  end
+
+  -- take_next takes the next job of a flow for a slot of its pool; nil if none is eligible by then,
+  -- or the slot stays idle.
+  local function take_next(f, slot, p, w, start)
+    while true do
+      while f.later_before and f.later_before <= slot and promotable(f) > 0 do
+        f.promoted_from = promote(f, f.waiting, slot, f.promoted_from)
+      end
+      local id, seq = queue_head(f)
+      local j = f.waiting[1]
+      local from_queue = id and not (j and j.seq < seq)
+      if from_queue then
+        local raw = record_for(f, id)
+        j = job_waiting(raw, id) or job_of_raw(raw, id, f)
+      end
+      if not j then
+        f.barred = f.later_before and f.later_before <= slot
+        return nil
+      end
+      if j.at > slot then
+        f.ready = math.max(f.ready, j.at)
+        return nil
+      end
+      local late = overdue(j, slot)
+      if not late and spare(p, w, f, start, j.cost, slot) then
+        return nil
+      end
+      if (late or #j.record == HEAD_READ) and stays(f, j, late) then
+        f.barred = true
+        return nil
+      end
+      if from_queue then
+        f.at = f.at + f.parts
+      else
+        table.remove(f.waiting, 1)
+        j.taken = true
+      end
+      if take(f, j, late) then
+        j.stamp = slot
+        return j
+      end
+    end
   end
 
   -- pooled returns a flow of the pool for a plan, with its turn as in the window.
@@ -343,10 +392,18 @@ do
     end
   end
 
+  -- unspare is shaper.Pool.unspare: a cost has left that may have idled.
+  local function unspare(p, reserved, cost)
+    if not reserved then
+      p.spared = math.max(0, p.spared - pool_beyond_one(p, cost))
+    end
+  end
+
   -- repay lets a flow or a class repay a part of what it owes, at its turn or that of its class.
   local function repay(p, party, turn, reserved, slot)
     local cost, unused = pool_repays(p, party.owed, slot)
     depart(p, slot, 0, cost - unused) -- shaper.Pool.Repay
+    unspare(p, reserved, cost - unused)
     turn_serve(p, turn, reserved, slot, cost)
     pool_owe(p, party, -cost)
   end
@@ -358,7 +415,12 @@ do
     if f.pool == p and (not f.turn.filed or f.line ~= (line and line.class.name)) then
       return nil
     end
+    local start = not (reserved or line or w.classes_pick or first_of(w.ready, w.ready_now)) and entry.score or nil
     if f.pool == p and f.owed > 0 then
+      local cost, unused = pool_repays(p, f.owed, slot)
+      if spare(p, w, f, start, cost - unused, slot) then
+        return false
+      end
       turn_at(f.turn, entry, reserved, line)
       repay(p, f, line and line.class or f.turn, reserved, slot)
       return false
@@ -367,7 +429,7 @@ do
     if not due or due > slot or bounded(p, f) then
       return false
     end
-    local j = take_next(f, slot)
+    local j = take_next(f, slot, p, w, start)
     if f.drop[1] and not f.reached then
       f.reached = true
       flow_reach(f)
@@ -382,6 +444,7 @@ do
     local cost = pool_charge(p, j.cost)
     depart(p, slot, 1, cost)
     turn_serve(p, line and line.class or t, reserved, slot, cost)
+    unspare(p, reserved, cost)
     t.last = slot
     f.leaving[#f.leaving + 1] = j
     run(f, 1)
@@ -449,7 +512,7 @@ do
     local f = flows[name]
     local due = f.pool == p and flow_due(f, f.later_before) -- else its route has left the pool
     if f.pool == p and f.owed > 0 then
-      due = slot
+      due = math.max(slot, f.ready)
     end
     if due and not f.barred and not f.put_off then -- one that was put off waits for another poll
       if line then

@@ -23,6 +23,7 @@
 --     candidate, its weight, what of that is in weights, and what it owes
 --   earlier_cost, changed_cost, ahead   Earlier, Changed and Ahead of shaper.Pool
 --   owed                what its flows and classes owe together
+--   spared              Spared of shaper.Pool
 -- The field owed of a flow is what it owes: see shaper.Pool.Exceed.
 
 --! needs clock pools policy bucket turn
@@ -34,7 +35,7 @@ local SPACED_BY = 16 -- intervals at the least share of a rate
 local CLASS_IN_POOL = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
 local REPAY_SPAN = 20000 -- µs; shaper.repaySpan
 local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'watched', 'earlier_cost',
-  'changed_cost', 'ahead', 'owed' } -- fields of a pool
+  'changed_cost', 'ahead', 'owed', 'spared' } -- fields of a pool
 local OF_FLOW = { 'turn', 'owed' } -- fields of a flow in a pool
 
 -- pool_fields are the first fields of a pool or a flow. Behind them are those of its own of a pool,
@@ -76,6 +77,19 @@ end
 -- pool_charge is what a job of the cost is charged for in a pool: shaper.Pool.Charge.
 local function pool_charge(p, cost)
   return math.min(cost, pool_cost(p.policy))
+end
+
+-- pool_beyond_one is how much longer than one interval a job of the cost takes the pool, in µs:
+-- shaper.Pool.beyondOne.
+local function pool_beyond_one(p, cost)
+  local span = 0
+  for i = 1, #p.cells do
+    local c = p.cells[i]
+    if not c.by_jobs then
+      span = math.max(span, math.floor((pool_charge(p, cost) - 1) * c.period / c.limit))
+    end
+  end
+  return span
 end
 
 -- pool_charge_of is what counts of a cost of a job that departed at the stamp:
@@ -187,8 +201,8 @@ end
 local function pool_load(p, short)
   local v = { unpack(p.was, #p.was - #OWN, #p.was - 1) }
   numbers(v, #OWN)
-  p.virtual, p.behind, p.weights, p.reserves, p.probe, p.watched, p.earlier_cost, p.changed_cost, p.ahead, p.owed =
-    unpack(v)
+  p.virtual, p.behind, p.weights, p.reserves, p.probe, p.watched, p.earlier_cost, p.changed_cost, p.ahead,
+    p.owed, p.spared = unpack(v)
   local was = policy_read(p.was[#p.was - #OWN - 1])
   p.cost_before = was and pool_cost(was)
   pool_bounded(p)
@@ -284,12 +298,13 @@ local function class_leave(p, f)
 end
 
 -- pool_file files a flow in its pool under its next possible stamp, nil for none; one that owes,
--- at once. A candidate whose turn was corrected stays one if it may leave now: it would lose what
--- a refund gave it.
+-- as soon as it is ready. A candidate whose turn was corrected stays one if it may leave now: it
+-- would lose what a refund gave it.
 local function pool_file(f, due)
   local p, t, class = f.pool, f.turn, f.policy.class
   if f.owed > 0 then
-    due = math.min(due or now, now)
+    local ready = math.max(now, f.ready)
+    due = math.min(due or ready, ready)
   end
   if due and f.due_before and (due == f.due_before or f.candidate and due <= now) then
     return

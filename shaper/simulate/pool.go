@@ -91,6 +91,7 @@ type member struct {
 	next     int              // the next arrival to come
 	gone     []shaper.Instant // its departures, if its concurrency is bounded
 	eligible shaper.Instant   // when the flow itself may give its next job
+	putOff   shaper.Instant   // when the flow had its part of the concurrency last
 	place    [3]int           // in the lines, from 1; 0: not in it
 	got      int64            // cost of its departures
 	since    int64            // cost that the pool had given when the flow last got jobs
@@ -242,11 +243,16 @@ func (s *sharing) part(m *member) {
 
 // file puts a member that has jobs among those that wait for their own instant.
 func (s *sharing) file(m *member) {
-	m.eligible = m.flow.Earliest()
-	if most := int(m.of.Policy.Concurrency); most > 0 && len(m.gone) >= most {
-		m.eligible = max(m.eligible, m.gone[len(m.gone)-most].Add(s.service))
-	}
+	m.eligible = max(m.flow.Earliest(), s.capped(m))
 	s.wait.add(m)
+}
+
+// capped is the instant until which a member has as many deliveries as it may, 0 for none.
+func (s *sharing) capped(m *member) shaper.Instant {
+	if most := int(m.of.Policy.Concurrency); most > 0 && len(m.gone) >= most {
+		return m.gone[len(m.gone)-most].Add(s.service)
+	}
+	return 0
 }
 
 // expire ends the jobs at the head of a member's queue whose max wait is over before the instant.
@@ -300,18 +306,66 @@ func (s *sharing) leave(now shaper.Instant) {
 		if at > now {
 			return
 		}
+		if s.uncap(at) && s.ready.first() == nil {
+			eligible = s.wait.first().eligible
+		}
 		slot := s.pool.Stamp(eligible, at)
 		s.candidates(slot)
 		m, reserved := s.pick(slot)
 		if s.hasItsPart(m, at) {
 			s.ready.remove(m)
 			s.reserved.remove(m)
-			m.flow.Bucket = m.flow.PutOff(at, horizon)
+			m.flow.Bucket, m.putOff = m.flow.PutOff(at, horizon), at
 			s.file(m)
-		} else if s.expire(m, at); m.place[s.ready.which] > 0 {
+		} else if s.expire(m, at); m.place[s.ready.which] > 0 && !s.spares(m, reserved, slot) {
 			s.serve(m, reserved, slot, at)
 		}
 	}
+}
+
+// spares makes a member wait whose job would keep others from their turns.
+func (s *sharing) spares(m *member, reserved bool, slot shaper.Instant) bool {
+	if reserved || s.ready.Len() > 1 {
+		return false
+	}
+	var coming []shaper.Coming
+	for _, other := range s.wait.members {
+		if s.capped(other) < slot && other.putOff < slot {
+			coming = append(coming, shaper.Coming{Tag: other.Tag, Due: other.eligible})
+		}
+	}
+	var until shaper.Instant
+	if s.pool, until = s.pool.Spare(m.Candidate, m.nextCost(), slot, coming); until == 0 {
+		return false
+	}
+	s.ready.remove(m)
+	s.reserved.remove(m)
+	m.flow.Bucket = m.flow.MarkReady(until)
+	s.file(m)
+	return true
+}
+
+// nextCost is the cost of the job at the head of the queue.
+func (m *member) nextCost() int64 {
+	if m.of.Backlog > 0 {
+		return m.of.Backlog
+	}
+	m.skip()
+	return m.of.Trace[m.head].Cost
+}
+
+// uncap files the members anew whose deliveries have ended by the instant: their own paces alone
+// count then. It reports whether there are any.
+func (s *sharing) uncap(at shaper.Instant) (some bool) {
+	for _, m := range s.members {
+		own := m.flow.Earliest()
+		if m.of.Policy.Concurrency > 0 && m.place[s.wait.which] > 0 && m.eligible > own && m.eligible <= at {
+			s.wait.remove(m)
+			m.eligible, some = own, true
+			s.wait.add(m)
+		}
+	}
+	return some
 }
 
 // hasItsPart reports whether a member holds its part of the concurrency of the pool: three times
@@ -370,11 +424,7 @@ func (s *sharing) pick(slot shaper.Instant) (m *member, reserved bool) {
 
 // serve lets the next job of a candidate leave.
 func (s *sharing) serve(m *member, reserved bool, slot, at shaper.Instant) {
-	cost := m.of.Backlog
-	if cost == 0 {
-		m.skip()
-		cost = m.of.Trace[m.head].Cost
-	}
+	cost := m.nextCost()
 	s.pool, m.Tag = s.pool.Serve(m.Candidate, reserved, slot, cost)
 	m.flow.Bucket = m.flow.Depart(slot, cost)
 	s.ready.remove(m)

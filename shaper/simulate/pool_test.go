@@ -105,6 +105,19 @@ func model(members []Member, p shaper.Policy) (left []Departure) {
 		i, reserved := pool.Pick(candidates, at)
 		f := flows[who[i]]
 		cost := f.queue[0].Cost
+		if !reserved && len(candidates) == 1 {
+			var coming []shaper.Coming
+			for _, f := range flows {
+				if len(f.queue) > 0 {
+					coming = append(coming, shaper.Coming{Tag: f.Tag, Due: f.Earliest()})
+				}
+			}
+			var until shaper.Instant
+			if pool, until = pool.Spare(f.Candidate, cost, at, coming); until > 0 {
+				f.Bucket, f.in = f.MarkReady(until), false
+				return true
+			}
+		}
 		pool, f.Tag = pool.Serve(f.Candidate, reserved, at, cost)
 		f.Bucket, f.queue = f.Depart(at, cost), f.queue[1:]
 		left = append(left, Departure{who[i], at - afterZero, cost, reserved})
