@@ -8,9 +8,9 @@ import (
 	"github.com/7509e464/sluice/shaper"
 )
 
-// TestCostlyJobsLeaveOthersTheirPart: flows use less than their part of the pool, and their own rate
-// is a little above that. They keep all of it beside a flow whose jobs take the pool for many of
-// their intervals. That flow uses a part of what they leave.
+// TestCostlyJobsLeaveOthersTheirPart: flows use less than their part of the pool, and their own
+// rate is a little above that. They keep all of it beside a flow whose jobs take the pool for many
+// of their intervals. That flow uses a part of what they leave.
 func TestCostlyJobsLeaveOthersTheirPart(t *testing.T) {
 	t.Parallel()
 	const seconds = 30
