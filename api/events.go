@@ -35,7 +35,7 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.reading(c); err != nil {
+	if err := s.reading(c, watchRows); err != nil {
 		return nil, err
 	}
 	holder := budget.Owner{Tenant: tenant, Address: s.addressOf(c.r)}

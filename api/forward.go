@@ -257,7 +257,7 @@ func (s *Server) storedAnswer(c *call, target string, f *awaited) (bool, error) 
 	if !found || !is || !codec.IsID(id) || c.r.Method != http.MethodGet && c.r.Method != http.MethodHead {
 		return false, nil
 	}
-	if err := s.reading(c); err != nil {
+	if err := s.reading(c, 1); err != nil {
 		return false, err
 	}
 	job, err := s.queue.Job(c.r.Context(), c.who.Tenant, id)

@@ -40,7 +40,7 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.reading(c); err != nil {
+	if err := s.reading(c, 1); err != nil {
 		return nil, err
 	}
 	f := newAwaited(s)

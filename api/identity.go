@@ -76,7 +76,7 @@ func (s *Server) permitJob(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := s.reading(c); err != nil {
+	if err := s.reading(c, 1); err != nil {
 		return err
 	}
 	job, err := s.queue.Job(c.r.Context(), tenant, id)

@@ -42,10 +42,13 @@ func (s *Server) getJob(c *call) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.reading(c); err != nil {
+	prefer, rows := codec.Prefer(c.r.Header), 1
+	if prefer.Wait > 0 {
+		rows = watchRows
+	}
+	if err := s.reading(c, rows); err != nil {
 		return nil, err
 	}
-	prefer := codec.Prefer(c.r.Header)
 	var job queue.Job
 	if prefer.Wait > 0 {
 		job, err = s.follow(c.client, tenant, id, prefer.Wait)
@@ -289,7 +292,7 @@ const instead = "; wait with Prefer: wait=N, or have a callback, instead of poll
 
 // reading is nil, or the 429 for a client that reads too much. It does not call the store.
 // Operators may read as much as they want.
-func (s *Server) reading(c *call) error {
+func (s *Server) reading(c *call, rows int) error {
 	if c.operator || c.charged {
 		return nil
 	}
@@ -300,11 +303,11 @@ func (s *Server) reading(c *call) error {
 			})
 		}
 	}
-	return s.working(c, 1)
+	return s.working(c, rows)
 }
 
-// What cancelling and replaying a job costs Redis, in reads of one job.
-const cancelRows, replayRows = 3, 4
+// What cancelling, replaying and watching a job cost Redis, in reads of one job.
+const cancelRows, replayRows, watchRows = 3, 4, 3
 
 // working is reading without the bound by api.status_rate, for what costs Redis as much as so many
 // reads. Cancellations and replays count, because those that change nothing can be repeated without
@@ -347,9 +350,9 @@ func (s *Server) listJobs(c *call) (*answer, error) {
 		}
 	}
 	if _, known := s.cfg.Routes[asked.Route]; asked.Route != "" && !known {
-		return nil, problem.UnknownRouteAt("query.route", asked.Route, problem.NotConfigured)
+		return nil, problem.UnknownRouteAt("query.route", "", problem.NotConfigured)
 	}
-	if err := s.reading(c); err != nil {
+	if err := s.reading(c, 1); err != nil {
 		return nil, err
 	}
 	asked.Tenant = c.who.Tenant

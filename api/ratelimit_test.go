@@ -82,7 +82,7 @@ func TestRefusalHeadersAgree(t *testing.T) {
 			s.reads = budget.NewReads(anyRate(t))
 			s.reads.Burst = 1
 			s.reads.Take("a", time.Now())
-			err := s.reading(&call{who: auth.Principal{Tenant: "a"}})
+			err := s.reading(&call{who: auth.Principal{Tenant: "a"}}, 1)
 			if err == nil {
 				return // the rate is so high that capacity has freed meanwhile
 			}

@@ -109,7 +109,7 @@ func (s *Server) submission(
 		if body.Route == "" {
 			return queue.Submission{}, problem.UnknownRouteAt("route", "", "must be given, for no route is named "+defaultRoute)
 		}
-		return queue.Submission{}, problem.UnknownRouteAt("route", body.Route, problem.NotConfigured)
+		return queue.Submission{}, problem.UnknownRouteAt("route", "", problem.NotConfigured)
 	case info.Forward != nil:
 		return queue.Submission{}, forwardOnly(route)
 	case body.Path != "" && !info.Paths:

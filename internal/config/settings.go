@@ -145,7 +145,7 @@ func Settings() []Setting {
 		Setting{Key: "api.read_rate", Kind: Rate, Default: "2000/s",
 			Help: "Work that reads, cancellations and replays of one tenant may make Redis do for this process, in reads of one job; " +
 				"an address, or /48 of IPv6, has twice as many. A list costs 1, one more for each job on the page and for 20 " +
-				"records looked at; a stored answer one more for each 16 KiB; a cancellation 3, a replay 4. More get 429.",
+				"records looked at; a stored answer one more for each 16 KiB; a cancellation, a wait and an event stream 3, a replay 4. More get 429.",
 			Rule: "must be LIMIT/PERIOD with the units ms, s, m, h, d, period from 1ms to 366d, at most " +
 				"1000000 a second"},
 		Setting{Key: "api.hosts", Kind: Text, check: isHosts,
