@@ -871,6 +871,9 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved, alo
 // spares makes a flow wait whose job, of this cost, would keep others from their turns. It was
 // picked at the score.
 func (g *pooling) spares(f *flow, score, cost int64, slot shaper.Instant) bool {
+	if cost <= 1 { // as most: nothing is sorted for it
+		return false
+	}
 	soon := func(z zset, after shaper.Instant) (names []string) {
 		for _, e := range z.list() {
 			if at := shaper.Instant(e.Score); at > after && len(names) < comingMost {
