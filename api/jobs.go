@@ -288,7 +288,7 @@ func JobJSON(j queue.Job) ([]byte, error) {
 	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
-const instead = "; wait with Prefer: wait=N, or have a callback, instead of polling"
+const insteadOfPolling = "; wait with Prefer: wait=N, or have a callback, instead of polling"
 
 // reading is nil, or the 429 for a client that reads too much. It does not call the store.
 // Operators may read as much as they want.
@@ -298,7 +298,7 @@ func (s *Server) reading(c *call, rows int) error {
 	}
 	if s.reads != nil {
 		if wait := s.reads.Take(c.who.Tenant, time.Now()); wait > 0 {
-			return s.readsTooMuch("this process lets the tenant read jobs "+s.reads.Shown.String()+instead, problem.LimiterState{
+			return s.readsTooMuch("this process lets the tenant read jobs "+s.reads.Shown.String()+insteadOfPolling, problem.LimiterState{
 				Name: "status", Rate: s.reads.Shown, Limit: int64(s.reads.Burst), Next: wait,
 			})
 		}
@@ -320,7 +320,7 @@ func (s *Server) working(c *call, rows int) error {
 	now := time.Now()
 	if wait := s.rows.Take(c.owner, now); wait > 0 {
 		return s.readsTooMuch("what the tenant, or its address, reads, cancels and replays takes more of Redis than the "+
-			s.rows.Shown.String()+" that one tenant has"+instead,
+			s.rows.Shown.String()+" that one tenant has"+insteadOfPolling,
 			problem.LimiterState{Name: "reads", Rate: s.rows.Shown, Limit: int64(s.rows.Burst()), Next: wait})
 	}
 	s.rows.Charge(c.owner, rows-1, now)

@@ -164,7 +164,7 @@ func (p Pool) Spare(c Candidate, cost int64, at Instant, coming []Coming) (Pool,
 	return p, until
 }
 
-// unspare notes that a cost has left that may have idled.
+// unspare notes that a job of the cost leaves, for which the pool may have idled.
 func (p Pool) unspare(reserved bool, cost int64) Pool {
 	if !reserved {
 		p.Spared = max(0, p.Spared-p.beyondOne(cost))

@@ -392,7 +392,7 @@ do
     end
   end
 
-  -- unspare is shaper.Pool.unspare: a cost has left that may have idled.
+  -- unspare is shaper.Pool.unspare: a job of the cost leaves, for which the pool may have idled.
   local function unspare(p, reserved, cost)
     if not reserved then
       p.spared = math.max(0, p.spared - pool_beyond_one(p, cost))

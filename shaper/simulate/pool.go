@@ -325,7 +325,7 @@ func (s *sharing) leave(now shaper.Instant) {
 
 // spares makes a member wait whose job would keep others from their turns.
 func (s *sharing) spares(m *member, reserved bool, slot shaper.Instant) bool {
-	if reserved || s.ready.Len() > 1 {
+	if reserved || s.ready.Len() > 1 || m.nextCost() == 1 {
 		return false
 	}
 	var coming []shaper.Coming
@@ -358,8 +358,10 @@ func (m *member) nextCost() int64 {
 // count then. It reports whether there are any.
 func (s *sharing) uncap(at shaper.Instant) (some bool) {
 	for _, m := range s.members {
-		own := m.flow.Earliest()
-		if m.of.Policy.Concurrency > 0 && m.place[s.wait.which] > 0 && m.eligible > own && m.eligible <= at {
+		if m.of.Policy.Concurrency == 0 || m.place[s.wait.which] == 0 || m.eligible > at {
+			continue
+		}
+		if own := m.flow.Earliest(); m.eligible > own {
 			s.wait.remove(m)
 			m.eligible, some = own, true
 			s.wait.add(m)
