@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/internal/sealed"
@@ -181,6 +182,12 @@ func (q *Queue) Replay(ctx context.Context, tenant, id string, as Replaying) (v 
 		return v, err
 	}
 	v.Admission = done[0].admission
+	if v.Outcome == shaper.Admitted && v.Position > 0 { // 0: the call was sent twice, and the job has left since
+		v.Job = *as.Read
+		v.Job.State, v.Job.Attempts, v.Job.MaxAttempts = shaper.Queued, 0, as.MaxAttempts
+		v.Job.Position, v.Job.EstimatedStart, v.Job.Finished = v.Position, v.Start.Time(), time.Time{}
+		return v, nil
+	}
 	v.Job, err = q.after(ctx, tenant, id, done[0].code)
 	return v, err
 }

@@ -22,6 +22,7 @@ var jobTests = map[string]func(*suite){
 	"cancelling a leased or ended job is a conflict":   cancelConflict,
 	"positions move up as jobs ahead leave":            positionsMoveUp,
 	"a cancelled job sends no wake-up and stays ended": cancelStays,
+	"a replay answers with the job as it reads then":   replayAnswers,
 }
 
 var nameTests = map[string]func(*suite){
@@ -55,6 +56,21 @@ func jobReads(s *suite) {
 	}
 	want.State, want.Position, want.EstimatedStart, want.Started = shaper.Leased, 0, time.Time{}, l.Stamp.Time()
 	Compare(s, "the leased job", j, want)
+}
+
+func replayAnswers(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	dead := s.admit(work())
+	s.settle(s.lease(1)[0], shaper.Die, func(p *queue.Settlement) {
+		p.Response = &queue.Response{Status: 503, Body: []byte("no")}
+	})
+	s.backlog(2, work())
+	v, err := s.q.Replay(s.ctx, tenant, dead.ID, queue.Replaying{MaxAttempts: 3})
+	if err != nil {
+		s.Fatalf("Replay: %v", err)
+	}
+	equal(s, "the position", v.Job.Position, 3)
+	Compare(s, "the job of the answer", v.Job, s.job(dead.ID))
 }
 
 // strangers are ids that no call may find.
