@@ -75,8 +75,8 @@ type vanishing struct {
 	gone *atomic.Bool
 }
 
-func (v vanishing) Answer(ctx context.Context, tenant, id string) (queue.Job, *queue.Answer, error) {
-	j, a, err := v.Ends.Answer(ctx, tenant, id)
+func (v vanishing) Answer(ctx context.Context, tenant, id string, end queue.End) (queue.Job, *queue.Answer, error) {
+	j, a, err := v.Ends.Answer(ctx, tenant, id, end)
 	if a != nil && v.gone.Load() {
 		keys, err := store.Of(v.q).Patient.Keys(ctx, "*job:"+id).Result()
 		if err != nil || len(keys) != 1 {

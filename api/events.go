@@ -94,7 +94,7 @@ func (s *Server) streamJob(c *call) (*answer, error) {
 // done, the stream reaches its age limit, the client disconnects or loses its permission, or the
 // server drains. The watch reports the end at once; other changes are found by polling.
 func (s *Server) sendStates(
-	ctx context.Context, out *eventWriter, job queue.Job, ended <-chan struct{},
+	ctx context.Context, out *eventWriter, job queue.Job, ended <-chan queue.End,
 	show func(queue.Job) *wire.Job, allowed func() bool,
 ) {
 	life := time.NewTimer(streamLife)

@@ -41,7 +41,7 @@ type fakeQueue struct {
 	keys      map[string]string // tenant NUL key → id
 	tenants   map[string]*fakeTenant
 	pools     map[string]*fakeTenant // settings of pools that were changed
-	watchers  map[string][]chan struct{}
+	watchers  map[string][]chan queue.End
 	watching  int
 	ring      []queue.Key // API keys
 	found     int
@@ -74,7 +74,7 @@ func newFake() *fakeQueue {
 		SweptMost: 10_000, Baseline: shaper.Baseline{Defaults: shaper.DefaultPolicy()},
 		jobs: map[string]*fakeJob{}, keys: map[string]string{}, tenants: map[string]*fakeTenant{},
 		pools: map[string]*fakeTenant{}, sessions: map[[sha256.Size]byte]session.Session{},
-		watchers: map[string][]chan struct{}{}, callbacks: map[string]queue.TenantCallbacks{},
+		watchers: map[string][]chan queue.End{}, callbacks: map[string]queue.TenantCallbacks{},
 	}
 }
 
@@ -170,7 +170,7 @@ func (f *fakeQueue) Signal(id string) {
 	defer f.mu.Unlock()
 	for _, ch := range f.watchers[id] {
 		select {
-		case ch <- struct{}{}:
+		case ch <- queue.End{}:
 		default: // a signal is pending
 		}
 	}
@@ -328,7 +328,7 @@ func (f *fakeQueue) Stream(context.Context, string, string) (*queue.Stream, erro
 func (f *fakeQueue) Leave(context.Context, string) error { return nil }
 
 // Answer has none: no test forwards through a fakeQueue.
-func (f *fakeQueue) Answer(ctx context.Context, name, id string) (queue.Job, *queue.Answer, error) {
+func (f *fakeQueue) Answer(ctx context.Context, name, id string, _ queue.End) (queue.Job, *queue.Answer, error) {
 	j, err := f.Job(ctx, name, id)
 	return j, nil, err
 }
@@ -386,20 +386,20 @@ func (f *fakeQueue) List(_ context.Context, l queue.List) (queue.Page, error) {
 	return page, nil
 }
 
-func (f *fakeQueue) Watch(_ context.Context, id string) (<-chan struct{}, func(), error) {
+func (f *fakeQueue) Watch(_ context.Context, id string) (<-chan queue.End, func(), error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.failure != nil {
 		return nil, nil, f.failure
 	}
-	ch := make(chan struct{}, 1)
+	ch := make(chan queue.End, 1)
 	f.watchers[id] = append(f.watchers[id], ch)
 	f.watching++
 	return ch, sync.OnceFunc(func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.watching--
-		f.watchers[id] = slices.DeleteFunc(f.watchers[id], func(c chan struct{}) bool { return c == ch })
+		f.watchers[id] = slices.DeleteFunc(f.watchers[id], func(c chan queue.End) bool { return c == ch })
 	}), nil
 }
 

@@ -270,12 +270,12 @@ type away struct {
 	reads *atomic.Int64 // of jobs
 }
 
-func (a away) Answer(ctx context.Context, tenant, id string) (queue.Job, *queue.Answer, error) {
+func (a away) Answer(ctx context.Context, tenant, id string, end queue.End) (queue.Job, *queue.Answer, error) {
 	if a.fails.Add(-1) >= 0 {
 		return queue.Job{}, nil, fmt.Errorf("%w: away", queue.ErrUnavailable)
 	}
 	a.reads.Add(1)
-	return a.Ends.Answer(ctx, tenant, id)
+	return a.Ends.Answer(ctx, tenant, id, end)
 }
 
 func (a away) Job(ctx context.Context, tenant, id string) (queue.Job, error) {

@@ -12,8 +12,8 @@ import (
 
 // ends report the ends of jobs. A state that is read after Watch returned cannot miss the end.
 type ends interface {
-	Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error)
-	Answer(ctx context.Context, tenant, id string) (job queue.Job, answer *queue.Answer, err error)
+	Watch(ctx context.Context, id string) (ended <-chan queue.End, stop func(), err error)
+	Answer(ctx context.Context, tenant, id string, end queue.End) (job queue.Job, answer *queue.Answer, err error)
 	Stream(ctx context.Context, tenant, id string) (*queue.Stream, error)
 	Leave(ctx context.Context, id string) error
 }
@@ -21,12 +21,13 @@ type ends interface {
 // awaited is a job that a client waits for.
 type awaited struct {
 	server   *Server
-	decision queue.Decision  // with the job as it was last seen
-	known    bool            // the job may have ended before the watch
-	wait     time.Duration   // for the end of the job, at most; 0 for none
-	ended    <-chan struct{} // of the watch; nil for none
-	stop     func()          // ends the watch
-	end      time.Time       // of the wait
+	decision queue.Decision   // with the job as it was last seen
+	known    bool             // the job may have ended before the watch
+	wait     time.Duration    // for the end of the job, at most; 0 for none
+	ended    <-chan queue.End // of the watch; nil for none
+	heard    queue.End        // that the watch received last
+	stop     func()           // ends the watch
+	end      time.Time        // of the wait
 
 	// Of a forwarded request:
 	key    string // idempotency key; empty for none
@@ -185,8 +186,9 @@ func (f *awaited) pauseForAnswer() (over bool) {
 	}
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
+	f.heard = queue.End{}
 	select {
-	case <-f.ended:
+	case f.heard = <-f.ended:
 		return false
 	case <-timer.C:
 		return !time.Now().Before(f.end)
@@ -228,7 +230,7 @@ func (f *awaited) underWay() bool {
 //
 //go:noinline
 func (f *awaited) readAnswer(ctx context.Context) (done bool, err error) {
-	job, answer, err := f.server.queue.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID)
+	job, answer, err := f.server.queue.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID, f.heard)
 	if err != nil {
 		return false, err
 	}

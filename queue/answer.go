@@ -26,11 +26,15 @@ type Answer struct {
 }
 
 // Answer reads a job of a forward route with the start of its answer; nil for one that has none, or
-// none yet. Errors: ErrNotFound, ErrGone, ErrUnavailable.
-func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, error) {
+// none yet. With the end that a watch of the job received it may read nothing. Errors: ErrNotFound,
+// ErrGone, ErrUnavailable.
+func (q *Queue) Answer(ctx context.Context, tenant, id string, end End) (Job, *Answer, error) {
 	shard, err := q.shardOf(tenant, id)
 	if err != nil {
 		return Job{}, nil, err
+	}
+	if found, err := q.statusOf(store.EncodeName(tenant), id, []byte(end.record)); err == nil && found.Tenant == tenant {
+		return q.answerIn(shard, found)
 	}
 	var found *status
 	for _, most := range []int{someResult, mostResult} {
@@ -50,6 +54,11 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, er
 		}
 		return Job{}, nil, ErrNotFound
 	}
+	return q.answerIn(shard, found)
+}
+
+// answerIn returns a job as it was read, and its answer.
+func (q *Queue) answerIn(shard store.ShardKeys, found *status) (Job, *Answer, error) {
 	res := found.result
 	if res.answer == nil {
 		return found.Job, nil, nil
@@ -58,8 +67,8 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string) (Job, *Answer, er
 		return Job{}, nil, ErrGone
 	}
 	return found.Job, &Answer{
-		Start: res.answer, Size: res.size, q: q, key: shard.Job(id), at: int64(scripts.ResultAt(found.head) + res.at),
-		head: string(found.head), sealed: res.sealed, tenant: store.EncodeName(tenant), id: id,
+		Start: res.answer, Size: res.size, q: q, key: shard.Job(found.ID), at: int64(scripts.ResultAt(found.head) + res.at),
+		head: string(found.head), sealed: res.sealed, tenant: store.EncodeName(found.Tenant), id: found.ID,
 	}, nil
 }
 

@@ -92,7 +92,7 @@ func TestLargeAnswersInOneBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, b := range batch {
-		_, answer, err := q.Answer(t.Context(), "acme", b.ID)
+		_, answer, err := q.Answer(t.Context(), "acme", b.ID, queue.End{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestLargeAnswersAside(t *testing.T) {
 				t.Errorf("%d answers were put aside", n)
 			}
 			for i, b := range batch {
-				_, answer, err := q.Answer(t.Context(), "acme", b.ID)
+				_, answer, err := q.Answer(t.Context(), "acme", b.ID, queue.End{})
 				if err != nil {
 					t.Fatal(err)
 				}

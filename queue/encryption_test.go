@@ -292,7 +292,7 @@ func TestNothingOfAClientIsStored(t *testing.T) {
 					t.Errorf("%s: the size of a large payload is %d, %v", state, p.Size, err)
 				}
 			}
-			j, a, err := q.Answer(t.Context(), "acme", ids["succeeded"])
+			j, a, err := q.Answer(t.Context(), "acme", ids["succeeded"], queue.End{})
 			if err != nil || a == nil || a.Size != len(answer) {
 				t.Fatalf("the answer: %+v, %v", a, err)
 			}

@@ -284,19 +284,25 @@ func (q *Queue) readStatuses(ctx context.Context, tenant string, ids []string, m
 		if !f.Found {
 			continue
 		}
-		r, err := scripts.DecodeStatus(f.Record)
-		if err != nil {
+		if jobs[i], err = q.statusOf(tenant, ids[i], f.Record); err != nil {
 			return nil, store.Unavailable(err)
 		}
-		failed := openRecord(q.box, ids[i], &r)
-		size := scripts.ResultSize(f.Record)
-		res, whole, err := decodeResult(q.box, tenant, ids[i], r.Result, size)
-		if failed == nil {
-			failed = err
-		}
-		j := jobOf(ids[i], r, res, failed)
-		j.Position, j.EstimatedStart = f.Position, f.Start.Time()
-		jobs[i] = &status{j, res, len(r.Result), size, whole || failed != nil, f.Record[:scripts.HeadLength]}
+		jobs[i].Position, jobs[i].EstimatedStart = f.Position, f.Start.Time()
 	}
 	return jobs, nil
+}
+
+// statusOf decodes a record without its payload, of a job of the tenant as in keys.
+func (q *Queue) statusOf(tenant, id string, raw []byte) (*status, error) {
+	r, err := scripts.DecodeStatus(raw)
+	if err != nil {
+		return nil, err
+	}
+	failed := openRecord(q.box, id, &r)
+	size := scripts.ResultSize(raw)
+	res, whole, err := decodeResult(q.box, tenant, id, r.Result, size)
+	if failed == nil {
+		failed = err
+	}
+	return &status{jobOf(id, r, res, failed), res, len(r.Result), size, whole || failed != nil, raw[:scripts.HeadLength]}, nil
 }

@@ -206,7 +206,7 @@ func TestReadsHaveConnectionsOfTheirOwn(t *testing.T) {
 	ctx, id := t.Context(), d.Job.ID
 	for name, read := range map[string]func() error{
 		"a job":     func() error { _, err := q.Job(ctx, "acme", id); return err },
-		"an answer": func() error { _, _, err := q.Answer(ctx, "acme", id); return err },
+		"an answer": func() error { _, _, err := q.Answer(ctx, "acme", id, queue.End{}); return err },
 		"any job":   func() error { _, err := q.Find(ctx, id); return err },
 		"a payload": func() error { _, err := q.Payload(ctx, "acme", id, 1000); return err },
 		"a list": func() error {

@@ -51,7 +51,7 @@ type Stream struct {
 	taking *time.Timer // tells the store of the reader while the client takes a piece; nil for none yet
 	takes  bool        // the client does
 
-	ended <-chan struct{}
+	ended <-chan End
 	stop  func()
 	timer *time.Timer // of wait
 }
@@ -379,7 +379,7 @@ func (s *Stream) pull() (changed <-chan struct{}) {
 // ErrBrokeOff if no more will come.
 func (s *Stream) look(ctx context.Context) error {
 	s.looked = time.Now()
-	job, answer, err := s.q.Answer(ctx, s.tenant, s.id)
+	job, answer, err := s.q.Answer(ctx, s.tenant, s.id, End{})
 	switch {
 	case errors.Is(err, ErrUnavailable):
 		return err

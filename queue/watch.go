@@ -22,9 +22,14 @@ type watcher struct {
 	waiting map[string]*watch // by channel
 }
 
+// End says that a job may have ended. With the end of a forwarded request comes a small answer.
+type End struct {
+	record string // of the job that has ended, empty if it was not sent
+}
+
 // watch is who waits for one channel, and whether its subscription is in force.
 type watch struct {
-	ended []chan struct{}
+	ended []chan End
 	ready chan struct{} // closed once the subscription is in force
 }
 
@@ -51,10 +56,13 @@ func (w *watcher) joined(channels []string) {
 	}
 }
 
-func (w *watcher) heard(channel, _ string) {
+func (w *watcher) heard(channel, message string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.signal(channel)
+	if len(message) < scripts.HeadLength { // the state alone
+		message = ""
+	}
+	w.signal(channel, End{message})
 }
 
 // deaf does nothing: the next confirmation makes up for it.
@@ -68,18 +76,18 @@ func (w *watcher) confirm(channel string) {
 	}
 	select {
 	case <-x.ready: // it was in force before
-		w.signal(channel)
+		w.signal(channel, End{})
 	default:
 		close(x.ready)
 	}
 }
 
 // signal wakes who waits for a channel. The lock must be held.
-func (w *watcher) signal(channel string) {
+func (w *watcher) signal(channel string, end End) {
 	if x := w.waiting[channel]; x != nil {
 		for _, c := range x.ended {
 			select {
-			case c <- struct{}{}:
+			case c <- end:
 			default: // it already holds a signal
 			}
 		}
@@ -89,12 +97,12 @@ func (w *watcher) signal(channel string) {
 // Watch returns a channel that receives when the job may have ended: read the job then. The caller
 // must call stop. The subscription is in force when Watch returns, so no later end is missed.
 // Errors: ErrUnavailable.
-func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, stop func(), err error) {
+func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan End, stop func(), err error) {
 	shard, known := q.store.ShardOfID(id)
 	if !known {
 		shard = q.store.Shard(0) // no such job will end
 	}
-	w, channel, c := q.watcher, shard.Channel(scripts.EndedChannel+id), make(chan struct{}, 1)
+	w, channel, c := q.watcher, shard.Channel(scripts.EndedChannel+id), make(chan End, 1)
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -111,7 +119,7 @@ func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan struct{}, st
 	stop = func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		x.ended = slices.DeleteFunc(x.ended, func(other chan struct{}) bool { return other == c })
+		x.ended = slices.DeleteFunc(x.ended, func(other chan End) bool { return other == c })
 		if len(x.ended) == 0 && w.waiting[channel] == x {
 			delete(w.waiting, channel)
 			w.listener.remove(channel)

@@ -18,6 +18,7 @@ var answerTests = map[string]func(*suite){
 	"answers leave when newer ones need space":    answersBounded,
 	"answers never refuse requests":               answersRefuseNothing,
 	"an answer too large for its flow passes":     answerPasses,
+	"a small answer comes with its end":           answerWithEnd,
 }
 
 // answered returns the settlement of a forwarded request.
@@ -30,7 +31,7 @@ func answered(answer string) func(*queue.Settlement) {
 // answer reads the answer of a job.
 func (s *suite) answer(of, id string) (queue.Job, []byte, error) {
 	s.Helper()
-	j, a, err := s.q.Answer(s.ctx, of, id)
+	j, a, err := s.q.Answer(s.ctx, of, id, queue.End{})
 	if err != nil || a == nil {
 		return j, nil, err
 	}
@@ -71,6 +72,32 @@ func answerStored(s *suite) {
 		_, _, err := s.answer(tenant, id)
 		return errors.Is(err, queue.ErrGone)
 	})
+}
+
+func answerWithEnd(s *suite) {
+	for _, size := range []int{10, 3000, 5000} {
+		id, want := s.admit(work()).ID, strings.Repeat("x", size)
+		ended, _ := s.watch(id)
+		s.settle(s.lease(1)[0], shaper.Succeed, answered(want))
+		end := receive(s, "the end", ended)
+		j, a, err := s.q.Answer(s.ctx, tenant, id, end)
+		if err != nil || j.State != shaper.Succeeded || j.Response.Status != 418 || a == nil {
+			s.Fatalf("of %d bytes: %v %+v %v", size, j.State, a, err)
+		}
+		if got, err := Whole(s.ctx, a); err != nil || string(got) != want {
+			s.Errorf("of %d bytes: %d, %v", size, len(got), err)
+		}
+		if _, _, err := s.q.Answer(s.ctx, "other", id, end); !errors.Is(err, queue.ErrNotFound) {
+			s.Errorf("of another tenant: %v", err)
+		}
+		s.await("the answer to be past its retention", func() bool {
+			_, _, err := s.answer(tenant, id)
+			return errors.Is(err, queue.ErrGone)
+		})
+		if _, a, err := s.q.Answer(s.ctx, tenant, id, end); (err == nil && a != nil) != (size < 4000) {
+			s.Errorf("of %d bytes, once it is gone: %v", size, err)
+		}
+	}
 }
 
 func failedForGood(s *suite) {

@@ -175,7 +175,7 @@ func wakesEnd(s *suite) {
 	})
 }
 
-func (s *suite) watch(id string) (<-chan struct{}, func()) {
+func (s *suite) watch(id string) (<-chan queue.End, func()) {
 	s.Helper()
 	ended, stop, err := s.q.Watch(s.ctx, id)
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *suite) watch(id string) (<-chan struct{}, func()) {
 }
 
 // awaitEnd follows signals, which may be spurious, until the job has ended.
-func (s *suite) awaitEnd(id string, ended <-chan struct{}) {
+func (s *suite) awaitEnd(id string, ended <-chan queue.End) {
 	s.Helper()
 	for !s.job(id).State.Done() {
 		receive(s, "the end of the job", ended)
@@ -226,7 +226,7 @@ func watchEveryEnd(s *suite) {
 
 func watchSeveral(s *suite) {
 	id := s.admit(work()).ID
-	var all []<-chan struct{}
+	var all []<-chan queue.End
 	for range 5 {
 		ended, _ := s.watch(id)
 		all = append(all, ended)

@@ -53,6 +53,10 @@ end
 
 local ended_now -- now and no deadline, encoded
 
+-- Bytes of a record up to which it is sent with the news that a forwarded request has ended. Its
+-- client need not read it then: 0.3 ms of 2.7 that forward mode adds to an idle request.
+local END_BYTES = 4096
+
 -- flow_reach touches all keys of a flow, so that a slot in migration refuses the script before its
 -- first write.
 local function flow_reach(f)
@@ -81,11 +85,12 @@ end
 
 -- finish ends a job of the flow in a terminal state at now. Its record keeps the result ('' keeps
 -- the one it has) and loses the payload, unless the job is a dead letter. The record and
--- the idempotency key expire after their retention. Subscribers of the job are notified. A job with
+-- the idempotency key expire after their retention. Subscribers of the job are notified: by the
+-- state or, of a forwarded request with a small answer, by the record. A job with
 -- a callback goes to the outbox, and its record stays at least until it is handed over. A flow that
 -- reaches the bounds of its dead letters stops until the oldest is past retention.
 local function finish(id, j, f, state, result)
-  local key = PREFIX .. 'job:' .. id
+  local key, message = PREFIX .. 'job:' .. id, state
   local keep = retention.succeeded
   local called_back = asks_for_callback(j)
   if called_back then
@@ -115,7 +120,11 @@ local function finish(id, j, f, state, result)
     result = (result ~= '' or j.aside) and result or result_of(key, j)
     j.payload, j.result = 0, j.aside or #result
     ended_now = ended_now or u56(now) .. ZERO7
-    local bytes = RECORD_BYTES + job_ended(key, j, ended_now, result, j.max, called_back and '' or expiry)
+    local bytes, front = job_ended(key, j, ended_now, result, j.max, called_back and '' or expiry)
+    if retention.kept and bytes <= END_BYTES and not j.aside then
+      message = front .. result
+    end
+    bytes = RECORD_BYTES + bytes
     if retention.kept then
       f.answered = f.answered or {}
       f.answered[#f.answered + 1] = format('%s %d', id, bytes)
@@ -134,7 +143,7 @@ local function finish(id, j, f, state, result)
       string.format('%s %s %.0f %.0f %d %d', known, state, j.created, now, j.attempts, j.max),
       'EX', math.max(keep, retention.idempotency))
   end
-  publish('ended:' .. id, state)
+  publish('ended:' .. id, message)
 end
 
 -- finish_save lists the jobs of a flow that have ended among its recent ids.

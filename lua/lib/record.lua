@@ -136,7 +136,7 @@ local function job_leased(epoch, raw, stamp)
 end
 
 -- job_ended writes the record of a job that ends without its payload, to expire after so many
--- seconds, '' for never, and returns its bytes. j is as of job_read or job_succeeding, ended the
+-- seconds, '' for never, and returns its bytes, and what is before the result. j is as of job_read or job_succeeding, ended the
 -- encoded instant and no deadline, most the max attempts, 0 for those it has. j.aside is the bytes
 -- of a result that is aside, in the key j.aside_key, behind as many others as come before it.
 local function job_ended(key, j, ended, result, most, expiry)
@@ -162,5 +162,5 @@ local function job_ended(key, j, ended, result, most, expiry)
   else
     redis.call('SET', key, front .. result)
   end
-  return #front + bytes
+  return #front + bytes, front
 end
