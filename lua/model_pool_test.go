@@ -789,7 +789,7 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 	}
 	if class != "" && g.p.classes[class].owed > 0 {
 		c := g.p.classes[class]
-		g.repay(&c.owed, c.candidate(), &c.Tag, false, slot)
+		g.repay(&c.owed, c.candidate(), &c.Tag, false, slot, 0)
 		return false
 	}
 	if class != "" {
@@ -829,13 +829,13 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 // only candidate.
 func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved, alone bool, class string) bool {
 	if f.pool == g.p && f.owed > 0 {
-		cost, unused := g.p.pacing().Repays(f.owed, slot)
-		if alone && g.spares(f, score, cost-unused, slot) {
-			g.reach("repays later")
-			return false
+		next := shaper.Instant(0)
+		if alone {
+			next = g.p.pacing().Next(shaper.Candidate{Tag: shaper.Tag{Start: score}}, slot, slot+20_000, g.coming(slot))
+			g.reachIf(next > 0, "repays until another comes")
 		}
 		candidate, tag := g.candidate(f, score, reserved, class)
-		g.repay(&f.owed, candidate, tag, reserved, slot)
+		g.repay(&f.owed, candidate, tag, reserved, slot, next)
 		return false
 	}
 	if f.pool != g.p || f.nextDue() > slot || g.bounded(f) {
@@ -874,6 +874,16 @@ func (g *pooling) spares(f *flow, score, cost int64, slot shaper.Instant) bool {
 	if cost <= 1 { // as most: nothing is sorted for it
 		return false
 	}
+	pacing, until := g.p.pacing().Spare(shaper.Candidate{Tag: shaper.Tag{Start: score}}, cost, slot, g.coming(slot))
+	g.p.spared = pacing.Spared
+	if until > 0 {
+		f.Bucket = f.MarkReady(until)
+	}
+	return until > 0
+}
+
+// coming lists the flows that come after the slot, as the script looks at them.
+func (g *pooling) coming(slot shaper.Instant) (coming []shaper.Coming) {
 	soon := func(z zset, after shaper.Instant) (names []string) {
 		for _, e := range z.list() {
 			if at := shaper.Instant(e.Score); at > after && len(names) < comingMost {
@@ -888,7 +898,6 @@ func (g *pooling) spares(f *flow, score, cost int64, slot shaper.Instant) bool {
 			later[name] = at
 		}
 	}
-	var coming []shaper.Coming
 	for z, names := range map[*zset][]string{&g.wait: soon(g.wait, slot), &later: soon(later, g.seen)} {
 		for _, name := range names {
 			if !g.full(name) {
@@ -896,12 +905,7 @@ func (g *pooling) spares(f *flow, score, cost int64, slot shaper.Instant) bool {
 			}
 		}
 	}
-	pacing, until := g.p.pacing().Spare(shaper.Candidate{Tag: shaper.Tag{Start: score}}, cost, slot, coming)
-	g.p.spared = pacing.Spared
-	if until > 0 {
-		f.Bucket = f.MarkReady(until)
-	}
-	return until > 0
+	return coming
 }
 
 // candidate is the flow as its pool picked it at the score, or its class, and its tag.
@@ -919,9 +923,9 @@ func (g *pooling) candidate(f *flow, score int64, reserved bool, class string) (
 	return shaper.Candidate{Name: f.name, Weight: t.weight, Tag: t.Tag}, &t.Tag
 }
 
-// repay lets a flow or a class that owes use the slot for a part of that.
-func (g *pooling) repay(owed *int64, c shaper.Candidate, tag *shaper.Tag, reserved bool, slot shaper.Instant) {
-	cost, unused := g.p.pacing().Repays(*owed, slot)
+// repay lets a flow or a class that owes use the slot for a part of that, until another comes.
+func (g *pooling) repay(owed *int64, c shaper.Candidate, tag *shaper.Tag, reserved bool, slot, until shaper.Instant) {
+	cost, unused := g.p.pacing().Repays(*owed, slot, until)
 	g.reachIf(unused > 0, "repaid with unused time")
 	pacing, next := g.p.pacing().Repay(c, reserved, slot, cost, unused)
 	g.p.Bucket, g.p.virtual, g.p.behind, g.p.owed, g.p.spared, *tag = pacing.Bucket, pacing.Virtual, pacing.Behind, pacing.Owed, pacing.Spared, next

@@ -291,7 +291,7 @@ var situations = []string{
 	"a class owes to its pool", "owes without a job", "paid at once", "repaid", "repaid with unused time",
 	"too_costly",
 	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
-	"leaves its slot to one before it", "repays later",
+	"leaves its slot to one before it", "repays until another comes",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }

@@ -434,3 +434,63 @@ func TestADebtEnds(t *testing.T) {
 		w.atMost("an operator has let it go, and it waits", w.nextOf("evil"), time.Second)
 	})
 }
+
+// TestIdleSlotsEndWithTheirReason: a costly job leaves the pool idle for a flow that comes soon.
+// Once that flow does not come, or the job no longer costs much, the pool goes on within 100 ms.
+func TestIdleSlotsEndWithTheirReason(t *testing.T) {
+	waiting := func(w *world, tenant string) (ids []string) {
+		for id, j := range w.m.jobs {
+			if j.State.Waiting() && j.Flow == tenant+"/echo" {
+				ids = append(ids, id)
+			}
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	for name, act := range map[string]func(w *world){
+		"the job is cancelled": func(w *world) {
+			w.cancel(cancellation{at: w.wall, tenant: "evil", ids: waiting(w, "evil")[:1]})
+		},
+		"the other job is cancelled": func(w *world) {
+			w.cancel(cancellation{at: w.wall, tenant: "quiet", ids: waiting(w, "quiet")})
+		},
+		"the other flow is paused": func(w *world) {
+			w.tune(w.tuningOf("quiet", "api", shaper.Overrides{Paused: new(true)}))
+		},
+		"the other flow may leave at once": func(w *world) {
+			w.tune(w.tuningOf("quiet", "api", shaper.Overrides{Rate: &shaper.Rate{Limit: 1000, Period: time.Second}}))
+		},
+		"the pool is faster": func(w *world) {
+			w.boundPool(shaper.Overrides{Rate: &shaper.Rate{Limit: 100_000, Period: time.Second}})
+		},
+		"the job counts less": func(w *world) { w.boundPool(shaper.Overrides{MaxCost: new(int64(2))}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tellPool(t, func(w *world) {
+				w.tune(w.tuningOf("quiet", "api", shaper.Overrides{Rate: &shaper.Rate{Limit: 30, Period: time.Minute}}))
+				w.submitCosting("quiet", 1) // leaves, and the next two seconds later
+				w.submitCosting("quiet", 1)
+				w.submitCosting("evil", 20)
+				w.pollUntilIdle()
+				w.wall = w.wall.Add(100 * time.Millisecond)
+				w.submitCosting("evil", 1000)
+				w.submitCosting("evil", 1)
+				for range 5 {
+					w.pollUntilIdle()
+					w.wall = w.wall.Add(horizon)
+				}
+				if !w.m.reached["leaves its slot to one before it"] || len(waiting(w, "evil")) != 2 {
+					w.fail("of the costly flow %v wait, want 2", waiting(w, "evil"))
+				}
+				act(w)
+				before := len(waiting(w, "evil"))
+				for end := w.wall.Add(100*time.Millisecond + 2*horizon); w.wall < end; w.wall = w.wall.Add(horizon / 2) {
+					w.pollUntilIdle()
+				}
+				if len(waiting(w, "evil")) == before {
+					w.fail("the pool still waits")
+				}
+			})
+		})
+	}
+}

@@ -111,14 +111,18 @@ const repaySpan = 20 * time.Millisecond
 // Repays is what a party repays at its turn at the stamp, of what it owes, and the part of that for
 // which the pool has time that nobody used. It is a candidate while it owes, with or without jobs,
 // and its turns repay before they take jobs. So the others get what they would beside a party whose
-// jobs cost as much.
-func (p Pool) Repays(owed int64, at Instant) (cost, unused int64) {
+// jobs cost as much. The only candidate repays until a flow before it in turn comes, at next, or 0.
+func (p Pool) Repays(owed int64, at, next Instant) (cost, unused int64) {
 	cost, unused = p.Charge(owed), owed // without a pace by costs, no time is needed
+	span := repaySpan.Microseconds()
+	if next > 0 {
+		span = min(span, int64(next-at))
+	}
 	for _, c := range p.Cells {
 		if !c.ByJobs {
 			// In doubles, in the same order as in the script.
 			limit, period := float64(c.Rate.Limit), float64(c.period())
-			cost = min(cost, int64(max(1, math.Floor(limit*float64(repaySpan.Microseconds())/period))))
+			cost = min(cost, int64(max(1, math.Floor(limit*float64(span)/period))))
 			unused = int64(min(float64(unused), max(0, math.Floor(float64(at-c.TAT)*limit/period))))
 		}
 	}
@@ -131,21 +135,34 @@ type Coming struct {
 	Due Instant
 }
 
+// spareStep is how long a pool idles for a flow before it looks again: that flow may be paused, or
+// its job cancelled. In shorter steps it would be polled more often.
+const spareStep = 100 * time.Millisecond
+
 // Spare returns the instant until which a job of the cost lets the pool idle at a stamp, for a flow
 // whose turn is before its own and that comes soon; 0 for not at all. c is the only candidate, and
-// has no reserve that is due.
+// has no reserve that is due. At that instant it is a candidate again.
 //
 // A job takes the pool for as long as it costs. A flow whose own rate is near its part of the pool
 // cannot catch up with what it misses meanwhile: it would get one job for each job of the other,
 // whatever that costs. So the pool waits if the job would delay that flow by more than one interval
-// of the pool. It idles for a job at most for as long as the job takes, and a job of cost 1 never
-// waits. Beside another candidate no job waits: then the turns alone give each its part.
+// of the pool. For one flow it waits at most half as long as the job takes, or a step if that is
+// longer, for all of them as long as the job takes, and a job of cost 1 never waits. Beside another
+// candidate no job waits: then the turns alone give each its part.
 func (p Pool) Spare(c Candidate, cost int64, at Instant, coming []Coming) (Pool, Instant) {
 	span := p.beyondOne(cost)
-	if span <= p.Spared {
+	until := p.Next(c, at, at+Instant(min(span-p.Spared, max(span/2, spareStep.Microseconds()))), coming)
+	if until == 0 {
 		return p, 0
 	}
-	until, end := Instant(0), at+Instant(span)
+	until = min(until, at.Add(spareStep))
+	p.Spared += int64(until - at)
+	return p, until
+}
+
+// Next returns when the first flow comes whose turn is before that of c, the only candidate at a
+// stamp: after the stamp and before the end. 0 if none does.
+func (p Pool) Next(c Candidate, at, end Instant, coming []Coming) (next Instant) {
 	for _, f := range coming {
 		if f.Due <= at || f.Due >= end {
 			continue
@@ -155,13 +172,10 @@ func (p Pool) Spare(c Candidate, cost int64, at Instant, coming []Coming) (Pool,
 			start = p.Virtual // as Enter will
 		}
 		if start < c.Start || f.Reserve != (Cell{}) && f.Reserve.TAT <= f.Due-Instant(p.Behind) {
-			until, end = f.Due, f.Due
+			next, end = f.Due, f.Due
 		}
 	}
-	if until > 0 {
-		p.Spared += int64(until - at)
-	}
-	return p, until
+	return next
 }
 
 // unspare notes that a job of the cost leaves, for which the pool may have idled.
@@ -190,7 +204,6 @@ func (p Pool) Repay(c Candidate, reserved bool, at Instant, cost, unused int64) 
 	for i, cell := range p.Cells {
 		p.Cells[i] = cell.charge(at, 0, cost-unused)
 	}
-	p = p.unspare(reserved, cost-unused)
 	p.Owed -= cost
 	return p.turn(c, reserved, at, cost)
 }

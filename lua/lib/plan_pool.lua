@@ -8,6 +8,7 @@ local plan_pool
 
 do
   local MOVES_MOST, TRIES_MORE = 500, 50
+  local SPARE_STEP = 100000 -- µs; shaper.spareStep
   local COMING_MOST = 16 -- flows that a costly job looks at before it leaves
 
   -- queue_head returns the id and the sequence of the first queued job that no earlier slot took.
@@ -263,15 +264,11 @@ do
     return entry, false, line
   end
 
-  -- spare is shaper.Pool.Spare: whether a job of the cost leaves the slot idle for a flow before it
-  -- in turn. If so, its flow is not ready until then. start is the virtual start of a flow that was
-  -- picked as the only candidate, else nil.
-  local function spare(p, w, f, start, cost, slot)
-    local span = start and pool_beyond_one(p, cost) or 0
-    if span <= p.spared then
-      return false
-    end
-    local finish, entry = slot + span, nil
+  -- next_before is shaper.Pool.Next: when the first flow comes whose turn is before that of the
+  -- only candidate at a slot, which begins at start. It comes after the slot and before the end; nil
+  -- if none does.
+  local function next_before(p, w, start, slot, finish)
+    local last, entry = finish, nil
     local function is_before(name, due)
       local t = turn_of(p, w, name)
       local begins = (t.start < p.virtual or turn_ahead(p, t)) and p.virtual or t.start
@@ -298,10 +295,21 @@ do
         end
       end
     end
-    if finish == slot + span then
+    return finish < last and finish or nil
+  end
+
+  -- spare is shaper.Pool.Spare: whether a job of the cost leaves the slot idle for a flow before it
+  -- in turn. If so, its flow is not ready until then, or until the pool looks again. start is the
+  -- virtual start of a flow that was picked as the only candidate, else nil.
+  local function spare(p, w, f, start, cost, slot)
+    local span = start and pool_beyond_one(p, cost) or 0
+    local most = math.min(span - p.spared, math.max(math.floor(span / 2), SPARE_STEP))
+    local due = most > 0 and next_before(p, w, start, slot, slot + most)
+    if not due then
       return false
     end
-    p.spared, f.ready = p.spared + finish - slot, math.max(f.ready, finish)
+    due = math.min(due, slot + SPARE_STEP)
+    p.spared, f.ready = p.spared + due - slot, math.max(f.ready, due)
     return true
   end
 
@@ -399,11 +407,11 @@ do
     end
   end
 
-  -- repay lets a flow or a class repay a part of what it owes, at its turn or that of its class.
-  local function repay(p, party, turn, reserved, slot)
-    local cost, unused = pool_repays(p, party.owed, slot)
+  -- repay lets a flow or a class repay a part of what it owes, at its turn or that of its class, as
+  -- much as the pool has time for until another is due, if that is not nil.
+  local function repay(p, party, turn, reserved, slot, due)
+    local cost, unused = pool_repays(p, party.owed, slot, due)
     depart(p, slot, 0, cost - unused) -- shaper.Pool.Repay
-    unspare(p, reserved, cost - unused)
     turn_serve(p, turn, reserved, slot, cost)
     pool_owe(p, party, -cost)
   end
@@ -417,12 +425,9 @@ do
     end
     local start = not (reserved or line or w.classes_pick or first_of(w.ready, w.ready_now)) and entry.score or nil
     if f.pool == p and f.owed > 0 then
-      local cost, unused = pool_repays(p, f.owed, slot)
-      if spare(p, w, f, start, cost - unused, slot) then
-        return false
-      end
+      local due = start and next_before(p, w, start, slot, slot + REPAY_SPAN)
       turn_at(f.turn, entry, reserved, line)
-      repay(p, f, line and line.class or f.turn, reserved, slot)
+      repay(p, f, line and line.class or f.turn, reserved, slot, due)
       return false
     end
     local due = f.pool == p and flow_due(f, f.later_before)

@@ -153,13 +153,14 @@ local function pool_exceed(f, before, after)
 end
 
 -- pool_repays is what a party repays at its turn at the slot, of what it owes, and the part of that
--- for which the pool has unused time: shaper.Pool.Repays.
-local function pool_repays(p, owed, slot)
+-- for which the pool has unused time: shaper.Pool.Repays. due is when another comes, or nil.
+local function pool_repays(p, owed, slot, due)
   local cost, unused = pool_charge(p, owed), owed
+  local span = due and math.min(REPAY_SPAN, due - slot) or REPAY_SPAN
   for i = 1, #p.cells do
     local c = p.cells[i]
     if not c.by_jobs then
-      cost = math.min(cost, math.max(1, math.floor(c.limit * REPAY_SPAN / c.period)))
+      cost = math.min(cost, math.max(1, math.floor(c.limit * span / c.period)))
       unused = math.min(unused, math.max(0, math.floor((slot - c.tat) * c.limit / c.period)))
     end
   end

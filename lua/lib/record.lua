@@ -136,9 +136,10 @@ local function job_leased(epoch, raw, stamp)
 end
 
 -- job_ended writes the record of a job that ends without its payload, to expire after so many
--- seconds, '' for never, and returns its bytes, and what is before the result. j is as of job_read or job_succeeding, ended the
--- encoded instant and no deadline, most the max attempts, 0 for those it has. j.aside is the bytes
--- of a result that is aside, in the key j.aside_key, behind as many others as come before it.
+-- seconds, '' for never. It returns the bytes of the record, and what is before the result. j is
+-- as of job_read or job_succeeding, ended the encoded instant and no deadline, most the max
+-- attempts, 0 for those it has. j.aside is the bytes of a result that is aside, in the key
+-- j.aside_key, behind as many others as come before it.
 local function job_ended(key, j, ended, result, most, expiry)
   local raw, attempts, bytes = j.raw, j.attempts, j.aside or #result
   local low = attempts % 256
