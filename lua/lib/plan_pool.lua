@@ -265,8 +265,8 @@ do
   end
 
   -- next_before is shaper.Pool.Next: when the first flow comes whose turn is before that of the
-  -- only candidate at a slot, which begins at start. It comes after the slot and before the end; nil
-  -- if none does.
+  -- only candidate at a slot, which begins at start. It comes after the slot and before the end;
+  -- nil if none does.
   local function next_before(p, w, start, slot, finish)
     local last, entry = finish, nil
     local function is_before(name, due)
