@@ -19,7 +19,7 @@ local function kept_read(f, most, bytes, reach)
   local over, list, at, goes = f.kept + bytes - most, {}, 0, true
   f.oldest_all = false
   while goes and kept_left > 0 do
-    local step = math.min(STEP, kept_left)
+    local step = math.min(at == 0 and 1 or STEP, kept_left) -- mostly, none goes
     local some = redis.call('ZRANGE', index, at, at + step - 1, 'WITHSCORES')
     f.oldest_all = #some < 2 * step
     goes = false
