@@ -760,7 +760,19 @@ func (m *model) place(id string, f *flow) (position int64, start shaper.Instant)
 	if m.paused(f).Paused {
 		return rank + 1, 0
 	}
-	return rank + 1, f.StartIn(m.shared(f, 0, 0), rank, rank*f.Cost/max(f.Queued, 1), m.now)
+	return rank + 1, f.StartIn(m.shared(f, 0, 0), rank, m.costsAhead(f, rank), m.now)
+}
+
+// costsAhead is what the first jobs of the queue cost, by the mean of the others after the eighth.
+func (m *model) costsAhead(f *flow, rank int64) (sum int64) {
+	known := int64(0)
+	if f.Cost != f.Queued {
+		known = min(rank, 8)
+		for _, e := range m.queue[f.name].list()[:known] {
+			sum += m.jobs[e.Name].Cost
+		}
+	}
+	return sum + (rank-known)*max(f.Cost-sum, 0)/max(f.Queued-known, 1)
 }
 
 // facts is what every answer says of a flow.

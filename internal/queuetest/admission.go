@@ -31,6 +31,7 @@ var admissionTests = map[string]func(*suite){
 	"a job that waited too long expires and takes no slot":            overdueExpires,
 	"the policy's max wait holds where the job has none":              policyMaxWait,
 	"a job of cost 3 takes three intervals":                           costTakesIntervals,
+	"the estimate counts the costs of those that leave next":          estimateOfUnequal,
 	"burst jobs leave together, then the spacing holds":               burstThenSpacing,
 	"an id is not admitted twice":                                     sameIDTwice,
 	"the payload comes back byte for byte":                            payloadBytes,
@@ -272,6 +273,26 @@ func costTakesIntervals(s *suite) {
 	v := s.submit(w)
 	equal(s, "the estimate behind cost 9", v.Start.Sub(v.Now), 9*time.Minute)
 	s.spaced(s.lease(4), 3*time.Minute)
+}
+
+// estimateOfUnequal: a mean of the waiting costs would give each the same distance.
+func estimateOfUnequal(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	var jobs []string
+	for _, cost := range []int64{1, 20, 1, 7, 2, 1} {
+		w := work()
+		w.Cost = cost
+		jobs = append(jobs, s.admit(w).ID)
+	}
+	var starts []time.Time
+	for _, id := range jobs {
+		starts = append(starts, s.job(id).EstimatedStart)
+	}
+	for i, l := range s.lease(6) {
+		if i > 0 {
+			within(s, "the estimate", l.Stamp.Time().Sub(starts[i]), 0, limit)
+		}
+	}
 }
 
 func burstThenSpacing(s *suite) {

@@ -2,6 +2,8 @@
 
 --! needs record clock pools policy bucket turn pool stored
 
+local COSTS_READ = 8 -- jobs before one whose costs are read for its estimate
+
 -- paused reports whether the flow or its pool is paused, or the flow full of dead letters.
 local function paused(f)
   return f.policy.paused or f.full > now or f.pool ~= nil and f.pool.policy.paused
@@ -386,12 +388,27 @@ local function start_of(f, jobs, ahead)
   return slot > 0 and math.max(start, slot) or 0
 end
 
+-- costs_ahead is what the first jobs of the queue cost, as many as the rank: exactly those next to
+-- leave, and the mean of the others for each further one.
+local function costs_ahead(f, rank)
+  local sum, known = 0, 0
+  if f.cost ~= f.queued then -- not all cost 1
+    known = math.min(rank, COSTS_READ)
+    local ids = known > 0 and redis.call('ZRANGE', PREFIX .. 'queue:' .. f.name, 0, known - 1) or {}
+    for i = 1, #ids do
+      local cost = redis.call('GETRANGE', PREFIX .. 'job:' .. ids[i], COST_AT - 1, COST_END - 1)
+      sum = sum + (#cost == 4 and n32(cost, 1) or 1)
+    end
+  end
+  return sum + math.floor((rank - known) * math.max(f.cost - sum, 0) / math.max(f.queued - known, 1))
+end
+
 -- place_of returns the position in the queue and the estimated start of a job by its rank.
 local function place_of(f, rank)
   if paused(f) then
     return rank + 1, 0
   end
-  return rank + 1, start_of(f, rank, math.floor(rank * f.cost / math.max(f.queued, 1)))
+  return rank + 1, start_of(f, rank, costs_ahead(f, rank))
 end
 
 -- estimate returns the position and the estimated start of a job, 0 where it has none.
