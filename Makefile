@@ -64,7 +64,7 @@ test-full: redis ## run at full length what make test shortens
 	@for module in . tools; do ( cd $$module; \
 	  files=$$(grep -rlE --include='*_test.go' --exclude-dir=tools '"pgregory.net/rapid"|testing\.Short' .); \
 	  names=$$(grep -hoE '^func (Test|Example)[A-Za-z0-9_]+' $$files | cut -c6- | paste -sd '|'); \
-	  $(GO) test -vet=off -parallel 6 -timeout 45m -run "^($$names)\$$" $$(dirname $$files | sort -u) ) || exit 1; done
+	  $(GO) test -vet=off -parallel 6 -timeout 20m -run "^($$names)\$$" $$(dirname $$files | sort -u) ) || exit 1; done
 
 .PHONY: test-ui
 test-ui: redis chromium ## test the dashboard in a browser, and keep pictures in build/ui/ (installs chromium where it is missing)

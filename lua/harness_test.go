@@ -21,11 +21,17 @@ import (
 
 // TestMain fixes the seed of the random histories, so that a run tells of the change it tests and
 // not of its luck. `make soak` and SLUICE_PARITY_STEPS look further, with a seed of their own.
+// SLUICE_TEST_HISTORIES is how many histories each search draws, 100 where it is not set.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	seed := flag.Lookup("rapid.seed")
 	if seed.Value.String() == "0" && os.Getenv("SLUICE_PARITY_STEPS") == "" {
 		if err := seed.Value.Set("3"); err != nil {
+			panic(err)
+		}
+	}
+	if n := os.Getenv("SLUICE_TEST_HISTORIES"); n != "" {
+		if err := flag.Set("rapid.checks", n); err != nil {
 			panic(err)
 		}
 	}
