@@ -358,6 +358,16 @@ func TestDebtsTakeTheirTurn(t *testing.T) {
 			check(w, w.busy(nil, map[string]int64{"evil": actual, "quiet": 1}, within))
 		})
 	})
+	t.Run("beside a low rate", func(t *testing.T) {
+		tellPool(t, func(w *world) { // it leaves in slots of 5 ms: each 20 ms, not each 16.7
+			w.tune(w.tuningOf("quiet", "api", shaper.Overrides{Rate: &shaper.Rate{Limit: 60, Period: time.Second}}))
+			costs := w.busy(nil, map[string]int64{"evil": actual, "quiet": 1}, within)
+			slow, all := int64(60*within.Seconds()), int64(rate*within.Seconds())
+			if costs["quiet"] < slow*4/5 || costs["quiet"]+costs["evil"] < all*9/10 {
+				w.fail("%v: want at least %d of quiet and %d in all", costs, slow*4/5, all*9/10)
+			}
+		})
+	})
 	t.Run("of a class", func(t *testing.T) {
 		tellClass(t, 1, func(w *world) {
 			tiers, costs := map[string]string{}, map[string]int64{"quiet": 1}

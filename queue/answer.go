@@ -33,8 +33,11 @@ func (q *Queue) Answer(ctx context.Context, tenant, id string, end End) (Job, *A
 	if err != nil {
 		return Job{}, nil, err
 	}
-	if found, err := q.statusOf(store.EncodeName(tenant), id, []byte(end.record)); err == nil && found.Tenant == tenant {
-		return q.answerIn(shard, found)
+	if end.record != "" {
+		found, err := q.statusOf(store.EncodeName(tenant), id, []byte(end.record))
+		if err == nil && found.Tenant == tenant {
+			return q.answerIn(shard, found)
+		}
 	}
 	var found *status
 	for _, most := range []int{someResult, mostResult} {

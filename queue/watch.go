@@ -94,9 +94,9 @@ func (w *watcher) signal(channel string, end End) {
 	}
 }
 
-// Watch returns a channel that receives when the job may have ended: read the job then. The caller
-// must call stop. The subscription is in force when Watch returns, so no later end is missed.
-// Errors: ErrUnavailable.
+// Watch returns a channel that receives when the job may have ended: read it then, by Job, or by
+// Answer with what was received. The caller must call stop. The subscription is in force when Watch
+// returns, so no later end is missed. Errors: ErrUnavailable.
 func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan End, stop func(), err error) {
 	shard, known := q.store.ShardOfID(id)
 	if !known {

@@ -394,7 +394,7 @@ local function costs_ahead(f, rank)
   local sum, known = 0, 0
   if f.cost ~= f.queued then -- not all cost 1
     known = math.min(rank, COSTS_READ)
-    local ids = known > 0 and redis.call('ZRANGE', PREFIX .. 'queue:' .. f.name, 0, known - 1) or {}
+    local ids = known > 0 and redis.call('ZRANGE', PREFIX .. 'queue:' .. f.name, '0', known - 1) or {}
     for i = 1, #ids do
       local cost = redis.call('GETRANGE', PREFIX .. 'job:' .. ids[i], COST_AT - 1, COST_END - 1)
       sum = sum + (#cost == 4 and n32(cost, 1) or 1)
