@@ -29,6 +29,7 @@ const (
 	callParts    = 16                      // parts of one call: where Redis is far, a call for each would be slow
 	partEvery    = 20 * time.Millisecond   // between two writes for a reader in another process
 	partSeldom   = 5 * time.Second         // while there is none; a reader that comes calls
+	lookMost     = 8 * partEvery           // between two looks how far a slow reader is, each twice as long after the last
 	seldomSize   = 4 * partSize            // and until this many bytes wait
 	partsBeyond  = 160                     // parts that the store keeps beyond the stored bytes: RelayAhead and more
 	tightAhead   = 4 * partSize            // RelayAhead while the store has no room
@@ -377,10 +378,10 @@ func (r *Relay) notify() {
 func (r *Relay) Write(ctx context.Context, p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for !r.stale && r.behind() >= r.mayBehind() {
+	for wait := partEvery; !r.stale && r.behind() >= r.mayBehind(); {
 		changed := r.changed
 		r.mu.Unlock()
-		timer := time.NewTimer(partEvery)
+		timer := time.NewTimer(wait)
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -389,6 +390,7 @@ func (r *Relay) Write(ctx context.Context, p []byte) error {
 			r.mu.Unlock()
 			if asks {
 				r.look(ctx)
+				wait = min(2*wait, lookMost)
 			}
 		case <-ctx.Done():
 		}

@@ -274,6 +274,36 @@ func TestRelayWaitsForReaders(t *testing.T) {
 	})
 }
 
+// TestRelayLooksSeldom: an answer that waits for a slow reader asks the store seldom how far that is.
+func TestRelayLooksSeldom(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	e := openEngine(t, queue.EngineOptions{URL: url})
+	worker, api := beside(t, e, queue.Options{Defaults: perSecond(1000)}), beside(t, e, queue.Options{Defaults: perSecond(1000)})
+	l, r := relayed(t, worker, 8<<20)
+	if err := r.Write(t.Context(), make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readTo(t.Context(), reader(t, api, l.ID), 1000); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Write(t.Context(), make([]byte, queue.RelayAhead)); err != nil {
+		t.Fatal(err)
+	}
+	r.Drain(t.Context())
+	c := client(t, url)
+	before := commandStats(t, c)["zrevrange"]
+	limited, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := r.Write(limited, make([]byte, 1000)); err == nil {
+		t.Error("the reader was left behind")
+	}
+	if n := commandStats(t, c)["zrevrange"] - before; n < 1 || n > 20 {
+		t.Errorf("it asked %d times in a second, want 1 to 20", n)
+	}
+	r.Break()
+}
+
 // TestRelayOfALostLease: only the current lease passes an answer on.
 func TestRelayOfALostLease(t *testing.T) {
 	t.Parallel()

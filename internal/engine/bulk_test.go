@@ -131,13 +131,13 @@ func TestBulkNear(t *testing.T) {
 	})
 }
 
-// TestBulkRests: a Redis that is near rests from large exchanges for as long as they took, and for
-// no longer than mostRest if one was stuck; one that is far does not, nor where nothing else goes
+// TestBulkRests: a Redis that is near rests from large exchanges for restFactor times as long as they
+// took, and for no longer than mostRest if one was stuck; one that is far does not, nor where nothing else goes
 // on.
 func TestBulkRests(t *testing.T) {
 	for takes, want := range map[time.Duration]time.Duration{
-		time.Millisecond:       1500 * time.Microsecond,
-		8 * time.Millisecond:   12 * time.Millisecond,
+		time.Millisecond:       restFactor * time.Millisecond,
+		8 * time.Millisecond:   restFactor * 8 * time.Millisecond,
 		700 * time.Millisecond: mostRest,
 		80 * time.Millisecond:  0,
 	} {
