@@ -122,12 +122,14 @@ func jobOf(id string, r scripts.Record, res result, failed error) Job {
 		e.At = r.At.Time()
 	}
 	if r.State == shaper.Dead && r.Outcome == 'x' {
-		j.LastError = &JobError{
-			Message: "the lease ran out too often: its workers stopped or were not heard of in time", At: r.At.Time(),
-		}
+		j.LastError = &JobError{Message: ranOut, At: r.At.Time()}
 	}
 	return j
 }
+
+// ranOut is the error of a job that died without a delivery that failed last. Its record has that of
+// the last one that did.
+const ranOut = "the lease ran out too often: its workers stopped or were not heard of in time"
 
 // Cancel ends a waiting job; a repeated call is no error. Errors: ErrNotFound, ErrUnavailable;
 // ErrConflict, with the job, if it is leased or done.
@@ -182,7 +184,8 @@ func (q *Queue) Replay(ctx context.Context, tenant, id string, as Replaying) (v 
 		return v, err
 	}
 	v.Admission = done[0].admission
-	if v.Outcome == shaper.Admitted && v.Position > 0 { // 0: the call was sent twice, and the job has left since
+	// Without a position the call was sent twice, and the job has left since.
+	if failed := as.Read.LastError; v.Outcome == shaper.Admitted && v.Position > 0 && (failed == nil || failed.Message != ranOut) {
 		v.Job = *as.Read
 		v.Job.State, v.Job.Attempts, v.Job.MaxAttempts = shaper.Queued, 0, as.MaxAttempts
 		v.Job.Position, v.Job.EstimatedStart, v.Job.Finished = v.Position, v.Start.Time(), time.Time{}

@@ -18,6 +18,7 @@ var replayTests = map[string]func(*suite){
 	"a replayed job holds its key":                   replayKey,
 	"a replayed job's record does not run out":       replayPersists,
 	"a replay obeys the tier that its client claims": replayTier,
+	"a replay answers what a read shows":             replayShown,
 }
 
 // dead admits a job and lets it die.
@@ -37,6 +38,38 @@ func (s *suite) replay(id string) queue.Decision {
 	}
 	return v
 }
+
+// replayShown: whatever a job died of, the answer to its replay is the job as it is read then.
+func replayShown(s *suite) {
+	w := work()
+	w.MaxAttempts = 2
+	lapsed := func(failed bool) string {
+		s.admit(w)
+		l := s.lease(1)[0]
+		if failed {
+			s.settle(l, shaper.Retry, failing)
+			l = s.lease(1)[0]
+		}
+		for s.settle(l, shaper.LeaseExpired) != queue.Died {
+			l = s.lease(1)[0]
+		}
+		return l.ID
+	}
+	s.admit(w)
+	failed := s.lease(1)[0]
+	equal(s, "the result", s.settle(failed, shaper.Die, failing), queue.Settled)
+	ids := map[string]string{
+		"without an error": s.dead(w).ID, "of a failure": failed.ID,
+		"of lost leases": lapsed(false), "of lost leases after a failure": lapsed(true),
+	}
+	s.policy(func(p *shaper.Policy) { p.Paused = true })
+	for what, id := range ids {
+		Compare(s, "a job that died "+what, s.replay(id).Job, s.job(id))
+	}
+}
+
+// failing gives a settlement an error.
+func failing(t *queue.Settlement) { t.Error = &queue.JobError{Message: "refused", Status: 500} }
 
 func replayAtEnd(s *suite) {
 	s.policy(func(p *shaper.Policy) { p.Rate = slow })
