@@ -78,10 +78,11 @@ func authSettings() []Setting {
 		return Setting{Key: key, Kind: Text, Default: value, Rule: rule, Help: help, check: check}
 	}
 	return slices.Concat([]Setting{
-		text("auth.mode", "none", "must be none, or some of keys, jwt, cert and guest, each once, such as keys,guest",
-			"How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the "+
-				"accepted kinds of credentials; cert is the certificate of the client; guest accepts clients "+
-				"without credentials. In the file it may be a list.", isModes),
+		{Key: "auth.mode", Kind: Text, Default: "none", words: modes, check: isModes,
+			Rule: "must be none, or some of keys, jwt, cert and guest, each once, such as keys,guest",
+			Help: "How the tenant of a request is found: none (the header Sluice-Tenant, unchecked), or the " +
+				"accepted kinds of credentials; cert is the certificate of the client; guest accepts clients " +
+				"without credentials. In the file it may be a list."},
 		duration("auth.keys.max_age", "0s", 0, 10*365*24*time.Hour,
 			"Maximum lifetime of new API keys, and that of keys created without an end. 0s: keys need not end."),
 		choice("auth.cert.tenant", "san-uri", "What of the certificate of a client names the tenant: its one URI among the "+
@@ -331,6 +332,9 @@ func (r *reader) prefixes(path string, values map[string]any) []netip.Prefix {
 	return prefixes
 }
 
+// modes are those of authentication; the first stands alone.
+var modes = []string{string(auth.None), string(auth.Keys), string(auth.JWT), string(auth.Cert), string(auth.Guest)}
+
 // isModes accepts none, or each of the other modes at most once.
 func isModes(text string) bool {
 	if text == string(auth.None) {
@@ -339,7 +343,7 @@ func isModes(text string) bool {
 	seen := map[string]bool{}
 	for mode := range strings.SplitSeq(text, ",") {
 		mode = strings.TrimSpace(mode)
-		if seen[mode] || !slices.Contains([]auth.Mode{auth.Keys, auth.JWT, auth.Cert, auth.Guest}, auth.Mode(mode)) {
+		if seen[mode] || !slices.Contains(modes[1:], mode) {
 			return false
 		}
 		seen[mode] = true

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/7509e464/sluice/internal/numbers"
 	"github.com/7509e464/sluice/queue"
@@ -36,7 +37,8 @@ func (s Setting) meant(raw any) string {
 		return "; the scheme redis:// is missing" // the text may be a password, so it is not shown
 	}
 	if s.Key == "redis.url" {
-		if err := queue.ParseURL(text); err != nil {
+		err := queue.ParseURL(text)
+		if err != nil && !strings.Contains(err.Error(), "redis+sentinel://") { // else the rule has it
 			return "; " + err.Error() // without secrets
 		}
 	}
@@ -93,6 +95,15 @@ func (s Setting) candidates(text string) []string {
 	}
 	if s.choices != nil {
 		return []string{lower, choiceLike(lower, s.choices)}
+	}
+	if s.words != nil {
+		words := strings.FieldsFunc(lower, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+		for i, word := range words {
+			if !slices.Contains(s.words, word) {
+				words[i] = choiceLike(word, s.words)
+			}
+		}
+		return []string{strings.Join(words, ",")}
 	}
 	if scheme, rest, is := strings.Cut(text, "://"); is { // of a listener, or with a misspelt scheme
 		return []string{strings.TrimSuffix(rest, "/"), shaper.Nearest(scheme, []string{"http", "https"}) + "://" + rest}

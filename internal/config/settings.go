@@ -43,6 +43,7 @@ type Setting struct {
 	check    func(value string) bool // of a text
 	numbers  bool                    // the text may be a number without quotes
 	choices  []string                // of a text, if it is one of them
+	words    []string                // of a text, if it is a list of them
 }
 
 // Env is the environment variable of the setting.
