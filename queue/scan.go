@@ -373,7 +373,7 @@ func effectiveRate(p shaper.Policy, pace float64) float64 {
 }
 
 // add sums the figures of a flow up. A tenant is limited by what limits one of its flows that has
-// jobs. The rate is not a sum.
+// jobs, and only by pauses if all of these are paused. The rate is not a sum.
 func (f *Figures) add(flow Figures) {
 	f.Depth += flow.Depth
 	f.Bytes += flow.Bytes
@@ -388,7 +388,9 @@ func (f *Figures) add(flow Figures) {
 		f.HeldUntil, f.HeldBy = flow.HeldUntil, flow.HeldBy
 	}
 	f.OldestWait = max(f.OldestWait, flow.OldestWait)
-	if flow.LimitedBy != limitedIdle && flow.LimitedBy != limitedPaused {
+	switch {
+	case flow.LimitedBy == limitedPaused && (flow.Depth == 0 || f.LimitedBy != limitedIdle): // another has jobs that may leave
+	case flow.LimitedBy != limitedIdle:
 		f.LimitedBy = flow.LimitedBy
 	}
 }

@@ -11,13 +11,14 @@ random() { openssl rand -hex 32; }
 keep() { [ -s "$1" ] || { cat > "$1.new" && mv "$1.new" "$1"; }; }
 
 random | keep redis.password
+random | keep backup.password
 random | keep admin.token
 openssl rand -base64 32 | keep codec.key
 echo "whsec_$(openssl rand -base64 32)" | keep signing.secret
 
-# The file has the digest of the password, and the rights of docs/redis.md.
-digest=$(printf %s "$(cat redis.password)" | openssl dgst -sha256 -r | cut -d ' ' -f 1)
-sed "s/PASSWORD_HASH/$digest/" ../users.acl | keep users.acl
+# The file has the digests of the passwords, and the rights of docs/redis.md.
+digest() { printf %s "$(cat "$1")" | openssl dgst -sha256 -r | cut -d ' ' -f 1; }
+sed "s/PASSWORD_HASH/$(digest redis.password)/; s/BACKUP_HASH/$(digest backup.password)/" ../users.acl | keep users.acl
 
 if [ ! -s ca.pem ]; then
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -sha256 \

@@ -15,6 +15,7 @@ var figureTests = map[string]func(*suite){
 	"figures are sums over flows":                figuresSum,
 	"the effective rate is the strictest":        effectiveRate,
 	"limited_by names what limits a flow":        limits,
+	"pauses of routes":                           pausedRoutes,
 	"the oldest wait grows from admission":       oldestWait,
 	"the oldest wait goes on when a job returns": oldestWaitGoesOn,
 	"the oldest wait begins when a job is due":   oldestWaitOfDue,
@@ -100,6 +101,23 @@ func limits(s *suite) {
 	equal(s, "what limits in a hold", s.tenant(tenant).LimitedBy, "held")
 	s.tune(func(o *shaper.Overrides) { o.Paused = pointer(true) })
 	equal(s, "what limits in a pause", s.tenant(tenant).LimitedBy, "paused")
+}
+
+// pausedRoutes: a tenant is not idle while jobs wait, also if all of these are of paused routes.
+func pausedRoutes(s *suite) {
+	s.policy(func(p *shaper.Policy) { p.Rate = slow })
+	s.tune(func(o *shaper.Overrides) {
+		o.Routes = map[string]shaper.Overrides{"fast": {Paused: pointer(true)}, "slow": {Paused: pointer(true)}}
+	})
+	equal(s, "what limits without jobs", s.tenant(tenant).LimitedBy, "idle")
+	paused := work()
+	paused.Route = "fast"
+	s.backlog(2, paused)
+	equal(s, "what limits in a pause of the route", s.tenant(tenant).LimitedBy, "paused")
+	equal(s, "the same in a scan", s.scan(1)[tenant].LimitedBy, "paused")
+	s.backlog(2, work())
+	equal(s, "what limits beside another route", s.tenant(tenant).LimitedBy, "rate")
+	equal(s, "that in a scan", s.scan(1)[tenant].LimitedBy, "rate")
 }
 
 func oldestWait(s *suite) {

@@ -178,4 +178,27 @@ func TestProductionRedis(t *testing.T) {
 	if err := open(strings.Replace(url, c.Redis.URL[len("rediss://sluice:"):strings.Index(c.Redis.URL, "@")], "wrong", 1)); err == nil {
 		t.Error("a wrong password is accepted")
 	}
+
+	// The user of backups may copy all, and nothing else.
+	password, err := os.ReadFile(filepath.Join(dir, "secrets/backup.password"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	backup := func(args ...string) (string, error) {
+		cmd := exec.Command("redis-cli", append([]string{"-p", port, "--tls", "--cacert", filepath.Join(dir, "secrets/ca.pem"),
+			"--user", "backup", "--no-auth-warning", "-e"}, args...)...)
+		cmd.Env = append(os.Environ(), "REDISCLI_AUTH="+strings.TrimSpace(string(password)))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	file := filepath.Join(dir, "data/sluice-backup.rdb")
+	if out, err := backup("--rdb", file); err != nil {
+		t.Errorf("no backup: %v\n%s", err, out)
+	}
+	if content, err := os.ReadFile(file); err != nil || !strings.HasPrefix(string(content), "REDIS") {
+		t.Errorf("the backup begins with %q (%v)", content[:min(5, len(content))], err)
+	}
+	if out, err := backup("get", "sluice:meta"); err == nil || !strings.Contains(out, "NOPERM") {
+		t.Errorf("the user of backups reads a key: %v\n%s", err, out)
+	}
 }

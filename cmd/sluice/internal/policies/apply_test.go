@@ -385,7 +385,9 @@ func TestTenantPolicyFlags(t *testing.T) {
 		{[]string{"pause", "--route", "default"}, cli.ExitOK,
 			"tenant acme route default paused true api depth 0 running 0 limited by paused"},
 		{[]string{"drain"}, cli.ExitOK, "tenant acme draining true api depth 0 running 0 limited by"},
-		{[]string{"resume"}, cli.ExitOK, "tenant acme paused false"},
+		{[]string{"resume"}, cli.ExitOK, "tenant acme paused false default route default still paused --route default resumes it depth 0"},
+		{[]string{"resume", "--route", "default"}, cli.ExitOK, "tenant acme route default paused false"},
+		{[]string{"resume"}, cli.ExitOK, "tenant acme paused false default depth 0"},
 	} {
 		code, out, errs := c.run(s.args[0], s.args[1:]...)
 		if text := strings.Join(strings.Fields(out+errs), " "); code != s.code || !strings.Contains(text, s.says) {

@@ -385,6 +385,13 @@ func printChange(w io.Writer, t wire.Tenant, asJSON bool, route string, changed 
 	if t.Reason != "" {
 		rows = append(rows, []string{"reason", t.Reason, ""})
 	}
+	if route == "" && slices.Contains(changed, "paused") && !*cmp.Or(policy.Paused, new(true)) {
+		for _, name := range slices.Sorted(maps.Keys(t.Routes)) {
+			if *cmp.Or(t.Routes[name].Policy.Paused, new(false)) {
+				rows = append(rows, []string{"route " + name, "still paused", "--route " + cli.ShellWord(name) + " resumes it"})
+			}
+		}
+	}
 	if figures.LimitedBy != "" { // a route without jobs has no figures
 		rows = append(rows, figureRows(figures)[:3]...)
 	}
