@@ -274,7 +274,8 @@ func TestRelayWaitsForReaders(t *testing.T) {
 	})
 }
 
-// TestRelayLooksSeldom: an answer that waits for a slow reader asks the store seldom how far that is.
+// TestRelayLooksSeldom: an answer that waits for a slow reader asks the store seldom how far that
+// is.
 func TestRelayLooksSeldom(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()

@@ -43,6 +43,9 @@ func TestMistakes(t *testing.T) {
 		{"tenant set acme --max-wait soon", says{
 			`sluice: --max-wait: "soon": must be a duration, such as 250ms, 10s or 1h30m`,
 		}},
+		{"key create acme --expires-in 30d", says{
+			`sluice: --expires-in: "30d": must be a duration, such as 250ms, 10s or 1h30m; is 720h meant?`,
+		}},
 		{"job list --created-after yesterday", says{
 			`sluice: --created-after: "yesterday": must be a time, such as 2026-01-02T15:04:05Z`,
 		}},

@@ -15,8 +15,8 @@ import (
 	"github.com/7509e464/sluice/internal/redistest"
 )
 
-// TestRestorePage runs the commands of docs/deploy.md that restore a backup. The Redis that is started
-// afterwards must have all of it, also after a crash.
+// TestRestorePage runs the commands of docs/deploy.md that restore a backup. The Redis that is
+// started afterwards must have all of it, also after a crash.
 func TestRestorePage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/deploy.md")

@@ -25,8 +25,8 @@ const (
 	// which even the shortest exchange takes more than bulkWay.
 	bulkNear, bulkFar = 512 << 10, 8 << 20
 	bulkWay           = 10 * time.Millisecond
-	// A Redis that is near rests from them for restFactor times as long as the last one took, and at
-	// most for mostRest.
+	// A Redis that is near rests from them for restFactor times as long as the last one took, and
+	// at most for mostRest.
 	restFactor, mostRest = 3, 150 * time.Millisecond
 	// An exchange waits for others until Redis has answered none for bulkPatience. What has failed
 	// says nothing of Redis after bulkMemory.
@@ -47,9 +47,9 @@ var errSilent = fmt.Errorf("redis has answered nothing for %v", bulkPatience)
 // its connections one after the other, so each poll waits for one exchange of every other
 // connection: a hundred large answers that were stored at once took a quarter of the departures of
 // the other flows for two seconds, and made submissions wait for 50 ms (battery S4-fat-forwarded).
-// After each, if a small one began since that before, a Redis that is near rests from them: who moves
-// 128 MB leaves the processors of a small machine to the others' jobs for most of the time, so most
-// of these wait for none. With half of restFactor, submissions beside it took 8.8 ms instead of 6.7.
+// After each, if a small one began since that before, a Redis that is near rests from them: who
+// moves 128 MB leaves the processors of a small machine to the others' jobs for most of the time,
+// so most of these wait for none. With half of restFactor, submissions took 8.8 ms instead of 6.7.
 //
 // Exchanges of scripts that take long wait for each other in the same way, those of medium weight
 // by themselves and without a rest. All others do not wait.

@@ -131,9 +131,9 @@ func TestBulkNear(t *testing.T) {
 	})
 }
 
-// TestBulkRests: a Redis that is near rests from large exchanges for restFactor times as long as they
-// took, and for no longer than mostRest if one was stuck; one that is far does not, nor where nothing else goes
-// on.
+// TestBulkRests: a Redis that is near rests from large exchanges for restFactor times as long as
+// they took, and for no longer than mostRest if one was stuck; one that is far does not, nor where
+// nothing else goes on.
 func TestBulkRests(t *testing.T) {
 	for takes, want := range map[time.Duration]time.Duration{
 		time.Millisecond:       restFactor * time.Millisecond,

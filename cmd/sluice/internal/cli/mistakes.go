@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -34,6 +35,7 @@ var mistakes = []struct {
 var (
 	notOneOf      = regexp.MustCompile(`^(--[\w-]+|<[\w-]+>) must be one of (".*") but got "(.*)"$`)
 	unknownShort  = regexp.MustCompile(`^unknown flag -(\w)`)
+	inDays        = regexp.MustCompile(`^--[\w-]+: "(\d+) ?d(?:ays?)?": must be a duration`)
 	extraArgument = regexp.MustCompile(`^unexpected argument (.+?)(?:, did you mean .*)?$`)
 )
 
@@ -72,6 +74,11 @@ func mistakeOf(err error, args []string) string {
 				values[i] = g
 			}
 			text := fmt.Sprintf(m.text, values...)
+			if days := inDays.FindStringSubmatch(text); days != nil {
+				if n, err := strconv.Atoi(days[1]); err == nil && n < 10_000 {
+					text += fmt.Sprintf("; is %dh meant?", 24*n)
+				}
+			}
 			if words := wordsFor(node, groups[1]); strings.HasSuffix(text, " is missing") && words != "" {
 				text += "; it is one of " + words
 			}

@@ -30,7 +30,9 @@ func TestPurgeManyCommand(t *testing.T) {
 		{[]string{"acme", "--prefix", "ac", "--all", "--yes"}, cli.ExitUsage, "", "exclude each other", 5},
 		{[]string{"--all", "--yes"}, cli.ExitUsage, "", "--prefix or --tier is required", 5},
 		{[]string{"ac*", "--all", "--yes"}, cli.ExitUsage, "", "--prefix ac selects", 5},
-		{[]string{"acme", "--all", "--dry-run"}, cli.ExitUsage, "", "--dry-run needs", 5},
+		{[]string{"acme", "--all", "--dry-run"}, cli.ExitOK, "to purge  5", "", 5},
+		{[]string{"acme", "--state", "queued", "--dry-run"}, cli.ExitOK, "to purge  0", "", 5},
+		{[]string{"acme", "--id", "a", "--dry-run"}, cli.ExitUsage, "", "--dry-run and --id exclude", 5},
 		{[]string{"--tier", "free", "--id", "a", "--yes"}, cli.ExitUsage, "", "--id needs the name", 5},
 		{[]string{"--prefix", "", "--all", "--yes"}, cli.ExitUsage, "", "--prefix must not be empty", 5},
 	} {

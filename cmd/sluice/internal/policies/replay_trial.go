@@ -3,6 +3,7 @@ package policies
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/7509e464/sluice/api/client"
@@ -32,30 +33,45 @@ func (r *trial) count(ctx context.Context, tenant string, f wire.Filter) (swept 
 	if swept.CreatedBefore = f.CreatedBefore; swept.CreatedBefore.IsZero() {
 		swept.CreatedBefore = time.Now()
 	}
-	asked := client.List{Tenant: tenant, State: "dead", Route: f.Route, Error: f.Error, Limit: wire.MaxPage,
-		CreatedBefore: swept.CreatedBefore}
-	for more := true; more; more = asked.Cursor != "" {
-		page, err := cli.Jobs(ctx, r.remote.Operator(), asked)
+	asked := client.List{Tenant: tenant, State: "dead", Route: f.Route, Error: f.Error, CreatedBefore: swept.CreatedBefore}
+	for job, err := range jobsOf(ctx, r.remote, asked) {
+		refused := ""
+		if err == nil {
+			refused, err = r.admit(ctx, job.Route, job.Type)
+		}
 		if err != nil {
 			return swept, err
 		}
-		for _, job := range page.Items {
-			refused, err := r.admit(ctx, job.Route, job.Type)
-			if err != nil {
-				return swept, err
-			}
-			if refused == "" {
-				swept.Count++
-				continue
-			}
-			swept.Stopped, swept.StoppedRoute = refused, job.Route
-			if refused != forbidden { // those are passed over
-				return swept, nil
-			}
+		if refused == "" {
+			swept.Count++
+			continue
 		}
-		asked.Cursor = page.NextCursor
+		swept.Stopped, swept.StoppedRoute = refused, job.Route
+		if refused != forbidden { // those are passed over
+			break
+		}
 	}
 	return swept, nil
+}
+
+// jobsOf lists all jobs of a kind, a page at a time.
+func jobsOf(ctx context.Context, remote *client.Client, asked client.List) iter.Seq2[wire.Job, error] {
+	return func(yield func(wire.Job, error) bool) {
+		asked.Limit = wire.MaxPage
+		for more := true; more; more = asked.Cursor != "" {
+			page, err := cli.Jobs(ctx, remote.Operator(), asked)
+			if err != nil {
+				yield(wire.Job{}, err)
+				return
+			}
+			for _, job := range page.Items {
+				if !yield(job, nil) {
+					return
+				}
+			}
+			asked.Cursor = page.NextCursor
+		}
+	}
 }
 
 // forbidden is the refusal of a job that the tenant may not have.

@@ -39,7 +39,7 @@ type tenantPurgeCmd struct {
 	Name   string  `arg:"" optional:"" help:"Name of the tenant; none with --prefix or --tier."`
 	Prefix string  `filled:"" placeholder:"TEXT" help:"All tenants whose name begins with TEXT, such as guest:"`
 	Tier   string  `filled:"" placeholder:"NAME" help:"All tenants of this tier; with --prefix, those of them."`
-	DryRun bool    `help:"With --prefix or --tier: count the tenants and their jobs, and purge nothing."`
+	DryRun bool    `help:"Count the jobs, and with --prefix or --tier the tenants, and purge nothing."`
 	State  *string `enum:"queued,scheduled,retrying,dead" placeholder:"STATE" help:"Only jobs in this state: queued, scheduled, retrying or dead."`
 	All    bool    `help:"Jobs in every state: queued, scheduled, retrying and dead."`
 	Yes    bool    `short:"y" help:"Do not ask for confirmation."`
@@ -48,6 +48,7 @@ type tenantPurgeCmd struct {
 func (tenantPurgeCmd) Help() string {
 	return `Example:
   sluice tenant purge acme --state dead --error "404" --yes
+  sluice tenant purge acme --all --dry-run
   sluice tenant purge acme --all --created-before 2026-01-02T15:04:05Z --yes --json
   sluice tenant purge --prefix guest: --all --dry-run
   sluice tenant purge --tier guest --state scheduled
@@ -68,8 +69,8 @@ func (c *tenantPurgeCmd) Run(a *cli.App) error {
 		return cli.Usagef("the name of a tenant and --prefix or --tier exclude each other")
 	case many && len(c.ID) > 0:
 		return cli.Usagef("--id needs the name of a tenant")
-	case !many && c.DryRun:
-		return cli.Usagef("--dry-run needs --prefix or --tier")
+	case c.DryRun && len(c.ID) > 0:
+		return cli.Usagef("--dry-run and --id exclude each other: the ids are counted")
 	case !many && c.Name == "":
 		return cli.Usagef("the name of a tenant, --prefix or --tier is required")
 	case !many && strings.HasSuffix(c.Name, "*"):
@@ -92,6 +93,13 @@ func (c *tenantPurgeCmd) Run(a *cli.App) error {
 	if many {
 		return c.purgeMany(a, remote, filter)
 	}
+	if c.DryRun {
+		s := sweep{Tenant: c.Name, DryRun: true, verb: "count", done: "to purge",
+			call: func(ctx context.Context, tenant string, f wire.Filter) (wire.Swept, error) {
+				return countToPurge(ctx, remote, tenant, f)
+			}}
+		return s.run(a, filter, c.JSON)
+	}
 	if !c.Yes {
 		if !cli.Terminal(a.In) || !cli.Terminal(a.Err) {
 			return cli.Usagef("purge deletes jobs: --yes is required without a terminal")
@@ -108,6 +116,27 @@ func (c *tenantPurgeCmd) Run(a *cli.App) error {
 	}
 	s := sweep{Tenant: c.Name, verb: "purge", done: "purged", call: remote.Purge}
 	return s.run(a, filter, c.JSON)
+}
+
+// countToPurge counts the jobs of a purge of one tenant.
+func countToPurge(ctx context.Context, remote *client.Client, tenant string, f wire.Filter) (swept wire.Swept, err error) {
+	states := []string{"queued", "scheduled", "retrying", "dead"}
+	if f.State != "" {
+		states = []string{f.State}
+	}
+	if swept.CreatedBefore = f.CreatedBefore; swept.CreatedBefore.IsZero() {
+		swept.CreatedBefore = time.Now()
+	}
+	for _, state := range states {
+		asked := client.List{Tenant: tenant, State: state, Route: f.Route, Error: f.Error, CreatedBefore: swept.CreatedBefore}
+		for _, err := range jobsOf(ctx, remote, asked) {
+			if err != nil {
+				return swept, err
+			}
+			swept.Count++
+		}
+	}
+	return swept, nil
 }
 
 type tenantReplayCmd struct {
