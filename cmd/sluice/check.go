@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/7509e464/sluice/cmd/sluice/internal/cli"
@@ -61,16 +64,32 @@ func record(a *cli.App, q *queue.Queue, e audit.Entry, detail map[string]any) {
 	}
 }
 
+// openStored opens the store of a process that has run with this configuration. It makes none: a
+// command for an operator finds the data of another directory otherwise, which is to say nothing.
+func openStored(ctx context.Context, cfg config.Config, log *slog.Logger) (*queue.Engine, error) {
+	if cfg.Redis.URL == "" {
+		if found, err := os.ReadDir(cfg.Redis.DataDir); err != nil || len(found) == 0 {
+			return nil, shaper.Problems{{Field: "redis.data_dir", Value: cfg.Redis.DataDir,
+				Rule: "must be the directory of a private redis-server that has run: it has no data. Is it that of the service, or is redis.url to be set?"}}
+		}
+	}
+	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir,
+		AllowUnsafe: true, Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("open the store: %w", err)
+	}
+	return engine, nil
+}
+
 func (c *checkCmd) Run(a *cli.App) (err error) {
 	cfg, err := config.Load(c.sources(a, c.Config))
 	if err != nil {
 		return err
 	}
 	log := cli.NewLogger(a.Err, "error")
-	engine, err := queue.OpenEngine(a.Ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir,
-		AllowUnsafe: true, Logger: log})
+	engine, err := openStored(a.Ctx, cfg, log)
 	if err != nil {
-		return fmt.Errorf("open the store: %w", err)
+		return err
 	}
 	defer func() { _ = engine.Close() }()
 	shards, err := queue.StoredShards(a.Ctx, engine)

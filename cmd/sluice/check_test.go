@@ -2,8 +2,13 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,6 +20,28 @@ import (
 	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 )
+
+// TestCommandsMakeNoStore: a command for a store refuses a directory without one, and makes none.
+func TestCommandsMakeNoStore(t *testing.T) {
+	t.Parallel()
+	keys := filepath.Join(t.TempDir(), "codec.key")
+	if err := os.WriteFile(keys, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"check", "--route", "default=http://127.0.0.1:9"}, {"store", "rotate-keys", "--codec-key-file", keys},
+	} {
+		dir := filepath.Join(t.TempDir(), "data")
+		var out, errs bytes.Buffer
+		code := Run(t.Context(), append(args, "--redis-data-dir", dir), cli.Stdio{Out: &out, Err: &errs}, nil)
+		if code != cli.ExitUsage || !strings.Contains(errs.String(), "redis.data_dir") || !strings.Contains(errs.String(), "it has no data") {
+			t.Errorf("%v: exit code %d, %s%s", args, code, out.String(), errs.String())
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v made the directory: %v", args, err)
+		}
+	}
+}
 
 // TestCheckCommand: a damaged store is reported with kinds, counts and examples, repaired when
 // asked to, and clean after that.

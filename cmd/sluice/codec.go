@@ -135,10 +135,9 @@ func (c *rotateCmd) Run(a *cli.App) (err error) {
 		return shaper.Problems{{Field: "codec.key_file", Rule: "must be set, or codec.command: the first key there wraps the keys of the store"}}
 	}
 	log := cli.NewLogger(a.Err, "error")
-	engine, err := queue.OpenEngine(a.Ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir,
-		AllowUnsafe: true, Logger: log})
+	engine, err := openStored(a.Ctx, cfg, log)
 	if err != nil {
-		return fmt.Errorf("open the store: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	q, err := queue.Open(a.Ctx, engine, queue.Options{Reporter: true, Logger: log,

@@ -169,6 +169,15 @@ func checkedPools(cfg config.Config) []checkedPool {
 	return pools
 }
 
+// reserved is the sum of the reserves of a pool, which count on each of its routes.
+func reserved(p checkedPool) string {
+	text := fmt.Sprintf("%.6g/s", p.Reserved)
+	if p.Reserved > 0 && len(p.Routes) > 1 {
+		text += fmt.Sprintf(" over %d routes", len(p.Routes))
+	}
+	return text
+}
+
 // printPools prints what each pool has to give and who reserves it.
 func printPools(a *cli.App, pools []checkedPool) error {
 	if len(pools) == 0 {
@@ -188,7 +197,7 @@ func printPools(a *cli.App, pools []checkedPool) error {
 			when = []string{"no"}
 		}
 		rows = append(rows, []string{p.Pool, p.Rate.String(), fmt.Sprint(p.MaxCost), strings.Join(p.Routes, ", "),
-			fmt.Sprintf("%.6g/s", p.Reserved), strings.Join(when, "; ")})
+			reserved(p), strings.Join(when, "; ")})
 	}
 	fmt.Fprintln(a.Out)
 	return cli.PrintTable(a.Out, rows)

@@ -132,6 +132,36 @@ func TestNotesOnSecrets(t *testing.T) {
 }
 
 // Costs that meet the default rate of jobs are noted, until somebody sets a rate.
+// TestNotesOnIdleSettings: what has no effect is named, and what has some is not.
+func TestNotesOnIdleSettings(t *testing.T) {
+	const route, pooled = `routes: { a: { url: "http://127.0.0.1:9/" } }
+`, `routes: { a: { url: "http://127.0.0.1:9/", rate: 5/s } }
+`
+	for file, want := range map[string]string{
+		pooled + `tiers: { gold: { weight: 4 } }
+tenants: { defaults: { routes: { a: { weight: 7 } } } }`: "tenants.defaults.routes.a.weight outranks tiers.gold.weight, which is for all routes; " +
+			"tiers.gold.routes.a.weight would not be outranked",
+		pooled + `tiers: { gold: { rate: 4/s }, silver: { rate: 2/s } }
+tenants: { defaults: { routes: { a: { rate: 1/s } } }, x: { rate: 2/s } }`: "tenants.defaults.routes.a.rate outranks tenants.x.rate (and 2 more), " +
+			"which is for all routes; tenants.x.routes.a.rate would not be outranked",
+		pooled + `tiers: { gold: { weight: 4, routes: { a: { weight: 9 } } } }
+tenants: { defaults: { weight: 3, routes: { a: { weight: 7 } } } }`: "",
+		route + `tenants: { x: { weight: 4 } }`:                          "tenants.x.weight divides nothing: no route has a rate or is in a pool",
+		route + `tenants: { x: { reserve: 4/s }, y: { reserve: 4/s } }`:  "tenants.x.reserve (and 1 more) divides nothing: no route has a rate or is in a pool",
+		pooled + `tenants: { x: { weight: 4, reserve: 1/s } }`:           "",
+		route + `tenants: { defaults: { rate: 5/s }, x: { rate: 4/s } }`: "",
+	} {
+		path := filepath.Join(t.TempDir(), "sluice.yaml")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(config.Sources{File: path})
+		if err != nil || strings.Join(c.Notes, "\n") != want {
+			t.Errorf("%s: %v, notes %q, want %q", file, err, c.Notes, want)
+		}
+	}
+}
+
 func TestNotesOnCosts(t *testing.T) {
 	const route = "routes: { model: { forward: \"http://a.test\", cost_from: /usage/total_tokens } }\n"
 	for more, want := range map[string]int{

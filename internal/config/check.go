@@ -25,7 +25,7 @@ func Check(from Sources) (Config, []InForce, error) {
 	if err := r.problems.Err(); err != nil {
 		return Config{}, nil, err
 	}
-	config.Notes, config.Files = slices.Concat(r.notes(values), r.costNotes(config)), r.files
+	config.Notes, config.Files = slices.Concat(r.notes(values), r.costNotes(config), config.idleSettings()), r.files
 	l := lister{r: r}
 	for _, s := range Settings() {
 		steps := strings.Split(s.Key, ".")

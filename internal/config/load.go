@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/7509e464/sluice/internal/numbers"
+	"github.com/7509e464/sluice/shaper"
 )
 
 // Sources are the sources of settings. A later one overrides an earlier one: the defaults, Preset,
@@ -34,7 +35,7 @@ const maxFile = 16 << 20
 func Load(from Sources) (Config, error) {
 	r, values := from.merge()
 	config := r.config(values)
-	config.Notes, config.Files = slices.Concat(r.notes(values), r.costNotes(config)), r.files
+	config.Notes, config.Files = slices.Concat(r.notes(values), r.costNotes(config), config.idleSettings()), r.files
 	return config, r.problems.Err()
 }
 
@@ -64,6 +65,55 @@ func (r *reader) costNotes(c Config) (notes []string) {
 		}
 	}
 	return notes
+}
+
+// idleSettings names settings that have no effect: what the defaults say for one route outranks
+// what a tier or a tenant says for all routes, and without a pool there is nothing to divide.
+func (c Config) idleSettings() (notes []string) {
+	stated := map[string]shaper.Overrides{}
+	for name, o := range c.Tenants.Tiers {
+		stated["tiers."+quoteName(name)] = o
+	}
+	for name, o := range c.Tenants.Named {
+		stated["tenants."+quoteName(name)] = o
+	}
+	paths := slices.Sorted(maps.Keys(stated))
+	with := func(is func(shaper.Overrides) bool) (some []string) {
+		for _, path := range paths {
+			if is(stated[path]) {
+				some = append(some, path)
+			}
+		}
+		return some
+	}
+	for _, s := range shaper.SettingsOfTenants() {
+		for _, route := range slices.Sorted(maps.Keys(c.Tenants.Routes)) {
+			if !s.IsSet(c.Tenants.Routes[route]) {
+				continue
+			}
+			over := with(func(o shaper.Overrides) bool { return s.IsSet(o) && !s.IsSet(o.Routes[route]) })
+			if len(over) > 0 {
+				of := "routes." + quoteName(route) + "." + s.Key()
+				notes = append(notes, fmt.Sprintf("tenants.defaults.%s outranks %s, which is for all routes; %s.%s would not be outranked",
+					of, firstOf(over, "."+s.Key()), over[0], of))
+			}
+		}
+		if s.Key() != "weight" && s.Key() != "reserve" || len(c.Tenants.Pools) > 0 {
+			continue
+		}
+		if of := with(s.IsSet); len(of) > 0 {
+			notes = append(notes, fmt.Sprintf("%s divides nothing: no route has a rate or is in a pool", firstOf(of, "."+s.Key())))
+		}
+	}
+	return notes
+}
+
+// firstOf names the first of these paths, and how many more there are.
+func firstOf(paths []string, key string) string {
+	if len(paths) == 1 {
+		return paths[0] + key
+	}
+	return fmt.Sprintf("%s%s (and %d more)", paths[0], key, len(paths)-1)
 }
 
 // merge reads the file and merges the sources.
