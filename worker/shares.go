@@ -10,7 +10,9 @@ import "github.com/7509e464/sluice/queue"
 // and a flow may hold at most three times as much as it leaves to its route. These are dynamic
 // thresholds (Choudhury and Hahne, 1998): with n greedy borrowers, each gets an equal part and the
 // last part stays free. So a route or flow that wakes up finds capacity at once, even if no
-// delivery of the others ends before its timeout.
+// delivery of the others ends before its timeout. Of what is guaranteed to a route, one flow takes
+// at most three quarters. Else its loans on other routes would leave nothing to the other flows of
+// this one.
 //
 // A worker with a single route guarantees nothing.
 type shares struct {
@@ -54,26 +56,23 @@ func (s *shares) count(j *job, n int) {
 // free. In return, polls under way at once may take more than a route's share, even of what is
 // guaranteed to others, but never more than half of what is free.
 func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
-	pool := free
-	for _, route := range s.routes {
-		pool -= s.own(route)
-	}
-	if pool >= 3*held+4*most {
-		return nil // even a flow that held everything could take most
-	}
-	flows := map[string][]queue.Bound{}
+	flows, greediest := map[string][]queue.Bound{}, map[string]int{} // of all shards
 	for f, n := range s.flows {
+		greediest[f.route] = max(greediest[f.route], n)
 		if f.shard == shard {
 			flows[f.route] = append(flows[f.route], queue.Bound{Tenant: f.tenant, Route: f.route, Slots: n})
 		}
 	}
+	pool := free
+	for _, route := range s.routes {
+		pool -= s.own(route, greediest[route])
+	}
+	if pool >= 3*held+4*most {
+		return nil // even a flow that held everything could take most
+	}
 	for route := range s.held {
-		greediest := 0
-		for _, b := range flows[route] {
-			greediest = max(greediest, b.Slots)
-		}
-		n := s.available(route, free, pool)
-		if share(n, greediest) >= most {
+		n := s.available(route, greediest[route], free, pool)
+		if share(n, greediest[route]) >= most {
 			continue
 		}
 		bounds = append(bounds, queue.Bound{Route: route, Slots: n})
@@ -84,17 +83,22 @@ func (s *shares) bounds(shard, held, free, most int) (bounds []queue.Bound) {
 	return bounds
 }
 
-// own returns how many of the slots that are guaranteed to the route are left.
-func (s *shares) own(route string) int { return max(0, s.guarantee-s.held[route]) }
+// own returns how many of the slots that are guaranteed to the route are left. greediest is what
+// the flow of it holds that has most.
+func (s *shares) own(route string, greediest int) int {
+	borrowed := max(0, greediest-(s.guarantee-s.guarantee/4))
+	return max(0, s.guarantee-(s.held[route]-borrowed))
+}
 
 // available returns how many slots the route may take: the rest of its own, and half of the pool
 // beyond what it has borrowed.
-func (s *shares) available(route string, free, pool int) int {
+func (s *shares) available(route string, greediest, free, pool int) int {
 	if s.guarantee == 0 {
 		return max(0, free)
 	}
-	borrowed := max(0, s.held[route]-s.guarantee)
-	return min(max(0, free), s.own(route)+half(pool-borrowed))
+	own := s.own(route, greediest)
+	borrowed := s.held[route] - (s.guarantee - own)
+	return min(max(0, free), own+half(pool-max(0, borrowed)))
 }
 
 // share returns how many of its route's available slots a flow may take, as lua/tick.lua does.

@@ -142,15 +142,11 @@ func TestHangingRoutesLeaveSlots(t *testing.T) {
 				continue
 			}
 			n, lease := c.reserve(newRequest(), pollLeast, false), 0
-			route := rapid.SampledFrom(names[1:]).Draw(t, "route")
+			route, tenant := rapid.SampledFrom(names[1:]).Draw(t, "route"), drawFlow(t, len(underWay))
 			if lease = n; n > 0 {
-				for _, b := range c.bounds(0, n) {
-					if b.Tenant == "" && b.Route == route {
-						lease = min(lease, b.Slots) // by any number of its flows
-					}
-				}
+				lease = mayTake(c.bounds(0, n), tenant, route, n)
 			}
-			underWay = append(underWay, func() { c.add(n, jobsOf("acme", route, lease)) })
+			underWay = append(underWay, func() { c.add(n, jobsOf(tenant, route, lease)) })
 		}
 		for _, answered := range underWay {
 			answered()
@@ -161,6 +157,71 @@ func TestHangingRoutesLeaveSlots(t *testing.T) {
 	})
 }
 
+// TestOneTenantLeavesSlotsOfEachRoute: whatever polls are under way at once, a tenant whose jobs never
+// end, on any of the routes, leaves a slot of each route to the other tenants there.
+func TestOneTenantLeavesSlotsOfEachRoute(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var names []string
+		for i := range rapid.IntRange(2, 12).Draw(t, "routes") {
+			names = append(names, fmt.Sprint("route-", i))
+		}
+		sick := names[:rapid.IntRange(1, len(names)).Draw(t, "sick routes")]
+		c := newCapacity(rapid.IntRange(16*len(names), 600).Draw(t, "slots"), names...)
+		var underWay []func()
+		for range 600 {
+			if len(underWay) > 0 && (rapid.IntRange(0, 2).Draw(t, "answered") == 0 || !c.left()) {
+				underWay[0]()
+				underWay = underWay[1:]
+				continue
+			}
+			n, lease := c.reserve(newRequest(), pollLeast, false), 0
+			route := rapid.SampledFrom(sick).Draw(t, "route")
+			if lease = n; n > 0 {
+				lease = mayTake(c.bounds(0, n), "acme", route, n)
+			}
+			underWay = append(underWay, func() { c.add(n, jobsOf("acme", route, lease)) })
+		}
+		for _, answered := range underWay {
+			answered()
+		}
+		for _, route := range names {
+			n := c.reserve(newRequest(), 1, false)
+			if n == 0 || mayTake(c.bounds(0, n), "other", route, n) == 0 {
+				t.Fatalf("nothing is left to another tenant of %s: %d of %d slots are taken, %v by route", route, c.taken()-n, c.limit,
+					c.shares.held)
+			}
+			c.give(n)
+		}
+	})
+}
+
+// drawFlow draws the tenant of a poll's jobs: one that takes all that it may, or one of many.
+func drawFlow(t *rapid.T, i int) string {
+	if rapid.Bool().Draw(t, "of the greedy one") {
+		return "acme"
+	}
+	return fmt.Sprint("crowd-", i, "-", rapid.IntRange(0, 1000).Draw(t, "one of many"))
+}
+
+// mayTake is how many slots a flow may take at a poll with these bounds, which has reserved n.
+func mayTake(bounds []queue.Bound, tenant, route string, n int) int {
+	available, holds := n, 0
+	bounded := false
+	for _, b := range bounds {
+		switch {
+		case b.Route != route:
+		case b.Tenant == "":
+			available, bounded = b.Slots, true
+		case b.Tenant == tenant:
+			holds = b.Slots
+		}
+	}
+	if !bounded {
+		return n
+	}
+	return min(n, share(available, holds))
+}
+
 // TestOneRouteNeverTakesAll: whatever polls are under way at once and in whatever order they bring
 // jobs of one route that never end, a fifth of the slots stays free.
 func TestOneRouteNeverTakesAll(t *testing.T) {
@@ -169,26 +230,22 @@ func TestOneRouteNeverTakesAll(t *testing.T) {
 		c := newCapacity(slots, "sick", "well")
 		type reservation struct {
 			n, lease int
+			tenant   string
 		}
 		var underWay []reservation
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			if len(underWay) > 0 && rapid.Bool().Draw(t, "answered") {
 				r := underWay[0]
 				underWay = underWay[1:]
-				c.add(r.n, jobsOf("acme", "sick", r.lease))
+				c.add(r.n, jobsOf(r.tenant, "sick", r.lease))
 				continue
 			}
 			n := c.reserve(newRequest(), rapid.IntRange(1, pollMost).Draw(t, "most"), false)
-			lease := n
-			for _, b := range c.bounds(0, n) {
-				if b.Tenant == "" {
-					lease = min(lease, b.Slots) // by any number of its flows
-				}
-			}
-			underWay = append(underWay, reservation{n, lease})
+			tenant := drawFlow(t, len(underWay))
+			underWay = append(underWay, reservation{n, mayTake(c.bounds(0, n), tenant, "sick", n), tenant})
 		}
 		for _, r := range underWay {
-			c.add(r.n, jobsOf("acme", "sick", r.lease))
+			c.add(r.n, jobsOf(r.tenant, "sick", r.lease))
 		}
 		if free := slots - c.taken(); free < slots/5 {
 			t.Errorf("%d of %d slots are left", free, slots)
