@@ -874,12 +874,28 @@ func (g *pooling) spares(f *flow, score, cost int64, slot shaper.Instant) bool {
 	if cost <= 1 { // as most: nothing is sorted for it
 		return false
 	}
-	pacing, until := g.p.pacing().Spare(shaper.Candidate{Tag: shaper.Tag{Start: score}}, cost, slot, g.coming(slot))
+	coming := g.coming(slot)
+	pacing, waited, until := g.p.pacing().Spare(shaper.Candidate{Tag: shaper.Tag{Start: score}}, cost, slot, coming)
 	g.p.spared = pacing.Spared
 	if until > 0 {
 		f.Bucket = f.MarkReady(until)
+		late := g.known(coming[waited].Name)
+		late.awaited = shaper.Awaited{Due: coming[waited].Due, Departed: late.departed}
+		if f := g.polling.flows[late.name]; f != nil {
+			f.awaited = late.awaited
+		} else {
+			g.model.flows[late.name] = late
+		}
 	}
 	return until > 0
+}
+
+// known is a flow as it is now, loaded or not.
+func (g *pooling) known(name string) flow {
+	if f := g.polling.flows[name]; f != nil {
+		return *f
+	}
+	return g.model.flows[name]
 }
 
 // coming lists the flows that come after the slot, as the script looks at them.
@@ -900,8 +916,9 @@ func (g *pooling) coming(slot shaper.Instant) (coming []shaper.Coming) {
 	}
 	for z, names := range map[*zset][]string{&g.wait: soon(g.wait, slot), &later: soon(later, g.seen)} {
 		for _, name := range names {
-			if !g.full(name) {
-				coming = append(coming, shaper.Coming{Tag: g.turn(name).Tag, Due: shaper.Instant((*z)[name])})
+			if t, due, f := g.turn(name), shaper.Instant((*z)[name]), g.known(name); !g.full(name) {
+				coming = append(coming, shaper.Coming{Candidate: shaper.Candidate{Name: name, Weight: t.weight, Tag: t.Tag}, Due: due,
+					Missed: f.awaited.Missed(due, slot, f.departed)})
 			}
 		}
 	}

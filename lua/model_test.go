@@ -157,6 +157,8 @@ type flow struct {
 	answers, keys                                 shaper.Aged
 	segment                                       int // counts the policies that the flow has had, see conformity
 
+	awaited shaper.Awaited // by its pool
+
 	home string // the pool of its policy, as +NAME; empty for none
 	turn turn
 	line string // the class that it is filed in; empty for none

@@ -504,3 +504,58 @@ func TestIdleSlotsEndWithTheirReason(t *testing.T) {
 		})
 	}
 }
+
+// TestPoolIdlesForNobody: a flow that does not come when a pool has idled for it takes no more of
+// the pool. One that comes gets no more than its part by weight.
+func TestPoolIdlesForNobody(t *testing.T) {
+	const span = 4 * time.Second // of the pool's 200/s, so 800 of cost
+	soon := func(w *world) {
+		w.names++
+		w.admit(admission{at: w.wall, jobs: []candidate{{
+			id: fmt.Sprintf("j%06d", w.names), tenant: "evil", route: "echo", flow: "evil/echo", entry: "evil",
+			cost: 1, delay: 130 * time.Millisecond, maxAttempts: 3,
+		}}})
+	}
+	for name, c := range map[string]struct {
+		weight int64 // of the flow with costly jobs
+		every  int   // steps
+		act    func(w *world)
+	}{
+		"a job that is put off again and again": {1, 5, func(w *world) {
+			for id, j := range w.m.jobs {
+				if j.State.Waiting() && j.Flow == "evil/echo" {
+					w.cancel(cancellation{at: w.wall, tenant: "evil", ids: []string{id}})
+					break
+				}
+			}
+			soon(w)
+		}},
+		"a flow of little weight": {1000, 25, soon},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tellPool(t, func(w *world) {
+				w.tune(w.tuningOf("quiet", "api", shaper.Overrides{Weight: new(c.weight)}))
+				for range 12 {
+					w.submitCosting("quiet", 100)
+				}
+				left := 0
+				for step, end := 0, w.wall.Add(span); w.wall < end; step++ {
+					if step%c.every == 0 {
+						c.act(w)
+					}
+					w.pollUntilIdle()
+					for _, ref := range w.held {
+						if w.m.jobs[ref.id].Flow == "quiet/echo" {
+							left++
+						}
+					}
+					w.settleAll(scripts.OutcomeSucceeded, 0)
+					w.wall = w.wall.Add(horizon / 2)
+				}
+				if left < 7 {
+					w.fail("%d jobs of cost 100 left in %v, want 7 of 8", left, span)
+				}
+			})
+		})
+	}
+}

@@ -133,6 +133,9 @@ func (m *model) snapshot() snapshot {
 			fields["earlier_cost"], fields["changed_cost"], fields["ahead"] = text(p.earlier), text(p.changed), text(p.ahead)
 			fields["spared"] = text(p.spared)
 		}
+		if f.awaited != (shaper.Awaited{}) {
+			fields["awaited"] = fmt.Sprintf("%d %d", f.awaited.Due, f.awaited.Departed)
+		}
 		if f.trial != (shaper.Trial{}) {
 			fields["trial"] = fmt.Sprintf("%d %d %d", f.trial.Since, f.trial.Departed, f.trial.Refused)
 		}

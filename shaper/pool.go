@@ -131,8 +131,23 @@ func (p Pool) Repays(owed int64, at, next Instant) (cost, unused int64) {
 
 // Coming is a flow with a waiting job that its own paces keep from leaving until an instant.
 type Coming struct {
-	Tag
-	Due Instant
+	Candidate
+	Due    Instant
+	Missed bool // see Awaited.Missed
+}
+
+// Awaited is what a pool knows of the flow for which it has idled. The zero value is that of a flow
+// for which it has not.
+type Awaited struct {
+	Due      Instant // when the flow was to come
+	Departed int64   // how many jobs of it had left before
+}
+
+// Missed reports whether the flow, of which that many jobs have left and which comes at due, did
+// not come when it was awaited, or comes later than it was to. The pool does not idle for it again
+// until it has left.
+func (a Awaited) Missed(due, at Instant, departed int64) bool {
+	return a.Due > 0 && a.Departed == departed && (at >= a.Due || due > a.Due)
 }
 
 // spareStep is how long a pool idles for a flow before it looks again: that flow may be paused, or
@@ -147,32 +162,46 @@ const spareStep = 100 * time.Millisecond
 // cannot catch up with what it misses meanwhile: it would get one job for each job of the other,
 // whatever that costs. So the pool waits if the job would delay that flow by more than one interval
 // of the pool. For one flow it waits at most half as long as the job takes, or a step if that is
-// longer, for all of them as long as the job takes, and a job of cost 1 never waits. Beside another
-// candidate no job waits: then the turns alone give each its part.
-func (p Pool) Spare(c Candidate, cost int64, at Instant, coming []Coming) (Pool, Instant) {
+// longer, for all of them as long as the job takes, and a job of cost 1 never waits. A flow that
+// did not come is not waited for: it would stay before the others in turn, since it never pays.
+// Beside another candidate no job waits: then the turns alone give each its part.
+//
+// waited is the flow in coming that the pool idles for: the caller notes that it is Awaited.
+func (p Pool) Spare(c Candidate, cost int64, at Instant, coming []Coming) (_ Pool, waited int, until Instant) {
 	span := p.beyondOne(cost)
-	until := p.Next(c, at, at+Instant(min(span-p.Spared, max(span/2, spareStep.Microseconds()))), coming)
-	if until == 0 {
-		return p, 0
+	end := at + Instant(min(span-p.Spared, max(span/2, spareStep.Microseconds())))
+	waited = p.next(c, at, end, coming, func(f Coming) bool { return !f.Missed })
+	if waited < 0 {
+		return p, waited, 0
 	}
-	until = min(until, at.Add(spareStep))
+	until = min(coming[waited].Due, at.Add(spareStep))
 	p.Spared += int64(until - at)
-	return p, until
+	return p, waited, until
 }
 
 // Next returns when the first flow comes whose turn is before that of c, the only candidate at a
 // stamp: after the stamp and before the end. 0 if none does.
-func (p Pool) Next(c Candidate, at, end Instant, coming []Coming) (next Instant) {
-	for _, f := range coming {
-		if f.Due <= at || f.Due >= end {
+func (p Pool) Next(c Candidate, at, end Instant, coming []Coming) Instant {
+	if i := p.next(c, at, end, coming, func(Coming) bool { return true }); i >= 0 {
+		return coming[i].Due
+	}
+	return 0
+}
+
+// next is the index of the flow that Next is about, of those that count; -1 for none.
+func (p Pool) next(c Candidate, at, end Instant, coming []Coming, counts func(Coming) bool) int {
+	next := -1
+	for i, f := range coming {
+		first := f.Due < end || next >= 0 && f.Due == end && f.Name < coming[next].Name
+		if f.Due <= at || !first {
 			continue
 		}
 		start := f.Start
 		if start < p.Virtual || start > p.Virtual+leadMost {
 			start = p.Virtual // as Enter will
 		}
-		if start < c.Start || f.Reserve != (Cell{}) && f.Reserve.TAT <= f.Due-Instant(p.Behind) {
-			next, end = f.Due, f.Due
+		if (start < c.Start || f.Reserve != (Cell{}) && f.Reserve.TAT <= f.Due-Instant(p.Behind)) && counts(f) {
+			next, end = i, f.Due
 		}
 	}
 	return next

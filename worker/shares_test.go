@@ -157,8 +157,8 @@ func TestHangingRoutesLeaveSlots(t *testing.T) {
 	})
 }
 
-// TestOneTenantLeavesSlotsOfEachRoute: whatever polls are under way at once, a tenant whose jobs never
-// end, on any of the routes, leaves a slot of each route to the other tenants there.
+// TestOneTenantLeavesSlotsOfEachRoute: whatever polls are under way at once, a tenant whose jobs
+// never end, on any of the routes, leaves a slot of each route to the other tenants there.
 func TestOneTenantLeavesSlotsOfEachRoute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var names []string

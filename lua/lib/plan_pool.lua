@@ -110,7 +110,7 @@ do
       'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
     local ready = redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')
     local reserve = p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}
-    local w = { turns = {}, moved = {}, stale = 0, far_ahead = 0, lines = {}, looks = 0, lined = {} }
+    local w = { turns = {}, awaited = {}, moved = {}, stale = 0, far_ahead = 0, lines = {}, looks = 0, lined = {} }
     w.wait = entries_of(without_lined(w, wait, p.wait, {}))
     w.ready = entries_of(without_lined(w, ready, p.wait, p.unready))
     w.reserve = entries_of(reserve)
@@ -265,14 +265,15 @@ do
   end
 
   -- next_before is shaper.Pool.Next: when the first flow comes whose turn is before that of the
-  -- only candidate at a slot, which begins at start. It comes after the slot and before the end;
-  -- nil if none does.
-  local function next_before(p, w, start, slot, finish)
-    local last, entry = finish, nil
+  -- only candidate at a slot, which begins at start, and its name. It comes after the slot and
+  -- before the end, and counts, if that is not nil; nil if none does.
+  local function next_before(p, w, start, slot, finish, counts)
+    local last, entry, who = finish, nil, nil
     local function is_before(name, due)
       local t = turn_of(p, w, name)
       local begins = (t.start < p.virtual or turn_ahead(p, t)) and p.virtual or t.start
       return t.filed and not line.no_slot(name) and (begins < start or t.limit > 0 and t.tat <= due - p.behind)
+        and (not counts or counts(name, due))
     end
     local looks, head = COMING_MOST, w.wait.head
     while w.wait[head] and w.wait[head].score < finish and looks > 0 do
@@ -280,7 +281,7 @@ do
       if w.wait_now[entry.name] == entry and entry.score > slot then
         looks = looks - 1
         if is_before(entry.name, entry.score) then
-          finish = entry.score
+          finish, who = entry.score, entry.name
         end
       end
     end
@@ -291,11 +292,24 @@ do
       for i = 1, #later, 2 do
         local due = later[i + 1] + 0
         if due < finish and is_before(later[i], due) then
-          finish = due
+          finish, who = due, later[i]
         end
       end
     end
-    return finish < last and finish or nil
+    return finish < last and finish or nil, who
+  end
+
+  -- awaited_of is shaper.Awaited of a flow, and how many of its jobs have left.
+  local function awaited_of(w, name)
+    local a = w.awaited[name]
+    if not a then
+      local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, 'awaited', 'departed')
+      local due, before = string.match(v[1] or '', '^(%d+) (%d+)$')
+      a = { due = tonumber(due) or 0, before = tonumber(before) or 0, departed = tonumber(v[2]) or 0 }
+      w.awaited[name] = a
+    end
+    a.departed = flows[name] and flows[name].departed or a.departed
+    return a
   end
 
   -- spare is shaper.Pool.Spare: whether a job of the cost leaves the slot idle for a flow before it
@@ -304,10 +318,19 @@ do
   local function spare(p, w, f, start, cost, slot)
     local span = start and pool_beyond_one(p, cost) or 0
     local most = math.min(span - p.spared, math.max(math.floor(span / 2), SPARE_STEP))
-    local due = most > 0 and next_before(p, w, start, slot, slot + most)
+    if most <= 0 then
+      return false
+    end
+    local due, who = next_before(p, w, start, slot, slot + most, function(name, due)
+      local a = awaited_of(w, name)
+      return a.due == 0 or a.before ~= a.departed or slot < a.due and due <= a.due -- not missed
+    end)
     if not due then
       return false
     end
+    local a = w.awaited[who]
+    a.due, a.before = due, a.departed
+    p.awaited[who] = format('%d %d', due, a.departed)
     due = math.min(due, slot + SPARE_STEP)
     p.spared, f.ready = p.spared + due - slot, math.max(f.ready, due)
     return true

@@ -24,7 +24,8 @@
 --   earlier_cost, changed_cost, ahead   Earlier, Changed and Ahead of shaper.Pool
 --   owed                what its flows and classes owe together
 --   spared              Spared of shaper.Pool
--- The field owed of a flow is what it owes: see shaper.Pool.Exceed.
+-- The field owed of a flow is what it owes: see shaper.Pool.Exceed. Its field awaited is Due and
+-- Departed of shaper.Awaited.
 
 --! needs clock pools policy bucket turn
 --! pools
@@ -188,6 +189,7 @@ end
 -- pool_changes begins the lists of changes of a pool's indexes.
 local function pool_changes(p)
   p.wait, p.unwait, p.unready, p.unreserve, p.ready_add, p.reserve_add = {}, {}, {}, {}, {}, {}
+  p.awaited = {}
 end
 
 -- classes_load reads the classes of a pool, and how many flows each has in its index.
@@ -437,6 +439,9 @@ local function save_indexes(p)
   in_parts('ZADD', p.wait_index, p.wait, 1)
   in_parts('ZADD', p.ready_index, ready, 1)
   in_parts('ZADD', p.reserve_index, reserve, 1)
+  for name, text in pairs(p.awaited) do
+    redis.call('HSET', PREFIX .. 'flow:' .. name, 'awaited', text)
+  end
   pool_changes(p)
 end
 

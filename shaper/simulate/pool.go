@@ -92,10 +92,12 @@ type member struct {
 	gone     []shaper.Instant // its departures, if its concurrency is bounded
 	eligible shaper.Instant   // when the flow itself may give its next job
 	putOff   shaper.Instant   // when the flow had its part of the concurrency last
-	place    [3]int           // in the lines, from 1; 0: not in it
-	got      int64            // cost of its departures
-	since    int64            // cost that the pool had given when the flow last got jobs
-	beside   int64            // cost that the pool gave while the flow had jobs
+	awaited  shaper.Awaited
+	departed int64
+	place    [3]int // in the lines, from 1; 0: not in it
+	got      int64  // cost of its departures
+	since    int64  // cost that the pool had given when the flow last got jobs
+	beside   int64  // cost that the pool gave while the flow had jobs
 }
 
 // sharing is the state of a simulated pool.
@@ -329,15 +331,19 @@ func (s *sharing) spares(m *member, reserved bool, slot shaper.Instant) bool {
 		return false
 	}
 	var coming []shaper.Coming
+	var who []*member
 	for _, other := range s.wait.members {
 		if s.capped(other) < slot && other.putOff < slot {
-			coming = append(coming, shaper.Coming{Tag: other.Tag, Due: other.eligible})
+			coming, who = append(coming, shaper.Coming{Candidate: other.Candidate, Due: other.eligible,
+				Missed: other.awaited.Missed(other.eligible, slot, other.departed)}), append(who, other)
 		}
 	}
+	var waited int
 	var until shaper.Instant
-	if s.pool, until = s.pool.Spare(m.Candidate, m.nextCost(), slot, coming); until == 0 {
+	if s.pool, waited, until = s.pool.Spare(m.Candidate, m.nextCost(), slot, coming); until == 0 {
 		return false
 	}
+	who[waited].awaited = shaper.Awaited{Due: coming[waited].Due, Departed: who[waited].departed}
 	s.ready.remove(m)
 	s.reserved.remove(m)
 	m.flow.Bucket = m.flow.MarkReady(until)
@@ -428,7 +434,7 @@ func (s *sharing) pick(slot shaper.Instant) (m *member, reserved bool) {
 func (s *sharing) serve(m *member, reserved bool, slot, at shaper.Instant) {
 	cost := m.nextCost()
 	s.pool, m.Tag = s.pool.Serve(m.Candidate, reserved, slot, cost)
-	m.flow.Bucket = m.flow.Depart(slot, cost)
+	m.flow.Bucket, m.departed = m.flow.Depart(slot, cost), m.departed+1
 	s.ready.remove(m)
 	s.reserved.remove(m)
 	at = max(at, slot)

@@ -65,6 +65,8 @@ func model(members []Member, p shaper.Policy) (left []Departure) {
 		queue []Arrival
 		next  int
 		in    bool
+		shaper.Awaited
+		departed int64
 	}
 	pool, flows := shaper.Pool{Bucket: shaper.NewBucket(p.Paces())}, make([]*flow, len(members))
 	for i, m := range members {
@@ -107,19 +109,23 @@ func model(members []Member, p shaper.Policy) (left []Departure) {
 		cost := f.queue[0].Cost
 		if !reserved && len(candidates) == 1 {
 			var coming []shaper.Coming
-			for _, f := range flows {
+			for _, f := range flows { // one without jobs is due never
+				due := shaper.Instant(math.MaxInt64)
 				if len(f.queue) > 0 {
-					coming = append(coming, shaper.Coming{Tag: f.Tag, Due: f.Earliest()})
+					due = f.Earliest()
 				}
+				coming = append(coming, shaper.Coming{Candidate: f.Candidate, Due: due, Missed: f.Missed(due, at, f.departed)})
 			}
+			var waited int
 			var until shaper.Instant
-			if pool, until = pool.Spare(f.Candidate, cost, at, coming); until > 0 {
+			if pool, waited, until = pool.Spare(f.Candidate, cost, at, coming); until > 0 {
+				flows[waited].Awaited = shaper.Awaited{Due: coming[waited].Due, Departed: flows[waited].departed}
 				f.Bucket, f.in = f.MarkReady(until), false
 				return true
 			}
 		}
 		pool, f.Tag = pool.Serve(f.Candidate, reserved, at, cost)
-		f.Bucket, f.queue = f.Depart(at, cost), f.queue[1:]
+		f.Bucket, f.queue, f.departed = f.Depart(at, cost), f.queue[1:], f.departed+1
 		left = append(left, Departure{who[i], at - afterZero, cost, reserved})
 		return true
 	}
