@@ -127,8 +127,8 @@ func jobOf(id string, r scripts.Record, res result, failed error) Job {
 	return j
 }
 
-// ranOut is the error of a job that died without a delivery that failed last. Its record has that
-// of the last one that did.
+// ranOut is the error of a job that died by lost leases. Its record still has the error of the last
+// delivery that failed, if any.
 const ranOut = "the lease ran out too often: its workers stopped or were not heard of in time"
 
 // Cancel ends a waiting job; a repeated call is no error. Errors: ErrNotFound, ErrUnavailable;

@@ -388,9 +388,13 @@ func (f *Figures) add(flow Figures) {
 		f.HeldUntil, f.HeldBy = flow.HeldUntil, flow.HeldBy
 	}
 	f.OldestWait = max(f.OldestWait, flow.OldestWait)
-	switch {
-	case flow.LimitedBy == limitedPaused && (flow.Depth == 0 || f.LimitedBy != limitedIdle): // another has jobs that may leave
-	case flow.LimitedBy != limitedIdle:
+	switch flow.LimitedBy {
+	case limitedIdle:
+	case limitedPaused:
+		if flow.Depth > 0 && f.LimitedBy == limitedIdle { // else another flow has jobs that may leave
+			f.LimitedBy = limitedPaused
+		}
+	default:
 		f.LimitedBy = flow.LimitedBy
 	}
 }

@@ -143,9 +143,8 @@ type Awaited struct {
 	Departed int64   // how many jobs of it had left before
 }
 
-// Missed reports whether the flow, of which that many jobs have left and which comes at due, did
-// not come when it was awaited, or comes later than it was to. The pool does not idle for it again
-// until it has left.
+// Missed reports whether the flow did not come when it was awaited, or now comes later, at due.
+// departed is how many of its jobs have left: the pool idles for it again once a job of it has.
 func (a Awaited) Missed(due, at Instant, departed int64) bool {
 	return a.Due > 0 && a.Departed == departed && (at >= a.Due || due > a.Due)
 }

@@ -98,7 +98,7 @@ func (s *shares) available(route string, greediest, free, pool int) int {
 	}
 	own := s.own(route, greediest)
 	borrowed := s.held[route] - (s.guarantee - own)
-	return min(max(0, free), own+half(pool-max(0, borrowed)))
+	return min(max(0, free), own+half(pool-borrowed))
 }
 
 // share returns how many of its route's available slots a flow may take, as lua/tick.lua does.

@@ -64,13 +64,14 @@ func record(a *cli.App, q *queue.Queue, e audit.Entry, detail map[string]any) {
 	}
 }
 
-// openStored opens the store of a process that has run with this configuration. It makes none: a
-// command for an operator finds the data of another directory otherwise, which is to say nothing.
+// openStored opens the store of a process that has run with this configuration. It makes none: in a
+// wrong directory, a command would find an empty store and report that all is well.
 func openStored(ctx context.Context, cfg config.Config, log *slog.Logger) (*queue.Engine, error) {
 	if cfg.Redis.URL == "" {
 		if found, err := os.ReadDir(cfg.Redis.DataDir); err != nil || len(found) == 0 {
 			return nil, shaper.Problems{{Field: "redis.data_dir", Value: cfg.Redis.DataDir,
-				Rule: "must be the directory of a private redis-server that has run: it has no data. Is it that of the service, or is redis.url to be set?"}}
+				Rule: "must be the directory of a private redis-server that has run: it has no data. " +
+					"Set the directory of the service, or redis.url"}}
 		}
 	}
 	engine, err := queue.OpenEngine(ctx, queue.EngineOptions{URL: cfg.Redis.URL, DataDir: cfg.Redis.DataDir,

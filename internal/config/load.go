@@ -108,7 +108,7 @@ func (c Config) idleSettings() (notes []string) {
 	return notes
 }
 
-// firstOf names the first of these paths, and how many more there are.
+// firstOf is a text with the setting at the first path, and with the number of the other paths.
 func firstOf(paths []string, key string) string {
 	if len(paths) == 1 {
 		return paths[0] + key

@@ -92,12 +92,12 @@ type member struct {
 	gone     []shaper.Instant // its departures, if its concurrency is bounded
 	eligible shaper.Instant   // when the flow itself may give its next job
 	putOff   shaper.Instant   // when the flow had its part of the concurrency last
-	awaited  shaper.Awaited
-	departed int64
-	place    [3]int // in the lines, from 1; 0: not in it
-	got      int64  // cost of its departures
-	since    int64  // cost that the pool had given when the flow last got jobs
-	beside   int64  // cost that the pool gave while the flow had jobs
+	awaited  shaper.Awaited   // by the pool
+	departed int64            // jobs that have left
+	place    [3]int           // in the lines, from 1; 0: not in it
+	got      int64            // cost of its departures
+	since    int64            // cost that the pool had given when the flow last got jobs
+	beside   int64            // cost that the pool gave while the flow had jobs
 }
 
 // sharing is the state of a simulated pool.

@@ -70,7 +70,7 @@ func (c *tenantPurgeCmd) Run(a *cli.App) error {
 	case many && len(c.ID) > 0:
 		return cli.Usagef("--id needs the name of a tenant")
 	case c.DryRun && len(c.ID) > 0:
-		return cli.Usagef("--dry-run and --id exclude each other: the ids are counted")
+		return cli.Usagef("--dry-run and --id exclude each other: --dry-run counts by state")
 	case !many && c.Name == "":
 		return cli.Usagef("the name of a tenant, --prefix or --tier is required")
 	case !many && strings.HasSuffix(c.Name, "*"):
