@@ -172,7 +172,7 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	q.birth(born)
 	q.headroom = newHeadroom(q, o.Store)
 	q.broker = &Broker{
-		parts: tenantParts{bytes: map[string]int64{}},
+		parts: tenantParts{tenants: map[string]partsOf{}},
 		store: s, box: q.box, policies: q.policies, repairer: q.repairer, retention: q.retention, headroom: q.headroom, horizon: o.Horizon,
 		setAside: setAside, unopened: keyMissing, log: o.Logger, silence: silenceLocal,
 		memories: make([]memory, s.Len()), housekeeping: rate.NewLimiter(rate.Every(housekeepingEvery), housekeepingBurst),
@@ -225,7 +225,7 @@ func Preflight(ctx context.Context, e *Engine, o Options) (f Found, err error) {
 // storeOf returns the store with this number of shards.
 func (e *Engine) storeOf(shards int) *store.Store {
 	return &store.Store{Keyspace: store.NewKeyspace(shards), Fast: e.conn.Fast, Reads: e.conn.Reads,
-		Patient: e.conn.Patient, Durable: e.conn.Durable, Near: e.conn.Near}
+		Patient: e.conn.Patient, Durable: e.conn.Durable, Near: e.conn.Near, Way: e.conn.Way}
 }
 
 // file returns the policies of the options.

@@ -29,6 +29,8 @@ const (
 	callParts    = 16                      // parts of one call: where Redis is far, a call for each would be slow
 	partEvery    = 20 * time.Millisecond   // between two writes for a reader in another process
 	partSeldom   = 5 * time.Second         // while there is none; a reader that comes calls
+	partRests    = 4                       // see restAfter
+	mostRest     = time.Second             // of an answer between two writes beside partEvery
 	lookMost     = 8 * partEvery           // between two looks how far a slow reader is, each twice as long after the last
 	seldomSize   = 4 * partSize            // and until this many bytes wait
 	partsBeyond  = 160                     // parts that the store keeps beyond the stored bytes: RelayAhead and more
@@ -86,8 +88,9 @@ type Relay struct {
 	held    int64 // bytes of its parts in the store, as counted in Broker.parts
 	ahead   int64 // bytes that the store does not have yet, as counted in Broker.ahead
 	seldom  time.Duration
-	wrote   time.Time // to the store
-	sleeps  time.Time // until when Run does; zero: it does not
+	wrote   time.Time     // to the store
+	rests   time.Duration // beside partEvery, until the next write for a reader in another process
+	sleeps  time.Time     // until when Run does; zero: it does not
 
 	woken chan struct{} // a token: Run must not sleep for so long
 
@@ -113,9 +116,9 @@ func (b *Broker) Relay(ctx context.Context, l LeaseRef, tenant string, head []by
 			Reading: shard.Reading(l.ID), Epoch: l.Epoch, Most: partsBeyond, Keep: keep + time.Minute,
 		},
 	}
-	b.relays.Store(l.ID, r) // first, or a reader here that sees the head in the store would read it there
+	r.enter() // first, or a reader here that sees the head in the store would read it there
 	if err := r.store(ctx, false, part{partHead, head, 0}); err != nil {
-		b.relays.CompareAndDelete(l.ID, r)
+		r.leave()
 		return nil, err
 	}
 	r.mu.Lock()
@@ -123,6 +126,20 @@ func (b *Broker) Relay(ctx context.Context, l LeaseRef, tenant string, head []by
 	r.mu.Unlock()
 	b.announce(shard.Channel(scripts.EndedChannel + l.ID))
 	return r, nil
+}
+
+// enter makes the process pass on the answer, in place of one of a former lease.
+func (r *Relay) enter() {
+	if _, replaces := r.b.relays.Swap(r.id, r); !replaces {
+		r.b.parts.add(r.tenant, 1, 0)
+	}
+}
+
+// leave ends that the process passes on the answer.
+func (r *Relay) leave() {
+	if r.b.relays.CompareAndDelete(r.id, r) {
+		r.b.parts.add(r.tenant, -1, 0)
+	}
 }
 
 // part is a part of an answer, with the bytes of the body up to its end.
@@ -145,6 +162,7 @@ func (r *Relay) store(ctx context.Context, past bool, parts ...part) error {
 		call.Parts[i] = scripts.RelayPart{Text: r.b.box.Seal(sealed.Part, r.tenant, place, text), Bytes: p.bytes}
 	}
 	for {
+		sent := time.Now()
 		answer, err := store.Invoke(ctx, r.b.store.Run, call)
 		switch {
 		case err == nil && !answer.Current:
@@ -152,7 +170,7 @@ func (r *Relay) store(ctx context.Context, past bool, parts ...part) error {
 		case err == nil:
 			r.call.Number += int64(len(parts))
 			r.mu.Lock()
-			r.remote = answer.Furthest
+			r.remote, r.rests = answer.Furthest, r.restAfter(time.Since(sent))
 			r.mu.Unlock()
 			return nil
 		case ctx.Err() != nil || !errors.Is(err, ErrUnavailable):
@@ -164,6 +182,16 @@ func (r *Relay) store(ctx context.Context, past bool, parts ...part) error {
 			return store.Unavailable(ctx.Err())
 		}
 	}
+}
+
+// restAfter is how long the answer waits before its next parts, beside partEvery, after a write that
+// took so long. Where writes take more than twice the way to Redis, it or a processor has no time left,
+// and submissions wait for them: 64 answers of one tenant that came in 50 pieces a second made these
+// take 14 to 60 ms (battery S4-thin-streams). So a tenant has about partRests writes of this process
+// under way at once, and those of the others come as ever.
+func (r *Relay) restAfter(took time.Duration) time.Duration {
+	over := took - 2*r.b.store.Way()
+	return max(0, min(mostRest, over*time.Duration(r.b.parts.of(r.tenant).answers)/partRests))
 }
 
 // partID binds a part to its place.
@@ -224,7 +252,7 @@ func (r *Relay) Run(ctx context.Context, lost func()) {
 // of this tenant, no more of this one is stored. What its readers in other processes need still
 // passes through the store.
 func (r *Relay) fit(ctx context.Context) {
-	room := r.b.headroom.answers(ctx) - r.b.parts.of(r.tenant)
+	room := r.b.headroom.answers(ctx) - r.b.parts.of(r.tenant).bytes
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.call.Most, r.size = partsBeyond, int(min(callParts*partSize, max(partSize, room)))
@@ -255,9 +283,12 @@ func (r *Relay) expect(ctx context.Context) {
 // lock must be held.
 func (r *Relay) due() (at time.Time, done bool) {
 	waiting, seldom := r.total-r.inStore, r.remote < 0 && (len(r.local) > 0 || time.Since(r.began) > time.Second)
-	most, every := int64(partSize), partEvery
-	if seldom {
+	most, every := int64(partSize), partEvery+r.rests
+	switch {
+	case seldom:
 		most, every = seldomSize, r.seldom
+	case r.rests > partEvery:
+		most = seldomSize
 	}
 	now := time.Now()
 	switch {
@@ -349,7 +380,7 @@ func (r *Relay) hold(bytes int64) {
 	if r.broken {
 		bytes = 0
 	}
-	r.b.parts.add(r.tenant, bytes-r.held)
+	r.b.parts.add(r.tenant, 0, bytes-r.held)
 	r.held = bytes
 }
 
@@ -491,7 +522,7 @@ func (r *Relay) End(ctx context.Context, trailers []byte) error {
 		}
 	}
 	r.hold(0)
-	r.b.relays.CompareAndDelete(r.id, r)
+	r.leave()
 	return nil
 }
 
@@ -514,7 +545,7 @@ func (r *Relay) Drain(ctx context.Context) {
 
 // Break ends the answer before its end: so do the connections of its readers.
 func (r *Relay) Break() {
-	r.b.relays.CompareAndDelete(r.id, r)
+	r.leave()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.broken = true
@@ -543,26 +574,33 @@ func (r *Relay) Body() []byte {
 	return r.body
 }
 
-// tenantParts counts the bytes in the store of answers that this process passes on now, by tenant.
+// tenantParts counts the answers that this process passes on now, and their bytes in the store, by
+// tenant.
 type tenantParts struct {
-	mu    sync.Mutex
-	bytes map[string]int64
-	all   int64
+	mu      sync.Mutex
+	tenants map[string]partsOf
+	all     int64
 }
 
-func (p *tenantParts) add(tenant string, bytes int64) {
+type partsOf struct {
+	answers int
+	bytes   int64
+}
+
+func (p *tenantParts) add(tenant string, answers int, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all += bytes
-	if p.bytes[tenant] += bytes; p.bytes[tenant] == 0 {
-		delete(p.bytes, tenant)
+	sum := partsOf{p.tenants[tenant].answers + answers, p.tenants[tenant].bytes + bytes}
+	if p.tenants[tenant] = sum; sum == (partsOf{}) {
+		delete(p.tenants, tenant)
 	}
 }
 
-func (p *tenantParts) of(tenant string) int64 {
+func (p *tenantParts) of(tenant string) partsOf {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.bytes[tenant]
+	return p.tenants[tenant]
 }
 
 func (p *tenantParts) sum() int64 {

@@ -81,11 +81,17 @@ type distance struct {
 }
 
 // near reports whether Redis is.
-func (d *distance) near() bool {
+func (d *distance) near() bool { return d.least() <= bulkWay }
+
+// least is what the shortest exchange took; 0 if there was none.
+func (d *distance) least() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, before := d.shortest[0], d.shortest[1]
-	return now != 0 && now <= bulkWay || before != 0 && before <= bulkWay || now == 0 && before == 0
+	if now == 0 || before == 0 {
+		return max(now, before)
+	}
+	return min(now, before)
 }
 
 // took notes how long an exchange took.

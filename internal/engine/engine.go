@@ -81,6 +81,9 @@ func newEngine(client func(patience) redis.UniversalClient) *Engine {
 // Near reports whether Redis answers Durable soon.
 func (e *Engine) Near() bool { return e.way.near() }
 
+// Way is what the shortest exchange with Durable of late took; 0 if there was none.
+func (e *Engine) Way() time.Duration { return e.way.least() }
+
 // OpenURL connects to the Redis of the URL and checks its settings. Errors: ErrNoEngine, ErrUnsafe.
 func OpenURL(ctx context.Context, redisURL string, o Options) (*Engine, error) {
 	t, err := locate(redisURL)

@@ -4,6 +4,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -49,8 +50,9 @@ type Store struct {
 	// Durable sends the changes that a caller relies on: it waits for replicas where
 	// redis.durability is set, and else is Fast.
 	Durable redis.UniversalClient
-	Near    func() bool      // reports whether Redis answers Durable soon
-	Observe scripts.Observer // may be nil
+	Near    func() bool          // reports whether Redis answers Durable soon
+	Way     func() time.Duration // what its shortest exchange of late took; 0: there was none
+	Observe scripts.Observer     // may be nil
 	// Repair repairs what a call that failed with err found damaged. It reports whether the call
 	// may be sent again.
 	Repair func(ctx context.Context, call scripts.Call, err error) bool

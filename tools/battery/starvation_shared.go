@@ -80,6 +80,11 @@ func sharedCases() []starving {
 			ready: waitingForward(64), attack: fatBurst,
 		},
 		{
+			name: "thin-streams", what: "64 forwarded requests of one tenant are answered with 50 small pieces a second",
+			settings: alone(tenant{rate: "100/s", more: ", burst: 128"}), prepare: trickle,
+			ready: waitingForward(64), attack: fatBurst,
+		},
+		{
 			name: "fat-submitted", what: "48 clients of one tenant submit payloads of 240 KB without a break",
 			settings: alone(tenant{rate: "1/s", capacity: 100_000}), prepare: ownUpstream,
 			attack: endless("/v1/jobs", fatJob(""), http.StatusAccepted),
@@ -163,6 +168,27 @@ func startUpstream(after time.Duration, status int, answer string) (url string, 
 		_, _ = io.WriteString(w, answer)
 	}))
 	return up.URL, func() {
+		up.CloseClientConnections()
+		up.Close()
+	}
+}
+
+// trickle makes otherRoute forward to an upstream whose answers come in small pieces for a minute.
+func trickle(_ *world, s *settings) (end func()) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for range 60 * 50 {
+			_, _ = io.WriteString(w, "data: a piece of an answer\n\n")
+			_ = http.NewResponseController(w).Flush()
+			if pause(r.Context(), 20*time.Millisecond) != nil {
+				return
+			}
+		}
+	}))
+	s.routes = map[string]string{
+		otherRoute: fmt.Sprintf("forward: %q, timeout: 30s, wait: 60s, connections: 512, stream: always", up.URL),
+	}
+	return func() {
 		up.CloseClientConnections()
 		up.Close()
 	}
