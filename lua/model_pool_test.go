@@ -28,12 +28,13 @@ type pooled struct {
 	wait, ready, reserve zset
 	moved                map[string]bool // candidates of the poll under way
 	classes              map[string]*poolClass
+	awaited              map[string]shaper.Awaited // by class, whose virtual start is in place of departures
 }
 
 // poolClass is a class of flows in a pool: those of the tenants that claim a tier.
 type poolClass struct {
 	shaper.Tag
-	last            shaper.Instant // for which it was a candidate
+	last            shaper.Instant // for which it was a candidate, or before which it is none
 	weight, counted int64
 	owed            int64
 	line            zset // its flows
@@ -208,12 +209,17 @@ func (m *model) pool(name string) *pooled {
 	if p := m.open[name]; p != nil {
 		return p
 	}
-	p := &pooled{wait: zset{}, ready: zset{}, reserve: zset{}, classes: map[string]*poolClass{}}
+	p := &pooled{wait: zset{}, ready: zset{}, reserve: zset{}, classes: map[string]*poolClass{}, awaited: map[string]shaper.Awaited{}}
 	if stored := m.pools[name]; stored != nil {
 		*p = *stored
 		p.moved = map[string]bool{}
 	}
 	p.flow = *m.loadClaimed(name+"/", "")
+	for _, c := range p.classes {
+		if c.last > m.now+2_000_000 {
+			c.last = p.Last
+		}
+	}
 	p.rebound(m.now)
 	if m.limit(&p.flow, p.maxCost, p.ahead) {
 		m.reach("brought back")
@@ -539,7 +545,7 @@ func (p *pooled) lineHead() shaper.Instant {
 	head := never
 	for _, c := range p.classes {
 		if len(c.line) > 0 {
-			head = min(head, c.line.head())
+			head = min(head, max(c.line.head(), c.last))
 		}
 	}
 	return head
@@ -733,7 +739,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 			left++
 		}
 		for _, name := range due {
-			p.classes[name].last = p.Last
+			p.classes[name].last = max(p.classes[name].last, p.Last)
 		}
 	}
 	for name := range g.moved {
@@ -748,12 +754,12 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	return left, left == most || tries <= 0 || g.barred
 }
 
-// lineHead is when the first flow of a class may leave, never if none waits.
+// lineHead is when a class may leave, never if no flow of it waits.
 func (g *pooling) lineHead(class string) shaper.Instant {
 	if len(g.lines[class]) == 0 {
 		return never
 	}
-	return g.lines[class].head()
+	return max(g.lines[class].head(), g.p.classes[class].last)
 }
 
 // enterClasses returns the classes that are candidates for a slot, sorted.
@@ -788,8 +794,12 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 		}
 	}
 	if class != "" && g.p.classes[class].owed > 0 {
-		c := g.p.classes[class]
-		g.repay(&c.owed, c.candidate(), &c.Tag, false, slot, 0)
+		c, until := g.p.classes[class], shaper.Instant(0)
+		if len(classes) == 1 && len(g.ready) == 0 {
+			until = g.p.pacing().Next(c.candidate(), slot, slot+20_000, g.coming(slot, classes))
+			g.reachIf(until > 0, "repays until another comes")
+		}
+		g.repay(&c.owed, c.candidate(), &c.Tag, false, slot, until)
 		return false
 	}
 	if class != "" {
@@ -807,7 +817,11 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 			f.turn = t
 		}
 	}
-	served := g.serve(f, slot, score, reserved, !reserved && len(classes) == 0 && len(g.ready) == 0, class)
+	others := len(g.ready) + len(classes)
+	if class != "" {
+		others--
+	}
+	served := g.serve(f, slot, score, reserved, !reserved && others == 0, class, classes)
 	g.turns[name] = f.turn
 	due := f.nextDue()
 	if f.owed > 0 {
@@ -826,12 +840,14 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 }
 
 // serve lets the next job of a flow leave that was picked at the score. alone says that it is the
-// only candidate.
-func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved, alone bool, class string) bool {
+// only candidate. class is its class, empty for none, of those that are candidates.
+func (g *pooling) serve(
+	f *flow, slot shaper.Instant, score int64, reserved, alone bool, class string, classes []string,
+) bool {
 	if f.pool == g.p && f.owed > 0 {
 		next := shaper.Instant(0)
 		if alone {
-			next = g.p.pacing().Next(shaper.Candidate{Tag: shaper.Tag{Start: score}}, slot, slot+20_000, g.coming(slot))
+			next = g.p.pacing().Next(shaper.Candidate{Tag: shaper.Tag{Start: score}}, slot, slot+20_000, g.coming(slot, classes))
 			g.reachIf(next > 0, "repays until another comes")
 		}
 		candidate, tag := g.candidate(f, score, reserved, class)
@@ -841,7 +857,7 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved, alo
 	if f.pool != g.p || f.nextDue() > slot || g.bounded(f) {
 		return false
 	}
-	id, found := g.take(f, slot, func(cost int64) bool { return alone && g.spares(f, score, cost, slot) })
+	id, found := g.take(f, slot, func(cost int64) bool { return alone && g.spares(f, class, score, cost, slot, classes) })
 	if id == "" {
 		return false
 	}
@@ -868,17 +884,27 @@ func (g *pooling) serve(f *flow, slot shaper.Instant, score int64, reserved, alo
 	return true
 }
 
-// spares makes a flow wait whose job, of this cost, would keep others from their turns. It was
-// picked at the score.
-func (g *pooling) spares(f *flow, score, cost int64, slot shaper.Instant) bool {
+// spares makes a flow, or its class, wait whose job, of this cost, would keep others from their
+// turns. It was picked at the score.
+func (g *pooling) spares(f *flow, class string, score, cost int64, slot shaper.Instant, classes []string) bool {
 	if cost <= 1 { // as most: nothing is sorted for it
 		return false
 	}
-	coming := g.coming(slot)
+	coming := g.coming(slot, classes)
 	pacing, waited, until := g.p.pacing().Spare(shaper.Candidate{Tag: shaper.Tag{Start: score}}, cost, slot, coming)
 	g.p.spared = pacing.Spared
 	if until > 0 {
-		f.Bucket = f.MarkReady(until)
+		if class == "" {
+			f.Bucket = f.MarkReady(until)
+		} else {
+			g.reach("a class leaves its slot to one before it")
+			g.p.classes[class].last = until
+		}
+		if name, ok := strings.CutPrefix(coming[waited].Name, classComes); ok {
+			g.reach("idles for a class")
+			g.p.awaited[name] = shaper.Awaited{Due: coming[waited].Due, Departed: g.p.classes[name].Start}
+			return true
+		}
 		late := g.known(coming[waited].Name)
 		late.awaited = shaper.Awaited{Due: coming[waited].Due, Departed: late.departed}
 		if f := g.polling.flows[late.name]; f != nil {
@@ -898,8 +924,12 @@ func (g *pooling) known(name string) flow {
 	return g.model.flows[name]
 }
 
-// coming lists the flows that come after the slot, as the script looks at them.
-func (g *pooling) coming(slot shaper.Instant) (coming []shaper.Coming) {
+// classComes is before the name of a class that comes: at the same instant, flows are before it.
+const classComes = "\xff"
+
+// coming lists the flows that come after the slot, as the script looks at them, and the classes but
+// those that are candidates.
+func (g *pooling) coming(slot shaper.Instant, candidates []string) (coming []shaper.Coming) {
 	soon := func(z zset, after shaper.Instant) (names []string) {
 		for _, e := range z.list() {
 			if at := shaper.Instant(e.Score); at > after && len(names) < comingMost {
@@ -920,6 +950,26 @@ func (g *pooling) coming(slot shaper.Instant) (coming []shaper.Coming) {
 				coming = append(coming, shaper.Coming{Candidate: shaper.Candidate{Name: name, Weight: t.weight, Tag: t.Tag}, Due: due,
 					Missed: f.awaited.Missed(due, slot, f.departed)})
 			}
+		}
+	}
+	for class, c := range g.p.classes {
+		name, ok := first(g.lines[class])
+		due := g.lineHead(class)
+		if !ok {
+			later := zset{}
+			for flow, at := range c.line {
+				if at > int64(g.now.Add(horizon)) && !g.lined[flow] {
+					later[flow] = at
+				}
+			}
+			if name, ok = first(later); ok {
+				due = max(later.head(), c.last)
+			}
+		}
+		if ok && !slices.Contains(candidates, class) && !g.full(name) {
+			candidate := c.candidate()
+			candidate.Name = classComes + class
+			coming = append(coming, shaper.Coming{Candidate: candidate, Due: due, Missed: g.p.awaited[class].Missed(due, slot, c.Start)})
 		}
 	}
 	return coming

@@ -294,6 +294,7 @@ var situations = []string{
 	"too_costly",
 	"too costly for its pool", "pool cost more", "pool cost less", "pool departed on credit", "pool by jobs",
 	"leaves its slot to one before it", "repays until another comes",
+	"a class leaves its slot to one before it", "idles for a class",
 }
 
 func (m *model) reach(situation string) { m.reached[situation] = true }

@@ -125,6 +125,51 @@ func TestGuestsAreOneFlow(t *testing.T) {
 	})
 }
 
+// TestCostlyJobsOfAClass: beside guests whose jobs are costly, a customer whose own rate is near
+// its part gets what it would beside one flow with such jobs; so do guests beside a customer's. It
+// was one job for each costly job.
+func TestCostlyJobsOfAClass(t *testing.T) {
+	slow := shaper.Overrides{Rate: &shaper.Rate{Limit: 60, Period: time.Second}}
+	costly := func(w *world, tenant, tier string) { w.sendAs(tenant, tier, 20, 100) }
+	for name, story := range map[string]func(w *world) (quiet string){
+		"of one guest": func(w *world) string {
+			costly(w, "guest", "free")
+			w.sendAs("customer", "", 600, 1)
+			return "customer"
+		},
+		"each of another guest": func(w *world) string {
+			for i := range 20 {
+				w.sendAs(fmt.Sprint("guest", i), "free", 1, 100)
+			}
+			w.sendAs("customer", "", 600, 1)
+			return "customer"
+		},
+		"beside a guest": func(w *world) string {
+			w.tune(w.tuningOf("customer", "api", shaper.Overrides{}))
+			b := classBaseline(1)
+			b.Tiers["free"] = slow
+			w.declare(w.wall, 2, b)
+			w.pollUntilIdle()
+			costly(w, "customer", "")
+			w.sendAs("guest", "free", 600, 1)
+			return "guest"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tellClass(t, 1, func(w *world) {
+				w.tune(w.tuningOf("customer", "api", slow))
+				quiet := story(w)
+				w.served(time.Second, nil)
+				costs := w.served(5*time.Second, nil)
+				if costs[quiet] < 35*5 || rest(costs, quiet) < 60*5 {
+					w.fail("in five seconds the quiet one got %d, all others %d", costs[quiet], rest(costs, quiet))
+				}
+				w.compare()
+			})
+		})
+	}
+}
+
 // TestPositionsBesideAClass: the start that a customer and a guest are told comes true, up to half
 // a turn of the 41 guests, who have half of the pool.
 func TestPositionsBesideAClass(t *testing.T) {

@@ -132,6 +132,9 @@ func (m *model) snapshot() snapshot {
 			fields["classes"] = p.classesText()
 			fields["earlier_cost"], fields["changed_cost"], fields["ahead"] = text(p.earlier), text(p.changed), text(p.ahead)
 			fields["spared"] = text(p.spared)
+			for class, a := range p.awaited {
+				fields["awaited:"+class] = fmt.Sprintf("%d %d", a.Due, a.Departed)
+			}
 		}
 		if f.awaited != (shaper.Awaited{}) {
 			fields["awaited"] = fmt.Sprintf("%d %d", f.awaited.Due, f.awaited.Departed)

@@ -184,11 +184,11 @@ func (r *Relay) store(ctx context.Context, past bool, parts ...part) error {
 	}
 }
 
-// restAfter is how long the answer waits before its next parts, beside partEvery, after a write that
-// took so long. Where writes take more than twice the way to Redis, it or a processor has no time left,
-// and submissions wait for them: 64 answers of one tenant that came in 50 pieces a second made these
-// take 14 to 60 ms (battery S4-thin-streams). So a tenant has about partRests writes of this process
-// under way at once, and those of the others come as ever.
+// restAfter is how long the answer waits before its next parts, beside partEvery, after a write
+// that took so long. Where writes take more than twice the way to Redis, it or a processor has no
+// time left, and submissions wait for them: 64 answers of one tenant that came in 50 pieces a
+// second made these take 14 to 60 ms (battery S4-thin-streams). So a tenant has about partRests
+// writes of this process under way at once, and those of the others come as ever.
 func (r *Relay) restAfter(took time.Duration) time.Duration {
 	over := took - 2*r.b.store.Way()
 	return max(0, min(mostRest, over*time.Duration(r.b.parts.of(r.tenant).answers)/partRests))

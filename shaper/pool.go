@@ -129,18 +129,19 @@ func (p Pool) Repays(owed int64, at, next Instant) (cost, unused int64) {
 	return min(owed, cost+unused), unused
 }
 
-// Coming is a flow with a waiting job that its own paces keep from leaving until an instant.
+// Coming is a flow with a waiting job that its own paces keep from leaving until an instant, or a
+// class, until its first flow may leave.
 type Coming struct {
 	Candidate
 	Due    Instant
 	Missed bool // see Awaited.Missed
 }
 
-// Awaited is what a pool knows of the flow for which it has idled. The zero value is that of a flow
-// for which it has not.
+// Awaited is what a pool knows of the flow or the class for which it has idled. The zero value is
+// that of one for which it has not.
 type Awaited struct {
 	Due      Instant // when the flow was to come
-	Departed int64   // how many jobs of it had left before
+	Departed int64   // how many jobs of it had left before; of a class, its virtual start
 }
 
 // Missed reports whether the flow did not come when it was awaited, or now comes later, at due.

@@ -110,7 +110,7 @@ do
       'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
     local ready = redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')
     local reserve = p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}
-    local w = { turns = {}, awaited = {}, moved = {}, stale = 0, far_ahead = 0, lines = {}, looks = 0, lined = {} }
+    local w = { turns = {}, awaited = {}, moved = {}, stale = 0, far_ahead = 0, lines = {}, class_picks = 0, looks = 0, lined = {} }
     w.wait = entries_of(without_lined(w, wait, p.wait, {}))
     w.ready = entries_of(without_lined(w, ready, p.wait, p.unready))
     w.reserve = entries_of(reserve)
@@ -218,6 +218,12 @@ do
     end
   end
 
+  -- class_due is when the class of a line may leave: with its first flow, and not while it lets the
+  -- pool idle for another. nil if no flow of it waits.
+  local function class_due(l)
+    return l.head and math.max(l.head.score, l.class.last)
+  end
+
   -- first_line finds the first flow of each class. It returns when one of them may leave, 0 if a
   -- class owes, nil if none waits.
   local function first_line(w)
@@ -225,7 +231,7 @@ do
     for i = 1, #w.lines do
       local l = w.lines[i]
       l.head = first_of(l.entries, l.current)
-      local at = l.class.owed > 0 and 0 or l.head and l.head.score
+      local at = l.class.owed > 0 and 0 or class_due(l)
       first = at and math.min(at, first or FARTHEST) or first
     end
     return first
@@ -233,11 +239,11 @@ do
 
   -- enter_classes makes the classes candidates for a slot whose first flow may leave, or that owe.
   local function enter_classes(p, w, slot)
-    w.classes_pick = false
+    w.class_picks = 0
     for i = 1, #w.lines do
       local l, c = w.lines[i], w.lines[i].class
-      l.picks = c.owed > 0 or l.head and l.head.score <= slot
-      w.classes_pick = w.classes_pick or l.picks
+      l.picks = c.owed > 0 or l.head and class_due(l) <= slot
+      w.class_picks = w.class_picks + (l.picks and 1 or 0)
       if l.picks and (c.last ~= p.last or turn_ahead(p, c)) then
         turn_enter_start(p, c)
       end
@@ -264,15 +270,26 @@ do
     return entry, false, line
   end
 
-  -- next_before is shaper.Pool.Next: when the first flow comes whose turn is before that of the
-  -- only candidate at a slot, which begins at start, and its name. It comes after the slot and
-  -- before the end, and counts, if that is not nil; nil if none does.
+  -- start_of_only is the virtual start of the flow or the class that was picked, if it is the only
+  -- candidate and its reserve did not say so; else nil. Its entry is in ready no more.
+  local function start_of_only(w, entry, reserved, line)
+    if reserved or w.class_picks > (line and 1 or 0) or first_of(w.ready, w.ready_now) then
+      return nil
+    end
+    return line and line.class.start or entry.score
+  end
+
+  -- next_before is shaper.Pool.Next: when the first flow or class comes whose turn is before that
+  -- of the only candidate at a slot, which begins at start; and the name of the flow, or the class.
+  -- It comes after the slot and before the end, and counts, if that is not nil; nil if none does.
   local function next_before(p, w, start, slot, finish, counts)
     local last, entry, who = finish, nil, nil
+    local function begins(t)
+      return (t.start < p.virtual or turn_ahead(p, t)) and p.virtual or t.start
+    end
     local function is_before(name, due)
       local t = turn_of(p, w, name)
-      local begins = (t.start < p.virtual or turn_ahead(p, t)) and p.virtual or t.start
-      return t.filed and not line.no_slot(name) and (begins < start or t.limit > 0 and t.tat <= due - p.behind)
+      return t.filed and not line.no_slot(name) and (begins(t) < start or t.limit > 0 and t.tat <= due - p.behind)
         and (not counts or counts(name, due))
     end
     local looks, head = COMING_MOST, w.wait.head
@@ -285,44 +302,62 @@ do
         end
       end
     end
+    local function later(index, after, most) -- flows that are not in the window
+      return redis.call('ZRANGEBYSCORE', index, '(' .. format('%d', after), '(' .. format('%d', finish),
+        'WITHSCORES', 'LIMIT', 0, most)
+    end
     local seen = math.min(w.unseen_after, now + horizon)
     if seen < finish then
-      local later = redis.call('ZRANGEBYSCORE', p.wait_index, '(' .. format('%d', seen), '(' .. format('%d', finish),
-        'WITHSCORES', 'LIMIT', 0, COMING_MOST)
-      for i = 1, #later, 2 do
-        local due = later[i + 1] + 0
-        if due < finish and is_before(later[i], due) then
-          finish, who = due, later[i]
+      local list = later(p.wait_index, seen, COMING_MOST)
+      for i = 1, #list, 2 do
+        local due = list[i + 1] + 0
+        if due < finish and is_before(list[i], due) then
+          finish, who = due, list[i]
+        end
+      end
+    end
+    for i = 1, #w.lines do
+      local l, c = w.lines[i], w.lines[i].class
+      if not l.picks and begins(c) < start then
+        local e = first_of(l.entries, l.current)
+        local first = e and { e.name, e.score } or now + horizon < finish and later(c.index, now + horizon, 1) or {}
+        local due = first[1] and math.max(first[2] + 0, c.last)
+        if due and due > slot and due < finish and not line.no_slot(first[1]) and (not counts or counts(c, due)) then
+          finish, who = due, c
         end
       end
     end
     return finish < last and finish or nil, who
   end
 
-  -- awaited_of is shaper.Awaited of a flow, and how many of its jobs have left.
-  local function awaited_of(w, name)
-    local a = w.awaited[name]
+  -- awaited_of is shaper.Awaited of a flow or a class, and how many jobs of the flow have left, or
+  -- the virtual start of the class.
+  local function awaited_of(p, w, who)
+    local a, class = w.awaited[who], type(who) == 'table' and who or nil
     if not a then
-      local v = redis.call('HMGET', PREFIX .. 'flow:' .. name, 'awaited', 'departed')
+      a = class and { key = p.key, field = 'awaited:' .. class.name }
+        or { key = PREFIX .. 'flow:' .. who, field = 'awaited' }
+      local v = redis.call('HMGET', a.key, a.field, 'departed')
       local due, before = string.match(v[1] or '', '^(%d+) (%d+)$')
-      a = { due = tonumber(due) or 0, before = tonumber(before) or 0, departed = tonumber(v[2]) or 0 }
-      w.awaited[name] = a
+      a.due, a.before, a.departed = tonumber(due) or 0, tonumber(before) or 0, tonumber(v[2]) or 0
+      w.awaited[who] = a
     end
-    a.departed = flows[name] and flows[name].departed or a.departed
+    local f = flows[who]
+    a.departed = class and class.start or f and f.departed or a.departed
     return a
   end
 
-  -- spare is shaper.Pool.Spare: whether a job of the cost leaves the slot idle for a flow before it
-  -- in turn. If so, its flow is not ready until then, or until the pool looks again. start is the
-  -- virtual start of a flow that was picked as the only candidate, else nil.
-  local function spare(p, w, f, start, cost, slot)
+  -- spare is shaper.Pool.Spare: whether a job of the cost leaves the slot idle for a flow or class
+  -- before it in turn. If so, its flow or class is not ready until then, or until the pool looks
+  -- again. start is as start_of_only returns it.
+  local function spare(p, w, f, start, cost, slot, line)
     local span = start and pool_beyond_one(p, cost) or 0
     local most = math.min(span - p.spared, math.max(math.floor(span / 2), SPARE_STEP))
     if most <= 0 then
       return false
     end
-    local due, who = next_before(p, w, start, slot, slot + most, function(name, due)
-      local a = awaited_of(w, name)
+    local due, who = next_before(p, w, start, slot, slot + most, function(who, due)
+      local a = awaited_of(p, w, who)
       return a.due == 0 or a.before ~= a.departed or slot < a.due and due <= a.due -- not missed
     end)
     if not due then
@@ -330,15 +365,20 @@ do
     end
     local a = w.awaited[who]
     a.due, a.before = due, a.departed
-    p.awaited[who] = format('%d %d', due, a.departed)
+    p.awaited[#p.awaited + 1] = { a.key, a.field, format('%d %d', due, a.departed) }
     due = math.min(due, slot + SPARE_STEP)
-    p.spared, f.ready = p.spared + due - slot, math.max(f.ready, due)
+    p.spared = p.spared + due - slot
+    if line then
+      line.class.last = due
+    else
+      f.ready = math.max(f.ready, due)
+    end
     return true
   end
 
   -- take_next takes the next job of a flow for a slot of its pool; nil if none is eligible by then,
   -- or the slot stays idle.
-  local function take_next(f, slot, p, w, start)
+  local function take_next(f, slot, p, w, start, line)
     while true do
       while f.later_before and f.later_before <= slot and promotable(f) > 0 do
         f.promoted_from = promote(f, f.waiting, slot, f.promoted_from)
@@ -359,7 +399,7 @@ do
         return nil
       end
       local late = overdue(j, slot)
-      if not late and spare(p, w, f, start, j.cost, slot) then
+      if not late and spare(p, w, f, start, j.cost, slot, line) then
         return nil
       end
       if (late or #j.record == HEAD_READ) and stays(f, j, late) then
@@ -446,7 +486,7 @@ do
     if f.pool == p and (not f.turn.filed or f.line ~= (line and line.class.name)) then
       return nil
     end
-    local start = not (reserved or line or w.classes_pick or first_of(w.ready, w.ready_now)) and entry.score or nil
+    local start = start_of_only(w, entry, reserved, line)
     if f.pool == p and f.owed > 0 then
       local due = start and next_before(p, w, start, slot, slot + REPAY_SPAN)
       turn_at(f.turn, entry, reserved, line)
@@ -457,7 +497,7 @@ do
     if not due or due > slot or bounded(p, f) then
       return false
     end
-    local j = take_next(f, slot, p, w, start)
+    local j = take_next(f, slot, p, w, start, line)
     if f.drop[1] and not f.reached then
       f.reached = true
       flow_reach(f)
@@ -594,14 +634,17 @@ do
       end
       tries = tries - 1
       if line and line.class.owed > 0 then
-        repay(p, line.class, line.class, false, slot)
+        local start = start_of_only(w, entry, reserved, line)
+        local due = start and next_before(p, w, start, slot, slot + REPAY_SPAN)
+        repay(p, line.class, line.class, false, slot, due)
       else
         local served, more, stale = use_slot(p, w, entry, reserved, slot, line)
         left, tries, barred = left + served, tries + stale, barred or more
       end
       for i = 1, #w.lines do
-        if w.lines[i].picks then
-          w.lines[i].class.last = p.last
+        local l = w.lines[i]
+        if l.picks then
+          l.class.last = math.max(l.class.last, p.last)
         end
       end
     end

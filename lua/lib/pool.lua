@@ -20,12 +20,14 @@
 --     second. A class adds its weight once
 --   classes             for each class with flows in the indexes, or ahead of the virtual time, or
 --     that owes: its name, virtual start and remainder, the last stamp for which it was a
---     candidate, its weight, what of that is in weights, and what it owes
+--     candidate, or the instant before which it is none, see shaper.Pool.Spare, its weight, what of
+--     that is in weights, and what it owes
 --   earlier_cost, changed_cost, ahead   Earlier, Changed and Ahead of shaper.Pool
 --   owed                what its flows and classes owe together
 --   spared              Spared of shaper.Pool
--- The field owed of a flow is what it owes: see shaper.Pool.Exceed. Its field awaited is Due and
--- Departed of shaper.Awaited.
+--   awaited:CLASS       Due and Departed of shaper.Awaited
+-- The field owed of a flow is what it owes: see shaper.Pool.Exceed. Its field awaited is as that of
+-- a class.
 
 --! needs clock pools policy bucket turn
 --! pools
@@ -34,6 +36,7 @@ local REBASE_AT = 4503599627370496 -- of shaper.Pool
 local COST_SPAN, COST_MOST = 10000000, 1000000 -- µs and intervals, as in shaper.Policy.PoolCost
 local SPACED_BY = 16 -- intervals at the least share of a rate
 local CLASS_IN_POOL = '(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)'
+local HELD_MOST = 2000000 -- µs; more than a horizon and a step of shaper.Pool.Spare
 local REPAY_SPAN = 20000 -- µs; shaper.repaySpan
 local OWN = { 'virtual', 'behind', 'weights', 'reserves', 'probe', 'watched', 'earlier_cost',
   'changed_cost', 'ahead', 'owed', 'spared' } -- fields of a pool
@@ -196,7 +199,8 @@ end
 local function classes_load(p, text)
   p.classes, p.class_list, p.classes_text = {}, {}, text
   for name, start, rem, last, weight, counted, owed in string.gmatch(text, CLASS_IN_POOL) do
-    class_new(p, name, start + 0, rem + 0, last + 0, weight + 0, counted + 0, owed + 0)
+    last = last + 0 <= now + HELD_MOST and last + 0 or p.last -- one that is later is of damaged data
+    class_new(p, name, start + 0, rem + 0, last, weight + 0, counted + 0, owed + 0)
   end
 end
 
@@ -273,8 +277,8 @@ local function pool_due(p)
   for i = 1, #p.class_list do
     local c = p.class_list[i]
     local first = c.members > 0 and tonumber(redis.call('ZRANGE', c.index, 0, 0, 'WITHSCORES')[2])
-    if first and (not head or first < head) then
-      head = first
+    if first then
+      head = math.min(head or FARTHEST, math.max(first, c.last))
     end
   end
   return head and math.max(earliest(p), head)
@@ -439,8 +443,8 @@ local function save_indexes(p)
   in_parts('ZADD', p.wait_index, p.wait, 1)
   in_parts('ZADD', p.ready_index, ready, 1)
   in_parts('ZADD', p.reserve_index, reserve, 1)
-  for name, text in pairs(p.awaited) do
-    redis.call('HSET', PREFIX .. 'flow:' .. name, 'awaited', text)
+  for i = 1, #p.awaited do
+    redis.call('HSET', unpack(p.awaited[i]))
   end
   pool_changes(p)
 end
