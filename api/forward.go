@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/codec"
@@ -24,11 +25,10 @@ import (
 
 // Headers of a forwarded request that are Sluice's own.
 const (
-	credentialHeader = "Sluice-Api-Key" // beside an Authorization that belongs to the upstream
-	estimateHeader   = "Sluice-Cost-Estimate"
-	maxWaitHeader    = "Sluice-Max-Wait-Ms"
-	progressHeader   = "Sluice-Progress"
-	replayedHeader   = "Idempotent-Replayed"
+	estimateHeader = "Sluice-Cost-Estimate"
+	maxWaitHeader  = "Sluice-Max-Wait-Ms"
+	progressHeader = "Sluice-Progress"
+	replayedHeader = "Idempotent-Replayed"
 )
 
 // forwardPattern labels forwarded requests in metrics, at whatever address they arrive.
@@ -154,16 +154,8 @@ func (s *Server) forwarded(
 		return nil, drainingProblem()
 	}
 	upstreams := c.r.Header
-	if key := upstreams[credentialHeader]; s.cfg.Auth != nil && len(key) > 0 {
-		c.r = c.r.Clone(c.r.Context())
-		c.r.Header.Del("X-Api-Key")
-		c.r.Header["Authorization"] = make([]string, len(key)) // one of several would be refused there
-		for i := range key {
-			c.r.Header["Authorization"][i] = "Bearer " + key[i]
-		}
-	}
 	if err := s.enter(c); err != nil {
-		return nil, beside(err)
+		return nil, beside(c.r, err)
 	}
 	if at.own {
 		if stored, err := s.storedAnswer(c, at.target, f); stored || err != nil {
@@ -173,10 +165,13 @@ func (s *Server) forwarded(
 	if err := s.permitRoute(c, at.route); err != nil {
 		return nil, err
 	}
-	route := s.cfg.Routes[at.route]
+	route, configured := s.cfg.Routes[at.route]
 	info := route.Forward
-	if info == nil {
+	switch {
+	case !configured:
 		return nil, problem.UnknownRoute.With("the path names no configured route that forwards requests")
+	case info == nil:
+		return nil, problem.UnknownRoute.With("the route forwards no requests: it takes jobs, by POST /v1/jobs")
 	}
 	if upgrade := c.r.Header.Get("Upgrade"); upgrade != "" && !strings.EqualFold(upgrade, "h2c") {
 		// A client that can do HTTP/2 does not need the upgrade.
@@ -240,9 +235,9 @@ func (s *Server) forwarded(
 }
 
 // beside says where a credential belongs that was not accepted with a forwarded request.
-func beside(err error) error {
-	if p := problem.Of(err); p.Status == http.StatusUnauthorized {
-		p.Detail += "; beside an Authorization of the upstream, send Sluice's credential as " + credentialHeader
+func beside(r *http.Request, err error) error {
+	if p := problem.Of(err); p.Status == http.StatusUnauthorized && r.Header[auth.Header] == nil {
+		p.Detail += "; beside an Authorization of the upstream, send Sluice's credential as " + auth.Header
 		return p
 	}
 	return err

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/httpmsg"
@@ -38,7 +39,7 @@ func (s *Server) upstreamHeaders(c *call, h http.Header, forwarded string) http.
 			out[name] = values
 		}
 	}
-	used := s.cfg.Auth != nil && len(h[credentialHeader]) == 0 && c.who.KeyID != "" && !c.who.ByCertificate()
+	used := s.cfg.Auth != nil && len(h[auth.Header]) == 0 && c.who.KeyID != "" && !c.who.ByCertificate()
 	for name, values := range out {
 		switch {
 		case httpmsg.Is(name, "Prefer"):

@@ -47,7 +47,7 @@ func TestPoolIsLimitedByItsFlows(t *testing.T) {
 			leased = len(tick.Leases)
 		}
 		<-time.After(10 * time.Second)
-		if by := limitedBy(); by != "rate" {
+		if by := limitedBy(); by != "flows" {
 			t.Errorf("a pool of flows that may not leave yet is limited by %s", by)
 		}
 		w.Tenant = "free"

@@ -39,7 +39,7 @@ type Pool struct {
 	Reserves      float64   // sum of their reserves, in costs a second; above the rate they degrade in proportion
 	HeldUntil     time.Time // zero: it is not held
 	HeldBy        HoldCause // while it is held
-	LimitedBy     string    // rate, concurrency, held, paused, workers or idle, as in LimitCauses
+	LimitedBy     string    // rate, concurrency, held, paused, workers, flows or idle, as in LimitCauses
 	EffectiveRate float64   // departures a second now: the rate, less what the holds of the upstream cost
 }
 
@@ -101,7 +101,7 @@ func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.O
 }
 
 // checkLate corrects limited_by where workers count as late, but no flow of the pool could have
-// left: all wait for their own rates, or are paused.
+// left: all wait for what limits each of them.
 func (q *Queue) checkLate(ctx context.Context, baseline shaper.Baseline, p *Pool, now shaper.Instant) error {
 	if p.LimitedBy != limitedWorkers {
 		return nil
@@ -119,7 +119,7 @@ func (q *Queue) checkLate(ctx context.Context, baseline shaper.Baseline, p *Pool
 		return p.ZCount(ctx, index, "-inf", strconv.FormatInt(int64(now), 10))
 	})
 	if err == nil && slices.Max(counts) == 0 {
-		p.LimitedBy = limitedRate
+		p.LimitedBy = limitedFlows
 	}
 	return err
 }

@@ -144,6 +144,7 @@ const (
 	limitedConcurrency = "concurrency"
 	limitedUpstream    = "upstream"
 	limitedWorkers     = "workers"
+	limitedFlows       = "flows"
 	limitedAuth        = "auth"
 	limitedHeld        = "held"
 	limitedPaused      = "paused"
@@ -160,12 +161,13 @@ const (
 //	upstream     its deliveries hold all the slots that a worker keeps for them
 //	late         its jobs come too late from Redis to leave at their stamps
 //	workers      it could leave, and no worker leases it: all slots are taken, or none is live
+//	flows        of a pool: each of its flows waits for its own rate, hold, pause or concurrency
 //	held         the upstream requested a pause, or its circuit breaker is open
 //	paused       an operator, or as many dead letters as are kept
 //	idle         nothing waits
 //
 // upstream and late are reported by workers, in the flow's field hindered; see lib/flow.lua.
-var LimitCauses = []string{limitedRate, limitedConcurrency, limitedPool, limitedUpstream, limitedLate, limitedWorkers, limitedAuth, limitedHeld, limitedPaused, limitedIdle}
+var LimitCauses = []string{limitedRate, limitedConcurrency, limitedPool, limitedUpstream, limitedLate, limitedWorkers, limitedFlows, limitedAuth, limitedHeld, limitedPaused, limitedIdle}
 
 // encode is the cause as it is kept with a flow.
 func (c HoldCause) encode() string {

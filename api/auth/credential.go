@@ -47,11 +47,18 @@ func (k apiKey) opens(hash [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(got[:], hash[:]) == 1
 }
 
+// Header holds a credential beside an Authorization that belongs to another server. Then neither
+// that nor X-API-Key is read.
+const Header = "Sluice-Api-Key"
+
 // credentialOf reads the one credential in the headers. An empty header is a bad credential, not
 // none: the client meant to send one.
 func credentialOf(h http.Header) (credential, error) {
 	authorization, hasAuthorization := h["Authorization"]
 	key, hasKey := h["X-Api-Key"]
+	if own, has := h[Header]; has {
+		authorization, hasAuthorization, key, hasKey = nil, false, own, true
+	}
 	switch {
 	case !hasAuthorization && !hasKey:
 		return credential{}, nil

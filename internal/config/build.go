@@ -45,7 +45,7 @@ func (r *reader) config(values map[string]any) Config {
 	r.pools(&c, sectionOf(values, "pools"))
 	r.tiers(&c, sectionOf(values, "tiers"))
 	r.tenants(&c, sectionOf(values, "tenants"))
-	r.reserves(c)
+	r.pooled(c)
 	r.guards(&c, sectionOf(values, "guards"))
 	return c
 }
@@ -341,8 +341,9 @@ func (r *reader) poolsOfOneRoute(c *Config, values map[string]any) {
 	}
 }
 
-// reserves checks that each pool can give the reserves of the named tenants all at once.
-func (r *reader) reserves(c Config) {
+// pooled checks that each pool can give the reserves of the named tenants all at once, and takes
+// the requests of its routes.
+func (r *reader) pooled(c Config) {
 	if len(r.problems) > 0 {
 		return // what follows from them would be reported again
 	}
@@ -354,6 +355,12 @@ func (r *reader) reserves(c Config) {
 			}
 			r.problem(path, p.Strictest.String(), fmt.Sprintf(
 				"must be at least the reserves of the named tenants in the pool, together %.6g/s", p.Reserved))
+		}
+		for _, route := range p.Routes {
+			if cost := c.Routes[route].Cost; cost > p.MaxCost {
+				r.problem("routes."+quoteName(route)+".cost", fmt.Sprint(cost), fmt.Sprintf(
+					"must be at most the max_cost of its pool, which is %d: every request would be refused", p.MaxCost))
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -94,6 +95,18 @@ func TestCheckListsPools(t *testing.T) {
 		if s := got[key]; s.Value != want[0] || s.From != want[1] {
 			t.Errorf("%s: %+v, want %v", key, s, want)
 		}
+	}
+}
+
+// TestCostOfForwardedRequests: a request costs at most what its pool takes.
+func TestCostOfForwardedRequests(t *testing.T) {
+	const text = "routes: { model: { forward: \"http://model.example\", cost: 1000 } }\n" +
+		"pools: { llm: { rate: 9000/m, max_cost: %d, routes: [model] } }\n"
+	mustLoad(t, config.Sources{File: write(t, fmt.Sprintf(text, 1000))})
+	_, err := config.Load(config.Sources{File: write(t, fmt.Sprintf(text, 999))})
+	if ps := problems(t, err); len(ps) != 1 || ps[0].Field != "routes.model.cost" || ps[0].Value != "1000" ||
+		!strings.HasPrefix(ps[0].Rule, "must be at most the max_cost of its pool, which is 999") {
+		t.Error(ps)
 	}
 }
 

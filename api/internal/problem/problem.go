@@ -324,6 +324,12 @@ func Of(err error) *Problem {
 	case errors.Is(err, queue.ErrRefused):
 		return answer(StorageUnavailable, "the store has too few replicas and accepts no changes; "+
 			"send the same request again").RetryIn(time.Second)
+	case errors.Is(err, queue.ErrState) && strings.Contains(err.Error(), "OOM "):
+		return answer(StorageUnavailable, "it is at its maxmemory and refuses changes; "+
+			"send the same request again, a job with the same Idempotency-Key").RetryIn(time.Second)
+	case errors.Is(err, queue.ErrState):
+		return answer(StorageUnavailable, "it answers that it cannot serve now, and the server's log has the cause; "+
+			"send the same request again, a job with the same Idempotency-Key").RetryIn(time.Second)
 	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return answer(StorageUnavailable, "it did not answer in time, and may have done what was asked for; "+
 			"send the same request again, a job with the same Idempotency-Key").RetryIn(time.Second)

@@ -98,6 +98,7 @@ const limits = {
   pool: { says: "in its pool", tone: "good", why: "Jobs wait for their turn in a pool: its rate is shared by weight and reserves." },
   upstream: { says: "slow upstream", tone: "warn", why: "Deliveries to this upstream fill all the slots that a worker reserves for it, so they end more slowly than the rate allows. Other routes have their own slots." },
   late: { says: "late", tone: "warn", why: "For seconds, many jobs have arrived from Redis too late to leave on time and were released: Redis is too slow for worker.lease, or the machine of the worker is too busy." },
+  flows: { says: "its flows", tone: "good", why: "The pool could give more, but each of its flows waits for its own rate, hold or pause, or has its part of the concurrency." },
   workers: { says: "no worker", tone: "warn", why: "Jobs may leave, but no worker takes them: all slots are in use (worker.concurrency), or no worker is live." },
   auth: { says: "no token", tone: "warn", why: "The authorization server gives no token for the upstream. Jobs wait and spend no attempt; the card of the route has the reason." },
   held: { says: "held", tone: "warn", why: "Held: the upstream asked for a pause or does not answer. Jobs wait; delivery is retried automatically." },

@@ -120,7 +120,7 @@ export class PoolView {
     b.pause.hidden = e.paused;
     b.resume.hidden = !e.paused;
     b.unhold.hidden = !e.held_until;
-    const explained = [e.paused || ["auth", "held", "concurrency", "upstream", "workers"].includes(e.limited_by) ? why : "", e.paused && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
+    const explained = [e.paused || ["auth", "held", "concurrency", "upstream", "workers", "flows"].includes(e.limited_by) ? why : "", e.paused && e.reason ? `Reason: ${e.reason}` : ""].filter(Boolean);
     this.reason.hidden = explained.length === 0;
     text(this.reason, explained.join(" "));
     this.over.hidden = this.short.hidden = !e.oversubscribed;

@@ -35,4 +35,7 @@ func TestTenantOfAPool(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, out.String())
 		}
 	}
+	if rows := poolRows(wire.Flow{Pool: "erp", PoolPart: 0.5, Policy: policy}); rows[0][1] != "erp, paused" {
+		t.Errorf("a paused pool: %q", rows)
+	}
 }

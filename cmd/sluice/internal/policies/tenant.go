@@ -454,7 +454,10 @@ func poolRows(f wire.Flow) [][]string {
 		return nil
 	}
 	text := fmt.Sprintf("%s, %s for all of its flows", f.Pool, cli.PerSecond(f.PoolRate))
-	if f.PoolPart > 0 && f.PoolPart < 0.995 {
+	switch {
+	case f.PoolRate == 0:
+		text = f.Pool + ", paused"
+	case f.PoolPart > 0 && f.PoolPart < 0.995:
 		text += fmt.Sprintf(", %s for this one while the same flows wait", cli.PerSecond(f.PoolPart*f.PoolRate))
 	}
 	if f.Owed > 0 {

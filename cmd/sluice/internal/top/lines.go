@@ -132,14 +132,20 @@ func (c *Cmd) printSample(w io.Writer, l sample) error {
 	return err
 }
 
+// isFull reports whether Redis is at its maxmemory, and so refuses all changes that need memory.
+func isFull(s wire.StoreState) bool { return s.MaxMemory > 0 && s.UsedMemory >= s.MaxMemory }
+
 // printSampleLines writes a line of all tenants, then one of each unhealthy route, pool and
 // tenant. Each line begins with the instant.
 func printSampleLines(w io.Writer, l sample) {
 	o := l.Overview
 	at := o.At.UTC().Format("15:04:05")
 	store := "ok"
-	if !o.Store.OK {
+	switch {
+	case !o.Store.OK:
 		store = "UNREACHABLE"
+	case isFull(o.Store):
+		store = "FULL"
 	}
 	late := ""
 	if o.Lateness != nil {

@@ -190,8 +190,11 @@ func (m *topModel) storeLine() string {
 		cli.Short(s.PingMS) + " ms"}
 	switch {
 	case s.MaxMemory > 0:
-		parts = append(parts, fmt.Sprintf("%s of %s", cli.BytesText(s.UsedMemory),
-			cli.BytesText(s.MaxMemory)))
+		text := fmt.Sprintf("%s of %s", cli.BytesText(s.UsedMemory), cli.BytesText(s.MaxMemory))
+		if isFull(s) {
+			text = styleBad.Render(text + ": FULL")
+		}
+		parts = append(parts, text)
 	case s.UsedMemory > 0:
 		parts = append(parts, cli.BytesText(s.UsedMemory))
 	}
