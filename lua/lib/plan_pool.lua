@@ -110,7 +110,8 @@ do
       'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
     local ready = redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')
     local reserve = p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}
-    local w = { turns = {}, awaited = {}, moved = {}, stale = 0, far_ahead = 0, lines = {}, class_picks = 0, looks = 0, lined = {} }
+    local w = { turns = {}, awaited = {}, moved = {}, stale = 0, far_ahead = 0, looks = 0, lined = {},
+      lines = {}, class_picks = 0 }
     w.wait = entries_of(without_lined(w, wait, p.wait, {}))
     w.ready = entries_of(without_lined(w, ready, p.wait, p.unready))
     w.reserve = entries_of(reserve)

@@ -51,6 +51,12 @@ const pause = (s, signal) =>
     signal?.addEventListener("abort", end, { once: true });
   });
 
+// refuse throws if there are options of other names: a misspelt token would make the caller a guest.
+const refuse = (others) => {
+  const [name] = Object.keys(others);
+  if (name !== undefined) throw new TypeError(`option ${name}: unknown`);
+};
+
 /** A client of the intake of one server. */
 export class Client {
   #base;
@@ -59,7 +65,8 @@ export class Client {
   #timeout;
   #fetch;
 
-  constructor(base, { token, tenant, retryFor = 60, timeout = 15, fetch = globalThis.fetch } = {}) {
+  constructor(base, { token, tenant, retryFor = 60, timeout = 15, fetch = globalThis.fetch, ...others } = {}) {
+    refuse(others);
     this.#base = new URL(base).href.replace(/\/+$/, "");
     if (!/^https?:/.test(this.#base)) throw new TypeError(`base: ${base}: must start with http:// or https://`);
     if (token) this.#headers.Authorization = `Bearer ${token}`;
@@ -69,13 +76,15 @@ export class Client {
     this.#fetch = fetch;
   }
 
-  async submit(submission, { key = crypto.randomUUID(), wait = 0, signal } = {}) {
+  async submit(submission, { key = crypto.randomUUID(), wait = 0, signal, ...others } = {}) {
+    refuse(others);
     const headers = { "Idempotency-Key": JSON.stringify(key) };
     if (wait) headers.Prefer = `wait=${Math.min(wait, LONGEST_WAIT)}`;
     return this.#json("POST", "/v1/jobs", { body: submission, headers, longest: wait, signal });
   }
 
-  async submitBatch(jobs, { atomic = false, signal } = {}) {
+  async submitBatch(jobs, { atomic = false, signal, ...others } = {}) {
+    refuse(others);
     const keyed = jobs.map((job) => ({ idempotency_key: crypto.randomUUID(), ...job }));
     return (await this.#json("POST", "/v1/jobs/batch", { body: { atomic, jobs: keyed }, signal })).items;
   }
@@ -84,7 +93,8 @@ export class Client {
     return this.#json("GET", path(id), { signal });
   }
 
-  async wait(id, { timeout = 300, signal } = {}) {
+  async wait(id, { timeout = 300, signal, ...others } = {}) {
+    refuse(others);
     for (const end = Date.now() + timeout * 1000; ; ) {
       const left = Math.max(0, Math.min(LONGEST_WAIT, Math.ceil((end - Date.now()) / 1000)));
       const job = await this.#json("GET", path(id), { headers: { Prefer: `wait=${left}` }, longest: left, signal });
@@ -158,7 +168,10 @@ export class Client {
   }
 }
 
-const path = (id) => `/v1/jobs/${encodeURIComponent(id)}`;
+const path = (id) => {
+  if (typeof id !== "string") throw new TypeError("id: must be a text, such as the id of a job");
+  return `/v1/jobs/${encodeURIComponent(id)}`;
+};
 
 // events are those of a stream of server-sent events (HTML, section 9.2).
 async function* events(body) {

@@ -47,6 +47,13 @@ test("cancel, refusals and full queues", async () => {
   assert.throws(() => new Client("ftp://127.0.0.1"), TypeError);
 });
 
+test("misspelt options", async () => {
+  for (const options of [{ apiKey: "k" }, "k"]) assert.throws(() => new Client(api, options), TypeError);
+  const jobs = new Client(api, { tenant: "node" });
+  await assert.rejects(jobs.submit({ type: "t", payload: 1 }, { idempotencyKey: "x" }), /option idempotencyKey: unknown/);
+  await assert.rejects(jobs.wait({ id: "x" }), /id: must be a text/);
+});
+
 test("a full queue is tried again", async () => {
   await tune("node-again", { rate: "2/s", capacity: 1 });
   const jobs = new Client(api, { tenant: "node-again", retryFor: 30 });
