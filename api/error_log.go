@@ -53,7 +53,7 @@ func (e *errorLog) decided(s queue.Submission, forwarded bool, a shaper.Admissio
 func (e *errorLog) fault(p *problem.Problem) {
 	k := burstlog.Key{Kind: strings.TrimPrefix(p.Type, problem.URN)}
 	if errors.Is(p.Cause, queue.ErrUnavailable) {
-		if strings.Contains(p.Cause.Error(), "OOM ") { // of Redis at its maxmemory
+		if problem.OutOfMemory(p.Cause) {
 			k.Kind = "out-of-memory"
 		} else {
 			e.lost()

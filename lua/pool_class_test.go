@@ -130,34 +130,34 @@ func TestGuestsAreOneFlow(t *testing.T) {
 // was one job for each costly job.
 func TestCostlyJobsOfAClass(t *testing.T) {
 	slow := shaper.Overrides{Rate: &shaper.Rate{Limit: 60, Period: time.Second}}
-	costly := func(w *world, tenant, tier string) { w.sendAs(tenant, tier, 20, 100) }
+	quietCustomer := func(w *world) string {
+		w.tune(w.tuningOf("customer", "api", slow))
+		w.sendAs("customer", "", 600, 1)
+		return "customer"
+	}
 	for name, story := range map[string]func(w *world) (quiet string){
 		"of one guest": func(w *world) string {
-			costly(w, "guest", "free")
-			w.sendAs("customer", "", 600, 1)
-			return "customer"
+			w.sendAs("guest", "free", 20, 100)
+			return quietCustomer(w)
 		},
 		"each of another guest": func(w *world) string {
 			for i := range 20 {
 				w.sendAs(fmt.Sprint("guest", i), "free", 1, 100)
 			}
-			w.sendAs("customer", "", 600, 1)
-			return "customer"
+			return quietCustomer(w)
 		},
 		"beside a guest": func(w *world) string {
-			w.tune(w.tuningOf("customer", "api", shaper.Overrides{}))
 			b := classBaseline(1)
 			b.Tiers["free"] = slow
 			w.declare(w.wall, 2, b)
 			w.pollUntilIdle()
-			costly(w, "customer", "")
+			w.sendAs("customer", "", 20, 100)
 			w.sendAs("guest", "free", 600, 1)
 			return "guest"
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tellClass(t, 1, func(w *world) {
-				w.tune(w.tuningOf("customer", "api", slow))
 				quiet := story(w)
 				w.served(time.Second, nil)
 				costs := w.served(5*time.Second, nil)

@@ -29,7 +29,7 @@ const (
 	callParts    = 16                      // parts of one call: where Redis is far, a call for each would be slow
 	partEvery    = 20 * time.Millisecond   // between two writes for a reader in another process
 	partSeldom   = 5 * time.Second         // while there is none; a reader that comes calls
-	partRests    = 4                       // see restAfter
+	writesAtOnce = 4                       // of a tenant, about, while Redis has no time; see restAfter
 	mostRest     = time.Second             // of an answer between two writes beside partEvery
 	lookMost     = 8 * partEvery           // between two looks how far a slow reader is, each twice as long after the last
 	seldomSize   = 4 * partSize            // and until this many bytes wait
@@ -187,11 +187,11 @@ func (r *Relay) store(ctx context.Context, past bool, parts ...part) error {
 // restAfter is how long the answer waits before its next parts, beside partEvery, after a write
 // that took so long. Where writes take more than twice the way to Redis, it or a processor has no
 // time left, and submissions wait for them: 64 answers of one tenant that came in 50 pieces a
-// second made these take 14 to 60 ms (battery S4-thin-streams). So a tenant has about partRests
-// writes of this process under way at once, and those of the others come as ever.
+// second made these take 14 to 60 ms (battery S4-thin-streams). So a tenant has about
+// writesAtOnce in this process then, and those of the others come as ever.
 func (r *Relay) restAfter(took time.Duration) time.Duration {
 	over := took - 2*r.b.store.Way()
-	return max(0, min(mostRest, over*time.Duration(r.b.parts.of(r.tenant).answers)/partRests))
+	return max(0, min(mostRest, over*time.Duration(r.b.parts.of(r.tenant).answers)/writesAtOnce))
 }
 
 // partID binds a part to its place.

@@ -153,19 +153,31 @@ func upstreamOf(s *settings, after time.Duration, status int, answer string) (en
 func fatForward(bytes int, more string) func(*world, *settings) (end func()) {
 	return func(_ *world, s *settings) (end func()) {
 		url, end := startUpstream(0, 200, strings.Repeat("x", bytes))
-		s.routes = map[string]string{
-			otherRoute: fmt.Sprintf("forward: %q, timeout: 30s, wait: 60s, connections: 512%s", url, more),
-		}
+		s.forwardTo(url, more)
 		return end
 	}
 }
 
+// forwardTo makes otherRoute forward to the upstream.
+func (s *settings) forwardTo(url, more string) {
+	s.routes = map[string]string{
+		otherRoute: fmt.Sprintf("forward: %q, timeout: 30s, wait: 60s, connections: 512%s", url, more),
+	}
+}
+
 func startUpstream(after time.Duration, status int, answer string) (url string, end func()) {
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
+	return startHandler(func(w http.ResponseWriter, r *http.Request) {
 		_ = pause(r.Context(), after)
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, answer)
+	})
+}
+
+// startHandler starts an upstream that answers so after it has read a request.
+func startHandler(answer http.HandlerFunc) (url string, end func()) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		answer(w, r)
 	}))
 	return up.URL, func() {
 		up.CloseClientConnections()
@@ -175,8 +187,7 @@ func startUpstream(after time.Duration, status int, answer string) (url string, 
 
 // trickle makes otherRoute forward to an upstream whose answers come in small pieces for a minute.
 func trickle(_ *world, s *settings) (end func()) {
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
+	url, end := startHandler(func(w http.ResponseWriter, r *http.Request) {
 		for range 60 * 50 {
 			_, _ = io.WriteString(w, "data: a piece of an answer\n\n")
 			_ = http.NewResponseController(w).Flush()
@@ -184,14 +195,9 @@ func trickle(_ *world, s *settings) (end func()) {
 				return
 			}
 		}
-	}))
-	s.routes = map[string]string{
-		otherRoute: fmt.Sprintf("forward: %q, timeout: 30s, wait: 60s, connections: 512, stream: always", up.URL),
-	}
-	return func() {
-		up.CloseClientConnections()
-		up.Close()
-	}
+	})
+	s.forwardTo(url, ", stream: always")
+	return end
 }
 
 // expiringJobs stores jobs of a paused tenant whose max waits end at one instant.

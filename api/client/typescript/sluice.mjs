@@ -51,7 +51,8 @@ const pause = (s, signal) =>
     signal?.addEventListener("abort", end, { once: true });
   });
 
-// refuse throws if there are options of other names: a misspelt token would make the caller a guest.
+// refuse throws if there are options of other names. A misspelt token would make the caller a guest,
+// and a misspelt tenant would leave out a check of verify.
 const refuse = (others) => {
   const [name] = Object.keys(others);
   if (name !== undefined) throw new TypeError(`option ${name}: unknown`);
@@ -89,7 +90,8 @@ export class Client {
     return (await this.#json("POST", "/v1/jobs/batch", { body: { atomic, jobs: keyed }, signal })).items;
   }
 
-  job(id, { signal } = {}) {
+  job(id, { signal, ...others } = {}) {
+    refuse(others);
     return this.#json("GET", path(id), { signal });
   }
 
@@ -103,7 +105,8 @@ export class Client {
     }
   }
 
-  async *states(id, { signal } = {}) {
+  async *states(id, { signal, ...others } = {}) {
+    refuse(others);
     for (let last = ""; ; ) {
       const headers = { Accept: "text/event-stream" };
       if (last) headers["Last-Event-ID"] = last;
@@ -122,11 +125,13 @@ export class Client {
     }
   }
 
-  cancel(id, { signal } = {}) {
+  cancel(id, { signal, ...others } = {}) {
+    refuse(others);
     return this.#json("DELETE", path(id), { signal });
   }
 
-  replay(id, { signal } = {}) {
+  replay(id, { signal, ...others } = {}) {
+    refuse(others);
     return this.#json("POST", `${path(id)}/replay`, { body: {}, signal });
   }
 
@@ -199,7 +204,8 @@ async function* events(body) {
 }
 
 /** Check that a callback is from Sluice and return its event, or throw InvalidSignature. */
-export async function verify(headers, body, secrets, { tenant, tolerance = 300, now = Date.now() / 1000 } = {}) {
+export async function verify(headers, body, secrets, { tenant, tolerance = 300, now = Date.now() / 1000, ...others } = {}) {
+  refuse(others);
   const find = (name) => (typeof headers.get === "function" ? headers.get(name) : headers[name]);
   const id = find("webhook-id"), at = find("webhook-timestamp"), signed = find("webhook-signature");
   if (!id || !signed || !/^\d{1,12}$/.test(at ?? "")) throw new InvalidSignature("the request is not signed");

@@ -324,7 +324,7 @@ func Of(err error) *Problem {
 	case errors.Is(err, queue.ErrRefused):
 		return answer(StorageUnavailable, "the store has too few replicas and accepts no changes; "+
 			"send the same request again").RetryIn(time.Second)
-	case errors.Is(err, queue.ErrState) && strings.Contains(err.Error(), "OOM "):
+	case OutOfMemory(err):
 		return answer(StorageUnavailable, "it is at its maxmemory and refuses changes; "+
 			"send the same request again, a job with the same Idempotency-Key").RetryIn(time.Second)
 	case errors.Is(err, queue.ErrState):
@@ -339,6 +339,11 @@ func Of(err error) *Problem {
 	default:
 		return answer(InternalFault, "the server's log has the cause")
 	}
+}
+
+// OutOfMemory reports whether Redis is at its maxmemory, and therefore refused a change.
+func OutOfMemory(err error) bool {
+	return errors.Is(err, queue.ErrUnavailable) && strings.Contains(err.Error(), "OOM ")
 }
 
 // invalidSettings is the 422 for settings, with the names that the API gives them.

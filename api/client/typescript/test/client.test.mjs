@@ -52,6 +52,10 @@ test("misspelt options", async () => {
   const jobs = new Client(api, { tenant: "node" });
   await assert.rejects(jobs.submit({ type: "t", payload: 1 }, { idempotencyKey: "x" }), /option idempotencyKey: unknown/);
   await assert.rejects(jobs.wait({ id: "x" }), /id: must be a text/);
+  for (const call of ["job", "cancel", "replay", "wait"]) {
+    await assert.rejects(async () => jobs[call]("x", { abort: 1 }), /option abort: unknown/);
+  }
+  await assert.rejects(verify(new Headers(), "{}", "whsec_AAAA", { tenent: "node" }), /option tenent: unknown/);
 });
 
 test("a full queue is tried again", async () => {
