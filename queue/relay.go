@@ -32,7 +32,7 @@ const (
 	writesAtOnce = 4                       // of a tenant, about, while Redis has no time; see restAfter
 	mostRest     = time.Second             // of an answer between two writes beside partEvery
 	lookMost     = 8 * partEvery           // between two looks how far a slow reader is, each twice as long after the last
-	seldomSize   = 4 * partSize            // and until this many bytes wait
+	seldomSize   = 8 * partSize            // and until this many bytes wait
 	partsBeyond  = 160                     // parts that the store keeps beyond the stored bytes: RelayAhead and more
 	tightAhead   = 4 * partSize            // RelayAhead while the store has no room
 	tightBeyond  = 10                      // parts that are kept then, beside those that no reader has

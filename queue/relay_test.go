@@ -514,7 +514,7 @@ func TestRelaySeldom(t *testing.T) {
 	l, r := relayed(t, worker, 1<<20)
 	r.StoreEach(time.Hour)
 	reader(t, worker, l.ID)
-	whole := bytes.Repeat([]byte("0123456789abcde\n"), 10_000)
+	whole := bytes.Repeat([]byte("0123456789abcde\n"), 20_000)
 	stored := func(n int64) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); r.InStore() != n; time.Sleep(time.Millisecond) {
@@ -524,7 +524,7 @@ func TestRelaySeldom(t *testing.T) {
 		}
 	}
 	at := 0
-	for _, to := range []int{100, 70_000} { // the first bytes, and then many
+	for _, to := range []int{100, 140_000} { // the first bytes, and then many
 		if err := r.Write(t.Context(), whole[at:to]); err != nil {
 			t.Fatal(err)
 		}
@@ -533,12 +533,12 @@ func TestRelaySeldom(t *testing.T) {
 	}
 	var calls atomic.Int64
 	worker.AfterScript("relay", func() { calls.Add(1) })
-	for ; at < 100_000; at += 100 {
+	for ; at < 170_000; at += 100 {
 		if err := r.Write(t.Context(), whole[at:at+100]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := calls.Load(); n != 0 || r.InStore() != 70_000 {
+	if n := calls.Load(); n != 0 || r.InStore() != 140_000 {
 		t.Errorf("%d bytes are stored, by %d calls", r.InStore(), n)
 	}
 	for stop := time.Now().Add(20 * time.Second); ; {

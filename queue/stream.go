@@ -160,7 +160,7 @@ const readerTime, readerGone = time.Second, 5 * time.Second
 
 // A reader holds the parts of one read in memory: few, unless a read takes longer than farRead.
 const (
-	nearParts = 4
+	nearParts = 8
 	farRead   = 10 * time.Millisecond
 )
 
