@@ -28,7 +28,8 @@ TESTED = $(LONGEST) $(shell $(GO) $(WITH_TESTS) ./...)
 # For the race detector: packages that import sync, because others have no goroutines. The commands
 # run one after the other what other packages test. The suites whose scripts are sent twice, or whose
 # texts are encrypted, have the goroutines of the suite beside them. What make test leaves out of
-# those runs without it.
+# those runs without it. SINGLE are tests of one goroutine that compute for long.
+SINGLE = CostDoesNotGrowWithDepth|RegularsGiveWay|AnHourOfGrid
 WITH_SYNC = list -f '{{if or .TestGoFiles .XTestGoFiles}}{{range .Imports}}{{if or (eq . "sync") (eq . "sync/atomic")}}{{println $$.ImportPath}}{{end}}{{end}}{{end}}'
 COMMANDS = $(foreach command,audit cli jobs policies simulate,%/cmd/sluice/internal/$(command))
 RACED = $(filter-out ./lua ./cmd/sluice,$(LONGEST)) $(filter-out %/sluice/cmd/sluice $(COMMANDS),$(sort $(shell $(GO) $(WITH_SYNC) ./...)))
@@ -48,7 +49,7 @@ test-tools: redis ## run the tests of what measures and breaks Sluice
 
 .PHONY: test-race
 test-race: redis promtool clients ## run the tests that have goroutines with the race detector
-	SLUICE_TEST_LONG=1 $(GO) test $(RACE) $(TEST) -skip 'Conformance(SentTwice|Encrypted)$$' $(RACED)
+	SLUICE_TEST_LONG=1 $(GO) test $(RACE) $(TEST) -skip '(Conformance(SentTwice|Encrypted)|$(SINGLE))$$' $(RACED)
 	SLUICE_TEST_LONG=1 $(GO) test $(TEST) -run '^Test(ConformanceEncrypted|Clients)$$' ./queue ./cmd/sluice
 
 .PHONY: test-compile

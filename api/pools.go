@@ -2,11 +2,14 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"strconv"
 
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/contract"
+	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -97,7 +100,38 @@ func (s *Server) unholdPool(c *call) (*answer, error) {
 
 // tunePool changes the settings of the pool in the path.
 func (s *Server) tunePool(c *call, reason string, edit edit) (*answer, error) {
+	if err := s.takesRequests(c.r.Context(), c.param("pool"), edit); err != nil {
+		return nil, err
+	}
 	return s.changePool(c, queue.Change{Edit: edit, Reason: reason})
+}
+
+// takesRequests refuses a change that lowers the max_cost of a pool below what each request of a
+// route costs, as the configuration file is refused: all of them would get 422.
+func (s *Server) takesRequests(ctx context.Context, pool string, edit edit) error {
+	dearest, cost := "", int64(1)
+	for name, route := range s.cfg.Routes {
+		if route.Forward != nil && route.Forward.Cost > cost && s.queue.PoolOf(name) == pool {
+			dearest, cost = name, route.Forward.Cost
+		}
+	}
+	if dearest == "" {
+		return nil
+	}
+	now, err := s.queue.Pool(ctx, pool)
+	if err != nil {
+		return err
+	}
+	then, err := s.queue.TunePool(ctx, pool, queue.Change{Edit: edit, DryRun: true})
+	most := then.Policy.MaxCost
+	if err != nil || most >= cost || most >= now.Policy.MaxCost {
+		return err
+	}
+	rule := fmt.Sprintf("must be at least %d, which each request of the route %s costs: all would be refused", cost, dearest)
+	if then.API.MaxCost == nil {
+		rule += "; not set, it follows the rate, so set it too"
+	}
+	return problem.InvalidValue("max_cost", "number", strconv.FormatInt(most, 10), rule)
 }
 
 // changePool changes the pool in the path under the condition in If-Match.

@@ -114,6 +114,35 @@ func TestPoolsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestPoolsTakeRequestsOfTheirRoutes: max_cost must not fall below what each request of a route
+// costs, also where it follows the rate.
+func TestPoolsTakeRequestsOfTheirRoutes(t *testing.T) {
+	b := newBench(t, func(c *Config) {
+		c.Routes["other"] = RouteInfo{Forward: &Forward{Path: "/", Wait: time.Second, Cost: 100}}
+	})
+	b.queue.Baseline = erp() // takes 200, the costs of ten seconds
+	for _, step := range []struct {
+		body, rule string // of max_cost; empty: the change is made
+	}{
+		{`{"max_cost":99}`, "must be at least 100, which each request of the route other costs: all would be refused"},
+		{`{"rate":"9/s"}`, "must be at least 100, which each request of the route other costs: all would be refused; " +
+			"not set, it follows the rate, so set it too"},
+		{`{"rate":"9/s","max_cost":100}`, ""},
+		{`{"rate":"1/s"}`, ""},
+		{`{"max_cost":null,"rate":"40/s"}`, ""},
+	} {
+		r := b.admin.do(t, "PATCH", "/v1/pools/erp", nil, step.body)
+		if step.rule == "" {
+			r.want(t, http.StatusOK, "")
+			continue
+		}
+		r.want(t, http.StatusUnprocessableEntity, "invalid-request")
+		if e := r.problem.Errors; len(e) != 1 || e[0].Field != "max_cost" || e[0].Rule != step.rule {
+			t.Errorf("%s: %+v", step.body, e)
+		}
+	}
+}
+
 func TestFiguresOfPools(t *testing.T) {
 	b := pooled(t)
 	b.queue.Shared = queue.Pool{Waiting: 2, Weights: 9, Reserves: 25, Running: 3, Departed: 7}

@@ -63,7 +63,8 @@ func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err
 	if err != nil {
 		return e, err
 	}
-	for began := time.Now(); node < len(nodes); {
+	began := time.Now()
+	for step := began; node < len(nodes); step = q.rest(ctx, step) {
 		keys, next, err := nodes[node].Scan(ctx, from, "sluice:{*}:*", erasePage).Result()
 		if err != nil {
 			return e, store.Unavailable(err)

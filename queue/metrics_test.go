@@ -233,3 +233,38 @@ func TestScanPages(t *testing.T) {
 		t.Errorf("%d tenants in %d steps", len(seen), steps)
 	}
 }
+
+// TestScanAsksShardsWithFlows: with many pools a tenant may have flows in many shards. A scan calls
+// those alone in which it has some.
+func TestScanAsksShardsWithFlows(t *testing.T) {
+	t.Parallel()
+	const pools, tenants, shards = 8, 10, 16
+	q := embedded(t, func(o *queue.Options) {
+		o.Shards, o.Defaults.Rate, o.Pools = shards, slow, map[string]shaper.PoolSettings{}
+		for p := range pools {
+			name := fmt.Sprint("pool", p)
+			o.Pools[name] = shaper.PoolSettings{Routes: []string{name}, Overrides: shaper.Overrides{Rate: &slow}}
+		}
+	})
+	for i := range tenants {
+		job := work()
+		job.Tenant, job.Route = fmt.Sprint("tenant", i), fmt.Sprint("pool", i%pools)
+		admitted(t, q, job)
+	}
+	calls, depth := 0, int64(0)
+	q.AfterScript("scan", func() { calls++ })
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		page, next, err := q.Scan(t.Context(), cursor, queue.ScanPage)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range page {
+			depth += b.Depth
+		}
+		cursor = next
+	}
+	// A page of each shard, one of each pool, and of each tenant its home and the shard of its flow.
+	if most := shards + pools + 2*tenants; depth != tenants || calls > most {
+		t.Errorf("%d calls, want at most %d, found %d jobs", calls, most, depth)
+	}
+}

@@ -201,7 +201,7 @@ func (p *poolNow) bound(f *Figures, policy shaper.Policy, class string, waits bo
 	if policy.ClassWeight > 0 {
 		part /= float64(max(1, members))
 	}
-	if f.LimitedBy == limitedRate && part*p.EffectiveRate < f.EffectiveRate {
+	if f.LimitedBy == limitedRate && p.LimitedBy != limitedFlows && part*p.EffectiveRate < f.EffectiveRate {
 		f.LimitedBy = limitedPool
 	}
 	if f.LimitedBy == limitedPool && !p.HeldUntil.IsZero() {

@@ -23,6 +23,20 @@ const (
 	replayMost = 100             // jobs of one exchange
 )
 
+// Between two steps of a sweep, Redis has sweepRests times as long as the step took for all others,
+// at most sweepRest. Beside a purge of 50,000 jobs without a rest, submissions took 24 ms, not 4.
+const sweepRests, sweepRest = 3, 100 * time.Millisecond
+
+// rest waits after a step of a sweep that began then, and returns when the next one begins. What
+// the way to Redis takes of a step is left out.
+func (q *Queue) rest(ctx context.Context, began time.Time) time.Time {
+	select {
+	case <-time.After(min(sweepRests*(time.Since(began)-2*q.store.Way()), sweepRest)):
+	case <-ctx.Done():
+	}
+	return time.Now()
+}
+
 // Filter selects jobs of one tenant. An empty or zero field does not restrict the selection.
 type Filter struct {
 	IDs []string `json:"ids,omitempty"` // at most 1,000
@@ -133,6 +147,7 @@ func (q *Queue) sweep(
 			err = q.confirm(ctx, tenant)
 		}
 	}()
+	step := time.Now()
 	for page, err := range q.candidates(ctx, tenant, f, states) {
 		if err != nil {
 			return swept, err
@@ -152,6 +167,10 @@ func (q *Queue) sweep(
 				swept.More = true
 				return swept, nil
 			}
+			step = q.rest(ctx, step)
+		}
+		if len(page) == 0 {
+			step = q.rest(ctx, step)
 		}
 	}
 	return swept, nil

@@ -40,12 +40,18 @@ func (b *Brief) Allowed() float64 {
 	return b.EffectiveRate
 }
 
-// A page of ScanPage tenants is small enough for polls and admissions, which wait for it. ScanCost
-// is about what a tenant in a page takes of Redis, with a flow or two and beside other work.
-const (
-	ScanPage = 16
-	ScanCost = 60 * time.Microsecond
-)
+// A page of ScanPage tenants is small enough for polls and admissions, which wait for it.
+const ScanPage = 16
+
+// ScanCost is about what a page took of Redis, beside other work. The flows in pools are in shards
+// of their own, so that each takes as much as a tenant with a flow or two.
+func ScanCost(page []Brief) time.Duration {
+	n := len(page)
+	for _, b := range page {
+		n += len(b.Pooled)
+	}
+	return time.Duration(n) * 60 * time.Microsecond
+}
 
 // Scan reads a page of about most tenants (at least 1) of one shard in short scripts. next is
 // the cursor of the following page; "" starts and ends. A full scan returns every tenant that is
@@ -149,15 +155,35 @@ const partFlows = 16
 // addParts adds the flows that the tenants have in other shards than this one.
 func (q *Queue) addParts(ctx context.Context, shard store.ShardKeys, tenants []scripts.ScannedTenant, names []string) error {
 	placed := q.policies.Current()
+	type part struct {
+		of   int // the tenant
+		key  string
+		home bool // its shard has the settings
+		at   store.ShardKeys
+	}
+	var parts []part
+	for i, name := range names {
+		for n, s := range placed.Shards(name) {
+			if s != shard {
+				parts = append(parts, part{i, store.EncodeName(name), n == 0, s})
+			}
+		}
+	}
+	// A call costs Redis ten times as much as a look whether there are flows. With eight pools, a
+	// tenant may have flows in nine shards, and has in few.
+	known, err := store.Pipeline(ctx, q.store.Reads, parts, func(p redis.Pipeliner, at part) *redis.IntCmd {
+		return p.Exists(ctx, at.at.Names(at.key))
+	})
+	if err != nil {
+		return err
+	}
 	var calls []scripts.ScanCall
 	var of []int
 	var at []store.ShardKeys
-	for i, name := range names {
-		for _, s := range placed.Shards(name) {
-			if s != shard {
-				calls = append(calls, scripts.ScanCall{Clock: s.Clock(), Tenants: s.Tenants(), Dead: q.retention.Dead, Policy: s.Policy(store.EncodeName(name)), MostFlows: partFlows})
-				of, at = append(of, i), append(at, s)
-			}
+	for i, p := range parts {
+		if p.home || known[i] > 0 {
+			calls = append(calls, scripts.ScanCall{Clock: p.at.Clock(), Tenants: p.at.Tenants(), Dead: q.retention.Dead, Policy: p.at.Policy(p.key), MostFlows: partFlows})
+			of, at = append(of, p.of), append(at, p.at)
 		}
 	}
 	// Redis serves nobody else during the calls of one exchange.

@@ -112,7 +112,7 @@ var settings = []Setting{
 		Help: "Departures per period, such as 10/s or 5/24h.",
 		Pool: true,
 		PoolHelp: "Departures of all flows of the pool per period, such as 200/s. Every pool has one, at least the " +
-			"reserves of all named tenants together.",
+			"reserves of all named tenants together; a lower one that is set live reduces them in proportion.",
 		Knob: true,
 		of:   func(o *Overrides) any { return &o.Rate },
 		in:   func(p *Policy) any { return &p.Rate }},

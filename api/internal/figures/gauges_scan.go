@@ -62,7 +62,7 @@ func (t *tally) goOn(ctx context.Context, budget time.Duration) *findings {
 			return t.last.Load()
 		}
 		select { // so that the scan takes at most about half of Redis
-		case <-time.After(time.Duration(len(some)) * queue.ScanCost):
+		case <-time.After(queue.ScanCost(some)):
 		case <-ctx.Done():
 		}
 	}

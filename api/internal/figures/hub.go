@@ -23,7 +23,7 @@ const (
 	scanPart    = 20                     // a scan may take 1/scanPart of the time
 	restFactor  = 4                      // the pause after a script is that many times as long
 	leastRest   = 2 * time.Millisecond   // shorter ones are saved up
-	callCost    = 200 * time.Microsecond // of a script at the most, beside queue.ScanCost a tenant
+	callCost    = 200 * time.Microsecond // of a script at the most, beside queue.ScanCost
 	waitsMost   = 200                    // recent jobs of a route whose waits are sampled
 )
 

@@ -46,7 +46,7 @@ func (h *Hub) take(ctx context.Context) (c *Scan, busy time.Duration, err error)
 		// What goes beyond the most that it can have cost was spent waiting for others, and calls
 		// for no rest.
 		read := time.Now()
-		took := min(read.Sub(asked), callCost+time.Duration(len(part))*queue.ScanCost)
+		took := min(read.Sub(asked), callCost+queue.ScanCost(part))
 		busy += took
 		if err != nil {
 			return nil, busy, err

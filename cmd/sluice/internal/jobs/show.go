@@ -71,6 +71,18 @@ func storyOf(job wire.Job) []moment {
 	return story
 }
 
+// afterText is how long after the creation something is, such as +9.000s or +66h40m0s.
+func afterText(d time.Duration) string {
+	if d.Abs() < time.Minute {
+		return fmt.Sprintf("%+.3fs", d.Seconds())
+	}
+	text := d.Round(time.Second).String()
+	if d > 0 {
+		text = "+" + text
+	}
+	return text
+}
+
 func errorText(e wire.JobError) string {
 	message := messageOf(e)
 	if e.Status == 0 {
@@ -99,7 +111,7 @@ func showJob(out io.Writer, job wire.Job) error {
 	for _, m := range storyOf(job) {
 		after := ""
 		if !job.Created.IsZero() && !m.at.Equal(job.Created) {
-			after = fmt.Sprintf("%+.3fs", m.at.Sub(job.Created).Seconds())
+			after = afterText(m.at.Sub(job.Created))
 		}
 		rows = append(rows, []string{cli.InstantText(m.at), after, m.what})
 	}

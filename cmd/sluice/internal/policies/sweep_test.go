@@ -279,7 +279,7 @@ func TestHistoryCommand(t *testing.T) {
 	code, out, errs := c.run("history")
 	queuetest.Compare(t, "the exit code without changes", code, cli.ExitOK)
 	queuetest.Compare(t, "the output without changes", out, "")
-	queuetest.Contains(t, "the note without changes", errs, "No changes were made")
+	queuetest.Contains(t, "the note without changes", errs, "No settings were changed")
 	for _, change := range [][]string{
 		{"set", "--rate", "200/s", "--capacity", "5", "--reason", "black friday"},
 		{"set", "--reset", "rate", "--max-wait", "5s"}, {"pause"}, {"drain", "--reason", "moves"}, {"resume"},

@@ -60,12 +60,18 @@ func ratesOf(k *track) rateFigures {
 type samples struct {
 	model *topModel // holds the figures, as for the screen
 	first bool      // the first table was received
+	away  time.Time // of the last sample without a store
 }
 
-// take adds a message. A sample is complete with each table but the first.
+// take adds a message. A sample is complete with each table but the first. While the store does not
+// answer no table comes, and a sample is the overview alone, at most once a second.
 func (l *samples) take(news any) (out sample, complete bool) {
 	m := l.model
 	_, _ = m.Update(news)
+	if o, is := news.(overviewNews); is && !o.Store.OK && o.At.Sub(l.away) >= time.Second {
+		l.away = o.At
+		return sample{Overview: overviewFigures{Overview: *m.overview}, Tenants: []tenantFigures{}}, true
+	}
 	if _, is := news.(tenantsNews); !is || m.overview == nil {
 		return sample{}, false
 	}
@@ -144,6 +150,9 @@ func printSampleLines(w io.Writer, l sample) {
 	switch {
 	case !o.Store.OK:
 		store = "UNREACHABLE"
+		if o.FiguresAt != nil {
+			store += ", figures of " + o.FiguresAt.UTC().Format("15:04:05")
+		}
 	case isFull(o.Store):
 		store = "FULL"
 	}

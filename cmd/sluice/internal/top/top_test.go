@@ -592,6 +592,26 @@ func TestTopLines(t *testing.T) {
 	}
 }
 
+// TestTopLinesWithoutAStore: while the store does not answer there are no tables, and a line a
+// second says so.
+func TestTopLinesWithoutAStore(t *testing.T) {
+	w := newTopWorld(t, 80, 24)
+	l, cmd := &samples{model: w.m}, Cmd{}
+	var out bytes.Buffer
+	for tick := range 8 { // four a second
+		o := overviewNews{At: w.now.Add(time.Duration(tick) * 250 * time.Millisecond), Depth: 7, FiguresAt: &w.now}
+		if sampled, complete := l.take(o); complete {
+			if err := cmd.printSample(&out, sampled); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	line := " all: tenants 0 depth 7 running 0 workers 0 store UNREACHABLE, figures of 12:00:00\n"
+	if got, want := out.String(), "12:00:00"+line+"12:00:01"+line; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
 // The history of the stream is drawn at once. A sample that is shown is not drawn again.
 func TestTopBeginsWithTheHistory(t *testing.T) {
 	w := newTopWorld(t, 80, 24)
