@@ -263,7 +263,7 @@ func TestScanAsksShardsWithFlows(t *testing.T) {
 		}
 		cursor = next
 	}
-	// A page of each shard, one of each pool, and of each tenant its home and the shard of its flow.
+	// A page of each shard and pool, and of each tenant its home and the shard of its flow.
 	if most := shards + pools + 2*tenants; depth != tenants || calls > most {
 		t.Errorf("%d calls, want at most %d, found %d jobs", calls, most, depth)
 	}
