@@ -171,8 +171,8 @@ func (q *Queue) addParts(ctx context.Context, shard store.ShardKeys, tenants []s
 	}
 	// A call costs Redis ten times as much as a look whether there are flows. With eight pools, a
 	// tenant may have flows in nine shards, and has in few.
-	known, err := store.Pipeline(ctx, q.store.Reads, parts, func(p redis.Pipeliner, at part) *redis.IntCmd {
-		return p.Exists(ctx, at.at.Names(at.key))
+	known, err := store.Pipeline(ctx, q.store.Reads, parts, func(pipe redis.Pipeliner, p part) *redis.IntCmd {
+		return pipe.Exists(ctx, p.at.Names(p.key))
 	})
 	if err != nil {
 		return err
