@@ -127,7 +127,7 @@ func (s *Server) takesRequests(ctx context.Context, pool string, edit edit) erro
 	if err != nil || most >= cost || most >= now.Policy.MaxCost {
 		return err
 	}
-	rule := fmt.Sprintf("must be at least %d, which each request of the route %s costs: all would be refused", cost, dearest)
+	rule := fmt.Sprintf("must be at least %d, the cost of the route %s: every request would be refused", cost, dearest)
 	if then.API.MaxCost == nil {
 		rule += "; not set, it follows the rate, so set it too"
 	}

@@ -124,8 +124,8 @@ func TestPoolsTakeRequestsOfTheirRoutes(t *testing.T) {
 	for _, step := range []struct {
 		body, rule string // of max_cost; empty: the change is made
 	}{
-		{`{"max_cost":99}`, "must be at least 100, which each request of the route other costs: all would be refused"},
-		{`{"rate":"9/s"}`, "must be at least 100, which each request of the route other costs: all would be refused; " +
+		{`{"max_cost":99}`, "must be at least 100, the cost of the route other: every request would be refused"},
+		{`{"rate":"9/s"}`, "must be at least 100, the cost of the route other: every request would be refused; " +
 			"not set, it follows the rate, so set it too"},
 		{`{"rate":"9/s","max_cost":100}`, ""},
 		{`{"rate":"1/s"}`, ""},

@@ -2,7 +2,9 @@ package queue_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/7509e464/sluice/internal/redistest"
@@ -35,4 +37,28 @@ func TestPurgeAfterStepBack(t *testing.T) {
 	if swept, err := q.Purge(t.Context(), "acme", queue.Filter{}); err != nil || swept.Count != 3 {
 		t.Errorf("Purge: %+v, %v, want 3", swept, err)
 	}
+}
+
+// TestSweepsRest: between two steps of a sweep, Redis has as long for all others as the step took.
+func TestSweepsRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const jobs, steps, step = 150, 3, 40 * time.Millisecond
+		q := embedded(t, func(o *queue.Options) { o.Shards, o.Defaults.Rate = 1, slow })
+		if _, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()}, jobs), true); err != nil {
+			t.Fatal(err)
+		}
+		calls, began := 0, time.Now()
+		q.AfterScript("cancel", func() {
+			calls++
+			<-time.After(step)
+		})
+		swept, err := q.Purge(t.Context(), work().Tenant, queue.Filter{})
+		if err != nil || swept.Count != jobs || calls != steps {
+			t.Fatalf("%+v, %v, in %d steps", swept, err, calls)
+		}
+		if took := time.Since(began); took < (2*steps-1)*step {
+			t.Errorf("%d steps of %v took %v, without a rest as long between them", steps, step, took)
+		}
+	})
 }

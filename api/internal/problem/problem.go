@@ -289,7 +289,7 @@ func Of(err error) *Problem {
 	case errors.Is(err, auth.ErrNoKeys):
 		return answer(IssuerUnavailable, "send the same request again").Retry(1)
 	case errors.Is(err, queue.ErrUnknownKey):
-		return answer(UnknownKey, "the tenant has no key with this id; the id stands in the key between sluice_ and the next _")
+		return answer(UnknownKey, "the tenant has no key with this id; in a key, it is between sluice_ and the next _")
 	case errors.Is(err, queue.ErrTooManyKeys):
 		return answer(TooManyKeys, fmt.Sprintf("a tenant may have %d keys; revoke one first", queue.MaxKeys))
 	case errors.Is(err, queue.ErrUnknownSecret):

@@ -45,7 +45,7 @@ func printHistory(a *cli.App, history wire.History, asJSON bool) error {
 		return cli.PrintJSON(a.Out, history)
 	}
 	if len(history.Items) == 0 {
-		fmt.Fprintln(a.Err, "No settings were changed through the admin listener. What was done with keys is in sluice audit.")
+		fmt.Fprintln(a.Err, "No settings were changed through the admin listener. For keys, see sluice audit.")
 		return nil
 	}
 	rows := [][]string{{"AT", "REVISION", "BY", "REASON", "CHANGE"}}
