@@ -168,9 +168,10 @@ func TestUnreadAnswers(t *testing.T) {
 		}()
 	}
 	queuetest.Await(t, "all to be answered", func() bool { return begun.Load() >= 3*streams })
-	if after := heap(); after > before+most {
-		t.Errorf("600 unread answers of 1 MB hold %d bytes each", (after-before)/(3*streams))
-	}
+	// What came beside the heads, and objects that a first collection only marks, go a little later.
+	queuetest.Await(t, "600 unread answers of 1 MB to hold at most 80 KB each", func() bool {
+		return heap() <= before+most
+	})
 	if resp, got := p.ask("GET", "/v1/forward/partner/x", "", "Sluice-Tenant", "other"); resp.StatusCode != http.StatusOK || len(got) != 1_000_000 {
 		t.Errorf("another tenant: %d, %d bytes", resp.StatusCode, len(got))
 	}
