@@ -14,9 +14,9 @@ import (
 
 // The bounds of one poll.
 const (
-	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 64, 250, 200, 32
+	sweepMost, expireMost, flowsMost, flowJobsMost, promoteMost, idleMost = 64, 50, 32, 250, 200, 32
 	lookedMost                                                            = 64
-	looksMost, long, latest, betweenMost, regularsMost                    = 16, 256, 100, 100, 32
+	looksMost, long, latest, betweenMost, regularsMost                    = 16, 256, 100, 100, 16
 	idleAfter                                                             = 10 * time.Minute
 	overriddenAgain                                                       = 24 * time.Hour
 	hindered                                                              = time.Second

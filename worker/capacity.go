@@ -25,6 +25,7 @@ type capacity struct {
 	reserved  int // by polls under way
 	shares    shares
 	waiting   []*request // longest waiting first
+	steady    bool       // the last grant was to a steady one
 	gathering bool       // a timer runs that grants what is free
 }
 
@@ -36,6 +37,7 @@ func newCapacity(limit int, routes ...string) *capacity {
 type request struct {
 	granted chan int // of one: slots that the shard has reserved by waiting
 	want    int      // the most that the shard can use
+	steady  bool     // whether jobs leave the shard all the time; see streak
 }
 
 func newRequest() *request { return &request{granted: make(chan int, 1), want: pollMost} }
@@ -128,9 +130,15 @@ func (c *capacity) endingBefore(m moment) (jobs []*job) {
 // portion is how many slots are worth a poll: a quarter of what polls may reserve.
 func (c *capacity) portion() int { return min(pollMost, max(1, c.limit/8)) }
 
-// next is what the shard that waits longest is granted: a portion, or all that it can use if that
-// is less, so that many shards with few jobs do not wait for one another.
-func (c *capacity) next() int { return min(c.portion(), c.waiting[0].want) }
+// turn is the place of the shard whose turn it is: of the one that waits longest. Steady ones and
+// others take turns, so that a steady one does not wait for hundreds of others.
+func (c *capacity) turn() int {
+	return max(0, slices.IndexFunc(c.waiting, func(r *request) bool { return r.steady != c.steady }))
+}
+
+// next is what the shard whose turn it is is granted: a portion, or all that it can use if that is
+// less, so that many shards with few jobs do not wait for one another.
+func (c *capacity) next() int { return min(c.portion(), c.waiting[c.turn()].want) }
 
 // serve grants free slots in portions, and plans the grant of less than one. The lock is held.
 func (c *capacity) serve() {
@@ -146,27 +154,29 @@ func (c *capacity) serve() {
 		defer c.mu.Unlock()
 		c.gathering = false
 		if n := c.reservable(); len(c.waiting) > 0 && n > 0 {
-			c.grant(min(n, c.waiting[0].want))
+			c.grant(min(n, c.waiting[c.turn()].want))
 		}
 		c.serve()
 	})
 }
 
-// grant gives n slots to the shard that waits longest.
+// grant gives n slots to the shard whose turn it is.
 func (c *capacity) grant(n int) {
-	c.reserved += n
-	c.waiting[0].granted <- n
-	c.waiting = slices.Delete(c.waiting, 0, 1)
+	i := c.turn()
+	r := c.waiting[i]
+	c.waiting = slices.Delete(c.waiting, i, i+1)
+	c.reserved, c.steady = c.reserved+n, r.steady
+	r.granted <- n
 }
 
 // await queues the shard, which can use want slots, unless it waits or was granted slots already.
-func (c *capacity) await(r *request, want int) {
+func (c *capacity) await(r *request, want int, steady bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(r.granted) > 0 || slices.Contains(c.waiting, r) {
 		return
 	}
-	r.want = want
+	r.want, r.steady = want, steady
 	c.waiting = append(c.waiting, r)
 	c.serve()
 }

@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/7509e464/sluice/internal/queuetest"
 	"github.com/7509e464/sluice/queue"
 )
@@ -64,10 +66,10 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 			running = running[n:]
 		}
 		a, b, d := newRequest(), newRequest(), newRequest()
-		c.await(a, pollMost)
-		c.await(a, pollMost) // waits once
-		c.await(b, pollMost)
-		c.await(d, pollMost)
+		c.await(a, pollMost, false)
+		c.await(a, pollMost, false) // waits once
+		c.await(b, pollMost, false)
+		c.await(d, pollMost, false)
 		free(1)
 		if len(a.granted) != 0 {
 			t.Fatal("one slot is not worth a poll yet")
@@ -84,7 +86,7 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 		gathered()
 		slots := []int{len(a.granted), len(b.granted), len(d.granted)}
 		queuetest.Compare(t, "the slots of the shards, the unused one passed on", slots, []int{0, 1, 0})
-		c.await(b, pollMost) // has its slot already
+		c.await(b, pollMost, false) // has its slot already
 		if n := c.reserve(b, 64, true); n != 1 || len(b.granted) != 0 {
 			t.Errorf("reserved %d, one was granted", n)
 		}
@@ -95,7 +97,7 @@ func TestCapacityIsGrantedInTurn(t *testing.T) {
 		if n := c.reserve(d, 64, true); n != 12 {
 			t.Errorf("reserved %d, a portion of 12 was granted to the last one waiting", n)
 		}
-		c.await(a, pollMost)
+		c.await(a, pollMost, false)
 		gathered()
 		if n := c.reserve(a, 64, true); n != 8 || c.left() {
 			t.Errorf("reserved %d of the 8 that polls may still reserve", n)
@@ -116,7 +118,7 @@ func TestCapacityIsSharedAmongThoseWhoWait(t *testing.T) {
 		c.add(0, running)
 		seats := []*request{newRequest(), newRequest(), newRequest(), newRequest()}
 		for _, s := range seats {
-			c.await(s, pollMost)
+			c.await(s, pollMost, false)
 		}
 		c.remove(running[:70]...)
 		c.remove(running[70:130]...)
@@ -138,13 +140,46 @@ func TestCapacityIsGrantedAsRequested(t *testing.T) {
 		var seats []*request
 		for range 10 {
 			s := newRequest()
-			c.await(s, spareLeast)
+			c.await(s, spareLeast, false)
 			seats = append(seats, s)
 		}
 		c.give(40)
 		for i, s := range seats {
 			if len(s.granted) != 1 {
 				t.Errorf("shard %d waits although there are 4 slots for each", i)
+			}
+		}
+	})
+}
+
+// TestCapacityIsGrantedToSteadyShardsInTurns: steady shards and others take turns, however many of
+// either wait, and each kind is served in the order in which they came.
+func TestCapacityIsGrantedToSteadyShardsInTurns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCapacity(2, "default") // of which polls may reserve one
+		held := jobsOf("acme", "default", 2)
+		c.add(0, held)
+		waiting, last := map[bool][]*request{}, false
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			steady := rapid.Bool().Draw(t, "steady")
+			if rapid.Bool().Draw(t, "asks") {
+				r := newRequest()
+				c.await(r, 1, steady)
+				waiting[steady] = append(waiting[steady], r)
+				continue
+			}
+			c.remove(held...)
+			if len(waiting[true])+len(waiting[false]) > 0 {
+				if last = !last; len(waiting[last]) == 0 {
+					last = !last
+				}
+				r := waiting[last][0]
+				if waiting[last] = waiting[last][1:]; c.reserve(r, 1, false) != 1 {
+					t.Fatalf("the slot is not granted to the first of those whose steady is %v", last)
+				}
+				c.add(1, held)
+			} else {
+				c.add(0, held)
 			}
 		}
 	})

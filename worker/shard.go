@@ -42,14 +42,34 @@ type shard struct {
 	help       help
 	unanswered bool // the last poll failed: it may have leased jobs, and must be repeated until it is answered
 	brought    int  // jobs of the last poll that was answered
+	leased     streak
 	due        bool // the last poll left jobs that could be leased now
 	idle       bool // this is a safety poll: it will hardly bring jobs
+}
+
+// A shard is steady whose polls have brought jobs for steadyFor, with gaps of at most steadyGap.
+const steadyFor, steadyGap = time.Second, 500 * time.Millisecond
+
+// streak is since when, and until when, the polls of a shard have brought jobs.
+type streak struct{ since, last moment }
+
+// note has a poll bring jobs.
+func (s *streak) note(now moment) {
+	if now.since(s.last) > steadyGap {
+		s.since = now
+	}
+	s.last = now
+}
+
+// steady reports whether jobs leave all the time.
+func (s *streak) steady(now moment) bool {
+	return now.since(s.last) <= steadyGap && now.since(s.since) >= steadyFor
 }
 
 func newShard(d *dispatcher, n int) *shard {
 	return &shard{
 		n: n, d: d, consumer: d.consumers(d.id, n), woken: make(chan struct{}, 1), slots: newRequest(),
-		clock: shardClock{readAt: longAgo},
+		clock: shardClock{readAt: longAgo}, leased: streak{longAgo, longAgo},
 	}
 }
 
@@ -128,7 +148,7 @@ func (s *shard) rest(ctx context.Context, p plan) {
 		woken = nil
 	}
 	if p.slots {
-		s.d.capacity.await(s.slots, s.wants(spareLeast))
+		s.d.capacity.await(s.slots, s.wants(spareLeast), s.leased.steady(s.d.watch.now()))
 	} else {
 		s.d.capacity.withdraw(s.slots) // what is granted now would not be used
 		granted = nil

@@ -13,13 +13,13 @@ func TestWindowBoundsThePolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow()
 		for range nearPolls - 2 {
-			if _, err := w.enter(t.Context()); err != nil {
+			if _, err := w.enter(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
 		}
 		w.polls.Store(0)
 		enter := func(ctx context.Context) (leave func()) {
-			leave, _ = w.enter(ctx)
+			leave, _ = w.enter(ctx, true)
 			return leave
 		}
 		first, second := enter(t.Context()), enter(t.Context())
@@ -75,10 +75,56 @@ func TestWindowOfAFarRedis(t *testing.T) {
 		w.observe(160 * time.Millisecond)
 		for range farPolls {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if _, err := w.enter(ctx); err != nil {
+			if _, err := w.enter(ctx, false); err != nil {
 				t.Fatal(err)
 			}
 			cancel()
 		}
 	})
+}
+
+// TestWindowOfRestedShards: shards that are not steady leave room to those that are, near Redis.
+func TestWindowOfRestedShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWindow()
+		enter := func(steady bool, n int) (entered int) {
+			for range n {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				leave, err := w.enter(ctx, steady)
+				if cancel(); err == nil {
+					entered++
+					t.Cleanup(leave)
+				}
+			}
+			return entered
+		}
+		rested, steady := enter(false, nearPolls), enter(true, nearPolls)
+		if rested != restedPolls || steady != nearPolls-restedPolls {
+			t.Errorf("%d polls of rested shards and %d of steady ones are under way at once", rested, steady)
+		}
+	})
+}
+
+// TestStreak: a shard is steady while its polls bring jobs again and again, not after a few at once.
+func TestStreak(t *testing.T) {
+	s, at := streak{longAgo, longAgo}, moment(0)
+	follow := func(n int, gap time.Duration) bool {
+		for range n {
+			s.note(at)
+			at = at.add(gap)
+		}
+		return s.steady(at)
+	}
+	for _, c := range []struct {
+		polls int
+		gap   time.Duration
+		want  bool
+	}{
+		{1, 0, false}, {100, time.Millisecond, false}, {100, 10 * time.Millisecond, true},
+		{1, steadyGap + 1, false}, {4, 300 * time.Millisecond, true}, {10, steadyGap + 1, false},
+	} {
+		if got := follow(c.polls, c.gap); got != c.want {
+			t.Errorf("after %d polls %v apart: steady is %v", c.polls, c.gap, got)
+		}
+	}
 }

@@ -2,7 +2,7 @@
 
 --! needs record clock pools flow filing finish poll plan plan_pool
 
-local FLOWS_MOST = 64 -- due flows that a poll loads, about; names that it reads of them, earliest first
+local FLOWS_MOST = 32 -- due flows that a poll loads, about; names that it reads of them, earliest first
 local FORGET_EVERY = 8 -- polls of a busy shard, for one that looks for tenants to forget
 local HINDERED = 1000000 -- µs for which a flow counts as hindered after the instant it was put off to
 
@@ -150,7 +150,7 @@ do -- a block, because a script may have 200 local names
   -- of its end, and between. They also bound the time of a poll: to put off a flow of a full route
   -- takes Redis about 10 µs.
   local LONG, LATEST, BETWEEN_MOST = 256, 100, 100
-  local REGULARS_MOST = 32 -- due ones that a poll reads before the others: half of what it plans
+  local REGULARS_MOST = 16 -- due ones that a poll reads before the others: half of what it plans
 
   -- by_rounds orders names so that each round has one of every route.
   local function by_rounds(names)
