@@ -168,7 +168,7 @@ func TestUnreadAnswers(t *testing.T) {
 		}()
 	}
 	queuetest.Await(t, "all to be answered", func() bool { return begun.Load() >= 3*streams })
-	// What came beside the heads, and objects that a first collection only marks, go a little later.
+	// What came beside the heads, and what a first collection only marks, goes a little later.
 	queuetest.Await(t, "600 unread answers of 1 MB to hold at most 80 KB each", func() bool {
 		return heap() <= before+most
 	})

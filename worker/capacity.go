@@ -130,15 +130,15 @@ func (c *capacity) endingBefore(m moment) (jobs []*job) {
 // portion is how many slots are worth a poll: a quarter of what polls may reserve.
 func (c *capacity) portion() int { return min(pollMost, max(1, c.limit/8)) }
 
-// turn is the place of the shard whose turn it is: of the one that waits longest. Steady ones and
-// others take turns, so that a steady one does not wait for hundreds of others.
-func (c *capacity) turn() int {
+// first is the place of the shard that is served next: of the one that waits longest. Steady ones
+// and others take turns, so that a steady one does not wait for hundreds of others.
+func (c *capacity) first() int {
 	return max(0, slices.IndexFunc(c.waiting, func(r *request) bool { return r.steady != c.steady }))
 }
 
-// next is what the shard whose turn it is is granted: a portion, or all that it can use if that is
-// less, so that many shards with few jobs do not wait for one another.
-func (c *capacity) next() int { return min(c.portion(), c.waiting[c.turn()].want) }
+// next is what the first shard is granted: a portion, or all that it can use if that is less, so
+// that many shards with few jobs do not wait for one another.
+func (c *capacity) next() int { return min(c.portion(), c.waiting[c.first()].want) }
 
 // serve grants free slots in portions, and plans the grant of less than one. The lock is held.
 func (c *capacity) serve() {
@@ -154,15 +154,15 @@ func (c *capacity) serve() {
 		defer c.mu.Unlock()
 		c.gathering = false
 		if n := c.reservable(); len(c.waiting) > 0 && n > 0 {
-			c.grant(min(n, c.waiting[c.turn()].want))
+			c.grant(min(n, c.waiting[c.first()].want))
 		}
 		c.serve()
 	})
 }
 
-// grant gives n slots to the shard whose turn it is.
+// grant gives n slots to the first shard.
 func (c *capacity) grant(n int) {
-	i := c.turn()
+	i := c.first()
 	r := c.waiting[i]
 	c.waiting = slices.Delete(c.waiting, i, i+1)
 	c.reserved, c.steady = c.reserved+n, r.steady

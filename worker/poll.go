@@ -213,9 +213,9 @@ const (
 	wayAge    = time.Minute // how long the shortest way counts, at least
 )
 
-// restedPolls is how many of nearPolls shards may have under way that are not steady. All shards may
-// have jobs that are due at one instant. Flows from which jobs leave all the time would lose their
-// slots while Redis answers the others: a sixth of them for 2 s beside 5,000 tenants, now a
+// restedPolls is how many of nearPolls shards that are not steady may have under way. All shards
+// may have jobs that are due at one instant. Flows from which jobs leave all the time would lose
+// their slots while Redis answers the others: a sixth of those of 2 s beside 5,000 tenants, now a
 // twentieth. The horizon of a Redis that is far away is long enough.
 const restedPolls = 4
 
@@ -236,8 +236,8 @@ func newWindow() *window {
 	}
 }
 
-// enter waits until another poll of a shard may be under way. leave ends the poll, once. It fails if
-// ctx ends first.
+// enter waits until another poll of a shard may be under way. leave ends the poll, once. It fails
+// if ctx ends first.
 func (w *window) enter(ctx context.Context, steady bool) (leave func(), err error) {
 	shares, released := int64(1), func() {}
 	if !w.far() {

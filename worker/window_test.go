@@ -105,7 +105,7 @@ func TestWindowOfRestedShards(t *testing.T) {
 	})
 }
 
-// TestStreak: a shard is steady while its polls bring jobs again and again, not after a few at once.
+// TestStreak: a shard is steady while its polls bring jobs again and again, not after some at once.
 func TestStreak(t *testing.T) {
 	s, at := streak{longAgo, longAgo}, moment(0)
 	follow := func(n int, gap time.Duration) bool {

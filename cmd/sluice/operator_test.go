@@ -95,6 +95,12 @@ func TestOperatorsReadAndChangeJobs(t *testing.T) {
 				strings.Contains(text, waiting.ID) {
 				t.Errorf("the dead letters of all tenants:\n%s", text)
 			}
+			if text := sluice(cli.ExitOK, "job", "list", "--all-tenants", "--limit", "1"); strings.Count(text, "\n") != 3 {
+				t.Errorf("one job of all tenants, with the head and a note:\n%s", text)
+			}
+			if text := sluice(cli.ExitOK, "job", "show", "--tenant", "slow", waiting.ID); !strings.Contains(text, "limited by paused\n") {
+				t.Errorf("the job of a paused tenant:\n%s", text)
+			}
 			// An API key beside the token does not turn an operator into a client.
 			if text := sluice(cli.ExitOK, "job", "list", "--all-tenants", "--api-key", "k"); !strings.Contains(text, dead.ID) {
 				t.Errorf("the jobs of all tenants beside an API key:\n%s", text)

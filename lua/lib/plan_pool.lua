@@ -7,8 +7,8 @@
 local plan_pool
 
 do
-  -- Names that a poll reads of those that wait, candidates that it makes of them: each of those costs
-  -- Redis 40 µs. Flows of full routes do not become candidates.
+  -- WAITING_MOST of those that wait are read in a poll, and MOVES_MOST become candidates, which
+  -- takes Redis 40 µs each. Flows of full routes do not.
   local WAITING_MOST, MOVES_MOST, TRIES_MORE = 500, 100, 50
   local SPARE_STEP = 100000 -- µs; shaper.spareStep
   local COMING_MOST = 16 -- flows that a costly job looks at before it leaves

@@ -11,7 +11,7 @@ import (
 
 // ListFlags bound a list and choose its form.
 type ListFlags struct {
-	Limit int  `default:"100" placeholder:"N" help:"Maximum number of items [100]."`
+	Limit *int `placeholder:"N" help:"Maximum number of items [100]."`
 	All   bool `help:"All items."`
 	JSON  bool `help:"Print JSON: {\"items\": […]}, and next_cursor if there are more."`
 }
@@ -29,12 +29,16 @@ type Listed[T any] struct {
 // Print reads the list page by page and prints each page as it arrives, so that long lists need
 // little memory. It writes to notes that there are more items than the limit.
 func (l Listed[T]) Print(w, notes io.Writer, f ListFlags) error {
-	if f.Limit < 1 {
-		return Usagef("--limit: %d: must be at least 1", f.Limit)
+	limit := 100
+	if f.Limit != nil {
+		limit = *f.Limit
+	}
+	if limit < 1 {
+		return Usagef("--limit: %d: must be at least 1", limit)
 	}
 	out := &listing{w: bufio.NewWriter(w), json: f.JSON, head: l.Head}
 	next := ""
-	for left := f.Limit; f.All || left > 0; {
+	for left := limit; f.All || left > 0; {
 		size := l.Most
 		if !f.All {
 			size = min(size, left)

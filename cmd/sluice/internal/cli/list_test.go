@@ -39,12 +39,12 @@ func TestListing(t *testing.T) {
 		next  string
 		asked string
 	}{
-		{0, ListFlags{Limit: 10}, 0, "", "[4]"},
-		{3, ListFlags{Limit: 10}, 3, "", "[4]"},
-		{10, ListFlags{Limit: 10}, 10, "", "[4 4 2]"},
-		{11, ListFlags{Limit: 10}, 10, "10", "[4 4 2]"},
-		{11, ListFlags{Limit: 2}, 2, "2", "[2]"},
-		{11, ListFlags{Limit: 1, All: true}, 11, "", "[4 4 4]"},
+		{0, ListFlags{Limit: new(10)}, 0, "", "[4]"},
+		{3, ListFlags{Limit: new(10)}, 3, "", "[4]"},
+		{10, ListFlags{Limit: new(10)}, 10, "", "[4 4 2]"},
+		{11, ListFlags{Limit: new(10)}, 10, "10", "[4 4 2]"},
+		{11, ListFlags{Limit: new(2)}, 2, "2", "[2]"},
+		{11, ListFlags{Limit: new(1), All: true}, 11, "", "[4 4 4]"},
 	} {
 		for _, c.flags.JSON = range []bool{false, true} {
 			var asked []int
@@ -90,7 +90,7 @@ func toJSON(t *testing.T, v any) string {
 // A limit of 0 is wrong usage. If a page cannot be fetched, the pages before it are printed.
 func TestListingFailures(t *testing.T) {
 	var asked []int
-	if err := upToN(1, &asked).Print(&strings.Builder{}, &strings.Builder{}, ListFlags{}); !errors.As(err,
+	if err := upToN(1, &asked).Print(&strings.Builder{}, &strings.Builder{}, ListFlags{Limit: new(0)}); !errors.As(err,
 		new(UsageError)) {
 		t.Errorf("a limit of 0: %v", err)
 	}
@@ -104,7 +104,7 @@ func TestListingFailures(t *testing.T) {
 		return fetch(cursor, limit)
 	}
 	var out strings.Builder
-	if err := list.Print(&out, &strings.Builder{}, ListFlags{Limit: 1, All: true}); !errors.Is(err, broken) ||
+	if err := list.Print(&out, &strings.Builder{}, ListFlags{Limit: new(1), All: true}); !errors.Is(err, broken) ||
 		!strings.Contains(out.String(), "4\n") {
 		t.Errorf("%v, printed %q", err, out.String())
 	}

@@ -22,7 +22,7 @@ type jobListCmd struct {
 	Error  string `filled:"" placeholder:"TEXT" help:"As operator: only jobs whose last error contains this text: its message, or what the upstream answered."`
 	Tenant string `filled:"" placeholder:"NAME" help:"Tenant of the jobs [default, or the tenant of the key]."`
 
-	AllTenants bool `help:"As operator: all jobs of all tenants."`
+	AllTenants bool `help:"As operator: jobs of all tenants, all of them without --limit."`
 	Payload    bool `help:"As operator, with --json: include payloads of up to 64 KiB."`
 
 	CreatedAfter  *time.Time `placeholder:"TIME" help:"Only jobs created at this time or later, such as 2026-01-02T15:04:05Z."`
@@ -93,7 +93,7 @@ func (c *jobListCmd) Run(a *cli.App) error {
 		},
 	}
 	if c.AllTenants {
-		c.All, list.Fetch = true, c.ofAllTenants(a.Ctx, remote, asked)
+		c.All, list.Fetch = c.All || c.Limit == nil, c.ofAllTenants(a.Ctx, remote, asked)
 	}
 	found, fetch := 0, list.Fetch
 	list.Fetch = func(cursor string, limit int) ([]wire.JobDetail, string, error) {

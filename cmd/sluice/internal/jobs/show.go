@@ -20,7 +20,8 @@ func (jobShowCmd) Help() string {
   sluice job show --tenant acme ID
 
 The output has the events of the job in order, its failed deliveries (the last 20), and the response
-of the upstream. Operators also see the headers that the job sets.
+of the upstream. Operators also see the headers that the job sets, and what limits a flow whose job
+waits.
 
 Next: sluice job replay ID queues a dead job again.`
 }
@@ -37,7 +38,13 @@ func (c *jobShowCmd) Run(a *cli.App) error {
 	if c.JSON {
 		return cli.PrintJSON(a.Out, job)
 	}
-	return showJob(a.Out, job)
+	var of wire.Figures // of the flow in which the job waits
+	if job.State == "queued" && c.OfOperator() {
+		if t, err := remote.Tenant(a.Ctx, job.Tenant); err == nil { // else the job alone is shown
+			of = t.Routes[job.Route].Figures
+		}
+	}
+	return showJob(a.Out, job, of)
 }
 
 // moment is one line of the timeline of a job.
@@ -99,14 +106,18 @@ func messageOf(e wire.JobError) string {
 	return cli.OneLine(e.Message + ": " + e.Detail)
 }
 
-func showJob(out io.Writer, job wire.Job) error {
+func showJob(out io.Writer, job wire.Job, of wire.Figures) error {
 	w := bufio.NewWriter(out) // Flush returns the error of any write
 	fmt.Fprintf(w, "job %s of %s: %s on route %s\n%s", job.ID, job.Tenant, job.Type, job.Route,
 		cmp.Or(job.State, "past retention"))
 	if job.Position > 0 {
 		fmt.Fprintf(w, ", position %d", job.Position)
 	}
-	fmt.Fprintf(w, ", attempts %d of %d\n\n", job.Attempts, job.MaxAttempts)
+	fmt.Fprintf(w, ", attempts %d of %d\n", job.Attempts, job.MaxAttempts)
+	if of.LimitedBy != "" {
+		fmt.Fprintf(w, "limited by %s\n", strings.TrimSuffix(of.LimitedBy+" "+cli.HeldText(of), " "))
+	}
+	fmt.Fprintln(w)
 	var rows [][]string
 	for _, m := range storyOf(job) {
 		after := ""

@@ -16,15 +16,16 @@ func TestShowJob(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		job  wire.Job
+		of   wire.Figures
 		want []string // in this order
 	}{
-		{"queued", wire.Job{State: "queued", Position: 3, Created: at(0), EstimatedStart: at(9), MaxAttempts: 5},
-			[]string{"queued, position 3, attempts 0 of 5", "03:04:00.000Z", "created", "+9.000s", "estimated start"}},
-		{"scheduled", wire.Job{State: "scheduled", Created: at(0), Scheduled: at(5), EstimatedStart: at(6)},
+		{"queued", wire.Job{State: "queued", Position: 3, Created: at(0), EstimatedStart: at(9), MaxAttempts: 5}, wire.Figures{LimitedBy: "concurrency"},
+			[]string{"queued, position 3, attempts 0 of 5\nlimited by concurrency\n", "03:04:00.000Z", "created", "+9.000s", "estimated start"}},
+		{"scheduled", wire.Job{State: "scheduled", Created: at(0), Scheduled: at(5), EstimatedStart: at(6)}, wire.Figures{},
 			[]string{"created", "+5.000s", "will be queued", "+6.000s", "estimated start"}},
 		{"retrying", wire.Job{State: "retrying", Created: at(0), Started: at(1), Scheduled: at(4),
 			Attempts: 1, MaxAttempts: 5,
-			LastError: &wire.JobError{Message: "upstream failed", Status: 500, At: at(2)}},
+			LastError: &wire.JobError{Message: "upstream failed", Status: 500, At: at(2)}}, wire.Figures{},
 			[]string{
 				"created", "started, attempt 1 of 5", "failed: upstream failed (status 500)",
 				"will be queued again, attempt 2 of 5",
@@ -35,7 +36,7 @@ func TestShowJob(t *testing.T) {
 			Response: &wire.Response{
 				Status: 200, Headers: map[string]string{"B": "2\u009b31m", "A": "1"},
 				Body: "one\ntwo\x1b[2J\n", BodyTruncated: true,
-			}},
+			}}, wire.Figures{},
 			[]string{
 				"created", "failed: timeout\n", "started, attempt 2 of 5", "finished: succeeded",
 				"response 200", "A: 1", "B: 2\ufffd31m\n", "  one\n  two\ufffd[2J\n", "(cut off)",
@@ -46,7 +47,7 @@ func TestShowJob(t *testing.T) {
 			AttemptLog: []wire.Attempt{
 				{Attempt: 1, Outcome: "retry", At: at(2), Status: 502, Message: "Bad Gateway"},
 				{Attempt: 2, Outcome: "dead", At: at(5), Message: "no\nanswer\x1b[2J"},
-			}},
+			}}, wire.Figures{},
 			[]string{"failed: no answer\ufffd[2J\n", "finished: dead",
 				"\n\nATTEMPT  OUTCOME  AT                        STATUS  MESSAGE\n",
 				"1        retry    2026-01-02T03:04:02.000Z  502     Bad Gateway\n",
@@ -54,15 +55,15 @@ func TestShowJob(t *testing.T) {
 		{"binary", wire.Job{
 			State: "dead", Finished: at(5),
 			Response: &wire.Response{Status: 400, Body: "/wA=", BodyEncoding: "base64"},
-		},
+		}, wire.Figures{},
 			[]string{"finished: dead", "response 400", "(base64)", "/wA="}},
 		{"with headers", wire.Job{State: "queued", Created: at(0), Headers: map[string]string{
-			"X-Request-Id": "17\x1b[2J", "Accept-Language": "de"}},
+			"X-Request-Id": "17\x1b[2J", "Accept-Language": "de"}}, wire.Figures{},
 			[]string{"created", "\nheaders\n  Accept-Language: de\n  X-Request-Id: 17\ufffd[2J\n"}},
-		{"past retention", wire.Job{Done: true}, []string{"past retention"}},
+		{"past retention", wire.Job{Done: true}, wire.Figures{}, []string{"past retention"}},
 	} {
 		var out strings.Builder
-		if err := showJob(&out, c.job); err != nil {
+		if err := showJob(&out, c.job, c.of); err != nil {
 			t.Fatal(err)
 		}
 		rest := out.String()
