@@ -24,13 +24,26 @@ func OneOf(what, name string, known []string) string {
 	return rule
 }
 
+// alike makes names equal that look alike.
+var alike = strings.NewReplacer("l", "1", "i", "1", "o", "0", "-", "_")
+
 // Nearest returns the known name that is at most two edits away from name, or empty. A short name
-// must be nearer. Two letters that have changed places are one edit.
-func Nearest(name string, known []string) string {
-	best, least := "", min(3, (len(name)+1)/2)
+// must be nearer. Two letters that have changed places are one edit, and none where both names look
+// alike. Of several that are equally near it returns none.
+func Nearest(name string, known []string) (best string) {
+	name = strings.ToLower(name)
+	least := min(2, (len(name)-1)/2) + 1
 	for _, k := range known {
-		if d := distance(strings.ToLower(name), strings.ToLower(k)); d < least && d < len(k) {
+		lower := strings.ToLower(k)
+		d := distance(name, lower)
+		if alike.Replace(name) == alike.Replace(lower) {
+			d = 0
+		}
+		switch {
+		case d < least && d < len(k):
 			best, least = k, d
+		case d == least && k != best:
+			best = ""
 		}
 	}
 	return best

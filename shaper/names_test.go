@@ -1,6 +1,7 @@
 package shaper
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -35,6 +36,15 @@ func TestNearest(t *testing.T) {
 	} {
 		if got := NearestKey(name, names); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+	var tenants []string
+	for i := range 50 {
+		tenants = append(tenants, fmt.Sprintf("t%02d", i))
+	}
+	for name, want := range map[string]string{"t0l": "t01", "tO7": "t07", "t99": "", "t1": "", "t011": ""} {
+		if got := Nearest(name, tenants); got != want {
+			t.Errorf("%q among many alike: %q, want %q", name, got, want)
 		}
 	}
 	for a, b := range map[string]string{"": "abc", "abc": "bac", "ca": "abc", "tenant": "tennant", "kitten": "sitting"} {

@@ -191,7 +191,7 @@ func printPools(a *cli.App, pools []checkedPool) error {
 			if o.Tier != "" {
 				who = "tenants of the tier " + o.Tier
 			}
-			when = append(when, fmt.Sprintf("with more than %d %s, %.6g/s each", o.Most, who, o.Each))
+			when = append(when, fmt.Sprintf("with more than %d other %s, %.6g/s each", o.Most, who, o.Each))
 		}
 		if when == nil {
 			when = []string{"no"}

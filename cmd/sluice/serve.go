@@ -30,7 +30,7 @@ Jobs are stored in the Redis of redis.url. Without redis.url, sluice starts a pr
 with its data in redis.data_dir. Processes cannot share that one, so split roles need redis.url.
 
 A changed file is read within a second, at once on SIGHUP, also one that a setting refers to. Its
-tenants and tiers take effect, how upstreams are called, and the certificates of listeners; all
+tenants, tiers and pools take effect, how upstreams are called, and the certificates of listeners; all
 other settings need a restart. A file with a mistake changes nothing. SIGHUP applies an unchanged
 file too, if the file of another process is in force.
 

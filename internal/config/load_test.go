@@ -378,6 +378,12 @@ func TestProblems(t *testing.T) {
 		{"unknown key of the defaults", "tenants: { defaults: { rat: 3/s } }",
 			`tenants.defaults.rat: unknown key: must be a setting of this section; is ` +
 				`tenants.defaults.rate meant?`},
+		{"tier of the defaults", "tenants: { defaults: { tier: gold } }",
+			`tenants.defaults.tier: unknown key: must be a setting of this section; it is a setting of tenants`},
+		{"reserve of a pool", "pools: { erp: { rate: 9/s, routes: [default], reserve: 1/s } }",
+			`pools.erp.reserve: unknown key: must be a setting of this section; it is a setting of tenants and tiers`},
+		{"lease of the intake", "api: { lease: 3s }",
+			`api.lease: unknown key: must be a setting of this section; is worker.lease meant?`},
 		{"section that is a text", "redis: \"redis://:hunter2@x\"", `redis: a text: must be a section`},
 		{"defaults that are a list", "tenants: { defaults: [] }", `tenants.defaults: a list: must be a section`},
 		{"not YAML", "a: b: c", `.yaml: must be YAML: yaml`},

@@ -140,6 +140,8 @@ func (r *reader) unknown(path string, values map[string]any, known []string) {
 			rule := "must be a setting of this section"
 			if near := nearest(key, known); near != "" {
 				rule += "; is " + join(path, near) + " meant?"
+			} else {
+				rule += placeOf(key)
 			}
 			r.problem(join(path, quoteName(key)), "unknown key", rule)
 		case isSection:
@@ -206,6 +208,35 @@ func quoteName(name string) string {
 		return name
 	}
 	return show(name)
+}
+
+// placeOf returns where a setting with this key stands, to follow a rule; empty where there is none.
+func placeOf(key string) string {
+	var paths, places []string
+	for _, s := range Settings() {
+		if strings.HasSuffix(s.Key, "."+key) {
+			paths = append(paths, s.Key)
+		}
+	}
+	for _, of := range []struct {
+		place string
+		keys  []string
+	}{
+		{"tenants and tiers", append(keysOf(TenantSettings()), "rates", "types")},
+		{"tenants", []string{"tier"}}, {"tiers", keysOf(TierSettings())},
+		{"pools", append(keysOf(PoolSettings()), "rates")}, {"routes", keysOf(RouteSettings())},
+	} {
+		if slices.Contains(of.keys, key) {
+			places = append(places, of.place)
+		}
+	}
+	switch {
+	case len(places) > 0:
+		return "; it is a setting of " + strings.Join(places, ", and of ")
+	case len(paths) == 1:
+		return "; is " + paths[0] + " meant?"
+	}
+	return ""
 }
 
 // nearest returns the first step of the known key that is near to key, or empty.

@@ -46,6 +46,13 @@ func mistakeOf(err error, args []string) string {
 		if text := unknownCommand(node, found[1]); text != "" {
 			return text
 		}
+		if strings.HasSuffix(found[1], ".yaml") || strings.HasSuffix(found[1], ".yml") {
+			text := "unexpected argument " + found[1] + "; is sluice config check " + found[1]
+			if slices.Contains(flagsOf(node), "config") {
+				text += ", or --config " + found[1] + ","
+			}
+			return text + " meant?"
+		}
 		if slices.Contains(flagsOf(node), "tenant") {
 			return fmt.Sprintf("unexpected argument %s; a tenant is named by --tenant", found[1])
 		}

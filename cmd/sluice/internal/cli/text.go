@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -97,6 +98,13 @@ func RatesText(paces []shaper.Pace) string {
 func UnknownTenant(name string) string {
 	return "The tenant " + Printable(name) + " is unknown: it has no recent jobs and no settings of its own. " +
 		"sluice tenant list prints all tenants."
+}
+
+// NoteUnknown prints that note if the tenant is unknown: a new one, or a typing error.
+func (a *App) NoteUnknown(remote *client.Client, name string) {
+	if t, err := remote.Tenant(a.Ctx, name); err == nil && t.Unknown {
+		fmt.Fprintln(a.Err, UnknownTenant(name))
+	}
 }
 
 // HeldText returns until when a flow is held and why, empty if it is not held.

@@ -145,6 +145,9 @@ func (c *SubmitCmd) payload(a *cli.App) (payload []byte, contentType string, err
 	case c.Raw != "":
 		return payload, cmp.Or(c.ContentType, mime.TypeByExtension(filepath.Ext(c.Raw)), "application/octet-stream"), nil
 	case !json.Valid(payload):
+		if d, err := time.ParseDuration(string(payload)); err == nil && c.Wait {
+			return nil, "", cli.Usagef("--wait has no value, so %s is the payload: is --wait --timeout %s meant?", d, d)
+		}
 		return nil, "", cli.Usagef("the payload must be one JSON value; --raw FILE delivers any bytes")
 	}
 	return payload, "", nil

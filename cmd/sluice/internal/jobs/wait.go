@@ -57,7 +57,7 @@ func (c *jobWaitCmd) Run(a *cli.App) error {
 func outcome(job wire.Job, waited error, timeout time.Duration) error {
 	switch {
 	case errors.Is(waited, context.DeadlineExceeded):
-		return fmt.Errorf("the job has not ended within %s", timeout)
+		return fmt.Errorf("the job has not ended within %s; for an operator, sluice tenant get %s shows what limits its jobs", timeout, cli.ShellWord(job.Tenant))
 	case waited != nil:
 		return fmt.Errorf("wait for the job: %w", waited)
 	case job.State != "succeeded":

@@ -16,7 +16,7 @@ import (
 func TestWaitPrintsTheStateWhateverTheTimeout(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(wire.Job{ID: "7", State: "queued"})
+		_ = json.NewEncoder(w).Encode(wire.Job{ID: "7", Tenant: "acme", State: "queued"})
 	}))
 	defer server.Close()
 	var out, errs bytes.Buffer
@@ -28,7 +28,7 @@ func TestWaitPrintsTheStateWhateverTheTimeout(t *testing.T) {
 	if !strings.Contains(out.String(), "queued") {
 		t.Errorf("the output lacks the state:\n%s", out.String())
 	}
-	if want := "sluice: the job has not ended within 1ns\n"; errs.String() != want {
+	if want := "sluice: the job has not ended within 1ns; for an operator, sluice tenant get acme shows what limits its jobs\n"; errs.String() != want {
 		t.Errorf("errors %q, want %q", errs.String(), want)
 	}
 }

@@ -52,6 +52,7 @@ func (c *callbackCreateCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("create the secret: %w", err)
 	}
+	a.NoteUnknown(remote, c.Tenant)
 	if c.JSON {
 		return cli.PrintJSON(a.Out, s)
 	}
@@ -167,6 +168,7 @@ func (c *callbackEndpointsCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("endpoints of callbacks: %w", err)
 	}
+	a.NoteUnknown(remote, c.Tenant)
 	if c.JSON {
 		return cli.PrintJSON(a.Out, e)
 	}

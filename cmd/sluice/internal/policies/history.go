@@ -24,7 +24,8 @@ func (tenantHistoryCmd) Help() string {
   sluice tenant history acme
 
 The output has the last 100 changes through the admin listener, newest first: when, by whom, why,
-and what changed. A setting that is reset follows the configuration again.`
+and what changed. A setting that is reset follows the configuration again. A command that undoes the
+newest change follows.`
 }
 
 func (c *tenantHistoryCmd) Run(a *cli.App) error {
@@ -36,11 +37,11 @@ func (c *tenantHistoryCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("read the history: %w", err)
 	}
-	return printHistory(a, history, c.JSON)
+	return printHistory(a, history, "tenant set "+cli.ShellWord(c.Name), c.JSON)
 }
 
-// printHistory prints the changes of a tenant or a pool.
-func printHistory(a *cli.App, history wire.History, asJSON bool) error {
+// printHistory prints the changes of a tenant or a pool, and how the command set undoes the newest.
+func printHistory(a *cli.App, history wire.History, set string, asJSON bool) error {
 	if asJSON {
 		return cli.PrintJSON(a.Out, history)
 	}
@@ -55,7 +56,49 @@ func printHistory(a *cli.App, history wire.History, asJSON bool) error {
 				10), e.Actor, cli.OrDash(e.Reason), entryText(e),
 		})
 	}
-	return cli.PrintTable(a.Out, rows)
+	if err := cli.PrintTable(a.Out, rows); err != nil {
+		return err
+	}
+	if flags := undo(history.Items[0]); flags != "" {
+		fmt.Fprintf(a.Err, "To undo the newest change: sluice %s%s\n", set, flags)
+	}
+	return nil
+}
+
+// undo returns the flags that undo a change of settings. They are empty where other commands do it,
+// as for routes and pauses.
+func undo(e wire.HistoryEntry) (flags string) {
+	if e.Action != "" {
+		return ""
+	}
+	was, is := overrideTexts(e.Before), overrideTexts(e.After)
+	keys := map[string]string{"tier": "tier"}
+	for _, s := range shaper.Settings() {
+		if !s.NoFlag {
+			keys[s.Name] = s.Key()
+		}
+	}
+	var reset []string
+	for _, name := range settingNames(e.Before, e.After) {
+		key, known := keys[name]
+		text := was[name]
+		switch {
+		case text == is[name]:
+		case !known:
+			return ""
+		case text == "":
+			reset = append(reset, key)
+		default:
+			if text == shaper.CapacityText(shaper.MaxCapacity) {
+				text = strconv.Itoa(shaper.MaxCapacity)
+			}
+			flags += " --" + strings.ReplaceAll(key, "_", "-") + "=" + cli.ShellWord(text)
+		}
+	}
+	if reset != nil {
+		flags += " --reset=" + strings.Join(reset, ",")
+	}
+	return flags
 }
 
 // entryText describes a change.

@@ -79,9 +79,7 @@ func (c *keyCreateCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("create the key: %w", err)
 	}
-	if t, err := remote.Tenant(a.Ctx, c.Tenant); err == nil && t.Unknown { // a new one, or a typing error
-		fmt.Fprintln(a.Err, cli.UnknownTenant(c.Tenant))
-	}
+	a.NoteUnknown(remote, c.Tenant)
 	if c.JSON {
 		return cli.PrintJSON(a.Out, k)
 	}

@@ -282,7 +282,9 @@ func (poolHistoryCmd) Help() string {
 	return `Example:
   sluice pool history erp
 
-The output has the last 100 changes through the admin listener, newest first: when, by whom, why, and what changed. A setting that is reset follows the configuration again.`
+The output has the last 100 changes through the admin listener, newest first: when, by whom, why,
+and what changed. A setting that is reset follows the configuration again. A command that undoes the
+newest change follows.`
 }
 
 func (c *poolHistoryCmd) Run(a *cli.App) error {
@@ -294,7 +296,7 @@ func (c *poolHistoryCmd) Run(a *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("read the history: %w", err)
 	}
-	return printHistory(a, history, c.JSON)
+	return printHistory(a, history, "pool set "+cli.ShellWord(c.Name), c.JSON)
 }
 
 func figure(n int64) string { return strconv.FormatInt(n, 10) }

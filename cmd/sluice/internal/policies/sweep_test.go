@@ -317,17 +317,26 @@ func TestChangeText(t *testing.T) {
 	paces := []shaper.PaceJSON{{Limit: 1000, PeriodMS: 86400000, Burst: 100}}
 	for _, c := range []struct {
 		before, after shaper.Overrides
-		want          string
+		want, undone  string
 	}{
-		{shaper.Overrides{}, shaper.Overrides{}, "-"},
-		{shaper.Overrides{}, shaper.Overrides{Rates: &paces}, "rates set to 1000/d burst 100"},
+		{shaper.Overrides{}, shaper.Overrides{}, "-", ""},
+		{shaper.Overrides{}, shaper.Overrides{Rates: &paces}, "rates set to 1000/d burst 100", " --reset=rates"},
 		{shaper.Overrides{Rates: &paces}, shaper.Overrides{Rates: &[]shaper.PaceJSON{}},
-			"rates 1000/d burst 100 → none"},
+			"rates 1000/d burst 100 → none", " --rates='1000/d burst 100'"},
 		{shaper.Overrides{Burst: new(int64(0))}, shaper.Overrides{Concurrency: new(int64(0))},
-			"burst reset, was 0, concurrency set to 0"},
+			"burst reset, was 0, concurrency set to 0", " --burst=0 --reset=concurrency"},
+		{shaper.Overrides{MaxWaitMS: new(int64(5000)), Tier: new("free")}, shaper.Overrides{Capacity: new(int64(7))},
+			"capacity set to 7, max_wait_ms reset, was 5s, tier reset, was free",
+			" --max-wait=5s --tier=free --reset=capacity"},
+		{shaper.Overrides{Capacity: new(int64(shaper.MaxCapacity))}, shaper.Overrides{},
+			"capacity reset, was unbounded", " --capacity=1000000000"},
+		{shaper.Overrides{}, shaper.Overrides{Paused: new(true)}, "paused set to true", ""},
 	} {
 		if got := changeText(c.before, c.after); got != c.want {
 			t.Errorf("%s, want %s", got, c.want)
+		}
+		if got := undo(wire.HistoryEntry{Before: c.before, After: c.after}); got != c.undone {
+			t.Errorf("%s is undone by %q, want %q", c.want, got, c.undone)
 		}
 	}
 }

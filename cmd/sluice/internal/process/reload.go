@@ -317,7 +317,7 @@ func split[V any](own, others map[string]any, name string, before, after map[str
 	}
 }
 
-// startOnly returns the sections other than tenants and tiers whose settings differ.
+// startOnly returns the sections other than tenants, tiers and pools whose settings differ.
 func startOnly(before, after config.Config) []string {
 	var differ []string
 	a, b := reflect.ValueOf(before), reflect.ValueOf(after)

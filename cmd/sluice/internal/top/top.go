@@ -84,9 +84,7 @@ func (c *Cmd) Run(a *cli.App) error {
 	}
 	view := client.View{Tenant: c.Name, Pool: c.Pool, Search: c.Search, Sort: c.Sort, Limit: c.Limit}
 	if c.Name != "" {
-		if t, err := remote.Tenant(a.Ctx, c.Name); err == nil && t.Unknown {
-			fmt.Fprintln(a.Err, cli.UnknownTenant(c.Name))
-		}
+		a.NoteUnknown(remote, c.Name)
 	}
 	if c.JSON || c.Lines || c.Count > 0 || !cli.Terminal(a.Out) || a.Env("TERM", "") == "dumb" {
 		return c.print(a, newLiveFeed(stream, c.Patience), view)
