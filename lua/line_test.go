@@ -156,8 +156,8 @@ func TestHerd(t *testing.T) {
 	}
 }
 
-// poolCrowd makes a world with a pool in which n flows have a job each. All were due at one instant,
-// which is past.
+// poolCrowd makes a world with a pool in which n flows have a job each. All were due at one
+// instant, which is past.
 func poolCrowd(t *testing.T, e engine, n int) *world {
 	th := theme{name: "lines", tenants: []string{"zoe"}, routes: []string{"echo", "mail"}, pooled: true}
 	w := newWorld(t, e, th, 1)

@@ -19,20 +19,29 @@ const (
 	filterIDs  = 1000            // ids in one filter
 	sweptMost  = 10_000          // jobs that one call changes
 	sweepTime  = 5 * time.Second // after which a call that has changed some ends
+	sweepPage  = 100             // jobs of one read
 	purgeMost  = 50              // jobs of one script call
-	replayMost = 100             // jobs of one exchange
+	replayMost = 10              // jobs of one exchange, in which each is a script call
 )
 
-// sweepRest is how long a sweep rests between two steps at most, else for as long as the step took:
-// Redis has that time for all others. Beside a purge without rests, whose steps were four times as
-// long, submissions took 10 ms instead of 3, and take 5.
+// sweepRest is how long a sweep rests between two steps at most, for each sweep of the process.
+// Else a sweep that is alone rests for as long as the step took, and n together leave Redis half of
+// the time, too. Without it, and with longer steps, submissions took 10 ms instead of 3 beside a
+// purge, and 30 beside two replays; they take about 5.
 const sweepRest = 100 * time.Millisecond
+
+// beginSweep counts a sweep until its end is called.
+func (q *Queue) beginSweep() (end func()) {
+	q.sweeps.Add(1)
+	return func() { q.sweeps.Add(-1) }
+}
 
 // rest waits after a step of a sweep that began then, and returns when the next one begins. What
 // the way to Redis takes of a step is left out.
 func (q *Queue) rest(ctx context.Context, began time.Time) time.Time {
+	n := time.Duration(q.sweeps.Load())
 	select {
-	case <-time.After(min(time.Since(began)-2*q.store.Way(), sweepRest)):
+	case <-time.After(min((2*n-1)*(time.Since(began)-2*q.store.Way()), n*sweepRest)):
 	case <-ctx.Done():
 	}
 	return time.Now()
@@ -133,6 +142,7 @@ func (q *Queue) sweep(
 	if f.State != "" {
 		states = slices.DeleteFunc(states, func(s ListState) bool { return s != f.State })
 	}
+	defer q.beginSweep()()
 	start := time.Now()
 	swept.CreatedBefore = f.CreatedBefore
 	if swept.CreatedBefore.IsZero() {
@@ -191,7 +201,6 @@ func (q *Queue) confirm(ctx context.Context, tenant string) error {
 func (q *Queue) candidates(
 	ctx context.Context, tenant string, f Filter, states []ListState,
 ) iter.Seq2[[]Job, error] {
-	const page = 500
 	return func(yield func([]Job, error) bool) {
 		if len(f.IDs) > 0 {
 			ids := slices.DeleteFunc(slices.Clone(f.IDs), func(id string) bool {
@@ -202,7 +211,7 @@ func (q *Queue) candidates(
 			return
 		}
 		for _, state := range states {
-			for l := (List{Tenant: tenant, State: state, Route: f.Route, Limit: page}); ; {
+			for l := (List{Tenant: tenant, State: state, Route: f.Route, Limit: sweepPage}); ; {
 				p, err := q.List(ctx, l)
 				if !yield(p.Jobs, err) || err != nil {
 					return

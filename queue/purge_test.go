@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/7509e464/sluice/internal/redistest"
 	"github.com/7509e464/sluice/internal/scripts"
 	"github.com/7509e464/sluice/queue"
@@ -39,7 +41,8 @@ func TestPurgeAfterStepBack(t *testing.T) {
 	}
 }
 
-// TestSweepsRest: between two steps of a sweep, Redis has as long for all others as the step took.
+// TestSweepsRest: between two steps of a sweep, Redis has as long for all others as the step took,
+// and half of the time while several run.
 func TestSweepsRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,6 +62,29 @@ func TestSweepsRest(t *testing.T) {
 		}
 		if took := time.Since(began); took < (2*steps-1)*step {
 			t.Errorf("%d steps of %v took %v, without a rest as long between them", steps, step, took)
+		}
+
+		const sweeps = 3
+		for i := range sweeps {
+			of := work()
+			of.Tenant = fmt.Sprint("t", i)
+			if _, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{of}, jobs), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var all errgroup.Group
+		began = time.Now()
+		for i := range sweeps {
+			all.Go(func() error {
+				_, err := q.Purge(t.Context(), fmt.Sprint("t", i), queue.Filter{})
+				return err
+			})
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < 2*sweeps*(steps-1)*step {
+			t.Errorf("%d sweeps of %d steps of %v took %v: more than half of the time", sweeps, steps, step, took)
 		}
 	})
 }

@@ -88,7 +88,8 @@ type Queue struct {
 	headroom     *headroom
 	resolver     resolver
 	pooled       poolCache
-	reader       string // begins the names of the readers of streams in this process
+	sweeps       atomic.Int64 // under way
+	reader       string       // begins the names of the readers of streams in this process
 }
 
 // Schema of the stored data. A process writes Schema, and reads those from OldestSchema on. 5: a

@@ -210,7 +210,7 @@ func quoteName(name string) string {
 	return show(name)
 }
 
-// placeOf returns where a setting with this key stands, to follow a rule; empty where there is none.
+// placeOf returns where a setting with this key stands, to follow a rule, or nothing.
 func placeOf(key string) string {
 	var paths, places []string
 	for _, s := range Settings() {
