@@ -48,7 +48,6 @@ const (
 // come now, which break off. They are removed afterwards. Settings of the configuration file stay.
 // Steps may be repeated and stopped at any time. Errors: ErrCursor, ErrUnavailable.
 func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err error) {
-	defer q.beginSweep()()
 	// seen says that this pass, which may take several calls, met a delivery under way. It may have
 	// ended behind the pass, so another one must follow.
 	node, from, seen := 0, uint64(0), 0
@@ -64,6 +63,7 @@ func (q *Queue) Erase(ctx context.Context, tenant, cursor string) (e Erased, err
 	if err != nil {
 		return e, err
 	}
+	defer q.beginSweep()()
 	began := time.Now()
 	for step := began; node < len(nodes); step = q.rest(ctx, step) {
 		keys, next, err := nodes[node].Scan(ctx, from, "sluice:{*}:*", erasePage).Result()

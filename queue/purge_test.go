@@ -3,6 +3,7 @@ package queue_test
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,14 +52,15 @@ func TestSweepsRest(t *testing.T) {
 		if _, err := q.SubmitBatch(t.Context(), slices.Repeat([]queue.Submission{work()}, jobs), true); err != nil {
 			t.Fatal(err)
 		}
-		calls, began := 0, time.Now()
+		var calls atomic.Int64
+		began := time.Now()
 		q.AfterScript("cancel", func() {
-			calls++
+			calls.Add(1)
 			<-time.After(step)
 		})
 		swept, err := q.Purge(t.Context(), work().Tenant, queue.Filter{})
-		if err != nil || swept.Count != jobs || calls != steps {
-			t.Fatalf("%+v, %v, in %d steps", swept, err, calls)
+		if err != nil || swept.Count != jobs || calls.Load() != steps {
+			t.Fatalf("%+v, %v, in %d steps", swept, err, calls.Load())
 		}
 		if took := time.Since(began); took < (2*steps-1)*step {
 			t.Errorf("%d steps of %v took %v, without a rest as long between them", steps, step, took)

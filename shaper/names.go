@@ -40,7 +40,8 @@ func Nearest(name string, known []string) (best string) {
 			d = 0
 		}
 		switch {
-		case d < least && d < len(k):
+		case d >= len(k):
+		case d < least:
 			best, least = k, d
 		case d == least && k != best:
 			best = ""

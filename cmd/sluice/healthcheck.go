@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -48,6 +50,11 @@ func (c *healthcheckCmd) Run(a *cli.App) error {
 		return fmt.Errorf("not ready: %w", client.ErrHTTPS) // no handler answers so
 	}
 	if response.StatusCode != http.StatusOK {
+		var p struct{ Detail string }                                         // as in wire.Problem
+		_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&p) // a proxy answers something else
+		if p.Detail != "" {
+			return fmt.Errorf("not ready: %s: %s", response.Status, cli.OneLine(p.Detail))
+		}
 		return fmt.Errorf("not ready: %s", response.Status)
 	}
 	if c.JSON {

@@ -85,6 +85,8 @@ func hint(err error, flags map[string]string) string {
 			"its first job."
 	case answer.Kind() == "unknown-tenant":
 		return "Check the name: sluice tenant list prints all tenants."
+	case answer.Kind() == "unavailable":
+		return "The server's log and its /readyz say why. docs/repair.md, \"Redis does not answer\", has what to do."
 	case answer.Kind() == "unknown-pool":
 		return "Check the name: sluice pool list prints the pools, which the configuration file of the server declares."
 	case answer.Kind() == "unknown-job" && flags["tenant"] != "":

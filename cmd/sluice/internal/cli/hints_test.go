@@ -71,6 +71,7 @@ func TestHints(t *testing.T) {
 		{"a job that no tenant has", answer(404, "unknown-job"), operator, "Check the id"},
 		{"the other listener", answer(404, "not-found"), []string{"admin"}, "wrong listener"},
 		{"a route that is not there", answer(404, "unknown-route"), []string{"api"}, ""},
+		{"no Redis", answer(503, "unavailable"), []string{"api"}, "/readyz say why"},
 		{"a full queue", answer(429, "queue-full"), []string{"api"}, ""},
 		{"anything else", errors.New("disk full"), []string{"api"}, ""},
 	} {

@@ -40,8 +40,10 @@ func (jobListCmd) Help() string {
   sluice job list --all-tenants --state dead --error 'sku is unknown'
   sluice job list --all-tenants --state dead --json --payload
 
-Jobs are listed newest first within each state and route. Of succeeded, expired and cancelled jobs,
-each route keeps the last 1,000. A job that changes its state while the list is read may be missing.
+Jobs are listed newest first within each state and route. --state dead lists dead letters: a
+forwarded request that failed is none, and is in the list of all states. Of succeeded, expired and
+cancelled jobs, each route keeps the last 1,000. A job that changes its state while the list is read
+may be missing.
 
 Next: sluice job show ID.`
 }

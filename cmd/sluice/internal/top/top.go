@@ -43,13 +43,13 @@ and resume it, and change its rate. Each change asks for confirmation and has th
 top" in the history.
 
 Keys: up, down, page up and page down choose a tenant; enter shows its chart and esc goes back; /
-searches by a part of the name and s changes the order; tab shows the pools and goes back; p pauses, r resumes, + and - change the
-rate; ? explains the columns, q quits.
+searches by a part of the name and s changes the order; tab shows the pools and goes back; p pauses,
+r resumes, + and - change the rate; ? explains the columns, q quits.
 
 Without a terminal, and with --lines, -n or --json, the command prints the figures every second:
 first those of all tenants, then those of each pool and tenant. With --pool they are those of the
-pool and of its flows. Rates are of the last second. A broken connection is
-opened again.
+pool and of its flows. Rates are of the last second, parts of a pool of the last ten. A broken
+connection is opened again.
 
 Exit codes: 0 after q, -n samples or an interrupt; 1 if the server refuses, does not answer at the
 start, or is unreachable for longer than --patience.`
