@@ -156,36 +156,29 @@ func TestHerd(t *testing.T) {
 	}
 }
 
-// poolCrowd makes a world with a pool in which n flows have a job each. All were due at one
-// instant, which is past.
-func poolCrowd(t *testing.T, e engine, n int) *world {
-	th := theme{name: "lines", tenants: []string{"zoe"}, routes: []string{"echo", "mail"}, pooled: true}
-	w := newWorld(t, e, th, 1)
-	p := shaper.DefaultPolicy()
-	p.Rate, p.Capacity, p.Concurrency, p.Weight = shaper.Rate{Limit: 1000, Period: time.Second}, 10_000, 0, 1
-	w.declare(w.wall, 1, shaper.Baseline{Defaults: p, Tiers: map[string]shaper.Overrides{"free": {}},
-		PoolWeights: map[string]int64{"free": 1},
-		Pools: map[string]shaper.PoolSettings{"erp": {Routes: th.routes, Overrides: shaper.Overrides{
-			Rate: &shaper.Rate{Limit: 1000, Period: time.Second}}}}})
-	w.pollUntilIdle()
-	for i := range n {
-		tier := map[bool]string{true: "free"}[i%3 == 0]
-		tenant := fmt.Sprintf("t%04d", i)
-		w.admit(admission{at: w.wall, tiers: map[string]string{tenant: tier}, jobs: []candidate{{
-			id: fmt.Sprintf("b%04d", i), tenant: tenant, route: "echo", flow: tenant + "/echo", entry: tenant,
-			delay: time.Second, cost: 1, maxAttempts: 3}}})
-	}
-	w.wall = w.wall.Add(time.Second + time.Millisecond)
-	return w
-}
-
 // TestFullRouteLinesInAPool: flows of a full route keep those of another route of their pool from
 // their turns for few polls.
 func TestFullRouteLinesInAPool(t *testing.T) {
 	for _, kind := range engines {
 		t.Run(kind.name, func(t *testing.T) {
-			w := poolCrowd(t, kind.start(t), 1200)
+			th := theme{name: "lines", tenants: []string{"zoe"}, routes: []string{"echo", "mail"}, pooled: true}
+			w := newWorld(t, kind.start(t), th, 1)
 			defer w.clean()
+			p := shaper.DefaultPolicy()
+			p.Rate, p.Capacity, p.Concurrency, p.Weight = shaper.Rate{Limit: 1000, Period: time.Second}, 10_000, 0, 1
+			w.declare(w.wall, 1, shaper.Baseline{Defaults: p, Tiers: map[string]shaper.Overrides{"free": {}},
+				PoolWeights: map[string]int64{"free": 1},
+				Pools: map[string]shaper.PoolSettings{"erp": {Routes: th.routes, Overrides: shaper.Overrides{
+					Rate: &shaper.Rate{Limit: 1000, Period: time.Second}}}}})
+			w.pollUntilIdle()
+			for i := range 1200 {
+				tier := map[bool]string{true: "free"}[i%3 == 0]
+				tenant := fmt.Sprintf("t%04d", i)
+				w.admit(admission{at: w.wall, tiers: map[string]string{tenant: tier}, jobs: []candidate{{
+					id: fmt.Sprintf("b%04d", i), tenant: tenant, route: "echo", flow: tenant + "/echo", entry: tenant,
+					delay: time.Second, cost: 1, maxAttempts: 3}}})
+			}
+			w.wall = w.wall.Add(time.Second + time.Millisecond)
 			w.admit(admission{at: w.wall, jobs: []candidate{{id: "quiet", tenant: "zoe", route: "mail", flow: "zoe/mail",
 				entry: "zoe", cost: 1, maxAttempts: 3}}})
 			for polls := 1; ; polls++ {
@@ -202,29 +195,6 @@ func TestFullRouteLinesInAPool(t *testing.T) {
 			w.compare()
 			if !w.m.reached["in a line of a pool"] {
 				w.fail("no flow went into a line")
-			}
-		})
-	}
-}
-
-// TestCrowdOfAPool: hundreds of flows of a pool become due at one instant, more than a poll makes
-// candidates. All have their turn at the rate of the pool.
-func TestCrowdOfAPool(t *testing.T) {
-	for _, kind := range engines {
-		t.Run(kind.name, func(t *testing.T) {
-			const flows = 400
-			w := poolCrowd(t, kind.start(t), flows)
-			defer w.clean()
-			for left, polls := 0, 1; left < flows; polls++ {
-				left += len(w.tick(w.workers[0], w.pollOf(w.workers[0], 100), true).Leases)
-				if polls > flows/10+1 {
-					w.fail("in %d polls %d of %d jobs have left", polls, left, flows)
-				}
-				w.wall = w.wall.Add(10 * time.Millisecond)
-			}
-			w.compare()
-			if !w.m.reached["more candidates than a poll makes"] {
-				w.fail("a poll made candidates of all")
 			}
 		})
 	}

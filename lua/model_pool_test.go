@@ -12,7 +12,7 @@ import (
 )
 
 // The bounds of a poll of a pool.
-const waitingMost, movesMost, triesMore, comingMost = 500, 100, 50, 16
+const movesMost, triesMore, comingMost = 500, 50, 16
 
 // pooled is a pool of the model.
 type pooled struct {
@@ -679,24 +679,16 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		return true
 	}
 	g := &pooling{polling: l, p: p, wait: zset{}, ready: zset{}, reserve: zset{}, turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}, lines: map[string]zset{}, lined: linedUp}
-	waiting := p.wait.upTo(limit, waitingMost)
-	if len(waiting) == waitingMost {
-		unseenAfter = shaper.Instant(p.wait[waiting[waitingMost-1]])
-	}
-	var last int64
-	for _, name := range waiting {
-		at := p.wait[name]
-		if lined(name, p.wait) {
-			continue
-		}
-		if len(g.wait) == movesMost {
-			l.reach("more candidates than a poll makes")
-			unseenAfter = shaper.Instant(last)
-			continue
-		}
-		g.wait[name], last = at, at
+	waiting := p.wait.upTo(limit, movesMost)
+	if len(waiting) == movesMost {
+		unseenAfter = shaper.Instant(p.wait[waiting[movesMost-1]])
 	}
 	g.seen = min(limit, unseenAfter)
+	for _, name := range waiting {
+		if at := p.wait[name]; !lined(name, p.wait) {
+			g.wait[name] = at
+		}
+	}
 	for _, name := range p.reserve.upTo(never, tries+1) {
 		g.reserve[name] = p.reserve[name]
 	}

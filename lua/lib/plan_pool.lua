@@ -7,9 +7,7 @@
 local plan_pool
 
 do
-  -- WAITING_MOST of those that wait are read in a poll, and MOVES_MOST become candidates, which
-  -- takes Redis 40 µs each. Flows of full routes do not.
-  local WAITING_MOST, MOVES_MOST, TRIES_MORE = 500, 100, 50
+  local MOVES_MOST, TRIES_MORE = 500, 50
   local SPARE_STEP = 100000 -- µs; shaper.spareStep
   local COMING_MOST = 16 -- flows that a costly job looks at before it leaves
 
@@ -109,19 +107,12 @@ do
   local function pool_window(p, most)
     local last = format('%d', most)
     local wait = redis.call('ZRANGEBYSCORE', p.wait_index, '-inf', now + horizon,
-      'WITHSCORES', 'LIMIT', 0, WAITING_MOST)
+      'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
     local ready = redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')
     local reserve = p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}
     local w = { turns = {}, awaited = {}, moved = {}, stale = 0, far_ahead = 0, looks = 0, lined = {},
       lines = {}, class_picks = 0 }
-    -- Flows that wait for later are not in the window.
-    w.unseen_after = #wait / 2 == WAITING_MOST and tonumber(wait[#wait]) or FARTHEST
-    wait = without_lined(w, wait, p.wait, {})
-    if #wait / 2 > MOVES_MOST then
-      wait = { unpack(wait, 1, 2 * MOVES_MOST) }
-      w.unseen_after = tonumber(wait[#wait])
-    end
-    w.wait = entries_of(wait)
+    w.wait = entries_of(without_lined(w, wait, p.wait, {}))
     w.ready = entries_of(without_lined(w, ready, p.wait, p.unready))
     w.reserve = entries_of(reserve)
     for i = 1, #p.class_list do
@@ -135,6 +126,8 @@ do
     for name in pairs(w.lined) do
       w.reserve_now[name] = nil
     end
+    -- Flows that wait for later are not in the window.
+    w.unseen_after = #wait / 2 == MOVES_MOST and tonumber(wait[#wait]) or FARTHEST
     return w
   end
 
