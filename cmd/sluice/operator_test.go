@@ -105,7 +105,7 @@ func TestOperatorsReadAndChangeJobs(t *testing.T) {
 			if text := sluice(cli.ExitOK, "job", "list", "--all-tenants", "--api-key", "k"); !strings.Contains(text, dead.ID) {
 				t.Errorf("the jobs of all tenants beside an API key:\n%s", text)
 			}
-			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "nosuch"); !strings.Contains(text, "There is no tenant nosuch") {
+			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "nosuch"); !strings.Contains(text, "The tenant nosuch is unknown") {
 				t.Errorf("the jobs of no tenant: %q", text)
 			}
 			if text := sluice(cli.ExitOK, "job", "list", "--tenant", "acme", "--state", "queued"); text != "There is nothing to list.\n" {

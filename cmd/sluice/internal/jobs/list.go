@@ -109,16 +109,8 @@ func (c *jobListCmd) Run(a *cli.App) error {
 	if c.Tenant == "" && c.APIKey == "" && !c.JSON {
 		fmt.Fprintln(a.Err, "That is the tenant default. Name another one by --tenant, or use --all-tenants as operator.")
 	}
-	if c.Tenant == "" || !c.OfOperator() {
-		return nil
-	}
-	t, err := remote.Tenant(a.Ctx, c.Tenant)
-	if err != nil {
-		return fmt.Errorf("read the tenant: %w", err)
-	}
-	if t.Unknown {
-		fmt.Fprintf(a.Err, "There is no tenant %s: no setting names it, and it has no recent jobs. "+
-			"sluice tenant list prints all tenants.\n", cli.Plain(c.Tenant))
+	if c.Tenant != "" && c.OfOperator() {
+		a.NoteUnknown(remote, c.Tenant)
 	}
 	return nil
 }
