@@ -12,7 +12,7 @@ import (
 )
 
 // The bounds of a poll of a pool.
-const movesMost, triesMore, comingMost = 500, 50, 16
+const oldestMost, newestMost, triesMore, comingMost = 80, 20, 50, 16
 
 // pooled is a pool of the model.
 type pooled struct {
@@ -571,7 +571,7 @@ type pooling struct {
 	moved                map[string]bool
 	kept                 map[string]bool // put off
 	lined                map[string]bool // in the line of its route since this poll
-	seen                 shaper.Instant  // up to which the index of those that wait was read
+	more                 bool            // flows wait that the poll has not read
 	barred               bool            // a flow must wait for a later poll
 }
 
@@ -661,7 +661,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 	if p.policy.Paused || most <= 0 {
 		return 0, false
 	}
-	limit, unseenAfter := l.now.Add(horizon), never
+	limit := l.now.Add(horizon)
 	tries := min(most, slots(p.Bucket, l.earliest(), limit)) + triesMore
 	looks, linedUp := 0, map[string]bool{}
 	// lined puts a flow of a full route into its line, unless the poll has looked at few of them.
@@ -679,11 +679,13 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		return true
 	}
 	g := &pooling{polling: l, p: p, wait: zset{}, ready: zset{}, reserve: zset{}, turns: map[string]turn{}, moved: map[string]bool{}, kept: map[string]bool{}, lines: map[string]zset{}, lined: linedUp}
-	waiting := p.wait.upTo(limit, movesMost)
-	if len(waiting) == movesMost {
-		unseenAfter = shaper.Instant(p.wait[waiting[movesMost-1]])
+	waiting := p.wait.upTo(limit, len(p.wait))
+	// It is not known of exactly as many that there are no others.
+	if n := len(waiting); n >= oldestMost+newestMost {
+		g.more = true
+		l.reach("more flows than a poll moves")
+		waiting = slices.Concat(waiting[:oldestMost], waiting[n-newestMost:])
 	}
-	g.seen = min(limit, unseenAfter)
 	for _, name := range waiting {
 		if at := p.wait[name]; !lined(name, p.wait) {
 			g.wait[name] = at
@@ -726,12 +728,6 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		if slot > limit {
 			break
 		}
-		if slot >= unseenAfter {
-			l.reach("more flows than a poll moves")
-			g.enter(unseenAfter, slot)
-			tries = 0
-			break
-		}
 		g.enter(slot, slot)
 		due := g.enterClasses(slot)
 		tries--
@@ -742,6 +738,10 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 			p.classes[name].last = max(p.classes[name].last, p.Last)
 		}
 	}
+	if g.more {
+		slot := p.Stamp(0, l.earliest())
+		g.enter(slot, slot)
+	}
 	for name := range g.moved {
 		t := g.turns[name]
 		delete(p.wait, name)
@@ -751,7 +751,7 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		}
 	}
 	p.moved = g.moved
-	return left, left == most || tries <= 0 || g.barred
+	return left, left == most || tries <= 0 || g.barred || g.more
 }
 
 // lineHead is when a class may leave, never if no flow of it waits.
@@ -795,7 +795,7 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 	}
 	if class != "" && g.p.classes[class].owed > 0 {
 		c, until := g.p.classes[class], shaper.Instant(0)
-		if len(classes) == 1 && len(g.ready) == 0 {
+		if len(classes) == 1 && len(g.ready) == 0 && !g.more {
 			until = g.p.pacing().Next(c.candidate(), slot, slot+20_000, g.coming(slot, classes))
 			g.reachIf(until > 0, "repays until another comes")
 		}
@@ -821,7 +821,7 @@ func (g *pooling) next(slot shaper.Instant, classes []string) bool {
 	if class != "" {
 		others--
 	}
-	served := g.serve(f, slot, score, reserved, !reserved && others == 0, class, classes)
+	served := g.serve(f, slot, score, reserved, !reserved && others == 0 && !g.more, class, classes)
 	g.turns[name] = f.turn
 	due := f.nextDue()
 	if f.owed > 0 {
@@ -944,7 +944,7 @@ func (g *pooling) coming(slot shaper.Instant, candidates []string) (coming []sha
 			later[name] = at
 		}
 	}
-	for z, names := range map[*zset][]string{&g.wait: soon(g.wait, slot), &later: soon(later, g.seen)} {
+	for z, names := range map[*zset][]string{&g.wait: soon(g.wait, slot), &later: soon(later, g.now.Add(horizon))} {
 		for _, name := range names {
 			if t, due, f := g.turn(name), shaper.Instant((*z)[name]), g.known(name); !g.full(name) {
 				coming = append(coming, shaper.Coming{Candidate: shaper.Candidate{Name: name, Weight: t.weight, Tag: t.Tag}, Due: due,

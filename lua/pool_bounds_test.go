@@ -240,3 +240,38 @@ func (w *world) reserved(flows []*sharer, i int) {
 		least = min(least, behind)
 	}
 }
+
+// TestFlowsComeToAPoolAtOnce: while the flows of 1,100 tenants come at one instant, each poll reads
+// a part of them and lets jobs leave. A flow from which jobs leave all the time keeps its reserve,
+// and all others are candidates after a dozen polls.
+func TestFlowsComeToAPoolAtOnce(t *testing.T) {
+	const others = 1100
+	const steps = others/oldestMost + 1
+	tellClass(t, 0, func(w *world) {
+		w.tune(w.tuningOf("customer", "api", shaper.Overrides{
+			Rate: &shaper.Rate{Limit: 20, Period: time.Second}, Reserve: &shaper.Rate{Limit: 20, Period: time.Second},
+		}))
+		w.sendAs("customer", "", 100, 1)
+		w.served(time.Second, nil)
+		for i := range others {
+			w.sendAs(fmt.Sprint("other", i), "", 1, 1)
+		}
+		for n := 1; ; n++ {
+			g := w.tick(w.workers[0], w.pollOf(w.workers[0], 1000), true)
+			if n == 1 && len(g.Leases) == 0 {
+				w.fail("no job leaves with the first poll")
+			}
+			if !g.More {
+				break
+			}
+			if n == steps {
+				w.fail("after %d polls not all are candidates", n)
+			}
+		}
+		w.settleAll(scripts.OutcomeSucceeded, 0)
+		if costs := w.served(2*time.Second, nil); costs["customer"] < 39 || rest(costs, "customer") < 350 {
+			w.fail("in two seconds the customer got %d of 40, all others %d", costs["customer"], rest(costs, "customer"))
+		}
+		w.compare()
+	})
+}

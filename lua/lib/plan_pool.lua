@@ -7,7 +7,7 @@
 local plan_pool
 
 do
-  local MOVES_MOST, TRIES_MORE = 500, 50
+  local OLDEST_MOST, NEWEST_MOST, TRIES_MORE = 80, 20, 50
   local SPARE_STEP = 100000 -- µs; shaper.spareStep
   local COMING_MOST = 16 -- flows that a costly job looks at before it leaves
 
@@ -103,15 +103,37 @@ do
     return rest
   end
 
+  -- waiting reads which flows wait for an instant up to the horizon: those that have waited the
+  -- longest, and those that came last. Where thousands come at one instant, flows from which jobs
+  -- leave all the time are among the last. It returns whether there are others in between, which
+  -- later polls read.
+  local function waiting(p)
+    local list = redis.call('ZRANGEBYSCORE', p.wait_index, '-inf', now + horizon,
+      'WITHSCORES', 'LIMIT', 0, OLDEST_MOST)
+    if #list < 2 * OLDEST_MOST then
+      return list, false
+    end
+    local newest = redis.call('ZREVRANGEBYSCORE', p.wait_index, now + horizon, '-inf',
+      'WITHSCORES', 'LIMIT', 0, NEWEST_MOST)
+    local read, more = current_of(entries_of(list)), true
+    for i = #newest - 1, 1, -2 do
+      if read[newest[i]] then
+        more = false
+      else
+        list[#list + 1], list[#list + 2] = newest[i], newest[i + 1]
+      end
+    end
+    return list, more
+  end
+
   -- pool_window reads the indexes of a pool as far as the plan can need them.
   local function pool_window(p, most)
     local last = format('%d', most)
-    local wait = redis.call('ZRANGEBYSCORE', p.wait_index, '-inf', now + horizon,
-      'WITHSCORES', 'LIMIT', 0, MOVES_MOST)
+    local wait, more = waiting(p)
     local ready = redis.call('ZRANGE', p.ready_index, '0', last, 'WITHSCORES')
     local reserve = p.reserved and redis.call('ZRANGE', p.reserve_index, '0', last, 'WITHSCORES') or {}
     local w = { turns = {}, awaited = {}, moved = {}, stale = 0, far_ahead = 0, looks = 0, lined = {},
-      lines = {}, class_picks = 0 }
+      lines = {}, class_picks = 0, more = more }
     w.wait = entries_of(without_lined(w, wait, p.wait, {}))
     w.ready = entries_of(without_lined(w, ready, p.wait, p.unready))
     w.reserve = entries_of(reserve)
@@ -126,8 +148,6 @@ do
     for name in pairs(w.lined) do
       w.reserve_now[name] = nil
     end
-    -- Flows that wait for later are not in the window.
-    w.unseen_after = #wait / 2 == MOVES_MOST and tonumber(wait[#wait]) or FARTHEST
     return w
   end
 
@@ -274,7 +294,7 @@ do
   -- start_of_only is the virtual start of the flow or the class that was picked, if it is the only
   -- candidate and its reserve did not say so; else nil. Its entry is in ready no more.
   local function start_of_only(w, entry, reserved, line)
-    if reserved or w.class_picks > (line and 1 or 0) or first_of(w.ready, w.ready_now) then
+    if reserved or w.more or w.class_picks > (line and 1 or 0) or first_of(w.ready, w.ready_now) then
       return nil
     end
     return line and line.class.start or entry.score
@@ -307,9 +327,8 @@ do
       return redis.call('ZRANGEBYSCORE', index, '(' .. format('%d', after), '(' .. format('%d', finish),
         'WITHSCORES', 'LIMIT', 0, most)
     end
-    local seen = math.min(w.unseen_after, now + horizon)
-    if seen < finish then
-      local list = later(p.wait_index, seen, COMING_MOST)
+    if now + horizon < finish then
+      local list = later(p.wait_index, now + horizon, COMING_MOST)
       for i = 1, #list, 2 do
         local due = list[i + 1] + 0
         if due < finish and is_before(list[i], due) then
@@ -619,11 +638,6 @@ do
       if slot > now + horizon then
         break
       end
-      if slot >= w.unseen_after then
-        move_candidates(p, w, w.unseen_after, slot)
-        tries = 0 -- the next poll sees who else is a candidate
-        break
-      end
       move_candidates(p, w, slot, slot)
       if classes then
         enter_classes(p, w, slot)
@@ -649,12 +663,16 @@ do
         end
       end
     end
+    if w.more then -- also while there is no slot, so that all soon have their turn
+      local slot = stamp_of(p, 0, from)
+      move_candidates(p, w, slot, slot)
+    end
     for name in pairs(w.moved) do
       local t = w.turns[name]
       p.unwait[#p.unwait + 1] = name
       p.ready_add[name], p.reserve_add[name] = t.start, t.limit > 0 and t.tat or nil
     end
     healed(p, w)
-    return left == most or tries <= 0 or barred, left
+    return left == most or tries <= 0 or barred or w.more, left
   end
 end

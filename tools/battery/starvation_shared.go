@@ -111,7 +111,11 @@ func sharedCases() []starving {
 		},
 		{
 			name: "blocked", what: "10,000 tenants of the shard each have a job for a route that is full",
-			settings: alone(tenant{}), prepare: slowUpstream, ready: blockedTenants, attack: blockedRoute,
+			settings: alone(tenant{}), prepare: slowUpstream, ready: dueTenants(10_000), attack: noMore,
+		},
+		{
+			name: "due", what: "2,000 tenants each have a job that is due at one instant",
+			prepare: ownUpstream, ready: dueTenants(2000), attack: noMore,
 		},
 		{
 			name: "guests", what: "five tenants of a pool take its capacity, and its concurrency for 3 s each",
@@ -296,8 +300,7 @@ func batchOf(jobs int) string {
 }
 
 // manyTenants submits a job for each of many tenants, which leaves at the given time.
-func (w *world) manyTenants(ctx context.Context, at time.Time) error {
-	tenants := int64(w.scale.jobs)
+func (w *world) manyTenants(ctx context.Context, tenants int64, at time.Time) error {
 	var next atomic.Int64
 	var failed atomic.Int64
 	var all sync.WaitGroup
@@ -325,7 +328,7 @@ func (w *world) manyTenants(ctx context.Context, at time.Time) error {
 
 // idleTenants lets many tenants send a job each, and waits until all have left.
 func idleTenants(ctx context.Context, w *world) error {
-	if err := w.manyTenants(ctx, time.Now()); err != nil {
+	if err := w.manyTenants(ctx, int64(w.scale.jobs), time.Now()); err != nil {
 		return err
 	}
 	return until(ctx, "they are idle", 50*time.Millisecond, func() (bool, error) {
@@ -356,17 +359,19 @@ func changedFiles(ctx context.Context, w *world, f *findings) error {
 	return nil
 }
 
-// blockedTenants stores a job of each of many tenants for a route that they fill, all of which are
-// due when the attack begins.
-func blockedTenants(ctx context.Context, w *world) error {
-	at := time.Now().Add(time.Duration(w.scale.jobs) * 1500 * time.Microsecond)
-	if err := w.manyTenants(ctx, at); err != nil {
-		return err
+// dueTenants stores a job of each of many tenants, all of which are due when the attack begins.
+// noMore is the rest of such an attack.
+func dueTenants(tenants int64) func(ctx context.Context, w *world) error {
+	return func(ctx context.Context, w *world) error {
+		at := time.Now().Add(w.scale.window + quietWindow + time.Duration(tenants)*1200*time.Microsecond)
+		if err := w.manyTenants(ctx, tenants, at); err != nil {
+			return err
+		}
+		return pause(ctx, time.Until(at)-w.scale.window/3-quietWindow/2)
 	}
-	return pause(ctx, time.Until(at)-w.scale.window/3-quietWindow/4)
 }
 
-func blockedRoute(ctx context.Context, _ *world, _ *findings) error {
+func noMore(ctx context.Context, _ *world, _ *findings) error {
 	<-ctx.Done()
 	return nil
 }
