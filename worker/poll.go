@@ -204,30 +204,25 @@ func (h *help) note(t queue.Tick, sent queue.HelpSignal, now moment, owner bool)
 }
 
 // Redis runs one script at a time, so more polls under way lease fewer jobs each, and delay
-// admissions and settlements: where 2,000 tenants had a job that was due at one instant, 16 polls
-// of each of two workers made the slowest twentieth of submissions take 70 to 90 ms, six make it 30
-// to 60. A Redis that is far away needs more of them, for each shard to be polled in time.
+// admissions and settlements. A Redis that is far away needs more of them, for each shard to be
+// polled in time.
 const (
-	nearStep  = time.Millisecond
-	stepPolls = 6  // under way at once, for each nearStep to Redis and back
-	nearPolls = 16 // the most, if that takes up to nearWay
+	nearPolls = 16 // under way at once, if the way to Redis and back takes up to nearWay
 	farPolls  = 64
 	nearWay   = 10 * time.Millisecond
 	wayAge    = time.Minute // how long the shortest way counts, at least
-	// nearPatience is how long a poll keeps others from being made, up to nearPolls: a node that
-	// does not answer would delay those of the others.
-	nearPatience = 25 * time.Millisecond
 )
 
-// window bounds the polls that are under way at once.
-//
-// Of those to a near Redis, one for each nearStep may be of a shard that is not steady. All shards
+// restedPolls is how many of nearPolls shards that are not steady may have under way. All shards
 // may have jobs that are due at one instant. Flows from which jobs leave all the time would lose
 // their slots while Redis answers the others: a sixth of those of 2 s beside 5,000 tenants, now a
-// thirtieth. The horizon of a Redis that is far away is long enough.
+// twentieth. The horizon of a Redis that is far away is long enough.
+const restedPolls = 4
+
+// window bounds the polls that are under way at once.
 type window struct {
 	shares *semaphore.Weighted // farPolls of them
-	rested *semaphore.Weighted // as many, for polls of shards that are not steady
+	rested *semaphore.Weighted // restedPolls
 	polls  atomic.Int64        // under way
 
 	mu          sync.Mutex
@@ -237,43 +232,32 @@ type window struct {
 
 func newWindow() *window {
 	return &window{
-		shares: semaphore.NewWeighted(farPolls), rested: semaphore.NewWeighted(farPolls), since: time.Now(),
+		shares: semaphore.NewWeighted(farPolls), rested: semaphore.NewWeighted(restedPolls), since: time.Now(),
 	}
 }
 
 // enter waits until another poll of a shard may be under way. leave ends the poll, once. It fails
 // if ctx ends first.
 func (w *window) enter(ctx context.Context, steady bool) (leave func(), err error) {
-	const least = farPolls / nearPolls
-	share, rested := int64(1), int64(0)
-	if way := w.shortest(); way <= nearWay {
-		steps := 1 + int64(way/nearStep)
-		share = max(least, farPolls/(stepPolls*steps))
+	shares, released := int64(1), func() {}
+	if !w.far() {
+		shares = farPolls / nearPolls
 		if !steady {
-			rested = farPolls / steps
+			if err := w.rested.Acquire(ctx, 1); err != nil {
+				return nil, err
+			}
+			released = func() { w.rested.Release(1) }
 		}
 	}
-	if rested > 0 { // an empty share waits for those before it, too
-		if err := w.rested.Acquire(ctx, rested); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.shares.Acquire(ctx, share); err != nil {
-		w.rested.Release(rested)
+	if err := w.shares.Acquire(ctx, shares); err != nil {
+		released()
 		return nil, err
 	}
 	w.polls.Add(1)
-	early := max(0, share-least) // what nearPatience gives back
-	yield := sync.OnceFunc(func() {
-		w.rested.Release(rested)
-		w.shares.Release(early)
-	})
-	patience := time.AfterFunc(nearPatience, yield)
 	return sync.OnceFunc(func() {
-		patience.Stop()
-		yield()
 		w.polls.Add(-1)
-		w.shares.Release(share - early)
+		w.shares.Release(shares)
+		released()
 	}), nil
 }
 
@@ -290,12 +274,9 @@ func (w *window) observe(took time.Duration) {
 	}
 }
 
-// shortest returns the shortest way to Redis and back, of the last wayAge or longer.
-func (w *window) shortest() time.Duration {
+// far reports whether even the shortest way takes long.
+func (w *window) far() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.before == 0 {
-		return w.way
-	}
-	return min(w.way, w.before)
+	return w.way > nearWay && (w.before == 0 || w.before > nearWay)
 }

@@ -12,7 +12,7 @@ import (
 func TestWindowBoundsThePolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow()
-		for range stepPolls - 2 {
+		for range nearPolls - 2 {
 			if _, err := w.enter(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
@@ -66,8 +66,8 @@ func TestWindowOfAFarRedis(t *testing.T) {
 			if way.took > 0 {
 				w.observe(way.took)
 			}
-			if far := w.shortest() > nearWay; far != way.far {
-				t.Errorf("after %v: far is %v", way.took, far)
+			if w.far() != way.far {
+				t.Errorf("after %v: far is %v", way.took, w.far())
 			}
 			time.Sleep(wayAge + time.Second)
 		}
@@ -83,72 +83,24 @@ func TestWindowOfAFarRedis(t *testing.T) {
 	})
 }
 
-// TestWindowOfANearRedis: the nearer Redis is, the fewer polls are under way at once. Shards that
-// are not steady leave room to those that are. Polls that are not answered do not keep others of
-// either kind waiting for long.
-func TestWindowOfANearRedis(t *testing.T) {
-	for _, c := range []struct {
-		way         time.Duration
-		rested, all int
-	}{
-		{nearStep / 2, 1, stepPolls}, {nearStep, 2, 2 * stepPolls}, {3 * nearStep, 4, nearPolls},
-		{nearWay, 12, nearPolls}, {nearWay + 1, farPolls, farPolls},
-	} {
-		for _, kind := range []struct {
-			steady bool
-			most   int
-		}{{false, c.rested}, {true, c.all}} {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWindow()
-				w.observe(c.way)
-				enter := func(steady bool, tries int) (entered int) {
-					for range tries {
-						ctx, cancel := context.WithTimeout(t.Context(), nearPatience/(4*farPolls))
-						leave, err := w.enter(ctx, steady)
-						if cancel(); err == nil {
-							entered++
-							t.Cleanup(leave)
-						}
-					}
-					return entered
-				}
-				n := enter(kind.steady, farPolls)
-				if n != kind.most {
-					t.Errorf("way %v: %d polls are under way at once (steady: %v), want %d", c.way, n, kind.steady, kind.most)
-				}
-				if !kind.steady && n < c.all && enter(true, 1) == 0 {
-					t.Errorf("way %v: polls of rested shards leave no room to a steady one", c.way)
-				}
-				time.Sleep(nearPatience)
-				if n < nearPolls && enter(kind.steady, 1) == 0 {
-					t.Errorf("way %v: polls without an answer keep others from being made (steady: %v)", c.way, kind.steady)
-				}
-				if n := w.polls.Load(); n > nearPolls && c.way <= nearWay {
-					t.Errorf("way %v: %d polls are under way", c.way, n)
-				}
-			})
-		}
-	}
-}
-
-// TestWindowOfSteadyShards: a poll of a steady shard does not wait behind those of rested ones.
-func TestWindowOfSteadyShards(t *testing.T) {
+// TestWindowOfRestedShards: shards that are not steady leave room to those that are, near Redis.
+func TestWindowOfRestedShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWindow()
-		ctx, cancel := context.WithCancel(t.Context())
-		defer synctest.Wait()
-		defer cancel()
-		for range stepPolls {
-			go func() { _, _ = w.enter(ctx, false) }()
+		enter := func(steady bool, n int) (entered int) {
+			for range n {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				leave, err := w.enter(ctx, steady)
+				if cancel(); err == nil {
+					entered++
+					t.Cleanup(leave)
+				}
+			}
+			return entered
 		}
-		synctest.Wait()
-		if w.polls.Load() != 1 {
-			t.Fatalf("%d polls of rested shards are under way", w.polls.Load())
-		}
-		soon, end := context.WithTimeout(t.Context(), time.Millisecond)
-		defer end()
-		if _, err := w.enter(soon, true); err != nil {
-			t.Error("a steady shard waits for the rested ones")
+		rested, steady := enter(false, nearPolls), enter(true, nearPolls)
+		if rested != restedPolls || steady != nearPolls-restedPolls {
+			t.Errorf("%d polls of rested shards and %d of steady ones are under way at once", rested, steady)
 		}
 	})
 }
