@@ -27,6 +27,7 @@ type pooled struct {
 	spared               int64
 	wait, ready, reserve zset
 	moved                map[string]bool // candidates of the poll under way
+	crowded              bool            // flows wait that the poll under way has not read
 	classes              map[string]*poolClass
 	awaited              map[string]shaper.Awaited // by class, whose virtual start is in place of departures
 }
@@ -212,7 +213,7 @@ func (m *model) pool(name string) *pooled {
 	p := &pooled{wait: zset{}, ready: zset{}, reserve: zset{}, classes: map[string]*poolClass{}, awaited: map[string]shaper.Awaited{}}
 	if stored := m.pools[name]; stored != nil {
 		*p = *stored
-		p.moved = map[string]bool{}
+		p.moved, p.crowded = map[string]bool{}, false
 	}
 	p.flow = *m.loadClaimed(name+"/", "")
 	for _, c := range p.classes {
@@ -492,6 +493,8 @@ func (m *model) savePools(wake bool) {
 		due := never
 		switch {
 		case p.policy.Paused, p.policy.Concurrency > 0 && p.Running >= p.policy.Concurrency:
+		case p.crowded:
+			due = m.now
 		case len(p.ready) > 0, p.classOwes():
 			due = p.Earliest()
 		default:
@@ -739,8 +742,9 @@ func (l *polling) leasePool(p *pooled, budget int) (left int, stopped bool) {
 		}
 	}
 	if g.more {
-		slot := p.Stamp(0, l.earliest())
+		slot := min(p.Stamp(0, l.earliest()), limit)
 		g.enter(slot, slot)
+		p.crowded = true
 	}
 	for name := range g.moved {
 		t := g.turns[name]

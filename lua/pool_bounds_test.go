@@ -243,16 +243,21 @@ func (w *world) reserved(flows []*sharer, i int) {
 
 // TestFlowsComeToAPoolAtOnce: while the flows of 1,100 tenants come at one instant, each poll reads
 // a part of them and lets jobs leave. A flow from which jobs leave all the time keeps its reserve,
-// and all others are candidates after a dozen polls.
+// and all others are candidates after a dozen polls: also before the next slot, without using up
+// the reserve.
 func TestFlowsComeToAPoolAtOnce(t *testing.T) {
 	const others = 1100
 	const steps = others/oldestMost + 1
-	tellClass(t, 0, func(w *world) {
+	story := func(w *world, slow bool) {
 		w.tune(w.tuningOf("customer", "api", shaper.Overrides{
 			Rate: &shaper.Rate{Limit: 20, Period: time.Second}, Reserve: &shaper.Rate{Limit: 20, Period: time.Second},
 		}))
 		w.sendAs("customer", "", 100, 1)
 		w.served(time.Second, nil)
+		if slow { // the slot after the next one is a minute ahead
+			w.tune(w.tuningOf("+erp", "api", shaper.Overrides{Rate: &shaper.Rate{Limit: 1, Period: time.Minute}}))
+			w.wall = w.wall.Add(time.Minute)
+		}
 		for i := range others {
 			w.sendAs(fmt.Sprint("other", i), "", 1, 1)
 		}
@@ -269,9 +274,14 @@ func TestFlowsComeToAPoolAtOnce(t *testing.T) {
 			}
 		}
 		w.settleAll(scripts.OutcomeSucceeded, 0)
+		if slow {
+			w.tune(w.tuningOf("+erp", "api", shaper.Overrides{}))
+		}
 		if costs := w.served(2*time.Second, nil); costs["customer"] < 39 || rest(costs, "customer") < 350 {
 			w.fail("in two seconds the customer got %d of 40, all others %d", costs["customer"], rest(costs, "customer"))
 		}
 		w.compare()
-	})
+	}
+	t.Run("at its rate", func(t *testing.T) { tellClass(t, 0, func(w *world) { story(w, false) }) })
+	t.Run("while it waits", func(t *testing.T) { tellClass(t, 0, func(w *world) { story(w, true) }) })
 }

@@ -663,9 +663,10 @@ do
         end
       end
     end
-    if w.more then -- also while there is no slot, so that all soon have their turn
-      local slot = stamp_of(p, 0, from)
+    if w.more then -- also before the next slot, so that all soon have their turn
+      local slot = math.min(stamp_of(p, 0, from), now + horizon)
       move_candidates(p, w, slot, slot)
+      p.crowded = true
     end
     for name in pairs(w.moved) do
       local t = w.turns[name]

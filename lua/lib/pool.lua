@@ -265,6 +265,8 @@ end
 local function pool_due(p)
   if p.policy.paused or p.policy.concurrency > 0 and p.running >= p.policy.concurrency then
     return nil
+  elseif p.crowded then -- flows wait that the plan has not read
+    return now
   elseif p.candidates > 0 or p.may_have_ready and exists(p.ready_index) then
     return earliest(p)
   end
