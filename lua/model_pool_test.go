@@ -948,7 +948,8 @@ func (g *pooling) coming(slot shaper.Instant, candidates []string) (coming []sha
 			later[name] = at
 		}
 	}
-	for z, names := range map[*zset][]string{&g.wait: soon(g.wait, slot), &later: soon(later, g.now.Add(horizon))} {
+	comes := map[*zset][]string{&g.wait: soon(g.wait, slot), &later: soon(later, g.now.Add(horizon))}
+	for z, names := range comes {
 		for _, name := range names {
 			if t, due, f := g.turn(name), shaper.Instant((*z)[name]), g.known(name); !g.full(name) {
 				coming = append(coming, shaper.Coming{Candidate: shaper.Candidate{Name: name, Weight: t.weight, Tag: t.Tag}, Due: due,

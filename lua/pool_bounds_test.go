@@ -277,8 +277,9 @@ func TestFlowsComeToAPoolAtOnce(t *testing.T) {
 		if slow {
 			w.tune(w.tuningOf("+erp", "api", shaper.Overrides{}))
 		}
-		if costs := w.served(2*time.Second, nil); costs["customer"] < 39 || rest(costs, "customer") < 350 {
-			w.fail("in two seconds the customer got %d of 40, all others %d", costs["customer"], rest(costs, "customer"))
+		costs := w.served(2*time.Second, nil)
+		if own, others := costs["customer"], rest(costs, "customer"); own < 39 || others < 350 {
+			w.fail("in two seconds the customer got %d of 40, all others %d", own, others)
 		}
 		w.compare()
 	}
