@@ -118,7 +118,8 @@ func (s *Server) readyz(c *call) (*answer, error) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), pingTimeout)
 	defer cancel()
 	if err := s.queue.Ping(ctx); err != nil {
-		p := problem.StorageUnavailable.With("the store does not answer, or its scripts are not loaded").Retry(1)
+		p := problem.StorageUnavailable.With("the store does not answer, or its scripts are not loaded: " +
+			"the server's log has the cause").Retry(1)
 		if errors.Is(err, queue.ErrReplicas) {
 			p.Detail = "a master of the store has fewer replicas in sync than redis.durability.replicas"
 		} else if advice := queue.Advice(err); advice != "" {

@@ -96,17 +96,19 @@ func (q *Queue) describePool(ctx context.Context, name string, instead *shaper.O
 	if err != nil {
 		return Pool{}, err
 	}
-	err = q.checkLate(ctx, baseline, &p, now)
+	err = q.checkFlows(ctx, baseline, &p, scanned, now)
 	return p, err
 }
 
-// checkLate corrects limited_by where workers count as late, but no flow of the pool could have
-// left: all wait for what limits each of them.
-func (q *Queue) checkLate(ctx context.Context, baseline shaper.Baseline, p *Pool, now shaper.Instant) error {
-	if p.LimitedBy != limitedWorkers {
+// checkFlows corrects limited_by where no flow of the pool could leave at its next slot: all wait
+// for what limits each of them.
+func (q *Queue) checkFlows(
+	ctx context.Context, baseline shaper.Baseline, p *Pool, scanned scripts.ScannedTenant, now shaper.Instant,
+) error {
+	if p.LimitedBy != limitedWorkers && p.LimitedBy != limitedRate {
 		return nil
 	}
-	subject := policies.Pool(p.Name)
+	subject, slot := policies.Pool(p.Name), max(now, scanned.Flows[0].Bucket.Earliest())
 	home, key := q.policies.Home(subject), subject.Key()
 	indexes := []string{home.Ready(key), home.Wait(key)}
 	for tier := range baseline.PoolWeights {
@@ -116,7 +118,7 @@ func (q *Queue) checkLate(ctx context.Context, baseline shaper.Baseline, p *Pool
 		if index == indexes[0] { // by virtual start: all of these may leave
 			return p.ZCard(ctx, index)
 		}
-		return p.ZCount(ctx, index, "-inf", strconv.FormatInt(int64(now), 10))
+		return p.ZCount(ctx, index, "-inf", strconv.FormatInt(int64(slot), 10))
 	})
 	if err == nil && slices.Max(counts) == 0 {
 		p.LimitedBy = limitedFlows
@@ -172,7 +174,7 @@ func (q *Queue) poolsNow(ctx context.Context, names []string) ([]poolNow, error)
 		pools[i].waiting = waiting[i]
 		pools[i].Pool, err = poolOf(baseline, name, scans[i].Tenants[0], scans[i].Now, waiting[i].flows, nil)
 		if err == nil {
-			err = q.checkLate(ctx, baseline, &pools[i].Pool, scans[i].Now)
+			err = q.checkFlows(ctx, baseline, &pools[i].Pool, scans[i].Tenants[0], scans[i].Now)
 		}
 		if err != nil {
 			return nil, err

@@ -114,10 +114,10 @@ func (w *Worker) attempt(ctx context.Context, l *queue.Lease) (s queue.Settlemen
 				"job", l.ID, "epoch", l.Epoch, "stack", string(debug.Stack()))
 			s = retry.again(l, "the delivery panicked", 0)
 		}
-		if load.ended(l, s) && s.Event != shaper.Release && s.Error != nil {
+		if failed, why := load.ended(l, s); failed && s.Event != shaper.Release && why != nil {
 			example := []any{"job", l.ID}
 			if !w.cfg.Routes[l.Route].Handler { // the error of a handler may quote the payload
-				example = append(example, "error", s.Error.Message, "detail", s.Error.Detail)
+				example = append(example, "error", why.Message, "detail", why.Detail)
 			}
 			w.errors.failures.Add(burstlog.Key{Tenant: l.Tenant, Route: l.Route}, 1, example...)
 		}

@@ -107,7 +107,8 @@ func newMetrics(w *Worker) *metrics {
 			func() int { return w.capacity.ofRoute(name) })
 		counter("route_deliveries_total", "Ended deliveries of a route, without jobs that its circuit breaker held.",
 			labels, load.ends.Load)
-		counter("route_deliveries_failed_total", "Deliveries of a route that failed, whatever became of the job.",
+		counter("route_deliveries_failed_total",
+			"Deliveries of a route that failed, whatever became of the job, also answers 5xx to forwarded requests.",
 			labels, load.failures.Load)
 		if route.Asynq == nil {
 			counter("route_cost_estimated_total",

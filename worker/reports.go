@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -132,25 +133,36 @@ type routeLoad struct {
 	noToken string                                    // why there was none
 }
 
-// ended counts the end of a delivery, but no job that was held instead. It returns true if
-// the delivery has failed.
-func (l *routeLoad) ended(of *queue.Lease, s queue.Settlement) (failed bool) {
+// ended counts the end of a delivery, but no job that was held instead. It returns whether the
+// delivery has failed, and why, if that is known.
+func (l *routeLoad) ended(of *queue.Lease, s queue.Settlement) (failed bool, why *queue.JobError) {
 	l.inFlight.Add(-1)
 	switch s.Cause.By {
 	case queue.HeldByBreaker, queue.HeldByFlowBreaker, queue.HeldByAuth:
-		return false
+		return false, nil
 	}
 	l.ends.Add(1)
-	// Without an event the job is handed off.
-	if s.Event == shaper.Succeed || s.Event == shaper.LeaseExpired || s.Event == "" || s.Left {
-		return false
+	if failed, why = failureOf(s); !failed {
+		return false, nil
 	}
 	l.failures.Add(1)
-	if e := s.Error; e != nil {
-		f := reports.FailureOf(time.Now(), of.Tenant, of.ID, e.Message, e.Detail, e.Status)
+	if why != nil {
+		f := reports.FailureOf(time.Now(), of.Tenant, of.ID, why.Message, why.Detail, why.Status)
 		l.last.Store(&f)
 	}
-	return true
+	return true, why
+}
+
+// failureOf reports whether a delivery has failed, whatever becomes of the job: a client gets an
+// answer 5xx to a forwarded request, and an operator sees the failure of the upstream.
+func failureOf(s queue.Settlement) (failed bool, why *queue.JobError) {
+	switch {
+	case s.Event == shaper.Succeed && s.Answer != nil && s.Response.Status >= http.StatusInternalServerError:
+		return true, &queue.JobError{Message: refused(s.Response.Status), Status: s.Response.Status}
+	case s.Event == shaper.Succeed, s.Event == shaper.LeaseExpired, s.Left, s.Event == "": // handed off
+		return false, nil
+	}
+	return true, s.Error
 }
 
 func (l *routeLoad) logToken(log *slog.Logger, problem string) {

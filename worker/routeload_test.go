@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -38,6 +39,11 @@ func (b *reporter) seen() (map[string]reports.RouteLoad, []time.Time) {
 	return b.last, b.at
 }
 
+// forwarded ends a forwarded request with an answer of the upstream, which its client gets.
+func forwarded(status int) queue.Settlement {
+	return queue.Settlement{Event: shaper.Succeed, Response: &queue.Response{Status: status}, Answer: []byte("HTTP")}
+}
+
 // A delivery is reported while it is under way and for a minute after its end; a breaker as long as
 // it is not closed.
 func TestRoutesAreReported(t *testing.T) {
@@ -63,6 +69,7 @@ func TestRoutesAreReported(t *testing.T) {
 		for _, s := range []queue.Settlement{
 			{Event: shaper.Succeed}, {Event: shaper.Retry}, {Event: shaper.Die}, {Event: shaper.Hold}, {},
 			{Event: shaper.Hold, Cause: queue.HoldCause{By: queue.HeldByBreaker}},
+			forwarded(http.StatusNotFound), forwarded(http.StatusInternalServerError),
 		} {
 			deliver(func(context.Context, *queue.Lease) queue.Settlement { return s })
 		}
@@ -88,10 +95,10 @@ func TestRoutesAreReported(t *testing.T) {
 		}
 		pass(time.Second)
 		report(map[string]reports.RouteLoad{
-			"busy": {InFlight: 1, Ended: 6, Failed: 4}, "open": {Breaker: reports.BreakerOpen},
+			"busy": {InFlight: 1, Ended: 8, Failed: 5}, "open": {Breaker: reports.BreakerOpen},
 		})
 		pass(30 * time.Second)
-		report(map[string]reports.RouteLoad{"busy": {Ended: 7, Failed: 4}, "open": {Breaker: reports.BreakerOpen}})
+		report(map[string]reports.RouteLoad{"busy": {Ended: 9, Failed: 5}, "open": {Breaker: reports.BreakerOpen}})
 		if failure.Tenant != "acme" || failure.Job != "a-job" || failure.Message != "the delivery panicked" || failure.At == 0 {
 			t.Errorf("the last failure is %+v", failure)
 		}

@@ -301,6 +301,9 @@ func (r *reader) pools(c *Config, values map[string]any) {
 			MaxHold time.Duration
 		}{MaxHold: shaper.DefaultMaxHold}
 		r.scalars(path, section, PoolSettings(), &read, "rates", "routes")
+		if section["rate"] == nil {
+			r.problem(path+".rate", "nothing", "must be set, such as 10/s")
+		}
 		pool := shaper.PoolSettings{Overrides: read.Overrides, HoldPool: read.Hold == "pool"}
 		if read.MaxHold != shaper.DefaultMaxHold {
 			pool.MaxHold = read.MaxHold

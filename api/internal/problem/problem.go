@@ -331,7 +331,7 @@ func Of(err error) *Problem {
 		return answer(StorageUnavailable, "it answers that it cannot serve now, and the server's log has the cause; "+
 			"send the same request again, a job with the same Idempotency-Key").RetryIn(time.Second)
 	case errors.Is(err, queue.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
-		return answer(StorageUnavailable, "it did not answer in time, and may have done what was asked for; "+
+		return answer(StorageUnavailable, "it did not answer: a change may have been made, or not; "+
 			"send the same request again, a job with the same Idempotency-Key").RetryIn(time.Second)
 	case errors.Is(err, queue.ErrScript):
 		return answer(StoredDamaged, "retries fail until an operator has repaired the stored data; "+

@@ -17,7 +17,7 @@ func TestStoreThatAnswers(t *testing.T) {
 		err  error
 		want string
 	}{
-		{fmt.Errorf("%w: %w", queue.ErrUnavailable, errors.New("i/o timeout")), "it did not answer in time"},
+		{fmt.Errorf("%w: %w", queue.ErrUnavailable, errors.New("i/o timeout")), "it did not answer: a change may have been made, or not"},
 		{fmt.Errorf("%w: %w: %w", queue.ErrUnavailable, queue.ErrState, full), "it is at its maxmemory"},
 		{fmt.Errorf("%w: %w", queue.ErrUnavailable, queue.ErrState), "it answers that it cannot serve now"},
 		{queue.ErrRefused, "the store has too few replicas"},

@@ -67,16 +67,21 @@ func Run(ctx context.Context, grammar any, args []string, std Stdio, environ []s
 	return code
 }
 
-// filled refuses an empty argument, and an empty value of a flag with the tag filled, such as that
-// of an unset variable. It would count as not given, and select everything or another tenant.
+// filled refuses an empty argument, and an empty value or 0 of a flag with the tag filled, such as
+// that of an unset variable. It would count as not given, and select everything or another tenant.
 func filled(parsed *kong.Context) error {
 	for _, at := range parsed.Path {
 		if p := at.Positional; p != nil && p.Target.Kind() == reflect.String && p.Target.Len() == 0 {
 			return fmt.Errorf("%s must not be empty: %s", p.Summary(), p.Help)
 		}
-		if f := at.Flag; f != nil && f.Tag.Has("filled") && f.Target.Len() == 0 {
-			return fmt.Errorf("--%s must not be empty: give a value or omit the flag", f.Name)
+		f := at.Flag
+		if f == nil || !f.Tag.Has("filled") || !f.Target.IsZero() && (f.Target.CanInt() || f.Target.Len() > 0) {
+			continue
 		}
+		if f.Target.CanInt() {
+			return fmt.Errorf("--%s: 0: must be at least 1", f.Name)
+		}
+		return fmt.Errorf("--%s must not be empty: give a value or omit the flag", f.Name)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ type BurstCmd struct {
 	Concurrency int           `default:"16" placeholder:"N" help:"Concurrent submissions [16]."`
 	Type        string        `default:"burst" placeholder:"TEXT" help:"Type of the jobs [burst]."`
 	Route       string        `filled:"" placeholder:"NAME" help:"Route of the jobs [default]."`
-	Cost        int64         `placeholder:"N" help:"Cost of each job in departure intervals [1]."`
+	Cost        int64         `filled:"" placeholder:"N" help:"Cost of each job in departure intervals [1]."`
 	Header      cli.Headers   `sep:"none" placeholder:"NAME:VALUE" help:"Header of the deliveries, if the route lists it in job_headers. Repeatable."`
 	Follow      bool          `default:"true" negatable:"" help:"Wait until all accepted jobs have ended; --no-follow stops after the submission."`
 	Patience    time.Duration `default:"1m" help:"Stop if no job ends within this time [1m]."`

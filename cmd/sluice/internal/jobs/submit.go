@@ -26,7 +26,7 @@ type SubmitCmd struct {
 	Key         string        `filled:"" placeholder:"TEXT" help:"Idempotency key: a repeated submission with the same key creates no second job."`
 	Delay       time.Duration `help:"Queue the job after this time."`
 	MaxWait     time.Duration `help:"Expire the job if it has not left within this time."`
-	Cost        int64         `placeholder:"N" help:"Cost of the job in departure intervals [1]."`
+	Cost        int64         `filled:"" placeholder:"N" help:"Cost of the job in departure intervals [1]."`
 	Path        string        `filled:"" placeholder:"PATH" help:"Path below the URL of the route, if the route has paths: true."`
 	Raw         string        `filled:"" placeholder:"FILE" help:"Deliver the bytes of FILE instead of a JSON payload; - is standard input."`
 	ContentType string        `filled:"" placeholder:"TYPE" help:"With --raw: Content-Type of the delivery [by the name of FILE, or application/octet-stream]."`

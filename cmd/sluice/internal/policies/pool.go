@@ -238,9 +238,9 @@ func (poolFlowsCmd) Help() string {
   sluice pool flows erp
   sluice pool flows erp --limit 1000 --json
 
-The list has the flows with a waiting job, those that may leave next first. PART is the part of the pool's rate that weight and reserve entitle a flow to while the same flows wait.
+The list has the flows with a job that waits for a stamp, those that may leave next first. Flows that are paused have none. PART is the part of the pool's rate that weight and reserve entitle a flow to while the same flows wait.
 
-Next: sluice tenant set NAME --weight N --reserve RATE.`
+Next: sluice top --pool NAME shows what each flow gets and what limits it; sluice tenant set NAME --weight N --reserve RATE.`
 }
 
 func (c *poolFlowsCmd) Run(a *cli.App) error {
@@ -257,7 +257,7 @@ func (c *poolFlowsCmd) Run(a *cli.App) error {
 	}
 	if len(flows.Items) == 0 {
 		fmt.Fprintln(a.Err, "No flow waits.")
-		return nil
+		return c.others(a, remote, flows)
 	}
 	rows := [][]string{{"TENANT", "ROUTE", "DEPTH", "RUNNING", "DEPARTED", "WEIGHT", "RESERVE", "PART"}}
 	for _, f := range flows.Items {
@@ -273,7 +273,30 @@ func (c *poolFlowsCmd) Run(a *cli.App) error {
 			figure(f.Departed),
 			weight, cli.OrDash(reserve), fmt.Sprintf("%.3g%%", 100*f.Part)})
 	}
-	return cli.PrintTable(a.Out, rows)
+	if err := cli.PrintTable(a.Out, rows); err != nil {
+		return err
+	}
+	return c.others(a, remote, flows)
+}
+
+// others says how many jobs wait in flows that the list has not.
+func (c *poolFlowsCmd) others(a *cli.App, remote *client.Client, flows wire.PoolFlows) error {
+	if len(flows.Items) == c.Limit {
+		return nil
+	}
+	p, err := remote.Pool(a.Ctx, c.Name)
+	if err != nil {
+		return fmt.Errorf("read the pool: %w", err)
+	}
+	rest := p.Depth
+	for _, f := range flows.Items {
+		rest -= f.Depth
+	}
+	if rest > 0 {
+		fmt.Fprintf(a.Err, "%s in flows that may not leave, such as paused ones: sluice top --pool %s has them\n",
+			cli.Plural(int(rest), "job waits", "jobs wait"), cli.ShellWord(c.Name))
+	}
+	return nil
 }
 
 type poolHistoryCmd struct{ poolFlags }

@@ -68,6 +68,8 @@ func limitOf(t *wire.TenantNow) string {
 		text, style = "all deliveries of its concurrency are running", styleWarn
 	case "pool":
 		text = "its jobs wait for their turn in the pool of their route"
+	case "flows":
+		text = "each of its flows waits for its own rate, hold or pause"
 	case "upstream":
 		text, style = "the upstream is slow: its deliveries use all slots that a worker allows them", styleWarn
 	case "late":

@@ -23,7 +23,7 @@ type Cmd struct {
 	Search   string        `placeholder:"TEXT" help:"Only tenants whose name contains this."`
 	Sort     string        `enum:"depth,oldest_wait,refused,dead,name" default:"depth" placeholder:"ORDER" help:"Order of the tenants: depth, oldest_wait, refused, dead or name [depth]."`
 	Limit    int           `default:"20" placeholder:"N" help:"Maximum number of tenants in lines and JSON, up to 500 [20]."`
-	Count    int           `short:"n" placeholder:"N" help:"Print N samples as lines, then end."`
+	Count    int           `short:"n" filled:"" placeholder:"N" help:"Print N samples as lines, then end."`
 	Lines    bool          `help:"Print lines, on a terminal too."`
 	JSON     bool          `help:"Print each sample as a JSON object on one line."`
 	Patience time.Duration `default:"1m" help:"With lines and JSON, give up if the server is unreachable for this time; 0s is never [1m]."`
