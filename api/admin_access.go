@@ -31,7 +31,7 @@ func (s *Server) authorizeAdmin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isProbe(r) && !s.allowed(r) {
 			w.Header().Set("Connection", "close")
-			problem.Forbidden.With("the address of the client is in none of the networks of operators (admin.allow)").Write(w)
+			problem.Forbidden.With("the address of the client is in none of the networks of operators (admin.allow)").Write(w, r)
 			return
 		}
 		open, reserved := slices.Contains(openPaths, r.URL.Path) || dashboard.Open(r.URL.Path), listen.Reserved(r.Context())
@@ -47,7 +47,7 @@ func (s *Server) authorizeAdmin(next http.Handler) http.Handler {
 				p = tooManyConnections()
 			}
 			if p != nil {
-				p.Write(w)
+				p.Write(w, r)
 				return
 			}
 			r = r.WithContext(operators.With(r.Context(), actor))
@@ -128,7 +128,7 @@ func reserveConnections(next http.Handler) http.Handler {
 		if listen.Reserved(r.Context()) {
 			w.Header().Set("Connection", "close")
 			if !isProbe(r) {
-				tooManyConnections().Write(w)
+				tooManyConnections().Write(w, r)
 				return
 			}
 		}
@@ -156,7 +156,7 @@ func (s *Server) keepLocal(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isProbe(r) {
 			if p := sameSite(r, s.cfg.Hosts); p != nil {
-				p.Write(w)
+				p.Write(w, r)
 				return
 			}
 		}

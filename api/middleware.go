@@ -21,7 +21,7 @@ import (
 func (s *Server) newRouter(where string) *chi.Mux {
 	unserved := nothingAt(where)
 	r := chi.NewRouter()
-	r.Use(s.observe, s.survive, middleware.GetHead)
+	r.Use(s.observe, s.survive, openly, middleware.GetHead)
 	r.NotFound(unserved)
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
 		allowed := allowedMethods(r, req)
@@ -31,14 +31,25 @@ func (s *Server) newRouter(where string) *chi.Mux {
 		}
 		p := problem.MethodNotAllowed.With("allowed: " + strings.Join(allowed, ", ") + "; " + where)
 		p.AllowedMethods = allowed
-		p.SetHeader("Allow", strings.Join(allowed, ", ")).Write(w)
+		p.SetHeader("Allow", strings.Join(allowed, ", ")).Write(w, req)
 	})
 	return r
 }
 
+// openly serves the paths that need no credential.
+func openly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slices.Contains(openPaths, r.URL.Path) {
+			listen.Unpaid(w, r, func() { next.ServeHTTP(w, r) })
+		} else {
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
 // nothingAt answers unknown paths.
 func nothingAt(where string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) { problem.NotFound.With(where).Write(w) }
+	return func(w http.ResponseWriter, r *http.Request) { problem.NotFound.With(where).Write(w, r) }
 }
 
 // Details of a 404 by listener: the request may have been meant for the other one.
@@ -125,7 +136,7 @@ func (s *Server) survive(next http.Handler) http.Handler {
 			if ww, wraps := w.(middleware.WrapResponseWriter); wraps && ww.Status() != 0 {
 				panic(http.ErrAbortHandler)
 			}
-			problem.InternalFault.With("the server's log has the cause").Write(w)
+			problem.InternalFault.With("the server's log has the cause").Write(w, r)
 		}()
 		next.ServeHTTP(w, r)
 	})

@@ -225,7 +225,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) *proble
 	if p.Status >= http.StatusInternalServerError && p.Cause != nil && r.Context().Err() == nil {
 		s.errors.fault(p)
 	}
-	p.Write(w)
+	p.Write(w, r)
 	return p
 }
 

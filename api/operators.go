@@ -44,7 +44,7 @@ func shown(r *http.Request, body any) any {
 func restrict(least operators.Role, page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := allowRole(r, least); err != nil {
-			problem.Of(err).Write(w)
+			problem.Of(err).Write(w, r)
 			return
 		}
 		page.ServeHTTP(w, r)

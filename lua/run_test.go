@@ -163,6 +163,7 @@ func TestDecodeRefuses(t *testing.T) {
 			return err
 		},
 		"cancel":    func(v []any) error { _, err := scripts.CancelCall{}.Decode(v); return err },
+		"erase":     func(v []any) error { _, err := scripts.EraseCall{}.Decode(v); return err },
 		"replay":    func(v []any) error { _, _, err := scripts.ReplayCall{}.Decode(v); return err },
 		"tune":      func(v []any) error { _, _, err := scripts.TuneCall{}.Decode(v); return err },
 		"declare":   func(v []any) error { _, err := scripts.DeclareCall{}.Decode(v); return err },

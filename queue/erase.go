@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -297,11 +296,17 @@ func (q *Queue) eraseFlows(ctx context.Context, tenant string, e *Erased) (left 
 	}
 	for i, shard := range q.store.Shards() {
 		for _, flow := range names[i] {
-			busy, err := q.eraseFlow(ctx, shard, name, flow, e)
+			was, err := store.Invoke(ctx, q.store.RunPatient, scripts.EraseCall{
+				Clock: shard.Clock(), Due: shard.Due(), Flow: shard.Flow(flow), Horizon: q.horizon,
+			})
 			if err != nil {
 				return false, err
 			}
-			left = left || busy
+			if was.Busy {
+				left = true
+				continue
+			}
+			e.Answers, e.Flows = e.Answers+was.Answers, e.Flows+1
 		}
 	}
 	if left {
@@ -315,67 +320,6 @@ func (q *Queue) eraseFlows(ctx context.Context, tenant string, e *Erased) (left 
 		return nil
 	})
 	return false, store.Unavailable(err)
-}
-
-// eraseFlow removes one flow, with what the sums of its shard and of its class have of it.
-func (q *Queue) eraseFlow(ctx context.Context, shard store.ShardKeys, tenant, flow string, e *Erased) (busy bool, err error) {
-	number := func(value any) int64 {
-		text, _ := value.(string)
-		n, _ := strconv.ParseInt(text, 10, 64)
-		return n
-	}
-	erase := func(tx *redis.Tx) error {
-		f, err := tx.HMGet(ctx, shard.Flow(flow), "depth", "running", "class", "kept", "live", "dead_bytes").Result()
-		if err != nil {
-			return err
-		}
-		if busy = number(f[0]) > 0 || number(f[1]) > 0; busy {
-			return nil
-		}
-		numbers, err := tx.HGet(ctx, shard.Clock(), scripts.ClockNumbers).Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return err
-		}
-		sums := strings.Fields(numbers)
-		class, _ := f[2].(string)
-		sum := ""
-		if class != "" {
-			if sum, err = tx.HGet(ctx, shard.Clock(), scripts.ClassField(class)).Result(); err != nil && !errors.Is(err, redis.Nil) {
-				return err
-			}
-		}
-		answers, err := tx.ZCard(ctx, shard.Kept(flow)).Result()
-		if err != nil {
-			return err
-		}
-		if _, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
-			left := number(f[3]) + number(f[4]) + number(f[5])
-			if len(sums) == 13 { // as lib/clock.lua has them; else the clock is damaged
-				sums[9] = strconv.FormatInt(max(0, number(sums[9])-left), 10)
-				p.HSet(ctx, shard.Clock(), scripts.ClockNumbers, strings.Join(sums, " "))
-			}
-			if stored, windows, ok := strings.Cut(sum, " "); ok {
-				n := max(0, number(stored)-left)
-				p.HSet(ctx, shard.Clock(), scripts.ClassField(class), strconv.FormatInt(n, 10)+" "+windows)
-				p.SRem(ctx, shard.Class(class), tenant)
-			}
-			p.ZRem(ctx, shard.Due(), flow)
-			p.Del(ctx, shard.Flow(flow), shard.Queue(flow), shard.Later(flow), shard.Returned(flow), shard.Dead(flow),
-				shard.Done(flow), shard.Kept(flow))
-			p.SRem(ctx, shard.Names(tenant), flow)
-			return nil
-		}); err == nil {
-			e.Answers, e.Flows = e.Answers+answers, e.Flows+1
-		}
-		return err
-	}
-	for range tuneTries {
-		// The clock changes with each script, so the sum of the class is what it was read as.
-		if err = q.store.Patient.Watch(ctx, erase, shard.Clock(), shard.Flow(flow)); !errors.Is(err, redis.TxFailedErr) {
-			return busy, store.Unavailable(err)
-		}
-	}
-	return true, nil // the next step tries again
 }
 
 // eraseSettings removes history and API settings of a tenant; those of the file stay.

@@ -233,3 +233,56 @@ func TestEraseStopped(t *testing.T) {
 	}
 	sound(t, q)
 }
+
+// TestEraseLeavesThePool: nothing of an erased tenant counts in its pool: no debt, no weight and no
+// reserve.
+func TestEraseLeavesThePool(t *testing.T) {
+	t.Parallel()
+	for name, options := range engines {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rate, reserve := shaper.Rate{Limit: 1000, Period: time.Second}, shaper.Rate{Limit: 40, Period: time.Second}
+			q := encrypted(t, openEngine(t, options(t)), "", func(o *queue.Options) {
+				o.Shards = 1
+				o.Tiers, o.PoolWeights = map[string]shaper.Overrides{"free": {}}, map[string]int64{"free": 2}
+				o.Tenants = map[string]shaper.Overrides{"reserved": {Reserve: &reserve}, "heavy": {Weight: new(int64(9))}}
+				o.Pools = map[string]shaper.PoolSettings{"p": {Routes: []string{"pooled"},
+					Overrides: shaper.Overrides{Rate: &rate, Burst: new(int64(100)), MaxCost: new(int64(1000))}}}
+			})
+			tenants := map[string]string{"reserved": "", "heavy": "", "one of free": "free", "quiet": ""}
+			for tenant, tier := range tenants {
+				for range 3 {
+					admitted(t, q, queue.Submission{Tenant: tenant, Tier: tier, Route: "pooled", Type: "t", Payload: []byte("1")})
+				}
+			}
+			for _, l := range leased(t, q, 3*len(tenants)) {
+				cost := int64(1)
+				if l.Tenant != "quiet" {
+					cost = 1000
+				}
+				settle(t, q, queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Attempt: 1, Event: shaper.Succeed, ActualCost: &cost})
+			}
+			admitted(t, q, queue.Submission{Tenant: "quiet", Route: "pooled", Type: "t", Payload: []byte("1"), Delay: time.Hour})
+			pool := func() queue.Pool {
+				p, err := q.Pool(t.Context(), "p")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+			if p := pool(); p.Owed == 0 || p.Weights < 10 || p.Reserves != 40 {
+				t.Fatalf("before: owed %d, weights %d, reserves %v", p.Owed, p.Weights, p.Reserves)
+			}
+			for tenant := range tenants {
+				if tenant != "quiet" {
+					erase(t, q, tenant)
+				}
+			}
+			p := pool()
+			if p.Reserves != 0 || p.Depth != 1 {
+				t.Errorf("after: owed %d, weights %d, reserves %v, depth %d", p.Owed, p.Weights, p.Reserves, p.Depth)
+			}
+			sound(t, q)
+		})
+	}
+}

@@ -134,14 +134,15 @@ const ranOut = "the lease ran out too often: its workers stopped or were not hea
 // Cancel ends a waiting job; a repeated call is no error. Errors: ErrNotFound, ErrUnavailable;
 // ErrConflict, with the job, if it is leased or done.
 func (q *Queue) Cancel(ctx context.Context, tenant, id string) (Job, error) {
-	if _, err := q.shardOf(tenant, id); err != nil {
-		return Job{}, err
-	}
-	codes, err := q.discard(ctx, tenant, []Job{{ID: id}}, false)
+	shard, err := q.shardOf(tenant, id)
 	if err != nil {
 		return Job{}, err
 	}
-	return q.after(ctx, tenant, id, codes[0])
+	code, err := q.cancel(ctx, cancelsOf{tenant, shard}, Job{ID: id})
+	if err != nil {
+		return Job{}, err
+	}
+	return q.after(ctx, tenant, id, code)
 }
 
 // after reads the job again, and returns it with the error of the code.

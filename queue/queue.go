@@ -89,7 +89,8 @@ type Queue struct {
 	resolver     resolver
 	pooled       poolCache
 	sweeps       atomic.Int64 // under way
-	reader       string       // begins the names of the readers of streams in this process
+	cancels      cancels
+	reader       string // begins the names of the readers of streams in this process
 }
 
 // Schema of the stored data. A process writes Schema, and reads those from OldestSchema on. 5: a
@@ -133,7 +134,8 @@ func Open(ctx context.Context, e *Engine, o Options) (*Queue, error) {
 	}
 	s := e.storeOf(o.Shards)
 	q := &Queue{
-		reader: rand.Text() + ".", engine: e, store: s, compressOver: o.CompressOver, horizon: o.Horizon, log: o.Logger,
+		cancels: cancels{lines: map[cancelsOf][]*cancel{}},
+		reader:  rand.Text() + ".", engine: e, store: s, compressOver: o.CompressOver, horizon: o.Horizon, log: o.Logger,
 		retention: scripts.Retention{
 			Finished:     cmp.Or(o.Retention.Succeeded, time.Hour),
 			Dead:         cmp.Or(o.Retention.Dead, 7*24*time.Hour),

@@ -132,7 +132,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			result := g.Take(r.Context(), key, 1)
 			maps.Copy(w.Header(), result.Header)
 			if result.Refusal != nil {
-				problem.Of(result.Refusal).Write(w)
+				problem.Of(result.Refusal).Write(w, r)
 				return
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/internal/deadline"
@@ -42,6 +43,7 @@ type Listener struct {
 	addresses map[string]*peers
 
 	secured atomic.Pointer[secured] // nil: plain HTTP
+	unpaid  unpaid
 
 	gauge   prometheus.GaugeFunc
 	refused prometheus.Counter
@@ -100,6 +102,11 @@ func Bound(l net.Listener, name string, bounds Bounds) *Listener {
 		evicted: counter("sluice_connections_evicted_total", "Idle connections closed in favour of new ones."),
 		spare: counter("sluice_connections_reserved_total",
 			"Connections that took a slot reserved for probes and operators."),
+		unpaid: unpaid{
+			budget: rate.NewLimiter(unpaidRate, unpaidRate),
+			waits: counter("sluice_connections_throttled_total",
+				"Waits of connections that have sent many frames or requests that reach no store."),
+		},
 		expiry: prometheus.NewDesc("sluice_listener_certificate_expiry_timestamp_seconds",
 			"When the certificate of a listener ends, in seconds since 1970.", nil, labels),
 	}
@@ -117,6 +124,7 @@ func (l *Listener) Collect(ch chan<- prometheus.Metric) {
 	l.refused.Collect(ch)
 	l.evicted.Collect(ch)
 	l.spare.Collect(ch)
+	l.unpaid.waits.Collect(ch)
 	if s := l.secured.Load(); s != nil {
 		ch <- prometheus.MustNewConstMetric(l.expiry, prometheus.GaugeValue, float64(s.end.Unix()))
 	}
@@ -140,9 +148,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		c := &boundedConn{Conn: conn, of: l, address: l.addressOf(conn), since: time.Now()}
+		c.account.open, c.account.close = context.WithCancel(context.Background())
 		victim, admitted := l.admit(c)
 		if victim != nil {
 			l.evicted.Inc()
+			victim.account.close()
 			_ = victim.Conn.Close() // its server gets an error from the connection
 		}
 		if admitted {
@@ -254,8 +264,9 @@ func (l *Listener) busy(c *boundedConn) {
 }
 
 // Attend makes the server report which of its connections are idle, so that new ones can replace
-// them, and which are in reserved slots. Call it before Serve.
+// them, which are in reserved slots, and which requests they have sent. Call it before Serve.
 func (l *Listener) Attend(s *http.Server) {
+	s.Handler = paying(s.Handler)
 	s.ConnState = func(conn net.Conn, state http.ConnState) {
 		c := below(conn)
 		if c == nil {
@@ -273,10 +284,7 @@ func (l *Listener) Attend(s *http.Server) {
 		}
 	}
 	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		if c := below(conn); c != nil && c.reserved != nil {
-			return context.WithValue(ctx, reservedKey{}, true)
-		}
-		return ctx
+		return context.WithValue(ctx, connKey{}, below(conn))
 	}
 }
 
@@ -290,11 +298,12 @@ func below(conn net.Conn) *boundedConn {
 	return c
 }
 
-type reservedKey struct{}
-
 // Reserved reports whether the request came over a connection in a reserved slot. Only probes and
 // operators with a credential are answered there, and the connection ends with the answer.
-func Reserved(ctx context.Context) bool { return ctx.Value(reservedKey{}) != nil }
+func Reserved(ctx context.Context) bool {
+	c, _ := ctx.Value(connKey{}).(*boundedConn)
+	return c != nil && c.reserved != nil
+}
 
 // boundedConn frees its slot when it is closed.
 type boundedConn struct {
@@ -303,6 +312,7 @@ type boundedConn struct {
 	address  string // whose share it counts in; empty for none
 	since    time.Time
 	reserved *list.Element // in Listener.reserved; fixed once the connection is accepted
+	account  account
 
 	// Guarded by the listener's lock.
 	gone               bool          // the slot is free, or in use by another
@@ -312,6 +322,7 @@ type boundedConn struct {
 // Close closes the connection; only the first call frees the slot.
 func (c *boundedConn) Close() error {
 	err := c.Conn.Close()
+	c.account.close()
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	c.of.remove(c)

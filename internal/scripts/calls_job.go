@@ -39,6 +39,34 @@ func (c CancelCall) Decode(values []any) ([]JobCode, error) {
 	return decodeCodes[JobCode](values, len(c.Jobs))
 }
 
+// EraseCall removes a flow that has no jobs.
+type EraseCall struct {
+	At               At
+	Clock, Due, Flow string // keys
+	Horizon          time.Duration
+}
+
+// Call is the call in the form that is sent.
+func (c EraseCall) Call() Call {
+	return Commands.Erase.call([]string{c.Clock, c.Due, c.Flow}, []any{string(c.At), c.Horizon.Microseconds()})
+}
+
+// Erasure is the answer of erase.
+type Erasure struct {
+	Busy    bool  // the flow has jobs, and stays
+	Answers int64 // to forwarded requests, that it had
+}
+
+// Decode reads the answer.
+func (c EraseCall) Decode(values []any) (Erasure, error) {
+	r := reader{values: values}
+	e := Erasure{Busy: r.int() == 0, Answers: r.int()}
+	if r.more() {
+		r.fail("too many values")
+	}
+	return e, r.err
+}
+
 // ReplayCall brings a dead job back.
 type ReplayCall struct {
 	At                               At

@@ -56,7 +56,7 @@ func NewScript(name, source string) *Script { return newScript(name, func() stri
 type Scripts struct {
 	Tick, Redeliver, Reclaim, Expire, Retune, Forget *Script // of a poll; see TickCall
 
-	Admit, Settle, Extend, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Heartbeat, Publish, Declare, Repair, Restore, Used, Relay *Script
+	Admit, Settle, Extend, Cancel, Replay, Claim, Handed, Tune, Status, Scan, Heartbeat, Publish, Declare, Repair, Restore, Used, Relay, Erase *Script
 
 	FixedWindow, SlidingLog, SlidingCounter, TokenBucket, LeakyMeter *Script
 
@@ -72,7 +72,7 @@ var Commands = Scripts{
 	Cancel: command("cancel"), Replay: command("replay"), Claim: command("claim"), Handed: command("handed"),
 	Tune: command("tune"), Status: command("status"),
 	Scan: command("scan"), Heartbeat: command("heartbeat"), Publish: command("publish"), Declare: command("declare"), Repair: command("repair"), Restore: command("restore"),
-	Used: command("used"), Relay: command("relay"),
+	Used: command("used"), Relay: command("relay"), Erase: command("erase"),
 
 	FixedWindow: command("fixed_window"), SlidingLog: command("sliding_log"),
 	SlidingCounter: command("sliding_counter"),

@@ -159,6 +159,17 @@ local function flow_leaves(f, turn, short, unseen)
   end
 end
 
+-- pool_read reads what a flow owes to a pool, and whether it is filed in its class, and returns its
+-- turn. A script without pools has not read the fields.
+local function pool_read(f, last)
+  local v = POOLS and { f.was[last + 1], f.was[last + 2] } or redis.call('HMGET', f.key, 'turn', 'owed')
+  local turn = v[1] or ''
+  f.owed = (v[2] or 0) + 0
+  f.owed_before = f.owed
+  f.line = f.line and string.find(turn, '^%+%S+ %d+ %d+ 0$') and f.line -- the class that it is filed in
+  return turn
+end
+
 -- flow_of is flow_read with the pool of the flow. Where the flow is filed does not change while
 -- flow_due gives due_before. A flow whose turn is of another pool than its policy leaves that pool
 -- when due_save files it.
@@ -171,11 +182,7 @@ local function flow_of(name, last, claimed, unseen)
   if not pool and (f.fresh or not f.obeyed) then
     return f
   end
-  local in_pool = POOLS and { f.was[last + 1], f.was[last + 2] } or redis.call('HMGET', f.key, 'turn', 'owed')
-  local turn = in_pool[1] or ''
-  f.owed = (in_pool[2] or 0) + 0
-  f.owed_before = f.owed
-  f.line = f.line and string.find(turn, '^%+%S+ %d+ %d+ 0$') and f.line -- the class that it is filed in
+  local turn = pool_read(f, last)
   if pool then
     f.pool = pool_of(pool, unseen)
     f.turn = turn_read(turn, f.pool)

@@ -261,7 +261,8 @@ local function pool_changed(args, p)
   end
 end
 
--- pool_due is the next instant at which a pool may give a stamp, nil when it cannot.
+-- pool_due is the next instant at which a pool may give a stamp, nil when it cannot. Where no flow
+-- is filed and no class owes, nothing of a flow counts: a version has erased flows that still did.
 local function pool_due(p)
   if p.policy.paused or p.policy.concurrency > 0 and p.running >= p.policy.concurrency then
     return nil
@@ -282,6 +283,9 @@ local function pool_due(p)
     if first then
       head = math.min(head or FARTHEST, math.max(first, c.last))
     end
+  end
+  if not head then
+    p.weights, p.reserves, p.owed = 0, 0, 0
   end
   return head and math.max(earliest(p), head)
 end
@@ -485,7 +489,8 @@ local function pools_save(horizon, file_due, flow_save)
     if p.virtual >= REBASE_AT then
       pool_rebase(p)
     end
+    local due = pool_due(p)
     flow_save(p)
-    file_due(p.name, pool_due(p), horizon)
+    file_due(p.name, due, horizon)
   end
 end

@@ -17,6 +17,7 @@ import (
 	"github.com/7509e464/sluice/api/auth"
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/internal/deadline"
+	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/internal/operators"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -145,6 +146,19 @@ var Kinds = []Kind{
 	RateLimited, QueueFull, QueueBytesFull, NeverFits, StoreFull, TenantDraining, InternalFault,
 	StoredDamaged, StorageUnavailable, OutcomeUnknown, IssuerUnavailable, TooManyStreams, Overloaded, ShuttingDown, Starting,
 }
+
+// unpaid are the kinds of refusals for which the store is not asked.
+var unpaid = func() map[string]bool {
+	types := map[string]bool{}
+	for _, k := range []Kind{
+		MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownRoute, MethodNotAllowed,
+		ForwardOnly, NotForwarded, TooLarge, UnsupportedMedia, InvalidRequest, RateLimited, TooManyStreams, Overloaded,
+		ShuttingDown, Starting,
+	} {
+		types[URN+k.Name] = true
+	}
+	return types
+}()
 
 // Problem is an error with its HTTP answer. Its cause, if any, goes to the log and never to the
 // client.
@@ -375,8 +389,16 @@ func invalidSettings(ps shaper.Problems) *Problem {
 	return InvalidFields(errs)
 }
 
-// Write answers with the problem. It sets every header before the first byte.
-func (p *Problem) Write(w http.ResponseWriter) {
+// Write answers a request with the problem. It sets every header before the first byte.
+func (p *Problem) Write(w http.ResponseWriter, r *http.Request) {
+	if unpaid[p.Type] && p.Guard == "" { // a guard asks the store
+		listen.Unpaid(w, r, func() { p.write(w) })
+	} else {
+		p.write(w)
+	}
+}
+
+func (p *Problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	for name, values := range p.Header {
 		h[name] = values
