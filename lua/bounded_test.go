@@ -422,6 +422,8 @@ func (w *world) callsOfClients() {
 	}.Call())
 	w.measured(scripts.DeclareCall{Clock: w.shard.Clock(), Lines: w.shard.Lines(), At: at, Revision: 4, Settings: lines}.Call())
 
+	w.measured(scripts.EraseCall{At: at, Clock: w.shard.Clock(), Due: w.shard.Due(), Flow: w.shard.Flow("late/r0"), Horizon: horizon}.Call())
+
 	// Jobs are cancelled, leased for longer, shown, and replayed.
 	w.crowd("t1", 130, 10, 0, 0)
 	w.heap("t1", 70, 10, time.Hour, 0)

@@ -33,8 +33,8 @@ if f.depth > 0 or f.running > 0 then
   return { 0, 0 }
 end
 f.kept = tonumber(redis.call('HGET', f.key, 'kept')) or 0
-local turn = pool_read(f, CLASS_AT)
-flow_leaves(f, turn, string.match(turn, '^[+-](%S+)'), {})
+local filed_as = pool_read(f, CLASS_AT)
+flow_leaves(f, filed_as, string.match(filed_as, '^[+-](%S+)'), {})
 local answers = redis.call('ZCARD', kept)
 
 -- Write.

@@ -4,9 +4,9 @@
 -- deleted, an index entry without a record is removed, a record without an index entry is put
 -- back, counts are set to what is found, and a flow that was lost begins a new grid one interval
 -- from now, so that no repair lets a flow burst. Without ARGV 3 it writes nothing. A second call
--- finds what is left. It reads at most 1,000 records of a flow; of a longer one the cost and the
--- bytes are estimated where the number of its jobs is wrong. The totals take a read of each flow
--- of the shard.
+-- finds what is left. It reads at most 500 records of an index of a flow; of a longer one the cost
+-- and the bytes are estimated where the number of its jobs is wrong. The totals take a read of each
+-- flow of the shard.
 --
 -- KEYS
 --   1 clock   2 due   3 expires   4 leases   5 tenants   6 outbox
@@ -26,7 +26,7 @@
 
 --! needs record clock pools stored bucket flow filing findings pool_findings class_findings
 
-local RECORDS_MOST, LEASES_MOST = 1000, 5000
+local RECORDS_MOST, LEASES_MOST = 500, 5000
 local horizon, totals, with_flows = tonumber(ARGV[2]), ARGV[4] == '1', ARGV[5] == '1'
 
 if not sound(KEYS[1], 'hash') then
@@ -87,7 +87,11 @@ end
 
 local function job_of(id)
   local key = PREFIX .. 'job:' .. id
-  return sound(key, 'string') and job_read(redis.call('GETRANGE', key, '0', UP_TO_PAYLOAD))
+  local raw = redis.pcall('GETRANGE', key, '0', UP_TO_PAYLOAD)
+  if type(raw) == 'string' and raw ~= '' then -- most are: TYPE would take as long again
+    return job_read(raw)
+  end
+  return sound(key, 'string') and nil
 end
 
 -- Each of the jobs has to be in the index of its state.

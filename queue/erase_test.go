@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/7509e464/sluice/internal/redistest"
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -242,7 +243,8 @@ func TestEraseLeavesThePool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rate, reserve := shaper.Rate{Limit: 1000, Period: time.Second}, shaper.Rate{Limit: 40, Period: time.Second}
-			q := encrypted(t, openEngine(t, options(t)), "", func(o *queue.Options) {
+			e := openEngine(t, options(t))
+			q := encrypted(t, e, "", func(o *queue.Options) {
 				o.Shards = 1
 				o.Tiers, o.PoolWeights = map[string]shaper.Overrides{"free": {}}, map[string]int64{"free": 2}
 				o.Tenants = map[string]shaper.Overrides{"reserved": {Reserve: &reserve}, "heavy": {Weight: new(int64(9))}}
@@ -257,12 +259,12 @@ func TestEraseLeavesThePool(t *testing.T) {
 			}
 			for _, l := range leased(t, q, 3*len(tenants)) {
 				cost := int64(1)
-				if l.Tenant != "quiet" {
+				if l.Tenant == "reserved" || l.Tenant == "heavy" {
 					cost = 1000
 				}
 				settle(t, q, queue.Settlement{LeaseRef: l.LeaseRef, Tenant: l.Tenant, Attempt: 1, Event: shaper.Succeed, ActualCost: &cost})
 			}
-			admitted(t, q, queue.Submission{Tenant: "quiet", Route: "pooled", Type: "t", Payload: []byte("1"), Delay: time.Hour})
+			last := admitted(t, q, queue.Submission{Tenant: "quiet", Route: "pooled", Type: "t", Payload: []byte("1"), Delay: time.Hour})
 			pool := func() queue.Pool {
 				p, err := q.Pool(t.Context(), "p")
 				if err != nil {
@@ -279,8 +281,18 @@ func TestEraseLeavesThePool(t *testing.T) {
 				}
 			}
 			p := pool()
-			if p.Reserves != 0 || p.Depth != 1 {
+			if p.Owed != 0 || p.Reserves != 0 || p.Depth != 1 {
 				t.Errorf("after: owed %d, weights %d, reserves %v, depth %d", p.Owed, p.Weights, p.Reserves, p.Depth)
+			}
+			sound(t, q)
+			// What erasures left in pools before is gone when no flow waits.
+			for field, n := range map[string]int64{"owed": 700, "weights": 5, "reserves": 40_000_000} {
+				if err := e.Client().HIncrBy(t.Context(), store.NewKeyspace(1).ShardOf("quiet").Flow("+p/"), field, n).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := q.Cancel(t.Context(), "quiet", last.ID); err != nil {
+				t.Fatal(err)
 			}
 			sound(t, q)
 		})

@@ -38,10 +38,10 @@ func (c *jobShowCmd) Run(a *cli.App) error {
 	if c.JSON {
 		return cli.PrintJSON(a.Out, job)
 	}
-	var of wire.Figures // of the flow in which the job waits
+	var of wire.Flow // in which the job waits
 	if job.State == "queued" && c.OfOperator() {
 		if t, err := remote.Tenant(a.Ctx, job.Tenant); err == nil { // else the job alone is shown
-			of = t.Routes[job.Route].Figures
+			of = t.Routes[job.Route]
 		}
 	}
 	return showJob(a.Out, job, of)
@@ -106,16 +106,32 @@ func messageOf(e wire.JobError) string {
 	return cli.OneLine(e.Message + ": " + e.Detail)
 }
 
-func showJob(out io.Writer, job wire.Job, of wire.Figures) error {
+// limitText is what limits a flow and, if that is its pool, what the pool gives it.
+func limitText(of wire.Flow) string {
+	text := strings.TrimSuffix(of.LimitedBy+" "+cli.HeldText(of.Figures), " ")
+	switch {
+	case of.LimitedBy != "pool":
+		return text
+	case of.PoolRate == 0:
+		return text + " " + cli.Plain(of.Pool) + ", which is paused"
+	}
+	return fmt.Sprintf("%s %s, whose part for this flow is %s", text, cli.Plain(of.Pool), cli.PerSecond(of.PoolPart*of.PoolRate))
+}
+
+func showJob(out io.Writer, job wire.Job, of wire.Flow) error {
 	w := bufio.NewWriter(out) // Flush returns the error of any write
 	fmt.Fprintf(w, "job %s of %s: %s on route %s\n%s", job.ID, job.Tenant, job.Type, job.Route,
 		cmp.Or(job.State, "past retention"))
 	if job.Position > 0 {
 		fmt.Fprintf(w, ", position %d", job.Position)
 	}
-	fmt.Fprintf(w, ", attempts %d of %d\n", job.Attempts, job.MaxAttempts)
+	fmt.Fprintf(w, ", attempts %d of %d", job.Attempts, job.MaxAttempts)
+	if job.Cost > 1 {
+		fmt.Fprintf(w, ", cost %d", job.Cost)
+	}
+	fmt.Fprintln(w)
 	if of.LimitedBy != "" {
-		fmt.Fprintf(w, "limited by %s\n", strings.TrimSuffix(of.LimitedBy+" "+cli.HeldText(of), " "))
+		fmt.Fprintf(w, "limited by %s\n", limitText(of))
 	}
 	fmt.Fprintln(w)
 	var rows [][]string

@@ -10,22 +10,30 @@ import (
 	"github.com/7509e464/sluice/internal/queuetest"
 )
 
+// limited is a flow in a pool of this rate, with a quarter of it.
+func limited(by string, rate float64) wire.Flow {
+	return wire.Flow{Pool: "erp", PoolPart: 0.25, PoolRate: rate, Figures: wire.Figures{LimitedBy: by}}
+}
+
 // A job is shown as a timeline with its response. Control characters of others are replaced.
 func TestShowJob(t *testing.T) {
 	at := func(s int) time.Time { return time.Date(2026, 1, 2, 3, 4, s, 0, time.UTC) }
 	for _, c := range []struct {
 		name string
 		job  wire.Job
-		of   wire.Figures
+		of   wire.Flow
 		want []string // in this order
 	}{
-		{"queued", wire.Job{State: "queued", Position: 3, Created: at(0), EstimatedStart: at(9), MaxAttempts: 5}, wire.Figures{LimitedBy: "concurrency"},
+		{"queued", wire.Job{State: "queued", Position: 3, Created: at(0), EstimatedStart: at(9), MaxAttempts: 5}, limited("concurrency", 0),
 			[]string{"queued, position 3, attempts 0 of 5\nlimited by concurrency\n", "03:04:00.000Z", "created", "+9.000s", "estimated start"}},
-		{"scheduled", wire.Job{State: "scheduled", Created: at(0), Scheduled: at(5), EstimatedStart: at(6)}, wire.Figures{},
+		{"queued in a pool", wire.Job{State: "queued", Position: 3, Cost: 7, MaxAttempts: 5}, limited("pool", 20),
+			[]string{"queued, position 3, attempts 0 of 5, cost 7\nlimited by pool erp, whose part for this flow is 5/s\n"}},
+		{"queued in a paused pool", wire.Job{State: "queued"}, limited("pool", 0), []string{"limited by pool erp, which is paused\n"}},
+		{"scheduled", wire.Job{State: "scheduled", Created: at(0), Scheduled: at(5), EstimatedStart: at(6)}, wire.Flow{},
 			[]string{"created", "+5.000s", "will be queued", "+6.000s", "estimated start"}},
 		{"retrying", wire.Job{State: "retrying", Created: at(0), Started: at(1), Scheduled: at(4),
 			Attempts: 1, MaxAttempts: 5,
-			LastError: &wire.JobError{Message: "upstream failed", Status: 500, At: at(2)}}, wire.Figures{},
+			LastError: &wire.JobError{Message: "upstream failed", Status: 500, At: at(2)}}, wire.Flow{},
 			[]string{
 				"created", "started, attempt 1 of 5", "failed: upstream failed (status 500)",
 				"will be queued again, attempt 2 of 5",
@@ -36,7 +44,7 @@ func TestShowJob(t *testing.T) {
 			Response: &wire.Response{
 				Status: 200, Headers: map[string]string{"B": "2\u009b31m", "A": "1"},
 				Body: "one\ntwo\x1b[2J\n", BodyTruncated: true,
-			}}, wire.Figures{},
+			}}, wire.Flow{},
 			[]string{
 				"created", "failed: timeout\n", "started, attempt 2 of 5", "finished: succeeded",
 				"response 200", "A: 1", "B: 2\ufffd31m\n", "  one\n  two\ufffd[2J\n", "(cut off)",
@@ -47,7 +55,7 @@ func TestShowJob(t *testing.T) {
 			AttemptLog: []wire.Attempt{
 				{Attempt: 1, Outcome: "retry", At: at(2), Status: 502, Message: "Bad Gateway"},
 				{Attempt: 2, Outcome: "dead", At: at(5), Message: "no\nanswer\x1b[2J"},
-			}}, wire.Figures{},
+			}}, wire.Flow{},
 			[]string{"failed: no answer\ufffd[2J\n", "finished: dead",
 				"\n\nATTEMPT  OUTCOME  AT                        STATUS  MESSAGE\n",
 				"1        retry    2026-01-02T03:04:02.000Z  502     Bad Gateway\n",
@@ -55,12 +63,12 @@ func TestShowJob(t *testing.T) {
 		{"binary", wire.Job{
 			State: "dead", Finished: at(5),
 			Response: &wire.Response{Status: 400, Body: "/wA=", BodyEncoding: "base64"},
-		}, wire.Figures{},
+		}, wire.Flow{},
 			[]string{"finished: dead", "response 400", "(base64)", "/wA="}},
 		{"with headers", wire.Job{State: "queued", Created: at(0), Headers: map[string]string{
-			"X-Request-Id": "17\x1b[2J", "Accept-Language": "de"}}, wire.Figures{},
+			"X-Request-Id": "17\x1b[2J", "Accept-Language": "de"}}, wire.Flow{},
 			[]string{"created", "\nheaders\n  Accept-Language: de\n  X-Request-Id: 17\ufffd[2J\n"}},
-		{"past retention", wire.Job{Done: true}, wire.Figures{}, []string{"past retention"}},
+		{"past retention", wire.Job{Done: true}, wire.Flow{}, []string{"past retention"}},
 	} {
 		var out strings.Builder
 		if err := showJob(&out, c.job, c.of); err != nil {
