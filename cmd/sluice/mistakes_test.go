@@ -40,7 +40,7 @@ func TestMistakes(t *testing.T) {
 		{"tenant set acme --rates '10/s by jobs by cost'", says{"by must not be repeated"}},
 		{"tenant set acme --rates '10/s by jobs burst 5 by cost'", says{"by must not be repeated"}},
 		{"submit --type t --cost 0 1", says{"sluice: --cost: 0: must be at least 1"}},
-		{"burst --type t --jobs 3 --cost 0", says{"sluice: --cost: 0: must be at least 1"}},
+		{"burst --cost 0", says{"sluice: --cost: 0: must be at least 1"}},
 		{"top --count 0", says{"sluice: --count: 0: must be at least 1"}},
 		{"tenant set acme --max-wait 10", says{`sluice: --max-wait: "10": must have a unit, such as 10s`}},
 		{"tenant set acme --max-wait soon", says{

@@ -28,9 +28,9 @@ func TestJobThatCannotBeWritten(t *testing.T) {
 		Response: &wire.Response{Status: 400, Headers: map[string]string{"A": "1"}},
 	}
 	for _, print := range []func(w io.Writer) error{
-		func(w io.Writer) error { return showJob(w, job, wire.Figures{}) },
+		func(w io.Writer) error { return showJob(w, job, wire.Flow{}) },
 		func(w io.Writer) error { return printJob(w, job, false) },
-		func(w io.Writer) error { return showJob(w, wire.Job{Done: true}, wire.Figures{}) },
+		func(w io.Writer) error { return showJob(w, wire.Job{Done: true}, wire.Flow{}) },
 	} {
 		var whole bytes.Buffer
 		if err := print(&whole); err != nil {
