@@ -34,7 +34,7 @@ func (s *Server) authorizeAdmin(next http.Handler) http.Handler {
 			problem.Forbidden.With("the address of the client is in none of the networks of operators (admin.allow)").Write(w, r)
 			return
 		}
-		open, reserved := slices.Contains(openPaths, r.URL.Path) || dashboard.Open(r.URL.Path), listen.Reserved(r.Context())
+		open, reserved := isOpen(r), listen.Reserved(r.Context())
 		if reserved {
 			w.Header().Set("Connection", "close")
 		}
@@ -54,6 +54,11 @@ func (s *Server) authorizeAdmin(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// isOpen reports whether a request needs no credential.
+func isOpen(r *http.Request) bool {
+	return slices.Contains(openPaths, r.URL.Path) || dashboard.Open(r.URL.Path)
 }
 
 // allowed reports whether a request comes from a network of operators.

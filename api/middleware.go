@@ -36,10 +36,10 @@ func (s *Server) newRouter(where string) *chi.Mux {
 	return r
 }
 
-// openly serves the paths that need no credential.
+// openly serves the paths that need no credential, as requests that nobody pays for.
 func openly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if slices.Contains(openPaths, r.URL.Path) {
+		if isOpen(r) {
 			listen.Unpaid(w, r, func() { next.ServeHTTP(w, r) })
 		} else {
 			next.ServeHTTP(w, r)
