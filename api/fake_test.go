@@ -28,6 +28,7 @@ type fakeQueue struct {
 	SweptMost int64            // jobs that one Purge or ReplayAll changes; set it before use
 	Shared    queue.Pool       // figures of every pool but the depth; set them before use
 	Flows     []queue.PoolFlow // that wait in every pool; set them before use
+	Early     time.Duration    // until an early watch is in force; set it before use
 	// Baseline holds the policies below the API overrides; set it before use. Admissions use only
 	// its defaults.
 	Baseline shaper.Baseline
@@ -401,6 +402,25 @@ func (f *fakeQueue) Watch(_ context.Context, id string) (<-chan queue.End, func(
 		f.watching--
 		f.watchers[id] = slices.DeleteFunc(f.watchers[id], func(c chan queue.End) bool { return c == ch })
 	}), nil
+}
+
+// WatchEarly misses what ends within Early.
+func (f *fakeQueue) WatchEarly(id string) (<-chan queue.End, <-chan struct{}, func(), error) {
+	inForce := make(chan struct{})
+	if f.Early == 0 {
+		close(inForce)
+		ended, stop, err := f.Watch(context.Background(), id)
+		return ended, inForce, stop, err
+	}
+	ended := make(chan queue.End, 1)
+	timer := time.AfterFunc(f.Early, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.watchers[id] = append(f.watchers[id], ended)
+		close(inForce)
+	})
+	_, stop, err := f.Watch(context.Background(), id)
+	return ended, inForce, func() { timer.Stop(); stop() }, err
 }
 
 // Hold sets the figures of a tenant's hold and dead letters.

@@ -47,6 +47,8 @@ func TestRefusals(t *testing.T) {
 			"prioirty (number) is not a known field; the fields are type, payload, route, delay_ms,"},
 		{"misspelt field", "POST", jobs, nil, `{"tpye":"t","payload":1}`, 422, "invalid-request",
 			"tpye (string) is not a known field; is type meant?"},
+		{"tenant as a field", "POST", jobs, nil, `{"type":"t","payload":1,"tenant":"acme"}`, 422, "invalid-request",
+			"tenant (string) is no field: the credential names the tenant or, without authentication, the header Sluice-Tenant"},
 		{"misspelt field of an element", "POST", batch, nil, `{"jobs":[{"type":"t","payload":1,"idempotencyKey":"k"}],"atomic":true}`,
 			422, "invalid-request", "jobs[0].idempotencyKey (string) is not a known field; is idempotency_key meant?"},
 		{"field without its unit", "POST", jobs, nil, `{"type":"t","payload":1,"delay":5}`, 422, "invalid-request",
@@ -78,7 +80,7 @@ func TestRefusals(t *testing.T) {
 			`{"jobs":[{"type":"t","payload":1},{"type":"t","payload":1,"callback_url":"http://x/"}],` +
 				`"atomic":true}`, 422, "invalid-request", "jobs[1].callback_url (string) must be absent"},
 		{"key in the body", "POST", jobs, nil, `{"type":"t","payload":1,"idempotency_key":"k"}`, 422,
-			"invalid-request", "idempotency_key"},
+			"invalid-request", "idempotency_key (string) must be sent as the header Idempotency-Key"},
 		{"another case", "POST", jobs, nil, `{"Type":"t","payload":1}`, 422, "invalid-request",
 			"Type (string) is not a known field"},
 		{"repeated field", "POST", jobs, nil, `{"type":"t","payload":1,"type":"u"}`, 422, "invalid-request",

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -185,13 +184,13 @@ func (s *Server) admit(c *call, sub *queue.Submission, f *awaited) (err error) {
 		return err
 	}
 	f.end = time.Now().Add(f.wait)
+	var inForce <-chan struct{}
 	if f.wait > 0 {
-		if err = f.watch(ctx, sub.ID); errors.Is(err, context.DeadlineExceeded) {
-			f.end = time.Now() // the wait is over before it has begun
-		} else if err != nil {
+		if inForce, err = f.watchEarly(sub.ID); err != nil {
 			return err
 		}
 	}
+	before := isClosed(inForce)
 	span := s.traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
@@ -208,8 +207,19 @@ func (s *Server) admit(c *call, sub *queue.Submission, f *awaited) (err error) {
 		if f.watch(ctx, f.decision.Job.ID) != nil {
 			f.end = time.Now() // the job is stored all the same
 		}
+	} else if f.wait > 0 {
+		f.admitted(inForce, before)
 	}
 	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // send requests admission. It and note have frames of their own. Within admit they would give it

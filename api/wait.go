@@ -13,6 +13,7 @@ import (
 // ends report the ends of jobs. A state that is read after Watch returned cannot miss the end.
 type ends interface {
 	Watch(ctx context.Context, id string) (ended <-chan queue.End, stop func(), err error)
+	WatchEarly(id string) (ended <-chan queue.End, inForce <-chan struct{}, stop func(), err error)
 	Answer(ctx context.Context, tenant, id string, end queue.End) (job queue.Job, answer *queue.Answer, err error)
 	Stream(ctx context.Context, tenant, id string) (*queue.Stream, error)
 	Leave(ctx context.Context, id string) error
@@ -28,6 +29,8 @@ type awaited struct {
 	heard    queue.End        // that the watch received last
 	stop     func()           // ends the watch
 	end      time.Time        // of the wait
+	doubt    time.Time        // when to read the job, whose end the watch may have missed; zero: never
+	doubted  bool             // the wait was interrupted for that
 
 	// Of a forwarded request:
 	key    string // idempotency key; empty for none
@@ -58,6 +61,47 @@ func (f *awaited) watch(ctx context.Context, id string) (err error) {
 		f.ended, f.stop = nil, func() {}
 	}
 	return err
+}
+
+// watchEarly begins a watch of a job that is to be submitted. Beside its admission the watch costs
+// no time, where Redis is 80 ms away as long as that.
+func (f *awaited) watchEarly(id string) (inForce <-chan struct{}, err error) {
+	if f.ended, inForce, f.stop, err = f.server.queue.WatchEarly(id); err != nil {
+		f.ended, f.stop = nil, func() {}
+	}
+	return inForce, err
+}
+
+// admitted waits until the watch of a job that was submitted is in force. before says that it was
+// before the submission. Otherwise the job may have ended first, if Redis took the subscription
+// later than all that. Hardly ever it does, so a look is soon enough.
+func (f *awaited) admitted(inForce <-chan struct{}, before bool) {
+	timer := time.NewTimer(time.Until(f.end))
+	defer timer.Stop()
+	select {
+	case <-inForce:
+		if !before {
+			f.doubt = time.Now().Add(doubtAfter)
+		}
+	case <-timer.C:
+	}
+}
+
+// look returns the end of a pause, which a look interrupts.
+func (f *awaited) look(end time.Time) time.Time {
+	if f.doubted = false; f.doubt.IsZero() {
+		return end
+	}
+	return earlier(end, f.doubt)
+}
+
+// interrupted reports whether a pause has ended for a look, of which there is one.
+func (f *awaited) interrupted() bool {
+	f.doubted = !f.doubt.IsZero() && !time.Now().Before(f.doubt) && time.Now().Before(f.end)
+	if f.doubted {
+		f.doubt = time.Time{}
+	}
+	return f.doubted
 }
 
 // follow reads a job when it is done, at the end of the wait, or when the server drains.
@@ -91,7 +135,7 @@ func (f *awaited) awaitEnd(ctx context.Context) error {
 		if f.decision.Job = job; over || job.State.Done() {
 			return nil
 		}
-		if !look {
+		if !look && !f.doubted {
 			f.server.rest(ctx, min(spuriousPause, time.Until(f.end)))
 		}
 	}
@@ -99,12 +143,13 @@ func (f *awaited) awaitEnd(ctx context.Context) error {
 
 // pause returns when the watch reports, and true when the wait must end otherwise.
 func (f *awaited) pause(ctx context.Context) (over bool) {
-	timer := time.NewTimer(time.Until(f.end))
+	timer := time.NewTimer(time.Until(f.look(f.end)))
 	defer timer.Stop()
 	select {
 	case <-f.ended:
 		return false
 	case <-timer.C:
+		return !f.interrupted()
 	case <-f.server.draining:
 	case <-ctx.Done():
 	}
@@ -115,6 +160,9 @@ func (f *awaited) pause(ctx context.Context) (over bool) {
 const (
 	// spuriousPause follows a spurious signal, so that a noisy watch costs little.
 	spuriousPause = 50 * time.Millisecond
+	// doubtAfter is how long after an admission a job is read whose end may have been missed. Most
+	// jobs of clients that wait end before.
+	doubtAfter = 200 * time.Millisecond
 	// leftPatience is how long a request may take to leave after its client has closed its side of
 	// the connection. One that only says so that it sends no more (nc -N) gets its answer then.
 	leftPatience = 800 * time.Millisecond
@@ -160,7 +208,7 @@ func (f *awaited) awaitAnswer(ctx context.Context) error {
 		case over:
 			return err
 		}
-		if look = away; away || !f.known {
+		if look = away; away || !f.known && !f.doubted {
 			s.rest(ctx, min(spuriousPause, time.Until(f.end)))
 		}
 		f.known = false
@@ -180,7 +228,7 @@ func (s *Server) AwaitAnswers(ctx context.Context) {
 
 // pauseForAnswer returns when the watch reports, and true when the wait must end otherwise.
 func (f *awaited) pauseForAnswer() (over bool) {
-	end := f.end
+	end := f.look(f.end)
 	if f.shown != nil {
 		end = earlier(end, f.shown.next)
 	}
@@ -191,6 +239,7 @@ func (f *awaited) pauseForAnswer() (over bool) {
 	case f.heard = <-f.ended:
 		return false
 	case <-timer.C:
+		f.interrupted()
 		return !time.Now().Before(f.end)
 	case <-f.drain:
 		f.drain, f.last = nil, earlier(f.last, time.Now().Add(f.server.cfg.DrainGrace+drainTail))

@@ -93,6 +93,34 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+// TestMissedEnds: a job that ends before the watch of its submission is in force is read soon after,
+// and one that ends later is read at its end.
+func TestMissedEnds(t *testing.T) {
+	const early = 100 * time.Millisecond
+	for _, tt := range []struct{ at, took time.Duration }{
+		{early / 2, early + doubtAfter}, {2 * early, 2 * early}, {early + doubtAfter + time.Millisecond, early + doubtAfter + time.Millisecond},
+		{10 * time.Second, 5 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			b.queue.Early = early
+			go func() {
+				<-time.After(tt.at)
+				synctest.Wait()
+				for _, id := range b.queue.IDs() {
+					b.queue.Finish(id, shaper.Succeeded, nil, nil)
+				}
+			}()
+			began := time.Now()
+			r := b.handle("POST", "/v1/jobs", plainJob, "wait=5")
+			if took := time.Since(began); took != tt.took || r.job.Done != (tt.took < 5*time.Second) || b.queue.Watching() != 0 {
+				t.Errorf("a job that ended at %v: done %v after %v, want %v", tt.at, r.job.Done, took, tt.took)
+			}
+			<-time.After(time.Minute)
+		})
+	}
+}
+
 func (b *bench) handle(method, path, body, prefer string) reply {
 	b.t.Helper()
 	d := b.intake

@@ -98,6 +98,22 @@ func (w *watcher) signal(channel string, end End) {
 // Answer with what was received. The caller must call stop. The subscription is in force when Watch
 // returns, so no later end is missed. Errors: ErrUnavailable.
 func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan End, stop func(), err error) {
+	ended, inForce, stop, err := q.WatchEarly(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	select {
+	case <-inForce:
+		return ended, stop, nil
+	case <-ctx.Done():
+		stop()
+		return nil, nil, errors.Join(ErrUnavailable, ctx.Err())
+	}
+}
+
+// WatchEarly is Watch for a job that is submitted meanwhile: it does not wait for the subscription.
+// An end before inForce is closed may be missed. Errors: ErrUnavailable.
+func (q *Queue) WatchEarly(id string) (ended <-chan End, inForce <-chan struct{}, stop func(), err error) {
 	shard, known := q.store.ShardOfID(id)
 	if !known {
 		shard = q.store.Shard(0) // no such job will end
@@ -106,7 +122,7 @@ func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan End, stop fu
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
-		return nil, nil, errClosed
+		return nil, nil, nil, errClosed
 	}
 	x := w.waiting[channel]
 	if x == nil {
@@ -125,11 +141,5 @@ func (q *Queue) Watch(ctx context.Context, id string) (ended <-chan End, stop fu
 			w.listener.remove(channel)
 		}
 	}
-	select {
-	case <-x.ready:
-		return c, stop, nil
-	case <-ctx.Done():
-		stop()
-		return nil, nil, errors.Join(ErrUnavailable, ctx.Err())
-	}
+	return c, x.ready, stop, nil
 }

@@ -16,6 +16,16 @@ import (
 //go:embed starts/*.yaml
 var starts embed.FS
 
+// firsts are the first requests that fit them.
+var firsts = map[string]string{
+	"service": "sluice submit --tenant acme --type order.create '{\"sku\":1}'",
+	"partner": "sluice key create acme   # prints KEY\n  SLUICE_KEY=KEY sluice submit --type order.create '{\"sku\":1}'",
+	"forward": "curl -i http://127.0.0.1:8090/",
+	"model": "sluice key create search   # prints KEY\n  curl http://127.0.0.1:8090/chat/completions -H 'Authorization: Bearer KEY' " +
+		"-H 'Content-Type: application/json' -d '{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}'",
+	"asynq": "sluice submit --tenant acme --type order.create '{\"sku\":1}'",
+}
+
 type initCmd struct {
 	Case  string `arg:"" enum:"service,partner,forward,model,asynq" help:"What it is for: service, partner, forward, model or asynq."`
 	File  string `arg:"" optional:"" default:"sluice.yaml" placeholder:"FILE" help:"File to write, - for the output [sluice.yaml]."`
@@ -65,7 +75,8 @@ func (c *initCmd) Run(a *cli.App) error {
 	if _, _, err := config.Check(config.Sources{File: c.File}); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.Out, "wrote %s. Next, set what its comments say, then:\n  sluice config check %s\n  sluice serve --config %s\n",
-		c.File, cli.ShellWord(c.File), cli.ShellWord(c.File))
+	_, err = fmt.Fprintf(a.Out, "wrote %s. Next, set what its comments say, then:\n  sluice config check %s\n  sluice serve --config %s\n"+
+		"and in another terminal:\n  %s\n",
+		c.File, cli.ShellWord(c.File), cli.ShellWord(c.File), firsts[c.Case])
 	return err
 }

@@ -81,6 +81,8 @@ func TestMistakes(t *testing.T) {
 		{"job list -tenant acme", says{"unknown flag -tenant; is --tenant meant?"}},
 		{"job list --state deadd", says{`sluice: --state: "deadd": must be one of "all","queued"`, `; is "dead" meant?`}},
 		{"serve --worker_lease 30s", says{`did you mean "--worker-lease"?`}},
+		{"config check --config f.yaml", says{"unknown flag --config; the file stands alone: sluice config check FILE"}},
+		{"upgrade check --config f.yaml", says{"unknown flag --config; the file stands alone: sluice upgrade check FILE"}},
 		{"submit --typ t 1", says{`sluice: unknown flag --typ, did you mean "--type"?`}},
 		{"submit '{}'", says{"Try: sluice submit --help"}},
 		{"echo --listen 9000", says{`--listen: "9000": must be HOST:PORT, such as 127.0.0.1:9000`}},

@@ -151,9 +151,13 @@ func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submiss
 			s.CallbackURL = rd.text(path, value, 1, wire.MaxCallback)
 		case "idempotency_key":
 			if key == nil {
-				return false
+				rd.Add(path, kindOf(value), "", "must be sent as the header Idempotency-Key")
+				return true
 			}
 			*key = rd.text(path, value, 1, wire.MaxKeyBytes)
+		case "tenant":
+			rd.Add(path, kindOf(value), "", "is no field: the credential names the tenant or, without authentication, "+
+				"the header Sluice-Tenant")
 		default:
 			return false
 		}

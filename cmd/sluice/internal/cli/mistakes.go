@@ -57,6 +57,9 @@ func mistakeOf(err error, args []string) string {
 			return fmt.Sprintf("unexpected argument %s; a tenant is named by --tenant", found[1])
 		}
 	}
+	if strings.HasPrefix(err.Error(), "unknown flag --config") && node != nil && len(node.Positional) == 1 {
+		return "unknown flag --config; the file stands alone: " + node.FullPath() + " FILE"
+	}
 	if found := unknownShort.FindStringSubmatch(err.Error()); found != nil && node != nil {
 		for _, arg := range args {
 			word, _, _ := strings.Cut(arg, "=")
