@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"net/url"
@@ -68,7 +69,10 @@ func (r *reader) codec(c *Config) {
 		return
 	}
 	warning, err := check(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && c.Codec.KeyFile != "":
+		r.problem(r.at(key), show(path), err.Error()+"; sluice codec new-key --file makes one")
+	case err != nil:
 		r.problem(r.at(key), show(path), err.Error())
 	}
 	if warning != "" {

@@ -96,6 +96,7 @@ api: { allow_public: true }`: `forward[0].listen: ":1": must be a loopback addre
 		"api: { tls: { client_ca: \"\", " + pair + " } }":                                            "api.tls.client_ca: \"\": must be the path of a file with certificates in PEM; to leave it not set, leave it out",
 		"forward: [ { listen: \"127.0.0.1:1\", route: f, tls: { client_ca: \"\", " + pair + " } } ]": "forward[0].tls.client_ca: \"\": must be",
 		"codec: { key_file: \"\" }":                                                                  "codec.key_file: \"\": must be the path of a file",
+		"codec: { key_file: nowhere.key }":                                                           "must name a file that can be read: no such file or directory; sluice codec new-key --file makes one",
 		"codec: { key_file: \"${file:codec.key}\" }":                                                 "secrets, and in URLs and headers of routes",
 		"codec: { command: \"\" }":                                                                   "codec.command: \"\": must be the path of a program",
 		"auth: { mode: cert }":                                                                       "api.tls.client_ca: nothing: must be set if auth.mode has cert",

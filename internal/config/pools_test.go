@@ -114,7 +114,7 @@ func TestPoolProblems(t *testing.T) {
 	for text, want := range map[string]string{
 		"pools: { a/b: { rate: 1/s, routes: [orders] } }":                                                                        `pools."a/b": the name: must be 1 to 64`,
 		"pools: { erp: 5/s }":                                                                                                    "pools.erp: a text: must be a section",
-		"pools: { erp: { routes: [orders] } }":                                                                                   "pools.erp.rate: 0 per 0s: ",
+		"pools: { erp: { routes: [orders] } }":                                                                                   "pools.erp.rate: nothing: must be set, such as 10/s",
 		"pools: { erp: { rate: 1/s } }":                                                                                          "pools.erp.routes: none: must name at least one route",
 		"pools: { erp: { rate: 1/s, routes: orders } }":                                                                          "pools.erp.routes: a text: must be a list of names of routes",
 		"pools: { erp: { rate: 1/s, routes: [mail] } }":                                                                          `pools.erp.routes[0]: "mail": must be one of the routes: orders, refunds`,
