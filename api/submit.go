@@ -190,7 +190,6 @@ func (s *Server) admit(c *call, sub *queue.Submission, f *awaited) (err error) {
 			return err
 		}
 	}
-	before := isClosed(inForce)
 	span := s.traces.Send(ctx, sub.TraceParent, sub.Tenant, sub.Route)
 	sub.TraceParent = span.TraceParent
 	crash.At("before-admit")
@@ -208,18 +207,9 @@ func (s *Server) admit(c *call, sub *queue.Submission, f *awaited) (err error) {
 			f.end = time.Now() // the job is stored all the same
 		}
 	} else if f.wait > 0 {
-		f.admitted(inForce, before)
+		f.admitted(inForce)
 	}
 	return nil
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // send requests admission. It and note have frames of their own. Within admit they would give it

@@ -72,22 +72,20 @@ func (f *awaited) watchEarly(id string) (inForce <-chan struct{}, err error) {
 	return inForce, err
 }
 
-// admitted waits until the watch of a job that was submitted is in force. before says that it was
-// before the submission. Otherwise the job may have ended first, if Redis took the subscription
-// later than all that. Hardly ever it does, so a look is soon enough.
-func (f *awaited) admitted(inForce <-chan struct{}, before bool) {
+// admitted waits until the watch of a job that was submitted is in force. The job may have ended
+// before that. This is rare, so it is enough to read the job once, a little later.
+func (f *awaited) admitted(inForce <-chan struct{}) {
 	timer := time.NewTimer(time.Until(f.end))
 	defer timer.Stop()
 	select {
 	case <-inForce:
-		if !before {
-			f.doubt = time.Now().Add(doubtAfter)
-		}
+		f.doubt = time.Now().Add(doubtAfter)
 	case <-timer.C:
 	}
 }
 
-// look returns the end of a pause, which a look interrupts.
+// look returns when a pause ends: at the given end, or before it to read a job whose end may have
+// been missed.
 func (f *awaited) look(end time.Time) time.Time {
 	if f.doubted = false; f.doubt.IsZero() {
 		return end
@@ -95,7 +93,7 @@ func (f *awaited) look(end time.Time) time.Time {
 	return earlier(end, f.doubt)
 }
 
-// interrupted reports whether a pause has ended for a look, of which there is one.
+// interrupted reports whether a pause has ended to read such a job. That happens once in a wait.
 func (f *awaited) interrupted() bool {
 	f.doubted = !f.doubt.IsZero() && !time.Now().Before(f.doubt) && time.Now().Before(f.end)
 	if f.doubted {
