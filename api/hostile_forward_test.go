@@ -291,9 +291,11 @@ func TestForwardWhileTheStoreIsAway(t *testing.T) {
 		a.Ends, a.Jobs = *p.Ends(), *p.Jobs()
 		*p.Ends(), *p.Jobs() = a, a
 	})
+	began := time.Now()
 	resp, body := p.ask("GET", "/v1/forward/partner/x", "")
 	p.want("a request", http.StatusTeapot, "", resp, body)
-	if n := a.reads.Load(); n != 1 {
+	// Once more where its end came so late that the watch might have missed it.
+	if n, late := a.reads.Load(), time.Since(began) > 200*time.Millisecond; n != 1 && !(late && n == 2) {
 		t.Errorf("its job was read %d times", n)
 	}
 	a.fails.Store(3)

@@ -333,13 +333,25 @@ func clusterFailover(ctx context.Context, o FailoverOptions, opt *redis.ClusterO
 	if err := replica.ClusterFailover(ctx).Err(); err != nil {
 		return out, fmt.Errorf("%w: CLUSTER FAILOVER at %s: %w; nothing was changed", ErrFailover, out.To, err)
 	}
+	if !becomes(ctx, replica, "master") {
+		return out, fmt.Errorf("%w: %s has not taken over in time; Redis gives such a failover up, and %s goes on: "+
+			"see CLUSTER NODES and the log of %[2]s", ErrFailover, out.To, o.Master)
+	}
+	if !becomes(ctx, master, "slave") { // it hears of its successor a moment later
+		return out, fmt.Errorf("%w: %s has taken over, but %s is no replica of it yet: see CLUSTER NODES and the log of %[3]s",
+			ErrFailover, out.To, o.Master)
+	}
+	return out, nil
+}
+
+// becomes waits until a server has a role. It reports false where ctx ends before.
+func becomes(ctx context.Context, c *redis.Client, role string) bool {
 	for {
-		if fields, err := replication(ctx, replica); err == nil && fields["role"] == "master" {
-			return out, nil
+		if fields, err := replication(ctx, c); err == nil && fields["role"] == role {
+			return true
 		}
 		if sleep(ctx, failoverPoll) != nil {
-			return out, fmt.Errorf("%w: %s has not taken over in time; Redis gives such a failover up, and %s goes on: "+
-				"see CLUSTER NODES and the log of %[2]s", ErrFailover, out.To, o.Master)
+			return false
 		}
 	}
 }
