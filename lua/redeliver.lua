@@ -66,7 +66,9 @@ for n = 1, #order do
     end
     if back then
       if f.pool then
-        turn_correct(f, pool_charge_of(f.pool, j.cost, j.stamp), 0, j.stamp < f.ready) -- its turn is still to come
+        local charge = pool_charge_of(f.pool, j.cost, j.stamp)
+        turn_correct(f, charge, 0, j.stamp < f.ready) -- its turn is still to come
+        count_cost(f, 1 - charge)
       end
       run(f, -1)
       count_departed(f, -1)

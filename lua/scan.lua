@@ -19,10 +19,11 @@
 --   rejected, departed, succeeded, dead, cause of its hold ('0' none), cells ('0' none), hindrance
 --   and policy as lib/flow.lua writes them ('0' none), turn in its pool ('0' none), and of a pool
 --   the sums of weights and of reserves as lib/pool.lua writes them, what it owes to its pool, or
---   of a pool all together, since when its oldest job could have left (0 none), dead letters that
---   can be replayed, and of one tenant the bytes stored: of waiting and leased jobs, of dead
---   letters, of answers in the current window, in the window before, start of the current window,
---   of idempotency keys the same three, of answers to forwarded requests
+--   of a pool all together, what its departures cost beyond one each, since when its oldest job
+--   could have left (0 none), dead letters that can be replayed, and of one tenant the bytes
+--   stored: of waiting and leased jobs, of dead letters, of answers in the current window, in the
+--   window before, start of the current window, of idempotency keys the same three, of answers to
+--   forwarded requests
 -- Derived keys: flow flows job policy queue later returned dead kept tenants
 -- Channels: (none)
 
@@ -34,6 +35,7 @@
 local FIELDS = {
   'last', 'ready', 'held', 'share', 'spaced', 'full', 'depth', 'queued', 'running', 'bytes', 'admitted', 'rejected', 'departed', 'succeeded',
   'dead', 'cause', 'cells', 'hindered', 'policy', 'turn', 'weights', 'reserves', 'owed',
+  'extra',
 }
 local DEPTH, QUEUED, RUNNING, DEAD = 7, 8, 9, 15 -- in FIELDS
 local STORED = { 'live', 'dead_bytes', 'answers', 'answers_before', 'answers_at', 'keys', 'keys_before',

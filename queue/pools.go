@@ -32,6 +32,7 @@ type Pool struct {
 	API      shaper.Overrides  // overrides that were set through the API
 
 	Depth, Bytes, Running, Departed int64 // sums over its flows
+	Costs                           int64 // of these departures; it falls where a job cost less than expected
 
 	Waiting       int64     // flows that have a job to give
 	Weights       int64     // sum of their weights, with that of a class once
@@ -48,6 +49,7 @@ type PoolFlow struct {
 	Tenant, Route string // the names themselves; as in keys where no waiting job names them
 	Depth         int64
 	Departed      int64
+	Costs         int64 // as in Pool
 	Running       int64
 	Class         string // the tier whose tenants share Weight; empty for none
 	Weight        int64
@@ -310,6 +312,7 @@ func poolOf(
 	p.Depth, p.Bytes, p.Running, p.Departed = f.Depth, f.Bytes, f.Running, f.Departed
 	p.HeldUntil, p.HeldBy, p.LimitedBy, p.EffectiveRate = f.HeldUntil, f.HeldBy, f.LimitedBy, f.EffectiveRate
 	p.Waiting, p.Weights, p.Reserves, p.Owed = waiting, flow.Weights, flow.Reserves, flow.Owed
+	p.Costs = flow.Departed + flow.Extra
 	return p, nil
 }
 
@@ -374,7 +377,7 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 		}
 	}
 	fields, err := store.Pipeline(ctx, q.store.Reads, names, func(p redis.Pipeliner, flow string) *redis.SliceCmd {
-		return p.HMGet(ctx, home.Flow(flow), "depth", "departed", "running", "turn")
+		return p.HMGet(ctx, home.Flow(flow), "depth", "departed", "running", "extra", "turn")
 	})
 	if err != nil {
 		return nil, err
@@ -385,11 +388,12 @@ func (q *Queue) PoolFlows(ctx context.Context, name string, most int) ([]PoolFlo
 	}
 	for i := range flows {
 		f := &flows[i]
-		for k, n := range []*int64{&f.Depth, &f.Departed, &f.Running} {
+		for k, n := range []*int64{&f.Depth, &f.Departed, &f.Running, &f.Costs} {
 			text, _ := fields[i][k].(string)
 			*n, _ = strconv.ParseInt(text, 10, 64) // 0 where it is missing
 		}
-		turn, _ := fields[i][3].(string)
+		f.Costs += f.Departed
+		turn, _ := fields[i][4].(string)
 		f.Weight, f.Reserve = scripts.ParseTurn(turn)
 		share := 1.0 // of the weight
 		if in := of[i] - 1; in >= 0 && in < len(tiers) {

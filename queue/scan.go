@@ -29,6 +29,7 @@ type Brief struct {
 	// where a flow is in none.
 	PoolRate float64
 	Owed     int64 // by its flows together, see Flow.Owed
+	Costs    int64 // of a pool in the place of a tenant: Pool.Costs
 	Figures
 }
 
@@ -265,6 +266,7 @@ func (r *resolver) briefs(from *policies.Set, scan scripts.Scan, pools map[strin
 			if f.Pool != "" {
 				flow := PoolFlow{
 					Tenant: name, Route: route, Depth: f.Depth, Departed: f.Departed, Running: f.Running,
+					Costs:  f.Departed + f.Extra,
 					Weight: max(policy.Weight, 1), Reserve: policy.Reserve,
 					Pool: r.from.Baseline.PoolOf(route), Waits: f.InTurn, LimitedBy: figures.LimitedBy,
 				}

@@ -103,7 +103,8 @@ func Bound(l net.Listener, name string, bounds Bounds) *Listener {
 		spare: counter("sluice_connections_reserved_total",
 			"Connections that took a slot reserved for probes and operators."),
 		unpaid: unpaid{
-			budget: rate.NewLimiter(unpaidRate, unpaidRate),
+			budget:    rate.NewLimiter(unpaidRate, unpaidRate),
+			addresses: map[string]*list.Element{},
 			waits: counter("sluice_connections_throttled_total",
 				"Waits of connections that have sent many frames or requests that reach no store."),
 		},

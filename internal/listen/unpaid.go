@@ -1,9 +1,13 @@
 package listen
 
 import (
+	"cmp"
+	"container/list"
 	"context"
 	"io"
+	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,14 +21,18 @@ import (
 // its tenant and address. Frames of HTTP/2 that are no requests, and requests that are answered
 // without the store, are not, and connections that send nothing else could take both cores of a
 // small machine (TestUnpaidFrames). So a connection owes the bytes that no paid request explains.
-// One that owes more than unpaidFirst waits for its part of one budget of the listener.
+// One that owes more than unpaidFirst waits for its part of one budget of the listener, which the
+// addresses that wait share, and the connections of each.
 const (
 	unpaidRate  = 512 << 10 // bytes a second, of all connections together
 	unpaidFirst = 4 << 10   // bytes of a connection, such as of its TLS handshake
-	unpaidStep  = 4 << 10   // bytes, at least, for which a connection waits at once
+	unpaidStep  = 4 << 10   // bytes for which a connection waits at once
 	// unpaidAnswer is what an answer without the store costs, in bytes that are received: about as
 	// much processor time.
 	unpaidAnswer = 150
+	// unpaidAhead is what a connection may have sent, in bytes, of bodies that are still to be read:
+	// its receive buffer and a record of TLS.
+	unpaidAhead = receiveBuffer + 16<<10
 )
 
 // A client of HTTP/2 that gives no window holds each answer, of 20 KB with its request. Answers
@@ -41,37 +49,151 @@ type unpaid struct {
 	budget *rate.Limiter
 	held   atomic.Int64 // answers under way
 	waits  prometheus.Counter
+
+	mu        sync.Mutex
+	lines     list.List // of *line, in the order of their turns
+	addresses map[string]*list.Element
+	serving   bool
+}
+
+// line are the connections of an address that wait.
+type line struct {
+	address string
+	waiting list.List // of *waiter
+}
+
+// waiter is a connection that waits.
+type waiter struct {
+	address    string
+	inLine     bool
+	turn, paid chan struct{} // each for one signal
 }
 
 // account is that of one connection.
 type account struct {
 	owed   atomic.Int64 // bytes that no paid request explains
 	waited atomic.Int64 // bytes of them for which the connection has waited
+	bodies atomic.Int64 // bytes of the bodies of running requests that are still to be read
 	held   atomic.Int64 // answers under way
+	waiter atomic.Pointer[waiter]
 	open   context.Context
 	close  context.CancelFunc
+}
+
+// due is for how many bytes the connection has to wait. The last n may still be explained.
+func (a *account) due(n int) int64 {
+	ahead := min(a.bodies.Load(), unpaidAhead)
+	return a.owed.Load() - int64(n) - a.waited.Load() - unpaidFirst - ahead - ahead/8
 }
 
 // Read waits after it has read, for what came before: by then a request has explained it.
 func (c *boundedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	u, a := &c.of.unpaid, &c.account
-	due := a.owed.Add(int64(n)) - int64(n) - a.waited.Load() - unpaidFirst
-	if due > 0 && c.address != "" { // else it is of many clients
-		due = min(max(due, unpaidStep), unpaidRate)
-		u.waits.Inc()
-		if err := u.budget.WaitN(a.open, int(due)); err != nil {
+	a := &c.account
+	a.owed.Add(int64(n))
+	if a.due(n) > 0 && c.address != "" { // else it is of many clients
+		c.of.unpaid.waits.Inc()
+		if err := c.of.unpaid.wait(c, n); err != nil {
 			return 0, err // it was closed meanwhile
 		}
-		a.waited.Add(due)
 	}
 	return n, err
+}
+
+// wait returns when nothing is due, or the connection has been closed.
+func (u *unpaid) wait(c *boundedConn, n int) error {
+	a, w := &c.account, &waiter{address: c.address, turn: make(chan struct{}, 1), paid: make(chan struct{}, 1)}
+	a.waiter.Store(w)
+	defer a.waiter.Store(nil)
+	for a.due(n) > 0 {
+		leave := u.enter(w)
+		select {
+		case <-w.turn:
+			a.waited.Add(unpaidStep)
+		case <-w.paid:
+			leave()
+		case <-a.open.Done():
+			leave()
+			return net.ErrClosed
+		}
+	}
+	return nil
+}
+
+// enter gives a connection its turn now, or in line; leave takes it out of the line.
+func (u *unpaid) enter(w *waiter) (leave func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.serving && u.budget.AllowN(time.Now(), unpaidStep) {
+		w.turn <- struct{}{}
+		return func() { <-w.turn }
+	}
+	at := u.addresses[w.address]
+	if at == nil {
+		at = u.lines.PushBack(&line{address: w.address})
+		u.addresses[w.address] = at
+	}
+	l := at.Value.(*line)
+	place := l.waiting.PushBack(w)
+	w.inLine = true
+	if !u.serving {
+		u.serving = true
+		go u.serve()
+	}
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if !w.inLine {
+			<-w.turn // it came meanwhile
+			return
+		}
+		u.remove(at, place)
+	}
+}
+
+// serve gives turns while connections wait: to one address after the other.
+func (u *unpaid) serve() {
+	for {
+		_ = u.budget.WaitN(context.Background(), unpaidStep) // fails for more than its burst only
+		u.mu.Lock()
+		at := u.lines.Front()
+		if at == nil {
+			u.serving = false
+			u.mu.Unlock()
+			return
+		}
+		u.lines.MoveToBack(at)
+		u.remove(at, at.Value.(*line).waiting.Front()).turn <- struct{}{}
+		u.mu.Unlock()
+	}
+}
+
+// remove takes a connection out of the line of its address. The lock is held.
+func (u *unpaid) remove(at, place *list.Element) *waiter {
+	l := at.Value.(*line)
+	w := l.waiting.Remove(place).(*waiter)
+	if w.inLine = false; l.waiting.Len() == 0 {
+		u.lines.Remove(at)
+		delete(u.addresses, l.address)
+	}
+	return w
 }
 
 // explain takes received bytes off the account: those of a paid request.
 func (a *account) explain(n int) {
 	if a.owed.Add(int64(-n)) < 0 {
 		a.owed.Store(0) // a request is taken for a little more than it was
+	}
+	a.paid()
+}
+
+// paid wakes the connection if it waits, to see whether it still has to.
+func (a *account) paid() {
+	if w := a.waiter.Load(); w != nil {
+		select {
+		case w.paid <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -90,12 +212,20 @@ func sizeOf(r *http.Request) int {
 type paidBody struct {
 	io.ReadCloser
 	account *account
+	left    int64 // bytes that are still to be read
 }
 
-func (b paidBody) Read(p []byte) (int, error) {
+func (b *paidBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.expect(-min(int64(n), b.left))
 	b.account.explain(n + n/8) // with what frames and records of TLS add
 	return n, err
+}
+
+// expect changes how many bytes are still to be read.
+func (b *paidBody) expect(n int64) {
+	b.left += n
+	b.account.bodies.Add(n)
 }
 
 type connKey struct{}
@@ -104,10 +234,13 @@ type connKey struct{}
 func paying(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, _ := r.Context().Value(connKey{}).(*boundedConn); c != nil {
-			c.account.explain(sizeOf(r))
 			if r.Body != nil && r.Body != http.NoBody {
-				r.Body = paidBody{r.Body, &c.account}
+				b := &paidBody{ReadCloser: r.Body, account: &c.account}
+				b.expect(cmp.Or(max(r.ContentLength, 0), unpaidAhead)) // without a length, any
+				defer func() { b.expect(-b.left) }()
+				r.Body = b
 			}
+			c.account.explain(sizeOf(r))
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -2,16 +2,20 @@ package listen
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/7509e464/sluice/internal/certtest"
 )
 
 // pipes is a listener in memory, for virtual time.
@@ -21,9 +25,12 @@ type pipes struct {
 	once   sync.Once
 }
 
-type pipe struct{ net.Conn }
+type pipe struct {
+	net.Conn
+	last byte // of its client's address
+}
 
-func (pipe) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
+func (p pipe) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, p.last), Port: 1} }
 
 func (p *pipes) Accept() (net.Conn, error) {
 	select {
@@ -40,20 +47,21 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // dial returns a connection, and drops what the server sends on it.
 func (p *pipes) dial() net.Conn {
 	near, far := net.Pipe()
-	p.conns <- pipe{far}
+	p.conns <- pipe{far, 1}
 	go func() { _, _ = io.Copy(io.Discard, near) }()
 	return near
 }
 
 // serveUnpaid serves requests for /paid, and answers others without the store, for the test. Each
 // request for /paid is noted in paid.
-func serveUnpaid(t *testing.T, paid chan<- time.Time) (*Listener, *pipes) {
+func serveUnpaid(t *testing.T, paid chan<- time.Time, secured ...Identity) (*Listener, *pipes) {
 	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 	l := Bound(p, "api", Bounds{Connections: 100})
 	srv := Server("", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/paid" {
+			time.Sleep(50 * time.Millisecond) // as for a credential that is looked up
 			n, _ := io.Copy(io.Discard, r.Body)
-			if n == r.ContentLength {
+			if n == r.ContentLength || r.ContentLength < 0 && n == 60_000 {
 				paid <- time.Now()
 			}
 			return
@@ -63,12 +71,27 @@ func serveUnpaid(t *testing.T, paid chan<- time.Time) (*Listener, *pipes) {
 	AllowHTTP2(srv)
 	l.Attend(srv)
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = srv.Serve(l) })
+	for _, i := range secured {
+		if _, err := l.Secure(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serving.Go(func() { _ = l.Serve(srv) })
 	t.Cleanup(func() {
 		_ = srv.Close()
 		serving.Wait()
 	})
 	return l, p
+}
+
+// nobodyWaits insists that no connection waits for its turn.
+func (l *Listener) nobodyWaits(t *testing.T) {
+	time.Sleep(time.Second) // until nothing gives turns any more
+	l.unpaid.mu.Lock()
+	defer l.unpaid.mu.Unlock()
+	if l.unpaid.serving || len(l.unpaid.addresses) > 0 || l.unpaid.lines.Len() > 0 {
+		t.Error("somebody still waits")
+	}
 }
 
 const refused = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -87,11 +110,11 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 func TestUnpaidFrames(t *testing.T) {
 	get := func(stream uint32) string { return frame(1, 5, stream, "\x82\x86\x84\x41\x01a") }
 	var resets bytes.Buffer
-	for i := range uint32(10_000) {
+	for i := range uint32(5_000) {
 		resets.WriteString(get(2*i+1) + frame(3, 0, 2*i+1, "\x00\x00\x00\x08"))
 	}
 	for name, flood := range map[string]string{
-		"requests refused": strings.Repeat(refused, 10_000),
+		"requests refused": strings.Repeat(refused, 5_000),
 		"pings":            preface + frame(4, 0, 0, "") + strings.Repeat(frame(6, 0, 0, "12345678"), 30_000),
 		"settings":         preface + strings.Repeat(frame(4, 0, 0, ""), 30_000),
 		"windows":          preface + frame(4, 0, 0, "") + strings.Repeat(frame(8, 0, 0, "\x00\x00\x00\x01"), 30_000),
@@ -119,7 +142,7 @@ func TestUnpaidFrames(t *testing.T) {
 						t.Fatal(err)
 					}
 					written := time.Now()
-					if at := <-paid; at.Sub(written) > 0 {
+					if at := <-paid; at.Sub(written) > 50*time.Millisecond {
 						t.Fatalf("a request that pays waited %v", at.Sub(written))
 					}
 					time.Sleep(10 * time.Millisecond)
@@ -134,9 +157,102 @@ func TestUnpaidFrames(t *testing.T) {
 				if held := l.unpaid.held.Load(); held != 0 {
 					t.Errorf("%d answers are held at the end", held)
 				}
+				l.nobodyWaits(t)
 			})
 		})
 	}
+}
+
+// TestPayersBesideACrowd: hundreds of connections wait for what they sent without paying. Requests
+// with bodies that come on new connections, in small pieces, and whose handler does not read at
+// once, wait for none of them; nor do those of another address that must wait, too.
+func TestPayersBesideACrowd(t *testing.T) {
+	body := strings.Repeat("x", 60_000)
+	h2 := preface + frame(4, 0, 0, "") + frame(1, 4, 1, "\x83\x86\x44\x05/paid\x41\x01a\x0f\x0d\x0560000")
+	for at := 0; at < len(body); at += 15_000 {
+		h2 += frame(0, byte(at/45_000), 1, body[at:at+15_000])
+	}
+	ca, trusting := certtest.New(t, "ca"), &tls.Config{InsecureSkipVerify: true}
+	for name, pay := range map[string]func(conn net.Conn) (io.Writer, string){
+		"HTTP/1": func(conn net.Conn) (io.Writer, string) {
+			return conn, "POST /paid HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n" + body
+		},
+		"HTTP/1, chunked": func(conn net.Conn) (io.Writer, string) {
+			return conn, "POST /paid HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nea60\r\n" + body + "\r\n0\r\n\r\n"
+		},
+		"HTTP/2": func(conn net.Conn) (io.Writer, string) { return conn, h2 },
+		"TLS": func(conn net.Conn) (io.Writer, string) {
+			return tls.Client(conn, trusting),
+				"POST /paid HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n" + body
+		},
+		"another address": func(conn net.Conn) (io.Writer, string) {
+			return conn, strings.Repeat(refused, 30) + "POST /paid HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n" + body
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				paid := make(chan time.Time, 1000)
+				var secured []Identity
+				if name == "TLS" {
+					secured = append(secured, identity(t, ca, certtest.Subject{}))
+				}
+				l, p := serveUnpaid(t, paid, secured...)
+				var crowd []net.Conn
+				for range 90 {
+					near, far := net.Pipe()
+					crowd = append(crowd, near)
+					p.conns <- pipe{far, 1}
+					conn, flood := net.Conn(near), preface+frame(4, 0, 0, "")+strings.Repeat(frame(6, 0, 0, "12345678"), 1000)
+					if name == "TLS" {
+						conn, flood = tls.Client(near, trusting), strings.Repeat(refused, 500)
+					}
+					go func() {
+						if secured, is := conn.(*tls.Conn); is {
+							_ = secured.Handshake()
+						}
+						go func() { _, _ = io.Copy(io.Discard, conn) }()
+						_, _ = io.WriteString(conn, flood)
+					}()
+				}
+				time.Sleep(time.Second) // the budget is used up
+				near, far := net.Pipe()
+				last := byte(1)
+				if name == "another address" {
+					last = 2
+				}
+				p.conns <- pipe{far, last}
+				if name != "TLS" {
+					go func() { _, _ = io.Copy(io.Discard, near) }()
+				}
+				began := time.Now()
+				to, text := pay(segments{near})
+				if _, err := io.WriteString(to, text); err != nil {
+					t.Fatal(err)
+				}
+				if at := <-paid; at.Sub(began) > 300*time.Millisecond {
+					t.Errorf("a request that pays took %v", at.Sub(began))
+				}
+				for _, conn := range append(crowd, near) {
+					_ = conn.Close()
+				}
+				l.nobodyWaits(t)
+			})
+		})
+	}
+}
+
+// segments writes as a network carries it.
+type segments struct{ net.Conn }
+
+func (s segments) Write(p []byte) (n int, err error) {
+	for part := range slices.Chunk(p, 1400) {
+		m, err := s.Conn.Write(part)
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // TestHeldAnswers: clients of HTTP/2 that take no byte hold a bounded number of answers, for a
@@ -160,7 +276,7 @@ func TestHeldAnswers(t *testing.T) {
 			t.Errorf("%d answers are held", held)
 		}
 		near, far := net.Pipe()
-		p.conns <- pipe{far}
+		p.conns <- pipe{far, 1}
 		go func() { _, _ = io.WriteString(near, refused) }()
 		answer := make([]byte, len("HTTP/1.1 404"))
 		if _, err := io.ReadFull(near, answer); err != nil || string(answer) != "HTTP/1.1 404" {
@@ -174,5 +290,6 @@ func TestHeldAnswers(t *testing.T) {
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
+		l.nobodyWaits(t)
 	})
 }

@@ -28,6 +28,7 @@ var poolTests = map[string]func(*suite){
 	"an operator ends the hold of a flow in a pool":            poolUnheld,
 	"answers to many tenants of a class hold no pool":          poolOfRefusedGuests,
 	"what a flow owes is in its tenant and in its pool":        poolOwed,
+	"departures cost what their jobs cost in the end":          poolCosts,
 	"a new file pauses no pool, and all its flows obey it":     poolRefiled,
 	"a route of no pool is not delayed":                        poolOutside,
 	"a tenant is one, wherever its flows are":                  poolSpread,
@@ -422,6 +423,49 @@ func poolOwed(s *suite) {
 		s.Fatalf("Tune: %v", err)
 	}
 	owed("after unhold", 0)
+}
+
+// poolCosts: a departure counts for its estimate until its actual cost is known, and for nothing
+// once it was given back unused.
+func poolCosts(s *suite) {
+	s.pool(func(*shaper.Overrides) {}, nil)
+	total := map[string]int64{}
+	cost := func(what, tenant string, departed, want int64) {
+		s.Helper()
+		total[tenant] = want
+		p, err := s.q.Pool(s.ctx, "erp")
+		if err != nil {
+			s.Fatalf("Pool: %v", err)
+		}
+		equal(s, "departures of the pool "+what, p.Departed, departed)
+		equal(s, "their costs "+what, p.Costs, total["acme"]+total["other"])
+		equal(s, "those of the flow "+what, s.scan(10)[tenant].Pooled[0].Costs, want)
+	}
+	leave := func(tenant string, cost int64) queue.Lease {
+		w := pooledWork(tenant)
+		w.Cost = cost
+		s.admit(w)
+		return s.lease(1)[0]
+	}
+	l := leave("acme", 5)
+	cost("at the estimate", "acme", 1, 5)
+	s.settle(l, shaper.Succeed, costing(3))
+	cost("at a lower cost", "acme", 1, 3)
+	s.settle(leave("acme", 1), shaper.Succeed)
+	cost("without a cost", "acme", 2, 4)
+	l = leave("other", 20)
+	s.settle(l, shaper.Release)
+	cost("after a job was given back", "other", 2, 0)
+	s.settle(s.lease(1)[0], shaper.Succeed, costing(70))
+	cost("at a cost of which the flow owes a part", "other", 3, 70)
+	s.admit(pooledWork("acme"))
+	s.admit(pooledWork("other"))
+	flows, err := s.q.PoolFlows(s.ctx, "erp", 10)
+	equal(s, "the error", err, nil)
+	for _, f := range flows {
+		equal(s, "the costs in the list of flows of "+f.Tenant, f.Costs, total[f.Tenant])
+	}
+	equal(s, "flows that wait", len(flows), 2)
 }
 
 // poolHeldByTwo: the answer to one tenant holds its flow. That to a second one holds the pool.

@@ -60,6 +60,7 @@ type ScannedFlow struct {
 	Pool   string // that it is in, as in keys; empty for none
 	InTurn bool   // it waits for its turn there
 	Owed   int64  // to the pool, see shaper.Pool.Exceed; of a pool itself, by its flows and classes
+	Extra  int64  // that departures cost the pool beyond one each; of a pool itself, of all its flows
 	// Of a pool itself, sums over the flows that wait for their turn.
 	Weights  int64
 	Reserves float64 // costs a second
@@ -145,7 +146,7 @@ func parseFlow(text string) (f ScannedFlow, err error) {
 		f.InTurn, f.Pool = turn[0] == '+', turn[1:]
 	}
 	f.Weights, f.Reserves = number(), float64(number())/1e6
-	f.Owed, f.Oldest, f.Letters = number(), instant(), number()
+	f.Owed, f.Extra, f.Oldest, f.Letters = number(), number(), instant(), number()
 	if rest != "" {
 		f.Stored = Stored{
 			Live: number(), Dead: number(),

@@ -249,6 +249,10 @@ local function flow_save(f)
   if #args > 0 then
     redis.call('HSET', f.key, unpack(args))
   end
+  if f.extra and f.extra ~= 0 then
+    redis.call('HINCRBY', f.key, 'extra', format('%d', f.extra))
+    f.extra = 0
+  end
 end
 
 -- later_head is the earliest eligible time among the scheduled and retrying jobs, nil when there is

@@ -538,6 +538,7 @@ do
     f.leaving[#f.leaving + 1] = j
     run(f, 1)
     count_departed(f, 1)
+    count_cost(f, cost - 1)
     if f.share_left then
       f.share_left, bounds[route_of(f.name)] = f.share_left - 1, bounds[route_of(f.name)] - 1
     end

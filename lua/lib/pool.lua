@@ -27,7 +27,8 @@
 --   spared              Spared of shaper.Pool
 --   awaited:CLASS       Due and Departed of shaper.Awaited
 -- The field owed of a flow is what it owes: see shaper.Pool.Exceed. Its field awaited is as that of
--- a class.
+-- a class. Its field extra is what its departures have cost beyond one each, and that of a pool the
+-- same for all flows that were in it.
 
 --! needs clock pools policy bucket turn
 --! pools
@@ -132,6 +133,12 @@ local function pool_limit_ahead(p, cost, ahead)
     p.spaced = math.min(p.spaced,
       base + math.min(SPACED_MOST, math.ceil(cost * c.period / c.limit * SPACED_BY)))
   end
+end
+
+-- count_cost counts what departures of a flow cost the pool beyond one each.
+local function count_cost(f, extra)
+  local p = f.pool
+  f.extra, p.extra = (f.extra or 0) + extra, (p.extra or 0) + extra
 end
 
 -- pool_owe adds to what a party owes to its pool.

@@ -8,6 +8,7 @@
 local function correct_in_pool(f, j, cost)
   local p, idle = f.pool, j.stamp < f.ready
   local before, after = pool_charge_of(p, j.cost, j.stamp), pool_charge_of(p, cost, j.stamp)
+  count_cost(f, after - before)
   if after > before then
     after = pool_exceed(f, before, after)
   else
@@ -20,9 +21,10 @@ end
 -- refund_in_pool gives back the slot of a job that never departed, whose cost it was charged for
 -- last.
 local function refund_in_pool(f, j, cost)
-  local p = f.pool
+  local p, charge = f.pool, pool_charge_of(f.pool, cost, j.stamp)
   refund(p, j.stamp, pool_charge_of(p, j.cost, j.stamp))
-  turn_correct(f, pool_charge_of(p, cost, j.stamp), 0, j.stamp < f.ready)
+  turn_correct(f, charge, 0, j.stamp < f.ready)
+  count_cost(f, 1 - charge)
 end
 
 -- refuse_pooled counts that the upstream refused a job of the flow, which departed at the stamp, as

@@ -28,6 +28,7 @@ type Pool struct {
 	Bytes          int64           `json:"bytes" doc:"Payload bytes of the jobs that depth counts."`
 	Running        int64           `json:"running" doc:"Jobs leased by a worker."`
 	Departed       int64           `json:"departed_total"`
+	Costs          int64           `json:"cost_total" doc:"Costs of these departures, which the rate counts. It falls where a job cost less than expected."`
 	LimitedBy      string          `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,flows,auth,held,paused,idle" doc:"What keeps the next job of the pool from leaving now, as for a flow."`
 	EffectiveRate  float64         `json:"effective_rate_per_s" doc:"Departures per second now: the strictest of rate and rates, reduced after holds; 0 while paused."`
 	HeldUntil      time.Time       `json:"held_until,omitzero" doc:"While the pool is held: when the hold ends."`
@@ -52,6 +53,7 @@ type PoolFlow struct {
 	Depth    int64        `json:"depth" doc:"Jobs scheduled, queued and retrying."`
 	Running  int64        `json:"running" doc:"Jobs leased by a worker."`
 	Departed int64        `json:"departed_total"`
+	Costs    int64        `json:"cost_total" doc:"Costs of these departures."`
 	Weight   int64        `json:"weight"`
 	Class    string       `json:"class,omitempty" doc:"The tier whose tenants together have the weight. Absent for none."`
 	Reserve  *shaper.Rate `json:"reserve,omitempty" doc:"Absent for none."`
@@ -91,6 +93,7 @@ type PastPool struct {
 	Strictest     float64   `json:"strictest_rate_per_s" doc:"The strictest rate of the settings."`
 	EffectiveRate float64   `json:"effective_rate_per_s" doc:"The strictest rate, less the reduction after holds; 0 while paused."`
 	Departed      int64     `json:"departed_total"`
+	Costs         int64     `json:"cost_total" doc:"Costs of these departures."`
 }
 
 // PoolShares are the flows of a pool that wait or have left lately.
@@ -109,11 +112,12 @@ type PoolShare struct {
 	Depth      int64        `json:"depth" doc:"Jobs scheduled, queued and retrying."`
 	Running    int64        `json:"running" doc:"Jobs leased by a worker."`
 	Departed   int64        `json:"departed_total"`
+	Costs      int64        `json:"cost_total" doc:"Costs of these departures."`
 	Weight     int64        `json:"weight"`
 	Class      string       `json:"class,omitempty" doc:"The tier whose tenants together have the weight. Absent for none."`
 	Reserve    *shaper.Rate `json:"reserve,omitempty" doc:"Absent for none."`
 	LimitedBy  string       `json:"limited_by" enum:"rate,concurrency,pool,upstream,late,workers,flows,auth,held,paused,idle"`
 	Part       float64      `json:"part" doc:"Part of the pool's rate, from 0 to 1, that weight and reserve entitle the flow to while the same flows wait: the mean of the last ten seconds. It is 0 while the flow does not wait."`
 	Departures *float64     `json:"departures_per_s,omitempty" doc:"Departures a second, the mean of the last ten seconds; absent until it is known."`
-	Got        *float64     `json:"got,omitempty" doc:"Part of the pool's strictest rate that these departures are. A departure counts as one, whatever its cost."`
+	Got        *float64     `json:"got,omitempty" doc:"Part of the pool's strictest rate by cost that the costs of these departures are."`
 }

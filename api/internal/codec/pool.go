@@ -14,7 +14,7 @@ func Pool(p queue.Pool) wire.Pool {
 		Pool: p.Name, Routes: p.Routes, Policy: policy(p.Policy, shaper.SettingsOfPools(), p.Sources),
 		Hold: "flow", MaxHoldMS: cmp.Or(p.Policy.MaxHold, shaper.DefaultMaxHold).Milliseconds(),
 		Reason: p.Reason, Revision: p.Revision,
-		Depth: p.Depth, Bytes: p.Bytes, Running: p.Running, Departed: p.Departed, LimitedBy: p.LimitedBy,
+		Depth: p.Depth, Bytes: p.Bytes, Running: p.Running, Departed: p.Departed, Costs: p.Costs, LimitedBy: p.LimitedBy,
 		EffectiveRate: p.EffectiveRate,
 		HeldUntil:     heldUntil(p.HeldUntil), HeldBy: p.HeldBy.By, HeldStatus: p.HeldBy.Status,
 		WaitingFlows: p.Waiting, Weights: p.Weights, Reserves: p.Reserves, Owed: p.Owed,
@@ -34,7 +34,7 @@ func PoolFlows(flows []queue.PoolFlow) wire.PoolFlows {
 	out := wire.PoolFlows{Items: make([]wire.PoolFlow, len(flows))}
 	for i, f := range flows {
 		out.Items[i] = wire.PoolFlow{
-			Tenant: f.Tenant, Route: f.Route, Depth: f.Depth, Running: f.Running, Departed: f.Departed,
+			Tenant: f.Tenant, Route: f.Route, Depth: f.Depth, Running: f.Running, Departed: f.Departed, Costs: f.Costs,
 			Weight: max(f.Weight, 1), Class: f.Class, Reserve: Reserve(f.Reserve), Part: f.Part,
 		}
 	}

@@ -50,7 +50,7 @@ func oneValue(body []byte) (json.RawMessage, error) {
 	var syntax *json.SyntaxError
 	if err := json.Unmarshal(body, new(json.RawMessage)); errors.As(err, &syntax) {
 		return nil, problem.MalformedJSON.With(fmt.Sprintf("the body must be one JSON value; "+
-			"it stops being one at byte %d", syntax.Offset))
+			"it stops being one at byte %d: %v", syntax.Offset, syntax))
 	}
 	return nil, problem.MalformedJSON.With("the body must be one JSON value")
 }

@@ -118,7 +118,7 @@ func EncodePoolHistory(d *PoolDetail, hub *Hub) wire.PoolHistory {
 	for _, l := range hub.PastOfPool(d) {
 		out.Samples = append(out.Samples, wire.PastPool{
 			At: l.At.UTC(), Gap: l.Gap, Depth: l.Depth, Running: l.Running, Capacity: l.Capacity,
-			Strictest: l.Strictest, EffectiveRate: l.Effective, Departed: l.Departed,
+			Strictest: l.Strictest, EffectiveRate: l.Effective, Departed: l.Departed, Costs: l.Costs,
 		})
 	}
 	return out
@@ -143,7 +143,7 @@ func EncodePoolShares(c *Scan, pool string) wire.PoolShares {
 	})
 	for _, f := range flows {
 		share := wire.PoolShare{
-			Tenant: f.Tenant, Route: f.Route, Depth: f.Depth, Running: f.Running, Departed: f.Departed,
+			Tenant: f.Tenant, Route: f.Route, Depth: f.Depth, Running: f.Running, Departed: f.Departed, Costs: f.Costs,
 			Weight: f.Weight, Class: f.Class, Reserve: codec.Reserve(f.Reserve), LimitedBy: f.LimitedBy, Part: f.Part,
 		}
 		if f.Known {

@@ -24,7 +24,7 @@ type PoolFlow struct {
 	queue.PoolFlow
 	Known      bool    // there were two scans, so that Departures and Got are measured
 	Departures float64 // a second
-	Got        float64 // part of the pool's strictest rate that they are
+	Got        float64 // part of the pool's strictest rate by cost that their costs are
 }
 
 // flowKey names a flow of a pool.
@@ -32,9 +32,9 @@ type flowKey struct{ pool, tenant, route string }
 
 // flowSeen is a flow in one scan.
 type flowSeen struct {
-	at       time.Time
-	departed int64
-	part     float64
+	at              time.Time
+	departed, costs int64
+	part            float64
 }
 
 // shares keeps the flows of pools in the last scans, unless there are more than maxSamples.
@@ -65,10 +65,10 @@ func (s *shares) add(c *Scan) {
 				continue
 			}
 			key := flowKey{f.Pool, f.Tenant, f.Route}
-			seen := flowSeen{c.read[i], f.Departed, sum.part(f)}
+			seen := flowSeen{c.read[i], f.Departed, f.Costs, sum.part(f)}
 			now.flows[key] = seen
 			if flow, lately := s.measure(f, key, seen); lately {
-				flow.Got = flow.Departures / sum.rate
+				flow.Got /= sum.rate
 				c.Flows[f.Pool] = append(c.Flows[f.Pool], flow)
 			}
 		}
@@ -79,8 +79,8 @@ func (s *shares) add(c *Scan) {
 	}
 }
 
-// measure compares a flow with the scans before. lately is false if it neither waits nor has left
-// since then.
+// measure compares a flow with the scans before. Got is the costs a second. lately is false if it
+// neither waits nor has left since then.
 func (s *shares) measure(f queue.PoolFlow, key flowKey, now flowSeen) (flow PoolFlow, lately bool) {
 	flow = PoolFlow{PoolFlow: f}
 	flow.Part = now.part
@@ -96,9 +96,10 @@ func (s *shares) measure(f queue.PoolFlow, key flowKey, now flowSeen) (flow Pool
 		flow.Part += scan.flows[key].part
 	}
 	flow.Part /= float64(len(s.scans) + 1)
-	left := max(0, now.departed-base.departed) // fewer if jobs were given back unused
+	// Fewer if jobs were given back unused, or cost less than expected.
+	left, costs := max(0, now.departed-base.departed), max(0, now.costs-base.costs)
 	if passed := now.at.Sub(base.at).Seconds(); passed > 0 {
-		flow.Known, flow.Departures = true, float64(left)/passed
+		flow.Known, flow.Departures, flow.Got = true, float64(left)/passed, float64(costs)/passed
 	}
 	return flow, lately || left > 0
 }
@@ -107,14 +108,14 @@ func (s *shares) measure(f queue.PoolFlow, key flowKey, now flowSeen) (flow Pool
 type poolSum struct {
 	weights        int64
 	classes        map[string]int64 // flows of each class; its weight is in weights once
-	reserves, rate float64          // a second
+	reserves, rate float64          // costs a second
 }
 
 // poolSums adds up the flows of a scan by pool.
 func poolSums(c *Scan) map[string]*poolSum {
 	pools := map[string]*poolSum{}
 	for _, p := range c.Pools {
-		pools[p.Name] = &poolSum{rate: p.Policy.Strictest(), classes: map[string]int64{}}
+		pools[p.Name] = &poolSum{rate: p.Policy.CostRate().PerSecond(), classes: map[string]int64{}}
 	}
 	for i := range c.Briefs {
 		for _, f := range c.Briefs[i].Pooled {
@@ -160,7 +161,7 @@ func poolsOf(c *Scan) *Scan {
 
 func poolBrief(p *queue.Pool) queue.Brief {
 	return queue.Brief{
-		Name: p.Name, Rate: p.Policy.Rate, Rates: p.Policy.Rates, Capacity: p.Policy.Capacity,
+		Costs: p.Costs, Name: p.Name, Rate: p.Policy.Rate, Rates: p.Policy.Rates, Capacity: p.Policy.Capacity,
 		Figures: queue.Figures{
 			Depth: p.Depth, Running: p.Running, Departed: p.Departed, EffectiveRate: p.EffectiveRate,
 		},

@@ -40,8 +40,8 @@ func TestSharesOfAPool(t *testing.T) {
 	s := newSource()
 	second := func(n int64, waits bool) {
 		s.pooled(10*n,
-			queue.PoolFlow{Tenant: "a", Departed: 6 * n, Weight: 3, Waits: true, Depth: 9},
-			queue.PoolFlow{Tenant: "b", Departed: 4 * n, Weight: 1, Waits: waits},
+			queue.PoolFlow{Tenant: "a", Departed: 6 * n / 3, Costs: 6 * n, Weight: 3, Waits: true, Depth: 9},
+			queue.PoolFlow{Tenant: "b", Departed: 4 * n, Costs: 4 * n, Weight: 1, Waits: waits},
 			queue.PoolFlow{Tenant: "idle", Departed: 5, Weight: 9})
 	}
 	second(0, true)

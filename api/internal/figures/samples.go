@@ -23,6 +23,7 @@ type Sample struct {
 	// that rate after holds, within what its pools allow.
 	Rate, Strictest, Effective   float64
 	Admitted, Rejected, Departed int64 // totals, which only grow
+	Costs                        int64 // of a pool
 }
 
 // sampleAt makes the sample of a tenant at the instant.
@@ -30,7 +31,7 @@ func sampleAt(at time.Time, b *queue.Brief) Sample {
 	l := Sample{
 		At: at, Depth: b.Depth, Running: b.Running, Capacity: b.Capacity, OldestWait: b.OldestWait,
 		Rate: b.Rate.PerSecond(), Effective: b.Allowed(), Admitted: b.Admitted, Rejected: b.Rejected,
-		Departed: b.Departed,
+		Departed: b.Departed, Costs: b.Costs,
 	}
 	l.Strictest = shaper.Policy{Rate: b.Rate, Rates: b.Rates}.Strictest()
 	return l

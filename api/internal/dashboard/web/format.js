@@ -50,6 +50,9 @@ export const allRates = (p) => [policyRate(p.rate), furtherRates(p.rates)].filte
 // strictest is the lowest of the rates, per second. It is what effective_rate_per_s is a part of.
 export const strictest = (p) => Math.min(...[p.rate, ...(p.rates || [])].map(ratePerSecond));
 
+// countsJobs says whether the strictest rate counts jobs, not costs.
+export const countsJobs = (p) => (p.rates || []).some((r) => r.by === "jobs" && ratePerSecond(r) === strictest(p));
+
 // leftOf is the part of its rate that a flow has, less than 1 after a hold or in a slower pool.
 export const leftOf = (p) => p.effective_rate_per_s / strictest(p);
 

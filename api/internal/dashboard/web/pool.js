@@ -8,7 +8,7 @@ import { History } from "./history.js";
 import { Shares } from "./shares.js";
 import { oversubscribed } from "./pools.js";
 import { pausePool, resumePool, unholdPool } from "./actions.js";
-import { allRates, count, duration, limitedBy, none, perSecond, plural, short, strictest } from "./format.js";
+import { allRates, count, countsJobs, duration, limitedBy, none, perSecond, plural, short, strictest } from "./format.js";
 
 const chartSeconds = 300;
 
@@ -20,10 +20,11 @@ export class PoolView {
     this.pool = pool;
     this.title = pool;
     this.lanes = new Lanes(chartSeconds);
+    this.left = this.costs = 0; // totals of the last sample
     this.series = new Series(["depth", "capacity", "running", "cap"]);
     const pick = (...names) => ({ data: () => [this.series.xs, ...names.map((n) => this.series.ys[this.series.names.indexOf(n)])] });
     this.departures = new ChartCard({
-      title: "Departures against the rate", note: "of all flows together", fill: true, say: perSecond, least: 1, data: { data: () => this.lanes.departures() }, seconds: chartSeconds,
+      title: "Departures against the rate", note: "of all flows together, as the rate counts them", fill: true, say: perSecond, least: 1, data: { data: () => this.lanes.departures() }, seconds: chartSeconds,
       series: [{ label: "leaving", colour: "--departures", draw: area("--departures", 0.14, { width: 2.5 }) }, { label: "rate now", colour: "--edge", mark: "dash", draw: dashed("--edge") }, { label: "rate set", colour: "--warn", mark: "dash", draw: dashed("--warn", { dash: [2, 4] }) }],
     });
     this.cards = [
@@ -69,14 +70,14 @@ export class PoolView {
 
   on(name, e) {
     if (e.pool !== this.pool) return;
-    if (name === "pool_history") this.past(e);
+    if (name === "pool_history") this.before = e.samples; // until it is known what the rate counts
     if (name === "pool") this.show(e);
     if (name === "pool_flows") this.shares.show(e);
   }
 
   // past adds the history of the server, without the samples already held.
-  past({ samples }) {
-    const seen = this.lanes.now ?? -Infinity, past = samplesOf(samples).map((l) => ({ ...l, admitted: 0, rejected: 0, ...this.limits(l.effective_rate_per_s, l.strictest_rate_per_s) }));
+  past(samples) {
+    const seen = this.lanes.now ?? -Infinity, past = samplesOf(samples).map((l) => ({ ...l, admitted: 0, rejected: 0, departed: this.counted(l), ...this.limits(l.effective_rate_per_s, l.strictest_rate_per_s) }));
     this.lanes.past(past, []);
     for (const l of past) {
       if (l.t <= seen) continue;
@@ -88,10 +89,20 @@ export class PoolView {
   // limits are the rate that departures keep to, and the rate of the settings where that is higher.
   limits(effective, set) { return { rate: effective, further: effective < 0.99 * set ? set : null }; }
 
+  // counted is what has left as the strictest rate counts it: jobs, or their costs. Those fall where a job cost less than expected; the line does not.
+  counted(l) {
+    if (countsJobs(this.now)) return l.departed_total;
+    if (l.departed_total < this.left - 1000) this.costs = 0; // the store has lost the totals
+    this.left = l.departed_total;
+    return this.costs = Math.max(this.costs, l.cost_total);
+  }
+
   show(e) {
     const t = Date.parse(e.at) / 1000;
     this.now = e;
-    this.lanes.add(t, { admitted: 0, rejected: 0, departed: e.departed_total, ...this.limits(e.effective_rate_per_s, strictest(e)) });
+    if (this.before) this.past(this.before);
+    this.before = null;
+    this.lanes.add(t, { admitted: 0, rejected: 0, departed: this.counted(e), ...this.limits(e.effective_rate_per_s, strictest(e)) });
     const news = this.series.add(t, { depth: e.depth, capacity: bounded(e.capacity), running: e.running, cap: e.concurrency || null });
     if (news || !this.departures.plot) for (const card of [this.departures, ...this.cards]) card.draw(t);
     this.knobs.show(e);
@@ -106,7 +117,7 @@ export class PoolView {
     text(f.weights, count(e.weights));
     text(f.reserves, e.reserves_per_s > 0 ? perSecond(e.reserves_per_s) : none);
     f.reserves.classList.toggle("bad", e.oversubscribed);
-    text(f.total, short(e.departed_total));
+    text(f.total, e.cost_total === e.departed_total ? short(e.departed_total) : `${short(e.departed_total)}, cost ${short(e.cost_total)}`);
   }
 
   showState(e) {

@@ -259,7 +259,7 @@ func (c *poolFlowsCmd) Run(a *cli.App) error {
 		fmt.Fprintln(a.Err, "No flow waits.")
 		return c.others(a, remote, flows)
 	}
-	rows := [][]string{{"TENANT", "ROUTE", "DEPTH", "RUNNING", "DEPARTED", "WEIGHT", "RESERVE", "PART"}}
+	rows := [][]string{{"TENANT", "ROUTE", "DEPTH", "RUNNING", "DEPARTED", "COST", "WEIGHT", "RESERVE", "PART"}}
 	for _, f := range flows.Items {
 		reserve := ""
 		if f.Reserve != nil {
@@ -270,7 +270,7 @@ func (c *poolFlowsCmd) Run(a *cli.App) error {
 			weight += " (" + f.Class + ")"
 		}
 		rows = append(rows, []string{cli.OneLine(f.Tenant), f.Route, figure(f.Depth), figure(f.Running),
-			figure(f.Departed),
+			figure(f.Departed), figure(f.Costs),
 			weight, cli.OrDash(reserve), fmt.Sprintf("%.3g%%", 100*f.Part)})
 	}
 	if err := cli.PrintTable(a.Out, rows); err != nil {
@@ -337,7 +337,11 @@ func printPool(w io.Writer, p wire.Pool, asJSON bool) error {
 	}
 	plain("depth", figure(p.Depth))
 	plain("running", figure(p.Running))
-	plain("departed", figure(p.Departed))
+	departed := figure(p.Departed)
+	if p.Costs != p.Departed {
+		departed += ", which cost " + figure(p.Costs)
+	}
+	plain("departed", departed)
 	plain("limited by", p.LimitedBy)
 	held := wire.Figures{HeldUntil: p.HeldUntil, HeldBy: p.HeldBy, HeldStatus: p.HeldStatus}
 	if text := cli.HeldText(held); text != "" {

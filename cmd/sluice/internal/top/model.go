@@ -96,20 +96,20 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case historyNews: // figures from before the connection
 		for _, o := range msg.Overviews {
 			if o.At.After(m.all.at) {
-				m.all.see(o.At, totals{o.Admitted, o.Rejected, o.Departed}, o.Depth)
+				m.all.see(o.At, totals{admitted: o.Admitted, rejected: o.Rejected, departed: o.Departed}, o.Depth)
 			}
 		}
 	case overviewNews:
 		o := wire.Overview(msg)
 		m.overview = &o
-		m.all.see(o.At, totals{o.Admitted, o.Rejected, o.Departed}, o.Depth)
+		m.all.see(o.At, totals{admitted: o.Admitted, rejected: o.Rejected, departed: o.Departed}, o.Depth)
 	case tenantsNews:
 		m.seeTenants(wire.TenantLines(msg))
 	case tenantNews:
 		if msg.Tenant.Tenant == m.view.Tenant { // figures of the previous view may still arrive
 			t := wire.TenantNow(msg)
 			m.tenant = &t
-			m.figures.see(t.At, totals{t.Admitted, t.Rejected, t.Departed}, t.Depth)
+			m.figures.see(t.At, totals{admitted: t.Admitted, rejected: t.Rejected, departed: t.Departed}, t.Depth)
 		}
 	case poolsNews:
 		m.seePools(wire.PoolLines(msg))
@@ -136,7 +136,7 @@ func (m *topModel) seeTenants(t wire.TenantLines) {
 		if m.tracks[row.Tenant] == nil {
 			m.tracks[row.Tenant] = &track{}
 		}
-		m.tracks[row.Tenant].see(t.At, totals{row.Admitted, row.Rejected, row.Departed}, row.Depth)
+		m.tracks[row.Tenant].see(t.At, totals{admitted: row.Admitted, rejected: row.Rejected, departed: row.Departed}, row.Depth)
 	}
 	for name, k := range m.tracks {
 		if t.At.Sub(k.at) > trackGap {

@@ -35,12 +35,20 @@ func (m *topModel) seePools(list wire.PoolLines) {
 		if tracks[pool.Pool] = p.tracks[pool.Pool]; tracks[pool.Pool] == nil {
 			tracks[pool.Pool] = &track{}
 		}
-		tracks[pool.Pool].see(list.At, totals{departed: pool.Departed}, pool.Depth)
+		tracks[pool.Pool].see(list.At, totals{departed: pool.Departed, costs: pool.Costs}, pool.Depth)
 		if pool.Pool == chosen {
 			p.row = i
 		}
 	}
 	p.tracks, p.row = tracks, min(p.row, max(0, len(list.Items)-1))
+}
+
+// counted is what the strictest rate of a pool counts: jobs or costs a second.
+func counted(policy shaper.Policy) func(point) float64 {
+	if policy.Strictest() < policy.CostRate().PerSecond() {
+		return departedOf
+	}
+	return costsOf
 }
 
 // chosenPool is the pool under the cursor, empty without pools.
@@ -177,7 +185,7 @@ func (m *topModel) poolTable() []string {
 		policy := p.InForce()
 		used := ""
 		if now, known := k.now(); known {
-			used = gauge(now.departed/policy.Strictest(), 8)
+			used = gauge(counted(policy)(now)/policy.Strictest(), 8)
 		}
 		line := m.line(poolColumns, []string{cli.Plain(p.Pool), policy.Rate.String() + furtherMark(len(policy.Rates)),
 			departuresText(k), used, boundedText(p.Depth, policy.Capacity), boundedText(p.Running, policy.Concurrency),
@@ -221,7 +229,7 @@ func (m *topModel) poolLines(height int) []string {
 			cli.Plural(int(p.WaitingFlows), "waiting flow", "waiting flows"),
 			"weights "+cli.Count(p.Weights), "reserves "+cli.Short(p.Reserves)+"/s"),
 		left("departures", 11)+right(departuresText(m.pools.tracks[p.Pool]), 7)+"/s  "+
-			styleGood.Render(spark(m.pools.tracks[p.Pool].last(cells, departedOf), cells, policy.Strictest())),
+			styleGood.Render(spark(m.pools.tracks[p.Pool].last(cells, counted(policy)), cells, policy.Strictest())),
 		styleHead.Render(left(m.line(flowColumns, titles(flowColumns)), m.width)),
 	)
 	shares := m.pools.shares

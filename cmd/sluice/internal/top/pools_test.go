@@ -22,13 +22,13 @@ func poolsAt(seconds int64) poolsNews {
 	erp := wire.Pool{
 		Pool: "erp", Routes: []string{"orders", "refunds"}, Policy: policyInForce(shaper.Policy{
 			Rate: shaper.Rate{Limit: 200, Period: time.Second}, Capacity: 50_000, Concurrency: 100}), Depth: 3273 - seconds, Running: 12,
-		Departed: 196 * seconds, LimitedBy: "rate", EffectiveRate: 200, WaitingFlows: 3, Weights: 8, Reserves: 7,
+		Departed: 196 * seconds, Costs: 196 * seconds, LimitedBy: "rate", EffectiveRate: 200, WaitingFlows: 3, Weights: 8, Reserves: 7,
 	}
 	mail := wire.Pool{
 		Pool: "mail", Routes: []string{"mail"}, Policy: policyInForce(shaper.Policy{
 			Rate: shaper.Rate{Limit: 10, Period: time.Second}, Capacity: 1000,
 			Rates: []shaper.Pace{{Rate: shaper.Rate{Limit: 1000, Period: 24 * time.Hour}, Burst: 1000}}}), Depth: 1000,
-		Departed: 70, LimitedBy: "held", Owed: 42, HeldUntil: time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC), HeldBy: "breaker",
+		Departed: 70, Costs: 70, LimitedBy: "held", Owed: 42, HeldUntil: time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC), HeldBy: "breaker",
 		EffectiveRate: 5, WaitingFlows: 2, Weights: 2, Reserves: 20, Oversubscribed: true,
 	}
 	return poolsNews{At: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(seconds) * time.Second),

@@ -440,7 +440,7 @@ func TestTrack(t *testing.T) {
 		want []point
 	}{
 		"a second": {
-			[]float64{0, 1, 2}, []totals{{10, 0, 5}, {20, 5, 7}, {20, 5, 7}}, []point{{15, 2, 5, 0}, {}},
+			[]float64{0, 1, 2}, []totals{{admitted: 10, departed: 5}, {admitted: 20, rejected: 5, departed: 7}, {admitted: 20, rejected: 5, departed: 7}}, []point{{arrived: 15, departed: 2, refused: 5}, {}},
 		},
 		"four a second": {
 			[]float64{0, .25, .5, .75, 1, 1.25},

@@ -10,13 +10,13 @@ const (
 	trackGap    = time.Minute            // after a longer gap a track starts again
 )
 
-// totals are growing figures, of a tenant or of all.
-type totals struct{ admitted, rejected, departed int64 }
+// totals are growing figures, of a tenant, a pool or all. costs are a pool's.
+type totals struct{ admitted, rejected, departed, costs int64 }
 
 // point is the activity of about a second.
 type point struct {
-	arrived, departed, refused float64 // a second
-	depth                      int64   // at its end
+	arrived, departed, refused, costs float64 // a second
+	depth                             int64   // at its end
 }
 
 // track converts totals to rates and stores a point for each second.
@@ -37,10 +37,11 @@ func (k *track) see(at time.Time, now totals, depth int64) {
 	case passed < trackStep:
 		return
 	}
-	// Departures can decrease, because jobs that were given back unused are subtracted.
+	// Departures can decrease, because jobs that were given back unused are subtracted, and costs
+	// where a job cost less than expected.
 	rate := func(now, before int64) float64 { return float64(max(0, now-before)) / passed.Seconds() }
 	p := point{departed: rate(now.departed, k.base.departed), refused: rate(now.rejected, k.base.rejected),
-		depth: depth}
+		depth: depth, costs: rate(now.costs, k.base.costs)}
 	p.arrived = rate(now.admitted, k.base.admitted) + p.refused
 	// A column of a chart is a second, even if figures are missing.
 	for range max(1, int(passed.Round(time.Second)/time.Second)) {
@@ -73,6 +74,7 @@ func (k *track) last(n int, figure func(point) float64) []float64 {
 
 // The figures of a point.
 func arrivedOf(p point) float64  { return p.arrived }
+func costsOf(p point) float64    { return p.costs }
 func departedOf(p point) float64 { return p.departed }
 func refusedOf(p point) float64  { return p.refused }
 func depthOf(p point) float64    { return float64(p.depth) }
