@@ -19,19 +19,23 @@ func TestKept(t *testing.T) {
 			p := shaper.DefaultPolicy()
 			p.Rate, p.Concurrency = shaper.Rate{Limit: 1000, Period: time.Second}, 0
 			w.declare(w.wall, 1, shaper.Baseline{Defaults: p})
-			w.submit(26, 0)
-			for len(w.held) < 26 {
+			w.submit(31, 0)
+			for len(w.held) < 31 {
 				w.pollUntilIdle()
 				w.wall = w.wall.Add(10 * time.Millisecond)
 			}
-			const bound = 20_000
-			for _, step := range []struct{ jobs, bytes, left int }{
-				{10, 1000, 10}, {10, 1000, 14}, {1, 10_000, 8}, {2, 30_000, 0}, {3, 100, 3},
+			for _, step := range []struct {
+				jobs, bytes, left int
+				bound             int64
+			}{
+				{10, 1000, 10, 20_000}, {10, 1000, 14, 20_000}, {1, 10_000, 8, 20_000}, {2, 30_000, 0, 20_000}, {3, 100, 3, 20_000},
+				{2, 100, 3, 0}, // the bound falls: the oldest make room, and the others stay
+				{3, 10, 3, 0},
 			} {
-				w.keep(step.jobs, step.bytes, bound)
+				w.keep(step.jobs, step.bytes, step.bound)
 				kept := w.number(w.shard.Flow("acme/echo"), "kept")
 				size := int(w.e.ZCard(w.ctx, w.shard.Kept("acme/echo")).Val())
-				if size != step.left || kept > bound || (kept == 0) != (size == 0) {
+				if size != step.left || kept > max(step.bound, 3000) || (kept == 0) != (size == 0) || kept != w.number(w.shard.Clock(), "kept") {
 					t.Errorf("%+v: %d answers of %d bytes are kept", step, size, kept)
 				}
 				w.storedIs(kept + w.number(w.shard.Flow("acme/echo"), "live"))
@@ -52,7 +56,7 @@ func TestKept(t *testing.T) {
 func (w *world) keep(n, bytesEach int, bound int64) {
 	call := scripts.SettleCall{
 		At: scripts.AtInstant(w.wall), Clock: w.shard.Clock(), Due: w.shard.Due(), Expires: w.shard.Expires(),
-		Leases: w.shard.Leases(), Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(), Kept: &bound,
+		Leases: w.shard.Leases(), Outbox: w.shard.Outbox(), Horizon: horizon, Retention: w.retention(), Kept: &scripts.KeptBounds{Most: bound},
 	}
 	for _, l := range w.held[:n] {
 		s := scripts.SettleItem{

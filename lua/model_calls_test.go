@@ -114,6 +114,7 @@ func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut boo
 		f.count(func(p *pooled) {
 			cut = *s.ActualCost > p.maxCost
 			idle, before, after := j.Stamp < f.Ready, m.chargeOf(p, j, j.Cost), m.chargeOf(p, j, *s.ActualCost)
+			f.charge(after - before)
 			m.reachIf(after > before, "pool cost more")
 			m.reachIf(after < before, "pool cost less")
 			if m.corrected[p.name] = true; after > before {
@@ -181,7 +182,9 @@ func (m *model) apply(s scripts.SettleItem, j *scripts.Record, f *flow) (cut boo
 			if s.ActualCost != nil {
 				charged = *s.ActualCost
 			}
-			m.correctTurn(f, m.chargeOf(f.pool, j, charged), 0, j.Stamp < f.Ready)
+			charge := m.chargeOf(f.pool, j, charged)
+			m.correctTurn(f, charge, 0, j.Stamp < f.Ready)
+			f.charge(1 - charge)
 		}
 		m.depart(f, -1)
 	}
@@ -676,7 +679,7 @@ func (m *model) scanned(tenant string) scripts.ScannedTenant {
 		}
 		flow := scripts.ScannedFlow{
 			Flow: name, Bucket: f.Bucket, Depth: f.Depth, Queued: f.Queued, Running: f.Running,
-			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Succeeded: f.succeeded, Dead: f.dead,
+			Admitted: f.admitted, Rejected: f.rejected, Departed: f.departed, Extra: f.extra, Succeeded: f.succeeded, Dead: f.dead,
 			Oldest: m.oldest(name), FullUntil: f.full, Bytes: f.Bytes, Tier: f.tier, Hindered: f.hindered,
 			Letters: m.letters(name),
 		}

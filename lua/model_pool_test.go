@@ -304,6 +304,12 @@ func (m *model) run(f *flow, n int64) {
 	f.count(func(p *pooled) { p.Running += n })
 }
 
+// charge counts what departures of a flow cost its pool beyond one each.
+func (f *flow) charge(extra int64) {
+	f.extra += extra
+	f.count(func(p *pooled) { p.extra += extra })
+}
+
 func (m *model) depart(f *flow, n int64) {
 	f.departed += n
 	m.clock.departed += n
@@ -881,6 +887,7 @@ func (g *pooling) serve(
 	g.give(id, max(g.now, slot).Add(lease), found)
 	g.run(f, 1)
 	g.depart(f, 1)
+	f.charge(charge - 1)
 	if _, ok := g.polling.bounds[routeOf(f.name)]; ok {
 		f.share--
 		g.polling.bounds[routeOf(f.name)]--

@@ -144,6 +144,7 @@ type flow struct {
 	fresh, retuned                                bool
 	seen                                          shaper.Instant
 	admitted, rejected, departed, succeeded, dead int64
+	extra                                         int64          // costs of its departures beyond one each, in a pool
 	later                                         shaper.Instant // head of the scheduled and retrying jobs, never for none
 	full                                          shaper.Instant // stopped by its dead letters until then
 	tier                                          string         // that the credential claimed last

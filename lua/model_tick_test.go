@@ -278,7 +278,9 @@ func (l *polling) redeliver(g grant) {
 			}
 			j.Outcome = byte(scripts.OutcomeReleased)
 			if f.pool != nil {
-				l.correctTurn(f, l.chargeOf(f.pool, j, j.Cost), 0, j.Stamp < f.Ready)
+				charge := l.chargeOf(f.pool, j, j.Cost)
+				l.correctTurn(f, charge, 0, j.Stamp < f.Ready)
+				f.charge(1 - charge)
 			}
 			l.run(f, -1)
 			l.depart(f, -1)

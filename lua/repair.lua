@@ -300,7 +300,7 @@ end
 
 -- The totals of the shard.
 if recount and repair or totals then
-  local depth, bytes, runs, stored, of_classes, members = 0, 0, 0, 0, {}, {}
+  local depth, bytes, runs, stored, kept, of_classes, members = 0, 0, 0, 0, 0, {}, {}
   local entries = redis.call('ZRANGE', KEYS[5], '0', '-1')
   for i = 1, #entries do
     local flows_of = PREFIX .. 'flows:' .. string.match(entries[i], '^%S+')
@@ -315,7 +315,9 @@ if recount and repair or totals then
         else
           pool_add(of_tenant[n], v)
         end
-        local of_flow = v[4] + v[5] + (tonumber(v[9]) or 0)
+        local answers = tonumber(v[9]) or 0
+        local of_flow = v[4] + v[5] + answers
+        kept = kept + answers
         depth, bytes, runs, stored = depth + v[1], bytes + v[2], runs + v[3], stored + of_flow
         if v[10] then
           of_classes[v[10]] = (of_classes[v[10]] or 0) + of_flow
@@ -325,6 +327,11 @@ if recount and repair or totals then
     end
   end
   set(clock, not recount and 'totals', 'clock', 'depth', depth, 'bytes', bytes, 'running', runs, 'stored', stored)
+  local counted = (redis.call('HGET', KEYS[1], 'kept') or 0) + (clock.kept or 0)
+  if counted ~= kept then
+    find('totals', 'clock', format('answers %d instead of %d', counted, kept))
+    clock.kept = (clock.kept or 0) + kept - counted
+  end
   classes_compare(set, of_classes, members)
   pools_compare(set)
   if lost and repair then

@@ -16,7 +16,7 @@ import (
 // whole is a flow as scan.lua writes it, with a blank for each line break and a line break for each
 // blank of its policy.
 const whole = "acme/echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 breaker:502 16:17,18:-19 21:upstream " +
-	"7\n=gold\n200:1000000:1,5:60000000:3\n1000\n0\n64\n0\n0\n0\n4\n20:1000000\n+erp ++erp\n5\n1\n4\n20:1000000:77:0 7 20000000 23 20 22"
+	"7\n=gold\n200:1000000:1,5:60000000:3\n1000\n0\n64\n0\n0\n0\n4\n20:1000000\n+erp ++erp\n5\n1\n4\n20:1000000:77:0 7 20000000 23 24 20 22"
 
 // scanned decodes a page with one flow.
 func scanned(flow string) (scripts.Scan, error) {
@@ -47,7 +47,7 @@ func TestScanReadsAFlow(t *testing.T) {
 		Entry: "acme", Revision: 3, API: `{"capacity":5}`, Reason: "why", Flows: []scripts.ScannedFlow{{
 			Flow: "acme/echo", Depth: 7, Queued: 8, Running: 9, Admitted: 11, Rejected: 12, Departed: 13, Succeeded: 14, Dead: 15, Oldest: 20,
 			FullUntil: 6, Tier: "gold", Bytes: 10, Hindered: scripts.Hindrance{Cause: "upstream", Until: 21}, Letters: 22, Cause: "breaker:502",
-			Pool: "+erp", InTurn: true, Weights: 7, Reserves: 20, Owed: 23,
+			Pool: "+erp", InTurn: true, Weights: 7, Reserves: 20, Owed: 23, Extra: 24,
 			Bucket: shaper.Bucket{
 				Last: 1, Ready: 2, HeldUntil: 3, Share: 4, Spaced: 5,
 				Cells: []shaper.Cell{
@@ -68,7 +68,7 @@ func TestScanReadsAFlow(t *testing.T) {
 	if f := stored.Tenants[0].Flows[0]; err != nil || f.Stored != wantStored {
 		t.Errorf("stored is %+v, %v", f.Stored, err)
 	}
-	bare, err := scanned("acme/echo 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0")
+	bare, err := scanned("acme/echo" + strings.Repeat(" 0", 26))
 	if err != nil {
 		t.Fatalf("a flow that was never touched: %v", err)
 	}

@@ -11,8 +11,9 @@
 --   1 instant in µs, or '' for the server's   2 horizon in µs
 --   3, 4, 5 retention in s: of finished jobs, of dead letters, of idempotency keys
 --   6, 7 most dead letters of a flow, and of how many bytes
---   8 '' or, in a call for forwarded requests, how many bytes of their answers a flow may keep.
---     Beyond that the oldest answers go, and their jobs with them
+--   8 '' or, in a call for forwarded requests, how many bytes of their answers a flow may keep and,
+--     for each class of tenants, its name and how many bytes more it may store. Beyond that the
+--     oldest answers of the flow make room for its new ones, and go with their jobs
 --   then per job: S and the epoch, as one argument, if it succeeded without a result or a change of
 --   its max attempts; otherwise epoch, outcome, delay in µs (retry, overloaded: until eligible;
 --   held: how long), max attempts (0 keeps them), result or '' for the one kept. A before the epoch
@@ -38,7 +39,8 @@ local SETTLED, REPEATED, STALE, DIED, CUT = '1', '2', '3', '4', '5'
 clock_load(ARGV[1])
 local horizon = tonumber(ARGV[2])
 retention_of(ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7])
-local kept_most = ARGV[8] ~= '' and ARGV[8] + 0
+local kept_most, class_rooms = string.match(ARGV[8], '^(%d*)(.*)')
+kept_most = kept_most ~= '' and kept_most + 0
 retention.kept = kept_most
 
 -- aside_of is the key of a result that is not among the arguments, of a lease of the job. The bytes
@@ -115,7 +117,8 @@ local function flow_whole(name)
   f.later_before = later_known(f)
   if kept_most then
     local most = math.min(kept_most, f.policy.capacity_bytes > 0 and f.policy.capacity_bytes or kept_most)
-    kept_read(f, most, new_bytes[name] or 0, reach)
+    local room = f.class and string.match(class_rooms .. ' ', ' ' .. string.gsub(f.class, '%p', '%%%0') .. ' (%-?%d+) ')
+    kept_read(f, most, tonumber(room), new_bytes[name] or 0, reach)
   end
   return f
 end

@@ -114,7 +114,7 @@ func (m *model) snapshot() snapshot {
 			"dead": text(f.dead), "share": text(f.Share), "spaced": text(f.Spaced), "full": text(f.full), "bytes": text(f.Bytes),
 			"live": text(f.live), "dead_bytes": text(f.deadBytes),
 			"answers": text(f.answers.Sum), "answers_before": text(f.answers.Before), "answers_at": text(f.answers.Since),
-			"class": f.class, "owed": text(f.owed),
+			"class": f.class, "owed": text(f.owed), "extra": text(f.extra),
 			"keys": text(f.keys.Sum), "keys_before": text(f.keys.Before), "keys_at": text(f.keys.Since),
 		}
 		if f.turn.pool != "" {

@@ -172,17 +172,23 @@ func (h *headroom) read(ctx context.Context, now time.Duration) (reading chan st
 func (h *headroom) close() { h.running.Wait() }
 
 // answers returns how many bytes of answers to forwarded requests a flow may keep. Answers of all
-// flows use at most half of the store, so that requests find the other.
-func (h *headroom) answers(ctx context.Context) int64 {
+// flows use at most half of the store, so that requests find the other, and no more than is free.
+func (h *headroom) answers(ctx context.Context) *scripts.KeptBounds {
 	if h.none() {
-		return unbounded
+		return &scripts.KeptBounds{Most: unbounded}
 	}
 	h.refresh(ctx)
-	spare, share := h.spare.Load(), min(cmp.Or(h.bounds.FlowShare, mostOfAnswers), mostOfAnswers)
-	if spare >= unbounded/2 {
-		return unbounded
+	spare, share := min(h.spare.Load(), h.free.Load()), min(cmp.Or(h.bounds.FlowShare, mostOfAnswers), mostOfAnswers)
+	k := &scripts.KeptBounds{Most: unbounded, Classes: make(map[string]int64, len(h.classes))}
+	if spare < unbounded/2 {
+		k.Most = max(0, int64(float64(spare)*float64(share)/float64(100-share)))
 	}
-	return max(0, int64(float64(spare)*float64(share)/float64(100-share)))
+	for name, room := range h.classes {
+		if bytes := room.bytes.Load(); bytes < unbounded/2 {
+			k.Classes[name] = bytes
+		}
+	}
+	return k
 }
 
 // mostOfAnswers is the greatest percentage of the memory for answers that one flow may use.
@@ -331,22 +337,24 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 	if h.bounds.FlowShare > 0 {
 		both.Go(func() { nodes, failed = h.q.engine.conn.Memory(ctx) })
 	}
-	t, err := h.q.Totals(ctx)
+	s, err := readShards(ctx, h.q.store, store.ShardKeys.Tenants)
+	answers := max(0, s.answers) + h.q.broker.parts.sum() // of answers that come now, no flow has any
 	used, classErr := h.used(ctx)
 	both.Wait()
 	all := int64(0) // bytes that all tenants together may store; 0: no bound
-	r = reading{free: unbounded, common: unbounded, spare: unbounded, tenants: t.Tenants}
+	r = reading{free: unbounded, common: unbounded, spare: unbounded, tenants: s.size}
 	bound := func(most, used int64) {
-		r.free, r.spare = min(r.free, most-used), min(r.spare, most/2-used)
+		r.free = min(r.free, most-used)
 		r.common = min(r.common, h.unreserved(most)-used)
 	}
 	if h.bounds.Bytes > 0 {
-		bound(h.bounds.Bytes, t.Stored)
-		r.spare -= h.q.broker.parts.sum() // the totals have none of them
+		bound(h.bounds.Bytes, s.Stored)
+		r.spare = h.bounds.Bytes/2 - answers
 	}
 	for _, n := range nodes {
 		if most := n.IntakeMax(); most > 0 {
 			bound(most, n.Counted)
+			r.spare = min(r.spare, most/2-answers/int64(len(nodes)))
 			all += most
 		}
 		r.full = r.full || n.Max > 0 && n.Counted > n.Max-(n.Max-n.IntakeMax())/2
@@ -406,10 +414,15 @@ func (h *headroom) used(ctx context.Context) (map[string]classReading, error) {
 	return sums, nil
 }
 
-// admitted notes bytes that came in since the last reading.
+// admitted notes bytes that came in since the last reading, answered those of answers to forwarded
+// requests.
 func (h *headroom) admitted(bytes int64) {
 	h.free.Add(-bytes)
 	h.common.Add(-bytes)
+}
+
+func (h *headroom) answered(bytes int64) {
+	h.admitted(bytes)
 	h.spare.Add(-bytes)
 }
 
@@ -431,6 +444,7 @@ func (q *Queue) Totals(ctx context.Context) (Totals, error) {
 type shardSums struct {
 	Totals
 	lapsed, dead int64
+	answers      int64          // bytes of answers to forwarded requests
 	size         int64          // of the sorted sets
 	off          shaper.Instant // of the shard that is ahead the most
 }
@@ -441,7 +455,7 @@ func readShards(ctx context.Context, st *store.Store, set func(store.ShardKeys) 
 	clocks, err := store.Pipeline(ctx, st.Fast, st.Shards(),
 		func(p redis.Pipeliner, shard store.ShardKeys) *redis.SliceCmd {
 			sizes = append(sizes, p.ZCard(ctx, set(shard)))
-			return p.HMGet(ctx, shard.Clock(), scripts.ClockNumbers, "lapsed", "dead")
+			return p.HMGet(ctx, shard.Clock(), scripts.ClockNumbers, "lapsed", "dead", "kept")
 		})
 	if err != nil {
 		return s, err
@@ -460,7 +474,7 @@ func readShards(ctx context.Context, st *store.Store, set func(store.ShardKeys) 
 		s.Admitted += clock.Admitted
 		s.Rejected += clock.Rejected
 		s.Departed += clock.Departed
-		for k, sum := range []*int64{&s.lapsed, &s.dead} {
+		for k, sum := range []*int64{&s.lapsed, &s.dead, &s.answers} {
 			text, _ := fields[1+k].(string)
 			n, err := strconv.ParseInt(cmp.Or(text, "0"), 10, 64)
 			if err != nil {

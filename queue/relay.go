@@ -252,7 +252,7 @@ func (r *Relay) Run(ctx context.Context, lost func()) {
 // of this tenant, no more of this one is stored. What its readers in other processes need still
 // passes through the store.
 func (r *Relay) fit(ctx context.Context) {
-	room := r.b.headroom.answers(ctx) - r.b.parts.of(r.tenant).bytes
+	room := r.b.headroom.answers(ctx).Most - r.b.parts.of(r.tenant).bytes
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.call.Most, r.size = partsBeyond, int(min(callParts*partSize, max(partSize, room)))
@@ -354,7 +354,7 @@ func (r *Relay) flush(ctx context.Context) error {
 		if err := r.store(ctx, past, parts...); err != nil {
 			return err
 		}
-		r.b.headroom.admitted(int64(len(text)))
+		r.b.headroom.answered(int64(len(text)))
 	}
 	if past {
 		for _, p := range parts {
@@ -612,7 +612,7 @@ func (p *tenantParts) sum() int64 {
 // linger lets the parts of answers go that have ended: their records have them.
 func (b *Broker) linger(ctx context.Context, ids []string) {
 	lingers := relayLingers
-	if b.headroom.answers(ctx) <= 0 {
+	if b.headroom.answers(ctx).Most <= 0 {
 		lingers = readerGone
 	}
 	_, _ = b.store.Patient.Pipelined(ctx, func(p redis.Pipeliner) error {

@@ -308,7 +308,7 @@ func TestCheckAcceptsExpired(t *testing.T) {
 			numbers[9] = strconv.FormatInt(clock.Stored+700+70, 10)
 			if err := errors.Join(
 				d.redis.HSet(t.Context(), flow, "dead_bytes", 700, "kept", 70).Err(),
-				d.redis.HSet(t.Context(), d.keys.Clock(), scripts.ClockNumbers, strings.Join(numbers, " ")).Err(),
+				d.redis.HSet(t.Context(), d.keys.Clock(), scripts.ClockNumbers, strings.Join(numbers, " "), "kept", 70).Err(),
 			); err != nil {
 				t.Fatal(err)
 			}

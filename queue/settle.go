@@ -65,7 +65,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			Horizon: b.horizon, Retention: b.retention, Pools: b.policies.Current().HasPools(s),
 		}
 		if g.retention > 0 {
-			call.Retention.Finished, call.Kept = g.retention, new(b.headroom.answers(ctx))
+			call.Retention.Finished, call.Kept = g.retention, b.headroom.answers(ctx)
 		}
 		for _, i := range g.items {
 			items[i].Key = s.Job(batch[i].ID)
@@ -82,7 +82,7 @@ func (b *Broker) Settle(ctx context.Context, batch []Settlement) (results []Sett
 			return err
 		}
 	})
-	b.headroom.admitted(answered)
+	b.headroom.answered(answered)
 	var relayed []string
 	for _, t := range batch {
 		if t.Relayed {

@@ -66,7 +66,7 @@ type line struct {
 type waiter struct {
 	address    string
 	inLine     bool
-	turn, paid chan struct{} // each for one signal
+	slot, paid chan struct{} // each for one signal
 }
 
 // account is that of one connection.
@@ -102,13 +102,13 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 
 // wait returns when nothing is due, or the connection has been closed.
 func (u *unpaid) wait(c *boundedConn, n int) error {
-	a, w := &c.account, &waiter{address: c.address, turn: make(chan struct{}, 1), paid: make(chan struct{}, 1)}
+	a, w := &c.account, &waiter{address: c.address, slot: make(chan struct{}, 1), paid: make(chan struct{}, 1)}
 	a.waiter.Store(w)
 	defer a.waiter.Store(nil)
 	for a.due(n) > 0 {
 		leave := u.enter(w)
 		select {
-		case <-w.turn:
+		case <-w.slot:
 			a.waited.Add(unpaidStep)
 		case <-w.paid:
 			leave()
@@ -125,8 +125,8 @@ func (u *unpaid) enter(w *waiter) (leave func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !u.serving && u.budget.AllowN(time.Now(), unpaidStep) {
-		w.turn <- struct{}{}
-		return func() { <-w.turn }
+		w.slot <- struct{}{}
+		return func() { <-w.slot }
 	}
 	at := u.addresses[w.address]
 	if at == nil {
@@ -144,7 +144,7 @@ func (u *unpaid) enter(w *waiter) (leave func()) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		if !w.inLine {
-			<-w.turn // it came meanwhile
+			<-w.slot // it came meanwhile
 			return
 		}
 		u.remove(at, place)
@@ -163,7 +163,7 @@ func (u *unpaid) serve() {
 			return
 		}
 		u.lines.MoveToBack(at)
-		u.remove(at, at.Value.(*line).waiting.Front()).turn <- struct{}{}
+		u.remove(at, at.Value.(*line).waiting.Front()).slot <- struct{}{}
 		u.mu.Unlock()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/internal/store"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -17,6 +18,8 @@ var answerTests = map[string]func(*suite){
 	"a key may compare other bytes than payloads": sameBytes,
 	"answers leave when newer ones need space":    answersBounded,
 	"answers never refuse requests":               answersRefuseNothing,
+	"jobs of others delete no answers":            answersStay,
+	"answers of a class stay within its part":     answersOfClass,
 	"an answer too large for its flow passes":     answerPasses,
 	"a small answer comes with its end":           answerWithEnd,
 }
@@ -25,6 +28,69 @@ var answerTests = map[string]func(*suite){
 func answered(answer string) func(*queue.Settlement) {
 	return func(t *queue.Settlement) {
 		t.Answer, t.Response, t.Retention = []byte(answer), &queue.Response{Status: 418}, 2*time.Second
+	}
+}
+
+// lasting is answered for an hour.
+func lasting(answer string) func(*queue.Settlement) {
+	return func(t *queue.Settlement) { answered(answer)(t); t.Retention = time.Hour }
+}
+
+// lasts reports whether the record of a job stays for longer than a dropped one.
+func (s *suite) lasts(id string) bool {
+	s.Helper()
+	shard, _ := store.Of(s.q).ShardOfID(id)
+	return store.Of(s.q).Fast.TTL(s.ctx, shard.Job(id)).Val() > time.Minute
+}
+
+// answersStay: one flow fills its share of the store with jobs. Answers of another that were stored
+// before stay, and so do its next ones.
+func answersStay(s *suite) {
+	bounded := func(o *queue.Options) {
+		o.Store = queue.StoreBounds{Bytes: 100_000, FlowShare: 50}
+		o.Defaults.Rate, o.Defaults.Capacity = quick, 1000
+	}
+	s.restart(bounded)
+	answer := func() string {
+		id := s.admit(work()).ID
+		equal(s, "the result", s.settle(s.lease(1)[0], shaper.Succeed, lasting(strings.Repeat("a", 2000))), queue.Settled)
+		return id
+	}
+	before := answer()
+	s.restart(bounded) // another process, which reads the sums
+	other := work()
+	other.Tenant, other.Delay, other.Payload = "other", time.Hour, []byte(`"`+strings.Repeat("x", 5000)+`"`)
+	for s.submit(other).Outcome == shaper.Admitted {
+	}
+	after := answer()
+	s.restart(bounded)
+	last := answer()
+	for _, id := range []string{before, after, last} {
+		if !s.lasts(id) {
+			s.Errorf("an answer is gone: %s of %v", id, []string{before, after, last})
+		}
+	}
+}
+
+// answersOfClass: answers to guests take no more than the part of the guests, and those of a tenant
+// with settings find the rest.
+func answersOfClass(s *suite) {
+	bounded := func(o *queue.Options) {
+		o.Store = queue.StoreBounds{Bytes: 400_000, FlowShare: 50, Classes: map[string]queue.ClassBound{queue.ClassOfTier("trial"): {Bytes: 10}}}
+		o.Defaults.Rate, o.Defaults.Capacity = quick, 1000
+	}
+	lasting := lasting(strings.Repeat("a", 30_000))
+	answer := func(tenant, tier string) string {
+		s.restart(bounded) // another process, which reads the sums
+		w := work()
+		w.Tenant, w.Tier = tenant, tier
+		id := s.admit(w).ID
+		equal(s, "the result", s.settle(s.lease(1)[0], shaper.Succeed, lasting), queue.Settled)
+		return id
+	}
+	first, second, other := answer("a", "trial"), answer("b", "trial"), answer("c", "")
+	if !s.lasts(first) || s.lasts(second) || !s.lasts(other) {
+		s.Errorf("the answers stay: %v %v, and of a tenant of no class %v", s.lasts(first), s.lasts(second), s.lasts(other))
 	}
 }
 

@@ -454,11 +454,15 @@ type SettleCall struct {
 	Clock, Due, Expires, Leases, Outbox string // keys
 	Horizon                             time.Duration
 	Retention                           Retention
-	Pools                               bool // the shard may have pools
-	// Kept, in a call for forwarded requests, is how many bytes of their answers a flow may keep;
-	// nil in any other.
-	Kept  *int64
-	Items []SettleItem
+	Pools                               bool        // the shard may have pools
+	Kept                                *KeptBounds // in a call for forwarded requests; nil in any other
+	Items                               []SettleItem
+}
+
+// KeptBounds bound the answers to forwarded requests.
+type KeptBounds struct {
+	Most    int64            // bytes of a flow
+	Classes map[string]int64 // bytes that the tenants of a class may store yet
 }
 
 // SettleItem ends one lease.
@@ -519,7 +523,10 @@ func (c SettleCall) Call() Call {
 	args := append(make([]any, 0, 8+5*len(c.Items)), string(c.At), c.Horizon.Microseconds())
 	kept := ""
 	if c.Kept != nil {
-		kept = strconv.FormatInt(max(0, *c.Kept), 10)
+		kept = strconv.FormatInt(max(0, c.Kept.Most), 10)
+		for class, room := range c.Kept.Classes {
+			kept += " " + class + " " + strconv.FormatInt(room, 10)
+		}
 	}
 	args = append(append(args, c.Retention.args()...), kept)
 	var before []Command

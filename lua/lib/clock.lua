@@ -141,6 +141,10 @@ local function clock_save()
   if c.save_classes then
     c.save_classes()
   end
+  if c.kept and c.kept ~= 0 then
+    redis.call('HINCRBY', KEYS[1], 'kept', format('%d', c.kept))
+    c.kept = 0
+  end
 end
 
 -- replication_id is the name of the history of writes that this Redis has. A replica that becomes a

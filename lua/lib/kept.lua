@@ -1,8 +1,9 @@
 -- kept: the records of forwarded requests that have ended, with their answers.
 --
 -- The index kept:FLOW has the id of each and its bytes, by the instant of its end. The field kept
--- of the flow is their sum. It is part of the sum of the shard. Where the next answer does not fit,
--- the oldest go: answers must not keep requests out.
+-- of the flow is their sum. It is part of the sum of the shard, whose field kept has them alone.
+-- Where the next answer does not fit, the oldest of the flow go: answers must not keep requests out.
+-- They make room for new ones only, because the bound also falls when others fill the store.
 
 --! needs clock stored finish
 
@@ -11,12 +12,14 @@ local LINGERS = 5 -- s for which a dropped answer is still there for the client 
 local kept_left = AT_ONCE
 
 -- kept_read reads what a flow keeps, before the first write: as many of its oldest records as must
--- go for bytes of new ones, and those past retention. most is its bound in bytes. The last call
--- that could not drop all leaves the rest to the next ones.
-local function kept_read(f, most, bytes, reach)
+-- go for bytes of new ones, and those past retention. most is its bound in bytes, and room is how
+-- many more its class may store, nil for any. The last call that could not drop all leaves the rest
+-- to the next ones.
+local function kept_read(f, most, room, bytes, reach)
   local index, past = PREFIX .. 'kept:' .. f.name, now - retention.succeeded * 1000000
-  f.kept, f.kept_most = tonumber(redis.call('HGET', f.key, 'kept')) or 0, most
-  local over, list, at, goes = f.kept + bytes - most, {}, 0, true
+  f.kept = tonumber(redis.call('HGET', f.key, 'kept')) or 0
+  f.kept_most = room and math.min(most, f.kept + room) or most
+  local over, list, at, goes = math.min(bytes, f.kept + bytes - f.kept_most), {}, 0, true
   f.oldest_all = false
   while goes and kept_left > 0 do
     local step = math.min(at == 0 and 1 or STEP, kept_left) -- mostly, none goes
@@ -47,10 +50,12 @@ local function kept_save(f)
   if f.oldest_all and not list[1] then
     stored_add(f, 'kept', -f.kept)
   end
-  local new = f.answered or {}
+  local new, goes = f.answered or {}, 0 -- bytes that may go
   for n = 1, #new do
+    local bytes = tonumber(string.match(new[n], '%d+$'))
     redis.call('ZADD', index, now, new[n])
-    stored_add(f, 'kept', tonumber(string.match(new[n], '%d+$')))
+    stored_add(f, 'kept', bytes)
+    goes = goes + bytes
     if f.oldest_all then
       list[#list + 1], list[#list + 2] = new[n], now
     end
@@ -58,8 +63,11 @@ local function kept_save(f)
   for n = 1, #list, 2 do
     local id, bytes = string.match(list[n], '^(%S+) (%d+)$')
     local expired = tonumber(list[n + 1]) <= past
-    if not expired and f.kept <= f.kept_most then
-      break
+    if not expired then
+      if f.kept <= f.kept_most or goes <= 0 then
+        break
+      end
+      goes = goes - bytes
     end
     stored_add(f, 'kept', -bytes)
     gone[#gone + 1] = list[n]

@@ -48,10 +48,13 @@ local function class_add(name, bytes)
   return c
 end
 
--- stored_add adds bytes to live or dead_bytes, and to the sums of the class and of the shard.
+-- stored_add adds bytes to live, dead_bytes or kept, and to the sums of the class and of the shard.
 local function stored_add(f, name, bytes)
   local sum = math.max(0, f[name] + bytes)
   clock.stored = math.max(0, clock.stored + sum - f[name])
+  if name == 'kept' then
+    clock.kept = (clock.kept or 0) + sum - f.kept
+  end
   if f.class then
     class_add(f.class, sum - f[name])
   end
