@@ -119,7 +119,10 @@ func (s *Server) sendStates(
 			return
 		}
 		select {
-		case <-ended:
+		case end := <-ended:
+			if end.Part() {
+				continue
+			}
 		case <-poll.C:
 			signalled = false
 		case <-s.draining:

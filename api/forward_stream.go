@@ -154,15 +154,11 @@ func (f *awaited) showProgress(w http.ResponseWriter, c *call) {
 		_ = http.NewResponseController(w).Flush()
 		p.began = true
 	}
-	p.tell(f.decision.Job)
+	p.tell(f.decision.Job, time.Now())
 }
 
 // tell tells the client where its request is, if it has come nearer.
-func (p *progress) tell(job queue.Job) {
-	now := time.Now()
-	if now.Before(p.next) {
-		return
-	}
+func (p *progress) tell(job queue.Job, now time.Time) {
 	p.next = now.Add(progressEvery)
 	eta := max(0, job.EstimatedStart.Sub(now).Milliseconds())
 	if job.Position == 0 || job.EstimatedStart.IsZero() || p.position > 0 && (job.Position > p.position || eta >= p.eta) {
@@ -182,6 +178,8 @@ func (p *progress) tell(job queue.Job) {
 	h.Del("Sluice-Position")
 	h.Del("Sluice-Eta-Ms")
 }
+
+func (p *progress) due(now time.Time) bool { return !now.Before(p.next) }
 
 // writeEvents ends an answer that has begun with comments: by the upstream's events, or by an event
 // that has another answer.

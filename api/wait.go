@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
@@ -143,15 +144,20 @@ func (f *awaited) awaitEnd(ctx context.Context) error {
 func (f *awaited) pause(ctx context.Context) (over bool) {
 	timer := time.NewTimer(time.Until(f.look(f.end)))
 	defer timer.Stop()
-	select {
-	case <-f.ended:
-		return false
-	case <-timer.C:
-		return !f.interrupted()
-	case <-f.server.draining:
-	case <-ctx.Done():
+	for {
+		select {
+		case end := <-f.ended:
+			if end.Part() {
+				continue
+			}
+			return false
+		case <-timer.C:
+			return !f.interrupted()
+		case <-f.server.draining:
+		case <-ctx.Done():
+		}
+		return true
 	}
-	return true
 }
 
 // Pauses of waits, and waits beyond the end of a wait.
@@ -277,16 +283,22 @@ func (f *awaited) underWay() bool {
 //
 //go:noinline
 func (f *awaited) readAnswer(ctx context.Context) (done bool, err error) {
-	job, answer, err := f.server.queue.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID, f.heard)
+	s := f.server
+	job, answer, err := s.queue.Answer(ctx, f.decision.Job.Tenant, f.decision.Job.ID, f.heard)
 	if err != nil {
 		return false, err
 	}
 	f.decision.Job, f.answer = job, answer
-	if f.shown != nil {
-		f.shown.tell(job)
+	if now := time.Now(); f.shown != nil && f.shown.due(now) {
+		f.shown.tell(job, now)
+		reader := budget.Owner{Tenant: job.Tenant}
+		if wait := s.rows.Take(reader, now); wait > 0 { // the tenant reads too much: less often, then
+			s.rows.Charge(reader, 1, now)
+			f.shown.next = f.shown.next.Add(wait)
+		}
 	}
 	if answer == nil && job.State == shaper.Leased {
-		if f.stream, err = f.server.queue.Stream(ctx, job.Tenant, job.ID); err != nil {
+		if f.stream, err = s.queue.Stream(ctx, job.Tenant, job.ID); err != nil {
 			return false, err
 		}
 	}

@@ -44,5 +44,5 @@ end
 if redis.call('EXPIRE', key, ARGV[6]) == 0 then
   return { now, 0, -1 }
 end
-publish('ended:' .. sub(KEYS[2], #PREFIX + 5), '')
+publish('ended:' .. sub(KEYS[2], #PREFIX + 5), 'p')
 return { now, 1, furthest and furthest + 0 or -1 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,13 @@ type ClassBound struct{ Bytes, Tenants int64 }
 
 // ClassGuests is the class of all guests.
 const ClassGuests = "guests"
+
+// GuestPrefix begins the names of the tenants that clients without a credential are. No credential
+// names such a tenant.
+const GuestPrefix = "guest:"
+
+// IsGuest reports whether a tenant has the name of a guest.
+func IsGuest(tenant string) bool { return strings.HasPrefix(tenant, GuestPrefix) }
 
 // ClassOfTier is the class of the tenants whose credential claims a tier.
 func ClassOfTier(tier string) string { return "tier:" + store.TierName(tier) }

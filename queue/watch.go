@@ -25,7 +25,11 @@ type watcher struct {
 // End says that a job may have ended. With the end of a forwarded request comes a small answer.
 type End struct {
 	record string // of the job that has ended, empty if it was not sent
+	part   bool
 }
+
+// Part reports whether only another part of the job's answer has come. There may be fifty a second.
+func (e End) Part() bool { return e.part }
 
 // watch is who waits for one channel, and whether its subscription is in force.
 type watch struct {
@@ -59,10 +63,11 @@ func (w *watcher) joined(channels []string) {
 func (w *watcher) heard(channel, message string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	end := End{record: message, part: message == scripts.PartMessage}
 	if len(message) < scripts.HeadLength { // the state alone
-		message = ""
+		end.record = ""
 	}
-	w.signal(channel, End{message})
+	w.signal(channel, end)
 }
 
 // deaf does nothing: the next confirmation makes up for it.
@@ -88,7 +93,19 @@ func (w *watcher) signal(channel string, end End) {
 		for _, c := range x.ended {
 			select {
 			case c <- end:
+				continue
 			default: // it already holds a signal
+			}
+			if end.part {
+				continue
+			}
+			select { // which may be a part
+			case <-c:
+			default:
+			}
+			select {
+			case c <- end:
+			default:
 			}
 		}
 	}

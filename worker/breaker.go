@@ -296,16 +296,29 @@ func (b *breaker) judge(tenant string, f *flowCircuit, streak time.Duration, now
 	}
 }
 
-// tenants counts the tenants by the end of their last delivery in the last shareSpan.
+// tenants counts the tenants by the end of their last delivery in the last shareSpan. All guests
+// count as one, because a client may be as many as it likes.
 func (b *breaker) tenants(now moment) (bad, well int) {
-	for _, f := range b.flows {
+	var guest *flowCircuit // whose delivery ended last
+	count := func(f *flowCircuit) {
 		switch {
-		case now.since(f.last) > shareSpan:
 		case f.failed:
 			bad++
 		case f.well:
 			well++
 		}
+	}
+	for tenant, f := range b.flows {
+		switch {
+		case now.since(f.last) > shareSpan:
+		case !queue.IsGuest(tenant):
+			count(f)
+		case guest == nil || now.since(f.last) < now.since(guest.last):
+			guest = f
+		}
+	}
+	if guest != nil {
+		count(guest)
 	}
 	return bad, well
 }

@@ -620,6 +620,30 @@ func TestOneTenantsFailuresHoldItAlone(t *testing.T) {
 	}
 }
 
+// TestGuestsOpenNoBreaker: failures of any number of guests are those of one tenant.
+func TestGuestsOpenNoBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstream{}
+		b := guarded(t, Breaker{Failures: 10, Delay: 10 * time.Second}, u, quiet())
+		u.answer = func(_ context.Context, l *queue.Lease) queue.Settlement {
+			if queue.IsGuest(l.Tenant) {
+				return answered(l, noAnswer, "")
+			}
+			return answered(l, 200, "")
+		}
+		for i := range 1200 {
+			b.Deliver(t.Context(), by(fmt.Sprint("guest:192.0.2.", i%200)))
+			if i%5 == 0 {
+				if s := b.Deliver(t.Context(), by(fmt.Sprint("customer-", i%3))); s.Event != shaper.Succeed {
+					t.Fatalf("a customer's delivery %d: %+v, %+v", i, s, s.Error)
+				}
+			}
+			pass(50 * time.Millisecond)
+		}
+		pass(10 * time.Second)
+	})
+}
+
 // TestABreakerOpenedByOneHoldsNoOther: a tenant alone opens the breaker of its route. A tenant that
 // comes later is sent at once. If it finds the upstream well, the first remains held by itself;
 // otherwise all are held.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 // The lengths of the IPv6 prefixes that count as one address. A host may change all bits behind its
@@ -76,7 +78,7 @@ func PeerNetwork(peer string) string {
 // Network returns the network of an IPv6 guest, in the form of ClientNetwork. It is empty for other
 // principals: an IPv4 address is one guest.
 func (p Principal) Network() string {
-	text, isPrefix := strings.CutSuffix(strings.TrimPrefix(p.Tenant, guestPrefix), "/64")
+	text, isPrefix := strings.CutSuffix(strings.TrimPrefix(p.Tenant, queue.GuestPrefix), "/64")
 	addr, err := netip.ParseAddr(text)
 	if !p.Guest() || !isPrefix || err != nil {
 		return ""
@@ -87,7 +89,7 @@ func (p Principal) Network() string {
 
 // IsGuest reports whether the caller is a guest, identified by its address. Every credential has a
 // key id.
-func IsGuest(p Principal) bool { return p.KeyID == "" && strings.HasPrefix(p.Tenant, guestPrefix) }
+func IsGuest(p Principal) bool { return p.Guest() }
 
 // prefixOf is an IPv4 address, or the prefix of an IPv6 address with this many bits.
 func prefixOf(addr netip.Addr, bits int) (text string, ok bool) {

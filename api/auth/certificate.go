@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 // What of a certificate names the tenant.
@@ -84,7 +86,7 @@ func (a *Authenticator) reserved(name string) bool {
 	if a.tokens != nil && slices.ContainsFunc(a.tokens.issuers, func(of *tokenIssuer) bool { return strings.HasPrefix(name, of.prefix) }) {
 		return true
 	}
-	return strings.HasPrefix(name, guestPrefix) || strings.HasPrefix(name, memberPrefix)
+	return strings.HasPrefix(name, queue.GuestPrefix) || strings.HasPrefix(name, memberPrefix)
 }
 
 // ByCertificate reports whether the certificate of its connection identified the client, and no

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"strings"
 
 	"github.com/go-chi/chi/v5/middleware"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 // GuestConfig holds the settings for clients without a credential.
@@ -58,7 +59,7 @@ func (g *guests) principal(r *http.Request) (Principal, error) {
 	if !known {
 		return Principal{}, refuse(NoAddress)
 	}
-	return Principal{Tenant: guestPrefix + address, Tier: g.tier}, nil
+	return Principal{Tenant: queue.GuestPrefix + address, Tier: g.tier}, nil
 }
 
 // address is the client's address; not valid if there is none.
@@ -69,8 +70,5 @@ func (g *guests) address(r *http.Request) (addr netip.Addr) {
 	return addr
 }
 
-// guestPrefix begins the tenants that are guests.
-const guestPrefix = "guest:"
-
 // Guest reports whether the principal is a client without a credential.
-func (p Principal) Guest() bool { return p.KeyID == "" && strings.HasPrefix(p.Tenant, guestPrefix) }
+func (p Principal) Guest() bool { return p.KeyID == "" && queue.IsGuest(p.Tenant) }

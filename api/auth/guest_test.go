@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 func TestGuests(t *testing.T) {
@@ -156,7 +158,7 @@ func FuzzGuest(f *testing.F) {
 		// Only a proxy may speak for another.
 		if peer, err := netip.ParseAddrPort(from); err == nil &&
 			!netip.MustParsePrefix("10.0.0.0/8").Contains(peer.Addr().Unmap()) {
-			if address, _ := prefixOf(peer.Addr(), guestBits); p.Tenant != guestPrefix+address {
+			if address, _ := prefixOf(peer.Addr(), guestBits); p.Tenant != queue.GuestPrefix+address {
 				t.Errorf("%q made %q of itself by %q", from, p.Tenant, chain)
 			}
 		}

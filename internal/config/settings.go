@@ -136,7 +136,8 @@ func Settings() []Setting {
 				"large bodies that one tenant may use at once."),
 		whole("api.address_share", "50", 1, 100,
 			"The same for one address, or /48 of IPv6: connections, running requests, event streams, memory. "+
-				"Proxies of auth.guest.trusted_proxies may use all connections."),
+				"Proxies of auth.guest.trusted_proxies may use all connections. All guests together may use as "+
+				"much as one address, and at most half."),
 		Setting{Key: "api.status_rate", Kind: Rate,
 			Help: "Maximum rate at which one tenant may read jobs and lists and open event streams in this " +
 				"process, such as 100/s, with a burst of one second. More get 429. Not set: api.read_rate alone " +

@@ -89,6 +89,7 @@ func (c DeclareCall) Decode(values []any) (inForce bool, err error) {
 const (
 	WakeChannel  = "wake"   // the shard has work: "", or "help" where its owner has no capacity
 	EndedChannel = "ended:" // and the id of a job: it has ended
+	PartMessage  = "p"      // there: only a part of its answer has come
 	ProbeChannel = "probe"  // has subscribers find out that they hear nothing
 )
 

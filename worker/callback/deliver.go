@@ -184,11 +184,6 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	client := map[trust]*outbound.Client{listed: s.listed, registered: s.own, anybody: s.public}[why]
 	if s.proxied.HasProxy(rawURL) { // which connects to the target itself
 		client = s.proxied
-		if err := s.cfg.Receivers.checkName(ctx, to, why, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
-			return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
-		} else if err != nil {
-			return err
-		}
 	}
 	if err := s.slots.take(ctx, to, tenant, last); err != nil {
 		return err
@@ -196,6 +191,17 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	start := time.Now()
 	var answered *bool
 	defer func() { s.slots.give(to, tenant, start, answered) }()
+	if client == s.proxied {
+		// Within the slot: a name that nobody answers for is as a receiver that does not answer.
+		if err := s.cfg.Receivers.checkName(ctx, to, why, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
+			return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
+		} else if err != nil {
+			if ctx.Err() == nil {
+				answered = new(false)
+			}
+			return err
+		}
+	}
 	// Signed here and not at the hand-over, so that retries use the current secrets.
 	answer, err := client.Post(ctx, target, id, body, func(r *http.Request) { sign(r, body, own.Secrets) }, nil)
 	if errors.Is(err, errNotPublic) {

@@ -1,9 +1,13 @@
-// Package budget bounds the share of one tenant or one address in common resources: requests, event
-// streams, reads of jobs and the memory of large bodies. Package api and its
+// Package budget bounds the share of one tenant, one address and all guests in common resources:
+// requests, event streams, reads of jobs and the memory of large bodies. Package api and its
 // internal packages import it.
 package budget
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/7509e464/sluice/queue"
+)
 
 // Owner is the client that uses a shared resource. An empty part is unknown and has no bound.
 type Owner struct {
@@ -20,15 +24,17 @@ const (
 	inAll           // the whole resource is in use
 	ofTenant        // the tenant holds its share
 	ofAddress       // the address holds its share
+	ofGuests        // all guests together hold theirs
 )
 
 // Shares counts the use of a limited resource. One tenant or one address gets a share of it, never
-// the whole.
+// the whole, nor do all guests together: a client with many addresses is as many guests.
 type Shares struct {
-	most, perTenant, perAddress int64
+	most, perTenant, perAddress, perGuests int64
 
 	mu        sync.Mutex
 	held      int64
+	ofGuests  int64
 	tenants   map[string]int64
 	addresses map[string]int64
 }
@@ -46,11 +52,12 @@ const (
 func (p Percent) Of(most int64) int64 { return max(1, (most*int64(p)+99)/100) }
 
 // NewShares returns shares of a resource of most units. One tenant and one address may hold the
-// given percentages of them.
+// given percentages of them, and all guests together as much as one address, but at most half.
 func NewShares(most int64, tenant, address Percent) Shares {
 	return Shares{
 		most: most, perTenant: tenant.Of(most), perAddress: address.Of(most),
-		tenants: map[string]int64{}, addresses: map[string]int64{},
+		perGuests: min(address, DefaultAddressShare).Of(most),
+		tenants:   map[string]int64{}, addresses: map[string]int64{},
 	}
 }
 
@@ -87,6 +94,8 @@ func (s *Shares) full(o Owner, n int64) Bound {
 		return ofTenant
 	case o.Address != "" && s.addresses[o.Address]+n > s.perAddress:
 		return ofAddress
+	case queue.IsGuest(o.Tenant) && s.ofGuests+n > s.perGuests:
+		return ofGuests
 	case s.held+n > s.most:
 		return inAll
 	}
@@ -98,6 +107,9 @@ func (s *Shares) add(o Owner, n int64) {
 	s.held += n
 	addTo(s.tenants, o.Tenant, n)
 	addTo(s.addresses, o.Address, n)
+	if queue.IsGuest(o.Tenant) {
+		s.ofGuests += n
+	}
 }
 
 // addTo deletes names at zero.
@@ -119,6 +131,8 @@ func (b Bound) Text(what string) string {
 		return "the tenant has reached its limit of " + what
 	case ofAddress:
 		return "the client's address has reached its limit of " + what
+	case ofGuests:
+		return "all guests together have reached their limit of " + what
 	default:
 		return "the process has reached its limit of " + what
 	}

@@ -1,0 +1,23 @@
+package queue
+
+import "testing"
+
+// TestWatchTellsParts: who watches a job is told parts of its answer from its end. An end takes the
+// place of a part that nobody has received yet, and a part that of nothing.
+func TestWatchTellsParts(t *testing.T) {
+	c := make(chan End, 1)
+	w := &watcher{waiting: map[string]*watch{"x": {ended: []chan End{c}, ready: make(chan struct{})}}}
+	for _, step := range []struct {
+		messages []string
+		part     bool
+	}{
+		{[]string{"p"}, true}, {[]string{"p", "S"}, false}, {[]string{"S", "p"}, false}, {[]string{""}, false}, {[]string{"p", "p"}, true},
+	} {
+		for _, m := range step.messages {
+			w.heard("x", m)
+		}
+		if end := <-c; end.Part() != step.part || len(c) > 0 {
+			t.Errorf("%q: %+v, and %d more", step.messages, end, len(c))
+		}
+	}
+}
