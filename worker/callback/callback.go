@@ -72,7 +72,9 @@ type Service struct {
 	slots   *slots
 	metrics *metrics
 	log     *slog.Logger
-	given   *burstlog.Log    // callbacks that were given up
+	given   *burstlog.Log // callbacks that were given up
+	deleted *burstlog.Log // those that the archive has not
+	archive *archive
 	asynq   *burstlog.Log    // lines of asynq
 	wake    chan *asynqQueue // queues that got their first task here
 	started atomic.Bool
@@ -115,9 +117,12 @@ func New(cfg Config) (*Service, error) {
 		proxied: client(cfg.Proxy),
 		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
 			nil),
-		log:    cfg.Logger,
-		queues: queuesOf(cfg.Redis),
-		slots:  limits,
+		deleted: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up and deleted: their tenant has its part of "+
+			"asynq's archive", nil),
+		archive: newArchive(),
+		log:     cfg.Logger,
+		queues:  queuesOf(cfg.Redis),
+		slots:   limits,
 	}
 	s.wake = make(chan *asynqQueue, len(s.queues))
 	for why, direct := range map[trust]*outbound.Client{listed: s.listed, registered: s.own, anybody: s.public} {

@@ -104,7 +104,8 @@ func pause(retried int) time.Duration {
 	return wait + rand.N(wait/2)
 }
 
-// deliver is asynq's handler: one attempt at a callback. asynq archives asynq.SkipRetry at once.
+// deliver is asynq's handler: one attempt at a callback. asynq archives asynq.SkipRetry at once,
+// and deletes asynq.RevokeTask.
 func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	id, _ := asynq.GetTaskID(ctx)
 	retried, _ := asynq.GetRetryCount(ctx)
@@ -127,7 +128,11 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return err // the grace is over: asynq puts the task back
 	case errors.Is(err, asynq.SkipRetry):
-		outcome = archived
+		if outcome = archived; !s.archives(ctx, task.Headers()[tenantHeader]) {
+			outcome, err = deleted, fmt.Errorf("%w: %w", err, asynq.RevokeTask)
+			s.deleted.Add(burstlog.Key{}, 1, about...)
+			break
+		}
 		s.given.Add(burstlog.Key{}, 1, about...)
 	}
 	s.metrics.attempts.WithLabelValues(outcome).Inc()

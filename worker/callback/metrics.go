@@ -16,6 +16,7 @@ const (
 	failed    = "failed"
 	skipped   = "skipped"
 	archived  = "archived"
+	deleted   = "deleted"
 	postponed = "postponed"
 )
 
@@ -38,11 +39,12 @@ func newMetrics(
 		attempts: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_callbacks_total",
 			Help: "Attempts at callbacks by outcome: delivered, failed (tried again later), " +
-				"skipped (failed without a request: the receiver's breaker is open), archived (given up) or postponed " +
+				"skipped (failed without a request: the receiver's breaker is open), archived (given up), " +
+				"deleted (given up, and the tenant has its part of the archive) or postponed " +
 				"(no attempt: the receiver or the tenant has no slot left).",
 		}, []string{"outcome"}),
 	}
-	for _, outcome := range []string{delivered, failed, skipped, archived, postponed} {
+	for _, outcome := range []string{delivered, failed, skipped, archived, deleted, postponed} {
 		m.attempts.WithLabelValues(outcome) // shown from the start
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
