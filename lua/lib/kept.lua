@@ -1,9 +1,10 @@
 -- kept: the records of forwarded requests that have ended, with their answers.
 --
--- The index kept:FLOW has the id of each and its bytes, by the instant of its end. The field kept
--- of the flow is their sum. It is part of the sum of the shard, whose field kept has them alone.
--- Where the next answer does not fit, the oldest of the flow go: answers must not keep requests out.
--- They make room for new ones only, because the bound also falls when others fill the store.
+-- The index kept:FLOW has the id of each and its bytes, by the instant of its end. The field
+-- kept of the flow is their sum. It is part of the sum of the shard, whose field kept has them
+-- alone. Where the next answer does not fit, the oldest of the flow go: answers must not keep
+-- requests out. They make room for new ones only, because the bound also falls when others fill
+-- the store.
 
 --! needs clock stored finish
 

@@ -16,8 +16,8 @@ import (
 // of them cannot push out what the others have there, each process puts a tenth of that in a day
 // there for one tenant, and for all guests together, once half of it is full. It deletes the others.
 const (
-	archiveHalf  = 5000
-	archivePart   = 1000
+	archiveHalf    = 5000
+	archivePart    = 1000
 	archiveTenants = 10_000 // that are remembered
 )
 

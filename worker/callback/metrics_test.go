@@ -76,7 +76,7 @@ func TestMetricsAreRegisteredOnce(t *testing.T) {
 	cfg := Config{Receivers: receivers(t), Registerer: registry}
 	s := newService(t, cfg)
 	if n, err := testutil.GatherAndCount(registry, "sluice_callbacks_total",
-		"sluice_callbacks_handed_over_total"); n != 6 || err != nil {
+		"sluice_callbacks_handed_over_total"); n != 7 || err != nil {
 		t.Errorf("%d series, %v", n, err)
 	}
 	if _, err := New(s.cfg); err == nil {
