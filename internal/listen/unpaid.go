@@ -1,7 +1,6 @@
 package listen
 
 import (
-	"cmp"
 	"container/list"
 	"context"
 	"io"
@@ -234,9 +233,12 @@ type connKey struct{}
 func paying(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, _ := r.Context().Value(connKey{}).(*boundedConn); c != nil {
-			if r.Body != nil && r.Body != http.NoBody {
+			if length := r.ContentLength; length != 0 {
+				if length < 0 { // it may be any
+					length = unpaidAhead
+				}
 				b := &paidBody{ReadCloser: r.Body, account: &c.account}
-				b.expect(cmp.Or(max(r.ContentLength, 0), unpaidAhead)) // without a length, any
+				b.expect(length)
 				defer func() { b.expect(-b.left) }()
 				r.Body = b
 			}
@@ -256,6 +258,9 @@ func Unpaid(w http.ResponseWriter, r *http.Request, write func()) {
 		return
 	}
 	u, a := &c.of.unpaid, &c.account
+	if b, has := r.Body.(*paidBody); has {
+		b.expect(-b.left)
+	}
 	a.owed.Add(int64(sizeOf(r) + unpaidAnswer))
 	if r.ProtoMajor < 2 { // whose next request waits for this answer
 		write()

@@ -66,6 +66,9 @@ func serveUnpaid(t *testing.T, paid chan<- time.Time, secured ...Identity) (*Lis
 			}
 			return
 		}
+		if n := r.Context().Value(connKey{}).(*boundedConn).account.bodies.Load(); n != 0 {
+			t.Errorf("%d bytes are expected of requests without a body", n)
+		}
 		Unpaid(w, r, func() { http.NotFound(w, r) })
 	}), nil)
 	AllowHTTP2(srv)

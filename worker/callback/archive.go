@@ -12,9 +12,10 @@ import (
 	"github.com/7509e464/sluice/queue"
 )
 
-// asynq keeps the last 10,000 tasks in the archive of a queue, of all tenants together. So that one
-// of them cannot push out what the others have there, each process puts a tenth of that in a day
-// there for one tenant, and for all guests together, once half of it is full. It deletes the others.
+// asynq keeps the last 10,000 tasks in the archive of a queue, of all tenants together. So that
+// one of them cannot push out what the others have there, each process puts a tenth of that in a
+// day there for one tenant, and for all guests together, once half of it is full. It deletes the
+// others.
 const (
 	archiveHalf    = 5000
 	archivePart    = 1000

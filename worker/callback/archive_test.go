@@ -39,8 +39,8 @@ func TestArchiveIsShared(t *testing.T) {
 	}
 }
 
-// TestCallbackBeyondItsPart: once the archive is half full, a callback beyond the part of its tenant
-// is deleted when it is given up, and what others have there stays.
+// TestCallbackBeyondItsPart: once the archive is half full, a callback beyond the part of its
+// tenant is deleted when it is given up, and what others have there stays.
 func TestCallbackBeyondItsPart(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.answers(410)
