@@ -29,7 +29,7 @@ const (
 	// unpaidAnswer is what an answer without the store costs, in bytes that are received: about as
 	// much processor time.
 	unpaidAnswer = 150
-	// unpaidAhead is what a connection may have sent, in bytes, of bodies that are still to be read:
+	// unpaidAhead is how many bytes a connection may have sent of bodies that are still to be read:
 	// its receive buffer and a record of TLS.
 	unpaidAhead = receiveBuffer + 16<<10
 )
