@@ -271,7 +271,7 @@ var situations = []string{
 	"call known", "settled", "repeated", "stale", "held", "refunded", "slot gone", "out of attempts",
 	"replay full", "replay repeated", "replay in another tier", "clock back",
 	"draining", "denied", "denied and unseen", "type_denied", "type_denied and unseen", "full of dead letters", "went on after a dead letter left",
-	"to be called back", "claimed",
+	"to be called back", "called back unsent", "claimed",
 	"claimed again", "claimed after a replay",
 	"handed over", "handed over too late", "deleted", "kept for its callback", "slowed", "full_of_bytes",
 	"store_full", "in a tier",
@@ -558,9 +558,14 @@ func (m *model) finish(id string, f *flow, event shaper.Event, result []byte) {
 		c := m.classes[f.class]
 		f.answers = f.answers.Add(m.now, retention.Finished, jobBytes(j)-keyBytes(j))
 		c.Answers = c.Answers.Add(m.now, retention.Finished, jobBytes(j)-keyBytes(j))
-		if j.Idem != "" {
-			f.keys = f.keys.Add(m.now, retention.Idempotency, keyBytes(j))
-			c.Keys = c.Keys.Add(m.now, retention.Idempotency, keyBytes(j))
+		longer := keyBytes(j)
+		if j.CallbackURL != "" && j.Epoch == 0 {
+			m.reach("called back unsent")
+			longer += callbackBytes + jobBytes(j) - keyBytes(j)
+		}
+		if longer > 0 {
+			f.keys = f.keys.Add(m.now, retention.Idempotency, longer)
+			c.Keys = c.Keys.Add(m.now, retention.Idempotency, longer)
 		}
 		if f.class != "" {
 			m.classes[f.class] = c
@@ -701,8 +706,8 @@ func (m *model) storedOf(f *flow) int64 {
 		retention.Idempotency)
 }
 
-// What Redis keeps beside the texts of a record and of an idempotency key.
-const recordBytes, idempotencyBytes = 256, 256
+// What Redis keeps beside the texts of a record, of an idempotency key and of a callback.
+const recordBytes, idempotencyBytes, callbackBytes = 256, 256, 1024
 
 func keyBytes(j *scripts.Record) int64 {
 	if j.Idem == "" {

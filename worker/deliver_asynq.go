@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// taskRetention is how long asynq keeps a completed task. Until then its id cannot be taken
-	// twice.
-	taskRetention = 24 * time.Hour
+	// taskRetention is how long asynq keeps a completed task with its payload. Until then its id
+	// cannot be taken twice. It covers the refusals of one lease, since another has another id:
+	// with a day, ten tasks a second of 64 KB were a gigabyte after half an hour.
+	taskRetention = 5 * time.Minute
 	// enqueueTimeout bounds one call of asynq's client.
 	enqueueTimeout = 5 * time.Second
 	// refusals is how often asynq may refuse a task before the flow is held.

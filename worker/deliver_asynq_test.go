@@ -123,10 +123,10 @@ func TestTaskOfAJob(t *testing.T) {
 		timeout   time.Duration
 		retention time.Duration
 	}{
-		{Route{}, 9, 10 * time.Second, 24 * time.Hour},
-		{Route{Timeout: 200 * time.Millisecond, Retry: Retry{MaxAttempts: 1}}, 1, time.Second, 24 * time.Hour},
-		{Route{Timeout: time.Second, Retry: Retry{MaxAttempts: 2}}, 1, time.Second, 24 * time.Hour},
-		{Route{Timeout: 1001 * time.Millisecond, Retry: Retry{MaxAttempts: 3}}, 2, 2 * time.Second, 24 * time.Hour},
+		{Route{}, 9, 10 * time.Second, 5 * time.Minute},
+		{Route{Timeout: 200 * time.Millisecond, Retry: Retry{MaxAttempts: 1}}, 1, time.Second, 5 * time.Minute},
+		{Route{Timeout: time.Second, Retry: Retry{MaxAttempts: 2}}, 1, time.Second, 5 * time.Minute},
+		{Route{Timeout: 1001 * time.Millisecond, Retry: Retry{MaxAttempts: 3}}, 2, 2 * time.Second, 5 * time.Minute},
 	} {
 		for _, reports := range []bool{false, true} {
 			f := &fakeFleet{}

@@ -3,6 +3,7 @@
 --! needs record clock stored flow filing
 
 local FREE_LEASES = 20 -- shaper.FreeLeases
+local CALLBACK_BYTES = 1024 -- that the task of a callback takes beyond its record, about
 
 local DONE_KEPT = 1000 -- recent terminal ids of a flow
 
@@ -131,8 +132,10 @@ local function finish(id, j, f, state, result)
     else
       aged_add(f, ANSWERS, keep * 1000000, bytes)
     end
-    if j.idem ~= '' then
-      aged_add(f, IDEMPOTENCY, math.max(keep, retention.idempotency) * 1000000, key_bytes(j))
+    -- No rate bounds how many jobs end that have never left, and a callback may wait for a day.
+    local longer = (called_back and j.epoch == 0 and CALLBACK_BYTES + bytes or 0) + key_bytes(j)
+    if longer > 0 then
+      aged_add(f, IDEMPOTENCY, math.max(keep, retention.idempotency) * 1000000, longer)
     end
     f.ended = f.ended or {}
     f.ended[#f.ended + 1] = id

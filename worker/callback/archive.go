@@ -19,7 +19,7 @@ import (
 const (
 	archiveHalf    = 5000
 	archivePart    = 1000
-	archiveTenants = 10_000 // that are remembered
+	archiveTenants = mostReceivers
 )
 
 // archive bounds what becomes of callbacks that are given up.

@@ -77,7 +77,7 @@ func (s *Service) ofShard(c queue.Completion) (usual, slow *asynqQueue) {
 // over before, and its receiver has become slow since, or is no longer.
 func (s *Service) queueOf(ctx context.Context, c queue.Completion, id string) (*asynqQueue, error) {
 	q, other := s.ofShard(c)
-	if t, err := parse(c.CallbackURL); err == nil && s.slots.slow(t.receiver()) {
+	if t, err := parse(c.CallbackURL); err == nil && s.slots.slow(t.receiver(), c.Job.Tenant) {
 		q, other = other, q
 	}
 	if !other.used.Load() {

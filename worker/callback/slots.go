@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/7509e464/sluice/queue"
 )
 
 // errPostponed ends a task that was not attempted: the task is repeated after the delay.
@@ -30,22 +32,25 @@ const (
 	// slotWait is how long a task waits for a slot before it is postponed: less than taskTail, so
 	// that the attempt still has its whole timeout.
 	slotWait = 2 * time.Second
-	// firstPostponement and longestPostponement bound the delay of a postponed task.
-	firstPostponement, longestPostponement = 5 * time.Second, 5 * time.Minute
+	// firstPostponement and longestPostponement bound the delay of a postponed task, and
+	// longestOfTenant that of one whose tenant has no slot left.
+	firstPostponement, longestPostponement, longestOfTenant = 5 * time.Second, 5 * time.Minute, 30 * time.Minute
 
 	// breakerFailures are the attempts without an answer, one after the other, that open a breaker.
 	breakerFailures = 5
 	// firstOpen is how long a breaker stays open, doubled by each failed probe up to longestOpen.
 	firstOpen, longestOpen = 5 * time.Second, 30 * time.Second
 
-	// mostReceivers are remembered at once. Beyond it those without attempts are forgotten.
+	// mostReceivers are remembered at once, and as many tenants. Beyond it those without attempts
+	// are forgotten, first the receivers of the tenant that brings another one.
 	mostReceivers = 10_000
 )
 
 // slots shares the attempts that may be under way at once between receivers and between tenants, so
 // that a receiver that answers slowly, or never, holds up its own callbacks alone:
 //
-//   - a receiver has at most a quarter of the slots, a tenant at most half;
+//   - a receiver has at most a quarter of the slots, a tenant at most half, and all guests together
+//     as much as a tenant;
 //   - a slot that comes free goes to the waiting task whose tenant has the fewest attempts under
 //     way;
 //   - few tasks wait, and only for slotWait: then they go back to Redis for a while, which is no
@@ -59,13 +64,21 @@ type slots struct {
 	mu        sync.Mutex
 	taken     int
 	receivers map[string]*receiver // by host and port
-	tenants   map[string]int       // attempts under way
+	tenants   map[string]*sender   // by name; all guests are one
 	waiting   []*waiter            // in the order of their arrival
 	stopped   chan struct{}        // closed when no attempt may begin
 }
 
+// sender counts the attempts of one tenant.
+type sender struct {
+	taken     int
+	postponed int           // tasks since one found a slot at once, because the tenant had none left
+	pace      time.Duration // how long the last attempt took
+}
+
 // receiver counts the attempts at one host and port, and has its circuit breaker.
 type receiver struct {
+	tenant    string // the first that called it
 	taken     int
 	postponed int           // tasks since one found a slot at once
 	pace      time.Duration // how long the last attempt took
@@ -86,7 +99,7 @@ type waiter struct {
 func newSlots(most int) *slots {
 	return &slots{
 		most: most, perReceiver: max(1, most/4), perTenant: max(1, most/2), line: 2 * most,
-		receivers: map[string]*receiver{}, tenants: map[string]int{}, stopped: make(chan struct{}),
+		receivers: map[string]*receiver{}, tenants: map[string]*sender{}, stopped: make(chan struct{}),
 	}
 }
 
@@ -98,7 +111,8 @@ func (s *slots) stop() { close(s.stopped) }
 func (s *slots) take(ctx context.Context, to, tenant string, last bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.receiver(to)
+	tenant = party(tenant)
+	r := s.receiver(to, tenant)
 	if !r.until.IsZero() && !last {
 		if r.probing || time.Now().Before(r.until) {
 			return errSkipped
@@ -106,7 +120,7 @@ func (s *slots) take(ctx context.Context, to, tenant string, last bool) error {
 		r.probing = true
 	}
 	if s.fits(to, tenant) {
-		r.postponed = 0
+		r.postponed, s.sender(tenant).postponed = 0, 0
 		s.grant(to, tenant)
 		return nil
 	}
@@ -114,7 +128,15 @@ func (s *slots) take(ctx context.Context, to, tenant string, last bool) error {
 	if s.enqueue(w) && s.await(ctx, w) {
 		return nil
 	}
-	return s.postpone(to)
+	return s.postpone(to, tenant)
+}
+
+// party is who shares the slots of a tenant.
+func party(tenant string) string {
+	if queue.IsGuest(tenant) {
+		return queue.GuestPrefix
+	}
+	return tenant
 }
 
 // await waits without the lock, and reports whether the task got a slot.
@@ -136,13 +158,14 @@ func (s *slots) await(ctx context.Context, w *waiter) bool {
 func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.receiver(to)
+	tenant = party(tenant)
+	r, t := s.receiver(to, tenant), s.sender(tenant)
 	r.taken--
 	s.taken--
-	if s.tenants[tenant]--; s.tenants[tenant] == 0 {
+	if t.taken--; t.taken == 0 && t.postponed == 0 {
 		delete(s.tenants, tenant)
 	}
-	r.pace = time.Since(start)
+	r.pace, t.pace = time.Since(start), time.Since(start)
 	r.probing = false
 	switch {
 	case answered == nil:
@@ -161,12 +184,13 @@ func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
 	s.serve()
 }
 
-// slow reports whether callbacks of the receiver were postponed, or its breaker is open.
-func (s *slots) slow(to string) bool {
+// slow reports whether callbacks of the receiver or of the tenant were postponed, or the receiver's
+// breaker is open.
+func (s *slots) slow(to, tenant string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.receivers[to]
-	return r != nil && (r.postponed > 0 || !r.until.IsZero())
+	r, t := s.receivers[to], s.tenants[party(tenant)]
+	return r != nil && (r.postponed > 0 || !r.until.IsZero()) || t != nil && t.postponed > 0
 }
 
 // open counts the receivers whose breaker is open.
@@ -183,26 +207,42 @@ func (s *slots) open() (n float64) {
 
 // The rest holds s.mu.
 
-func (s *slots) receiver(to string) *receiver {
+func (s *slots) receiver(to, tenant string) *receiver {
 	r := s.receivers[to]
 	if r == nil {
-		if len(s.receivers) >= mostReceivers {
-			maps.DeleteFunc(s.receivers, func(_ string, r *receiver) bool { return r.taken == 0 })
+		for _, all := range []bool{false, true} {
+			if len(s.receivers) >= mostReceivers {
+				maps.DeleteFunc(s.receivers, func(_ string, r *receiver) bool {
+					return r.taken == 0 && (all || r.tenant == tenant)
+				})
+			}
 		}
-		r = &receiver{}
+		r = &receiver{tenant: tenant}
 		s.receivers[to] = r
 	}
 	return r
 }
 
+func (s *slots) sender(tenant string) *sender {
+	t := s.tenants[tenant]
+	if t == nil {
+		if len(s.tenants) >= mostReceivers {
+			maps.DeleteFunc(s.tenants, func(_ string, t *sender) bool { return t.taken == 0 })
+		}
+		t = &sender{}
+		s.tenants[tenant] = t
+	}
+	return t
+}
+
 func (s *slots) fits(to, tenant string) bool {
-	return s.taken < s.most && s.receiver(to).taken < s.perReceiver && s.tenants[tenant] < s.perTenant
+	return s.taken < s.most && s.receiver(to, tenant).taken < s.perReceiver && s.sender(tenant).taken < s.perTenant
 }
 
 func (s *slots) grant(to, tenant string) {
 	s.taken++
-	s.receiver(to).taken++
-	s.tenants[tenant]++
+	s.receiver(to, tenant).taken++
+	s.sender(tenant).taken++
 }
 
 // enqueue lets a task wait, unless enough tasks of its receiver or tenant do. When the line is
@@ -245,7 +285,7 @@ func (s *slots) serve() {
 	for s.taken < s.most {
 		var next *waiter
 		for _, w := range s.waiting {
-			if s.fits(w.receiver, w.tenant) && (next == nil || s.tenants[w.tenant] < s.tenants[next.tenant]) {
+			if s.fits(w.receiver, w.tenant) && (next == nil || s.sender(w.tenant).taken < s.sender(next.tenant).taken) {
 				next = w
 			}
 		}
@@ -260,12 +300,20 @@ func (s *slots) serve() {
 }
 
 // postpone returns the error of a task without a slot. Its delay lets those that were postponed
-// before come first, at the receiver's pace.
-func (s *slots) postpone(to string) error {
-	r := s.receiver(to)
+// before come first, at the pace of the receiver, or of the tenant where that has no slot left. So
+// asynq moves the tasks of a long backlog rarely.
+func (s *slots) postpone(to, tenant string) error {
+	r, t := s.receiver(to, tenant), s.sender(tenant)
 	r.probing = false
 	delay := min(firstPostponement+time.Duration(r.postponed)*r.pace/time.Duration(s.perReceiver),
 		longestPostponement)
 	r.postponed++
+	if t.taken >= s.perTenant {
+		delay = max(delay, min(firstPostponement+time.Duration(t.postponed)*t.pace/time.Duration(s.perTenant), longestOfTenant))
+		t.postponed++
+	}
+	if t.taken == 0 && t.postponed == 0 {
+		delete(s.tenants, tenant)
+	}
 	return errPostponed{delay + rand.N(delay/4), nil}
 }

@@ -169,6 +169,8 @@ func TestSlotsAreShared(t *testing.T) {
 				m.give(to, tenant, start, new(true))
 			}
 		}
+		m.mustTake("f", "loud") // it had been postponed
+		m.give("f", "loud", start, new(true))
 		queuetest.Compare(m, "slots that are still taken", m.taken, 0)
 		queuetest.Compare(m, "tenants that are remembered", len(m.tenants), 0)
 		queuetest.Compare(m, "callers that wait", len(m.waiting), 0)
@@ -282,6 +284,56 @@ func TestBreakerOfAReceiver(t *testing.T) {
 		}
 		fail() // one failure is none
 		m.mustTake("a", "t")
+	})
+}
+
+// A tenant with more receivers than slots waits for its own: its tasks come back at its pace,
+// and go to the slow queue. All guests together are as one tenant.
+func TestATenantWithManyReceivers(t *testing.T) {
+	for what, tenant := range map[string]func(i int) string{
+		"a tenant": func(int) string { return "loud" },
+		"guests":   func(i int) string { return fmt.Sprint("guest:192.0.2.", i) },
+	} {
+		inSlots(t, 64, func(m model) {
+			start := time.Now()
+			for i := range 32 {
+				m.mustTake(fmt.Sprint("dark", i), tenant(i))
+			}
+			time.Sleep(10 * time.Second)
+			m.give("dark0", tenant(0), start, new(false))
+			m.mustTake("dark32", tenant(32))
+			var last time.Duration
+			for i := range 3000 {
+				m.slots.mu.Lock()
+				postponed, _ := errors.AsType[errPostponed](m.postpone(fmt.Sprint("dark", 100+i), party(tenant(i))))
+				m.slots.mu.Unlock()
+				last = postponed.delay
+			}
+			if last < 900*time.Second || last > longestOfTenant*5/4 {
+				t.Errorf("%s: the last of 3,000 comes back after %v", what, last)
+			}
+			if !m.slow("new", tenant(7)) || m.slow("new", "quiet") {
+				t.Errorf("%s: slow is %v, and of another %v", what, m.slow("new", tenant(7)), m.slow("new", "quiet"))
+			}
+			m.mustTake("dark0", "quiet")
+		})
+	}
+}
+
+// A tenant with thousands of receivers does not make the breakers of others forgotten.
+func TestBreakersOfOthersAreRemembered(t *testing.T) {
+	inSlots(t, 8, func(m model) {
+		for range breakerFailures {
+			m.mustTake("dead", "quiet")
+			m.give("dead", "quiet", time.Now(), new(false))
+		}
+		for i := range 2 * mostReceivers {
+			m.mustTake(fmt.Sprint(i), "loud")
+			m.give(fmt.Sprint(i), "loud", time.Now(), new(false))
+		}
+		if m.open() != 1 {
+			t.Errorf("%v breakers are open", m.open())
+		}
 	})
 }
 

@@ -6,13 +6,15 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
 
 const (
 	// rowsBurst is how long an idle client may have gathered reads.
 	rowsBurst = 2 * time.Second
-	// AddressRows is how many times the reads of one tenant an address has.
+	// AddressRows is how many times the reads of one tenant an address has, and all guests
+	// together.
 	AddressRows = 2
 )
 
@@ -40,12 +42,12 @@ func NewRows(r shaper.Rate) *Rows {
 // Burst is the number of reads that are possible at once after an idle period.
 func (b *Rows) Burst() int { return max(1, int(b.Shown.PerSecond()*rowsBurst.Seconds())) }
 
-// Take spends one read of the owner. If the tenant or the address has none left, it spends nothing
-// and returns the time until both have one.
+// Take spends one read of the owner. If the tenant, the address or all guests have none left, it
+// spends nothing and returns the time until all have one.
 func (b *Rows) Take(o Owner, now time.Time) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, paid := range []time.Time{paidBy(b.tenants, o.Tenant), paidBy(b.addresses, o.Address)} {
+	for _, paid := range []time.Time{paidBy(b.tenants, o.Tenant), paidBy(b.addresses, o.Address), paidBy(b.tenants, guestsOf(o))} {
 		wait = max(wait, paid.Sub(now.Add(max(0, rowsBurst-b.interval))))
 	}
 	if wait <= 0 {
@@ -74,6 +76,15 @@ func (b *Rows) charge(o Owner, n int, now time.Time) {
 	}
 	pay(b.tenants, o.Tenant, b.interval)
 	pay(b.addresses, o.Address, b.interval/AddressRows)
+	pay(b.tenants, guestsOf(o), b.interval/AddressRows)
+}
+
+// guestsOf is the name of all guests for one of them, which no tenant has, and empty for others.
+func guestsOf(o Owner) string {
+	if queue.IsGuest(o.Tenant) {
+		return queue.GuestPrefix
+	}
+	return ""
 }
 
 func paidBy(of *simplelru.LRU[string, time.Time], name string) time.Time {

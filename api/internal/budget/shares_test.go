@@ -3,6 +3,9 @@ package budget
 import (
 	"fmt"
 	"testing"
+	"time"
+
+	"github.com/7509e464/sluice/shaper"
 )
 
 // TestGuestsTogether: however many addresses a client has, its guests leave half to the others.
@@ -28,5 +31,23 @@ func TestGuestsTogether(t *testing.T) {
 	s.Give(Owner{Tenant: "guest:192.0.2.0", Address: "192.0.2.0"}, 1)
 	if full := s.Take(guest, 1); full != Unbound {
 		t.Errorf("a guest after another left: %s", full.Text("streams"))
+	}
+}
+
+// TestReadsOfGuests: however many there are, guests read as much as one address, and others read
+// on.
+func TestReadsOfGuests(t *testing.T) {
+	rows, now := NewRows(shaper.Rate{Limit: 100, Period: time.Second}), time.Now()
+	read := 0
+	for i := range 5000 {
+		if rows.Take(Owner{Tenant: fmt.Sprint("guest:192.0.2.", i%250), Address: fmt.Sprint("192.0.2.", i%250)}, now) == 0 {
+			read++
+		}
+	}
+	if most := AddressRows * rows.Burst(); read < most-2 || read > most {
+		t.Errorf("guests read %d at once, want %d", read, most)
+	}
+	if wait := rows.Take(Owner{Tenant: "acme", Address: "192.0.2.7"}, now); wait > 0 {
+		t.Errorf("a customer waits %v", wait)
 	}
 }
