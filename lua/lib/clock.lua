@@ -20,6 +20,7 @@
 --   within, forgets                  where retune and forget stopped, within a page of flows
 --   lapsed, dead                     expired leases and dead jobs so far
 --   fence                            1; written to prove that replicas have what was written before
+--   kept                             bytes of answers to forwarded requests, a part of stored
 --   class:NAME                       bytes stored of a class of tenants, see lib/stored.lua
 
 -- math.min and its like have no short names: a local that a function captures costs every call of

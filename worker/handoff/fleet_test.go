@@ -188,7 +188,7 @@ func TestReportsOfAFleet(t *testing.T) {
 	for _, task := range f.pending(len(payloads)) {
 		queuetest.Compare(t, "the job of the task", jobOf(task), ids[string(task.Payload)])
 		queuetest.Compare(t, "the task", queuetest.Only(*task, "Type", "MaxRetry", "Timeout", "Retention"),
-			asynq.TaskInfo{Type: "order.create", MaxRetry: 1, Timeout: 10 * time.Second, Retention: 24 * time.Hour})
+			asynq.TaskInfo{Type: "order.create", MaxRetry: 1, Timeout: 10 * time.Second, Retention: 5 * time.Minute})
 	}
 	stopWorker()
 	for p, id := range ids {

@@ -13,9 +13,9 @@ import (
 const (
 	// rowsBurst is how long an idle client may have gathered reads.
 	rowsBurst = 2 * time.Second
-	// AddressRows is how many times the reads of one tenant an address has, and all guests
-	// together.
-	AddressRows = 2
+	// AddressRows is how many times the reads of one tenant an address has, and GuestRows is that
+	// of all guests together.
+	AddressRows, GuestRows = 2, 4
 )
 
 // Rows bounds the work that the reads of one tenant, and of one address, make in the store. Its
@@ -76,7 +76,7 @@ func (b *Rows) charge(o Owner, n int, now time.Time) {
 	}
 	pay(b.tenants, o.Tenant, b.interval)
 	pay(b.addresses, o.Address, b.interval/AddressRows)
-	pay(b.tenants, guestsOf(o), b.interval/AddressRows)
+	pay(b.tenants, guestsOf(o), b.interval/GuestRows)
 }
 
 // guestsOf is the name of all guests for one of them, which no tenant has, and empty for others.
