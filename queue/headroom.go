@@ -346,7 +346,8 @@ func (h *headroom) measure(ctx context.Context) (r reading, err error) {
 		both.Go(func() { nodes, failed = h.q.engine.conn.Memory(ctx) })
 	}
 	s, err := readShards(ctx, h.q.store, store.ShardKeys.Tenants)
-	answers := max(0, s.answers) + h.q.broker.parts.sum() // of answers that come now, no flow has any
+	// The parts of answers that are still coming are in no sum of a shard.
+	answers := max(0, s.answers) + h.q.broker.parts.sum()
 	used, classErr := h.used(ctx)
 	both.Wait()
 	all := int64(0) // bytes that all tenants together may store; 0: no bound

@@ -2,8 +2,8 @@ package queue
 
 import "testing"
 
-// TestWatchTellsParts: who watches a job is told parts of its answer from its end. An end takes the
-// place of a part that nobody has received yet, and a part that of nothing.
+// TestWatchTellsParts: a watch says whether the job has ended or only a part of its answer has
+// come. An end replaces a part that nobody has received yet. A part replaces nothing.
 func TestWatchTellsParts(t *testing.T) {
 	c := make(chan End, 1)
 	w := &watcher{waiting: map[string]*watch{"x": {ended: []chan End{c}, ready: make(chan struct{})}}}

@@ -104,7 +104,8 @@ func IssuersRule(a, b JWTConfig) string {
 
 // PrefixRule returns the rule that a prefix of tenants breaks, empty if none.
 func PrefixRule(prefix string) string {
-	if prefix == queue.GuestPrefix || !legalTenant(prefix) || len(prefix) > maxTier || !strings.HasSuffix(prefix, ":") {
+	if prefix == queue.GuestPrefix || !legalTenant(prefix) || len(prefix) > maxTier ||
+		!strings.HasSuffix(prefix, ":") {
 		return "must be 2 to 64 bytes that end with a colon, such as partner:, and not guest:"
 	}
 	return ""

@@ -90,7 +90,7 @@ func serveUnpaid(t *testing.T, paid chan<- time.Time, secured ...Identity) (*Lis
 
 // nobodyWaits insists that no connection waits for its turn.
 func (l *Listener) nobodyWaits(t *testing.T) {
-	time.Sleep(time.Second) // until nothing gives turns any more
+	time.Sleep(time.Second) // in virtual time: the last turn comes within milliseconds
 	l.unpaid.mu.Lock()
 	defer l.unpaid.mu.Unlock()
 	if l.unpaid.serving || len(l.unpaid.addresses) > 0 || l.unpaid.lines.Len() > 0 {

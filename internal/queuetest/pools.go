@@ -457,7 +457,7 @@ func poolCosts(s *suite) {
 	s.settle(l, shaper.Release)
 	cost("after a job was given back", "other", 2, 0)
 	s.settle(s.lease(1)[0], shaper.Succeed, costing(70))
-	cost("at a cost of which the flow owes a part", "other", 3, 70)
+	cost("at a cost far above the estimate", "other", 3, 70)
 	s.admit(pooledWork("acme"))
 	s.admit(pooledWork("other"))
 	flows, err := s.q.PoolFlows(s.ctx, "erp", 10)

@@ -13,9 +13,9 @@ local LINGERS = 5 -- s for which a dropped answer is still there for the client 
 local kept_left = AT_ONCE
 
 -- kept_read reads what a flow keeps, before the first write: as many of its oldest records as must
--- go for bytes of new ones, and those past retention. most is its bound in bytes, and room is how
--- many more its class may store, nil for any. The last call that could not drop all leaves the rest
--- to the next ones.
+-- go for bytes of new ones, and those past retention. most is its bound in bytes. room is how many
+-- bytes its class may still store; nil: it has no class, or that has no bound. A call drops AT_ONCE
+-- records at most and leaves the rest to the next ones.
 local function kept_read(f, most, room, bytes, reach)
   local index, past = PREFIX .. 'kept:' .. f.name, now - retention.succeeded * 1000000
   f.kept = tonumber(redis.call('HGET', f.key, 'kept')) or 0
@@ -51,12 +51,12 @@ local function kept_save(f)
   if f.oldest_all and not list[1] then
     stored_add(f, 'kept', -f.kept)
   end
-  local new, goes = f.answered or {}, 0 -- bytes that may go
+  local new, added = f.answered or {}, 0 -- and as many bytes may go
   for n = 1, #new do
     local bytes = tonumber(string.match(new[n], '%d+$'))
     redis.call('ZADD', index, now, new[n])
     stored_add(f, 'kept', bytes)
-    goes = goes + bytes
+    added = added + bytes
     if f.oldest_all then
       list[#list + 1], list[#list + 2] = new[n], now
     end
@@ -65,10 +65,10 @@ local function kept_save(f)
     local id, bytes = string.match(list[n], '^(%S+) (%d+)$')
     local expired = tonumber(list[n + 1]) <= past
     if not expired then
-      if f.kept <= f.kept_most or goes <= 0 then
+      if f.kept <= f.kept_most or added <= 0 then
         break
       end
-      goes = goes - bytes
+      added = added - bytes
     end
     stored_add(f, 'kept', -bytes)
     gone[#gone + 1] = list[n]

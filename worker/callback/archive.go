@@ -8,8 +8,6 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/hibiken/asynq"
 	"golang.org/x/time/rate"
-
-	"github.com/7509e464/sluice/queue"
 )
 
 // asynq keeps the last 10,000 tasks in the archive of a queue, of all tenants together. So that
@@ -22,7 +20,7 @@ const (
 	archiveTenants = mostReceivers
 )
 
-// archive bounds what becomes of callbacks that are given up.
+// archive counts the callbacks of each tenant that a shared archive has taken.
 type archive struct {
 	mu      sync.Mutex
 	tenants *simplelru.LRU[string, *rate.Limiter]
@@ -36,15 +34,13 @@ func newArchive() *archive {
 // archives reports whether asynq's archive is to keep a callback that is given up.
 func (s *Service) archives(ctx context.Context, tenant string) bool {
 	name, _ := asynq.GetQueueName(ctx)
-	n, err := s.cfg.Redis.ZCard(ctx, "asynq:{"+name+"}:archived").Result()
+	n, err := s.cfg.Redis.ZCard(ctx, (&asynqQueue{name: name}).key("archived")).Result()
 	return err != nil || n < archiveHalf || s.archive.takes(tenant, time.Now())
 }
 
 // takes reports whether a shared archive takes one more callback of a tenant.
 func (a *archive) takes(tenant string, now time.Time) bool {
-	if queue.IsGuest(tenant) {
-		tenant = queue.GuestPrefix
-	}
+	tenant = party(tenant)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l, known := a.tenants.Get(tenant)

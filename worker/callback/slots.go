@@ -131,7 +131,7 @@ func (s *slots) take(ctx context.Context, to, tenant string, last bool) error {
 	return s.postpone(to, tenant)
 }
 
-// party is who shares the slots of a tenant.
+// party is the tenant, or for a guest the name under which all guests share what one tenant has.
 func party(tenant string) string {
 	if queue.IsGuest(tenant) {
 		return queue.GuestPrefix

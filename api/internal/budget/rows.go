@@ -47,7 +47,9 @@ func (b *Rows) Burst() int { return max(1, int(b.Shown.PerSecond()*rowsBurst.Sec
 func (b *Rows) Take(o Owner, now time.Time) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, paid := range []time.Time{paidBy(b.tenants, o.Tenant), paidBy(b.addresses, o.Address), paidBy(b.tenants, guestsOf(o))} {
+	for _, paid := range []time.Time{
+		paidBy(b.tenants, o.Tenant), paidBy(b.addresses, o.Address), paidBy(b.tenants, guestsOf(o)),
+	} {
 		wait = max(wait, paid.Sub(now.Add(max(0, rowsBurst-b.interval))))
 	}
 	if wait <= 0 {
@@ -79,7 +81,7 @@ func (b *Rows) charge(o Owner, n int, now time.Time) {
 	pay(b.tenants, guestsOf(o), b.interval/GuestRows)
 }
 
-// guestsOf is the name of all guests for one of them, which no tenant has, and empty for others.
+// guestsOf is the name under which all guests pay, if the owner is one, and else empty.
 func guestsOf(o Owner) string {
 	if queue.IsGuest(o.Tenant) {
 		return queue.GuestPrefix

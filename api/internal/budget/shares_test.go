@@ -34,8 +34,8 @@ func TestGuestsTogether(t *testing.T) {
 	}
 }
 
-// TestReadsOfGuests: however many there are, guests read as much as one address, and others read
-// on.
+// TestReadsOfGuests: however many there are, guests read GuestRows times what one tenant may, and
+// others read on.
 func TestReadsOfGuests(t *testing.T) {
 	rows, now := NewRows(shaper.Rate{Limit: 100, Period: time.Second}), time.Now()
 	read := 0

@@ -3,7 +3,7 @@
 const leastSpan = 1, mostSpan = 8; // s that an estimate covers
 const soonest = 2; // s of few departures before there is an estimate
 const usualStep = 0.5; // s between two samples at the most, of a stream that keeps up
-const givenBack = 1000; // the count falls by departures that were released unused; if it falls by more, it was reset
+export const givenBack = 1000; // the count falls by departures that were released unused; if it falls by more, it was reset
 const enough = 24; // departures, after which the error of one is small
 
 // Meter measures even traffic. A count seen four times a second says of two a second 0, 4, 0, 4: so it measures from one change of the count to

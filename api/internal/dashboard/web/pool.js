@@ -2,7 +2,7 @@
 import { el, text, attribute } from "./dom.js";
 import { get, poolPath } from "./api.js";
 import { ChartCard, area, dashed } from "./chart.js";
-import { Lanes, Series, samplesOf } from "./meter.js";
+import { Lanes, Series, givenBack, samplesOf } from "./meter.js";
 import { Knobs } from "./knobs.js";
 import { History } from "./history.js";
 import { Shares } from "./shares.js";
@@ -92,7 +92,7 @@ export class PoolView {
   // counted is what has left as the strictest rate counts it: jobs, or their costs. Those fall where a job cost less than expected; the line does not.
   counted(l) {
     if (countsJobs(this.now)) return l.departed_total;
-    if (l.departed_total < this.left - 1000) this.costs = 0; // the store has lost the totals
+    if (l.departed_total < this.left - givenBack) this.costs = 0; // the store has lost the totals
     this.left = l.departed_total;
     return this.costs = Math.max(this.costs, l.cost_total);
   }
