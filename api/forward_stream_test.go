@@ -15,6 +15,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -358,6 +359,25 @@ func TestForwardNeverStreams(t *testing.T) {
 	resp, body := p.ask("GET", "/v1/forward/partner/x", "")
 	if body != "data: 1\n\n" || resp.ContentLength != 9 {
 		t.Errorf("%q, %d", body, resp.ContentLength)
+	}
+}
+
+// TestProgressIsPaidFor: reports of the progress of a request take of the reads of its tenant. Where
+// none are left, they come later.
+func TestProgressIsPaidFor(t *testing.T) {
+	t.Parallel()
+	a := away{fails: new(atomic.Int64), reads: new(atomic.Int64)}
+	p := proxy(t, echo, func(c *api.Config, _ *worker.Route, _ *queue.Queue) {
+		c.ReadRate = shaper.Rate{Limit: 1, Period: time.Hour}
+	}, func(p *api.Ports) {
+		a.Ends, a.Jobs = *p.Ends(), *p.Jobs()
+		*p.Ends(), *p.Jobs() = a, a
+	})
+	p.ask("GET", "/v1/forward/partner/x", "", "Sluice-Tenant", "paused", "Sluice-Progress", "102", "Prefer", "wait=5")
+	// The one that it may, the one for which it is in debt, and that of the end of the wait. One
+	// more is of an end that may have been missed.
+	if n := a.reads.Load(); n > 4 {
+		t.Errorf("the job was read %d times in five seconds", n)
 	}
 }
 
