@@ -362,8 +362,8 @@ func TestForwardNeverStreams(t *testing.T) {
 	}
 }
 
-// TestProgressIsPaidFor: reports of the progress of a request take of the reads of its tenant. Where
-// none are left, they come later.
+// TestProgressIsPaidFor: reports of the progress of a request take of the reads of its tenant.
+// Where none are left, they come later.
 func TestProgressIsPaidFor(t *testing.T) {
 	t.Parallel()
 	a := away{fails: new(atomic.Int64), reads: new(atomic.Int64)}

@@ -197,8 +197,11 @@ func (s *Service) attempt(ctx context.Context, id string, task *asynq.Task, last
 	var answered *bool
 	defer func() { s.slots.give(to, tenant, start, answered) }()
 	if client == s.proxied {
-		// Within the slot: a name that nobody answers for is as a receiver that does not answer.
-		if err := s.cfg.Receivers.checkName(ctx, to, why, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
+		// Within the slot and the time of an attempt: a receiver whose name nobody resolves is one
+		// that does not answer.
+		limited, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		defer cancel()
+		if err := s.cfg.Receivers.checkName(limited, to, why, client.Dialer.Resolver); errors.Is(err, errNotPublic) {
 			return fmt.Errorf("%w: %w", err, asynq.SkipRetry)
 		} else if err != nil {
 			if ctx.Err() == nil {

@@ -397,6 +397,33 @@ func TestCallbacksThroughAProxy(t *testing.T) {
 	}
 }
 
+// TestNamesThatNobodyResolves: before a proxy is asked, the name of a receiver is resolved within
+// the slot of its attempt. One that is never resolved opens the breaker of the receiver.
+func TestNamesThatNobodyResolves(t *testing.T) {
+	s := newService(t, Config{Receivers: receivers(t), Proxy: "http://127.0.0.1:1", Timeout: 50 * time.Millisecond})
+	defer s.proxied.Close()
+	s.proxied.Dialer.Resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		s.slots.mu.Lock()
+		taken := s.slots.taken
+		s.slots.mu.Unlock()
+		if taken != 1 && ctx.Err() == nil { // else the attempt is over
+			t.Errorf("%d slots are taken while a name is resolved", taken)
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	for range breakerFailures {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // as asynq's, longer than the attempt
+		if err := s.attempt(ctx, "06ah:1:succeeded", task("http://dark.test/x"), false); err == nil {
+			t.Fatal("an attempt succeeded")
+		}
+		cancel()
+	}
+	if n := s.slots.open(); n != 1 {
+		t.Errorf("%v breakers are open", n)
+	}
+}
+
 // TestBesideAProxy: what NO_PROXY excludes is dialled from here, and its address is checked, for an
 // endpoint of a tenant and a listed URL, too.
 func TestBesideAProxy(t *testing.T) {
