@@ -47,6 +47,9 @@ func (s *Server) getAnswer(c *call) (*answer, error) {
 	if err := s.expect(c, id, f); err != nil {
 		return nil, err
 	}
+	if f.prefer.Wait > 0 {
+		s.rows.Charge(s.ownerOf(c), watchRows-1, time.Now())
+	}
 	if err := f.awaitAnswer(c.client); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/7509e464/sluice/api/internal/budget"
 	"github.com/7509e464/sluice/api/internal/problem"
 	"github.com/7509e464/sluice/internal/deadline"
 	"github.com/7509e464/sluice/internal/httpmsg"
@@ -26,6 +27,9 @@ const streamIdle = 30 * time.Second
 // the connection is cut: half an answer never ends like a whole one.
 func (s *Server) writeStream(w http.ResponseWriter, c *call, f *awaited, m httpmsg.Answer) {
 	defer f.stream.Close()
+	if f.decision.Outcome == "" {
+		s.rows.Charge(s.ownerOf(c), comingRows, time.Now())
+	}
 	h := w.Header()
 	m.Truncated = f.stream.Truncated
 	bodiless := f.writeHead(h, c, m, true)
@@ -63,6 +67,7 @@ func (s *Server) writePieces(w http.ResponseWriter, c *call, f *awaited) {
 	defer context.AfterFunc(c.client, func() { time.AfterFunc(leftPatience, cancel) })()
 	control := http.NewResponseController(w)
 	waited, began := f.decision.Outcome == shaper.Admitted, false
+	unpaid := 0 // bytes that a client has read which did not send the request
 	for {
 		_ = control.Flush()
 		if waited && began {
@@ -80,6 +85,10 @@ func (s *Server) writePieces(w http.ResponseWriter, c *call, f *awaited) {
 			switch _, err = w.Write(piece); err {
 			case nil:
 				began = true
+				if unpaid += len(piece); f.decision.Outcome == "" && unpaid >= budget.FreeBody {
+					s.rows.Charge(s.ownerOf(c), unpaid/budget.FreeBody, time.Now())
+					unpaid %= budget.FreeBody
+				}
 			case errKeptAll:
 				return
 			default:

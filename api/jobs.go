@@ -13,6 +13,7 @@ import (
 	"github.com/7509e464/sluice/api/client/wire"
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/problem"
+	"github.com/7509e464/sluice/internal/listen"
 	"github.com/7509e464/sluice/queue"
 	"github.com/7509e464/sluice/shaper"
 )
@@ -161,6 +162,13 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 		return nil, err
 	}
 	batch, held := s.submissions(c.r.Context(), c.who, body.Jobs, wrong)
+	invalid := 0
+	for _, p := range held {
+		if p != nil {
+			invalid++
+		}
+	}
+	listen.Owe(c.r, invalid)
 	if body.Atomic {
 		if err := codec.Together(held); err != nil {
 			return nil, err
@@ -306,8 +314,9 @@ func (s *Server) reading(c *call, rows int) error {
 	return s.working(c, rows)
 }
 
-// What cancelling, replaying and watching a job cost Redis, in reads of one job.
-const cancelRows, replayRows, watchRows = 3, 4, 3
+// What cancelling, replaying and watching a job cost Redis, in reads of one job, and beginning to
+// read an answer that still comes.
+const cancelRows, replayRows, watchRows, comingRows = 3, 4, 3, 4
 
 // working is reading without the bound by api.status_rate, for what costs Redis as much as so many
 // reads. Cancellations and replays count, because those that change nothing can be repeated without

@@ -453,7 +453,7 @@ func TestBatchWithMalformedJobs(t *testing.T) {
 		t.Errorf("of an atomic batch some were admitted: %s", r.Body)
 	}
 	r.want(t, http.StatusUnprocessableEntity, "invalid-request")
-	if !strings.HasPrefix(r.problem.Detail, "jobs[1].type (nothing) is required") || len(r.problem.Errors) != 4 {
+	if !strings.HasPrefix(r.problem.Detail, "jobs[1].type (nothing) is required") || len(r.problem.Errors) != 5 {
 		t.Errorf("%s", r.Body)
 	}
 }

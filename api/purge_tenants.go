@@ -14,8 +14,7 @@ import (
 
 // Bounds of one purge of many tenants.
 const (
-	purgedTenants = 500             // of one step, selected or not
-	purgedPage    = 100             // tenants that are read at once
+	purgedTenants = 500             // looked at in one step, selected or not
 	purgedJobs    = 10_000          // after which it ends
 	purgeTime     = 5 * time.Second // after which it ends, once it has purged some
 )
@@ -38,7 +37,7 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 	}
 	began, filter, out := time.Now(), of.Filter, wire.TenantsPurged{}
 	for looked := 0; ; {
-		page, next, err := s.queue.Scan(c.r.Context(), cursor, purgedPage)
+		page, next, err := s.queue.Scan(c.r.Context(), cursor, queue.ScanPage)
 		if errors.Is(err, queue.ErrCursor) {
 			return nil, codec.BadCursor()
 		}
@@ -56,6 +55,7 @@ func (s *Server) purgeTenants(c *call) (*answer, error) {
 			out.More = out.More || next != ""
 			break
 		}
+		s.rest(c.r.Context(), queue.ScanCost(page)) // others need Redis, too
 	}
 	if out.More {
 		out.Cursor = codec.SealCursor(cursor)

@@ -77,13 +77,15 @@ const (
 	readTime = 50 * time.Microsecond // of a status
 )
 
-// rowsPerRead is how many commands and record heads cost as much as the read of one job.
-const rowsPerRead = 20
+// rowsPerRead is how many commands and record heads cost as much as the read of one job, and
+// marksPerRead how many bytes of a cursor: they take processor time.
+const rowsPerRead, marksPerRead = 20, 1 << 10
 
 // work adds up what one call did in the store.
 type work struct {
 	rows, reads, bytes int
 	spent              time.Duration
+	marks              int // bytes of the cursor, inflated
 }
 
 // add counts an exchange that took so long.
@@ -98,23 +100,22 @@ func (w *work) done() bool {
 }
 
 // cost is the work in reads of one job.
-func (w *work) cost() int { return 1 + w.reads + w.rows/rowsPerRead }
+func (w *work) cost() int { return 1 + w.reads + w.rows/rowsPerRead + w.marks/marksPerRead }
 
 // List reads a page of jobs. It reads several keys one after another, so a job that moves meanwhile
 // may be missing. A listed job was in the state when it was read. Errors: ErrCursor,
 // ErrUnavailable.
 func (q *Queue) List(ctx context.Context, l List) (page Page, err error) {
-	marks, err := readMarks(l.Cursor)
-	if err != nil {
-		return page, err
-	}
 	if l.IdempotencyKey != "" {
+		if _, _, err := readMarks(l.Cursor, 0); err != nil {
+			return page, err
+		}
 		page, err = q.listKey(ctx, l)
 		page.Cost = 2
 		return page, err
 	}
 	s := &lister{q: q, List: l, tenant: store.EncodeName(l.Tenant)}
-	if err := s.open(ctx, marks); err != nil {
+	if err := s.open(ctx); err != nil {
 		return page, err
 	}
 	seen := map[string]bool{} // a job that moves meanwhile is in two sources

@@ -78,11 +78,19 @@ type candidate struct {
 	entry
 }
 
-// open finds the sources and reads the first entries of each.
-func (s *lister) open(ctx context.Context, marks map[string]mark) error {
+// open finds the sources and reads the first entries of each. Errors: ErrCursor, ErrUnavailable.
+func (s *lister) open(ctx context.Context) error {
 	shards, flows := s.q.policies.Current().Shards(s.Tenant), []string{store.FlowName(s.Tenant, s.Route)}
 	byShard, err := s.q.flowsOf(ctx, s.Tenant, shards)
 	if err != nil {
+		return err
+	}
+	sources := 0
+	for _, flows := range byShard {
+		sources += sourcesOfFlow*len(flows) + 1
+	}
+	marks, size, err := readMarks(s.Cursor, sources)
+	if s.work.marks = size; err != nil {
 		return err
 	}
 	for i, shard := range shards {
@@ -476,27 +484,33 @@ func (s *lister) cursor() string {
 	return writeMarks(marks)
 }
 
-// maxMarks bounds the text of the marks of a cursor.
-const maxMarks = 1 << 20
+// sourcesOfFlow is how many sources each flow has, beside one of each shard.
+const sourcesOfFlow = 4
 
-func readMarks(cursor string) (map[string]mark, error) {
-	marks := map[string]mark{}
+// A cursor may inflate to leastMarks bytes, and to markSize for each source that the list has now.
+// What a client sends could become a thousand times as long.
+const leastMarks, markSize = 16 << 10, 512
+
+// readMarks reads the cursor of a list with this many sources. It returns the bytes of the marks.
+func readMarks(cursor string, sources int) (marks map[string]mark, size int, err error) {
+	marks = map[string]mark{}
 	if cursor == "" {
-		return marks, nil
+		return marks, 0, nil
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
 	if err == nil && len(raw) > 0 && raw[0] != '{' {
-		raw, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(raw)), maxMarks))
+		most := max(leastMarks, markSize*sources)
+		raw, err = io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(raw)), int64(most)))
 	}
 	if err != nil || strings.ContainsAny(cursor, "\r\n") || json.Unmarshal(raw, &marks) != nil || marks == nil {
-		return nil, ErrCursor
+		return nil, 0, ErrCursor
 	}
 	for _, m := range marks {
 		if math.IsNaN(m.Score) || math.IsInf(m.Score, 0) {
-			return nil, ErrCursor
+			return nil, 0, ErrCursor
 		}
 	}
-	return marks, nil
+	return marks, len(raw), nil
 }
 
 // writeMarks makes a cursor. That of many flows is compressed, so that it fits into a request.

@@ -296,10 +296,12 @@ func (r *Relay) due() (at time.Time, done bool) {
 		return now, true
 	case r.expects():
 		return now.Add(min(partEvery, time.Until(r.began.Add(relayExpects)))), false
-	case r.ended, waiting >= most, (r.drains || r.called) && waiting > 0:
+	case r.ended, waiting >= most, r.drains && waiting > 0:
 		return now, false
 	case waiting == 0:
 		return now.Add(time.Hour), false // a change ends that
+	case r.called: // readers may come by the thousand
+		every = partEvery + r.rests
 	}
 	return r.wrote.Add(every), false
 }

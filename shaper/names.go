@@ -32,11 +32,14 @@ var alike = strings.NewReplacer("l", "1", "i", "1", "o", "0", "-", "_")
 // alike. Of several that are equally near it returns none.
 func Nearest(name string, known []string) (best string) {
 	name = strings.ToLower(name)
-	least := min(2, (len(name)-1)/2) + 1
+	least, looks := min(2, (len(name)-1)/2)+1, alike.Replace(name)
 	for _, k := range known {
+		if apart := len(k) - len(name); max(apart, -apart) > least {
+			continue // so is their distance; names may be many
+		}
 		lower := strings.ToLower(k)
 		d := distance(name, lower)
-		if alike.Replace(name) == alike.Replace(lower) {
+		if alike.Replace(lower) == looks {
 			d = 0
 		}
 		switch {

@@ -73,7 +73,8 @@ func OpenPrivate(ctx context.Context, program, dataDir string, o Options) (*Engi
 	s, err := startServer(o.Logger, func() *exec.Cmd {
 		cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--unixsocketperm", "700",
 			"--dir", dir, "--save", "", "--appendonly", "yes", "--appendfsync", "everysec",
-			"--maxmemory-policy", "noeviction", "--daemonize", "no", "--logfile", "redis.log")
+			"--maxmemory-policy", "noeviction", "--lazyfree-lazy-expire", "yes", "--lazyfree-lazy-user-del", "yes",
+			"--daemonize", "no", "--logfile", "redis.log")
 		cmd.SysProcAttr = subprocess.Attributes(syscall.SIGTERM)
 		return cmd
 	})

@@ -29,6 +29,9 @@ const (
 	// unpaidAnswer is what an answer without the store costs, in bytes that are received: about as
 	// much processor time.
 	unpaidAnswer = 150
+	// unpaidText is how many bytes of a body that was read for such an answer cost as much as one of
+	// them.
+	unpaidText = 16
 	// unpaidAhead is how many bytes a connection may have sent of bodies that are still to be read:
 	// its receive buffer and a record of TLS.
 	unpaidAhead = receiveBuffer + 16<<10
@@ -70,19 +73,20 @@ type waiter struct {
 
 // account is that of one connection.
 type account struct {
-	owed   atomic.Int64 // bytes that no paid request explains
-	waited atomic.Int64 // bytes of them for which the connection has waited
-	bodies atomic.Int64 // bytes of the bodies of running requests that are still to be read
-	held   atomic.Int64 // answers under way
-	waiter atomic.Pointer[waiter]
-	open   context.Context
-	close  context.CancelFunc
+	owed    atomic.Int64 // bytes that no paid request explains
+	answers atomic.Int64 // bytes that answers without the store cost; nothing explains them
+	waited  atomic.Int64 // bytes of both for which the connection has waited
+	bodies  atomic.Int64 // bytes of the bodies of running requests that are still to be read
+	held    atomic.Int64 // answers under way
+	waiter  atomic.Pointer[waiter]
+	open    context.Context
+	close   context.CancelFunc
 }
 
 // due is for how many bytes the connection has to wait. The last n may still be explained.
 func (a *account) due(n int) int64 {
 	ahead := min(a.bodies.Load(), unpaidAhead)
-	return a.owed.Load() - int64(n) - a.waited.Load() - unpaidFirst - ahead - ahead/8
+	return a.owed.Load() + a.answers.Load() - int64(n) - a.waited.Load() - unpaidFirst - ahead - ahead/8
 }
 
 // Read waits after it has read, for what came before: by then a request has explained it.
@@ -212,11 +216,13 @@ type paidBody struct {
 	io.ReadCloser
 	account *account
 	left    int64 // bytes that are still to be read
+	read    int64 // bytes that were read
 }
 
 func (b *paidBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.expect(-min(int64(n), b.left))
+	b.read += int64(n)
 	b.account.explain(n + n/8) // with what frames and records of TLS add
 	return n, err
 }
@@ -248,6 +254,14 @@ func paying(next http.Handler) http.Handler {
 	})
 }
 
+// Owe counts so many answers without the store that are parts of the answer to the request, such as
+// to the invalid jobs of a batch.
+func Owe(r *http.Request, answers int) {
+	if c, _ := r.Context().Value(connKey{}).(*boundedConn); c != nil {
+		c.account.answers.Add(int64(answers) * unpaidAnswer)
+	}
+}
+
 // Unpaid calls write, which answers a request without the store: no budget of a tenant or an
 // address bounds such requests. The client waits before its next ones if it sends many. If it
 // holds too many of such answers, this one is cut off (http.ErrAbortHandler).
@@ -260,8 +274,9 @@ func Unpaid(w http.ResponseWriter, r *http.Request, write func()) {
 	u, a := &c.of.unpaid, &c.account
 	if b, has := r.Body.(*paidBody); has {
 		b.expect(-b.left)
+		a.answers.Add(b.read / unpaidText)
 	}
-	a.owed.Add(int64(sizeOf(r) + unpaidAnswer))
+	a.answers.Add(int64(sizeOf(r) + unpaidAnswer))
 	if r.ProtoMajor < 2 { // whose next request waits for this answer
 		write()
 		return

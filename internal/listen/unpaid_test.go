@@ -66,6 +66,14 @@ func serveUnpaid(t *testing.T, paid chan<- time.Time, secured ...Identity) (*Lis
 			}
 			return
 		}
+		if r.URL.Path == "/owed" {
+			_, _ = io.Copy(io.Discard, r.Body)
+			Owe(r, 100)
+			return
+		}
+		if r.URL.Path == "/read" {
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
 		if n := r.Context().Value(connKey{}).(*boundedConn).account.bodies.Load(); n != 0 {
 			t.Errorf("%d bytes are expected of requests without a body", n)
 		}
@@ -160,6 +168,31 @@ func TestUnpaidFrames(t *testing.T) {
 				synctest.Wait()
 				if held := l.unpaid.held.Load(); held != 0 {
 					t.Errorf("%d answers are held at the end", held)
+				}
+			})
+		})
+	}
+}
+
+// TestOwed: a body that is read for nothing and the refused parts of a request count like requests
+// without the store.
+func TestOwed(t *testing.T) {
+	for path, owes := range map[string]int{"/owed": 100 * unpaidAnswer, "/read": 60_000 / unpaidText} {
+		t.Run(path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, p := serveUnpaid(t, nil)
+				conn, began := p.dial(), time.Now()
+				const requests = 400
+				for range requests {
+					_, err := io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n"+strings.Repeat("x", 60_000))
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				_ = conn.Close()
+				least := time.Duration(requests*owes-unpaidRate-unpaidFirst) * time.Second / unpaidRate
+				if took := time.Since(began); took < least*9/10 {
+					t.Errorf("%d requests took %v, want %v", requests, took, least)
 				}
 			})
 		})

@@ -1,6 +1,9 @@
 package queuetest
 
 import (
+	"bytes"
+	"compress/flate"
+	"encoding/base64"
 	"errors"
 	"slices"
 	"strconv"
@@ -141,7 +144,11 @@ func listRoute(s *suite) {
 
 func listCursor(s *suite) {
 	s.backlog(3, work())
-	for _, cursor := range []string{"x", "e30=", "bnVsbA", "W10", "eyJhIjoxfQ", "%", "e30\n"} {
+	var bomb bytes.Buffer // a megabyte that is valid but for its length
+	w, _ := flate.NewWriter(&bomb, flate.BestCompression)
+	_, _ = w.Write([]byte("{" + strings.Repeat(`"":{},`, 1<<20/6) + `"":{}}`))
+	_ = w.Close()
+	for _, cursor := range []string{base64.RawURLEncoding.EncodeToString(bomb.Bytes()), "x", "e30=", "bnVsbA", "W10", "eyJhIjoxfQ", "%", "e30\n"} {
 		page, err := s.q.List(s.ctx, queue.List{
 			Tenant: tenant, State: queue.ListQueued, Limit: 1, Cursor: cursor,
 		})

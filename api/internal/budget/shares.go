@@ -29,6 +29,12 @@ const (
 
 // Shares counts the use of a limited resource. One tenant or one address gets a share of it, never
 // the whole, nor do all guests together: a client with many addresses is as many guests.
+//
+// Nor do a few tenants together, such as subjects of tokens: what one holds may not be more than
+// what is free then, after the dynamic thresholds of Choudhury and Hahne (IEEE/ACM Transactions on
+// Networking, 1998). n of them that take what they can leave at least 1/(n+1). A share of p percent
+// above 50 may be p/(100-p) times as much as is free, so that one tenant alone has its share. A few
+// units, 1/64 of all, are free of this.
 type Shares struct {
 	most, perTenant, perAddress, perGuests int64
 
@@ -98,8 +104,17 @@ func (s *Shares) full(o Owner, n int64) Bound {
 		return ofGuests
 	case s.held+n > s.most:
 		return inAll
+	case o.Tenant != "" && s.crowds(s.tenants[o.Tenant], n):
+		return ofTenant
 	}
 	return Unbound
+}
+
+// crowds reports whether a tenant that holds some units would have too much of the rest with n
+// more; s.mu is held.
+func (s *Shares) crowds(holds, n int64) bool {
+	share, few := max(s.perTenant, s.most/2), max(1, s.most/64)
+	return holds+n > few && float64(holds+n)*float64(s.most-share) > float64(share)*float64(s.most-s.held-n)
 }
 
 // add changes the use of the owner; s.mu is held.

@@ -51,3 +51,24 @@ func TestReadsOfGuests(t *testing.T) {
 		t.Errorf("a customer waits %v", wait)
 	}
 }
+
+// TestSeveralTakeAll: tenants that take all they can leave room for another, and one alone has its
+// share.
+func TestSeveralTakeAll(t *testing.T) {
+	for _, c := range []struct {
+		share  Percent
+		n      int
+		leaves int64
+	}{{25, 1, 750}, {25, 3, 250}, {25, 4, 125}, {25, 12, 1}, {60, 1, 400}, {60, 3, 60}, {100, 1, 0}} {
+		s := NewShares(1000, c.share, 100)
+		for more := true; more; {
+			more = false
+			for i := range c.n {
+				more = s.Take(Owner{Tenant: fmt.Sprint("hog", i)}, 1) == Unbound || more
+			}
+		}
+		if left := 1000 - s.Count(); left < c.leaves || left > 0 && s.Take(Owner{Tenant: "quiet"}, 1) != Unbound {
+			t.Errorf("%d tenants with a share of %d %% leave %d of 1000, want %d", c.n, c.share, left, c.leaves)
+		}
+	}
+}

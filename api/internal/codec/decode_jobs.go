@@ -23,8 +23,8 @@ func DecodeSubmission(body []byte) (wire.Submission, error) {
 }
 
 // DecodeBatch reads the body of POST /v1/jobs/batch. wrong has a problem for each job that cannot
-// be submitted, at its index, and is nil where there is none; of an atomic batch they are one
-// error. A payload may be as large as in a single submission, not larger.
+// be submitted, at its index, and is nil where there is none. A payload may be as large as in a
+// single submission, not larger.
 func DecodeBatch(body []byte, maxPayload int64) (b wire.Batch, wrong []*problem.Problem, err error) {
 	value, err := oneValue(body)
 	if err != nil {
@@ -77,9 +77,6 @@ func DecodeBatch(body []byte, maxPayload int64) (b wire.Batch, wrong []*problem.
 	}
 	if err := rd.Err(); err != nil {
 		return b, nil, err
-	}
-	if b.Atomic {
-		return b, nil, Together(wrong)
 	}
 	return b, wrong, nil
 }

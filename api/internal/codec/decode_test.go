@@ -167,3 +167,18 @@ func TestErrorsNameTheValue(t *testing.T) {
 		}
 	}
 }
+
+// TestManyMistakes: beyond the rules that an answer lists, a body costs its scan alone.
+func TestManyMistakes(t *testing.T) {
+	mistakes := func(n int) float64 {
+		body := []byte(`{"jobs":[{` + strings.Repeat(`"prioritys":1,`, n) + `"x":1}]}`)
+		return testing.AllocsPerRun(3, func() {
+			if _, wrong, err := DecodeBatch(body, 1<<20); err != nil || len(wrong[0].Errors) != problem.MaxFieldErrors {
+				t.Fatal(wrong, err)
+			}
+		})
+	}
+	if few, many := mistakes(100), mistakes(10_000); many > few+50 {
+		t.Errorf("100 mistakes take %v allocations, 10,000 take %v", few, many)
+	}
+}

@@ -145,6 +145,9 @@ func CheckQuery(r *http.Request, known map[string]bool) error {
 	}
 	var wrong problem.Fields
 	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if wrong.Full() {
+			break
+		}
 		switch {
 		case !known[name]:
 			names := slices.DeleteFunc(slices.Sorted(maps.Keys(known)), func(name string) bool { return !known[name] })

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -74,7 +75,8 @@ func (rd *reader) wrongValue(field string, value json.RawMessage, rule string) {
 	rd.Add(field, "string", string(text), rule)
 }
 
-// object calls member for every member of the object; member reports whether it knows the name.
+// object calls member for every member of the object, until the errors are full; member reports
+// whether it knows the name.
 // like has the known names, for suggestions: a []string, or a nil pointer to a struct.
 func (rd *reader) object(
 	path string, value json.RawMessage, like any, member func(name, path string, value json.RawMessage) (known bool),
@@ -86,6 +88,9 @@ func (rd *reader) object(
 	var seen [16]string
 	names := seen[:0]
 	for name, v := range members(value) {
+		if rd.Full() {
+			return
+		}
 		at := Join(path, name)
 		switch {
 		case slices.Contains(names, name):
@@ -110,11 +115,18 @@ func Meant(name, all string, known []string) string {
 	return "; " + all + strings.Join(known, ", ")
 }
 
+// fieldNames has what fieldsOf has found, by type: each unknown name of a body asks for it.
+var fieldNames sync.Map
+
 // fieldsOf returns like, or the names in JSON of the fields of the struct that it points to.
 func fieldsOf(like any) (names []string) {
 	if names, are := like.([]string); are {
 		return names
 	}
+	if found, ok := fieldNames.Load(reflect.TypeOf(like)); ok {
+		return found.([]string)
+	}
+	defer func() { fieldNames.Store(reflect.TypeOf(like), names) }()
 	for _, f := range reflect.VisibleFields(reflect.TypeOf(like).Elem()) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
 			names = append(names, name)
@@ -123,8 +135,8 @@ func fieldsOf(like any) (names []string) {
 	return names
 }
 
-// array calls element for every element of the array. It returns the number of elements, -1 if the
-// value is no array.
+// array calls element for every element of the array, until the errors are full. It returns the
+// number of elements that it has read, -1 if the value is no array.
 func (rd *reader) array(
 	path string, value json.RawMessage, element func(i int, path string, value json.RawMessage),
 ) int {
@@ -134,6 +146,9 @@ func (rd *reader) array(
 	}
 	n := 0
 	for v := range elements(value) {
+		if rd.Full() {
+			break
+		}
 		element(n, elementPath(path, n), v)
 		n++
 	}

@@ -206,10 +206,14 @@ type Fields []wire.FieldError
 // Add records that the field, whose value has the JSON kind, breaks the rule. It ignores fields
 // beyond MaxFieldErrors. The value is empty where it may be a secret; see wire.FieldError.
 func (f *Fields) Add(field, kind, value, rule string) {
-	if len(*f) < MaxFieldErrors {
+	if !f.Full() {
 		*f = append(*f, fieldError(field, kind, value, rule))
 	}
 }
+
+// Full reports whether Add ignores all further fields. A reader then stops: nobody pays for the
+// rules that a long request breaks.
+func (f Fields) Full() bool { return len(f) >= MaxFieldErrors }
 
 func fieldError(field, kind, value, rule string) wire.FieldError {
 	if value = strings.ToValidUTF8(value, "\ufffd"); len(value) > maxValue {
