@@ -168,7 +168,7 @@ func (s *Server) postBatch(c *call) (*answer, error) {
 			invalid++
 		}
 	}
-	listen.Owe(c.r, invalid)
+	listen.Owe(c.r, invalid, len(held))
 	if body.Atomic {
 		if err := codec.Together(held); err != nil {
 			return nil, err

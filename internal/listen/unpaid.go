@@ -254,12 +254,17 @@ func paying(next http.Handler) http.Handler {
 	})
 }
 
-// Owe counts so many answers without the store that are parts of the answer to the request, such as
-// to the invalid jobs of a batch.
-func Owe(r *http.Request, answers int) {
-	if c, _ := r.Context().Value(connKey{}).(*boundedConn); c != nil {
-		c.account.answers.Add(int64(answers) * unpaidAnswer)
+// Owe counts refused of the parts of a request, such as the invalid jobs of a batch: each is
+// answered without the store, and its part of the body was read for that.
+func Owe(r *http.Request, refused, parts int) {
+	c, _ := r.Context().Value(connKey{}).(*boundedConn)
+	if c == nil || refused == 0 {
+		return
 	}
+	if b, has := r.Body.(*paidBody); has {
+		c.account.answers.Add(b.read / unpaidText * int64(refused) / int64(parts))
+	}
+	c.account.answers.Add(int64(refused) * unpaidAnswer)
 }
 
 // Unpaid calls write, which answers a request without the store: no budget of a tenant or an

@@ -68,7 +68,7 @@ func serveUnpaid(t *testing.T, paid chan<- time.Time, secured ...Identity) (*Lis
 		}
 		if r.URL.Path == "/owed" {
 			_, _ = io.Copy(io.Discard, r.Body)
-			Owe(r, 100)
+			Owe(r, 100, 200)
 			return
 		}
 		if r.URL.Path == "/read" {
@@ -177,7 +177,7 @@ func TestUnpaidFrames(t *testing.T) {
 // TestOwed: a body that is read for nothing and the refused parts of a request count like requests
 // without the store.
 func TestOwed(t *testing.T) {
-	for path, owes := range map[string]int{"/owed": 100 * unpaidAnswer, "/read": 60_000 / unpaidText} {
+	for path, owes := range map[string]int{"/owed": 100*unpaidAnswer + 60_000/unpaidText/2, "/read": 60_000 / unpaidText} {
 		t.Run(path, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, p := serveUnpaid(t, nil)

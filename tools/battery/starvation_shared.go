@@ -105,6 +105,11 @@ func sharedCases() []starving {
 			attack: endless("/v1/jobs/batch", batchOf(10), http.StatusOK),
 		},
 		{
+			name: "mistakes", what: "48 clients of one tenant submit batches of 160 jobs with unknown fields without a break",
+			settings: alone(tenant{rate: "1/s"}), prepare: ownUpstream,
+			attack: endless("/v1/jobs/batch", `{"jobs":[`+strings.Repeat(`{"typex":1,"payloat":1},`, 160)+`{}]}`, http.StatusOK),
+		},
+		{
 			name: "reload", what: "the file changes while there are 10,000 idle tenants",
 			settings: settings{defaults: tenant{rate: "20/s", capacity: 1_000_000}}, prepare: ownUpstream,
 			ready: idleTenants, attack: changedFiles,
