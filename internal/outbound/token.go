@@ -53,6 +53,7 @@ type Tokens struct {
 	err      error         // of the last fetch
 	failed   int           // fetches in a row
 	retry    time.Time     // no fetch before
+	suspect  bool          // the upstream refused the current token
 	refusals []time.Time   // of the last tokens that the upstream refused
 }
 
@@ -95,12 +96,33 @@ func (e NoToken) Unwrap() error { return e.cause }
 
 // Get returns the value of Authorization. It waits for a fetch, which goes on for others if ctx
 // ends. Errors: that of ctx, or a NoToken.
-func (t *Tokens) Get(ctx context.Context) (string, error) {
+func (t *Tokens) Get(ctx context.Context) (string, error) { return t.other(ctx, "") }
+
+// Another is Get for a request whose token the upstream refused. It waits for the next token, while
+// others go on with this one: one tenant can ask for what is refused to all. It returns an empty
+// value if the refusal stands, because others were refused lately or the next token is the same.
+func (t *Tokens) Another(ctx context.Context, refused string) (string, error) {
+	t.mu.Lock()
+	if t.current.header == refused && !t.suspect {
+		now := time.Now()
+		t.refusals = slices.DeleteFunc(t.refusals, func(at time.Time) bool { return now.Sub(at) >= tokenRefusals*refusalEvery })
+		if len(t.refusals) == tokenRefusals {
+			t.mu.Unlock()
+			return "", nil
+		}
+		t.suspect, t.refusals = true, append(t.refusals, now)
+	}
+	t.mu.Unlock()
+	return t.other(ctx, refused)
+}
+
+// other returns a token that is not refused, or nothing if it is the current one and not suspect.
+func (t *Tokens) other(ctx context.Context, refused string) (string, error) {
 	for {
 		t.mu.Lock()
 		now := time.Now()
-		have, wait := t.current, t.retry.Sub(now)
-		due := have.header == "" || !have.renew.IsZero() && !now.Before(have.renew)
+		have, wait, suspect := t.current, t.retry.Sub(now), t.suspect
+		due := have.header == "" || suspect || !have.renew.IsZero() && !now.Before(have.renew)
 		if due && t.fetching == nil && wait <= 0 {
 			t.fetching = make(chan struct{})
 			go t.renew(t.fetching)
@@ -108,8 +130,10 @@ func (t *Tokens) Get(ctx context.Context) (string, error) {
 		ended, err := t.fetching, t.err
 		t.mu.Unlock()
 		switch {
-		case have.good(now):
+		case have.good(now) && have.header != refused:
 			return have.header, nil // also while another one is fetched
+		case have.good(now) && !suspect:
+			return "", nil
 		case ended == nil:
 			return "", NoToken{wait, err}
 		}
@@ -144,7 +168,7 @@ func (t *Tokens) renew(ended chan struct{}) {
 		t.failed++
 		return
 	}
-	t.err, t.failed, t.retry = nil, 0, time.Time{}
+	t.err, t.failed, t.retry, t.suspect = nil, 0, time.Time{}, false
 	next := token{header: value, expiry: fetched.Expiry}
 	if !next.expiry.IsZero() {
 		left := max(next.expiry.Sub(now), tokenLeast)
@@ -159,27 +183,10 @@ func (t token) good(now time.Time) bool {
 	return t.header != "" && (t.expiry.IsZero() || now.Before(t.expiry))
 }
 
-// Refused discards a token that the upstream refused. It returns false if the token stays, because
-// others were refused lately.
-func (t *Tokens) Refused(header string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.current.header != header {
-		return true // another delivery has discarded it already
-	}
-	now := time.Now()
-	t.refusals = slices.DeleteFunc(t.refusals, func(at time.Time) bool { return now.Sub(at) >= tokenRefusals*refusalEvery })
-	if len(t.refusals) == tokenRefusals {
-		return false
-	}
-	t.current, t.refusals = token{}, append(t.refusals, now)
-	return true
-}
-
 // TokenState is what operators see of the tokens.
 type TokenState struct {
 	Until   time.Time // when the token ends; zero without one, or if its end is unknown
-	Problem string    // why there is none; empty: there is one, or none was needed yet
+	Problem string    // why there is none that works; empty: there is one, or none was needed yet
 }
 
 // State returns the state of the tokens.
@@ -187,7 +194,7 @@ func (t *Tokens) State() TokenState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	state := TokenState{Until: t.current.expiry}
-	if t.err != nil && !t.current.good(time.Now()) {
+	if t.err != nil && (t.suspect || !t.current.good(time.Now())) {
 		state.Problem = Cut(t.err.Error())
 	}
 	return state

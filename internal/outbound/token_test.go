@@ -152,21 +152,64 @@ func TestRefusedTokens(t *testing.T) {
 		s := &server{}
 		tokens := s.tokens()
 		get(t, tokens, 1)
+		var refused sync.WaitGroup
 		for range 20 {
-			if !tokens.Refused("Bearer t1") {
-				t.Fatal("a token that was refused is not replaced")
-			}
+			refused.Go(func() {
+				if value, err := tokens.Another(t.Context(), "Bearer t1"); value != "Bearer t2" {
+					t.Errorf("instead of a token that was refused: %q, %v", value, err)
+				}
+			})
 		}
+		refused.Wait()
 		if got := get(t, tokens, 20); got["Bearer t2"] != 20 || s.issued != 2 {
 			t.Fatalf("after 20 refusals: %v, %d issued", got, s.issued)
 		}
-		for range 600 { // for a minute, ten deliveries a second are refused, and others are not
+		stands := 0
+		for range 600 { // for a minute, deliveries are refused one after the other
 			value, _ := tokens.Get(t.Context())
-			tokens.Refused(value)
+			if again, err := tokens.Another(t.Context(), value); err == nil && again == "" {
+				stands++
+			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if s.issued > 10 {
-			t.Errorf("600 refusals in a minute made it fetch %d tokens", s.issued)
+		if s.issued > 12 || stands < 500 {
+			t.Errorf("600 refusals in a minute made it fetch %d tokens, and %d stand", s.issued, stands)
+		}
+	})
+}
+
+// TestRefusalsOfOne: while the upstream refuses the requests of one tenant, whatever the
+// authorization server does, those of others go on with the same token.
+func TestRefusalsOfOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		tokens := s.tokens()
+		get(t, tokens, 1)
+		s.fail(errors.New("503"))
+		var one sync.WaitGroup
+		one.Go(func() {
+			for range 10 {
+				if value, err := tokens.Another(t.Context(), "Bearer t1"); !errors.As(err, new(NoToken)) {
+					t.Errorf("the refused one: %q, %v", value, err)
+				}
+				time.Sleep(time.Second)
+			}
+		})
+		for range 200 {
+			began := time.Now()
+			if got := get(t, tokens, 1); got["Bearer t1"] != 1 || time.Since(began) > 0 {
+				t.Fatalf("another delivery waited %v for %v", time.Since(began), got)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		one.Wait()
+		if tokens.State().Problem == "" {
+			t.Error("operators do not see that no token replaces the refused one")
+		}
+		s.fail(nil)
+		time.Sleep(tokenPauseMost)
+		if value, err := tokens.Another(t.Context(), "Bearer t1"); value != "Bearer t2" || tokens.State().Problem != "" {
+			t.Errorf("once the server is back: %q, %v, %+v", value, err, tokens.State())
 		}
 	})
 }

@@ -193,8 +193,8 @@ func (u *Upstream) authorized(ctx context.Context, send func(authorization strin
 		_, err := send("")
 		return err
 	}
+	authorization, err := u.tokens.Get(ctx)
 	for again := false; ; again = true {
-		authorization, err := u.tokens.Get(ctx)
 		if err != nil && ctx.Err() != nil {
 			return NoAnswer{Message: fmt.Sprintf("the %s stopped before the %s had answered", u.process, u.receiver), Unsent: true, cause: err}
 		}
@@ -202,10 +202,11 @@ func (u *Upstream) authorized(ctx context.Context, send func(authorization strin
 			return err
 		}
 		status, err := send(authorization)
-		switch {
-		case err != nil:
+		if err != nil || status != http.StatusUnauthorized || again {
 			return err
-		case status != http.StatusUnauthorized || again || !u.tokens.Refused(authorization):
+		}
+		authorization, err = u.tokens.Another(ctx, authorization)
+		if err == nil && authorization == "" {
 			return nil
 		}
 	}
