@@ -201,7 +201,8 @@ func (u *Upstream) authorized(ctx context.Context, send func(authorization strin
 		if err != nil {
 			return err
 		}
-		status, err := send(authorization)
+		var status int
+		status, err = send(authorization)
 		if err != nil || status != http.StatusUnauthorized || again {
 			return err
 		}

@@ -129,9 +129,13 @@ func TestToken(t *testing.T) {
 		t.Errorf("refused twice: %d, %d tokens", status, g.issued.Load())
 	}
 	g.away.Store(true)
+	_, err := u.Post(t.Context(), target(t, g.URL), "id", nil, func(*http.Request) {}, nil)
+	if !errors.As(err, new(NoToken)) {
+		t.Errorf("refused while no other token can be had: %v", err)
+	}
 	fresh := NewUpstream(g.upstream(), nil)
 	defer fresh.Close()
-	_, err := fresh.Post(t.Context(), target(t, g.URL), "id", nil, func(*http.Request) {}, nil)
+	_, err = fresh.Post(t.Context(), target(t, g.URL), "id", nil, func(*http.Request) {}, nil)
 	if no, is := errors.AsType[NoToken](err); !is || no.Retry <= 0 || !strings.Contains(no.Error(), "503") {
 		t.Errorf("without a token: %v", err)
 	}
