@@ -32,6 +32,7 @@ type jobs interface {
 func tenantAndID(c *call) (tenant, id string, err error) {
 	id = c.param("id")
 	if !codec.IsID(id) {
+		listen.Owe(c.r, 1, 1)
 		return "", "", queue.ErrNotFound
 	}
 	return c.who.Tenant, id, nil

@@ -193,6 +193,11 @@ func (s *Server) read(op contract.Operation, w http.ResponseWriter, c *call) ([]
 
 // enter finds the principal of a request, and counts it. The caller must return c.counted requests.
 func (s *Server) enter(c *call) error {
+	// The address has a share, too: one connection of HTTP/2 carries many requests. Those of
+	// strangers wait for guards and look-ups.
+	if err := s.count(c, budget.Owner{Address: s.addressOf(c.r)}); err != nil {
+		return err
+	}
 	err := s.guard(c.r, c.op, nil)
 	if err != nil {
 		return err
@@ -203,13 +208,23 @@ func (s *Server) enter(c *call) error {
 	if err := c.who.Require(c.scope); err != nil {
 		return s.forbidden(err)
 	}
-	// The address has a share, too: one connection of HTTP/2 carries many requests.
-	c.owner = budget.Owner{Tenant: c.who.Tenant, Address: s.addressOf(c.r)}
-	if full := s.requests.Take(c.owner, 1); full != budget.Unbound {
+	if err := s.count(c, budget.Owner{Tenant: c.who.Tenant, Address: c.owner.Address}); err != nil {
+		return err
+	}
+	return s.guard(c.r, c.op, &c.who)
+}
+
+// count counts a running request as the owner's, and no longer as that of the owner before.
+func (s *Server) count(c *call, owner budget.Owner) error {
+	if c.counted {
+		s.requests.Give(c.owner, 1)
+	}
+	c.owner, c.counted = owner, false
+	if full := s.requests.Take(owner, 1); full != budget.Unbound {
 		return problem.RateLimited.With(full.Text("concurrent requests")).RetryIn(time.Second)
 	}
 	c.counted = true
-	return s.guard(c.r, c.op, &c.who)
+	return nil
 }
 
 // drainingProblem is the answer to new work while the process stops.

@@ -346,7 +346,7 @@ func TestFilesThatAreNoYAML(t *testing.T) {
 	for content, want := range map[string]string{
 		"worker:\n\tlease: 30s\n":                 "sluice.yaml: must be YAML: line 2 is indented by a tab; indent by spaces",
 		"routes:\n  a:\n  \turl: \"http://x/\"\n": "sluice.yaml: must be YAML: line 3 is indented by a tab; indent by spaces",
-		"routes: {": "sluice.yaml: must be YAML: yaml: line 1",
+		"routes: {": "sluice.yaml: must be YAML: line 1",
 	} {
 		_, err := config.Load(config.Sources{File: write(t, content)})
 		if got := problems(t, err)[0].String(); !strings.Contains(got, want) {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -256,7 +257,7 @@ func (r *reader) yaml(content []byte) map[string]any {
 	}
 	if err != nil {
 		// For a document that is not a mapping, the error quotes its content.
-		rule := "must be YAML: " + err.Error()
+		rule := "must be YAML: " + mistakeOf(err)
 		if line := tabbed(content); line > 0 {
 			rule = fmt.Sprintf("must be YAML: line %d is indented by a tab; indent by spaces", line)
 		} else if strings.Contains(rule, "cannot unmarshal") {
@@ -269,6 +270,15 @@ func (r *reader) yaml(content []byte) map[string]any {
 		values = map[string]any{} // an empty document is valid
 	}
 	return values
+}
+
+var definedTwice = regexp.MustCompile(`mapping key (".*") already defined at (line \d+)`)
+
+// mistakeOf is what the parser says, in words for those who write the file.
+func mistakeOf(err error) string {
+	text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n")
+	text = strings.ReplaceAll(strings.TrimSpace(text), "\n  ", "; ")
+	return definedTwice.ReplaceAllString(text, "the key $1 is there already, at $2")
 }
 
 // tabbed returns the number of the first line that is indented by a tab, 0 if there is none.

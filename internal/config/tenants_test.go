@@ -89,8 +89,7 @@ func TestProblemsOfTenantsAlone(t *testing.T) {
 		{"two documents", "tenants: {}\n---\ntenants: {}",
 			[]string{"--file: the file: has more than one YAML document: must be one document"}},
 		{"a name twice", "tenants:\n  0042: {}\n  34: {}\n  0042: {}",
-			[]string{"--file: the file: must be YAML: yaml: unmarshal errors:\n" +
-				"  line 4: mapping key \"0042\" already defined at line 2"}},
+			[]string{"--file: the file: must be YAML: line 4: the key \"0042\" is there already, at line 2"}},
 		{"the configuration of a server",
 			"redis: { url: \"redis://:pw@x\" }\ntenants: { defaults: { rate: 5/s }, acme: {} }\nroutes:\n" +
 				"tiers: {}", []string{

@@ -189,21 +189,21 @@ func IsOwnCookie(name string) bool {
 func WithoutOwnCookies(values []string) []string {
 	var out []string
 	for _, value := range values {
-		kept := ""
+		var kept strings.Builder // a client may send thousands of parts
 		for part := range strings.SplitSeq(value, ";") {
 			name, _, _ := strings.Cut(strings.TrimSpace(part), "=")
 			if IsOwnCookie(name) {
 				continue
 			}
-			if kept != "" {
-				kept += ";"
+			if kept.Len() > 0 {
+				kept.WriteByte(';')
 			} else {
 				part = strings.TrimLeft(part, " ")
 			}
-			kept += part
+			kept.WriteString(part)
 		}
-		if strings.TrimSpace(kept) != "" {
-			out = append(out, kept)
+		if strings.TrimSpace(kept.String()) != "" {
+			out = append(out, kept.String())
 		}
 	}
 	return out

@@ -342,3 +342,16 @@ func TestSettable(t *testing.T) {
 		}
 	}
 }
+
+// TestManyParts: the work for a head of 32 KB is linear in its bytes.
+func TestManyParts(t *testing.T) {
+	cookie := []string{strings.Repeat("a;", 16<<10)}
+	allocated := testing.Benchmark(func(b *testing.B) {
+		for range b.N {
+			httpmsg.WithoutOwnCookies(cookie)
+		}
+	}).AllocedBytesPerOp()
+	if allocated > 256<<10 {
+		t.Errorf("32 KB of cookies take %d bytes", allocated)
+	}
+}

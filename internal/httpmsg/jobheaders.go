@@ -15,6 +15,9 @@ const (
 	MaxJobHeaderBytes = 4 << 10 // of all names and values
 )
 
+// JobHeadersRule is the rule that the headers of one job break together.
+var JobHeadersRule = fmt.Sprintf("must be at most %d headers, with %d bytes of names and values", MaxJobHeaders, MaxJobHeaderBytes)
+
 // ownHeaders are those that Sluice sets on a delivery, or that change the answers that it reads,
 // beside those of CheckSettable. A route may set them, a job must not.
 var ownHeaders = []string{"Content-Type", "User-Agent", "Traceparent", "Accept-Encoding"}
@@ -49,7 +52,7 @@ func CheckJobHeaders(headers map[string]string, wrong func(name, rule string)) (
 		}
 	}
 	if len(headers) > MaxJobHeaders || size > MaxJobHeaderBytes {
-		return fmt.Sprintf("must be at most %d headers, with %d bytes of names and values", MaxJobHeaders, MaxJobHeaderBytes)
+		return JobHeadersRule
 	}
 	return ""
 }

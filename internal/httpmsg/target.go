@@ -1,7 +1,7 @@
 package httpmsg
 
 import (
-	"fmt"
+	"encoding/hex"
 	"net/http"
 	"net/url"
 	"strings"
@@ -62,14 +62,21 @@ func escape(text, plain string) string {
 	var out strings.Builder
 	for i := range len(text) {
 		c := text[i]
-		_, err := url.PathUnescape(text[i:min(i+3, len(text))])
-		if strings.IndexByte(plain, c) >= 0 || c == '%' && err == nil {
+		if strings.IndexByte(plain, c) >= 0 || c == '%' && isEncoded(text[i:]) {
 			out.WriteByte(c)
 		} else {
-			fmt.Fprintf(&out, "%%%02X", c)
+			out.Write([]byte{'%', hexDigits[c>>4], hexDigits[c&15]})
 		}
 	}
 	return out.String()
+}
+
+const hexDigits = "0123456789ABCDEF"
+
+// isEncoded reports whether a text that begins with % begins with an encoded byte.
+func isEncoded(text string) bool {
+	_, err := hex.DecodeString(text[min(1, len(text)):min(3, len(text))])
+	return len(text) > 2 && err == nil
 }
 
 const dotsRule = "must not have the segments . or .., encoded or not"

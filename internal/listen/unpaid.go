@@ -29,8 +29,8 @@ const (
 	// unpaidAnswer is what an answer without the store costs, in bytes that are received: about as
 	// much processor time.
 	unpaidAnswer = 150
-	// unpaidText is how many bytes of a body that was read for such an answer cost as much as one of
-	// them.
+	// unpaidText is how many bytes of a body that was read for such an answer cost as much as one
+	// of them.
 	unpaidText = 16
 	// unpaidAhead is how many bytes a connection may have sent of bodies that are still to be read:
 	// its receive buffer and a record of TLS.
@@ -200,6 +200,17 @@ func (a *account) paid() {
 	}
 }
 
+// mostLines is how many lines of headers a request may have. The server bounds their bytes alone,
+// and each line costs as much as a hundred bytes of a body.
+const mostLines = 200
+
+func lines(h http.Header) (n int) {
+	for _, values := range h {
+		n += len(values)
+	}
+	return n
+}
+
 // sizeOf is at least what the head of a request was on its connection.
 func sizeOf(r *http.Request) int {
 	size := 64 + len(r.Method) + len(r.RequestURI) + len(r.Host)
@@ -249,6 +260,12 @@ func paying(next http.Handler) http.Handler {
 				r.Body = b
 			}
 			c.account.explain(sizeOf(r))
+			if lines(r.Header) > mostLines {
+				Unpaid(w, r, func() {
+					http.Error(w, "a request may have 200 lines of headers", http.StatusRequestHeaderFieldsTooLarge)
+				})
+				return
+			}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -283,6 +300,9 @@ func Unpaid(w http.ResponseWriter, r *http.Request, write func()) {
 	}
 	a.answers.Add(int64(sizeOf(r) + unpaidAnswer))
 	if r.ProtoMajor < 2 { // whose next request waits for this answer
+		if a.due(0) > 0 && c.address != "" { // and may have come with this one, in one segment
+			_ = u.wait(c, 0) // it was closed meanwhile
+		}
 		write()
 		return
 	}

@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"encoding/binary"
@@ -197,6 +198,48 @@ func TestOwed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRefusalsOfOneSegment: requests that come in one segment are refused no faster than others,
+// and many lines of headers are refused.
+func TestRefusalsOfOneSegment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := serveUnpaid(t, nil)
+		began := time.Now()
+		var all sync.WaitGroup
+		const connections, requests = 100, 140
+		for range connections {
+			near, far := net.Pipe()
+			p.conns <- pipe{far, 1}
+			all.Go(func() {
+				defer near.Close()
+				go func() { _, _ = io.WriteString(near, strings.Repeat(refused, requests)) }()
+				answers := bufio.NewReader(near)
+				for range requests {
+					resp, err := http.ReadResponse(answers, nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_, _ = io.Copy(io.Discard, resp.Body)
+				}
+			})
+		}
+		all.Wait()
+		least := time.Duration(connections*(requests*unpaidAnswer-unpaidFirst)-unpaidRate) * time.Second / unpaidRate
+		if took := time.Since(began); took < least {
+			t.Errorf("%d refusals took %v, want %v", connections*requests, took, least)
+		}
+		near, far := net.Pipe()
+		p.conns <- pipe{far, 2}
+		go func() {
+			_, _ = io.WriteString(near, "GET /paid HTTP/1.1\r\nHost: a\r\n"+strings.Repeat("A: b\r\n", 201)+"\r\n")
+		}()
+		if resp, err := http.ReadResponse(bufio.NewReader(near), nil); err != nil || resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("201 lines of headers: %v, %v", resp, err)
+		}
+		_ = near.Close()
+	})
 }
 
 // TestPayersBesideACrowd: hundreds of connections wait for what they sent without paying. Requests

@@ -39,6 +39,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -230,6 +231,10 @@ var _ asynq.Logger = asynqLogger{}
 
 func (l asynqLogger) Debug(args ...any) { l.log.Debug("asynq: " + fmt.Sprint(args...)) }
 func (l asynqLogger) Info(args ...any)  { l.Debug(args...) }
-func (l asynqLogger) Warn(args ...any)  { l.repeats.Add(burstlog.Key{Kind: fmt.Sprint(args...)}, 1) }
+func (l asynqLogger) Warn(args ...any) {
+	// Those about a task would each be a kind of their own, and hide others.
+	kind, _, _ := strings.Cut(fmt.Sprint(args...), "task id=")
+	l.repeats.Add(burstlog.Key{Kind: strings.TrimSpace(kind)}, 1)
+}
 func (l asynqLogger) Error(args ...any) { l.Warn(args...) }
 func (l asynqLogger) Fatal(args ...any) { l.Warn(args...) }

@@ -49,24 +49,26 @@ const (
 // slots shares the attempts that may be under way at once between receivers and between tenants, so
 // that a receiver that answers slowly, or never, holds up its own callbacks alone:
 //
-//   - a receiver has at most a quarter of the slots, a tenant at most half, and all guests together
-//     as much as a tenant;
+//   - a receiver has at most a quarter of the slots, and one tenant at most half of these while
+//     another one calls it, too; a tenant at most half of all, and all guests together as much;
 //   - a slot that comes free goes to the waiting task whose tenant has the fewest attempts under
 //     way;
 //   - few tasks wait, and only for slotWait: then they go back to Redis for a while, which is no
 //     attempt;
-//   - a receiver that gives no answer breakerFailures times in a row gets one attempt at a time,
-//     after pauses. Other attempts at it fail at once.
+//   - a receiver that gives no answer to a tenant breakerFailures times in a row gets one attempt of
+//     that tenant at a time, after pauses. Other attempts of the tenant at it fail at once. Those of
+//     others do not: a tenant chooses the path and the scheme, and so whether there is an answer.
 type slots struct {
 	most, perReceiver, perTenant int
 	line                         int // tasks that may wait; receivers and tenants have the same parts of it
 
 	mu        sync.Mutex
 	taken     int
-	receivers map[string]*receiver // by host and port
-	tenants   map[string]*sender   // by name; all guests are one
-	waiting   []*waiter            // in the order of their arrival
-	stopped   chan struct{}        // closed when no attempt may begin
+	hosts     map[string]*host // by host and port
+	receivers map[pair]*receiver
+	tenants   map[string]*sender // by name; all guests are one
+	waiting   []*waiter          // in the order of their arrival
+	stopped   chan struct{}      // closed when no attempt may begin
 }
 
 // sender counts the attempts of one tenant.
@@ -76,12 +78,22 @@ type sender struct {
 	pace      time.Duration // how long the last attempt took
 }
 
-// receiver counts the attempts at one host and port, and has its circuit breaker.
+// host counts the attempts of all tenants at one host and port.
+type host struct {
+	taken   int
+	callers int // tenants for which there is a receiver
+	busy    int // receivers of them that are busy
+}
+
+// pair names a receiver: the host and port, and the tenant that calls it.
+type pair struct{ to, tenant string }
+
+// receiver counts the attempts of a tenant at one host and port, and has their circuit breaker.
 type receiver struct {
-	tenant    string // the first that called it
 	taken     int
 	postponed int           // tasks since one found a slot at once
 	pace      time.Duration // how long the last attempt took
+	busy      bool          // it has attempts or postponed tasks
 
 	failing int       // attempts without an answer in a row
 	opened  int       // times since the last answer
@@ -99,7 +111,7 @@ type waiter struct {
 func newSlots(most int) *slots {
 	return &slots{
 		most: most, perReceiver: max(1, most/4), perTenant: max(1, most/2), line: 2 * most,
-		receivers: map[string]*receiver{}, tenants: map[string]*sender{}, stopped: make(chan struct{}),
+		hosts: map[string]*host{}, receivers: map[pair]*receiver{}, tenants: map[string]*sender{}, stopped: make(chan struct{}),
 	}
 }
 
@@ -161,12 +173,14 @@ func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
 	tenant = party(tenant)
 	r, t := s.receiver(to, tenant), s.sender(tenant)
 	r.taken--
+	s.hosts[to].taken--
 	s.taken--
 	if t.taken--; t.taken == 0 && t.postponed == 0 {
 		delete(s.tenants, tenant)
 	}
 	r.pace, t.pace = time.Since(start), time.Since(start)
 	r.probing = false
+	s.note(to, r)
 	switch {
 	case answered == nil:
 	case *answered:
@@ -179,7 +193,7 @@ func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
 		}
 	}
 	if r.taken == 0 && r.failing == 0 && r.postponed == 0 {
-		delete(s.receivers, to)
+		s.forget(pair{to, tenant})
 	}
 	s.serve()
 }
@@ -189,38 +203,68 @@ func (s *slots) give(to, tenant string, start time.Time, answered *bool) {
 func (s *slots) slow(to, tenant string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, t := s.receivers[to], s.tenants[party(tenant)]
+	tenant = party(tenant)
+	r, t := s.receivers[pair{to, tenant}], s.tenants[tenant]
 	return r != nil && (r.postponed > 0 || !r.until.IsZero()) || t != nil && t.postponed > 0
 }
 
-// open counts the receivers whose breaker is open.
-func (s *slots) open() (n float64) {
+// open counts the receivers whose breaker is open for some tenant.
+func (s *slots) open() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.receivers {
+	hosts := map[string]bool{}
+	for p, r := range s.receivers {
 		if !r.until.IsZero() {
-			n++
+			hosts[p.to] = true
 		}
 	}
-	return n
+	return float64(len(hosts))
 }
 
 // The rest holds s.mu.
 
 func (s *slots) receiver(to, tenant string) *receiver {
-	r := s.receivers[to]
+	r := s.receivers[pair{to, tenant}]
 	if r == nil {
 		for _, all := range []bool{false, true} {
 			if len(s.receivers) >= mostReceivers {
-				maps.DeleteFunc(s.receivers, func(_ string, r *receiver) bool {
-					return r.taken == 0 && (all || r.tenant == tenant)
-				})
+				for p, r := range s.receivers {
+					if r.taken == 0 && (all || p.tenant == tenant) {
+						s.forget(p)
+					}
+				}
 			}
 		}
-		r = &receiver{tenant: tenant}
-		s.receivers[to] = r
+		r = &receiver{}
+		s.receivers[pair{to, tenant}] = r
+		if s.hosts[to] == nil {
+			s.hosts[to] = &host{}
+		}
+		s.hosts[to].callers++
 	}
 	return r
+}
+
+// note counts a receiver among the busy ones of its host, if it is one now.
+func (s *slots) note(to string, r *receiver) {
+	if busy := r.taken > 0 || r.postponed > 0; busy != r.busy {
+		r.busy = busy
+		if busy {
+			s.hosts[to].busy++
+		} else {
+			s.hosts[to].busy--
+		}
+	}
+}
+
+// forget removes a receiver without attempts.
+func (s *slots) forget(p pair) {
+	s.receivers[p].postponed = 0
+	s.note(p.to, s.receivers[p])
+	delete(s.receivers, p)
+	if s.hosts[p.to].callers--; s.hosts[p.to].callers == 0 {
+		delete(s.hosts, p.to)
+	}
 }
 
 func (s *slots) sender(tenant string) *sender {
@@ -236,22 +280,30 @@ func (s *slots) sender(tenant string) *sender {
 }
 
 func (s *slots) fits(to, tenant string) bool {
-	return s.taken < s.most && s.receiver(to, tenant).taken < s.perReceiver && s.sender(tenant).taken < s.perTenant
+	r, h, mine := s.receiver(to, tenant), s.hosts[to], s.perReceiver
+	if h.busy > 1 || h.busy == 1 && !r.busy {
+		mine = (mine + 1) / 2
+	}
+	return s.taken < s.most && h.taken < s.perReceiver && r.taken < mine && s.sender(tenant).taken < s.perTenant
 }
 
 func (s *slots) grant(to, tenant string) {
 	s.taken++
-	s.receiver(to, tenant).taken++
+	r := s.receiver(to, tenant)
+	r.taken++
+	s.note(to, r)
+	s.hosts[to].taken++
 	s.sender(tenant).taken++
 }
 
-// enqueue lets a task wait, unless enough tasks of its receiver or tenant do. When the line is
+// enqueue lets a task wait, unless enough tasks of its tenant do, or of its tenant for its
+// receiver. When the line is
 // full, it drops the latest task of the tenant with the most waiting tasks.
 func (s *slots) enqueue(w *waiter) bool {
 	ofReceiver, ofTenant := 0, map[string]int{}
 	for _, other := range s.waiting {
 		ofTenant[other.tenant]++
-		if other.receiver == w.receiver {
+		if other.receiver == w.receiver && other.tenant == w.tenant {
 			ofReceiver++
 		}
 	}
@@ -307,10 +359,12 @@ func (s *slots) postpone(to, tenant string) error {
 	r.probing = false
 	delay := min(firstPostponement+time.Duration(r.postponed)*r.pace/time.Duration(s.perReceiver),
 		longestPostponement)
-	r.postponed++
 	if t.taken >= s.perTenant {
 		delay = max(delay, min(firstPostponement+time.Duration(t.postponed)*t.pace/time.Duration(s.perTenant), longestOfTenant))
 		t.postponed++
+	} else {
+		r.postponed++
+		s.note(to, r)
 	}
 	if t.taken == 0 && t.postponed == 0 {
 		delete(s.tenants, tenant)

@@ -287,6 +287,48 @@ func TestBreakerOfAReceiver(t *testing.T) {
 	})
 }
 
+// TestReceiverOfTwoTenants: calls of one tenant that fail or hang take nothing of those of another
+// at the same host.
+func TestReceiverOfTwoTenants(t *testing.T) {
+	inSlots(t, 16, func(m model) { // 4 of a receiver
+		for range breakerFailures {
+			m.mustTake("a", "loud") // with TLS to a port without, for example
+			m.give("a", "loud", time.Now(), new(false))
+		}
+		if err := m.take("a", "loud"); !errors.Is(err, errSkipped) {
+			t.Errorf("the one that fails: %v", err)
+		}
+		for range 20 {
+			m.mustTake("a", "quiet")
+			m.give("a", "quiet", time.Now(), new(true))
+		}
+		if err := m.take("a", "loud"); !errors.Is(err, errSkipped) {
+			t.Errorf("the one that fails, after answers to the other: %v", err)
+		}
+		began := time.Now()
+		for range 2 {
+			m.mustTake("b", "quiet")
+		}
+		for range 2 {
+			m.mustTake("b", "loud")
+		}
+		if err := m.take("b", "loud"); isFailure(err) || err == nil {
+			t.Errorf("more than half of a receiver of two: %v", err)
+		}
+		for range 100 { // its calls hang, and always wait for more
+			<-time.After(10 * time.Second)
+			m.give("b", "loud", began, nil)
+			m.mustTake("b", "loud")
+			m.give("b", "quiet", began, nil)
+			m.mustTake("b", "quiet")
+		}
+		for range 2 {
+			m.give("b", "quiet", began, nil)
+			m.give("b", "loud", began, nil)
+		}
+	})
+}
+
 // A tenant with more receivers than slots waits for its own: its tasks come back at its pace,
 // and go to the slow queue. All guests together are as one tenant.
 func TestATenantWithManyReceivers(t *testing.T) {

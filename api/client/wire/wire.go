@@ -86,6 +86,8 @@ func (e FieldError) String() string {
 	case e.Value == "": // or not repeated
 	case e.Kind == "string":
 		found += " " + strconv.Quote(e.Value)
+	case e.Kind == "object" || e.Kind == "array": // its value is a short form, such as 20/s
+		found = e.Value
 	default:
 		found += " " + e.Value
 	}

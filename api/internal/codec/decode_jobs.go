@@ -48,17 +48,15 @@ func DecodeBatch(body []byte, maxPayload int64) (b wire.Batch, wrong []*problem.
 				}
 				var job wire.BatchJob
 				var one reader
-				one.submission("", value, &job.Submission, &job.IdempotencyKey)
-				switch {
-				case len(one.Fields) > 0:
-					refuse(i, problem.InvalidFields(one.Fields))
-				case int64(len(value)) > maxPayload:
+				if int64(len(value)) > maxPayload {
 					p := problem.TooLargeBody("the job", maxPayload)
 					p.Errors = []wire.FieldError{{
 						Field: "body", Kind: kindOf(value),
 						Rule: fmt.Sprintf("must be at most %d bytes", maxPayload),
 					}}
 					refuse(i, p)
+				} else if one.submission("", value, &job.Submission, &job.IdempotencyKey); len(one.Fields) > 0 {
+					refuse(i, problem.InvalidFields(one.Fields))
 				}
 				b.Jobs = append(b.Jobs, job)
 			})
@@ -171,11 +169,21 @@ func (rd *reader) submission(path string, value json.RawMessage, s *wire.Submiss
 	}
 }
 
-// headers reads the headers of a job.
+// maxHeadersText is far more than the headers of a job take in JSON, also with each character
+// escaped.
+const maxHeadersText = 64 << 10
+
+// headers reads the headers of a job, and at most one more than it may have.
 func (rd *reader) headers(path string, value json.RawMessage) map[string]string {
 	headers, before := map[string]string{}, len(rd.Fields)
+	if len(value) > maxHeadersText {
+		rd.Add(path, kindOf(value), "", httpmsg.JobHeadersRule)
+		return headers
+	}
 	rd.object(path, value, nil, func(name, at string, value json.RawMessage) bool {
-		headers[name] = rd.text(at, value, 0, httpmsg.MaxJobHeaderBytes)
+		if len(headers) <= httpmsg.MaxJobHeaders {
+			headers[name] = rd.text(at, value, 0, httpmsg.MaxJobHeaderBytes)
+		}
 		return true
 	})
 	if len(rd.Fields) == before {

@@ -182,3 +182,24 @@ func TestManyMistakes(t *testing.T) {
 		t.Errorf("100 mistakes take %v allocations, 10,000 take %v", few, many)
 	}
 }
+
+// TestManyHeaders: what is far beyond the headers that a job may have is not read.
+func TestManyHeaders(t *testing.T) {
+	for _, n := range []int{17, 3_000, 100_000} {
+		var names strings.Builder
+		for i := range n {
+			fmt.Fprintf(&names, `"a%d":"",`, i)
+		}
+		body := []byte(`{"type":"t","payload":1,"headers":{` + names.String() + `"x":""}}`)
+		allocated := testing.Benchmark(func(b *testing.B) {
+			for range b.N {
+				if _, err := DecodeSubmission(body); err == nil || !strings.Contains(err.Error(), "at most 16 headers") {
+					t.Fatal(err)
+				}
+			}
+		}).AllocedBytesPerOp()
+		if allocated > int64(2*len(body)+64<<10) {
+			t.Errorf("%d headers of %d bytes take %d", n, len(body), allocated)
+		}
+	}
+}

@@ -153,7 +153,7 @@ var unpaid = func() map[string]bool {
 	for _, k := range []Kind{
 		MalformedJSON, UnreadableBody, Unauthorized, TenantMismatch, Forbidden, NotFound, UnknownRoute, MethodNotAllowed,
 		ForwardOnly, NotForwarded, TooLarge, UnsupportedMedia, InvalidRequest, RateLimited, TooManyStreams, Overloaded,
-		ShuttingDown, Starting,
+		ShuttingDown, Starting, IssuerUnavailable,
 	} {
 		types[URN+k.Name] = true
 	}
@@ -395,7 +395,7 @@ func invalidSettings(ps shaper.Problems) *Problem {
 
 // Write answers a request with the problem. It sets every header before the first byte.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request) {
-	if unpaid[p.Type] && p.Guard == "" { // a guard asks the store
+	if unpaid[p.Type] { // also where a guard has asked the store: it is in no budget
 		listen.Unpaid(w, r, func() { p.write(w) })
 	} else {
 		p.write(w)
