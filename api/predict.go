@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"github.com/7509e464/sluice/api/internal/codec"
 	"github.com/7509e464/sluice/api/internal/figures"
@@ -52,13 +53,15 @@ func (s *Server) predictPool(c *call) (*answer, error) {
 	return s.predict(ctx, func(f figures.Predictor) (any, error) { return f.Pool(ctx, now, then) })
 }
 
-// predict answers with a prediction. One is computed at a time, because each uses a core.
+// predict answers with a prediction. One is computed at a time, because each uses a core, and then
+// as long a rest follows: viewers may ask again and again.
 func (s *Server) predict(
 	ctx context.Context, of func(figures.Predictor) (any, error),
 ) (*answer, error) {
 	select {
 	case s.predicting <- struct{}{}:
-		defer func() { <-s.predicting }()
+		began := time.Now()
+		defer func() { time.AfterFunc(time.Since(began), func() { <-s.predicting }) }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,18 +15,20 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// server is an authorization server; each token takes it a second.
+// server is an authorization server.
 type server struct {
 	mu     sync.Mutex
 	issued int
 	tried  int
+	takes  time.Duration // for a token; 0: a second
 	lives  time.Duration // of a token; 0: unknown
+	same   bool          // all tokens are the first
 	down   error
 }
 
 func (s *server) fetch(ctx context.Context) (*oauth2.Token, error) {
 	select {
-	case <-time.After(time.Second):
+	case <-time.After(cmp.Or(s.takes, time.Second)):
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -36,6 +39,9 @@ func (s *server) fetch(ctx context.Context) (*oauth2.Token, error) {
 	}
 	s.issued++
 	t := &oauth2.Token{AccessToken: fmt.Sprint("t", s.issued)}
+	if s.same {
+		t.AccessToken = "t1"
+	}
 	if s.lives != 0 {
 		t.Expiry = time.Now().Add(s.lives)
 	}
@@ -210,6 +216,56 @@ func TestRefusalsOfOne(t *testing.T) {
 		time.Sleep(tokenPauseMost)
 		if value, err := tokens.Another(t.Context(), "Bearer t1"); value != "Bearer t2" || tokens.State().Problem != "" {
 			t.Errorf("once the server is back: %q, %v, %+v", value, err, tokens.State())
+		}
+	})
+}
+
+// A refused delivery waits for a server that hangs until one of both is cut off; others do not wait.
+func TestRefusedWhileTheServerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		tokens := s.tokens()
+		get(t, tokens, 1)
+		s.takes = time.Hour
+		short, cancel := context.WithTimeout(t.Context(), tokens.timeout/2)
+		defer cancel()
+		var refused sync.WaitGroup
+		refused.Go(func() {
+			if _, err := tokens.Another(short, "Bearer t1"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a refused delivery that is cut off: %v", err)
+			}
+		})
+		refused.Go(func() {
+			began := time.Now()
+			_, err := tokens.Another(t.Context(), "Bearer t1")
+			if !errors.As(err, new(NoToken)) || time.Since(began) != tokens.timeout {
+				t.Errorf("a refused delivery after %v: %v", time.Since(began), err)
+			}
+		})
+		for began := time.Now(); time.Since(began) < 3*tokens.timeout; time.Sleep(100 * time.Millisecond) {
+			before := time.Now()
+			if got := get(t, tokens, 1); got["Bearer t1"] != 1 || time.Since(before) != 0 {
+				t.Fatalf("another delivery waited %v for %v", time.Since(before), got)
+			}
+		}
+		refused.Wait()
+		time.Sleep(tokens.timeout) // for the end of the last fetch
+	})
+}
+
+// Some servers issue the same token until it ends: to send it again is of no use.
+func TestRefusedTokenThatComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{same: true}
+		tokens := s.tokens()
+		get(t, tokens, 1)
+		for range 20 {
+			if value, err := tokens.Another(t.Context(), "Bearer t1"); value != "" || err != nil {
+				t.Errorf("instead of the refused token: %q, %v", value, err)
+			}
+		}
+		if got := get(t, tokens, 1); got["Bearer t1"] != 1 || s.tried != 1+tokenRefusals {
+			t.Errorf("afterwards: %v by %d fetches", got, s.tried)
 		}
 	})
 }

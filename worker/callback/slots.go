@@ -55,9 +55,9 @@ const (
 //     way;
 //   - few tasks wait, and only for slotWait: then they go back to Redis for a while, which is no
 //     attempt;
-//   - a receiver that gives no answer to a tenant breakerFailures times in a row gets one attempt of
-//     that tenant at a time, after pauses. Other attempts of the tenant at it fail at once. Those of
-//     others do not: a tenant chooses the path and the scheme, and so whether there is an answer.
+//   - a receiver that gives no answer to a tenant breakerFailures times in a row gets one attempt
+//     of that tenant at a time, after pauses. Its other attempts there fail at once. Those of other
+//     tenants do not: a tenant chooses the path and the scheme, and so whether there is an answer.
 type slots struct {
 	most, perReceiver, perTenant int
 	line                         int // tasks that may wait; receivers and tenants have the same parts of it
