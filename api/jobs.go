@@ -32,8 +32,9 @@ type jobs interface {
 func tenantAndID(c *call) (tenant, id string, err error) {
 	id = c.param("id")
 	if !codec.IsID(id) {
-		listen.Owe(c.r, 1, 1)
-		return "", "", queue.ErrNotFound
+		p := problem.Of(queue.ErrNotFound)
+		p.Unpaid = true
+		return "", "", p
 	}
 	return c.who.Tenant, id, nil
 }

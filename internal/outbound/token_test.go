@@ -220,7 +220,7 @@ func TestRefusalsOfOne(t *testing.T) {
 	})
 }
 
-// A refused delivery waits for a server that hangs until one of both is cut off; others do not wait.
+// A refused delivery waits for a server that hangs until one of both is cut off; others do not.
 func TestRefusedWhileTheServerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}

@@ -166,6 +166,7 @@ type Problem struct {
 	wire.Problem
 	Header http.Header // of the answer; nil: none of its own
 	Cause  error       // nil: there is none
+	Unpaid bool        // the store was not asked, as for the kinds in unpaid
 }
 
 func (p *Problem) Error() string {
@@ -395,7 +396,7 @@ func invalidSettings(ps shaper.Problems) *Problem {
 
 // Write answers a request with the problem. It sets every header before the first byte.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request) {
-	if unpaid[p.Type] { // also where a guard has asked the store: it is in no budget
+	if unpaid[p.Type] || p.Unpaid { // also where a guard has asked the store: it is in no budget
 		listen.Unpaid(w, r, func() { p.write(w) })
 	} else {
 		p.write(w)
