@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,11 +116,17 @@ func (r *reader) between(c Config) {
 	}
 }
 
+// usualFile is the name under which sluice init writes the configuration.
+const usualFile = "sluice.yaml"
+
 func (r *reader) routes(c *Config, values map[string]any) {
 	if len(values) == 0 && !r.unread {
-		r.problem("routes", "nothing",
-			"must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or "+
-				"--route default=http://127.0.0.1:9000/")
+		rule := "must name at least one route, such as default: { url: \"http://127.0.0.1:9000/\" }, or " +
+			"--route default=http://127.0.0.1:9000/"
+		if _, err := os.Stat(usualFile); err == nil && r.path == "" {
+			rule += "; " + usualFile + " is in this directory, but nothing names it: --config " + usualFile
+		}
+		r.problem("routes", "nothing", rule)
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		path := "routes." + quoteName(name)

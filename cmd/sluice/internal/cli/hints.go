@@ -85,6 +85,10 @@ func hint(err error, flags map[string]string) string {
 			"its first job."
 	case answer.Kind() == "unknown-tenant":
 		return "Check the name: sluice tenant list prints all tenants."
+	case answer.Kind() == "unknown-route":
+		return "Check the name: sluice route list prints the routes."
+	case answer.Status == http.StatusTooManyRequests && answer.RetryAfter > 0:
+		return "Try again in " + answer.RetryAfter.String() + "."
 	case answer.Kind() == "unavailable":
 		return "The server's log and its /readyz say why. docs/repair.md, \"Redis does not answer\", has what to do."
 	case answer.Kind() == "unknown-pool":

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/7509e464/sluice/api/client"
 	"github.com/7509e464/sluice/api/client/wire"
@@ -70,9 +71,10 @@ func TestHints(t *testing.T) {
 			"sluice job list --tenant acme prints its jobs"},
 		{"a job that no tenant has", answer(404, "unknown-job"), operator, "Check the id"},
 		{"the other listener", answer(404, "not-found"), []string{"admin"}, "wrong listener"},
-		{"a route that is not there", answer(404, "unknown-route"), []string{"api"}, ""},
+		{"a route that is not there", answer(404, "unknown-route"), []string{"api"}, "sluice route list"},
 		{"no Redis", answer(503, "unavailable"), []string{"api"}, "/readyz say why"},
 		{"a full queue", answer(429, "queue-full"), []string{"api"}, ""},
+		{"a full queue that says when", &client.Error{Problem: wire.Problem{Status: 429}, RetryAfter: 19 * time.Minute}, []string{"api"}, "Try again in 19m0s."},
 		{"anything else", errors.New("disk full"), []string{"api"}, ""},
 	} {
 		flags := map[string]string{}

@@ -60,6 +60,9 @@ func mistakeOf(err error, args []string) string {
 	if strings.HasPrefix(err.Error(), "unknown flag --config") && node != nil && len(node.Positional) == 1 {
 		return "unknown flag --config; the file stands alone: " + node.FullPath() + " FILE"
 	}
+	if strings.HasPrefix(err.Error(), "unknown flag --tenant") && node != nil && len(node.Positional) > 0 {
+		return "unknown flag --tenant; the name stands alone: " + node.FullPath() + " NAME"
+	}
 	if found := unknownShort.FindStringSubmatch(err.Error()); found != nil && node != nil {
 		for _, arg := range args {
 			word, _, _ := strings.Cut(arg, "=")
@@ -129,7 +132,10 @@ func nodeOf(err error) *kong.Node {
 }
 
 // synonyms are words that other commands or programs have for a command.
-var synonyms = map[string]string{"show": "get", "ls": "list", "rm": "revoke", "delete": "revoke", "remove": "revoke"}
+var synonyms = map[string]string{
+	"show": "get", "ls": "list", "rm": "revoke", "delete": "revoke", "remove": "revoke",
+	"start": "serve", "run": "serve", "status": "top", "stats": "top",
+}
 
 // fewCommands is how many commands below one are listed rather than those of others.
 const fewCommands = 3
