@@ -73,6 +73,7 @@ type Service struct {
 	slots   *slots
 	metrics *metrics
 	log     *slog.Logger
+	failing *burstlog.Log // attempts that failed, of callbacks that are tried again
 	given   *burstlog.Log // callbacks that were given up
 	deleted *burstlog.Log // those that the archive has not
 	archive *archive
@@ -116,6 +117,7 @@ func New(cfg Config) (*Service, error) {
 		own:     client(outbound.NoProxy),
 		public:  client(outbound.NoProxy),
 		proxied: client(cfg.Proxy),
+		failing: burstlog.New(cfg.Logger, slog.LevelWarn, "attempts at callbacks failed; they are tried again", nil),
 		given: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up; asynq's archive keeps them",
 			nil),
 		deleted: burstlog.New(cfg.Logger, slog.LevelWarn, "callbacks were given up and deleted: their tenant has its part of "+
@@ -153,7 +155,9 @@ func (s *Service) Run(ctx context.Context) error {
 		stopping.Go(server.Shutdown)
 	}
 	stopping.Wait()
+	s.failing.Flush()
 	s.given.Flush()
+	s.deleted.Flush()
 	s.asynq.Flush()
 	for _, client := range []*outbound.Client{s.listed, s.own, s.public, s.proxied} {
 		client.Close()

@@ -545,3 +545,19 @@ func TestEncryptedTasks(t *testing.T) {
 		t.Errorf("without the key: %v, want it postponed", err)
 	}
 }
+
+// TestFailuresAreLogged: operators learn soon why no call arrives. No log has what a URL hides, see
+// inBubble.
+func TestFailuresAreLogged(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.answers(401)
+		s := b.service(Config{})
+		stop := b.run(s)
+		b.handOver(s, completion(shaper.Succeeded, 1))
+		b.pass(10 * time.Second)
+		stop()
+		if text := b.log.String(); !strings.Contains(text, "attempts at callbacks failed") {
+			t.Error(text)
+		}
+	})
+}

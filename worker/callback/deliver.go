@@ -134,6 +134,8 @@ func (s *Service) deliver(ctx context.Context, task *asynq.Task) error {
 			break
 		}
 		s.given.Add(burstlog.Key{}, 1, about...)
+	default:
+		s.failing.Add(burstlog.Key{Tenant: task.Headers()[tenantHeader]}, 1, about...)
 	}
 	s.metrics.attempts.WithLabelValues(outcome).Inc()
 	s.log.Debug("attempt at a callback", append(about, "outcome", outcome)...)
