@@ -75,8 +75,11 @@ const hexDigits = "0123456789ABCDEF"
 
 // isEncoded reports whether a text that begins with % begins with an encoded byte.
 func isEncoded(text string) bool {
-	_, err := hex.DecodeString(text[min(1, len(text)):min(3, len(text))])
-	return len(text) > 2 && err == nil
+	if len(text) < 3 {
+		return false
+	}
+	_, err := hex.DecodeString(text[1:3])
+	return err == nil
 }
 
 const dotsRule = "must not have the segments . or .., encoded or not"

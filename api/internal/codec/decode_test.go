@@ -173,7 +173,8 @@ func TestManyMistakes(t *testing.T) {
 	mistakes := func(n int) float64 {
 		body := []byte(`{"jobs":[{` + strings.Repeat(`"prioritys":1,`, n) + `"x":1}]}`)
 		return testing.AllocsPerRun(3, func() {
-			if _, wrong, err := DecodeBatch(body, 1<<20); err != nil || len(wrong[0].Errors) != problem.MaxFieldErrors {
+			_, wrong, err := DecodeBatch(body, 1<<20)
+			if err != nil || len(wrong[0].Errors) != problem.MaxFieldErrors {
 				t.Fatal(wrong, err)
 			}
 		})

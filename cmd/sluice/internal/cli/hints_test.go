@@ -74,7 +74,8 @@ func TestHints(t *testing.T) {
 		{"a route that is not there", answer(404, "unknown-route"), []string{"api"}, "sluice route list"},
 		{"no Redis", answer(503, "unavailable"), []string{"api"}, "/readyz say why"},
 		{"a full queue", answer(429, "queue-full"), []string{"api"}, ""},
-		{"a full queue that says when", &client.Error{Problem: wire.Problem{Status: 429}, RetryAfter: 19 * time.Minute}, []string{"api"}, "Try again in 19m0s."},
+		{"a full queue that says when", &client.Error{Problem: wire.Problem{Status: 429}, RetryAfter: 19 * time.Minute},
+			[]string{"api"}, "Try again in 19m0s."},
 		{"anything else", errors.New("disk full"), []string{"api"}, ""},
 	} {
 		flags := map[string]string{}
